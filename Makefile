@@ -1,0 +1,33 @@
+# make lab       environment, check of the machine, JupyterLab
+# make test      every test: Python, C++ testbenches, notebooks
+# make overlays  rebuild the emulation overlays from hls_src (needs g++ 12 or later)
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PORT ?= 8888
+
+.PHONY: lab test overlays clean
+
+$(VENV)/.installed: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(0 if (3, 10) <= sys.version_info < (3, 12) else "BTT Lab needs Python 3.10 or 3.11 (pynq 3.0.1), not " + sys.version.split()[0] + ": make PYTHON=python3.11 …")'
+	$(PYTHON) -m venv $(VENV)
+	# torch first and pinned: the pin of pyproject.toml, so that nothing later pulls another build
+	$(BIN)/pip install --quiet $$(sed -n 's/^ *"\(torch==[^"]*\)",.*/\1/p' pyproject.toml)
+	$(BIN)/pip install --quiet --editable '.[lab,test]'
+	touch $@
+
+lab: $(VENV)/.installed
+	$(BIN)/bttlab doctor --self-check
+	$(BIN)/jupyter lab --ServerApp.ip=127.0.0.1 --ServerApp.port=$(PORT) --ServerApp.root_dir=$(CURDIR) --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb
+
+test: $(VENV)/.installed
+	$(BIN)/ruff check lib tests notebooks
+	$(BIN)/ruff format --check lib tests
+	$(BIN)/pytest
+
+overlays: $(VENV)/.installed
+	$(BIN)/python -m bttlab.u50.build
+
+clean:
+	rm -rf $(VENV) hls_src/build

@@ -1,0 +1,22 @@
+"""Corpora: finding, reading and encoding them. Scores are in :mod:`bttlab.data.metrics`, whose import is slow."""
+
+from .corpus import Corpus, CorpusError, Split, read_corpus
+from .find import find_corpus, load_corpus
+from .samples import EncodingReport, SampleError, Samples, encode, encoding_report, epoch_order
+from .vocabulary import Vocabulary
+
+__all__ = [
+    "Corpus",
+    "CorpusError",
+    "EncodingReport",
+    "SampleError",
+    "Samples",
+    "Split",
+    "Vocabulary",
+    "encode",
+    "encoding_report",
+    "epoch_order",
+    "find_corpus",
+    "load_corpus",
+    "read_corpus",
+]

@@ -1,0 +1,175 @@
+"""Corpora in the common layout of joint intent and slot labelling, as ATIS and SNIPS come in it.
+
+A corpus is a folder: ``intent_label.txt`` and ``slot_label.txt`` list the labels (their order gives the label ids), and
+``train/``, ``dev/`` and ``test/`` each hold ``seq.in`` (words), ``seq.out`` (one slot tag a word, BIO) and ``label``
+(one intent), one utterance a line.
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from bttlab.errors import BttlabError
+
+SPLIT_NAMES = ("train", "dev", "test")
+PAD, UNK, OUTSIDE = "PAD", "UNK", "O"
+
+
+class CorpusError(BttlabError):
+    """A corpus that cannot be found, read or used."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """n utterances: for each its words, their slot tags as written in the corpus, and its intent.
+
+    Slicing gives another Split.
+    """
+
+    words: list[list[str]]
+    slots: list[list[str]]
+    intents: list[str]
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def __getitem__(self, index: slice) -> "Split":
+        return Split(self.words[index], self.slots[index], self.intents[index])
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """The label lists and the three splits of a corpus; a label's id is its place in its list."""
+
+    name: str
+    folder: Path
+    intent_labels: list[str]
+    slot_labels: list[str]
+    train: Split
+    dev: Split
+    test: Split
+
+    def split(self, name: str) -> Split:
+        """The split called "train", "dev" or "test"."""
+        if name not in SPLIT_NAMES:
+            raise CorpusError(f"split {name!r} is none of {', '.join(SPLIT_NAMES)}")
+        return getattr(self, name)
+
+
+def read_corpus(folder: str | os.PathLike, unknown_labels: str = "error") -> Corpus:
+    """Read a corpus from its folder.
+
+    Parameters
+    ----------
+    folder : path
+        A folder in the common layout. Lines may end in CRLF and in spaces; a line that is blank in all three files of a
+        split is left out.
+    unknown_labels : {"error", "unk"}
+        What to do when an utterance of ``train`` bears a label that is not in the label lists: refuse the corpus, or
+        train on UNK in its place. In ``dev`` and ``test`` (real ATIS has such labels there) it always stands as UNK
+        for the loss, while the scores compare with the label as written, so it is never counted as right.
+
+    Raises
+    ------
+    CorpusError
+        One line that names the file, the line, the rule and the way out.
+    """
+    if unknown_labels not in ("error", "unk"):
+        raise CorpusError(f"--unknown-labels={unknown_labels} is neither error nor unk")
+    folder = Path(folder)
+    intent_labels = _read_labels(folder / "intent_label.txt")
+    slot_labels = _read_labels(folder / "slot_label.txt")
+    _check_slot_labels(folder / "slot_label.txt", slot_labels)
+    splits = {}
+    for name in SPLIT_NAMES:
+        strict = name == "train" and unknown_labels == "error"
+        splits[name] = _read_split(folder / name, intent_labels, slot_labels, strict)
+    return Corpus(folder.resolve().name, folder, intent_labels, slot_labels, **splits)
+
+
+def _read_lines(path: Path) -> list[str]:
+    """The stripped lines of a UTF-8 file, without the blank ones at its end."""
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise CorpusError(f"{path}, line {line}: not UTF-8 text; save the file as UTF-8") from None
+    except OSError as error:
+        raise CorpusError(
+            f"{path} cannot be read ({error.strerror}): a corpus has intent_label.txt, slot_label.txt and, in each of "
+            "train, dev and test, seq.in, seq.out and label"
+        ) from None
+    # Not splitlines(): it would also break a line at characters such as U+2028 that may stand inside an utterance.
+    lines = [line.strip() for line in text.replace("\r\n", "\n").replace("\r", "\n").split("\n")]
+    while lines and not lines[-1]:
+        lines.pop()
+    return lines
+
+
+def _read_labels(path: Path) -> list[str]:
+    labels: list[str] = []
+    for number, label in enumerate(_read_lines(path), 1):
+        if label in labels:
+            raise CorpusError(f"{path}, line {number}: label {label!r} is listed twice; remove one")
+        if label:
+            labels.append(label)
+    if not labels:
+        raise CorpusError(f"{path} lists no labels; write one a line")
+    return labels
+
+
+def _check_slot_labels(path: Path, labels: list[str]) -> None:
+    if labels[0] != PAD:
+        raise CorpusError(f"{path}, line 1: the first slot label is {labels[0]!r}, it must be PAD (id 0 is padding)")
+    if OUTSIDE not in labels:
+        raise CorpusError(f"{path}: the label O is missing; words outside every slot bear it, so add a line with O")
+    for label in labels[1:]:
+        if label not in (UNK, OUTSIDE) and not _is_chunk_tag(label):
+            raise CorpusError(f"{path}: slot label {label!r} is none of PAD, UNK, O, B-… and I-…; correct it")
+
+
+def _is_chunk_tag(tag: str) -> bool:
+    return tag[:2] in ("B-", "I-") and len(tag) > 2
+
+
+def _read_split(folder: Path, intent_labels: list[str], slot_labels: list[str], strict: bool) -> Split:
+    paths = [folder / "seq.in", folder / "seq.out", folder / "label"]
+    lines = [_read_lines(path) for path in paths]
+    if len({len(column) for column in lines}) > 1:
+        counts = ", ".join(f"{path.name} {len(column)}" for path, column in zip(paths, lines, strict=True))
+        raise CorpusError(f"{folder}: unequal numbers of lines ({counts}); each utterance needs one line in every file")
+    known_intents, known_slots = set(intent_labels), set(slot_labels)
+    split = Split([], [], [])
+    for number, (sentence, tags, intent) in enumerate(zip(*lines, strict=True), 1):
+        if not (sentence or tags or intent):
+            continue
+        words, slots = sentence.split(), tags.split()
+        if not words or len(words) != len(slots):
+            raise CorpusError(
+                f"{paths[0]}, line {number}: {len(words)} words, but {len(slots)} tags in seq.out; "
+                "an utterance has at least one word, and every word one tag"
+            )
+        for tag in slots:
+            if tag != OUTSIDE and not _is_chunk_tag(tag):
+                raise CorpusError(f"{paths[1]}, line {number}: slot tag {tag!r} is none of O, B-… and I-…; correct it")
+            if tag not in known_slots:
+                _check_unknown("slot", tag, paths[1], number, slot_labels, strict)
+        if not intent or intent == UNK:
+            raise CorpusError(f"{paths[2]}, line {number}: intent {intent!r} says nothing; name the utterance's intent")
+        if intent not in known_intents:
+            _check_unknown("intent", intent, paths[2], number, intent_labels, strict)
+        split.words.append(words)
+        split.slots.append(slots)
+        split.intents.append(intent)
+    if not len(split):
+        raise CorpusError(f"{paths[0]} holds no utterances; every split needs at least one")
+    return split
+
+
+def _check_unknown(kind: str, label: str, path: Path, line: int, labels: list[str], strict: bool) -> None:
+    """Raise unless an unlisted label may stand as UNK."""
+    where = f"{path}, line {line}: {kind} label {label!r} is not among the {len(labels)} of {path.parents[1]}"
+    if UNK not in labels:
+        raise CorpusError(f"{where}, and {kind}_label.txt has no UNK to stand for it; add the label or UNK to it")
+    if strict:
+        raise CorpusError(f"{where}; add it to {kind}_label.txt or pass --unknown-labels=unk")

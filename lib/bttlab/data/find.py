@@ -1,0 +1,54 @@
+"""Find a corpus by path or name: on this machine first, then by download; the airline corpus is always at hand."""
+
+import os
+from pathlib import Path
+
+import platformdirs
+
+from . import airline
+from .corpus import Corpus, CorpusError, read_corpus
+from .download import SOURCES, DownloadError, download
+from .store import store_corpus
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+
+
+def load_corpus(name_or_path: str | os.PathLike, unknown_labels: str = "error") -> Corpus:
+    """Find and read a corpus; see :func:`find_corpus` and :func:`bttlab.data.corpus.read_corpus`."""
+    return read_corpus(find_corpus(name_or_path), unknown_labels)
+
+
+def find_corpus(name_or_path: str | os.PathLike) -> Path:
+    """The folder of a corpus.
+
+    Anything with a path separator, and any existing folder, is a path. A name is looked for as a folder in
+    ``$BTTLAB_DATA``, the repository's ``data/`` and the user cache; failing that, atis and snips are downloaded to
+    the user cache, and airline is generated there.
+
+    Raises
+    ------
+    CorpusError
+        If the corpus is nowhere; the message names what was looked at.
+    """
+    name = os.fspath(name_or_path)
+    path = Path(name).expanduser()
+    if name and (path.is_dir() or os.sep in name or (os.altsep or os.sep) in name):
+        if not path.is_dir():
+            raise CorpusError(f"{path} is not a folder; --data takes the folder of a corpus or a name such as airline")
+        return path
+    cached = platformdirs.user_cache_path("bttlab") / "data" / name
+    places = [REPOSITORY / "data" / name, cached]
+    if os.environ.get("BTTLAB_DATA"):
+        places.insert(0, Path(os.environ["BTTLAB_DATA"]) / name)
+    for place in places:
+        if name and place.is_dir():
+            return place
+    if name == "airline":
+        return store_corpus(airline.corpus_files(), cached)
+    tried = f"looked at {', '.join(map(str, places))}"
+    if name in SOURCES:
+        try:
+            return download(name, cached)
+        except DownloadError as error:
+            tried += f" and tried to download it ({error})"
+    raise CorpusError(f"no corpus {name!r}: {tried}; give the path of its folder, or use --data airline")

@@ -1,0 +1,69 @@
+"""Scores of joint intent and slot labelling, by the rules of the field (conlleval chunks, computed by seqeval)."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from seqeval.metrics import f1_score
+
+from .corpus import OUTSIDE, PAD, UNK, Corpus, CorpusError, Split
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Fractions from 0 to 1 over a split's utterances.
+
+    ``intent_accuracy`` counts right intents; ``slot_f1`` is the micro F1 over chunks (0 where there are none);
+    ``frame_accuracy`` counts utterances whose intent and tags are all right.
+    """
+
+    utterances: int
+    intent_accuracy: float
+    slot_f1: float
+    frame_accuracy: float
+
+
+def score(corpus: Corpus, split: Split, predictions) -> Scores:
+    """Compare predictions with a split as it is written in the corpus.
+
+    Gold labels that are in no label list are never right. Predicted PAD, UNK and ids beyond the corpus's label list
+    count as the tag O for a word and as wrong for an intent. Words that were cut count as predicted O.
+
+    Parameters
+    ----------
+    corpus : Corpus
+        Its label lists name the predicted ids.
+    split : Split
+        The n gold utterances, not cut.
+    predictions : Predictions
+        ``intents``, integers of shape (n,), and ``slots``, integers of shape (n, sequence_length) in which position 0
+        is [CLS] and position 1 the first word.
+
+    Raises
+    ------
+    CorpusError
+        If there is not one prediction for each utterance.
+    """
+    intents, slots = np.asarray(predictions.intents), np.asarray(predictions.slots)
+    if len(split) == 0 or intents.shape != (len(split),) or slots.shape[:1] != (len(split),) or slots.ndim != 2:
+        raise CorpusError(
+            f"{len(split)} utterances, but predicted intents of shape {intents.shape} and slots of shape "
+            f"{slots.shape}; each utterance needs one prediction"
+        )
+    predicted_intents = [_label(corpus.intent_labels, i) for i in intents]
+    right = [guess == gold != UNK for guess, gold in zip(predicted_intents, split.intents, strict=True)]
+    names = [OUTSIDE if label in (PAD, UNK) else label for label in corpus.slot_labels]
+    predicted = []
+    for row, tags in zip(slots, split.slots, strict=True):
+        guess = [_label(names, i) or OUTSIDE for i in row[1 : 1 + len(tags)]]
+        predicted.append(guess + [OUTSIDE] * (len(tags) - len(guess)))
+    frames = [ok and guess == tags for ok, guess, tags in zip(right, predicted, split.slots, strict=True)]
+    return Scores(
+        utterances=len(split),
+        intent_accuracy=sum(right) / len(split),
+        slot_f1=float(f1_score(split.slots, predicted, zero_division=0)),
+        frame_accuracy=sum(frames) / len(split),
+    )
+
+
+def _label(labels: list[str], index: int) -> str | None:
+    return labels[index] if 0 <= index < len(labels) else None

@@ -1,0 +1,216 @@
+"""Utterances as fixed-size integer arrays, as every trainer takes them."""
+
+from collections import Counter
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from bttlab.errors import BttlabError
+
+from .corpus import PAD, UNK, Corpus, CorpusError, Split
+from .vocabulary import CLS_ID, PAD_ID, Vocabulary
+
+
+class SampleError(BttlabError):
+    """Samples that do not fit the model."""
+
+
+@dataclass(frozen=True)
+class Samples:
+    """n encoded utterances; indexing with an integer, a slice or an index array gives Samples.
+
+    Parameters
+    ----------
+    tokens : ndarray of int32, shape (n, sequence_length)
+        Token ids: [CLS], the words, then [PAD].
+    lengths : ndarray of int32, shape (n,)
+        Real tokens, [CLS] included.
+    intents : ndarray of int32, shape (n,)
+        Intent label ids.
+    slots : ndarray of int32, shape (n, sequence_length)
+        Slot label ids; 0 (PAD) at [CLS] and at padding, which are never scored.
+
+    Raises
+    ------
+    SampleError
+        If an array is not int32 or the shapes do not agree.
+    """
+
+    tokens: np.ndarray
+    lengths: np.ndarray
+    intents: np.ndarray
+    slots: np.ndarray
+
+    def __post_init__(self):
+        for field in fields(self):
+            array = getattr(self, field.name)
+            if not isinstance(array, np.ndarray) or array.dtype != np.int32:
+                found = getattr(array, "dtype", type(array).__name__)
+                raise SampleError(f"samples: {field.name} is {found}; it must be an array of int32")
+        n = len(self.tokens)
+        if self.tokens.ndim != 2 or self.slots.shape != self.tokens.shape:
+            raise SampleError(
+                f"samples: tokens {self.tokens.shape} and slots {self.slots.shape} must both be (n, sequence_length)"
+            )
+        if self.lengths.shape != (n,) or self.intents.shape != (n,):
+            raise SampleError(f"samples: lengths {self.lengths.shape} and intents {self.intents.shape} must be ({n},)")
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __getitem__(self, index: int | slice | np.ndarray) -> "Samples":
+        if isinstance(index, int | np.integer):
+            index = [index]
+        return Samples(self.tokens[index], self.lengths[index], self.intents[index], self.slots[index])
+
+    def validate(self, config) -> None:
+        """Check that a model can take these samples.
+
+        Parameters
+        ----------
+        config : ModelConfig
+            Its sequence_length, vocabulary_size, intents and slots are the limits.
+
+        Raises
+        ------
+        SampleError
+            One line with the first sample that breaks a rule, its value and the rule.
+        """
+        length = config.sequence_length
+        if self.tokens.shape[1] != length:
+            raise SampleError(f"samples have {self.tokens.shape[1]} tokens, the model takes {length}; encode them anew")
+        self._check_range("length", self.lengths, 2, length + 1)
+        self._check_range("token", self.tokens, 0, config.vocabulary_size)
+        self._check_range("intent label", self.intents, 0, config.intents)
+        self._check_range("slot label", self.slots, 0, config.slots)
+        padding = np.arange(length) >= self.lengths[:, None]
+        for name, array in (("token", self.tokens), ("slot label", self.slots)):
+            self._refuse(padding & (array != 0), name, array, "it must be 0, it lies behind the sample's length")
+
+    def _check_range(self, name: str, array: np.ndarray, low: int, high: int) -> None:
+        self._refuse((array < low) | (array >= high), name, array, f"it must be at least {low} and below {high}")
+
+    def _refuse(self, bad: np.ndarray, name: str, array: np.ndarray, rule: str) -> None:
+        if bad.any():
+            index = tuple(np.argwhere(bad)[0])
+            place = f", position {index[1]}" if len(index) > 1 else ""
+            raise SampleError(f"sample {index[0]}{place}: {name} {array[index]}: {rule}")
+
+
+@dataclass(frozen=True)
+class EncodingReport:
+    """What encoding a split changes: nothing of it is lost from the scores, which compare with the split as written."""
+
+    utterances: int
+    words: int
+    cut_utterances: int
+    cut_words: int
+    unknown_words: int
+    unknown_slots: dict[str, int]
+    unknown_intents: dict[str, int]
+
+    def __str__(self) -> str:
+        parts = [f"{self.utterances} utterances, {self.words} words"]
+        if self.cut_utterances:
+            parts.append(f"{self.cut_utterances} too long (cut by {self.cut_words} words)")
+        if self.unknown_words:
+            parts.append(f"{self.unknown_words} words unknown to the vocabulary")
+        for kind, unknown in (("slot tags", self.unknown_slots), ("intents", self.unknown_intents)):
+            if unknown:
+                listed = ", ".join(f"{label} {count}" for label, count in unknown.items())
+                parts.append(f"{sum(unknown.values())} {kind} not in the label list ({listed})")
+        return "; ".join(parts)
+
+
+def encoding_report(split: Split, vocabulary: Vocabulary, corpus: Corpus, config) -> EncodingReport:
+    """Count what :func:`encode` cuts and what it replaces by [UNK] or UNK.
+
+    Parameters
+    ----------
+    split, vocabulary, corpus, config
+        As for :func:`encode`.
+    """
+    room = config.sequence_length - 1
+    kept = [sentence[:room] for sentence in split.words]
+    slots = Counter(tag for tags in split.slots for tag in tags[:room])
+    intents = Counter(split.intents)
+    words = sum(map(len, split.words))
+    return EncodingReport(
+        utterances=len(split),
+        words=words,
+        cut_utterances=sum(len(sentence) > room for sentence in split.words),
+        cut_words=words - sum(map(len, kept)),
+        unknown_words=sum(word not in vocabulary for sentence in kept for word in sentence),
+        unknown_slots={tag: count for tag, count in sorted(slots.items()) if tag not in corpus.slot_labels},
+        unknown_intents={name: count for name, count in sorted(intents.items()) if name not in corpus.intent_labels},
+    )
+
+
+def encode(split: Split, vocabulary: Vocabulary, corpus: Corpus, config) -> Samples:
+    """Encode the utterances of a split.
+
+    Utterances with more words than the model has room for are cut, words that are not in the vocabulary become [UNK],
+    labels that are not in the corpus's lists become UNK; :func:`encoding_report` counts all three.
+
+    Parameters
+    ----------
+    split : Split
+        n utterances.
+    vocabulary : Vocabulary
+    corpus : Corpus
+        Its label lists give the label ids.
+    config : ModelConfig
+        Its sequence_length, vocabulary_size, intents and slots are the limits; a model may have more labels than the
+        corpus.
+
+    Returns
+    -------
+    Samples
+
+    Raises
+    ------
+    CorpusError
+        If the corpus has more labels, or the vocabulary more tokens, than the model.
+    """
+    for kind, labels, limit in (
+        ("intent", corpus.intent_labels, config.intents),
+        ("slot", corpus.slot_labels, config.slots),
+    ):
+        if len(labels) > limit:
+            raise CorpusError(
+                f"{corpus.folder / f'{kind}_label.txt'} has {len(labels)} {kind} labels, the model {limit}; "
+                f"use a corpus with at most {limit} or a model with more"
+            )
+    if len(vocabulary) > config.vocabulary_size:
+        size = config.vocabulary_size
+        raise CorpusError(f"the vocabulary has {len(vocabulary)} tokens, the model {size}; build it with size={size}")
+    intent_ids = {label: i for i, label in enumerate(corpus.intent_labels)}
+    slot_ids = {label: i for i, label in enumerate(corpus.slot_labels)}
+    length = config.sequence_length
+    tokens = np.full((len(split), length), PAD_ID, np.int32)
+    slots = np.full((len(split), length), slot_ids[PAD], np.int32)
+    lengths = np.zeros(len(split), np.int32)
+    intents = np.zeros(len(split), np.int32)
+    for i, (words, tags, intent) in enumerate(zip(split.words, split.slots, split.intents, strict=True)):
+        words, tags = words[: length - 1], tags[: length - 1]
+        end = 1 + len(words)
+        tokens[i, 0] = CLS_ID
+        tokens[i, 1:end] = [vocabulary.token(word) for word in words]
+        slots[i, 1:end] = [slot_ids[tag if tag in slot_ids else UNK] for tag in tags]
+        intents[i] = intent_ids[intent if intent in intent_ids else UNK]
+        lengths[i] = end
+    return Samples(tokens, lengths, intents, slots)
+
+
+def epoch_order(n: int, seed: int, epoch: int) -> np.ndarray:
+    """The order in which an epoch visits n samples: a permutation of 0..n-1, int64, the same on every machine.
+
+    Parameters
+    ----------
+    n : int
+    seed, epoch : int
+        Not negative; together they seed a PCG64 generator.
+    """
+    if seed < 0:
+        raise SampleError(f"seed {seed} is negative; take 0 or more")
+    return np.random.Generator(np.random.PCG64([seed, epoch])).permutation(n)

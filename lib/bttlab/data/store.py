@@ -1,0 +1,49 @@
+"""Put the files of a corpus on disk: whole, or not at all."""
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from .corpus import CorpusError
+
+
+def store_corpus(files: Mapping[str, bytes], folder: str | os.PathLike) -> Path:
+    """Write a corpus into ``folder``, replacing its files if they are there.
+
+    Everything is first written beside the folder and then renamed, so that no reader, and no later run after a crash
+    or on a full disk, finds half a corpus.
+
+    Parameters
+    ----------
+    files : mapping of str to bytes
+        Contents by path relative to the folder.
+    folder : path
+
+    Raises
+    ------
+    CorpusError
+        If the folder cannot be written.
+    """
+    folder = Path(folder)
+    staging = folder.with_name(f".{folder.name}.{os.getpid()}")
+    try:
+        for name, content in files.items():
+            path = staging / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        if not folder.exists():
+            try:
+                staging.rename(folder)
+                return folder
+            except OSError:
+                if not folder.is_dir():  # else another process has just put it there
+                    raise
+        for name in files:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            os.replace(staging / name, folder / name)
+        return folder
+    except OSError as error:
+        raise CorpusError(f"cannot write a corpus to {folder}: {error.strerror}; choose another place") from error
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)

@@ -1,0 +1,28 @@
+"""Fixtures shared by all tests: where the real corpora lie."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parents[1]
+torch.set_num_threads(1)
+
+
+def _real_corpus(name: str) -> Path:
+    """The real corpus: in $BTTLAB_DATA, or in a folder shared/data beside the checkout."""
+    for parent in (os.environ.get("BTTLAB_DATA"), ROOT.parent / "shared" / "data"):
+        if parent and (Path(parent) / name / "train" / "seq.in").is_file():
+            return Path(parent) / name
+    pytest.fail(f"the {name} corpus is not here: put it in a folder and set BTTLAB_DATA to that folder's parent")
+
+
+@pytest.fixture(scope="session")
+def atis() -> Path:
+    return _real_corpus("atis")
+
+
+@pytest.fixture(scope="session")
+def snips() -> Path:
+    return _real_corpus("snips")

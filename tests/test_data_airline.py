@@ -1,0 +1,181 @@
+"""The airline corpus: its bytes, its figures, and that its slots need context."""
+
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from itertools import chain
+
+import pytest
+from seqeval.metrics import f1_score
+
+from bttlab.data import load_corpus
+from bttlab.data.airline import INTENT_LABELS, SLOT_LABELS, corpus_files, utterances
+from bttlab.data.airline.generate import LONGEST, Draws, airline_grammar
+from bttlab.data.airline.grammar import Call, Choice, Dice, Grammar, Slot, parse
+from bttlab.data.airline.labels import MANY_WORDS, ONE_WORD
+from bttlab.data.airline.requests import INTENTS
+from conftest import ROOT
+
+FOLDER = ROOT / "data" / "airline"
+
+
+@pytest.fixture(scope="module")
+def corpus():
+    return load_corpus(FOLDER)
+
+
+def words_of(split) -> Counter:
+    return Counter(chain.from_iterable(split.words))
+
+
+def test_command_writes_the_committed_bytes(tmp_path):
+    out = tmp_path / "airline"
+    subprocess.run([sys.executable, "-m", "bttlab.data.airline", "--out", out], check=True, capture_output=True)
+    written = {path.relative_to(out): path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    committed = {path.relative_to(FOLDER): path.read_bytes() for path in FOLDER.rglob("*") if path.is_file()}
+    assert written == committed
+
+
+def test_another_seed_gives_another_corpus():
+    assert corpus_files(1)["dev/seq.in"] != (FOLDER / "dev" / "seq.in").read_bytes()
+    assert utterances("dev", 1) == utterances("dev", 1)
+
+
+def test_sizes_and_labels(corpus, atis):
+    assert [len(corpus.train), len(corpus.dev), len(corpus.test)] == [4478, 500, 893]
+    assert (len(corpus.intent_labels), len(corpus.slot_labels)) == (22, 122)
+    assert corpus.slot_labels[:3] == ["PAD", "UNK", "O"]
+    real = load_corpus(atis)
+    assert (corpus.intent_labels, corpus.slot_labels) == (real.intent_labels, real.slot_labels)
+    used = set(chain.from_iterable(corpus.train.slots))
+    assert len(used) >= 110
+    for split in (corpus.dev, corpus.test):
+        assert set(chain.from_iterable(split.slots)) <= used
+        assert set(split.intents) <= set(corpus.train.intents)
+    assert len(set(corpus.train.intents)) == 21 and len(set(corpus.test.intents)) >= 17
+    assert len(set(chain.from_iterable(corpus.test.slots))) >= 80
+
+
+def test_words_and_lengths(corpus):
+    counts = words_of(corpus.train)
+    assert 500 <= len(counts) <= 997  # the vocabulary of the paper's model holds them all
+    for split in (corpus.train, corpus.dev, corpus.test):
+        lengths = [len(sentence) for sentence in split.words]
+        assert max(lengths) <= LONGEST and 11 <= sum(lengths) / len(lengths) <= 12
+    for split in (corpus.dev, corpus.test):
+        words = words_of(split)
+        unseen = {word: count for word, count in words.items() if word not in counts}
+        assert 0.005 <= sum(unseen.values()) / words.total() <= 0.03
+        assert 0.02 <= len(unseen) / len(words) <= 0.08
+
+
+def test_intents_are_skewed_as_in_atis(corpus):
+    shares = Counter(corpus.train.intents)
+    assert 0.6 <= shares["atis_flight"] / len(corpus.train) <= 0.7
+    assert shares.most_common(2)[1][0] == "atis_airfare"
+    assert max(shares["atis_cheapest"], shares["atis_airline#atis_flight_no"]) < 10
+
+
+def test_splits_do_not_repeat_each_other(corpus):
+    seen = {" ".join(sentence) for sentence in corpus.train.words}
+    assert len(seen) >= 0.98 * len(corpus.train)
+    for split in (corpus.dev, corpus.test):
+        assert sum(" ".join(sentence) in seen for sentence in split.words) < 0.1 * len(split)
+
+
+def test_no_utterance_is_one_of_atis(corpus, atis):
+    real = load_corpus(atis)
+    theirs = {" ".join(words) for split in (real.train, real.dev, real.test) for words in split.words}
+    ours = {" ".join(words) for split in (corpus.train, corpus.dev, corpus.test) for words in split.words}
+    assert not theirs & ours
+
+
+def test_the_most_frequent_tag_of_a_word_is_far_from_enough(corpus):
+    tags = defaultdict(Counter)
+    for words, slots in zip(corpus.train.words, corpus.train.slots, strict=True):
+        for word, tag in zip(words, slots, strict=True):
+            tags[word][tag] += 1
+    best = {word: counts.most_common(1)[0][0] for word, counts in tags.items()}
+    guessed = [[best.get(word, "O") for word in words] for words in corpus.test.words]
+    assert 0.3 < f1_score(corpus.test.slots, guessed) < 0.7
+
+
+def test_the_same_word_fills_different_slots(corpus):
+    slots = defaultdict(set)
+    for words, tags in zip(corpus.train.words, corpus.train.slots, strict=True):
+        for word, tag in zip(words, tags, strict=True):
+            slots[word].add(tag[2:])
+    assert slots["chicago"] >= {"fromloc.city_name", "toloc.city_name", "stoploc.city_name", "city_name"}
+    assert slots["737"] >= {"aircraft_code", "flight_number"}
+    assert slots["300"] >= {"fare_amount", "flight_number"}
+    assert slots["315"] >= {"depart_time.time", "arrive_time.time", "flight_number"}
+    assert slots["monday"] >= {"depart_date.day_name", "arrive_date.day_name", "return_date.day_name"}
+    assert slots["first"] >= {"class_type", "flight_mod", "depart_date.day_number"}
+    assert slots["may"] >= {"depart_date.month_name", "arrive_date.month_name"}
+    assert slots["washington"] >= {"fromloc.city_name", "toloc.city_name", "toloc.state_name"}
+    assert slots["one"] >= {"round_trip", "flight_stop"}
+
+
+def test_grammar_is_closed_and_its_labels_exist():
+    grammar = airline_grammar()
+    lexicon = {name for name in vars(Draws) if not name.startswith("_")}
+    todo = [("utterance", rule) for rule, _ in INTENTS.values()]
+    reached = set()
+
+    def check(nodes):
+        for node in nodes:
+            if isinstance(node, Choice):
+                for branch in node.branches:
+                    check(branch)
+            elif isinstance(node, Call):
+                todo.append((node.rule, node.argument))
+            elif isinstance(node, Slot):
+                assert node.label in MANY_WORDS | ONE_WORD
+                assert node.kind in lexicon if node.kind else node.words
+                assert node.label in MANY_WORDS or not any(" " in words for words in node.words), node
+
+    while todo:
+        rule = todo.pop()
+        if rule not in reached:
+            reached.add(rule)
+            for weight, nodes in grammar.alternatives(*rule):
+                assert weight > 0
+                check(nodes)
+    assert {name for name, _ in reached} == set(grammar.rules)
+    assert set(INTENTS) == set(INTENT_LABELS) - {"UNK"}
+    assert len(SLOT_LABELS) == len(set(SLOT_LABELS)) == 3 + len(ONE_WORD) + 2 * len(MANY_WORDS)
+
+
+def test_grammar_expands_choices_arguments_and_tags():
+    grammar = Grammar.from_text(
+        """
+start:
+  {place to}
+place(%):
+  0x never
+  (in|at) <new york:%loc.city_name> [<$x:%>]
+"""
+    )
+    seen = set()
+    dice = Dice(0)
+    for _ in range(50):
+        seen.add(tuple(grammar.expand("start", dice, lambda kind, label: f"{kind} {label}")))
+    name = (("new", "B-toloc.city_name"), ("york", "I-toloc.city_name"))
+    end = (("x", "B-to"), ("to", "I-to"))
+    assert seen == {((word, "O"), *name, *rest) for word in ("in", "at") for rest in ((), end)}
+
+
+@pytest.mark.parametrize("text", ["(a", "a)", "a|b", "(a]", "<a:b"])
+def test_grammar_refuses_unbalanced_text(text):
+    with pytest.raises((ValueError, IndexError)):
+        parse(text)
+
+
+def test_dice():
+    dice = Dice(7)
+    draws = Counter(dice.below(5) for _ in range(5000))
+    assert set(draws) == set(range(5)) and max(draws.values()) < 1200
+    skewed = Counter(dice.skewed(5) for _ in range(5000))
+    assert [skewed[i] for i in range(5)] == sorted(skewed.values(), reverse=True)
+    weighted = Counter(dice.weighted([(3, "a"), (1, "b"), (0, "c")]) for _ in range(4000))
+    assert weighted["a"] == pytest.approx(3000, abs=150) and weighted["c"] == 0
