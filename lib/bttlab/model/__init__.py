@@ -1,0 +1,31 @@
+"""The transformer: configuration, PyTorch reference, one training step."""
+
+from bttlab.model.config import ConfigError, ModelConfig, Optimizer
+from bttlab.model.initial import initial_parameters
+from bttlab.model.reference import ReferenceTrainer
+from bttlab.model.size import ModelSize, model_sizes
+from bttlab.model.trainer import (
+    NonFiniteLoss,
+    Predictions,
+    StateError,
+    Trainer,
+    check_learning_rates,
+)
+from bttlab.model.transformer import Transformer, loss
+
+__all__ = [
+    "ConfigError",
+    "ModelConfig",
+    "ModelSize",
+    "NonFiniteLoss",
+    "Optimizer",
+    "Predictions",
+    "ReferenceTrainer",
+    "StateError",
+    "Trainer",
+    "Transformer",
+    "check_learning_rates",
+    "initial_parameters",
+    "loss",
+    "model_sizes",
+]

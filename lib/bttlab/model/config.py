@@ -1,0 +1,225 @@
+"""What a transformer and its optimizer are made of; sizes follow from here alone."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from numbers import Integral
+from typing import Any
+
+from bttlab.errors import BttlabError
+from bttlab.tensor.shapes import check_modes, full_ranks, tt_shapes, ttm_shapes
+
+FORMATS = ("tensor", "dense")
+OPTIMIZERS = ("sgd", "momentum", "adamw")
+LINEARS = ("query", "key", "value", "output", "first", "second")  # of an encoder, in the order of the forward pass
+BYTES_PER_PARAMETER = 4  # FP32
+
+
+class ConfigError(BttlabError, ValueError):
+    """A configuration that breaks a rule."""
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """A transformer for joint intent and slot labelling (arXiv 2501.06663).
+
+    Parameters
+    ----------
+    encoders : int
+        Number of encoder blocks.
+    format : {"tensor", "dense"}
+        "tensor": linear layers in TT, word embedding in TTM; "dense": both as plain matrices.
+    sequence_length : int
+        Longest sequence in tokens, [CLS] included.
+    hidden_size : int
+        Features of a token; input and output size of every linear layer.
+    heads : int
+        Attention heads; divides `hidden_size`.
+    vocabulary_size, intents, slots : int
+        Number of token ids, intent labels and slot labels.
+    linear_out_modes, linear_in_modes : tuple of int
+        Factorisations of `hidden_size` in the TT linear layers.
+    linear_rank : int
+        Every internal rank of the TT linear layers.
+    embedding_row_modes, embedding_column_modes : tuple of int
+        Factorisations of `vocabulary_size` and `hidden_size` in the TTM embedding.
+    embedding_rank : int
+        Every internal rank of the TTM embedding.
+
+    Raises
+    ------
+    ConfigError, bttlab.tensor.ShapeError
+        If a value breaks a rule. Modes and ranks are checked for format "tensor" only: "dense" has none.
+    """
+
+    encoders: int = 2
+    format: str = "tensor"
+    sequence_length: int = 32
+    hidden_size: int = 768
+    heads: int = 12
+    vocabulary_size: int = 1000
+    intents: int = 22
+    slots: int = 122
+    linear_out_modes: tuple[int, ...] = (12, 8, 8)
+    linear_in_modes: tuple[int, ...] = (8, 8, 12)
+    linear_rank: int = 12
+    embedding_row_modes: tuple[int, ...] = (10, 10, 10)
+    embedding_column_modes: tuple[int, ...] = (12, 8, 8)
+    embedding_rank: int = 30
+
+    def __post_init__(self) -> None:
+        if self.format not in FORMATS:
+            raise ConfigError(f"format is {self.format!r}: choose one of {', '.join(FORMATS)}")
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
+                raise ConfigError(f"{name} is {value!r}: it must be an integer of at least {least}")
+            object.__setattr__(self, name, int(value))  # a NumPy integer would not go into JSON
+        if self.hidden_size % self.heads:
+            raise ConfigError(
+                f"hidden_size {self.hidden_size} is not divisible by heads {self.heads}; "
+                "choose heads that divide the hidden size"
+            )
+        for name, size in self._mode_sizes().items():
+            modes = check_modes(name, getattr(self, name), size if self.format == "tensor" else None)
+            object.__setattr__(self, name, modes)
+        if self.format == "tensor":
+            full_ranks(self.linear_rank, len(self.linear_out_modes) + len(self.linear_in_modes))
+            ttm_shapes(self.embedding_row_modes, self.embedding_column_modes, self.embedding_rank)
+
+    def _mode_sizes(self) -> dict[str, int]:
+        return {
+            "linear_out_modes": self.hidden_size,
+            "linear_in_modes": self.hidden_size,
+            "embedding_row_modes": self.vocabulary_size,
+            "embedding_column_modes": self.hidden_size,
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as JSON-ready values (tuples become lists)."""
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "ModelConfig":
+        """Build a configuration from `to_dict`'s result; fields left out take their defaults.
+
+        Raises
+        ------
+        ConfigError
+            If a key is not a field, or a value breaks a rule.
+        """
+        known = {field.name for field in fields(cls)}
+        unknown = sorted(set(values) - known)
+        if unknown:
+            raise ConfigError(f"{', '.join(map(repr, unknown))}: no field of the model: use {', '.join(sorted(known))}")
+        return cls(**values)
+
+    def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return every parameter's name and shape, in the order in which parameters are stored everywhere."""
+        hidden = self.hidden_size
+        shapes: dict[str, tuple[int, ...]] = {}
+
+        def linear(name: str) -> None:
+            if self.format == "tensor":
+                cores = tt_shapes(self.linear_out_modes, self.linear_in_modes, self.linear_rank)
+                shapes.update({f"{name}.cores.{k}": shape for k, shape in enumerate(cores)})
+            else:
+                shapes[f"{name}.weight"] = (hidden, hidden)
+            shapes[f"{name}.bias"] = (hidden,)
+
+        def norm(name: str) -> None:
+            shapes[f"{name}.weight"] = shapes[f"{name}.bias"] = (hidden,)
+
+        def head(name: str, labels: int) -> None:
+            shapes[f"{name}.weight"] = (labels, hidden)
+            shapes[f"{name}.bias"] = (labels,)
+
+        if self.format == "tensor":
+            cores = ttm_shapes(self.embedding_row_modes, self.embedding_column_modes, self.embedding_rank)
+            shapes.update({f"embedding.word.cores.{k}": shape for k, shape in enumerate(cores)})
+        else:
+            shapes["embedding.word.weight"] = (self.vocabulary_size, hidden)
+        shapes["embedding.position.weight"] = (self.sequence_length, hidden)
+        norm("embedding.norm")
+        for i in range(self.encoders):
+            for name in LINEARS:
+                linear(f"encoders.{i}.{name}")
+            norm(f"encoders.{i}.attention_norm")
+            norm(f"encoders.{i}.feed_forward_norm")
+        linear("intent_pooler")
+        linear("slot_pooler")
+        head("intent_head", self.intents)
+        head("slot_head", self.slots)
+        return shapes
+
+    @property
+    def parameters_count(self) -> int:
+        """Number of trainable parameters."""
+        return sum(math.prod(shape) for shape in self.parameter_shapes().values())
+
+    @property
+    def parameters_bytes(self) -> int:
+        """Size of the parameters in bytes, in FP32."""
+        return BYTES_PER_PARAMETER * self.parameters_count
+
+
+_LEAST = {
+    "encoders": 1,
+    "sequence_length": 2,  # [CLS] and a word
+    "hidden_size": 1,
+    "heads": 1,
+    "vocabulary_size": 1,
+    "intents": 1,
+    "slots": 1,
+    "linear_rank": 1,
+    "embedding_rank": 1,
+}
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """An update rule, with the semantics of torch.optim's SGD, SGD with momentum and AdamW.
+
+    The learning rate is no part of it: it comes with each sample.
+
+    Parameters
+    ----------
+    name : {"sgd", "momentum", "adamw"}
+        sgd: p -= lr g. momentum: m = momentum m + g (m = g at the first step), p -= lr m.
+        adamw: p -= lr weight_decay p, then Adam with bias correction.
+    momentum : float
+        Of "momentum"; in [0, 1).
+    beta1, beta2, epsilon, weight_decay : float
+        Of "adamw". Decay is decoupled and applies to every parameter.
+
+    Raises
+    ------
+    ConfigError
+        If a value breaks a rule.
+    """
+
+    name: str = "sgd"
+    momentum: float = 0.9
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    weight_decay: float = 0.01
+
+    def __post_init__(self) -> None:
+        if self.name not in OPTIMIZERS:
+            raise ConfigError(f"optimizer is {self.name!r}: choose one of {', '.join(OPTIMIZERS)}")
+        for name in ("momentum", "beta1", "beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}: it must be at least 0 and below 1")
+        for name in ("epsilon", "weight_decay"):
+            if not (getattr(self, name) >= 0 and math.isfinite(getattr(self, name))):
+                raise ConfigError(f"{name} is {getattr(self, name)}: it must be finite and at least 0")
+
+    @property
+    def moments(self) -> tuple[str, ...]:
+        """The names of the state it keeps for each parameter."""
+        return {"sgd": (), "momentum": ("first_moment",), "adamw": ("first_moment", "second_moment")}[self.name]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as JSON-ready values."""
+        return asdict(self)

@@ -1,0 +1,234 @@
+"""Training in PyTorch, one sample a step: what the overlay is compared with."""
+
+import math
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from bttlab.model.config import ModelConfig, Optimizer
+from bttlab.model.trainer import NonFiniteLoss, Predictions, StateError, check_learning_rates
+from bttlab.model.transformer import Transformer, loss
+
+# bttlab's names of the moments -> those of torch.optim
+_TORCH_NAMES = {
+    "sgd": {},
+    "momentum": {"first_moment": "momentum_buffer"},
+    "adamw": {"first_moment": "exp_avg", "second_moment": "exp_avg_sq"},
+}
+
+
+class ReferenceTrainer:
+    """The `Trainer` in PyTorch: autograd through our modules, float32, batch 1, torch.optim's update.
+
+    Parameters
+    ----------
+    config : ModelConfig
+    flow : {"bidirectional", "right_to_left", "reconstruct"}
+        Order of contraction in the TT layers.
+    device : str or torch.device
+    seed : int
+        Of the initial parameters.
+
+    Notes
+    -----
+    Parameters and gradients are views into one array each: the optimizer updates the whole model at once, which at
+    batch 1 costs a third of going through the tensors one by one.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        flow: str = "bidirectional",
+        device: str | torch.device = "cpu",
+        seed: int = 0,
+    ):
+        self.config = config
+        self.model = Transformer(config, flow, seed).to(device)
+        parameters = dict(self.model.named_parameters())
+        flat = [parameters[name].detach().reshape(-1) for name in config.parameter_shapes()]
+        self._flat = nn.Parameter(torch.cat(flat))
+        self._flat.grad = torch.zeros_like(self._flat)
+        for name, data in self._views(self._flat.data):
+            parameters[name].data = data
+        for name, grad in self._views(self._flat.grad):
+            parameters[name].grad = grad
+        self._step = 0
+        self._moments: dict[str, Tensor] = {}
+        self._optimizer: tuple[Optimizer, torch.optim.Optimizer] | None = None
+
+    def load_parameters(
+        self, parameters: Mapping[str, np.ndarray], optimizer_state: Mapping[str, np.ndarray] | None = None
+    ) -> None:
+        """Set the parameters and the optimizer state; without a state, start from none.
+
+        Parameters
+        ----------
+        parameters : mapping of str to ndarray
+            Under the names and of the shapes of `ModelConfig.parameter_shapes`.
+        optimizer_state : mapping of str to ndarray, optional
+            From `store_optimizer_state`.
+
+        Raises
+        ------
+        StateError
+            If a name is missing or unknown, or a shape is wrong; nothing is changed then.
+        """
+        flat = self._flatten("parameters", parameters)
+        step, moments = 0, {}
+        if optimizer_state is not None:
+            step, moments = self._read_state(optimizer_state)
+        self._flat.data.copy_(flat)
+        self._step, self._moments, self._optimizer = step, moments, None
+
+    def store_parameters(self) -> dict[str, np.ndarray]:
+        """Return a copy of the parameters."""
+        return self._unflatten(self._flat.data)
+
+    def store_optimizer_state(self) -> dict[str, np.ndarray]:
+        """Return a copy of the optimizer state: "step" and the moments of every parameter."""
+        state = {"step": np.asarray(self._step, np.int64)}
+        for moment, flat in self._moments.items():
+            state |= {f"{moment}.{name}": array for name, array in self._unflatten(flat).items()}
+        return state
+
+    def train(self, samples, optimizer: Optimizer, learning_rate: float | np.ndarray) -> np.ndarray:
+        """Take one step a sample, in order.
+
+        Parameters
+        ----------
+        samples : bttlab.data.Samples
+        optimizer : Optimizer
+            The one that the optimizer state is of, or any where training starts.
+        learning_rate : float or ndarray of shape (n,)
+
+        Returns
+        -------
+        ndarray of float32, shape (n,)
+            Each sample's loss before its update.
+
+        Raises
+        ------
+        NonFiniteLoss
+            At the first sample whose loss or gradient is not finite; parameters and state are as before that sample.
+        bttlab.data.SampleError, ConfigError, StateError
+            If samples, learning rates or the optimizer are not allowed; nothing is changed then.
+        """
+        samples.validate(self.config)
+        rates = check_learning_rates(learning_rate, len(samples))
+        update = self._torch_optimizer(optimizer)
+        grad = self._flat.grad
+        losses = np.zeros(len(samples), np.float32)
+        for i, (tokens, intent, slots) in enumerate(self._utterances(samples)):
+            grad.zero_()
+            value = loss(*self.model(tokens), intent, slots)
+            losses[i] = value.item()
+            if np.isfinite(losses[i]):
+                value.backward()
+            # a gradient whose very sum overflows has diverged as well
+            if not (np.isfinite(losses[i]) and math.isfinite(grad.sum().item())):
+                raise NonFiniteLoss(i, losses[:i].copy(), rates[i])
+            update.param_groups[0]["lr"] = rates[i]
+            update.step()
+            self._step += 1
+        return losses
+
+    @torch.no_grad()
+    def predict(self, samples) -> Predictions:
+        """Return losses and labels of the samples; changes nothing.
+
+        Raises
+        ------
+        bttlab.data.SampleError
+            If the samples do not fit the model.
+        """
+        samples.validate(self.config)
+        losses = np.zeros(len(samples), np.float32)
+        intents = np.zeros(len(samples), np.int32)
+        labels = np.zeros(samples.slots.shape, np.int32)
+        for i, (tokens, intent, slots) in enumerate(self._utterances(samples)):
+            intent_logits, slot_logits = self.model(tokens)
+            losses[i] = loss(intent_logits, slot_logits, intent, slots).item()
+            intents[i] = intent_logits.argmax().item()
+            labels[i, 1 : len(tokens)] = slot_logits.argmax(1).cpu().numpy()
+        return Predictions(losses, intents, labels)
+
+    def _utterances(self, samples) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Yield each sample's real tokens (T,), intent () and slots (T - 1,) as int64 on the device."""
+        device = self._flat.device
+        tokens, intents, slots = (
+            torch.from_numpy(np.asarray(array, np.int64)).to(device)
+            for array in (samples.tokens, samples.intents, samples.slots)
+        )
+        for i, length in enumerate(samples.lengths.tolist()):
+            yield tokens[i, :length], intents[i], slots[i, 1:length]
+
+    def _torch_optimizer(self, optimizer: Optimizer) -> torch.optim.Optimizer:
+        """Return torch's optimizer over the flat parameters; its moments are `self._moments` themselves."""
+        if self._optimizer is not None and self._optimizer[0] == optimizer:
+            return self._optimizer[1]
+        if self._step == 0 and not self._moments:
+            self._moments = {moment: torch.zeros_like(self._flat.data) for moment in optimizer.moments}
+        if tuple(self._moments) != optimizer.moments:
+            raise StateError(
+                f"the optimizer state keeps {_listed(self._moments)} but {optimizer.name} needs "
+                f"{_listed(optimizer.moments)}: go on with its own optimizer, or load the parameters without a state"
+            )
+        if optimizer.name == "adamw":
+            betas = (optimizer.beta1, optimizer.beta2)
+            update = torch.optim.AdamW(
+                [self._flat], betas=betas, eps=optimizer.epsilon, weight_decay=optimizer.weight_decay, fused=True
+            )
+        else:
+            momentum = optimizer.momentum if optimizer.name == "momentum" else 0.0
+            update = torch.optim.SGD([self._flat], momentum=momentum, fused=True)
+        names = _TORCH_NAMES[optimizer.name]
+        update.state[self._flat] = {names[moment]: flat for moment, flat in self._moments.items()}
+        if optimizer.name == "adamw":
+            update.state[self._flat]["step"] = torch.tensor(float(self._step), device=self._flat.device)
+        self._optimizer = (optimizer, update)
+        return update
+
+    def _read_state(self, state: Mapping[str, np.ndarray]) -> tuple[int, dict[str, Tensor]]:
+        if "step" not in state:
+            raise StateError("the optimizer state has no 'step': pass what store_optimizer_state returned")
+        moments: dict[str, dict[str, np.ndarray]] = {}
+        for key, array in state.items():
+            if key != "step":
+                moment, _, name = key.partition(".")
+                moments.setdefault(moment, {})[name] = array
+        known = _TORCH_NAMES["adamw"]
+        for moment in moments:
+            if moment not in known:
+                raise StateError(f"the optimizer state has {moment!r}: known are step, {', '.join(known)}")
+        return int(state["step"]), {m: self._flatten(m, moments[m]).clone() for m in known if m in moments}
+
+    def _views(self, flat: Tensor) -> Iterator[tuple[str, Tensor]]:
+        start = 0
+        for name, shape in self.config.parameter_shapes().items():
+            size = int(np.prod(shape))
+            yield name, flat[start : start + size].view(shape)
+            start += size
+
+    def _unflatten(self, flat: Tensor) -> dict[str, np.ndarray]:
+        return {name: view.cpu().numpy().copy() for name, view in self._views(flat)}
+
+    def _flatten(self, what: str, arrays: Mapping[str, np.ndarray]) -> Tensor:
+        shapes = self.config.parameter_shapes()
+        missing, unknown = [n for n in shapes if n not in arrays], [n for n in arrays if n not in shapes]
+        if missing or unknown:
+            problem = f"lack {missing[0]!r}" if missing else f"have {unknown[0]!r}, which the model lacks"
+            raise StateError(f"the {what} {problem}: they are of another model; load those of this configuration")
+        for name, shape in shapes.items():
+            if tuple(arrays[name].shape) != shape:
+                raise StateError(
+                    f"{name} in the {what} has shape {tuple(arrays[name].shape)}, the model's is {shape}: "
+                    "load those of this configuration"
+                )
+        flat = np.concatenate([np.asarray(arrays[name], np.float32).reshape(-1) for name in shapes])
+        return torch.from_numpy(flat).to(self._flat.device)
+
+
+def _listed(moments) -> str:
+    return ", ".join(moments) or "no moments"

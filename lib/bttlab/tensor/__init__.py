@@ -1,0 +1,33 @@
+"""TT and TTM formats, contraction flows and their costs."""
+
+from bttlab.tensor.cost import Cost, PassCost, Step, flow_cost, lookup_cost, optimal_cost
+from bttlab.tensor.flows import FLOWS, Flow
+from bttlab.tensor.layers import EMBEDDING_STD, TTLinear, TTMEmbedding, xavier_std
+from bttlab.tensor.shapes import ShapeError, check_modes, full_ranks, tt_shapes, ttm_shapes
+from bttlab.tensor.tt import core_std, matrix_to_tt, tt_to_matrix
+from bttlab.tensor.ttm import matrix_to_ttm, ttm_to_matrix
+
+__all__ = [
+    "EMBEDDING_STD",
+    "FLOWS",
+    "Cost",
+    "Flow",
+    "PassCost",
+    "ShapeError",
+    "Step",
+    "TTLinear",
+    "TTMEmbedding",
+    "check_modes",
+    "core_std",
+    "flow_cost",
+    "full_ranks",
+    "lookup_cost",
+    "matrix_to_tt",
+    "matrix_to_ttm",
+    "optimal_cost",
+    "tt_shapes",
+    "tt_to_matrix",
+    "ttm_shapes",
+    "ttm_to_matrix",
+    "xavier_std",
+]

@@ -1,0 +1,128 @@
+"""Three ways to contract a TT linear layer, forward and hand-derived backward, as functions on plain tensors.
+
+y = x W^T with W = L R (see `bttlab.tensor.tt`), x of shape (tokens, in), y of shape (tokens, out). Each flow is a pair
+
+    forward(x, out_cores, in_cores, bias=None) -> (y, saved)
+    backward(dy, x, out_cores, in_cores, saved) -> (dx, gradients of out_cores then in_cores)
+
+`saved` holds the intermediates that the backward pass reads again; the gradient of the bias is dy summed over the
+tokens and left to the caller. Nothing is checked here: modules check once, when they are built.
+
+References
+----------
+.. [1] "Ultra Memory-Efficient On-FPGA Training of Transformers via Tensor-Compressed Optimization",
+   arXiv 2501.06663: right-to-left and bi-directional contraction.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from bttlab.tensor.tt import merge_left, merge_left_backward, merge_right, merge_right_backward
+
+Cores = Sequence[Tensor]
+Saved = tuple[Tensor, ...]
+
+
+def bidirectional(x: Tensor, out_cores: Cores, in_cores: Cores, bias: Tensor | None = None) -> tuple[Tensor, Saved]:
+    """Merge the output cores into L and the input cores into R, apart from the tokens; z = x R^T, y = z L^T + b."""
+    left, right = merge_left(out_cores), merge_right(in_cores)  # L is left[-1] (out, r), R is right[0] (r, in)
+    z = x.mm(right[0].t())  # (tokens, r)
+    return _linear(z, left[-1], bias), (z, *left, *right)
+
+
+def bidirectional_backward(
+    dy: Tensor, x: Tensor, out_cores: Cores, in_cores: Cores, saved: Saved
+) -> tuple[Tensor, list[Tensor]]:
+    """Through L and R to dx, then from dL and dR outwards to the cores."""
+    z, left, right = saved[0], saved[1 : 1 + len(out_cores)], saved[1 + len(out_cores) :]
+    dz = dy.mm(left[-1])  # (tokens, r)
+    dx = dz.mm(right[0])
+    grads = merge_left_backward(dy.t().mm(z), out_cores, left)
+    grads += merge_right_backward(dz.t().mm(x), in_cores, right)
+    return dx, grads
+
+
+def reconstruct(x: Tensor, out_cores: Cores, in_cores: Cores, bias: Tensor | None = None) -> tuple[Tensor, Saved]:
+    """Build W = L R, then y = x W^T + b."""
+    left, right = merge_left(out_cores), merge_right(in_cores)
+    weight = left[-1].mm(right[0])  # (out, in)
+    return _linear(x, weight, bias), (weight, *left, *right)
+
+
+def reconstruct_backward(
+    dy: Tensor, x: Tensor, out_cores: Cores, in_cores: Cores, saved: Saved
+) -> tuple[Tensor, list[Tensor]]:
+    """Through W to dx and dW, then by dL = dW R^T, dR = L^T dW to the cores."""
+    weight, left, right = saved[0], saved[1 : 1 + len(out_cores)], saved[1 + len(out_cores) :]
+    dx = dy.mm(weight)
+    dweight = dy.t().mm(x)  # (out, in)
+    dleft = dweight.mm(right[0].t())
+    dright = left[-1].t().mm(dweight)
+    return dx, merge_left_backward(dleft, out_cores, left) + merge_right_backward(dright, in_cores, right)
+
+
+def right_to_left(x: Tensor, out_cores: Cores, in_cores: Cores, bias: Tensor | None = None) -> tuple[Tensor, Saved]:
+    """Contract x with the last core, then the last but one, to the first: every intermediate has all the tokens.
+
+    The tokens are the first index while input modes disappear and the last while output modes appear. So every step
+    is one matrix product on views, and y is the transposed view of the last result.
+    """
+    tokens = x.shape[0]
+    steps = []
+    a = x
+    for core in reversed(in_cores):  # a: (tokens n_1 ... n_(k-1), n_k r_k) -> (tokens n_1 ... n_(k-1), r_(k-1))
+        matrix = core.reshape(core.shape[0], -1)
+        a = a.reshape(-1, matrix.shape[1]).mm(matrix.t())
+        steps.append(a)
+    a = a.t()  # (r, tokens)
+    for core in reversed(out_cores):  # a: (r_k, n_(k+1) ... n_d tokens) -> (r_(k-1) n_k, n_(k+1) ... n_d tokens)
+        matrix = core.reshape(-1, core.shape[2])
+        a = matrix.mm(a.reshape(matrix.shape[1], -1))
+        steps.append(a)
+    y = a.view(math.prod(core.shape[1] for core in out_cores), tokens).t()
+    return (y if bias is None else y + bias), tuple(steps[:-1])
+
+
+def right_to_left_backward(
+    dy: Tensor, x: Tensor, out_cores: Cores, in_cores: Cores, saved: Saved
+) -> tuple[Tensor, list[Tensor]]:
+    """The steps of the forward pass in reverse, each giving its core's gradient and passing the token-sized one on."""
+    tokens = x.shape[0]
+    inputs = [x, *saved]  # what each step read, from the last core to the first
+    inputs[len(in_cores)] = inputs[len(in_cores)].t()  # (r, tokens)
+    grads = []
+    grad = dy.t()  # (out, tokens)
+    for core, a in zip(out_cores, reversed(inputs[len(in_cores) :]), strict=True):
+        matrix = core.reshape(-1, core.shape[2])
+        grad = grad.reshape(matrix.shape[0], -1)
+        grads.append(grad.mm(a.reshape(matrix.shape[1], -1).t()).view(core.shape))
+        grad = matrix.t().mm(grad)
+    grad = grad.view(out_cores[-1].shape[2], tokens).t()  # (tokens, r)
+    for core, a in zip(in_cores, reversed(inputs[: len(in_cores)]), strict=True):
+        matrix = core.reshape(core.shape[0], -1)
+        grad = grad.reshape(-1, matrix.shape[0])
+        grads.append(grad.t().mm(a.reshape(-1, matrix.shape[1])).view(core.shape))
+        grad = grad.mm(matrix)
+    return grad.view(x.shape), grads
+
+
+def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return x.mm(weight.t()) if bias is None else torch.addmm(bias, x, weight.t())
+
+
+class Flow(NamedTuple):
+    """A flow's two passes."""
+
+    forward: Callable[..., tuple[Tensor, Saved]]
+    backward: Callable[..., tuple[Tensor, list[Tensor]]]
+
+
+FLOWS = {
+    "right_to_left": Flow(right_to_left, right_to_left_backward),
+    "bidirectional": Flow(bidirectional, bidirectional_backward),
+    "reconstruct": Flow(reconstruct, reconstruct_backward),
+}

@@ -1,0 +1,253 @@
+"""TT linear layer and TTM embedding as PyTorch modules: thin wrappers around the functions of this package."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from bttlab.tensor.flows import FLOWS
+from bttlab.tensor.shapes import ShapeError, check_modes, tt_shapes, ttm_shapes
+from bttlab.tensor.tt import core_std, matrix_to_tt, tt_to_matrix
+from bttlab.tensor.ttm import lookup, lookup_backward, matrix_to_ttm, row_digits, ttm_to_matrix
+
+EMBEDDING_STD = 0.02  # of a table's entries, as in BERT
+
+
+def xavier_std(in_features: int, out_features: int) -> float:
+    """Return the standard deviation of a linear layer's weights at the start: sqrt(2 / (in + out))."""
+    return math.sqrt(2 / (in_features + out_features))
+
+
+class TTLinear(nn.Module):
+    """Linear layer y = x W^T + b whose W is a TT (arXiv 2501.06663).
+
+    Parameters
+    ----------
+    in_features, out_features : int
+    out_modes, in_modes : sequence of int
+        Factorisations of `out_features` and `in_features`.
+    rank : int or sequence of int
+        Every internal rank, or all of them in order.
+    flow : {"bidirectional", "right_to_left", "reconstruct"}
+        Order of contraction, forward and backward; the results agree to rounding. May be changed at any time.
+    bias : bool
+
+    Attributes
+    ----------
+    cores : nn.ParameterList
+        Shapes (r_prev, n, r_next), output modes first. They start normal, such that the entries of W have Xavier's
+        standard deviation sqrt(2 / (in + out)).
+    bias : nn.Parameter, shape (out_features,), or None
+        Starts at zero.
+
+    Raises
+    ------
+    ShapeError
+        If modes or ranks do not fit, the flow is unknown, or (on a call) x does not end in `in_features`.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        out_modes: Sequence[int],
+        in_modes: Sequence[int],
+        rank: int | Sequence[int],
+        flow: str = "bidirectional",
+        bias: bool = True,
+    ):
+        super().__init__()
+        self.in_features, self.out_features = in_features, out_features
+        self.out_modes = check_modes("out_modes", out_modes, out_features)
+        self.in_modes = check_modes("in_modes", in_modes, in_features)
+        if flow not in FLOWS:
+            raise ShapeError(f"flow is {flow!r}: choose one of {', '.join(FLOWS)}")
+        self.flow = flow
+        self.cores = nn.ParameterList(torch.empty(shape) for shape in tt_shapes(out_modes, in_modes, rank))
+        self.bias = nn.Parameter(torch.empty(out_features)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draw new cores from `generator` (default: PyTorch's global one) and set the bias to zero."""
+        _normal(self.cores, xavier_std(self.in_features, self.out_features), generator)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    @classmethod
+    def from_dense(
+        cls,
+        weight: Tensor,
+        out_modes: Sequence[int],
+        in_modes: Sequence[int],
+        rank: int | Sequence[int],
+        flow: str = "bidirectional",
+        bias: Tensor | None = None,
+    ) -> "TTLinear":
+        """Build the layer from a weight matrix by TT-SVD (see `matrix_to_tt`).
+
+        Parameters
+        ----------
+        weight : Tensor, shape (out, in)
+        out_modes, in_modes, rank, flow
+            As for the layer; ranks are upper limits here.
+        bias : Tensor, shape (out,), optional
+        """
+        cores = matrix_to_tt(weight, out_modes, in_modes, rank)
+        ranks = [core.shape[2] for core in cores[:-1]]
+        layer = cls(weight.shape[1], weight.shape[0], out_modes, in_modes, ranks, flow, bias is not None)
+        layer.to(weight)
+        _copy(layer.cores, cores)
+        if bias is not None:
+            _copy([layer.bias], [bias])
+        return layer
+
+    def to_dense(self) -> Tensor:
+        """Return W, shape (out, in)."""
+        return tt_to_matrix(list(self.cores), self.out_modes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map x of shape (..., in_features) to (..., out_features)."""
+        if x.shape[-1] != self.in_features:
+            raise ShapeError(
+                f"x has shape {tuple(x.shape)}: its last dimension must be in_features = {self.in_features}"
+            )
+        # _parameters: iterating over a ParameterList takes half as long as both products with the tokens
+        cores = self.cores._parameters.values()
+        return _TTLinearFunction.apply(FLOWS[self.flow], len(self.out_modes), x, self.bias, *cores)
+
+    def extra_repr(self) -> str:
+        """Show what defines the layer."""
+        ranks = [core.shape[2] for core in self.cores][:-1]
+        return f"{self.in_features}, {self.out_features}, {self.out_modes}, {self.in_modes}, {ranks}, {self.flow!r}"
+
+
+class TTMEmbedding(nn.Module):
+    """Embedding whose table is a TTM (arXiv 2501.06663).
+
+    Parameters
+    ----------
+    num_embeddings, embedding_dim : int
+        Rows and columns of the table.
+    row_modes, column_modes : sequence of int
+        Factorisations of `num_embeddings` and `embedding_dim`, of equal number.
+    rank : int or sequence of int
+        Every internal rank, or all of them in order.
+
+    Attributes
+    ----------
+    cores : nn.ParameterList
+        Shapes (r_prev, row mode, column mode, r_next). They start normal, such that the entries of the table have
+        the standard deviation 0.02.
+
+    Raises
+    ------
+    ShapeError
+        If modes or ranks do not fit, or (on a call) an id lies outside the table.
+    """
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        row_modes: Sequence[int],
+        column_modes: Sequence[int],
+        rank: int | Sequence[int],
+    ):
+        super().__init__()
+        self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
+        self.row_modes = check_modes("row_modes", row_modes, num_embeddings)
+        self.column_modes = check_modes("column_modes", column_modes, embedding_dim)
+        self.cores = nn.ParameterList(torch.empty(shape) for shape in ttm_shapes(row_modes, column_modes, rank))
+        self.reset_parameters()
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draw new cores from `generator` (default: PyTorch's global one)."""
+        _normal(self.cores, EMBEDDING_STD, generator)
+
+    @classmethod
+    def from_dense(
+        cls, table: Tensor, row_modes: Sequence[int], column_modes: Sequence[int], rank: int | Sequence[int]
+    ) -> "TTMEmbedding":
+        """Build the embedding from a table, shape (rows, columns), by TT-SVD; ranks are upper limits."""
+        cores = matrix_to_ttm(table, row_modes, column_modes, rank)
+        ranks = [core.shape[3] for core in cores[:-1]]
+        layer = cls(*table.shape, row_modes, column_modes, ranks).to(table)
+        _copy(layer.cores, cores)
+        return layer
+
+    def to_dense(self) -> Tensor:
+        """Return the table, shape (num_embeddings, embedding_dim)."""
+        return ttm_to_matrix(list(self.cores))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Map ids of any shape (...) to (..., embedding_dim)."""
+        try:
+            return _TTMEmbeddingFunction.apply(ids, self.row_modes, *self.cores)
+        except (IndexError, RuntimeError):  # either, from index_select
+            low, high = int(ids.min()), int(ids.max())
+            if low >= 0 and high < self.num_embeddings:
+                raise
+            raise ShapeError(
+                f"ids reach from {low} to {high}: the table has rows 0 to {self.num_embeddings - 1}"
+            ) from None
+
+    def extra_repr(self) -> str:
+        """Show what defines the layer."""
+        ranks = [core.shape[3] for core in self.cores][:-1]
+        return f"{self.num_embeddings}, {self.embedding_dim}, {self.row_modes}, {self.column_modes}, {ranks}"
+
+
+class _TTLinearFunction(torch.autograd.Function):
+    """Hands PyTorch's autograd the flow's own backward pass."""
+
+    @staticmethod
+    def forward(ctx, flow, outputs, x, bias, *cores):
+        rows = x if x.ndim == 2 else x.reshape(-1, x.shape[-1])
+        y, saved = flow.forward(rows, cores[:outputs], cores[outputs:], bias)
+        ctx.save_for_backward(rows, *cores, *saved)
+        ctx.flow, ctx.outputs, ctx.count, ctx.shape, ctx.has_bias = flow, outputs, len(cores), x.shape, bias is not None
+        return y if x.ndim == 2 else y.reshape(*x.shape[:-1], y.shape[1])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dy):
+        rows, *tensors = ctx.saved_tensors
+        cores, saved = tensors[: ctx.count], tensors[ctx.count :]
+        dy = dy if dy.ndim == 2 else dy.reshape(rows.shape[0], dy.shape[-1])
+        dx, grads = ctx.flow.backward(dy, rows, cores[: ctx.outputs], cores[ctx.outputs :], saved)
+        return None, None, dx.view(ctx.shape), dy.sum(0) if ctx.has_bias else None, *grads
+
+
+class _TTMEmbeddingFunction(torch.autograd.Function):
+    """Hands PyTorch's autograd the lookup's own backward pass."""
+
+    @staticmethod
+    def forward(ctx, ids, row_modes, *cores):
+        digits = row_digits(ids.reshape(-1), row_modes)
+        rows, saved = lookup(digits, cores)
+        ctx.save_for_backward(*digits, *cores, *saved)
+        ctx.count = len(cores)
+        return rows.view(*ids.shape, rows.shape[1])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, drows):
+        tensors = ctx.saved_tensors
+        digits, cores, saved = tensors[: ctx.count], tensors[ctx.count : 2 * ctx.count], tensors[2 * ctx.count :]
+        grads = lookup_backward(drows.reshape(-1, drows.shape[-1]), digits, cores, saved)
+        return None, None, *grads
+
+
+def _normal(cores: nn.ParameterList, entry_std: float, generator: torch.Generator | None) -> None:
+    std = core_std([core.shape for core in cores], entry_std)
+    with torch.no_grad():
+        for core in cores:
+            core.normal_(0.0, std, generator=generator)
+
+
+def _copy(parameters: Sequence[nn.Parameter], values: Sequence[Tensor]) -> None:
+    with torch.no_grad():
+        for parameter, value in zip(parameters, values, strict=True):
+            parameter.copy_(value)

@@ -1,0 +1,113 @@
+"""What modes and ranks are allowed, and the shapes of the cores they give: the one place that checks them."""
+
+import math
+from collections.abc import Iterable, Sequence
+from numbers import Integral
+
+from bttlab.errors import BttlabError
+
+
+class ShapeError(BttlabError, ValueError):
+    """Modes, ranks or an input whose shape breaks a rule of the format."""
+
+
+def check_modes(name: str, modes: Iterable[int], size: int | None = None) -> tuple[int, ...]:
+    """Return `modes` as a tuple of integers once they are known to be well formed.
+
+    Parameters
+    ----------
+    name : str
+        What to call the modes in an error, such as "out_modes".
+    modes : iterable of int
+        At least one mode, each at least 1.
+    size : int, optional
+        The number of features or rows that the modes factorise.
+
+    Raises
+    ------
+    ShapeError
+        If a mode is not an integer of at least 1, there are none, or their product is not `size`.
+    """
+    modes = tuple(modes) if isinstance(modes, Iterable) else (modes,)
+    if not modes or not all(_is_positive(mode) for mode in modes):
+        raise ShapeError(f"{name} are {modes}: modes are integers of at least 1; give at least one")
+    modes = tuple(int(mode) for mode in modes)
+    if size is not None and math.prod(modes) != size:
+        product = " x ".join(map(str, modes))
+        raise ShapeError(
+            f"{name} {modes}: {product} = {math.prod(modes)}, not {size}; choose modes whose product is {size}"
+        )
+    return modes
+
+
+def full_ranks(rank: int | Sequence[int], modes: int) -> tuple[int, ...]:
+    """Return all ranks (1, r_1, ..., r_(modes-1), 1) of a train of `modes` cores.
+
+    Parameters
+    ----------
+    rank : int or sequence of int
+        One rank for every bond between cores, or the `modes` - 1 internal ranks in order.
+    modes : int
+        Number of cores.
+
+    Raises
+    ------
+    ShapeError
+        If a rank is not an integer of at least 1, or their number does not fit.
+    """
+    ranks = tuple(rank) if isinstance(rank, Iterable) else (rank,) * (modes - 1)
+    if not all(_is_positive(value) for value in ranks) or not (isinstance(rank, Iterable) or _is_positive(rank)):
+        raise ShapeError(f"rank is {rank}: ranks are integers of at least 1")
+    if len(ranks) != modes - 1:
+        raise ShapeError(
+            f"rank {ranks} has {len(ranks)} entries: {modes} cores have {modes - 1} internal ranks; "
+            f"give {modes - 1} or one integer for all"
+        )
+    return (1, *(int(value) for value in ranks), 1)
+
+
+def tt_shapes(out_modes: Sequence[int], in_modes: Sequence[int], rank: int | Sequence[int]) -> list[tuple[int, ...]]:
+    """Return the shapes (r_prev, n, r_next) of the cores of a TT matrix, output modes first."""
+    modes = (*check_modes("out_modes", out_modes), *check_modes("in_modes", in_modes))
+    ranks = full_ranks(rank, len(modes))
+    return [(ranks[k], mode, ranks[k + 1]) for k, mode in enumerate(modes)]
+
+
+def ttm_shapes(
+    row_modes: Sequence[int], column_modes: Sequence[int], rank: int | Sequence[int]
+) -> list[tuple[int, ...]]:
+    """Return the shapes (r_prev, row mode, column mode, r_next) of the cores of a TTM matrix."""
+    row_modes, column_modes = check_modes("row_modes", row_modes), check_modes("column_modes", column_modes)
+    if len(row_modes) != len(column_modes):
+        raise ShapeError(
+            f"row_modes {row_modes} and column_modes {column_modes} differ in number: each core of a TTM has one of "
+            "each; pad the shorter with 1"
+        )
+    ranks = full_ranks(rank, len(row_modes))
+    return [(ranks[k], m, n, ranks[k + 1]) for k, (m, n) in enumerate(zip(row_modes, column_modes, strict=True))]
+
+
+def check_cores(shapes: Sequence[Sequence[int]], order: int) -> None:
+    """Check that shapes of cores of `order` dimensions form one train.
+
+    Raises
+    ------
+    ShapeError
+        If there is no core, one has another number of dimensions, ranks do not match or the outer ranks are not 1.
+    """
+    shapes = [tuple(shape) for shape in shapes]
+    if not shapes or any(len(shape) != order for shape in shapes):
+        raise ShapeError(f"core shapes are {shapes}: expected at least one core, each of {order} dimensions")
+    ranks = [shapes[0][0], *(shape[-1] for shape in shapes)]
+    for k, shape in enumerate(shapes):
+        if shape[0] != ranks[k]:
+            raise ShapeError(
+                f"core {k} has shape {shape} but the core before it ends in rank {ranks[k]}: "
+                "consecutive cores must have matching ranks"
+            )
+    if ranks[0] != 1 or ranks[-1] != 1:
+        raise ShapeError(f"outer ranks are {ranks[0]} and {ranks[-1]}: both must be 1; reshape the outer cores")
+
+
+def _is_positive(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool) and value >= 1

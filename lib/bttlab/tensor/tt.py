@@ -1,0 +1,156 @@
+"""TT matrices: cores of shape (r_prev, n, r_next), output modes first.
+
+W[i_1 ... i_d, j_1 ... j_m] = G_1[i_1] ... G_d[i_d] G_(d+1)[j_1] ... G_(d+m)[j_m], so that cutting the train between the
+output and the input modes gives W = L R with L (out x r) and R (r x in) (arXiv 2501.06663).
+
+References
+----------
+.. [1] I. V. Oseledets, "Tensor-Train Decomposition", SIAM J. Sci. Comput. 33(5), 2011.
+"""
+
+import math
+from collections.abc import Sequence
+
+import tensorly
+from tensorly.decomposition import tensor_train
+from torch import Tensor
+
+from bttlab.tensor.shapes import ShapeError, check_cores, check_modes, full_ranks
+
+
+def merge_left(cores: Sequence[Tensor]) -> list[Tensor]:
+    """Merge cores from the left, keeping what comes on the way.
+
+    Parameters
+    ----------
+    cores : sequence of Tensor, shapes (r_(k-1), n_k, r_k), r_0 = 1
+
+    Returns
+    -------
+    list of Tensor
+        Entry k, of shape (n_1 ... n_k, r_k), is the product of the first k cores; the last one is L.
+    """
+    merged = [cores[0].reshape(-1, cores[0].shape[2])]
+    for core in cores[1:]:
+        merged.append(merged[-1].mm(core.reshape(core.shape[0], -1)).view(-1, core.shape[2]))
+    return merged
+
+
+def merge_left_backward(grad: Tensor, cores: Sequence[Tensor], merged: Sequence[Tensor]) -> list[Tensor]:
+    """Return the gradients of `cores` from that of `merge_left(cores)[-1]`, given all of its results."""
+    grads = []
+    for core, before in zip(reversed(cores[1:]), reversed(merged[:-1]), strict=True):
+        grad = grad.view(before.shape[0], -1)
+        grads.append(before.t().mm(grad).view(core.shape))
+        grad = grad.mm(core.reshape(core.shape[0], -1).t())
+    grads.append(grad.view(cores[0].shape))
+    return grads[::-1]
+
+
+def merge_right(cores: Sequence[Tensor]) -> list[Tensor]:
+    """Merge cores from the right, keeping what comes on the way.
+
+    Parameters
+    ----------
+    cores : sequence of Tensor, shapes (r_(k-1), n_k, r_k), last r = 1
+
+    Returns
+    -------
+    list of Tensor
+        Entry k, of shape (r_(k-1), n_k ... n_m), is the product of the cores from the k-th on; the first one is R.
+    """
+    merged = [cores[-1].reshape(cores[-1].shape[0], -1)]
+    for core in reversed(cores[:-1]):
+        merged.append(core.reshape(-1, core.shape[2]).mm(merged[-1]).view(core.shape[0], -1))
+    return merged[::-1]
+
+
+def merge_right_backward(grad: Tensor, cores: Sequence[Tensor], merged: Sequence[Tensor]) -> list[Tensor]:
+    """Return the gradients of `cores` from that of `merge_right(cores)[0]`, given all of its results."""
+    grads = []
+    for core, after in zip(cores[:-1], merged[1:], strict=True):
+        grad = grad.view(-1, after.shape[1])
+        grads.append(grad.mm(after.t()).view(core.shape))
+        grad = core.reshape(-1, core.shape[2]).t().mm(grad)
+    grads.append(grad.view(cores[-1].shape))
+    return grads
+
+
+def tt_to_matrix(cores: Sequence[Tensor], out_modes: Sequence[int]) -> Tensor:
+    """Reassemble the matrix of a TT.
+
+    Parameters
+    ----------
+    cores : sequence of Tensor, shapes (r_prev, n, r_next)
+        Output modes first.
+    out_modes : sequence of int
+        The modes of the output, which say where output ends and input begins.
+
+    Returns
+    -------
+    Tensor, shape (out, in)
+
+    Raises
+    ------
+    ShapeError
+        If the cores are no train, or do not begin with `out_modes` or leave no core for the input.
+    """
+    check_cores([core.shape for core in cores], order=3)
+    out_modes = check_modes("out_modes", out_modes)
+    modes = tuple(core.shape[1] for core in cores)
+    if modes[: len(out_modes)] != out_modes or len(modes) == len(out_modes):
+        raise ShapeError(
+            f"out_modes are {out_modes} but the cores have modes {modes}: output modes come first, then input modes"
+        )
+    return merge_left(cores[: len(out_modes)])[-1] @ merge_right(cores[len(out_modes) :])[0]
+
+
+def matrix_to_tt(
+    matrix: Tensor, out_modes: Sequence[int], in_modes: Sequence[int], rank: int | Sequence[int]
+) -> list[Tensor]:
+    """Decompose a matrix into a TT by TT-SVD [1]_.
+
+    Parameters
+    ----------
+    matrix : Tensor, shape (out, in)
+    out_modes, in_modes : sequence of int
+        Factorisations of out and in.
+    rank : int or sequence of int
+        Largest internal ranks. A rank that the unfolding at its bond cannot reach is lowered to what it can.
+
+    Returns
+    -------
+    list of Tensor, shapes (r_prev, n, r_next)
+        The squared Frobenius error is at most the sum over bonds of the squared singular values that each cut off.
+
+    Raises
+    ------
+    ShapeError
+        If modes or ranks do not fit the matrix.
+    """
+    out_modes, in_modes = check_matrix(matrix, "out_modes", out_modes, "in_modes", in_modes)
+    modes = out_modes + in_modes
+    ranks = full_ranks(rank, len(modes))
+    with tensorly.backend_context("pytorch", local_threadsafe=True):  # leaves the caller's backend as it was
+        factors = tensor_train(matrix.detach().reshape(modes), rank=list(ranks)).factors
+    return [factor.contiguous() for factor in factors]
+
+
+def check_matrix(
+    matrix: Tensor, row_name: str, row_modes: Sequence[int], column_name: str, column_modes: Sequence[int]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the modes of a matrix's rows and columns once they are known to fit it."""
+    if matrix.ndim != 2:
+        raise ShapeError(f"the matrix has shape {tuple(matrix.shape)}: it must have two dimensions")
+    rows, columns = matrix.shape
+    return check_modes(row_name, row_modes, rows), check_modes(column_name, column_modes, columns)
+
+
+def core_std(shapes: Sequence[Sequence[int]], entry_std: float) -> float:
+    """Return the standard deviation of core entries that gives the reassembled matrix's entries `entry_std`.
+
+    An entry of the matrix is a sum of prod(internal ranks) products of d independent zero-mean core entries, one from
+    each of the d cores, so its variance is prod(internal ranks) sigma^(2d). Holds for TT and TTM alike.
+    """
+    terms = math.prod(shape[-1] for shape in shapes)
+    return (entry_std**2 / terms) ** (0.5 / len(shapes))

@@ -1,0 +1,142 @@
+"""TTM matrices: cores of shape (r_prev, row mode, column mode, r_next).
+
+E[i_1 ... i_d, j_1 ... j_d] = G_1[i_1, j_1] ... G_d[i_d, j_d]: a row is a product of slices, one from each core, so
+looking rows up never builds the table (arXiv 2501.06663).
+
+References
+----------
+.. [1] I. V. Oseledets, "Tensor-Train Decomposition", SIAM J. Sci. Comput. 33(5), 2011.
+"""
+
+from collections.abc import Sequence
+
+import tensorly
+import torch
+from tensorly.decomposition import tensor_train_matrix
+from torch import Tensor
+
+from bttlab.tensor.shapes import check_cores, ttm_shapes
+from bttlab.tensor.tt import check_matrix
+
+
+def ttm_to_matrix(cores: Sequence[Tensor]) -> Tensor:
+    """Reassemble the matrix of a TTM.
+
+    Parameters
+    ----------
+    cores : sequence of Tensor, shapes (r_prev, row mode, column mode, r_next)
+
+    Returns
+    -------
+    Tensor, shape (rows, columns)
+
+    Raises
+    ------
+    ShapeError
+        If the cores are no train.
+    """
+    check_cores([core.shape for core in cores], order=4)
+    matrix = cores[0][0]  # (rows, columns, r)
+    for core in cores[1:]:
+        rows, columns, _ = matrix.shape
+        _, m, n, rank = core.shape
+        matrix = torch.tensordot(matrix, core, 1).transpose(1, 2).reshape(rows * m, columns * n, rank)
+    return matrix[:, :, 0]
+
+
+def matrix_to_ttm(
+    matrix: Tensor, row_modes: Sequence[int], column_modes: Sequence[int], rank: int | Sequence[int]
+) -> list[Tensor]:
+    """Decompose a matrix into a TTM by the TT-SVD of its tensor of paired modes [1]_.
+
+    Parameters
+    ----------
+    matrix : Tensor, shape (rows, columns)
+    row_modes, column_modes : sequence of int
+        Factorisations of rows and columns, of equal number.
+    rank : int or sequence of int
+        Largest internal ranks. A rank that the unfolding at its bond cannot reach is lowered to what it can.
+
+    Returns
+    -------
+    list of Tensor, shapes (r_prev, row mode, column mode, r_next)
+
+    Raises
+    ------
+    ShapeError
+        If modes or ranks do not fit the matrix.
+    """
+    row_modes, column_modes = check_matrix(matrix, "row_modes", row_modes, "column_modes", column_modes)
+    shapes = ttm_shapes(row_modes, column_modes, rank)
+    ranks = [1, *(shape[-1] for shape in shapes)]
+    with tensorly.backend_context("pytorch", local_threadsafe=True):  # leaves the caller's backend as it was
+        factors = tensor_train_matrix(matrix.detach().reshape(row_modes + column_modes), rank=ranks).factors
+    return [factor.contiguous() for factor in factors]
+
+
+def row_digits(ids: Tensor, row_modes: Sequence[int]) -> list[Tensor]:
+    """Split row numbers, shape (tokens,), into their digits i_1 ... i_d, the first the most significant.
+
+    An id beyond the table gives a first digit beyond its mode, a negative one a negative first digit.
+    """
+    digits = []
+    for mode in reversed(row_modes[1:]):
+        digits.append(ids % mode)
+        ids = ids.div(mode, rounding_mode="floor")
+    return [ids, *reversed(digits)]
+
+
+def lookup(digits: Sequence[Tensor], cores: Sequence[Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Multiply the slices of each token's row, from the first core to the last.
+
+    Parameters
+    ----------
+    digits : sequence of int64 Tensor, shape (tokens,)
+        From `row_digits`.
+    cores : sequence of Tensor, shapes (r_(k-1), m_k, n_k, r_k)
+
+    Returns
+    -------
+    rows : Tensor, shape (tokens, columns)
+    saved : tuple of Tensor
+        For `lookup_backward`: the slices of the second to the last core, shapes (r_(k-1), tokens, n_k r_k), then the
+        partial products before each of them, shapes (tokens, n_1 ... n_(k-1), r_(k-1)).
+
+    Raises
+    ------
+    IndexError, RuntimeError
+        If a digit lies outside its mode (on a CPU; a GPU asserts).
+    """
+    tokens = digits[0].shape[0]
+    product = cores[0].index_select(1, digits[0])[0]  # (tokens, n_1, r_1)
+    slices, partials = [], []
+    for core, digit in zip(cores[1:], digits[1:], strict=True):
+        before, _, n, after = core.shape
+        part = core.index_select(1, digit).view(before, tokens, n * after)
+        slices.append(part)
+        partials.append(product)
+        product = product.bmm(part.transpose(0, 1)).view(tokens, product.shape[1] * n, after)
+    return product[:, :, 0], (*slices, *partials)
+
+
+def lookup_backward(
+    drows: Tensor, digits: Sequence[Tensor], cores: Sequence[Tensor], saved: tuple[Tensor, ...]
+) -> list[Tensor]:
+    """Return the gradients of the cores: zero but for the slices looked up, summed over the tokens that share one."""
+    slices, partials = saved[: len(cores) - 1], saved[len(cores) - 1 :]
+    tokens = drows.shape[0]
+    grad = drows
+    grads = []
+    for core, digit, part, product in zip(cores[:0:-1], digits[:0:-1], slices[::-1], partials[::-1], strict=True):
+        grad = grad.reshape(tokens, product.shape[1], part.shape[2])  # of the product that this core took part in
+        dpart = product.transpose(1, 2).bmm(grad).transpose(0, 1)  # (r_(k-1), tokens, n_k r_k)
+        grads.append(_scatter(core, digit, dpart))
+        grad = grad.bmm(part.permute(1, 2, 0))  # (tokens, n_1 ... n_(k-1), r_(k-1))
+    grads.append(_scatter(cores[0], digits[0], grad))
+    return grads[::-1]
+
+
+def _scatter(core: Tensor, digit: Tensor, dpart: Tensor) -> Tensor:
+    """Add the tokens' gradients of slices, (r_prev, tokens, n r_next), up into the gradient of their core."""
+    before, _, n, after = core.shape
+    return torch.zeros_like(core).index_add_(1, digit, dpart.reshape(before, digit.shape[0], n, after))

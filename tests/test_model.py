@@ -1,0 +1,242 @@
+"""The model: configuration, sizes, both formats, against a forward pass of the formulas in NumPy."""
+
+import json
+import math
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from bttlab.errors import BttlabError
+from bttlab.model import ModelConfig, Optimizer, Transformer, initial_parameters, loss, model_sizes
+from bttlab.tensor import FLOWS
+
+SMALL = ModelConfig(
+    encoders=2,
+    sequence_length=8,
+    hidden_size=24,
+    heads=3,
+    vocabulary_size=30,
+    intents=5,
+    slots=7,
+    linear_out_modes=(2, 3, 4),
+    linear_in_modes=(4, 3, 2),
+    linear_rank=3,
+    embedding_row_modes=(2, 3, 5),
+    embedding_column_modes=(2, 3, 4),
+    embedding_rank=4,
+)
+TOKENS = np.array([2, 17, 5, 29, 5])
+
+
+def as_dense(model: Transformer) -> dict[str, np.ndarray]:
+    """The parameters of the dense model with the same matrices as a tensor model."""
+    parameters = {}
+    for name, value in model.state_dict().items():
+        train = re.match(r"(.*)\.cores\.(\d+)$", name)
+        if train is None:
+            parameters[name] = value.numpy()
+        elif train[2] == "0":
+            parameters[f"{train[1]}.weight"] = model.get_submodule(train[1]).to_dense().detach().numpy()
+    return parameters
+
+
+def numpy_forward(p: dict[str, np.ndarray], config: ModelConfig, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The model's formulas, written down plainly."""
+
+    def norm(x, name):
+        centred = x - x.mean(1, keepdims=True)
+        return centred / np.sqrt((centred**2).mean(1, keepdims=True) + 1e-5) * p[f"{name}.weight"] + p[f"{name}.bias"]
+
+    def linear(x, name):
+        return x @ p[f"{name}.weight"].T + p[f"{name}.bias"]
+
+    def gelu(x):
+        return x * 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
+
+    x = norm(p["embedding.word.weight"][tokens] + p["embedding.position.weight"][: len(tokens)], "embedding.norm")
+    size = config.hidden_size // config.heads
+    for i in range(config.encoders):
+        name = f"encoders.{i}"
+        q, k, v = (linear(x, f"{name}.{part}") for part in ("query", "key", "value"))
+        attended = np.empty_like(x)
+        for head in range(config.heads):
+            columns = slice(head * size, (head + 1) * size)
+            weights = np.exp(q[:, columns] @ k[:, columns].T / math.sqrt(size))
+            attended[:, columns] = weights / weights.sum(1, keepdims=True) @ v[:, columns]
+        h = norm(x + linear(attended, f"{name}.output"), f"{name}.attention_norm")
+        x = norm(h + linear(gelu(linear(h, f"{name}.first")), f"{name}.second"), f"{name}.feed_forward_norm")
+    intent = linear(np.tanh(linear(x[:1], "intent_pooler")), "intent_head")[0]
+    return intent, linear(np.tanh(linear(x[1:], "slot_pooler")), "slot_head")
+
+
+def randomise(model: Transformer) -> None:
+    """Give every parameter, biases and norms as well, a value that shows."""
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+
+
+@pytest.mark.parametrize(
+    "encoders, dense, tensor", [(2, 9_179_280, 300_288), (4, 16_272_528, 374_400), (6, 23_365_776, 448_512)]
+)
+def test_sizes_to_the_parameter(encoders, dense, tensor):
+    (size,) = model_sizes([encoders])
+    assert (size.dense_parameters, size.tensor_parameters) == (dense, tensor)
+    assert size.compression == dense / tensor
+    assert (size.dense_megabytes, size.tensor_megabytes) == (dense * 4 / 1e6, tensor * 4 / 1e6)
+
+
+def test_sizes_in_megabytes_are_the_published_ones():
+    sizes = model_sizes([2, 4, 6])
+    assert [round(size.dense_megabytes, 1) for size in sizes] == [36.7, 65.1, 93.5]
+    assert [round(size.tensor_megabytes, 2) for size in sizes] == [1.20, 1.50, 1.79]
+
+
+@pytest.mark.parametrize("format", ["dense", "tensor"])
+def test_the_module_has_the_parameters_of_the_configuration(format):
+    config = replace(SMALL, format=format)
+    model = Transformer(config)
+    shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    assert shapes == config.parameter_shapes()
+    assert set(model.state_dict()) == set(shapes)
+    assert sum(parameter.numel() for parameter in model.parameters()) == config.parameters_count
+    assert config.parameters_bytes == 4 * config.parameters_count
+
+
+@pytest.mark.parametrize("flow", FLOWS)
+def test_tensor_and_dense_models_and_the_formulas_agree(flow):
+    tensor = Transformer(SMALL, flow).double()
+    randomise(tensor)
+    dense = Transformer(replace(SMALL, format="dense")).double()
+    dense.load(as_dense(tensor))
+    intent, slots = torch.tensor(3), torch.tensor([1, 6, 0, 2])
+    expected = numpy_forward(as_dense(tensor), SMALL, TOKENS)
+    log_softmax = [logits - np.log(np.exp(logits).sum(-1, keepdims=True)) for logits in expected]
+    expected_loss = -log_softmax[0][3] - log_softmax[1][range(4), slots.numpy()].mean()
+    for model in (tensor, dense):
+        found = model(torch.from_numpy(TOKENS))
+        assert [tuple(logits.shape) for logits in found] == [(5,), (4, 7)]
+        for a, b in zip(found, expected, strict=True):
+            np.testing.assert_allclose(a.detach().numpy(), b, rtol=1e-10, atol=1e-12)
+        assert loss(*found, intent, slots).item() == pytest.approx(expected_loss, rel=1e-10)
+
+
+def test_gradients_of_the_tensor_model_are_those_of_the_dense_one_through_its_matrices():
+    tensor = Transformer(SMALL).double()
+    randomise(tensor)
+    dense = Transformer(replace(SMALL, format="dense")).double()
+    dense.load(as_dense(tensor))
+    intent, slots = torch.tensor(0), torch.tensor([1, 6, 0, 2])
+    for model in (tensor, dense):
+        loss(*model(torch.from_numpy(TOKENS)), intent, slots).backward()
+    for name, layer in tensor.named_modules():
+        if hasattr(layer, "cores"):  # carry the dense gradient to the cores by autograd through the reassembled matrix
+            cores = list(layer.cores)
+            expected = torch.autograd.grad(layer.to_dense(), cores, dense.get_parameter(f"{name}.weight").grad)
+            for core, gradient in zip(cores, expected, strict=True):
+                assert (core.grad - gradient).norm() <= 1e-10 * gradient.norm()
+    gradients = dict(dense.named_parameters())
+    for name, parameter in tensor.named_parameters():
+        if name in gradients:
+            torch.testing.assert_close(parameter.grad, gradients[name].grad)
+
+
+@pytest.mark.parametrize("length", [1, 8])
+def test_utterances_of_any_length(length):
+    intent, slots = Transformer(SMALL)(torch.zeros(length, dtype=torch.int64))
+    assert intent.shape == (5,) and slots.shape == (length - 1, 7)
+
+
+def test_initial_parameters_depend_on_seed_and_configuration_alone():
+    torch.manual_seed(1)
+    np.random.seed(1)  # noqa: NPY002
+    first = initial_parameters(SMALL, 7)
+    torch.manual_seed(2)
+    np.random.seed(2)  # noqa: NPY002
+    again, other = initial_parameters(SMALL, 7), initial_parameters(SMALL, 8)
+    assert list(first) == list(SMALL.parameter_shapes())
+    for name, shape in SMALL.parameter_shapes().items():
+        assert first[name].shape == shape and first[name].dtype == np.float32
+        assert np.array_equal(first[name], again[name])
+    assert not np.array_equal(first["intent_head.weight"], other["intent_head.weight"])
+
+
+@pytest.mark.parametrize("format", ["dense", "tensor"])
+def test_initial_parameters_have_the_deviations_they_claim(format):
+    config = ModelConfig(format=format)
+    seeds = range(3)
+    matrices = {
+        "embedding.word": 0.02,
+        "embedding.position": 0.02,
+        "encoders.1.first": math.sqrt(2 / 1536),
+        "slot_pooler": math.sqrt(2 / 1536),
+        "slot_head": math.sqrt(2 / (768 + 122)),
+    }
+    squares = dict.fromkeys(matrices, 0.0)
+    for seed in seeds:
+        parameters = initial_parameters(config, seed)
+        if format == "tensor":
+            parameters = as_dense(Transformer(config, seed=seed))
+        for name in matrices:
+            squares[name] += float(np.square(parameters[f"{name}.weight"]).mean()) / len(seeds)
+        assert not parameters["intent_head.bias"].any()
+        assert (parameters["embedding.norm.weight"] == 1).all()
+    for name, std in matrices.items():
+        assert math.sqrt(squares[name]) == pytest.approx(std, rel=0.15), name
+
+
+def test_configuration_goes_through_json():
+    config = replace(SMALL, encoders=3)
+    assert ModelConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+    assert ModelConfig.from_dict({}) == ModelConfig()
+    assert json.loads(json.dumps(replace(SMALL, encoders=np.int64(3)).to_dict())) == config.to_dict()
+    optimizer = Optimizer("adamw", beta1=0.8)
+    assert Optimizer(**json.loads(json.dumps(optimizer.to_dict()))) == optimizer
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"format": "sparse"}, "format is 'sparse': choose one of tensor, dense"),
+        ({"encoders": 0}, "encoders is 0: it must be an integer of at least 1"),
+        ({"encoders": 2.0}, "encoders is 2.0: it must be an integer"),
+        ({"sequence_length": 1}, "sequence_length is 1: it must be an integer of at least 2"),
+        ({"heads": 5}, "hidden_size 24 is not divisible by heads 5"),
+        ({"hidden_size": 30}, r"linear_out_modes \(2, 3, 4\): 2 x 3 x 4 = 24, not 30"),
+        ({"vocabulary_size": 31}, r"embedding_row_modes \(2, 3, 5\): 2 x 3 x 5 = 30, not 31"),
+        ({"embedding_column_modes": (4, 6)}, "differ in number"),
+        ({"linear_rank": 0}, "linear_rank is 0: it must be an integer of at least 1"),
+        ({"intents": True}, "intents is True: it must be an integer"),
+    ],
+)
+def test_configurations_that_are_refused(change, message):
+    with pytest.raises(BttlabError, match=message):
+        replace(SMALL, **change)
+
+
+def test_a_dense_model_needs_no_modes_that_fit():
+    assert replace(SMALL, format="dense", vocabulary_size=31).parameters_count > 0
+
+
+def test_unknown_fields_are_refused():
+    with pytest.raises(BttlabError, match=r"'layers'.*no field of the model: use .*encoders"):
+        ModelConfig.from_dict({"layers": 2})
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"name": "lion"}, "optimizer is 'lion': choose one of sgd, momentum, adamw"),
+        ({"momentum": 1.0}, "momentum is 1.0: it must be at least 0 and below 1"),
+        ({"beta2": float("nan")}, "beta2 is nan"),
+        ({"epsilon": -1e-8}, "epsilon is -1e-08: it must be finite and at least 0"),
+        ({"weight_decay": float("inf")}, "weight_decay is inf"),
+    ],
+)
+def test_optimizers_that_are_refused(change, message):
+    with pytest.raises(BttlabError, match=message):
+        Optimizer(**change)

@@ -1,0 +1,253 @@
+"""The reference trainer: steps, optimizers, state, and what it refuses."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from bttlab.data import Samples
+from bttlab.errors import BttlabError
+from bttlab.model import NonFiniteLoss, Optimizer, ReferenceTrainer, Transformer, initial_parameters, loss
+from test_model import SMALL
+
+OPTIMIZERS = [Optimizer("sgd"), Optimizer("momentum", momentum=0.8), Optimizer("adamw", weight_decay=0.1)]
+
+
+def make_samples(n: int, seed: int = 0) -> Samples:
+    generator = np.random.default_rng(seed)
+    lengths = generator.integers(2, SMALL.sequence_length + 1, n)
+    real = np.arange(SMALL.sequence_length) < lengths[:, None]
+    tokens = np.where(real, generator.integers(3, SMALL.vocabulary_size, real.shape), 0)
+    tokens[:, 0] = 2
+    slots = np.where(real, generator.integers(2, SMALL.slots, real.shape), 0)
+    slots[:, 0] = 0
+    arrays = (tokens, lengths, generator.integers(2, SMALL.intents, n), slots)
+    return Samples(*(array.astype(np.int32) for array in arrays))
+
+
+def torch_training(samples, optimizer: Optimizer, rates) -> tuple[list[float], dict[str, torch.Tensor]]:
+    """The same in PyTorch's plainest words, one tensor at a time."""
+    model = Transformer(SMALL)
+    if optimizer.name == "adamw":
+        betas = (optimizer.beta1, optimizer.beta2)
+        update = torch.optim.AdamW(model.parameters(), betas=betas, weight_decay=optimizer.weight_decay, foreach=False)
+    else:
+        momentum = optimizer.momentum if optimizer.name == "momentum" else 0
+        update = torch.optim.SGD(model.parameters(), momentum=momentum, foreach=False)
+    losses = []
+    for i, rate in enumerate(rates):
+        length = samples.lengths[i]
+        update.param_groups[0]["lr"] = rate
+        update.zero_grad()
+        tokens, slots = (torch.from_numpy(array[i].astype(np.int64)) for array in (samples.tokens, samples.slots))
+        value = loss(*model(tokens[:length]), torch.tensor(int(samples.intents[i])), slots[1:length])
+        value.backward()
+        update.step()
+        losses.append(value.item())
+    return losses, model.state_dict()
+
+
+def same(a: dict, b: dict) -> bool:
+    return list(a) == list(b) and all(np.array_equal(a[name], b[name]) for name in a)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda o: o.name)
+def test_steps_are_those_of_torch_optim(optimizer):
+    samples, rates = make_samples(12), np.linspace(0.02, 0.01, 12)
+    trainer = ReferenceTrainer(SMALL)
+    losses = trainer.train(samples, optimizer, rates)
+    expected, parameters = torch_training(samples, optimizer, rates)
+    assert losses.dtype == np.float32
+    np.testing.assert_allclose(losses, expected, rtol=1e-5)
+    for name, array in trainer.store_parameters().items():
+        if optimizer.name == "adamw" and name.endswith("key.bias"):
+            continue  # softmax does not feel it: its gradient is rounding alone, which AdamW scales up to full steps
+        np.testing.assert_allclose(array, parameters[name].numpy(), rtol=1e-4, atol=1e-6)
+
+
+def test_one_step_of_each_optimizer_by_hand():
+    samples = make_samples(1)
+    start = initial_parameters(SMALL, 0)
+    model = Transformer(SMALL)
+    length, intent = samples.lengths[0], torch.tensor(int(samples.intents[0]))
+    tokens, slots = (torch.from_numpy(array[0].astype(np.int64)) for array in (samples.tokens, samples.slots))
+    loss(*model(tokens[:length]), intent, slots[1:length]).backward()
+    for optimizer in OPTIMIZERS:
+        trainer = ReferenceTrainer(SMALL)
+        trainer.train(samples, optimizer, 0.1)
+        state = trainer.store_optimizer_state()
+        for name, array in trainer.store_parameters().items():
+            g = model.get_parameter(name).grad.numpy()
+            if optimizer.name == "adamw":  # at the first step both bias corrections leave g and g^2
+                expected = start[name] * (1 - 0.1 * 0.1) - 0.1 * g / (np.abs(g) + 1e-8)
+                np.testing.assert_allclose(state[f"second_moment.{name}"], 0.001 * g**2, rtol=1e-4)
+            else:
+                expected = start[name] - 0.1 * g
+            # where g is of the order of epsilon, AdamW's quotient magnifies its rounding
+            clear = np.abs(g) > 1e-5
+            np.testing.assert_allclose(array[clear], expected[clear], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("format", ["tensor", "dense"])
+def test_training_on_a_sample_reduces_its_loss(format):
+    trainer = ReferenceTrainer(replace(SMALL, format=format))
+    sample = make_samples(1)
+    losses = [trainer.train(sample, Optimizer(), 0.01)[0] for _ in range(60)]
+    assert losses[1] < losses[0] and losses[-1] < 0.2 * losses[0]
+    predictions = trainer.predict(sample)
+    assert predictions.losses[0] < losses[-1]
+    assert predictions.intents[0] == sample.intents[0]
+    assert np.array_equal(predictions.slots, sample.slots)
+
+
+def test_flows_train_alike():
+    samples = make_samples(10)
+    losses = [
+        ReferenceTrainer(SMALL, flow).train(samples, Optimizer(), 0.02) for flow in ("bidirectional", "right_to_left")
+    ]
+    np.testing.assert_allclose(*losses, rtol=1e-4)
+
+
+def test_prediction_changes_nothing_and_says_what_training_says():
+    samples = make_samples(5)
+    trainer = ReferenceTrainer(SMALL)
+    before = trainer.store_parameters()
+    predictions = trainer.predict(samples)
+    assert same(trainer.store_parameters(), before)
+    assert same(trainer.store_optimizer_state(), {"step": np.asarray(0)})
+    assert predictions.losses[0] == trainer.train(samples[:1], Optimizer(), 0.1)[0]
+    assert predictions.slots.shape == samples.slots.shape
+    assert (predictions.slots[:, 0] == 0).all()
+    assert all((predictions.slots[i, length:] == 0).all() for i, length in enumerate(samples.lengths))
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda o: o.name)
+def test_a_resumed_run_gives_the_bits_of_an_unbroken_one(optimizer):
+    samples = make_samples(10)
+    whole = ReferenceTrainer(SMALL)
+    losses = whole.train(samples, optimizer, 0.02)
+    first = ReferenceTrainer(SMALL)
+    begun = first.train(samples[:4], optimizer, 0.02)
+    state = first.store_optimizer_state()
+    assert state["step"] == 4 and state["step"].dtype == np.int64
+    assert set(state) == {"step"} | {
+        f"{moment}.{name}" for moment in optimizer.moments for name in SMALL.parameter_shapes()
+    }
+    second = ReferenceTrainer(SMALL, seed=1)
+    second.load_parameters(first.store_parameters(), state)
+    first.train(samples[:4], optimizer, 0.02)  # what was stored is a copy
+    assert np.array_equal(np.concatenate([begun, second.train(samples[4:], optimizer, 0.02)]), losses)
+    assert same(second.store_parameters(), whole.store_parameters())
+    assert same(second.store_optimizer_state(), whole.store_optimizer_state())
+
+
+def test_loading_parameters_alone_starts_the_state_afresh():
+    samples = make_samples(4)
+    trainer = ReferenceTrainer(SMALL)
+    trainer.train(samples, OPTIMIZERS[2], 0.02)
+    trainer.load_parameters(initial_parameters(SMALL, 0))
+    again = trainer.train(samples, OPTIMIZERS[1], 0.02)
+    assert np.array_equal(again, ReferenceTrainer(SMALL).train(samples, OPTIMIZERS[1], 0.02))
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda o: o.name)
+@pytest.mark.parametrize("what", ["loss", "gradient"])
+def test_training_stops_before_a_sample_that_is_not_finite(optimizer, what):
+    samples = make_samples(5)
+    trainer = ReferenceTrainer(SMALL)
+    expected = ReferenceTrainer(SMALL)
+    losses = expected.train(samples[:3], optimizer, 0.01)
+    hits = []
+
+    def spoil(gradient):
+        hits.append(gradient)
+        return gradient * float("nan") if len(hits) == 4 else gradient
+
+    if what == "loss":  # the fourth sample's loss, by a parameter that only its intent's logit reads
+        trainer.model.register_forward_hook(
+            lambda _, __, out: (hits.append(0) or (out[0] * float("inf") if len(hits) == 4 else out[0]), out[1])
+        )
+    else:
+        trainer.model.get_parameter("intent_head.bias").register_hook(spoil)
+    with pytest.raises(NonFiniteLoss, match=r"sample 3 .*not finite .*learning rate 0.01.*choose a lower") as caught:
+        trainer.train(samples, optimizer, 0.01)
+    assert caught.value.sample == 3
+    assert np.array_equal(caught.value.losses, losses)
+    assert same(trainer.store_parameters(), expected.store_parameters())
+    assert same(trainer.store_optimizer_state(), expected.store_optimizer_state())
+    later = trainer.train(samples[4:], optimizer, 0.01)  # and it can go on
+    assert np.array_equal(later, expected.train(samples[4:], optimizer, 0.01))
+
+
+def test_a_learning_rate_that_is_too_high_ends_in_a_non_finite_loss():
+    trainer = ReferenceTrainer(SMALL)
+    with pytest.raises(NonFiniteLoss):
+        trainer.train(make_samples(20), Optimizer(), 1e30)
+
+
+@pytest.mark.parametrize("rate, shown", [(-0.1, "-0.1"), (float("nan"), "nan"), (float("inf"), "inf")])
+def test_learning_rates_that_are_refused(rate, shown):
+    trainer = ReferenceTrainer(SMALL)
+    before = trainer.store_parameters()
+    for rates in (rate, np.array([0.1, rate])):
+        with pytest.raises(BttlabError, match=f"learning rate is {shown}: it must be finite and at least 0"):
+            trainer.train(make_samples(2), Optimizer(), rates)
+    assert same(trainer.store_parameters(), before)
+
+
+def test_learning_rates_must_be_as_many_as_samples():
+    with pytest.raises(BttlabError, match=r"learning_rate has shape \(3,\).*each of 2 samples"):
+        ReferenceTrainer(SMALL).train(make_samples(2), Optimizer(), np.ones(3))
+
+
+@pytest.mark.parametrize("field, value", [("tokens", 30), ("intents", 5), ("slots", -1), ("lengths", 9)])
+def test_samples_of_another_model_are_refused(field, value):
+    samples = make_samples(3)
+    array = getattr(samples, field)
+    array[1] = value
+    trainer = ReferenceTrainer(SMALL)
+    for call in (trainer.predict, lambda s: trainer.train(s, Optimizer(), 0.1)):
+        with pytest.raises(BttlabError, match=f"sample 1.* {value}"):
+            call(samples)
+
+
+def test_no_samples_are_no_steps():
+    trainer = ReferenceTrainer(SMALL)
+    empty = make_samples(3)[:0]
+    assert trainer.train(empty, Optimizer(), 0.1).shape == (0,)
+    assert trainer.predict(empty).slots.shape == (0, 8)
+
+
+def test_an_optimizer_that_is_not_the_state_s_is_refused():
+    trainer = ReferenceTrainer(SMALL)
+    trainer.train(make_samples(2), OPTIMIZERS[1], 0.01)
+    with pytest.raises(
+        BttlabError, match=r"keeps first_moment but adamw needs first_moment, second_moment: .* without a state"
+    ):
+        trainer.train(make_samples(2), OPTIMIZERS[2], 0.01)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (lambda p, s: p.pop("slot_head.bias"), "the parameters lack 'slot_head.bias': they are of another model"),
+        (lambda p, s: p.update(extra=p["slot_head.bias"]), "the parameters have 'extra', which the model lacks"),
+        (
+            lambda p, s: p.update({"slot_head.bias": np.zeros(8)}),
+            r"slot_head.bias in the parameters has shape \(8,\), .* \(7,\)",
+        ),
+        (lambda p, s: s.pop("step"), "the optimizer state has no 'step'"),
+        (lambda p, s: s.pop("first_moment.slot_head.bias"), "the first_moment lack"),
+        (lambda p, s: s.update(third_moment=np.zeros(1)), "the optimizer state has 'third_moment'"),
+    ],
+)
+def test_parameters_and_states_that_are_refused(change, message):
+    trainer = ReferenceTrainer(SMALL)
+    trainer.train(make_samples(2), OPTIMIZERS[1], 0.01)
+    parameters, state = trainer.store_parameters(), trainer.store_optimizer_state()
+    before = dict(parameters)
+    change(parameters, state)
+    with pytest.raises(BttlabError, match=message):
+        trainer.load_parameters(parameters, state)
+    assert same(trainer.store_parameters(), before)

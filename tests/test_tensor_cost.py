@@ -1,0 +1,179 @@
+"""Costs from shapes against what is executed: every product is intercepted, its operands' shapes and lives recorded."""
+
+import itertools
+import math
+
+import hypothesis.strategies as st
+import pytest
+import torch
+from hypothesis import given, settings
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from bttlab.errors import BttlabError
+from bttlab.tensor import FLOWS, flow_cost, lookup_cost, optimal_cost, tt_shapes, ttm_shapes
+from bttlab.tensor.ttm import lookup, lookup_backward, row_digits
+
+modes = st.lists(st.integers(1, 4), min_size=1, max_size=4)
+FREE = {"view", "detach", "_unsafe_view", "t", "transpose", "permute", "select", "slice", "zeros_like", "index_add_"}
+PAPER = ((12, 8, 8), (8, 8, 12), 12)
+
+
+class Trace(TorchDispatchMode):
+    """Records the MACs of each product and which memory it writes and reads; copies stand for what they copy."""
+
+    def __init__(self):
+        super().__init__()
+        self.products = []  # (macs, elements, memory written, memories read)
+        self.copies = {}
+        self.alive = []  # keeps every result, so that no memory is used twice
+
+    def memory(self, tensor):
+        address = tensor.untyped_storage().data_ptr()
+        return self.copies.get(address, address)
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        name = function.overloadpacket.__name__
+        self.alive.append(result)
+        if name in ("mm", "bmm"):
+            left, right = args
+            macs = result.numel() * left.shape[-1]
+            self.products.append((macs, result.numel(), self.memory(result), {self.memory(left), self.memory(right)}))
+        elif name in ("clone", "index_select"):
+            self.copies[result.untyped_storage().data_ptr()] = self.memory(args[0])
+        else:
+            assert name in FREE, name
+        return result
+
+
+def peak(products, external, kept=()):
+    """Largest number of elements alive at once: from the product that makes them to the last that reads them."""
+    sizes = dict(kept) | {memory: size for _, size, memory, _ in products if memory not in external}
+    made = {memory: -1 for memory, _ in kept} | {
+        memory: k for k, (_, _, memory, _) in reversed(list(enumerate(products)))
+    }
+    last = {m: max([made[m], *(k for k, product in enumerate(products) if m in product[3])]) for m in sizes}
+    return max((sum(sizes[m] for m in sizes if made[m] <= k <= last[m]) for k in range(-1, len(products))), default=0)
+
+
+def compare(cost, forward, backward, output, gradients):
+    """Check a Cost against the traces of both passes."""
+    for found, expected in ((cost.forward, forward), (cost.backward, backward)):
+        assert [step.macs for step in found.steps] == [macs for macs, *_ in expected.products]
+        assert [step.elements for step in found.steps] == [size for _, size, *_ in expected.products]
+    made = {memory: size for _, size, memory, _ in forward.products if memory != forward.memory(output)}
+    read = set().union(*(reads for *_, reads in backward.products)) if backward.products else set()
+    kept = [(memory, size) for memory, size in made.items() if memory in read]
+    assert cost.kept_elements == sum(size for _, size in kept)
+    assert cost.forward.peak_elements == peak(forward.products, {forward.memory(output)})
+    assert cost.backward.peak_elements == peak(backward.products, {backward.memory(g) for g in gradients}, kept)
+
+
+def run_flow(flow, tokens, out_modes, in_modes, rank):
+    cores = [torch.ones(shape) for shape in tt_shapes(out_modes, in_modes, rank)]
+    out_cores, in_cores = cores[: len(out_modes)], cores[len(out_modes) :]
+    x, dy = torch.ones(tokens, math.prod(in_modes)), torch.ones(tokens, math.prod(out_modes))
+    with Trace() as forward:
+        y, saved = FLOWS[flow].forward(x, out_cores, in_cores)
+    with Trace() as backward:
+        backward.copies |= forward.copies
+        dx, grads = FLOWS[flow].backward(dy, x, out_cores, in_cores, saved)
+    compare(flow_cost(flow, tokens, out_modes, in_modes, rank), forward, backward, y, [dx, *grads])
+
+
+@pytest.mark.parametrize("flow", FLOWS)
+def test_flow_costs_are_those_of_the_paper_size_run(flow):
+    run_flow(flow, 13, *PAPER)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.data(), st.sampled_from(list(FLOWS)), st.integers(1, 5), modes, modes)
+def test_flow_costs_are_those_of_the_run(data, flow, tokens, out_modes, in_modes):
+    bonds = len(out_modes) + len(in_modes) - 1
+    run_flow(flow, tokens, out_modes, in_modes, data.draw(st.lists(st.integers(1, 4), min_size=bonds, max_size=bonds)))
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.data(), st.integers(1, 5), st.lists(st.tuples(st.integers(1, 4), st.integers(1, 4)), min_size=1, max_size=4))
+def test_lookup_costs_are_those_of_the_run(data, tokens, pairs):
+    row_modes, column_modes = zip(*pairs, strict=True)
+    ranks = data.draw(st.lists(st.integers(1, 4), min_size=len(pairs) - 1, max_size=len(pairs) - 1))
+    cores = [torch.ones(shape) for shape in ttm_shapes(row_modes, column_modes, ranks)]
+    digits = row_digits(torch.zeros(tokens, dtype=torch.int64), row_modes)
+    with Trace() as forward:
+        y, saved = lookup(digits, cores)
+    dy = torch.ones_like(y)
+    with Trace() as backward:
+        backward.copies |= forward.copies
+        lookup_backward(dy, digits, cores, saved)
+    compare(lookup_cost(tokens, row_modes, column_modes, ranks), forward, backward, y, [])
+
+
+def test_bidirectional_by_hand():
+    """T = 5, modes (2, 3 / 4, 2), rank 3: L is 6 x 3, R is 3 x 8."""
+    cost = flow_cost("bidirectional", 5, (2, 3), (4, 2), 3)
+    merges = [2 * 3 * 9, 12 * 3 * 2]  # L2 = G1 G2, R3 = G3 G4
+    assert [step.macs for step in cost.forward.steps] == [*merges, 5 * 8 * 3, 5 * 3 * 6]
+    assert cost.kept_elements == cost.forward.peak_elements == 18 + 24 + 15
+    assert cost.backward.macs == 2 * cost.forward.macs
+    assert cost.macs == 3 * cost.forward.macs
+    assert cost.backward.peak_elements == 18 + 24 + 15 + 15  # all that is kept and dz; L is not read again
+
+
+def test_merging_pays_off_as_tokens_grow():
+    """The merges do not depend on the tokens: the bi-directional flow's advantage grows with them."""
+    ratios = []
+    for tokens in (4, 13, 32, 128):
+        ratios.append(flow_cost("right_to_left", tokens, *PAPER).macs / flow_cost("bidirectional", tokens, *PAPER).macs)
+    assert ratios == sorted(ratios) and ratios[0] < 1 < ratios[-1]
+
+
+def cheapest(terms, output, sizes):
+    """MACs of the best pairwise order, by trying all."""
+    if len(terms) == 1:
+        return 0
+    best = math.inf
+    for i, j in itertools.combinations(range(len(terms)), 2):
+        others = [term for k, term in enumerate(terms) if k not in (i, j)]
+        union = terms[i] | terms[j]
+        result = union & set().union(output, *others)
+        macs = math.prod(sizes[index] for index in union)
+        best = min(best, macs + cheapest([*others, result], output, sizes))
+    return best
+
+
+@pytest.mark.parametrize(
+    "tokens, out_modes, in_modes, ranks",
+    [(3, (4,), (5,), (2,)), (5, (2, 3), (3, 2), (2, 3, 2)), (2, (3, 2), (4,), (3, 4)), (7, (2, 2, 3), (3, 2), 2)],
+)
+def test_optimal_order_is_the_best_of_all(tokens, out_modes, in_modes, ranks):
+    shapes = tt_shapes(out_modes, in_modes, ranks)
+    sizes = {"t": tokens} | {f"n{k}": shape[1] for k, shape in enumerate(shapes)}
+    sizes |= {f"r{k}": shape[2] for k, shape in enumerate(shapes)} | {"r-1": 1}
+    cores = [{f"r{k - 1}", f"n{k}", f"r{k}"} for k in range(len(shapes))]
+    x = {"t", *(f"n{k}" for k in range(len(out_modes), len(shapes)))}
+    output = {"t", *(f"n{k}" for k in range(len(out_modes)))}
+    cost = optimal_cost(tokens, out_modes, in_modes, ranks)
+    assert cost.macs == cheapest([x, *cores], output, sizes)
+    assert cost.steps[-1].elements == tokens * math.prod(out_modes)
+
+
+@pytest.mark.parametrize("tokens", [1, 13, 32, 500])
+def test_no_flow_beats_the_optimal_order(tokens):
+    best = optimal_cost(tokens, *PAPER)
+    assert best.macs <= min(flow_cost(flow, tokens, *PAPER).forward.macs for flow in FLOWS)
+
+
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (lambda: flow_cost("left", 1, (2,), (2,), 1), "flow is 'left': choose one of"),
+        (lambda: flow_cost("reconstruct", 0, (2,), (2,), 1), "tokens is 0: it must be at least 1"),
+        (lambda: flow_cost("reconstruct", 1, (2,), (2,), 0), "rank is 0"),
+        (lambda: lookup_cost(-1, (2,), (2,), 1), "tokens is -1"),
+        (lambda: optimal_cost(1, (2,), (), 1), r"in_modes are \(\)"),
+    ],
+)
+def test_what_has_no_cost_is_refused(call, message):
+    with pytest.raises(BttlabError, match=message):
+        call()

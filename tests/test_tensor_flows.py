@@ -1,0 +1,122 @@
+"""The three flows against float64 autograd through the matrix that the cores make up."""
+
+import math
+
+import hypothesis.strategies as st
+import pytest
+import torch
+from hypothesis import given, settings
+
+from bttlab.errors import BttlabError
+from bttlab.tensor import FLOWS, TTLinear
+
+TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
+modes = st.lists(st.integers(1, 4), min_size=1, max_size=4)
+
+
+def dense(cores, out_modes):
+    """W by the definition, one einsum over all cores."""
+    n = len(cores)
+    operands = [entry for k, core in enumerate(cores) for entry in (core, [k, 20 + k, k + 1])]
+    full = torch.einsum(*operands, [0, *range(20, 20 + n), n])
+    return full.reshape(math.prod(out_modes), -1)
+
+
+def distance(a, b):
+    return ((a.double() - b).norm() / b.norm().clamp_min(1e-300)).item()
+
+
+def check(layer, x, dy):
+    """Compare output and every gradient with autograd through W in float64."""
+    leaves = [x, *layer.parameters()]
+    wide = [leaf.detach().double().requires_grad_() for leaf in leaves]
+    names = dict(zip([name for name, _ in layer.named_parameters()], wide[1:], strict=True))
+    weight = dense([names[f"cores.{k}"] for k in range(len(layer.cores))], layer.out_modes)
+    expected = wide[0] @ weight.T + (names["bias"] if layer.bias is not None else 0)
+    gradients = torch.autograd.grad(expected, wide, dy.double())
+    for flow in FLOWS:
+        layer.flow = flow
+        y = layer(x)
+        assert y.dtype == x.dtype and y.shape == expected.shape
+        found = [y, *torch.autograd.grad(y, leaves, dy)]
+        for a, b in zip(found, [expected, *gradients], strict=True):
+            assert a.shape == b.shape
+            assert distance(a, b) < TOLERANCE[x.dtype], flow
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.data(), modes, modes, st.sampled_from([(1,), (3,), (5,), (2, 3)]), st.booleans(), st.booleans())
+def test_flows_agree_with_autograd_over_modes_and_ranks(data, out_modes, in_modes, leading, bias, double):
+    cores = len(out_modes) + len(in_modes)
+    ranks = data.draw(st.lists(st.integers(1, 4), min_size=cores - 1, max_size=cores - 1))
+    torch.manual_seed(0)
+    dtype = torch.float64 if double else torch.float32
+    layer = TTLinear(math.prod(in_modes), math.prod(out_modes), out_modes, in_modes, ranks, bias=bias).to(dtype)
+    # In float32 all entries are positive: where a gradient cancels to nearly nothing, a relative error says nothing.
+    draw = torch.randn if double else lambda *shape, **kw: torch.rand(*shape, **kw) + 0.5
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.copy_(draw(*parameter.shape, dtype=dtype))
+    x = draw(*leading, math.prod(in_modes), dtype=dtype).requires_grad_()
+    check(layer, x, draw(*leading, math.prod(out_modes), dtype=dtype))
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_flows_agree_with_autograd_at_the_size_of_the_paper(dtype):
+    torch.manual_seed(1)
+    layer = TTLinear(768, 768, (12, 8, 8), (8, 8, 12), 12).to(dtype)
+    x = torch.randn(13, 768, dtype=dtype, requires_grad=True)
+    check(layer, x, torch.randn(13, 768, dtype=dtype))
+
+
+@pytest.mark.parametrize("flow", FLOWS)
+@pytest.mark.parametrize("out_modes, in_modes", [((2, 3), (2, 2)), ((3,), (4,)), ((2, 2, 2), (3,))])
+def test_gradcheck(flow, out_modes, in_modes):
+    torch.manual_seed(2)
+    layer = TTLinear(math.prod(in_modes), math.prod(out_modes), out_modes, in_modes, 2, flow).double()
+    x = torch.randn(3, math.prod(in_modes), dtype=torch.float64, requires_grad=True)
+
+    def call(x, *parameters):
+        names = [name for name, _ in layer.named_parameters()]
+        return torch.func.functional_call(layer, dict(zip(names, parameters, strict=True)), (x,))
+
+    assert torch.autograd.gradcheck(call, (x, *layer.parameters()))
+
+
+@pytest.mark.parametrize("flow", FLOWS)
+def test_inputs_need_not_be_contiguous_nor_many(flow):
+    torch.manual_seed(3)
+    layer = TTLinear(12, 6, (2, 3), (3, 4), 3, flow).double()
+    x = torch.randn(12, 5, dtype=torch.float64).T
+    torch.testing.assert_close(layer(x), layer(x.contiguous()))
+    assert layer(x[:0]).shape == (0, 6)
+    assert layer(x[0]).shape == (6,)
+    dy = torch.randn(6, 5, dtype=torch.float64).T
+    torch.testing.assert_close(
+        torch.autograd.grad(layer(x), list(layer.cores), dy),
+        torch.autograd.grad(layer(x), list(layer.cores), dy.contiguous()),
+    )
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"out_modes": (2, 4)}, r"out_modes \(2, 4\): 2 x 4 = 8, not 6; choose modes whose product is 6"),
+        ({"in_modes": (12, 0)}, r"in_modes are \(12, 0\): modes are integers of at least 1"),
+        ({"in_modes": ()}, r"in_modes are \(\): .*at least one"),
+        ({"in_modes": (3, 4.0)}, r"in_modes are \(3, 4.0\): modes are integers"),
+        ({"rank": 0}, "rank is 0: ranks are integers of at least 1"),
+        ({"rank": (2, -1, 2)}, r"rank is \(2, -1, 2\): ranks are integers of at least 1"),
+        ({"rank": (2, 2)}, r"rank \(2, 2\) has 2 entries: 4 cores have 3 internal ranks; give 3 or one integer"),
+        ({"flow": "left"}, "flow is 'left': choose one of right_to_left, bidirectional, reconstruct"),
+    ],
+)
+def test_what_a_layer_refuses(change, message):
+    arguments = {"in_features": 12, "out_features": 6, "out_modes": (2, 3), "in_modes": (3, 4), "rank": 2} | change
+    with pytest.raises(BttlabError, match=message):
+        TTLinear(**arguments)
+
+
+def test_an_input_of_another_size_is_refused():
+    with pytest.raises(BttlabError, match=r"x has shape \(5, 13\): its last dimension must be in_features = 12"):
+        TTLinear(12, 6, (2, 3), (3, 4), 2)(torch.zeros(5, 13))

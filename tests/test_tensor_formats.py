@@ -1,0 +1,193 @@
+"""TT and TTM: decomposition, reassembly, lookup, initial values."""
+
+import itertools
+import math
+
+import hypothesis.strategies as st
+import pytest
+import tensorly
+import torch
+from hypothesis import given, settings
+
+from bttlab.errors import BttlabError
+from bttlab.tensor import (
+    TTLinear,
+    TTMEmbedding,
+    matrix_to_tt,
+    matrix_to_ttm,
+    tt_to_matrix,
+    ttm_to_matrix,
+)
+
+mode = st.integers(1, 4)
+FULL = 10**6  # more than any bond can use
+
+
+def test_tt_entries_are_products_of_slices():
+    torch.manual_seed(0)
+    cores = [torch.randn(shape, dtype=torch.float64) for shape in [(1, 2, 3), (3, 3, 2), (2, 4, 3), (3, 2, 1)]]
+    matrix = tt_to_matrix(cores, (2, 3))
+    for i1, i2, j1, j2 in itertools.product(range(2), range(3), range(4), range(2)):
+        product = cores[0][:, i1] @ cores[1][:, i2] @ cores[2][:, j1] @ cores[3][:, j2]
+        torch.testing.assert_close(matrix[3 * i1 + i2, 2 * j1 + j2], product[0, 0])
+
+
+def test_ttm_entries_are_products_of_slices():
+    torch.manual_seed(0)
+    cores = [torch.randn(shape, dtype=torch.float64) for shape in [(1, 2, 3, 3), (3, 3, 2, 2), (2, 2, 2, 1)]]
+    matrix = ttm_to_matrix(cores)
+    assert matrix.shape == (12, 12)
+    for i, j in itertools.product(itertools.product(range(2), range(3), range(2)), repeat=2):
+        j = (j[1], j[0], j[2])  # column modes (3, 2, 2)
+        product = cores[0][:, i[0], j[0]] @ cores[1][:, i[1], j[1]] @ cores[2][:, i[2], j[2]]
+        row, column = (i[0] * 3 + i[1]) * 2 + i[2], (j[0] * 2 + j[1]) * 2 + j[2]
+        torch.testing.assert_close(matrix[row, column], product[0, 0])
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(mode, min_size=1, max_size=3), st.lists(mode, min_size=1, max_size=3))
+def test_tt_svd_at_full_rank_is_exact(out_modes, in_modes):
+    torch.manual_seed(0)
+    weight = torch.randn(math.prod(out_modes), math.prod(in_modes), dtype=torch.float64)
+    bias = torch.randn(weight.shape[0], dtype=torch.float64)
+    layer = TTLinear.from_dense(weight, out_modes, in_modes, FULL, bias=bias)
+    torch.testing.assert_close(layer.to_dense(), weight, rtol=0, atol=1e-12)
+    x = torch.randn(4, weight.shape[1], dtype=torch.float64)
+    torch.testing.assert_close(layer(x), x @ weight.T + bias)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(st.tuples(mode, mode), min_size=1, max_size=3))
+def test_ttm_svd_at_full_rank_is_exact(pairs):
+    torch.manual_seed(0)
+    row_modes, column_modes = zip(*pairs, strict=True)
+    table = torch.randn(math.prod(row_modes), math.prod(column_modes), dtype=torch.float64)
+    layer = TTMEmbedding.from_dense(table, row_modes, column_modes, FULL)
+    torch.testing.assert_close(layer.to_dense(), table, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3, (2, 4, 3)])
+def test_tt_svd_cuts_no_more_than_the_discarded_singular_values(rank):
+    torch.manual_seed(0)
+    out_modes, in_modes = (3, 4), (4, 3)
+    weight = torch.randn(12, 12, dtype=torch.float64)
+    cores = matrix_to_tt(weight, out_modes, in_modes, rank)
+    ranks = [core.shape[2] for core in cores[:-1]]
+    assert ranks == ([rank] * 3 if isinstance(rank, int) else list(rank))
+    discarded = 0.0
+    for k, kept in enumerate(ranks, 1):
+        unfolding = weight.reshape(math.prod((*out_modes, *in_modes)[:k]), -1)
+        discarded += torch.linalg.svdvals(unfolding)[kept:].square().sum().item()
+    error = (tt_to_matrix(cores, out_modes) - weight).square().sum().item()
+    assert 0 < error <= discarded * (1 + 1e-12)
+
+
+def test_ttm_svd_cuts_no_more_than_the_discarded_singular_values():
+    torch.manual_seed(0)
+    table = torch.randn(24, 12, dtype=torch.float64)
+    cores = matrix_to_ttm(table, (2, 3, 4), (3, 2, 2), (4, 3))
+    tensor = table.reshape(2, 3, 4, 3, 2, 2).permute(0, 3, 1, 4, 2, 5)
+    discarded = sum(
+        torch.linalg.svdvals(tensor.reshape(rows, -1))[kept:].square().sum().item() for rows, kept in [(6, 4), (36, 3)]
+    )
+    error = (ttm_to_matrix(cores) - table).square().sum().item()
+    assert 0 < error <= discarded * (1 + 1e-12)
+
+
+def test_decomposing_leaves_the_backend_of_tensorly_alone():
+    before = tensorly.get_backend()
+    matrix_to_tt(torch.randn(4, 4), (2, 2), (2, 2), 2)
+    matrix_to_ttm(torch.randn(4, 4), (2, 2), (2, 2), 2)
+    assert tensorly.get_backend() == before == "numpy"
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.data(), st.lists(st.tuples(mode, mode), min_size=1, max_size=4), st.booleans())
+def test_lookup_agrees_with_autograd_through_the_table(data, pairs, double):
+    torch.manual_seed(0)
+    row_modes, column_modes = zip(*pairs, strict=True)
+    ranks = data.draw(st.lists(st.integers(1, 4), min_size=len(pairs) - 1, max_size=len(pairs) - 1))
+    rows, columns = math.prod(row_modes), math.prod(column_modes)
+    ids = torch.tensor(data.draw(st.lists(st.integers(0, rows - 1), min_size=1, max_size=6)))
+    layer = TTMEmbedding(rows, columns, row_modes, column_modes, ranks)
+    draw = torch.randn if double else lambda *shape: torch.rand(*shape) + 0.5  # see test_tensor_flows
+    with torch.no_grad():
+        for core in layer.cores:
+            core.copy_(draw(*core.shape))
+    layer = layer.double() if double else layer
+    wide = [core.detach().double().requires_grad_() for core in layer.cores]
+    expected = ttm_to_matrix(wide)[ids]
+    dy = draw(*expected.shape)
+    y = layer(ids)
+    found = [y, *torch.autograd.grad(y, list(layer.cores), dy.to(y.dtype))]
+    for a, b in zip(found, [expected, *torch.autograd.grad(expected, wide, dy.double())], strict=True):
+        assert (a.double() - b).norm() <= (1e-10 if double else 1e-5) * b.norm()
+
+
+def test_lookup_of_ids_of_any_shape_and_gradcheck():
+    torch.manual_seed(0)
+    layer = TTMEmbedding(12, 6, (3, 2, 2), (1, 3, 2), (2, 3)).double()
+    ids = torch.tensor([[0, 11, 5], [5, 5, 7]])
+    torch.testing.assert_close(layer(ids), layer.to_dense()[ids])
+    assert layer(ids[:0]).shape == (0, 3, 6)
+
+    def call(*cores):
+        names = [f"cores.{k}" for k in range(3)]
+        return torch.func.functional_call(layer, dict(zip(names, cores, strict=True)), (ids,))
+
+    assert torch.autograd.gradcheck(call, tuple(layer.cores))
+
+
+def test_lookup_never_builds_the_table():
+    """A table of 10^12 rows: only a lookup that touches slices alone can answer."""
+    layer = TTMEmbedding(10**12, 8, (10**4,) * 3, (2, 2, 2), 2)
+    rows = layer(torch.tensor([0, 10**12 - 1]))
+    a, b, c = layer.cores
+    last = torch.einsum("xiy,yjz,zkw->ijk", a[:, -1], b[:, -1], c[:, -1]).reshape(-1)
+    torch.testing.assert_close(rows[1], last)
+
+
+@pytest.mark.parametrize("ids", [[12], [3, -1], [0, 1000]])
+def test_ids_beyond_the_table_are_refused(ids):
+    with pytest.raises(BttlabError, match=rf"ids reach from {min(ids)} to {max(ids)}: the table has rows 0 to 11"):
+        TTMEmbedding(12, 6, (3, 4), (2, 3), 2)(torch.tensor(ids))
+
+
+def test_initial_entries_have_the_wanted_deviation():
+    torch.manual_seed(0)
+    weights = [TTLinear(64, 96, (4, 6, 4), (4, 4, 4), 6).to_dense() for _ in range(300)]
+    assert torch.stack(weights).std().item() == pytest.approx(math.sqrt(2 / 160), rel=0.05)
+    tables = [TTMEmbedding(60, 64, (3, 4, 5), (4, 4, 4), 8).to_dense() for _ in range(300)]
+    assert torch.stack(tables).std().item() == pytest.approx(0.02, rel=0.05)
+
+
+def test_initial_values_come_from_the_generator():
+    layer = TTLinear(6, 6, (2, 3), (3, 2), 2)
+    layer.reset_parameters(torch.Generator().manual_seed(5))
+    first = layer.to_dense()
+    torch.manual_seed(5)
+    layer = TTLinear(6, 6, (2, 3), (3, 2), 2)
+    assert torch.equal(layer.to_dense(), first)
+    assert torch.equal(layer.bias, torch.zeros(6))
+
+
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (lambda: matrix_to_tt(torch.zeros(6, 4), (2, 2), (2, 2), 2), r"out_modes \(2, 2\): 2 x 2 = 4, not 6"),
+        (lambda: matrix_to_tt(torch.zeros(6), (2, 3), (1,), 2), r"the matrix has shape \(6,\)"),
+        (lambda: matrix_to_ttm(torch.zeros(6, 4), (2, 3), (4,), 2), "differ in number: .* pad the shorter with 1"),
+        (lambda: matrix_to_ttm(torch.zeros(6, 4), (2, 3), (2, 3), 2), r"column_modes \(2, 3\): 2 x 3 = 6, not 4"),
+        (lambda: tt_to_matrix([torch.zeros(1, 2, 3), torch.zeros(2, 2, 1)], (2,)), "core 1 .* ends in rank 3"),
+        (lambda: tt_to_matrix([torch.zeros(2, 2, 3), torch.zeros(3, 2, 1)], (2,)), "outer ranks are 2 and 1"),
+        (lambda: tt_to_matrix([torch.zeros(1, 2), torch.zeros(2, 1)], (2,)), "each of 3 dimensions"),
+        (lambda: tt_to_matrix([torch.zeros(1, 2, 3), torch.zeros(3, 2, 1)], (3,)), r"cores have modes \(2, 2\)"),
+        (lambda: tt_to_matrix([torch.zeros(1, 2, 1)], (2,)), "output modes come first, then input modes"),
+        (lambda: ttm_to_matrix([]), "at least one core"),
+        (lambda: TTMEmbedding(10, 6, (3, 4), (2, 3), 2), r"row_modes \(3, 4\): 3 x 4 = 12, not 10"),
+        (lambda: TTMEmbedding(12, 6, (3, 4), (2, 3), (2, 2)), "2 cores have 1 internal ranks"),
+    ],
+)
+def test_what_does_not_fit_is_refused(call, message):
+    with pytest.raises(BttlabError, match=message):
+        call()
