@@ -1,0 +1,114 @@
+// Where everything lives on chip. Every array keeps its contents between kernel calls: parameters, gradients and optimizer
+// state never leave the card while it trains.
+#ifndef BTTLAB_MEMORY_H
+#define BTTLAB_MEMORY_H
+
+#include "shape.h"
+
+// One half of a tensor train: NEAR is the mode next to the middle rank, FAR the one at the end. The input half holds G4,
+// G5, G6 as they are; the output half holds G3, G2, G1, each with its ranks swapped, so that both halves are merged by the
+// same code. Rows of words, a rank or the far mode along the lanes:
+//   near   (rank, near mode) x rank
+//   middle (rank, middle mode) x rank
+//   far    rank x far mode
+template <int NEAR_, int MIDDLE_, int FAR_>
+struct Half {
+    static constexpr int NEAR = NEAR_, MIDDLE = MIDDLE_, FAR = FAR_;
+    static constexpr int NEAR_ROWS = LINEAR_RANK * NEAR;
+    static constexpr int MIDDLE_ROWS = LINEAR_RANK * MIDDLE;
+    static constexpr int FAR_WORDS = words_for(FAR);
+    static constexpr int TAIL_WORDS = MIDDLE * FAR / LANES;  // middle and far merged
+    static constexpr int MIDDLE_CORE = NEAR_ROWS * RANK_WORDS;
+    static constexpr int FAR_CORE = MIDDLE_CORE + MIDDLE_ROWS * RANK_WORDS;
+    static constexpr int WORDS = FAR_CORE + LINEAR_RANK * FAR_WORDS;
+};
+typedef Half<OUT_MODE_3, OUT_MODE_2, OUT_MODE_1> OutHalf;
+typedef Half<IN_MODE_1, IN_MODE_2, IN_MODE_3> InHalf;
+
+// Offsets in words into parameters, gradients and both moments.
+constexpr int OUT_CORES = 0;  // within a linear layer
+constexpr int IN_CORES = OUT_CORES + OutHalf::WORDS;
+constexpr int BIAS = IN_CORES + InHalf::WORDS;
+constexpr int LINEAR_WORDS = BIAS + HIDDEN_WORDS;
+
+constexpr int NORM_SCALE = 0;  // within a LayerNorm
+constexpr int NORM_SHIFT = HIDDEN_WORDS;
+constexpr int NORM_WORDS = 2 * HIDDEN_WORDS;
+
+// TTM embedding, one slice a row index: core 1 (row, column 1) x rank, core 2 (row, rank) x (column 2, rank) with each rank
+// filled to whole words, core 3 (row, column 3) x rank.
+constexpr int SLICE_1_WORDS = COLUMN_MODE_1 * EMBEDDING_RANK_WORDS;
+constexpr int SLICE_2_ROW_WORDS = COLUMN_MODE_2 * EMBEDDING_RANK_WORDS;
+constexpr int SLICE_2_WORDS = EMBEDDING_RANK * SLICE_2_ROW_WORDS;
+constexpr int SLICE_3_WORDS = COLUMN_MODE_3 * EMBEDDING_RANK_WORDS;
+
+constexpr int WORD_CORE_1 = 0;
+constexpr int WORD_CORE_2 = WORD_CORE_1 + ROW_MODE_1 * SLICE_1_WORDS;
+constexpr int WORD_CORE_3 = WORD_CORE_2 + ROW_MODE_2 * SLICE_2_WORDS;
+constexpr int POSITION = WORD_CORE_3 + ROW_MODE_3 * SLICE_3_WORDS;
+constexpr int EMBEDDING_NORM = POSITION + SEQUENCE_LENGTH * HIDDEN_WORDS;
+constexpr int ENCODER_0 = EMBEDDING_NORM + NORM_WORDS;
+constexpr int ATTENTION_NORM = LINEARS_PER_ENCODER * LINEAR_WORDS;  // within an encoder, after its linear layers
+constexpr int FEED_FORWARD_NORM = ATTENTION_NORM + NORM_WORDS;
+constexpr int ENCODER_WORDS = FEED_FORWARD_NORM + NORM_WORDS;
+constexpr int POOLERS = ENCODER_0 + ENCODERS * ENCODER_WORDS;
+constexpr int INTENT_HEAD = POOLERS + 2 * LINEAR_WORDS;
+constexpr int SLOT_HEAD = INTENT_HEAD + INTENTS * HIDDEN_WORDS + INTENT_WORDS;  // weight rows, then the bias
+constexpr int PARAMETER_WORDS = SLOT_HEAD + SLOTS * HIDDEN_WORDS + SLOT_WORDS;
+
+// Linear layers are numbered: encoder by encoder, then the intent and the slot pooler.
+enum { QUERY, KEY, VALUE, OUTPUT, FIRST, SECOND };
+constexpr int INTENT_POOLER = LINEARS_PER_ENCODER * ENCODERS;
+constexpr int SLOT_POOLER = INTENT_POOLER + 1;
+
+static inline int encoder_offset(int encoder) { return ENCODER_0 + encoder * ENCODER_WORDS; }
+
+static inline int linear_offset(int linear) {
+    if (linear >= INTENT_POOLER) return POOLERS + (linear - INTENT_POOLER) * LINEAR_WORDS;
+    return encoder_offset(linear / LINEARS_PER_ENCODER) + linear % LINEARS_PER_ENCODER * LINEAR_WORDS;
+}
+
+constexpr int TOKENS_WORDS = SEQUENCE_LENGTH * HIDDEN_WORDS;  // a (tokens, HIDDEN_SIZE) matrix
+
+// Parameters and what training keeps of them.
+static Word parameters[PARAMETER_WORDS];
+static Word gradients[PARAMETER_WORDS];
+static Word first_moment[PARAMETER_WORDS];   // momentum's velocity, AdamW's m
+static Word second_moment[PARAMETER_WORDS];  // AdamW's v
+static int step_count;                       // updates so far
+
+// What the forward pass keeps for the backward pass. Per linear layer: the merged halves, their tails, and z = x R^T.
+static Word merged_out[LINEARS][LINEAR_RANK * HIDDEN_WORDS];  // L^T: rank x features
+static Word merged_in[LINEARS][LINEAR_RANK * HIDDEN_WORDS];   // R: rank x features
+static Word tail_out[LINEARS][LINEAR_RANK * OutHalf::TAIL_WORDS];
+static Word tail_in[LINEARS][LINEAR_RANK * InHalf::TAIL_WORDS];
+static Word bottleneck[LINEARS][SEQUENCE_LENGTH * RANK_WORDS];
+
+// Of the embedding: each token's first two cores merged, (column 1, column 2) x rank.
+static Word embedding_tail[SEQUENCE_LENGTH][COLUMN_MODE_1 * SLICE_2_ROW_WORDS];
+static Word embedding_normalized[TOKENS_WORDS];
+static float embedding_inverse_std[SEQUENCE_LENGTH];
+
+// *_normalized and *_inverse_std: what LayerNorm keeps of each token, (x - mean) / std and 1 / std.
+// Per encoder. hidden[e] goes into encoder e, hidden[ENCODERS] into the poolers.
+static Word hidden[ENCODERS + 1][TOKENS_WORDS];
+static Word queries[ENCODERS][TOKENS_WORDS];
+static Word keys[ENCODERS][TOKENS_WORDS];
+static Word values[ENCODERS][TOKENS_WORDS];
+static Word attention[ENCODERS][HEADS * SEQUENCE_LENGTH * SEQUENCE_WORDS];  // probabilities: head, query token, key token
+static Word context[ENCODERS][TOKENS_WORDS];
+static Word attended[ENCODERS][TOKENS_WORDS];  // out of the first LayerNorm
+static Word attention_normalized[ENCODERS][TOKENS_WORDS];
+static float attention_inverse_std[ENCODERS][SEQUENCE_LENGTH];
+static Word first_out[ENCODERS][TOKENS_WORDS];  // before GELU
+static Word activated[ENCODERS][TOKENS_WORDS];  // after GELU
+static Word feed_forward_normalized[ENCODERS][TOKENS_WORDS];
+static float feed_forward_inverse_std[ENCODERS][SEQUENCE_LENGTH];
+
+// Of the heads.
+static Word pooled_intent[HIDDEN_WORDS];
+static Word pooled_slots[TOKENS_WORDS];
+static Word intent_logits[INTENT_WORDS];
+static Word slot_logits[SEQUENCE_LENGTH * SLOT_WORDS];
+
+#endif

@@ -1,0 +1,279 @@
+// Each layer, forward and backward, then a whole step of each optimizer, against the double-precision reference.
+#include "reference.h"
+#include "train_transformer.cpp"
+
+static const int TOKENS = SEQUENCE_LENGTH - 3;
+
+static void put(Word *memory, const Vec &values) {
+    for (size_t i = 0; i < values.size(); i++) set_element(memory, i, static_cast<float>(values[i]));
+}
+
+static Vec get(const Word *memory, size_t size) {
+    Vec values(size);
+    for (size_t i = 0; i < size; i++) values[i] = element(memory, i);
+    return values;
+}
+
+static double dot(const Vec &a, const Vec &b) {
+    double sum = 0;
+    for (size_t i = 0; i < a.size(); i++) sum += a[i] * b[i];
+    return sum;
+}
+
+// Fills `rows` rows of `columns` elements with random numbers, the rest of each row's last word with zeros.
+static int fill_rows(int offset, int rows, int columns, double scale, double centre = 0) {
+    for (int row = 0; row < rows; row++)
+        for (int i = 0; i < words_for(columns) * LANES; i++)
+            set_element(parameters + offset, row * words_for(columns) * LANES + i,
+                        i < columns ? static_cast<float>(centre + random_number(scale)) : 0.0f);
+    return offset + rows * words_for(columns);
+}
+
+template <class H>
+static int fill_half(int offset) {
+    // So that W's elements, sums of rank^5 products of six, have the variance 1 / HIDDEN_SIZE.
+    const double scale = std::sqrt(3.0) * std::pow(HIDDEN_SIZE * std::pow(LINEAR_RANK, 5), -1.0 / 12);
+    offset = fill_rows(offset, H::NEAR_ROWS, LINEAR_RANK, scale);
+    offset = fill_rows(offset, H::MIDDLE_ROWS, LINEAR_RANK, scale);
+    return fill_rows(offset, LINEAR_RANK, H::FAR, scale);
+}
+
+static void fill_norm(int offset) { fill_rows(fill_rows(offset, 1, HIDDEN_SIZE, 0.5, 1), 1, HIDDEN_SIZE, 0.5); }
+
+static void fill_parameters() {
+    int offset = fill_rows(WORD_CORE_1, ROW_MODE_1 * COLUMN_MODE_1, EMBEDDING_RANK, 0.5);
+    offset = fill_rows(offset, ROW_MODE_2 * EMBEDDING_RANK * COLUMN_MODE_2, EMBEDDING_RANK, 0.5);
+    offset = fill_rows(offset, ROW_MODE_3 * COLUMN_MODE_3, EMBEDDING_RANK, 0.5);
+    fill_rows(offset, SEQUENCE_LENGTH, HIDDEN_SIZE, 0.5);
+    fill_norm(EMBEDDING_NORM);
+    for (int linear = 0; linear < LINEARS; linear++) {
+        fill_rows(fill_half<InHalf>(fill_half<OutHalf>(linear_offset(linear))), 1, HIDDEN_SIZE, 0.3);
+    }
+    for (int e = 0; e < ENCODERS; e++) {
+        fill_norm(encoder_offset(e) + ATTENTION_NORM);
+        fill_norm(encoder_offset(e) + FEED_FORWARD_NORM);
+    }
+    fill_rows(fill_rows(INTENT_HEAD, INTENTS, HIDDEN_SIZE, 0.2), 1, INTENTS, 0.2);
+    fill_rows(fill_rows(SLOT_HEAD, SLOTS, HIDDEN_SIZE, 0.2), 1, SLOTS, 0.2);
+}
+
+// Up to `count` different indices in [first, last) whose parameter is not a gap at the end of a row.
+static std::vector<int> some_indices(int first, int last, int count, const Vec &memory) {
+    std::vector<int> indices;
+    for (int i = 0; i < 4 * count && static_cast<int>(indices.size()) < count; i++) {
+        const int index = first + static_cast<int>((random_number() + 1) / 2 * (last - first));
+        if (memory[index] != 0.0) indices.push_back(index);
+    }
+    return indices;
+}
+
+static Vec pick(const Vec &values, const std::vector<int> &indices) {
+    Vec picked;
+    for (int i : indices) picked.push_back(values[i]);
+    return picked;
+}
+
+static void check_gaps(const char *name, int first, int last) {
+    double largest = 0;
+    for (int i = first * LANES; i < last * LANES; i++)
+        if (element(parameters, i) == 0.0f) largest = std::fmax(largest, std::fabs(element(gradients, i)));
+    check(largest == 0, name, largest, 0);
+}
+
+static void test_tt_linear() {
+    static Word x[TOKENS_WORDS], y[TOKENS_WORDS], d_x[TOKENS_WORDS], d_y[TOKENS_WORDS];
+    const Vec memory = get(parameters, PARAMETER_WORDS * LANES);
+    const Vec x0 = random_vector(TOKENS * HIDDEN_SIZE), weight = random_vector(TOKENS * HIDDEN_SIZE);
+    const int linear = FIRST, first = linear_offset(linear) * LANES, last = first + LINEAR_WORDS * LANES;
+    put(x, x0), put(d_y, weight);
+    tt_linear_forward(y, x, TOKENS, linear);
+    check_close("TT linear, forward", get(y, x0.size()), reference::linear(memory, linear, x0, TOKENS), 1e-6);
+    tt_linear_backward(d_x, d_y, x, TOKENS, linear, false);
+    const std::vector<int> cores = some_indices(first, last, 300, memory), inputs = some_indices(0, x0.size(), 100, x0);
+    check_close("TT linear, gradients of cores and bias", pick(get(gradients, PARAMETER_WORDS * LANES), cores),
+                reference::gradient([&](const Vec &m) { return dot(weight, reference::linear(m, linear, x0, TOKENS)); },
+                                    memory, cores),
+                1e-6);
+    check_close("TT linear, gradient of the input", pick(get(d_x, x0.size()), inputs),
+                reference::gradient([&](const Vec &v) { return dot(weight, reference::linear(memory, linear, v, TOKENS)); },
+                                    x0, inputs),
+                1e-6);
+    check_gaps("TT linear, no gradient in the gaps", first / LANES, last / LANES);
+    Vec doubled = get(d_x, x0.size());
+    for (double &value : doubled) value *= 2;
+    tt_linear_backward(d_x, d_y, x, TOKENS, linear, true);
+    check_close("TT linear, gradient of the input added", get(d_x, x0.size()), doubled, 1e-6);
+}
+
+static void test_attention() {
+    static Word q[TOKENS_WORDS], k[TOKENS_WORDS], v[TOKENS_WORDS], out[TOKENS_WORDS];
+    static Word d_q[TOKENS_WORDS], d_k[TOKENS_WORDS], d_v[TOKENS_WORDS], d_out[TOKENS_WORDS];
+    const size_t size = TOKENS * HIDDEN_SIZE;
+    const Vec q0 = random_vector(size), k0 = random_vector(size), v0 = random_vector(size), weight = random_vector(size);
+    put(q, q0), put(k, k0), put(v, v0), put(d_out, weight);
+    attention_forward(out, attention[0], q, k, v, TOKENS);
+    check_close("attention, forward", get(out, size), reference::attention(q0, k0, v0, TOKENS), 1e-6);
+    attention_backward(d_q, d_k, d_v, d_out, attention[0], q, k, v, TOKENS);
+    const std::vector<int> indices = some_indices(0, size, 150, q0);
+    auto slope = [&](std::function<Vec(const Vec &)> forward, const Vec &point) {
+        return reference::gradient([&](const Vec &p) { return dot(weight, forward(p)); }, point, indices);
+    };
+    check_close("attention, gradient of q", pick(get(d_q, size), indices),
+                slope([&](const Vec &p) { return reference::attention(p, k0, v0, TOKENS); }, q0), 2e-6);
+    check_close("attention, gradient of k", pick(get(d_k, size), indices),
+                slope([&](const Vec &p) { return reference::attention(q0, p, v0, TOKENS); }, k0), 2e-6);
+    check_close("attention, gradient of v", pick(get(d_v, size), indices),
+                slope([&](const Vec &p) { return reference::attention(q0, k0, p, TOKENS); }, v0), 2e-6);
+}
+
+static void test_elementwise() {
+    static Word x[TOKENS_WORDS], y[TOKENS_WORDS], d[TOKENS_WORDS], unit[TOKENS_WORDS];
+    static float inverse_std[SEQUENCE_LENGTH];
+    const size_t size = TOKENS * HIDDEN_SIZE;
+    const Vec x0 = random_vector(size, 3), weight = random_vector(size), memory = get(parameters, PARAMETER_WORDS * LANES);
+    const std::vector<int> indices = some_indices(0, size, 200, x0);
+    put(x, x0);
+
+    put(d, weight);
+    gelu_forward(y, x, TOKENS * HIDDEN_WORDS);
+    check_close("GELU, forward", get(y, size), reference::gelu(x0), 1e-6);
+    gelu_backward(d, x, TOKENS * HIDDEN_WORDS);
+    check_close("GELU, backward", pick(get(d, size), indices),
+                reference::gradient([&](const Vec &v) { return dot(weight, reference::gelu(v)); }, x0, indices), 1e-6);
+
+    put(d, weight);
+    layer_norm_forward(y, unit, inverse_std, x, parameters + EMBEDDING_NORM, TOKENS);
+    check_close("LayerNorm, forward", get(y, size), reference::layer_norm(memory, EMBEDDING_NORM, x0, TOKENS), 1e-6);
+    layer_norm_backward(d, gradients + EMBEDDING_NORM, unit, inverse_std, parameters + EMBEDDING_NORM, TOKENS);
+    auto by_input = [&](const Vec &v) { return dot(weight, reference::layer_norm(memory, EMBEDDING_NORM, v, TOKENS)); };
+    check_close("LayerNorm, gradient of the input", pick(get(d, size), indices),
+                reference::gradient(by_input, x0, indices), 2e-6);
+    const std::vector<int> norms = some_indices(EMBEDDING_NORM * LANES, ENCODER_0 * LANES, 150, memory);
+    auto by_parameter = [&](const Vec &m) { return dot(weight, reference::layer_norm(m, EMBEDDING_NORM, x0, TOKENS)); };
+    check_close("LayerNorm, gradients of scale and shift", pick(get(gradients, PARAMETER_WORDS * LANES), norms),
+                reference::gradient(by_parameter, memory, norms), 1e-6);
+
+    Vec logits = random_vector(SLOTS, 4);
+    put(x, logits);
+    std::vector<int> every;
+    for (int i = 0; i < SLOTS; i++) every.push_back(i);
+    const double loss = ::cross_entropy(x, SLOTS, 5, 0.25f);
+    check_close("cross-entropy", Vec{loss}, Vec{reference::cross_entropy(logits, 5)}, 1e-6);
+    check_close("cross-entropy, gradient", get(x, SLOTS),
+                reference::gradient([](const Vec &v) { return 0.25 * reference::cross_entropy(v, 5); }, logits, every), 1e-6);
+}
+
+static Sample a_sample(int tokens) {
+    Sample sample = {};
+    sample.tokens = tokens;
+    sample.intent = INTENTS - 2;
+    for (int t = 0; t < tokens; t++) {
+        sample.token_ids[t] = (t * 37 + 5) % VOCABULARY_SIZE;
+        sample.slots[t] = (t * 11 + 1) % SLOTS;
+    }
+    return sample;
+}
+
+static void test_whole_model(int tokens) {
+    const Vec memory = get(parameters, PARAMETER_WORDS * LANES);
+    const Sample sample = a_sample(tokens);
+    Result result = {};
+    auto loss = [&](const Vec &m) {
+        return reference::loss(m, sample.token_ids, sample.slots, sample.intent, sample.tokens);
+    };
+    forward(sample);
+    loss_forward(result, sample);
+    check_close("whole model, loss", Vec{result.loss}, Vec{loss(memory)}, 2e-6);
+    backward(sample);
+    const Vec got = get(gradients, PARAMETER_WORDS * LANES);
+    const struct {
+        const char *name;
+        int first, last;
+    } parts[] = {{"whole model, gradients of the word embedding", WORD_CORE_1, POSITION},
+                 {"whole model, gradients of the position embedding", POSITION, EMBEDDING_NORM},
+                 {"whole model, gradients of the encoders", ENCODER_0, POOLERS},
+                 {"whole model, gradients of the poolers", POOLERS, INTENT_HEAD},
+                 {"whole model, gradients of the heads", INTENT_HEAD, PARAMETER_WORDS}};
+    for (const auto &part : parts) {
+        const std::vector<int> indices = some_indices(part.first * LANES, part.last * LANES, 60, memory);
+        check_close(part.name, pick(got, indices), reference::gradient(loss, memory, indices), 2e-5);
+    }
+    check_gaps("whole model, no gradient in the gaps", 0, PARAMETER_WORDS);
+}
+
+static void test_update() {
+    const Vec p0 = get(parameters, PARAMETER_WORDS * LANES), g = get(gradients, PARAMETER_WORDS * LANES);
+    const double rate = 0.01, beta1 = 0.9, beta2 = 0.99, epsilon = 1e-3, decay = 0.1;
+    const char *names[] = {"SGD, two updates", "SGD with momentum, two updates", "AdamW, two updates"};
+    for (int name = SGD; name <= ADAMW; name++) {
+        put(parameters, p0);
+        clear(first_moment, PARAMETER_WORDS), clear(second_moment, PARAMETER_WORDS);
+        step_count = 0;
+        Vec want = p0;
+        for (size_t i = 0; i < want.size(); i++) {
+            double first = 0, second = 0;
+            for (int step = 1; step <= 2; step++) {
+                if (name == SGD) want[i] -= rate * g[i];
+                if (name == MOMENTUM) want[i] -= rate * (first = beta1 * first + g[i]);
+                if (name != ADAMW) continue;
+                first = beta1 * first + (1 - beta1) * g[i];
+                second = beta2 * second + (1 - beta2) * g[i] * g[i];
+                want[i] -= rate * decay * want[i];
+                want[i] -= rate * first / (1 - std::pow(beta1, step)) /
+                           (std::sqrt(second / (1 - std::pow(beta2, step))) + epsilon);
+            }
+        }
+        const Optimizer optimizer = {name, float(beta1), float(beta2), float(epsilon), float(decay), float(rate)};
+        update(optimizer), update(optimizer);
+        check_close(names[name], get(parameters, want.size()), want, 1e-6);
+    }
+}
+
+// What a host must never be able to do: reach an array with a bad index, or leave half an update behind.
+static void test_faults() {
+    static IntWord records[RECORD_WORDS], results[RESULT_WORDS];
+    const struct {
+        const char *name;
+        int word, lane, value, status;
+    } faults[] = {{"no tokens", 0, 0, 0, BAD_LENGTH},
+                  {"too many tokens", 0, 0, SEQUENCE_LENGTH + 1, BAD_LENGTH},
+                  {"negative intent", 0, 1, -1, BAD_INTENT},
+                  {"intent out of range", 0, 1, INTENTS, BAD_INTENT},
+                  {"negative learning rate", 0, 2, bits_of(-1.0f), BAD_LEARNING_RATE},
+                  {"infinite learning rate", 0, 2, 0x7f800000, BAD_LEARNING_RATE},
+                  {"learning rate NaN", 0, 2, 0x7fc00000, BAD_LEARNING_RATE},
+                  {"token out of range", 1, 1, VOCABULARY_SIZE, BAD_TOKEN},
+                  {"negative token", 1, 2, -7, BAD_TOKEN},
+                  {"slot out of range", 1 + SEQUENCE_WORDS, 1, SLOTS, BAD_SLOT}};
+    const Vec before = get(parameters, PARAMETER_WORDS * LANES);
+    for (const auto &fault : faults) {
+        for (IntWord &word : records) word = IntWord(0);
+        records[0][0] = 4;
+        records[fault.word][fault.lane] = fault.value;
+        train_transformer(TRAIN, 1, SGD, 0, 0, 0, 0, records, results, nullptr);
+        check(results[0][0] == fault.status, fault.name, results[0][0], fault.status);
+    }
+    for (IntWord &word : records) word = IntWord(0);
+    records[0][0] = 4;
+    set_element(parameters + SLOT_HEAD + SLOTS * HIDDEN_WORDS, 0, float_of(0x7f800000));
+    const Vec broken = get(parameters, PARAMETER_WORDS * LANES);
+    train_transformer(TRAIN, 1, SGD, 0, 0, 0, 0, records, results, nullptr);
+    check(results[0][0] == LOSS_NOT_FINITE, "an infinite bias makes the loss not finite", results[0][0], LOSS_NOT_FINITE);
+    check(get(parameters, broken.size()) == broken, "parameters stay as before that sample", 0, 0);
+    put(parameters, before);
+    train_transformer(TRAIN, MAX_SAMPLES + 1, SGD, 0, 0, 0, 0, nullptr, nullptr, nullptr);  // refused, touches nothing
+    train_transformer(99, 1, SGD, 0, 0, 0, 0, nullptr, nullptr, nullptr);
+    check_close("calls that are no calls change nothing", get(parameters, before.size()), before, 0);
+}
+
+int main() {
+    fill_parameters();
+    test_tt_linear();
+    test_attention();
+    test_elementwise();
+    test_whole_model(TOKENS);
+    test_whole_model(2);
+    test_update();
+    test_faults();
+    return finish();
+}

@@ -1,0 +1,21 @@
+"""The card, real or emulated: importing this lists the emulated U50 among PYNQ's devices.
+
+PYNQ imports it too, as a plug-in of the group pynq.lib, before it looks for drivers.
+"""
+
+import warnings
+
+with warnings.catch_warnings():
+    # PYNQ imports pkg_resources, and knows boards with an Arm processor only.
+    warnings.simplefilter("ignore")
+    import pynq  # noqa: F401
+
+from bttlab.u50.driver import TrainingRun, TransformerTrainer
+from bttlab.u50.emulation import EmulatedU50, register
+from bttlab.u50.facts import U50
+from bttlab.u50.kernel import OverlayError
+from bttlab.u50.overlay import load_overlay
+
+register()
+
+__all__ = ["U50", "EmulatedU50", "OverlayError", "TrainingRun", "TransformerTrainer", "load_overlay"]

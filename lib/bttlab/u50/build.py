@@ -1,0 +1,307 @@
+"""Builds the emulation overlays: python -m bttlab.u50.build [NAME …], or make overlays.
+
+Compiles the HLS source for each level of vector instructions, packs the images into containers and lists them in the
+manifest. Equal sources and an equal compiler give equal bytes.
+"""
+
+import argparse
+import hashlib
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from bttlab.errors import BttlabError
+from bttlab.model.config import ModelConfig
+from bttlab.u50.facts import ROOT, U50
+from bttlab.u50.kernel import TRAIN_KERNEL, Kernel, OverlayError
+from bttlab.u50.manifest import (
+    OverlayEntry,
+    digest,
+    overlays_folder,
+    read_file,
+    read_manifest,
+    write_atomically,
+    write_manifest,
+)
+from bttlab.u50.native import IMAGES, Image
+from bttlab.u50.xclbin import EmulationOverlay, pack_xclbin
+
+HLS_SOURCE = ROOT / "hls_src"
+EMULATION_HEADERS = "emulation"  # stand-ins for the headers of Vitis HLS
+CACHE = "build"
+
+COMPILE_FLAGS = (
+    *("-std=c++17", "-O3", "-fPIC", "-fno-exceptions", "-fno-rtti", "-fvisibility=hidden"),
+    # The same bits on every machine: no fused multiply-add, no reordering. Nothing reads errno or traps.
+    *("-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"),
+    "-fno-gnu-unique",  # a unique symbol would be shared by all copies of an image, and keep it loaded
+    "-fno-threadsafe-statics",  # the guards are in libstdc++; a card runs a kernel once at a time
+    *("-Wall", "-Wextra", "-Wno-unknown-pragmas", "-Wno-unused-label"),  # both are for Vitis HLS
+)
+LINK_FLAGS = (
+    *("-shared", "-s", "-Wl,--build-id=none", "-Wl,-z,defs"),
+    *("-nodefaultlibs", "-Wl,--as-needed", "-lm", "-lc", "-lgcc"),  # no libstdc++: hosts have all versions of it
+)
+OLDEST_GLIBC = (2, 17)  # what Linux distributions had by 2015
+_LIBRARIES = {b"libc.so.6", b"libm.so.6"}
+
+
+@dataclass(frozen=True)
+class OverlayDefinition:
+    """What an overlay is built from.
+
+    Attributes
+    ----------
+    name : str
+    source : str
+        File with the kernel's top function, relative to the folder of HLS sources.
+    kernel : Kernel
+    model : ModelConfig, optional
+        What the source is compiled for.
+    """
+
+    name: str
+    source: str
+    kernel: Kernel
+    model: ModelConfig | None = None
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """The model as -D flags of the C++ compiler."""
+        return () if self.model is None else model_flags(self.model)
+
+
+DEFINITIONS = {
+    f"train_enc{encoders}": OverlayDefinition(
+        f"train_enc{encoders}", "train_transformer.cpp", TRAIN_KERNEL, ModelConfig(encoders=encoders)
+    )
+    for encoders in (2, 4, 6)
+}
+
+
+def model_flags(model: ModelConfig) -> tuple[str, ...]:
+    """Return a model as -D flags, which the HLS source reads in shape.h.
+
+    Raises
+    ------
+    OverlayError
+        If the model is not in tensor format with three modes at each end, which is what the source is written for.
+    """
+    values = {
+        "ENCODERS": model.encoders,
+        "SEQUENCE_LENGTH": model.sequence_length,
+        "HIDDEN_SIZE": model.hidden_size,
+        "HEADS": model.heads,
+        "VOCABULARY_SIZE": model.vocabulary_size,
+        "INTENTS": model.intents,
+        "SLOTS": model.slots,
+        "LINEAR_RANK": model.linear_rank,
+        "EMBEDDING_RANK": model.embedding_rank,
+    }
+    modes = {
+        "OUT_MODE": model.linear_out_modes,
+        "IN_MODE": model.linear_in_modes,
+        "ROW_MODE": model.embedding_row_modes,
+        "COLUMN_MODE": model.embedding_column_modes,
+    }
+    if model.format != "tensor" or any(len(value) != 3 for value in modes.values()):
+        raise OverlayError("the accelerator trains models in tensor format with three modes at each end")
+    for name, value in modes.items():
+        values |= {f"{name}_{k}": mode for k, mode in enumerate(value, 1)}
+    return tuple(f"-D{name}={value}" for name, value in values.items())
+
+
+def source_files(definition: OverlayDefinition, hls_src: Path) -> list[Path]:
+    """Return the source file and all headers of `hls_src` that it includes, sorted."""
+    found: set[Path] = set()
+    pending = [hls_src / definition.source]
+    while pending:
+        path = pending.pop()
+        found.add(path)
+        for name in re.findall(rb'^\s*#\s*include\s*[<"]([^>"]+)[>"]', read_file(path), re.MULTILINE):
+            for folder in (path.parent, hls_src, hls_src / EMULATION_HEADERS):
+                header = folder / name.decode()
+                if header.is_file():
+                    if header not in found:
+                        pending.append(header)
+                    break
+    return sorted(found)
+
+
+def sources_digest(definition: OverlayDefinition, hls_src: Path) -> str:
+    """Return the digest of all that an overlay is made from, the compiler excepted."""
+    state = hashlib.sha256()
+    for path in source_files(definition, hls_src):
+        state.update(f"{path.relative_to(hls_src)} {digest(path.read_bytes())}\n".encode())
+    state.update(repr((definition.kernel, definition.flags, COMPILE_FLAGS, LINK_FLAGS)).encode())
+    state.update(repr([(image.name, image.flags) for image in IMAGES]).encode())
+    return state.hexdigest()
+
+
+def check_prototype(definition: OverlayDefinition, hls_src: Path) -> None:
+    """Compare the kernel's description with the function in the source.
+
+    Raises
+    ------
+    OverlayError
+        If names, order or types differ: then registers would mean something else than the function takes.
+    """
+    kernel = definition.kernel
+    path = hls_src / definition.source
+    match = re.search(rf"\bvoid\s+{kernel.name}\s*\(([^)]*)\)", read_file(path).decode())
+    if match is None:
+        raise OverlayError(f"{path} has no function void {kernel.name}(…)")
+    declared = [" ".join(part.replace("*", " * ").split()) for part in match[1].split(",")]
+    for number, argument in enumerate(kernel.arguments):
+        expected = rf".* \* {argument.name}" if argument.is_pointer else rf"{argument.ctype} {argument.name}"
+        if number >= len(declared) or not re.fullmatch(expected, declared[number]):
+            found = declared[number] if number < len(declared) else "nothing"
+            raise OverlayError(
+                f"{path}: argument {number} of {kernel.name} is {argument.ctype} {argument.name}, found {found}"
+            )
+    if len(declared) > len(kernel.arguments):
+        raise OverlayError(
+            f"{path}: {kernel.name} has {len(declared)} arguments, {len(kernel.arguments)} are described"
+        )
+
+
+def compile_image(definition: OverlayDefinition, image: Image, hls_src: Path) -> bytes:
+    """Return the compiled kernel for a level of vector instructions, from hls_src/build if it is there already.
+
+    Raises
+    ------
+    OverlayError
+        If there is no compiler, the source does not compile, or the result would not load on an old system.
+    """
+    compiler = os.environ.get("CXX") or "g++"
+    key = digest(f"{sources_digest(definition, hls_src)} {_run([compiler, '--version']).stdout}".encode())[:16]
+    cache = hls_src / CACHE
+    cache.mkdir(exist_ok=True)
+    stem = f"{definition.name}-{image.name}-"
+    cached = cache / f"{stem}{key}.so"
+    if not cached.exists():
+        draft = cache / f"{stem}{os.getpid()}.draft"
+        options = (*COMPILE_FLAGS, *image.flags, *definition.flags, f"-I{hls_src / EMULATION_HEADERS}")
+        files = (f"-ffile-prefix-map={hls_src}=.", str(hls_src / definition.source), "-o", str(draft))
+        result = _run([compiler, *options, *files, *LINK_FLAGS])
+        sys.stderr.write(result.stderr)
+        if result.returncode:
+            raise OverlayError(
+                f"{definition.name} does not compile for {image.name}; the compiler's messages stand above"
+            )
+        faults = portability_faults(draft.read_bytes())
+        if faults:
+            raise OverlayError(f"{definition.name} for {image.name} needs {', '.join(faults)}, which old systems lack")
+        for old in cache.glob(f"{stem}*.so"):
+            old.unlink()
+        draft.replace(cached)
+    return cached.read_bytes()
+
+
+def portability_faults(image: bytes) -> list[str]:
+    """Return the libraries and glibc versions that an image needs and a system of 2015 may not have."""
+    versions = {tuple(map(int, found)) for found in re.findall(rb"\0GLIBC_(\d+)\.(\d+)", image)}
+    libraries = set(re.findall(rb"\0(lib[\w+.-]*\.so[.\d]*)", image)) - _LIBRARIES
+    newer = [f"GLIBC_{major}.{minor}" for major, minor in sorted(versions) if (major, minor) > OLDEST_GLIBC]
+    return newer + sorted(library.decode() for library in libraries)
+
+
+def build(definitions: Iterable[OverlayDefinition], hls_src: Path, overlays: Path) -> list[OverlayEntry]:
+    """Build overlays, write them and their entries in the manifest, and return the entries.
+
+    Raises
+    ------
+    OverlayError
+        As `check_prototype` and `compile_image`; then nothing is written.
+    """
+    definitions = list(definitions)
+    for definition in definitions:
+        check_prototype(definition, hls_src)
+    jobs = [(definition, image) for definition in definitions for image in IMAGES]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        images = dict(zip(jobs, pool.map(lambda job: compile_image(*job, hls_src), jobs), strict=True))
+    entries = []
+    for definition in definitions:
+        compiled = {image.name: images[definition, image] for image in IMAGES}
+        data = pack_xclbin(EmulationOverlay([definition.kernel], compiled))
+        write_atomically(overlays / f"{definition.name}.xclbin", data)
+        entries.append(
+            OverlayEntry(
+                name=definition.name,
+                file=f"{definition.name}.xclbin",
+                kind="emulation",
+                platform=U50.platform,
+                sha256=digest(data),
+                sources=sources_digest(definition, hls_src),
+                kernels=(definition.kernel.name,),
+                images=tuple(compiled),
+                model=definition.model and definition.model.to_dict(),
+            )
+        )
+    built = {(entry.name, entry.kind) for entry in entries}
+    kept = [entry for entry in read_manifest(overlays) if (entry.name, entry.kind) not in built]
+    write_manifest(overlays, kept + entries)
+    return entries
+
+
+def stale(definitions: Iterable[OverlayDefinition], hls_src: Path, overlays: Path) -> dict[str, str]:
+    """Return why overlays are not what a build would make, by name; empty if all are up to date."""
+    entries = {entry.name: entry for entry in read_manifest(overlays) if entry.kind == "emulation"}
+    reasons = {}
+    for definition in definitions:
+        entry = entries.get(definition.name)
+        if entry is None or not (overlays / entry.file).is_file():
+            reasons[definition.name] = "has not been built"
+        elif entry.sources != sources_digest(definition, hls_src):
+            reasons[definition.name] = "is older than its sources"
+        elif digest(read_file(overlays / entry.file)) != entry.sha256:
+            reasons[definition.name] = "is not the file that manifest.json lists"
+    return reasons
+
+
+def main(arguments: Sequence[str] | None = None, definitions: Mapping[str, OverlayDefinition] = DEFINITIONS) -> int:
+    """Run the command line; returns its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m bttlab.u50.build", description="Build the emulation overlays.")
+    parser.add_argument("names", metavar="NAME", nargs="*", help=f"default: all of {', '.join(definitions)}")
+    action = parser.add_mutually_exclusive_group()
+    action.add_argument("--check", action="store_true", help="only say which overlays are older than their sources")
+    action.add_argument("--flags", action="store_true", help="only print the model's -D flags")
+    options = parser.parse_args(arguments)
+    try:
+        unknown = sorted(set(options.names) - set(definitions))
+        if unknown:
+            raise OverlayError(f"no overlay {', '.join(unknown)}; there are: {', '.join(definitions)}")
+        chosen = [definitions[name] for name in options.names or definitions]
+        if options.flags:
+            for definition in chosen:
+                print(*definition.flags)
+        elif options.check:
+            reasons = stale(chosen, HLS_SOURCE, overlays_folder())
+            for name, reason in reasons.items():
+                print(f"{name} {reason}; rebuild it with: make overlays")
+            return int(bool(reasons))
+        else:
+            for entry in build(chosen, HLS_SOURCE, overlays_folder()):
+                print(f"{overlays_folder() / entry.file}  {entry.sha256}")
+    except BttlabError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+def _run(command: Sequence[str]) -> subprocess.CompletedProcess:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise OverlayError(
+            f"no C++ compiler {command[0]!r} ({error.strerror}): install g++ or set CXX; prebuilt overlays need none"
+        ) from None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

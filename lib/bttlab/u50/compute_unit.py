@@ -1,0 +1,154 @@
+"""A kernel of the emulated card: its AXI-Lite registers, and the thread that runs it."""
+
+import ctypes
+import threading
+
+from bttlab.errors import BttlabError
+from bttlab.u50.facts import U50
+from bttlab.u50.hbm import CardMemory
+from bttlab.u50.kernel import CONTROL_RANGE, Kernel
+from bttlab.u50.native import NativeImage
+
+# Bits of the AP_CTRL register.
+START, DONE, IDLE, READY, AUTO_RESTART = 0x01, 0x02, 0x04, 0x08, 0x80
+POLL_SECONDS = 1e-3
+STACK_BYTES = 64 << 20  # of a kernel's thread: its local arrays are on-chip memory on the card, not stack
+
+_stack_size = threading.Lock()
+_fesetenv = ctypes.CDLL("libm.so.6").fesetenv
+_DEFAULT_ENVIRONMENT = ctypes.c_void_p(-1)  # FE_DFL_ENV
+
+
+class CardError(BttlabError):
+    """The emulated card was used in a way that a card does not allow."""
+
+
+class ComputeUnit:
+    """A kernel of the loaded overlay: its AXI-Lite registers, and its function in the compiled image.
+
+    Parameters
+    ----------
+    kernel : Kernel
+    image : NativeImage
+        Holds the compiled kernel, and stays loaded for as long as this needs it.
+    memory : CardMemory
+        What its pointers point into.
+    thread_name : str
+        Of the thread that a start runs the kernel on.
+    """
+
+    def __init__(self, kernel: Kernel, image: NativeImage, memory: CardMemory, thread_name: str) -> None:
+        self.kernel = kernel
+        self._image = image
+        self._function = image.function(kernel)
+        self._memory = memory
+        self._thread_name = thread_name
+        self._registers = bytearray(CONTROL_RANGE)
+        self._writable = {
+            offset + word
+            for argument, offset in zip(kernel.arguments, kernel.offsets, strict=True)
+            for word in range(0, argument.size, 4)
+        }
+        self._lock = threading.Lock()
+        self._finished = threading.Event()
+        self._finished.set()
+        self._done = False
+        self._thread: threading.Thread | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether a start has not finished yet."""
+        return not self._finished.is_set()
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Read registers. Reading AP_CTRL clears its done and ready bits."""
+        data = self._registers[offset : offset + length]
+        if offset == 0:
+            data[:4] = self._read_control().to_bytes(4, "little")[:length]
+        return bytes(data)
+
+    def write(self, offset: int, data: bytes) -> None:
+        """Write registers; a write of AP_CTRL with the start bit starts the kernel, after all else is written.
+
+        Raises
+        ------
+        CardError
+            If the kernel is running, or an argument cannot be used; then it is not started.
+        """
+        for begin in range(0, len(data), 4):
+            if offset + begin in self._writable:
+                self._registers[offset + begin : offset + begin + 4] = data[begin : begin + 4]
+        control = int.from_bytes(data[:4], "little") if offset == 0 else 0
+        if control & AUTO_RESTART:
+            raise CardError(
+                f"{self.kernel.instance}: the emulated card has no auto-restart; start the kernel every time"
+            )
+        if control & START:
+            self._start()
+
+    def _read_control(self) -> int:
+        # PYNQ waits for a kernel by reading AP_CTRL in a loop without a pause. To be woken by the kernel's end leaves
+        # the processor, and the GIL, to others.
+        self._finished.wait(POLL_SECONDS)
+        with self._lock:
+            if self.running:
+                return START
+            if self._thread is not None:
+                self._thread.join()
+                self._thread = None
+            control = IDLE | (DONE | READY if self._done else 0)
+            self._done = False
+            return control
+
+    def _start(self) -> None:
+        with self._lock:
+            if self.running:
+                raise CardError(f"{self.kernel.instance} is running: wait for it before you start it again")
+            arguments = self._arguments()
+            thread = threading.Thread(target=self._run, args=(arguments,), name=self._thread_name)
+            self._finished.clear()
+            self._done = False
+            try:
+                with _stack_size:
+                    previous = threading.stack_size(STACK_BYTES)
+                    try:
+                        thread.start()
+                    finally:
+                        threading.stack_size(previous)
+            except RuntimeError as error:
+                self._finished.set()
+                raise CardError(f"{self.kernel.instance}: the host has no thread for it ({error})") from None
+            self._thread = thread
+
+    def _run(self, arguments: list[int | float]) -> None:
+        try:
+            # A thread inherits its starter's floating-point modes: torch.set_flush_denormal would change the bits.
+            _fesetenv(_DEFAULT_ENVIRONMENT)
+            self._function(*arguments)
+        finally:
+            self._done = True
+            self._finished.set()
+
+    def _arguments(self) -> list[int | float]:
+        """The argument registers as the compiled kernel takes them, pointers as addresses in this process."""
+        values = []
+        for argument, offset in zip(self.kernel.arguments, self.kernel.offsets, strict=True):
+            value = argument.decode(self._registers[offset : offset + argument.size])
+            if argument.is_pointer:
+                fault = self._fault(value, argument.bank, argument.width // 8)
+                if fault:
+                    where = f"argument {argument.name}, device address {value:#x}"
+                    raise CardError(f"{self.kernel.instance} not started: {where}, {fault}")
+                value = self._memory.host_address(value)
+            values.append(value)
+        return values
+
+    def _fault(self, address: int, bank: int, alignment: int) -> str | None:
+        if not self._memory.holds(address):
+            return "is in no buffer of this card; allocate one with pynq.allocate on this card"
+        holder = address // U50.hbm_bank_bytes
+        if holder != bank:
+            return f"is in HBM[{holder}], but its port is connected to HBM[{bank}]; allocate the buffer there"
+        if address % alignment:
+            return f"is no multiple of {alignment}, the bytes of its port; start the buffer's view at one"
+        return None

@@ -1,0 +1,282 @@
+"""The emulated U50: a PYNQ device whose kernels run on the host's processor.
+
+It behaves as a card in a slot does: memory apart from the host's, kernels that are started by their AP_CTRL register
+and run beside Python, one overlay at a time. What would hang or silently go wrong on a card, such as an address that is
+in no buffer, is an error here.
+"""
+
+import ctypes
+import itertools
+import os
+import re
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pynq
+from pynq.pl_server.xclbin_parser import XclBin
+
+from bttlab.errors import BttlabError
+from bttlab.u50.compute_unit import CardError, ComputeUnit
+from bttlab.u50.facts import U50
+from bttlab.u50.hbm import CardMemory, HbmBank
+from bttlab.u50.kernel import CONTROL_RANGE, OverlayError
+from bttlab.u50.manifest import digest, overlays_folder, read_file, read_manifest
+from bttlab.u50.native import NativeImage, choose_image
+from bttlab.u50.xclbin import control_address, read_xclbin
+
+MOST_CARDS = 16
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+class EmulatedU50(pynq.Device):
+    """A U50 without the card: the device that PYNQ lists after the real ones.
+
+    Parameters
+    ----------
+    index : int, optional
+        Number among the emulated cards of this process; by default the next one. Every instance is a card of its own.
+    """
+
+    _probe_priority_ = 300  # XrtDevice has 200
+    _trusted: ClassVar[set[str]] = set()
+    _indices: ClassVar[itertools.count] = itertools.count()
+
+    @classmethod
+    def _probe_(cls) -> list["EmulatedU50"]:
+        value = os.environ.get("BTTLAB_EMULATED_CARDS", "1")
+        if not value.isdecimal() or int(value) > MOST_CARDS:
+            raise CardError(f"BTTLAB_EMULATED_CARDS is {value!r}: it must be a number from 0 to {MOST_CARDS}")
+        return [cls() for _ in range(int(value))]
+
+    def __init__(self) -> None:
+        index = next(self._indices)
+        super().__init__(f"emulated{index}")
+        self.capabilities = {"REGISTER_RW": True, "CALLABLE": True}
+        self.name = f"emulated_u50_{index}"
+        self.platform = U50.platform
+        self.memory = CardMemory()
+        self._forget()
+
+    def __repr__(self) -> str:
+        return f"<EmulatedU50 {self.name}>"
+
+    @classmethod
+    def trust(cls, overlay: str | Path) -> str:
+        """Allow an overlay that stands in no manifest: it holds native code, which runs with your rights.
+
+        Parameters
+        ----------
+        overlay : path or str
+            The .xclbin as it is now, or its SHA-256 in hexadecimal digits.
+
+        Returns
+        -------
+        str
+            The SHA-256.
+        """
+        value = str(overlay)
+        sha256 = value if _DIGEST.fullmatch(value) else digest(read_file(overlay))
+        cls._trusted.add(sha256)
+        return sha256
+
+    # --- overlays
+
+    def set_bitfile_name(self, bitfile_name: str) -> None:
+        """Describe the card as with an overlay, as PYNQ does before it loads it.
+
+        Raises
+        ------
+        OverlayError
+            As `get_bitfile_metadata`; then the description stays as it was.
+        """
+        try:
+            super().set_bitfile_name(bitfile_name)
+        except OverlayError:
+            self._recall()
+            raise
+
+    def get_bitfile_metadata(self, bitfile_name: str) -> XclBin:
+        """Return PYNQ's description of an overlay, once its file is known to be sound.
+
+        Raises
+        ------
+        OverlayError
+            If the file cannot be read, is damaged, or is no emulation overlay.
+        """
+        data = read_file(bitfile_name)
+        try:
+            overlay = read_xclbin(data)
+        except OverlayError as error:
+            raise OverlayError(f"{bitfile_name}: {error}") from None
+        parser = XclBin(bitfile_name, bytearray(data))
+        parser.overlay, parser.sha256, parser.path = overlay, digest(data), Path(bitfile_name)
+        return parser
+
+    def download(self, bitstream: pynq.Bitstream, parser: XclBin | None = None) -> None:
+        """Load an overlay in place of the one before; if that fails, the one before stays.
+
+        Raises
+        ------
+        CardError
+            If a kernel is running.
+        OverlayError
+            As `get_bitfile_metadata`; if the overlay is not trusted; or if the processor cannot run it.
+        """
+        try:
+            self._check_idle("load an overlay")
+            parser = parser or self.get_bitfile_metadata(bitstream.bitfile_name)
+            self._check_trusted(parser)
+            name = choose_image(parser.overlay.images.keys())
+            image = NativeImage(parser.overlay.images[name])
+            units = {
+                control_address(index): ComputeUnit(kernel, image, self.memory, self.name)
+                for index, kernel in enumerate(parser.overlay.kernels)
+            }
+        except BttlabError:
+            self._recall()
+            raise
+        self._units, self.image, self.contexts = units, name, {}
+        self.post_download(bitstream, parser)
+        self._loaded = parser, self.bitfile_name
+
+    def free_bitstream(self) -> None:
+        """Remove the overlay from the card; buffers stay."""
+        self._check_idle("free the overlay")
+        self._forget()
+
+    def close(self) -> None:
+        """Remove the overlay; the card can load another."""
+        self.free_bitstream()
+
+    def open_context(self, description: dict[str, Any], shared: bool = True) -> int:
+        """Return a compute unit's index; one process has the emulated card to itself."""
+        del shared
+        return self.contexts.setdefault(description["cu_name"], description["cu_index"])
+
+    def close_context(self, cu_name: str) -> None:
+        """Close what `open_context` opened."""
+        if self.contexts.pop(cu_name, None) is None:
+            raise CardError(f"the context of {cu_name} is not open")
+
+    # --- memory
+
+    @property
+    def default_memory(self) -> HbmBank:
+        """The memory bank that the overlay uses, if it is one.
+
+        Raises
+        ------
+        CardError
+            If it uses several, or no overlay is loaded.
+        """
+        used = [bank for bank in self.mem_dict.values() if bank["used"]]
+        if not used:
+            raise CardError(f"{self.name} has no overlay, so no memory bank is in use; load one first")
+        if len(used) > 1:
+            tags = ", ".join(bank["tag"] for bank in used)
+            raise CardError(
+                f"the overlay uses the banks {tags}: say which, as in pynq.allocate(…, target=overlay.HBM0)"
+            )
+        return self.get_memory(used[0])
+
+    def get_memory(self, desc: dict[str, Any]) -> HbmBank:
+        """Return the bank that an entry of `mem_dict` describes."""
+        return HbmBank(self, desc)
+
+    def get_memory_by_idx(self, idx: int) -> HbmBank:
+        """Return the bank with an index."""
+        return self._find_memory("idx", idx)
+
+    def get_memory_by_name(self, name: str) -> HbmBank:
+        """Return the bank with a tag, such as "HBM[0]"."""
+        return self._find_memory("tag", name)
+
+    def flush(self, bo: int, offset: int, ptr: int, size: int) -> None:
+        """Copy `size` bytes at `ptr` to a buffer on the card."""
+        ctypes.memmove(self.memory.span(bo, offset, size), ptr, size)
+
+    def invalidate(self, bo: int, offset: int, ptr: int, size: int) -> None:
+        """Copy `size` bytes of a buffer on the card to `ptr`."""
+        ctypes.memmove(ptr, self.memory.span(bo, offset, size), size)
+
+    # --- registers
+
+    def read_registers(self, address: int, length: int) -> bytes:
+        """Read `length` bytes of registers at an address of the control bus."""
+        unit, offset = self._unit(address, length)
+        return unit.read(offset, length)
+
+    def write_registers(self, address: int, data: bytes) -> None:
+        """Write registers at an address of the control bus."""
+        unit, offset = self._unit(address, len(data))
+        unit.write(offset, bytes(data))
+
+    @property
+    def clocks(self) -> dict[str, dict[str, int]]:
+        """The clocks that the overlay would run at on the card, in MHz."""
+        clocks = self._loaded[0].clock_dict if self._loaded else {}
+        return {name: {"frequency": clock["frequency"]} for name, clock in clocks.items()}
+
+    # --- the rest
+
+    def _unit(self, address: int, length: int) -> tuple[ComputeUnit, int]:
+        base = address - address % CONTROL_RANGE
+        if base not in self._units or address % 4 or length % 4 or address + length > base + CONTROL_RANGE:
+            raise CardError(f"{self.name} has no registers at {address:#x}, {length} bytes; is the overlay loaded?")
+        return self._units[base], address - base
+
+    def _find_memory(self, key: str, value: int | str) -> HbmBank:
+        for desc in self.mem_dict.values():
+            if desc[key] == value:
+                return self.get_memory(desc)
+        raise CardError(f"{self.name} has no memory bank {value!r}; load an overlay first")
+
+    def _check_idle(self, action: str) -> None:
+        for unit in self._units.values():
+            if unit.running:
+                raise CardError(f"{unit.kernel.instance} is running: wait for it before you {action}")
+
+    def _check_trusted(self, parser: XclBin) -> None:
+        if parser.sha256 in self._trusted | set(re.findall(r"[0-9a-f]{64}", os.environ.get("BTTLAB_TRUST", ""))):
+            return
+        entries = [
+            (folder, entry)
+            for folder in dict.fromkeys((overlays_folder(), parser.path.resolve().parent))
+            for entry in read_manifest(folder)
+        ]
+        if any(entry.sha256 == parser.sha256 for _, entry in entries):
+            return
+        for folder, entry in entries:
+            if (folder / entry.file).resolve() == parser.path.resolve():
+                raise OverlayError(
+                    f"{parser.path} is not the file that manifest.json lists (SHA-256 {parser.sha256[:12]}…, "
+                    f"listed {entry.sha256[:12]}…); fetch it again, or rebuild it with: make overlays"
+                )
+        raise OverlayError(
+            f"{parser.path} holds native code and stands in no manifest; if you trust its author, "
+            f"call EmulatedU50.trust(path) or set BTTLAB_TRUST={parser.sha256}"
+        )
+
+    def _forget(self) -> None:
+        """Describe a card without an overlay."""
+        self._loaded: tuple[XclBin, str] | None = None
+        self._units: dict[int, ComputeUnit] = {}
+        self.contexts: dict[str, int] = {}
+        self.parser = self.image = None
+        self.bitfile_name = self.timestamp = None
+        self.clear_dict()
+
+    def _recall(self) -> None:
+        """Describe the overlay that is loaded: PYNQ describes the new one before it is."""
+        if self._loaded:
+            self.parser, bitfile_name = self._loaded
+            self.reset(self.parser, bitfile_name=bitfile_name)
+        else:
+            self._forget()
+
+
+def register() -> None:
+    """Append the emulated cards to PYNQ's devices if those were listed before this module was imported."""
+    devices = pynq.Device.__dict__.get("_devices")
+    if devices is not None and not any(isinstance(device, EmulatedU50) for device in devices):
+        devices.extend(EmulatedU50._probe_())

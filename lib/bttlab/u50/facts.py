@@ -1,0 +1,62 @@
+"""What the card is made of: the one place, data/u50/facts.json, that says so."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+BRAM36_BYTES = 36 * 1024 // 8
+URAM_BYTES = 288 * 1024 // 8
+
+
+@dataclass(frozen=True)
+class CardFacts:
+    """A card's resources, from its data sheet.
+
+    Attributes
+    ----------
+    name, platform, part : str
+        What it is called, the shell that overlays are linked for, and its FPGA.
+    lookup_tables, flip_flops, dsps, bram36, uram : int
+        Resources of the FPGA; the data sheet rounds the first two to thousands.
+    hbm_bytes, hbm_banks : int
+        Device memory, and the pseudo-channels (banks of equal size) it is split into.
+    board_watts : float
+        Limit of the board's power.
+    clock_mhz : int
+        Clock that the shell gives to kernels unless the overlay asks for another.
+    source : str
+        Where the figures were published.
+    """
+
+    name: str
+    platform: str
+    part: str
+    lookup_tables: int
+    flip_flops: int
+    dsps: int
+    bram36: int
+    uram: int
+    hbm_bytes: int
+    hbm_banks: int
+    board_watts: float
+    clock_mhz: int
+    source: str
+
+    @property
+    def bram_bytes(self) -> int:
+        """On-chip block RAM in bytes, parity bits included."""
+        return self.bram36 * BRAM36_BYTES
+
+    @property
+    def uram_bytes(self) -> int:
+        """On-chip UltraRAM in bytes, parity bits included."""
+        return self.uram * URAM_BYTES
+
+    @property
+    def hbm_bank_bytes(self) -> int:
+        """Size of one HBM bank in bytes."""
+        return self.hbm_bytes // self.hbm_banks
+
+
+U50 = CardFacts(**json.loads((ROOT / "data" / "u50" / "facts.json").read_text(encoding="utf-8")))

@@ -1,0 +1,225 @@
+"""The emulated card's memory: HBM banks apart from host memory, and buffers that are synchronised with it."""
+
+import ctypes
+import itertools
+import math
+import mmap
+import operator
+import threading
+from bisect import insort
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from pynq.buffer import PynqBuffer
+
+from bttlab.errors import BttlabError
+from bttlab.u50.facts import U50
+
+PAGE = mmap.PAGESIZE
+GUARD = 1 << 20  # bytes behind the memory that nothing may touch
+PROT_NONE = 0
+MAP_NORESERVE = 0x4000  # Linux; the mmap module knows it from Python 3.13 on
+
+
+class CardMemoryError(BttlabError):
+    """Device memory that is used up, misused, or cannot be had from the host."""
+
+
+class CardMemory:
+    """The device memory of one card, at device addresses 0 to 8 GiB, in banks of equal size.
+
+    All of it is one mapping, of which the host commits only the pages in use, so a kernel can be given any address that
+    the card has. Buffers lie on pages of their own. Device address 0 is never given out: it is what an argument
+    register holds that nobody has written.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._mapping: mmap.mmap | None = None
+        self._base = 0
+        self._handles = itertools.count(1)
+        self._spans: dict[int, tuple[int, int]] = {}  # buffer handle -> begin, end
+        self._banks: list[list[tuple[int, int, int]]] = [[] for _ in range(U50.hbm_banks)]  # begin, end, handle
+        self._released: deque[int] = deque()
+
+    def host_address(self, address: int) -> int:
+        """Return where in this process a device address lies."""
+        return self._base + address
+
+    def allocate(self, bank: int, size: int) -> tuple[int, int]:
+        """Return the handle and device address of `size` new bytes in a bank, all zero.
+
+        Raises
+        ------
+        CardMemoryError
+            If the bank has no such gap, or the host refuses the mapping.
+        """
+        if size < 1:
+            raise CardMemoryError(f"a buffer of {size} bytes: it needs at least one")
+        with self._lock:
+            self._collect()
+            self._map()
+            end_of_bank = (bank + 1) * U50.hbm_bank_bytes
+            begin = max(bank * U50.hbm_bank_bytes, PAGE)
+            length = -(-size // PAGE) * PAGE
+            for taken_begin, taken_end, _ in self._banks[bank]:
+                if taken_begin - begin >= length:
+                    break
+                begin = taken_end
+            if begin + length > end_of_bank:
+                free = U50.hbm_bank_bytes - self._used(bank)
+                raise CardMemoryError(
+                    f"no room for {size:,} bytes in HBM[{bank}]: {free:,} of {U50.hbm_bank_bytes:,} are free; "
+                    "free buffers or use another bank"
+                )
+            handle = next(self._handles)
+            self._spans[handle] = begin, begin + length
+            insort(self._banks[bank], (begin, begin + length, handle))
+            return handle, begin
+
+    def release(self, handle: int) -> None:
+        """Give a buffer's memory back. Safe in a destructor: the garbage collector may run it within `allocate`."""
+        self._released.append(handle)
+        if self._lock.acquire(blocking=False):
+            try:
+                self._collect()
+            finally:
+                self._lock.release()
+
+    def usage(self, bank: int) -> tuple[int, int]:
+        """Return the bytes in use in a bank, in whole pages, and the number of buffers."""
+        with self._lock:
+            self._collect()
+            return self._used(bank), len(self._banks[bank])
+
+    def span(self, handle: int, offset: int, size: int) -> int:
+        """Return where in this process `size` bytes of a buffer lie.
+
+        Raises
+        ------
+        CardMemoryError
+            If the buffer was freed, or the bytes are not in it: then the array is no view of it.
+        """
+        begin, end = self._spans.get(handle, (0, 0))
+        if begin == end:
+            raise CardMemoryError("the buffer was freed; allocate a new one")
+        if offset < 0 or size < 0 or begin + offset + size > end:
+            raise CardMemoryError(
+                "the array is not in device memory (no result of arithmetic is); copy it into a buffer, buffer[:] = …"
+            )
+        return self._base + begin + offset
+
+    def holds(self, address: int) -> bool:
+        """Whether a device address lies in a buffer."""
+        bank = address // U50.hbm_bank_bytes
+        return 0 <= bank < U50.hbm_banks and any(begin <= address < end for begin, end, _ in tuple(self._banks[bank]))
+
+    def _map(self) -> None:
+        if self._mapping is not None:
+            return
+        size = U50.hbm_bytes + GUARD
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
+        try:
+            mapping = mmap.mmap(-1, size, flags=flags)
+        except (OSError, ValueError) as error:
+            raise CardMemoryError(
+                f"cannot reserve {size:,} bytes of addresses for the card's memory ({error}); "
+                "raise the limit of ulimit -v, or set vm.overcommit_memory to 0 or 1"
+            ) from None
+        self._mapping, self._base = mapping, ctypes.addressof(ctypes.c_char.from_buffer(mapping))
+        ctypes.CDLL(None).mprotect(ctypes.c_void_p(self._base + U50.hbm_bytes), ctypes.c_size_t(GUARD), PROT_NONE)
+
+    def _used(self, bank: int) -> int:
+        return sum(end - begin for begin, end, _ in self._banks[bank])
+
+    def _collect(self) -> None:
+        """Free what was released since, and give its pages back to the host."""
+        while self._released:
+            handle = self._released.popleft()
+            begin, end = self._spans.pop(handle)
+            self._banks[begin // U50.hbm_bank_bytes].remove((begin, end, handle))
+            self._mapping.madvise(mmap.MADV_DONTNEED, begin, end - begin)
+
+
+class HbmBank:
+    """A bank of the card's memory, as PYNQ's `overlay.HBM0` and `Device.get_memory` give it.
+
+    Banks with the same index on the same card are equal.
+    """
+
+    def __init__(self, device: Any, desc: Mapping[str, Any]) -> None:
+        self.idx = desc["idx"]
+        self.size = desc["size"]
+        self.base_address = desc["base_address"]
+        self.desc = desc
+        self.device = device
+
+    def allocate(self, shape: int | tuple[int, ...], dtype: Any = "u4", cacheable: int = 0) -> "CardBuffer":
+        """Return a new buffer in this bank: a host array of zeros, and as many bytes on the card.
+
+        Parameters
+        ----------
+        shape : int or tuple of int
+        dtype : data-type
+        cacheable : int
+            As on a card in a PCIe slot, of no effect.
+
+        Raises
+        ------
+        CardMemoryError
+            If the bank has no room for it.
+        """
+        del cacheable
+        dtype = np.dtype(dtype)
+        extents = (shape,) if np.ndim(shape) == 0 else shape
+        size = math.prod(map(operator.index, extents)) * dtype.itemsize
+        handle, address = self.device.memory.allocate(self.idx, size)
+        host = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # on a page boundary, as XRT's are
+        return CardBuffer(
+            shape, dtype, buffer=host, device=self.device, device_address=address, bo=handle, coherent=False
+        )
+
+    @property
+    def mem_used(self) -> int:
+        """Bytes in use, in whole pages."""
+        return self.device.memory.usage(self.idx)[0]
+
+    @property
+    def num_buffers(self) -> int:
+        """Number of buffers in the bank."""
+        return self.device.memory.usage(self.idx)[1]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, HbmBank) and self.device is other.device and self.idx == other.idx
+
+    def __hash__(self) -> int:
+        return hash((id(self.device), self.idx))
+
+
+class CardBuffer(PynqBuffer):
+    """A host array with its counterpart in the emulated card's memory.
+
+    It carries no `memory` attribute: PYNQ hands the buffers that do to XRT when they are freed.
+    """
+
+    def freebuffer(self) -> None:
+        """Give the card's memory back; the host array stays. Views, which do not own it, do nothing."""
+        if not self.__dict__.get("freed", True):
+            self.freed = True
+            self.device.memory.release(self.bo)
+
+    def flush(self) -> None:
+        """Copy this array, or view of one, from the host to the card."""
+        self._check_contiguous()
+        super().flush()
+
+    def invalidate(self) -> None:
+        """Copy this array, or view of one, from the card to the host."""
+        self._check_contiguous()
+        super().invalidate()
+
+    def _check_contiguous(self) -> None:
+        if not self.flags.forc:
+            raise CardMemoryError(f"a view with strides {self.strides} cannot be synchronised; synchronise the buffer")

@@ -1,0 +1,140 @@
+"""What a kernel's registers look like: the layout that Vitis HLS gives an s_axilite kernel."""
+
+import ctypes
+import keyword
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from bttlab.errors import BttlabError
+
+CONTROL_RANGE = 0x1000  # bytes of one kernel's AXI-Lite window
+FIRST_ARGUMENT = 0x10  # after AP_CTRL and the three interrupt registers
+SCALARS = {"int": ctypes.c_int32, "unsigned int": ctypes.c_uint32, "float": ctypes.c_float}
+CTYPES = (*SCALARS, "int*", "float*", "void*")
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,29}")  # "name:name_1" has to fit into the 64 bytes of an ip_data
+
+
+class OverlayError(BttlabError):
+    """An overlay, or the description of a kernel in it, that breaks a rule."""
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One argument of a kernel.
+
+    Parameters
+    ----------
+    name : str
+        As in the C++ source.
+    ctype : str
+        "int", "unsigned int", "float", or a pointer: "int*", "float*", "void*" (to anything else).
+    bank : int, optional
+        HBM bank that a pointer's port is connected to; pointers have one, scalars have none.
+    width : int
+        Data width of a pointer's port in bits: buffers start at a multiple of it.
+    """
+
+    name: str
+    ctype: str
+    bank: int | None = None
+    width: int = 512
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name) or keyword.iskeyword(self.name) or self.name == "CTRL":
+            raise OverlayError(f"kernel argument {self.name!r}: its name must be a C name of up to 30 characters")
+        if self.ctype not in CTYPES:
+            raise OverlayError(f"kernel argument {self.name}: type {self.ctype!r} is not among {', '.join(CTYPES)}")
+        if self.is_pointer != isinstance(self.bank, int):
+            raise OverlayError(
+                f"kernel argument {self.name} ({self.ctype}): pointers have an HBM bank, scalars have none"
+            )
+        if self.width not in (32, 64, 128, 256, 512):
+            raise OverlayError(f"kernel argument {self.name}: a port is 32 to 512 bits wide, not {self.width}")
+
+    @property
+    def is_pointer(self) -> bool:
+        """Whether it is an address in device memory."""
+        return self.ctype.endswith("*")
+
+    @property
+    def size(self) -> int:
+        """Bytes of its register."""
+        return 8 if self.is_pointer else 4
+
+    def decode(self, data: bytes) -> int | float:
+        """Return the value in its register: a number, or for a pointer the device address."""
+        return (ctypes.c_uint64 if self.is_pointer else SCALARS[self.ctype]).from_buffer_copy(data).value
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel with AP_CTRL_HS handshake and its arguments in AXI-Lite registers.
+
+    Parameters
+    ----------
+    name : str
+        Name of its top function.
+    arguments : sequence of Argument
+        In the order of the function's parameters.
+    """
+
+    name: str
+    arguments: Sequence[Argument]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "arguments", tuple(self.arguments))
+        if not _NAME.fullmatch(self.name):
+            raise OverlayError(f"kernel {self.name!r}: its name must be a C name of up to 30 characters")
+        names = [argument.name for argument in self.arguments]
+        if len(set(names)) < len(names):
+            raise OverlayError(f"kernel {self.name}: two arguments have one name, of {', '.join(names)}")
+        if self.arguments and self.offsets[-1] + self.arguments[-1].size > CONTROL_RANGE:
+            raise OverlayError(f"kernel {self.name}: {len(names)} arguments do not fit into {CONTROL_RANGE} bytes")
+
+    @property
+    def vlnv(self) -> str:
+        """What PYNQ binds a driver to."""
+        return f"xilinx.com:hls:{self.name}:1.0"
+
+    @property
+    def instance(self) -> str:
+        """Name of its compute unit, the attribute of the overlay."""
+        return f"{self.name}_1"
+
+    @cached_property
+    def offsets(self) -> tuple[int, ...]:
+        """Each argument's register, in bytes from the kernel's base address.
+
+        Vitis HLS puts a reserved word behind every argument: a 32-bit scalar takes 8 bytes, a 64-bit pointer 12.
+        """
+        offsets, offset = [], FIRST_ARGUMENT
+        for argument in self.arguments:
+            offsets.append(offset)
+            offset += argument.size + 4
+        return tuple(offsets)
+
+    @property
+    def prototype(self) -> Any:
+        """Type of the compiled function, for ctypes; calls release the GIL."""
+        types = (ctypes.c_void_p if argument.is_pointer else SCALARS[argument.ctype] for argument in self.arguments)
+        return ctypes.CFUNCTYPE(None, *types)
+
+
+TRAIN_KERNEL = Kernel(
+    "train_transformer",
+    (
+        Argument("command", "int"),
+        Argument("samples", "int"),
+        Argument("optimizer_name", "int"),
+        Argument("beta1", "float"),
+        Argument("beta2", "float"),
+        Argument("epsilon", "float"),
+        Argument("weight_decay", "float"),
+        Argument("sample_records", "void*", bank=0),
+        Argument("results", "void*", bank=1),
+        Argument("memory", "void*", bank=2),
+    ),
+)

@@ -1,0 +1,140 @@
+"""overlays/manifest.json: which overlays there are, what is in them, and the digests that make them trusted."""
+
+import hashlib
+import json
+import os
+import re
+import stat
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from bttlab.u50.facts import ROOT
+from bttlab.u50.kernel import OverlayError
+
+MANIFEST = "manifest.json"
+KINDS = ("hw", "emulation")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class OverlayEntry:
+    """An overlay of the manifest.
+
+    Parameters
+    ----------
+    name : str
+        What `load_overlay` knows it by; an hw and an emulation overlay may share it.
+    file : str
+        Path of the .xclbin, relative to the manifest's folder.
+    kind : {"hw", "emulation"}
+    platform : str
+        The shell it is linked for.
+    sha256 : str
+        Digest of the file.
+    sources : str
+        Digest of the sources, flags and model it was built from.
+    kernels, images : sequence of str
+        Names of its kernels, and of the compiled images in it (none in an hw overlay).
+    model : mapping, optional
+        The ModelConfig it is built for, as `ModelConfig.to_dict` gives it.
+
+    Raises
+    ------
+    OverlayError
+        If a field breaks its rule.
+    """
+
+    name: str
+    file: str
+    kind: str
+    platform: str
+    sha256: str
+    sources: str
+    kernels: tuple[str, ...]
+    images: tuple[str, ...] = ()
+    model: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        for field in ("kernels", "images"):
+            values = getattr(self, field)
+            if not isinstance(values, list | tuple) or not all(isinstance(value, str) for value in values):
+                raise OverlayError(f"overlay {self.name!r}: {field} is not a list of names")
+            object.__setattr__(self, field, tuple(values))
+        rules = {
+            "name": isinstance(self.name, str) and _NAME.fullmatch(self.name),
+            "file": isinstance(self.file, str) and self.file.endswith(".xclbin") and _is_inside(self.file),
+            "kind": self.kind in KINDS,
+            "platform": isinstance(self.platform, str),
+            "sha256": isinstance(self.sha256, str) and _DIGEST.fullmatch(self.sha256),
+            "sources": isinstance(self.sources, str) and _DIGEST.fullmatch(self.sources),
+            "model": self.model is None or isinstance(self.model, dict),
+        }
+        for field, holds in rules.items():
+            if not holds:
+                raise OverlayError(f"overlay {self.name!r}: {field} {getattr(self, field)!r} is not allowed")
+
+
+def overlays_folder() -> Path:
+    """Return the folder of the prebuilt overlays: $BTTLAB_OVERLAYS, else overlays/ of the checkout."""
+    return Path(os.environ.get("BTTLAB_OVERLAYS") or ROOT / "overlays")
+
+
+def read_manifest(folder: Path) -> tuple[OverlayEntry, ...]:
+    """Return the overlays that a folder's manifest lists; none if it has no manifest.
+
+    Raises
+    ------
+    OverlayError
+        If the manifest cannot be read or breaks a rule.
+    """
+    path = Path(folder) / MANIFEST
+    try:
+        rows = json.loads(path.read_bytes())["overlays"]
+        entries = tuple(OverlayEntry(**row) for row in rows)
+    except FileNotFoundError:
+        return ()
+    except (OSError, OverlayError, ValueError, TypeError, KeyError, RecursionError) as error:
+        raise OverlayError(f"{path} is no manifest of overlays ({error}); rebuild it with: make overlays") from None
+    keys = [(entry.name, entry.kind, entry.platform) for entry in entries]
+    if len(set(keys)) < len(keys):
+        raise OverlayError(f"{path} lists an overlay twice; rebuild it with: make overlays")
+    return entries
+
+
+def write_manifest(folder: Path, entries: Iterable[OverlayEntry]) -> None:
+    """Write a folder's manifest in one piece, sorted by name."""
+    rows = [asdict(entry) for entry in sorted(entries, key=lambda entry: (entry.name, entry.kind))]
+    write_atomically(Path(folder) / MANIFEST, json.dumps({"overlays": rows}, indent=1).encode() + b"\n")
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write a file such that a reader, or a crash, finds either the old one or the new one."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        draft.write_bytes(data)
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def digest(data: bytes) -> str:
+    """Return the SHA-256 of `data` in hexadecimal digits."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def read_file(path: str | Path) -> bytes:
+    """Return a file's bytes; an `OverlayError` if it is none or cannot be read."""
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise OverlayError(f"cannot read {path}: it is no file")
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise OverlayError(f"cannot read {path}: {error.strerror}") from None
+
+
+def _is_inside(file: str) -> bool:
+    path = PurePosixPath(file)
+    return not path.is_absolute() and ".." not in path.parts

@@ -1,0 +1,128 @@
+"""The compiled images of an emulation overlay: which one suits this processor, and loading it."""
+
+import ctypes
+import os
+import tempfile
+import weakref
+from _ctypes import dlclose
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bttlab.u50.kernel import Kernel, OverlayError
+
+CPUINFO = Path("/proc/cpuinfo")
+
+
+@dataclass(frozen=True)
+class Image:
+    """A level of vector instructions that kernels are compiled for.
+
+    Attributes
+    ----------
+    name : str
+        Its member in the overlay.
+    features : frozenset of str
+        What the processor must have, in the words of /proc/cpuinfo.
+    flags : tuple of str
+        What the compiler is told. Contraction to fma is off everywhere: it would change the bits.
+    """
+
+    name: str
+    features: frozenset[str]
+    flags: tuple[str, ...]
+
+
+IMAGES = (  # best first
+    Image(
+        "avx512",
+        frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl"}),
+        (
+            *("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"),
+            *("-mprefer-vector-width=512", "-mno-fma", "-mtune=generic"),
+        ),
+    ),
+    Image("avx2", frozenset({"avx2"}), ("-mavx2", "-mno-fma", "-mtune=generic")),
+)
+
+
+def cpu_features() -> frozenset[str]:
+    """Return the features of this machine's processor that the kernel knows of and has enabled."""
+    try:
+        lines = CPUINFO.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return frozenset()
+    flags = next((line for line in lines if line.startswith("flags")), "")
+    return frozenset(flags.partition(":")[2].split())
+
+
+def choose_image(available: Collection[str]) -> str:
+    """Return the best of an overlay's images for this processor, or the one that $BTTLAB_IMAGE names.
+
+    Raises
+    ------
+    OverlayError
+        If the processor has what none of them needs, or $BTTLAB_IMAGE names one that is not there or cannot run.
+    """
+    features = cpu_features()
+    wanted = os.environ.get("BTTLAB_IMAGE")
+    if wanted and wanted not in available:
+        raise OverlayError(f"BTTLAB_IMAGE is {wanted!r}: the overlay's images are {', '.join(sorted(available))}")
+    candidates = [image for image in IMAGES if image.name in ([wanted] if wanted else available)]
+    for image in candidates:
+        if image.features <= features:
+            return image.name
+    if not candidates:
+        raise OverlayError(f"the overlay's images, {', '.join(sorted(available))}, are unknown; rebuild the overlay")
+    least = candidates[-1]
+    lacking = ", ".join(sorted(least.features - features))
+    way_out = "unset BTTLAB_IMAGE" if wanted else "use a machine that has it, or a real U50"
+    raise OverlayError(f"this processor lacks {lacking}, which image {least.name} of the overlay needs; {way_out}")
+
+
+class NativeImage:
+    """A loaded image with kernels; each has static memory of its own, even if loaded from the same bytes.
+
+    It is unloaded when nothing refers to it any more.
+
+    Parameters
+    ----------
+    image : bytes
+        A shared library.
+
+    Raises
+    ------
+    OverlayError
+        If it cannot be loaded.
+    """
+
+    def __init__(self, image: bytes) -> None:
+        # A private file that is gone as soon as it is mapped: nobody can swap it, and the loader, which knows
+        # libraries by their files, gives every card its own copy.
+        try:
+            with tempfile.TemporaryDirectory(prefix="bttlab-") as folder:  # for this user alone
+                path = Path(folder) / "kernels.so"
+                path.write_bytes(image)
+                if path.read_bytes() != image:
+                    raise OSError(f"{path} does not read back as written")
+                self._library = ctypes.CDLL(str(path))
+        except OSError as error:
+            raise OverlayError(
+                f"cannot load the compiled kernels: {error}; TMPDIR must be a folder with room, "
+                "on a file system that allows execution"
+            ) from None
+        weakref.finalize(self, dlclose, self._library._handle).atexit = False
+
+    def function(self, kernel: Kernel) -> Callable[..., Any]:
+        """Return a kernel's function.
+
+        Raises
+        ------
+        OverlayError
+            If the image does not have it.
+        """
+        try:
+            return kernel.prototype((kernel.name, self._library))
+        except AttributeError:
+            raise OverlayError(f"the compiled image has no kernel {kernel.name}") from None

@@ -1,0 +1,110 @@
+"""Finding an overlay and a card for it."""
+
+import logging
+import os
+from pathlib import Path
+
+import pynq
+
+from bttlab.u50.emulation import EmulatedU50
+from bttlab.u50.kernel import OverlayError
+from bttlab.u50.manifest import OverlayEntry, digest, overlays_folder, read_file, read_manifest
+from bttlab.u50.xclbin import read_container
+
+logger = logging.getLogger("bttlab.u50")
+
+
+def load_overlay(name_or_path: str | Path, device: str | int | pynq.Device = "auto") -> pynq.Overlay:
+    """Load an overlay on a card: a real one if there is one and an overlay for it, else the emulated one.
+
+    Which card it is stands in the log "bttlab.u50" and in the overlay's `device.name`.
+
+    Parameters
+    ----------
+    name_or_path : str or path
+        A name from the manifest of `overlays_folder()`, or the path of an .xclbin.
+    device : "auto", "emulated", int or pynq.Device
+        Where to load it; an integer is an index into `pynq.Device.devices`.
+
+    Returns
+    -------
+    pynq.Overlay
+
+    Raises
+    ------
+    OverlayError
+        If there is no such overlay or card, the overlay is not for this card, or its file is not the manifest's.
+    """
+    candidates = [_choose_device(device)] if device not in ("auto", "emulated") else list(pynq.Device.devices)
+    if device == "emulated":
+        candidates = [card for card in candidates if isinstance(card, EmulatedU50)]
+    files = _from_path(Path(name_or_path)) if _is_path(name_or_path) else _from_manifest(str(name_or_path))
+    for card in candidates:
+        path = files.get((_kind(card), _platform(card)))
+        if path is not None:
+            logger.info("%s on %s", path, card.name)
+            return pynq.Overlay(str(path), device=card)
+    built = ", ".join(f"{kind} on {platform}" for kind, platform in files)
+    cards = ", ".join(card.name for card in candidates) or "none"
+    raise OverlayError(
+        f"overlay {name_or_path} is built for {built}, but the cards to choose from are: {cards}; "
+        "use device='emulated', or build it for the card from hls_src"
+    )
+
+
+def _is_path(name_or_path: str | Path) -> bool:
+    text = os.fspath(name_or_path)
+    return isinstance(name_or_path, Path) or text.endswith(".xclbin") or os.sep in text
+
+
+def _from_path(path: Path) -> dict[tuple[str, str], Path]:
+    """(kind, platform) -> path, of the one kind and platform that the file is for."""
+    try:
+        container = read_container(read_file(path))
+    except OverlayError as error:
+        raise OverlayError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
+    return {("emulation" if container.mode == "sw_emu" else container.mode, container.platform): path}
+
+
+def _from_manifest(name: str) -> dict[tuple[str, str], Path]:
+    """(kind, platform) -> path, of the overlays with a name, once their files are known to be the manifest's."""
+    folder = overlays_folder()
+    entries = read_manifest(folder)
+    found = [entry for entry in entries if entry.name == name]
+    if not found:
+        names = ", ".join(sorted({entry.name for entry in entries})) or "none"
+        raise OverlayError(
+            f"no overlay {name!r} in {folder}; there are: {names}; give one of them, or a path, or: make overlays"
+        )
+    return {(entry.kind, entry.platform): _checked_file(folder, entry) for entry in found}
+
+
+def _checked_file(folder: Path, entry: OverlayEntry) -> Path:
+    path = folder / entry.file
+    if digest(read_file(path)) != entry.sha256:
+        raise OverlayError(
+            f"{path} is not the file that manifest.json lists; fetch it again, or rebuild it with: make overlays"
+        )
+    return path
+
+
+def _choose_device(device: str | int | pynq.Device) -> pynq.Device:
+    if isinstance(device, pynq.Device):
+        return device
+    devices = pynq.Device.devices
+    try:
+        index = int(device)
+        if not 0 <= index < len(devices):
+            raise ValueError
+    except (TypeError, ValueError):
+        names = ", ".join(f"{number} {card.name}" for number, card in enumerate(devices)) or "none"
+        raise OverlayError(f"no card {device!r}; choose auto, emulated, or the number of one of: {names}") from None
+    return devices[index]
+
+
+def _kind(card: pynq.Device) -> str:
+    return "emulation" if isinstance(card, EmulatedU50) else "hw"
+
+
+def _platform(card: pynq.Device) -> str:
+    return card.platform if isinstance(card, EmulatedU50) else card.name

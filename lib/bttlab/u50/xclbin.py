@@ -1,0 +1,392 @@
+"""Overlays as files: writes and reads the AXLF container (.xclbin) that XRT and PYNQ share.
+
+An emulation overlay has the sections of one that Vitis links, and in section EMULATION_DATA the kernels compiled for
+the host's processor, one image for each level of vector instructions. All but the images follows from the kernels, so
+the reader accepts a container only if its sections say exactly what its kernels imply. That keeps PYNQ's own parser,
+which trusts counts and offsets, away from anything malformed.
+"""
+
+import ctypes
+import hashlib
+import io
+import re
+import uuid
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from xml.etree import ElementTree
+
+from pynq._3rdparty import xclbin as axlf
+
+from bttlab.u50.facts import U50
+from bttlab.u50.kernel import CONTROL_RANGE, Argument, Kernel, OverlayError
+
+MAGIC = b"xclbin2"
+# PYNQ's table of modes and sections stops short of these (XRT's xclbin.h).
+MODES = {0: "hw", 1: "hw", 2: "hw", 3: "hw", 4: "hw_emu", 5: "sw_emu", 6: "hw_emu"}
+SW_EMU = 5
+EMULATION_DATA = 21
+
+KIND = axlf.AXLF_SECTION_KIND
+SECTIONS = {
+    KIND.EMBEDDED_METADATA: "EMBEDDED_METADATA",
+    KIND.IP_LAYOUT: "IP_LAYOUT",
+    KIND.CONNECTIVITY: "CONNECTIVITY",
+    KIND.MEM_TOPOLOGY: "MEM_TOPOLOGY",
+    KIND.CLOCK_FREQ_TOPOLOGY: "CLOCK_FREQ_TOPOLOGY",
+    EMULATION_DATA: "EMULATION_DATA",
+}
+FIRST_SECTION = axlf.axlf.m_sections.offset
+MOST_SECTIONS = 64
+MOST_KERNELS = 16
+MOST_METADATA = 1 << 20  # bytes
+CONTROL_BASE = 0x800000  # where the shell maps the first compute unit's registers
+CONTROL_STRIDE = 0x10000
+_IMAGE_NAME = re.compile(r"[a-z0-9_]{1,32}")
+_CLOCK = re.compile(r"([1-9][0-9]{0,2})MHz")
+
+
+@dataclass(frozen=True)
+class Container:
+    """A container's header and raw sections, of any kind of overlay.
+
+    Attributes
+    ----------
+    mode : str
+        "hw", "hw_emu" or "sw_emu".
+    platform : str
+        The shell it was linked for.
+    uuid : str
+        32 hexadecimal digits.
+    sections : mapping of int to bytes
+        By kind; those of `SECTIONS` occur once.
+    """
+
+    mode: str
+    platform: str
+    uuid: str
+    sections: Mapping[int, bytes] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class EmulationOverlay:
+    """What an emulation overlay holds.
+
+    Attributes
+    ----------
+    kernels : tuple of Kernel
+    images : mapping of str to bytes
+        Shared libraries that hold the kernels, by level of vector instructions ("avx2", "avx512").
+    platform : str
+    clock_mhz : int
+        The kernels' clock on the card.
+    """
+
+    kernels: Sequence[Kernel]
+    images: Mapping[str, bytes] = field(repr=False)
+    platform: str = U50.platform
+    clock_mhz: int = U50.clock_mhz
+
+
+def control_address(index: int) -> int:
+    """Return the base address of the registers of the `index`-th kernel."""
+    return CONTROL_BASE + CONTROL_STRIDE * index
+
+
+def pack_xclbin(overlay: EmulationOverlay) -> bytes:
+    """Return the container of an emulation overlay; equal overlays give equal bytes.
+
+    Raises
+    ------
+    OverlayError
+        If there is no kernel, a kernel twice, no image, or an image without a proper name.
+    """
+    _check_overlay(overlay)
+    sections = _described_sections(overlay)
+    sections[EMULATION_DATA] = _archive(overlay.images)
+
+    offset = _aligned(FIRST_SECTION + len(sections) * ctypes.sizeof(axlf.axlf_section_header))
+    table, body = [], b""
+    for kind, data in sections.items():
+        name = SECTIONS[kind][:15].lower().encode()
+        table.append(axlf.axlf_section_header(kind, name, offset + len(body), len(data)))
+        body += data.ljust(_aligned(len(data)), b"\0")
+
+    top = axlf.axlf()
+    top.m_magic = MAGIC
+    top.m_cipher[:] = [0xFF] * 32  # signature length -1: not signed
+    header = top.m_header
+    header.m_length = offset + len(body)
+    header.m_versionMajor, header.m_versionMinor = 2, 13  # the XRT release whose layout this is
+    header.m_mode = SW_EMU
+    header.m_numSections = len(sections)
+    _fill(header.m_platformVBNV, overlay.platform)
+
+    def assemble() -> bytes:
+        head = bytes(top)[:FIRST_SECTION] + b"".join(map(bytes, table))
+        return head.ljust(offset, b"\0") + body
+
+    header.uuid[:] = uuid.UUID(bytes=hashlib.sha256(assemble()).digest()[:16], version=5).bytes
+    return assemble()
+
+
+def read_container(data: bytes) -> Container:
+    """Return the header and sections of any .xclbin, once every offset and size in it is known to be sound.
+
+    Raises
+    ------
+    OverlayError
+        If it is no .xclbin, truncated, or its section table points outside of it.
+    """
+    size = len(data)
+    if not data.startswith(MAGIC + b"\0"):
+        raise OverlayError(f"not an .xclbin: it starts with {bytes(data[:8])!r}, not {MAGIC + bytes(1)!r}")
+    if size < ctypes.sizeof(axlf.axlf):
+        raise OverlayError(f"truncated: {size} bytes do not hold the header's {ctypes.sizeof(axlf.axlf)}")
+    header = axlf.axlf.from_buffer_copy(data).m_header
+    if header.m_length != size:
+        fault = "truncated" if header.m_length > size else "bytes follow its end"
+        raise OverlayError(f"{fault}: its header says {header.m_length} bytes, it has {size}")
+    entry = axlf.axlf_section_header
+    end_of_table = FIRST_SECTION + header.m_numSections * ctypes.sizeof(entry)
+    if not 1 <= header.m_numSections <= MOST_SECTIONS or end_of_table > size:
+        raise OverlayError(
+            f"its header says {header.m_numSections} sections; expected 1 to {MOST_SECTIONS} within the file"
+        )
+    sections: dict[int, bytes] = {}
+    for row in (entry * header.m_numSections).from_buffer_copy(data, FIRST_SECTION):
+        begin, end = row.m_sectionOffset, row.m_sectionOffset + row.m_sectionSize
+        if begin < end_of_table or end > size:
+            raise OverlayError(f"section {_name(row.m_sectionKind)} lies at bytes {begin} to {end} of a file of {size}")
+        if row.m_sectionKind in sections and row.m_sectionKind in SECTIONS:
+            raise OverlayError(f"section {_name(row.m_sectionKind)} occurs twice")
+        sections[row.m_sectionKind] = bytes(data[begin:end])
+    mode = header.m_mode & 0xFFFF  # the upper half is XRT's action mask
+    if mode not in MODES:
+        raise OverlayError(f"its header has mode {mode}, which no XRT knows")
+    try:
+        platform = _text(bytes(header.m_platformVBNV))
+    except UnicodeDecodeError:
+        raise OverlayError("its header's platform is not text") from None
+    return Container(MODES[mode], platform, bytes(header.uuid).hex(), sections)
+
+
+def read_xclbin(data: bytes) -> EmulationOverlay:
+    """Return what an emulation overlay holds, checked against what its kernels imply.
+
+    Raises
+    ------
+    OverlayError
+        As `read_container`, or if the overlay is not for emulation, lacks a section, or its sections disagree.
+    """
+    container = read_container(data)
+    if container.mode != "sw_emu":
+        raise OverlayError(
+            f"it is built for {container.mode}, platform {container.platform or 'unknown'}; "
+            "the emulated card loads emulation overlays (sw_emu)"
+        )
+    for kind, name in SECTIONS.items():
+        if kind not in container.sections:
+            raise OverlayError(f"section {name} is missing")
+    banks = _argument_banks(container.sections[KIND.CONNECTIVITY])
+    kernels, clock_mhz = _parse_metadata(container.sections[KIND.EMBEDDED_METADATA], banks)
+    images = _extract(container.sections[EMULATION_DATA])
+    overlay = EmulationOverlay(kernels, images, container.platform, clock_mhz)
+    _check_overlay(overlay)
+    for kind, implied in _described_sections(overlay).items():
+        if container.sections[kind] != implied:
+            raise OverlayError(
+                f"section {SECTIONS[kind]} does not say what the overlay's kernels imply; rebuild the overlay"
+            )
+    return overlay
+
+
+def _check_overlay(overlay: EmulationOverlay) -> None:
+    names = [kernel.name for kernel in overlay.kernels]
+    if not 1 <= len(names) <= MOST_KERNELS or len(set(names)) < len(names):
+        raise OverlayError(f"kernels {names}: an overlay has 1 to {MOST_KERNELS} kernels of different names")
+    for kernel in overlay.kernels:
+        for argument in kernel.arguments:
+            if argument.is_pointer and not 0 <= argument.bank < U50.hbm_banks:
+                raise OverlayError(f"{kernel.name}: {argument.name} is in bank {argument.bank} of {U50.hbm_banks}")
+    if not any(argument.is_pointer for kernel in overlay.kernels for argument in kernel.arguments):
+        raise OverlayError(f"kernels {names}: no argument is a pointer, so no memory bank is in use")
+    if not overlay.images or not all(map(_IMAGE_NAME.fullmatch, overlay.images)):
+        raise OverlayError(
+            f"images {list(overlay.images)}: an overlay has at least one, named in small letters and digits"
+        )
+    if len(overlay.platform.encode()) > 63 or not 1 <= overlay.clock_mhz <= 999:
+        raise OverlayError(f"platform {overlay.platform!r} or clock {overlay.clock_mhz} MHz is out of range")
+
+
+# --- the sections that follow from the kernels
+
+
+def _described_sections(overlay: EmulationOverlay) -> dict[int, bytes]:
+    kernels = overlay.kernels
+    used = {argument.bank for kernel in kernels for argument in kernel.arguments}
+    units, connections = [], []
+    for index, kernel in enumerate(kernels):
+        unit = axlf.ip_data(axlf.IP_TYPE.IP_KERNEL, 0, control_address(index))
+        _fill(unit.m_name, f"{kernel.name}:{kernel.instance}")
+        units.append(unit)
+        connections += [
+            axlf.connection(number, index, argument.bank)
+            for number, argument in enumerate(kernel.arguments)
+            if argument.is_pointer
+        ]
+    banks = []
+    for index in range(U50.hbm_banks):
+        bank = axlf.mem_data(axlf.MEM_TYPE.MEM_HBM, index in used, m_tag=b"HBM[%d]" % index)
+        bank.m_size = U50.hbm_bank_bytes // 1024
+        bank.m_base_address = index * U50.hbm_bank_bytes
+        banks.append(bank)
+    clocks = [
+        axlf.clock_freq(overlay.clock_mhz, axlf.CLOCK_TYPE.CT_DATA, m_name=b"DATA_CLK"),
+        axlf.clock_freq(overlay.clock_mhz, axlf.CLOCK_TYPE.CT_KERNEL, m_name=b"KERNEL_CLK"),
+    ]
+    return {
+        KIND.EMBEDDED_METADATA: _metadata(overlay),
+        KIND.IP_LAYOUT: _table(axlf.ip_layout, units),
+        KIND.CONNECTIVITY: _table(axlf.connectivity, connections),
+        KIND.MEM_TOPOLOGY: _table(axlf.mem_topology, banks),
+        KIND.CLOCK_FREQ_TOPOLOGY: _table(axlf.clock_freq_topology, clocks),
+    }
+
+
+def _metadata(overlay: EmulationOverlay) -> bytes:
+    """The XML that names kernels, their ports, arguments and compute units."""
+    project = ElementTree.Element("project", name="_".join(kernel.name for kernel in overlay.kernels))
+    platform = ElementTree.SubElement(project, "platform", vendor="xilinx", boardid="u50", name=overlay.platform)
+    device = ElementTree.SubElement(platform, "device", name="fpga0", fpgaDevice=U50.part)
+    core = ElementTree.SubElement(device, "core", name="OCL_REGION_0", target="csim", type="clc_region")
+    clocks = ElementTree.SubElement(core, "kernelClocks")
+    for port in ("DATA_CLK", "KERNEL_CLK"):
+        ElementTree.SubElement(clocks, "clock", port=port, frequency=f"{overlay.clock_mhz}MHz")
+    for index, kernel in enumerate(overlay.kernels):
+        node = ElementTree.SubElement(
+            core,
+            "kernel",
+            name=kernel.name,
+            language="c",
+            vlnv=kernel.vlnv,
+            workGroupSize="1",
+            interrupt="false",
+            hwControlProtocol="ap_ctrl_hs",
+        )
+        _port(node, "S_AXI_CONTROL", "slave", CONTROL_RANGE, 32)
+        for argument in kernel.arguments:
+            if argument.is_pointer:
+                _port(node, _port_name(argument), "master", 0xFFFFFFFFFFFFFFFF, argument.width)
+        for number, (argument, offset) in enumerate(zip(kernel.arguments, kernel.offsets, strict=True)):
+            ElementTree.SubElement(
+                node,
+                "arg",
+                name=argument.name,
+                addressQualifier=str(int(argument.is_pointer)),
+                id=str(number),
+                port=_port_name(argument) if argument.is_pointer else "S_AXI_CONTROL",
+                size=hex(argument.size),
+                offset=hex(offset),
+                hostOffset="0x0",
+                hostSize=hex(argument.size),
+                type=argument.ctype,
+            )
+        instance = ElementTree.SubElement(node, "instance", name=kernel.instance)
+        ElementTree.SubElement(instance, "addrRemap", base=hex(control_address(index)), port="S_AXI_CONTROL")
+    ElementTree.indent(project)
+    return ElementTree.tostring(project, encoding="UTF-8", xml_declaration=True)
+
+
+def _port_name(argument: Argument) -> str:
+    return f"M_AXI_{argument.name.upper()}"
+
+
+def _port(kernel: ElementTree.Element, name: str, mode: str, size: int, width: int) -> None:
+    values = {"range": hex(size), "dataWidth": str(width), "portType": "addressable", "base": "0x0"}
+    ElementTree.SubElement(kernel, "port", name=name, mode=mode, **values)
+
+
+def _parse_metadata(data: bytes, banks: Mapping[tuple[int, int], int]) -> tuple[tuple[Kernel, ...], int]:
+    """Kernels and clock from the XML; that the rest of it is as it should be is checked afterwards."""
+    if len(data) > MOST_METADATA or b"<!" in data:  # no entities to expand
+        raise OverlayError("section EMBEDDED_METADATA is not the XML that describes an overlay's kernels")
+    try:
+        core = ElementTree.fromstring(data.decode()).find("platform/device/core")
+        kernels = []
+        for index, node in enumerate(core.findall("kernel")):
+            ports = {port.attrib["name"]: int(port.attrib["dataWidth"]) for port in node.findall("port")}
+            arguments = [
+                Argument(arg.attrib["name"], arg.attrib["type"], banks.get((index, number)), ports[arg.attrib["port"]])
+                if arg.attrib["type"].endswith("*")
+                else Argument(arg.attrib["name"], arg.attrib["type"])
+                for number, arg in enumerate(node.findall("arg"))
+            ]
+            kernels.append(Kernel(node.attrib["name"], arguments))
+        clock_mhz = int(_CLOCK.fullmatch(core.find("kernelClocks/clock").attrib["frequency"])[1])
+    except (ElementTree.ParseError, AttributeError, KeyError, LookupError, TypeError, ValueError) as error:
+        raise OverlayError(f"section EMBEDDED_METADATA does not describe an overlay's kernels: {error}") from None
+    return tuple(kernels), clock_mhz
+
+
+def _argument_banks(data: bytes) -> dict[tuple[int, int], int]:
+    """(kernel, argument) -> bank, from section CONNECTIVITY."""
+    first, size = axlf.connectivity.m_connection.offset, ctypes.sizeof(axlf.connection)
+    count = int.from_bytes(data[:first], "little", signed=True)
+    if count < 1 or len(data) != first + count * size:
+        raise OverlayError(f"section CONNECTIVITY says {count} connections in {len(data)} bytes")
+    rows = (axlf.connection * count).from_buffer_copy(data, first)
+    return {(row.m_ip_layout_index, row.arg_index): row.mem_data_index for row in rows}
+
+
+# --- images
+
+
+def _archive(images: Mapping[str, bytes]) -> bytes:
+    """A zip of the images, stored and dated alike: its bytes depend on nothing else, zlib's version included."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
+        for name, image in sorted(images.items()):
+            entry = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
+            entry.create_system = 3
+            archive.writestr(entry, image)
+    return stream.getvalue()
+
+
+def _extract(data: bytes) -> dict[str, bytes]:
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            entries = archive.infolist()
+            if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
+                raise OverlayError("section EMULATION_DATA has a compressed image; images are stored")
+            return {entry.filename: archive.read(entry) for entry in entries}
+    except OverlayError:
+        raise
+    except Exception as error:  # zipfile lets a dozen kinds through, of struct, zlib and codecs too
+        raise OverlayError(f"section EMULATION_DATA is not an archive of images: {error}") from None
+
+
+# --- bytes
+
+
+def _table(kind: type[ctypes.Structure], rows: Sequence[ctypes.Structure]) -> bytes:
+    """A counted table: xclbin.h declares it with one row, it holds as many as it counts."""
+    (count, _), (first, _) = kind._fields_
+    head = kind(**{count: len(rows)})
+    return bytes(head)[: getattr(kind, first).offset] + b"".join(map(bytes, rows))
+
+
+def _aligned(size: int) -> int:
+    return -(-size // 8) * 8
+
+
+def _fill(array: ctypes.Array, text: str) -> None:
+    array[:] = text.encode().ljust(len(array), b"\0")
+
+
+def _text(data: bytes) -> str:
+    return data.split(b"\0", 1)[0].decode()
+
+
+def _name(kind: int) -> str:
+    return SECTIONS.get(kind, str(kind))

@@ -1,0 +1,196 @@
+"""Building overlays: from source to a container that loads anywhere, the same every time."""
+
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pynq
+import pytest
+
+from bttlab.errors import BttlabError
+from bttlab.model.config import ModelConfig
+from bttlab.u50 import EmulatedU50, build, load_overlay
+from bttlab.u50.build import OverlayDefinition
+from bttlab.u50.facts import ROOT
+from bttlab.u50.manifest import overlays_folder, read_manifest
+from bttlab.u50.native import IMAGES
+from bttlab.u50.xclbin import read_xclbin
+
+from emulated_kernels import SOURCE, VADD
+
+TINY = OverlayDefinition("tiny", "tiny.cpp", VADD)
+
+
+@pytest.fixture
+def hls(tmp_path):
+    """A folder of HLS sources: the small kernels, with a header of their own and one of the emulation headers."""
+    folder = tmp_path / "hls_src"
+    (folder / "emulation").mkdir(parents=True)
+    (folder / "tiny.cpp").write_text(
+        '#include "parts/scale.h"\n#include <hls_stand_in.h>\n#include <math.h>\n' + SOURCE
+    )
+    (folder / "parts").mkdir()
+    (folder / "parts" / "scale.h").write_text("#pragma once\n")
+    (folder / "emulation" / "hls_stand_in.h").write_text("#pragma HLS INTERFACE\n")
+    (folder / "testbench.cpp").write_text('#include "tiny.cpp"\n')
+    return folder
+
+
+def test_a_build_and_what_it_leaves(hls, tmp_path, capfd):
+    overlays = tmp_path / "overlays"
+    overlays.mkdir()
+    [entry] = build.build([TINY], hls, overlays)
+    assert capfd.readouterr().err == ""  # no warnings
+    assert entry.images == tuple(level.name for level in IMAGES) and entry.kernels == ("vadd",) and entry.model is None
+    assert read_manifest(overlays) == (entry,)
+    assert {path.name for path in overlays.iterdir()} == {"manifest.json", "tiny.xclbin"}
+    assert build.stale([TINY], hls, overlays) == {}
+    overlay = pynq.Overlay(str(overlays / "tiny.xclbin"), device=EmulatedU50())
+    a = overlay.HBM0.allocate(4, "f4")
+    b, c = (overlay.HBM1.allocate(4, "f4") for _ in range(2))
+    b[:] = np.arange(4)
+    b.sync_to_device()
+    overlay.vadd_1.call(a, b, c, 4, 2.0)
+    c.sync_from_device()
+    assert list(c) == [0, 2, 4, 6]
+
+
+def test_a_build_elsewhere_gives_the_same_bytes(hls, tmp_path):
+    digests = set()
+    for place in ("here", "there/and deeper"):
+        copy, overlays = tmp_path / place / "hls_src", tmp_path / place / "overlays"
+        shutil.copytree(hls, copy)
+        overlays.mkdir()
+        [entry] = build.build([TINY], copy, overlays)
+        digests.add((entry.sha256, entry.sources))
+    assert len(digests) == 1
+
+
+def test_a_second_build_keeps_other_overlays_and_compiles_nothing(hls, tmp_path, monkeypatch):
+    build.build([TINY], hls, tmp_path)
+    times = {path: path.stat().st_mtime_ns for path in (hls / "build").iterdir()}
+    build.build([TINY, replace(TINY, name="other")], hls, tmp_path)
+    build.build([TINY], hls, tmp_path)
+    assert [entry.name for entry in read_manifest(tmp_path)] == ["other", "tiny"]
+    assert all(path.stat().st_mtime_ns == time for path, time in times.items())
+
+
+@pytest.mark.parametrize("file", ["tiny.cpp", "parts/scale.h", "emulation/hls_stand_in.h"])
+def test_a_changed_source_makes_an_overlay_stale(hls, tmp_path, file):
+    assert build.stale([TINY], hls, tmp_path) == {"tiny": "has not been built"}
+    build.build([TINY], hls, tmp_path)
+    (hls / "testbench.cpp").write_text("// no part of the overlay\n")
+    assert build.stale([TINY], hls, tmp_path) == {}
+    with (hls / file).open("a") as source:
+        source.write("// changed\n")
+    assert build.stale([TINY], hls, tmp_path) == {"tiny": "is older than its sources"}
+    build.build([TINY], hls, tmp_path)
+    assert build.stale([TINY], hls, tmp_path) == {}
+    assert len(list((hls / "build").glob("tiny-*.so"))) == len(IMAGES)
+
+
+def test_a_changed_model_kernel_or_file_makes_an_overlay_stale(hls, tmp_path, monkeypatch):
+    build.build([TINY], hls, tmp_path)
+    for changed in (
+        replace(TINY, model=ModelConfig()),
+        replace(TINY, kernel=replace(VADD, arguments=VADD.arguments[:4])),
+    ):
+        assert build.stale([changed], hls, tmp_path) == {"tiny": "is older than its sources"}
+    (tmp_path / "tiny.xclbin").write_bytes(b"damaged")
+    assert build.stale([TINY], hls, tmp_path) == {"tiny": "is not the file that manifest.json lists"}
+    (tmp_path / "tiny.xclbin").unlink()
+    assert build.stale([TINY], hls, tmp_path) == {"tiny": "has not been built"}
+
+
+def test_images_load_on_systems_of_2015(hls, tmp_path):
+    for level in IMAGES:
+        assert build.portability_faults(build.compile_image(TINY, level, hls)) == []
+    (hls / "tiny.cpp").write_text(SOURCE + 'extern "C" float tail(float x) { return __builtin_expf(x); }\n')
+    with pytest.raises(BttlabError, match=r"needs GLIBC_2.27, which old systems lack"):
+        build.compile_image(TINY, IMAGES[0], hls)
+    assert build.portability_faults(b"\0libstdc++.so.6\0libc.so.6\0GLIBC_2.2.5\0") == ["libstdc++.so.6"]
+
+
+def test_what_does_not_compile(hls, tmp_path, capfd, monkeypatch):
+    (hls / "tiny.cpp").write_text(SOURCE + "\nnonsense\n")
+    with pytest.raises(BttlabError, match="tiny does not compile for avx512"):
+        build.build([TINY], hls, tmp_path)
+    assert "nonsense" in capfd.readouterr().err and not (tmp_path / "tiny.xclbin").exists()
+    (hls / "tiny.cpp").write_text(SOURCE + "\nint *make(int n) { return new int[n]; }\n")  # needs libstdc++
+    with pytest.raises(BttlabError, match="does not compile"):
+        build.build([TINY], hls, tmp_path)
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(BttlabError, match=r"no C\+\+ compiler 'no-such-compiler'"):
+        build.build([TINY], hls, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("int n,", "long n,", "argument 3 of vadd is int n, found long n"),
+        ("int n,", "int m,", "argument 3 of vadd is int n, found int m"),
+        ("const float *b", "float b", r"argument 1 of vadd is float\* b, found float b"),
+        (", float scale)", ")", "argument 4 of vadd is float scale, found nothing"),
+        ("float scale)", "float scale, int extra)", "has 6 arguments, 5 are described"),
+        ("vadd(", "vsub(", "has no function void vadd"),
+    ],
+)
+def test_a_source_that_is_not_what_is_described(hls, tmp_path, old, new, message):
+    source = (hls / "tiny.cpp").read_text()
+    assert old in source
+    (hls / "tiny.cpp").write_text(source.replace(old, new))
+    with pytest.raises(BttlabError, match=message):
+        build.build([TINY], hls, tmp_path)
+
+
+def test_models_that_the_accelerator_is_not_written_for():
+    assert "-DENCODERS=4" in build.model_flags(ModelConfig(encoders=4))
+    assert "-DCOLUMN_MODE_3=8" in build.model_flags(ModelConfig())
+    for model in (ModelConfig(format="dense"), ModelConfig(linear_out_modes=(12, 64))):
+        with pytest.raises(BttlabError, match="three modes"):
+            build.model_flags(model)
+
+
+# --- the command
+
+
+def test_the_command(hls, tmp_path, monkeypatch, capsys):
+    overlays = tmp_path / "overlays"
+    overlays.mkdir()
+    monkeypatch.setenv("BTTLAB_OVERLAYS", str(overlays))
+    monkeypatch.setattr(build, "HLS_SOURCE", hls)
+    definitions = {"tiny": TINY}
+    assert build.main(["--check"], definitions) == 1
+    assert capsys.readouterr().out == "tiny has not been built; rebuild it with: make overlays\n"
+    assert build.main(["tiny"], definitions) == 0
+    assert str(overlays / "tiny.xclbin") in capsys.readouterr().out
+    assert build.main(["--check"], definitions) == 0 and capsys.readouterr().out == ""
+    assert load_overlay("tiny", "emulated").vadd_1
+    assert build.main(["large"], definitions) == 2
+    assert capsys.readouterr().err == "no overlay large; there are: tiny\n"
+
+
+def test_the_flags_are_printed_for_makefiles(capsys):
+    assert build.main(["--flags", "train_enc6"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("\n") == 1 and "-DENCODERS=6 " in printed and "-DEMBEDDING_RANK=30" in printed
+
+
+# --- the overlays of this repository
+
+
+def test_the_prebuilt_overlays_are_as_new_as_their_sources():
+    assert build.stale(build.DEFINITIONS.values(), ROOT / "hls_src", ROOT / "overlays") == {}
+
+
+@pytest.mark.parametrize("name", build.DEFINITIONS)
+def test_a_prebuilt_overlay_is_portable(name):
+    overlay = read_xclbin((overlays_folder() / f"{name}.xclbin").read_bytes())
+    assert set(overlay.images) == {level.name for level in IMAGES}
+    assert overlay.kernels == (build.DEFINITIONS[name].kernel,)
+    for compiled in overlay.images.values():
+        assert build.portability_faults(compiled) == []
+        assert not re.search(rb"/(?:root|home|tmp|work)/", compiled)
+        assert str(Path.cwd()).encode() not in compiled

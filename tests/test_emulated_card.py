@@ -1,0 +1,279 @@
+"""The emulated U50 behaves as a card in a slot does, through PYNQ's own calls."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pynq
+import pytest
+import torch
+
+from bttlab.errors import BttlabError
+from bttlab.u50 import EmulatedU50
+from bttlab.u50.native import IMAGES, cpu_features
+
+from emulated_kernels import container, image
+
+IDLE, DONE, READY, START = 4, 2, 8, 1
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    path = tmp_path_factory.mktemp("overlay") / "small.xclbin"
+    path.write_bytes(container())
+    EmulatedU50.trust(path)
+    return path
+
+
+@pytest.fixture
+def card():
+    return EmulatedU50()
+
+
+@pytest.fixture
+def overlay(path, card):
+    return pynq.Overlay(str(path), device=card)
+
+
+def buffers(overlay, n=1000):
+    a = overlay.HBM0.allocate(n, "f4")
+    b, c = (overlay.HBM1.allocate(n, "f4") for _ in range(2))
+    a[:], b[:] = 1, np.arange(n)
+    return a, b, c
+
+
+def test_a_plain_overlay_on_the_default_card(path):
+    overlay = pynq.Overlay(str(path))
+    assert overlay.device is pynq.Device.active_device and isinstance(overlay.device, EmulatedU50)
+    assert overlay.device.name.startswith("emulated_u50_")
+    assert overlay.device.clocks["clock0"] == {"frequency": 300}
+    assert set(overlay.ip_dict) == {"vadd_1", "spin_1"} and "vadd_1" in overlay.__doc__
+    assert str(overlay.vadd_1.signature) == "(a: 'float*', b: 'float*', c: 'float*', n: 'int', scale: 'float')"
+    a = pynq.allocate(16, "f4", target=overlay.HBM0)
+    b, c = (pynq.allocate((4, 4), np.float32, target=overlay.HBM1) for _ in range(2))
+    assert not a.any() and a.device_address // (256 << 20) == 0 and c.device_address // (256 << 20) == 1
+    a[:], b[:] = 3, 1
+    a.sync_to_device()
+    b.sync_to_device()
+    overlay.vadd_1.call(a, b, c, scale=0.5, n=16)
+    c.sync_from_device()
+    assert (c == 3.5).all()
+    overlay.free()
+
+
+def test_a_forgotten_sync_shows(overlay):
+    a, b, c = buffers(overlay)
+    overlay.vadd_1.call(a, b, c, 1000, 2.0)
+    assert not c.any()  # not fetched
+    c.sync_from_device()
+    assert not c.any()  # computed from what the card had: zeros
+    a.sync_to_device()
+    b[500:].sync_to_device()  # a view is enough, and no more than the view goes
+    overlay.vadd_1.call(a, b, c, 1000, 2.0)
+    c[:600].sync_from_device()
+    expected = np.where(np.arange(1000) < 500, 1, 1 + 2 * np.arange(1000))
+    expected[600:] = 0
+    np.testing.assert_array_equal(c, expected)
+
+
+def test_the_control_register(overlay):
+    calls = overlay.HBM0.allocate(1, "i4")
+    unit = overlay.spin_1
+    assert unit.read(0) == IDLE
+    unit.write(0x10, calls.device_address)
+    unit.write(0x14, calls.device_address >> 32)
+    unit.write(0x1C, 50)
+    assert unit.read(0x10) == calls.device_address
+    assert unit.read(0x1C) == int(unit.register_map.milliseconds) == 50
+    assert unit.read(4) == unit.read(0x18) == 0  # interrupts and the reserved word
+    unit.write(0x18, 1)
+    assert unit.read(0x18) == 0
+    unit.write(0, START)
+    assert unit.read(0) == START
+    unit.write(0, 0)  # does not stop it
+    while (control := unit.read(0)) & START:
+        pass
+    assert control == DONE | IDLE | READY
+    assert unit.read(0) == IDLE  # cleared by the read
+    calls.sync_from_device()
+    assert calls[0] == 1
+
+
+def test_a_kernel_runs_beside_python(overlay):
+    calls = overlay.HBM0.allocate(1, "i4")
+    threads = threading.active_count()
+    handle = overlay.spin_1.start(calls, 300)
+    assert threading.active_count() == threads + 1
+    begin, turns = time.monotonic(), 0
+    while time.monotonic() - begin < 0.1:
+        turns += 1
+    assert turns > 1000 and overlay.spin_1.read(0) == START
+    used = time.thread_time()
+    handle.wait()
+    assert time.thread_time() - used < 0.1  # waiting is no busy loop
+    assert 0.29 < time.monotonic() - begin < 2
+    assert threading.active_count() == threads
+
+
+def test_what_must_not_happen_while_a_kernel_runs(overlay, card, path):
+    calls = overlay.HBM0.allocate(1, "i4")
+    handle = overlay.spin_1.start(calls, 200)
+    for action in (
+        lambda: overlay.spin_1.start(calls, 0),
+        lambda: pynq.Overlay(str(path), device=card),
+        overlay.free,
+        card.close,
+    ):
+        with pytest.raises(BttlabError, match="spin_1 is running: wait for it before you"):
+            action()
+    handle.wait()
+    calls.sync_from_device()
+    assert calls[0] == 1 and overlay.is_loaded()
+    overlay.spin_1.call(calls, 0)
+
+
+def test_cards_share_nothing(path):
+    overlays = [pynq.Overlay(str(path), device=EmulatedU50()) for _ in range(2)]
+    calls = [overlay.HBM0.allocate(1, "i4") for overlay in overlays]
+    assert calls[0].device_address == calls[1].device_address
+    handles = [overlay.spin_1.start(buffer, 20) for overlay, buffer in zip(overlays, calls, strict=True)]
+    overlays[0].spin_1.read(0)
+    for handle in handles:
+        handle.wait()
+    for _ in range(2):
+        overlays[1].spin_1.call(calls[1], 0)
+    for buffer in calls:
+        buffer.sync_from_device()
+    assert [int(buffer[0]) for buffer in calls] == [1, 3]
+    with pytest.raises(BttlabError, match="the array is not in device memory"):
+        (calls[0] + 1).sync_to_device()
+
+
+def test_an_overlay_starts_with_fresh_static_memory(overlay, card, path):
+    calls = overlay.HBM0.allocate(1, "i4")
+    overlay.spin_1.call(calls, 0)
+    again = pynq.Overlay(str(path), device=card)
+    assert not overlay.is_loaded()
+    again.spin_1.call(calls, 0)
+    calls.sync_from_device()
+    assert calls[0] == 1
+    again.free()
+    assert not again.is_loaded()
+    with pytest.raises(RuntimeError, match="not currently loaded"):
+        again.spin_1  # noqa: B018
+    again.download()
+    again.spin_1.call(calls, 0)
+
+
+def test_arguments_that_are_no_buffers_of_the_card(overlay, path):
+    a, b, c = buffers(overlay, 64)
+    elsewhere = pynq.Overlay(str(path), device=EmulatedU50()).HBM0.allocate(1 << 20, "u1")[1 << 19 :]
+
+    def refused(*arguments):
+        with pytest.raises(BttlabError) as caught:
+            overlay.vadd_1.call(*arguments, 1, 1.0)
+        assert overlay.vadd_1.read(0) == IDLE
+        return str(caught.value)
+
+    assert "argument a" in refused(elsewhere, b, c) and "is in no buffer of this card" in refused(elsewhere, b, c)
+    assert "argument a, device address 0x10000000, is in HBM[1]" in refused(b, b, c)
+    assert "argument b" in refused(a, b[1:], c) and "no multiple of 64" in refused(a, b[1:], c)
+    with pytest.raises(BttlabError, match="argument a, device address 0x0"):
+        overlay.vadd_1.write(0x10, 0)
+        overlay.vadd_1.write(0x14, 0)
+        overlay.vadd_1.write(0, START)
+    overlay.vadd_1.call(a[1:], b[16:], c[1:], 8, 1.0)  # views are fine where their ports can reach them
+
+
+@pytest.mark.parametrize(
+    ("misuse", "message"),
+    [
+        (lambda overlay: overlay.vadd_1.write(0, 0x81), "no auto-restart"),
+        (lambda overlay: overlay.device.read_registers(0x900000, 4), "no registers at 0x900000"),
+        (lambda overlay: overlay.device.write_registers(0x800FFC, bytes(8)), "no registers at 0x800ffc"),
+        (lambda overlay: overlay.device.get_memory_by_name("DDR[0]"), "no memory bank 'DDR.0.'"),
+        (lambda overlay: pynq.allocate(4, target=overlay.device), "say which"),
+        (lambda overlay: EmulatedU50().allocate(4, "u4"), "has no overlay"),
+        (lambda overlay: overlay.device.close_context("x"), "is not open"),
+    ],
+)
+def test_misuse_is_one_clear_line(overlay, misuse, message):
+    with pytest.raises(BttlabError, match=message) as caught:
+        misuse(overlay)
+    assert "\n" not in str(caught.value)
+
+
+def test_floating_point_modes_of_the_host_do_not_reach_kernels(overlay):
+    a, b, c = buffers(overlay, 16)
+    a[:], b[:] = 0, 1e-40  # a subnormal number
+    a.sync_to_device()
+    b.sync_to_device()
+    torch.set_flush_denormal(True)
+    try:
+        overlay.vadd_1.call(a, b, c, 16, 0.5)
+    finally:
+        torch.set_flush_denormal(False)
+    c.sync_from_device()
+    assert (c == np.float32(1e-40) / 2).all() and c.all()
+
+
+def test_all_images_give_the_same_bits(tmp_path, monkeypatch):
+    runnable = [level for level in IMAGES if level.features <= cpu_features()]
+    file = tmp_path / "levels.xclbin"
+    file.write_bytes(container(**{level.name: image(*level.flags) for level in IMAGES}))
+    EmulatedU50.trust(file)
+    results = {}
+    for level in runnable:
+        monkeypatch.setenv("BTTLAB_IMAGE", level.name)
+        overlay = pynq.Overlay(str(file), device=EmulatedU50())
+        assert overlay.device.image == level.name
+        a, b, c = buffers(overlay)
+        a[:] = np.random.default_rng(0).standard_normal(1000)
+        a.sync_to_device()
+        b.sync_to_device()
+        overlay.vadd_1.call(a, b, c, 1000, 1 / 3)
+        c.sync_from_device()
+        results[level.name] = c.tobytes()
+    assert len(set(results.values())) == 1
+    monkeypatch.delenv("BTTLAB_IMAGE")
+    assert pynq.Overlay(str(file), device=EmulatedU50()).device.image == runnable[0].name
+
+
+def run_python(code: str, **environment: str) -> str:
+    command = [sys.executable, "-W", "error", "-c", code]
+    result = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0 and not result.stderr, result.stderr
+    return result.stdout
+
+
+def test_the_import_lists_the_card_without_a_warning():
+    code = "import bttlab.u50, pynq; print([card.name for card in pynq.Device.devices])"
+    assert run_python(code) == "['emulated_u50_0']\n"
+    assert run_python(code, BTTLAB_EMULATED_CARDS="3").count("emulated_u50_") == 3
+
+
+def test_the_import_adds_the_card_to_devices_that_are_listed_already():
+    code = (
+        "import warnings; warnings.simplefilter('ignore'); import pynq; assert pynq.Device.devices == []; "
+        "import bttlab.u50; print(len(pynq.Device.devices), pynq.Device.active_device.name)"
+    )
+    assert run_python(code) == "1 emulated_u50_0\n"
+
+
+def test_a_process_ends_cleanly_while_a_kernel_runs(path):
+    code = (
+        f"import pynq, bttlab.u50; overlay = pynq.Overlay({str(path)!r}); calls = overlay.HBM0.allocate(1, 'i4'); "
+        "overlay.spin_1.start(calls, 200); print('started')"
+    )
+    sha256 = EmulatedU50.trust(path)
+    assert run_python("import warnings; warnings.simplefilter('ignore'); " + code, BTTLAB_TRUST=sha256) == "started\n"
+
+
+def test_a_number_of_cards_that_is_none(monkeypatch):
+    for value in ("-1", "many", "17"):
+        monkeypatch.setenv("BTTLAB_EMULATED_CARDS", value)
+        with pytest.raises(BttlabError, match="BTTLAB_EMULATED_CARDS"):
+            EmulatedU50._probe_()

@@ -1,0 +1,138 @@
+"""The emulated card's memory: banks with an account, given back to the host when buffers go."""
+
+import gc
+import resource
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bttlab.errors import BttlabError
+from bttlab.u50 import U50, EmulatedU50, hbm
+from bttlab.u50.hbm import PAGE, CardMemory, HbmBank
+
+BANK = U50.hbm_bank_bytes
+
+
+@pytest.fixture
+def bank():
+    return HbmBank(EmulatedU50(), {"idx": 2, "size": BANK, "base_address": 2 * BANK})
+
+
+def resident_bytes() -> int:
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
+
+
+def test_a_bank_keeps_account(bank):
+    assert (bank.mem_used, bank.num_buffers) == (0, 0)
+    first, second = bank.allocate(10, "f8"), bank.allocate((PAGE, 2), "u1")
+    assert first.device_address == 2 * BANK and second.device_address == 2 * BANK + PAGE
+    assert (bank.mem_used, bank.num_buffers) == (3 * PAGE, 2)
+    view = first[2:]
+    del first
+    assert bank.num_buffers == 2  # the view keeps it
+    assert view.device_address == 2 * BANK + 16
+    del view
+    assert (bank.mem_used, bank.num_buffers) == (2 * PAGE, 1)
+    third = bank.allocate(1, "u1")
+    assert third.device_address == 2 * BANK  # the gap is used again
+    with third:
+        third.sync_to_device()
+    assert bank.num_buffers == 1
+    with pytest.raises(BttlabError, match="the buffer was freed"):
+        third.sync_to_device()
+
+
+def test_banks_compare_as_xrts_do(bank):
+    same, other = HbmBank(bank.device, bank.desc), HbmBank(EmulatedU50(), bank.desc)
+    assert same == bank and hash(same) == hash(bank) and other != bank and bank != "HBM[2]"
+
+
+def test_a_bank_is_256_mb(bank):
+    most = bank.allocate(BANK - PAGE, "u1")
+    assert bank.allocate(PAGE, "u1").device_address == 3 * BANK - PAGE
+    with pytest.raises(BttlabError, match=r"no room for 4,097 bytes in HBM\[2\]: 4,096 of 268,435,456 are free"):
+        bank.allocate(PAGE + 1, "u1")
+    del most
+    with pytest.raises(BttlabError, match="no room"):
+        bank.allocate(BANK // 4 + 1, "u4")
+    with pytest.raises(BttlabError, match="at least one"):
+        bank.allocate(0)
+
+
+def test_freed_pages_go_back_to_the_host_and_come_back_zero(bank):
+    size = 64 << 20
+    buffer = bank.allocate(size, "u1")
+    buffer[:] = 255
+    before = resident_bytes()
+    buffer.sync_to_device()
+    assert resident_bytes() - before > size // 2
+    buffer.freebuffer()
+    assert resident_bytes() - before < size // 2
+    fresh = bank.allocate(size, "u1")
+    assert fresh.device_address == buffer.device_address
+    fresh[:] = 1
+    fresh.sync_from_device()
+    assert not fresh.any()
+
+
+def test_views_that_cannot_be_synchronised(bank):
+    buffer = bank.allocate((4, 6), "f4")
+    buffer[:] = np.arange(24).reshape(4, 6)
+    buffer.T.sync_to_device()  # the same bytes
+    buffer[1:3].sync_to_device()
+    with pytest.raises(BttlabError, match="strides"):
+        buffer[:, ::2].sync_to_device()
+    with pytest.raises(BttlabError, match="strides"):
+        buffer[::2].sync_from_device()
+    for stray in (buffer * 2, buffer.copy()):
+        with pytest.raises(BttlabError, match="not in device memory"):
+            stray.sync_to_device()
+    buffer[:] = 0
+    buffer.sync_from_device()
+    np.testing.assert_array_equal(np.asarray(buffer).ravel(), np.arange(24))
+
+
+def test_a_host_without_room_for_the_addresses(monkeypatch):
+    def refuse(*arguments, **options):
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr(hbm.mmap, "mmap", refuse)
+    with pytest.raises(BttlabError, match="ulimit -v"):
+        CardMemory().allocate(0, 1)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.one_of(st.integers(1, 40 << 20), st.integers(-8, -1)), max_size=30))
+def test_allocations_never_overlap(steps):
+    memory, live = CardMemory(), {}
+    for step in steps:
+        if step > 0:
+            try:
+                handle, address = memory.allocate(0, step)
+            except BttlabError:
+                assert sum(-(-size // PAGE) * PAGE for _, size in live.values()) + step > BANK // 2
+                continue
+            assert address >= PAGE and address % PAGE == 0 and address + step <= BANK
+            assert all(address + step <= begin or begin + size <= address for begin, size in live.values())
+            live[handle] = address, step
+        elif live:
+            handle = sorted(live)[step % len(live)]
+            address, _ = live.pop(handle)
+            memory.release(handle)
+            assert not memory.holds(address)
+    assert memory.usage(0) == (sum(-(-size // PAGE) * PAGE for _, size in live.values()), len(live))
+
+
+def test_a_card_that_goes_leaves_nothing():
+    gc.collect()
+    with open("/proc/self/maps", encoding="ascii") as file:
+        before = len(file.readlines())
+    cards = [EmulatedU50() for _ in range(20)]
+    buffers = [HbmBank(card, {"idx": 0, "size": BANK, "base_address": 0}).allocate(10) for card in cards]
+    del cards, buffers
+    gc.collect()
+    with open("/proc/self/maps", encoding="ascii") as file:
+        assert len(file.readlines()) <= before + 4

@@ -1,0 +1,291 @@
+"""Which overlay is loaded on which card, and what is refused."""
+
+import json
+import logging
+import os
+import struct
+import tempfile
+from pathlib import Path
+
+import pynq
+import pytest
+from pynq.pl_server.xclbin_parser import XclBin
+
+from bttlab.errors import BttlabError
+from bttlab.u50 import U50, EmulatedU50, load_overlay, native
+from bttlab.u50.manifest import OverlayEntry, digest, read_manifest, write_manifest
+from bttlab.u50.xclbin import EmulationOverlay, pack_xclbin
+
+from emulated_kernels import SPIN, VADD, container, image
+
+MODE = 8 + 32 + 256 + 8 + 28  # of m_mode in the axlf header
+
+
+class RealCard(pynq.Device):
+    """Stands for a card behind XRT: it takes any overlay and remembers it."""
+
+    def __init__(self, name):
+        super().__init__(name)
+        self.name, self.loaded = name, None
+
+    def get_bitfile_metadata(self, bitfile_name):
+        return XclBin(bitfile_name)
+
+    def download(self, bitstream, parser=None):
+        self.loaded = Path(bitstream.bitfile_name).read_bytes()
+        self.post_download(bitstream, parser)
+
+
+def hardware(data: bytes) -> bytes:
+    return data[:MODE] + struct.pack("<I", 1) + data[MODE + 4 :]
+
+
+def entry(name: str, file: str, kind: str, data: bytes) -> OverlayEntry:
+    return OverlayEntry(name, file, kind, U50.platform, digest(data), digest(b""), ("vadd", "spin"))
+
+
+@pytest.fixture
+def overlays(tmp_path, monkeypatch):
+    """A folder of overlays: `both` for emulation and for the card, `only` for emulation, `card` for the card."""
+    monkeypatch.setenv("BTTLAB_OVERLAYS", str(tmp_path))
+    monkeypatch.setattr(EmulatedU50, "_trusted", set())
+    data = container()
+    (tmp_path / "hw").mkdir()
+    entries = []
+    for name in ("both", "only"):
+        (tmp_path / f"{name}.xclbin").write_bytes(data)
+        entries.append(entry(name, f"{name}.xclbin", "emulation", data))
+    for name in ("both", "card"):
+        (tmp_path / "hw" / f"{name}.xclbin").write_bytes(hardware(data))
+        entries.append(entry(name, f"hw/{name}.xclbin", "hw", hardware(data)))
+    write_manifest(tmp_path, entries)
+    return tmp_path
+
+
+@pytest.fixture
+def devices(monkeypatch):
+    """Another make of card, a U50, and two emulated ones, in PYNQ's order."""
+    cards = [RealCard("xilinx_u250"), RealCard(U50.platform), EmulatedU50(), EmulatedU50()]
+    monkeypatch.setattr(pynq.Device, "_devices", cards, raising=False)
+    return cards
+
+
+@pytest.mark.parametrize(
+    ("name", "device", "index"),
+    [
+        ("both", "auto", 1),
+        ("both", "emulated", 2),
+        ("both", 1, 1),
+        ("both", "3", 3),
+        ("only", "auto", 2),
+        ("card", "auto", 1),
+        ("hw/both.xclbin", "auto", 1),
+        ("both.xclbin", "auto", 2),
+        ("both.xclbin", 3, 3),
+    ],
+)
+def test_the_card_that_is_chosen(overlays, devices, caplog, name, device, index):
+    with caplog.at_level(logging.INFO, logger="bttlab.u50"):
+        overlay = load_overlay(overlays / name if name.endswith(".xclbin") else name, device)
+    assert overlay.device is devices[index]
+    assert devices[index].name in caplog.text and "xclbin" in caplog.text
+    if index == 1:
+        assert devices[1].loaded == hardware(container())
+
+
+def test_a_card_of_ones_own(overlays):
+    card = EmulatedU50()
+    assert load_overlay("only", card).device is card
+
+
+@pytest.mark.parametrize(
+    ("name", "device", "message"),
+    [
+        ("none", "auto", "no overlay 'none' in .*; there are: both, card, only"),
+        ("card", "emulated", "built for hw on xilinx_u50.*choose from are: emulated_u50_"),
+        ("only", 1, "built for emulation on xilinx_u50.*choose from are: xilinx_u50"),
+        ("both", 0, "choose from are: xilinx_u250"),
+        ("both", 9, "no card 9; choose auto, emulated, or the number of one of: 0 xilinx_u250, 1 xilinx_u50"),
+        ("both", "best", "no card 'best'"),
+        ("missing.xclbin", "auto", "cannot read .*missing.xclbin: No such file"),
+        ("manifest.json", "auto", "no overlay 'manifest.json'"),
+    ],
+)
+def test_a_choice_that_cannot_be_met(overlays, devices, name, device, message):
+    with pytest.raises(BttlabError, match=message) as caught:
+        load_overlay(overlays / name if name.endswith(".xclbin") else name, device)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_overlay_for_the_card_on_the_emulated_card(overlays):
+    with pytest.raises(BttlabError, match=r"hw/card.xclbin: it is built for hw, platform xilinx_u50"):
+        pynq.Overlay(str(overlays / "hw" / "card.xclbin"), device=EmulatedU50())
+
+
+def test_a_file_that_is_not_the_manifests(overlays):
+    path = overlays / "only.xclbin"
+    path.write_bytes(pack_xclbin(EmulationOverlay([VADD, SPIN], {"avx2": image() + b"\0"})))
+    with pytest.raises(BttlabError, match=r"not the file that manifest\.json lists"):
+        load_overlay("only", "emulated")
+    with pytest.raises(BttlabError, match=r"not the file that manifest.json lists \(SHA-256"):
+        pynq.Overlay(str(path), device=EmulatedU50())
+
+
+def test_native_code_is_loaded_only_if_it_is_trusted(overlays, tmp_path_factory, monkeypatch):
+    stranger = tmp_path_factory.mktemp("elsewhere") / "stranger.xclbin"
+    data = pack_xclbin(EmulationOverlay([VADD], {"avx2": image()}))
+    stranger.write_bytes(data)
+    card = EmulatedU50()
+
+    def load(path=stranger):
+        return pynq.Overlay(str(path), device=card)
+
+    load(overlays / "only.xclbin")
+    with pytest.raises(BttlabError, match=f"in no manifest.*BTTLAB_TRUST={digest(data)}"):
+        load()
+    # The card is as it was: its overlay is loaded and described.
+    assert card.bitfile_name.endswith("only.xclbin") and "spin_1" in card.ip_dict
+    card.read_registers(0x810000, 4)
+
+    monkeypatch.setenv("BTTLAB_TRUST", f"{'0' * 64},{digest(data)}")
+    load()
+    monkeypatch.delenv("BTTLAB_TRUST")
+    with pytest.raises(BttlabError, match="in no manifest"):
+        load()
+    write_manifest(stranger.parent, [entry("stranger", stranger.name, "emulation", data)])
+    load()
+    (stranger.parent / "manifest.json").unlink()
+    assert EmulatedU50.trust(stranger) == digest(data)
+    load()
+    stranger.write_bytes(pack_xclbin(EmulationOverlay([VADD], {"avx2": image() + b"\0"})))
+    with pytest.raises(BttlabError, match="in no manifest"):
+        load()
+    with pytest.raises(BttlabError, match="cannot read"):
+        EmulatedU50.trust("/nonexistent")
+
+
+def test_a_damaged_overlay_leaves_the_card_as_it_was(overlays):
+    card = EmulatedU50()
+    path = overlays / "damaged.xclbin"
+    path.write_bytes(container()[:-100])
+    for _ in range(2):
+        with pytest.raises(BttlabError, match=r"damaged.xclbin: truncated"):
+            pynq.Overlay(str(path), device=card)
+    assert card.bitfile_name is None and card.mem_dict == {}
+    overlay = load_overlay("only", card)
+    with pytest.raises(BttlabError, match="truncated"):
+        pynq.Overlay(str(path), device=card)
+    assert overlay.is_loaded() and card.bitfile_name.endswith("only.xclbin") and overlay.spin_1.read(0) == 4
+
+
+def test_the_copy_that_is_loaded_is_gone_at_once(overlays, tmp_path, monkeypatch):
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    overlay = load_overlay("only", EmulatedU50())
+    assert os.listdir(folder) == []
+    with open("/proc/self/maps", encoding="utf-8") as maps:
+        assert str(folder) in maps.read()
+    overlay.free()
+    del overlay
+    with open("/proc/self/maps", encoding="utf-8") as maps:
+        assert str(folder) not in maps.read()
+
+
+def test_an_image_that_is_no_library(overlays):
+    path = overlays / "text.xclbin"
+    path.write_bytes(pack_xclbin(EmulationOverlay([VADD], {"avx2": b"not a library"})))
+    EmulatedU50.trust(path)
+    with pytest.raises(BttlabError, match="cannot load the compiled kernels"):
+        pynq.Overlay(str(path), device=EmulatedU50())
+    path.write_bytes(pack_xclbin(EmulationOverlay([VADD.__class__("absent", VADD.arguments)], {"avx2": image()})))
+    EmulatedU50.trust(path)
+    with pytest.raises(BttlabError, match="no kernel absent"):
+        pynq.Overlay(str(path), device=EmulatedU50())
+
+
+# --- the processor
+
+
+def test_the_image_follows_the_processor(monkeypatch, tmp_path):
+    cpuinfo = tmp_path / "cpuinfo"
+    monkeypatch.setattr(native, "CPUINFO", cpuinfo)
+    monkeypatch.delenv("BTTLAB_IMAGE", raising=False)
+    both = {"avx2", "avx512"}
+
+    def processor(*flags):
+        cpuinfo.write_text("processor\t: 0\nflags\t\t: fpu " + " ".join(flags) + "\n\nprocessor\t: 1\n")
+
+    processor("avx2", "avx512f", "avx512bw", "avx512dq", "avx512vl")
+    assert native.choose_image(both) == "avx512" and native.choose_image({"avx2"}) == "avx2"
+    processor("avx2", "avx512f")
+    assert native.choose_image(both) == "avx2"
+    with pytest.raises(BttlabError, match="lacks avx512bw, avx512dq, avx512vl, which image avx512"):
+        native.choose_image({"avx512"})
+    with pytest.raises(BttlabError, match="images, sse, are unknown"):
+        native.choose_image({"sse"})
+    processor("sse4_2")
+    with pytest.raises(
+        BttlabError, match="this processor lacks avx2, which image avx2 of the overlay needs; use a machine"
+    ):
+        native.choose_image(both)
+    cpuinfo.unlink()
+    with pytest.raises(BttlabError, match="lacks avx2"):
+        native.choose_image(both)
+
+
+def test_the_image_can_be_asked_for(monkeypatch, tmp_path):
+    monkeypatch.setenv("BTTLAB_IMAGE", "avx2")
+    monkeypatch.setattr(native, "CPUINFO", tmp_path / "cpuinfo")
+    (tmp_path / "cpuinfo").write_text("flags : avx2 avx512f avx512bw avx512dq avx512vl\n")
+    assert native.choose_image({"avx2", "avx512"}) == "avx2"
+    monkeypatch.setenv("BTTLAB_IMAGE", "neon")
+    with pytest.raises(BttlabError, match="BTTLAB_IMAGE is 'neon': the overlay's images are avx2"):
+        native.choose_image({"avx2"})
+    monkeypatch.setenv("BTTLAB_IMAGE", "avx512")
+    (tmp_path / "cpuinfo").write_text("flags : avx2\n")
+    with pytest.raises(BttlabError, match="unset BTTLAB_IMAGE"):
+        native.choose_image({"avx2", "avx512"})
+
+
+# --- the manifest
+
+
+def test_a_manifest_is_read_back(overlays):
+    entries = read_manifest(overlays)
+    assert [(row.name, row.kind) for row in entries] == [
+        ("both", "emulation"),
+        ("both", "hw"),
+        ("card", "hw"),
+        ("only", "emulation"),
+    ]
+    before = (overlays / "manifest.json").read_bytes()
+    write_manifest(overlays, reversed(entries))
+    assert (overlays / "manifest.json").read_bytes() == before
+    assert read_manifest(overlays / "hw") == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda rows: "nonsense", "no manifest"),
+        (lambda rows: rows[0].pop("sha256") and None, "sha256"),
+        (lambda rows: rows[0].update(sha256="ABC"), "sha256 'ABC' is not allowed"),
+        (lambda rows: rows[0].update(file="../x.xclbin"), "is not allowed"),
+        (lambda rows: rows[0].update(file="/x.xclbin"), "is not allowed"),
+        (lambda rows: rows[0].update(kind="magic"), "is not allowed"),
+        (lambda rows: rows[0].update(kernels="vadd"), "list of names"),
+        (lambda rows: rows[0].update(model=[1]), "is not allowed"),
+        (lambda rows: rows[0].update(colour="red"), "colour"),
+        (lambda rows: rows.append(rows[0]), "twice"),
+        (lambda rows: rows.append(7), "no manifest"),
+    ],
+)
+def test_a_manifest_that_is_none(overlays, change, message):
+    path = overlays / "manifest.json"
+    rows = json.loads(path.read_bytes())["overlays"]
+    changed = change(rows)
+    path.write_text(changed if isinstance(changed, str) else json.dumps({"overlays": rows}))
+    with pytest.raises(BttlabError, match=message) as caught:
+        read_manifest(overlays)
+    assert "\n" not in str(caught.value)

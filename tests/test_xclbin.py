@@ -1,0 +1,282 @@
+"""The overlay container: written as XRT and PYNQ expect it, and read without trusting a byte of it."""
+
+import ctypes
+import io
+import struct
+import zipfile
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pynq._3rdparty import xclbin as axlf
+from pynq.overlay import _create_call
+from pynq.pl_server.xclbin_parser import XclBin
+
+from bttlab.u50.kernel import TRAIN_KERNEL, Argument, Kernel, OverlayError
+from bttlab.u50.xclbin import (
+    EMULATION_DATA,
+    FIRST_SECTION,
+    KIND,
+    SECTIONS,
+    EmulationOverlay,
+    pack_xclbin,
+    read_container,
+    read_xclbin,
+)
+
+from emulated_kernels import SPIN, VADD
+
+ENTRY = ctypes.sizeof(axlf.axlf_section_header)
+OVERLAY = EmulationOverlay([VADD, SPIN], {"avx2": b"\x7fELF of avx2", "avx512": b"\x7fELF of avx512"})
+PACKED = pack_xclbin(OVERLAY)
+
+
+def table(data: bytes) -> list[axlf.axlf_section_header]:
+    count = axlf.axlf.from_buffer_copy(data).m_header.m_numSections
+    return list((axlf.axlf_section_header * count).from_buffer_copy(data, FIRST_SECTION))
+
+
+def with_header(data: bytes, **values: int) -> bytes:
+    copy = bytearray(data)
+    header = axlf.axlf.from_buffer(copy).m_header
+    for name, value in values.items():
+        setattr(header, name, value)
+    return bytes(copy)
+
+
+def with_section(data: bytes, kind: int, content: bytes | None) -> bytes:
+    """The container with a section's content replaced and appended, or with the section renamed away."""
+    copy = bytearray(data)
+    for row, entry in enumerate(table(data)):
+        if entry.m_sectionKind == kind:
+            if content is None:
+                entry.m_sectionKind = KIND.DEBUG_DATA
+            else:
+                entry.m_sectionOffset, entry.m_sectionSize = len(copy), len(content)
+                copy += content
+            copy[FIRST_SECTION + row * ENTRY : FIRST_SECTION + (row + 1) * ENTRY] = bytes(entry)
+    return with_header(bytes(copy), m_length=len(copy))
+
+
+def section(data: bytes, kind: int) -> bytes:
+    return read_container(data).sections[kind]
+
+
+# --- kernels
+
+
+def test_registers_are_where_vitis_hls_puts_them():
+    # As in the register header that Vitis HLS writes for its vadd example: pointers take 12 bytes, an int 8.
+    vadd = Kernel(
+        "vadd", [Argument(name, "int*", bank=0) for name in ("in1", "in2", "out")] + [Argument("size", "int")]
+    )
+    assert vadd.offsets == (0x10, 0x1C, 0x28, 0x34)
+    assert TRAIN_KERNEL.offsets == (0x10, 0x18, 0x20, 0x28, 0x30, 0x38, 0x40, 0x48, 0x54, 0x60)
+    assert TRAIN_KERNEL.vlnv == "xilinx.com:hls:train_transformer:1.0"
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Argument("n", "int64"), "'int64' is not among"),
+        (lambda: Argument("a", "float*"), "have an HBM bank"),
+        (lambda: Argument("n", "int", bank=1), "have an HBM bank"),
+        (lambda: Argument("CTRL", "int"), "must be a C name"),
+        (lambda: Argument("class", "int"), "must be a C name"),
+        (lambda: Argument("a", "int*", 0, width=24), "32 to 512 bits"),
+        (lambda: Kernel("a-b", []), "must be a C name"),
+        (lambda: Kernel("k", [Argument("n", "int")] * 2), "two arguments have one name"),
+        (lambda: Kernel("k", [Argument(f"n{i}", "int") for i in range(600)]), "do not fit"),
+        (lambda: pack_xclbin(EmulationOverlay([], {"avx2": b""})), "1 to 16 kernels"),
+        (lambda: pack_xclbin(EmulationOverlay([VADD, VADD], {"avx2": b""})), "1 to 16 kernels"),
+        (lambda: pack_xclbin(EmulationOverlay([VADD], {})), "at least one"),
+        (lambda: pack_xclbin(EmulationOverlay([VADD], {"../x": b""})), "at least one"),
+        (lambda: pack_xclbin(EmulationOverlay([Kernel("k", [])], {"avx2": b""})), "no memory bank"),
+        (
+            lambda: pack_xclbin(EmulationOverlay([Kernel("k", [Argument("a", "int*", 32)])], {"a": b""})),
+            "bank 32 of 32",
+        ),
+    ],
+)
+def test_a_description_that_breaks_a_rule(make, message):
+    with pytest.raises(OverlayError, match=message):
+        make()
+
+
+# --- round trip
+
+names = st.from_regex(r"[a-z][a-z0-9_]{0,9}", fullmatch=True).filter(lambda name: name.isidentifier())
+scalars = st.tuples(st.sampled_from(["int", "unsigned int", "float"]), st.none(), st.just(512))
+pointers = st.tuples(
+    st.sampled_from(["int*", "float*", "void*"]), st.integers(0, 31), st.sampled_from([32, 64, 128, 256, 512])
+)
+
+
+@st.composite
+def overlays(draw):
+    kernels = []
+    for name in draw(st.lists(names, min_size=1, max_size=3, unique=True)):
+        types = [draw(pointers), *draw(st.lists(st.one_of(scalars, pointers), max_size=6))]
+        kernels.append(Kernel(name, [Argument(f"x{i}", *kind) for i, kind in enumerate(types)]))
+    images = draw(st.dictionaries(names, st.binary(max_size=40), min_size=1, max_size=3))
+    return EmulationOverlay(tuple(kernels), images, clock_mhz=draw(st.integers(1, 999)))
+
+
+@settings(deadline=None, max_examples=60)
+@given(overlays())
+def test_what_is_packed_is_read_back_by_us_and_by_pynq(overlay):
+    data = pack_xclbin(overlay)
+    assert data == pack_xclbin(overlay)
+    assert read_xclbin(data) == overlay
+    parsed = XclBin("", bytearray(data))
+    for kernel in overlay.kernels:
+        ip = parsed.ip_dict[kernel.instance]
+        assert ip["type"] == kernel.vlnv
+        signature, layout, is_pointer, _ = _create_call(ip["registers"])
+        assert list(signature.parameters) == [argument.name for argument in kernel.arguments]
+        assert is_pointer == [argument.is_pointer for argument in kernel.arguments]
+        for argument, offset in zip(kernel.arguments, kernel.offsets, strict=True):
+            register = ip["registers"][argument.name]
+            assert (register["address_offset"], register["size"]) == (offset, 8 * argument.size)
+            if argument.is_pointer:
+                assert register["memory"] == f"HBM[{argument.bank}]"
+        last = kernel.arguments[-1]
+        assert struct.calcsize(layout) == kernel.offsets[-1] + last.size
+    used = {argument.bank for kernel in overlay.kernels for argument in kernel.arguments if argument.is_pointer}
+    assert {bank["idx"] for bank in parsed.mem_dict.values() if bank["used"]} == used
+    assert len(parsed.mem_dict) == 32 and parsed.mem_dict["HBM[31]"]["base_address"] + (256 << 20) == 8 << 30
+    assert {clock["frequency"] for clock in parsed.clock_dict.values()} == {overlay.clock_mhz}
+
+
+def test_the_container_is_well_formed():
+    container = read_container(PACKED)
+    assert container.mode == "sw_emu"
+    assert container.platform == "xilinx_u50_gen3x16_xdma_5_202210_1"
+    assert all(entry.m_sectionOffset % 8 == 0 for entry in table(PACKED)) and len(PACKED) % 8 == 0
+    other = EmulationOverlay(OVERLAY.kernels, {**OVERLAY.images, "avx2": b"another"})
+    assert read_container(pack_xclbin(other)).uuid != container.uuid
+
+
+# --- bad containers
+
+
+def outcome(data: bytes) -> str:
+    """Read it as the emulated card does: our reader first, and PYNQ's parser only if ours has nothing against it."""
+    try:
+        overlay = read_xclbin(data)
+    except OverlayError as error:
+        message = str(error)
+        assert message and "\n" not in message
+        return message
+    parsed = XclBin("", bytearray(data))
+    assert set(parsed.ip_dict) == {kernel.instance for kernel in overlay.kernels}
+    for ip in parsed.ip_dict.values():
+        _create_call(ip["registers"])
+    return ""
+
+
+def boundaries() -> list[int]:
+    cuts = {0, 7, 8, FIRST_SECTION, FIRST_SECTION + ENTRY * len(table(PACKED)), len(PACKED) - 1}
+    for entry in table(PACKED):
+        cuts |= {entry.m_sectionOffset + shift for shift in (-1, 0, 1, entry.m_sectionSize // 2, entry.m_sectionSize)}
+    return sorted(cut for cut in cuts if cut < len(PACKED))
+
+
+@pytest.mark.parametrize("cut", boundaries())
+def test_a_truncated_container(cut):
+    assert outcome(PACKED[:cut])
+    if cut > FIRST_SECTION + ENTRY:
+        assert "truncated" in outcome(PACKED[:cut])
+    last = table(PACKED)[-1]
+    if FIRST_SECTION + ENTRY < cut < last.m_sectionOffset + last.m_sectionSize:
+        assert outcome(with_header(PACKED[:cut], m_length=cut))  # a header that does not admit it
+
+
+def archive(compression: int = zipfile.ZIP_STORED, name: str = "avx2") -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", compression) as file:
+        file.writestr(name, b"\0" * 100)
+    return stream.getvalue()
+
+
+def replaced(old: bytes, new: bytes) -> bytes:
+    xml = section(PACKED, KIND.EMBEDDED_METADATA)
+    assert old in xml
+    return with_section(PACKED, KIND.EMBEDDED_METADATA, xml.replace(old, new))
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "not an .xclbin"),
+        (b"\x7fELF" + PACKED[4:], "not an .xclbin"),
+        (PACKED + b"\0", "bytes follow its end"),
+        (with_header(PACKED, m_numSections=0), "0 sections"),
+        (with_header(PACKED, m_numSections=0xFFFFFFFF), "4294967295 sections"),
+        (with_header(PACKED, m_mode=1), "built for hw, platform xilinx_u50"),
+        (with_header(PACKED, m_mode=77), "mode 77"),
+        (with_section(PACKED, KIND.DEBUG_DATA, b""), ""),
+        (with_section(PACKED, EMULATION_DATA, b"PK"), "not an archive of images"),
+        (with_section(PACKED, EMULATION_DATA, archive(zipfile.ZIP_DEFLATED)), "compressed image"),
+        (with_section(PACKED, EMULATION_DATA, archive(name="../../etc/x")), "small letters"),
+        (with_section(PACKED, KIND.EMBEDDED_METADATA, b"<project/>"), "does not describe"),
+        (with_section(PACKED, KIND.EMBEDDED_METADATA, b"\xff\xfe"), "does not describe"),
+        (with_section(PACKED, KIND.EMBEDDED_METADATA, b"<!DOCTYPE x [<!ENTITY a 'b'>]><x>&a;</x>"), "is not the XML"),
+        (with_section(PACKED, KIND.CONNECTIVITY, struct.pack("<i", 2**31 - 1) + b"\0" * 12), "2147483647 connections"),
+        (with_section(PACKED, KIND.CONNECTIVITY, struct.pack("<i", -1) + b"\0" * 12), "-1 connections"),
+        (
+            with_section(PACKED, KIND.MEM_TOPOLOGY, struct.pack("<i", 2**31 - 1) + b"\0" * 44),
+            "MEM_TOPOLOGY does not say",
+        ),
+        (with_section(PACKED, KIND.IP_LAYOUT, struct.pack("<iI", 1, 0) + b"\x01" * 80), "IP_LAYOUT does not say"),
+        (with_section(PACKED, KIND.CLOCK_FREQ_TOPOLOGY, b"\xff" * 200), "CLOCK_FREQ_TOPOLOGY does not say"),
+        (replaced(b'offset="0x10"', b'offset="0x14"'), "EMBEDDED_METADATA does not say"),
+        (replaced(b'type="int"', b'type="long"'), "'long' is not among"),
+        (replaced(b'"vadd"', b'"v:d"'), "must be a C name"),
+        (replaced(b"300MHz", b"300GHz"), "does not describe"),
+    ],
+)
+def test_a_container_with_one_fault(data, message):
+    assert message in outcome(data)
+
+
+@pytest.mark.parametrize("kind", SECTIONS)
+def test_a_missing_a_doubled_and_an_outlying_section(kind):
+    name = SECTIONS[kind]
+    assert outcome(with_section(PACKED, kind, None)) == f"section {name} is missing"
+    row = [entry.m_sectionKind for entry in table(PACKED)].index(kind)
+    doubled = bytearray(PACKED)
+    other = FIRST_SECTION + (row - 1) % len(SECTIONS) * ENTRY
+    doubled[other : other + 4] = struct.pack("<I", kind)
+    assert outcome(bytes(doubled)) == f"section {name} occurs twice"
+    for offset, size in ((0, 8), (len(PACKED), 1), (2**63, 2**63), (2**64 - 1, 2)):
+        outlying = bytearray(PACKED)
+        struct.pack_into("<QQ", outlying, FIRST_SECTION + row * ENTRY + 24, offset, size)
+        assert f"section {name} lies at bytes" in outcome(bytes(outlying))
+
+
+edges = st.sampled_from([0, 1, 2, 7, 0x7F, 0xFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 2**63, 2**64 - 1])
+
+
+@settings(deadline=None, max_examples=400)
+@given(st.data())
+def test_a_mutated_container_is_refused_or_harmless(data):
+    mutant = bytearray(PACKED)
+    for _ in range(data.draw(st.integers(1, 4))):
+        kind = data.draw(st.sampled_from(["byte", "number", "cut", "insert"]))
+        # Half of the time within the tables, where a byte means most.
+        end = data.draw(st.sampled_from([FIRST_SECTION + 6 * ENTRY, max(len(mutant), 1)]))
+        at = data.draw(st.integers(0, max(min(end, len(mutant)) - 1, 0)))
+        if kind == "byte" and mutant:
+            mutant[at] = data.draw(st.integers(0, 255))
+        elif kind == "number":
+            width = data.draw(st.sampled_from([2, 4, 8]))
+            value = data.draw(edges) & (1 << 8 * width) - 1
+            mutant[at : at + width] = value.to_bytes(width, "little")[: len(mutant) - at]
+        elif kind == "cut":
+            del mutant[at : at + data.draw(st.integers(1, 64))]
+        elif kind == "insert":
+            mutant[at:at] = data.draw(st.binary(min_size=1, max_size=16))
+    if data.draw(st.booleans()) and len(mutant) >= ctypes.sizeof(axlf.axlf):
+        mutant = with_header(mutant, m_length=len(mutant))
+    outcome(bytes(mutant))
