@@ -14,6 +14,7 @@ from bttlab.data.airline.generate import LONGEST, Draws, airline_grammar
 from bttlab.data.airline.grammar import Call, Choice, Dice, Grammar, Slot, parse
 from bttlab.data.airline.labels import MANY_WORDS, ONE_WORD
 from bttlab.data.airline.requests import INTENTS
+
 from conftest import ROOT
 
 FOLDER = ROOT / "data" / "airline"

@@ -13,6 +13,7 @@ from bttlab.data import CorpusError, find_corpus, load_corpus, read_corpus
 from bttlab.data import download as download_module
 from bttlab.data import find as find_module
 from bttlab.data.store import store_corpus
+
 from conftest import ROOT
 
 SMALL = {

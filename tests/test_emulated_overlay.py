@@ -14,6 +14,7 @@ from pynq.pl_server.xclbin_parser import XclBin
 from bttlab.errors import BttlabError
 from bttlab.u50 import U50, EmulatedU50, load_overlay, native
 from bttlab.u50.manifest import OverlayEntry, digest, read_manifest, write_manifest
+from bttlab.u50.overlay import choose_active_device
 from bttlab.u50.xclbin import EmulationOverlay, pack_xclbin
 
 from emulated_kernels import SPIN, VADD, container, image
@@ -289,3 +290,26 @@ def test_a_manifest_that_is_none(overlays, change, message):
     with pytest.raises(BttlabError, match=message) as caught:
         read_manifest(overlays)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("platform", "chosen_before", "expected"),
+    [
+        (None, False, "emulated"),
+        ("other_card", False, "emulated"),
+        (U50.platform, False, "real"),
+        ("other_card", True, "real"),
+    ],
+)
+def test_the_active_device_is_one_that_has_an_overlay(overlays, monkeypatch, platform, chosen_before, expected):
+    cards = {"emulated": EmulatedU50()}
+    if platform:
+        cards["real"] = RealCard(platform)
+    monkeypatch.setattr(pynq.Device, "_devices", list(reversed(cards.values())))
+    monkeypatch.delattr(pynq.Device, "_active_device", raising=False)
+    if chosen_before:
+        monkeypatch.setattr(pynq.Device, "_active_device", cards["real"], raising=False)
+    choose_active_device()
+    assert pynq.Device.active_device is cards[expected]
+    if expected == "emulated":
+        assert pynq.Overlay(str(overlays / "both.xclbin")).device is cards["emulated"]

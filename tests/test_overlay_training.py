@@ -246,6 +246,16 @@ def test_an_id_out_of_range_is_refused_before_it_reaches_the_card(trainer, sampl
     assert fingerprint(trainer) == before
 
 
+def test_a_forgotten_sync_is_said(trainer, samples, monkeypatch):
+    trainer.train(samples[:1], SGD, 1e-3)
+    before = fingerprint(trainer)
+    with monkeypatch.context() as patch:
+        patch.setattr(type(trainer._records), "sync_to_device", lambda buffer: None)
+        with pytest.raises(OverlayError, match=r"BAD_LENGTH in sample 0.*sync_to_device"):
+            trainer.train(samples[:3], SGD, 0.0)
+    assert fingerprint(trainer) == before
+
+
 def test_parameters_of_another_model_are_refused(trainer, samples):
     before = fingerprint(trainer)
     with pytest.raises(StateError, match=r"another model.*2 encoders"):

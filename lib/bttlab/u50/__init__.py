@@ -14,8 +14,9 @@ from bttlab.u50.driver import TrainingRun, TransformerTrainer
 from bttlab.u50.emulation import EmulatedU50, register
 from bttlab.u50.facts import U50
 from bttlab.u50.kernel import OverlayError
-from bttlab.u50.overlay import load_overlay
+from bttlab.u50.overlay import choose_active_device, load_overlay
 
 register()
+choose_active_device()
 
 __all__ = ["U50", "EmulatedU50", "OverlayError", "TrainingRun", "TransformerTrainer", "load_overlay"]

@@ -222,7 +222,10 @@ class TransformerTrainer(DefaultIP):
         status = records.STATUS[results["status"][sample]]
         if status in ("LOSS_NOT_FINITE", "GRADIENT_NOT_FINITE"):
             raise NonFiniteLoss(sample, results["loss"][:sample].copy(), float(rates[sample]))
-        raise OverlayError(f"the kernel refused sample {sample}: {status}; parameters are as before it")
+        raise OverlayError(  # the host's samples are valid: `train` and `predict` check them
+            f"the kernel found {status} in sample {sample}, which is right in host memory: its record did not reach "
+            "the card; was sync_to_device left out? Parameters are as before that sample"
+        )
 
     def _run(self, command: int, samples: int = 0, optimizer: Optimizer | None = None) -> None:
         """Run the kernel to its end, also through a KeyboardInterrupt: half a call would leave half a result."""

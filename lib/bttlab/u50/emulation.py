@@ -7,6 +7,7 @@ in no buffer, is an error here.
 
 import ctypes
 import itertools
+import logging
 import os
 import re
 from pathlib import Path
@@ -24,6 +25,7 @@ from bttlab.u50.manifest import digest, overlays_folder, read_file, read_manifes
 from bttlab.u50.native import NativeImage, choose_image
 from bttlab.u50.xclbin import control_address, read_xclbin
 
+logger = logging.getLogger("bttlab.u50")
 MOST_CARDS = 16
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
@@ -135,6 +137,7 @@ class EmulatedU50(pynq.Device):
         except BttlabError:
             self._recall()
             raise
+        logger.info("%s on %s, image %s", bitstream.bitfile_name, self.name, name)
         self._units, self.image, self.contexts = units, name, {}
         self.post_download(bitstream, parser)
         self._loaded = parser, self.bitfile_name

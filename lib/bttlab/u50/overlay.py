@@ -42,7 +42,8 @@ def load_overlay(name_or_path: str | Path, device: str | int | pynq.Device = "au
     for card in candidates:
         path = files.get((_kind(card), _platform(card)))
         if path is not None:
-            logger.info("%s on %s", path, card.name)
+            if not isinstance(card, EmulatedU50):  # which says so itself
+                logger.info("%s on %s", path, card.name)
             return pynq.Overlay(str(path), device=card)
     built = ", ".join(f"{kind} on {platform}" for kind, platform in files)
     cards = ", ".join(card.name for card in candidates) or "none"
@@ -50,6 +51,23 @@ def load_overlay(name_or_path: str | Path, device: str | int | pynq.Device = "au
         f"overlay {name_or_path} is built for {built}, but the cards to choose from are: {cards}; "
         "use device='emulated', or build it for the card from hls_src"
     )
+
+
+def choose_active_device() -> None:
+    """Make the emulated card PYNQ's active device if no real card has an overlay here and none was chosen before.
+
+    So a plain `pynq.Overlay("overlays/train_enc2.xclbin")` works as it is, also beside a card without hw overlays.
+    """
+    if "_active_device" in vars(pynq.Device):
+        return
+    emulated = [card for card in pynq.Device.devices if isinstance(card, EmulatedU50)]
+    cards = {_platform(card) for card in pynq.Device.devices if not isinstance(card, EmulatedU50)}
+    try:
+        built = {entry.platform for entry in read_manifest(overlays_folder()) if entry.kind == "hw"}
+    except OverlayError:
+        built = set()  # said where an overlay is loaded
+    if emulated and not cards & built:
+        pynq.Device.active_device = emulated[0]
 
 
 def _is_path(name_or_path: str | Path) -> bool:
