@@ -1,0 +1,95 @@
+"""Side-by-side measurements: contenders take turns on the same work in one process, so that a busy machine hits all."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds per piece of work of one contender, over the rounds.
+
+    Attributes
+    ----------
+    median, lower_quartile, upper_quartile : float
+        In seconds.
+    """
+
+    median: float
+    lower_quartile: float
+    upper_quartile: float
+
+
+def interleave(contenders: Mapping[str, Callable[[], None]], rounds: int, pieces: int) -> dict[str, np.ndarray]:
+    """Let contenders take turns and measure each turn.
+
+    Parameters
+    ----------
+    contenders : mapping of str to callable
+        Each does `pieces` pieces of work a turn; the first turn of each is not counted.
+    rounds : int
+        Turns that count.
+    pieces : int
+
+    Returns
+    -------
+    dict of str to ndarray, shape (rounds,)
+        Seconds per piece, measured by time.perf_counter.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    for turn in range(rounds + 1):
+        for name, work in contenders.items():
+            start = time.perf_counter()
+            work()
+            if turn:
+                seconds[name].append((time.perf_counter() - start) / pieces)
+    return {name: np.array(values) for name, values in seconds.items()}
+
+
+def timing(seconds: np.ndarray) -> Timing:
+    """Return median and quartiles of the rounds."""
+    lower, median, upper = np.percentile(seconds, [25, 50, 75])
+    return Timing(float(median), float(lower), float(upper))
+
+
+def ratio(seconds: np.ndarray, baseline: np.ndarray) -> float:
+    """Return how many times as long `seconds` are as `baseline`: the median of the rounds' ratios."""
+    return float(np.median(seconds / baseline))
+
+
+def step_contenders(corpus: str, encoders: int, samples: int) -> dict[str, Callable[[], None]]:
+    """Return what trains one step a sample: the overlay on the emulated U50, and PyTorch in three ways, on one thread.
+
+    Parameters
+    ----------
+    corpus : str
+        Name or path.
+    encoders : int
+    samples : int
+        Of the shuffled training split, the same for all; SGD at 1e-3.
+    """
+    import torch
+
+    from bttlab.data import Vocabulary, encode, epoch_order, load_corpus
+    from bttlab.model import ModelConfig, Optimizer, ReferenceTrainer, initial_parameters
+    from bttlab.u50 import EmulatedU50, load_overlay
+
+    torch.set_num_threads(1)
+    config = ModelConfig(encoders=encoders)
+    data = load_corpus(corpus)
+    vocabulary = Vocabulary.from_sentences(data.train.words, config.vocabulary_size)
+    train = encode(data.train, vocabulary, data, config)
+    train = train[epoch_order(len(train), 0, 0)[:samples]]
+    overlay = load_overlay(f"train_enc{encoders}", EmulatedU50()).train_transformer_1
+    overlay.load_parameters(initial_parameters(config, 0))
+    trainers = {
+        "emulated U50": overlay,
+        "PyTorch BTT": ReferenceTrainer(config),
+        "PyTorch right-to-left": ReferenceTrainer(config, flow="right_to_left"),
+        "PyTorch dense": ReferenceTrainer(ModelConfig(encoders=encoders, format="dense")),
+    }
+    return {
+        name: lambda trainer=trainer: trainer.train(train, Optimizer("sgd"), 1e-3) for name, trainer in trainers.items()
+    }

@@ -1,0 +1,96 @@
+"""The command `bttlab`: what is common to all its subcommands, each of which is a module of `bttlab.commands`.
+
+Results go to stdout, progress and notes to stderr. Exit codes: 0 done; 1 the doctor found something broken; 2 bad
+input, or a run that had to stop, said in one line; 130 or 143 stopped by Ctrl-C or SIGTERM.
+"""
+
+import argparse
+import contextlib
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import NoReturn
+
+import bttlab
+from bttlab.commands import COMMANDS, Outcome
+from bttlab.errors import BttlabError
+from bttlab.figures import to_json
+
+BAD_INPUT = 2
+INTERRUPTED = 130
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are ours: one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise BttlabError."""
+        raise BttlabError(f"{message}; see {self.prog} --help")
+
+
+def build_parser() -> Parser:
+    """Return the parser of the whole command line; no command is imported further than its arguments."""
+    parser = Parser(
+        prog="bttlab",
+        description=bttlab.__doc__,
+        epilog="Exit codes: 0 done; 1 doctor: something needed is broken; 2 bad input, or a run that had to stop; "
+        "130 stopped by Ctrl-C; 143 stopped by SIGTERM.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"bttlab {bttlab.__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for name, summary in COMMANDS.items():
+        module = import_module(f"bttlab.commands.{name}")
+        command = commands.add_parser(name, help=summary, description=module.__doc__, allow_abbrev=False)
+        module.add_arguments(command)
+        command.add_argument("--json", action="store_true", help="print the result as one JSON object")
+        command.set_defaults(run=module.run)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        Without the program's name; by default those of the process.
+
+    Returns
+    -------
+    int
+        The exit code.
+    """
+    try:
+        options = build_parser().parse_args(arguments)
+        with contextlib.redirect_stdout(sys.stderr):  # whatever a library prints, it is not the result
+            outcome = options.run(options)
+        _print(outcome, options.json)
+        return outcome.exit_code
+    except BttlabError as error:
+        return _fail(str(error))
+    except BrokenPipeError:  # the reader of our output has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BAD_INPUT
+    except OSError as error:
+        return _fail(f"{error.filename or 'the system'}: {error.strerror or error}")
+    except KeyboardInterrupt:
+        print("bttlab: stopped by Ctrl-C", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _print(outcome: Outcome, as_json: bool) -> None:
+    if as_json:
+        print(to_json(outcome.data, indent=2), flush=True)
+    elif isinstance(outcome.text, str):
+        print(outcome.text, flush=True)
+    else:
+        from rich.console import Console
+
+        Console().print(outcome.text)
+
+
+def _fail(message: str) -> int:
+    print("bttlab: error:", " ".join(message.split("\n")), file=sys.stderr)
+    return BAD_INPUT

@@ -1,0 +1,34 @@
+"""The subcommands of `bttlab`, a module each.
+
+A module has `add_arguments(parser)` and `run(options) -> Outcome`; what is slow to import, it imports in `run`. A new
+command is a module and a line in COMMANDS.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+COMMANDS = {
+    "doctor": "say what is here: card or emulated, overlays, corpora, GPU, meters",
+    "size": "compare dense and tensor sizes",
+    "train": "train a tensor transformer, or continue a run",
+    "eval": "score a trained model",
+    "bench": "measure side by side, in one run",
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command has to say.
+
+    Attributes
+    ----------
+    data : dict
+        For --json.
+    text : str or rich renderable
+        For people.
+    exit_code : int
+    """
+
+    data: dict[str, Any]
+    text: Any
+    exit_code: int = 0

@@ -1,0 +1,94 @@
+"""What --device means: a trainer for a model, on a card, the emulated card, or in PyTorch."""
+
+import argparse
+from dataclasses import dataclass
+
+from bttlab.errors import BttlabError
+
+DEVICE_HELP = (
+    "auto: a U50 if there is one and an overlay for it, else the emulated one; emulated; reference: PyTorch on the "
+    "CPU; or a number: that one of pynq.Device.devices"
+)
+
+
+class DeviceError(BttlabError):
+    """A device that there is not."""
+
+
+@dataclass(frozen=True)
+class OpenedTrainer:
+    """A trainer on its device.
+
+    Attributes
+    ----------
+    trainer : bttlab.model.Trainer
+    device : str
+        What it trains on, in words.
+    announcement : str
+        The same, and why it was chosen.
+    """
+
+    trainer: object
+    device: str
+    announcement: str
+
+
+def device_name(text: str) -> str:
+    """Check the argument of --device, for argparse."""
+    if text not in ("auto", "emulated", "reference") and not text.isdecimal():
+        raise argparse.ArgumentTypeError(
+            f"no device {text!r}; choose auto, emulated, reference, or the number of one that bttlab doctor lists"
+        )
+    return text
+
+
+def open_trainer(config, device: str) -> OpenedTrainer:
+    """Open what trains a model.
+
+    Parameters
+    ----------
+    config : ModelConfig
+    device : str
+        As `device_name` accepts it.
+
+    Raises
+    ------
+    DeviceError
+        If the device needs pynq, which is not installed.
+    bttlab.u50.OverlayError
+        If there is no such card, or no overlay for the model.
+    """
+    if device == "reference":
+        return _open_reference(config)
+    try:
+        import pynq
+
+        from bttlab.u50 import EmulatedU50, load_overlay
+    except ModuleNotFoundError as error:
+        raise DeviceError(
+            f"--device {device} needs {error.name}, which is not installed; install it with: pip install "
+            "'bttlab[lab]', or use --device reference"
+        ) from None
+    name = f"train_enc{config.encoders}"
+    overlay = load_overlay(name, device)
+    card = overlay.device
+    if not isinstance(card, EmulatedU50):
+        words = f"{card.name} (card {pynq.Device.devices.index(card)}), overlay {name}"
+        return OpenedTrainer(overlay.train_transformer_1, words, words)
+    reason = ""
+    if device == "auto":
+        real = [other.name for other in pynq.Device.devices if not isinstance(other, EmulatedU50)]
+        reason = f" (no hw overlay {name} for {', '.join(real)})" if real else " (no card found)"
+    return OpenedTrainer(
+        overlay.train_transformer_1, f"the emulated U50, overlay {name}", f"the emulated U50{reason}, overlay {name}"
+    )
+
+
+def _open_reference(config) -> OpenedTrainer:
+    import torch
+
+    from bttlab.model import ReferenceTrainer
+
+    torch.set_num_threads(1)  # the same bits whatever the number of cores; at batch 1 more do not help
+    words = f"the PyTorch reference on the CPU (torch {torch.__version__}, 1 thread)"
+    return OpenedTrainer(ReferenceTrainer(config), words, words)

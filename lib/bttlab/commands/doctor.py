@@ -1,0 +1,230 @@
+"""Say what is here and what is broken: packages, cards, overlays, corpora, GPU, energy meters."""
+
+import argparse
+import os
+import platform
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from bttlab.commands import Outcome
+from bttlab.errors import BttlabError
+
+OK, NOTE, PROBLEM = "ok", "note", "problem"
+NEEDED_TO_TRAIN = ("pynq", "setuptools")  # of the extra "lab"; the rest of it is for notebooks
+CORPORA = ("airline", "atis", "snips")
+LEAST_DISK_BYTES = 200e6
+POWERCAP = Path("/sys/class/powercap")
+
+
+@dataclass(frozen=True)
+class Check:
+    """What the doctor found about one thing.
+
+    Attributes
+    ----------
+    name : str
+    status : {"ok", "note", "problem"}
+        A note is something that is not here and that one may miss; a problem is broken and needed.
+    detail : str
+    way_out : str
+        What to do about it.
+    data : dict
+        Details for --json.
+    """
+
+    name: str
+    status: str
+    detail: str
+    way_out: str = ""
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    parser.add_argument(
+        "--self-check", action="store_true", help="train 200 samples on overlay train_enc2, too; takes ten seconds"
+    )
+
+
+def run(options: argparse.Namespace) -> Outcome:
+    """Run the command."""
+    checks = list(_examine(EXAMINATIONS))
+    if options.self_check:
+        from bttlab.commands.self_check import self_check
+
+        checks += _examine([self_check])
+    problems = sum(check.status == PROBLEM for check in checks)
+    lines = []
+    for check in checks:
+        lines.append(f"{check.status:8} {check.name}: {check.detail}")
+        if check.way_out:
+            lines.append(f"{'':8}   -> {check.way_out}")
+    lines.append(f"{problems} problem{'s' * (problems != 1)}" if problems else "all that is needed is here")
+    data = {"usable": not problems, "checks": [asdict(check) for check in checks]}
+    return Outcome(data, "\n".join(lines), int(bool(problems)))
+
+
+def _examine(examinations: list[Callable[[], Iterator[Check]]]) -> Iterator[Check]:
+    """Make checks; one that fails itself is a problem, and the others go on."""
+    for examination in examinations:
+        try:
+            yield from examination()
+        except Exception as error:
+            detail = str(error) if isinstance(error, BttlabError) else f"{type(error).__name__}: {error}"
+            yield Check(examination.__name__.replace("_", "-").strip("-"), PROBLEM, " ".join(detail.split("\n")))
+
+
+def _python() -> Iterator[Check]:
+    yield Check("python", OK, f"{platform.python_version()}, {platform.system()} {platform.machine()}")
+
+
+def _packages() -> Iterator[Check]:
+    versions, wrong, missing = {}, [], []
+    for requirement in metadata.requires("bttlab") or ():
+        match = re.match(r"([\w.-]+)==([^\s;]+)(?:.*extra == \W(\w+))?", requirement)
+        if match is None or match[3] == "test":
+            continue
+        name, pin, extra = match.groups()
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            (missing if extra and name not in NEEDED_TO_TRAIN else wrong).append(f"{name} is not installed")
+            continue
+        if versions[name].split("+")[0] != pin:
+            wrong.append(f"{name} {versions[name]} instead of {pin}")
+    if wrong:
+        way_out = "make lab, or: pip install -e '.[lab]'"
+        yield Check("packages", PROBLEM, "; ".join(wrong), way_out, versions)
+    else:
+        named = ", ".join(f"{name} {versions[name]}" for name in ("torch", "pynq", "numpy"))
+        yield Check("packages", OK, f"{len(versions)} at their pinned versions ({named}, …)", data=versions)
+    if missing:
+        yield Check("notebooks", NOTE, "; ".join(missing), "make lab, if you want the notebooks")
+
+
+def _processor() -> Iterator[Check]:
+    from bttlab.u50.native import IMAGES, choose_image, cpu_features
+
+    image = choose_image([image.name for image in IMAGES])
+    data = {"image": image, "avx2": "avx2" in cpu_features(), "avx512f": "avx512f" in cpu_features()}
+    yield Check("processor", OK, f"the emulated card runs the overlays' {image} images", data=data)
+
+
+def _cards() -> Iterator[Check]:
+    import pynq
+
+    from bttlab.u50 import EmulatedU50
+
+    names = [device.name for device in pynq.Device.devices]
+    data = {"devices": names}
+    real = [device.name for device in pynq.Device.devices if not isinstance(device, EmulatedU50)]
+    listed = ", ".join(f"{index} {name}" for index, name in enumerate(names))
+    if not names:
+        yield Check("cards", PROBLEM, "none, not even emulated", "unset BTTLAB_EMULATED_CARDS", data)
+    elif real:
+        yield Check("cards", OK, listed, data=data)
+    else:
+        yield Check("cards", NOTE, f"no Alveo card; emulated: {listed}", "for a real one, install XRT", data)
+
+
+def _overlays() -> Iterator[Check]:
+    from bttlab.u50.build import DEFINITIONS, HLS_SOURCE, stale
+    from bttlab.u50.manifest import digest, overlays_folder, read_file, read_manifest
+
+    folder = overlays_folder()
+    entries = read_manifest(folder)
+    damaged = []
+    for entry in entries:
+        try:
+            if digest(read_file(folder / entry.file)) != entry.sha256:
+                damaged.append(f"{folder / entry.file} is not the file that manifest.json lists")
+        except BttlabError as error:
+            damaged.append(str(error))
+    data = {"folder": str(folder), "overlays": [f"{entry.name} ({entry.kind})" for entry in entries]}
+    if damaged or not entries:
+        yield Check(
+            "overlays", PROBLEM, "; ".join(damaged) or f"none in {folder}", "fetch them again, or: make overlays", data
+        )
+    else:
+        yield Check("overlays", OK, f"{', '.join(data['overlays'])} verified", data=data)
+    if HLS_SOURCE.is_dir():
+        old = [f"{name} {why}" for name, why in stale(DEFINITIONS.values(), HLS_SOURCE, folder).items()]
+        if old and not damaged:
+            yield Check("overlay sources", NOTE, "; ".join(old), "make overlays")
+
+
+def _corpora() -> Iterator[Check]:
+    from bttlab.data import find_corpus, read_corpus
+
+    for name in CORPORA:
+        folder = _local_corpus(name)
+        if folder is None and name != "airline":
+            way_out = f"--data {name} downloads it; or put it into a folder and set BTTLAB_DATA to that folder's parent"
+            yield Check(f"corpus {name}", NOTE, "not here", way_out)
+            continue
+        try:
+            corpus = read_corpus(folder or find_corpus(name))
+        except BttlabError as error:
+            yield Check(f"corpus {name}", PROBLEM if name == "airline" else NOTE, str(error))
+            continue
+        counts = [len(corpus.train), len(corpus.dev), len(corpus.test)]
+        detail = f"{corpus.folder}, {'/'.join(map(str, counts))} utterances"
+        yield Check(f"corpus {name}", OK, detail, data={"folder": str(corpus.folder), "utterances": counts})
+
+
+def _gpu() -> Iterator[Check]:
+    import torch
+
+    if torch.cuda.is_available():
+        names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+        yield Check("gpu", OK, f"{', '.join(names)} (CUDA {torch.version.cuda})", data={"devices": names})
+    elif shutil.which("nvidia-smi"):
+        way_out = "for baselines on it, install the CUDA build of torch"
+        yield Check("gpu", NOTE, f"there is an NVIDIA driver, but torch {torch.__version__} cannot use it", way_out)
+    else:
+        yield Check("gpu", NOTE, "none; baselines run on the CPU, or from recorded files")
+
+
+def _energy_meters() -> Iterator[Check]:
+    counters = sorted(POWERCAP.glob("intel-rapl:?/energy_uj"))
+    readable = [str(path) for path in counters if _can_read(path)]
+    if readable:
+        yield Check("cpu energy", OK, f"measured by RAPL ({len(readable)} sockets)", data={"counters": readable})
+    elif counters:
+        way_out = f"ask the administrator to make {counters[0]} readable for you"
+        yield Check("cpu energy", NOTE, "RAPL is there but may not be read, so a CPU's energy is left out", way_out)
+    else:
+        yield Check("cpu energy", NOTE, "no RAPL here, so a CPU's energy is left out")
+
+
+def _disk() -> Iterator[Check]:
+    free = shutil.disk_usage(".").free
+    status, way_out = (OK, "") if free >= LEAST_DISK_BYTES else (PROBLEM, "make room, or work in another folder")
+    yield Check("disk", status, f"{free / 1e9:.1f} GB free here", way_out, {"free_bytes": free})
+
+
+def _local_corpus(name: str) -> Path | None:
+    """Return where `find_corpus` would find a corpus without a download or making it."""
+    import platformdirs
+
+    from bttlab.data.find import REPOSITORY
+
+    places = [REPOSITORY / "data" / name, platformdirs.user_cache_path("bttlab") / "data" / name]
+    if os.environ.get("BTTLAB_DATA"):
+        places.insert(0, Path(os.environ["BTTLAB_DATA"]) / name)
+    return next((place for place in places if place.is_dir()), None)
+
+
+def _can_read(path: Path) -> bool:
+    try:
+        return bool(path.read_text())
+    except OSError:
+        return False
+
+
+EXAMINATIONS = [_python, _packages, _processor, _cards, _overlays, _corpora, _gpu, _energy_meters, _disk]

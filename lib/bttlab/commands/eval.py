@@ -1,0 +1,62 @@
+"""Score the model of a run, as its checkpoint holds it, on a split of its corpus."""
+
+import argparse
+from pathlib import Path
+
+from bttlab.commands import Outcome, devices
+from bttlab.errors import BttlabError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    add = parser.add_argument
+    add("--run", type=Path, required=True, metavar="DIR", dest="folder", help="the run's folder")
+    add("--split", choices=("test", "dev", "train"), default="test", help="(default: test)")
+    add("--data", metavar="NAME|PATH", help="another corpus, or another place of it (default: the run's)")
+    add("--unknown-labels", choices=("error", "unk"), help="as for train (default: the run's)")
+    add("--device", type=devices.device_name, metavar="DEVICE", help=f"{devices.DEVICE_HELP} (default: the run's)")
+
+
+def run(options: argparse.Namespace) -> Outcome:
+    """Run the command."""
+    from bttlab.data import Vocabulary, encode, encoding_report, load_corpus
+    from bttlab.train import CheckpointStore, ProgressBar, tensors_digest
+    from bttlab.train.evaluation import counted, describe, evaluate
+    from bttlab.train.run import check_model
+
+    progress = ProgressBar()
+    checkpoint, warning = CheckpointStore(options.folder).load()
+    if warning:
+        progress.note(f"note: {warning}")
+    settings, record = checkpoint.settings, checkpoint.corpus
+    corpus = load_corpus(options.data or settings.data, options.unknown_labels or settings.unknown_labels)
+    if not record.is_of(corpus):
+        if not options.data:
+            raise BttlabError(
+                f"{corpus.folder} is not the corpus {record.name} that the run in {options.folder} was trained on; "
+                "give its place, or the other corpus on purpose, with --data"
+            )
+        progress.note(f"note: {corpus.folder} is another corpus than {record.name}, which the run was trained on")
+        corpus = record.relabelled(corpus)
+    split, vocabulary = corpus.split(options.split), Vocabulary.from_list(record.vocabulary)
+    samples = encode(split, vocabulary, corpus, settings.config)
+    progress.note(f"note: {corpus.name} {options.split}: {encoding_report(split, vocabulary, corpus, settings.config)}")
+    opened = devices.open_trainer(settings.config, options.device or settings.device)
+    check_model(opened.trainer, settings.config)
+    progress.note(f"evaluating on {opened.announcement}")
+    opened.trainer.load_parameters(checkpoint.parameters)
+    scores = evaluate(opened.trainer, samples, corpus, options.split, progress)
+    data = {
+        "run": str(options.folder),
+        "corpus": corpus.name,
+        "split": options.split,
+        "epochs_done": checkpoint.epochs_done,
+        "position": len(checkpoint.losses),
+        "device": opened.device,
+        "parameters_sha256": tensors_digest(checkpoint.parameters),
+        **scores,
+    }
+    trained = counted(checkpoint.epochs_done, "epoch")
+    if data["position"]:
+        trained += f" and {counted(data['position'], 'sample')}"
+    return Outcome(data, f"{corpus.name} {options.split} after {trained}: {describe(scores)}")

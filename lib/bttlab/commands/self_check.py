@@ -1,0 +1,52 @@
+"""The doctor's self-check: a ten-second training run on the overlay, in which the loss must fall."""
+
+import time
+from collections.abc import Iterator
+
+import numpy as np
+
+from bttlab.commands import devices
+from bttlab.commands.doctor import OK, PROBLEM, Check
+from bttlab.figures import measured
+
+SAMPLES = 200
+SECONDS = 10.0
+
+
+def self_check() -> Iterator[Check]:
+    """Train train_enc2 on the airline corpus and compare the first losses with the last."""
+    from bttlab.data import Vocabulary, encode, epoch_order, load_corpus
+    from bttlab.model import ModelConfig, Optimizer, initial_parameters
+    from bttlab.train import LEARNING_RATES
+    from bttlab.train.chunks import chunks
+
+    config, corpus = ModelConfig(encoders=2), load_corpus("airline")
+    vocabulary = Vocabulary.from_sentences(corpus.train.words, config.vocabulary_size)
+    order = epoch_order(len(corpus.train), 0, 0)[:SAMPLES]
+    samples = encode(corpus.train, vocabulary, corpus, config)[order]
+    opened = devices.open_trainer(config, "auto")
+    opened.trainer.load_parameters(initial_parameters(config, 0))
+    losses = np.zeros(0, np.float32)
+    begin = time.perf_counter()
+    for part in chunks(0, len(samples)):
+        new = opened.trainer.train(samples[part], Optimizer("sgd"), LEARNING_RATES["sgd"])
+        losses = np.concatenate([losses, new])
+        if time.perf_counter() - begin > SECONDS:
+            break
+    seconds = time.perf_counter() - begin
+    quarter = max(1, len(losses) // 4)
+    first, last = float(losses[:quarter].mean()), float(losses[-quarter:].mean())
+    detail = (
+        f"{len(losses)} samples on {opened.announcement} in {seconds:.1f} s (measured): loss {first:.2f} to {last:.2f}"
+    )
+    data = {
+        "device": opened.device,
+        "samples": len(losses),
+        "first_loss": first,
+        "last_loss": last,
+        "seconds": measured(seconds, "s", f"time.perf_counter on this host, around training on {opened.device}"),
+    }
+    if last < first:
+        yield Check("self-check", OK, detail, data=data)
+    else:
+        yield Check("self-check", PROBLEM, f"{detail}; it should fall", "rebuild the overlays: make overlays", data)

@@ -1,0 +1,135 @@
+"""Train a tensor transformer for intents and slots on a corpus, one sample a step, or continue a run."""
+
+import argparse
+import os
+import time
+from pathlib import Path
+
+from bttlab.commands import Outcome, devices
+from bttlab.errors import BttlabError
+
+DEFAULTS = {"encoders": 2, "data": "airline", "optimizer": "sgd", "device": "auto"}
+OPTIONS = ("encoders", "data", "epochs", "samples", "optimizer", "learning_rate", "seed", "device", "unknown_labels")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments; none has a default here, so that a resumed run keeps its own."""
+    add = parser.add_argument
+    add("--encoders", type=int, metavar="N", help="encoder blocks (default: 2)")
+    add("--data", metavar="NAME|PATH", help="corpus: atis, snips, airline, or a folder (default: airline)")
+    add("--epochs", type=int, metavar="N", help="epochs in all, those of a resumed run included (default: 1)")
+    add("--samples", type=int, metavar="N", help="the first N samples of each epoch's order (default: all)")
+    add("--optimizer", choices=("sgd", "momentum", "adamw"), help="update rule (default: sgd)")
+    add(
+        "--lr",
+        type=float,
+        metavar="X",
+        dest="learning_rate",
+        help="learning rate (default: sgd 4e-3, momentum 4e-4, adamw 3e-4)",
+    )
+    add("--seed", type=int, metavar="N", help="of initial parameters and sample order (default: 0)")
+    add("--device", type=devices.device_name, metavar="DEVICE", help=f"{devices.DEVICE_HELP} (default: auto)")
+    add(
+        "--unknown-labels",
+        choices=("error", "unk"),
+        help="training utterances with a label that is in no label list: refuse, or take as UNK (default: error)",
+    )
+    add("--out", type=Path, metavar="DIR", help="the run's folder (default: runs/DATA-encN-DATE-TIME)")
+    add(
+        "--resume",
+        nargs="?",
+        const=True,
+        metavar="DIR",
+        help="continue the run in DIR, or in --out; epochs, learning rate, device and the corpus's place may change",
+    )
+
+
+def run(options: argparse.Namespace) -> Outcome:
+    """Run the command."""
+    from bttlab.train import ProgressBar
+
+    given = {name: getattr(options, name) for name in OPTIONS if getattr(options, name) is not None}
+    training = _resumed(options, given) if options.resume else _new(options, given)
+    progress = ProgressBar()
+    for note in training.notes:
+        progress.note(f"note: {note}")
+    opened = devices.open_trainer(training.settings.config, training.settings.device)
+    progress.note(f"training on {opened.announcement}; run folder {training.folder}")
+    return _outcome(training, opened.device, training.train(opened.trainer, opened.device, progress))
+
+
+def _new(options: argparse.Namespace, given: dict):
+    from bttlab.data import load_corpus
+    from bttlab.model import ModelConfig, Optimizer
+    from bttlab.train import LEARNING_RATES, RunSettings, start_run
+    from bttlab.train.run import check_free
+
+    if options.out is not None:
+        check_free(options.out)  # before anything slow
+    values = DEFAULTS | given
+    values["data"] = _absolute(values["data"])
+    config, optimizer = ModelConfig(encoders=values.pop("encoders")), Optimizer(values.pop("optimizer"))
+    settings = RunSettings(
+        config=config, optimizer=optimizer, **{"learning_rate": LEARNING_RATES[optimizer.name]} | values
+    )
+    corpus = load_corpus(settings.data, settings.unknown_labels)
+    return start_run(options.out or _default_folder(corpus.name, config.encoders), settings, corpus)
+
+
+def _resumed(options: argparse.Namespace, given: dict):
+    from bttlab.train import resume_run
+
+    if options.resume is True and options.out is None:
+        raise BttlabError("--resume needs the folder of a run: bttlab train --resume DIR")
+    folder = options.out if options.resume is True else Path(options.resume)
+    if options.out not in (None, folder):
+        raise BttlabError(f"--resume {folder} and --out {options.out} name two folders; leave --out out")
+    if "data" in given:
+        given["data"] = _absolute(given["data"])
+    return resume_run(folder, given)
+
+
+def _absolute(data: str) -> str:
+    """A corpus's path as it is from everywhere; a name stays a name."""
+    path = Path(data).expanduser()
+    return str(path.resolve()) if os.sep in data or path.is_dir() else data
+
+
+def _default_folder(corpus: str, encoders: int) -> Path:
+    stem = Path("runs") / f"{corpus}-enc{encoders}-{time.strftime('%Y%m%d-%H%M%S')}"
+    folder, number = stem, 1
+    while folder.exists():
+        number += 1
+        folder = stem.with_name(f"{stem.name}-{number}")
+    return folder
+
+
+def _outcome(training, device: str, result) -> Outcome:
+    from bttlab.train.checkpoint import LATEST
+    from bttlab.train.evaluation import counted, describe
+    from bttlab.train.metrics_log import METRICS
+
+    settings = training.settings
+    data = {
+        "status": "complete" if result.signal is None else "interrupted",
+        "run": str(training.folder),
+        "checkpoint": str(training.folder / LATEST),
+        "metrics": str(training.folder / METRICS),
+        "device": device,
+        "corpus": {"name": training.record.name, "sha256": training.record.sha256},
+        "encoders": settings.config.encoders,
+        "parameters": settings.config.parameters_count,
+        "optimizer": settings.optimizer.name,
+        "learning_rate": settings.learning_rate,
+        "seed": settings.seed,
+        "epochs": settings.epochs,
+        "epochs_done": result.epochs_done,
+        "position": result.position,
+        "last_epoch": result.epoch,
+        "test": result.test,
+        "parameters_sha256": result.parameters_sha256,
+    }
+    lines = [f"parameters SHA-256 {result.parameters_sha256}", f"run folder {training.folder}"]
+    if result.test:
+        lines.insert(0, f"test after {counted(result.epochs_done, 'epoch')}: {describe(result.test)}")
+    return Outcome(data, "\n".join(lines), 0 if result.signal is None else 128 + result.signal)

@@ -1,0 +1,215 @@
+"""A run on disk: one safetensors file that holds all that is needed to continue it, and the one before it.
+
+The tensors are the parameters under their own names, the optimizer state under "optimizer.", and "losses", those of the
+epoch under way. The header's metadata has two entries: "bttlab", JSON with everything else, and "sha256", a digest over
+both. Nothing in the file is executed when it is read.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import safetensors.numpy
+from safetensors import SafetensorError, safe_open
+
+from bttlab.errors import BttlabError
+from bttlab.train.files import resume_command, sync_folder, written_draft
+from bttlab.train.settings import CorpusRecord, RunSettings
+
+LATEST, PREVIOUS = "checkpoint.safetensors", "checkpoint.previous.safetensors"
+FORMAT = 1
+_STATE = "optimizer."
+_LOSSES = "losses"
+
+
+class CheckpointError(BttlabError):
+    """A checkpoint that cannot be written or read."""
+
+
+class DamagedCheckpoint(CheckpointError):
+    """A file that is not the checkpoint that was written."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Where a run stands.
+
+    Parameters
+    ----------
+    settings : RunSettings
+    corpus : CorpusRecord
+    device : str
+        What it was last trained on, in words.
+    epochs_done : int
+        Epochs that are finished, evaluation on dev included.
+    losses : ndarray of float32, shape (position,)
+        Losses of the samples that the epoch under way has trained on; their number is the position in its order.
+    seconds : float
+        Measured training time of the epoch under way.
+    parameters, optimizer_state : mapping of str to ndarray
+        As `Trainer.store_parameters` and `store_optimizer_state` return them.
+    """
+
+    settings: RunSettings
+    corpus: CorpusRecord
+    device: str
+    epochs_done: int
+    losses: np.ndarray
+    seconds: float
+    parameters: Mapping[str, np.ndarray]
+    optimizer_state: Mapping[str, np.ndarray]
+
+
+def tensors_digest(tensors: Mapping[str, np.ndarray]) -> str:
+    """Return the SHA-256 over names, types, shapes and bytes of tensors; their order plays no part."""
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        array = np.ascontiguousarray(tensors[name])
+        digest.update(f"{name} {array.dtype.str} {np.shape(tensors[name])}\n".encode())
+        digest.update(array.data)
+    return digest.hexdigest()
+
+
+class CheckpointStore:
+    """The checkpoints in a run's folder: the latest and the one before.
+
+    Parameters
+    ----------
+    folder : path
+    """
+
+    def __init__(self, folder: Path):
+        self.folder = Path(folder)
+        self.latest = self.folder / LATEST
+        self.previous = self.folder / PREVIOUS
+        self._latest_is_sound = True  # as far as is known
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Write a checkpoint; the latest becomes the previous one. A crash at any moment leaves a sound one.
+
+        Raises
+        ------
+        CheckpointError
+            If it cannot be written; those there were stay.
+        """
+        data = _pack(checkpoint)
+        try:
+            with written_draft(self.latest, data) as draft:
+                if self._latest_is_sound and self.latest.exists():
+                    self.latest.replace(self.previous)
+                draft.replace(self.latest)
+                sync_folder(self.folder)
+        except OSError as error:
+            raise CheckpointError(
+                f"{self.latest} cannot be saved ({error.strerror}, {len(data)} bytes): the checkpoint before it stays; "
+                f"make room, or the folder writable, and continue with: {resume_command(self.folder)}"
+            ) from None
+        self._latest_is_sound = True
+
+    def load(self) -> tuple[Checkpoint, str | None]:
+        """Read the latest checkpoint or, where it is damaged or missing, the one before.
+
+        Returns
+        -------
+        checkpoint : Checkpoint
+        warning : str or None
+            Why it is the one before.
+
+        Raises
+        ------
+        CheckpointError
+            If there is none, or both are damaged.
+        """
+        if not (self.latest.exists() or self.previous.exists()):
+            raise CheckpointError(
+                f"{self.folder} holds no checkpoint: name the folder of a run, or start one with: bttlab train --out "
+                f"{self.folder}"
+            )
+        try:
+            return read_checkpoint(self.latest), None
+        except DamagedCheckpoint as error:
+            self._latest_is_sound = False
+            fault = str(error)
+        try:
+            return read_checkpoint(self.previous), f"{fault}; going back to the one before, {self.previous.name}"
+        except DamagedCheckpoint as error:
+            raise CheckpointError(f"{fault}; nor is the one before of use: {error}; start the run anew") from None
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """Read a checkpoint file.
+
+    Raises
+    ------
+    DamagedCheckpoint
+        If it is missing, torn, or not what was written.
+    CheckpointError
+        If a newer version of bttlab wrote it.
+    """
+    try:
+        with safe_open(path, framework="numpy") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}
+    except (SafetensorError, OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise DamagedCheckpoint(f"{path} cannot be read as a checkpoint ({reason})") from None
+    text = metadata.get("bttlab", "")
+    if metadata.get("sha256") != _digest(text, tensors):
+        raise DamagedCheckpoint(f"{path} is damaged: its content does not have the digest it was written with")
+    try:
+        values = json.loads(text)
+        if values["format"] != FORMAT:
+            raise CheckpointError(
+                f"{path} is a checkpoint of format {values['format']}, this bttlab reads format {FORMAT}; use the "
+                "version of bttlab that wrote it"
+            )
+        return _unpack(values, tensors)
+    except CheckpointError:
+        raise
+    except (BttlabError, ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as error:
+        raise DamagedCheckpoint(f"{path} is no checkpoint of a run ({error})") from None
+
+
+def _pack(checkpoint: Checkpoint) -> bytes:
+    values = {
+        "format": FORMAT,
+        "settings": checkpoint.settings.to_dict(),
+        "corpus": checkpoint.corpus.to_dict(),
+        "device": checkpoint.device,
+        "epochs_done": checkpoint.epochs_done,
+        "position": len(checkpoint.losses),
+        "seconds": checkpoint.seconds,
+    }
+    tensors = {
+        **checkpoint.parameters,
+        **{_STATE + name: np.asarray(array) for name, array in checkpoint.optimizer_state.items()},
+        _LOSSES: np.asarray(checkpoint.losses, np.float32),
+    }
+    text = json.dumps(values, sort_keys=True)
+    return safetensors.numpy.save(tensors, metadata={"bttlab": text, "sha256": _digest(text, tensors)})
+
+
+def _digest(text: str, tensors: Mapping[str, np.ndarray]) -> str:
+    return hashlib.sha256(f"{tensors_digest(tensors)}\n{text}".encode()).hexdigest()
+
+
+def _unpack(values: dict, tensors: dict[str, np.ndarray]) -> Checkpoint:
+    settings = RunSettings.from_dict(values["settings"])
+    if settings.config.encoders > len(tensors):
+        raise ValueError(f"{settings.config.encoders} encoders in {len(tensors)} tensors")
+    shapes = settings.config.parameter_shapes()
+    parameters = {name: tensors[name] for name in shapes}
+    losses, epochs_done, seconds = tensors[_LOSSES], values["epochs_done"], values["seconds"]
+    if any(array.shape != shapes[name] or array.dtype != np.float32 for name, array in parameters.items()):
+        raise ValueError("a parameter has another shape than the model's")
+    if losses.shape != (values["position"],) or losses.dtype != np.float32:
+        raise ValueError(f"position {values['position']} does not go with {losses.shape} losses")
+    if type(epochs_done) is not int or epochs_done < 0 or not math.isfinite(seconds) or seconds < 0:
+        raise ValueError(f"{epochs_done} epochs done, {seconds} seconds")
+    state = {name.removeprefix(_STATE): array for name, array in tensors.items() if name.startswith(_STATE)}
+    corpus = CorpusRecord(**values["corpus"])
+    return Checkpoint(settings, corpus, str(values["device"]), epochs_done, losses, seconds, parameters, state)

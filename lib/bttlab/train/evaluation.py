@@ -1,0 +1,75 @@
+"""Scores of a trained model on a split."""
+
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from bttlab.data import Corpus, Samples
+from bttlab.model import Predictions, Trainer
+from bttlab.train.chunks import chunks
+from bttlab.train.progress import ProgressBar
+from bttlab.train.stop import StopSignals
+
+
+def evaluate(
+    trainer: Trainer,
+    samples: Samples,
+    corpus: Corpus,
+    split: str,
+    progress: ProgressBar,
+    stop: StopSignals | None = None,
+) -> dict[str, Any]:
+    """Predict a split and score it.
+
+    Parameters
+    ----------
+    trainer : Trainer
+        Holds the parameters.
+    samples : Samples
+        The split, encoded.
+    corpus : Corpus
+    split : {"train", "dev", "test"}
+    progress : ProgressBar
+    stop : StopSignals, optional
+
+    Returns
+    -------
+    dict
+        "mean_loss" and the fields of `bttlab.data.metrics.Scores`.
+
+    Raises
+    ------
+    StopRequested
+        Between two chunks, if the user asked for it.
+    """
+    from bttlab.data.metrics import score  # its import is slow
+
+    parts = []
+    progress.begin(f"{split} split", len(samples))
+    try:
+        for part in chunks(0, len(samples)):
+            parts.append(trainer.predict(samples[part]))
+            progress.advance(parts[-1].losses)
+            if stop is not None:
+                stop.check()
+    finally:
+        progress.end()
+    columns = ([getattr(part, name) for part in parts] for name in ("losses", "intents", "slots"))
+    predictions = Predictions(*map(np.concatenate, columns))
+    mean_loss = float(np.mean(predictions.losses, dtype=np.float64))
+    return {"mean_loss": mean_loss, **asdict(score(corpus, corpus.split(split), predictions))}
+
+
+def describe(scores: dict[str, Any]) -> str:
+    """Return what `evaluate` found as a phrase."""
+    intent, slot, frame = (100 * scores[name] for name in ("intent_accuracy", "slot_f1", "frame_accuracy"))
+    return (
+        f"intent accuracy {intent:.1f} %, slot F1 {slot:.1f} %, frame accuracy {frame:.1f} %, "
+        f"mean loss {scores['mean_loss']:.3f}"
+    )
+
+
+def counted(number: int, noun: str) -> str:
+    """Return "1 epoch", "2 epochs"."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,53 @@
+"""What a run tells while it goes on: a bar with loss and samples per second, and notes, on stderr."""
+
+import sys
+from collections import deque
+from collections.abc import Iterable
+
+import numpy as np
+from tqdm import tqdm
+
+RECENT = 100  # samples that the bar's loss is the mean of
+
+
+class ProgressBar:
+    """Shows a run's progress; another object with these methods may stand in its place."""
+
+    def __init__(self) -> None:
+        self._bar: tqdm | None = None
+        self._recent: deque[float] = deque(maxlen=RECENT)
+
+    def begin(self, title: str, total: int, done: int = 0) -> None:
+        """Begin a stretch of `total` samples, `done` of which have been dealt with before."""
+        terminal = sys.stderr.isatty()
+        self._recent.clear()
+        self._bar = tqdm(
+            total=total,
+            initial=done,
+            desc=title,
+            unit=" samples",
+            file=sys.stderr,
+            leave=terminal,
+            dynamic_ncols=terminal,
+            # in a log, a line now and then
+            mininterval=0.1 if terminal else 10.0,
+            delay=0.0 if terminal else 10.0,
+        )
+
+    def advance(self, losses: Iterable[float]) -> None:
+        """Show the losses of further samples."""
+        losses = np.asarray(losses)
+        self._recent.extend(losses.tolist())
+        if self._recent:
+            self._bar.set_postfix(loss=f"{np.mean(self._recent):.3f}", refresh=False)
+        self._bar.update(len(losses))
+
+    def end(self) -> None:
+        """End the stretch."""
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+    def note(self, text: str) -> None:
+        """Say something, on a line of its own."""
+        tqdm.write(f"bttlab: {text}", file=sys.stderr)

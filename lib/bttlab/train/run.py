@@ -1,0 +1,315 @@
+"""A training run: epochs over a corpus, scores and a checkpoint after each, stopped and continued without a trace."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bttlab.data import Corpus, Vocabulary, encode, encoding_report, epoch_order, load_corpus
+from bttlab.data.corpus import SPLIT_NAMES
+from bttlab.figures import measured
+from bttlab.model import ModelConfig, NonFiniteLoss, Trainer, initial_parameters
+from bttlab.train.checkpoint import Checkpoint, CheckpointStore, tensors_digest
+from bttlab.train.chunks import chunks
+from bttlab.train.evaluation import counted, describe, evaluate
+from bttlab.train.files import held, is_draft, resume_command
+from bttlab.train.metrics_log import MetricsLog
+from bttlab.train.progress import ProgressBar
+from bttlab.train.settings import CorpusRecord, RunError, RunSettings
+from bttlab.train.stop import StopRequested, StopSignals
+
+
+class DivergedRun(RunError):
+    """A loss that is not finite ended the run."""
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """How a run ended.
+
+    Attributes
+    ----------
+    signal : int or None
+        The signal that stopped it; None if it is complete.
+    epochs_done : int
+    position : int
+        Samples of the epoch under way that are trained on.
+    epoch : dict or None
+        The line of metrics.jsonl on the last finished epoch.
+    test : dict or None
+        Scores on the test split, of a complete run.
+    parameters_sha256 : str
+        `tensors_digest` of the parameters.
+    """
+
+    signal: int | None
+    epochs_done: int
+    position: int
+    epoch: dict[str, Any] | None
+    test: dict[str, Any] | None
+    parameters_sha256: str
+
+
+class Run:
+    """A run and its folder: checkpoint.safetensors, the checkpoint before it, and metrics.jsonl.
+
+    Use `start_run` or `resume_run` to get one.
+
+    Parameters
+    ----------
+    folder : path
+    settings : RunSettings
+    corpus : Corpus
+    store : CheckpointStore
+    checkpoint : Checkpoint, optional
+        Where to go on.
+
+    Attributes
+    ----------
+    notes : list of str
+        What the user should know before training starts.
+
+    Raises
+    ------
+    bttlab.data.CorpusError
+        If the corpus does not fit the model.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        settings: RunSettings,
+        corpus: Corpus,
+        store: CheckpointStore,
+        checkpoint: Checkpoint | None = None,
+    ):
+        self.folder, self.settings, self.corpus = folder, settings, corpus
+        self.record = checkpoint.corpus if checkpoint else CorpusRecord.of(corpus, settings.config)
+        vocabulary = Vocabulary.from_list(self.record.vocabulary)
+        self.samples, self.notes = {}, []
+        for name in SPLIT_NAMES:
+            split = corpus.split(name)
+            self.samples[name] = encode(split, vocabulary, corpus, settings.config)
+            self.notes.append(f"{corpus.name} {name}: {encoding_report(split, vocabulary, corpus, settings.config)}")
+        self._store, self._log = store, MetricsLog(folder)
+        self._checkpoint = checkpoint
+        self._epochs_done = checkpoint.epochs_done if checkpoint else 0
+        self._losses = checkpoint.losses if checkpoint else np.zeros(0, np.float32)  # of the epoch under way
+        self._seconds = checkpoint.seconds if checkpoint else 0.0
+
+    def train(self, trainer: Trainer, device: str, progress: ProgressBar | None = None) -> RunResult:
+        """Train up to the number of epochs in the settings, then score the test split.
+
+        SIGINT and SIGTERM stop it within about a quarter second, at a sample boundary, and the position is saved.
+
+        Parameters
+        ----------
+        trainer : Trainer
+            For the settings' model; its parameters are replaced.
+        device : str
+            What it trains on, in words.
+        progress : ProgressBar, optional
+
+        Raises
+        ------
+        DivergedRun
+            If a loss or gradient is not finite; parameters and position are saved as before that sample.
+        RunError, CheckpointError
+            If the folder is another run's, or cannot be written.
+        """
+        check_model(trainer, self.settings.config)
+        progress = progress or ProgressBar()
+        self._make_folder()
+        with StopSignals() as stop, held(self.folder):
+            epoch = self._begin(trainer, device, progress)
+            test = None
+            try:
+                while self._epochs_done < self.settings.epochs:
+                    epoch = self._train_epoch(trainer, device, progress, stop)
+                test = evaluate(trainer, self.samples["test"], self.corpus, "test", progress, stop)
+                self._log.append({"event": "test", "epochs": self._epochs_done, "test": test, "device": device})
+            except StopRequested:
+                self._save(trainer, device)
+                progress.note(
+                    f"stopped by {stop.received.name} after {counted(self._epochs_done, 'epoch')} and "
+                    f"{counted(len(self._losses), 'sample')}, saved; continue with: {resume_command(self.folder)}"
+                )
+            digest = tensors_digest(trainer.store_parameters())
+            signal = None if test else int(stop.received)
+            return RunResult(signal, self._epochs_done, len(self._losses), epoch, test, digest)
+
+    def _make_folder(self) -> None:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunError(f"{self.folder} cannot be made ({error.strerror}); choose another --out") from None
+
+    def _begin(self, trainer: Trainer, device: str, progress: ProgressBar) -> dict[str, Any] | None:
+        """Load the trainer, tidy the folder, and return the record of the last epoch."""
+        if self._checkpoint is None:
+            check_free(self.folder)  # again, now that nobody else can come in
+        for path in self.folder.iterdir():
+            if is_draft(path):
+                path.unlink(missing_ok=True)
+        records = self._log.rewind(self._epochs_done)
+        if self._checkpoint is None:
+            trainer.load_parameters(initial_parameters(self.settings.config, self.settings.seed))
+            self._save(trainer, device)
+        else:
+            trainer.load_parameters(self._checkpoint.parameters, self._checkpoint.optimizer_state)
+            if device != self._checkpoint.device:
+                progress.note(
+                    f"the run so far was on {self._checkpoint.device}: an unbroken run may differ in its last bits"
+                )
+        return records[-1] if records else None
+
+    def _train_epoch(self, trainer: Trainer, device: str, progress: ProgressBar, stop: StopSignals) -> dict[str, Any]:
+        settings, samples = self.settings, self.samples["train"]
+        epoch = f"epoch {self._epochs_done + 1}/{settings.epochs}"
+        order = epoch_order(len(samples), settings.seed, self._epochs_done)[: settings.samples]
+        progress.begin(epoch, len(order), len(self._losses))
+        try:
+            for part in chunks(len(self._losses), len(order)):
+                begin = time.perf_counter()
+                try:
+                    losses = trainer.train(samples[order[part]], settings.optimizer, settings.learning_rate)
+                except NonFiniteLoss as error:
+                    self._count(error.losses, begin)
+                    if len(self._losses) > len(self._checkpoint.losses):  # else it would push out the one before
+                        self._save(trainer, device)
+                    raise self._diverged(order) from None
+                self._count(losses, begin)
+                progress.advance(losses)
+                stop.check()
+        finally:
+            progress.end()
+        dev = evaluate(trainer, self.samples["dev"], self.corpus, "dev", progress, stop)
+        how = f"time.perf_counter on this host, around training on {device}"
+        rate = len(order) / self._seconds
+        record = {
+            "event": "epoch",
+            "epoch": self._epochs_done + 1,
+            "samples": len(order),
+            "mean_loss": float(np.mean(self._losses, dtype=np.float64)),
+            "dev": dev,
+            "optimizer": settings.optimizer.name,
+            "learning_rate": settings.learning_rate,
+            "seconds": measured(self._seconds, "s", how),
+            "samples_per_second": measured(rate, "1/s", how),
+            "device": device,
+        }
+        # The line comes first: after a crash in between, the epoch is trained again and its line replaced.
+        self._log.append(record)
+        self._epochs_done, self._losses, self._seconds = self._epochs_done + 1, self._losses[:0], 0.0
+        self._save(trainer, device)
+        progress.note(f"{epoch}: mean loss {record['mean_loss']:.3f}, {rate:.1f} samples/s; dev {describe(dev)}")
+        return record
+
+    def _count(self, losses: np.ndarray, begin: float) -> None:
+        self._seconds += time.perf_counter() - begin
+        self._losses = np.concatenate([self._losses, losses])
+
+    def _save(self, trainer: Trainer, device: str) -> None:
+        checkpoint = Checkpoint(
+            self.settings,
+            self.record,
+            device,
+            self._epochs_done,
+            self._losses,
+            self._seconds,
+            trainer.store_parameters(),
+            trainer.store_optimizer_state(),
+        )
+        self._store.save(checkpoint)
+        self._checkpoint = checkpoint
+
+    def _diverged(self, order: np.ndarray) -> DivergedRun:
+        position = len(self._losses)
+        return DivergedRun(
+            f"epoch {self._epochs_done + 1}, sample {position} (utterance {order[position]} of {self.corpus.name}'s "
+            f"train split): the loss or its gradient is not finite at learning rate {self.settings.learning_rate:g}; "
+            f"the parameters as before it are saved; go on with: {resume_command(self.folder)} --lr LOWER, or, if they "
+            "have grown too far, start anew with a lower one"
+        )
+
+
+def start_run(folder: Path, settings: RunSettings, corpus: Corpus) -> Run:
+    """Prepare a new run; nothing is written before it trains.
+
+    Raises
+    ------
+    RunError
+        If the folder is in use.
+    bttlab.data.CorpusError
+        If the corpus does not fit the model.
+    """
+    folder = Path(folder)
+    check_free(folder)
+    return Run(folder, settings, corpus, CheckpointStore(folder))
+
+
+def resume_run(folder: Path, changes: Mapping[str, Any] | None = None) -> Run:
+    """Prepare to continue a run from its checkpoint.
+
+    Parameters
+    ----------
+    folder : path
+    changes : mapping, optional
+        As `RunSettings.changed` takes them.
+
+    Raises
+    ------
+    CheckpointError
+        If there is no sound checkpoint.
+    RunError
+        If the changes make another run of it, or the corpus is not the one it was started on.
+    bttlab.data.CorpusError
+        If the corpus cannot be read.
+    """
+    folder = Path(folder)
+    store = CheckpointStore(folder)
+    checkpoint, warning = store.load()
+    settings = checkpoint.settings.changed(changes or {})
+    if settings.epochs < checkpoint.epochs_done:
+        raise RunError(
+            f"--epochs {settings.epochs}: {checkpoint.epochs_done} are done already; give at least that many"
+        )
+    corpus = load_corpus(settings.data, settings.unknown_labels)
+    if not checkpoint.corpus.is_of(corpus):
+        raise RunError(
+            f"{corpus.folder} is not the corpus {checkpoint.corpus.name} that the run in {folder} was started on; "
+            "give its place with --data, or start another run"
+        )
+    run = Run(folder, settings, corpus, store, checkpoint)
+    if warning:
+        run.notes.insert(0, warning)
+    return run
+
+
+def check_model(trainer: Trainer, config: ModelConfig) -> None:
+    """Raise RunError unless a trainer is for a model."""
+    own, wanted = trainer.config.to_dict(), config.to_dict()
+    differences = [f"{name} {own[name]}, not {wanted[name]}" for name in wanted if own[name] != wanted[name]]
+    if differences:
+        raise RunError(
+            f"the overlay is for another model than the run's ({'; '.join(differences)}); build one for it, or use "
+            "--device reference"
+        )
+
+
+def check_free(folder: Path) -> None:
+    """Raise RunError unless a new run may use the folder: it is not there, or holds nothing of worth."""
+    try:
+        found = [path for path in folder.iterdir() if not is_draft(path)]
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise RunError(f"{folder} cannot be used ({error.strerror}); choose another --out") from None
+    if found:
+        raise RunError(
+            f"{folder} exists and is not empty; if it holds a run, continue that with: {resume_command(folder)}; else "
+            "choose another --out"
+        )

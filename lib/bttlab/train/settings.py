@@ -1,0 +1,183 @@
+"""What decides the course of a run, and what it knows of its corpus."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from numbers import Integral
+from typing import Any
+
+from bttlab.data import Corpus, CorpusError, Vocabulary
+from bttlab.data.corpus import SPLIT_NAMES, UNK
+from bttlab.errors import BttlabError
+from bttlab.model import ModelConfig, Optimizer, check_learning_rates
+
+# At batch 1. Momentum 0.9 makes a step ten times as long in the end, so it starts from a tenth.
+LEARNING_RATES = {"sgd": 4e-3, "momentum": 4e-4, "adamw": 3e-4}
+
+
+class RunError(BttlabError):
+    """A run that cannot be started or continued as asked for."""
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """What decides the course of a run: equal settings, corpus and device give equal bits.
+
+    Parameters
+    ----------
+    config : ModelConfig
+    data : str
+        Name or absolute path of the corpus.
+    device : str
+        As on the command line: "auto", "emulated", "reference" or an index.
+    optimizer : Optimizer
+    learning_rate : float
+    seed : int
+        Of the initial parameters and of the order of samples.
+    epochs : int
+    samples : int, optional
+        Samples of an epoch: the first so many of the epoch's order over the whole training split, so that epochs see
+        different ones. By default all.
+    unknown_labels : {"error", "unk"}
+        As in `bttlab.data.load_corpus`.
+
+    Raises
+    ------
+    RunError, bttlab.model.ConfigError
+        If a value breaks a rule.
+    """
+
+    config: ModelConfig
+    data: str
+    device: str
+    optimizer: Optimizer
+    learning_rate: float
+    seed: int = 0
+    epochs: int = 1
+    samples: int | None = None
+    unknown_labels: str = "error"
+
+    def __post_init__(self) -> None:
+        for name, least in (("seed", 0), ("epochs", 1), ("samples", 1)):
+            value = getattr(self, name)
+            if name == "samples" and value is None:
+                continue
+            if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
+                raise RunError(f"{name} is {value!r}: it must be an integer of at least {least}; give --{name} anew")
+        check_learning_rates(self.learning_rate, 1)
+        if not isinstance(self.data, str) or not isinstance(self.device, str):
+            raise RunError(f"data is {self.data!r} and device {self.device!r}: both must be text")
+        if self.unknown_labels not in ("error", "unk"):
+            raise RunError(f"unknown_labels is {self.unknown_labels!r}: choose error or unk")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as JSON-ready values."""
+        return asdict(self) | {"config": self.config.to_dict(), "optimizer": self.optimizer.to_dict()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "RunSettings":
+        """Build settings from `to_dict`'s result."""
+        built = {"config": ModelConfig.from_dict(values["config"]), "optimizer": Optimizer(**values["optimizer"])}
+        return cls(**{**values, **built})
+
+    def changed(self, changes: Mapping[str, Any]) -> "RunSettings":
+        """Return the settings to continue a run with.
+
+        Parameters
+        ----------
+        changes : mapping
+            Of fields, "encoders" and "optimizer" (by name). Epochs, learning rate, device and the place of the corpus
+            may differ from the run's; the others may only repeat it.
+
+        Raises
+        ------
+        RunError
+            If another run would come of it.
+        """
+        fixed = {
+            "encoders": self.config.encoders,
+            "optimizer": self.optimizer.name,
+            "seed": self.seed,
+            "samples": self.samples,
+            "unknown_labels": self.unknown_labels,
+        }
+        for name, own in fixed.items():
+            if name in changes and changes[name] != own:
+                option = "--" + name.replace("_", "-")
+                raise RunError(
+                    f"{option} {changes[name]}: the run has {'none' if own is None else own}, and a run continues as "
+                    f"it began; leave {option} out, or start another run"
+                )
+        return replace(self, **{name: value for name, value in changes.items() if name not in fixed})
+
+
+@dataclass(frozen=True)
+class CorpusRecord:
+    """What a run keeps of its corpus: enough to know it again, and to use the trained model without it.
+
+    Parameters
+    ----------
+    name : str
+    sha256 : str
+        Digest of its label lists and splits as read.
+    intent_labels, slot_labels : list of str
+    vocabulary : list of str
+        Tokens by id.
+    """
+
+    name: str
+    sha256: str
+    intent_labels: list[str]
+    slot_labels: list[str]
+    vocabulary: list[str]
+
+    def __post_init__(self) -> None:
+        texts = [self.name, self.sha256]
+        for field in (self.intent_labels, self.slot_labels, self.vocabulary):
+            if not isinstance(field, list):
+                raise RunError("the labels and the vocabulary of a corpus are lists")
+            texts += field
+        if not all(isinstance(text, str) for text in texts):
+            raise RunError("name, digest, labels and vocabulary of a corpus are text")
+
+    @classmethod
+    def of(cls, corpus: Corpus, config: ModelConfig) -> "CorpusRecord":
+        """Describe a corpus, with the vocabulary of its training split."""
+        vocabulary = Vocabulary.from_sentences(corpus.train.words, config.vocabulary_size)
+        return cls(corpus.name, corpus_digest(corpus), corpus.intent_labels, corpus.slot_labels, vocabulary.to_list())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as JSON-ready values."""
+        return asdict(self)
+
+    def is_of(self, corpus: Corpus) -> bool:
+        """Whether this is that corpus, wherever it lies."""
+        return self.sha256 == corpus_digest(corpus)
+
+    def relabelled(self, corpus: Corpus) -> Corpus:
+        """Return another corpus with this one's label ids, so that a model trained on this one can be scored on it.
+
+        Raises
+        ------
+        CorpusError
+            If it has labels that this one lacks, and this one has no UNK to stand for them.
+        """
+        for kind, known, found in (
+            ("intent", self.intent_labels, {i for name in SPLIT_NAMES for i in corpus.split(name).intents}),
+            ("slot", self.slot_labels, {s for name in SPLIT_NAMES for tags in corpus.split(name).slots for s in tags}),
+        ):
+            unknown = sorted(found - set(known))
+            if unknown and UNK not in known:
+                raise CorpusError(
+                    f"{corpus.folder} has {kind} label {unknown[0]!r}, which {self.name}, the corpus of the run, has "
+                    "not, and no UNK to stand for it; evaluate on a corpus with the labels of the run's"
+                )
+        return replace(corpus, intent_labels=self.intent_labels, slot_labels=self.slot_labels)
+
+
+def corpus_digest(corpus: Corpus) -> str:
+    """Return the SHA-256 of a corpus's label lists and splits; line ends and the like play no part."""
+    splits = [corpus.split(name) for name in SPLIT_NAMES]
+    content = [corpus.intent_labels, corpus.slot_labels, *([s.words, s.slots, s.intents] for s in splits)]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()

@@ -1,0 +1,228 @@
+"""Checkpoints: whole or not at all, known again, and never trusted blindly."""
+
+import errno
+import json
+import os
+import resource
+import struct
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from bttlab.data import load_corpus
+from bttlab.model import initial_parameters
+from bttlab.train import Checkpoint, CheckpointError, CheckpointStore, CorpusRecord, read_checkpoint, tensors_digest
+from bttlab.train import checkpoint as module
+from tiny_runs import CONFIG, settings, write_corpus
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    corpus = write_corpus(tmp_path_factory.mktemp("data") / "tiny")
+    parameters = initial_parameters(CONFIG, 0)
+    state = {"step": np.asarray(7, np.int64)} | {f"first_moment.{n}": a + 1 for n, a in parameters.items()}
+    return Checkpoint(
+        settings(corpus, "momentum", samples=9),
+        CorpusRecord.of(load_corpus(corpus), CONFIG),
+        "the PyTorch reference",
+        epochs_done=2,
+        losses=np.array([3.5, np.float32(1) / 3], np.float32),
+        seconds=1.25,
+        parameters=parameters,
+        optimizer_state=state,
+    )
+
+
+@pytest.fixture(scope="module")
+def stored(checkpoint, tmp_path_factory):
+    store = CheckpointStore(tmp_path_factory.mktemp("stored"))
+    store.save(checkpoint)
+    return store.latest.read_bytes()
+
+
+def later(checkpoint, epochs_done: int):
+    return replace(checkpoint, epochs_done=epochs_done)
+
+
+def same(a: Checkpoint, b: Checkpoint) -> bool:
+    plain = ("settings", "corpus", "device", "epochs_done", "seconds")
+    tensors = ("parameters", "optimizer_state")
+    return (
+        all(getattr(a, name) == getattr(b, name) for name in plain)
+        and all(tensors_digest(getattr(a, name)) == tensors_digest(getattr(b, name)) for name in tensors)
+        and np.array_equal(a.losses, b.losses)
+    )
+
+
+def test_round_trip(tmp_path, checkpoint):
+    store = CheckpointStore(tmp_path)
+    store.save(checkpoint)
+    read, warning = CheckpointStore(tmp_path).load()
+    assert warning is None and same(read, checkpoint)
+    assert list(read.parameters) == list(checkpoint.parameters)  # the order of the model
+    assert os.listdir(tmp_path) == ["checkpoint.safetensors"]
+    tensors = safetensors.numpy.load_file(store.latest)
+    assert np.array_equal(tensors["slot_head.weight"], checkpoint.parameters["slot_head.weight"])
+
+
+def test_the_one_before_is_kept(tmp_path, checkpoint):
+    store = CheckpointStore(tmp_path)
+    for epoch in (1, 2, 3):
+        store.save(later(checkpoint, epoch))
+    assert read_checkpoint(store.latest).epochs_done == 3
+    assert read_checkpoint(store.previous).epochs_done == 2
+
+
+@pytest.mark.parametrize("damage", ["torn", "flipped", "empty", "missing", "folder"])
+def test_a_damaged_one_gives_way_to_the_one_before(tmp_path, checkpoint, damage):
+    store = CheckpointStore(tmp_path)
+    for epoch in (1, 2):
+        store.save(later(checkpoint, epoch))
+    data = bytearray(store.latest.read_bytes())
+    data[-1] ^= 1
+    store.latest.unlink()
+    if damage == "folder":
+        store.latest.mkdir()
+    elif damage != "missing":
+        store.latest.write_bytes({"torn": data[:-9], "flipped": data, "empty": b""}[damage])
+    store = CheckpointStore(tmp_path)
+    read, warning = store.load()
+    assert read.epochs_done == 1 and str(store.latest) in warning and "going back to the one before" in warning
+    if damage == "folder":
+        return
+    store.save(later(checkpoint, 3))  # must not put the damaged one in the place of the sound one
+    assert read_checkpoint(store.latest).epochs_done == 3
+    assert read_checkpoint(store.previous).epochs_done == 1
+
+
+def test_nothing_sound(tmp_path, checkpoint):
+    store = CheckpointStore(tmp_path)
+    with pytest.raises(CheckpointError, match="holds no checkpoint"):
+        store.load()
+    store.latest.write_bytes(b"")
+    with pytest.raises(CheckpointError, match=r"nor is the one before of use.*start the run anew"):
+        store.load()
+
+
+def full_disk(*arguments):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_no_room_keeps_the_old_one(tmp_path, checkpoint, monkeypatch, call):
+    store = CheckpointStore(tmp_path)
+    store.save(later(checkpoint, 1))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, full_disk)
+        patch.setattr(module.Path, "replace", full_disk)
+        with pytest.raises(CheckpointError, match=r"cannot be saved \(No space left.*the checkpoint before it stays"):
+            store.save(later(checkpoint, 2))
+    assert os.listdir(tmp_path) == ["checkpoint.safetensors"] and store.load()[0].epochs_done == 1
+
+
+def test_a_file_size_limit_keeps_the_old_one(tmp_path, checkpoint, stored):
+    store = CheckpointStore(tmp_path)
+    store.save(later(checkpoint, 1))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(stored) // 2, hard))
+    try:
+        with pytest.raises(CheckpointError, match=r"File too large.*bttlab train --resume"):
+            store.save(later(checkpoint, 2))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert os.listdir(tmp_path) == ["checkpoint.safetensors"] and store.load()[0].epochs_done == 1
+
+
+def test_what_a_crash_leaves_at_any_moment_can_be_read(tmp_path, checkpoint, monkeypatch):
+    class Crash(BaseException):
+        pass
+
+    events = []
+    operations = {"fsync": os.fsync, "replace": module.Path.replace}
+
+    def step(name):
+        def call(*arguments):
+            events.append(name)
+            if len(events) == crash_at:
+                raise Crash
+            return operations[name](*arguments)
+
+        return call
+
+    for crash_at in range(1, 5):
+        store = CheckpointStore(tmp_path)
+        store.save(later(checkpoint, 1))
+        store.save(later(checkpoint, 2))
+        events.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", step("fsync"))
+            patch.setattr(module.Path, "replace", step("replace"))
+            with pytest.raises(Crash):
+                store.save(later(checkpoint, 3))
+        assert events == ["fsync", "replace", "replace", "fsync"][:crash_at]  # content is safe before names change
+        read, _ = CheckpointStore(tmp_path).load()
+        assert read.epochs_done == (3 if crash_at == 4 else 2)
+
+
+def test_a_newer_format_is_no_damage(tmp_path, checkpoint, monkeypatch):
+    store = CheckpointStore(tmp_path)
+    store.save(later(checkpoint, 1))
+    monkeypatch.setattr(module, "FORMAT", 2)
+    store.save(later(checkpoint, 2))
+    monkeypatch.undo()
+    with pytest.raises(CheckpointError, match="of format 2, this bttlab reads format 1"):
+        CheckpointStore(tmp_path).load()
+
+
+@hypothesis_settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_mutated_files_are_refused_or_equal(tmp_path_factory, checkpoint, stored, data):
+    mutated = bytearray(stored)
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(mutated) - 1) | st.integers(0, 3000))
+        mutated[at] = data.draw(st.integers(0, 255))
+    path = tmp_path_factory.getbasetemp() / "mutated.safetensors"
+    path.write_bytes(mutated[: data.draw(st.just(len(mutated)) | st.integers(0, len(mutated)))])
+    try:
+        read = read_checkpoint(path)
+    except CheckpointError as error:
+        assert str(path) in str(error) and "\n" not in str(error)
+    else:
+        assert same(read, checkpoint)
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers(-1, 10**12) | st.floats() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=3,
+)
+
+
+@hypothesis_settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_forged_metadata_is_refused_or_makes_sense(tmp_path_factory, stored, data):
+    """The digest guards against damage, not against a forger: what passes it is checked all the same."""
+    length = struct.unpack("<Q", stored[:8])[0]
+    values = json.loads(json.loads(stored[8 : 8 + length])["__metadata__"]["bttlab"])
+    target = values
+    while True:
+        key = data.draw(st.sampled_from(sorted(target)))
+        if not isinstance(target[key], dict) or data.draw(st.booleans()):
+            break
+        target = target[key]
+    target[key] = data.draw(ANYTHING)
+    tensors = safetensors.numpy.load(stored)
+    text = json.dumps(values)
+    path = tmp_path_factory.getbasetemp() / "forged.safetensors"
+    path.write_bytes(safetensors.numpy.save(tensors, {"bttlab": text, "sha256": module._digest(text, tensors)}))
+    try:
+        read = read_checkpoint(path)
+    except CheckpointError as error:
+        assert str(path) in str(error)
+    else:
+        assert isinstance(read.epochs_done, int) and read.settings.config.encoders >= 1

@@ -1,0 +1,274 @@
+"""The command line: results on stdout, the rest on stderr, one line and the right exit code for what is wrong."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bttlab.cli import main
+from bttlab.commands import devices, doctor, self_check
+from bttlab.model import ReferenceTrainer
+from tiny_runs import write_corpus
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    return str(write_corpus(tmp_path_factory.mktemp("data") / "tiny"))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, corpus):
+    """A finished run, to read only."""
+    folder = tmp_path_factory.mktemp("runs") / "finished"
+    assert main(train_arguments(corpus, folder)) == 0
+    return folder
+
+
+def train_arguments(corpus, folder, *more: str) -> list[str]:
+    start = ["train", "--encoders", "1", "--data", str(corpus), "--samples", "4", "--device", "reference"]
+    return [*start, "--out", str(folder), *more]
+
+
+def run_json(capsys, *arguments: str) -> dict:
+    assert main([*arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def fails(capsys, *arguments: str) -> str:
+    """Run what must fail; returns its one line."""
+    capsys.readouterr()
+    assert main(list(arguments)) == 2
+    captured = capsys.readouterr()
+    lines = [line for line in captured.err.splitlines() if line.startswith("bttlab: error: ")]
+    assert captured.out == "" and len(lines) == 1 and captured.err.endswith(lines[0] + "\n")
+    return lines[0]
+
+
+def test_size_gives_the_published_sizes(capsys):
+    sizes = run_json(capsys, "size", "--encoders", "2", "4", "6")["sizes"]
+    found = [(size["dense_parameters"], size["tensor_parameters"]) for size in sizes]
+    assert found == [(9_179_280, 300_288), (16_272_528, 374_400), (23_365_776, 448_512)]
+    assert [round(size["dense_megabytes"], 1) for size in sizes] == [36.7, 65.1, 93.5]
+    assert main(["size"]) == 0
+    text = capsys.readouterr().out
+    assert "9,179,280" in text and "448,512" in text and "36.7" in text and "1.79" in text
+
+
+def test_the_command_line_starts_without_heavy_imports():
+    code = (
+        "import sys; from bttlab.cli import build_parser; build_parser(); "
+        "print([m for m in ('torch', 'pynq', 'numpy', 'rich') if m in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
+
+
+def test_python_m_bttlab():
+    result = subprocess.run([sys.executable, "-m", "bttlab", "--version"], capture_output=True, text=True)
+    assert result.returncode == 0 and result.stdout.startswith("bttlab 0.")
+
+
+def test_train_resume_and_eval(tmp_path, corpus, capsys):
+    first = run_json(capsys, *train_arguments(corpus, tmp_path / "run", "--seed", "3"))
+    assert (first["status"], first["epochs_done"], first["seed"], first["optimizer"]) == ("complete", 1, 3, "sgd")
+    assert first["learning_rate"] == 4e-3 and first["test"]["utterances"] == 6
+    assert {"intent_accuracy", "slot_f1", "frame_accuracy"} <= set(first["test"])
+    assert Path(first["checkpoint"]).is_file() and Path(first["metrics"]).is_file()
+
+    scores = run_json(capsys, "eval", "--run", str(tmp_path / "run"))
+    assert {name: scores[name] for name in first["test"]} == first["test"]
+    assert scores["parameters_sha256"] == first["parameters_sha256"] and scores["split"] == "test"
+    dev = run_json(capsys, "eval", "--run", str(tmp_path / "run"), "--split", "dev")
+    assert {name: dev[name] for name in first["test"]} == first["last_epoch"]["dev"]
+
+    further = run_json(capsys, "train", "--resume", str(tmp_path / "run"), "--epochs", "2")
+    whole = run_json(capsys, *train_arguments(corpus, tmp_path / "whole", "--seed", "3", "--epochs", "2"))
+    assert further["epochs_done"] == 2 and further["parameters_sha256"] == whole["parameters_sha256"]
+    again = run_json(capsys, "train", "--resume", "--out", str(tmp_path / "run"))
+    assert again["parameters_sha256"] == whole["parameters_sha256"]
+
+
+def test_train_tells_people_what_it_does(tmp_path, corpus, capsys):
+    assert main(train_arguments(corpus, tmp_path / "run", "--optimizer", "adamw")) == 0
+    captured = capsys.readouterr()
+    assert "test after 1 epoch: intent accuracy" in captured.out and "slot F1" in captured.out
+    assert "note: tiny train: 24 utterances" in captured.err and "epoch 1/1" in captured.err
+    assert "training on the PyTorch reference on the CPU" in captured.err and "samples/s" in captured.err
+
+
+def test_train_names_its_folder_itself(tmp_path, corpus, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    arguments = [a for a in train_arguments(corpus, "x", "--json") if a not in ("--out", "x")]
+    assert main(arguments) == 0 and main(arguments) == 0
+    folders = sorted(path.name for path in (tmp_path / "runs").iterdir())
+    assert len(folders) == 2 and all(name.startswith("tiny-enc1-2") for name in folders)
+
+
+def test_eval_on_another_corpus_only_on_purpose(tmp_path, capsys):
+    run = tmp_path / "run"
+    own = write_corpus(tmp_path / "own")
+    assert main(train_arguments(own, run)) == 0
+    (own / "test" / "seq.in").write_text((own / "test" / "seq.in").read_text().replace("please", "kindly"))
+    assert "is not the corpus own that the run" in fails(capsys, "eval", "--run", str(run))
+    assert "is not the corpus own that the run" in fails(capsys, "train", "--resume", str(run))
+    assert run_json(capsys, "eval", "--run", str(run), "--data", str(own))["utterances"] == 6
+    other = write_corpus(tmp_path / "other", seed=1)
+    assert main(["eval", "--run", str(run), "--data", str(other)]) == 0
+    captured = capsys.readouterr()
+    assert "other test after 1 epoch" in captured.out and "is another corpus than own" in captured.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("", "required: COMMAND"),
+        ("fly", "invalid choice: 'fly'"),
+        ("size --encoders 0", "encoders is 0"),
+        ("size --encoders two", "invalid int value: 'two'"),
+        ("train --epochs 0", "epochs is 0: it must be an integer of at least 1"),
+        ("train --epochs=-3", "epochs is -3"),
+        ("train --samples 0", "samples is 0"),
+        ("train --seed=-1", "seed is -1"),
+        ("train --encoders 0", "encoders is 0"),
+        ("train --lr=-0.1", "learning rate is -0.1: it must be finite"),
+        ("train --lr nan", "learning rate is nan"),
+        ("train --lr inf", "learning rate is inf"),
+        ("train --lr fast", "invalid float value: 'fast'"),
+        ("train --optimizer adam", "invalid choice: 'adam'"),
+        ("train --device gpu", "no device 'gpu'; choose auto, emulated, reference, or the number"),
+        ("train --device=-1", "no device '-1'"),
+        ("train --data nowhere", "no corpus 'nowhere'"),
+        ("train --data no/where", "no/where is not a folder"),
+        ("train --unknown-labels maybe", "invalid choice: 'maybe'"),
+        ("train --resume", "--resume needs the folder of a run"),
+        ("train --resume nothing", "nothing holds no checkpoint"),
+        ("train --resume a --out b", "--resume a and --out b name two folders"),
+        ("eval", "required: --run"),
+        ("eval --run nothing", "nothing holds no checkpoint"),
+        ("eval --run nothing --split all", "invalid choice: 'all'"),
+    ],
+)
+def test_bad_input_is_one_line(arguments, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("BTTLAB_DATA", raising=False)
+    assert message in fails(capsys, *arguments.split())
+    assert os.listdir(tmp_path) == []
+
+
+def test_bad_runs_are_one_line(tmp_path, corpus, finished, capsys):
+    assert "exists and is not empty; if it holds a run" in fails(capsys, *train_arguments(corpus, finished))
+    assert "--encoders 4: the run has 1" in fails(capsys, "train", "--resume", str(finished), "--encoders", "4")
+    resumed = ("train", "--resume", str(finished), "--data", str(write_corpus(tmp_path / "other", seed=1)))
+    assert "is not the corpus tiny" in fails(capsys, *resumed)
+    arguments = train_arguments(corpus, tmp_path / "run", "--lr", "1e30")
+    assert "is not finite at learning rate 1e+30" in fails(capsys, *arguments)
+    assert main(["eval", "--run", str(tmp_path / "run")]) == 0  # what was before that sample is there
+    for name in ("checkpoint.safetensors", "checkpoint.previous.safetensors"):
+        (tmp_path / "run" / name).write_bytes(b"torn")
+    assert "nor is the one before of use" in fails(capsys, "eval", "--run", str(tmp_path / "run"))
+    (tmp_path / "file").write_text("")
+    assert "Not a directory" in fails(capsys, *train_arguments(corpus, tmp_path / "file" / "run"))
+    bad = write_corpus(tmp_path / "bad")
+    (bad / "train" / "label").write_text("hotel\n" * 24)
+    assert "pass --unknown-labels=unk" in fails(capsys, *train_arguments(bad, tmp_path / "new"))
+    assert not (tmp_path / "new").exists()
+    assert main(train_arguments(bad, tmp_path / "new", "--unknown-labels", "unk")) == 0
+
+
+def test_a_full_disk_is_one_line(tmp_path, corpus):
+    """With a limit to the size of files in a process of its own: the first checkpoint does not fit."""
+    code = (
+        "import resource, sys; from bttlab.cli import main; "
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)); sys.exit(main(sys.argv[1:]))"
+    )
+    command = [sys.executable, "-c", code, *train_arguments(corpus, tmp_path / "run")]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 2 and result.stdout == "" and "Traceback" not in result.stderr
+    assert "cannot be saved (File too large" in result.stderr.splitlines()[-1]
+    assert os.listdir(tmp_path / "run") == []
+
+
+def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path, corpus, capsys):
+    command = [
+        sys.executable,
+        "-m",
+        "bttlab",
+        *train_arguments(corpus, tmp_path / "run", "--epochs", "100000", "--json"),
+    ]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    for line in process.stderr:
+        if "epoch 1/100000: mean loss" in line:
+            break
+    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 130 and "Traceback" not in err
+    assert f"continue with: bttlab train --resume {tmp_path / 'run'}" in err
+    stopped = json.loads(out)
+    done = stopped["epochs_done"]
+    assert stopped["status"] == "interrupted" and done >= 1 and stopped["test"] is None
+    further = run_json(capsys, "train", "--resume", str(tmp_path / "run"), "--epochs", str(done + 1))
+    whole = run_json(capsys, *train_arguments(corpus, tmp_path / "whole", "--epochs", str(done + 1)))
+    assert further["parameters_sha256"] == whole["parameters_sha256"] and further["test"] == whole["test"]
+
+
+def test_a_device_needs_pynq(monkeypatch, capsys, tmp_path, corpus):
+    monkeypatch.setitem(sys.modules, "pynq", None)
+    arguments = ["auto" if a == "reference" else a for a in train_arguments(corpus, tmp_path / "run")]
+    assert "--device auto needs pynq" in fails(capsys, *arguments)
+    assert not (tmp_path / "run").exists()
+
+
+def checks(capsys, *arguments: str, exit_code: int) -> dict[str, dict]:
+    assert main(["doctor", "--json", *arguments]) == exit_code
+    result = json.loads(capsys.readouterr().out)
+    assert result["usable"] == (exit_code == 0)
+    return {check["name"]: check for check in result["checks"]}
+
+
+def test_doctor_tells_what_is_here(capsys, monkeypatch, tmp_path, corpus):
+    monkeypatch.setenv("BTTLAB_DATA", str(tmp_path))
+    write_corpus(tmp_path / "atis")
+    (tmp_path / "snips").mkdir()
+    found = checks(capsys, exit_code=0)
+    assert found["corpus atis"]["data"]["folder"] == str(tmp_path / "atis")
+    assert found["corpus snips"]["status"] == "note" and "cannot be read" in found["corpus snips"]["detail"]
+    assert found["corpus airline"]["status"] == "ok"
+    assert found["packages"]["data"]["pynq"] == "3.0.1"
+    assert any("emulated" in device for device in found["cards"]["data"]["devices"])
+    assert main(["doctor"]) == 0
+    assert "all that is needed is here" in capsys.readouterr().out
+
+
+def test_doctor_finds_what_is_broken(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("BTTLAB_OVERLAYS", str(tmp_path))
+    assert "none in" in checks(capsys, exit_code=1)["overlays"]["detail"]
+    (tmp_path / "manifest.json").write_text("[]")
+    assert "is no manifest" in checks(capsys, exit_code=1)["overlays"]["detail"]
+    monkeypatch.delenv("BTTLAB_OVERLAYS")
+    monkeypatch.setattr(doctor.metadata, "version", lambda name: "0.0")
+    packages = checks(capsys, exit_code=1)["packages"]
+    assert "torch 0.0 instead of" in packages["detail"] and "make lab" in packages["way_out"]
+    monkeypatch.undo()
+    monkeypatch.setenv("BTTLAB_IMAGE", "mmx")
+    assert "BTTLAB_IMAGE is 'mmx'" in checks(capsys, exit_code=1)["processor"]["detail"]
+
+
+def test_doctor_trains(capsys, monkeypatch):
+    opened = []
+
+    def open_reference(config, device):
+        opened.append((config.encoders, device))
+        return devices.OpenedTrainer(ReferenceTrainer(config), "a stand-in", "a stand-in")
+
+    monkeypatch.setattr(devices, "open_trainer", open_reference)
+    monkeypatch.setattr(self_check, "SAMPLES", 40)
+    check = checks(capsys, "--self-check", exit_code=0)["self-check"]
+    assert opened == [(2, "auto")] and check["data"]["samples"] == 40
+    assert check["data"]["last_loss"] < check["data"]["first_loss"]
+    assert check["data"]["seconds"]["provenance"] == "measured"
+    monkeypatch.setattr(ReferenceTrainer, "train", lambda self, samples, *_: [1.0] * len(samples))
+    assert "it should fall" in checks(capsys, "--self-check", exit_code=1)["self-check"]["detail"]

@@ -1,0 +1,111 @@
+"""The small parts of the run loop: chunks, the metrics file, the progress bar, the memory of a corpus."""
+
+import errno
+import json
+import os
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from bttlab.data import CorpusError, load_corpus
+from bttlab.figures import measured, to_json
+from bttlab.train import CorpusRecord, ProgressBar, RunError
+from bttlab.train.chunks import CHUNK_SECONDS, LARGEST_CHUNK, chunks
+from bttlab.train.metrics_log import MetricsLog
+from tiny_runs import CONFIG, write_corpus
+
+
+def test_chunks_cover_the_range_and_grow_to_the_limit():
+    parts = list(chunks(7, 207))
+    assert [i for part in parts for i in range(part.start, part.stop)] == list(range(7, 207))
+    sizes = [part.stop - part.start for part in parts]
+    assert sizes[0] == 1 and max(sizes) == LARGEST_CHUNK
+    assert list(chunks(3, 3)) == []
+
+
+def test_chunks_of_slow_samples_end_soon(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+    for part in chunks(0, 100):
+        samples = part.stop - part.start
+        assert 0.1 * samples <= max(CHUNK_SECONDS, 0.1)
+        clock[0] += 0.1 * samples
+
+
+def test_json_has_no_nan():
+    assert json.loads(to_json({"a": [float("nan"), 1.5], "b": (float("inf"),)})) == {"a": [None, 1.5], "b": [None]}
+    assert measured(2.0, "s", "a clock")["provenance"] == "measured"
+
+
+def epoch(number: int) -> dict:
+    return {"event": "epoch", "epoch": number}
+
+
+def test_metrics_rewind_to_an_epoch(tmp_path):
+    log = MetricsLog(tmp_path)
+    assert log.rewind(0) == []
+    for record in (epoch(1), {"event": "test"}, epoch(2), epoch(2), epoch(3)):
+        log.append(record)
+    with log.path.open("ab") as file:
+        file.write(b'\n[1]\n{"event": "epoch", "epoch": "2"}\n\xff\n{"event": "ep')
+    assert log.rewind(2) == [epoch(1), epoch(2)]
+    assert log.path.read_text() == to_json(epoch(1)) + "\n" + to_json(epoch(2)) + "\n"
+    assert os.listdir(tmp_path) == ["metrics.jsonl"]
+
+
+def test_metrics_without_room_keep_whole_lines(tmp_path, monkeypatch):
+    log = MetricsLog(tmp_path)
+    log.append(epoch(1))
+
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(RunError, match=r"metrics.jsonl cannot be written \(No space left on device\).*--resume"):
+        log.append(epoch(2))
+    with pytest.raises(RunError, match="No space left"):
+        log.rewind(0)
+    assert log.path.read_text() == to_json(epoch(1)) + "\n"
+    assert os.listdir(tmp_path) == ["metrics.jsonl"]
+
+
+def test_progress_shows_loss_and_rate_on_stderr(capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    bar = ProgressBar()
+    bar.end()
+    bar.begin("epoch 1/1", total=4, done=1)
+    for loss in (2.0, 4.0, 3.0):
+        time.sleep(0.11)
+        bar.advance(np.array([loss], np.float32))
+    bar.note("a note")
+    bar.end()
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "epoch 1/1: 100%" in captured.err and "4/4" in captured.err and "samples/s" in captured.err
+    assert "loss=3.000" in captured.err and "bttlab: a note\n" in captured.err
+
+
+def test_a_corpus_is_known_by_its_content(tmp_path):
+    first, same, other = (write_corpus(tmp_path / name, seed) for name, seed in (("a", 0), ("b", 0), ("c", 1)))
+    (same / "train" / "label").write_bytes((same / "train" / "label").read_bytes().replace(b"\n", b"\r\n"))
+    record = CorpusRecord.of(load_corpus(first), CONFIG)
+    assert record.is_of(load_corpus(same)) and not record.is_of(load_corpus(other))
+    assert record.vocabulary[:3] == ["[PAD]", "[UNK]", "[CLS]"]
+    assert CorpusRecord(**record.to_dict()) == record
+
+
+def test_another_corpus_takes_the_label_ids_of_the_first(tmp_path):
+    first, other = write_corpus(tmp_path / "a"), write_corpus(tmp_path / "b")
+    (other / "slot_label.txt").write_text("PAD\nUNK\nI-city\nB-city\nO\n")
+    record = CorpusRecord.of(load_corpus(first), CONFIG)
+    assert record.relabelled(load_corpus(other)).slot_labels == load_corpus(first).slot_labels
+    (first / "intent_label.txt").write_text("flight\nfare\n")
+    record = CorpusRecord.of(load_corpus(first), CONFIG)
+    (other / "intent_label.txt").write_text("flight\nfare\nhotel\n")
+    for split in ("train", "dev", "test"):
+        path = other / split / "label"
+        path.write_text(path.read_text().replace("fare", "hotel"))
+    with pytest.raises(CorpusError, match="intent label 'hotel', which a, the corpus of the run, has not"):
+        record.relabelled(load_corpus(other))

@@ -1,0 +1,241 @@
+"""The run loop: what it trains, writes and reports, and that a run continues to the bits of an unbroken one."""
+
+import os
+import signal
+
+import numpy as np
+import pytest
+
+from bttlab.data import Vocabulary, encode, epoch_order, load_corpus
+from bttlab.errors import BttlabError
+from bttlab.model import ModelConfig, NonFiniteLoss, Optimizer, ReferenceTrainer, initial_parameters
+from bttlab.train import CheckpointStore, DivergedRun, RunError, read_checkpoint, resume_run, start_run, tensors_digest
+from bttlab.train import run as run_module
+from tiny_runs import CONFIG, DEVICE, SIZES, Interrupter, metrics, resume, settings, train, write_corpus
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    return write_corpus(tmp_path_factory.mktemp("data") / "tiny")
+
+
+def interrupt():
+    signal.raise_signal(signal.SIGINT)
+
+
+def interrupt_twice():
+    interrupt()
+    interrupt()
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: nothing of ours catches it."""
+
+
+def kill():
+    raise Killed
+
+
+def test_trains_as_a_plain_loop_does(tmp_path, corpus):
+    result = train(tmp_path / "run", corpus, epochs=2, seed=5)
+    data, trainer = load_corpus(corpus), ReferenceTrainer(CONFIG)
+    vocabulary = Vocabulary.from_sentences(data.train.words, CONFIG.vocabulary_size)
+    samples = encode(data.train, vocabulary, data, CONFIG)
+    trainer.load_parameters(initial_parameters(CONFIG, 5))
+    losses = [trainer.train(samples[epoch_order(len(samples), 5, epoch)], Optimizer("sgd"), 4e-2) for epoch in (0, 1)]
+    assert result.parameters_sha256 == tensors_digest(trainer.store_parameters())
+    means = [line["mean_loss"] for line in metrics(tmp_path / "run") if line["event"] == "epoch"]
+    assert means == [np.mean(epoch, dtype=np.float64) for epoch in losses]
+    assert means[1] < means[0]
+    checkpoint, warning = CheckpointStore(tmp_path / "run").load()
+    assert warning is None and tensors_digest(checkpoint.parameters) == result.parameters_sha256
+
+
+def test_metrics_tell_where_their_figures_come_from(tmp_path, corpus):
+    result = train(tmp_path, corpus, epochs=2, samples=7)
+    first, second, test = metrics(tmp_path)
+    assert (first["epoch"], second["epoch"], test["event"]) == (1, 2, "test")
+    assert first["samples"] == 7 and first["dev"]["utterances"] == SIZES["dev"] and first["device"] == DEVICE
+    assert result.test == test["test"] and test["test"]["utterances"] == SIZES["test"]
+    for name in ("seconds", "samples_per_second"):
+        assert result.epoch[name]["provenance"] == "measured" and "perf_counter" in result.epoch[name]["how"]
+    assert result.epoch["samples_per_second"]["value"] == pytest.approx(7 / result.epoch["seconds"]["value"])
+
+
+def test_samples_takes_the_first_of_each_epochs_order(tmp_path, corpus):
+    seen = []
+
+    class Recorder(ReferenceTrainer):
+        def train(self, samples, *arguments):
+            seen.extend(samples.tokens.tolist())
+            return super().train(samples, *arguments)
+
+    run = start_run(tmp_path, settings(corpus, epochs=2, samples=5), load_corpus(corpus))
+    run.train(Recorder(CONFIG), DEVICE)
+    tokens = run.samples["train"].tokens
+    assert seen == [tokens[i].tolist() for epoch in (0, 1) for i in epoch_order(SIZES["train"], 0, epoch)[:5]]
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adamw"])
+def test_interrupted_runs_continue_to_the_same_bits(tmp_path, corpus, optimizer):
+    whole = train(tmp_path / "whole", corpus, optimizer)
+    # In the first chunk; amid the first epoch; then, of what is left, amid scoring dev; at last amid scoring test.
+    first = train(tmp_path / "run", corpus, optimizer, trainer=Interrupter(1, interrupt))
+    assert (first.signal, first.epochs_done, first.position, first.test) == (signal.SIGINT, 0, 1, None)
+    second = resume(tmp_path / "run", trainer=Interrupter(2, interrupt_twice))
+    assert second.epochs_done == 0 and 1 < second.position < SIZES["train"]
+    trainer = Interrupter(0, None)
+    trainer.predict = lambda samples: (interrupt(), ReferenceTrainer.predict(trainer, samples))[1]
+    third = resume(tmp_path / "run", trainer=trainer)
+    assert (third.epochs_done, third.position) == (0, SIZES["train"])
+    last = resume(tmp_path / "run")
+    assert last.signal is None and last.parameters_sha256 == whole.parameters_sha256
+    assert metrics(tmp_path / "run") == metrics(tmp_path / "whole")
+    stored = [CheckpointStore(tmp_path / name).load()[0] for name in ("run", "whole")]
+    assert tensors_digest(stored[0].optimizer_state) == tensors_digest(stored[1].optimizer_state)
+
+
+def test_a_killed_run_continues_from_its_last_checkpoint(tmp_path, corpus):
+    whole = train(tmp_path / "whole", corpus, "momentum")
+    for at in (1, 9, 12):
+        with pytest.raises(Killed):
+            if at == 1:
+                train(tmp_path / "run", corpus, "momentum", trainer=Interrupter(at, kill))
+            else:
+                resume(tmp_path / "run", trainer=Interrupter(at, kill))
+    assert resume(tmp_path / "run").parameters_sha256 == whole.parameters_sha256
+    assert metrics(tmp_path / "run") == metrics(tmp_path / "whole")
+
+
+def test_a_run_killed_between_metrics_and_checkpoint_has_each_epoch_once(tmp_path, corpus, monkeypatch):
+    whole = train(tmp_path / "whole", corpus)
+    with monkeypatch.context() as patch:
+        save = CheckpointStore.save
+        patch.setattr(CheckpointStore, "save", lambda store, c: kill() if c.epochs_done == 2 else save(store, c))
+        with pytest.raises(Killed):
+            train(tmp_path / "run", corpus)
+    assert [line["epoch"] for line in metrics(tmp_path / "run")] == [1, 2]
+    (tmp_path / "run" / ".checkpoint.safetensors.1.draft").write_bytes(b"torn")
+    with (tmp_path / "run" / "metrics.jsonl").open("a") as file:
+        file.write('{"event": "epoch", "epo')
+    assert resume(tmp_path / "run").parameters_sha256 == whole.parameters_sha256
+    assert metrics(tmp_path / "run") == metrics(tmp_path / "whole")
+    assert sorted(os.listdir(tmp_path / "run")) == sorted(os.listdir(tmp_path / "whole"))
+
+
+def test_a_damaged_checkpoint_costs_an_epoch_and_is_said(tmp_path, corpus):
+    whole = train(tmp_path, corpus)
+    lines = metrics(tmp_path)
+    (tmp_path / "checkpoint.safetensors").write_bytes(b"torn")
+    run = resume_run(tmp_path)
+    assert "checkpoint.safetensors cannot be read" in run.notes[0] and "going back" in run.notes[0]
+    again = run.train(ReferenceTrainer(CONFIG), DEVICE)
+    assert again.parameters_sha256 == whole.parameters_sha256 and metrics(tmp_path) == lines
+
+
+def test_more_epochs_continue_as_if_asked_for_at_once(tmp_path, corpus):
+    whole = train(tmp_path / "whole", corpus, "adamw", epochs=3)
+    train(tmp_path / "run", corpus, "adamw", epochs=1)
+    assert resume(tmp_path / "run", epochs=3).parameters_sha256 == whole.parameters_sha256
+    assert metrics(tmp_path / "run") == metrics(tmp_path / "whole")
+    assert resume(tmp_path / "run").parameters_sha256 == whole.parameters_sha256  # nothing left but the test
+    assert metrics(tmp_path / "run") == metrics(tmp_path / "whole")
+
+
+def test_sigterm_stops_as_ctrl_c_does_and_handlers_come_back(tmp_path, corpus):
+    before = signal.getsignal(signal.SIGTERM)
+    result = train(tmp_path, corpus, trainer=Interrupter(3, lambda: signal.raise_signal(signal.SIGTERM)))
+    assert result.signal == signal.SIGTERM and signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_before_that_sample(tmp_path, corpus):
+    whole = train(tmp_path / "whole", corpus, epochs=1)
+
+    class Diverging(ReferenceTrainer):
+        done = 0
+
+        def train(self, samples, optimizer, learning_rate):
+            good = samples[: 10 - self.done]
+            losses = super().train(good, optimizer, learning_rate)
+            self.done += len(good)
+            if len(good) < len(samples):
+                raise NonFiniteLoss(len(good), losses, learning_rate)
+            return losses
+
+    utterance = epoch_order(SIZES["train"], 0, 0)[10]
+    message = rf"epoch 1, sample 10 \(utterance {utterance} of .* learning rate 0.04; .* bttlab train --resume .* --lr"
+    with pytest.raises(DivergedRun, match=message):
+        train(tmp_path / "run", corpus, epochs=1, trainer=Diverging(CONFIG))
+    assert len(CheckpointStore(tmp_path / "run").load()[0].losses) == 10
+    assert resume(tmp_path / "run").parameters_sha256 == whole.parameters_sha256
+
+
+def test_an_absurd_learning_rate_leaves_finite_parameters(tmp_path, corpus):
+    with pytest.raises(DivergedRun, match=r"learning rate 1e\+30"):
+        train(tmp_path, corpus, learning_rate=1e30)
+    checkpoint, _ = CheckpointStore(tmp_path).load()
+    assert len(checkpoint.losses) >= 1 and np.isfinite(checkpoint.losses).all()
+    assert all(np.isfinite(array).all() for array in checkpoint.parameters.values())
+    for _ in range(2):  # too late for a lower one; but trying does not push out the checkpoint before it
+        with pytest.raises(DivergedRun, match="start anew"):
+            resume(tmp_path, learning_rate=0.0)
+    assert len(read_checkpoint(CheckpointStore(tmp_path).previous).losses) == 0
+
+
+def test_resume_refuses_another_run(tmp_path, corpus):
+    train(tmp_path / "run", corpus, epochs=2, samples=3)
+    for changes, message in (
+        ({"encoders": 4}, "--encoders 4: the run has 1"),
+        ({"optimizer": "adamw"}, "--optimizer adamw: the run has sgd"),
+        ({"seed": 1}, "--seed 1: the run has 0"),
+        ({"samples": 4}, "--samples 4: the run has 3"),
+        ({"unknown_labels": "unk"}, "--unknown-labels unk"),
+        ({"epochs": 1}, "--epochs 1: 2 are done"),
+        ({"data": str(write_corpus(tmp_path / "other", seed=1))}, "is not the corpus tiny"),
+        ({"learning_rate": -1.0}, "learning rate is -1"),
+    ):
+        with pytest.raises(BttlabError, match=message):
+            resume_run(tmp_path / "run", changes)
+    run = resume_run(tmp_path / "run", {"data": str(write_corpus(tmp_path / "moved")), "learning_rate": 1e-3})
+    assert run.settings.learning_rate == 1e-3
+
+
+def test_a_folder_in_use_is_refused(tmp_path, corpus):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.tex").write_text("")
+    for name, message in (("file", "Not a directory"), ("full", "exists and is not empty")):
+        with pytest.raises(RunError, match=message):
+            train(tmp_path / name, corpus)
+    (tmp_path / "free").mkdir()
+    run = start_run(tmp_path / "free", settings(corpus), load_corpus(corpus))
+    with run_module.held(tmp_path / "free"), pytest.raises(RunError, match="another process trains"):
+        run.train(ReferenceTrainer(CONFIG), DEVICE)
+    assert not list((tmp_path / "free").iterdir())
+
+
+def test_a_trainer_of_another_model_is_refused(tmp_path, corpus):
+    class Other:
+        config = ModelConfig(encoders=2)
+
+    run = start_run(tmp_path / "run", settings(corpus), load_corpus(corpus))
+    with pytest.raises(RunError, match="encoders 2, not 1"):
+        run.train(Other(), DEVICE)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"epochs": 0}, "epochs is 0"),
+        ({"epochs": True}, "epochs is True"),
+        ({"samples": 0}, "samples is 0"),
+        ({"seed": -1}, "seed is -1"),
+        ({"learning_rate": float("nan")}, "learning rate is nan"),
+        ({"learning_rate": -0.1}, "learning rate is -0.1"),
+        ({"unknown_labels": "guess"}, "unknown_labels is 'guess'"),
+    ],
+)
+def test_settings_name_what_is_wrong(corpus, values, message):
+    with pytest.raises(BttlabError, match=message):
+        settings(corpus, **values)
