@@ -3,8 +3,6 @@
 import os
 from pathlib import Path
 
-import platformdirs
-
 from . import airline
 from .corpus import Corpus, CorpusError, read_corpus
 from .download import SOURCES, DownloadError, download
@@ -36,6 +34,8 @@ def find_corpus(name_or_path: str | os.PathLike) -> Path:
         if not path.is_dir():
             raise CorpusError(f"{path} is not a folder; --data takes the folder of a corpus or a name such as airline")
         return path
+    import platformdirs  # here: a corpus given by its folder needs no cache
+
     cached = platformdirs.user_cache_path("bttlab") / "data" / name
     places = [REPOSITORY / "data" / name, cached]
     if os.environ.get("BTTLAB_DATA"):

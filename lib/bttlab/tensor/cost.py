@@ -12,8 +12,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import opt_einsum
-
 from bttlab.tensor.flows import FLOWS
 from bttlab.tensor.shapes import ShapeError, tt_shapes, ttm_shapes
 
@@ -113,6 +111,8 @@ def optimal_cost(tokens: int, out_modes: Sequence[int], in_modes: Sequence[int],
     ----------
     .. [1] D. G. A. Smith and J. Gray, "opt_einsum", J. Open Source Software 3(26), 2018.
     """
+    import opt_einsum  # here: training needs none of it
+
     _check_tokens(tokens)
     shapes = tt_shapes(out_modes, in_modes, rank)
     names = [opt_einsum.get_symbol(k) for k in range(2 * len(shapes))]

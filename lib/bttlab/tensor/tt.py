@@ -11,8 +11,6 @@ References
 import math
 from collections.abc import Sequence
 
-import tensorly
-from tensorly.decomposition import tensor_train
 from torch import Tensor
 
 from bttlab.tensor.shapes import ShapeError, check_cores, check_modes, full_ranks
@@ -131,6 +129,9 @@ def matrix_to_tt(
     out_modes, in_modes = check_matrix(matrix, "out_modes", out_modes, "in_modes", in_modes)
     modes = out_modes + in_modes
     ranks = full_ranks(rank, len(modes))
+    import tensorly  # here: training needs none of it
+    from tensorly.decomposition import tensor_train
+
     with tensorly.backend_context("pytorch", local_threadsafe=True):  # leaves the caller's backend as it was
         factors = tensor_train(matrix.detach().reshape(modes), rank=list(ranks)).factors
     return [factor.contiguous() for factor in factors]

@@ -10,9 +10,7 @@ References
 
 from collections.abc import Sequence
 
-import tensorly
 import torch
-from tensorly.decomposition import tensor_train_matrix
 from torch import Tensor
 
 from bttlab.tensor.shapes import check_cores, ttm_shapes
@@ -69,6 +67,9 @@ def matrix_to_ttm(
     row_modes, column_modes = check_matrix(matrix, "row_modes", row_modes, "column_modes", column_modes)
     shapes = ttm_shapes(row_modes, column_modes, rank)
     ranks = [1, *(shape[-1] for shape in shapes)]
+    import tensorly  # here: training needs none of it
+    from tensorly.decomposition import tensor_train_matrix
+
     with tensorly.backend_context("pytorch", local_threadsafe=True):  # leaves the caller's backend as it was
         factors = tensor_train_matrix(matrix.detach().reshape(row_modes + column_modes), rank=ranks).factors
     return [factor.contiguous() for factor in factors]

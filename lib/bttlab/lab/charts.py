@@ -1,0 +1,80 @@
+"""What the lab's figures have in common: colours, smoothing, and a figure as an image.
+
+Figures are made without pyplot: they belong to nobody's global state, and another thread may draw them.
+"""
+
+import io
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+# Okabe and Ito's colours, which colour-blind readers can tell apart; yellow is left out, white paper swallows it.
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+SMOOTHING = 100  # samples in the moving mean of a loss curve
+POINTS = 1500  # drawn of a curve at most: more than a figure has pixels
+DOTS_PER_INCH = 100
+
+
+def smooth(values: np.ndarray, window: int = SMOOTHING) -> np.ndarray:
+    """Return the mean of each value and the up to `window` - 1 before it, float64 of the same shape."""
+    sums = np.concatenate([[0.0], np.cumsum(values, dtype=np.float64)])
+    ends = np.arange(1, len(sums))
+    starts = np.maximum(ends - window, 0)
+    return (sums[ends] - sums[starts]) / (ends - starts)
+
+
+def thinned(values: np.ndarray, points: int = POINTS) -> np.ndarray:
+    """Return the indices of at most about `points` evenly spaced values, the last one among them."""
+    step = max(1, -(-len(values) // points))
+    return np.arange(len(values) - 1, -1, -step)[::-1]
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """Return an empty figure on white paper, `width` x `height` inches; legible in a dark theme, too."""
+    figure = Figure(figsize=(width, height), dpi=DOTS_PER_INCH, layout="constrained", facecolor="white")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def style(axes: Axes, title: str, x_label: str, y_label: str) -> None:
+    """Give axes their title, labels (with units) and the lab's looks."""
+    axes.set(xlabel=x_label, ylabel=y_label)
+    axes.set_title(title, loc="left", fontweight="bold", fontsize=11)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.25)
+    axes.set_axisbelow(True)
+
+
+def to_png(figure: Figure, scale: float = 1.0) -> bytes:
+    """Draw a figure as PNG; `scale` 2 gives twice the pixels, for screens that have them."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=scale * figure.dpi)
+    return buffer.getvalue()
+
+
+def loss_figure(losses: np.ndarray, title: str, total: int | None = None) -> Figure:
+    """Draw one run's loss over its samples, as it is and smoothed.
+
+    Parameters
+    ----------
+    losses : ndarray, shape (n,)
+    title : str
+        Says what ran where.
+    total : int, optional
+        Samples that the run will have, so that the axis does not move.
+    """
+    figure = new_figure(7.5, 3.2)
+    axes = figure.subplots()
+    style(axes, title, "samples trained on", "loss of a sample")
+    shown = thinned(losses)
+    axes.plot(shown + 1, losses[shown], color=PALETTE[0], alpha=0.25, linewidth=0.7, label="each sample (measured)")
+    means = smooth(losses)
+    axes.plot(shown + 1, means[shown], color=PALETTE[0], linewidth=2, label=f"mean of the last {SMOOTHING} (measured)")
+    if len(losses):
+        axes.set_ylim(0, max(1.0, 1.1 * float(np.quantile(losses, 0.995))))
+        axes.annotate(f"{means[-1]:.2f}", (len(losses), means[-1]), (4, 4), textcoords="offset points")
+    axes.set_xlim(0, total or max(1, len(losses)))
+    axes.legend(loc="upper right", frameon=False)
+    return figure

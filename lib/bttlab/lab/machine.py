@@ -1,0 +1,30 @@
+"""The check of the machine, as a table: what `bttlab doctor` prints in a terminal."""
+
+import argparse
+from html import escape
+
+from IPython.display import HTML
+
+from bttlab.commands import doctor
+
+# Words beside the colours: nobody has to tell two of them apart.
+_MARKS = {doctor.OK: ("#009E73", "ok"), doctor.NOTE: ("#0072B2", "not here"), doctor.PROBLEM: ("#D55E00", "problem")}
+
+
+def check_machine(self_check: bool = False) -> HTML:
+    """Examine this machine as `bttlab doctor` does.
+
+    Parameters
+    ----------
+    self_check : bool
+        Train 200 samples on the overlay, too.
+    """
+    checks = doctor.run(argparse.Namespace(self_check=self_check)).data["checks"]
+    rows = []
+    for check in checks:
+        colour, word = _MARKS[check["status"]]
+        way_out = f"<br><em>{escape(check['way_out'])}</em>" if check["way_out"] else ""
+        badge = f"<span style='background:{colour};color:white;padding:1px 7px;border-radius:8px'>{word}</span>"
+        cells = (badge, f"<b>{escape(check['name'])}</b>", escape(check["detail"]) + way_out)
+        rows.append("<tr>" + "".join(f"<td style='text-align:left'>{cell}</td>" for cell in cells) + "</tr>")
+    return HTML(f"<table>{''.join(rows)}</table>")

@@ -1,0 +1,39 @@
+"""What a notebook works with here: how many samples, which corpus."""
+
+import os
+from pathlib import Path
+
+import platformdirs
+
+from bttlab.data import Corpus, CorpusError, load_corpus
+from bttlab.data.find import REPOSITORY
+
+
+def budget(full: int, quick: int) -> int:
+    """Return `full`, or `quick` where BTTLAB_QUICK=1: tests take fewer samples on the same path."""
+    return quick if os.environ.get("BTTLAB_QUICK") == "1" else full
+
+
+def corpus_here(*names: str) -> Corpus:
+    """Read the first of some corpora that is on this machine; nothing is downloaded.
+
+    Parameters
+    ----------
+    *names : str
+        In order of preference. "airline" is built in, so it makes a good last one.
+
+    Raises
+    ------
+    bttlab.data.CorpusError
+        If none of them is here, or the first that is cannot be read.
+    """
+    parents = [REPOSITORY / "data", platformdirs.user_cache_path("bttlab") / "data"]
+    if os.environ.get("BTTLAB_DATA"):
+        parents.insert(0, Path(os.environ["BTTLAB_DATA"]))
+    for name in names:
+        if name == "airline" or any((parent / name).is_dir() for parent in parents):
+            return load_corpus(name)
+    raise CorpusError(
+        f"none of the corpora {', '.join(names)} is in {', '.join(map(str, parents))}; put one there, set BTTLAB_DATA "
+        "to the folder that holds it, or use airline, which is built in"
+    )

@@ -1,0 +1,75 @@
+"""Watching one training run to its end: the loss curve grows while the kernel works."""
+
+import time
+from typing import Protocol
+
+import numpy as np
+from IPython.display import DisplayHandle, Image
+
+from bttlab.lab.charts import loss_figure, to_png
+
+REFRESH_SECONDS = 0.4
+
+
+class Watchable(Protocol):
+    """A run that goes on by itself, such as `bttlab.u50.TrainingRun`."""
+
+    total: int
+
+    @property
+    def losses(self) -> np.ndarray:
+        """Losses so far."""
+
+    @property
+    def done(self) -> bool:
+        """Whether it has ended."""
+
+    def stop(self) -> None:
+        """End it soon, at a sample boundary."""
+
+    def wait(self, timeout: float | None = None) -> np.ndarray:
+        """Wait for the end, at most `timeout` seconds, and return the losses."""
+
+
+def watch(run: Watchable, title: str) -> np.ndarray:
+    """Draw a run's loss until it ends; the cell waits with it, and interrupting the kernel stops the run.
+
+    Parameters
+    ----------
+    run : Watchable
+        From `overlay.train_transformer_1.start(…)`, for instance.
+    title : str
+        Of the figure.
+
+    Returns
+    -------
+    ndarray of float32
+        The losses; fewer than `run.total` if it was stopped.
+
+    Raises
+    ------
+    bttlab.model.NonFiniteLoss
+        If that ended the run.
+    """
+    handle = DisplayHandle()
+    handle.display(_image(run, title))
+    begin = time.perf_counter()
+    try:
+        while not run.done:
+            run.wait(REFRESH_SECONDS)
+            handle.update(_image(run, title))
+    except KeyboardInterrupt:
+        run.stop()
+    finally:
+        seconds = time.perf_counter() - begin
+        handle.update(_image(run, title))
+    losses = run.wait()
+    stopped = "" if len(losses) == run.total else f", stopped of {run.total:,}"
+    print(f"{len(losses):,} samples{stopped} in {seconds:.1f} s: {len(losses) / seconds:,.0f} samples/s (measured)")
+    return losses
+
+
+def _image(run: Watchable, title: str) -> Image:
+    figure = loss_figure(run.losses, title, run.total)
+    width, _ = figure.get_size_inches() * figure.dpi
+    return Image(to_png(figure, scale=2), width=int(width))

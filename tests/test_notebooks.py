@@ -1,0 +1,69 @@
+"""Every notebook runs from top to bottom, and is committed without what running it leaves behind."""
+
+import re
+from pathlib import Path
+
+import nbclient
+import nbformat
+import pytest
+
+FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
+NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+MOST_LINES = 16  # of a cell
+SECONDS = 170  # for a whole notebook, in quick mode
+MACHINE_PATH = re.compile(r"(?<![\w.])/(?:home|Users|root|tmp|work|opt|mnt)/|[A-Z]:\\")
+
+every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+
+
+def _code_cells(notebook):
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+@every_notebook
+def test_runs_in_quick_mode(path, monkeypatch):
+    monkeypatch.setenv("BTTLAB_QUICK", "1")
+    notebook = nbformat.read(path, as_version=4)
+    client = nbclient.NotebookClient(
+        notebook, timeout=SECONDS, kernel_name="python3", resources={"metadata": {"path": str(FOLDER)}}
+    )
+    client.execute()
+    for cell in _code_cells(notebook):
+        for output in cell.outputs:
+            text = output.get("text", "")
+            assert "Traceback" not in text
+            # An exercise that nobody has done says so, rather than that it is wrong.
+            assert not text.startswith("Not yet:"), cell.source
+
+
+@every_notebook
+def test_is_committed_clean(path):
+    notebook = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
+    assert notebook.metadata.kernelspec.name == "python3"
+    assert "widgets" not in notebook.metadata
+    for cell in _code_cells(notebook):
+        assert cell.outputs == [] and cell.execution_count is None, cell.source
+    assert not MACHINE_PATH.search(path.read_text(encoding="utf-8"))
+
+
+@every_notebook
+def test_reads_like_a_chapter(path):
+    notebook = nbformat.read(path, as_version=4)
+    cells = notebook.cells
+    assert cells[0].cell_type == "markdown" and cells[0].source.startswith("# ")
+    for cell in _code_cells(notebook):
+        assert len(cell.source.splitlines()) <= MOST_LINES, cell.source
+    headings = [line for cell in cells if cell.cell_type == "markdown" for line in cell.source.splitlines()]
+    assert "## Exercises" in headings
+    exercises = sum("\ncheck(" in cell.source for cell in _code_cells(notebook))
+    assert 2 <= exercises <= 4
+
+
+@every_notebook
+def test_links_lead_somewhere(path):
+    notebook = nbformat.read(path, as_version=4)
+    prose = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    for target in re.findall(r"\]\(([^)#]+)\)", prose):
+        if "://" not in target:
+            assert (FOLDER / target).exists(), target
