@@ -1,4 +1,4 @@
-# make lab       environment, check of the machine, JupyterLab
+# make lab       environment, check of the machine, JupyterLab on loopback
 # make test      every test: Python, C++ testbenches, notebooks
 # make overlays  rebuild the emulation overlays from hls_src (needs g++ 12 or later)
 
@@ -6,6 +6,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PORT ?= 8888
+# Containers and Alveo hosts are often root's; the server listens on loopback and asks for its token.
+AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 
 .PHONY: lab test overlays clean
 
@@ -19,7 +21,7 @@ $(VENV)/.installed: pyproject.toml
 
 lab: $(VENV)/.installed
 	$(BIN)/bttlab doctor --self-check
-	$(BIN)/jupyter lab --ServerApp.ip=127.0.0.1 --ServerApp.port=$(PORT) --ServerApp.root_dir=$(CURDIR) --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb
+	$(BIN)/jupyter lab $(AS_ROOT) --ServerApp.ip=127.0.0.1 --ServerApp.port=$(PORT) --ServerApp.root_dir=$(CURDIR) --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb
 
 test: $(VENV)/.installed
 	$(BIN)/ruff check lib tests notebooks
