@@ -12,6 +12,7 @@ COMMANDS = {
     "size": "compare dense and tensor sizes",
     "train": "train a tensor transformer, or continue a run",
     "eval": "score a trained model",
+    "baseline": "train with PyTorch on a GPU or CPU and record time, memory and energy",
     "bench": "measure side by side, in one run",
 }
 

@@ -1,0 +1,38 @@
+"""Baselines: the same model trained with PyTorch on a GPU or a CPU, measured; imports no more than torch and numpy."""
+
+from bttlab.baseline.compare import EPOCH_SAMPLES, Epoch, Row, compare, per_epoch
+from bttlab.baseline.machine import DeviceError
+from bttlab.baseline.modes import modes_of
+from bttlab.baseline.record import (
+    Energy,
+    Figure,
+    Machine,
+    Measurement,
+    Memory,
+    Record,
+    load_records,
+)
+from bttlab.baseline.run import FORMATS, BaselineError, run_baseline
+from bttlab.baseline.storage import RecordError, check_writable
+
+__all__ = [
+    "EPOCH_SAMPLES",
+    "FORMATS",
+    "BaselineError",
+    "DeviceError",
+    "Energy",
+    "Epoch",
+    "Figure",
+    "Machine",
+    "Measurement",
+    "Memory",
+    "Record",
+    "RecordError",
+    "Row",
+    "check_writable",
+    "compare",
+    "load_records",
+    "modes_of",
+    "per_epoch",
+    "run_baseline",
+]

@@ -1,0 +1,97 @@
+"""Records side by side, in the figures one asks for: an epoch's seconds and joules, and memory."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from bttlab.baseline.record import Figure, Record
+
+EPOCH_SAMPLES = 4478  # training utterances of ATIS, and of airline
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What an epoch takes.
+
+    Attributes
+    ----------
+    seconds, joules, joules_over_idle : Figure
+    """
+
+    seconds: Figure
+    joules: Figure
+    joules_over_idle: Figure
+
+
+@dataclass(frozen=True)
+class Row:
+    """A mode of a record, for a table or a legend.
+
+    Attributes
+    ----------
+    label : str
+    record : Record
+    mode : str
+    best : bool
+        Whether it is the fastest of its record.
+    step : Figure
+        Median seconds.
+    epoch : Epoch
+    memory : Figure
+        The most bytes that tensors held: by the allocator where it keeps statistics, else by counting, in eager mode.
+    """
+
+    label: str
+    record: Record
+    mode: str
+    best: bool
+    step: Figure
+    epoch: Epoch
+    memory: Figure
+
+
+def per_epoch(record: Record, samples: int = EPOCH_SAMPLES, mode: str | None = None) -> Epoch:
+    """Scale what a step takes to an epoch.
+
+    Parameters
+    ----------
+    record : Record
+    samples : int
+        Of an epoch.
+    mode : str, optional
+        By default the fastest.
+    """
+    measurement = record.modes[mode or record.best]
+    return Epoch(
+        _times(measurement.mean, samples, len(measurement.step_seconds)),
+        _times(measurement.energy.per_step, samples, measurement.energy.steps),
+        _times(measurement.energy.per_step_over_idle, samples, measurement.energy.steps),
+    )
+
+
+def _times(step: Figure, samples: int, steps: int) -> Figure:
+    if step.value is None:
+        return step
+    return Figure.measured(step.value * samples, step.unit, f"mean of {steps} steps x {samples}; {step.how}")
+
+
+def compare(records: Iterable[Record], samples: int = EPOCH_SAMPLES) -> list[Row]:
+    """Return a row for every mode of every record, by encoders, format, device and then time."""
+    rows = []
+    for record in records:
+        for name, measurement in record.modes.items():
+            rows.append(
+                Row(
+                    label=record.label_of(name),
+                    record=record,
+                    mode=name,
+                    best=name == record.best,
+                    step=measurement.median,
+                    epoch=per_epoch(record, samples, name),
+                    memory=record.memory.peak if measurement.allocated.value is None else measurement.allocated,
+                )
+            )
+    return sorted(rows, key=_place)
+
+
+def _place(row: Row) -> tuple:
+    return row.record.config["encoders"], row.record.format, row.record.machine.name, row.step.value

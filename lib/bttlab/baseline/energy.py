@@ -1,0 +1,233 @@
+"""Energy over idle: a GPU's by NVML through zeus, a CPU's by RAPL, else none and the reason."""
+
+import re
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from bttlab.baseline.machine import plain
+from bttlab.baseline.record import Energy, Figure
+
+POWERCAP = Path("/sys/class/powercap")
+IDLE_SECONDS = 3.0
+LEAST_SECONDS = 5.0  # NVML's counter moves some ten times a second, and power takes a second or two to settle
+TRACE_SECONDS = 0.1  # between two points of a power trace
+
+
+class Meter(Protocol):
+    """Counts joules; one window at a time.
+
+    Attributes
+    ----------
+    how : str
+        What it is, and what it covers.
+    """
+
+    how: str
+
+    def begin(self) -> None:
+        """Open a window."""
+
+    def end(self) -> float:
+        """Close it and return its joules."""
+
+    def watts(self) -> float:
+        """Return the power now."""
+
+
+class NvmlMeter:
+    """A GPU's energy counter, through zeus.
+
+    Parameters
+    ----------
+    index : int
+        Of the GPU, as PyTorch counts.
+    """
+
+    how = "NVML through zeus: the whole board"
+
+    def __init__(self, index: int):
+        from zeus.monitor import ZeusMonitor
+
+        self._index = index
+        self._monitor = ZeusMonitor(gpu_indices=[index], cpu_indices=[])
+        self.watts()  # raises if there is no such GPU
+
+    def begin(self) -> None:
+        """Wait for the device and open a window."""
+        self._monitor.begin_window("baseline")
+
+    def end(self) -> float:
+        """Wait for the device, close the window and return its joules."""
+        return sum(self._monitor.end_window("baseline").gpu_energy.values())
+
+    def watts(self) -> float:
+        """Return the power now; the driver's average over a second on boards that give no other."""
+        gpus = self._monitor.gpus
+        try:
+            return gpus.get_instant_power_usage(self._index) / 1e3
+        except Exception:
+            return gpus.get_average_power_usage(self._index) / 1e3
+
+
+class RaplMeter:
+    """The energy counters of all processor packages.
+
+    Parameters
+    ----------
+    folder : path
+        Where the kernel shows them.
+
+    Raises
+    ------
+    OSError
+        If there is none, or they may not be read.
+    """
+
+    how = "RAPL: all processor packages, with everything that runs on them"
+
+    def __init__(self, folder: Path = POWERCAP):
+        self._zones = [zone for zone in sorted(folder.glob("intel-rapl:*")) if re.fullmatch(r".*:\d+", zone.name)]
+        if not self._zones:
+            raise FileNotFoundError
+        self._ranges = [int((zone / "max_energy_range_uj").read_text()) for zone in self._zones]
+        self._last = self._read()
+        self._microjoules = 0  # since the meter was made
+        self._looked = (time.perf_counter(), 0)  # when watts() last did, and at what count
+
+    def begin(self) -> None:
+        """Open a window."""
+        self._start = self._count()
+
+    def end(self) -> float:
+        """Close it and return its joules."""
+        return (self._count() - self._start) / 1e6
+
+    def watts(self) -> float:
+        """Return the mean power since the last call."""
+        then, before = self._looked
+        self._looked = now, count = time.perf_counter(), self._count()
+        return (count - before) / 1e6 / (now - then)
+
+    def _count(self) -> int:
+        values = self._read()
+        for value, last, limit in zip(values, self._last, self._ranges, strict=True):
+            self._microjoules += value - last if value >= last else value - last + limit  # the counter wrapped
+        self._last = values
+        return self._microjoules
+
+    def _read(self) -> list[int]:
+        return [int((zone / "energy_uj").read_text()) for zone in self._zones]
+
+
+def find_meter(device: torch.device, powercap: Path = POWERCAP) -> tuple[Meter | None, str]:
+    """Return the meter of a device, or None and the reason why there is none."""
+    try:
+        if device.type == "cuda":
+            return NvmlMeter(torch.cuda.current_device()), ""
+        return RaplMeter(powercap), ""
+    except ModuleNotFoundError as error:
+        return None, f"{error.name} is not installed: pip install zeus"
+    except FileNotFoundError:
+        return None, "there are no RAPL counters here"
+    except PermissionError:
+        return None, "RAPL is there but may not be read"
+    except Exception as error:  # zeus and NVML have many of their own
+        return None, plain(error)
+
+
+def idle_power(meter: Meter | None, reason: str, seconds: float = IDLE_SECONDS) -> Figure:
+    """Measure the power while nothing runs, in watts."""
+    if meter is None:
+        return Figure.missing("W", reason)
+    meter.begin()
+    begin = time.perf_counter()
+    time.sleep(seconds)
+    elapsed = time.perf_counter() - begin
+    return Figure.measured(meter.end() / elapsed, "W", f"{meter.how}; mean over {seconds:g} s before training")
+
+
+class PowerTrace:
+    """A context in which a thread notes the power, ten times a second.
+
+    Attributes
+    ----------
+    seconds, watts : list of float
+    """
+
+    def __init__(self, meter: Meter):
+        self.seconds: list[float] = []
+        self.watts: list[float] = []
+        self._meter = meter
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="bttlab-power", daemon=True)
+
+    def __enter__(self) -> "PowerTrace":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _follow(self) -> None:
+        begin = time.perf_counter()
+        while not self._over.wait(TRACE_SECONDS):
+            try:
+                watts = self._meter.watts()
+            except Exception:  # a meter that fails ends its trace, not the training
+                return
+            self.seconds.append(round(time.perf_counter() - begin, 3))
+            self.watts.append(round(watts, 2))
+
+
+def metered(
+    meter: Meter | None,
+    reason: str,
+    idle: Figure,
+    timed: Callable[[], int],
+    go_on: Callable[[], int],
+    least_seconds: float = LEAST_SECONDS,
+) -> Energy:
+    """Train within an energy window.
+
+    Parameters
+    ----------
+    meter : Meter or None
+    reason : str
+        Why there is no meter.
+    idle : Figure
+        Power to take off, in watts.
+    timed : callable
+        Trains on the samples of the baseline and returns how many those were.
+    go_on : callable
+        Trains on as many again; called until the window is `least_seconds` long. Returns 0 to end it.
+    """
+    if meter is None:
+        none = Figure.missing("J", reason)
+        return Energy(timed(), none, none, [], [])
+    meter.begin()
+    begin = time.perf_counter()
+    try:
+        with PowerTrace(meter) as trace:
+            steps = timed()
+            while steps and time.perf_counter() - begin < least_seconds and (more := go_on()):
+                steps += more
+    finally:
+        joules = meter.end()
+        elapsed = time.perf_counter() - begin
+    if not steps:
+        none = Figure.missing("J", "stopped before the first step")
+        return Energy(0, none, none, [], [])
+    how = f"{meter.how}; {steps} steps in {elapsed:.1f} s"
+    return Energy(
+        steps,
+        Figure.measured(joules / steps, "J", how),
+        Figure.measured((joules - idle.value * elapsed) / steps, "J", f"{how}; less {idle.value:.1f} W idle"),
+        trace.seconds,
+        trace.watts,
+    )

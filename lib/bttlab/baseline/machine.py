@@ -1,0 +1,103 @@
+"""The machine a baseline runs on, without its name."""
+
+import os
+import platform
+import re
+from pathlib import Path
+
+import torch
+
+from bttlab.baseline.record import Machine
+from bttlab.errors import BttlabError
+
+CPUINFO = Path("/proc/cpuinfo")
+NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
+
+
+class DeviceError(BttlabError):
+    """A device that is not here, or that is too small."""
+
+
+def open_device(name: str) -> torch.device:
+    """Return the device called "cpu" or "cuda"; of several GPUs the current one (CUDA_VISIBLE_DEVICES chooses).
+
+    Raises
+    ------
+    DeviceError
+        If there is no such device.
+    """
+    if name not in ("cpu", "cuda"):
+        raise DeviceError(f"device {name!r}: choose cpu or cuda")
+    if name == "cpu":
+        return torch.device("cpu")
+    if torch.version.cuda is None:
+        raise DeviceError(f"device cuda: torch {torch.__version__} is built without CUDA; install a CUDA build, or cpu")
+    if not torch.cuda.is_available():
+        raise DeviceError("device cuda: torch finds no usable NVIDIA GPU (nvidia-smi says what there is); choose cpu")
+    torch.cuda.synchronize()  # opens it
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def load_average() -> list[float]:
+    """Return the system's load averages over 1, 5 and 15 minutes."""
+    return [round(load, 2) for load in os.getloadavg()]
+
+
+def describe(device: torch.device, load_before: list[float]) -> Machine:
+    """Describe the machine; call it when training is over."""
+    cpu = _cpu_model()
+    gpu = torch.cuda.get_device_properties(device) if device.type == "cuda" else None
+    cudnn = torch.backends.cudnn.version() if gpu else None
+    return Machine(
+        kind=device.type,
+        name=gpu.name if gpu else cpu,
+        memory_bytes=gpu.total_memory if gpu else None,
+        driver=_driver() if gpu else None,
+        cuda=torch.version.cuda if gpu else None,
+        cudnn=str(cudnn) if cudnn else None,
+        torch=torch.__version__,
+        python=platform.python_version(),
+        system=f"{platform.system()} {platform.machine()}",
+        precision=torch.get_float32_matmul_precision(),
+        cpu=cpu,
+        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        threads=torch.get_num_threads(),
+        load_before=load_before,
+        load_after=load_average(),
+    )
+
+
+def _cpu_model() -> str:
+    try:
+        found = re.search(r"^model name\s*:\s*(.+)$", CPUINFO.read_text(encoding="utf-8"), re.MULTILINE)
+    except OSError:
+        found = None
+    return found[1].strip() if found else platform.processor() or platform.machine()
+
+
+def _driver() -> str | None:
+    """The version of the NVIDIA driver; PyTorch does not tell it."""
+    try:
+        found = re.search(r"\b\d{3}\.\d+(?:\.\d+)?\b", NVIDIA_DRIVER.read_text(encoding="utf-8"))
+    except OSError:
+        return None
+    return found[0] if found else None
+
+
+def plain(error: BaseException | str) -> str:
+    """Return an error in one line, without the folders in it."""
+    line = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    if isinstance(error, BaseException):
+        line = f"{type(error).__name__}: {line}"
+    return re.sub(r"(?<![\w/])(?:~|[A-Za-z]:)?[/\\](?:[^\s/\\:'\",;]+[/\\])*", "", line)[:300]
+
+
+def out_of_memory(error: torch.OutOfMemoryError, statistics=torch.cuda) -> str:
+    """Say in a sentence what was needed and what there was."""
+    needed = re.search(r"Tried to allocate ([\d.]+ \w+)", str(error))
+    free, total = statistics.mem_get_info()
+    return (
+        f"the GPU is out of memory: it was to give another {needed[1] if needed else 'block'} with "
+        f"{free / 2**20:,.0f} MiB of {total / 2**20:,.0f} MiB free; end what else uses it, or take fewer encoders or "
+        "another format"
+    )

@@ -1,0 +1,177 @@
+"""Where the bytes of a training step lie: counted storages on any device, the allocator's statistics on a GPU."""
+
+import weakref
+from collections import Counter
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from bttlab.baseline.record import Figure, Memory, Share, Stage
+from bttlab.baseline.step import Task
+
+CATEGORIES = ("parameters", "gradients", "optimizer_state", "activations", "inputs", "temporaries")
+COUNTED = "counted storages of an eager step's tensors; scratch inside kernels is not seen"
+ALLOCATOR = "torch.cuda memory statistics of the process"
+NO_STATISTICS = "PyTorch's CPU allocator keeps no statistics"
+
+
+class StorageMeter(TorchDispatchMode):
+    """While entered, notes when storages of tensors come and go.
+
+    Attributes
+    ----------
+    events : list of (int, int)
+        A storage's number and its bytes, negative when it goes.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.events: list[tuple[int, int]] = []
+        self._numbers: dict[int, int] = {}  # address of a live storage -> its number; addresses are used again
+        self._count = 0
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:  # PyTorch asks: if so, it imports its compiler, which takes seconds
+        return False
+
+    def number(self, tensor: Tensor) -> int:
+        """Return the number of a tensor's storage, a new one if it is not known yet."""
+        storage = tensor.untyped_storage()
+        address = storage._cdata
+        if address not in self._numbers:
+            self._numbers[address] = self._count
+            self.events.append((self._count, storage.nbytes()))
+            weakref.finalize(storage, self._gone, address, storage.nbytes()).atexit = False
+            self._count += 1
+        return self._numbers[address]
+
+    def _gone(self, address: int, size: int) -> None:
+        self.events.append((self._numbers.pop(address), -size))
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, Tensor):
+                self.number(leaf)
+        return result
+
+
+def counted_step(task: Task) -> tuple[dict[str, int], dict[str, int]]:
+    """Train on a task's first sample and count the bytes of each category.
+
+    Parameters
+    ----------
+    task : Task
+        Without an optimizer state: SGD keeps none.
+
+    Returns
+    -------
+    most, at_peak : dict of str to int
+        By category: the most bytes at any time, and the bytes when all together were the most.
+    """
+    meter = StorageMeter()
+    saved: set[int] = set()
+
+    def pack(tensor: Tensor) -> Tensor:
+        saved.add(meter.number(tensor))
+        return tensor.detach()  # the tensor itself would keep its own graph alive
+
+    parameters = {meter.number(parameter) for parameter in task.parameters}
+    inputs = {meter.number(tensor) for tensor in (task.rows, task.losses, task.cursor)}
+    with meter:
+        with saved_tensors_hooks(pack, lambda tensor: tensor):
+            value = task.loss(*task.sample(task.rows[0], task.lengths[0]))
+        gradients = task.gradients(value)
+        of_gradients = {meter.number(gradient) for gradient in gradients}
+        task.update(gradients)
+    kinds = dict.fromkeys(saved, "activations")
+    kinds |= dict.fromkeys(of_gradients, "gradients")
+    kinds |= dict.fromkeys(parameters, "parameters") | dict.fromkeys(inputs, "inputs")
+    return _replay(meter.events, kinds)
+
+
+def _replay(events: list[tuple[int, int]], kinds: dict[int, str]) -> tuple[dict[str, int], dict[str, int]]:
+    held: Counter = Counter(dict.fromkeys(CATEGORIES, 0))
+    most, at_peak, peak = dict(held), dict(held), 0
+    for number, size in events:
+        kind = kinds.get(number, "temporaries")
+        held[kind] += size
+        most[kind] = max(most[kind], held[kind])
+        if held.total() > peak:
+            at_peak, peak = dict(held), held.total()
+    return most, at_peak
+
+
+def stage_statistics(task: Task, statistics=torch.cuda) -> dict[str, tuple[int, int]]:
+    """Train on a task's first sample and read the allocator between the stages.
+
+    Parameters
+    ----------
+    task : Task
+        Has trained before: what is set up at first use is there.
+    statistics : module
+        Offers torch.cuda's reset_peak_memory_stats, synchronize, memory_allocated and max_memory_allocated.
+
+    Returns
+    -------
+    dict of str to (int, int)
+        For "forward", "backward" and "update": bytes held at its end, and its peak.
+    """
+    read: dict[str, tuple[int, int]] = {}
+
+    def end(stage: str) -> None:
+        statistics.synchronize()
+        read[stage] = (statistics.memory_allocated(), statistics.max_memory_allocated())
+        statistics.reset_peak_memory_stats()
+
+    statistics.reset_peak_memory_stats()
+    value = task.loss(*task.sample(task.rows[0], task.lengths[0]))
+    end("forward")
+    gradients = task.gradients(value)
+    end("backward")
+    task.update(gradients)
+    end("update")
+    return read
+
+
+def measure_memory(task: Task) -> Memory:
+    """Measure an eager step on a task's first sample; the task has been trained on then."""
+    task.step(0, task.loss)
+    stages = stage_statistics(task) if task.device.type == "cuda" else {}
+    most, at_peak = counted_step(task)
+    peak = sum(at_peak.values())
+    if stages:
+        beyond = max(peak_bytes for _, peak_bytes in stages.values()) - peak
+        workspace = Figure.measured(beyond, "bytes", f"peak by {ALLOCATOR} less the peak of counted storages")
+    else:
+        workspace = Figure.missing("bytes", NO_STATISTICS)
+    return Memory(
+        tokens=task.lengths[0],
+        categories={name: Share(_counted(most[name]), _counted(at_peak[name])) for name in CATEGORIES},
+        peak=_counted(peak),
+        stages={name: Stage(_allocated(kept), _allocated(most_held)) for name, (kept, most_held) in stages.items()},
+        workspace=workspace,
+    )
+
+
+def _counted(value: int) -> Figure:
+    return Figure.measured(value, "bytes", COUNTED)
+
+
+def _allocated(value: int) -> Figure:
+    return Figure.measured(value, "bytes", ALLOCATOR)
+
+
+def device_memory(device: torch.device, statistics=torch.cuda) -> tuple[Figure, Figure, Figure]:
+    """Return the most allocated and reserved since the statistics were reset, and what the device holds now."""
+    if device.type != "cuda":
+        return (Figure.missing("bytes", NO_STATISTICS),) * 3
+    free, total = statistics.mem_get_info()
+    return (
+        _allocated(statistics.max_memory_allocated()),
+        _allocated(statistics.max_memory_reserved()),
+        Figure.measured(total - free, "bytes", "CUDA's free memory, everything on the device included"),
+    )

@@ -1,0 +1,125 @@
+"""The ways to run a step: eager, compiled, captured in CUDA graphs, both.
+
+At batch 1 a GPU waits for its host: a step is some hundred kernels of a few microseconds each. CUDA graphs launch all
+of them at once; the compiler merges what lies between the matrix products.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from threading import Event
+
+import torch
+
+from bttlab.baseline.step import Task
+
+Stepper = Callable[[int], None]
+FIRST_STEPS = 3  # of each length: PyTorch and cuBLAS set things up, "reduce-overhead" warms up and captures
+
+
+@dataclass(frozen=True)
+class Mode:
+    """A way to run a step.
+
+    Attributes
+    ----------
+    compiled : bool
+        By torch.compile; on a GPU without `graphs` in its mode "reduce-overhead", which captures graphs of its own for
+        the forward and the backward pass.
+    graphs : bool
+        As one CUDA graph of the whole step (sample, passes, update) for each length of utterance.
+    """
+
+    compiled: bool
+    graphs: bool
+
+
+MODES = {
+    "eager": Mode(compiled=False, graphs=False),
+    "graphs": Mode(compiled=False, graphs=True),
+    "compile": Mode(compiled=True, graphs=False),
+    "compile+graphs": Mode(compiled=True, graphs=True),
+}
+
+
+def modes_of(device: str) -> tuple[str, ...]:
+    """Return the names of the modes that a kind of device ("cpu", "cuda") has; eager comes first."""
+    return tuple(name for name, mode in MODES.items() if device == "cuda" or not mode.graphs)
+
+
+def prepare(task: Task, mode: Mode, stop: Event) -> Stepper:
+    """Compile or capture what the mode needs for every length of utterance in the task.
+
+    Parameters
+    ----------
+    task : Task
+        Trained on a little meanwhile: restart it afterwards.
+    mode : Mode
+    stop : threading.Event
+        Ends the preparation between two lengths.
+
+    Returns
+    -------
+    callable
+        Trains on the sample of an index. Captured steps find their samples by the cursor: call it for consecutive
+        indices from the one the cursor is at.
+    """
+    function = task.loss
+    if mode.compiled:
+        own_graphs = task.device.type == "cuda" and not mode.graphs
+        # dynamic: one compilation for all lengths
+        function = torch.compile(task.loss, dynamic=True, mode="reduce-overhead" if own_graphs else None)
+    examples = {length: index for index, length in enumerate(task.lengths)}
+    if mode.graphs:
+        return _captured(task, function, examples, stop)
+
+    def step(index: int) -> None:
+        if mode.compiled:
+            torch.compiler.cudagraph_mark_step_begin()
+        task.step(index, function)
+
+    for index in examples.values():
+        for _ in range(FIRST_STEPS):
+            if not stop.is_set():
+                step(index)
+    return step
+
+
+def _captured(task: Task, function, examples: dict[int, int], stop: Event) -> Stepper:
+    replays = {}
+    torch.cuda.synchronize()  # what built the task, on another stream than this
+    stream = torch.cuda.Stream()
+    # Graphs of one pool use the same memory in turn: nothing but parameters, losses and cursor outlives a step.
+    pool = torch.cuda.graph_pool_handle()
+    for length in sorted(examples, reverse=True):  # the longest first: the others fit into its memory
+        if stop.is_set():
+            break
+        step = partial(task.step_at_cursor, length, function)
+        with torch.cuda.stream(stream):
+            for _ in range(FIRST_STEPS):
+                task.cursor.fill_(examples[length])
+                step()
+        replays[length] = capture(step, stream, pool)
+    return lambda index: replays[task.lengths[index]]()
+
+
+def capture(step: Callable[[], None], stream, pool) -> Callable[[], None]:
+    """Capture a step in a CUDA graph, without running it.
+
+    Parameters
+    ----------
+    step : callable
+        Has run before, on `stream`: autograd keeps to the stream on which it first saw a parameter.
+    stream : torch.cuda.Stream
+    pool : handle of torch.cuda.graph_pool_handle
+
+    Returns
+    -------
+    callable
+        Launches the graph.
+    """
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, pool=pool, stream=stream):
+        step()
+    return graph.replay

@@ -1,0 +1,328 @@
+"""A baseline's record: one JSON file that says what ran, on what, how long, in how much memory, at what energy.
+
+It names no host, no user and no folder, so that it can be passed on.
+"""
+
+import json
+import math
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from bttlab.baseline.storage import RecordError, build, write_whole
+from bttlab.errors import BttlabError
+from bttlab.figures import measured, to_json
+from bttlab.model import ModelConfig
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A number, or None, that tells where it comes from.
+
+    Attributes
+    ----------
+    value : float or None
+    unit : str
+    provenance : str or None
+        "measured", or None where there is no value.
+    how : str
+        The meter; where there is no value, the reason.
+    """
+
+    value: float | None
+    unit: str
+    provenance: str | None
+    how: str
+
+    def __post_init__(self) -> None:
+        if (self.value is None) != (self.provenance is None):
+            raise RecordError(f"value {self.value!r} with provenance {self.provenance!r}: one needs the other")
+        if self.value is not None and not math.isfinite(self.value):
+            raise RecordError(f"value {self.value!r}: it must be finite, or null with the reason")
+
+    @classmethod
+    def measured(cls, value: float, unit: str, how: str) -> "Figure":
+        """Return what a meter said."""
+        return cls(**measured(value, unit, how))
+
+    @classmethod
+    def missing(cls, unit: str, reason: str) -> "Figure":
+        """Return what nothing measured."""
+        return cls(None, unit, None, reason)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a baseline ran on; None for what there is not, or what nobody says.
+
+    Attributes
+    ----------
+    kind : {"cpu", "cuda"}
+    name : str
+        Of the processor, or of the GPU.
+    memory_bytes : int or None
+        Of the GPU.
+    driver, cuda, cudnn : str or None
+        Versions: of the NVIDIA driver, of the CUDA and cuDNN that PyTorch was built with.
+    torch, python, system : str
+    precision : str
+        PyTorch's precision of float32 matrix products: "highest" is FP32 throughout.
+    cpu : str
+        Model of the host's processor.
+    cores, threads : int
+        Processors that the process may use, and threads that PyTorch used.
+    load_before, load_after : list of float
+        The system's load averages over 1, 5 and 15 minutes: who else was there.
+    """
+
+    kind: str
+    name: str
+    memory_bytes: int | None
+    driver: str | None
+    cuda: str | None
+    cudnn: str | None
+    torch: str
+    python: str
+    system: str
+    precision: str
+    cpu: str
+    cores: int
+    threads: int
+    load_before: list[float]
+    load_after: list[float]
+
+
+@dataclass(frozen=True)
+class CorpusUsed:
+    """The training samples: the corpus's name, how many it has, and the SHA-256 of them all as encoded."""
+
+    name: str
+    samples: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Share:
+    """A category's bytes: the most that it held at any time of a step, and what it held at the step's peak."""
+
+    most: Figure
+    at_peak: Figure
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage of a step by the allocator's statistics: bytes held when it ended, and the most in between."""
+
+    kept: Figure
+    peak: Figure
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Where the bytes of an eager step lie.
+
+    Attributes
+    ----------
+    tokens : int
+        Length of the utterance, the longest of the corpus that the model takes.
+    categories : dict of str to Share
+        "parameters", "gradients", "optimizer_state", "activations" (kept for the backward pass), "inputs" and
+        "temporaries" (every other tensor); at the peak they add up to it.
+    peak : Figure
+    stages : dict of str to Stage
+        "forward", "backward", "update"; empty where the allocator keeps no statistics.
+    workspace : Figure
+        What the allocator's peak holds beyond `peak`: scratch of matrix products, rounding.
+    """
+
+    tokens: int
+    categories: dict[str, Share]
+    peak: Figure
+    stages: dict[str, Stage]
+    workspace: Figure
+
+
+@dataclass(frozen=True)
+class Energy:
+    """A mode's energy a step, and the power trace it was drawn from.
+
+    Attributes
+    ----------
+    steps : int
+        Steps in the window; they go on after the timed ones until the meter has something to measure.
+    per_step, per_step_over_idle : Figure
+        In joules.
+    trace_seconds, trace_watts : list of float
+        Power since the window began.
+    """
+
+    steps: int
+    per_step: Figure
+    per_step_over_idle: Figure
+    trace_seconds: list[float]
+    trace_watts: list[float]
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What one mode did.
+
+    Attributes
+    ----------
+    losses, step_seconds : list of float
+        Of each step, without warm-up.
+    median, lower_quartile, upper_quartile, mean : Figure
+        Of `step_seconds`.
+    setup : Figure
+        Seconds of compilation, capture and warm-up, in no step's time.
+    difference : Figure
+        Largest relative difference of the first losses from eager's.
+    allocated, reserved, device : Figure
+        Bytes: the most that tensors held, the most that PyTorch held for them, and what the whole device held in the
+        end, the CUDA context and other processes included.
+    energy : Energy
+    """
+
+    losses: list[float]
+    step_seconds: list[float]
+    median: Figure
+    lower_quartile: Figure
+    upper_quartile: Figure
+    mean: Figure
+    setup: Figure
+    difference: Figure
+    allocated: Figure
+    reserved: Figure
+    device: Figure
+    energy: Energy
+
+
+@dataclass(frozen=True)
+class Record:
+    """A baseline.
+
+    Attributes
+    ----------
+    version : int
+        Of this layout.
+    date : str
+        When it ended, UTC.
+    bttlab, command : str
+        Version, and the command line that repeats it, places left out.
+    machine : Machine
+    format : {"dense", "tt", "btt"}
+    flow : str or None
+        Order of contraction; None for dense.
+    config : dict
+        `ModelConfig.to_dict`.
+    corpus : CorpusUsed
+    optimizer : str
+    learning_rate : float
+    seed, steps, warmup : int
+        As asked for; a stopped baseline has shorter traces.
+    idle_power : Figure
+        Watts before training, the device open and with nothing to do.
+    memory : Memory
+    modes : dict of str to Measurement
+    skipped : dict of str to str
+        Modes that gave no measurement, and why.
+    best : str
+        The mode with the lowest median.
+    """
+
+    version: int
+    date: str
+    bttlab: str
+    command: str
+    machine: Machine
+    format: str
+    flow: str | None
+    config: dict[str, Any]
+    corpus: CorpusUsed
+    optimizer: str
+    learning_rate: float
+    seed: int
+    steps: int
+    warmup: int
+    idle_power: Figure
+    memory: Memory
+    modes: dict[str, Measurement]
+    skipped: dict[str, str]
+    best: str
+
+    def __post_init__(self) -> None:
+        if self.best not in self.modes:
+            raise RecordError(f"best is {self.best!r}: it must be one of the modes {', '.join(self.modes)}")
+        for name, mode in self.modes.items():
+            if not mode.losses or len(mode.losses) != len(mode.step_seconds):
+                raise RecordError(
+                    f"mode {name!r} has {len(mode.losses)} losses and {len(mode.step_seconds)} step times: it must "
+                    "have one of each for every step, and a step at least"
+                )
+        ModelConfig.from_dict(self.config)
+
+    @property
+    def measurement(self) -> Measurement:
+        """What the fastest mode did."""
+        return self.modes[self.best]
+
+    def label_of(self, mode: str | None = None) -> str:
+        """Return what to call a mode (by default the fastest) in a legend."""
+        return f"{self.format}, {self.config['encoders']}-ENC, {self.machine.name}, {mode or self.best}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the record as JSON-ready values."""
+        return asdict(self)
+
+    def write(self, path: str | os.PathLike) -> None:
+        """Write the record: whole, or not at all.
+
+        Raises
+        ------
+        RecordError
+            If the file cannot be written.
+        """
+        text = re.sub(r"\[[-+\d.,eE\s]*\]", lambda match: " ".join(match[0].split()), to_json(self.to_dict(), indent=1))
+        write_whole(Path(path), text + "\n")
+
+    @classmethod
+    def read(cls, path: str | os.PathLike) -> "Record":
+        """Read a record.
+
+        Raises
+        ------
+        RecordError
+            If the file is no record; the message names the entry.
+        """
+        try:
+            values = json.loads(Path(path).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise RecordError(f"{path} is no baseline record ({error}); make one with bttlab baseline") from None
+        version = values.get("version") if isinstance(values, dict) else None
+        if version != VERSION:
+            raise RecordError(f"{path}: version {version!r}, this bttlab reads {VERSION}; record the baseline anew")
+        try:
+            return build(cls, values, "")
+        except BttlabError as error:
+            raise RecordError(f"{path} is damaged: {error}; record the baseline anew") from None
+
+
+def load_records(folder: str | os.PathLike) -> list[Record]:
+    """Read every record (*.json) of a folder, in the order of their names; none if the folder is not there.
+
+    Raises
+    ------
+    RecordError
+        If a file there is no record.
+    """
+    return list(_records(Path(folder)))
+
+
+def _records(folder: Path) -> Iterator[Record]:
+    for path in sorted(folder.glob("*.json")):
+        yield Record.read(path)

@@ -1,0 +1,284 @@
+"""A baseline: the model of the U50, the same samples in the same order, in every mode that the device has."""
+
+import gc
+import hashlib
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from datetime import datetime, timezone
+from functools import partial
+from threading import Event
+
+import numpy as np
+import torch
+
+import bttlab
+from bttlab.baseline.energy import Meter, find_meter, idle_power, metered
+from bttlab.baseline.machine import describe, load_average, open_device, out_of_memory, plain
+from bttlab.baseline.memory import device_memory, measure_memory
+from bttlab.baseline.modes import MODES, modes_of, prepare
+from bttlab.baseline.record import VERSION, CorpusUsed, Figure, Measurement, Record
+from bttlab.baseline.step import Task
+from bttlab.baseline.timing import OnStep, clock_of, timed_steps
+from bttlab.data import Samples, Vocabulary, encode, epoch_order, load_corpus
+from bttlab.errors import BttlabError
+from bttlab.model import ModelConfig, check_learning_rates
+
+# Name of a baseline -> format of the model and flow of its TT layers
+FORMATS = {"dense": ("dense", None), "tt": ("tensor", "right_to_left"), "btt": ("tensor", "bidirectional")}
+LEARNING_RATE = 4e-3  # that of bttlab train for SGD
+COMPARED_STEPS = 50  # of a mode with eager: later on, differences of rounding have grown
+TOLERANCE = 1e-2  # of a loss, relative
+
+
+class BaselineError(BttlabError):
+    """A baseline that cannot be run as asked for."""
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What the modes share."""
+
+    device: torch.device
+    build: Callable[[Samples], Task]
+    samples: Samples  # one for each step
+    warmup: int
+    meter: Meter | None
+    no_meter: str
+    idle: Figure
+    on_step: OnStep | None
+    stop: Event
+
+
+def run_baseline(
+    format: str,
+    device: str,
+    config: ModelConfig | None = None,
+    data: str | os.PathLike = "airline",
+    steps: int = 500,
+    warmup: int = 20,
+    seed: int = 0,
+    learning_rate: float = LEARNING_RATE,
+    modes: Sequence[str] | None = None,
+    on_step: OnStep | None = None,
+    on_mode: Callable[[str], None] | None = None,
+    stop: Event | None = None,
+) -> Record:
+    """Train with PyTorch, batch 1, SGD, FP32, and measure time, memory and energy.
+
+    Parameters
+    ----------
+    format : {"dense", "tt", "btt"}
+        tt: tensor-compressed, contracted right to left; btt: bi-directionally.
+    device : {"cpu", "cuda"}
+    config : ModelConfig, optional
+        By default the paper's with 2 encoders; its own format plays no part.
+    data : str or path
+        Name or folder of the corpus.
+    steps, warmup : int
+        Steps to measure, and steps before them that train on the same samples and are then undone.
+    seed : int
+        Of the initial parameters and of the order of samples, as on the U50.
+    learning_rate : float
+    modes : sequence of str, optional
+        Some of `modes_of(device)`; by default all.
+    on_step : callable, optional
+        Gets step, loss and seconds, from this thread, in every mode; on a GPU some 25 steps at a time.
+    on_mode : callable, optional
+        Gets the name of each mode before its preparation, which may take a minute.
+    stop : threading.Event, optional
+        Set from elsewhere, it ends the baseline after the current step; the record has what was measured.
+
+    Returns
+    -------
+    Record
+
+    Raises
+    ------
+    BaselineError, DeviceError, bttlab.data.CorpusError, bttlab.model.NonFiniteLoss
+        If an argument breaks a rule, the device is not here or too small, there is no such corpus, the learning rate
+        is too high, or the baseline was stopped before its first step.
+    """
+    stop = stop or Event()
+    kind, flow = _check(format, steps, warmup, seed, learning_rate)
+    where = open_device(device)
+    names = _check_modes(modes, where.type)
+    config = replace(config or ModelConfig(), format=kind)
+    corpus, every = _samples(data, config)
+    load_before = load_average()
+    meter, no_meter = find_meter(where)
+    try:
+        idle = idle_power(meter, no_meter)
+        order = np.concatenate([epoch_order(len(every), seed, epoch) for epoch in range(-(-steps // len(every)))])
+        build = partial(Task, config, flow or "bidirectional", learning_rate=learning_rate, seed=seed, device=where)
+        _release(where)
+        memory = measure_memory(build(every[int(every.lengths.argmax())]))
+        plan = _Plan(where, build, every[order[:steps]], warmup, meter, no_meter, idle, on_step, stop)
+        measured, skipped = _run_modes(plan, names, on_mode)
+    except torch.OutOfMemoryError as error:
+        raise BaselineError(out_of_memory(error)) from None
+    if not measured:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped.items())
+        raise BaselineError(f"no mode gave a measurement ({reasons}); nothing is recorded")
+    command = (
+        f"bttlab baseline --format {format} --device {device} --encoders {config.encoders} --data {corpus.name} "
+        f"--steps {steps} --warmup {warmup} --seed {seed} --lr {learning_rate:g} --threads {torch.get_num_threads()}"
+    )
+    if modes is not None:
+        command += f" --modes {' '.join(names)}"
+    return Record(
+        version=VERSION,
+        date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        bttlab=bttlab.__version__,
+        command=command,
+        machine=describe(where, load_before),
+        format=format,
+        flow=flow,
+        config=config.to_dict(),
+        corpus=corpus,
+        optimizer="sgd",
+        learning_rate=learning_rate,
+        seed=seed,
+        steps=steps,
+        warmup=warmup,
+        idle_power=idle,
+        memory=memory,
+        modes=measured,
+        skipped=skipped,
+        best=min(measured, key=lambda name: measured[name].median.value),
+    )
+
+
+def _check(format: str, steps: int, warmup: int, seed: int, learning_rate: float) -> tuple[str, str | None]:
+    if format not in FORMATS:
+        raise BaselineError(f"format {format!r}: choose one of {', '.join(FORMATS)}")
+    for name, value, least in (("steps", steps, 1), ("warmup", warmup, 0), ("seed", seed, 0)):
+        if value < least:
+            raise BaselineError(f"{name} is {value}: it must be at least {least}; give --{name} anew")
+    check_learning_rates(learning_rate, 1)
+    return FORMATS[format]
+
+
+def _check_modes(modes: Sequence[str] | None, device: str) -> list[str]:
+    offered = modes_of(device)
+    for name in modes or ():
+        if name not in offered:
+            raise BaselineError(f"mode {name!r}: {device} has {', '.join(offered)}")
+    return [name for name in offered if modes is None or name in modes]  # eager first, which the others agree with
+
+
+def _samples(data: str | os.PathLike, config: ModelConfig) -> tuple[CorpusUsed, Samples]:
+    corpus = load_corpus(data)
+    vocabulary = Vocabulary.from_sentences(corpus.train.words, config.vocabulary_size)
+    samples = encode(corpus.train, vocabulary, corpus, config)
+    digest = hashlib.sha256()
+    for field in fields(samples):
+        digest.update(np.ascontiguousarray(getattr(samples, field.name), "<i4"))
+    return CorpusUsed(corpus.name, len(samples), digest.hexdigest()), samples
+
+
+def _run_modes(
+    plan: _Plan, names: list[str], on_mode: Callable[[str], None] | None
+) -> tuple[dict[str, Measurement], dict[str, str]]:
+    measured: dict[str, Measurement] = {}
+    skipped: dict[str, str] = {}
+    for name in names:
+        if plan.stop.is_set():
+            skipped[name] = "stopped before it began"
+            continue
+        if on_mode is not None:
+            on_mode(name)
+        try:
+            found = _measure(plan, name, measured.get("eager"))
+        except Exception as error:
+            if name == "eager":  # nobody else would do better
+                raise
+            # no C++ compiler, an operation that cannot be captured, too little memory: what eager gave stands
+            skipped[name] = out_of_memory(error) if isinstance(error, torch.OutOfMemoryError) else plain(error)
+            continue
+        finally:
+            if MODES[name].compiled:
+                torch.compiler.reset()  # the next mode is to know nothing of it
+        if found is None:
+            skipped[name] = "stopped before its first step"
+        elif found.difference.value is not None and found.difference.value > TOLERANCE:
+            skipped[name] = f"its losses differ from eager's by {found.difference.value:.1e} relative: not the same run"
+        else:
+            measured[name] = found
+    return measured, skipped
+
+
+def _measure(plan: _Plan, name: str, eager: Measurement | None) -> Measurement | None:
+    """Measure a mode; None if it was stopped before its first step."""
+    _release(plan.device)
+    task = plan.build(plan.samples)  # its own: nothing of the mode before shares its memory or its streams
+    begin = time.perf_counter()
+    step = prepare(task, MODES[name], plan.stop)
+    task.rewind()
+    for index in range(min(plan.warmup, len(task))):
+        if plan.stop.is_set():
+            return None
+        step(index)
+    task.restart()
+    clock = clock_of(plan.device)
+    clock.begin()
+    clock.read()  # waits for the device
+    setup = time.perf_counter() - begin
+    traces: tuple[list[float], list[float]] = ([], [])
+
+    def timed() -> int:
+        nonlocal traces
+        traces = timed_steps(task, step, clock, plan.on_step, plan.stop)
+        return len(traces[0])
+
+    def go_on() -> int:
+        return 0 if plan.stop.is_set() else _again(task, step, clock)
+
+    energy = metered(plan.meter, plan.no_meter, plan.idle, timed, go_on)
+    seconds, losses = traces
+    if not seconds:
+        return None
+    allocated, reserved, on_device = device_memory(plan.device)
+    lower, median, upper = np.percentile(seconds, (25, 50, 75)).tolist()
+    in_seconds = partial(Figure.measured, unit="s", how=clock.how)
+    return Measurement(
+        losses=[float(f"{loss:.8g}") for loss in losses],
+        step_seconds=[float(f"{value:.6g}") for value in seconds],
+        median=in_seconds(median),
+        lower_quartile=in_seconds(lower),
+        upper_quartile=in_seconds(upper),
+        mean=in_seconds(float(np.mean(seconds))),
+        setup=Figure.measured(setup, "s", "time.perf_counter around compilation, capture and warm-up"),
+        difference=_difference(losses, eager),
+        allocated=allocated,
+        reserved=reserved,
+        device=on_device,
+        energy=energy,
+    )
+
+
+def _release(device: torch.device) -> None:
+    """Give back what ran before on the device, and forget its peaks."""
+    if device.type == "cuda":
+        gc.collect()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+
+
+def _again(task: Task, step: Callable[[int], None], clock) -> int:
+    """Train on all samples of the task again; for the energy meter alone."""
+    task.rewind()
+    clock.begin()
+    for index in range(len(task)):
+        step(index)
+    clock.read()
+    return len(task)
+
+
+def _difference(losses: list[float], eager: Measurement | None) -> Figure:
+    if eager is None:
+        return Figure.missing("relative", "this is eager, or eager was not run")
+    pairs = list(zip(losses, eager.losses, strict=False))[:COMPARED_STEPS]
+    largest = max(abs(loss - other) / max(abs(other), 1e-6) for loss, other in pairs)
+    return Figure.measured(largest, "relative", f"largest of the first {len(pairs)} losses against eager's")

@@ -1,0 +1,109 @@
+"""What every mode of a baseline runs: the model on its device, its samples in order, and one training step."""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bttlab.data import Samples
+from bttlab.model import ModelConfig, Transformer, initial_parameters, loss
+
+LossFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+class Task:
+    """Training by SGD, one sample a step, with everything that a step needs on the device before the first.
+
+    Parameters
+    ----------
+    config : ModelConfig
+    flow : {"bidirectional", "right_to_left"}
+        Order of contraction in the TT layers; nothing in a dense model.
+    samples : bttlab.data.Samples
+        One for each step, in order.
+    learning_rate : float
+    seed : int
+        Of the initial parameters.
+    device : str or torch.device
+
+    Attributes
+    ----------
+    lengths : list of int
+        Real tokens of each step's sample.
+    losses : float32 Tensor, shape (steps,), on the device
+        What each step has written: reading one waits for the device, so they are read in chunks.
+
+    Notes
+    -----
+    Gradients come from `torch.autograd.grad`: at batch 1 it saves filling and adding to one array a parameter. A sample
+    is a row of `rows`, so that an eager step takes views, which cost the device nothing, and a captured step finds its
+    sample by the `cursor`, which lies on the device and moves on by itself: a step is then one launch, with no copy
+    from the host.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        flow: str,
+        samples: Samples,
+        learning_rate: float,
+        seed: int,
+        device: str | torch.device,
+    ):
+        samples.validate(config)
+        self.device = torch.device(device)
+        self.learning_rate = learning_rate
+        self.lengths: list[int] = samples.lengths.tolist()
+        self.model = Transformer(config, flow, seed).to(self.device)
+        self.parameters = list(self.model.parameters())
+        columns = (samples.tokens, samples.intents[:, None], samples.slots)
+        self.rows = torch.from_numpy(np.concatenate(columns, axis=1).astype(np.int64)).to(self.device)
+        self.losses = torch.zeros(len(samples), device=self.device)
+        self.cursor = torch.zeros(1, dtype=torch.int64, device=self.device)
+        self._width = samples.tokens.shape[1]
+        self._start = initial_parameters(config, seed)
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def restart(self) -> None:
+        """Go back to the initial parameters, in place: captured steps keep their addresses."""
+        self.model.load(self._start)
+        self.rewind()
+
+    def rewind(self) -> None:
+        """Let captured steps begin again at the first sample."""
+        self.cursor.zero_()
+
+    def loss(self, tokens: Tensor, intent: Tensor, slots: Tensor) -> Tensor:
+        """Return the loss of a sample: tokens (T,), intent (), slots (T - 1,), all int64."""
+        return loss(*self.model(tokens), intent, slots)
+
+    def sample(self, row: Tensor, length: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return tokens, intent and slots of a row of `rows` as views."""
+        width = self._width
+        return row[:length], row[width], row[width + 2 : width + 1 + length]
+
+    def gradients(self, value: Tensor) -> tuple[Tensor, ...]:
+        """Return the gradient of a loss for every parameter."""
+        return torch.autograd.grad(value, self.parameters)
+
+    @torch.no_grad()
+    def update(self, gradients: tuple[Tensor, ...]) -> None:
+        """p -= learning rate x g, for all parameters in as few kernels as the device can."""
+        torch._foreach_add_(self.parameters, gradients, alpha=-self.learning_rate)
+
+    def step(self, index: int, function: LossFunction) -> None:
+        """Train on one sample, with `function` (`loss`, or what a compiler made of it)."""
+        value = function(*self.sample(self.rows[index], self.lengths[index]))
+        self.update(self.gradients(value))
+        self.losses[index] = value.detach()
+
+    def step_at_cursor(self, length: int, function: LossFunction) -> None:
+        """Train on the sample at the cursor, which has `length` tokens, and move on: for capture, all on the device."""
+        row = self.rows.index_select(0, self.cursor)[0]
+        value = function(*self.sample(row, length))
+        self.update(self.gradients(value))
+        self.losses.index_copy_(0, self.cursor, value.detach().reshape(1))
+        self.cursor.add_(1)

@@ -1,0 +1,117 @@
+"""JSON files on disk: written whole or not at all, and read into dataclasses entry by entry."""
+
+import contextlib
+import os
+import types
+import typing
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from bttlab.errors import BttlabError
+
+
+class RecordError(BttlabError):
+    """A record that cannot be read or written."""
+
+
+def check_writable(path: str | os.PathLike) -> None:
+    """Refuse a place where no record can be written, before anything slow; make its folder.
+
+    Raises
+    ------
+    RecordError
+    """
+    path = Path(path)
+    if path.is_dir():
+        raise RecordError(f"{path} is a folder; --record takes the name of a file, such as {path / 'btt.json'}")
+    draft = _draft(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft.touch()
+        draft.unlink()
+    except OSError as error:
+        raise _unwritable(path, error) from None
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a text file, or leave what is there.
+
+    Raises
+    ------
+    RecordError
+        If it cannot be written.
+    """
+    draft = _draft(path)
+    try:
+        with draft.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except OSError as error:
+        raise _unwritable(path, error) from None
+    finally:
+        with contextlib.suppress(OSError):
+            draft.unlink()
+
+
+def _draft(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}.draft")
+
+
+def _unwritable(path: Path, error: OSError) -> RecordError:
+    return RecordError(f"{path} cannot be written ({error.strerror}); give another place with --record")
+
+
+def build(kind: Any, value: Any, where: str) -> Any:
+    """Build a value of a type annotation from JSON.
+
+    Parameters
+    ----------
+    kind : type
+        A dataclass, dict[str, X], list[X], X | None, Any or a plain type.
+    value : object
+    where : str
+        The entry's name; "" for the whole.
+
+    Raises
+    ------
+    RecordError
+        That names the first entry that does not fit.
+    """
+    if is_dataclass(kind):
+        _expect(isinstance(value, dict), where, "an object", value)
+        hints = typing.get_type_hints(kind)
+        names = {field.name for field in fields(kind)}
+        for name, rule in ((names - set(value), "is missing"), (set(value) - names, "is unknown")):
+            if name:
+                raise RecordError(f"{_path(where, min(name))} {rule}")
+        built = {name: build(hints[name], value[name], _path(where, name)) for name in names}
+        try:
+            return kind(**built)
+        except RecordError as error:
+            raise RecordError(f"{where or 'the record'}: {error}") from None
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is types.UnionType:  # X | None
+        return None if value is None else build(arguments[0], value, where)
+    if origin is dict:
+        _expect(isinstance(value, dict), where, "an object", value)
+        return {key: build(arguments[1], item, _path(where, key)) for key, item in value.items()}
+    if origin is list:
+        _expect(isinstance(value, list), where, "a list", value)
+        return [build(arguments[0], item, _path(where, str(i))) for i, item in enumerate(value)]
+    if kind is Any:
+        return value
+    allowed = (int, float) if kind is float else kind
+    _expect(isinstance(value, allowed) and not isinstance(value, bool), where, kind.__name__, value)
+    return value
+
+
+def _expect(holds: bool, where: str, rule: str, value: Any) -> None:
+    if not holds:
+        raise RecordError(f"{where or 'the record'} is {str(value)[:40]!r}, it must be {rule}")
+
+
+def _path(where: str, name: str) -> str:
+    return f"{where}.{name}" if where else name

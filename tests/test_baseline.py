@@ -1,0 +1,285 @@
+"""Baselines: they train what the reference trains, in every mode, and say what is wrong with bad input."""
+
+import json
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+from bttlab.baseline import BaselineError, Record, modes_of, run_baseline
+from bttlab.baseline import run as run_module
+from bttlab.baseline.modes import MODES, prepare
+from bttlab.baseline.run import FORMATS
+from bttlab.baseline.step import Task
+from bttlab.baseline.timing import HostClock, timed_steps
+from bttlab.cli import main
+from bttlab.errors import BttlabError
+from bttlab.model import ModelConfig, NonFiniteLoss, Optimizer, ReferenceTrainer
+from bttlab.train import LEARNING_RATES
+from tiny_baseline import LEARNING_RATE, TINY, samples, tiny_baseline, tiny_task
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+NEVER = threading.Event()
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_losses_are_those_of_the_reference_trainer(format):
+    record = tiny_baseline(format, DEVICE, steps=30, seed=3)
+    kind, flow = FORMATS[format]
+    config = ModelConfig.from_dict(TINY.to_dict() | {"format": kind})
+    reference = ReferenceTrainer(config, flow or "bidirectional", seed=3)
+    losses = reference.train(samples(30, config, seed=3), Optimizer("sgd"), LEARNING_RATE)
+    np.testing.assert_allclose(record.measurement.losses, losses, rtol=1e-4)
+
+
+def test_steps_beyond_an_epoch_take_the_next_epochs_order(tmp_path):
+    corpus = tmp_path / "small"
+    for split in ("train", "dev", "test"):
+        (corpus / split).mkdir(parents=True)
+        (corpus / split / "seq.in").write_text("to boston\nfrom denver\nfly\n")
+        (corpus / split / "seq.out").write_text("O B-city\nO B-city\nO\n")
+        (corpus / split / "label").write_text("flight\nflight\nfare\n")
+    (corpus / "intent_label.txt").write_text("UNK\nflight\nfare\n")
+    (corpus / "slot_label.txt").write_text("PAD\nUNK\nO\nB-city\n")
+    record = tiny_baseline("btt", "cpu", data=corpus, steps=8)
+    assert len(record.measurement.losses) == 8 and record.corpus.samples == 3 and record.corpus.name == "small"
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_gradients_have_the_layout_of_their_parameters(format):
+    """Else a GPU updates tensor by tensor instead of all in one kernel."""
+    task = tiny_task(format)
+    gradients = task.gradients(task.loss(*task.sample(task.rows[0], task.lengths[0])))
+    assert [g.stride() for g in gradients] == [p.stride() for p in task.parameters]
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_steps_at_the_cursor_are_eager_steps(format):
+    eager, captured = tiny_task(format), tiny_task(format)
+    for index, length in enumerate(eager.lengths):
+        eager.step(index, eager.loss)
+        captured.step_at_cursor(length, captured.loss)
+    assert torch.equal(eager.losses, captured.losses) and eager.losses.count_nonzero() == len(eager)
+    assert all(torch.equal(a, b) for a, b in zip(eager.parameters, captured.parameters, strict=True))
+    captured.restart()
+    fresh = tiny_task(format)
+    assert captured.cursor.item() == 0
+    assert all(torch.equal(a, b) for a, b in zip(fresh.parameters, captured.parameters, strict=True))
+
+
+class FakeGraph:
+    """Keeps what was captured and, as CUDA does, runs it at a replay only."""
+
+    capturing = None
+
+    def replay(self):
+        self.step()
+
+
+class FakeCapture:
+    def __init__(self, graph, pool, stream):
+        self.graph = graph
+
+    def __enter__(self):
+        FakeGraph.capturing = self.graph
+
+    def __exit__(self, *exception):
+        FakeGraph.capturing = None
+
+
+class FakeStream:
+    def __enter__(self):
+        pass
+
+    def __exit__(self, *exception):
+        pass
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_graph_mode_replays_the_graph_of_each_length(format, monkeypatch):
+    """With CUDA's part faked: which graph is replayed when, and where the cursor stands."""
+    run_step = Task.step_at_cursor
+
+    def step_or_capture(task, length, function):
+        if FakeGraph.capturing is None:
+            run_step(task, length, function)
+        else:
+            FakeGraph.capturing.step = lambda: run_step(task, length, function)
+
+    monkeypatch.setattr(Task, "step_at_cursor", step_or_capture)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: "pool")
+    monkeypatch.setattr(torch.cuda, "Stream", FakeStream)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: stream)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", FakeGraph)
+    monkeypatch.setattr(torch.cuda, "graph", FakeCapture)
+    eager, graphs = tiny_task(format, 40), tiny_task(format, 40)
+    step = prepare(graphs, MODES["graphs"], NEVER)
+    graphs.restart()
+    assert len(set(graphs.lengths)) > 1
+    _, expected = timed_steps(eager, lambda index: eager.step(index, eager.loss), HostClock(), None, NEVER)
+    _, losses = timed_steps(graphs, step, HostClock(), None, NEVER)
+    assert losses == expected
+
+
+def test_compiled_mode_agrees_with_eager(monkeypatch):
+    """The compiler's front end and its tracing of the hand-derived backward passes; code generation takes minutes."""
+    compiler = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda function, dynamic, mode: compiler(function, backend="aot_eager"))
+    record = tiny_baseline("btt", "cpu", steps=12, modes=["compile", "eager"])
+    assert list(record.modes) == ["eager", "compile"] and not record.skipped
+    assert record.modes["compile"].difference.value < 1e-5
+    assert record.best == min(record.modes, key=lambda name: record.modes[name].median.value)
+
+
+def test_a_mode_that_fails_is_skipped_with_the_reason(monkeypatch):
+    def broken(function, dynamic, mode):
+        raise RuntimeError("no compiler at /home/somebody/bin/g++\nmore")
+
+    monkeypatch.setattr(torch, "compile", broken)
+    record = tiny_baseline("dense", "cpu", steps=2, modes=None)
+    assert record.best == "eager" and record.skipped == {"compile": "RuntimeError: no compiler at g++"}
+    with pytest.raises(BaselineError, match=r"no mode gave a measurement \(compile: RuntimeError"):
+        tiny_baseline("dense", "cpu", steps=2, modes=["compile"])
+
+
+def test_a_mode_that_trains_another_model_is_skipped(monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda function, dynamic, mode: lambda *sample: 1.1 * function(*sample))
+    record = tiny_baseline("dense", "cpu", steps=5, modes=None)
+    assert record.best == "eager" and "differ from eager's by" in record.skipped["compile"]
+
+
+def test_modes_of_devices():
+    assert modes_of("cpu") == ("eager", "compile")
+    assert modes_of("cuda") == ("eager", "graphs", "compile", "compile+graphs")
+
+
+def test_callbacks_and_stop():
+    seen, started, stop = [], [], threading.Event()
+
+    def on_step(step, loss, seconds):
+        seen.append((step, loss, seconds))
+        if step == 4:
+            stop.set()
+
+    record = tiny_baseline("btt", "cpu", steps=50, modes=None, on_step=on_step, on_mode=started.append, stop=stop)
+    assert [step for step, _, _ in seen] == [0, 1, 2, 3, 4] and started == ["eager"]
+    assert record.measurement.losses == pytest.approx([loss for _, loss, _ in seen])
+    assert record.measurement.step_seconds == pytest.approx([seconds for _, _, seconds in seen], rel=1e-4)
+    assert record.skipped == {"compile": "stopped before it began"} and record.steps == 50
+    with pytest.raises(BaselineError, match="stopped before it began"):
+        tiny_baseline("btt", "cpu", stop=stop)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"format": "sparse"}, "format 'sparse': choose one of dense, tt, btt"),
+        ({"device": "tpu"}, "device 'tpu': choose cpu or cuda"),
+        ({"steps": 0}, "steps is 0: it must be at least 1"),
+        ({"warmup": -1}, "warmup is -1: it must be at least 0"),
+        ({"seed": -1}, "seed is -1: it must be at least 0"),
+        ({"learning_rate": -1.0}, "learning rate is -1"),
+        ({"modes": ["graphs"]}, "mode 'graphs': cpu has eager, compile"),
+        ({"data": "no/such/folder"}, "no/such/folder is not a folder"),
+    ],
+)
+def test_bad_arguments(arguments, message):
+    with pytest.raises(BttlabError, match=message):
+        run_baseline(**{"format": "btt", "device": "cpu", "config": TINY} | arguments)
+
+
+@pytest.mark.parametrize(("cuda", "message"), [(None, "built without CUDA"), ("12.8", "no usable NVIDIA GPU")])
+def test_cuda_that_is_not_there(cuda, message, monkeypatch):
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(BttlabError, match=message):
+        tiny_baseline("btt", "cuda")
+
+
+def test_a_learning_rate_that_diverges():
+    with pytest.raises(NonFiniteLoss, match="choose a lower learning rate"):
+        tiny_baseline("dense", "cpu", learning_rate=1e30)
+
+
+def test_gpu_out_of_memory(monkeypatch):
+    def full(task, index, function):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.25 GiB. GPU 0 has a total of …")
+
+    monkeypatch.setattr(Task, "step", full)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (3 * 2**20, 2**34))
+    with pytest.raises(BaselineError, match=r"another 2\.25 GiB with 3 MiB of 16,384 MiB free; end what else uses it"):
+        tiny_baseline("dense", "cpu")
+
+
+def test_gpu_out_of_memory_in_a_later_mode(monkeypatch):
+    def full(function, dynamic, mode):
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(torch, "compile", full)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (0, 2**34))
+    record = tiny_baseline("dense", "cpu", steps=2, modes=None)
+    assert record.best == "eager" and record.skipped["compile"].startswith("the GPU is out of memory")
+
+
+def test_command_line(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(run_module, "ModelConfig", lambda **values: TINY)
+    monkeypatch.setattr("bttlab.model.ModelConfig", lambda **values: TINY)
+    path = tmp_path / "new folder" / "btt.json"
+    common = ["baseline", "--format", "btt", "--device", "cpu", "--data", "airline", "--steps", "4", "--modes", "eager"]
+    assert main([*common, "--record", str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == Record.read(path).to_dict()
+    assert list(path.parent.iterdir()) == [path]
+    assert main(common) == 0
+    output = capsys.readouterr().out
+    assert "btt, 1 encoders, 4 steps" in output and "eager" in output and "<- best" in output
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--device", "cpu", "--format", "sparse"], "format 'sparse'"),
+        (["--device", "cpu", "--format", "btt", "--steps", "0"], "steps is 0"),
+        (["--device", "cpu", "--format", "btt", "--encoders", "0"], "encoders is 0"),
+        (["--device", "cpu", "--format", "btt", "--threads", "0"], "threads is 0"),
+        (["--device", "cpu", "--format", "btt", "--record", "."], "is a folder"),
+        (["--device", "cpu", "--format", "btt", "--record", "/proc/none/btt.json"], "cannot be written"),
+        (["--device", "cpu", "--format", "btt", "--data", "no/such/folder"], "is not a folder"),
+    ],
+)
+def test_bad_command_lines(options, message, capsys):
+    threads = torch.get_num_threads()
+    assert main(["baseline", *options]) == 2
+    torch.set_num_threads(threads)
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+
+
+def test_the_default_learning_rate_is_that_of_training():
+    assert run_module.LEARNING_RATE == LEARNING_RATES["sgd"]
+
+
+BLOCKED = """
+import sys
+BLOCKED = {"pynq", "ipywidgets", "matplotlib", "zeus", "seqeval", "tensorly", "opt_einsum", "platformdirs", "rich",
+           "safetensors", "tqdm", "scipy"}
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in BLOCKED:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Block())
+from bttlab.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_torch_and_numpy_are_enough():
+    arguments = ["baseline", "--format", "btt", "--device", "cpu", "--steps", "5", "--modes", "eager", "--json"]
+    corpus = str(run_module.load_corpus("airline").folder)
+    command = [sys.executable, "-c", BLOCKED, *arguments, "--data", corpus]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert len(json.loads(result.stdout)["modes"]["eager"]["losses"]) == 5

@@ -1,0 +1,180 @@
+"""Records of baselines: what they hold, what they must not hold, and what is said of a damaged one."""
+
+import getpass
+import json
+import re
+import socket
+from pathlib import Path
+
+import pytest
+
+from bttlab.baseline import Record, RecordError, check_writable, compare, load_records, per_epoch
+from bttlab.baseline.machine import plain
+from tiny_baseline import TINY, tiny_baseline
+
+from conftest import ROOT
+
+BASELINES = ROOT / "data" / "baselines"
+
+
+@pytest.fixture(scope="module")
+def record() -> Record:
+    return tiny_baseline("btt", "cpu", steps=6)
+
+
+def test_read_gives_what_was_written(record, tmp_path):
+    path = tmp_path / "record.json"
+    record.write(path)
+    assert Record.read(path) == record
+    assert len(path.read_text().splitlines()) < 400, "a trace is one line"
+    record.write(path)
+    assert load_records(tmp_path) == [record] and load_records(tmp_path / "none") == []
+
+
+def test_what_a_record_says(record):
+    assert record.config["format"] == "tensor" and record.config["encoders"] == TINY.encoders
+    assert (record.format, record.flow, record.optimizer) == ("btt", "bidirectional", "sgd")
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", record.date)
+    assert re.fullmatch(r"[0-9a-f]{64}", record.corpus.sha256)
+    assert "--format btt --device cpu --encoders 1 --data airline --steps 6 --warmup 3 --seed 0" in record.command
+    assert record.machine.threads == 1 and len(record.machine.load_before) == 3
+    mode = record.measurement
+    assert mode.lower_quartile.value <= mode.median.value <= mode.upper_quartile.value
+    assert mode.difference.value is None
+
+
+def figures(values):
+    """Every figure of a record's JSON, and every number that is none."""
+    if isinstance(values, dict):
+        if "provenance" in values:
+            yield values
+        else:
+            for value in values.values():
+                yield from figures(value)
+
+
+def test_every_figure_tells_where_it_comes_from(record):
+    found = list(figures(record.to_dict()))
+    assert len(found) > 20
+    for figure in found:
+        assert set(figure) == {"value", "unit", "provenance", "how"}
+        assert figure["how"] and figure["unit"]
+        assert figure["provenance"] == (None if figure["value"] is None else "measured")
+
+
+def private_words() -> list[str]:
+    return [word for word in {socket.gethostname(), getpass.getuser(), Path.home().name} if len(word) > 2]
+
+
+def assert_private(text: str) -> None:
+    for word in private_words():
+        assert not re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text), word
+    assert not re.search(r"(?<![\w.])/\w+/", text), "a path"
+    assert not re.search(r"[A-Za-z]:\\", text), "a path"
+
+
+def test_a_record_names_no_host_user_or_folder(tmp_path):
+    folder = tmp_path / "somebody's corpora" / "airline"
+    folder.parent.mkdir()
+    folder.symlink_to(ROOT / "data" / "airline")
+    record = tiny_baseline("btt", "cpu", data=folder, steps=2)
+    text = json.dumps(record.to_dict())
+    assert_private(text)
+    assert "somebody" not in text and tmp_path.name not in text
+
+
+@pytest.mark.parametrize("path", sorted(BASELINES.glob("*.json")), ids=lambda path: path.name)
+def test_committed_records(path):
+    record = Record.read(path)
+    assert_private(path.read_text())
+    assert record.corpus.name == "atis" and record.config["hidden_size"] == 768
+    assert path.name.startswith(f"enc{record.config['encoders']}-{record.format}-{record.machine.kind}")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("cannot open /home/somebody/.cache/x.so: denied", "cannot open x.so: denied"),
+        ("C:\\Users\\somebody\\cl.exe failed", "cl.exe failed"),
+        ("see ~/notes/a.txt\nand more", "see a.txt"),
+        ("\n\n  a/b of 3 steps/s", "a/b of 3 steps/s"),
+    ],
+)
+def test_reasons_lose_their_folders(text, expected):
+    assert plain(text) == expected
+    assert plain(RuntimeError(text)) == f"RuntimeError: {expected}"
+
+
+def change(values, place, value):
+    *parents, last = place.split(".")
+    for name in parents:
+        values = values[name]
+    if value is KeyError:
+        del values[last]
+    else:
+        values[last] = value
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        ("machine.torch", KeyError, r"machine\.torch is missing"),
+        ("machine.colour", "red", r"machine\.colour is unknown"),
+        ("steps", "many", "steps is 'many', it must be int"),
+        ("corpus", [], r"corpus is '\[\]', it must be an object"),
+        ("modes.eager.losses", 3, r"modes\.eager\.losses is '3', it must be a list"),
+        ("modes.eager.losses", [1.0], "mode 'eager' has 1 losses and 6 step times"),
+        ("modes.eager.step_seconds", [1.0, 2.0, None, 1.0, 1.0, 1.0], r"step_seconds\.2 is 'None', it must be float"),
+        ("modes.eager.median.provenance", None, "with provenance None: one needs the other"),
+        ("best", "graphs", "best is 'graphs': it must be one of the modes eager"),
+        ("config.heads", 5, "hidden_size 12 is not divisible by heads 5"),
+        ("version", 99, "version 99, this bttlab reads 1"),
+    ],
+)
+def test_damaged_records(record, tmp_path, place, value, message):
+    values = json.loads(json.dumps(record.to_dict()))
+    change(values, place, value)
+    path = tmp_path / "damaged.json"
+    path.write_text(json.dumps(values))
+    with pytest.raises(RecordError, match=message) as caught:
+        load_records(tmp_path)
+    assert "damaged.json" in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null"])
+def test_files_that_are_no_records(tmp_path, text):
+    (tmp_path / "x.json").write_text(text)
+    with pytest.raises(RecordError, match="record"):
+        load_records(tmp_path)
+
+
+def test_an_unwritable_place_is_refused_before_and_after(record, tmp_path, monkeypatch):
+    path = tmp_path / "record.json"
+    record.write(path)
+    before = path.read_bytes()
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(RecordError, match=r"record\.json cannot be written \(No space left on device\)"):
+        record.write(path)
+    assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
+    (tmp_path / "file").write_text("")
+    for place in (tmp_path, tmp_path / "file" / "x.json"):
+        with pytest.raises(RecordError, match="--record"):
+            check_writable(place)
+    check_writable(tmp_path / "new" / "x.json")
+    assert list((tmp_path / "new").iterdir()) == []
+
+
+def test_per_epoch_and_rows(record):
+    epoch = per_epoch(record, samples=100)
+    assert epoch.seconds.value == pytest.approx(100 * sum(record.measurement.step_seconds) / 6, rel=1e-4)
+    assert "mean of 6 steps x 100" in epoch.seconds.how and epoch.seconds.provenance == "measured"
+    assert epoch.joules.value is None and epoch.joules.how == record.measurement.energy.per_step.how
+    dense = tiny_baseline("dense", "cpu", steps=3)
+    rows = compare([dense, record])
+    assert [row.record.format for row in rows] == ["btt", "dense"] and all(row.best for row in rows)
+    assert rows[0].label == f"btt, 1-ENC, {record.machine.name}, eager"
+    assert rows[0].memory == record.memory.peak
