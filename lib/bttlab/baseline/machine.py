@@ -31,7 +31,9 @@ def open_device(name: str) -> torch.device:
     if name == "cpu":
         return torch.device("cpu")
     if torch.version.cuda is None:
-        raise DeviceError(f"device cuda: torch {torch.__version__} is built without CUDA; install a CUDA build, or cpu")
+        raise DeviceError(
+            f"device cuda: torch {torch.__version__} is built without CUDA; install a CUDA build, or choose cpu"
+        )
     if not torch.cuda.is_available():
         raise DeviceError("device cuda: torch finds no usable NVIDIA GPU (nvidia-smi says what there is); choose cpu")
     torch.cuda.synchronize()  # opens it
