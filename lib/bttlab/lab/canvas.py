@@ -1,0 +1,155 @@
+"""Where a live figure is shown: on ipympl's canvas where that is enabled, else as an image; and what stays of it.
+
+Both may be drawn from any thread, one at a time: `draw` holds the figure's lock, and so does ipympl while it answers
+the mouse.
+"""
+
+import base64
+import io
+import threading
+import uuid
+from collections.abc import Callable, Sequence
+
+import ipywidgets
+import matplotlib
+import numpy as np
+from IPython.display import DisplayHandle
+from matplotlib.artist import Artist
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from PIL import Image
+
+from bttlab.lab.charts import to_png
+
+Animated = Callable[[], Sequence[Artist]]
+
+
+class ImageCanvas:
+    """A figure as a PNG in a plain widget.
+
+    Parameters
+    ----------
+    figure : Figure
+    animated : callable
+        Returns the artists that are drawn by themselves, on a copy of the rest.
+    lock : threading.RLock
+
+    Attributes
+    ----------
+    widget : ipywidgets.Widget
+    """
+
+    def __init__(self, figure: Figure, animated: Animated, lock: threading.RLock):
+        width, _ = figure.get_size_inches() * figure.dpi
+        self._lock = lock
+        self._layers = _Layers(FigureCanvasAgg(figure), animated)
+        self.widget = ipywidgets.Image(format="png", layout={"max_width": "100%", "width": f"{int(width)}px"})
+
+    def draw(self, everything: bool) -> None:
+        """Show the figure as it is now; if not everything has changed, only the animated artists are drawn."""
+        with self._lock:
+            self._layers.draw(everything)
+            image = Image.fromarray(np.array(self._layers.canvas.buffer_rgba()))
+        buffer = io.BytesIO()
+        image.convert("RGB").save(buffer, "png", compress_level=1)
+        self.widget.value = buffer.getvalue()
+
+    def close(self) -> None:
+        """Leave nothing behind."""
+        self.widget.close()
+
+
+class ZoomCanvas:
+    """A figure on ipympl's canvas, with its tools for zooming; parameters and attributes as for `ImageCanvas`."""
+
+    def __init__(self, figure: Figure, animated: Animated, lock: threading.RLock):
+        from ipympl.backend_nbagg import Canvas, FigureManager
+
+        class LockedCanvas(Canvas):
+            def _handle_message(self, widget, content, buffers):
+                with lock:
+                    super()._handle_message(widget, content, buffers)
+
+        self._lock = lock
+        self.widget = LockedCanvas(figure)
+        FigureManager(self.widget, uuid.uuid4().int % 2**31)  # the canvas keeps it
+        self.widget.header_visible = False
+        self.widget.resizable = False
+        self._layers = _Layers(self.widget, animated)
+
+    def draw(self, everything: bool) -> None:
+        """Show the figure as it is now; if not everything has changed, only the animated artists are drawn."""
+        with self._lock:
+            if not self.widget.syncing_data_url:  # before, no browser is there; once it is, it asks for everything
+                self._layers.draw(everything)
+
+    def close(self) -> None:
+        """Leave nothing behind."""
+        self.widget.close()
+
+
+class _Layers:
+    """Keeps a copy of what does not move, and draws what does on top of it."""
+
+    def __init__(self, canvas: FigureCanvasAgg, animated: Animated):
+        self.canvas = canvas
+        self._animated = animated
+        self._still = None
+        canvas.mpl_connect("draw_event", self._after_draw)
+
+    def draw(self, everything: bool) -> None:
+        if everything or self._still is None:
+            self.canvas.draw()
+            return
+        self.canvas.restore_region(self._still)
+        self._draw_animated()
+        self.canvas.blit(self.canvas.figure.bbox)
+
+    def _after_draw(self, event) -> None:
+        """Whoever asked for the drawing (the mouse, too), the lines come with it; files have them already."""
+        if not self.canvas.is_saving():
+            self._still = self.canvas.copy_from_bbox(self.canvas.figure.bbox)
+            self._draw_animated()
+
+    def _draw_animated(self) -> None:
+        for artist in self._animated():
+            artist.axes.draw_artist(artist)
+
+
+def live_canvas(figure: Figure, animated: Animated, lock: threading.RLock) -> ImageCanvas | ZoomCanvas:
+    """Return a canvas of the kind that `%matplotlib` has chosen in this notebook."""
+    backend = str(matplotlib.get_backend()).lower()
+    kind = ZoomCanvas if backend in ("widget", "ipympl", "module://ipympl.backend_nbagg") else ImageCanvas
+    return kind(figure, animated, lock)
+
+
+class KeptFigure:
+    """The last figure as plain HTML, which stays in the saved notebook when the widgets are gone.
+
+    As long as a live widget of the class `live_class` is on the page, a rule of CSS hides it: nobody sees it twice.
+    """
+
+    def __init__(self) -> None:
+        name = uuid.uuid4().hex[:8]
+        self.live_class = f"bttlab-live-{name}"
+        self._class = f"bttlab-kept-{name}"
+        self._handle: DisplayHandle | None = None
+
+    def display(self) -> None:
+        """Make room for it in the cell's output."""
+        self._handle = DisplayHandle()
+        self._handle.display({"text/html": "", "text/plain": ""}, raw=True)
+
+    def update(self, figure: Figure, lock: threading.RLock, caption: str) -> None:
+        """Keep the figure as it is now."""
+        if self._handle is None:
+            return
+        with lock:
+            width, _ = figure.get_size_inches() * figure.dpi
+            png = to_png(figure, scale=1.5)
+        source = f"data:image/png;base64,{base64.b64encode(png).decode()}"
+        html = (
+            f"<style>body:has(.{self.live_class}) .{self._class} {{ display: none }}</style>"
+            f'<div class="{self._class}"><img alt="{caption}" width="{int(width)}" src="{source}"></div>'
+        )
+        self._handle.update({"text/html": html, "text/plain": caption}, raw=True)

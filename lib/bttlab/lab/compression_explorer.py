@@ -1,0 +1,99 @@
+"""Sliders for modes and rank over the TT-SVD of a matrix."""
+
+import functools
+
+import ipywidgets as widgets
+import numpy as np
+from torch import Tensor
+
+from bttlab.lab.charts import PALETTE, new_figure, style
+from bttlab.lab.compression import Truncation, spectra, truncate
+from bttlab.lab.explorer import Explorer, slider
+from bttlab.lab.pictures import draw_train
+from bttlab.tensor import check_modes
+
+MOST_RANK = 128
+
+
+class CompressionExplorer(Explorer):
+    """Fold a matrix, cut its ranks, and see what is left.
+
+    Parameters
+    ----------
+    matrix : Tensor, shape (out, in)
+    out_modes, in_modes : tuple of three int
+        Where the sliders stand at first.
+    rank : int
+
+    Attributes
+    ----------
+    truncation : Truncation
+        The one that is drawn.
+    """
+
+    def __init__(
+        self,
+        matrix: Tensor,
+        out_modes: tuple[int, int, int] = (12, 8, 8),
+        in_modes: tuple[int, int, int] = (8, 8, 12),
+        rank: int = 12,
+    ):
+        self._matrix = matrix
+        self._spectra = functools.lru_cache(8)(lambda outs, ins: spectra(matrix, outs, ins))
+        most = 48
+        self.out_sliders = [slider(n, 1, most, f"output {k + 1}") for k, n in enumerate(out_modes)]
+        self.in_sliders = [slider(n, 1, most, f"input {k + 1}") for k, n in enumerate(in_modes)]
+        self.rank_slider = slider(rank, 1, MOST_RANK, "rank", "508px")
+        self.truncation: Truncation | None = None
+        figure = new_figure(8.3, 5.0)
+        grid = figure.add_gridspec(2, 2, height_ratios=(5, 6), width_ratios=(3, 2))
+        self._train, self._spectrum = figure.add_subplot(grid[0, :]), figure.add_subplot(grid[1, 0])
+        self._sizes = figure.add_subplot(grid[1, 1])
+        super().__init__(
+            figure, [widgets.HBox(self.out_sliders), widgets.HBox(self.in_sliders), widgets.HBox([self.rank_slider])]
+        )
+
+    def _update(self) -> tuple[str, str]:
+        rows, columns = self._matrix.shape
+        outs = check_modes("output modes", [s.value for s in self.out_sliders], rows)
+        ins = check_modes("input modes", [s.value for s in self.in_sliders], columns)
+        rank = self.rank_slider.value
+        self.truncation = found = truncate(self._matrix, outs, ins, rank)
+        draw_train(self._train, found.shapes, len(outs))
+        self._draw_spectrum(self._spectra(outs, ins), rank)
+        self._draw_sizes(found)
+        lowered = sorted({r for r in found.ranks if r < rank})
+        note = (
+            f"rank {rank} is more than some bonds can have: they are exact at {', '.join(map(str, lowered))}"
+            if lowered
+            else ""
+        )
+        factor = rows * columns / found.parameters
+        results = (
+            f"<b>{found.parameters:,}</b> parameters instead of {rows * columns:,}, {factor:,.1f} times fewer; "
+            f"error <b>{found.error:.2%}</b> of the matrix's norm (measured)"
+        )
+        return results, note
+
+    def _draw_spectrum(self, values: list[Tensor], rank: int) -> None:
+        axes = self._spectrum
+        axes.clear()
+        style(axes, "Singular values at each bond", "number", "part of the norm")
+        for k, bond in enumerate(values):
+            shown = bond.clamp_min(1e-9).numpy()
+            axes.loglog(np.arange(1, len(shown) + 1), shown, color=PALETTE[k], label=f"{k + 1}", linewidth=1.8)
+        axes.axvline(rank, color="0.2", linestyle="--", linewidth=1)
+        axes.text(rank * 1.06, 0.03, f"rank {rank}", transform=axes.get_xaxis_transform(), fontsize=9)
+        axes.set_ylim(bottom=max(1e-6, axes.get_ylim()[0]))
+        axes.legend(title="bond", fontsize=8, title_fontsize=8, ncols=3, loc="lower left", framealpha=0.7)
+
+    def _draw_sizes(self, found: Truncation) -> None:
+        axes = self._sizes
+        axes.clear()
+        style(axes, "Parameters", "number (logarithmic)", "")
+        for row, (name, count, colour) in enumerate(
+            (("matrix", self._matrix.numel(), "0.6"), ("cores", found.parameters, PALETTE[0]))
+        ):
+            axes.barh(row, count, color=colour, height=0.5)
+            axes.text(130, row, f"{name} {count:,}", va="center", color="white", fontweight="bold", fontsize=9)
+        axes.set(xscale="log", xlim=(100, 2e6), yticks=[], ylim=(1.6, -0.6))

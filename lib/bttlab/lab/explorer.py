@@ -1,0 +1,87 @@
+"""What the explorers have in common: sliders, a figure, a line of results, and a sentence where a choice is wrong."""
+
+import threading
+from collections.abc import Sequence
+from html import escape
+
+import ipywidgets as widgets
+from IPython.display import display
+from matplotlib.figure import Figure
+
+from bttlab.errors import BttlabError
+from bttlab.lab.canvas import ImageCanvas, KeptFigure
+
+
+class Explorer:
+    """Redraws its figure whenever one of its controls moves.
+
+    Parameters
+    ----------
+    figure : Figure
+    controls : sequence of ipywidgets.Widget
+        Boxes are looked into for what has a value.
+
+    Attributes
+    ----------
+    widget : ipywidgets.Widget
+    results, message : str
+        What stands above the figure.
+    """
+
+    def __init__(self, figure: Figure, controls: Sequence[widgets.Widget]):
+        self._lock = threading.RLock()  # widgets may be handled in a thread of their own
+        self._figure = figure
+        self._results, self._message = widgets.HTML(), widgets.HTML()
+        self._canvas = ImageCanvas(figure, lambda: (), self._lock)
+        self._kept = KeptFigure()
+        self.widget = widgets.VBox([*controls, self._results, self._message, self._canvas.widget])
+        self.widget.add_class(self._kept.live_class)
+        for control in _values(controls):
+            control.observe(lambda _: self.refresh(), "value")
+        self.refresh()
+
+    @property
+    def results(self) -> str:
+        """The line of results."""
+        return self._results.value
+
+    @property
+    def message(self) -> str:
+        """What is wrong with the present choice; empty if nothing is."""
+        return self._message.value
+
+    def refresh(self) -> None:
+        """Take the controls' values; a choice that is not allowed leaves the figure as it was and says why."""
+        try:
+            with self._lock:
+                self._results.value, note = self._update()
+                self._canvas.draw(everything=True)
+            self._say(note)
+        except BttlabError as error:
+            self._say(str(error))
+        except KeyboardInterrupt:
+            self._say("interrupted: move a slider again")
+
+    def _update(self) -> tuple[str, str]:
+        """Compute and draw; returns results as HTML, and a note or nothing."""
+        raise NotImplementedError
+
+    def _say(self, message: str) -> None:
+        self._message.value = f"<span role='alert'><b>{escape(message)}</b></span>" if message else ""
+
+    def _ipython_display_(self) -> None:
+        display(self.widget)
+        self._kept.display()
+        self._kept.update(self._figure, self._lock, type(self).__name__)
+
+
+def slider(value: int, least: int, most: int, name: str, width: str = "250px") -> widgets.IntSlider:
+    """Return a slider of whole numbers."""
+    return widgets.IntSlider(value, min=least, max=most, description=name, layout={"width": width})
+
+
+def _values(controls: Sequence[widgets.Widget]) -> list[widgets.Widget]:
+    found = []
+    for control in controls:
+        found += _values(control.children) if isinstance(control, widgets.Box) else [control]
+    return [control for control in found if control.has_trait("value") and not isinstance(control, widgets.HTML)]

@@ -1,0 +1,66 @@
+"""Costs of the contraction flows over tokens and rank, as figures."""
+
+import math
+from collections.abc import Sequence
+
+import matplotlib.pyplot as plt
+
+from bttlab.lab.charts import PALETTE
+from bttlab.tensor import FLOWS, flow_cost, optimal_cost
+
+COLOURS = dict(zip(FLOWS, PALETTE, strict=False))
+
+
+def draw_costs(
+    tokens: Sequence[int],
+    ranks: Sequence[int],
+    out_modes: Sequence[int],
+    in_modes: Sequence[int],
+    fixed: tuple[int, int],
+) -> None:
+    """Draw multiply-accumulates of both passes, left over tokens, right over rank.
+
+    Parameters
+    ----------
+    tokens, ranks : sequence of int
+        The two axes.
+    out_modes, in_modes : sequence of int
+    fixed : (int, int)
+        Tokens in the right figure, rank in the left one.
+    """
+    at_tokens, at_rank = fixed
+    elements = math.prod((*out_modes, *in_modes))
+    figure, (left, right) = plt.subplots(1, 2, figsize=(8.3, 3.4), layout="constrained", sharey=True)
+    for flow, colour in COLOURS.items():
+        over_tokens = [flow_cost(flow, t, out_modes, in_modes, at_rank).macs for t in tokens]
+        over_rank = [flow_cost(flow, at_tokens, out_modes, in_modes, r).macs for r in ranks]
+        left.loglog(tokens, over_tokens, label=flow, color=colour)
+        right.loglog(ranks, over_rank, label=flow, color=colour)
+    left.loglog(tokens, [3 * t * elements for t in tokens], "k--", label="dense")
+    right.loglog(ranks, [3 * at_tokens * elements] * len(ranks), "k--", label="dense")
+    left.set(xlabel=f"tokens (rank {at_rank})", ylabel="MACs, forward and backward")
+    right.set(xlabel=f"rank ({at_tokens} tokens)")
+    left.legend(fontsize=8)
+    _finish(figure)
+
+
+def draw_optimum(tokens: Sequence[int], out_modes: Sequence[int], in_modes: Sequence[int], rank: int) -> None:
+    """Draw arithmetic and peak memory of the forward pass beside those of the best order (`optimal_cost`)."""
+    best = [optimal_cost(t, out_modes, in_modes, rank) for t in tokens]
+    figure, (left, right) = plt.subplots(1, 2, figsize=(8.3, 3.4), layout="constrained")
+    for flow in ("right_to_left", "bidirectional"):
+        costs = [flow_cost(flow, t, out_modes, in_modes, rank).forward for t in tokens]
+        left.plot(tokens, [cost.macs / 1e3 for cost in costs], label=flow, color=COLOURS[flow])
+        right.plot(tokens, [cost.peak_elements / 1e3 for cost in costs], label=flow, color=COLOURS[flow])
+    left.plot(tokens, [cost.macs / 1e3 for cost in best], "k", label="optimum (opt_einsum)")
+    right.plot(tokens, [cost.peak_elements / 1e3 for cost in best], "k", label="optimum (opt_einsum)")
+    left.set(xlabel="tokens", ylabel="thousand MACs, forward")
+    right.set(xlabel="tokens", ylabel="thousand elements at the peak, forward")
+    left.legend(fontsize=8)
+    _finish(figure)
+
+
+def _finish(figure) -> None:
+    for axes in figure.axes:
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(alpha=0.25)

@@ -1,0 +1,227 @@
+"""The dashboard's figure: loss, scores, memory and energy of any number of runs, redrawn in place.
+
+A redraw takes time from the training, which needs Python's lock and a processor, too. So axes, titles and legends are
+drawn only when they change; the lines are *animated* in matplotlib's sense: drawn by themselves on a copy of the rest
+(`bttlab.lab.canvas`).
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.text import Text
+from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
+
+from bttlab.lab.charts import DOTS_PER_INCH, PALETTE, SMOOTHING, smooth, style, thinned
+from bttlab.lab.runs import Run
+
+SIZE = (8.3, 5.4)  # inches: what a cell has room for beside JupyterLab's file browser
+SCORES = (("intent_accuracy", "intent accuracy", "-"), ("slot_f1", "slot F1", "--"), ("frame_accuracy", "frame", ":"))
+_THOUSANDS = FuncFormatter(lambda value, _: f"{value:,.4g}" if value < 10 else f"{value:,.0f}")
+_SMALL = 8.5
+_PAPER = {"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 1}
+MOST_PERCENT = 120  # of the dev split's axis: the legend stands above 100
+LEAST_BYTES = 1e5
+
+
+class RunFigure:
+    """Four panels over the samples trained on; every line and bar named with its provenance.
+
+    Attributes
+    ----------
+    figure : Figure
+        Without a canvas of pyplot's.
+    """
+
+    def __init__(self) -> None:
+        self.figure = Figure(figsize=SIZE, dpi=DOTS_PER_INCH, facecolor="white")
+        grid = self.figure.add_gridspec(
+            2, 2, width_ratios=(5, 4), left=0.085, right=0.955, bottom=0.09, top=0.94, hspace=0.46, wspace=0.25
+        )
+        self._loss, self._memory = (self.figure.add_subplot(grid[0, column]) for column in (0, 1))
+        self._dev, self._energy = (self.figure.add_subplot(grid[1, column]) for column in (0, 1))
+        style(self._loss, f"Loss of a sample, and mean of the last {SMOOTHING}", "samples trained on", "loss")
+        style(self._dev, "Dev split (measured)", "samples trained on", "right (%)")
+        style(self._memory, "Memory for training", "bytes (logarithmic)", "")
+        style(self._energy, "Energy so far", "samples trained on", "energy (J)")
+        self._energy.yaxis.set_major_formatter(_THOUSANDS)
+        for axes in (self._loss, self._dev, self._energy):
+            axes.xaxis.set_major_formatter(_THOUSANDS)
+            axes.set(xlim=(0, 100))
+        self._loss.set_ylim(0, 8)
+        self._dev.set(ylim=(0, MOST_PERCENT), yticks=range(0, 101, 20))
+        self._energy.set_ylim(0, 1)
+        handles = [Line2D([], [], color="0.3", linestyle=line, label=label) for _, label, line in SCORES]
+        self._dev.legend(handles=handles, loc="upper left", fontsize=_SMALL, frameon=False, ncols=3)
+        for axes in (self._loss, self._dev, self._energy):
+            axes.xaxis.set_major_locator(MaxNLocator(4))
+        self._memory.set(xscale="log", xlim=(LEAST_BYTES, 1e8), yticks=[])
+        self._memory.xaxis.set_major_formatter(EngFormatter("B"))
+        self._notes = {axes: _new_note(axes) for axes in self.figure.axes}
+        self._lines: list[_Lines] = []
+        self._bars = None
+        self._limits: dict[Axes, tuple] = {}
+        self._stale = True
+        self.update([])
+
+    @property
+    def animated(self) -> list[Line2D]:
+        """What moves: the lines of the runs."""
+        return [artist for lines in self._lines for artist in lines.artists]
+
+    def update(self, runs: Sequence[Run]) -> bool:
+        """Show the runs as they are now.
+
+        Returns
+        -------
+        bool
+            Whether something else than the animated lines has changed.
+        """
+        if [lines.run for lines in self._lines] != list(runs[: len(self._lines)]):
+            for lines in self._lines:
+                lines.remove()
+            self._lines, self._stale = [], True
+        for run in runs[len(self._lines) :]:
+            self._lines.append(_Lines(run, PALETTE[len(self._lines) % len(PALETTE)], self))
+        tops = [lines.update() for lines in self._lines]
+        samples = max((run.total if run.active else max(run.count, 1) for run in runs), default=100)
+        self._limit(self._loss, (0, samples), (0, _round_up(max((top for top, _ in tops), default=8.0))))
+        self._limit(self._dev, (0, samples), (0, MOST_PERCENT))
+        self._limit(self._energy, (0, samples), (0, _round_up(max((top for _, top in tops), default=1.0))))
+        self._name(self._loss, [(lines.smooth, f"{lines.run.name} (measured)") for lines in self._lines])
+        metered = [(lines.energy, lines.run) for lines in self._lines if lines.run.meter.provenance]
+        self._name(self._energy, [(line, f"{run.name} ({run.meter.provenance})") for line, run in metered])
+        self._draw_memory(runs)
+        self._say_what_is_missing(runs)
+        stale, self._stale = self._stale, False
+        return stale
+
+    def _limit(self, axes: Axes, x: tuple, y: tuple) -> None:
+        """Set limits, unless the reader has zoomed in."""
+        now = axes.get_xlim(), axes.get_ylim()
+        if now == (x, y) or self._limits.get(axes, now) != now:
+            return
+        axes.set(xlim=x, ylim=y)
+        self._limits[axes] = axes.get_xlim(), axes.get_ylim()
+        self._stale = True
+
+    def _name(self, axes: Axes, lines: list[tuple[Line2D, str]]) -> None:
+        legend = axes.get_legend()
+        shown = [text.get_text() for text in legend.get_texts()] if legend else []
+        if shown == [name for _, name in lines]:
+            return
+        self._stale = True
+        if legend:
+            legend.remove()
+        if lines:
+            place = "upper right" if axes is self._loss else "upper left"
+            axes.legend(*zip(*lines, strict=True), loc=place, fontsize=8, framealpha=0.7)
+
+    def _draw_memory(self, runs: Sequence[Run]) -> None:
+        known = [(i, run) for i, run in enumerate(runs) if run.memory is not None]
+        state = [(i, run.name, run.memory) for i, run in known]
+        if state == self._bars:
+            return
+        self._bars, self._stale = state, True
+        axes = self._memory
+        for artist in [*axes.patches, *axes.texts]:
+            if artist is not self._notes[axes]:
+                artist.remove()
+        if not known:
+            return
+        most = max(run.memory.bytes for _, run in known)
+        axes.set(xlim=(LEAST_BYTES, max(1e8, 3 * most)), ylim=(len(known) - 0.4, -0.6))
+        for row, (i, run) in enumerate(known):
+            axes.barh(row, run.memory.bytes, height=0.36, color=PALETTE[i % len(PALETTE)])
+            axes.text(LEAST_BYTES * 1.1, row - 0.22, run.name, fontsize=_SMALL, va="bottom")
+            text = f"{run.memory.bytes / 1e6:,.1f} MB ({run.memory.provenance})"
+            axes.text(LEAST_BYTES * 1.1, row, text, fontsize=_SMALL, va="center", color="white", fontweight="bold")
+
+    def _say_what_is_missing(self, runs: Sequence[Run]) -> None:
+        silent = [run for run in runs if run.memory is None]
+        waiting = any(run.active for run in silent)
+        known = len(silent) < len(runs) or not runs
+        self._note(self._memory, "" if known else "known at the end" if waiting else "no figure")
+        self._note(self._loss, "" if runs else "Nothing has been started yet.")
+        reasons: dict[str, dict[str, None]] = {}
+        for run in runs:
+            if not run.meter.provenance:
+                reasons.setdefault(run.meter.how, {})[run.name] = None
+        metered = any(run.meter.provenance for run in runs)
+        if metered:  # the lines rise from the left: room is below, on the right
+            parts = [f"{len(names)} without: {reason}" for reason, names in reasons.items()]
+            self._note(
+                self._energy, "\n".join(_wrapped(part, 30) for part in parts), x=0.98, y=0.03, ha="right", va="bottom"
+            )
+        else:
+            parts = [f"{'; '.join(names)}: none, {reason}" for reason, names in reasons.items()]
+            self._note(self._energy, "\n\n".join(map(_wrapped, parts)), x=0.5, y=0.5, ha="center", va="center")
+        unscored = any(not run.is_scored for run in runs)
+        title = "Dev split (measured; not of baselines)" if unscored else "Dev split (measured)"
+        if self._dev.get_title("left") != title:
+            self._dev.set_title(title, loc="left", fontweight="bold", fontsize=11)
+            self._stale = True
+
+    def _note(self, axes: Axes, text: str, **place) -> None:
+        note = self._notes[axes]
+        if note.get_text() != text:
+            note.set(text=text, **place)
+            self._stale = True
+
+
+class _Lines:
+    """One run's artists."""
+
+    def __init__(self, run: Run, colour: str, parent: RunFigure):
+        self.run = run
+        self.raw, self.smooth = (
+            parent._loss.plot([], [], color=colour, alpha=alpha, linewidth=width)[0]
+            for alpha, width in ((0.22, 0.6), (1.0, 2.0))
+        )
+        self.scores = [
+            parent._dev.plot([], [], color=colour, linestyle=line, marker="o", markersize=3)[0] for _, _, line in SCORES
+        ]
+        self.energy = parent._energy.plot([], [], color=colour, linewidth=2)[0]
+        self.artists = [self.raw, self.smooth, *self.scores, self.energy]
+        for artist in self.artists:
+            artist.set_animated(True)
+
+    def update(self) -> tuple[float, float]:
+        """Take the run's data; returns the tops of the loss and the energy axes that it needs."""
+        losses, scores, energy = self.run.losses, list(self.run.scores), list(self.run.energy)
+        shown = thinned(losses)
+        self.raw.set_data(shown + 1, losses[shown])
+        self.smooth.set_data(shown + 1, smooth(losses)[shown])
+        for line, (name, _, _) in zip(self.scores, SCORES, strict=True):
+            line.set_data([count for count, _ in scores], [100 * getattr(values, name) for _, values in scores])
+        points = np.array(energy)[thinned(energy)] if energy else np.zeros((0, 2))
+        self.energy.set_data(points[:, 0], points[:, 1])
+        top = 1.1 * float(np.quantile(losses, 0.99)) if len(losses) else 8.0
+        return max(1.0, top), 1.25 * energy[-1][1] if energy and energy[-1][1] else 1.0
+
+    def remove(self) -> None:
+        for artist in self.artists:
+            artist.remove()
+
+
+def _new_note(axes: Axes) -> Text:
+    return axes.text(
+        0.5, 0.5, "", transform=axes.transAxes, ha="center", va="center", color="0.35", fontsize=_SMALL, bbox=_PAPER
+    )
+
+
+def _wrapped(text: str, width: int = 42) -> str:
+    lines = [""]
+    for word in text.split():
+        if len(lines[-1]) + len(word) > width:
+            lines.append("")
+        lines[-1] += f"{word} "
+    return "\n".join(lines)
+
+
+def _round_up(value: float) -> float:
+    """Return the next larger of 1, 1.5, 2, 3, 4, 5, 6, 8, 10 times a power of ten: limits that seldom change."""
+    power = 10.0 ** np.floor(np.log10(value))
+    return next(float(step * power) for step in (1, 1.5, 2, 3, 4, 5, 6, 8, 10) if step * power >= value)

@@ -1,0 +1,302 @@
+"""Runs that a dashboard starts, pauses and stops; each trains in a thread of its own and touches no widget.
+
+Whoever draws reads what the thread has written: numbers and arrays that only grow.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from bttlab.baseline.record import Record
+from bttlab.baseline.run import run_baseline
+from bttlab.data.metrics import Scores, score
+from bttlab.errors import BttlabError
+from bttlab.lab.meters import EnergyMeter, NoMeter, Recorded
+from bttlab.lab.workload import Workload
+from bttlab.model import NonFiniteLoss, Optimizer, Predictions, Trainer, initial_parameters
+
+CHUNK_SECONDS = 0.3  # training between two looks at pause and stop
+LARGEST_CHUNK = 1024  # samples
+EVALUATIONS = 8  # of the dev split in a run, the last one at its end
+PREDICTED_AT_ONCE = 50  # utterances
+
+READY, RUNNING, PAUSED, FINISHED, STOPPED, FAILED = "ready", "running", "paused", "finished", "stopped", "failed"
+
+
+class RunError(BttlabError):
+    """A run that cannot go on."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The bytes that training takes, and where the number comes from."""
+
+    bytes: float
+    provenance: str
+    how: str
+
+
+class Run:
+    """A training run: what it is asked, and what it has done so far.
+
+    Parameters
+    ----------
+    name : str
+        What trains where; for legends.
+    total : int
+        Samples.
+    learning_rate : float
+        May be changed at any time; takes effect with the next samples where the run can follow.
+
+    Attributes
+    ----------
+    state : {"ready", "running", "paused", "finished", "stopped", "failed"}
+    error : str
+        Why it failed, in a sentence.
+    seconds : float
+        Training alone: without pauses, set-up and the dev split.
+    scores : list of (int, Scores)
+        Samples trained on, and the scores of the dev split then.
+    energy : list of (int, float)
+        Samples trained on, and joules so far.
+    memory : Memory or None
+    """
+
+    follows_learning_rate = True
+    is_scored = True  # on the dev split, now and then
+
+    def __init__(self, name: str, total: int, learning_rate: float, meter: EnergyMeter):
+        self.name, self.total, self.learning_rate, self.meter = name, total, learning_rate, meter
+        self.state, self.error = READY, ""
+        self.seconds = 0.0
+        self.scores: list[tuple[int, Scores]] = []
+        self.energy: list[tuple[int, float]] = []
+        self.memory: Memory | None = None
+        self._losses = np.zeros(total, np.float32)
+        self.count = 0
+        self._stop, self._unpaused = threading.Event(), threading.Event()
+        self._changing = threading.Lock()  # of the state: its thread ends the run while another pauses it
+        self._unpaused.set()
+        # daemon: a kernel that is shut down does not wait for the end of the training
+        self._thread = threading.Thread(target=self._run, name="bttlab-lab-run", daemon=True)
+
+    @property
+    def losses(self) -> np.ndarray:
+        """Losses so far, float32 of shape (count,)."""
+        return self._losses[: self.count]
+
+    @property
+    def active(self) -> bool:
+        """Whether it has begun and not ended."""
+        return self.state in (RUNNING, PAUSED)
+
+    @property
+    def rate(self) -> float:
+        """Samples per second of training so far; 0 before the first."""
+        return self.count / self.seconds if self.seconds else 0.0
+
+    def start(self) -> None:
+        """Begin, in a thread."""
+        self.state = RUNNING
+        self._thread.start()
+
+    def pause(self) -> None:
+        """Hold before the next samples."""
+        self._unpaused.clear()
+        self._become(PAUSED)
+
+    def resume(self) -> None:
+        """Go on after a pause."""
+        self._become(RUNNING)
+        self._unpaused.set()
+
+    def stop(self) -> None:
+        """End before the next samples."""
+        self._stop.set()
+        self._unpaused.set()
+
+    def _become(self, state: str) -> None:
+        with self._changing:
+            if self.active:
+                self.state = state
+
+    def join(self, timeout: float | None = None) -> bool:
+        """Wait for the thread; returns whether it has ended."""
+        if self._thread.ident is not None:
+            self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    # --- for subclasses, in the run's thread
+
+    def _train(self) -> None:
+        raise NotImplementedError
+
+    def _may_go_on(self) -> bool:
+        """Wait while paused; whether there is a next sample to train on."""
+        self._unpaused.wait()
+        return not self._stop.is_set() and self.count < self.total
+
+    def _add(self, losses: np.ndarray, seconds: float) -> None:
+        end = self.count + len(losses)
+        self._losses[self.count : end] = losses
+        self.count = end
+        self.seconds += seconds
+        if self.meter.provenance:
+            self.energy.append((end, self.meter.joules))
+
+    def _run(self) -> None:
+        try:
+            self._train()
+            state = STOPPED if self._stop.is_set() and self.count < self.total else FINISHED
+        except Exception as error:  # whatever it is, it has to end up where the user looks
+            self.error = str(error) if isinstance(error, BttlabError) else f"{type(error).__name__}: {error}"
+            state = STOPPED if self._stop.is_set() and self.count == 0 else FAILED
+        self._become(state)
+
+
+class TrainerRun(Run):
+    """A run on anything with the methods of `bttlab.model.Trainer`.
+
+    Parameters
+    ----------
+    name, total, learning_rate, meter
+        As for `Run`.
+    workload : Workload
+    trainer : Trainer
+        Starts from the workload's initial parameters, and keeps the trained ones.
+    optimizer : Optimizer
+    is_there : callable, optional
+        Whether the trainer's card still has its overlay.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        total: int,
+        learning_rate: float,
+        meter: EnergyMeter,
+        workload: Workload,
+        trainer: Trainer,
+        optimizer: Optimizer,
+        is_there: Callable[[], bool] = lambda: True,
+    ):
+        super().__init__(name, total, learning_rate, meter)
+        self._workload, self._trainer, self._optimizer, self._is_there = workload, trainer, optimizer, is_there
+
+    def _train(self) -> None:
+        self._trainer.load_parameters(initial_parameters(self._workload.config, self._workload.seed))
+        samples, order = self._workload.train, self._workload.order(self.total)
+        size, evaluated = 1, 0
+        while self._may_go_on():
+            if not self._is_there():
+                raise RunError("the overlay is no longer on the card: another one was loaded; load it again and start")
+            part = samples[order[self.count : self.count + size]]
+            begin = time.perf_counter()
+            try:
+                losses = self._trainer.train(part, self._optimizer, self.learning_rate)
+            except NonFiniteLoss as error:
+                self._add(error.losses, time.perf_counter() - begin)
+                raise NonFiniteLoss(self.count, self.losses, error.learning_rate) from None
+            seconds = time.perf_counter() - begin
+            self.meter.advance(part, seconds)
+            self._add(losses, seconds)
+            size = max(1, min(LARGEST_CHUNK, 4 * size, int(len(part) / seconds * CHUNK_SECONDS)))
+            if self.count * EVALUATIONS // self.total > evaluated:
+                evaluated = self.count * EVALUATIONS // self.total
+                self._evaluate()
+
+    def _evaluate(self) -> None:
+        dev, parts = self._workload.dev, []
+        for first in range(0, len(dev), PREDICTED_AT_ONCE):
+            if self._stop.is_set():
+                return
+            parts.append(self._trainer.predict(dev[first : first + PREDICTED_AT_ONCE]))
+        columns = ([getattr(part, name) for part in parts] for name in ("losses", "intents", "slots"))
+        predictions = Predictions(*map(np.concatenate, columns))
+        self.scores.append((self.count, score(self._workload.corpus, self._workload.dev_split, predictions)))
+
+
+class BaselineRun(Run):
+    """PyTorch training as `bttlab baseline` measures it: the samples, order and initial parameters of the U50.
+
+    Parameters
+    ----------
+    name, total, learning_rate, meter
+        As for `Run`.
+    workload : Workload
+    format, device : str
+        As for `bttlab.baseline.run_baseline`.
+    mode : str
+        How a step is run: one of `bttlab.baseline.modes_of`.
+    """
+
+    follows_learning_rate = False
+    is_scored = False
+
+    def __init__(
+        self,
+        name: str,
+        total: int,
+        learning_rate: float,
+        meter: EnergyMeter,
+        workload: Workload,
+        format: str,
+        device: str,
+        mode: str,
+    ):
+        super().__init__(name, total, learning_rate, meter)
+        self._workload, self._format, self._device, self._mode = workload, format, device, mode
+        self._order = workload.order(total)
+
+    def _train(self) -> None:
+        if self._device == "cpu":
+            torch.set_num_threads(1)  # as bttlab baseline: at batch 1 more threads mostly wait for each other
+        record = run_baseline(
+            self._format,
+            self._device,
+            config=self._workload.config,
+            data=self._workload.corpus.folder,
+            steps=self.total,
+            seed=self._workload.seed,
+            learning_rate=self.learning_rate,
+            modes=[self._mode],
+            on_step=self._on_step,
+            stop=self._stop,
+        )
+        self.memory = _memory_of(record)
+
+    def _on_step(self, step: int, loss: float, seconds: float) -> None:
+        self.meter.advance(self._workload.train[self._order[step]], seconds)
+        self._add(np.array([loss], np.float32), seconds)
+        self._unpaused.wait()
+
+
+class RecordedRun(Run):
+    """A baseline that was run before, perhaps on another machine, as its record tells it.
+
+    Parameters
+    ----------
+    record : bttlab.baseline.record.Record
+    """
+
+    is_scored = False
+
+    def __init__(self, record: Record):
+        done, energy = record.measurement, record.measurement.energy.per_step
+        meter = NoMeter(energy.how) if energy.value is None else Recorded(energy.provenance, energy.how)
+        super().__init__(f"recorded: {record.label_of()}", len(done.losses), record.learning_rate, meter)
+        meter.joules = (energy.value or 0.0) * self.total
+        self._add(np.array(done.losses, np.float32), sum(done.step_seconds))
+        if self.energy:
+            self.energy.insert(0, (0, 0.0))
+        self.memory = _memory_of(record)
+        self.state = FINISHED
+
+
+def _memory_of(record: Record) -> Memory | None:
+    peak = record.memory.peak
+    return None if peak.value is None else Memory(peak.value, peak.provenance, peak.how)

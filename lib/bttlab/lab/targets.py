@@ -1,0 +1,92 @@
+"""What a dashboard can train on: the card that holds an overlay, and PyTorch on this machine."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pynq
+import torch
+
+from bttlab.baseline.energy import find_meter
+from bttlab.lab.meters import EnergyMeter, NoMeter, PowerMeter, card_watts
+from bttlab.lab.runs import BaselineRun, Run, TrainerRun
+from bttlab.lab.workload import Workload
+from bttlab.model import Optimizer
+from bttlab.u50 import EmulatedU50
+
+BASELINES = {"dense": "dense", "tt": "TT right to left", "btt": "TT bi-directional"}
+FASTEST_MODE = {"cpu": "eager", "cuda": "graphs"}  # of those that need no minutes of compilation
+
+
+@dataclass(frozen=True)
+class Target:
+    """Something to train on.
+
+    Attributes
+    ----------
+    name : str
+    make_run : callable
+        Takes samples and learning rate, returns a `Run` that has not begun.
+    """
+
+    name: str
+    make_run: Callable[[int, float], Run]
+
+
+def card_target(overlay: pynq.Overlay, workload: Workload, optimizer: Optimizer | None = None) -> Target:
+    """Return the card that an overlay is on.
+
+    Parameters
+    ----------
+    overlay : pynq.Overlay
+        From `bttlab.u50.load_overlay`; the dashboard trains with its `train_transformer_1`, whose parameters are the
+        trained ones afterwards.
+    workload : Workload
+    optimizer : Optimizer, optional
+        By default SGD.
+    """
+    device = overlay.device
+    emulated = isinstance(device, EmulatedU50)
+    name = f"{'emulated ' if emulated else ''}U50, TT bi-directional"
+
+    def make_run(total: int, learning_rate: float) -> Run:
+        return TrainerRun(
+            name,
+            total,
+            learning_rate,
+            card_meter(device),
+            workload,
+            overlay.train_transformer_1,
+            optimizer or Optimizer("sgd"),
+            overlay.is_loaded,
+        )
+
+    return Target(name, make_run)
+
+
+def card_meter(device: pynq.Device) -> EnergyMeter:
+    """Return what tells the energy of a card."""
+    if isinstance(device, EmulatedU50):
+        return NoMeter("an emulated card draws no power of its own")
+    try:
+        card_watts(device)
+    except (AttributeError, KeyError, OSError, RuntimeError) as error:
+        return NoMeter(f"the card's sensors cannot be read ({error})")
+    return PowerMeter(lambda: card_watts(device), "the card's sensors through pynq.pmbus, idle power included")
+
+
+def baseline_targets(workload: Workload) -> list[Target]:
+    """Return PyTorch's dense and tensor training: on CUDA where there is one, and on the CPU."""
+    devices = ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]
+    return [_baseline(format, device, workload) for device in devices for format in BASELINES]
+
+
+def _baseline(format: str, device: str, workload: Workload) -> Target:
+    place = "GPU" if device == "cuda" else "CPU"
+    name = f"PyTorch {place}, {BASELINES[format]}"
+
+    def make_run(total: int, learning_rate: float) -> Run:
+        meter, reason = find_meter(torch.device(device))
+        energy = PowerMeter(meter.watts, f"{meter.how}, idle power included") if meter else NoMeter(reason)
+        return BaselineRun(name, total, learning_rate, energy, workload, format, device, FASTEST_MODE[device])
+
+    return Target(name, make_run)

@@ -1,0 +1,51 @@
+"""A corpus made ready for a model: what every run of a dashboard trains on, in the same order."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bttlab.data import Corpus, Samples, Split, Vocabulary, encode, epoch_order
+from bttlab.model import ModelConfig
+
+DEV_UTTERANCES = 200  # scored during a run: enough for a curve, and soon done
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A corpus, encoded for a model.
+
+    Attributes
+    ----------
+    corpus : Corpus
+    config : ModelConfig
+    train : Samples
+        The whole training split.
+    dev : Samples
+        The first utterances of the dev split.
+    seed : int
+        Of initial parameters and order.
+    """
+
+    corpus: Corpus
+    config: ModelConfig
+    train: Samples
+    dev: Samples
+    seed: int = 0
+
+    @classmethod
+    def of(cls, corpus: Corpus, config: ModelConfig, seed: int = 0) -> "Workload":
+        """Encode a corpus; errors are those of `bttlab.data.encode`."""
+        vocabulary = Vocabulary.from_sentences(corpus.train.words, config.vocabulary_size)
+        train = encode(corpus.train, vocabulary, corpus, config)
+        return cls(corpus, config, train, encode(corpus.dev[:DEV_UTTERANCES], vocabulary, corpus, config), seed)
+
+    def order(self, total: int) -> np.ndarray:
+        """Return the indices of the first `total` samples, epoch after epoch, as `bttlab train` visits them."""
+        epochs = -(-total // len(self.train))
+        orders = [epoch_order(len(self.train), self.seed, epoch) for epoch in range(epochs)]
+        return np.concatenate(orders)[:total]
+
+    @property
+    def dev_split(self) -> Split:
+        """The utterances of `dev` as they are written."""
+        return self.corpus.dev[: len(self.dev)]

@@ -1,0 +1,91 @@
+"""A real JupyterLab on this machine, and a browser in front of it."""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from lab_page import LabPage
+from playwright.sync_api import Browser, sync_playwright
+
+ROOT = Path(__file__).resolve().parents[2]
+START_SECONDS = 60
+TOKEN = "a-token-for-the-test"
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+
+
+@pytest.fixture(scope="session")
+def lab_folder(tmp_path_factory) -> Path:
+    """JupyterLab's folder, with copies of the notebooks: running them must not change ours."""
+    folder = tmp_path_factory.mktemp("lab")
+    shutil.copytree(ROOT / "notebooks", folder / "notebooks", ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def lab_url(lab_folder) -> Iterator[str]:
+    """The address of JupyterLab."""
+    folder = lab_folder
+    settings = folder / "settings"
+    news = settings / "@jupyterlab" / "apputils-extension" / "notification.jupyterlab-settings"
+    news.parent.mkdir(parents=True)
+    news.write_text('{"fetchNews": "false"}')
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "jupyter", "lab", "--no-browser", "--allow-root", f"--ServerApp.root_dir={folder}"]
+    command += [f"--ServerApp.port={port}", "--ServerApp.ip=127.0.0.1", f"--IdentityProvider.token={TOKEN}"]
+    command += [f"--LabApp.user_settings_dir={settings}", f"--LabApp.workspaces_dir={folder / 'workspaces'}"]
+    environment = os.environ | {"JUPYTER_CONFIG_DIR": str(folder / "config"), "BTTLAB_EMULATED_CARDS": "1"}
+    with open(folder / "jupyter.log", "w") as log:
+        server = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
+        try:
+            _wait_for(f"http://127.0.0.1:{port}/api?token={TOKEN}", server, folder / "jupyter.log")
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            server.terminate()
+            server.wait(30)
+
+
+def _wait_for(url: str, server: subprocess.Popen, log: Path) -> None:
+    end = time.monotonic() + START_SECONDS
+    while time.monotonic() < end and server.poll() is None:
+        try:
+            urllib.request.urlopen(url, timeout=2).close()
+            return
+        except OSError:
+            time.sleep(0.3)
+    pytest.fail(f"JupyterLab did not start:\n{log.read_text()[-2000:]}")
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """Chromium, as the system has it."""
+    path = next((found for name in BROWSERS if (found := shutil.which(name))), None)
+    if path is None:
+        pytest.fail(f"no browser here: install one of {', '.join(BROWSERS)} (apt-get install chromium)")
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def open_notebook(lab_url, browser):
+    """Opens a notebook by name in a page of its own; closes pages and shuts kernels down in the end."""
+    pages = []
+
+    def opened(name: str, dark: bool = False) -> LabPage:
+        page = LabPage(browser, lab_url, TOKEN, name, dark)
+        pages.append(page)
+        return page
+
+    yield opened
+    for page in pages:
+        page.close()

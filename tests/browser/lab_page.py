@@ -1,0 +1,189 @@
+"""A notebook in JupyterLab, as a reader handles it."""
+
+import json
+import os
+import re
+import time
+import urllib.request
+from pathlib import Path
+
+from playwright.sync_api import Browser, Locator
+
+SIZE = {"width": 1280, "height": 1000}
+SECONDS = 120.0
+_FIND_TEXT = """part => {
+    const lines = [...document.querySelectorAll('.widget-html')].map(line => line.innerText.replace(/\\s+/g, ' '));
+    return lines.find(line => line.includes(part)) ?? null;
+}"""
+THEME = "@jupyterlab/apputils-extension:themes"
+
+
+class LabPage:
+    """A notebook, opened.
+
+    Parameters
+    ----------
+    browser : Browser
+    url, token : str
+        Of JupyterLab.
+    name : str
+        Of the notebook in notebooks/, without its ending.
+    dark : bool
+        In JupyterLab's dark theme.
+    """
+
+    def __init__(self, browser: Browser, url: str, token: str, name: str, dark: bool = False):
+        self._url, self._token = url, token
+        theme = "JupyterLab Dark" if dark else "JupyterLab Light"
+        self._call("PUT", f"/lab/api/settings/{THEME}", {"raw": json.dumps({"theme": theme})})
+        self.page = browser.new_page(viewport=SIZE)
+        self.page.goto(f"{url}/lab/tree/notebooks/{name}.ipynb?token={token}&reset")
+        self.page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=SECONDS * 1000)
+        self._kernel_is("idle")
+
+    # --- running cells
+
+    def run_all(self, timeout: float = SECONDS) -> None:
+        """Run every cell and wait for the last."""
+        self._menu("Run", "Run All Cells")
+        time.sleep(1.0)
+        self._kernel_is("idle", timeout)
+
+    def run_cell_with(self, text: str, wait: bool = True, timeout: float = SECONDS) -> Locator:
+        """Run the cell whose source holds a text; returns the cell."""
+        cell = self.scroll_to(text)
+        cell.locator(".cm-content").first.click()
+        self.page.keyboard.press("Control+Enter")
+        if wait:
+            time.sleep(0.5)
+            self._kernel_is("idle", timeout)
+        return cell
+
+    def python(self, expression: str) -> str:
+        """Evaluate an expression in the notebook's kernel, in a cell at the end; returns what it prints."""
+        self.run_new(f"print({expression})")
+        last = self.page.locator(".jp-Notebook .jp-CodeCell").last
+        return last.locator(".jp-OutputArea-output").last.inner_text().strip()
+
+    def run_new(self, source: str, wait: bool = True) -> None:
+        """Put a cell below the last one and run it."""
+        self._to_end()
+        self.page.keyboard.press("b")
+        self.page.keyboard.press("Enter")
+        self.page.keyboard.insert_text(source)
+        self.page.keyboard.press("Control+Enter")
+        self.page.keyboard.press("Escape")
+        if wait:
+            time.sleep(0.4)
+            self._kernel_is("idle")
+
+    def restart(self) -> None:
+        """Restart the kernel and wait until it is there again."""
+        self.page.get_by_role("menuitem", name="Kernel", exact=True).click()
+        self.page.locator(".lm-Menu-item[data-command='kernelmenu:restart']").click()
+        self.page.locator(".jp-Dialog button.jp-mod-accept").click()
+        time.sleep(1.0)
+        self._kernel_is("idle")
+
+    @property
+    def errors(self) -> list[str]:
+        """Tracebacks on the page."""
+        return self.page.locator(".jp-OutputArea-output[data-mime-type*='error']").all_inner_texts()
+
+    # --- looking
+
+    def cell_with(self, text: str) -> Locator:
+        """The first code cell whose source holds a text."""
+        return self.page.locator(".jp-CodeCell").filter(has=self.page.locator(".cm-content", has_text=text)).first
+
+    def scroll_to(self, text: str) -> Locator:
+        """Bring the cell whose source holds a text to the top of the page."""
+        cell = self.cell_with(text)
+        cell.wait_for(state="attached")
+        for _ in range(4):  # cells above may still grow as they come into view
+            cell.evaluate("cell => cell.scrollIntoView({block: 'start'})")
+            self.page.wait_for_timeout(300)
+        return cell
+
+    def button(self, name: str) -> Locator:
+        """A widget's button."""
+        return self.page.locator("button.widget-button, button.jupyter-button").filter(has_text=name).first
+
+    def slider(self, name: str) -> Locator:
+        """The handle of the slider with a name; arrow keys move it."""
+        return self._widget(".widget-slider", name).locator(".noUi-handle")
+
+    def set_slider(self, name: str, value: int) -> None:
+        """Type a slider's value into its read-out."""
+        readout = self._widget(".widget-slider", name).locator(".widget-readout")
+        readout.click()
+        self.page.keyboard.press("Control+A")
+        self.page.keyboard.type(str(value))
+        self.page.keyboard.press("Enter")
+
+    def select(self, name: str, option: str) -> None:
+        """Choose an option of a drop-down widget."""
+        self._widget(".widget-dropdown", name).locator("select").select_option(label=option)
+
+    def texts(self, part: str = "") -> list[str]:
+        """What the widgets' lines of text say; those that hold `part`."""
+        return [text for text in self.page.locator(".widget-html").all_inner_texts() if part in text]
+
+    def wait_for_text(self, part: str, seconds: float = 20.0) -> str:
+        """Wait until a widget's line of text says something; returns the line."""
+        return self.page.wait_for_function(_FIND_TEXT, arg=part, timeout=seconds * 1000).json_value()
+
+    def picture(self, name: str) -> None:
+        """Take a picture of the window, if the environment says where to (BTTLAB_SCREENSHOTS)."""
+        folder = os.environ.get("BTTLAB_SCREENSHOTS")
+        if folder:
+            self.page.wait_for_timeout(400)
+            self.page.screenshot(path=str(Path(folder) / f"{name}.png"))
+
+    # --- the rest
+
+    def _widget(self, kind: str, name: str) -> Locator:
+        label = self.page.locator(".widget-label", has_text=re.compile(f"^{re.escape(name)}$"))
+        return self.page.locator(kind).filter(has=label).first
+
+    def close(self) -> None:
+        """Close the page and shut the kernels down."""
+        self.page.close()
+        for session in self._call("GET", "/api/sessions"):
+            self._call("DELETE", f"/api/sessions/{session['id']}")
+
+    def kernel(self) -> dict:
+        """What the server says about the notebook's kernel."""
+        return self._call("GET", "/api/sessions")[0]["kernel"]
+
+    def _kernel_is(self, state: str, timeout: float = SECONDS) -> None:
+        end = time.monotonic() + timeout
+        quiet = 0
+        while time.monotonic() < end:
+            sessions = self._call("GET", "/api/sessions")
+            quiet = quiet + 1 if sessions and sessions[0]["kernel"]["execution_state"] == state else 0
+            if quiet >= 3:
+                return
+            self.page.wait_for_timeout(200)
+        raise AssertionError(f"the kernel is not {state} after {timeout:g} s")
+
+    def _menu(self, menu: str, item: str) -> None:
+        self.page.get_by_role("menuitem", name=menu, exact=True).click()
+        self.page.get_by_role("menuitem", name=item, exact=True).click()
+
+    def _to_end(self) -> None:
+        self.page.keyboard.press("Escape")
+        self.page.locator(".jp-WindowedPanel-outer").evaluate("panel => panel.scrollTop = panel.scrollHeight")
+        time.sleep(0.3)
+        self.page.locator(".jp-Notebook .jp-Cell").last.locator(".jp-InputPrompt").click()
+
+    def _call(self, method: str, path: str, body: dict | None = None):
+        request = urllib.request.Request(
+            self._url + path,
+            json.dumps(body).encode() if body is not None else None,
+            {"Authorization": f"token {self._token}", "Content-Type": "application/json"},
+            method=method,
+        )
+        with urllib.request.urlopen(request, timeout=30) as reply:
+            text = reply.read()
+        return json.loads(text) if text else None

@@ -1,0 +1,188 @@
+"""The notebooks in JupyterLab, as a reader has them: clicks, sliders, and what the page shows then."""
+
+import json
+import re
+import time
+
+import pytest
+
+from bttlab.tensor import flow_cost
+
+MODES = (12, 8, 8), (8, 8, 12)
+CARD = "emulated U50, TT bi-directional"
+BASELINE = "PyTorch CPU, TT bi-directional"
+FIGURE = ".jupyter-matplotlib-canvas-container canvas"
+OUR_THREADS = "sum(thread.name.startswith('bttlab') for thread in __import__('threading').enumerate())"
+# Notes every picture that the figure shows; a picture is known by a sum over its data.
+WATCH_FIGURE = """selector => {
+    window.pictures = new Set();
+    window.watching = setInterval(() => {
+        const canvas = document.querySelector(selector);
+        if (canvas === null || canvas.width === 0) return;
+        const data = canvas.toDataURL();
+        let sum = 0;
+        for (let k = 0; k < data.length; k += 7) sum = (sum * 31 + data.charCodeAt(k)) | 0;
+        window.pictures.add(sum);
+    }, 100);
+}"""
+
+
+def _counted(text: str) -> int:
+    """The samples in a line such as "running · 1,024 of 20,000 samples"."""
+    return int(re.search(r"([\d,]+) of", text)[1].replace(",", ""))
+
+
+def test_the_rank_slider_redraws_error_and_size(open_notebook):
+    lab = open_notebook("01_tensor_compression")
+    lab.run_all()
+    assert lab.errors == []
+    lab.scroll_to("explorer = CompressionExplorer")
+    picture = lab.page.locator(".jupyter-widgets.widget-image").first
+    before = picture.get_attribute("src")
+    lab.slider("rank").focus()
+    for _ in range(12):
+        lab.page.keyboard.press("ArrowRight")
+    lab.wait_for_text("times fewer")
+    lab.page.wait_for_timeout(1500)
+    assert picture.get_attribute("src") != before
+    shown = lab.texts("times fewer")[0]
+    lab.picture("compression")
+    found = lab.python("'{0.parameters:,} {0.error:.2%}'.format(truncate(trained, OUT_MODES, IN_MODES, 24))").split()
+    assert explorer_numbers(shown) == found
+    lab.scroll_to("explorer = CompressionExplorer")
+    lab.set_slider("output 1", 11)
+    assert "= 704, not 768" in lab.wait_for_text("not 768")
+    lab.picture("compression_refused")
+    lab.set_slider("output 1", 12)
+    lab.page.wait_for_timeout(800)
+    assert lab.texts("not 768") == [] and lab.errors == []
+
+
+def explorer_numbers(text: str) -> list[str]:
+    """Parameters and error in the explorer's line of results."""
+    return [re.match(r"([\d,]+) parameters", text)[1], re.search(r"error ([\d.]+%)", text)[1]]
+
+
+@pytest.mark.parametrize("flow, name", [("bidirectional", "bi-directional"), ("right_to_left", "right to left")])
+def test_stepping_through_a_flow(open_notebook, flow, name):
+    lab = open_notebook("02_contraction_flow")
+    lab.run_all()
+    assert lab.errors == []
+    lab.scroll_to("explorer = FlowExplorer")
+    lab.select("flow", name)
+    cost = flow_cost(flow, 32, *MODES, 12)
+    for part in ("forward", "backward"):
+        lab.page.get_by_role("button", name=part, exact=True).click()
+        steps = getattr(cost, part).steps
+        lab.set_slider("step", 1)
+        for step in steps:
+            total = getattr(cost, part)
+            sums = f"the {part} pass: {total.macs:,} and at most {total.peak_elements:,} elements"
+            lab.wait_for_text(f"this step: {step.macs:,} multiply-accumulates; {sums}")
+            lab.page.get_by_title("one step on").click()
+            lab.page.wait_for_timeout(150)
+    lab.set_slider("step", 4)
+    lab.picture(f"flow_{flow}")
+
+
+def test_training_under_the_dashboard(open_notebook):
+    lab = open_notebook("03_train_on_the_u50")
+    lab.run_all()
+    assert lab.errors == []
+    lab.scroll_to("board = Dashboard")
+    lab.button("Stop").click()
+    assert "there is nothing to stop" in lab.wait_for_text("nothing to stop")
+
+    lab.set_slider("samples", 45_000)
+    lab.button("Start").click()
+    lab.wait_for_text("running")
+    lab.run_cell_with("values = np.linalg.svd", wait=False)
+    busy = lab.cell_with("values = np.linalg.svd")
+    lab.scroll_to("board = Dashboard")
+    lab.page.evaluate(WATCH_FIGURE, FIGURE)
+    lab.page.wait_for_timeout(5500)
+    pictures = lab.page.evaluate("() => { clearInterval(window.watching); return window.pictures.size }")
+    assert "[*]" in busy.locator(".jp-InputPrompt").inner_text()  # the other cell has been computing all the while
+    assert pictures >= 10
+    lab.picture("dashboard_running")
+
+    lab.button("Pause").click()  # it acts while the other cell still computes
+    lab.wait_for_text("paused")
+    lab.page.wait_for_timeout(1000)
+    held = _counted(lab.texts("paused")[0])
+    lab.page.wait_for_timeout(1000)
+    assert _counted(lab.texts("paused")[0]) == held
+    lab.button("Start").click()
+    assert "is paused: stop it" in lab.wait_for_text("before you start another run")
+    lab.button("Continue").click()
+    assert _counted(lab.wait_for_text("running")) >= held
+    lab.page.wait_for_timeout(700)
+    begin = time.monotonic()
+    lab.button("Stop").click()
+    stopped = lab.wait_for_text("stopped")
+    assert time.monotonic() - begin < 1.5  # a second, and what the browser takes to look
+    assert held < _counted(stopped) < 45_000
+    assert lab.python(OUR_THREADS) == "0"
+
+    lab.scroll_to("board = Dashboard")
+    lab.select("train on", BASELINE)
+    lab.set_slider("samples", 300)
+    lab.button("Start").click()
+    lab.wait_for_text("finished", 60)
+    lab.page.wait_for_timeout(1000)
+    lab.picture("dashboard_two_runs")
+    names = "[text.get_text() for text in board._figure._loss.get_legend().get_texts()]"
+    assert lab.python(names) == str([f"{CARD} (measured)", f"{BASELINE} (measured)"])
+    assert lab.python(OUR_THREADS) == "0"
+    assert lab.errors == []
+
+
+def test_running_the_cell_again_and_the_saved_notebook(open_notebook, lab_folder):
+    lab = open_notebook("03_train_on_the_u50", dark=True)
+    lab.run_all()
+    lab.scroll_to("board = Dashboard")
+    lab.button("Start").click()
+    lab.wait_for_text("running")
+    lab.run_cell_with("board = Dashboard")
+    assert lab.python(OUR_THREADS) == "0"
+    lab.scroll_to("board = Dashboard")
+    lab.set_slider("samples", 2_000)
+    lab.button("Start").click()
+    lab.wait_for_text("finished", 30)
+    lab.page.wait_for_timeout(1000)
+    lab.picture("dashboard_dark")
+    kept = lab.page.locator("div[class^='bttlab-kept']").first
+    assert kept.count() and not kept.is_visible()  # the live figure is there, so the kept one is not shown
+    lab.page.keyboard.press("Control+S")
+    lab.page.wait_for_timeout(1500)
+    saved = json.loads((lab_folder / "notebooks" / "03_train_on_the_u50.ipynb").read_text())
+    cell = next(cell for cell in saved["cells"] if "board = Dashboard" in "".join(cell["source"]))
+    html = "".join("".join(output["data"]["text/html"]) for output in cell["outputs"] if "text/html" in output["data"])
+    assert "data:image/png;base64," in html
+
+
+def test_restarting_the_kernel_while_it_trains(open_notebook):
+    lab = open_notebook("03_train_on_the_u50")
+    lab.run_all()
+    lab.scroll_to("board = Dashboard")
+    lab.set_slider("samples", 45_000)
+    lab.button("Start").click()
+    lab.wait_for_text("running")
+    before = lab.python("__import__('os').getpid()")
+    lab.restart()
+    assert lab.python("__import__('os').getpid()") != before
+    assert lab.python(OUR_THREADS) == "0"
+
+
+def test_without_ipympl(open_notebook):
+    lab = open_notebook("03_train_on_the_u50")
+    lab.run_all()
+    lab.run_new("%matplotlib inline\nboard = Dashboard([card_target(overlay, workload)], samples=3000)\nboard")
+    image = lab.page.locator(".jupyter-widgets.widget-image").last
+    image.wait_for()
+    before = image.get_attribute("src")
+    lab.button("Start").click()
+    lab.wait_for_text("finished", 30)
+    lab.page.wait_for_timeout(800)
+    assert image.get_attribute("src") != before
+    assert lab.errors == []

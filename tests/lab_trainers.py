@@ -1,0 +1,71 @@
+"""A trainer for dashboards under test: as fast or slow as wanted, and it can fail."""
+
+import threading
+import time
+
+import numpy as np
+
+from bttlab.lab.meters import EnergyMeter, NoMeter
+from bttlab.lab.runs import TrainerRun
+from bttlab.lab.targets import Target
+from bttlab.lab.workload import Workload
+from bttlab.model import NonFiniteLoss, Optimizer, Predictions
+
+THREADS = "bttlab"  # how the names of our threads begin
+
+
+class PretendTrainer:
+    """Losses fall as 1 / step; `fail` is raised at a step, `seconds` is what a sample takes."""
+
+    def __init__(self, seconds: float = 1e-4, fail: tuple[int, Exception] | None = None):
+        self.seconds, self.fail = seconds, fail
+        self.steps = 0
+        self.rates: list[float] = []
+
+    def load_parameters(self, parameters, optimizer_state=None) -> None:
+        self.steps = 0
+
+    def train(self, samples, optimizer, learning_rate):
+        time.sleep(self.seconds * len(samples))
+        if self.fail and self.steps + len(samples) > self.fail[0]:
+            good = self.fail[0] - self.steps
+            if isinstance(self.fail[1], NonFiniteLoss):
+                raise NonFiniteLoss(good, self._losses(good), learning_rate)
+            raise self.fail[1]
+        self.rates.append(learning_rate)
+        losses = self._losses(len(samples))
+        self.steps += len(samples)
+        return losses
+
+    def predict(self, samples):
+        return Predictions(np.zeros(len(samples), np.float32), samples.intents, samples.slots)
+
+    def _losses(self, count):
+        return (1.0 / (1 + self.steps + np.arange(count))).astype(np.float32)
+
+
+def pretend_target(
+    workload: Workload, trainer: PretendTrainer, name: str = "pretend", meter: EnergyMeter | None = None, **keywords
+) -> Target:
+    """A target that trains with a pretend trainer."""
+
+    def make_run(total, learning_rate):
+        energy = meter or NoMeter("no meter in a test")
+        return TrainerRun(name, total, learning_rate, energy, workload, trainer, Optimizer(), **keywords)
+
+    return Target(name, make_run)
+
+
+def our_threads() -> list[str]:
+    """The names of bttlab's threads."""
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith(THREADS)]
+
+
+def until(condition, seconds: float = 5.0) -> bool:
+    """Wait for a condition; whether it came true."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.01)
+    return False

@@ -1,0 +1,103 @@
+"""The dashboard's real targets: the emulated card, and PyTorch on the CPU."""
+
+import numpy as np
+import pytest
+
+from bttlab.baseline.run import BaselineError
+from bttlab.data import load_corpus
+from bttlab.lab import Dashboard, Workload, baseline_targets, card_target
+from bttlab.model import ModelConfig, Optimizer, initial_parameters
+from bttlab.u50 import load_overlay
+from lab_trainers import our_threads, until
+
+CPU_BTT = "PyTorch CPU, TT bi-directional"
+
+
+@pytest.fixture(scope="module")
+def workload():
+    return Workload.of(load_corpus("airline"), ModelConfig())
+
+
+@pytest.fixture
+def overlay():
+    return load_overlay("train_enc2", "emulated")
+
+
+@pytest.fixture
+def board(overlay, workload):
+    made = Dashboard([card_target(overlay, workload), *baseline_targets(workload)], samples=200)
+    yield made
+    made.close()
+    assert not our_threads()
+
+
+def test_the_same_losses_as_in_one_call(board, overlay, workload):
+    board.start()
+    board.wait()
+    trainer = overlay.train_transformer_1
+    trainer.load_parameters(initial_parameters(workload.config, 0))
+    expected = trainer.train(workload.train[workload.order(200)], Optimizer("sgd"), board._rate.value)
+    np.testing.assert_array_equal(board.runs[0].losses, expected)
+
+
+def test_the_card_and_pytorch_in_one_figure(board):
+    board.start()
+    board.wait()
+    board.start(CPU_BTT, samples=100)
+    board.wait()
+    card, torch = board.runs
+    assert torch.state == "finished", torch.error
+    np.testing.assert_allclose(torch.losses, card.losses[:100], rtol=1e-3)
+    assert torch.memory.provenance == "measured" and torch.memory.bytes > 1e6
+    assert len(board._figure._loss.get_legend().get_texts()) == 2
+
+
+def test_a_baseline_can_be_paused_and_stopped(board):
+    board.start(CPU_BTT, samples=2_000)
+    run = board.runs[0]
+    assert until(lambda: run.count > 0, 20)
+    board.pause()
+    board._rate.value = 1e-2
+    assert "keeps its learning rate" in board._message.value
+    board.stop()
+    assert until(lambda: run.state == "stopped", 1.0)
+    assert 0 < run.count < 2_000
+
+
+def test_another_overlay_is_noticed(board, overlay):
+    board._samples.value = 20_000
+    board.start()
+    assert until(lambda: board.runs[0].count > 0)
+    board.pause()
+    assert until(lambda: not overlay.train_transformer_1._busy.locked())
+    load_overlay("train_enc4", overlay.device)
+    board.resume()
+    board.wait()
+    assert "no longer on the card" in board._message.value or "kernel" in board._message.value
+
+
+def test_the_trainer_in_use_elsewhere_is_said(board, overlay, workload):
+    overlay.train_transformer_1.load_parameters(initial_parameters(workload.config, 0))
+    other = overlay.train_transformer_1.start(workload.train[workload.order(4_000)], Optimizer(), 4e-3)
+    board.start()
+    board.wait()
+    assert "the kernel is training already" in board._message.value
+    other.stop()
+    other.wait()
+    board.start()
+    board.wait()
+    assert board.runs[-1].state == "finished"
+
+
+def test_a_device_out_of_memory_is_said(board, monkeypatch):
+    def full(*_, **__):
+        raise BaselineError("the GPU has 1.0 of 139.8 GiB free and needs more: end what else runs on it")
+
+    monkeypatch.setattr("bttlab.lab.runs.run_baseline", full)
+    board.start(CPU_BTT)
+    board.wait()
+    assert board.runs[0].state == "failed" and "the GPU has 1.0 of 139.8 GiB free" in board._message.value
+    monkeypatch.undo()
+    board.start(CPU_BTT, samples=100)
+    board.wait()
+    assert board.runs[1].state == "finished" and board._message.value == ""

@@ -1,0 +1,296 @@
+"""The dashboard without a browser: what its buttons do, what it says, and what it leaves behind."""
+
+import io
+import threading
+import time
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from bttlab.data import load_corpus
+from bttlab.lab import Dashboard, Workload
+from bttlab.lab.meters import PowerMeter
+from bttlab.lab.runs import Memory
+from bttlab.model import ModelConfig, NonFiniteLoss
+from lab_trainers import PretendTrainer, our_threads, pretend_target, until
+
+
+@pytest.fixture(scope="module")
+def workload():
+    return Workload.of(load_corpus("airline"), ModelConfig())
+
+
+@pytest.fixture
+def board_of(workload):
+    boards = []
+
+    def made(*trainers, samples=300, **keywords):
+        targets = [pretend_target(workload, trainer, f"pretend {k}", **keywords) for k, trainer in enumerate(trainers)]
+        boards.append(Dashboard(targets, samples=samples))
+        return boards[-1]
+
+    yield made
+    for board in boards:
+        board.close()
+    assert not our_threads()
+
+
+def _message(board):
+    return board._message.value
+
+
+def _press(board, name):
+    button = next(b for b in board.widget.children[1].children if b.description == name)
+    button.click()
+
+
+def test_a_run_to_its_end(board_of):
+    board = board_of(PretendTrainer())
+    _press(board, "Start")
+    board.wait()
+    (run,) = board.runs
+    assert run.state == "finished" and run.count == 300
+    np.testing.assert_array_equal(run.losses, (1.0 / np.arange(1, 301)).astype(np.float32))
+    assert not our_threads()
+    assert "300 of 300 samples" in board._status.value and "samples/s (measured)" in board._status.value
+    assert run.scores[-1][0] == 300 and run.scores[-1][1].intent_accuracy == 1.0
+
+
+def test_the_figure_shows_the_losses(board_of):
+    board = board_of(PretendTrainer())
+    before = board._canvas.widget.value
+    board.start()
+    board.wait()
+    line = board._figure._lines[0].raw
+    np.testing.assert_array_equal(line.get_xdata(), np.arange(1, 301))
+    np.testing.assert_array_equal(line.get_ydata(), board.runs[0].losses)
+    assert board._canvas.widget.value != before
+    assert Image.open(io.BytesIO(board._canvas.widget.value)).size == (830, 540)
+
+
+def test_the_figure_moves_while_the_kernel_runs(board_of):
+    board = board_of(PretendTrainer(seconds=2e-3), samples=800)
+    seen = set()
+    board._canvas.widget.observe(lambda change: seen.add(change["new"]), "value")
+    board.start()
+    board.wait()
+    assert len(seen) >= 3  # of 1.6 seconds, at two a second
+
+
+def test_pause_holds_and_continue_goes_on(board_of):
+    board = board_of(PretendTrainer(seconds=1e-3), samples=3_000)
+    board.start()
+    run = board.runs[0]
+    assert until(lambda: run.count > 0)
+    _press(board, "Pause")
+    time.sleep(0.5)
+    held = run.count
+    time.sleep(0.4)
+    assert run.count == held and run.state == "paused"
+    _press(board, "Continue")
+    assert until(lambda: run.count > held)
+    _press(board, "Stop")
+    assert until(lambda: run.state == "stopped", 1.0)
+
+
+@pytest.mark.parametrize("paused", [False, True])
+def test_stop_acts_within_a_second_at_a_sample_boundary(board_of, paused):
+    trainer = PretendTrainer(seconds=1e-3)
+    board = board_of(trainer, samples=20_000)
+    board.start()
+    run = board.runs[0]
+    assert until(lambda: run.count > 50)
+    if paused:
+        board.pause()
+    board.stop()
+    assert until(lambda: run.state == "stopped", 1.0)
+    assert run.count == trainer.steps
+    board.wait()
+    assert not our_threads()
+
+
+def test_buttons_work_in_another_thread(board_of):
+    """JupyterLab has widgets handled beside a cell that computes."""
+    board = board_of(PretendTrainer(seconds=1e-3), samples=20_000)
+    for action in (board.start, board.pause, board.resume, board.stop):
+        clicked = threading.Thread(target=action)
+        clicked.start()
+        clicked.join()
+        assert _message(board) == ""
+    assert until(lambda: board.runs[0].state == "stopped", 1.0)
+
+
+def test_runs_are_overlaid(board_of):
+    board = board_of(PretendTrainer(), PretendTrainer())
+    board.start()
+    board.wait()
+    board.start("pretend 1", samples=200)
+    board.wait()
+    assert [run.name for run in board.runs] == ["pretend 0", "pretend 1"]
+    names = [text.get_text() for text in board._figure._loss.get_legend().get_texts()]
+    assert names == ["pretend 0 (measured)", "pretend 1 (measured)"]
+    colours = {lines.smooth.get_color() for lines in board._figure._lines}
+    assert len(colours) == 2
+    board.clear()
+    assert not board.runs and board._figure._loss.get_legend() is None
+
+
+def test_the_learning_rate_is_followed(board_of):
+    trainer = PretendTrainer(seconds=1e-3)
+    board = board_of(trainer, samples=2_000)
+    board.start()
+    assert until(lambda: trainer.rates)
+    board._rate.value = 1e-2
+    board.wait()
+    assert trainer.rates[0] == pytest.approx(4e-3) and trainer.rates[-1] == pytest.approx(1e-2)
+
+
+def test_energy_and_memory_tell_where_they_come_from(board_of):
+    board = board_of(PretendTrainer(), meter=PowerMeter(lambda: 40.0, "a meter"))
+    board.start()
+    run = board.runs[0]
+    run.memory = Memory(4e6, "modelled", "a map")
+    board.wait()
+    count, joules = run.energy[-1]
+    assert count == 300 and joules == pytest.approx(40 * run.seconds, rel=0.01)
+    assert "J so far (measured: a meter)" in board._status.value
+    assert [text.get_text() for text in board._figure._energy.get_legend().get_texts()] == ["pretend 0 (measured)"]
+    assert "4.0 MB (modelled)" in [text.get_text() for text in board._figure._memory.texts]
+
+
+def test_no_meter_is_said(board_of):
+    board = board_of(PretendTrainer())
+    board.start()
+    board.wait()
+    assert "energy: none, no meter in a test" in board._status.value
+    assert "no meter" in board._figure._notes[board._figure._energy].get_text()
+
+
+@pytest.mark.parametrize(
+    "action, sentence",
+    [("pause", "nothing to pause"), ("resume", "nothing to continue"), ("stop", "nothing to stop")],
+)
+def test_what_never_started_cannot_be_stopped(board_of, action, sentence):
+    board = board_of(PretendTrainer())
+    getattr(board, action)()
+    assert sentence in _message(board)
+    board.start()
+    assert _message(board) == ""
+    board.wait()
+    assert board.runs[0].state == "finished"
+
+
+def test_starting_twice(board_of):
+    board = board_of(PretendTrainer(seconds=1e-3), samples=20_000)
+    board.start()
+    board.start()
+    assert "pretend 0 is running: stop it" in _message(board) and len(board.runs) == 1
+    board.pause()
+    board.pause()
+    assert "paused already" in _message(board)
+    board.resume()
+    board.resume()
+    assert "running already" in _message(board)
+
+
+def test_unknown_target(board_of):
+    board = board_of(PretendTrainer())
+    board.start("a toaster")
+    assert "no 'a toaster' to train on" in _message(board).replace("&#x27;", "'")
+
+
+@pytest.mark.parametrize(
+    "failure, sentence",
+    [
+        (NonFiniteLoss(0, np.zeros(0, np.float32), 1.0), "the loss of sample 120 or its gradient is not finite"),
+        (OSError("no such device"), "OSError: no such device"),
+        (MemoryError("out of memory"), "MemoryError: out of memory"),
+    ],
+)
+def test_a_run_that_fails_says_so_and_the_next_works(board_of, failure, sentence):
+    trainer = PretendTrainer(fail=(120, failure))
+    board = board_of(trainer)
+    board.start()
+    board.wait()
+    assert board.runs[0].state == "failed"
+    assert sentence in _message(board) and "Traceback" not in _message(board)
+    if isinstance(failure, NonFiniteLoss):
+        assert board.runs[0].count == 120
+    trainer.fail = None
+    board.start()
+    board.wait()
+    assert board.runs[1].state == "finished" and _message(board) == ""
+
+
+def test_a_card_that_is_taken_away(board_of):
+    here = [True]
+    board = board_of(PretendTrainer(seconds=1e-3), samples=20_000, is_there=lambda: here[0])
+    board.start()
+    assert until(lambda: board.runs[0].count > 0)
+    here[0] = False
+    board.wait()
+    assert "no longer on the card" in _message(board)
+
+
+def test_an_interrupt_in_a_click_is_a_sentence(board_of, monkeypatch):
+    board = board_of(PretendTrainer())
+
+    def interrupted(total, rate):
+        raise KeyboardInterrupt
+
+    name = board._choice.value
+    good = board._targets[name]
+    board._targets[name] = type(good)(name, interrupted)
+    board.start()
+    assert "interrupted; click again" in _message(board)
+    board._targets[name] = good
+    board.start()
+    board.wait()
+    assert board.runs[0].state == "finished"
+
+
+def test_an_interrupt_while_the_cell_waits_stops_the_run(board_of, monkeypatch):
+    board = board_of(PretendTrainer(seconds=1e-3), samples=20_000)
+    board.start()
+    drawer = board._drawer
+    join = drawer.join
+    calls = []
+
+    def interrupted(timeout=None):
+        calls.append(timeout)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        join(timeout)
+
+    monkeypatch.setattr(drawer, "join", interrupted)
+    board.wait()
+    assert board.runs[0].state == "stopped" and "interrupted" in _message(board)
+
+
+def test_running_the_cell_again_closes_the_one_before(board_of):
+    first = board_of(PretendTrainer(seconds=1e-3), samples=20_000)
+    first.start()
+    run = first.runs[0]
+    second = board_of(PretendTrainer())
+    assert run.state == "stopped" and not our_threads()
+    assert first.widget.comm is None
+    second.start()
+    second.wait()
+    assert second.runs[0].state == "finished"
+
+
+def test_the_last_figure_stays(board_of):
+    board = board_of(PretendTrainer())
+    kept = []
+
+    class Handle:
+        def update(self, data, raw):
+            kept.append(data)
+
+    board._kept._handle = Handle()
+    board.start()
+    board.wait()
+    html = kept[-1]["text/html"]
+    assert "data:image/png;base64," in html and board._kept.live_class in html
+    assert board._kept.live_class in board.widget._dom_classes

@@ -1,0 +1,110 @@
+"""The explorers draw what the library says."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bttlab.lab import CompressionExplorer, FlowExplorer, spectra, truncate
+from bttlab.lab.contraction import PASSES, film
+from bttlab.tensor import FLOWS, flow_cost, matrix_to_tt, tt_to_matrix
+
+MODES = st.lists(st.integers(1, 4), min_size=1, max_size=4).map(tuple)
+
+
+@pytest.fixture(scope="module")
+def matrix():
+    return torch.randn(768, 768, generator=torch.Generator().manual_seed(1))
+
+
+def test_truncation_is_the_librarys(matrix):
+    found = truncate(matrix, (12, 8, 8), (8, 8, 12), 12)
+    cores = matrix_to_tt(matrix, (12, 8, 8), (8, 8, 12), 12)
+    assert found.shapes == tuple(tuple(core.shape) for core in cores)
+    assert found.parameters == 4_896 and found.ranks == (12, 12, 12, 12, 12)
+    assert found.error == pytest.approx(float((tt_to_matrix(cores, (12, 8, 8)) - matrix).norm() / matrix.norm()))
+
+
+def test_spectra_bound_the_error(matrix):
+    bonds = spectra(matrix, (12, 8, 8), (8, 8, 12))
+    assert [len(bond) for bond in bonds] == [12, 96, 768, 96, 12]
+    for bond in bonds:
+        assert float(bond.square().sum()) == pytest.approx(1, rel=1e-4)
+    lost = [float(bond[12:].square().sum()) for bond in bonds]
+    error = truncate(matrix, (12, 8, 8), (8, 8, 12), 12).error
+    assert math.sqrt(max(lost)) <= error * 1.001 and error <= math.sqrt(sum(lost)) * 1.001
+
+
+def test_sliders_redraw(matrix):
+    explorer = CompressionExplorer(matrix)
+    image = explorer._canvas.widget.value
+    explorer.rank_slider.value = 24
+    found = truncate(matrix, (12, 8, 8), (8, 8, 12), 24)
+    assert explorer.truncation == found
+    assert f"{found.parameters:,}" in explorer.results and f"{found.error:.2%}" in explorer.results
+    assert explorer._canvas.widget.value != image
+
+
+def test_modes_that_do_not_multiply(matrix):
+    explorer = CompressionExplorer(matrix)
+    before = explorer.truncation, explorer._canvas.widget.value
+    explorer.out_sliders[0].value = 11
+    assert "11 x 8 x 8 = 704, not 768" in explorer.message
+    assert (explorer.truncation, explorer._canvas.widget.value) == before
+    explorer.out_sliders[0].value = 12
+    assert explorer.message == ""
+    explorer.in_sliders[0].value = 16
+    explorer.in_sliders[1].value = 4
+    assert explorer.message == "" and explorer.truncation.shapes[3][1] == 16
+
+
+def test_a_rank_beyond_the_maximum(matrix):
+    explorer = CompressionExplorer(matrix, rank=12)
+    explorer.rank_slider.value = 100
+    assert "more than some bonds can have" in explorer.message and "12, 96" in explorer.message
+    assert explorer.truncation.ranks == (12, 96, 100, 96, 12)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.sampled_from(sorted(FLOWS)), st.integers(1, 40), MODES, MODES, st.integers(1, 5))
+def test_a_film_tells_what_the_costs_tell(flow, tokens, out_modes, in_modes, rank):
+    found = film(flow, tokens, out_modes, in_modes, rank)
+    cost = flow_cost(flow, tokens, out_modes, in_modes, rank)
+    assert found.cost == cost
+    for name in PASSES:
+        frames = found.frames(name)
+        assert [frame.step for frame in frames] == list(getattr(cost, name).steps)
+        assert max(sum(frame.alive.values()) for frame in frames) == getattr(cost, name).peak_elements
+        for frame in frames:
+            together = {*found.indices_of(frame.left), *found.indices_of(frame.right)}
+            assert math.prod(found.sizes[index] for index in together) == frame.step.macs
+            assert math.prod(found.sizes[index] for index in found.indices_of(frame.result)) == frame.step.elements
+
+
+@pytest.mark.parametrize("flow", FLOWS)
+def test_stepping_through_a_flow(flow):
+    explorer = FlowExplorer()
+    explorer.flow.value = flow
+    cost = flow_cost(flow, 32, (12, 8, 8), (8, 8, 12), 12)
+    for name in PASSES:
+        explorer.part.value = name
+        part = getattr(cost, name)
+        assert f"{part.macs:,}" in explorer.results and f"{part.peak_elements:,}" in explorer.results
+        explorer.step.value = 1
+        for number, step in enumerate(part.steps, 1):
+            assert explorer.frame.step == step and explorer.step.value == number
+            assert f"this step: <b>{step.macs:,}</b>" in explorer.results
+            explorer._move(1)
+        assert explorer.frame.step == part.steps[-1]  # the last step stays the last
+
+
+def test_a_shorter_flow_keeps_the_step_in_range():
+    explorer = FlowExplorer()
+    explorer.part.value = "backward"
+    explorer.step.value = 12
+    explorer.part.value = "forward"
+    assert explorer.step.value == 6 and explorer.message == ""
+    explorer.tokens.value, explorer.rank.value = 5, 3
+    assert explorer.film.cost == flow_cost(explorer.flow.value, 5, (12, 8, 8), (8, 8, 12), 3)

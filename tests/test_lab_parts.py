@@ -1,0 +1,141 @@
+"""The lab's small parts: charts, watching, check cells, corpora and the check of the machine."""
+
+import io
+
+import nbclient
+import nbformat
+import numpy as np
+import pytest
+from PIL import Image
+
+from bttlab.data import CorpusError
+from bttlab.lab import budget, check, check_machine, corpus_here, watch
+from bttlab.lab.charts import loss_figure, smooth, thinned, to_png
+from bttlab.lab.meters import card_watts
+from bttlab.model import NonFiniteLoss
+
+
+def test_smooth_is_a_trailing_mean():
+    values = np.random.default_rng(0).random(50)
+    expected = [values[max(0, k - 6) : k + 1].mean() for k in range(50)]
+    np.testing.assert_allclose(smooth(values, 7), expected)
+    assert smooth(np.zeros(0)).shape == (0,)
+
+
+@pytest.mark.parametrize("count", [0, 1, 9, 10, 11, 1000])
+def test_thinned_keeps_the_last(count):
+    shown = thinned(np.zeros(count), 10)
+    assert len(shown) <= 10 and (np.diff(shown) > 0).all()
+    assert count == 0 or (shown[-1] == count - 1 and shown[0] >= 0)
+
+
+def test_a_loss_figure_has_axes_with_names():
+    figure = loss_figure(np.linspace(5, 1, 200), "a run", 400)
+    (axes,) = figure.axes
+    assert axes.get_xlim() == (0, 400) and "loss" in axes.get_ylabel() and "samples" in axes.get_xlabel()
+    assert Image.open(io.BytesIO(to_png(figure, 2))).size == (1500, 640)
+
+
+class _Run:
+    total = 4
+
+    def __init__(self, fail=None):
+        self.losses, self.done, self.stopped, self._fail = np.zeros(0, np.float32), False, False, fail
+
+    def stop(self):
+        self.stopped = self.done = True
+
+    def wait(self, timeout=None):
+        if self._fail is not None and (isinstance(self._fail, KeyboardInterrupt) and not self.done):
+            raise self._fail
+        if len(self.losses) < self.total and not self.stopped:
+            self.losses = np.append(self.losses, np.float32(1))
+        self.done = self.done or len(self.losses) == self.total
+        if self.done and isinstance(self._fail, NonFiniteLoss):
+            raise self._fail
+        return self.losses
+
+
+def test_watching_a_run(capsys):
+    assert len(watch(_Run(), "a run")) == 4
+    assert "4 samples in" in capsys.readouterr().out
+
+
+def test_interrupting_a_watched_run_stops_it(capsys):
+    run = _Run(KeyboardInterrupt())
+    assert len(watch(run, "a run")) == 0 and run.stopped
+    assert "stopped of 4" in capsys.readouterr().out
+
+
+def test_a_watched_run_that_diverges():
+    with pytest.raises(NonFiniteLoss):
+        watch(_Run(NonFiniteLoss(4, np.zeros(4, np.float32), 1.0)), "a run")
+
+
+@pytest.mark.parametrize(
+    "answer, says", [(None, "Not done yet"), (4, "Right. Well done."), (5, "Not yet: no"), ("x", "Not yet: no")]
+)
+def test_check(capsys, answer, says):
+    check(answer, lambda value: value + 1 == 5, "Well done.", "no")
+    assert says in capsys.readouterr().out
+
+
+def test_budget(monkeypatch):
+    monkeypatch.setenv("BTTLAB_QUICK", "1")
+    assert budget(100, 5) == 5
+    monkeypatch.setenv("BTTLAB_QUICK", "0")
+    assert budget(100, 5) == 100
+
+
+def test_the_first_corpus_that_is_here(monkeypatch, tmp_path, airline_folder):
+    monkeypatch.setenv("BTTLAB_DATA", str(tmp_path))
+    assert corpus_here("nowhere", "airline").name == "airline"
+    (tmp_path / "mine").symlink_to(airline_folder)
+    assert corpus_here("mine", "airline").folder == tmp_path / "mine"
+    with pytest.raises(CorpusError, match="none of the corpora nowhere"):
+        corpus_here("nowhere")
+
+
+@pytest.fixture
+def airline_folder():
+    return corpus_here("airline").folder.resolve()
+
+
+def test_the_machine_as_a_table():
+    html = check_machine().data
+    assert "overlays" in html and "cards" in html and "<table>" in html
+
+
+def test_a_cards_power_is_that_of_its_slot():
+    class Part:
+        def __init__(self, value):
+            self.value = value
+
+    class Rail:
+        def __init__(self, watts):
+            self.power = None if watts is None else Part(watts)
+
+    class Card:
+        sensors = {"12v_pex": Rail(20.0), "12v_aux": Rail(None), "vccint": Rail(9.0)}  # noqa: RUF012
+
+    assert card_watts(Card()) == 20.0
+
+
+def test_a_user_error_in_a_notebook_is_a_sentence():
+    notebook = nbformat.v4.new_notebook()
+    source = "from bttlab.lab import corpus_here\ncorpus_here('nowhere')"
+    notebook.cells = [nbformat.v4.new_code_cell(source), nbformat.v4.new_code_cell("1 / 0")]
+    client = nbclient.NotebookClient(notebook, kernel_name="python3", allow_errors=True)
+    client.execute()
+    first, second = notebook.cells
+    assert [output.output_type for output in first.outputs] == ["stream"]
+    assert first.outputs[0].text.startswith("CorpusError: none of the corpora nowhere")
+    assert "Traceback" in "".join(second.outputs[0].traceback)
+
+
+def test_a_user_error_fails_its_cell():
+    notebook = nbformat.v4.new_notebook()
+    source = "from bttlab.lab import corpus_here\ncorpus_here('nowhere')"
+    notebook.cells = [nbformat.v4.new_code_cell(source)]
+    with pytest.raises(nbclient.exceptions.CellExecutionError, match="none of the corpora"):
+        nbclient.NotebookClient(notebook, kernel_name="python3").execute()
