@@ -11,6 +11,7 @@ static inline float attention_scale() { return 1.0f / std::sqrt(static_cast<floa
 // context (tokens, HIDDEN_SIZE) from q, k, v (tokens, HIDDEN_SIZE); probability (HEADS, tokens, tokens) is kept, a row of
 // it SEQUENCE_WORDS words.
 static void attention_forward(Word *out, Word *probability, const Word *q, const Word *k, const Word *v, int tokens) {
+    const Meter meter(FP, ATTENTION);
 Heads:
     for (int head = 0; head < HEADS; head++) {
         Word *p = probability + head * SEQUENCE_LENGTH * SEQUENCE_WORDS;
@@ -19,6 +20,7 @@ Heads:
                        false);
     Softmax_Rows:
         for (int t = 0; t < tokens; t++) {
+            spend(DIV);
             Word *row = p + t * SEQUENCE_WORDS;
             const float sum = row_exponential(row, tokens, attention_scale(), row_maximum(row, tokens));
             scale_row(row, words_for(tokens), 1.0f / sum);
@@ -31,6 +33,7 @@ Heads:
 // d_q, d_k, d_v (tokens, HIDDEN_SIZE) from d_out (tokens, HIDDEN_SIZE)
 static void attention_backward(Word *d_q, Word *d_k, Word *d_v, const Word *d_out, const Word *probability, const Word *q,
                                const Word *k, const Word *v, int tokens) {
+    const Meter meter(BP, ATTENTION);
     static Word d_p[SEQUENCE_LENGTH * SEQUENCE_WORDS];
 Heads:
     for (int head = 0; head < HEADS; head++) {
@@ -40,6 +43,7 @@ Heads:
                        tokens, HEAD_WORDS, false);
         contract_inner(d_p, SEQUENCE_WORDS, d_out + column, HIDDEN_WORDS, v + column, HIDDEN_WORDS, tokens, tokens,
                        HEAD_WORDS, false);
+        spend(tokens * (words_for(tokens) * (ACCUMULATE + 1) + 2 * READ + 4 * MUL + ADD + LANE_TREE + 2 * START));
     Softmax_Rows:  // of the scores: p * (d_p - sum(p * d_p)) * scale
         for (int t = 0; t < tokens; t++) {
             Word *d_row = d_p + t * SEQUENCE_WORDS;

@@ -6,13 +6,18 @@
 // of an HBM AXI port after the U50's data-width converter).
 constexpr int LANES = 16;
 
-// The contraction engine's tile of results (engine.h). Hardware: 12 rows x 16 lanes = 192 multiply-accumulates a cycle, and
-// 8 words visited in turn, so that an accumulator is needed again only 8 cycles later: no less than the latency of a FP32
-// adder at 300 MHz, which is what lets the loop start a step every cycle. Emulation: what fits the host's vector registers.
-// The order in which each result is summed does not depend on the tile.
+constexpr int CLOCK_MHZ = 200;
+
+// The contraction engine's tile of results (engine.h): 12 rows x 16 lanes = 192 multiply-accumulates a cycle, and 8 words
+// visited in turn, so that an accumulator is needed again only 8 cycles later: no less than the latency of a FP32 adder at
+// 300 MHz, which is what lets the loop start a step every cycle.
+constexpr int ENGINE_ROWS = 12, ENGINE_SLOTS = 8;
+
+// The emulation takes tiles that fit the host's vector registers; the order in which each result is summed does not depend
+// on the tile.
 #if defined(__SYNTHESIS__)
-constexpr int OUTER_ROWS = 12, OUTER_WORDS = 8;
-constexpr int INNER_ROWS = 12, INNER_COLUMNS = 8;
+constexpr int OUTER_ROWS = ENGINE_ROWS, OUTER_WORDS = ENGINE_SLOTS;
+constexpr int INNER_ROWS = ENGINE_ROWS, INNER_COLUMNS = ENGINE_SLOTS;
 #elif defined(__AVX512F__)
 constexpr int OUTER_ROWS = 4, OUTER_WORDS = 2;
 constexpr int INNER_ROWS = 4, INNER_COLUMNS = 4;

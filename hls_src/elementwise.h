@@ -3,10 +3,12 @@
 #ifndef BTTLAB_ELEMENTWISE_H
 #define BTTLAB_ELEMENTWISE_H
 
+#include "cycles.h"
 #include "functions.h"
 #include "shape.h"
 
 static void clear(Word *out, int words) {
+    loop(words, 1, START);
 Clear_Pipeline:
     for (int i = 0; i < words; i++) {
 #pragma HLS PIPELINE II=1
@@ -15,6 +17,7 @@ Clear_Pipeline:
 }
 
 static void copy(Word *out, const Word *in, int words) {
+    loop(words, 1, READ + START);
 Copy_Pipeline:
     for (int i = 0; i < words; i++) {
 #pragma HLS PIPELINE II=1
@@ -24,6 +27,7 @@ Copy_Pipeline:
 
 // out += in
 static void add(Word *out, const Word *in, int words) {
+    loop(words, 1, READ + ADD + START);
 Add_Pipeline:
     for (int i = 0; i < words; i++) {
 #pragma HLS PIPELINE II=1
@@ -33,6 +37,7 @@ Add_Pipeline:
 
 // Every row of out (rows x row_words) becomes the bias (row_words).
 static void bias_forward(Word *out, const Word *bias, int rows, int row_words) {
+    loop(rows * row_words, 1, READ + START);
 Rows:
     for (int row = 0; row < rows; row++) {
     Bias_Pipeline:
@@ -45,6 +50,7 @@ Rows:
 
 // d_bias (row_words) = sum of the rows of d_out (rows x row_words)
 static void bias_backward(Word *d_bias, const Word *d_out, int rows, int row_words) {
+    spend(row_words * (rows * ACCUMULATE + READ + START));
 Words:
     for (int w = 0; w < row_words; w++) {
         Word sum(0.0f);
@@ -59,6 +65,8 @@ Words:
 
 // out (tokens, HIDDEN_SIZE) = in * Phi(in)
 static void gelu_forward(Word *out, const Word *in, int words) {
+    const Meter meter(FP, GELU);
+    loop(words, 1, READ + DISTRIBUTION + MUL + START);
 Gelu_Pipeline:
     for (int i = 0; i < words; i++) {
 #pragma HLS PIPELINE II=1
@@ -68,6 +76,8 @@ Gelu_Pipeline:
 
 // d_in = d_out * (Phi(in) + in phi(in)), written over d_out
 static void gelu_backward(Word *d_in, const Word *in, int words) {
+    const Meter meter(BP, GELU);
+    loop(words, 1, READ + DISTRIBUTION + ADD + MUL + START);
 Gelu_Pipeline:
     for (int i = 0; i < words; i++) {
 #pragma HLS PIPELINE II=1
@@ -76,6 +86,7 @@ Gelu_Pipeline:
 }
 
 static void tanh_forward(Word *out, int words) {
+    loop(words, 1, READ + TANGENT + START);
 Tanh_Pipeline:
     for (int i = 0; i < words; i++) {
 #pragma HLS PIPELINE II=1
@@ -85,6 +96,7 @@ Tanh_Pipeline:
 
 // d_in = d_out * (1 - out^2), written over d_out
 static void tanh_backward(Word *d_in, const Word *out, int words) {
+    loop(words, 1, READ + MUL + ADD + MUL + START);
 Tanh_Pipeline:
     for (int i = 0; i < words; i++) {
 #pragma HLS PIPELINE II=1
@@ -95,7 +107,11 @@ Tanh_Pipeline:
 // out = normalized * scale + shift with normalized = (in - mean) * inverse_std, mean and std over each token's features.
 static void layer_norm_forward(Word *out, Word *normalized, float *inverse_std, const Word *in, const Word *norm,
                                int tokens) {
+    const Meter meter(FP, NORM);
     const Word *scale = norm, *shift = norm + HIDDEN_WORDS;
+    spend(tokens * (HIDDEN_WORDS * ACCUMULATE + READ + START + LANE_TREE + DIV));  // Mean
+    spend(tokens * (HIDDEN_WORDS * ACCUMULATE + READ + ADD + MUL + START + LANE_TREE + DIV + ADD + ROOT + DIV));  // Variance
+    spend(tokens * (HIDDEN_WORDS + READ + 2 * ADD + 2 * MUL + START));  // Scale
 Tokens:
     for (int t = 0; t < tokens; t++) {
         const Word *row = in + t * HIDDEN_WORDS;
@@ -131,7 +147,10 @@ static void layer_norm_backward(Word *d_in, Word *d_norm, const Word *normalized
                                 const Word *norm, int tokens) {
     const Word *scale = norm;
     Word *d_scale = d_norm, *d_shift = d_norm + HIDDEN_WORDS;
+    const Meter meter(BP, NORM);
     clear(d_norm, 2 * HIDDEN_WORDS);
+    spend(tokens * (HIDDEN_WORDS * ACCUMULATE + READ + 2 * MUL + START + LANE_TREE + DIV));  // Sums
+    spend(tokens * (HIDDEN_WORDS + READ + MUL + 2 * ADD + MUL + START));  // Scale
 Tokens:
     for (int t = 0; t < tokens; t++) {
         Word *row = d_in + t * HIDDEN_WORDS;
@@ -158,6 +177,7 @@ Tokens:
 
 // The largest of the first `count` elements of a row of words.
 static float row_maximum(const Word *row, int count) {
+    loop(count - 1, COMPARE, READ + START);
     float maximum = row[0][0];
 Maximum_Pipeline:
     for (int i = 1; i < count; i++) {
@@ -171,6 +191,7 @@ Maximum_Pipeline:
 // The first `count` elements of the row become exp(factor * (x - maximum)), the rest of its words 0; returns their sum.
 static float row_exponential(Word *row, int count, float factor, float maximum) {
     Word sum(0.0f);
+    loop(words_for(count), ACCUMULATE, READ + ADD + MUL + EXPONENTIAL + START + LANE_TREE);
 Words:
     for (int w = 0; w < words_for(count); w++) {
         Word value = each_lane<exponential>((row[w] - Word(maximum)) * Word(factor));
@@ -186,6 +207,7 @@ Words:
 }
 
 static void scale_row(Word *row, int words, float factor) {
+    loop(words, 1, READ + MUL + START);
 Scale_Pipeline:
     for (int w = 0; w < words; w++) {
 #pragma HLS PIPELINE II=1
@@ -195,6 +217,7 @@ Scale_Pipeline:
 
 // Cross-entropy of a row of `classes` logits with its label; the row becomes the gradient, (softmax - one-hot) * weight.
 static float cross_entropy(Word *row, int classes, int label, float weight) {
+    spend(DIV + LOGARITHM + ADD);
     const float maximum = row_maximum(row, classes);
     const float margin = element(row, label) - maximum;
     const float sum = row_exponential(row, classes, 1.0f, maximum);
@@ -205,6 +228,7 @@ static float cross_entropy(Word *row, int classes, int label, float weight) {
 
 // Index of the largest of the first `count` elements, the first of equals.
 static int row_argument_maximum(const Word *row, int count) {
+    loop(count - 1, READ + COMPARE, START);
     int best = 0;
 Argmax_Pipeline:
     for (int i = 1; i < count; i++) {

@@ -26,6 +26,7 @@ static Slices slices_of(int token) {
 
 // out (tokens, HIDDEN_SIZE), before the first encoder
 static void embedding_forward(Word *out, const int *token_ids, int tokens) {
+    const Meter meter(FP, EMBEDDING);
     static Word turned[COLUMN_MODE_3 * FRONT_WORDS];  // a row of the table, column 3 before (column 1, column 2)
     static Word sum[TOKENS_WORDS];
 Tokens:
@@ -38,6 +39,7 @@ Tokens:
         // (column 3) x (column 1, column 2)
         contract_inner(turned, FRONT_WORDS, parameters + slices.core_3, EMBEDDING_RANK_WORDS, embedding_tail[t],
                        EMBEDDING_RANK_WORDS, COLUMN_MODE_3, FRONT, EMBEDDING_RANK_WORDS, false);
+        loop(HIDDEN_SIZE, READ + WRITE, READ + START);
     Turn_Rows:
         for (int front = 0; front < FRONT; front++) {
             for (int i3 = 0; i3 < COLUMN_MODE_3; i3++) {
@@ -51,6 +53,7 @@ Tokens:
 
 // Gradients of the embedding's parameters from d_out (tokens, HIDDEN_SIZE), which is overwritten.
 static void embedding_backward(Word *d_out, const int *token_ids, int tokens) {
+    const Meter meter(BP, EMBEDDING);
     static Word d_tail[COLUMN_MODE_1 * SLICE_2_ROW_WORDS];
     layer_norm_backward(d_out, gradients + EMBEDDING_NORM, embedding_normalized, embedding_inverse_std,
                         parameters + EMBEDDING_NORM, tokens);

@@ -7,6 +7,7 @@
 
 // hidden[e + 1] from hidden[e], both (tokens, HIDDEN_SIZE)
 static void encoder_forward(int e, int tokens) {
+    const Meter residuals(FP, NORM);
     const int linear = LINEARS_PER_ENCODER * e, words = tokens * HIDDEN_WORDS;
     const Word *encoder = parameters + encoder_offset(e);
     static Word residual[TOKENS_WORDS];
@@ -30,6 +31,7 @@ static void encoder_forward(int e, int tokens) {
 
 // d_hidden (tokens, HIDDEN_SIZE) holds the gradient of hidden[e + 1] and then that of hidden[e].
 static void encoder_backward(Word *d_hidden, int e, int tokens) {
+    const Meter residuals(BP, NORM);
     const int linear = LINEARS_PER_ENCODER * e, words = tokens * HIDDEN_WORDS;
     const Word *encoder = parameters + encoder_offset(e);
     Word *d_encoder = gradients + encoder_offset(e);

@@ -10,15 +10,39 @@
 #ifndef BTTLAB_ENGINE_H
 #define BTTLAB_ENGINE_H
 
+#include "cycles.h"
 #include "shape.h"
 
 static inline int smaller(int a, int b) { return a < b ? a : b; }
+
+static inline int parts(int whole, int part) { return (whole + part - 1) / part; }
+
+// What the loops below take with the tiles of the hardware.
+static inline void count_outer(int rows, int depth, int words) {
+    const int row_tiles = parts(rows, ENGINE_ROWS), tiles = row_tiles * parts(words, ENGINE_SLOTS);
+    spend(START);
+    spend(row_tiles * (ENGINE_ROWS * depth + READ + START));             // Stage_A
+    spend(tiles * (ENGINE_ROWS * ENGINE_SLOTS + READ + START));          // Load_C
+    spend(tiles * (ENGINE_SLOTS * depth + READ + MUL + ADD + START));    // Depth
+    spend(rows * words + tiles * START);                                 // Store_C
+}
+
+static inline void count_inner(int rows, int columns, int depth_words) {
+    const int row_tiles = parts(rows, ENGINE_ROWS), words = row_tiles * words_for(columns);
+    const int tiles = row_tiles * parts(columns, ENGINE_SLOTS);
+    spend(START);
+    spend(row_tiles * (ENGINE_ROWS * depth_words + READ + START));            // Stage_A
+    spend(words * (LANES / ENGINE_SLOTS) * 2 * (ENGINE_SLOTS + START));       // Clear, Keep
+    spend(tiles * (ENGINE_SLOTS * depth_words + READ + MUL + ADD + START));   // Depth
+    spend(rows * words_for(columns) + words * (LANE_TREE + ADD + START));     // Store_C
+}
 
 // Element (row, d) of a is a[row * a_row + d * a_depth], strides in elements: a transposed operand swaps them.
 // Rows of b and c are b_row and c_row words apart. depth <= MAX_DEPTH.
 static void contract_outer(Word *c, int c_row, const Word *a, int a_row, int a_depth, const Word *b, int b_row, int rows,
                            int depth, int words, bool accumulate) {
 #pragma HLS INLINE off
+    count_outer(rows, depth, words);
     // The rows of a that a tile needs: the engine reads OUTER_ROWS scalars a cycle, a memory gives one word.
     static float staged[MAX_DEPTH][OUTER_ROWS];
 #pragma HLS ARRAY_PARTITION variable=staged dim=2 complete
@@ -80,6 +104,7 @@ Row_Tiles:
 static void contract_inner(Word *c, int c_row, const Word *a, int a_row, const Word *b, int b_row, int rows, int columns,
                            int depth_words, bool accumulate) {
 #pragma HLS INLINE off
+    count_inner(rows, columns, depth_words);
     static Word staged[HIDDEN_WORDS][INNER_ROWS];
 #pragma HLS ARRAY_PARTITION variable=staged dim=2 complete
 Row_Tiles:

@@ -7,6 +7,7 @@
 
 // logits (rows, classes in whole words); pooled (rows, HIDDEN_SIZE) is kept; x (rows, HIDDEN_SIZE); head: weight, bias
 static void head_forward(Word *logits, Word *pooled, const Word *x, int rows, int pooler, const Word *head, int classes) {
+    const Meter meter(FP, HEAD);
     const int class_words = words_for(classes);
     tt_linear_forward(pooled, x, rows, pooler);
     tanh_forward(pooled, rows * HIDDEN_WORDS);
@@ -17,6 +18,7 @@ static void head_forward(Word *logits, Word *pooled, const Word *x, int rows, in
 // d_x (rows, HIDDEN_SIZE) and the parameters' gradients from d_logits (rows, classes in whole words)
 static void head_backward(Word *d_x, const Word *d_logits, const Word *pooled, const Word *x, int rows, int pooler,
                           const Word *head, Word *d_head, int classes) {
+    const Meter meter(BP, HEAD);
     const int class_words = words_for(classes);
     static Word d_pooled[TOKENS_WORDS];
     bias_backward(d_head + classes * HIDDEN_WORDS, d_logits, rows, class_words);

@@ -3,6 +3,7 @@
 #ifndef BTTLAB_MEMORY_H
 #define BTTLAB_MEMORY_H
 
+#include "cycles.h"
 #include "shape.h"
 
 // One half of a tensor train: NEAR is the mode next to the middle rank, FAR the one at the end. The input half holds G4,
@@ -56,8 +57,7 @@ constexpr int INTENT_HEAD = POOLERS + 2 * LINEAR_WORDS;
 constexpr int SLOT_HEAD = INTENT_HEAD + INTENTS * HIDDEN_WORDS + INTENT_WORDS;  // weight rows, then the bias
 constexpr int PARAMETER_WORDS = SLOT_HEAD + SLOTS * HIDDEN_WORDS + SLOT_WORDS;
 
-// Linear layers are numbered: encoder by encoder, then the intent and the slot pooler.
-enum { QUERY, KEY, VALUE, OUTPUT, FIRST, SECOND };
+// Linear layers are numbered: encoder by encoder in the order of cycles.h, then the intent and the slot pooler.
 constexpr int INTENT_POOLER = LINEARS_PER_ENCODER * ENCODERS;
 constexpr int SLOT_POOLER = INTENT_POOLER + 1;
 
@@ -67,6 +67,8 @@ static inline int linear_offset(int linear) {
     if (linear >= INTENT_POOLER) return POOLERS + (linear - INTENT_POOLER) * LINEAR_WORDS;
     return encoder_offset(linear / LINEARS_PER_ENCODER) + linear % LINEARS_PER_ENCODER * LINEAR_WORDS;
 }
+
+static inline int unit_of(int linear) { return linear >= INTENT_POOLER ? POOLER : linear % LINEARS_PER_ENCODER; }
 
 constexpr int TOKENS_WORDS = SEQUENCE_LENGTH * HIDDEN_WORDS;  // a (tokens, HIDDEN_SIZE) matrix
 

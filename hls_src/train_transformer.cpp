@@ -1,9 +1,10 @@
-// The kernel: the sequencer above the layers, and its ports. A call does one of five commands:
+// The kernel: the sequencer above the layers, and its ports. A call does one of six commands:
 //
 //   DESCRIBE  writes the shape it was built for to results
 //   LOAD      reads optimizer state and parameters from HBM into the chip
 //   STORE     writes them back
 //   TRAIN     for each sample: forward (FP), backward (BP), update (PU); one result a sample
+//   PROFILE   writes the cycles per stage and unit since the last PROFILE to results (cycles.h; zeros on a card)
 //   PREDICT   for each sample: forward only, the parameters stay; loss against the labels that came along
 //
 // Between calls everything stays where it is on chip.
@@ -13,7 +14,7 @@
 #include "samples.h"
 #include "update.h"
 
-enum Command { DESCRIBE, LOAD, STORE, TRAIN, PREDICT };
+enum Command { DESCRIBE, LOAD, STORE, TRAIN, PREDICT, PROFILE };
 
 // Forward pass: embedding, encoders, heads. Leaves the logits in intent_logits and slot_logits.
 static void forward(const Sample &sample) {
@@ -27,6 +28,7 @@ Encoders_Forward:
 }
 
 static void predict(Result &result, int tokens) {
+    const Meter meter(FP, LOSS);
     result.intent = row_argument_maximum(intent_logits, INTENTS);
     result.slots[0] = 0;
 Predict_Slots:
@@ -37,6 +39,7 @@ Predict_Slots:
 
 // Cross-entropy of the intent plus the mean over the words of that of the slots; the logits become their gradients.
 static void loss_forward(Result &result, const Sample &sample) {
+    const Meter meter(FP, LOSS);
     const int words = sample.tokens - 1;
     float slot_loss = 0.0f;
     result.intent_loss = cross_entropy(intent_logits, INTENTS, sample.intent, 1.0f);
@@ -88,6 +91,7 @@ Samples:
     for (int s = 0; s < samples; s++) {
         Sample sample;
         Result result = {};
+        spend(2 * HBM + RECORD_WORDS + RESULT_WORDS + 2 * START);
         read_sample(sample, sample_records + s * RECORD_WORDS);
         run_sample(result, sample, optimizer, train);
         write_result(results + s * RESULT_WORDS, result);
@@ -97,6 +101,7 @@ Samples:
 
 // In HBM: one word {updates so far, as an integer}, then parameters, first and second moment.
 static void load(const Word *memory) {
+    spend(4 * HBM);
     step_count = bits_of(memory[0][0]);
     copy(parameters, memory + 1, PARAMETER_WORDS);
     copy(first_moment, memory + 1 + PARAMETER_WORDS, PARAMETER_WORDS);
@@ -104,6 +109,7 @@ static void load(const Word *memory) {
 }
 
 static void store(Word *memory) {
+    spend(4 * HBM);
     Word state(0.0f);
     state[0] = float_of(step_count);
     memory[0] = state;
@@ -122,6 +128,15 @@ Describe_Words:
     for (int w = 0; w < 2; w++) {
         IntWord word;
         for (int l = 0; l < LANES; l++) word[l] = shape[w * LANES + l];
+        results[w] = word;
+    }
+}
+
+static void profile(IntWord *results) {
+Profile_Words:
+    for (int w = 0; w < parts(PROFILE_COUNTERS, LANES); w++) {
+        IntWord word;
+        for (int l = 0; l < LANES; l++) word[l] = take_counter(w * LANES + l);
         results[w] = word;
     }
 }
@@ -170,6 +185,8 @@ extern "C" __attribute__((visibility("default"))) void train_transformer(int com
         load(memory);
     } else if (command == STORE) {
         store(memory);
+    } else if (command == PROFILE) {
+        profile(results);
     } else if ((command == TRAIN || command == PREDICT) && samples >= 0 && samples <= MAX_SAMPLES) {
         run_samples(results, sample_records, samples, optimizer, command == TRAIN);
     }

@@ -11,6 +11,7 @@
 // out (rows x columns, no gaps) from in (rows x whole words), and back with zeros in the gaps.
 template <int ROWS, int COLUMNS>
 static void pack(Word *out, const Word *in) {
+    loop(ROWS * COLUMNS, READ + WRITE, READ + START);  // an element is written into the word that is there
 Rows_Pipeline:
     for (int row = 0; row < ROWS; row++) {
         for (int i = 0; i < COLUMNS; i++) {
@@ -21,6 +22,7 @@ Rows_Pipeline:
 
 template <int ROWS, int COLUMNS>
 static void unpack(Word *out, const Word *in) {
+    loop(ROWS * words_for(COLUMNS) * LANES, READ + WRITE, READ + START);
 Rows_Pipeline:
     for (int row = 0; row < ROWS; row++) {
         for (int i = 0; i < words_for(COLUMNS) * LANES; i++) {
@@ -33,6 +35,7 @@ Rows_Pipeline:
 // out[n1][n2][n3] = in[n3][n2][n1] for each of `ranks` rows of HIDDEN_SIZE.
 template <int N1, int N2, int N3>
 static void reverse_modes(Word *out, const Word *in, int ranks) {
+    loop(ranks * HIDDEN_SIZE, READ + WRITE, READ + START);
 Ranks:
     for (int rank = 0; rank < ranks; rank++) {
         for (int i2 = 0; i2 < N2; i2++) {
@@ -75,6 +78,7 @@ static void merge_backward(Word *d_cores, const Word *d_merged, const Word *tail
 // y (tokens, HIDDEN_SIZE) from x (tokens, HIDDEN_SIZE)
 static void tt_linear_forward(Word *y, const Word *x, int tokens, int linear) {
     const Word *layer = parameters + linear_offset(linear);
+    const Meter meter(FP, unit_of(linear));
     static Word reversed[LINEAR_RANK * HIDDEN_WORDS];  // L^T with features in the order i3 i2 i1
     merge_forward<InHalf>(merged_in[linear], tail_in[linear], layer + IN_CORES);
     merge_forward<OutHalf>(reversed, tail_out[linear], layer + OUT_CORES);
@@ -92,6 +96,7 @@ static void tt_linear_forward(Word *y, const Word *x, int tokens, int linear) {
 static void tt_linear_backward(Word *d_x, const Word *d_y, const Word *x, int tokens, int linear, bool accumulate) {
     const Word *layer = parameters + linear_offset(linear);
     Word *d_layer = gradients + linear_offset(linear);
+    const Meter meter(BP, unit_of(linear));
     static Word d_z[SEQUENCE_LENGTH * RANK_WORDS];
     static Word d_merged[LINEAR_RANK * HIDDEN_WORDS], d_reversed[LINEAR_RANK * HIDDEN_WORDS];
 

@@ -1,5 +1,6 @@
 """The driver of the training kernel: what `overlay.train_transformer_1` is, on a card and on the emulated one."""
 
+import itertools
 import threading
 from collections.abc import Mapping
 from typing import Any
@@ -162,6 +163,21 @@ class TransformerTrainer(DefaultIP):
         """
         rates = self._check(samples, optimizer, learning_rate)
         return TrainingRun(self, samples, optimizer, rates)
+
+    def profile(self) -> dict[tuple[str, str], int]:
+        """Return the cycles that the kernel has taken since the last call, by stage and unit, without what took none.
+
+        Stages are FP, BP, PU and IO; units are the kinds of linear layer, "embedding", "attention" and so on
+        (`records.UNITS`). The emulated card counts what the hardware would take, loop by loop (`hls_src/timing.h`): a
+        model, not a measurement. A real card counts nothing, and the table is empty.
+        """
+        with self._exclusively():
+            self._results = self._at_least("results", self._results, 4 * records.PROFILE_LENGTH)
+            self._run(records.PROFILE)
+            self._results.sync_from_device()
+        counters = np.array(self._results[: 2 * len(records.STAGES) * len(records.UNITS)]).view(np.int64).tolist()
+        table = dict(zip(itertools.product(records.STAGES, records.UNITS), counters, strict=True))
+        return {key: count for key, count in table.items() if count}
 
     # --- the kernel
 

@@ -14,7 +14,7 @@ from bttlab.model.config import LINEARS, ModelConfig
 LANES = 16  # hls_src/config.h
 MAX_SAMPLES = 1 << 16  # of one kernel call, hls_src/samples.h
 
-DESCRIBE, LOAD, STORE, TRAIN, PREDICT = range(5)
+DESCRIBE, LOAD, STORE, TRAIN, PREDICT, PROFILE = range(6)
 OPTIMIZER_NUMBERS = {"sgd": 0, "momentum": 1, "adamw": 2}
 STATUS = (
     "NOT_REACHED",
@@ -45,6 +45,22 @@ SHAPE_FIELDS = (
     ("embedding_rank", 1),
 )
 DESCRIPTION_LENGTH = 2 * LANES
+
+# What PROFILE writes: 64-bit counters, stage by stage (hls_src/cycles.h).
+STAGES = ("FP", "BP", "PU", "IO")
+UNITS = (
+    *LINEARS,
+    "pooler",
+    "embedding",
+    "attention",
+    "norm",
+    "gelu",
+    "head",
+    "loss",
+    "update",
+    "transfer",
+)
+PROFILE_LENGTH = -(-2 * len(STAGES) * len(UNITS) // LANES) * LANES
 
 
 def words_for(elements: int) -> int:
