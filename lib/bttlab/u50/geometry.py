@@ -1,0 +1,69 @@
+"""What a memory of so many words of so many bits takes of the FPGA: the geometry of its blocks (UG573, UG574)."""
+
+from dataclasses import dataclass
+from math import ceil
+
+BRAM18_SHAPES = ((36, 512), (18, 1024), (9, 2048), (4, 4096), (2, 8192), (1, 16384))  # bits x words; two make a BRAM36
+BRAM36_SHAPES = ((72, 512), (36, 1024), (18, 2048), (9, 4096), (4, 8192), (2, 16384), (1, 32768))
+URAM_BITS, URAM_WORDS = 72, 4096
+# Eight LUTs of a SLICEM: 64 words of 7 bits or 32 words of 14 bits, one write and one read port.
+LUTRAM_SHAPES = ((7, 64), (14, 32))
+LUTRAM_LUTS = 8
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """What memories take.
+
+    Attributes
+    ----------
+    bram36 : float
+        In halves: a BRAM36 is two BRAM18.
+    uram, lookup_tables, flip_flops : int
+    """
+
+    bram36: float = 0
+    uram: int = 0
+    lookup_tables: int = 0
+    flip_flops: int = 0
+
+    def __add__(self, other: "Blocks") -> "Blocks":
+        return Blocks(
+            self.bram36 + other.bram36,
+            self.uram + other.uram,
+            self.lookup_tables + other.lookup_tables,
+            self.flip_flops + other.flip_flops,
+        )
+
+    def times(self, count: int) -> "Blocks":
+        """Return `count` of them."""
+        return Blocks(self.bram36 * count, self.uram * count, self.lookup_tables * count, self.flip_flops * count)
+
+
+def blocks(binding: str, width: int, depth: int) -> Blocks:
+    """Return what one memory takes.
+
+    Parameters
+    ----------
+    binding : {"uram", "bram", "lutram", "registers"}
+    width : int
+        Bits of a word.
+    depth : int
+        Words.
+    """
+    if binding == "uram":
+        return Blocks(uram=ceil(width / URAM_BITS) * ceil(depth / URAM_WORDS))
+    if binding == "bram":
+        halves = (ceil(width / bits) * ceil(depth / words) for bits, words in BRAM18_SHAPES)
+        whole = (2 * ceil(width / bits) * ceil(depth / words) for bits, words in BRAM36_SHAPES)
+        return Blocks(bram36=min(*halves, *whole) / 2)
+    if binding == "lutram":
+        return Blocks(lookup_tables=min(LUTRAM_LUTS * ceil(width / b) * ceil(depth / w) for b, w in LUTRAM_SHAPES))
+    if binding == "registers":
+        return Blocks(flip_flops=width * depth)
+    raise ValueError(f"no binding {binding!r}")
+
+
+def capacity_bits(found: Blocks) -> float:
+    """Return the bits that BRAM and URAM blocks can hold, parity included."""
+    return found.bram36 * 36 * 1024 + found.uram * URAM_BITS * URAM_WORDS

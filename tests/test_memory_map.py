@@ -1,0 +1,160 @@
+"""The memory map against the source: what the compiler lays out, what the pragmas say, what the blocks hold."""
+
+import re
+import subprocess
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from bttlab.model.config import ModelConfig
+from bttlab.u50.build import HLS_SOURCE, model_flags
+from bttlab.u50.facts import U50
+from bttlab.u50.geometry import Blocks, blocks, capacity_bits
+from bttlab.u50.hardware import HardwareConfig
+from bttlab.u50.memory_map import (
+    GROUPS,
+    Access,
+    OnChipArray,
+    by_binding,
+    by_group,
+    memory_map,
+    total_blocks,
+)
+from bttlab.u50.records import ParameterMemory
+
+EMULATION_ONLY = {"cycles", "spent_on"}  # cycles.h: not synthesised
+MODELS = {
+    "paper": ModelConfig(encoders=2),
+    "six": ModelConfig(encoders=6),
+    "other shapes": ModelConfig(
+        encoders=1,
+        sequence_length=20,
+        hidden_size=384,
+        heads=6,
+        vocabulary_size=90,
+        intents=5,
+        slots=37,
+        linear_out_modes=(8, 6, 8),
+        linear_in_modes=(4, 16, 6),
+        linear_rank=7,
+        embedding_row_modes=(3, 6, 5),
+        embedding_column_modes=(4, 8, 12),
+        embedding_rank=18,
+    ),
+}
+
+
+def static_arrays(model: ModelConfig, folder) -> Counter:
+    """Bytes of the static arrays of the compiled kernel by name, those of a template's instances together."""
+    target = folder / "kernel.o"
+    flags = ("-std=c++17", "-O0", "-mavx2", "-fno-threadsafe-statics", "-w", *model_flags(model))
+    source = str(HLS_SOURCE / "train_transformer.cpp")
+    subprocess.run(["g++", *flags, f"-I{HLS_SOURCE / 'emulation'}", "-c", source, "-o", str(target)], check=True)
+    listing = subprocess.run(["nm", "-S", "-C", str(target)], capture_output=True, text=True, check=True).stdout
+    sizes: Counter = Counter()
+    for size, name in re.findall(r"^[0-9a-f]+ ([0-9a-f]+) [bBdD] (.*)$", listing, re.MULTILINE):
+        if name.startswith("guard variable"):
+            continue
+        function, _, array = name.rpartition("::")
+        function = re.sub(r"^void |[<(].*", "", function)
+        sizes[f"{function}::{array}" if function else array] += int(size, 16)
+    return sizes
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_map_is_complete(name, tmp_path):
+    found = static_arrays(MODELS[name], tmp_path)
+    mapped = {a.name: a.bytes for a in memory_map(MODELS[name], HardwareConfig()) if a.static}
+    host_tiles = {name for name in mapped if name.startswith("contract_")}  # of the host's tile, not the hardware's
+    assert set(found) - EMULATION_ONLY == set(mapped)
+    assert {n: found[n] for n in mapped if n not in host_tiles} == {
+        n: size for n, size in mapped.items() if n not in host_tiles
+    }
+
+
+def test_the_engines_arrays_are_those_of_the_hardware(tmp_path):
+    model, hardware = MODELS["paper"], HardwareConfig()
+    header = (HLS_SOURCE / "config.h").read_text()
+    emulated = int(re.search(r"#else\nconstexpr int OUTER_ROWS = (\d+)", header)[1])
+    found = static_arrays(model, tmp_path)
+    for array in memory_map(model, hardware):
+        if array.group == "engine" and array.static:
+            assert array.bytes / hardware.engine_rows == found[array.name] / emulated, array.name
+
+
+def test_bindings_are_those_of_the_pragmas():
+    text = "".join(path.read_text() for path in HLS_SOURCE.glob("*.[hc]*"))
+    pragmas = dict(re.findall(r"#pragma HLS BIND_STORAGE variable=(\w+) type=\w+ impl=(\w+)", text))
+    assert len(pragmas) > 10
+    mapped = {array.name.rpartition("::")[2]: array.binding for array in memory_map(MODELS["paper"], HardwareConfig())}
+    assert {name: mapped.get(name) for name in pragmas} == pragmas
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_no_array_is_asked_for_more_than_its_ports_give(name):
+    for array in memory_map(MODELS[name], HardwareConfig()):
+        assert array.overload is None, array
+        assert array.accesses or array.width == 32, f"{array.name}: which loop uses it most?"
+
+
+def test_an_overload_is_found():
+    array = OnChipArray("a", "scratch", 64, 512, 1, "bram", (Access("f: Loop", 2, 1),))
+    assert array.overload == array.accesses[0]
+    assert replace(array, banks=2).overload is None
+    assert replace(array, accesses=(Access("f: Loop", 2, 2, 2),)).overload is None
+
+
+@pytest.mark.parametrize(
+    ("binding", "width", "depth", "expected"),
+    [
+        ("bram", 36, 1024, Blocks(bram36=1)),
+        ("bram", 72, 512, Blocks(bram36=1)),
+        ("bram", 18, 2048, Blocks(bram36=1)),
+        ("bram", 9, 4096, Blocks(bram36=1)),
+        ("bram", 36, 512, Blocks(bram36=0.5)),
+        ("bram", 37, 512, Blocks(bram36=1)),
+        ("bram", 512, 512, Blocks(bram36=7.5)),
+        ("bram", 512, 513, Blocks(bram36=14.5)),
+        ("bram", 1, 2, Blocks(bram36=0.5)),
+        ("uram", 72, 4096, Blocks(uram=1)),
+        ("uram", 512, 4096, Blocks(uram=8)),
+        ("uram", 512, 4097, Blocks(uram=16)),
+        ("lutram", 14, 32, Blocks(lookup_tables=8)),
+        ("lutram", 7, 64, Blocks(lookup_tables=8)),
+        ("registers", 32, 2, Blocks(flip_flops=64)),
+    ],
+)
+def test_geometry(binding, width, depth, expected):
+    assert blocks(binding, width, depth) == expected
+
+
+def test_partitions_round_up_one_by_one():
+    whole = OnChipArray("a", "scratch", 96, 512, 1, "bram")
+    assert whole.blocks.bram36 == 7.5
+    assert replace(whole, banks=12).blocks.bram36 == 90
+    assert replace(whole, banks=12).filled == pytest.approx(whole.filled / 12)
+
+
+def test_what_blocks_hold_is_the_cards():
+    card = Blocks(bram36=U50.bram36, uram=U50.uram)
+    assert capacity_bits(card) == 8 * (U50.bram_bytes + U50.uram_bytes)
+    assert blocks("uram", 72, 4096 * U50.uram).uram == U50.uram
+    with pytest.raises(ValueError, match="no binding"):
+        blocks("flash", 1, 1)
+
+
+@pytest.mark.parametrize("encoders", [2, 4, 6])
+def test_totals(encoders):
+    model = ModelConfig(encoders=encoders)
+    arrays = memory_map(model, HardwareConfig())
+    total = total_blocks(arrays)
+    groups, bindings = by_group(arrays), by_binding(arrays)
+    assert tuple(groups) == GROUPS and {array.group for array in arrays} <= set(GROUPS)
+    assert sum(groups.values(), Blocks()) == total
+    assert bindings["uram"]["blocks"] == total.uram <= U50.uram
+    assert bindings["bram"]["blocks"] == total.bram36 <= U50.bram36
+    assert sum(row["bytes"] for row in bindings.values()) == sum(array.bytes for array in arrays)
+    # Parameters, gradients and both of AdamW's moments, the cores of all layers grouped in one memory each.
+    state = [array for array in arrays if array.words == ParameterMemory(model).words]
+    assert len(state) == 4 and all(array.filled > 0.5 for array in state)
