@@ -2,6 +2,7 @@
 
 import ctypes
 import threading
+from collections.abc import Callable
 
 from bttlab.errors import BttlabError
 from bttlab.u50.facts import U50
@@ -35,14 +36,24 @@ class ComputeUnit:
         What its pointers point into.
     thread_name : str
         Of the thread that a start runs the kernel on.
+    note : callable, optional
+        Told True when the kernel starts and False when it has ended.
     """
 
-    def __init__(self, kernel: Kernel, image: NativeImage, memory: CardMemory, thread_name: str) -> None:
+    def __init__(
+        self,
+        kernel: Kernel,
+        image: NativeImage,
+        memory: CardMemory,
+        thread_name: str,
+        note: Callable[[bool], None] = lambda running: None,
+    ) -> None:
         self.kernel = kernel
         self._image = image
         self._function = image.function(kernel)
         self._memory = memory
         self._thread_name = thread_name
+        self._note = note
         self._registers = bytearray(CONTROL_RANGE)
         self._writable = {
             offset + word
@@ -122,10 +133,12 @@ class ComputeUnit:
 
     def _run(self, arguments: list[int | float]) -> None:
         try:
+            self._note(True)
             # A thread inherits its starter's floating-point modes: torch.set_flush_denormal would change the bits.
             _fesetenv(_DEFAULT_ENVIRONMENT)
             self._function(*arguments)
         finally:
+            self._note(False)
             self._done = True
             self._finished.set()
 

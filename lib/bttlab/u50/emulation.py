@@ -6,6 +6,7 @@ in no buffer, is an error here.
 """
 
 import ctypes
+import functools
 import itertools
 import logging
 import os
@@ -15,14 +16,17 @@ from typing import Any, ClassVar
 
 import pynq
 from pynq.pl_server.xclbin_parser import XclBin
+from pynq.pmbus import XrtRail
 
 from bttlab.errors import BttlabError
+from bttlab.model.config import ModelConfig
 from bttlab.u50.compute_unit import CardError, ComputeUnit
 from bttlab.u50.facts import U50
 from bttlab.u50.hbm import CardMemory, HbmBank
 from bttlab.u50.kernel import CONTROL_RANGE, OverlayError
-from bttlab.u50.manifest import digest, overlays_folder, read_file, read_manifest
+from bttlab.u50.manifest import OverlayEntry, digest, overlays_folder, read_file, read_manifest
 from bttlab.u50.native import NativeImage, choose_image
+from bttlab.u50.telemetry import DeviceInfo, PowerLevels, Telemetry, modelled_rails
 from bttlab.u50.xclbin import control_address, read_xclbin
 
 logger = logging.getLogger("bttlab.u50")
@@ -40,6 +44,7 @@ class EmulatedU50(pynq.Device):
     """
 
     _probe_priority_ = 300  # XrtDevice has 200
+    provenance = "modelled"  # of what its sensors say
     _trusted: ClassVar[set[str]] = set()
     _indices: ClassVar[itertools.count] = itertools.count()
 
@@ -57,6 +62,7 @@ class EmulatedU50(pynq.Device):
         self.name = f"emulated_u50_{index}"
         self.platform = U50.platform
         self.memory = CardMemory()
+        self._telemetry = Telemetry()
         self._forget()
 
     def __repr__(self) -> str:
@@ -131,7 +137,7 @@ class EmulatedU50(pynq.Device):
             name = choose_image(parser.overlay.images.keys())
             image = NativeImage(parser.overlay.images[name])
             units = {
-                control_address(index): ComputeUnit(kernel, image, self.memory, self.name)
+                control_address(index): ComputeUnit(kernel, image, self.memory, self.name, self._telemetry.kernel)
                 for index, kernel in enumerate(parser.overlay.kernels)
             }
         except BttlabError:
@@ -139,6 +145,7 @@ class EmulatedU50(pynq.Device):
             raise
         logger.info("%s on %s, image %s", bitstream.bitfile_name, self.name, name)
         self._units, self.image, self.contexts = units, name, {}
+        self._telemetry.load(functools.cache(lambda: self._power_levels(parser)))
         self.post_download(bitstream, parser)
         self._loaded = parser, self.bitfile_name
 
@@ -220,6 +227,21 @@ class EmulatedU50(pynq.Device):
         clocks = self._loaded[0].clock_dict if self._loaded else {}
         return {name: {"frequency": clock["frequency"]} for name, clock in clocks.items()}
 
+    # --- sensors
+
+    @property
+    def device_info(self) -> DeviceInfo:
+        """The modelled sensors of now, as XRT has them."""
+        return self._telemetry.info
+
+    @property
+    def sensors(self) -> dict[str, XrtRail]:
+        """The rails that PYNQ gives for a card, modelled: they follow whether a kernel is running.
+
+        Each rail and sensor says so in its attribute `provenance`.
+        """
+        return modelled_rails(self)
+
     # --- the rest
 
     def _unit(self, address: int, length: int) -> tuple[ComputeUnit, int]:
@@ -242,11 +264,7 @@ class EmulatedU50(pynq.Device):
     def _check_trusted(self, parser: XclBin) -> None:
         if parser.sha256 in self._trusted | set(re.findall(r"[0-9a-f]{64}", os.environ.get("BTTLAB_TRUST", ""))):
             return
-        entries = [
-            (folder, entry)
-            for folder in dict.fromkeys((overlays_folder(), parser.path.resolve().parent))
-            for entry in read_manifest(folder)
-        ]
+        entries = self._manifest_entries(parser.path)
         if any(entry.sha256 == parser.sha256 for _, entry in entries):
             return
         for folder, entry in entries:
@@ -260,10 +278,30 @@ class EmulatedU50(pynq.Device):
             f"call EmulatedU50.trust(path) or set BTTLAB_TRUST={parser.sha256}"
         )
 
+    def _power_levels(self, parser: XclBin) -> PowerLevels:
+        """The power model's levels for an overlay whose model the manifest names; of others nothing is known."""
+        try:
+            models = (entry.model for _, entry in self._manifest_entries(parser.path) if entry.sha256 == parser.sha256)
+            model = next(models, None)
+            if model is not None:
+                from bttlab.u50.estimate import power_levels
+
+                return power_levels(ModelConfig.from_dict(model))
+        except BttlabError:
+            pass
+        return PowerLevels.without_overlay()
+
+    @staticmethod
+    def _manifest_entries(path: Path) -> list[tuple[Path, OverlayEntry]]:
+        """(folder, entry) of the manifests that may list an overlay: the prebuilt overlays', and that beside it."""
+        folders = dict.fromkeys((overlays_folder(), path.resolve().parent))
+        return [(folder, entry) for folder in folders for entry in read_manifest(folder)]
+
     def _forget(self) -> None:
         """Describe a card without an overlay."""
         self._loaded: tuple[XclBin, str] | None = None
         self._units: dict[int, ComputeUnit] = {}
+        self._telemetry.load()
         self.contexts: dict[str, int] = {}
         self.parser = self.image = None
         self.bitfile_name = self.timestamp = None

@@ -1,0 +1,119 @@
+"""The emulated card's sensors: PYNQ's rails, modelled, after what its kernels do."""
+
+import math
+import time
+
+import numpy as np
+import pynq
+import pytest
+from pynq.pmbus import DataRecorder
+
+from bttlab.u50 import EmulatedU50
+from bttlab.u50.telemetry import PowerLevels, Telemetry, board_sensors
+
+from emulated_kernels import container
+
+LEVELS = PowerLevels(idle=20, running=30, idle_vccint=4, running_vccint=12)
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def telemetry(clock):
+    return Telemetry(clock)
+
+
+def watts(telemetry):
+    info = telemetry.info
+    return info.m12VPex * info.mPexCurr / 1e6
+
+
+def test_a_card_without_an_overlay_is_as_measured_on_one(telemetry):
+    assert watts(telemetry) + 0.74 == pytest.approx(17.4, abs=0.02)
+    assert telemetry.info.mOnChipTemp == 41
+    assert telemetry.info.mCurrent * 0.85e-3 == pytest.approx(3.5, abs=0.01)
+    assert telemetry.info.m12VAux == telemetry.info.mAuxCurr == 0  # a U50 has none
+
+
+def test_power_follows_the_kernel_within_a_second(telemetry, clock):
+    telemetry.load(lambda: LEVELS)
+    clock.now = 10
+    assert watts(telemetry) == pytest.approx(20 - 0.74, abs=0.02)
+    telemetry.kernel(True)
+    clock.now = 10.25
+    assert watts(telemetry) == pytest.approx(20 - 0.74 + 10 * (1 - math.exp(-1)), abs=0.02)
+    clock.now = 13
+    assert watts(telemetry) == pytest.approx(30 - 0.74, abs=0.02)
+    telemetry.kernel(False)
+    clock.now = 16
+    assert watts(telemetry) == pytest.approx(20 - 0.74, abs=0.02)
+
+
+def test_temperature_is_slower_and_comes_to_the_same_in_one_step_or_many(clock):
+    coarse, fine = Telemetry(clock), Telemetry(clock)
+    for telemetry in (coarse, fine):
+        telemetry.load(lambda: LEVELS)
+        telemetry.kernel(True)
+    temperatures = []
+    for second in range(1, 401):
+        clock.now = second
+        temperatures.append(fine.info.mOnChipTemp)
+    assert coarse.info.mOnChipTemp == fine.info.mOnChipTemp
+    assert coarse._temperature == pytest.approx(fine._temperature, rel=1e-12)
+    assert 41 <= temperatures[4] < 43 and temperatures == sorted(temperatures)
+    assert temperatures[-1] == round(29 + 0.7 * 30)
+
+
+def test_rails_are_pynqs_and_say_that_they_are_modelled():
+    card = EmulatedU50()
+    rails = card.sensors
+    assert {"12v_pex", "12v_aux", "3v3_pex", "vccint", "0v85", "1v8"} <= set(rails)
+    assert rails["12v_pex"].power.value == pytest.approx(16.66, abs=0.05)
+    assert rails["vccint"].voltage.value == 0.85 and rails["12v_aux"].power.value == 0
+    for rail in rails.values():
+        assert rail.provenance == "modelled"
+        assert all(part.provenance == "modelled" for part in (rail.voltage, rail.current, rail.power) if part)
+
+
+def test_the_data_recorder_sees_a_running_kernel(tmp_path):
+    path = tmp_path / "small.xclbin"
+    path.write_bytes(container())
+    EmulatedU50.trust(path)
+    card = EmulatedU50()
+    overlay = pynq.Overlay(str(path), device=card)
+    card._telemetry.load(lambda: LEVELS)
+    calls = overlay.HBM0.allocate(1, "i4")
+    sensors = board_sensors(card)
+    assert {sensor.provenance for sensor in sensors.values()} == {"modelled"}
+    recorder = DataRecorder(card.sensors["12v_pex"].power, sensors["power"], sensors["temperature"])
+    with recorder.record(0.02):
+        time.sleep(0.1)
+        recorder.mark()
+        overlay.spin_1.call(calls, 500)
+        recorder.mark()
+        time.sleep(0.3)
+    frame = recorder.frame
+    means = frame.groupby("Mark")["board_power"].max()
+    assert means[1] > means[0] + 5 and means[1] > 26
+    np.testing.assert_allclose(frame["12v_pex_power"], frame["board_power"], atol=1.5)
+    assert frame["board_power"].iloc[-1] < means[1] - 3
+
+
+def test_board_sensors_of_a_card_are_measured():
+    class Card:
+        class device_info:
+            m12VPex, mPexCurr, m12VAux, mAuxCurr, mOnChipTemp = 12000, 2000, 12000, 1000, 55
+
+    sensors = board_sensors(Card)
+    assert sensors["power"].value == 36 and sensors["temperature"].value == 55
+    assert sensors["power"].provenance == "measured" and "36.00W" in repr(sensors["power"])
