@@ -1,7 +1,8 @@
 """Builds the emulation overlays: python -m bttlab.u50.build [NAME …], or make overlays.
 
 Compiles the HLS source for each level of vector instructions, packs the images into containers and lists them in the
-manifest. Equal sources and an equal compiler give equal bytes.
+manifest. Equal sources and an equal compiler give equal bytes. Overlays for a card come from hls_src/Makefile, which
+needs Vitis; --install lists them, too.
 """
 
 import argparse
@@ -29,7 +30,7 @@ from bttlab.u50.manifest import (
     write_manifest,
 )
 from bttlab.u50.native import IMAGES, Image
-from bttlab.u50.xclbin import EmulationOverlay, pack_xclbin
+from bttlab.u50.xclbin import EmulationOverlay, pack_xclbin, read_container
 
 HLS_SOURCE = ROOT / "hls_src"
 EMULATION_HEADERS = "emulation"  # stand-ins for the headers of Vitis HLS
@@ -249,6 +250,42 @@ def build(definitions: Iterable[OverlayDefinition], hls_src: Path, overlays: Pat
     return entries
 
 
+def install(definition: OverlayDefinition, xclbin: Path, hls_src: Path, overlays: Path) -> OverlayEntry:
+    """Copy an overlay that Vitis linked for a card to overlays/hw/, list it in the manifest and return its entry.
+
+    Raises
+    ------
+    OverlayError
+        If the file is no .xclbin for hardware, or for another card than a U50; then nothing is written.
+    """
+    data = read_file(xclbin)
+    try:
+        container = read_container(data)
+    except OverlayError as error:
+        raise OverlayError(f"{xclbin}: {error}") from None
+    if container.mode != "hw" or not container.platform.startswith("xilinx_u50_"):
+        raise OverlayError(
+            f"{xclbin} is built for {container.mode} on {container.platform or 'an unknown platform'}: the manifest "
+            "takes overlays for hw on a U50's platform; load others by their path"
+        )
+    file = f"hw/{definition.name}.xclbin"
+    entry = OverlayEntry(
+        name=definition.name,
+        file=file,
+        kind="hw",
+        platform=container.platform,
+        sha256=digest(data),
+        sources=sources_digest(definition, hls_src),
+        kernels=(definition.kernel.name,),
+        model=definition.model and definition.model.to_dict(),
+    )
+    kept = [other for other in read_manifest(overlays) if other.file != file]
+    (overlays / "hw").mkdir(exist_ok=True)
+    write_atomically(overlays / file, data)
+    write_manifest(overlays, [*kept, entry])
+    return entry
+
+
 def stale(definitions: Iterable[OverlayDefinition], hls_src: Path, overlays: Path) -> dict[str, str]:
     """Return why overlays are not what a build would make, by name; empty if all are up to date."""
     entries = {entry.name: entry for entry in read_manifest(overlays) if entry.kind == "emulation"}
@@ -271,6 +308,7 @@ def main(arguments: Sequence[str] | None = None, definitions: Mapping[str, Overl
     action = parser.add_mutually_exclusive_group()
     action.add_argument("--check", action="store_true", help="only say which overlays are older than their sources")
     action.add_argument("--flags", action="store_true", help="only print the model's -D flags")
+    action.add_argument("--install", metavar="FILE", type=Path, help="only add an .xclbin that Vitis linked for a card")
     options = parser.parse_args(arguments)
     try:
         unknown = sorted(set(options.names) - set(definitions))
@@ -280,6 +318,11 @@ def main(arguments: Sequence[str] | None = None, definitions: Mapping[str, Overl
         if options.flags:
             for definition in chosen:
                 print(*definition.flags)
+        elif options.install:
+            if len(options.names) != 1:
+                raise OverlayError(f"--install {options.install} needs the one name of the overlay that the file is")
+            entry = install(chosen[0], options.install, HLS_SOURCE, overlays_folder())
+            print(f"{overlays_folder() / entry.file}  {entry.sha256}")
         elif options.check:
             reasons = stale(chosen, HLS_SOURCE, overlays_folder())
             for name, reason in reasons.items():

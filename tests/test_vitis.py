@@ -1,0 +1,112 @@
+"""The Vitis recipe, tried with a compiler that only writes down what it was told."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from bttlab.errors import BttlabError
+from bttlab.u50 import build
+from bttlab.u50.build import DEFINITIONS
+from bttlab.u50.facts import ROOT, U50
+from bttlab.u50.hardware import HardwareConfig
+from bttlab.u50.kernel import TRAIN_KERNEL
+from bttlab.u50.manifest import overlays_folder, read_manifest
+
+HLS = ROOT / "hls_src"
+
+
+@pytest.fixture
+def platforms(tmp_path):
+    folder = tmp_path / "platforms" / U50.platform
+    folder.mkdir(parents=True)
+    (folder / f"{U50.platform}.xpfm").touch()
+    return folder.parent
+
+
+def make(*arguments, **environment):
+    command = ["make", "--no-print-directory", "--dry-run", "-C", str(HLS), f"PYTHON={sys.executable}", *arguments]
+    environment = {"PATH": os.environ["PATH"], "PLATFORM_REPO_PATHS": "", **environment}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["TARGET=sw_emu"], "TARGET is 'sw_emu': choose hw or hw_emu"),
+        (["VPP=no-such-compiler"], "no Vitis compiler 'no-such-compiler': source settings64.sh"),
+        (["VPP=true", "PLATFORM=xilinx_u51"], "no platform 'xilinx_u51' in"),
+    ],
+)
+def test_what_is_missing_is_one_line(platforms, arguments, message):
+    result = make(*arguments, PLATFORM_REPO_PATHS=str(platforms))
+    assert result.returncode == 2
+    assert message in result.stderr and result.stderr.count("\n") == 1
+    assert ("U50 platforms there: " + U50.platform in result.stderr) == ("xilinx_u51" in message)
+
+
+def test_an_unknown_overlay(platforms):
+    result = make("VPP=true", "OVERLAY=train_enc3", PLATFORM_REPO_PATHS=str(platforms))
+    assert result.returncode == 2 and "no overlay train_enc3" in result.stderr
+
+
+@pytest.mark.parametrize("target", ["hw", "hw_emu"])
+def test_the_commands(platforms, target):
+    result = make(f"TARGET={target}", "VPP=true", "CLOCK_MHZ=180", PLATFORM_REPO_PATHS=str(platforms))
+    assert result.returncode == 0, result.stderr
+    text = result.stdout.replace("\\\n", " ")
+    compiled, linked = (re.search(rf"true {action} .*", text)[0] for action in ("--compile", "--link"))
+    for command in (compiled, linked):
+        assert f"--target {target}" in command and f"{U50.platform}.xpfm" in command
+    assert set(DEFINITIONS["train_enc2"].flags) <= set(compiled.split())
+    assert "--hls.clock 180000000:train_transformer" in compiled and "--kernel_frequency 180" in linked
+    assert ("--install" in text) == (target == "hw")
+
+
+def test_the_clock_is_the_hardwares():
+    assert f"CLOCK_MHZ ?= {HardwareConfig().clock_mhz}\n" in (HLS / "Makefile").read_text()
+
+
+def test_connectivity_is_the_kernels():
+    text = (HLS / "vitis" / "connectivity.cfg").read_text()
+    ports = dict(re.findall(rf"^sp={TRAIN_KERNEL.instance}\.(\w+):HBM\[(\d+)\]", text, re.MULTILINE))
+    assert ports == {a.name: str(a.bank) for a in TRAIN_KERNEL.arguments if a.is_pointer}
+    assert f"nk={TRAIN_KERNEL.name}:1:{TRAIN_KERNEL.instance}" in text
+
+
+def as_hardware(data: bytes, mode: int = 0) -> bytes:
+    """An emulation overlay whose header says hw."""
+    from pynq._3rdparty.xclbin import axlf
+
+    top = axlf.from_buffer_copy(data)
+    top.m_header.m_mode = mode
+    return bytes(top) + data[len(bytes(top)) :]
+
+
+def test_an_overlay_for_a_card_is_listed_beside_the_emulated_one(tmp_path):
+    emulated = (overlays_folder() / "train_enc2.xclbin").read_bytes()
+    linked = tmp_path / "linked.xclbin"
+    linked.write_bytes(as_hardware(emulated))
+    overlays = tmp_path / "overlays"
+    overlays.mkdir()
+    (overlays / "manifest.json").write_bytes((overlays_folder() / "manifest.json").read_bytes())
+    before = read_manifest(overlays)
+    for _ in range(2):  # again replaces
+        entry = build.install(DEFINITIONS["train_enc2"], linked, HLS, overlays)
+    assert (entry.kind, entry.file, entry.platform) == ("hw", "hw/train_enc2.xclbin", U50.platform)
+    assert (overlays / entry.file).read_bytes() == linked.read_bytes()
+    assert len(read_manifest(overlays)) == len(before) + 1 and entry in read_manifest(overlays)
+
+
+def test_what_is_no_overlay_for_a_card(tmp_path, capsys):
+    emulated = overlays_folder() / "train_enc2.xclbin"
+    with pytest.raises(BttlabError, match="is built for sw_emu"):
+        build.install(DEFINITIONS["train_enc2"], emulated, HLS, tmp_path)
+    broken = tmp_path / "broken.xclbin"
+    broken.write_bytes(b"x")
+    assert build.main(["--install", str(broken), "train_enc2"]) == 2
+    assert "broken.xclbin: not an .xclbin" in capsys.readouterr().err
+    assert build.main(["--install", str(broken)]) == 2
+    assert "the one name of the overlay" in capsys.readouterr().err
