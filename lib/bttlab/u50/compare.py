@@ -1,0 +1,259 @@
+"""The same training on two devices, and how far they come apart: a card beside its emulation, above all.
+
+Both have the same source, the same order of every sum and their own transcendental functions, so a card should give the
+bits of the emulated one, with one exception known beforehand: AMD's floating-point operators take subnormal numbers as
+zero (PG060).
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pynq
+
+from bttlab.errors import BttlabError
+from bttlab.model import ModelConfig, Optimizer, initial_parameters
+from bttlab.u50.constants import modelled
+from bttlab.u50.cycles import epoch_cycles
+from bttlab.u50.emulation import EmulatedU50
+from bttlab.u50.hardware import HardwareConfig
+from bttlab.u50.overlay import load_overlay
+
+NAMES = ("u50", "emulated")
+
+
+class CompareError(BttlabError):
+    """Devices that cannot be compared."""
+
+
+@dataclass(frozen=True)
+class DeviceRun:
+    """What training on one device gave.
+
+    Attributes
+    ----------
+    name : str
+        As the card calls itself.
+    emulated : bool
+    clock_mhz : int
+        Of its overlay.
+    losses : ndarray of float32, shape (samples,)
+    parameters : dict of str to ndarray
+        After the last sample.
+    seconds : float
+        Wall-clock time of the one call that trained, measured; on a card it bounds the kernel's time from above.
+    counted_cycles : int or None
+        What the emulated card counted, loop by loop; a card counts none.
+    """
+
+    name: str
+    emulated: bool
+    clock_mhz: int
+    losses: np.ndarray
+    parameters: dict[str, np.ndarray]
+    seconds: float
+    counted_cycles: int | None
+
+    @property
+    def cycles(self) -> dict[str, Any]:
+        """The cycles that training took, with where they come from."""
+        if self.counted_cycles is not None:
+            return {"value": self.counted_cycles, "how": "counted by the emulated card"} | modelled("cycles")
+        how = "wall-clock time of the call times the clock: an upper bound, it includes the host's part"
+        return {
+            "value": self.seconds * self.clock_mhz * 1e6,
+            "unit": "cycles",
+            "provenance": "measured",
+            "how": how,
+        }
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Two arrays, the first taken as the reference.
+
+    Attributes
+    ----------
+    name : str
+    size, different : int
+        Elements, and how many of them differ in a bit.
+    largest : float
+        Largest absolute difference.
+    relative : float
+        Frobenius norm of the difference over that of the reference.
+    """
+
+    name: str
+    size: int
+    different: int
+    largest: float
+    relative: float
+
+    @classmethod
+    def between(cls, name: str, reference: np.ndarray, other: np.ndarray) -> "Difference":
+        """Compare two float32 arrays of one shape."""
+        a, b = np.asarray(reference, np.float64), np.asarray(other, np.float64)
+        norm = float(np.linalg.norm(a)) or 1.0
+        different = np.count_nonzero(_bits(reference) != _bits(other))
+        return cls(
+            name, a.size, int(different), float(np.abs(a - b).max(initial=0)), float(np.linalg.norm(a - b)) / norm
+        )
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two runs from the same parameters over the same samples.
+
+    Attributes
+    ----------
+    runs : tuple of DeviceRun
+        The second is the reference.
+    losses : Difference
+    first_different : int or None
+        The first sample whose losses differ in a bit.
+    parameters : tuple of Difference
+    modelled_cycles : int
+        What the cycle model says of these samples.
+    """
+
+    runs: tuple[DeviceRun, DeviceRun]
+    losses: Difference
+    first_different: int | None
+    parameters: tuple[Difference, ...]
+    modelled_cycles: int
+
+    @property
+    def identical(self) -> bool:
+        """Whether no bit differs."""
+        return not self.losses.different and not any(parameter.different for parameter in self.parameters)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what --json prints."""
+        return {
+            "identical": self.identical,
+            "samples": self.losses.size,
+            "first_different_sample": self.first_different,
+            "losses": vars(self.losses),
+            "parameters": [vars(parameter) for parameter in self.parameters],
+            "devices": [
+                {
+                    "name": run.name,
+                    "emulated": run.emulated,
+                    "clock_mhz": run.clock_mhz,
+                    "seconds": {
+                        "value": run.seconds,
+                        "unit": "s",
+                        "provenance": "measured",
+                        "how": "time.perf_counter around the call",
+                    },
+                    "cycles": run.cycles,
+                }
+                for run in self.runs
+            ],
+            "cycles": {"value": self.modelled_cycles} | modelled("cycles"),
+        }
+
+
+def open_device(name: str, taken: Sequence[pynq.Device] = ()) -> pynq.Device:
+    """Return the card that a name means and that is not taken yet.
+
+    Parameters
+    ----------
+    name : str
+        "u50" for a real card, "emulated", or a number of `pynq.Device.devices`.
+    taken : sequence of pynq.Device
+
+    Raises
+    ------
+    CompareError
+        If there is none.
+    """
+    devices = pynq.Device.devices
+    if name.isdecimal() and int(name) < len(devices):
+        found = [devices[int(name)]]
+    elif name in NAMES:
+        found = [device for device in devices if isinstance(device, EmulatedU50) == (name == "emulated")]
+    else:
+        raise CompareError(f"no device {name!r}; choose u50, emulated, or the number of one that bttlab doctor lists")
+    free = [device for device in found if device not in taken]
+    if not free and name == "emulated":
+        return EmulatedU50()  # another one costs nothing
+    if not free:
+        raise CompareError(
+            f"device {name} is compared with itself; give two"
+            if found
+            else "no U50 is here: bttlab doctor lists the cards; --device emulated twice compares two emulated ones"
+        )
+    return free[0]
+
+
+def compare(
+    model: ModelConfig,
+    names: Sequence[str],
+    samples: Any,
+    optimizer: Optimizer,
+    learning_rate: float,
+    seed: int = 0,
+) -> Comparison:
+    """Train a model on two devices, from the same initial parameters over the same samples.
+
+    Parameters
+    ----------
+    model : ModelConfig
+        One that an overlay is built for.
+    names : sequence of str
+        Of two devices, as `open_device` takes them; the second is the reference.
+    samples : bttlab.data.Samples
+    optimizer : Optimizer
+    learning_rate : float
+    seed : int
+        Of the initial parameters.
+
+    Raises
+    ------
+    CompareError
+        If they are not two devices that are here.
+    bttlab.u50.OverlayError
+        If one of them has no overlay for the model.
+    bttlab.model.NonFiniteLoss
+        As `TransformerTrainer.train`.
+    """
+    if len(names) != 2:
+        raise CompareError(f"{len(names)} devices: a comparison is of two; give --device twice")
+    devices: list[pynq.Device] = []
+    for name in names:
+        devices.append(open_device(name, devices))
+    parameters = initial_parameters(model, seed)
+    first, reference = (_run(model, device, parameters, samples, optimizer, learning_rate) for device in devices)
+    apart = np.flatnonzero(_bits(first.losses) != _bits(reference.losses))
+    return Comparison(
+        (first, reference),
+        Difference.between("losses", reference.losses, first.losses),
+        int(apart[0]) if len(apart) else None,
+        tuple(
+            Difference.between(name, tensor, first.parameters[name]) for name, tensor in reference.parameters.items()
+        ),
+        sum(epoch_cycles(model, HardwareConfig(), samples.lengths).values()),
+    )
+
+
+def _run(
+    model: ModelConfig, device: pynq.Device, parameters: Any, samples: Any, optimizer: Optimizer, learning_rate: float
+) -> DeviceRun:
+    overlay = load_overlay(f"train_enc{model.encoders}", device)
+    trainer = overlay.train_transformer_1
+    trainer.load_parameters(parameters)
+    trainer.profile()  # from here on
+    begin = time.perf_counter()
+    losses = trainer.train(samples, optimizer, learning_rate)
+    seconds = time.perf_counter() - begin
+    cycles = sum(trainer.profile().values()) or None
+    clock = device.clocks["clock0"]["frequency"]  # the data clock, which kernels run at
+    stored = trainer.store_parameters()
+    return DeviceRun(device.name, isinstance(device, EmulatedU50), clock, losses, stored, seconds, cycles)
+
+
+def _bits(values: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(values, np.float32).view(np.int32)
