@@ -1,0 +1,81 @@
+"""bttlab estimate and bttlab compare on the command line."""
+
+import json
+
+import pytest
+
+from bttlab.cli import main
+
+
+def run(capsys, *arguments):
+    code = main(list(arguments))
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_estimate_of_the_papers_models_on_atis(capsys, atis):
+    code, out, _ = run(capsys, "estimate", "--encoders", "2", "4", "6", "--data", str(atis), "--json")
+    values = json.loads(out)
+    assert code == 0 and values["provenance"] == "modelled" and values["published"]["training_paper"]
+    seconds = [one["seconds_per_epoch"]["value"] for one in values["estimates"]]
+    assert seconds == sorted(seconds)
+    for one in values["estimates"]:
+        assert one["samples"] == 4478 and 12 < one["mean_length"] < 14 and one["fits"]
+
+
+def test_estimate_for_people(capsys):
+    code, out, _ = run(capsys, "estimate", "--encoders", "2", "--lengths", "13", "--clock", "150", "--rank", "8")
+    assert code == 0
+    for words in ("at 150 MHz", "modelled (u50-1), not measured", "UltraRAM", "energy an epoch, J", "4,478 samples"):
+        assert words in out
+
+
+def test_lengths_are_a_mean_or_a_histogram(capsys):
+    means = []
+    for words in (["12.5"], ["12:100", "13:100"], ["13:100", "12:100"]):
+        code, out, _ = run(capsys, "estimate", "--encoders", "2", "--lengths", *words, "--json")
+        one = json.loads(out)["estimates"][0]
+        means.append((code, one["mean_length"], one["seconds_per_sample"]["value"]))
+    assert means[1] == means[2] and means[0] == pytest.approx(means[1], rel=1e-9)
+
+
+def test_an_optimizer_with_state(capsys):
+    _, out, _ = run(capsys, "estimate", "--encoders", "2", "--lengths", "13", "--optimizer", "adamw", "--json")
+    assert json.loads(out)["estimates"][0]["optimizer_state_bytes"] == 2 * 4 * 300288
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--lanes", "100"], "100 lanes: the engine's tile is rows of 16 lanes (a word), so take 96 or 112"),
+        (["--lanes", "6400"], "do not fit a U50: over in"),
+        (["--clock", "500"], "a clock of 500 MHz: the shell gives kernels 50 to 300 MHz; take 300"),
+        (["--rank", "0"], "linear_rank is 0"),
+        (["--rank", "4000"], "do not fit a U50"),
+        (["--encoders", "0"], "encoders is 0"),
+        (["--lengths", "x"], "--lengths x: give one mean"),
+        (["--lengths", "5:0"], "--lengths 5:0"),
+        (["--lengths", "40"], "lengths are 1 to 32"),
+        (["--data", "no-such-corpus"], "no-such-corpus"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(capsys, arguments, message):
+    if not {"--lengths", "--data"} & set(arguments):
+        arguments = [*arguments, "--lengths", "13"]
+    code, out, err = run(capsys, "estimate", *arguments)
+    assert code == 2 and not out and err.count("\n") == 1 and message in err
+
+
+def test_compare_of_two_emulated_cards(capsys):
+    devices = ["--device", "emulated", "--device", "emulated"]
+    code, out, _ = run(capsys, "compare", *devices, "--samples", "3")
+    assert code == 0 and "the same bits" in out and "(modelled)" in out
+    code, out, _ = run(capsys, "compare", *devices, "--samples", "3", "--json")
+    assert code == 0 and json.loads(out)["identical"]
+
+
+def test_compare_without_a_card(capsys):
+    code, _, err = run(capsys, "compare", "--device", "u50", "--device", "emulated")
+    assert code == 2 and "no U50 is here" in err
+    code, _, err = run(capsys, "compare", "--device", "0", "--device", "emulated", "--samples", "0")
+    assert code == 2 and "compare at least one" in err
