@@ -102,7 +102,9 @@ def test_an_overload_is_found():
     array = OnChipArray("a", "scratch", 64, 512, 1, "bram", (Access("f: Loop", 2, 1),))
     assert array.overload == array.accesses[0]
     assert replace(array, banks=2).overload is None
-    assert replace(array, accesses=(Access("f: Loop", 2, 2, 2),)).overload is None
+    for reads, writes, interval, fine in [(2, 0, 1, True), (0, 2, 1, False), (1, 1, 1, True), (2, 2, 2, True)]:
+        asked = replace(array, accesses=(Access("f: Loop", reads, writes, interval),))
+        assert (asked.overload is None) == fine
 
 
 @pytest.mark.parametrize(

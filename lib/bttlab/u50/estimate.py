@@ -3,8 +3,9 @@
 Memory map, resources, cycles and power of one configuration together. Nothing of it is measured, and it says so.
 """
 
+import bisect
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property
 from typing import Any
@@ -113,6 +114,7 @@ class Estimate:
             "fits": self.fits,
             "excess": self.resources.excess,
             "memory": {
+                "arrays": [array.to_dict() for array in self.arrays],
                 "by_binding": {name: row | modelled("bytes, blocks") for name, row in by_binding(self.arrays).items()},
                 "by_group": {name: asdict(found) for name, found in by_group(self.arrays).items()} | modelled("blocks"),
             },
@@ -231,16 +233,17 @@ def check_fits(found: Estimate) -> None:
 
 def nearest_that_fits(model: ModelConfig, hardware: HardwareConfig) -> str | None:
     """Return the nearest configuration that fits, as options of the command line: fewer lanes, rank, or encoders."""
-    for rows in range(hardware.engine_rows - 1, 0, -1):
-        smaller = replace(hardware, engine_rows=rows)
-        if not resources(model, smaller).excess:
-            return f"--lanes {smaller.multiply_accumulates}"
-    for rank in range(model.linear_rank - 1, 0, -1):
-        if not resources(replace(model, linear_rank=rank), hardware).excess:
-            return f"--rank {rank}"
-    for encoders in range(model.encoders - 1, 0, -1):
-        if not resources(replace(model, encoders=encoders), hardware).excess:
-            return f"--encoders {encoders}"
+
+    def largest(below: int, build: Callable[[int], tuple[ModelConfig, HardwareConfig]]) -> int:
+        # Every resource grows with each of them, so "does not fit" is sorted.
+        return bisect.bisect_left(range(1, below), True, key=lambda n: bool(resources(*build(n)).excess))
+
+    if rows := largest(hardware.engine_rows, lambda n: (model, replace(hardware, engine_rows=n))):
+        return f"--lanes {rows * hardware.lanes}"
+    if rank := largest(model.linear_rank, lambda n: (replace(model, linear_rank=n), hardware)):
+        return f"--rank {rank}"
+    if encoders := largest(model.encoders, lambda n: (replace(model, encoders=n), hardware)):
+        return f"--encoders {encoders}"
     return None
 
 

@@ -5,10 +5,12 @@ with this map, and the storage pragmas with the bindings. A word is LANES values
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import ceil
+from typing import Any
 
 from bttlab.model.config import LINEARS, ModelConfig
+from bttlab.u50.constants import modelled
 from bttlab.u50.geometry import Blocks, blocks, capacity_bits
 from bttlab.u50.hardware import HardwareConfig
 from bttlab.u50.records import LANES, ParameterMemory, words_for
@@ -66,7 +68,7 @@ class OnChipArray:
     accesses : tuple of Access
         Of the loops that ask most of it.
     ports : int
-        Of each bank: 2, one to read and one to write.
+        Of each bank: 2, of which one writes (ram_2p); the other, or both, read.
     static : bool
         Whether it is a static array of the source, which the compiler lays out in memory; the rest are locals that
         become registers or LUT RAM.
@@ -103,9 +105,14 @@ class OnChipArray:
         """The access that asks for more words a cycle than its ports can give, if there is one."""
         for access in self.accesses:
             served = self.banks * access.interval
-            if max(access.reads, access.writes) > served or access.reads + access.writes > self.ports * served:
+            if access.writes > served or access.reads + access.writes > self.ports * served:
                 return access
         return None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what --json prints."""
+        own = ("name", "group", "words", "width", "banks", "ports", "binding", "bytes", "filled")
+        return {name: getattr(self, name) for name in own} | asdict(self.blocks) | modelled("blocks")
 
 
 def memory_map(model: ModelConfig, hardware: HardwareConfig) -> list[OnChipArray]:
@@ -124,9 +131,10 @@ def _state(model: ModelConfig, hardware: HardwareConfig) -> list[OnChipArray]:
     """Parameters and what training keeps of them: a memory each for all tensors together, as a core fills no block."""
     words = ParameterMemory(model).words
     update = Access("update: Adamw_Pipeline", 1, 1)
+    scale = Access("layer_norm_forward: Scale_Pipeline", 2, 0)  # scale and shift
     norm = Access("layer_norm_backward: Sums_Pipeline", 2, 2, hardware.accumulate)
     return [
-        OnChipArray("parameters", "parameters", words, WORD_BITS, 1, "uram", (update,)),
+        OnChipArray("parameters", "parameters", words, WORD_BITS, 1, "uram", (update, scale)),
         OnChipArray("gradients", "gradients", words, WORD_BITS, 1, "uram", (norm,)),
         OnChipArray("first_moment", "optimizer state", words, WORD_BITS, 1, "uram", (update,)),
         OnChipArray("second_moment", "optimizer state", words, WORD_BITS, 1, "uram", (update,)),
