@@ -10,7 +10,7 @@ import pytest
 from bttlab.model.config import ModelConfig
 from bttlab.u50.constants import constant, read_data
 from bttlab.u50.facts import ROOT, U50
-from bttlab.u50.hardware import HLS_SOURCE, HardwareConfig
+from bttlab.u50.hardware import HLS_SOURCE, HardwareConfig, read_constants
 from bttlab.u50.memory_map import memory_map, total_blocks
 from bttlab.u50.operators import FUNCTIONS, units
 from bttlab.u50.resources import RESOURCES, budget, card, resources
@@ -87,16 +87,32 @@ def test_operators_are_those_of_the_source(tmp_path):
     assert len(lines) == len(FUNCTIONS)
 
 
-def test_every_function_with_a_pipeline_is_in_a_unit():
-    covered = {name for unit in units(HardwareConfig()) for name in unit.functions}
-    pipelined, function = set(), None
+def pipelines() -> dict[str, list[int]]:
+    """The II of each pipelined loop of the source by function; 1 where none is said."""
+    found: dict[str, list[int]] = {}
+    function = ""
+    constants = read_constants(HLS_SOURCE / "config.h", HLS_SOURCE / "timing.h")
     for path in [*sorted(HLS_SOURCE.glob("*.h")), HLS_SOURCE / "train_transformer.cpp"]:
         for line in path.read_text().splitlines():
             if match := re.match(r"static (?:inline )?[\w *]+?\b(\w+)\(", line):
                 function = match[1]
-            if "#pragma HLS PIPELINE" in line:
-                pipelined.add(function)
-    assert pipelined and pipelined <= covered
+            if match := re.search(r"#pragma HLS PIPELINE(?: II=(\w+))?", line):
+                interval = match[1] or "1"
+                found.setdefault(function, []).append(constants.get(interval) or int(interval))
+    return found
+
+
+def test_every_function_with_a_pipeline_is_in_a_unit():
+    covered = [name for unit in units(HardwareConfig()) for name in unit.functions]
+    assert set(pipelines()) <= set(covered) and len(covered) == len(set(covered))
+
+
+def test_intervals_are_those_of_the_pragmas():
+    found = pipelines()
+    for unit in units(HardwareConfig()):
+        for name in unit.functions:
+            if unit.operators and name in found:
+                assert set(found[name]) == {unit.interval}, name
 
 
 def test_multiply_accumulates_take_five_dsps(found):
