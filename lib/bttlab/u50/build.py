@@ -19,6 +19,7 @@ from pathlib import Path
 from bttlab.errors import BttlabError
 from bttlab.model.config import ModelConfig
 from bttlab.u50.facts import ROOT, U50
+from bttlab.u50.hardware import HardwareConfig
 from bttlab.u50.kernel import TRAIN_KERNEL, Kernel, OverlayError
 from bttlab.u50.manifest import (
     OverlayEntry,
@@ -229,7 +230,7 @@ def build(definitions: Iterable[OverlayDefinition], hls_src: Path, overlays: Pat
     entries = []
     for definition in definitions:
         compiled = {image.name: images[definition, image] for image in IMAGES}
-        data = pack_xclbin(EmulationOverlay([definition.kernel], compiled))
+        data = pack_xclbin(EmulationOverlay([definition.kernel], compiled, clock_mhz=HardwareConfig().clock_mhz))
         write_atomically(overlays / f"{definition.name}.xclbin", data)
         entries.append(
             OverlayEntry(
