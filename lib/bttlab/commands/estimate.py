@@ -31,9 +31,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> Outcome:
     """Run the command."""
     from bttlab.model import ModelConfig, Optimizer
-    from bttlab.u50.constants import MODEL_VERSION, read_data
-    from bttlab.u50.estimate import at_clock, check_fits, estimate, with_lanes
-    from bttlab.u50.hardware import HardwareConfig
+
+    try:
+        from bttlab.u50.constants import MODEL_VERSION, read_data
+        from bttlab.u50.estimate import at_clock, check_fits, estimate, with_lanes
+        from bttlab.u50.hardware import HardwareConfig
+    except ModuleNotFoundError as error:
+        raise BttlabError(
+            f"the U50's model needs {error.name}, which is not installed; install it with: pip install 'bttlab[lab]'"
+        ) from None
 
     hardware = HardwareConfig()
     if options.lanes is not None:
