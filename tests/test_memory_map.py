@@ -98,10 +98,22 @@ def test_no_array_is_asked_for_more_than_its_ports_give(name):
         assert array.accesses or array.width == 32, f"{array.name}: which loop uses it most?"
 
 
+def test_loops_are_those_of_the_source():
+    loops = set()
+    for path in HLS_SOURCE.glob("*.h"):
+        function = ""
+        for line in path.read_text().splitlines():
+            if match := re.match(r"static (?:inline )?[\w *]+?\b(\w+)\(", line):
+                function = match[1]
+            if match := re.match(r"\s*(\w+):", line):
+                loops.add(f"{function}: {match[1]}")
+    asked = {access.loop for array in memory_map(MODELS["paper"], HardwareConfig()) for access in array.accesses}
+    assert asked <= loops
+
+
 def test_an_overload_is_found():
     array = OnChipArray("a", "scratch", 64, 512, 1, "bram", (Access("f: Loop", 2, 1),))
     assert array.overload == array.accesses[0]
-    assert replace(array, banks=2).overload is None
     for reads, writes, interval, fine in [(2, 0, 1, True), (0, 2, 1, False), (1, 1, 1, True), (2, 2, 2, True)]:
         asked = replace(array, accesses=(Access("f: Loop", reads, writes, interval),))
         assert (asked.overload is None) == fine

@@ -37,7 +37,7 @@ class Access:
     loop : str
         As function: label.
     reads, writes : int
-        Words an iteration.
+        Words an iteration, of the bank that it asks most of.
     interval : int
         Cycles between two iterations (II).
     """
@@ -104,8 +104,7 @@ class OnChipArray:
     def overload(self) -> Access | None:
         """The access that asks for more words a cycle than its ports can give, if there is one."""
         for access in self.accesses:
-            served = self.banks * access.interval
-            if access.writes > served or access.reads + access.writes > self.ports * served:
+            if access.writes > access.interval or access.reads + access.writes > self.ports * access.interval:
                 return access
         return None
 
@@ -145,7 +144,7 @@ def _state(model: ModelConfig, hardware: HardwareConfig) -> list[OnChipArray]:
 def _kept(model: ModelConfig) -> list[OnChipArray]:
     """What the forward pass keeps for the backward pass."""
     n, encoders = _Shape(model), model.encoders
-    read, write = Access("contraction: Depth", 1, 0), Access("contraction: Store_C", 1, 1, 2)
+    read, write = Access("contract_outer: Words_Pipeline", 1, 0), Access("contract_outer: Store_Pipeline", 0, 1)
 
     def merged(name: str, words: int, binding: str) -> OnChipArray:
         return OnChipArray(name, "merged cores", n.linears * words, WORD_BITS, 1, binding, (read, write))
@@ -185,8 +184,10 @@ def _scratch(model: ModelConfig) -> list[OnChipArray]:
     """Intermediate results of one layer, overwritten by the next."""
     n = _Shape(model)
 
+    write = Access("contract_outer: Store_Pipeline", 0, 1)
+
     def scratch(name: str, words: int) -> OnChipArray:
-        return OnChipArray(name, "scratch", words, WORD_BITS, 1, "bram", (Access("contraction: Store_C", 1, 1, 2),))
+        return OnChipArray(name, "scratch", words, WORD_BITS, 1, "bram", (write,))
 
     cores = n.rank * n.hidden
     halves = {model.linear_out_modes[::-1], model.linear_in_modes}  # the source is instantiated once for equal halves
@@ -213,14 +214,26 @@ def _scratch(model: ModelConfig) -> list[OnChipArray]:
 def _engine(model: ModelConfig, hardware: HardwareConfig) -> list[OnChipArray]:
     """The operands and results that the engine holds beside its lanes: a bank a row, read and written every cycle."""
     n, rows, slots = _Shape(model), hardware.engine_rows, hardware.engine_slots
-    stage, use = Access("contraction: Stage_A", 0, 1), Access("contraction: Depth", rows, 0)
-    both = Access("contraction: Depth", rows, rows)
+    outer_stage, inner_stage = (
+        Access("contract_outer: Stage_Pipeline", 0, 1),
+        Access("contract_inner: Stage_Pipeline", 0, 1),
+    )
+    outer, inner = Access("contract_outer: Words_Pipeline", 1, 0), Access("contract_inner: Columns_Pipeline", 1, 0)
+    outer_sum, inner_sum = (
+        Access("contract_outer: Words_Pipeline", 1, 1),
+        Access("contract_inner: Columns_Pipeline", 1, 1),
+    )
+    keep = Access("contract_inner: Keep_Pipeline", 0, 1)
     return [
-        OnChipArray("contract_outer::staged", "engine", n.depth * rows, 32, rows, "bram", (stage, use)),
-        OnChipArray("contract_inner::staged", "engine", n.hidden * rows, WORD_BITS, rows, "bram", (stage, use)),
-        OnChipArray("contract_outer::sum", "engine", slots * rows, WORD_BITS, rows, "lutram", (both,), static=False),
-        OnChipArray("contract_inner::sum", "engine", LANES * rows, WORD_BITS, rows, "lutram", (both,), static=False),
-        OnChipArray("contract_inner::tile", "engine", slots * rows, WORD_BITS, rows, "lutram", (both,), static=False),
+        OnChipArray("contract_outer::staged", "engine", n.depth * rows, 32, rows, "bram", (outer_stage, outer)),
+        OnChipArray("contract_inner::staged", "engine", n.hidden * rows, WORD_BITS, rows, "bram", (inner_stage, inner)),
+        OnChipArray(
+            "contract_outer::sum", "engine", slots * rows, WORD_BITS, rows, "lutram", (outer_sum,), static=False
+        ),
+        OnChipArray("contract_inner::sum", "engine", LANES * rows, WORD_BITS, rows, "lutram", (keep,), static=False),
+        OnChipArray(
+            "contract_inner::tile", "engine", slots * rows, WORD_BITS, rows, "lutram", (inner_sum,), static=False
+        ),
     ]
 
 
