@@ -1,32 +1,34 @@
-// How wide the hardware is. Every parallelism and tile constant of the accelerator stands here.
+// How wide the hardware is. Every parallelism and tile constant of the accelerator stands here; Python reads them from this
+// file (lib/bttlab/u50/hardware.py).
 #ifndef BTTLAB_CONFIG_H
 #define BTTLAB_CONFIG_H
+
+constexpr int CLOCK_MHZ = 200;
 
 // Lanes of a word: FP32 values that every on-chip memory and HBM port moves in one cycle (16 x 32 = 512 bits, the width
 // of an HBM AXI port after the U50's data-width converter).
 constexpr int LANES = 16;
 
-constexpr int CLOCK_MHZ = 200;
+// Contraction engines (engine.h): one for each end of a tensor train.
+constexpr int ENGINES = 2;
 
-// The contraction engine's tile of results (engine.h): 12 rows x 16 lanes = 192 multiply-accumulates a cycle, and 8 words
-// visited in turn, so that an accumulator is needed again only 8 cycles later: no less than the latency of a FP32 adder at
-// 300 MHz, which is what lets the loop start a step every cycle.
-constexpr int ENGINE_ROWS = 12, ENGINE_SLOTS = 8;
+// An engine: ENGINE_ROWS rows x LANES lanes of one multiplier and one adder. 12 rows: the rank of the linear layers, so that
+// a contraction with a rank fills them whatever the number of tokens.
+constexpr int ENGINE_ROWS = 12;
+// Words of a row that are worked on while the next ones are fetched, and the sums of words that a row keeps.
+constexpr int ENGINE_CHUNK = 8, ENGINE_SLOTS = 32;
+// Words whose lanes an engine sums up each cycle.
+constexpr int LANE_TREES = 6;
 
-// The emulation takes tiles that fit the host's vector registers; the order in which each result is summed does not depend
-// on the tile.
-#if defined(__SYNTHESIS__)
-constexpr int OUTER_ROWS = ENGINE_ROWS, OUTER_WORDS = ENGINE_SLOTS;
-constexpr int INNER_ROWS = ENGINE_ROWS, INNER_COLUMNS = ENGINE_SLOTS;
-#elif defined(__AVX512F__)
-constexpr int OUTER_ROWS = 4, OUTER_WORDS = 2;
-constexpr int INNER_ROWS = 4, INNER_COLUMNS = 4;
-#else
-constexpr int OUTER_ROWS = 4, OUTER_WORDS = 1;
-constexpr int INNER_ROWS = 4, INNER_COLUMNS = 1;
-#endif
+// Lanes of GELU, tanh and softmax: they are the dearest units by far, and few words need them.
+constexpr int FUNCTION_LANES = 2;
+
+// Units of the update, each a word a cycle; AdamW, with its roots and divisions, UPDATE_LANES of it.
+constexpr int UPDATE_UNITS = 2;
+constexpr int UPDATE_LANES = 4;
 
 static_assert(LANES == 16, "the trees of word.h and emulation/hls_vector.h are written for 16 lanes");
-static_assert(LANES % INNER_COLUMNS == 0, "a tile of contract_inner must divide a word of results");
+static_assert(LANES % FUNCTION_LANES == 0 && LANES % UPDATE_LANES == 0, "the lanes of a unit must divide a word");
+static_assert(ENGINE_ROWS <= LANES, "the scalars of a step come in one word");
 
 #endif

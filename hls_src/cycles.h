@@ -37,6 +37,9 @@ static inline void loop(int, int, int) {}
 struct Meter {
     Meter(int, int) {}
 };
+#define FORK
+#define BESIDE
+#define JOIN
 
 #else
 
@@ -67,6 +70,27 @@ class Meter {
     Meter(int stage, int unit) : outside(spent_on) { spent_on = &cycles[stage][unit]; }
     ~Meter() { spent_on = outside; }
 };
+
+// Work side by side takes as long as the longest of its branches: FORK; one; BESIDE; another; JOIN. Each stands in a region
+// of DATAFLOW, or in consecutive statements without a memory in common, so that the hardware starts them together.
+class Branches {
+    const long long start;
+    long long longest = 0;
+
+  public:
+    Branches() : start(*spent_on) {}
+    void next() {
+        longest = longest > *spent_on - start ? longest : *spent_on - start;
+        *spent_on = start;
+    }
+    void join() {
+        next();
+        *spent_on += longest;
+    }
+};
+#define FORK Branches branches
+#define BESIDE branches.next()
+#define JOIN branches.join()
 
 #endif
 

@@ -1,172 +1,130 @@
-// The contraction engine: all linear algebra of the model runs here. It contracts in two ways, which differ in what lies
-// along the lanes:
+// The contraction engines: all linear algebra of the model runs here. An engine holds ENGINE_ROWS rows of one operand on
+// registers and streams the other past them, a word a cycle; every cycle each of its rows x lanes multiplies and adds. Three
+// contractions, which differ in what the rows hold and where a sum goes on:
 //
-//   contract_outer   c (rows x words)   (+)= a (rows x depth) . b (depth x words)               lanes: columns of c
-//   contract_inner   c (rows x columns) (+)= a (rows x depth words) . b^T (columns x depth words)    lanes: the depth
+//   expand      c (rows x words)   = a (rows x depth) . b (depth x words)       rows hold b; a sum runs down the rows
+//   accumulate  c (rows x words)   = a (rows x depth) . b (depth x words)       rows hold c; b streams past
+//   reduce      c (rows x columns) = a (rows x words) . b^T (columns x words)   rows hold the operand with fewer passes
 //
-// In the first a scalar of a meets a word of b, in the second a word meets a word and the lanes are summed at the end.
-// Between them no large operand is ever transposed in memory. Each result is summed in the order of the depth, one
-// multiplication and one addition a step, so its bits do not depend on the tile sizes of config.h.
+// The first two compute the same: `expand` where the depth fills the engine's rows, `accumulate` where the result's rows do.
+// All add `addend`, unless it is null; with addend_row = 0 its one row is added to every row. Each result is summed in the
+// order of the depth, addend first (last in `reduce`), one multiplication and one addition a step.
+//
+// Ports: held operand, streamed operand, scalars and addend are read, and the result is written, a word a cycle each. So
+// they lie in different memories, or follow each other in time (what is held is fetched before the first step).
 #ifndef BTTLAB_ENGINE_H
 #define BTTLAB_ENGINE_H
 
 #include "cycles.h"
+#include "elementwise.h"
 #include "shape.h"
 
-static inline int smaller(int a, int b) { return a < b ? a : b; }
+#if defined(__SYNTHESIS__)
+#include "engine_loop.h"
+#else
+#include <contract.h>
+#endif
 
 static inline int parts(int whole, int part) { return (whole + part - 1) / part; }
 
-// What the loops below take with the tiles of the hardware.
-static inline void count_outer(int rows, int depth, int words) {
-    const int row_tiles = parts(rows, ENGINE_ROWS), tiles = row_tiles * parts(words, ENGINE_SLOTS);
-    spend(START);
-    spend(row_tiles * (ENGINE_ROWS * depth + READ + START));             // Stage_A
-    spend(tiles * (ENGINE_ROWS * ENGINE_SLOTS + READ + START));          // Load_C
-    spend(tiles * (ENGINE_SLOTS * depth + READ + MUL + ADD + START));    // Depth
-    spend(rows * words + tiles * START);                                 // Store_C
+// A step's way through the engine: fetch, multiply, down the rows, store.
+constexpr int ENGINE_DEPTH = READ + MUL + ENGINE_ROWS * ADD + WRITE + START;
+
+// The steps of the loop in engine_loop.h. While a chunk of words streams past, the next one is fetched and the last one's
+// sums are stored: the longest of the three sets the pace.
+static inline void count_expand(int rows, int depth, int words, bool scalars_held) {
+    const int chunk = smaller(words, ENGINE_CHUNK), fetch = smaller(depth, ENGINE_ROWS) * chunk;
+    const int scalars = scalars_held ? smaller(depth, ENGINE_ROWS) * words_for(rows) : 0;
+    const int pass = fetch + parts(words, ENGINE_CHUNK) * larger_of(fetch, rows * chunk);
+    spend(parts(depth, ENGINE_ROWS) * (scalars + pass + ENGINE_DEPTH));  // a pass adds to the results of the last
 }
 
-static inline void count_inner(int rows, int columns, int depth_words) {
-    const int row_tiles = parts(rows, ENGINE_ROWS), words = row_tiles * words_for(columns);
-    const int tiles = row_tiles * parts(columns, ENGINE_SLOTS);
-    spend(START);
-    spend(row_tiles * (ENGINE_ROWS * depth_words + READ + START));            // Stage_A
-    spend(words * (LANES / ENGINE_SLOTS) * 2 * (ENGINE_SLOTS + START));       // Clear, Keep
-    spend(tiles * (ENGINE_SLOTS * depth_words + READ + MUL + ADD + START));   // Depth
-    spend(rows * words_for(columns) + words * (LANE_TREE + ADD + START));     // Store_C
+// `partials` sums of every partials-th term are kept apart, so that few words fill the adder's latency; then added up.
+static inline void count_accumulate(int rows, int depth, int words, int partials, bool scalars_held, bool addend, int batch) {
+    const int passes = parts(rows, ENGINE_ROWS), chunk = smaller(words, ENGINE_CHUNK), held = smaller(rows, ENGINE_ROWS);
+    const int together = words < ACCUMULATE ? smaller(passes, ENGINE_SLOTS / words) : 1;  // passes that share the slots
+    const int tiles = parts(passes, together) * parts(words, ENGINE_CHUNK) * batch;
+    const int stream = parts(depth, partials) * larger_of(ACCUMULATE, together * chunk * partials);
+    const int drain = together * held * chunk * partials, load = addend ? together * held * chunk : 0;
+    const int scalars = scalars_held ? together * held * words_for(depth) : 0;
+    spend(scalars + load + tiles * larger_of(larger_of(stream, drain), scalars) + drain + ENGINE_DEPTH);
 }
 
-// Element (row, d) of a is a[row * a_row + d * a_depth], strides in elements: a transposed operand swaps them.
-// Rows of b and c are b_row and c_row words apart. depth <= MAX_DEPTH.
-static void contract_outer(Word *c, int c_row, const Word *a, int a_row, int a_depth, const Word *b, int b_row, int rows,
-                           int depth, int words, bool accumulate) {
+static inline void count_reduce(int rows, int columns, int words, int batch) {
+    const bool hold_a = parts(rows, ENGINE_ROWS) * columns < parts(columns, ENGINE_ROWS) * rows;
+    const int held = hold_a ? rows : columns, streamed = hold_a ? columns : rows;
+    const int groups = larger_of(parts(streamed, ENGINE_SLOTS), 1), slots = larger_of(ACCUMULATE, parts(streamed, groups));
+    const int chunk = smaller(words, ENGINE_CHUNK), fetch = smaller(held, ENGINE_ROWS) * chunk;
+    const int tiles = parts(held, ENGINE_ROWS) * groups * parts(words, ENGINE_CHUNK) * batch;
+    const int drain = slots * parts(smaller(held, ENGINE_ROWS), LANE_TREES);
+    const int pace = larger_of(larger_of(fetch, slots * chunk), words <= ENGINE_CHUNK ? drain : 0);
+    spend(fetch + tiles * pace + drain + ENGINE_DEPTH + LANE_TREE + ADD);
+}
+
+// Where the operands of a batch lie: `count` contractions of one shape, the next one's operands so many words on. They run
+// through the engine without a gap.
+struct Batch {
+    int count, c, a, b;
+};
+constexpr Batch ALONE = {1, 0, 0, 0};
+
+// Element (row, d) of a is a[row * a_row + d * a_depth], strides in elements, one of them 1. Rows of b, c and addend are
+// b_row, c_row and addend_row words apart.
+template <int ENGINE>
+static void expand(Word *c, int c_row, const Word *addend, int addend_row, const Word *a, int a_row, int a_depth,
+                   const Word *b, int b_row, int rows, int depth, int words) {
 #pragma HLS INLINE off
-    count_outer(rows, depth, words);
-    // The rows of a that a tile needs: the engine reads OUTER_ROWS scalars a cycle, a memory gives one word.
-    static float staged[MAX_DEPTH][OUTER_ROWS];
-#pragma HLS ARRAY_PARTITION variable=staged dim=2 complete
-Row_Tiles:
-    for (int row0 = 0; row0 < rows; row0 += OUTER_ROWS) {
-        const int tile_rows = smaller(OUTER_ROWS, rows - row0);
-    Stage_A:
-        for (int d = 0; d < depth; d++) {
-#pragma HLS LOOP_TRIPCOUNT max=MAX_DEPTH
-        Stage_Pipeline:
-            for (int r = 0; r < OUTER_ROWS; r++) {
-#pragma HLS PIPELINE II=1
-                staged[d][r] = element(a, (row0 + smaller(r, tile_rows - 1)) * a_row + d * a_depth);
-            }
-        }
-    Word_Tiles:
-        for (int word0 = 0; word0 < words; word0 += OUTER_WORDS) {
-            const int tile_words = smaller(OUTER_WORDS, words - word0);
-            Word sum[OUTER_WORDS][OUTER_ROWS];
-#pragma HLS ARRAY_PARTITION variable=sum dim=2 complete
-        Load_C:
-            for (int w = 0; w < OUTER_WORDS; w++) {
-            Load_Pipeline:
-                for (int r = 0; r < OUTER_ROWS; r++) {
-#pragma HLS PIPELINE II=1
-                    const int row = row0 + smaller(r, tile_rows - 1), word = word0 + smaller(w, tile_words - 1);
-                    sum[w][r] = accumulate ? c[row * c_row + word] : Word(0.0f);
-                }
-            }
-        Depth:
-            for (int d = 0; d < depth; d++) {
-#pragma HLS LOOP_TRIPCOUNT max=MAX_DEPTH
-            // Flattened with the depth: the same sum comes round only after OUTER_WORDS cycles, the adder's latency.
-            Words_Pipeline:
-                for (int w = 0; w < OUTER_WORDS; w++) {
-#pragma HLS PIPELINE II=1
-                    const Word operand = b[d * b_row + word0 + smaller(w, tile_words - 1)];
-                Rows_Unroll:
-                    for (int r = 0; r < OUTER_ROWS; r++) {
-#pragma HLS UNROLL
-                        sum[w][r] += operand * Word(staged[d][r]);
-                    }
-                }
-            }
-        Store_C:
-            for (int w = 0; w < tile_words; w++) {
-            Store_Pipeline:
-                for (int r = 0; r < tile_rows; r++) {
-#pragma HLS PIPELINE II=1
-                    c[(row0 + r) * c_row + word0 + w] = sum[w][r];
-                }
-            }
-        }
-    }
+    count_expand(rows, depth, words, a_depth != 1);
+#if defined(__SYNTHESIS__)
+    engine_expand<ENGINE>(c, c_row, addend, addend_row, a, a_row, a_depth, b, b_row, rows, depth, words);
+#else
+    contract_outer(c, c_row, addend, addend_row, a, a_row, a_depth, b, b_row, rows, depth, words);
+#endif
 }
 
-// Rows of a, b and c are a_row, b_row and c_row words apart; rows of c are filled with zeros up to a whole word.
-// depth_words <= HIDDEN_WORDS.
-static void contract_inner(Word *c, int c_row, const Word *a, int a_row, const Word *b, int b_row, int rows, int columns,
-                           int depth_words, bool accumulate) {
+template <int ENGINE>
+static void accumulate(Word *c, int c_row, const Word *addend, int addend_row, const Word *a, int a_row, int a_depth,
+                       const Word *b, int b_row, int rows, int depth, int words, const Batch &batch = ALONE) {
 #pragma HLS INLINE off
-    count_inner(rows, columns, depth_words);
-    static Word staged[HIDDEN_WORDS][INNER_ROWS];
-#pragma HLS ARRAY_PARTITION variable=staged dim=2 complete
-Row_Tiles:
-    for (int row0 = 0; row0 < rows; row0 += INNER_ROWS) {
-        const int tile_rows = smaller(INNER_ROWS, rows - row0);
-    Stage_A:
-        for (int d = 0; d < depth_words; d++) {
-#pragma HLS LOOP_TRIPCOUNT max=HIDDEN_WORDS
-        Stage_Pipeline:
-            for (int r = 0; r < INNER_ROWS; r++) {
-#pragma HLS PIPELINE II=1
-                staged[d][r] = a[(row0 + smaller(r, tile_rows - 1)) * a_row + d];
-            }
-        }
-    Result_Words:
-        for (int word = 0; word < words_for(columns); word++) {
-            const int column0 = word * LANES, word_columns = smaller(LANES, columns - column0);
-            Word sum[INNER_ROWS][LANES];
-#pragma HLS ARRAY_PARTITION variable=sum dim=1 complete
-        Column_Tiles:
-            for (int t = 0; t < LANES / INNER_COLUMNS; t++) {
-                const int tile0 = t * INNER_COLUMNS;
-                Word tile[INNER_COLUMNS][INNER_ROWS];
-#pragma HLS ARRAY_PARTITION variable=tile dim=2 complete
-            Clear_Pipeline:
-                for (int n = 0; n < INNER_COLUMNS; n++) {
-#pragma HLS PIPELINE II=1
-                    for (int r = 0; r < INNER_ROWS; r++) tile[n][r] = Word(0.0f);
-                }
-                const int tile_depth = tile0 < word_columns ? depth_words : 0;
-            Depth:
-                for (int d = 0; d < tile_depth; d++) {
-#pragma HLS LOOP_TRIPCOUNT max=HIDDEN_WORDS
-                // Flattened with the depth: the same sum comes round only after INNER_COLUMNS cycles.
-                Columns_Pipeline:
-                    for (int n = 0; n < INNER_COLUMNS; n++) {
-#pragma HLS PIPELINE II=1
-                        const Word operand = b[(column0 + smaller(tile0 + n, word_columns - 1)) * b_row + d];
-                    Rows_Unroll:
-                        for (int r = 0; r < INNER_ROWS; r++) {
-#pragma HLS UNROLL
-                            tile[n][r] += operand * staged[d][r];
-                        }
-                    }
-                }
-            Keep_Pipeline:
-                for (int n = 0; n < INNER_COLUMNS; n++) {
-#pragma HLS PIPELINE II=1
-                    for (int r = 0; r < INNER_ROWS; r++) {
-                        sum[r][tile0 + n] = tile0 + n < word_columns ? tile[n][r] : Word(0.0f);
-                    }
-                }
-            }
-        Store_C:
-            for (int r = 0; r < tile_rows; r++) {
-#pragma HLS PIPELINE
-                Word *result = c + (row0 + r) * c_row + word;
-                const Word product = sum_lanes_of_each(sum[r]);
-                *result = accumulate ? *result + product : product;
-            }
-        }
+    count_accumulate(rows, depth, words, 1, a_row != 1, addend != nullptr, batch.count);
+#if defined(__SYNTHESIS__)
+    engine_accumulate<ENGINE>(c, c_row, addend, addend_row, a, a_row, a_depth, b, b_row, rows, depth, words,
+                              batch);
+#else
+    for (int i = 0; i < batch.count; i++) {
+        contract_outer(c + i * batch.c, c_row, addend, addend_row, a + i * batch.a, a_row, a_depth, b + i * batch.b, b_row,
+                       rows, depth, words);
     }
+#endif
+}
+
+// `accumulate` for results of few words (ROWS x WORDS, no gaps; b without gaps): PARTIALS sums of every PARTIALS-th term are
+// kept apart, so that the same sum comes round only after the adder's latency; then added up, then the addend.
+template <int ENGINE, int ROWS, int WORDS>
+static void accumulate_few(Word *c, const Word *addend, const Word *a, int a_row, int a_depth, const Word *b, int depth) {
+#pragma HLS INLINE off
+    constexpr int PARTIALS = (ACCUMULATE + WORDS - 1) / WORDS;
+    count_accumulate(ROWS, depth, WORDS, PARTIALS, a_row != 1, addend != nullptr, 1);
+#if defined(__SYNTHESIS__)
+    engine_accumulate_few<ENGINE, ROWS, WORDS, PARTIALS>(c, addend, a, a_row, a_depth, b, depth);
+#else
+    contract_partials<ROWS, WORDS, PARTIALS>(c, addend, a, a_row, a_depth, b, depth);
+#endif
+}
+
+template <int ENGINE>
+static void reduce(Word *c, int c_row, const Word *addend, int addend_row, const Word *a, int a_row, const Word *b,
+                   int b_row, int rows, int columns, int words, const Batch &batch = ALONE) {
+#pragma HLS INLINE off
+    count_reduce(rows, columns, words, batch.count);
+#if defined(__SYNTHESIS__)
+    engine_reduce<ENGINE>(c, c_row, addend, addend_row, a, a_row, b, b_row, rows, columns, words, batch);
+#else
+    for (int i = 0; i < batch.count; i++) {
+        contract_inner(c + i * batch.c, c_row, addend, addend_row, a + i * batch.a, a_row, b + i * batch.b, b_row, rows,
+                       columns, words);
+    }
+#endif
 }
 
 #endif

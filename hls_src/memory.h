@@ -26,16 +26,6 @@ struct Half {
 typedef Half<OUT_MODE_3, OUT_MODE_2, OUT_MODE_1> OutHalf;
 typedef Half<IN_MODE_1, IN_MODE_2, IN_MODE_3> InHalf;
 
-// Offsets in words into parameters, gradients and both moments.
-constexpr int OUT_CORES = 0;  // within a linear layer
-constexpr int IN_CORES = OUT_CORES + OutHalf::WORDS;
-constexpr int BIAS = IN_CORES + InHalf::WORDS;
-constexpr int LINEAR_WORDS = BIAS + HIDDEN_WORDS;
-
-constexpr int NORM_SCALE = 0;  // within a LayerNorm
-constexpr int NORM_SHIFT = HIDDEN_WORDS;
-constexpr int NORM_WORDS = 2 * HIDDEN_WORDS;
-
 // TTM embedding, one slice a row index: core 1 (row, column 1) x rank, core 2 (row, rank) x (column 2, rank) with each rank
 // filled to whole words, core 3 (row, column 3) x rank.
 constexpr int SLICE_1_WORDS = COLUMN_MODE_1 * EMBEDDING_RANK_WORDS;
@@ -43,41 +33,53 @@ constexpr int SLICE_2_ROW_WORDS = COLUMN_MODE_2 * EMBEDDING_RANK_WORDS;
 constexpr int SLICE_2_WORDS = EMBEDDING_RANK * SLICE_2_ROW_WORDS;
 constexpr int SLICE_3_WORDS = COLUMN_MODE_3 * EMBEDDING_RANK_WORDS;
 
-constexpr int WORD_CORE_1 = 0;
-constexpr int WORD_CORE_2 = WORD_CORE_1 + ROW_MODE_1 * SLICE_1_WORDS;
-constexpr int WORD_CORE_3 = WORD_CORE_2 + ROW_MODE_2 * SLICE_2_WORDS;
-constexpr int POSITION = WORD_CORE_3 + ROW_MODE_3 * SLICE_3_WORDS;
+// Within the heads: weight rows, then the bias.
+constexpr int INTENT_HEAD = 0;
+constexpr int SLOT_HEAD = INTENT_HEAD + INTENTS * HIDDEN_WORDS + INTENT_WORDS;
+constexpr int HEADS_WORDS = SLOT_HEAD + SLOTS * HIDDEN_WORDS + SLOT_WORDS;
+
+constexpr int NORM_SCALE = 0;  // within a LayerNorm
+constexpr int NORM_SHIFT = HIDDEN_WORDS;
+constexpr int NORM_WORDS = 2 * HIDDEN_WORDS;
+
+// Within the rest: position embedding, LayerNorms, biases of the linear layers.
+constexpr int POSITION = 0;
 constexpr int EMBEDDING_NORM = POSITION + SEQUENCE_LENGTH * HIDDEN_WORDS;
-constexpr int ENCODER_0 = EMBEDDING_NORM + NORM_WORDS;
-constexpr int ATTENTION_NORM = LINEARS_PER_ENCODER * LINEAR_WORDS;  // within an encoder, after its linear layers
-constexpr int FEED_FORWARD_NORM = ATTENTION_NORM + NORM_WORDS;
-constexpr int ENCODER_WORDS = FEED_FORWARD_NORM + NORM_WORDS;
-constexpr int POOLERS = ENCODER_0 + ENCODERS * ENCODER_WORDS;
-constexpr int INTENT_HEAD = POOLERS + 2 * LINEAR_WORDS;
-constexpr int SLOT_HEAD = INTENT_HEAD + INTENTS * HIDDEN_WORDS + INTENT_WORDS;  // weight rows, then the bias
-constexpr int PARAMETER_WORDS = SLOT_HEAD + SLOTS * HIDDEN_WORDS + SLOT_WORDS;
+constexpr int ENCODER_NORMS = EMBEDDING_NORM + NORM_WORDS;
+constexpr int BIASES = ENCODER_NORMS + 2 * ENCODERS * NORM_WORDS;
+constexpr int REST_WORDS = BIASES + LINEARS * HIDDEN_WORDS;
+
+static inline int attention_norm(int encoder) { return ENCODER_NORMS + 2 * encoder * NORM_WORDS; }
+static inline int feed_forward_norm(int encoder) { return attention_norm(encoder) + NORM_WORDS; }
+static inline int bias_of(int linear) { return BIASES + linear * HIDDEN_WORDS; }
+
+// One value for each parameter. Memories of their own, so that both ends of a train, the cores of the embedding and the
+// biases are reached in one cycle. In HBM they follow each other in this order.
+struct Tensors {
+    Word out_cores[LINEARS * OutHalf::WORDS];
+    Word in_cores[LINEARS * InHalf::WORDS];
+    Word word_1[ROW_MODE_1 * SLICE_1_WORDS];
+    Word word_2[ROW_MODE_2 * SLICE_2_WORDS];
+    Word word_3[ROW_MODE_3 * SLICE_3_WORDS];
+    Word heads[HEADS_WORDS];
+    Word rest[REST_WORDS];
+};
+constexpr int PARAMETER_WORDS = sizeof(Tensors) / sizeof(Word);
 
 // Linear layers are numbered: encoder by encoder in the order of cycles.h, then the intent and the slot pooler.
 constexpr int INTENT_POOLER = LINEARS_PER_ENCODER * ENCODERS;
 constexpr int SLOT_POOLER = INTENT_POOLER + 1;
-
-static inline int encoder_offset(int encoder) { return ENCODER_0 + encoder * ENCODER_WORDS; }
-
-static inline int linear_offset(int linear) {
-    if (linear >= INTENT_POOLER) return POOLERS + (linear - INTENT_POOLER) * LINEAR_WORDS;
-    return encoder_offset(linear / LINEARS_PER_ENCODER) + linear % LINEARS_PER_ENCODER * LINEAR_WORDS;
-}
 
 static inline int unit_of(int linear) { return linear >= INTENT_POOLER ? POOLER : linear % LINEARS_PER_ENCODER; }
 
 constexpr int TOKENS_WORDS = SEQUENCE_LENGTH * HIDDEN_WORDS;  // a (tokens, HIDDEN_SIZE) matrix
 
 // Parameters and what training keeps of them.
-static Word parameters[PARAMETER_WORDS];
-static Word gradients[PARAMETER_WORDS];
-static Word first_moment[PARAMETER_WORDS];   // momentum's velocity, AdamW's m
-static Word second_moment[PARAMETER_WORDS];  // AdamW's v
-static int step_count;                       // updates so far
+static Tensors parameters;
+static Tensors gradients;
+static Tensors first_moment;   // momentum's velocity, AdamW's m
+static Tensors second_moment;  // AdamW's v
+static int step_count;         // updates so far
 
 // What the forward pass keeps for the backward pass. Per linear layer: the merged halves, their tails, and z = x R^T.
 static Word merged_out[LINEARS][LINEAR_RANK * HIDDEN_WORDS];  // L^T: rank x features
@@ -86,8 +88,9 @@ static Word tail_out[LINEARS][LINEAR_RANK * OutHalf::TAIL_WORDS];
 static Word tail_in[LINEARS][LINEAR_RANK * InHalf::TAIL_WORDS];
 static Word bottleneck[LINEARS][SEQUENCE_LENGTH * RANK_WORDS];
 
-// Of the embedding: each token's first two cores merged, (column 1, column 2) x rank.
-static Word embedding_tail[SEQUENCE_LENGTH][COLUMN_MODE_1 * SLICE_2_ROW_WORDS];
+// Of the embedding: each token's first two cores merged, (column 1, column 2) x rank. Two banks: one token's is read while
+// the next one's is made.
+static Word embedding_tail[2][(SEQUENCE_LENGTH + 1) / 2][COLUMN_MODE_1 * SLICE_2_ROW_WORDS];
 static Word embedding_normalized[TOKENS_WORDS];
 static float embedding_inverse_std[SEQUENCE_LENGTH];
 
@@ -102,7 +105,7 @@ static Word context[ENCODERS][TOKENS_WORDS];
 static Word attended[ENCODERS][TOKENS_WORDS];  // out of the first LayerNorm
 static Word attention_normalized[ENCODERS][TOKENS_WORDS];
 static float attention_inverse_std[ENCODERS][SEQUENCE_LENGTH];
-static Word first_out[ENCODERS][TOKENS_WORDS];  // before GELU
+static Word slope[ENCODERS][TOKENS_WORDS];      // of GELU
 static Word activated[ENCODERS][TOKENS_WORDS];  // after GELU
 static Word feed_forward_normalized[ENCODERS][TOKENS_WORDS];
 static float feed_forward_inverse_std[ENCODERS][SEQUENCE_LENGTH];

@@ -18,51 +18,40 @@ enum Command { DESCRIBE, LOAD, STORE, TRAIN, PREDICT, PROFILE };
 
 // Forward pass: embedding, encoders, heads. Leaves the logits in intent_logits and slot_logits.
 static void forward(const Sample &sample) {
-    const int tokens = sample.tokens, words = tokens - 1;
-    embedding_forward(hidden[0], sample.token_ids, tokens);
+    embedding_forward(hidden[0], sample.token_ids, sample.tokens);
+    tt_linear_prepare(QUERY);
 Encoders_Forward:
-    for (int e = 0; e < ENCODERS; e++) encoder_forward(e, tokens);
-    const Word *last = hidden[ENCODERS];
-    head_forward(intent_logits, pooled_intent, last, 1, INTENT_POOLER, parameters + INTENT_HEAD, INTENTS);
-    head_forward(slot_logits, pooled_slots, last + HIDDEN_WORDS, words, SLOT_POOLER, parameters + SLOT_HEAD, SLOTS);
+    for (int e = 0; e < ENCODERS; e++) encoder_forward(e, sample.tokens);
+    heads_forward(hidden[ENCODERS], sample.tokens);
 }
 
-static void predict(Result &result, int tokens) {
-    const Meter meter(FP, LOSS);
-    result.intent = row_argument_maximum(intent_logits, INTENTS);
-    result.slots[0] = 0;
-Predict_Slots:
-    for (int t = 1; t < SEQUENCE_WORDS * LANES; t++) {
-        result.slots[t] = t < tokens ? row_argument_maximum(slot_logits + (t - 1) * SLOT_WORDS, SLOTS) : 0;
-    }
-}
-
-// Cross-entropy of the intent plus the mean over the words of that of the slots; the logits become their gradients.
+// Cross-entropy of the intent plus the mean over the words of that of the slots; the logits become their gradients. Also
+// the predictions: the largest logits.
 static void loss_forward(Result &result, const Sample &sample) {
     const Meter meter(FP, LOSS);
+    static RowFacts facts;
     const int words = sample.tokens - 1;
-    float slot_loss = 0.0f;
-    result.intent_loss = cross_entropy(intent_logits, INTENTS, sample.intent, 1.0f);
-Slot_Loss:
-    for (int w = 0; w < words; w++) {
-        slot_loss += cross_entropy(slot_logits + w * SLOT_WORDS, SLOTS, sample.slots[w + 1], 1.0f / words);
-    }
+    result.intent_loss = cross_entropy(intent_logits, facts, 1, INTENTS, &sample.intent, 1.0f);
+    result.intent = facts.argument[0];
+    const float slot_loss = cross_entropy(slot_logits, facts, words, SLOTS, sample.slots + 1, 1.0f / words);
     result.slot_loss = words > 0 ? slot_loss / words : 0.0f;
     result.loss = result.intent_loss + result.slot_loss;
+    loop(SEQUENCE_WORDS * LANES, 1, READ + START);
+    result.slots[0] = 0;
+Slots_Pipeline:
+    for (int t = 1; t < SEQUENCE_WORDS * LANES; t++) {
+#pragma HLS PIPELINE II=1
+        result.slots[t] = t < sample.tokens ? facts.argument[t - 1] : 0;
+    }
 }
 
 // Backward pass: every gradient of this sample.
 static void backward(const Sample &sample) {
-    const int tokens = sample.tokens, words = tokens - 1;
     static Word d_hidden[TOKENS_WORDS];
-    const Word *last = hidden[ENCODERS];
-    head_backward(d_hidden, intent_logits, pooled_intent, last, 1, INTENT_POOLER, parameters + INTENT_HEAD,
-                  gradients + INTENT_HEAD, INTENTS);
-    head_backward(d_hidden + HIDDEN_WORDS, slot_logits, pooled_slots, last + HIDDEN_WORDS, words, SLOT_POOLER,
-                  parameters + SLOT_HEAD, gradients + SLOT_HEAD, SLOTS);
+    heads_backward(d_hidden, hidden[ENCODERS], sample.tokens);
 Encoders_Backward:
-    for (int e = ENCODERS - 1; e >= 0; e--) encoder_backward(d_hidden, e, tokens);
-    embedding_backward(d_hidden, sample.token_ids, tokens);
+    for (int e = ENCODERS - 1; e >= 0; e--) encoder_backward(d_hidden, e, sample.tokens);
+    embedding_backward(d_hidden, sample.token_ids, sample.tokens);
 }
 
 // One step on one sample. Nothing is updated unless loss and gradients are finite.
@@ -70,7 +59,6 @@ static void run_sample(Result &result, const Sample &sample, Optimizer &optimize
     result.status = check_sample(sample);
     if (result.status != DONE) return;
     forward(sample);
-    predict(result, sample.tokens);
     loss_forward(result, sample);
     if (!train) return;
     if (!is_finite(result.loss)) {
@@ -99,23 +87,55 @@ Samples:
     }
 }
 
-// In HBM: one word {updates so far, as an integer}, then parameters, first and second moment.
+// In HBM: one word {updates so far, as an integer}, then parameters, first and second moment, each in the order of Tensors.
+static const Word *load_words(Word *words, const Word *memory, int count) {
+    spend(HBM);
+    copy(words, memory, count);
+    return memory + count;
+}
+
+static Word *store_words(Word *memory, const Word *words, int count) {
+    spend(HBM);
+    copy(memory, words, count);
+    return memory + count;
+}
+
+static const Word *load_tensors(Tensors &tensors, const Word *memory) {
+    memory = load_words(tensors.out_cores, memory, LINEARS * OutHalf::WORDS);
+    memory = load_words(tensors.in_cores, memory, LINEARS * InHalf::WORDS);
+    memory = load_words(tensors.word_1, memory, ROW_MODE_1 * SLICE_1_WORDS);
+    memory = load_words(tensors.word_2, memory, ROW_MODE_2 * SLICE_2_WORDS);
+    memory = load_words(tensors.word_3, memory, ROW_MODE_3 * SLICE_3_WORDS);
+    memory = load_words(tensors.heads, memory, HEADS_WORDS);
+    return load_words(tensors.rest, memory, REST_WORDS);
+}
+
+static Word *store_tensors(Word *memory, const Tensors &tensors) {
+    memory = store_words(memory, tensors.out_cores, LINEARS * OutHalf::WORDS);
+    memory = store_words(memory, tensors.in_cores, LINEARS * InHalf::WORDS);
+    memory = store_words(memory, tensors.word_1, ROW_MODE_1 * SLICE_1_WORDS);
+    memory = store_words(memory, tensors.word_2, ROW_MODE_2 * SLICE_2_WORDS);
+    memory = store_words(memory, tensors.word_3, ROW_MODE_3 * SLICE_3_WORDS);
+    memory = store_words(memory, tensors.heads, HEADS_WORDS);
+    return store_words(memory, tensors.rest, REST_WORDS);
+}
+
 static void load(const Word *memory) {
-    spend(4 * HBM);
+    spend(HBM);
     step_count = bits_of(memory[0][0]);
-    copy(parameters, memory + 1, PARAMETER_WORDS);
-    copy(first_moment, memory + 1 + PARAMETER_WORDS, PARAMETER_WORDS);
-    copy(second_moment, memory + 1 + 2 * PARAMETER_WORDS, PARAMETER_WORDS);
+    memory = load_tensors(parameters, memory + 1);
+    memory = load_tensors(first_moment, memory);
+    load_tensors(second_moment, memory);
 }
 
 static void store(Word *memory) {
-    spend(4 * HBM);
+    spend(HBM);
     Word state(0.0f);
     state[0] = float_of(step_count);
     memory[0] = state;
-    copy(memory + 1, parameters, PARAMETER_WORDS);
-    copy(memory + 1 + PARAMETER_WORDS, first_moment, PARAMETER_WORDS);
-    copy(memory + 1 + 2 * PARAMETER_WORDS, second_moment, PARAMETER_WORDS);
+    memory = store_tensors(memory + 1, parameters);
+    memory = store_tensors(memory, first_moment);
+    store_tensors(memory, second_moment);
 }
 
 static void describe(IntWord *results) {
@@ -157,27 +177,54 @@ extern "C" __attribute__((visibility("default"))) void train_transformer(int com
 #pragma HLS INTERFACE m_axi port=results bundle=gmem1 offset=slave
 #pragma HLS INTERFACE m_axi port=memory bundle=gmem2 offset=slave
 #pragma HLS INTERFACE s_axilite port=return
-#pragma HLS BIND_STORAGE variable=parameters type=ram_2p impl=uram
-#pragma HLS BIND_STORAGE variable=gradients type=ram_2p impl=uram
-#pragma HLS BIND_STORAGE variable=first_moment type=ram_2p impl=uram
-#pragma HLS BIND_STORAGE variable=second_moment type=ram_2p impl=uram
+// Parameters and what is kept of each layer: UltraRAM. A port of its own for each engine, since both read at once.
+#pragma HLS BIND_STORAGE variable=parameters.out_cores type=ram_t2p impl=uram
+#pragma HLS BIND_STORAGE variable=parameters.in_cores type=ram_t2p impl=uram
+#pragma HLS BIND_STORAGE variable=parameters.word_2 type=ram_t2p impl=uram
+#pragma HLS BIND_STORAGE variable=parameters.heads type=ram_t2p impl=uram
+#pragma HLS BIND_STORAGE variable=parameters.rest type=ram_t2p impl=uram
+#pragma HLS BIND_STORAGE variable=gradients.out_cores type=ram_2p impl=uram
+#pragma HLS BIND_STORAGE variable=gradients.in_cores type=ram_2p impl=uram
+#pragma HLS BIND_STORAGE variable=gradients.word_2 type=ram_2p impl=uram
+#pragma HLS BIND_STORAGE variable=gradients.heads type=ram_2p impl=uram
+#pragma HLS BIND_STORAGE variable=gradients.rest type=ram_2p impl=uram
+#pragma HLS BIND_STORAGE variable=first_moment.out_cores type=ram_2p impl=uram
+#pragma HLS BIND_STORAGE variable=first_moment.in_cores type=ram_2p impl=uram
+#pragma HLS BIND_STORAGE variable=first_moment.word_2 type=ram_2p impl=uram
+#pragma HLS BIND_STORAGE variable=first_moment.heads type=ram_2p impl=uram
+#pragma HLS BIND_STORAGE variable=first_moment.rest type=ram_2p impl=uram
+#pragma HLS BIND_STORAGE variable=second_moment.out_cores type=ram_2p impl=uram
+#pragma HLS BIND_STORAGE variable=second_moment.in_cores type=ram_2p impl=uram
+#pragma HLS BIND_STORAGE variable=second_moment.word_2 type=ram_2p impl=uram
+#pragma HLS BIND_STORAGE variable=second_moment.heads type=ram_2p impl=uram
+#pragma HLS BIND_STORAGE variable=second_moment.rest type=ram_2p impl=uram
 #pragma HLS BIND_STORAGE variable=merged_out type=ram_2p impl=uram
 #pragma HLS BIND_STORAGE variable=merged_in type=ram_2p impl=uram
-#pragma HLS BIND_STORAGE variable=hidden type=ram_2p impl=uram
-#pragma HLS BIND_STORAGE variable=queries type=ram_2p impl=uram
-#pragma HLS BIND_STORAGE variable=keys type=ram_2p impl=uram
-#pragma HLS BIND_STORAGE variable=values type=ram_2p impl=uram
-#pragma HLS BIND_STORAGE variable=context type=ram_2p impl=uram
-#pragma HLS BIND_STORAGE variable=attended type=ram_2p impl=uram
+#pragma HLS BIND_STORAGE variable=hidden type=ram_t2p impl=uram
+#pragma HLS BIND_STORAGE variable=queries type=ram_t2p impl=uram
+#pragma HLS BIND_STORAGE variable=keys type=ram_t2p impl=uram
+#pragma HLS BIND_STORAGE variable=values type=ram_t2p impl=uram
+#pragma HLS BIND_STORAGE variable=context type=ram_t2p impl=uram
+#pragma HLS BIND_STORAGE variable=attended type=ram_t2p impl=uram
+#pragma HLS BIND_STORAGE variable=activated type=ram_t2p impl=uram
+#pragma HLS BIND_STORAGE variable=slope type=ram_2p impl=uram
 #pragma HLS BIND_STORAGE variable=attention_normalized type=ram_2p impl=uram
-#pragma HLS BIND_STORAGE variable=first_out type=ram_2p impl=uram
-#pragma HLS BIND_STORAGE variable=activated type=ram_2p impl=uram
 #pragma HLS BIND_STORAGE variable=feed_forward_normalized type=ram_2p impl=uram
-#pragma HLS BIND_STORAGE variable=embedding_tail type=ram_2p impl=uram
-#pragma HLS BIND_STORAGE variable=attention type=ram_2p impl=bram
+#pragma HLS ARRAY_PARTITION variable=embedding_tail dim=1 complete
+#pragma HLS BIND_STORAGE variable=embedding_tail type=ram_t2p impl=uram
+// What is small: block RAM.
+#pragma HLS BIND_STORAGE variable=parameters.word_1 type=ram_2p impl=bram
+#pragma HLS BIND_STORAGE variable=parameters.word_3 type=ram_2p impl=bram
+#pragma HLS BIND_STORAGE variable=gradients.word_1 type=ram_2p impl=bram
+#pragma HLS BIND_STORAGE variable=gradients.word_3 type=ram_2p impl=bram
+#pragma HLS BIND_STORAGE variable=first_moment.word_1 type=ram_2p impl=bram
+#pragma HLS BIND_STORAGE variable=first_moment.word_3 type=ram_2p impl=bram
+#pragma HLS BIND_STORAGE variable=second_moment.word_1 type=ram_2p impl=bram
+#pragma HLS BIND_STORAGE variable=second_moment.word_3 type=ram_2p impl=bram
+#pragma HLS BIND_STORAGE variable=attention type=ram_t2p impl=bram
 #pragma HLS BIND_STORAGE variable=tail_out type=ram_2p impl=bram
 #pragma HLS BIND_STORAGE variable=tail_in type=ram_2p impl=bram
-#pragma HLS BIND_STORAGE variable=bottleneck type=ram_2p impl=bram
+#pragma HLS BIND_STORAGE variable=bottleneck type=ram_t2p impl=bram
     Optimizer optimizer = {optimizer_name, beta1, beta2, epsilon, weight_decay, 0.0f};
     if (command == DESCRIBE) {
         describe(results);

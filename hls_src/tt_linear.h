@@ -8,12 +8,14 @@
 #include "engine.h"
 #include "memory.h"
 
-// out (rows x columns, no gaps) from in (rows x whole words), and back with zeros in the gaps.
+// out (rows x columns, no gaps) from in (rows x whole words), and back with zeros in the gaps: a row a cycle through a
+// window of words, of which the full ones are written.
 template <int ROWS, int COLUMNS>
 static void pack(Word *out, const Word *in) {
-    loop(ROWS * COLUMNS, READ + WRITE, READ + START);  // an element is written into the word that is there
+    loop(ROWS * words_for(COLUMNS), 1, READ + WRITE + START);
 Rows_Pipeline:
     for (int row = 0; row < ROWS; row++) {
+#pragma HLS PIPELINE II=1
         for (int i = 0; i < COLUMNS; i++) {
             set_element(out, row * COLUMNS + i, element(in, row * words_for(COLUMNS) * LANES + i));
         }
@@ -22,9 +24,10 @@ Rows_Pipeline:
 
 template <int ROWS, int COLUMNS>
 static void unpack(Word *out, const Word *in) {
-    loop(ROWS * words_for(COLUMNS) * LANES, READ + WRITE, READ + START);
+    loop(ROWS * words_for(COLUMNS), 1, READ + WRITE + START);
 Rows_Pipeline:
     for (int row = 0; row < ROWS; row++) {
+#pragma HLS PIPELINE II=1
         for (int i = 0; i < words_for(COLUMNS) * LANES; i++) {
             set_element(out, row * words_for(COLUMNS) * LANES + i,
                         i < COLUMNS ? element(in, row * COLUMNS + i) : 0.0f);
@@ -35,7 +38,7 @@ Rows_Pipeline:
 // out[n1][n2][n3] = in[n3][n2][n1] for each of `ranks` rows of HIDDEN_SIZE.
 template <int N1, int N2, int N3>
 static void reverse_modes(Word *out, const Word *in, int ranks) {
-    loop(ranks * HIDDEN_SIZE, READ + WRITE, READ + START);
+    loop((ranks + 1) * HIDDEN_WORDS, 1, READ + WRITE + START);
 Ranks:
     for (int rank = 0; rank < ranks; rank++) {
         for (int i2 = 0; i2 < N2; i2++) {
@@ -50,69 +53,130 @@ Ranks:
 }
 
 // merged (rank, near x middle x far) = near . tail with tail (rank, middle x far) = middle . far
-template <class H>
+template <int ENGINE, class H>
 static void merge_forward(Word *merged, Word *tail, const Word *cores) {
     static Word padded[H::MIDDLE_ROWS * H::FAR_WORDS];
-    contract_outer(padded, H::FAR_WORDS, cores + H::MIDDLE_CORE, RANK_WORDS * LANES, 1, cores + H::FAR_CORE, H::FAR_WORDS,
-                   H::MIDDLE_ROWS, LINEAR_RANK, H::FAR_WORDS, false);
+    expand<ENGINE>(padded, H::FAR_WORDS, nullptr, 0, cores + H::MIDDLE_CORE, RANK_WORDS * LANES, 1, cores + H::FAR_CORE,
+                   H::FAR_WORDS, H::MIDDLE_ROWS, LINEAR_RANK, H::FAR_WORDS);
     pack<H::MIDDLE_ROWS, H::FAR>(tail, padded);
-    contract_outer(merged, H::TAIL_WORDS, cores, RANK_WORDS * LANES, 1, tail, H::TAIL_WORDS, H::NEAR_ROWS, LINEAR_RANK,
-                   H::TAIL_WORDS, false);
+    expand<ENGINE>(merged, H::TAIL_WORDS, nullptr, 0, cores, RANK_WORDS * LANES, 1, tail, H::TAIL_WORDS, H::NEAR_ROWS,
+                   LINEAR_RANK, H::TAIL_WORDS);
 }
 
 // Gradients of the three cores from that of the merged half.
-template <class H>
+template <int ENGINE, class H>
 static void merge_backward(Word *d_cores, const Word *d_merged, const Word *tail, const Word *cores) {
     static Word d_tail[LINEAR_RANK * H::TAIL_WORDS], d_padded[H::MIDDLE_ROWS * H::FAR_WORDS];
-    contract_inner(d_cores, RANK_WORDS, d_merged, H::TAIL_WORDS, tail, H::TAIL_WORDS, H::NEAR_ROWS, LINEAR_RANK,
-                   H::TAIL_WORDS, false);
-    contract_outer(d_tail, H::TAIL_WORDS, cores, 1, RANK_WORDS * LANES, d_merged, H::TAIL_WORDS, LINEAR_RANK, H::NEAR_ROWS,
-                   H::TAIL_WORDS, false);
+    reduce<ENGINE>(d_cores, RANK_WORDS, nullptr, 0, d_merged, H::TAIL_WORDS, tail, H::TAIL_WORDS, H::NEAR_ROWS, LINEAR_RANK,
+                   H::TAIL_WORDS);
+    accumulate<ENGINE>(d_tail, H::TAIL_WORDS, nullptr, 0, cores, 1, RANK_WORDS * LANES, d_merged, H::TAIL_WORDS, LINEAR_RANK,
+                       H::NEAR_ROWS, H::TAIL_WORDS);
     unpack<H::MIDDLE_ROWS, H::FAR>(d_padded, d_tail);
-    contract_inner(d_cores + H::MIDDLE_CORE, RANK_WORDS, d_padded, H::FAR_WORDS, cores + H::FAR_CORE, H::FAR_WORDS,
-                   H::MIDDLE_ROWS, LINEAR_RANK, H::FAR_WORDS, false);
-    contract_outer(d_cores + H::FAR_CORE, H::FAR_WORDS, cores + H::MIDDLE_CORE, 1, RANK_WORDS * LANES, d_padded,
-                   H::FAR_WORDS, LINEAR_RANK, H::MIDDLE_ROWS, H::FAR_WORDS, false);
+    reduce<ENGINE>(d_cores + H::MIDDLE_CORE, RANK_WORDS, nullptr, 0, d_padded, H::FAR_WORDS, cores + H::FAR_CORE,
+                   H::FAR_WORDS, H::MIDDLE_ROWS, LINEAR_RANK, H::FAR_WORDS);
+    accumulate_few<ENGINE, LINEAR_RANK, H::FAR_WORDS>(d_cores + H::FAR_CORE, nullptr, cores + H::MIDDLE_CORE, 1,
+                                                      RANK_WORDS * LANES, d_padded, H::MIDDLE_ROWS);
+}
+
+static Word reversed[LINEAR_RANK * HIDDEN_WORDS];  // L^T of the layer to come, with features in the order i3 i2 i1
+
+static void merge_in(int linear) {
+    merge_forward<0, InHalf>(merged_in[linear], tail_in[linear], parameters.in_cores + linear * InHalf::WORDS);
+}
+
+static void merge_out(int linear) {
+    merge_forward<1, OutHalf>(reversed, tail_out[linear], parameters.out_cores + linear * OutHalf::WORDS);
+}
+
+static void turn_out(int linear) {
+    reverse_modes<OUT_MODE_1, OUT_MODE_2, OUT_MODE_3>(merged_out[linear], reversed, LINEAR_RANK);
+}
+
+// Both ends of the first layer of a sample; those of every other are merged beside the layer before it.
+static void tt_linear_prepare(int linear) {
+    const Meter meter(FP, unit_of(linear));
+    FORK;
+    merge_in(linear);
+    BESIDE;
+    merge_out(linear);
+    turn_out(linear);
+    JOIN;
+}
+
+// z (tokens, rank) = x R^T, in the first engine; the second merges the next layer's L meanwhile.
+static void tt_linear_in(const Word *x, int tokens, int linear) {
+    const int next = linear + 1;
+    FORK;
+    reduce<0>(bottleneck[linear], RANK_WORDS, nullptr, 0, x, HIDDEN_WORDS, merged_in[linear], HIDDEN_WORDS, tokens,
+              LINEAR_RANK, HIDDEN_WORDS);
+    BESIDE;
+    if (next < LINEARS) merge_out(next);
+    JOIN;
+}
+
+// y = z L^T + bias, in the second engine; the first merges the next layer's R, and its L is turned.
+static void tt_linear_out(Word *y, int tokens, int linear) {
+    const int next = linear + 1;
+    FORK;
+    expand<1>(y, HIDDEN_WORDS, parameters.rest + bias_of(linear), 0, bottleneck[linear], RANK_WORDS * LANES, 1,
+              merged_out[linear], HIDDEN_WORDS, tokens, LINEAR_RANK, HIDDEN_WORDS);
+    BESIDE;
+    if (next < LINEARS) merge_in(next);
+    BESIDE;
+    if (next < LINEARS) turn_out(next);
+    JOIN;
 }
 
 // y (tokens, HIDDEN_SIZE) from x (tokens, HIDDEN_SIZE)
 static void tt_linear_forward(Word *y, const Word *x, int tokens, int linear) {
-    const Word *layer = parameters + linear_offset(linear);
     const Meter meter(FP, unit_of(linear));
-    static Word reversed[LINEAR_RANK * HIDDEN_WORDS];  // L^T with features in the order i3 i2 i1
-    merge_forward<InHalf>(merged_in[linear], tail_in[linear], layer + IN_CORES);
-    merge_forward<OutHalf>(reversed, tail_out[linear], layer + OUT_CORES);
-    reverse_modes<OUT_MODE_1, OUT_MODE_2, OUT_MODE_3>(merged_out[linear], reversed, LINEAR_RANK);
-
-    Word *z = bottleneck[linear];
-    contract_inner(z, RANK_WORDS, x, HIDDEN_WORDS, merged_in[linear], HIDDEN_WORDS, tokens, LINEAR_RANK, HIDDEN_WORDS,
-                   false);
-    bias_forward(y, layer + BIAS, tokens, HIDDEN_WORDS);
-    contract_outer(y, HIDDEN_WORDS, z, RANK_WORDS * LANES, 1, merged_out[linear], HIDDEN_WORDS, tokens, LINEAR_RANK,
-                   HIDDEN_WORDS, true);
+    tt_linear_in(x, tokens, linear);
+    tt_linear_out(y, tokens, linear);
 }
 
-// Gradients of cores and bias, and d_x (tokens, HIDDEN_SIZE), from d_y (tokens, HIDDEN_SIZE); accumulate adds to d_x.
-static void tt_linear_backward(Word *d_x, const Word *d_y, const Word *x, int tokens, int linear, bool accumulate) {
-    const Word *layer = parameters + linear_offset(linear);
-    Word *d_layer = gradients + linear_offset(linear);
-    const Meter meter(BP, unit_of(linear));
-    static Word d_z[SEQUENCE_LENGTH * RANK_WORDS];
-    static Word d_merged[LINEAR_RANK * HIDDEN_WORDS], d_reversed[LINEAR_RANK * HIDDEN_WORDS];
+// d_z = d_y L in the first engine, d_L^T = z^T d_y in the second.
+static void tt_linear_backward_out(Word *d_z, Word *d_merged_out, const Word *d_y, int tokens, int linear) {
+    FORK;
+    reduce<0>(d_z, RANK_WORDS, nullptr, 0, d_y, HIDDEN_WORDS, merged_out[linear], HIDDEN_WORDS, tokens, LINEAR_RANK,
+              HIDDEN_WORDS);
+    BESIDE;
+    accumulate<1>(d_merged_out, HIDDEN_WORDS, nullptr, 0, bottleneck[linear], 1, RANK_WORDS * LANES, d_y, HIDDEN_WORDS,
+                  LINEAR_RANK, tokens, HIDDEN_WORDS);
+    JOIN;
+}
 
-    bias_backward(d_layer + BIAS, d_y, tokens, HIDDEN_WORDS);
-    contract_inner(d_z, RANK_WORDS, d_y, HIDDEN_WORDS, merged_out[linear], HIDDEN_WORDS, tokens, LINEAR_RANK, HIDDEN_WORDS,
-                   false);
-    contract_outer(d_x, HIDDEN_WORDS, d_z, RANK_WORDS * LANES, 1, merged_in[linear], HIDDEN_WORDS, tokens, LINEAR_RANK,
-                   HIDDEN_WORDS, accumulate);
-    // d_L^T = z^T d_y and d_R = d_z^T x
-    contract_outer(d_merged, HIDDEN_WORDS, bottleneck[linear], 1, RANK_WORDS * LANES, d_y, HIDDEN_WORDS, LINEAR_RANK,
-                   tokens, HIDDEN_WORDS, false);
-    reverse_modes<OUT_MODE_3, OUT_MODE_2, OUT_MODE_1>(d_reversed, d_merged, LINEAR_RANK);
-    merge_backward<OutHalf>(d_layer + OUT_CORES, d_reversed, tail_out[linear], layer + OUT_CORES);
-    contract_outer(d_merged, HIDDEN_WORDS, d_z, 1, RANK_WORDS * LANES, x, HIDDEN_WORDS, LINEAR_RANK, tokens, HIDDEN_WORDS,
-                   false);
-    merge_backward<InHalf>(d_layer + IN_CORES, d_merged, tail_in[linear], layer + IN_CORES);
+// d_R = d_z^T x in the first engine, d_x = d_z R in the second; d_L is turned meanwhile, and d_y summed for the bias.
+static void tt_linear_backward_in(Word *d_x, const Word *addend, Word *d_merged_in, Word *d_reversed, const Word *d_z,
+                                  const Word *d_merged_out, const Word *d_y, const Word *x, int tokens, int linear) {
+    FORK;
+    accumulate<0>(d_merged_in, HIDDEN_WORDS, nullptr, 0, d_z, 1, RANK_WORDS * LANES, x, HIDDEN_WORDS, LINEAR_RANK, tokens,
+                  HIDDEN_WORDS);
+    BESIDE;
+    expand<1>(d_x, HIDDEN_WORDS, addend, HIDDEN_WORDS, d_z, RANK_WORDS * LANES, 1, merged_in[linear], HIDDEN_WORDS, tokens,
+              LINEAR_RANK, HIDDEN_WORDS);
+    BESIDE;
+    reverse_modes<OUT_MODE_3, OUT_MODE_2, OUT_MODE_1>(d_reversed, d_merged_out, LINEAR_RANK);
+    BESIDE;
+    column_sums(gradients.rest + bias_of(linear), d_y, tokens, HIDDEN_WORDS);
+    JOIN;
+}
+
+// Gradients of cores and bias, and d_x = addend (none if null) + what flows back to x; d_x, addend, d_y and x are
+// (tokens, HIDDEN_SIZE).
+static void tt_linear_backward(Word *d_x, const Word *addend, const Word *d_y, const Word *x, int tokens, int linear) {
+    const Meter meter(BP, unit_of(linear));
+    const int out = linear * OutHalf::WORDS, in = linear * InHalf::WORDS;
+    static Word d_z[SEQUENCE_LENGTH * RANK_WORDS];
+    static Word d_merged_out[LINEAR_RANK * HIDDEN_WORDS], d_reversed[LINEAR_RANK * HIDDEN_WORDS];
+    static Word d_merged_in[LINEAR_RANK * HIDDEN_WORDS];
+
+    tt_linear_backward_out(d_z, d_merged_out, d_y, tokens, linear);
+    tt_linear_backward_in(d_x, addend, d_merged_in, d_reversed, d_z, d_merged_out, d_y, x, tokens, linear);
+    FORK;
+    merge_backward<1, OutHalf>(gradients.out_cores + out, d_reversed, tail_out[linear], parameters.out_cores + out);
+    BESIDE;
+    merge_backward<0, InHalf>(gradients.in_cores + in, d_merged_in, tail_in[linear], parameters.in_cores + in);
+    JOIN;
 }
 
 #endif

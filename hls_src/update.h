@@ -2,7 +2,9 @@
 #ifndef BTTLAB_UPDATE_H
 #define BTTLAB_UPDATE_H
 
-#include "elementwise.h"
+#include <cmath>
+
+#include "functions.h"
 #include "memory.h"
 
 enum OptimizerName { SGD, MOMENTUM, ADAMW };
@@ -16,17 +18,48 @@ struct Optimizer {
     float learning_rate;
 };
 
-// Whether every gradient, and its square, is finite: 0 * x is 0 for those alone.
+// Whether every gradient, and its square, is finite: |x| < 2^64.
+static bool are_finite(const Word *gradient, int words) {
+    loop(words, 1, READ + 4 * COMPARE + START);
+    int worst[LANES] = {};
+Finite_Pipeline:
+    for (int i = 0; i < words; i++) {
+#pragma HLS PIPELINE II=1
+    Lanes_Unroll:
+        for (int l = 0; l < LANES; l++) {
+#pragma HLS UNROLL
+            const int magnitude = bits_of(gradient[i][l]) & 0x7fffffff;
+            worst[l] = magnitude > worst[l] ? magnitude : worst[l];
+        }
+    }
+    bool finite = true;
+Lanes:
+    for (int l = 0; l < LANES; l++) {
+#pragma HLS UNROLL
+        finite = finite && worst[l] < 0x5f800000;  // the bits of 2^64
+    }
+    return finite;
+}
+
+// All memories side by side.
 static bool gradients_are_finite() {
     const Meter meter(PU, UPDATE);
-    loop(PARAMETER_WORDS, ACCUMULATE, READ + 2 * MUL + START + LANE_TREE);
-    Word sum(0.0f);
-Finite_Pipeline:
-    for (int i = 0; i < PARAMETER_WORDS; i++) {
-#pragma HLS PIPELINE
-        sum += gradients[i] * gradients[i] * Word(0.0f);
-    }
-    return is_finite(sum_lanes(sum));
+    FORK;
+    const bool out_cores = are_finite(gradients.out_cores, LINEARS * OutHalf::WORDS);
+    BESIDE;
+    const bool in_cores = are_finite(gradients.in_cores, LINEARS * InHalf::WORDS);
+    BESIDE;
+    const bool word_1 = are_finite(gradients.word_1, ROW_MODE_1 * SLICE_1_WORDS);
+    BESIDE;
+    const bool word_2 = are_finite(gradients.word_2, ROW_MODE_2 * SLICE_2_WORDS);
+    BESIDE;
+    const bool word_3 = are_finite(gradients.word_3, ROW_MODE_3 * SLICE_3_WORDS);
+    BESIDE;
+    const bool heads = are_finite(gradients.heads, HEADS_WORDS);
+    BESIDE;
+    const bool rest = are_finite(gradients.rest, REST_WORDS);
+    JOIN;
+    return out_cores && in_cores && word_1 && word_2 && word_3 && heads && rest;
 }
 
 // 1 - beta^step_count. In double: in single the difference would lose four digits in the first steps.
@@ -44,44 +77,81 @@ Power:
 
 static float square_root(float x) { return std::sqrt(x); }
 
-static void update(const Optimizer &optimizer) {
+// What AdamW needs once a step.
+struct Corrections {
+    float step, root;
+};
+
+// One memory: p, gradient g, first moment m, second moment v.
+static void update_words(Word *p, const Word *g, Word *m, Word *v, int words, const Optimizer &optimizer,
+                         const Corrections &corrections) {
     const Word rate(optimizer.learning_rate), beta1(optimizer.beta1), beta2(optimizer.beta2);
-    const Word rest1(1.0f - optimizer.beta1), rest2(1.0f - optimizer.beta2);
-    const Meter meter(PU, UPDATE);
-    step_count++;
     if (optimizer.name == SGD) {
-        loop(PARAMETER_WORDS, 1, READ + MUL + ADD + START);
+        loop(words, 1, READ + MUL + ADD + WRITE + START);
     Sgd_Pipeline:
-        for (int i = 0; i < PARAMETER_WORDS; i++) {
+        for (int i = 0; i < words; i++) {
 #pragma HLS PIPELINE II=1
-            parameters[i] -= rate * gradients[i];
+            p[i] -= rate * g[i];
         }
     } else if (optimizer.name == MOMENTUM) {
-        loop(PARAMETER_WORDS, 1, READ + 2 * (MUL + ADD) + START);
+        loop(words, 1, READ + 2 * (MUL + ADD) + WRITE + START);
     Momentum_Pipeline:
-        for (int i = 0; i < PARAMETER_WORDS; i++) {
+        for (int i = 0; i < words; i++) {
 #pragma HLS PIPELINE II=1
-            const Word velocity = beta1 * first_moment[i] + gradients[i];
-            first_moment[i] = velocity;
-            parameters[i] -= rate * velocity;
+            const Word velocity = beta1 * m[i] + g[i];
+            m[i] = velocity;
+            p[i] -= rate * velocity;
         }
     } else {
-        const float correction1 = bias_correction(optimizer.beta1), correction2 = bias_correction(optimizer.beta2);
-        const Word step(optimizer.learning_rate / correction1), root_correction(1.0f / std::sqrt(correction2));
-        const Word keep(1.0f - optimizer.learning_rate * optimizer.weight_decay), epsilon(optimizer.epsilon);
-        spend(2 * DIV + ROOT);
-        loop(PARAMETER_WORDS, 1, READ + 4 * MUL + 3 * ADD + ROOT + DIV + START);
+        const Word rest1(1.0f - optimizer.beta1), rest2(1.0f - optimizer.beta2), epsilon(optimizer.epsilon);
+        const Word keep(1.0f - optimizer.learning_rate * optimizer.weight_decay);
+        const Word step(corrections.step), root(corrections.root);
+        loop(words, LANES / UPDATE_LANES, READ + 4 * MUL + 3 * ADD + ROOT + DIV + WRITE + START);
     Adamw_Pipeline:
-        for (int i = 0; i < PARAMETER_WORDS; i++) {
-#pragma HLS PIPELINE II=1
-            const Word gradient = gradients[i];
-            const Word first = beta1 * first_moment[i] + rest1 * gradient;
-            const Word second = beta2 * second_moment[i] + rest2 * gradient * gradient;
-            first_moment[i] = first;
-            second_moment[i] = second;
-            parameters[i] = parameters[i] * keep - step * first / (each_lane<square_root>(second) * root_correction + epsilon);
+        for (int i = 0; i < words; i++) {
+#pragma HLS PIPELINE II=LANES/UPDATE_LANES
+            const Word gradient = g[i];
+            const Word first = beta1 * m[i] + rest1 * gradient;
+            const Word second = beta2 * v[i] + rest2 * gradient * gradient;
+            m[i] = first;
+            v[i] = second;
+            p[i] = p[i] * keep - step * first / (each_lane<square_root>(second) * root + epsilon);
         }
     }
+}
+
+// The memories of one name, in a unit of the update.
+#define UPDATE_MEMORY(name) \
+    update_words(parameters.name, gradients.name, first_moment.name, second_moment.name, \
+                 sizeof(parameters.name) / sizeof(Word), optimizer, corrections)
+
+static void update_cores(const Optimizer &optimizer, const Corrections &corrections) {
+    UPDATE_MEMORY(out_cores);
+    UPDATE_MEMORY(in_cores);
+    UPDATE_MEMORY(word_1);
+    UPDATE_MEMORY(word_3);
+    UPDATE_MEMORY(rest);
+}
+
+static void update_tables(const Optimizer &optimizer, const Corrections &corrections) {
+    UPDATE_MEMORY(word_2);
+    UPDATE_MEMORY(heads);
+}
+
+static void update(const Optimizer &optimizer) {
+    const Meter meter(PU, UPDATE);
+    step_count++;
+    Corrections corrections = {0.0f, 0.0f};
+    if (optimizer.name == ADAMW) {
+        spend(2 * DIV + ROOT);
+        corrections.step = optimizer.learning_rate / bias_correction(optimizer.beta1);
+        corrections.root = 1.0f / std::sqrt(bias_correction(optimizer.beta2));
+    }
+    FORK;
+    update_cores(optimizer, corrections);
+    BESIDE;
+    update_tables(optimizer, corrections);
+    JOIN;
 }
 
 #endif

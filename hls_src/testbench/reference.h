@@ -6,8 +6,17 @@
 
 #include <functional>
 
+#include <cstddef>
+
 #include "check.h"
 #include "memory.h"
+
+// All of a Tensors as one memory, and where its parts start in it.
+static Word *flat(Tensors &tensors) { return reinterpret_cast<Word *>(&tensors); }
+#define START_OF(name) static_cast<int>(offsetof(Tensors, name) / sizeof(Word))
+static int out_cores_at(int linear) { return START_OF(out_cores) + linear * OutHalf::WORDS; }
+static int in_cores_at(int linear) { return START_OF(in_cores) + linear * InHalf::WORDS; }
+static int bias_at(int linear) { return START_OF(rest) + bias_of(linear); }
 
 namespace reference {
 
@@ -37,8 +46,8 @@ static Matrix reassemble_half(const Vec &memory, int cores) {
 
 // W (HIDDEN_SIZE x HIDDEN_SIZE) of a TT linear layer.
 static Matrix tt_matrix(const Vec &memory, int linear) {
-    const Matrix out = reassemble_half<OutHalf>(memory, linear_offset(linear) + OUT_CORES);
-    const Matrix in = reassemble_half<InHalf>(memory, linear_offset(linear) + IN_CORES);
+    const Matrix out = reassemble_half<OutHalf>(memory, out_cores_at(linear));
+    const Matrix in = reassemble_half<InHalf>(memory, in_cores_at(linear));
     Matrix w(HIDDEN_SIZE, Vec(HIDDEN_SIZE, 0.0));
     for (int i1 = 0; i1 < OUT_MODE_1; i1++)
         for (int i2 = 0; i2 < OUT_MODE_2; i2++)
@@ -56,7 +65,7 @@ static Vec linear(const Vec &memory, int number, const Vec &x, int tokens) {
     Vec y(tokens * HIDDEN_SIZE);
     for (int t = 0; t < tokens; t++)
         for (int i = 0; i < HIDDEN_SIZE; i++) {
-            double sum = at(memory, linear_offset(number) + BIAS, 0, HIDDEN_SIZE, i);
+            double sum = at(memory, bias_at(number), 0, HIDDEN_SIZE, i);
             for (int j = 0; j < HIDDEN_SIZE; j++) sum += w[i][j] * x[t * HIDDEN_SIZE + j];
             y[t * HIDDEN_SIZE + i] = sum;
         }
@@ -107,14 +116,14 @@ static Vec plus(Vec a, const Vec &b) {
 }
 
 static Vec encoder(const Vec &memory, int e, const Vec &x, int tokens) {
-    const int first_linear = LINEARS_PER_ENCODER * e, base = encoder_offset(e);
+    const int first_linear = LINEARS_PER_ENCODER * e;
     const Vec context =
         attention(linear(memory, first_linear + QUERY, x, tokens), linear(memory, first_linear + KEY, x, tokens),
                   linear(memory, first_linear + VALUE, x, tokens), tokens);
-    const Vec h = layer_norm(memory, base + ATTENTION_NORM, plus(x, linear(memory, first_linear + OUTPUT, context, tokens)),
+    const Vec h = layer_norm(memory, START_OF(rest) + attention_norm(e), plus(x, linear(memory, first_linear + OUTPUT, context, tokens)),
                              tokens);
     const Vec inner = gelu(linear(memory, first_linear + FIRST, h, tokens));
-    return layer_norm(memory, base + FEED_FORWARD_NORM, plus(h, linear(memory, first_linear + SECOND, inner, tokens)),
+    return layer_norm(memory, START_OF(rest) + feed_forward_norm(e), plus(h, linear(memory, first_linear + SECOND, inner, tokens)),
                       tokens);
 }
 
@@ -128,16 +137,16 @@ static Vec embedding(const Vec &memory, const int *token_ids, int tokens) {
                 for (int j3 = 0; j3 < COLUMN_MODE_3; j3++) {
                     const int column = (j1 * COLUMN_MODE_2 + j2) * COLUMN_MODE_3 + j3;
                     double &value = sum[t * HIDDEN_SIZE + column];
-                    value = at(memory, POSITION, t, HIDDEN_SIZE, column);
+                    value = at(memory, START_OF(rest) + POSITION, t, HIDDEN_SIZE, column);
                     for (int a = 0; a < EMBEDDING_RANK; a++)
                         for (int b = 0; b < EMBEDDING_RANK; b++)
-                            value += at(memory, WORD_CORE_1, i1 * COLUMN_MODE_1 + j1, EMBEDDING_RANK, a) *
-                                     at(memory, WORD_CORE_2, (i2 * EMBEDDING_RANK + a) * COLUMN_MODE_2 + j2,
+                            value += at(memory, START_OF(word_1), i1 * COLUMN_MODE_1 + j1, EMBEDDING_RANK, a) *
+                                     at(memory, START_OF(word_2), (i2 * EMBEDDING_RANK + a) * COLUMN_MODE_2 + j2,
                                         EMBEDDING_RANK, b) *
-                                     at(memory, WORD_CORE_3, i3 * COLUMN_MODE_3 + j3, EMBEDDING_RANK, b);
+                                     at(memory, START_OF(word_3), i3 * COLUMN_MODE_3 + j3, EMBEDDING_RANK, b);
                 }
     }
-    return layer_norm(memory, EMBEDDING_NORM, sum, tokens);
+    return layer_norm(memory, START_OF(rest) + EMBEDDING_NORM, sum, tokens);
 }
 
 static double cross_entropy(const Vec &logits, int label) {
@@ -162,10 +171,10 @@ static double loss(const Vec &memory, const int *token_ids, const int *slots, in
     Vec x = embedding(memory, token_ids, tokens);
     for (int e = 0; e < ENCODERS; e++) x = encoder(memory, e, x, tokens);
     double total = cross_entropy(
-        head(memory, Vec(x.begin(), x.begin() + HIDDEN_SIZE), INTENT_POOLER, INTENT_HEAD, INTENTS), intent);
+        head(memory, Vec(x.begin(), x.begin() + HIDDEN_SIZE), INTENT_POOLER, START_OF(heads) + INTENT_HEAD, INTENTS), intent);
     for (int t = 1; t < tokens; t++)
         total += cross_entropy(head(memory, Vec(x.begin() + t * HIDDEN_SIZE, x.begin() + (t + 1) * HIDDEN_SIZE),
-                                    SLOT_POOLER, SLOT_HEAD, SLOTS),
+                                    SLOT_POOLER, START_OF(heads) + SLOT_HEAD, SLOTS),
                                slots[t]) /
                  (tokens - 1);
     return total;

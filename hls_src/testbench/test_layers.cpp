@@ -24,7 +24,7 @@ static double dot(const Vec &a, const Vec &b) {
 static int fill_rows(int offset, int rows, int columns, double scale, double centre = 0) {
     for (int row = 0; row < rows; row++)
         for (int i = 0; i < words_for(columns) * LANES; i++)
-            set_element(parameters + offset, row * words_for(columns) * LANES + i,
+            set_element(flat(parameters) + offset, row * words_for(columns) * LANES + i,
                         i < columns ? static_cast<float>(centre + random_number(scale)) : 0.0f);
     return offset + rows * words_for(columns);
 }
@@ -41,20 +41,23 @@ static int fill_half(int offset) {
 static void fill_norm(int offset) { fill_rows(fill_rows(offset, 1, HIDDEN_SIZE, 0.5, 1), 1, HIDDEN_SIZE, 0.5); }
 
 static void fill_parameters() {
-    int offset = fill_rows(WORD_CORE_1, ROW_MODE_1 * COLUMN_MODE_1, EMBEDDING_RANK, 0.5);
-    offset = fill_rows(offset, ROW_MODE_2 * EMBEDDING_RANK * COLUMN_MODE_2, EMBEDDING_RANK, 0.5);
-    offset = fill_rows(offset, ROW_MODE_3 * COLUMN_MODE_3, EMBEDDING_RANK, 0.5);
-    fill_rows(offset, SEQUENCE_LENGTH, HIDDEN_SIZE, 0.5);
-    fill_norm(EMBEDDING_NORM);
     for (int linear = 0; linear < LINEARS; linear++) {
-        fill_rows(fill_half<InHalf>(fill_half<OutHalf>(linear_offset(linear))), 1, HIDDEN_SIZE, 0.3);
+        fill_half<OutHalf>(out_cores_at(linear));
+        fill_half<InHalf>(in_cores_at(linear));
+        fill_rows(bias_at(linear), 1, HIDDEN_SIZE, 0.3);
     }
+    fill_rows(START_OF(word_1), ROW_MODE_1 * COLUMN_MODE_1, EMBEDDING_RANK, 0.5);
+    fill_rows(START_OF(word_2), ROW_MODE_2 * EMBEDDING_RANK * COLUMN_MODE_2, EMBEDDING_RANK, 0.5);
+    fill_rows(START_OF(word_3), ROW_MODE_3 * COLUMN_MODE_3, EMBEDDING_RANK, 0.5);
+    const int intent = START_OF(heads) + INTENT_HEAD, slot = START_OF(heads) + SLOT_HEAD, rest = START_OF(rest);
+    fill_rows(fill_rows(intent, INTENTS, HIDDEN_SIZE, 0.2), 1, INTENTS, 0.2);
+    fill_rows(fill_rows(slot, SLOTS, HIDDEN_SIZE, 0.2), 1, SLOTS, 0.2);
+    fill_rows(rest + POSITION, SEQUENCE_LENGTH, HIDDEN_SIZE, 0.5);
+    fill_norm(rest + EMBEDDING_NORM);
     for (int e = 0; e < ENCODERS; e++) {
-        fill_norm(encoder_offset(e) + ATTENTION_NORM);
-        fill_norm(encoder_offset(e) + FEED_FORWARD_NORM);
+        fill_norm(rest + attention_norm(e));
+        fill_norm(rest + feed_forward_norm(e));
     }
-    fill_rows(fill_rows(INTENT_HEAD, INTENTS, HIDDEN_SIZE, 0.2), 1, INTENTS, 0.2);
-    fill_rows(fill_rows(SLOT_HEAD, SLOTS, HIDDEN_SIZE, 0.2), 1, SLOTS, 0.2);
 }
 
 // Up to `count` different indices in [first, last) whose parameter is not a gap at the end of a row.
@@ -76,21 +79,25 @@ static Vec pick(const Vec &values, const std::vector<int> &indices) {
 static void check_gaps(const char *name, int first, int last) {
     double largest = 0;
     for (int i = first * LANES; i < last * LANES; i++)
-        if (element(parameters, i) == 0.0f) largest = std::fmax(largest, std::fabs(element(gradients, i)));
+        if (element(flat(parameters), i) == 0.0f) largest = std::fmax(largest, std::fabs(element(flat(gradients), i)));
     check(largest == 0, name, largest, 0);
 }
 
 static void test_tt_linear() {
-    static Word x[TOKENS_WORDS], y[TOKENS_WORDS], d_x[TOKENS_WORDS], d_y[TOKENS_WORDS];
-    const Vec memory = get(parameters, PARAMETER_WORDS * LANES);
+    static Word x[TOKENS_WORDS], y[TOKENS_WORDS], d_x[TOKENS_WORDS], d_y[TOKENS_WORDS], d_sum[TOKENS_WORDS];
+    const Vec memory = get(flat(parameters), PARAMETER_WORDS * LANES);
     const Vec x0 = random_vector(TOKENS * HIDDEN_SIZE), weight = random_vector(TOKENS * HIDDEN_SIZE);
-    const int linear = FIRST, first = linear_offset(linear) * LANES, last = first + LINEAR_WORDS * LANES;
+    const int linear = FIRST, out = out_cores_at(linear), in = in_cores_at(linear), bias = bias_at(linear);
     put(x, x0), put(d_y, weight);
+    tt_linear_prepare(linear);
     tt_linear_forward(y, x, TOKENS, linear);
     check_close("TT linear, forward", get(y, x0.size()), reference::linear(memory, linear, x0, TOKENS), 1e-6);
-    tt_linear_backward(d_x, d_y, x, TOKENS, linear, false);
-    const std::vector<int> cores = some_indices(first, last, 300, memory), inputs = some_indices(0, x0.size(), 100, x0);
-    check_close("TT linear, gradients of cores and bias", pick(get(gradients, PARAMETER_WORDS * LANES), cores),
+    tt_linear_backward(d_x, nullptr, d_y, x, TOKENS, linear);
+    std::vector<int> cores = some_indices(out * LANES, (out + OutHalf::WORDS) * LANES, 140, memory);
+    for (int i : some_indices(in * LANES, (in + InHalf::WORDS) * LANES, 140, memory)) cores.push_back(i);
+    for (int i : some_indices(bias * LANES, (bias + HIDDEN_WORDS) * LANES, 40, memory)) cores.push_back(i);
+    const std::vector<int> inputs = some_indices(0, x0.size(), 100, x0);
+    check_close("TT linear, gradients of cores and bias", pick(get(flat(gradients), PARAMETER_WORDS * LANES), cores),
                 reference::gradient([&](const Vec &m) { return dot(weight, reference::linear(m, linear, x0, TOKENS)); },
                                     memory, cores),
                 1e-6);
@@ -98,11 +105,12 @@ static void test_tt_linear() {
                 reference::gradient([&](const Vec &v) { return dot(weight, reference::linear(memory, linear, v, TOKENS)); },
                                     x0, inputs),
                 1e-6);
-    check_gaps("TT linear, no gradient in the gaps", first / LANES, last / LANES);
+    check_gaps("TT linear, no gradient in the gaps of the output half", out, out + OutHalf::WORDS);
+    check_gaps("TT linear, no gradient in the gaps of the input half", in, in + InHalf::WORDS);
     Vec doubled = get(d_x, x0.size());
     for (double &value : doubled) value *= 2;
-    tt_linear_backward(d_x, d_y, x, TOKENS, linear, true);
-    check_close("TT linear, gradient of the input added", get(d_x, x0.size()), doubled, 1e-6);
+    tt_linear_backward(d_sum, d_x, d_y, x, TOKENS, linear);
+    check_close("TT linear, gradient of the input added", get(d_sum, x0.size()), doubled, 1e-6);
 }
 
 static void test_attention() {
@@ -127,37 +135,44 @@ static void test_attention() {
 }
 
 static void test_elementwise() {
-    static Word x[TOKENS_WORDS], y[TOKENS_WORDS], d[TOKENS_WORDS], unit[TOKENS_WORDS];
+    static Word x[TOKENS_WORDS], y[TOKENS_WORDS], d[TOKENS_WORDS], unit[TOKENS_WORDS], residual[TOKENS_WORDS];
     static float inverse_std[SEQUENCE_LENGTH];
     const size_t size = TOKENS * HIDDEN_SIZE;
-    const Vec x0 = random_vector(size, 3), weight = random_vector(size), memory = get(parameters, PARAMETER_WORDS * LANES);
+    const Vec x0 = random_vector(size, 3), weight = random_vector(size), memory = get(flat(parameters), PARAMETER_WORDS * LANES);
     const std::vector<int> indices = some_indices(0, size, 200, x0);
     put(x, x0);
 
     put(d, weight);
-    gelu_forward(y, x, TOKENS * HIDDEN_WORDS);
+    gelu_forward(y, unit, x, TOKENS * HIDDEN_WORDS);
     check_close("GELU, forward", get(y, size), reference::gelu(x0), 1e-6);
-    gelu_backward(d, x, TOKENS * HIDDEN_WORDS);
+    gelu_backward(d, unit, TOKENS * HIDDEN_WORDS);
     check_close("GELU, backward", pick(get(d, size), indices),
                 reference::gradient([&](const Vec &v) { return dot(weight, reference::gelu(v)); }, x0, indices), 1e-6);
 
     put(d, weight);
-    layer_norm_forward(y, unit, inverse_std, x, parameters + EMBEDDING_NORM, TOKENS);
-    check_close("LayerNorm, forward", get(y, size), reference::layer_norm(memory, EMBEDDING_NORM, x0, TOKENS), 1e-6);
-    layer_norm_backward(d, gradients + EMBEDDING_NORM, unit, inverse_std, parameters + EMBEDDING_NORM, TOKENS);
-    auto by_input = [&](const Vec &v) { return dot(weight, reference::layer_norm(memory, EMBEDDING_NORM, v, TOKENS)); };
+    const int norm = START_OF(rest) + EMBEDDING_NORM;
+    const Vec half = random_vector(size, 3);  // the norm's input is a sum of two
+    Vec rest = x0;
+    for (size_t i = 0; i < size; i++) rest[i] -= half[i];
+    put(x, half), put(residual, rest);
+    layer_norm_forward(y, unit, inverse_std, x, residual, flat(parameters) + norm, TOKENS);
+    check_close("LayerNorm, forward", get(y, size), reference::layer_norm(memory, norm, x0, TOKENS), 1e-6);
+    layer_norm_backward(d, flat(gradients) + norm, unit, inverse_std, flat(parameters) + norm, TOKENS);
+    auto by_input = [&](const Vec &v) { return dot(weight, reference::layer_norm(memory, norm, v, TOKENS)); };
     check_close("LayerNorm, gradient of the input", pick(get(d, size), indices),
                 reference::gradient(by_input, x0, indices), 2e-6);
-    const std::vector<int> norms = some_indices(EMBEDDING_NORM * LANES, ENCODER_0 * LANES, 150, memory);
-    auto by_parameter = [&](const Vec &m) { return dot(weight, reference::layer_norm(m, EMBEDDING_NORM, x0, TOKENS)); };
-    check_close("LayerNorm, gradients of scale and shift", pick(get(gradients, PARAMETER_WORDS * LANES), norms),
+    const std::vector<int> norms = some_indices(norm * LANES, (norm + NORM_WORDS) * LANES, 150, memory);
+    auto by_parameter = [&](const Vec &m) { return dot(weight, reference::layer_norm(m, norm, x0, TOKENS)); };
+    check_close("LayerNorm, gradients of scale and shift", pick(get(flat(gradients), PARAMETER_WORDS * LANES), norms),
                 reference::gradient(by_parameter, memory, norms), 1e-6);
 
     Vec logits = random_vector(SLOTS, 4);
     put(x, logits);
     std::vector<int> every;
     for (int i = 0; i < SLOTS; i++) every.push_back(i);
-    const double loss = ::cross_entropy(x, SLOTS, 5, 0.25f);
+    static RowFacts facts;
+    const int label = 5;
+    const double loss = ::cross_entropy(x, facts, 1, SLOTS, &label, 0.25f);
     check_close("cross-entropy", Vec{loss}, Vec{reference::cross_entropy(logits, 5)}, 1e-6);
     check_close("cross-entropy, gradient", get(x, SLOTS),
                 reference::gradient([](const Vec &v) { return 0.25 * reference::cross_entropy(v, 5); }, logits, every), 1e-6);
@@ -175,7 +190,7 @@ static Sample a_sample(int tokens) {
 }
 
 static void test_whole_model(int tokens) {
-    const Vec memory = get(parameters, PARAMETER_WORDS * LANES);
+    const Vec memory = get(flat(parameters), PARAMETER_WORDS * LANES);
     const Sample sample = a_sample(tokens);
     Result result = {};
     auto loss = [&](const Vec &m) {
@@ -185,15 +200,16 @@ static void test_whole_model(int tokens) {
     loss_forward(result, sample);
     check_close("whole model, loss", Vec{result.loss}, Vec{loss(memory)}, 2e-6);
     backward(sample);
-    const Vec got = get(gradients, PARAMETER_WORDS * LANES);
+    const Vec got = get(flat(gradients), PARAMETER_WORDS * LANES);
     const struct {
         const char *name;
         int first, last;
-    } parts[] = {{"whole model, gradients of the word embedding", WORD_CORE_1, POSITION},
-                 {"whole model, gradients of the position embedding", POSITION, EMBEDDING_NORM},
-                 {"whole model, gradients of the encoders", ENCODER_0, POOLERS},
-                 {"whole model, gradients of the poolers", POOLERS, INTENT_HEAD},
-                 {"whole model, gradients of the heads", INTENT_HEAD, PARAMETER_WORDS}};
+    } parts[] = {{"whole model, gradients of the output halves", START_OF(out_cores), START_OF(in_cores)},
+                 {"whole model, gradients of the input halves", START_OF(in_cores), START_OF(word_1)},
+                 {"whole model, gradients of the word embedding", START_OF(word_1), START_OF(heads)},
+                 {"whole model, gradients of the heads", START_OF(heads), START_OF(rest)},
+                 {"whole model, gradients of the position embedding", START_OF(rest), START_OF(rest) + EMBEDDING_NORM},
+                 {"whole model, gradients of norms and biases", START_OF(rest) + EMBEDDING_NORM, PARAMETER_WORDS}};
     for (const auto &part : parts) {
         const std::vector<int> indices = some_indices(part.first * LANES, part.last * LANES, 60, memory);
         check_close(part.name, pick(got, indices), reference::gradient(loss, memory, indices), 2e-5);
@@ -202,12 +218,12 @@ static void test_whole_model(int tokens) {
 }
 
 static void test_update() {
-    const Vec p0 = get(parameters, PARAMETER_WORDS * LANES), g = get(gradients, PARAMETER_WORDS * LANES);
+    const Vec p0 = get(flat(parameters), PARAMETER_WORDS * LANES), g = get(flat(gradients), PARAMETER_WORDS * LANES);
     const double rate = 0.01, beta1 = 0.9, beta2 = 0.99, epsilon = 1e-3, decay = 0.1;
     const char *names[] = {"SGD, two updates", "SGD with momentum, two updates", "AdamW, two updates"};
     for (int name = SGD; name <= ADAMW; name++) {
-        put(parameters, p0);
-        clear(first_moment, PARAMETER_WORDS), clear(second_moment, PARAMETER_WORDS);
+        put(flat(parameters), p0);
+        clear(flat(first_moment), PARAMETER_WORDS), clear(flat(second_moment), PARAMETER_WORDS);
         step_count = 0;
         Vec want = p0;
         for (size_t i = 0; i < want.size(); i++) {
@@ -225,7 +241,7 @@ static void test_update() {
         }
         const Optimizer optimizer = {name, float(beta1), float(beta2), float(epsilon), float(decay), float(rate)};
         update(optimizer), update(optimizer);
-        check_close(names[name], get(parameters, want.size()), want, 1e-6);
+        check_close(names[name], get(flat(parameters), want.size()), want, 1e-6);
     }
 }
 
@@ -245,7 +261,7 @@ static void test_faults() {
                   {"token out of range", 1, 1, VOCABULARY_SIZE, BAD_TOKEN},
                   {"negative token", 1, 2, -7, BAD_TOKEN},
                   {"slot out of range", 1 + SEQUENCE_WORDS, 1, SLOTS, BAD_SLOT}};
-    const Vec before = get(parameters, PARAMETER_WORDS * LANES);
+    const Vec before = get(flat(parameters), PARAMETER_WORDS * LANES);
     for (const auto &fault : faults) {
         for (IntWord &word : records) word = IntWord(0);
         records[0][0] = 4;
@@ -255,15 +271,15 @@ static void test_faults() {
     }
     for (IntWord &word : records) word = IntWord(0);
     records[0][0] = 4;
-    set_element(parameters + SLOT_HEAD + SLOTS * HIDDEN_WORDS, 0, float_of(0x7f800000));
-    const Vec broken = get(parameters, PARAMETER_WORDS * LANES);
+    set_element(parameters.heads + SLOT_HEAD + SLOTS * HIDDEN_WORDS, 0, float_of(0x7f800000));
+    const Vec broken = get(flat(parameters), PARAMETER_WORDS * LANES);
     train_transformer(TRAIN, 1, SGD, 0, 0, 0, 0, records, results, nullptr);
     check(results[0][0] == LOSS_NOT_FINITE, "an infinite bias makes the loss not finite", results[0][0], LOSS_NOT_FINITE);
-    check(get(parameters, broken.size()) == broken, "parameters stay as before that sample", 0, 0);
-    put(parameters, before);
+    check(get(flat(parameters), broken.size()) == broken, "parameters stay as before that sample", 0, 0);
+    put(flat(parameters), before);
     train_transformer(TRAIN, MAX_SAMPLES + 1, SGD, 0, 0, 0, 0, nullptr, nullptr, nullptr);  // refused, touches nothing
     train_transformer(99, 1, SGD, 0, 0, 0, 0, nullptr, nullptr, nullptr);
-    check_close("calls that are no calls change nothing", get(parameters, before.size()), before, 0);
+    check_close("calls that are no calls change nothing", get(flat(parameters), before.size()), before, 0);
 }
 
 int main() {

@@ -10,191 +10,241 @@ from collections import Counter
 from collections.abc import Iterable
 
 from bttlab.model.config import LINEARS, ModelConfig
+from bttlab.tensor.cost import flow_cost, lookup_cost
 from bttlab.u50.hardware import HardwareConfig
+from bttlab.u50.kernel import OverlayError
 from bttlab.u50.records import ParameterMemory, result_record, sample_record
 
 Table = dict[tuple[str, str], int]
 
 
-class _Step:
-    """One training step on a sample of `length` tokens; methods return cycles."""
+class _Engine:
+    """Cycles of the three contractions of engine.h."""
 
-    def __init__(self, model: ModelConfig, hardware: HardwareConfig, length: int):
-        self.model, self.hardware, self.length = model, hardware, length
+    def __init__(self, hardware: HardwareConfig):
         self.h = hardware
-        self.feature_words = model.hidden_size // hardware.lanes
-        self.parameter_words = ParameterMemory(model).words
+
+    def expand(self, rows: int, depth: int, words: int, scalars_held: bool = False) -> int:
+        h = self.h
+        chunk, held = min(words, h.engine_chunk), min(depth, h.engine_rows)
+        fetch = held * chunk
+        scalars = held * math.ceil(rows / h.lanes) if scalars_held else 0
+        one = fetch + math.ceil(words / h.engine_chunk) * max(fetch, rows * chunk)
+        return math.ceil(depth / h.engine_rows) * (scalars + one + h.engine_depth)
+
+    def accumulate(
+        self, rows: int, depth: int, words: int, *, held: bool = False, few: bool = False, added=False, batch: int = 1
+    ) -> int:
+        h = self.h
+        partials = math.ceil(h.accumulate / words) if few else 1
+        passes, chunk, used = math.ceil(rows / h.engine_rows), min(words, h.engine_chunk), min(rows, h.engine_rows)
+        together = min(passes, h.engine_slots // words) if words < h.accumulate else 1
+        tiles = math.ceil(passes / together) * math.ceil(words / h.engine_chunk) * batch
+        stream = math.ceil(depth / partials) * max(h.accumulate, together * chunk * partials)
+        drain, load = together * used * chunk * partials, together * used * chunk if added else 0
+        scalars = together * used * math.ceil(depth / h.lanes) if held else 0
+        return scalars + load + tiles * max(stream, drain, scalars) + drain + h.engine_depth
+
+    def reduce(self, rows: int, columns: int, words: int, batch: int = 1) -> int:
+        h = self.h
+        hold_a = math.ceil(rows / h.engine_rows) * columns < math.ceil(columns / h.engine_rows) * rows
+        held, streamed = (rows, columns) if hold_a else (columns, rows)
+        groups = max(math.ceil(streamed / h.engine_slots), 1)
+        slots = max(h.accumulate, math.ceil(streamed / groups))
+        chunk, used = min(words, h.engine_chunk), min(held, h.engine_rows)
+        fetch, drain = used * chunk, slots * math.ceil(used / h.lane_trees)
+        tiles = math.ceil(held / h.engine_rows) * groups * math.ceil(words / h.engine_chunk) * batch
+        pace = max(fetch, slots * chunk, drain if words <= h.engine_chunk else 0)
+        return fetch + tiles * pace + drain + h.engine_depth + h.lane_tree + h.add
+
+
+class _Step:
+    """One training step on a sample of `length` tokens; methods return cycles. The depths are those of hls_src."""
+
+    def __init__(self, model: ModelConfig, hardware: HardwareConfig, length: int, optimizer: str):
+        self.model, self.h, self.length, self.optimizer = model, hardware, length, optimizer
+        self.w = model.hidden_size // hardware.lanes  # words of a token's features
+        self.engine = _Engine(hardware)
 
     def words(self, elements: int) -> int:
         return math.ceil(elements / self.h.lanes)
 
     def loop(self, trips: int, interval: int, depth: int) -> int:
-        return trips * interval + depth if trips > 0 else 0
-
-    # --- engine.h
-
-    def outer(self, rows: int, depth: int, words: int) -> int:
+        """A loop from memory to memory; depth: of what is between."""
         h = self.h
-        row_tiles = math.ceil(rows / h.engine_rows)
-        tiles = row_tiles * math.ceil(words / h.engine_slots)
-        return (
-            h.start
-            + row_tiles * (h.engine_rows * depth + h.read + h.start)
-            + tiles * (h.engine_rows * h.engine_slots + h.read + h.start)
-            + tiles * (h.engine_slots * depth + h.read + h.mul + h.add + h.start)
-            + rows * words
-            + tiles * h.start
-        )
-
-    def inner(self, rows: int, columns: int, depth_words: int) -> int:
-        h = self.h
-        row_tiles = math.ceil(rows / h.engine_rows)
-        words = row_tiles * self.words(columns)
-        tiles = row_tiles * math.ceil(columns / h.engine_slots)
-        return (
-            h.start
-            + row_tiles * (h.engine_rows * depth_words + h.read + h.start)
-            + words * (h.lanes // h.engine_slots) * 2 * (h.engine_slots + h.start)
-            + tiles * (h.engine_slots * depth_words + h.read + h.mul + h.add + h.start)
-            + rows * self.words(columns)
-            + words * (h.lane_tree + h.add + h.start)
-        )
-
-    # --- elementwise.h
-
-    def clear(self, words: int) -> int:
-        return self.loop(words, 1, self.h.start)
-
-    def copy(self, words: int) -> int:
-        return self.loop(words, 1, self.h.read + self.h.start)
-
-    def add(self, words: int) -> int:
-        return self.loop(words, 1, self.h.read + self.h.add + self.h.start)
-
-    def bias_forward(self, rows: int, row_words: int) -> int:
-        return self.loop(rows * row_words, 1, self.h.read + self.h.start)
-
-    def bias_backward(self, rows: int, row_words: int) -> int:
-        return row_words * (rows * self.h.accumulate + self.h.read + self.h.start)
-
-    def norm_forward(self) -> int:
-        h, w = self.h, self.feature_words
-        mean = w * h.accumulate + h.read + h.start + h.lane_tree + h.div
-        variance = mean + 2 * h.add + h.mul + h.root + h.div
-        return self.length * (mean + variance + w + h.read + 2 * h.add + 2 * h.mul + h.start)
-
-    def norm_backward(self) -> int:
-        h, w = self.h, self.feature_words
-        sums = w * h.accumulate + h.read + 2 * h.mul + h.start + h.lane_tree + h.div
-        return self.clear(2 * w) + self.length * (sums + w + h.read + 2 * h.mul + 2 * h.add + h.start)
-
-    def row_maximum(self, count: int) -> int:
-        return self.loop(count - 1, self.h.compare, self.h.read + self.h.start)
-
-    def row_exponential(self, count: int) -> int:
-        h = self.h
-        return self.loop(
-            self.words(count), h.accumulate, h.read + h.add + h.mul + h.exponential + h.start + h.lane_tree
-        )
-
-    def scale_row(self, words: int) -> int:
-        return self.loop(words, 1, self.h.read + self.h.mul + self.h.start)
-
-    def moved(self, elements: int) -> int:
-        """Elements moved one by one into words."""
-        return self.loop(elements, self.h.read + self.h.write, self.h.read + self.h.start)
+        return trips * interval + h.read + depth + h.write + h.start if trips > 0 else 0
 
     # --- tt_linear.h
 
-    def _halves(self) -> list[tuple[int, int, int]]:
+    def _halves(self) -> tuple[tuple[int, int, int], ...]:
         """(near, middle, far) modes of the output and the input half."""
-        return [self.model.linear_out_modes[::-1], self.model.linear_in_modes]
+        return self.model.linear_out_modes[::-1], self.model.linear_in_modes
 
-    def linear_forward(self, tokens: int) -> int:
-        m, r = self.model, self.model.linear_rank
-        total = self.moved(r * m.hidden_size)
-        for near, middle, far in self._halves():
-            total += self.outer(r * middle, r, self.words(far)) + self.moved(r * middle * far)
-            total += self.outer(r * near, r, middle * far // self.h.lanes)
-        total += self.inner(tokens, r, self.feature_words) + self.bias_forward(tokens, self.feature_words)
-        return total + self.outer(tokens, r, self.feature_words)
+    def merge_forward(self, near: int, middle: int, far: int) -> int:
+        r, far_words = self.model.linear_rank, self.words(far)
+        tail = self.engine.expand(r * middle, r, far_words) + self.loop(r * middle * far_words, 1, 0)
+        return tail + self.engine.expand(r * near, r, middle * far // self.h.lanes)
+
+    def merge_backward(self, near: int, middle: int, far: int) -> int:
+        r, far_words, tail_words = self.model.linear_rank, self.words(far), middle * far // self.h.lanes
+        return (
+            self.engine.reduce(r * near, r, tail_words)
+            + self.engine.accumulate(r, r * near, tail_words)
+            + self.loop(r * middle * far_words, 1, 0)
+            + self.engine.reduce(r * middle, r, far_words)
+            + self.engine.accumulate(r, r * middle, far_words, few=True)
+        )
+
+    def turn(self) -> int:
+        return self.loop((self.model.linear_rank + 1) * self.w, 1, 0)
+
+    def linear_prepare(self) -> int:
+        out, into = (self.merge_forward(*half) for half in self._halves())
+        return max(into, out + self.turn())
+
+    def linear_forward(self, tokens: int, last: bool = False) -> int:
+        r = self.model.linear_rank
+        first, second = self.engine.reduce(tokens, r, self.w), self.engine.expand(tokens, r, self.w)
+        if last:
+            return first + second
+        out, into = (self.merge_forward(*half) for half in self._halves())
+        return max(first, out) + max(second, into, self.turn())
 
     def linear_backward(self, tokens: int) -> int:
-        m, r = self.model, self.model.linear_rank
-        total = self.bias_backward(tokens, self.feature_words) + self.inner(tokens, r, self.feature_words)
-        total += self.outer(tokens, r, self.feature_words) + 2 * self.outer(r, tokens, self.feature_words)
-        total += self.moved(r * m.hidden_size)
-        for near, middle, far in self._halves():
-            tail, far_words = middle * far // self.h.lanes, self.words(far)
-            total += self.inner(r * near, r, tail) + self.outer(r, r * near, tail)
-            total += self.moved(r * middle * far_words * self.h.lanes)
-            total += self.inner(r * middle, r, far_words) + self.outer(r, r * middle, far_words)
-        return total
+        r, engine = self.model.linear_rank, self.engine
+        cores = engine.accumulate(r, tokens, self.w)
+        out = max(engine.reduce(tokens, r, self.w), cores)
+        into = max(cores, engine.expand(tokens, r, self.w), self.turn(), self.column_sums(tokens, self.w))
+        return out + into + max(self.merge_backward(*half) for half in self._halves())
+
+    # --- elementwise.h, norm.h, softmax.h
+
+    def column_sums(self, rows: int, row_words: int) -> int:
+        return self.loop(max(rows, 1) * max(row_words, self.h.accumulate), 1, self.h.add)
+
+    def norm_forward(self) -> int:
+        h, t, words = self.h, self.length, self.length * self.w
+        turns = self.w * max(t, h.accumulate)
+        return (
+            self.loop(turns, 1, 2 * h.add)
+            + t + h.lane_tree + h.div + h.start
+            + self.loop(turns, 1, 2 * h.add + h.mul)
+            + t + h.lane_tree + 2 * h.div + h.add + h.root + h.write + h.start
+            + self.loop(words, 1, 2 * h.add + 2 * h.mul)
+        )  # fmt: skip
+
+    def norm_backward(self) -> int:
+        h, t, words = self.h, self.length, self.length * self.w
+        return (
+            self.loop(words, 1, h.mul + h.add)
+            + self.loop(self.w * max(t, h.accumulate), 1, 2 * h.mul + h.add)
+            + 2 * t + h.lane_tree + h.div + h.write + h.start
+            + self.loop(words, 1, 2 * h.mul + 2 * h.add)
+        )  # fmt: skip
+
+    def softmax(self, words: int) -> int:
+        h = self.h
+        exponential = h.add + h.mul + h.exponential + h.lane_tree + h.add
+        return (
+            self.loop(words, 2 * h.compare, 4 * h.compare)
+            + self.loop(words, h.lanes // h.function_lanes, exponential)
+            + self.loop(words, 1, h.div + h.mul)
+        )
+
+    def cross_entropy(self, rows: int, classes: int) -> int:
+        h = self.h
+        if rows == 0:
+            return 0
+        margin, loss = rows + h.read + h.start, rows * h.accumulate + h.read + h.logarithm + h.add + h.start
+        return margin + self.softmax(rows * self.words(classes)) + loss
 
     # --- the layers
 
-    def table(self) -> Table:
-        """The step, SGD: cycles by stage and unit."""
-        m, h, tokens = self.model, self.h, self.length
-        w, token_words, words = self.feature_words, self.words(self.length), self.length * self.feature_words
+    def table(self) -> Counter[tuple[str, str]]:
         step: Counter[tuple[str, str]] = Counter()
-        for part in LINEARS:
-            step["FP", part] += m.encoders * self.linear_forward(tokens)
-            step["BP", part] += m.encoders * self.linear_backward(tokens)
-
-        head_words = m.hidden_size // m.heads // h.lanes
-        softmax = self.row_maximum(tokens) + self.row_exponential(tokens) + self.scale_row(token_words) + h.div
-        softmax_backward = token_words * (h.accumulate + 1) + 2 * h.read + 4 * h.mul + h.add + h.lane_tree + 2 * h.start
-        inner, outer = self.inner(tokens, tokens, head_words), self.outer(tokens, tokens, head_words)
-        step["FP", "attention"] = m.encoders * m.heads * (inner + tokens * softmax + outer)
-        step["BP", "attention"] = m.encoders * m.heads * (inner + tokens * softmax_backward + 3 * outer)
-        step["FP", "norm"] = (2 * m.encoders + 1) * self.norm_forward() + 2 * m.encoders * self.add(words)
-        step["BP", "norm"] = (2 * m.encoders + 1) * self.norm_backward() + 2 * m.encoders * self.copy(words)
-        step["FP", "gelu"] = m.encoders * self.loop(words, 1, h.read + h.distribution + h.mul + h.start)
-        step["BP", "gelu"] = m.encoders * self.loop(words, 1, h.read + h.distribution + h.add + h.mul + h.start)
-
+        self._encoders(step)
         self._embedding(step)
-        for rows, classes in ((1, m.intents), (tokens - 1, m.slots)):
-            class_words = self.words(classes)
-            step["FP", "pooler"] += self.linear_forward(rows)
-            step["BP", "pooler"] += self.linear_backward(rows)
-            step["FP", "head"] += self.loop(rows * w, 1, h.read + h.tangent + h.start)
-            step["FP", "head"] += self.bias_forward(rows, class_words) + self.inner(rows, classes, w)
-            step["BP", "head"] += self.bias_backward(rows, class_words) + self.outer(classes, rows, w)
-            step["BP", "head"] += self.outer(rows, classes, w)
-            step["BP", "head"] += self.loop(rows * w, 1, h.read + 2 * h.mul + h.add + h.start)
-            loss = self.row_maximum(classes) + self.row_exponential(classes) + self.scale_row(class_words)
-            loss += h.div + h.logarithm + h.add
-            argmax = self.loop(classes - 1, h.read + h.compare, h.start)
-            step["FP", "loss"] += rows * (loss + argmax)
-        finite = self.loop(self.parameter_words, h.accumulate, h.read + 2 * h.mul + h.start + h.lane_tree)
-        step["PU", "update"] = finite + self.loop(self.parameter_words, 1, h.read + h.mul + h.add + h.start)
+        self._heads(step)
+        self._update(step)
+        m, h = self.model, self.h
         record_bytes = sample_record(m).itemsize + result_record(m).itemsize
         step["IO", "transfer"] = 2 * h.hbm + record_bytes // 4 // h.lanes + 2 * h.start
-        return dict(step)
+        return step
+
+    def _encoders(self, step: Counter[tuple[str, str]]) -> None:
+        m, h, tokens, words = self.model, self.h, self.length, self.length * self.w
+        for part in LINEARS:
+            step["FP", part] = m.encoders * self.linear_forward(tokens)
+            step["BP", part] = m.encoders * self.linear_backward(tokens)
+        step["FP", LINEARS[0]] += self.linear_prepare()
+
+        head_words = m.hidden_size // m.heads // h.lanes
+        scores = self.engine.reduce(tokens, tokens, head_words, m.heads)
+        held, streamed = (
+            self.engine.accumulate(tokens, tokens, head_words, held=held, batch=m.heads) for held in (True, False)
+        )
+        sequence_words = self.words(m.sequence_length)
+        softmax_backward = self.loop(m.heads * tokens, sequence_words, 3 * h.mul + 2 * h.add + h.lane_tree)
+        step["FP", "attention"] = m.encoders * (scores + self.softmax(m.heads * tokens * self.words(tokens)) + held)
+        step["BP", "attention"] = m.encoders * (max(streamed, scores) + softmax_backward + max(held, streamed))
+
+        step["FP", "norm"] = (2 * m.encoders + 1) * self.norm_forward()
+        step["BP", "norm"] = (2 * m.encoders + 1) * self.norm_backward()
+        gelu = self.loop(words, h.lanes // h.function_lanes, h.distribution + h.mul + h.add)
+        step["FP", "gelu"] = m.encoders * gelu
+        step["BP", "gelu"] = m.encoders * self.loop(words, 1, h.mul)
 
     def _embedding(self, step: Counter[tuple[str, str]]) -> None:
-        m, tokens, w = self.model, self.length, self.feature_words
+        m, h, tokens, engine = self.model, self.h, self.length, self.engine
         c1, c2, c3 = m.embedding_column_modes
         rank, rank_words = m.embedding_rank, self.words(m.embedding_rank)
         front, row = c1 * c2, c2 * rank_words  # front: the first two column modes; row: words of a row of core 2
-        forward = (
-            self.outer(c1, rank, row) + self.inner(c3, front, rank_words) + self.moved(m.hidden_size) + self.add(w)
+        tail = engine.accumulate(c1, rank, row, held=True)
+        look_up = engine.reduce(front, c3, rank_words) + self.loop(front * self.words(c3), 1, 0)
+        clear = max(n1 * n2 for n1, n2 in zip(m.embedding_row_modes, (c1, rank * c2, c3), strict=True)) * rank_words
+        forward = tail + (tokens - 1) * max(tail, look_up) + look_up
+        step["FP", "embedding"] = max(forward, clear + h.write + h.start)
+        d_core_3 = engine.accumulate(c3, front, rank_words, few=True, added=True)
+        d_tail = engine.expand(front, c3, rank_words)
+        d_core_2, d_core_1 = engine.expand(rank, c1, row, scalars_held=True), engine.reduce(c1, rank, row)
+        step["BP", "embedding"] = tokens * (max(d_core_3, d_tail) + max(d_core_2, d_core_1)) + self.loop(
+            tokens * self.w, 1, 0
         )
-        step["FP", "embedding"] = tokens * forward
-        backward = self.outer(c3, front, rank_words) + self.outer(front, c3, rank_words)
-        backward += self.outer(rank, c1, row) + self.inner(c1, rank, row)
-        rows = [m.embedding_row_modes[0] * c1, m.embedding_row_modes[1] * rank * c2, m.embedding_row_modes[2] * c3]
-        step["BP", "embedding"] = (
-            tokens * backward
-            + self.clear(sum(rows) * rank_words)
-            + self.copy(tokens * w)
-            + self.clear((m.sequence_length - tokens) * w)
-        )
+        if tokens < m.sequence_length:
+            step["BP", "embedding"] += (m.sequence_length - tokens) * self.w + h.write + h.start
+
+    def _heads(self, step: Counter[tuple[str, str]]) -> None:
+        m, h, w, engine = self.model, self.h, self.w, self.engine
+        logits = []
+        for rows, classes in ((1, m.intents), (self.length - 1, m.slots)):
+            step["FP", "pooler"] += self.linear_forward(rows, last=classes == m.slots)
+            step["BP", "pooler"] += self.linear_backward(rows)
+            step["FP", "head"] += self.loop(rows * w, h.lanes // h.function_lanes, h.tangent)
+            logits.append(engine.reduce(rows, classes, w))
+            step["BP", "head"] += self.column_sums(rows, self.words(classes))
+            d_head, d_pooled = engine.accumulate(classes, rows, w), engine.accumulate(rows, classes, w, held=True)
+            step["BP", "head"] += max(d_head, d_pooled) + self.loop(rows * w, 1, 2 * h.mul + h.add)
+            step["FP", "loss"] += self.cross_entropy(rows, classes)
+        step["FP", "head"] += max(logits)
+        step["FP", "loss"] += self.words(m.sequence_length) * h.lanes + h.read + h.start
+
+    def _update(self, step: Counter[tuple[str, str]]) -> None:
+        h, sizes = self.h, ParameterMemory(self.model).memories
+        one = {
+            "sgd": (1, h.mul + h.add),
+            "momentum": (1, 2 * (h.mul + h.add)),
+            "adamw": (h.lanes // h.update_lanes, 4 * h.mul + 3 * h.add + h.root + h.div),
+        }[self.optimizer]
+        finite = max(sizes.values()) + h.read + 4 * h.compare + h.start
+        units = Counter()
+        for name, words in sizes.items():
+            units["tables" if name in ("word_2", "heads") else "cores"] += self.loop(words, *one)
+        corrections = 2 * h.div + h.root + 2 * 31 * h.power if self.optimizer == "adamw" else 0
+        step["PU", "update"] = finite + corrections + max(units.values())
 
 
-def sample_cycles(model: ModelConfig, hardware: HardwareConfig, length: int) -> Table:
-    """Return the cycles of one training step (SGD) by stage and unit.
+def sample_cycles(model: ModelConfig, hardware: HardwareConfig, length: int, optimizer: str = "sgd") -> Table:
+    """Return the cycles of one training step by stage and unit.
 
     Parameters
     ----------
@@ -202,19 +252,45 @@ def sample_cycles(model: ModelConfig, hardware: HardwareConfig, length: int) -> 
     hardware : HardwareConfig
     length : int
         Real tokens of the sample, [CLS] included.
+    optimizer : {"sgd", "momentum", "adamw"}
+
+    Raises
+    ------
+    OverlayError
+        If the model cannot have such a sample.
 
     Returns
     -------
     dict of (stage, unit) to int
         Stages and units are those of `bttlab.u50.records`.
     """
-    return {key: count for key, count in _Step(model, hardware, length).table().items() if count}
+    if not 1 <= length <= model.sequence_length:
+        raise OverlayError(f"a sample of {length} tokens: the model takes 1 to {model.sequence_length}")
+    return {key: count for key, count in _Step(model, hardware, length, optimizer).table().items() if count}
 
 
-def epoch_cycles(model: ModelConfig, hardware: HardwareConfig, lengths: Iterable[int]) -> Table:
+def epoch_cycles(model: ModelConfig, hardware: HardwareConfig, lengths: Iterable[int], optimizer: str = "sgd") -> Table:
     """Return the cycles of an epoch over samples of the given lengths, by stage and unit."""
     total: Counter[tuple[str, str]] = Counter()
     for length, count in Counter(map(int, lengths)).items():
-        for key, cycles in sample_cycles(model, hardware, length).items():
+        for key, cycles in sample_cycles(model, hardware, length, optimizer).items():
             total[key] += count * cycles
     return dict(total)
+
+
+def useful_macs(model: ModelConfig, length: int) -> int:
+    """Return the multiply-accumulates of one training step that the mathematics asks for, without padding.
+
+    Forward and backward of the contractions in the bi-directional flow (`bttlab.tensor.flow_cost`), attention, heads
+    and embedding; what is computed element by element is not counted.
+    """
+    m, words = model, length - 1
+
+    def linear(tokens: int) -> int:
+        return flow_cost("bidirectional", tokens, m.linear_out_modes, m.linear_in_modes, m.linear_rank).macs
+
+    attention = 6 * length * length * m.hidden_size
+    poolers = linear(1) + (linear(words) if words else 0)
+    heads = 3 * m.hidden_size * (m.intents + words * m.slots)
+    embedding = lookup_cost(length, m.embedding_row_modes, m.embedding_column_modes, m.embedding_rank).macs
+    return m.encoders * (len(LINEARS) * linear(length) + attention) + poolers + heads + embedding

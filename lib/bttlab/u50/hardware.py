@@ -72,16 +72,31 @@ class HardwareConfig:
         Clock of the kernel.
     lanes : int
         FP32 values of a word.
-    engine_rows, engine_slots : int
-        Tile of the contraction engine; `lanes` times `engine_rows` multiply-accumulates a cycle.
+    engines, engine_rows : int
+        Contraction engines, and rows of each; all together `engines` x `engine_rows` x `lanes` multiply-accumulates a
+        cycle. There are two engines, one for each end of a tensor train.
+    engine_chunk, engine_slots : int
+        Words of a row that are worked on at a time, and sums of words that a row keeps.
+    lane_trees : int
+        Words whose lanes an engine sums up a cycle.
+    function_lanes : int
+        Lanes of GELU, tanh and softmax.
+    update_units, update_lanes : int
+        Units of the update, and lanes of each in AdamW.
     add, mul, div, root, compare, power, read, write, hbm, start : int
         Latencies in cycles.
     """
 
     clock_mhz: int = None
     lanes: int = None
+    engines: int = None
     engine_rows: int = None
+    engine_chunk: int = None
     engine_slots: int = None
+    lane_trees: int = None
+    function_lanes: int = None
+    update_units: int = None
+    update_lanes: int = None
     add: int = None
     mul: int = None
     div: int = None
@@ -101,16 +116,31 @@ class HardwareConfig:
             if not isinstance(value, int) or value < 1:
                 raise OverlayError(f"{field.name} of the hardware is {value!r}: it must be an integer of at least 1")
             object.__setattr__(self, field.name, value)
+        for name, rule in (("engines", 2), ("update_units", 2), ("lanes", 16)):
+            if getattr(self, name) != rule:
+                raise OverlayError(f"{name} of the hardware is {getattr(self, name)}: the source is written for {rule}")
+        for name in ("function_lanes", "update_lanes"):
+            if self.lanes % getattr(self, name):
+                raise OverlayError(
+                    f"{name} of the hardware is {getattr(self, name)}: it must divide the {self.lanes} lanes"
+                )
+        if self.engine_rows > self.lanes:
+            raise OverlayError(f"engine_rows of the hardware is {self.engine_rows}: at most {self.lanes}, the lanes")
 
     @property
     def multiply_accumulates(self) -> int:
-        """Multiply-accumulates that the engine can start each cycle."""
-        return self.lanes * self.engine_rows
+        """Multiply-accumulates that the engines can start each cycle."""
+        return self.engines * self.lanes * self.engine_rows
 
     @property
     def accumulate(self) -> int:
         """Cycles between two additions to one sum."""
         return self.add + self.write
+
+    @property
+    def engine_depth(self) -> int:
+        """A step's way through an engine: fetch, multiply, down the rows, store."""
+        return self.read + self.mul + self.engine_rows * self.add + self.write + self.start
 
     @property
     def lane_tree(self) -> int:
@@ -136,3 +166,8 @@ class HardwareConfig:
     def distribution(self) -> int:
         """Latency of the normal distribution, which GELU needs."""
         return 2 * self.compare + 9 * (self.mul + self.add) + self.mul + self.exponential
+
+    @property
+    def density(self) -> int:
+        """Latency of the normal density, which the slope of GELU needs."""
+        return 3 * self.mul + self.exponential

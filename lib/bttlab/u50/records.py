@@ -134,35 +134,39 @@ class Block:
 def _tensors(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Yield (name, order of the axes) in the order of hls_src/memory.h; the last axis lies along the lanes."""
 
-    def linear(name: str) -> Iterator[tuple[str, tuple[int, ...]]]:
-        # The output half is held end first, each core with its ranks swapped, the far core (mode last) without.
+    linears = [f"encoders.{i}.{part}" for i in range(config.encoders) for part in LINEARS]
+    linears += ["intent_pooler", "slot_pooler"]
+    norms = [f"encoders.{i}.{part}_norm" for i in range(config.encoders) for part in ("attention", "feed_forward")]
+    for name in linears:  # the output half is held end first, each core with its ranks swapped, the far core without
         yield f"{name}.cores.2", (2, 1, 0)
         yield f"{name}.cores.1", (2, 1, 0)
         yield f"{name}.cores.0", (2, 0, 1)
+    for name in linears:
         yield f"{name}.cores.3", (0, 1, 2)
         yield f"{name}.cores.4", (0, 1, 2)
         yield f"{name}.cores.5", (0, 2, 1)
-        yield f"{name}.bias", (0,)
-
-    def norm(name: str) -> Iterator[tuple[str, tuple[int, ...]]]:
-        yield f"{name}.weight", (0,)
-        yield f"{name}.bias", (0,)
-
     yield "embedding.word.cores.0", (1, 0, 2, 3)  # row, column, rank
     yield "embedding.word.cores.1", (1, 0, 2, 3)  # row, rank, column, rank
     yield "embedding.word.cores.2", (1, 3, 2, 0)  # row, column, rank
-    yield "embedding.position.weight", (0, 1)
-    yield from norm("embedding.norm")
-    for i in range(config.encoders):
-        for part in LINEARS:
-            yield from linear(f"encoders.{i}.{part}")
-        yield from norm(f"encoders.{i}.attention_norm")
-        yield from norm(f"encoders.{i}.feed_forward_norm")
-    yield from linear("intent_pooler")
-    yield from linear("slot_pooler")
     for head in ("intent_head", "slot_head"):
         yield f"{head}.weight", (0, 1)
         yield f"{head}.bias", (0,)
+    yield "embedding.position.weight", (0, 1)
+    for norm in ["embedding.norm", *norms]:
+        yield f"{norm}.weight", (0,)
+        yield f"{norm}.bias", (0,)
+    for name in linears:
+        yield f"{name}.bias", (0,)
+
+
+def _memory_of(name: str) -> str:
+    """Return the memory on chip that a tensor lies in."""
+    layer, _, core = name.rpartition(".cores.")
+    if layer == "embedding.word":
+        return f"word_{int(core) + 1}"
+    if layer:
+        return "out_cores" if int(core) < 3 else "in_cores"
+    return "heads" if "_head." in name else "rest"
 
 
 class ParameterMemory:
@@ -184,6 +188,14 @@ class ParameterMemory:
             self.blocks.append(block)
             offset += block.words
         self.words = offset
+
+    @property
+    def memories(self) -> dict[str, int]:
+        """Words of each of the memories that hold the parameters on chip (`Tensors` of hls_src/memory.h)."""
+        sizes = dict.fromkeys(("out_cores", "in_cores", "word_1", "word_2", "word_3", "heads", "rest"), 0)
+        for block in self.blocks:
+            sizes[_memory_of(block.name)] += block.words
+        return sizes
 
     def pack(self, tensors: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return the tensors as words, float32 of shape (words, LANES)."""
