@@ -134,11 +134,13 @@ class ComputeUnit:
     def _run(self, arguments: list[int | float]) -> None:
         try:
             self._note(True)
-            # A thread inherits its starter's floating-point modes: torch.set_flush_denormal would change the bits.
-            _fesetenv(_DEFAULT_ENVIRONMENT)
-            self._function(*arguments)
+            try:
+                # A thread inherits its starter's floating-point modes: torch.set_flush_denormal would change the bits.
+                _fesetenv(_DEFAULT_ENVIRONMENT)
+                self._function(*arguments)
+            finally:
+                self._note(False)
         finally:
-            self._note(False)
             self._done = True
             self._finished.set()
 
