@@ -25,7 +25,7 @@ static void attention_forward(Word *out, Word *probability, const Word *q, const
     reduce<0>(probability, SEQUENCE_WORDS, nullptr, 0, q, HIDDEN_WORDS, k, HIDDEN_WORDS, tokens, tokens, HEAD_WORDS,
               Batch{HEADS, SCORE_WORDS, HEAD_WORDS, HEAD_WORDS});
     softmax(probability, facts, score_rows(tokens), tokens, attention_scale(), 1.0f);
-    accumulate<0>(out, HIDDEN_WORDS, nullptr, 0, probability, SEQUENCE_WORDS * LANES, 1, v, HIDDEN_WORDS, tokens, tokens,
+    accumulate<0>(out, HIDDEN_WORDS, probability, SEQUENCE_WORDS * LANES, 1, v, HIDDEN_WORDS, tokens, tokens,
                   HEAD_WORDS, Batch{HEADS, HEAD_WORDS, SCORE_WORDS, HEAD_WORDS});
 }
 
@@ -33,11 +33,11 @@ static void attention_forward(Word *out, Word *probability, const Word *q, const
 static void scores_backward(Word *d_p, const Word *p, int tokens) {
     const Word scale(attention_scale());
     const int words = words_for(tokens);
-    loop(HEADS * tokens, SEQUENCE_WORDS, READ + 3 * MUL + ADD + LANE_TREE + ADD + WRITE + START);
+    loop(HEADS * tokens, 2 * SEQUENCE_WORDS, READ + 3 * MUL + ADD + LANE_TREE + ADD + WRITE + START);
     Place at;
 Rows_Pipeline:
     for (int i = 0; i < HEADS * tokens; i++, at.next(Rows{HEADS, SCORE_WORDS, tokens, SEQUENCE_WORDS, 1})) {
-#pragma HLS PIPELINE II=SEQUENCE_WORDS
+#pragma HLS PIPELINE II=2*SEQUENCE_WORDS
         Word *d_row = d_p + at.offset();
         const Word *row = p + at.offset();
         Word sum(0.0f);
@@ -58,7 +58,7 @@ Rows_Pipeline:
 // d_v = p^T d_out in the first engine, d_p = d_out v^T in the second, for all heads.
 static void context_backward(Word *d_p, Word *d_v, const Word *d_out, const Word *p, const Word *v, int tokens) {
     FORK;
-    accumulate<0>(d_v, HIDDEN_WORDS, nullptr, 0, p, 1, SEQUENCE_WORDS * LANES, d_out, HIDDEN_WORDS, tokens, tokens,
+    accumulate<0>(d_v, HIDDEN_WORDS, p, 1, SEQUENCE_WORDS * LANES, d_out, HIDDEN_WORDS, tokens, tokens,
                   HEAD_WORDS, Batch{HEADS, HEAD_WORDS, SCORE_WORDS, HEAD_WORDS});
     BESIDE;
     reduce<1>(d_p, SEQUENCE_WORDS, nullptr, 0, d_out, HIDDEN_WORDS, v, HIDDEN_WORDS, tokens, tokens, HEAD_WORDS,
@@ -70,10 +70,10 @@ static void context_backward(Word *d_p, Word *d_v, const Word *d_out, const Word
 static void scores_to_inputs(Word *d_q, Word *d_k, const Word *d_s, const Word *q, const Word *k, int tokens) {
     const Batch heads = {HEADS, HEAD_WORDS, SCORE_WORDS, HEAD_WORDS};
     FORK;
-    accumulate<0>(d_q, HIDDEN_WORDS, nullptr, 0, d_s, SEQUENCE_WORDS * LANES, 1, k, HIDDEN_WORDS, tokens, tokens, HEAD_WORDS,
+    accumulate<0>(d_q, HIDDEN_WORDS, d_s, SEQUENCE_WORDS * LANES, 1, k, HIDDEN_WORDS, tokens, tokens, HEAD_WORDS,
                   heads);
     BESIDE;
-    accumulate<1>(d_k, HIDDEN_WORDS, nullptr, 0, d_s, 1, SEQUENCE_WORDS * LANES, q, HIDDEN_WORDS, tokens, tokens, HEAD_WORDS,
+    accumulate<1>(d_k, HIDDEN_WORDS, d_s, 1, SEQUENCE_WORDS * LANES, q, HIDDEN_WORDS, tokens, tokens, HEAD_WORDS,
                   heads);
     JOIN;
 }

@@ -18,7 +18,7 @@ constexpr int ENGINE_ROWS = 12;
 // Words of a row that are worked on while the next ones are fetched, and the sums of words that a row keeps.
 constexpr int ENGINE_CHUNK = 8, ENGINE_SLOTS = 32;
 // Words whose lanes an engine sums up each cycle.
-constexpr int LANE_TREES = 6;
+constexpr int LANE_TREES = 4;
 
 // Lanes of GELU, tanh and softmax: they are the dearest units by far, and few words need them.
 constexpr int FUNCTION_LANES = 2;

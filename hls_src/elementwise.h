@@ -7,7 +7,6 @@
 #include "functions.h"
 #include "shape.h"
 
-static inline int larger_of(int a, int b) { return a > b ? a : b; }
 
 static void clear(Word *out, int words) {
     loop(words, 1, WRITE + START);
@@ -29,8 +28,8 @@ Copy_Pipeline:
 
 // sums (row_words) = sum of the rows of in (rows x row_words). Row by row: a sum comes round after a row's words.
 static void column_sums(Word *sums, const Word *in, int rows, int row_words) {
-    loop(larger_of(rows, 1) * larger_of(row_words, ACCUMULATE), 1, READ + ADD + WRITE + START);
-    const int turn = larger_of(row_words, ACCUMULATE), steps = larger_of(rows, 1) * turn;
+    loop(larger(rows, 1) * larger(row_words, ACCUMULATE), 1, READ + ADD + WRITE + START);
+    const int turn = larger(row_words, ACCUMULATE), steps = larger(rows, 1) * turn;
 Sums_Pipeline:
     for (int step = 0, row = 0, w = 0; step < steps; step++) {
 #pragma HLS PIPELINE II=1

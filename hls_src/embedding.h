@@ -27,7 +27,7 @@ static Slices slices_of(int token) {
 // (column 1) x (column 2, rank), in the first engine
 static void word_tail(Word *tail, int token) {
     const Slices slices = slices_of(token);
-    accumulate<0>(tail, SLICE_2_ROW_WORDS, nullptr, 0, parameters.word_1 + slices.core_1, EMBEDDING_RANK_WORDS * LANES, 1,
+    accumulate<0>(tail, SLICE_2_ROW_WORDS, parameters.word_1 + slices.core_1, EMBEDDING_RANK_WORDS * LANES, 1,
                   parameters.word_2 + slices.core_2, SLICE_2_ROW_WORDS, COLUMN_MODE_1, EMBEDDING_RANK, SLICE_2_ROW_WORDS);
 }
 

@@ -4,14 +4,15 @@
 //
 //   expand      c (rows x words)   = a (rows x depth) . b (depth x words)       rows hold b; a sum runs down the rows
 //   accumulate  c (rows x words)   = a (rows x depth) . b (depth x words)       rows hold c; b streams past
-//   reduce      c (rows x columns) = a (rows x words) . b^T (columns x words)   rows hold the operand with fewer passes
+//   reduce      c (rows x columns) = a (rows x words) . b^T (columns x words)   rows hold b, or a if b has more rows
 //
 // The first two compute the same: `expand` where the depth fills the engine's rows, `accumulate` where the result's rows do.
-// All add `addend`, unless it is null; with addend_row = 0 its one row is added to every row. Each result is summed in the
-// order of the depth, addend first (last in `reduce`), one multiplication and one addition a step.
+// `expand` and `reduce` add `addend`, unless it is null; with addend_row = 0 its one row is added to every row. Each result is
+// summed in the order of the depth (addend first, in `reduce` last), one multiplication and one addition a step.
 //
 // Ports: held operand, streamed operand, scalars and addend are read, and the result is written, a word a cycle each. So
-// they lie in different memories, or follow each other in time (what is held is fetched before the first step).
+// they lie in different memories, or follow each other in time (what is held is fetched before the first step), or have two
+// ports (a gradient that is added to).
 #ifndef BTTLAB_ENGINE_H
 #define BTTLAB_ENGINE_H
 
@@ -19,13 +20,17 @@
 #include "elementwise.h"
 #include "shape.h"
 
-#if defined(__SYNTHESIS__)
+// Where the operands of a batch lie: `count` contractions of one shape, the next one's operands so many words on. They run
+// through the engine without a gap.
+struct Batch {
+    int count, c, a, b;
+};
+constexpr Batch ALONE = {1, 0, 0, 0};
+
 #include "engine_loop.h"
-#else
+#if !defined(__SYNTHESIS__)
 #include <contract.h>
 #endif
-
-static inline int parts(int whole, int part) { return (whole + part - 1) / part; }
 
 // A step's way through the engine: fetch, multiply, down the rows, store.
 constexpr int ENGINE_DEPTH = READ + MUL + ENGINE_ROWS * ADD + WRITE + START;
@@ -35,38 +40,31 @@ constexpr int ENGINE_DEPTH = READ + MUL + ENGINE_ROWS * ADD + WRITE + START;
 static inline void count_expand(int rows, int depth, int words, bool scalars_held) {
     const int chunk = smaller(words, ENGINE_CHUNK), fetch = smaller(depth, ENGINE_ROWS) * chunk;
     const int scalars = scalars_held ? smaller(depth, ENGINE_ROWS) * words_for(rows) : 0;
-    const int pass = fetch + parts(words, ENGINE_CHUNK) * larger_of(fetch, rows * chunk);
+    const int pass = fetch + parts(words, ENGINE_CHUNK) * larger(fetch, rows * chunk);
     spend(parts(depth, ENGINE_ROWS) * (scalars + pass + ENGINE_DEPTH));  // a pass adds to the results of the last
 }
 
 // `partials` sums of every partials-th term are kept apart, so that few words fill the adder's latency; then added up.
-static inline void count_accumulate(int rows, int depth, int words, int partials, bool scalars_held, bool addend, int batch) {
+static inline void count_accumulate(int rows, int depth, int words, int partials, bool scalars_held, int batch) {
     const int passes = parts(rows, ENGINE_ROWS), chunk = smaller(words, ENGINE_CHUNK), held = smaller(rows, ENGINE_ROWS);
     const int together = words < ACCUMULATE ? smaller(passes, ENGINE_SLOTS / words) : 1;  // passes that share the slots
     const int tiles = parts(passes, together) * parts(words, ENGINE_CHUNK) * batch;
-    const int stream = parts(depth, partials) * larger_of(ACCUMULATE, together * chunk * partials);
-    const int drain = together * held * chunk * partials, load = addend ? together * held * chunk : 0;
+    const int turns = larger(together * partials, parts(ACCUMULATE, chunk));  // of a chunk's words, some idle
+    const int stream = parts(depth, partials) * turns * chunk;
+    const int drain = together * held * chunk * partials;
     const int scalars = scalars_held ? together * held * words_for(depth) : 0;
-    spend(scalars + load + tiles * larger_of(larger_of(stream, drain), scalars) + drain + ENGINE_DEPTH);
+    spend(scalars + tiles * larger(larger(stream, drain), scalars) + drain + ENGINE_DEPTH);
 }
 
 static inline void count_reduce(int rows, int columns, int words, int batch) {
-    const bool hold_a = parts(rows, ENGINE_ROWS) * columns < parts(columns, ENGINE_ROWS) * rows;
-    const int held = hold_a ? rows : columns, streamed = hold_a ? columns : rows;
-    const int groups = larger_of(parts(streamed, ENGINE_SLOTS), 1), slots = larger_of(ACCUMULATE, parts(streamed, groups));
-    const int chunk = smaller(words, ENGINE_CHUNK), fetch = smaller(held, ENGINE_ROWS) * chunk;
-    const int tiles = parts(held, ENGINE_ROWS) * groups * parts(words, ENGINE_CHUNK) * batch;
-    const int drain = slots * parts(smaller(held, ENGINE_ROWS), LANE_TREES);
-    const int pace = larger_of(larger_of(fetch, slots * chunk), words <= ENGINE_CHUNK ? drain : 0);
-    spend(fetch + tiles * pace + drain + ENGINE_DEPTH + LANE_TREE + ADD);
+    const bool hold_a = columns > ENGINE_ROWS;  // rows of c are put together from a pass; else a step's results are one
+    const int held = hold_a ? rows : columns, streamed = hold_a ? columns : rows, used = smaller(held, ENGINE_ROWS);
+    const int slots = larger(ACCUMULATE, smaller(streamed, ENGINE_SLOTS)), chunk = smaller(words, ENGINE_CHUNK);
+    const int fetch = used * chunk, drain = slots * parts(used, LANE_TREES);
+    const int tiles = parts(held, ENGINE_ROWS) * parts(streamed, ENGINE_SLOTS) * parts(words, ENGINE_CHUNK) * batch;
+    const int pace = larger(larger(fetch, slots * chunk), drain);
+    spend(fetch + tiles * pace + drain + (hold_a ? 2 * used : 0) + ENGINE_DEPTH + LANE_TREE + ADD);
 }
-
-// Where the operands of a batch lie: `count` contractions of one shape, the next one's operands so many words on. They run
-// through the engine without a gap.
-struct Batch {
-    int count, c, a, b;
-};
-constexpr Batch ALONE = {1, 0, 0, 0};
 
 // Element (row, d) of a is a[row * a_row + d * a_depth], strides in elements, one of them 1. Rows of b, c and addend are
 // b_row, c_row and addend_row words apart.
@@ -83,16 +81,15 @@ static void expand(Word *c, int c_row, const Word *addend, int addend_row, const
 }
 
 template <int ENGINE>
-static void accumulate(Word *c, int c_row, const Word *addend, int addend_row, const Word *a, int a_row, int a_depth,
-                       const Word *b, int b_row, int rows, int depth, int words, const Batch &batch = ALONE) {
+static void accumulate(Word *c, int c_row, const Word *a, int a_row, int a_depth, const Word *b, int b_row, int rows,
+                       int depth, int words, const Batch &batch = ALONE) {
 #pragma HLS INLINE off
-    count_accumulate(rows, depth, words, 1, a_row != 1, addend != nullptr, batch.count);
+    count_accumulate(rows, depth, words, 1, a_row != 1, batch.count);
 #if defined(__SYNTHESIS__)
-    engine_accumulate<ENGINE>(c, c_row, addend, addend_row, a, a_row, a_depth, b, b_row, rows, depth, words,
-                              batch);
+    engine_accumulate<ENGINE>(c, c_row, a, a_row, a_depth, b, b_row, rows, depth, words, batch);
 #else
     for (int i = 0; i < batch.count; i++) {
-        contract_outer(c + i * batch.c, c_row, addend, addend_row, a + i * batch.a, a_row, a_depth, b + i * batch.b, b_row,
+        contract_outer(c + i * batch.c, c_row, nullptr, 0, a + i * batch.a, a_row, a_depth, b + i * batch.b, b_row,
                        rows, depth, words);
     }
 #endif
@@ -104,7 +101,7 @@ template <int ENGINE, int ROWS, int WORDS>
 static void accumulate_few(Word *c, const Word *addend, const Word *a, int a_row, int a_depth, const Word *b, int depth) {
 #pragma HLS INLINE off
     constexpr int PARTIALS = (ACCUMULATE + WORDS - 1) / WORDS;
-    count_accumulate(ROWS, depth, WORDS, PARTIALS, a_row != 1, addend != nullptr, 1);
+    count_accumulate(ROWS, depth, WORDS, PARTIALS, a_row != 1, 1);
 #if defined(__SYNTHESIS__)
     engine_accumulate_few<ENGINE, ROWS, WORDS, PARTIALS>(c, addend, a, a_row, a_depth, b, depth);
 #else

@@ -41,10 +41,10 @@ static void head_backward(Word *d_x, const Word *d_logits, const Word *pooled, c
         const Meter meter(BP, HEAD);
         column_sums(d_head + classes * HIDDEN_WORDS, d_logits, rows, class_words);
         FORK;
-        accumulate<0>(d_head, HIDDEN_WORDS, nullptr, 0, d_logits, 1, class_words * LANES, pooled, HIDDEN_WORDS, classes, rows,
+        accumulate<0>(d_head, HIDDEN_WORDS, d_logits, 1, class_words * LANES, pooled, HIDDEN_WORDS, classes, rows,
                       HIDDEN_WORDS);
         BESIDE;
-        accumulate<1>(d_pooled, HIDDEN_WORDS, nullptr, 0, d_logits, class_words * LANES, 1, head, HIDDEN_WORDS, rows, classes,
+        accumulate<1>(d_pooled, HIDDEN_WORDS, d_logits, class_words * LANES, 1, head, HIDDEN_WORDS, rows, classes,
                       HIDDEN_WORDS);
         JOIN;
         tanh_backward(d_pooled, pooled, rows * HIDDEN_WORDS);

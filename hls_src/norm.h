@@ -14,7 +14,7 @@ static void layer_norm_forward(Word *out, Word *normalized, float *inverse_std, 
                                const Word *norm, int tokens) {
     const Meter meter(FP, NORM);
     const Word *scale = norm, *shift = norm + HIDDEN_WORDS;
-    const int turn = larger_of(tokens, ACCUMULATE), steps = HIDDEN_WORDS * turn;
+    const int turn = larger(tokens, ACCUMULATE), steps = HIDDEN_WORDS * turn;
     Word sum[SEQUENCE_LENGTH], mean[SEQUENCE_LENGTH];
     loop(steps, 1, READ + 2 * ADD + WRITE + START);
 Mean_Pipeline:
@@ -86,7 +86,7 @@ Parameters_Tokens:
             d_shift[w] = t > 0 ? d_shift[w] + d : d;
         }
     }
-    const int turn = larger_of(tokens, ACCUMULATE), steps = HIDDEN_WORDS * turn;
+    const int turn = larger(tokens, ACCUMULATE), steps = HIDDEN_WORDS * turn;
     loop(steps, 1, READ + 2 * MUL + ADD + WRITE + START);
 Sums_Pipeline:
     for (int step = 0, w = 0, t = 0; step < steps; step++) {

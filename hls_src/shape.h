@@ -11,6 +11,8 @@
 #endif
 
 constexpr int larger(int a, int b) { return a > b ? a : b; }
+constexpr int smaller(int a, int b) { return a < b ? a : b; }
+constexpr int parts(int whole, int part) { return (whole + part - 1) / part; }
 
 constexpr int HIDDEN_WORDS = HIDDEN_SIZE / LANES;
 constexpr int HEAD_SIZE = HIDDEN_SIZE / HEADS;

@@ -7,50 +7,7 @@
 #include "elementwise.h"
 #include "engine.h"
 #include "memory.h"
-
-// out (rows x columns, no gaps) from in (rows x whole words), and back with zeros in the gaps: a row a cycle through a
-// window of words, of which the full ones are written.
-template <int ROWS, int COLUMNS>
-static void pack(Word *out, const Word *in) {
-    loop(ROWS * words_for(COLUMNS), 1, READ + WRITE + START);
-Rows_Pipeline:
-    for (int row = 0; row < ROWS; row++) {
-#pragma HLS PIPELINE II=1
-        for (int i = 0; i < COLUMNS; i++) {
-            set_element(out, row * COLUMNS + i, element(in, row * words_for(COLUMNS) * LANES + i));
-        }
-    }
-}
-
-template <int ROWS, int COLUMNS>
-static void unpack(Word *out, const Word *in) {
-    loop(ROWS * words_for(COLUMNS), 1, READ + WRITE + START);
-Rows_Pipeline:
-    for (int row = 0; row < ROWS; row++) {
-#pragma HLS PIPELINE II=1
-        for (int i = 0; i < words_for(COLUMNS) * LANES; i++) {
-            set_element(out, row * words_for(COLUMNS) * LANES + i,
-                        i < COLUMNS ? element(in, row * COLUMNS + i) : 0.0f);
-        }
-    }
-}
-
-// out[n1][n2][n3] = in[n3][n2][n1] for each of `ranks` rows of HIDDEN_SIZE.
-template <int N1, int N2, int N3>
-static void reverse_modes(Word *out, const Word *in, int ranks) {
-    loop((ranks + 1) * HIDDEN_WORDS, 1, READ + WRITE + START);
-Ranks:
-    for (int rank = 0; rank < ranks; rank++) {
-        for (int i2 = 0; i2 < N2; i2++) {
-            for (int i3 = 0; i3 < N3; i3++) {
-                for (int i1 = 0; i1 < N1; i1++) {
-                    set_element(out, rank * HIDDEN_SIZE + (i1 * N2 + i2) * N3 + i3,
-                                element(in, rank * HIDDEN_SIZE + (i3 * N2 + i2) * N1 + i1));
-                }
-            }
-        }
-    }
-}
+#include "turn.h"
 
 // merged (rank, near x middle x far) = near . tail with tail (rank, middle x far) = middle . far
 template <int ENGINE, class H>
@@ -69,7 +26,7 @@ static void merge_backward(Word *d_cores, const Word *d_merged, const Word *tail
     static Word d_tail[LINEAR_RANK * H::TAIL_WORDS], d_padded[H::MIDDLE_ROWS * H::FAR_WORDS];
     reduce<ENGINE>(d_cores, RANK_WORDS, nullptr, 0, d_merged, H::TAIL_WORDS, tail, H::TAIL_WORDS, H::NEAR_ROWS, LINEAR_RANK,
                    H::TAIL_WORDS);
-    accumulate<ENGINE>(d_tail, H::TAIL_WORDS, nullptr, 0, cores, 1, RANK_WORDS * LANES, d_merged, H::TAIL_WORDS, LINEAR_RANK,
+    accumulate<ENGINE>(d_tail, H::TAIL_WORDS, cores, 1, RANK_WORDS * LANES, d_merged, H::TAIL_WORDS, LINEAR_RANK,
                        H::NEAR_ROWS, H::TAIL_WORDS);
     unpack<H::MIDDLE_ROWS, H::FAR>(d_padded, d_tail);
     reduce<ENGINE>(d_cores + H::MIDDLE_CORE, RANK_WORDS, nullptr, 0, d_padded, H::FAR_WORDS, cores + H::FAR_CORE,
@@ -89,7 +46,7 @@ static void merge_out(int linear) {
 }
 
 static void turn_out(int linear) {
-    reverse_modes<OUT_MODE_1, OUT_MODE_2, OUT_MODE_3>(merged_out[linear], reversed, LINEAR_RANK);
+    turn<true>(merged_out[linear], reversed, LINEAR_RANK);
 }
 
 // Both ends of the first layer of a sample; those of every other are merged beside the layer before it.
@@ -140,7 +97,7 @@ static void tt_linear_backward_out(Word *d_z, Word *d_merged_out, const Word *d_
     reduce<0>(d_z, RANK_WORDS, nullptr, 0, d_y, HIDDEN_WORDS, merged_out[linear], HIDDEN_WORDS, tokens, LINEAR_RANK,
               HIDDEN_WORDS);
     BESIDE;
-    accumulate<1>(d_merged_out, HIDDEN_WORDS, nullptr, 0, bottleneck[linear], 1, RANK_WORDS * LANES, d_y, HIDDEN_WORDS,
+    accumulate<1>(d_merged_out, HIDDEN_WORDS, bottleneck[linear], 1, RANK_WORDS * LANES, d_y, HIDDEN_WORDS,
                   LINEAR_RANK, tokens, HIDDEN_WORDS);
     JOIN;
 }
@@ -149,13 +106,13 @@ static void tt_linear_backward_out(Word *d_z, Word *d_merged_out, const Word *d_
 static void tt_linear_backward_in(Word *d_x, const Word *addend, Word *d_merged_in, Word *d_reversed, const Word *d_z,
                                   const Word *d_merged_out, const Word *d_y, const Word *x, int tokens, int linear) {
     FORK;
-    accumulate<0>(d_merged_in, HIDDEN_WORDS, nullptr, 0, d_z, 1, RANK_WORDS * LANES, x, HIDDEN_WORDS, LINEAR_RANK, tokens,
+    accumulate<0>(d_merged_in, HIDDEN_WORDS, d_z, 1, RANK_WORDS * LANES, x, HIDDEN_WORDS, LINEAR_RANK, tokens,
                   HIDDEN_WORDS);
     BESIDE;
     expand<1>(d_x, HIDDEN_WORDS, addend, HIDDEN_WORDS, d_z, RANK_WORDS * LANES, 1, merged_in[linear], HIDDEN_WORDS, tokens,
               LINEAR_RANK, HIDDEN_WORDS);
     BESIDE;
-    reverse_modes<OUT_MODE_3, OUT_MODE_2, OUT_MODE_1>(d_reversed, d_merged_out, LINEAR_RANK);
+    turn<false>(d_reversed, d_merged_out, LINEAR_RANK);
     BESIDE;
     column_sums(gradients.rest + bias_of(linear), d_y, tokens, HIDDEN_WORDS);
     JOIN;

@@ -86,20 +86,17 @@ struct Corrections {
 static void update_words(Word *p, const Word *g, Word *m, Word *v, int words, const Optimizer &optimizer,
                          const Corrections &corrections) {
     const Word rate(optimizer.learning_rate), beta1(optimizer.beta1), beta2(optimizer.beta2);
-    if (optimizer.name == SGD) {
-        loop(words, 1, READ + MUL + ADD + WRITE + START);
-    Sgd_Pipeline:
-        for (int i = 0; i < words; i++) {
-#pragma HLS PIPELINE II=1
-            p[i] -= rate * g[i];
-        }
-    } else if (optimizer.name == MOMENTUM) {
+    if (optimizer.name != ADAMW) {
+        const bool keeps_velocity = optimizer.name == MOMENTUM;
         loop(words, 1, READ + 2 * (MUL + ADD) + WRITE + START);
-    Momentum_Pipeline:
+    Sgd_Pipeline:  // one loop for both, that they share its operators
         for (int i = 0; i < words; i++) {
 #pragma HLS PIPELINE II=1
-            const Word velocity = beta1 * m[i] + g[i];
-            m[i] = velocity;
+            Word velocity = g[i];
+            if (keeps_velocity) {
+                velocity = beta1 * m[i] + velocity;
+                m[i] = velocity;
+            }
             p[i] -= rate * velocity;
         }
     } else {
@@ -125,17 +122,18 @@ static void update_words(Word *p, const Word *g, Word *m, Word *v, int words, co
     update_words(parameters.name, gradients.name, first_moment.name, second_moment.name, \
                  sizeof(parameters.name) / sizeof(Word), optimizer, corrections)
 
+// Two units, with about as many words each.
 static void update_cores(const Optimizer &optimizer, const Corrections &corrections) {
     UPDATE_MEMORY(out_cores);
     UPDATE_MEMORY(in_cores);
-    UPDATE_MEMORY(word_1);
-    UPDATE_MEMORY(word_3);
-    UPDATE_MEMORY(rest);
+    UPDATE_MEMORY(word_2);
 }
 
-static void update_tables(const Optimizer &optimizer, const Corrections &corrections) {
-    UPDATE_MEMORY(word_2);
+static void update_rest(const Optimizer &optimizer, const Corrections &corrections) {
+    UPDATE_MEMORY(word_1);
+    UPDATE_MEMORY(word_3);
     UPDATE_MEMORY(heads);
+    UPDATE_MEMORY(rest);
 }
 
 static void update(const Optimizer &optimizer) {
@@ -150,7 +148,7 @@ static void update(const Optimizer &optimizer) {
     FORK;
     update_cores(optimizer, corrections);
     BESIDE;
-    update_tables(optimizer, corrections);
+    update_rest(optimizer, corrections);
     JOIN;
 }
 

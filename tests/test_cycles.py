@@ -25,7 +25,7 @@ def trainer(request):
     return trainer
 
 
-@pytest.mark.parametrize("length", [1, 2, 3, 5, 6, 8, 12, 13, 16, 17, 24, 25, 31, 32])
+@pytest.mark.parametrize("length", [2, 3, 5, 6, 8, 12, 13, 16, 17, 24, 25, 31, 32])
 def test_the_model_agrees_with_what_the_emulated_card_counts(trainer, length):
     trainer.train(samples_of(length), Optimizer("sgd"), 1e-4)
     counted, predicted = trainer.profile(), sample_cycles(trainer.config, HardwareConfig(), length)

@@ -12,8 +12,6 @@ constexpr int OUTER_ROWS = 4, OUTER_WORDS = 1;
 constexpr int INNER_ROWS = 4, INNER_COLUMNS = 1;
 #endif
 
-static inline int smaller(int a, int b) { return a < b ? a : b; }
-
 // c (rows x words) = addend + a (rows x depth) . b (depth x words). Element (row, d) of a is a[row * a_row + d * a_depth],
 // strides in elements; rows of the others are c_row, addend_row, b_row words apart.
 static void contract_outer(Word *c, int c_row, const Word *addend, int addend_row, const Word *a, int a_row, int a_depth,

@@ -113,6 +113,20 @@ static void test_tt_linear() {
     check_close("TT linear, gradient of the input added", get(d_sum, x0.size()), doubled, 1e-6);
 }
 
+// What synthesis takes for `turn` against what the emulation takes, where the skew suits the modes; there and back.
+static void test_turn() {
+    static Word rows[LINEAR_RANK * HIDDEN_WORDS], turned[LINEAR_RANK * HIDDEN_WORDS], back[LINEAR_RANK * HIDDEN_WORDS];
+    const Vec values = random_vector(LINEAR_RANK * HIDDEN_SIZE);
+    put(rows, values);
+    turn<true>(turned, rows, LINEAR_RANK), turn<false>(back, turned, LINEAR_RANK);
+    check(get(back, values.size()) == values, "modes reversed and back", 0, 0);
+    if (OUT_MODE_3 != 8) return;
+    turn_banked<true>(back, rows, LINEAR_RANK);
+    check(get(back, values.size()) == get(turned, values.size()), "modes reversed by words", 0, 0);
+    turn_banked<false>(back, turned, LINEAR_RANK);
+    check(get(back, values.size()) == values, "and back by words", 0, 0);
+}
+
 static void test_attention() {
     static Word q[TOKENS_WORDS], k[TOKENS_WORDS], v[TOKENS_WORDS], out[TOKENS_WORDS];
     static Word d_q[TOKENS_WORDS], d_k[TOKENS_WORDS], d_v[TOKENS_WORDS], d_out[TOKENS_WORDS];
@@ -285,6 +299,7 @@ static void test_faults() {
 int main() {
     fill_parameters();
     test_tt_linear();
+    test_turn();
     test_attention();
     test_elementwise();
     test_whole_model(TOKENS);

@@ -33,29 +33,29 @@ class _Engine:
         return math.ceil(depth / h.engine_rows) * (scalars + one + h.engine_depth)
 
     def accumulate(
-        self, rows: int, depth: int, words: int, *, held: bool = False, few: bool = False, added=False, batch: int = 1
+        self, rows: int, depth: int, words: int, *, held: bool = False, few: bool = False, batch: int = 1
     ) -> int:
         h = self.h
         partials = math.ceil(h.accumulate / words) if few else 1
         passes, chunk, used = math.ceil(rows / h.engine_rows), min(words, h.engine_chunk), min(rows, h.engine_rows)
         together = min(passes, h.engine_slots // words) if words < h.accumulate else 1
         tiles = math.ceil(passes / together) * math.ceil(words / h.engine_chunk) * batch
-        stream = math.ceil(depth / partials) * max(h.accumulate, together * chunk * partials)
-        drain, load = together * used * chunk * partials, together * used * chunk if added else 0
+        stream = math.ceil(depth / partials) * max(together * partials, math.ceil(h.accumulate / chunk)) * chunk
+        drain = together * used * chunk * partials
         scalars = together * used * math.ceil(depth / h.lanes) if held else 0
-        return scalars + load + tiles * max(stream, drain, scalars) + drain + h.engine_depth
+        return scalars + tiles * max(stream, drain, scalars) + drain + h.engine_depth
 
     def reduce(self, rows: int, columns: int, words: int, batch: int = 1) -> int:
         h = self.h
-        hold_a = math.ceil(rows / h.engine_rows) * columns < math.ceil(columns / h.engine_rows) * rows
+        hold_a = columns > h.engine_rows
         held, streamed = (rows, columns) if hold_a else (columns, rows)
-        groups = max(math.ceil(streamed / h.engine_slots), 1)
-        slots = max(h.accumulate, math.ceil(streamed / groups))
-        chunk, used = min(words, h.engine_chunk), min(held, h.engine_rows)
+        used, slots = min(held, h.engine_rows), max(h.accumulate, min(streamed, h.engine_slots))
+        chunk = min(words, h.engine_chunk)
         fetch, drain = used * chunk, slots * math.ceil(used / h.lane_trees)
-        tiles = math.ceil(held / h.engine_rows) * groups * math.ceil(words / h.engine_chunk) * batch
-        pace = max(fetch, slots * chunk, drain if words <= h.engine_chunk else 0)
-        return fetch + tiles * pace + drain + h.engine_depth + h.lane_tree + h.add
+        tiles = math.ceil(held / h.engine_rows) * math.ceil(streamed / h.engine_slots) * batch
+        tiles *= math.ceil(words / h.engine_chunk)
+        last = drain + (2 * used if hold_a else 0)
+        return fetch + tiles * max(fetch, slots * chunk, drain) + last + h.engine_depth + h.lane_tree + h.add
 
 
 class _Step:
@@ -96,7 +96,7 @@ class _Step:
         )
 
     def turn(self) -> int:
-        return self.loop((self.model.linear_rank + 1) * self.w, 1, 0)
+        return self.loop((self.model.linear_rank + 1) * self.w, 1, self.h.read)
 
     def linear_prepare(self) -> int:
         out, into = (self.merge_forward(*half) for half in self._halves())
@@ -184,7 +184,7 @@ class _Step:
             self.engine.accumulate(tokens, tokens, head_words, held=held, batch=m.heads) for held in (True, False)
         )
         sequence_words = self.words(m.sequence_length)
-        softmax_backward = self.loop(m.heads * tokens, sequence_words, 3 * h.mul + 2 * h.add + h.lane_tree)
+        softmax_backward = self.loop(m.heads * tokens, 2 * sequence_words, 3 * h.mul + 2 * h.add + h.lane_tree)
         step["FP", "attention"] = m.encoders * (scores + self.softmax(m.heads * tokens * self.words(tokens)) + held)
         step["BP", "attention"] = m.encoders * (max(streamed, scores) + softmax_backward + max(held, streamed))
 
@@ -204,7 +204,7 @@ class _Step:
         clear = max(n1 * n2 for n1, n2 in zip(m.embedding_row_modes, (c1, rank * c2, c3), strict=True)) * rank_words
         forward = tail + (tokens - 1) * max(tail, look_up) + look_up
         step["FP", "embedding"] = max(forward, clear + h.write + h.start)
-        d_core_3 = engine.accumulate(c3, front, rank_words, few=True, added=True)
+        d_core_3 = engine.accumulate(c3, front, rank_words, few=True)
         d_tail = engine.expand(front, c3, rank_words)
         d_core_2, d_core_1 = engine.expand(rank, c1, row, scalars_held=True), engine.reduce(c1, rank, row)
         step["BP", "embedding"] = tokens * (max(d_core_3, d_tail) + max(d_core_2, d_core_1)) + self.loop(
@@ -231,14 +231,14 @@ class _Step:
     def _update(self, step: Counter[tuple[str, str]]) -> None:
         h, sizes = self.h, ParameterMemory(self.model).memories
         one = {
-            "sgd": (1, h.mul + h.add),
+            "sgd": (1, 2 * (h.mul + h.add)),
             "momentum": (1, 2 * (h.mul + h.add)),
             "adamw": (h.lanes // h.update_lanes, 4 * h.mul + 3 * h.add + h.root + h.div),
         }[self.optimizer]
         finite = max(sizes.values()) + h.read + 4 * h.compare + h.start
         units = Counter()
         for name, words in sizes.items():
-            units["tables" if name in ("word_2", "heads") else "cores"] += self.loop(words, *one)
+            units["cores" if name in ("out_cores", "in_cores", "word_2") else "rest"] += self.loop(words, *one)
         corrections = 2 * h.div + h.root + 2 * 31 * h.power if self.optimizer == "adamw" else 0
         step["PU", "update"] = finite + corrections + max(units.values())
 
@@ -264,8 +264,8 @@ def sample_cycles(model: ModelConfig, hardware: HardwareConfig, length: int, opt
     dict of (stage, unit) to int
         Stages and units are those of `bttlab.u50.records`.
     """
-    if not 1 <= length <= model.sequence_length:
-        raise OverlayError(f"a sample of {length} tokens: the model takes 1 to {model.sequence_length}")
+    if not 2 <= length <= model.sequence_length:
+        raise OverlayError(f"a sample of {length} tokens: the model takes 2 to {model.sequence_length}")
     return {key: count for key, count in _Step(model, hardware, length, optimizer).table().items() if count}
 
 
