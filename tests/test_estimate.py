@@ -9,8 +9,9 @@ import pytest
 from bttlab.errors import BttlabError
 from bttlab.model.config import ModelConfig
 from bttlab.u50.cycles import sample_cycles
-from bttlab.u50.estimate import at_clock, estimate, with_lanes
+from bttlab.u50.estimate import at_clock, check_fits, estimate, nearest_that_fits, with_lanes
 from bttlab.u50.hardware import HardwareConfig
+from bttlab.u50.resources import RESOURCES, TARGET, budget
 
 MODEL = ModelConfig(encoders=2)
 LENGTHS = [13] * 30 + [7] * 10 + [32]
@@ -33,9 +34,13 @@ def test_an_epoch_is_its_samples(found):
 def test_no_schedule_beats_the_bound(found):
     assert 0 < found.bound_seconds < found.seconds_per_epoch
     assert found.lane_utilisation == pytest.approx(found.bound_seconds / found.seconds_per_epoch)
-    wide = estimate(MODEL, replace(HardwareConfig(), engine_rows=2 * HardwareConfig().engine_rows), LENGTHS)
-    assert wide.bound_seconds == pytest.approx(found.bound_seconds / 2)
-    assert wide.multiply_accumulates == found.multiply_accumulates
+    narrow = estimate(MODEL, replace(HardwareConfig(), engine_rows=HardwareConfig().engine_rows // 2), LENGTHS)
+    assert narrow.bound_seconds == pytest.approx(2 * found.bound_seconds)
+    assert narrow.multiply_accumulates == found.multiply_accumulates
+
+
+def test_adamw_takes_longer(found):
+    assert estimate(MODEL, None, LENGTHS, "adamw").seconds_per_epoch > found.seconds_per_epoch
 
 
 def test_more_of_anything_takes_longer(found):
@@ -76,8 +81,7 @@ def test_the_json_is_complete_and_says_that_it_is_modelled(found):
         (MODEL, {}, {13: 0}, "of at least one sample"),
         (MODEL, {"clock_mhz": 20}, [13], "a clock of 20 MHz: .* take 50"),
         (MODEL, {"clock_mhz": 301}, [13], "a clock of 301 MHz: .* take 300"),
-        (MODEL, {"engine_slots": 5}, [13], "5 slots do not divide a word of 16 lanes.*take 4"),
-        (MODEL, {"add": 9}, [13], "an addition takes 9 cycles"),
+        (MODEL, {"add": 40}, [13], "a sum is ready after 41 cycles, but an engine's row keeps 32"),
         (replace(MODEL, heads=96), {}, [13], "8 features of a head do not fill words of 16 lanes"),
     ],
 )
@@ -87,7 +91,9 @@ def test_what_the_source_cannot_be_built_for(model, hardware, lengths, message):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(("lanes", "near"), [(0, "take 16"), (-5, "take 16"), (100, "take 96 or 112"), (15, "take 16")])
+@pytest.mark.parametrize(
+    ("lanes", "near"), [(0, "take 32"), (-5, "take 32"), (100, "take 96 or 128"), (15, "take 32"), (3200, "512")]
+)
 def test_lanes_that_make_no_rows(lanes, near):
     with pytest.raises(BttlabError, match=near):
         with_lanes(HardwareConfig(), lanes)
@@ -95,3 +101,33 @@ def test_lanes_that_make_no_rows(lanes, near):
 
 def test_lanes_are_rows_of_words():
     assert with_lanes(HardwareConfig(), 96).multiply_accumulates == 96
+
+
+# Above what routes at this clock without a fight; each that goes is a step forward.
+CROWDED = {
+    2: {"lookup_tables", "dsps"},
+    4: {"lookup_tables", "dsps", "uram"},
+    6: {"lookup_tables", "dsps", "uram"},
+}
+
+
+@pytest.mark.parametrize("encoders", CROWDED)
+def test_how_full_the_designs_make_the_card(encoders):
+    found = estimate(ModelConfig(encoders=encoders), lengths=LENGTHS).resources
+    assert {name for name in RESOURCES if found.utilisation(name) > TARGET} == CROWDED[encoders]
+    assert set(found.excess) == ({"uram"} if encoders == 6 else set())
+
+
+def test_a_model_that_is_too_large_names_what_is_short_and_gets_a_smaller_one_proposed():
+    large = estimate(replace(MODEL, encoders=30), lengths=LENGTHS)
+    assert not large.fits
+    with pytest.raises(BttlabError, match=r"30 encoders .* do not fit a U50: over in .*UltraRAM blocks by ") as caught:
+        check_fits(large)
+    message = str(caught.value)
+    over = int(message.partition("UltraRAM blocks by ")[2].split()[0].replace(",", ""))
+    assert over == round(large.resources.total("uram").mid - budget("uram")) and "\n" not in message
+    option, value = nearest_that_fits(large.model, HardwareConfig()).split()
+    assert f"{option} {value} would fit" in message
+    field = {"--encoders": "encoders", "--rank": "linear_rank"}[option]
+    assert estimate(replace(large.model, **{field: int(value)}), lengths=LENGTHS).fits
+    assert not estimate(replace(large.model, **{field: int(value) + 1}), lengths=LENGTHS).fits

@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--encoders", type=int, nargs="+", default=[2, 4, 6], metavar="N", help="encoder blocks (default: 2 4 6)")
     add("--rank", type=int, metavar="R", help="rank of the linear layers (default: 12)")
-    add("--lanes", type=int, metavar="N", help="multiply-accumulate lanes of the engine (default: as in hls_src)")
+    add("--lanes", type=int, metavar="N", help="multiply-accumulate lanes of all engines (default: as in hls_src)")
     add("--clock", type=int, metavar="MHZ", help="clock of the kernel (default: as in hls_src)")
     add("--optimizer", choices=("sgd", "momentum", "adamw"), default="sgd", help="update rule (default: sgd)")
     data = parser.add_mutually_exclusive_group()
@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> Outcome:
     rank = {} if options.rank is None else {"linear_rank": options.rank}
     models = [ModelConfig(encoders=encoders, **rank) for encoders in options.encoders]
     name, lengths = _lengths(options, models[0])
-    found = [estimate(model, hardware, lengths) for model in models]
+    found = [estimate(model, hardware, lengths, options.optimizer) for model in models]
     for one in found:
         check_fits(one)
     data = {
@@ -57,7 +57,6 @@ def run(options: argparse.Namespace) -> Outcome:
         "model": MODEL_VERSION,
         "assumptions": ASSUMPTIONS,
         "epoch": name,
-        "optimizer": options.optimizer,
         "estimates": [
             {"optimizer_state_bytes": len(Optimizer(options.optimizer).moments) * one.model.parameters_bytes}
             | one.to_dict()
@@ -123,8 +122,8 @@ def _table(found: list, epoch: str) -> Any:
     first = found[0]
     table = Table(
         title=f"{first.hardware.multiply_accumulates} lanes at {first.hardware.clock_mhz} MHz; an epoch is {epoch}: "
-        f"{first.samples:,} samples",
-        caption=f"modelled ({MODEL_VERSION}), not measured; [low to high] from the constants' uncertainty. Parts are "
+        f"{first.samples:,} samples, {first.optimizer}",
+        caption=f"modelled ({MODEL_VERSION}), not measured; (low to high) from the constants' uncertainty. Parts are "
         f"of what the shell leaves to kernels; above {TARGET:.0%} routing gets hard",
     )
     table.add_column("encoders")
@@ -158,4 +157,4 @@ def _of_stage(found: Any, stage: str) -> int:
 
 def _band(band: Any, form: str) -> str:
     low, mid, high = (form.format(value) for value in (band.low, band.mid, band.high))
-    return f"{mid} [{low} to {high}]"
+    return f"{mid} ({low} to {high})"

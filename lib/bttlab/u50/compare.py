@@ -235,7 +235,7 @@ def compare(
         tuple(
             Difference.between(name, tensor, first.parameters[name]) for name, tensor in reference.parameters.items()
         ),
-        sum(epoch_cycles(model, HardwareConfig(), samples.lengths).values()),
+        sum(epoch_cycles(model, HardwareConfig(), samples.lengths, optimizer.name).values()),
     )
 
 

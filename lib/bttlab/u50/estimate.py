@@ -13,14 +13,13 @@ from typing import Any
 from bttlab.errors import BttlabError
 from bttlab.model.config import ModelConfig
 from bttlab.u50.constants import Band, constant, modelled, read_data
-from bttlab.u50.cycles import Table, epoch_cycles
+from bttlab.u50.cycles import Table, epoch_cycles, useful_macs
 from bttlab.u50.hardware import HardwareConfig
 from bttlab.u50.memory_map import OnChipArray, by_binding, by_group, memory_map
 from bttlab.u50.power import Power, activity, power
 from bttlab.u50.records import result_record, sample_record
 from bttlab.u50.resources import RESOURCES, Resources, budget, resources
 from bttlab.u50.telemetry import PowerLevels
-from bttlab.u50.work import multiply_accumulates
 
 CLOCK_RANGE = (50, 300)  # MHz: what the shell's clock generator gives kernels
 TYPICAL_TOKENS = 13  # ATIS's mean, [CLS] included
@@ -46,6 +45,7 @@ class Estimate:
     cycles : mapping of (stage, unit) to int
         Of an epoch.
     power : Power
+    optimizer : {"sgd", "momentum", "adamw"}
     """
 
     model: ModelConfig
@@ -55,6 +55,7 @@ class Estimate:
     resources: Resources
     cycles: Table
     power: Power
+    optimizer: str = "sgd"
 
     @property
     def samples(self) -> int:
@@ -74,7 +75,7 @@ class Estimate:
     @cached_property
     def multiply_accumulates(self) -> int:
         """Useful multiply-accumulates of an epoch."""
-        return sum(n * sum(multiply_accumulates(self.model, tokens).values()) for tokens, n in self.lengths.items())
+        return sum(n * useful_macs(self.model, tokens) for tokens, n in self.lengths.items())
 
     @property
     def bound_seconds(self) -> float:
@@ -109,6 +110,7 @@ class Estimate:
         return {
             "model": self.model.to_dict(),
             "hardware": asdict(self.hardware),
+            "optimizer": self.optimizer,
             "samples": self.samples,
             "mean_length": sum(tokens * n for tokens, n in self.lengths.items()) / self.samples,
             "fits": self.fits,
@@ -135,7 +137,10 @@ class Estimate:
 
 
 def estimate(
-    model: ModelConfig, hardware: HardwareConfig | None = None, lengths: Iterable[int] | Mapping[int, int] = (13,)
+    model: ModelConfig,
+    hardware: HardwareConfig | None = None,
+    lengths: Iterable[int] | Mapping[int, int] = (TYPICAL_TOKENS,),
+    optimizer: str = "sgd",
 ) -> Estimate:
     """Return what the model of the U50 says of a configuration, whether or not it fits the card.
 
@@ -147,6 +152,7 @@ def estimate(
         By default that of hls_src.
     lengths : iterable of int, or mapping of int to int
         Real tokens of each sample of an epoch, [CLS] included; or how many samples there are of each length.
+    optimizer : {"sgd", "momentum", "adamw"}
 
     Raises
     ------
@@ -167,11 +173,11 @@ def estimate(
     each = [tokens for tokens, count in histogram.items() for _ in range(count)]
     arrays = tuple(memory_map(model, hardware))
     found = resources(model, hardware, arrays)
-    cycles = epoch_cycles(model, hardware, each)
+    cycles = epoch_cycles(model, hardware, each, optimizer)
     seconds = sum(cycles.values()) / samples / (hardware.clock_mhz * 1e6)
     record_bytes = sample_record(model).itemsize + result_record(model).itemsize
     active = activity(model, hardware, sum(each) / samples, seconds, record_bytes)
-    return Estimate(model, hardware, histogram, arrays, found, cycles, power(found, hardware, active))
+    return Estimate(model, hardware, histogram, arrays, found, cycles, power(found, hardware, active), optimizer)
 
 
 def check(model: ModelConfig, hardware: HardwareConfig) -> None:
@@ -188,15 +194,10 @@ def check(model: ModelConfig, hardware: HardwareConfig) -> None:
         raise EstimateError(
             f"a clock of {hardware.clock_mhz} MHz: the shell gives kernels {low} to {high} MHz; take {nearest}"
         )
-    if hardware.lanes % hardware.engine_slots:
+    if hardware.accumulate > hardware.engine_slots:
         raise EstimateError(
-            f"{hardware.engine_slots} slots do not divide a word of {hardware.lanes} lanes: a tile would cross words; "
-            f"take {_divisor(hardware.lanes, hardware.engine_slots)}"
-        )
-    if hardware.add > hardware.engine_slots:
-        raise EstimateError(
-            f"at {hardware.clock_mhz} MHz an addition takes {hardware.add} cycles, but a sum comes round after "
-            f"{hardware.engine_slots}: the engine could not start a step each cycle; take a lower clock"
+            f"at {hardware.clock_mhz} MHz a sum is ready after {hardware.accumulate} cycles, but an engine's row keeps "
+            f"{hardware.engine_slots} in turn: it could not start a step each cycle; take a lower clock"
         )
     rules = {
         "features of a head": model.hidden_size // model.heads,
@@ -239,7 +240,7 @@ def nearest_that_fits(model: ModelConfig, hardware: HardwareConfig) -> str | Non
         return bisect.bisect_left(range(1, below), True, key=lambda n: bool(resources(*build(n)).excess))
 
     if rows := largest(hardware.engine_rows, lambda n: (model, replace(hardware, engine_rows=n))):
-        return f"--lanes {rows * hardware.lanes}"
+        return f"--lanes {rows * hardware.lanes * hardware.engines}"
     if rank := largest(model.linear_rank, lambda n: (replace(model, linear_rank=n), hardware)):
         return f"--rank {rank}"
     if encoders := largest(model.encoders, lambda n: (replace(model, encoders=n), hardware)):
@@ -259,19 +260,22 @@ def at_clock(hardware: HardwareConfig, clock_mhz: int) -> HardwareConfig:
 
 
 def with_lanes(hardware: HardwareConfig, lanes: int) -> HardwareConfig:
-    """Return the hardware with so many multiply-accumulate lanes in its engine.
+    """Return the hardware with so many multiply-accumulate lanes in its engines.
 
     Raises
     ------
     EstimateError
         If they do not make whole rows of words.
     """
-    word = hardware.lanes
-    if lanes < word or lanes % word:
-        whole = max(lanes // word, 0)
-        near = " or ".join(str(rows * word) for rows in (whole, whole + 1) if rows)
-        raise EstimateError(f"{lanes} lanes: the engine's tile is rows of {word} lanes (a word), so take {near}")
-    return replace(hardware, engine_rows=lanes // word)
+    row = hardware.lanes * hardware.engines
+    most = hardware.lanes  # rows: the scalars of a step come in one word
+    if lanes % row or not row <= lanes <= most * row:
+        below = min(max(lanes // row, 1), most)
+        near = " or ".join(str(rows * row) for rows in sorted({below, min(below + (lanes > row), most)}))
+        raise EstimateError(
+            f"{lanes} lanes: {hardware.engines} engines have 1 to {most} rows of {hardware.lanes} each; take {near}"
+        )
+    return replace(hardware, engine_rows=lanes // row)
 
 
 @cache
@@ -286,7 +290,3 @@ def power_levels(model: ModelConfig) -> PowerLevels:
 
     idle, running = found.loaded.mid, found.running.mid
     return PowerLevels(idle, running, vccint(idle), vccint(running))
-
-
-def _divisor(number: int, near: int) -> int:
-    return min((d for d in range(1, number + 1) if number % d == 0), key=lambda d: (abs(d - near), d))

@@ -5,7 +5,7 @@ with this map, and the storage pragmas with the bindings. A word is LANES values
 """
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import ceil
 from typing import Any
 
@@ -25,6 +25,7 @@ GROUPS = (
     "scratch",
     "engine",
 )
+PORTS, WRITING_PORTS = 2, {"ram_2p": 1, "ram_t2p": 2}  # of a bank, of block RAM and UltraRAM alike
 BINDINGS = ("uram", "bram", "lutram", "registers")
 
 
@@ -67,8 +68,8 @@ class OnChipArray:
     binding : {"uram", "bram", "lutram", "registers"}
     accesses : tuple of Access
         Of the loops that ask most of it.
-    ports : int
-        Of each bank: 2, of which one writes (ram_2p); the other, or both, read.
+    kind : {"ram_2p", "ram_t2p"}
+        What its two ports may do: one read and the other read or write, or each read or write.
     static : bool
         Whether it is a static array of the source, which the compiler lays out in memory; the rest are locals that
         become registers or LUT RAM.
@@ -81,7 +82,7 @@ class OnChipArray:
     banks: int
     binding: str
     accesses: tuple[Access, ...] = ()
-    ports: int = 2
+    kind: str = "ram_2p"
     static: bool = True
 
     @property
@@ -104,13 +105,14 @@ class OnChipArray:
     def overload(self) -> Access | None:
         """The access that asks for more words a cycle than its ports can give, if there is one."""
         for access in self.accesses:
-            if access.writes > access.interval or access.reads + access.writes > self.ports * access.interval:
+            writing = WRITING_PORTS[self.kind] * access.interval
+            if access.writes > writing or access.reads + access.writes > PORTS * access.interval:
                 return access
         return None
 
     def to_dict(self) -> dict[str, Any]:
         """Return what --json prints."""
-        own = ("name", "group", "words", "width", "banks", "ports", "binding", "bytes", "filled")
+        own = ("name", "group", "words", "width", "banks", "kind", "binding", "bytes", "filled")
         return {name: getattr(self, name) for name in own} | asdict(self.blocks) | modelled("blocks")
 
 
@@ -123,52 +125,70 @@ def memory_map(model: ModelConfig, hardware: HardwareConfig) -> list[OnChipArray
         In tensor format with three modes at each end.
     hardware : HardwareConfig
     """
-    return [*_state(model, hardware), *_kept(model), *_scratch(model), *_engine(model, hardware)]
+    return [*_state(model), *_kept(model), *_scratch(model), *_engine(model, hardware)]
 
 
-def _state(model: ModelConfig, hardware: HardwareConfig) -> list[OnChipArray]:
-    """Parameters and what training keeps of them: a memory each for all tensors together, as a core fills no block."""
-    words = ParameterMemory(model).words
-    update = Access("update: Adamw_Pipeline", 1, 1)
-    scale = Access("layer_norm_forward: Scale_Pipeline", 2, 0)  # scale and shift
-    norm = Access("layer_norm_backward: Sums_Pipeline", 2, 2, hardware.accumulate)
-    return [
-        OnChipArray("parameters", "parameters", words, WORD_BITS, 1, "uram", (update, scale)),
-        OnChipArray("gradients", "gradients", words, WORD_BITS, 1, "uram", (norm,)),
-        OnChipArray("first_moment", "optimizer state", words, WORD_BITS, 1, "uram", (update,)),
-        OnChipArray("second_moment", "optimizer state", words, WORD_BITS, 1, "uram", (update,)),
-        OnChipArray("step_count", "optimizer state", 1, 32, 1, "registers"),
-    ]
+# What the loops ask of a memory. Two engines side by side may read the same one (tt_linear.h, attention.h); each engine
+# reads its operands from, and writes its result to, memories of their own.
+_ENGINE = Access("engine: Steps_Pipeline", 1, 1)
+_ENGINES = Access("engine: Steps_Pipeline", 2, 0)
+_UPDATE = Access("update_words: Adamw_Pipeline", 1, 1)
+
+
+def _state(model: ModelConfig) -> list[OnChipArray]:
+    """Parameters and what training keeps of them. The same cores of all layers share a memory: one fills no block."""
+    scale = Access("layer_norm_forward: Scale_Pipeline", 2, 0)  # scale and shift of a feature
+    norm = Access("layer_norm_backward: Parameters_Pipeline", 2, 2)  # their gradients
+    groups = {
+        "parameters": "parameters",
+        "gradients": "gradients",
+        "first_moment": "optimizer state",
+        "second_moment": "optimizer state",
+    }
+    found = []
+    for name, group in groups.items():
+        for member, words in ParameterMemory(model).memories.items():
+            small = member in ("word_1", "word_3")
+            two_ports = name == "parameters" and not small
+            accesses = [_UPDATE, _ENGINE]
+            if two_ports:
+                accesses.append(_ENGINES)
+            if member == "rest" and name in ("parameters", "gradients"):
+                accesses.append(scale if name == "parameters" else norm)
+            binding, kind = "bram" if small else "uram", "ram_t2p" if two_ports else "ram_2p"
+            found.append(OnChipArray(f"{name}.{member}", group, words, WORD_BITS, 1, binding, tuple(accesses), kind))
+    return [*found, OnChipArray("step_count", "optimizer state", 1, 32, 1, "registers")]
 
 
 def _kept(model: ModelConfig) -> list[OnChipArray]:
     """What the forward pass keeps for the backward pass."""
     n, encoders = _Shape(model), model.encoders
-    read, write = Access("contract_outer: Words_Pipeline", 1, 0), Access("contract_outer: Store_Pipeline", 0, 1)
+    one, both = _ENGINE, _ENGINES
 
-    def merged(name: str, words: int, binding: str) -> OnChipArray:
-        return OnChipArray(name, "merged cores", n.linears * words, WORD_BITS, 1, binding, (read, write))
+    def merged(name: str, words: int, binding: str, kind: str = "ram_2p") -> OnChipArray:
+        accesses = (one, both) if kind == "ram_t2p" else (one,)
+        return OnChipArray(name, "merged cores", n.linears * words, WORD_BITS, 1, binding, accesses, kind)
 
-    def activation(name: str, words: int, binding: str = "uram") -> OnChipArray:
-        return OnChipArray(name, "activations", words, WORD_BITS, 1, binding, (read, write))
+    def activation(name: str, words: int, binding: str, kind: str = "ram_2p", banks: int = 1) -> OnChipArray:
+        accesses = (one, both) if kind == "ram_t2p" else (one,)
+        return OnChipArray(name, "activations", words, WORD_BITS, banks, binding, accesses, kind)
 
     def scalars(name: str, values: int) -> OnChipArray:
         return OnChipArray(name, "activations", values, 32, 1, "bram")
 
-    matrices = (
-        *("queries", "keys", "values", "context", "attended", "attention_normalized"),
-        *("first_out", "activated", "feed_forward_normalized"),
-    )
+    shared = ("queries", "keys", "values", "context", "attended", "activated")  # read by both engines at once
+    others = ("slope", "attention_normalized", "feed_forward_normalized")
     return [
         merged("merged_out", n.rank * n.hidden, "uram"),
         merged("merged_in", n.rank * n.hidden, "uram"),
         merged("tail_out", n.rank * n.out_tail, "bram"),
         merged("tail_in", n.rank * n.in_tail, "bram"),
-        merged("bottleneck", n.tokens * words_for(n.rank), "bram"),
-        activation("hidden", (encoders + 1) * n.matrix),
-        *(activation(name, encoders * n.matrix) for name in matrices),
-        activation("attention", encoders * model.heads * n.tokens * n.sequence, "bram"),
-        activation("embedding_tail", n.tokens * n.embedding_tail),
+        merged("bottleneck", n.tokens * words_for(n.rank), "bram", "ram_t2p"),
+        activation("hidden", (encoders + 1) * n.matrix, "uram", "ram_t2p"),
+        *(activation(name, encoders * n.matrix, "uram", "ram_t2p") for name in shared),
+        *(activation(name, encoders * n.matrix, "uram") for name in others),
+        activation("attention", encoders * model.heads * n.tokens * n.sequence, "bram", "ram_t2p"),
+        activation("embedding_tail", 2 * ((n.tokens + 1) // 2) * n.embedding_tail, "uram", "ram_t2p", banks=2),
         activation("embedding_normalized", n.matrix, "bram"),
         activation("pooled_intent", n.hidden, "bram"),
         activation("pooled_slots", n.matrix, "bram"),
@@ -184,56 +204,73 @@ def _scratch(model: ModelConfig) -> list[OnChipArray]:
     """Intermediate results of one layer, overwritten by the next."""
     n = _Shape(model)
 
-    write = Access("contract_outer: Store_Pipeline", 0, 1)
-
     def scratch(name: str, words: int) -> OnChipArray:
-        return OnChipArray(name, "scratch", words, WORD_BITS, 1, "bram", (write,))
+        return OnChipArray(name, "scratch", words, WORD_BITS, 1, "bram", (_ENGINE, _ENGINES))
 
+    largest = Access("softmax: Maximum_Pipeline", 1, 1, 4)
+    rows_in_turn = Access("scores_backward: Rows_Pipeline", n.sequence, n.sequence, n.sequence)
+
+    def facts(function: str) -> OnChipArray:
+        rows = max(model.heads * n.tokens, n.tokens)  # maximum, argument and sum of a row
+        return OnChipArray(f"{function}::facts", "scratch", rows, 96, 1, "bram", (largest,))
+
+    # Two instances, one for each direction; a row is written while the one before is read.
+    turn = Access("turn_banked: Words_Pipeline", 1, 1)
+    turned = OnChipArray("turn_banked::buffer", "scratch", 4 * model.hidden_size, 32, 4 * LANES, "lutram", (turn,))
+
+    def norm(name: str) -> OnChipArray:
+        sums = Access("layer_norm_forward: Mean_Pipeline", 1, 1)
+        return OnChipArray(name, "scratch", n.tokens, WORD_BITS, 1, "lutram", (sums,), static=False)
+
+    scores = scratch("attention_backward::d_scores", model.heads * n.tokens * n.sequence)
     cores = n.rank * n.hidden
-    halves = {model.linear_out_modes[::-1], model.linear_in_modes}  # the source is instantiated once for equal halves
+    # One instance of the merging functions an end: the first engine has the input's, the second the output's.
+    halves = (model.linear_out_modes[::-1], model.linear_in_modes)
+    c1, c2, c3 = model.embedding_column_modes
     return [
-        *(scratch(f"encoder_backward::{name}", n.matrix) for name in ("d_residual", "d_inner")),
+        *(scratch(f"encoder_backward::{name}", n.matrix) for name in ("d_inner", "d_sum")),
         *(scratch(f"encoder_backward::{name}", n.matrix) for name in ("d_queries", "d_keys", "d_values")),
         scratch("backward::d_hidden", n.matrix),
-        scratch("encoder_forward::residual", n.matrix),
+        scratch("encoder_forward::inner", n.matrix),
         scratch("head_backward::d_pooled", n.matrix),
-        scratch("embedding_forward::sum", n.matrix),
-        scratch("embedding_forward::turned", n.embedding_turned),
-        scratch("embedding_backward::d_tail", n.embedding_tail),
-        scratch("attention_backward::d_p", n.tokens * n.sequence),
-        scratch("tt_linear_forward::reversed", cores),
+        scratch("embedding_forward::words", n.matrix),
+        scratch("word_row::padded", c1 * c2 * words_for(c3)),
+        scratch("word_backward::d_tail", n.embedding_tail),
+        replace(scores, accesses=(*scores.accesses, rows_in_turn)),
+        scratch("reversed", cores),
         scratch("tt_linear_backward::d_z", n.tokens * words_for(n.rank)),
-        scratch("tt_linear_backward::d_merged", cores),
-        scratch("tt_linear_backward::d_reversed", cores),
+        *(scratch(f"tt_linear_backward::{name}", cores) for name in ("d_merged_out", "d_merged_in", "d_reversed")),
         scratch("merge_forward::padded", sum(n.rank * m * words_for(f) for _, m, f in halves)),
         scratch("merge_backward::d_padded", sum(n.rank * m * words_for(f) for _, m, f in halves)),
-        scratch("merge_backward::d_tail", sum(n.rank * words_for(m * f) for _, m, f in halves)),
+        scratch("merge_backward::d_tail", sum(n.rank * (m * f // LANES) for _, m, f in halves)),
+        *map(facts, ("attention_forward", "loss_forward")),
+        turned,
+        *(norm(f"layer_norm_forward::{name}") for name in ("sum", "mean")),
+        *(norm(f"layer_norm_backward::{name}") for name in ("sum", "projection", "mean", "slope")),
     ]
 
 
 def _engine(model: ModelConfig, hardware: HardwareConfig) -> list[OnChipArray]:
-    """The operands and results that the engine holds beside its lanes: a bank a row, read and written every cycle."""
-    n, rows, slots = _Shape(model), hardware.engine_rows, hardware.engine_slots
-    outer_stage, inner_stage = (
-        Access("contract_outer: Stage_Pipeline", 0, 1),
-        Access("contract_inner: Stage_Pipeline", 0, 1),
+    """What the engines hold beside their lanes, in LUT RAM: a bank for each row, twice, as tiles overlap."""
+    n, rows, engines = _Shape(model), hardware.engine_rows, hardware.engines
+
+    def held(name: str, words: int, binding: str = "lutram", sides: int = 2, static: bool = True) -> OnChipArray:
+        banks = engines * sides * rows
+        return OnChipArray(
+            f"engine::{name}", "engine", banks * words, WORD_BITS, banks, binding, (_ENGINE,), static=static
+        )
+
+    folded = OnChipArray(
+        *("engine::folded", "engine", engines * rows * hardware.engine_chunk, WORD_BITS, engines, "lutram", (_ENGINE,)),
+        static=False,
     )
-    outer, inner = Access("contract_outer: Words_Pipeline", 1, 0), Access("contract_inner: Columns_Pipeline", 1, 0)
-    outer_sum, inner_sum = (
-        Access("contract_outer: Words_Pipeline", 1, 1),
-        Access("contract_inner: Columns_Pipeline", 1, 1),
-    )
-    keep = Access("contract_inner: Keep_Pipeline", 0, 1)
     return [
-        OnChipArray("contract_outer::staged", "engine", n.depth * rows, 32, rows, "bram", (outer_stage, outer)),
-        OnChipArray("contract_inner::staged", "engine", n.hidden * rows, WORD_BITS, rows, "bram", (inner_stage, inner)),
-        OnChipArray(
-            "contract_outer::sum", "engine", slots * rows, WORD_BITS, rows, "lutram", (outer_sum,), static=False
-        ),
-        OnChipArray("contract_inner::sum", "engine", LANES * rows, WORD_BITS, rows, "lutram", (keep,), static=False),
-        OnChipArray(
-            "contract_inner::tile", "engine", slots * rows, WORD_BITS, rows, "lutram", (inner_sum,), static=False
-        ),
+        held("held_rows", hardware.engine_chunk),
+        held("sums", hardware.engine_slots),
+        held("scalar_rows", max(-(-n.tokens // rows), 3) * words_for(n.depth)),
+        folded,
+        held("lines", 1, "registers", sides=1, static=False),
+        held("full_lines", 2, sides=1, static=False),
     ]
 
 
@@ -265,7 +302,7 @@ class _Shape:
     """The sizes of shape.h and memory.h, in words where nothing else is said."""
 
     def __init__(self, model: ModelConfig) -> None:
-        c1, c2, c3 = model.embedding_column_modes
+        c1, c2, _ = model.embedding_column_modes
         self.tokens, self.sequence = model.sequence_length, words_for(model.sequence_length)
         self.hidden, self.rank = words_for(model.hidden_size), model.linear_rank
         self.matrix = self.tokens * self.hidden
@@ -273,7 +310,6 @@ class _Shape:
         (o1, o2, o3), (i1, i2, i3) = model.linear_out_modes, model.linear_in_modes
         self.out_tail, self.in_tail = o2 * o1 // LANES, i2 * i3 // LANES
         self.embedding_tail = c1 * c2 * words_for(model.embedding_rank)
-        self.embedding_turned = c3 * c1 * c2 // LANES
         self.depth = max(  # MAX_DEPTH, in values
             *(self.tokens, model.embedding_rank, model.intents, model.slots, c1 * c2),
             self.rank * max(i1, i2, o2, o3),

@@ -74,38 +74,62 @@ class Unit:
 
 def units(hardware: HardwareConfig) -> list[Unit]:
     """Return the units of the kernel."""
-    lanes, macs = hardware.lanes, hardware.multiply_accumulates
+    lanes, functions = hardware.lanes, hardware.lanes // hardware.function_lanes
     tree = _operators(add=lanes - 1)  # of a sum over the lanes
-    pick = _operators(select=lanes - 1)  # an element of a word
+    select_word = _operators(select=lanes * (lanes - 1))  # any lane of a word to any lane of another
 
     def unit(name, functions, work, operators, loops, single=_operators(), lanes=lanes, interval=1) -> Unit:  # noqa: B008
         return Unit(name, tuple(functions.split()), work, lanes, interval, operators, loops, single)
 
-    mac = _operators(add=1, multiply=1)
-    gelu = _operators(FUNCTIONS["normal_distribution"], multiply=1)
-    gelu_slope = _operators(FUNCTIONS["normal_distribution"], FUNCTIONS["normal_density"], add=1, multiply=2)
-    exponential = _operators(FUNCTIONS["exponential"], add=2, multiply=1)
-    norm = _operators(tree, add=1, divide=1, square_root=1)
-    words = _operators(add=lanes * lanes)  # each lane's sum of a word, and what is there already
+    # A row's sum comes from its own slots, from the row above, or from the addend; lanes are summed by trees.
+    mac = _operators(add=1, multiply=1, select=2)
+    trees = _times(hardware.engines * hardware.lane_trees, tree, {"add": 1})
+    gelu = _operators(FUNCTIONS["normal_distribution"], FUNCTIONS["normal_density"], add=1, multiply=2)
+    exponential = _operators(FUNCTIONS["exponential"], add=1, multiply=1)
+    norm = _operators(tree, add=1, divide=2, square_root=1)
+    largest = _operators(tree, compare=lanes, select=2 * lanes, divide=1)
+    slope = _operators(add=2, multiply=3)
+    sgd = _operators(add=2, multiply=2)
     adamw = _operators(add=4, multiply=8, divide=1, square_root=1)
-    powers = _operators(tree, multiply=8)  # of the betas, in double precision: two multiplications
-    maximum = _operators(tree, compare=1)
-    logarithm = _operators(FUNCTIONS["logarithm"], compare=1)
+    update = hardware.update_units
     return [
-        unit("contraction", "contract_outer", "contraction", mac, 4, pick, lanes=macs),
-        unit("contraction by words", "contract_inner", "contraction", mac, 5, words, lanes=macs),
-        unit("gelu", "gelu_forward", "gelu_forward", gelu, 1),
-        unit("gelu backward", "gelu_backward", "gelu_backward", gelu_slope, 1),
-        unit("tanh", "tanh_forward", "tanh_forward", FUNCTIONS["hyperbolic_tangent"], 1),
-        unit("tanh backward", "tanh_backward", "tanh_backward", _operators(add=1, multiply=2), 1),
-        unit("layer norm", "layer_norm_forward", "layer_norm_forward", _operators(add=2, multiply=2), 3, norm),
         unit(
-            "layer norm backward", "layer_norm_backward", "layer_norm_backward", _operators(add=4, multiply=3), 2, norm
+            "contraction",
+            "engine",
+            "contraction",
+            mac,
+            3 * hardware.engines,
+            trees,
+            lanes=hardware.multiply_accumulates,
         ),
-        unit("softmax", "row_maximum row_exponential scale_row", "softmax_forward", exponential, 3, maximum),
-        unit("softmax backward", "attention_backward", "softmax_backward", _operators(add=1, multiply=2), 2, tree),
-        unit("loss", "cross_entropy row_argument_maximum", "", {}, 2, logarithm),
-        unit("residual and bias", "add bias_forward bias_backward copy clear", "residual", _operators(add=1), 5),
-        unit("re-ordering", "pack unpack reverse_modes", "", {}, 5, _operators(select=6 * (lanes - 1))),
-        unit("update", "update gradients_are_finite", "update", adamw, 4, powers),
+        unit("gelu", "gelu_forward", "gelu_forward", gelu, 1, interval=functions),
+        unit("gelu backward", "gelu_backward", "gelu_backward", _operators(multiply=1), 1),
+        unit("tanh", "tanh_forward", "tanh_forward", FUNCTIONS["hyperbolic_tangent"], 1, interval=functions),
+        unit("tanh backward", "tanh_backward", "tanh_backward", _operators(add=1, multiply=2), 1),
+        unit("layer norm", "layer_norm_forward", "layer_norm_forward", _operators(add=2, multiply=2), 5, norm),
+        unit(
+            "layer norm backward", "layer_norm_backward", "layer_norm_backward", _operators(add=2, multiply=2), 4, norm
+        ),
+        unit("softmax", "softmax", "softmax_forward", exponential, 3, largest, interval=functions),
+        unit("softmax scaling", "", "softmax_forward", _operators(multiply=1), 0),
+        # Both words of a row of 32 tokens an iteration.
+        unit("softmax backward", "scores_backward", "softmax_backward", slope, 1, tree, lanes=2 * lanes, interval=2),
+        unit("loss", "cross_entropy loss_forward", "", {}, 3, FUNCTIONS["logarithm"]),
+        unit("sums and copies", "column_sums copy clear", "residual", _operators(add=1), 3),
+        unit("re-ordering", "pack unpack turn_banked", "", {}, 7, _times(5, select_word)),
+        unit("update", "update_words", "update", sgd, 2 * update, _operators(multiply=8), lanes=update * lanes),
+        unit(
+            "update by AdamW",
+            "",
+            "",
+            adamw,
+            update,
+            lanes=update * lanes,
+            interval=lanes // hardware.update_lanes,
+        ),
+        unit("finite", "are_finite", "", {}, 7, _operators(compare=7 * lanes)),
     ]
+
+
+def _times(count: int, *operators: Mapping[str, int]) -> Counter:
+    return Counter({name: count * each for name, each in _operators(*operators).items()})

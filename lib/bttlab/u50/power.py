@@ -12,14 +12,16 @@ from typing import Any
 
 from bttlab.model.config import ModelConfig
 from bttlab.u50.constants import Band, constant, read_data
+from bttlab.u50.cycles import useful_macs
 from bttlab.u50.geometry import URAM_BITS
 from bttlab.u50.hardware import HardwareConfig
 from bttlab.u50.operators import Unit, units
 from bttlab.u50.resources import Resources
-from bttlab.u50.work import element_operations, multiply_accumulates
+from bttlab.u50.work import element_operations
 
 PICO = 1e-12
 BOUNDS = ("low", "mid", "high")
+WORDS_OF_A_STEP = 2  # an engine's step reads the word that streams past; as much again is fetched, held and stored
 WORDS_OF_AN_ELEMENT = 3  # an element-wise operation reads two operands and writes a result, each a word for all lanes
 
 
@@ -94,24 +96,20 @@ def activity(
         What goes over HBM for it, in and out.
     """
     length = max(1, round(tokens))
-    contraction = sum(multiply_accumulates(model, length).values())
+    contraction = useful_macs(model, length)
     work = {"contraction": contraction, **element_operations(model, length)}
     cycles = seconds * hardware.clock_mhz * 1e6
-    slots: dict[str, float] = {}
-    for unit in units(hardware):
-        slots[unit.work] = slots.get(unit.work, 0) + unit.lanes / unit.interval
-    filled = {unit.name: _filled(unit, work, slots, cycles) for unit in units(hardware)}
+    filled = {unit.name: _filled(unit, work, cycles) for unit in units(hardware)}
     accesses = -(-32 * hardware.lanes // URAM_BITS)  # of a word
-    iterations = contraction / hardware.multiply_accumulates
+    steps = contraction / (hardware.lanes * hardware.engine_rows)
     elements = sum(work.values()) - contraction
-    # An iteration reads one word of the operand, and a staged word (contract_inner) or value (contract_outer) a row.
-    uram = iterations * accesses + elements / hardware.lanes * WORDS_OF_AN_ELEMENT * accesses
-    bram = iterations * hardware.engine_rows * (accesses + 1) / 2
-    return Activity(filled, uram / seconds, bram / seconds, 8 * record_bytes / seconds)
+    words = steps * WORDS_OF_A_STEP + elements / hardware.lanes * WORDS_OF_AN_ELEMENT
+    each = words * accesses / 2  # half of them in UltraRAM
+    return Activity(filled, each / seconds, each / seconds, 8 * record_bytes / seconds)
 
 
-def _filled(unit: Unit, work: Mapping[str, int], slots: Mapping[str, float], cycles: float) -> float:
-    return min(1.0, work[unit.work] / (slots[unit.work] * cycles)) if unit.work else 0.0
+def _filled(unit: Unit, work: Mapping[str, int], cycles: float) -> float:
+    return min(1.0, work[unit.work] * unit.interval / (unit.lanes * cycles)) if unit.work else 0.0
 
 
 def power(resources: Resources, hardware: HardwareConfig, activity: Activity) -> Power:

@@ -26,7 +26,8 @@ RESOURCES = {
     "bram36": "BRAM36",
     "uram": "UltraRAM blocks",
 }
-WORD_BITS = 32
+OPERAND_BITS = 32
+ARITHMETIC = ("add", "multiply", "divide", "square_root")
 TARGET = 0.70  # of the budget: what routes at 200 MHz without a fight
 
 
@@ -130,7 +131,9 @@ def resources(model: ModelConfig, hardware: HardwareConfig, arrays: Iterable[OnC
                 lookup_tables=_of(operators, "lookup_tables") + _overhead("loop_lookup_tables", unit.loops),
                 flip_flops=_of(operators, "flip_flops")
                 + _overhead("loop_flip_flops", unit.loops)
-                + _overhead("operand_register_flip_flops", 2 * WORD_BITS * sum(operators.values())),
+                + _overhead(
+                    "operand_register_flip_flops", 2 * OPERAND_BITS * sum(operators.get(n, 0) for n in ARITHMETIC)
+                ),
                 dsps=_of(operators, "dsps"),
             )
         )
