@@ -1,5 +1,5 @@
-// How wide the hardware is. Every parallelism and tile constant of the accelerator stands here; Python reads them from this
-// file (lib/bttlab/u50/hardware.py).
+// How wide the hardware is. Every parallelism and tile constant of the accelerator stands here; Python reads them from
+// this file (lib/bttlab/u50/hardware.py).
 #ifndef BTTLAB_CONFIG_H
 #define BTTLAB_CONFIG_H
 
@@ -12,8 +12,8 @@ constexpr int LANES = 16;
 // Contraction engines (engine.h): one for each end of a tensor train.
 constexpr int ENGINES = 2;
 
-// An engine: ENGINE_ROWS rows x LANES lanes of one multiplier and one adder. 12 rows: the rank of the linear layers, so that
-// a contraction with a rank fills them whatever the number of tokens.
+// An engine: ENGINE_ROWS rows x LANES lanes of one multiplier and one adder. 12 rows: the rank of the linear layers, so
+// that a contraction with a rank fills them whatever the number of tokens.
 constexpr int ENGINE_ROWS = 12;
 // Words of a row that are worked on while the next ones are fetched, and the sums of words that a row keeps.
 constexpr int ENGINE_CHUNK = 8, ENGINE_SLOTS = 32;

@@ -1,5 +1,5 @@
-// Counts the cycles of what is executed, per stage and unit, in the emulation; nothing of it is synthesised. Each loop nest
-// says once, where it ends, how often it started an iteration and how deep its pipeline is (timing.h).
+// Counts the cycles of what is executed, per stage and unit, in the emulation; nothing of it is synthesised. Each loop
+// nest says once, where it ends, how often it started an iteration and how deep its pipeline is (timing.h).
 #ifndef BTTLAB_CYCLES_H
 #define BTTLAB_CYCLES_H
 
@@ -71,8 +71,8 @@ class Meter {
     ~Meter() { spent_on = outside; }
 };
 
-// Work side by side takes as long as the longest of its branches: FORK; one; BESIDE; another; JOIN. Each stands in a region
-// of DATAFLOW, or in consecutive statements without a memory in common, so that the hardware starts them together.
+// Work side by side takes as long as the longest of its branches: FORK; one; BESIDE; another; JOIN. Each stands in a
+// region of DATAFLOW, or in consecutive statements without a memory in common, so that the hardware starts them together.
 class Branches {
     const long long start;
     long long longest = 0;

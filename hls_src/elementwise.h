@@ -33,7 +33,7 @@ static void column_sums(Word *sums, const Word *in, int rows, int row_words) {
 Sums_Pipeline:
     for (int step = 0, row = 0, w = 0; step < steps; step++) {
 #pragma HLS PIPELINE II=1
-#pragma HLS DEPENDENCE variable=sums inter distance=6 true
+#pragma HLS DEPENDENCE variable=sums type=inter direction=RAW distance=6 dependent=true
         if (w < row_words) {
             const Word value = row < rows ? in[row * row_words + w] : Word(0.0f);
             sums[w] = row > 0 ? sums[w] + value : value;
@@ -42,8 +42,8 @@ Sums_Pipeline:
     }
 }
 
-// out (tokens, HIDDEN_SIZE) = in * Phi(in), and the slope Phi(in) + in phi(in) for the way back. FUNCTION_LANES lanes work on a
-// word; the interval shares them.
+// out (tokens, HIDDEN_SIZE) = in * Phi(in), and the slope Phi(in) + in phi(in) for the way back. FUNCTION_LANES lanes
+// work on a word; the interval shares them.
 static void gelu_forward(Word *out, Word *slope, const Word *in, int words) {
     const Meter meter(FP, GELU);
     loop(words, LANES / FUNCTION_LANES, READ + DISTRIBUTION + MUL + ADD + WRITE + START);

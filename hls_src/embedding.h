@@ -1,5 +1,5 @@
-// The embedding: word embedding in tensor-train-matrix (TTM) format, position embedding, LayerNorm. The row of token
-// (i1 i2 i3) is F1[i1] F2[i2] F3[i3], with F1[i1] (column 1 x rank), F2[i2] (rank x column 2 x rank), F3[i3] (rank x column
+// The embedding: word embedding in tensor-train-matrix (TTM) format, position embedding, LayerNorm. The row of token (i1
+// i2 i3) is F1[i1] F2[i2] F3[i3], with F1[i1] (column 1 x rank), F2[i2] (rank x column 2 x rank), F3[i3] (rank x column
 // 3, held transposed). Only the slices that a token touches are read; only their gradients are not zero.
 #ifndef BTTLAB_EMBEDDING_H
 #define BTTLAB_EMBEDDING_H
@@ -34,8 +34,9 @@ static void word_tail(Word *tail, int token) {
 // A row of the table, (column 1, column 2) x (column 3), in the second
 static void word_row(Word *row, const Word *tail, int token) {
     static Word padded[FRONT * words_for(COLUMN_MODE_3)];
-    reduce<1>(padded, words_for(COLUMN_MODE_3), nullptr, 0, tail, EMBEDDING_RANK_WORDS,
-              parameters.word_3 + slices_of(token).core_3, EMBEDDING_RANK_WORDS, FRONT, COLUMN_MODE_3, EMBEDDING_RANK_WORDS);
+    const Word *core_3 = parameters.word_3 + slices_of(token).core_3;
+    reduce<1>(padded, words_for(COLUMN_MODE_3), nullptr, 0, tail, EMBEDDING_RANK_WORDS, core_3, EMBEDDING_RANK_WORDS, FRONT,
+              COLUMN_MODE_3, EMBEDDING_RANK_WORDS);
     pack<FRONT, COLUMN_MODE_3>(row, padded);
 }
 

@@ -1,18 +1,19 @@
 // The contraction engines: all linear algebra of the model runs here. An engine holds ENGINE_ROWS rows of one operand on
-// registers and streams the other past them, a word a cycle; every cycle each of its rows x lanes multiplies and adds. Three
-// contractions, which differ in what the rows hold and where a sum goes on:
+// registers and streams the other past them, a word a cycle; every cycle each of its rows x lanes multiplies and adds.
+// Three contractions, which differ in what the rows hold and where a sum goes on:
 //
 //   expand      c (rows x words)   = a (rows x depth) . b (depth x words)       rows hold b; a sum runs down the rows
 //   accumulate  c (rows x words)   = a (rows x depth) . b (depth x words)       rows hold c; b streams past
 //   reduce      c (rows x columns) = a (rows x words) . b^T (columns x words)   rows hold b, or a if b has more rows
 //
-// The first two compute the same: `expand` where the depth fills the engine's rows, `accumulate` where the result's rows do.
-// `expand` and `reduce` add `addend`, unless it is null; with addend_row = 0 its one row is added to every row. Each result is
-// summed in the order of the depth (addend first, in `reduce` last), one multiplication and one addition a step.
+// The first two compute the same: `expand` where the depth fills the engine's rows, `accumulate` where the result's rows
+// do. `expand` and `reduce` add `addend`, unless it is null; with addend_row = 0 its one row is added to every row. Each
+// result is summed in the order of the depth (addend first, in `reduce` last), one multiplication and one addition a
+// step.
 //
 // Ports: held operand, streamed operand, scalars and addend are read, and the result is written, a word a cycle each. So
-// they lie in different memories, or follow each other in time (what is held is fetched before the first step), or have two
-// ports (a gradient that is added to).
+// they lie in different memories, or follow each other in time (what is held is fetched before the first step), or have
+// two ports (a gradient that is added to).
 #ifndef BTTLAB_ENGINE_H
 #define BTTLAB_ENGINE_H
 
@@ -95,8 +96,8 @@ static void accumulate(Word *c, int c_row, const Word *a, int a_row, int a_depth
 #endif
 }
 
-// `accumulate` for results of few words (ROWS x WORDS, no gaps; b without gaps): PARTIALS sums of every PARTIALS-th term are
-// kept apart, so that the same sum comes round only after the adder's latency; then added up, then the addend.
+// `accumulate` for results of few words (ROWS x WORDS, no gaps; b without gaps): PARTIALS sums of every PARTIALS-th term
+// are kept apart, so that the same sum comes round only after the adder's latency; then added up, then the addend.
 template <int ENGINE, int ROWS, int WORDS>
 static void accumulate_few(Word *c, const Word *addend, const Word *a, int a_row, int a_depth, const Word *b, int depth) {
 #pragma HLS INLINE off

@@ -1,5 +1,5 @@
-// What synthesis takes for the contractions of engine.h: one pipelined loop that runs every contraction, so that an engine has
-// one array of multipliers and adders. Operands come to it through two switches:
+// What synthesis takes for the contractions of engine.h: one pipelined loop that runs every contraction, so that an
+// engine has one array of multipliers and adders. Operands come to it through two switches:
 //
 //               left operand     right operand    a row adds to
 //   EXPAND      its scalar       its held word    the sum of the row above (the first row: the addend)
@@ -7,8 +7,8 @@
 //   REDUCE      streamed word    its held word    its own sum of this slot; at the end the lanes are added up
 //
 // Work is cut into tiles. While one streams past, the loop fetches what the next one holds and stores the sums of the one
-// before, a word a cycle each: what is held and the sums are double, so nothing waits. Row r is ADD cycles behind row r - 1
-// in all three modes, and a slot comes round after ACCUMULATE steps at the earliest: hence an interval of 1.
+// before, a word a cycle each: what is held and the sums are double, so nothing waits. Row r is ADD cycles behind row r -
+// 1 in all three modes, and a slot comes round after ACCUMULATE steps at the earliest: hence an interval of 1.
 #ifndef BTTLAB_ENGINE_LOOP_H
 #define BTTLAB_ENGINE_LOOP_H
 
@@ -76,8 +76,10 @@ Rows_Unroll:
     }
 }
 
+// Returns its steps, for the testbench: engine.h counts them without running it.
 template <int ENGINE>
-static void engine(Word *c, const Word *addend, const Word *scalars, const Word *held, const Word *streamed, const Run &run) {
+static int engine(Word *c, const Word *addend, const Word *scalars, const Word *held, const Word *streamed,
+                  const Run &run) {
 #pragma HLS INLINE off
     static Word held_rows[2][ENGINE_ROWS][ENGINE_CHUNK], sums[2][ENGINE_ROWS][ENGINE_SLOTS];
     static Word scalar_rows[2][ENGINE_ROWS][SCALAR_WORDS];
@@ -94,7 +96,8 @@ static void engine(Word *c, const Word *addend, const Word *scalars, const Word 
 #pragma HLS BIND_STORAGE variable=sums type=ram_2p impl=lutram
 #pragma HLS BIND_STORAGE variable=scalar_rows type=ram_2p impl=lutram
 #pragma HLS BIND_STORAGE variable=folded type=ram_2p impl=lutram
-    const bool expanding = run.mode == BY_EXPANDING, reducing = run.mode == BY_REDUCING, accumulating = !expanding && !reducing;
+    const bool expanding = run.mode == BY_EXPANDING, reducing = run.mode == BY_REDUCING;
+    const bool accumulating = run.mode == BY_ACCUMULATING;
     const int chunk = smaller(run.words, ENGINE_CHUNK), most_rows = smaller(run.rows, ENGINE_ROWS);
     const int unit_count = run.together * run.partials;  // units of `chunk` slots: passes or partial sums
     const int turns = expanding ? 1 : larger(unit_count, parts(ACCUMULATE, chunk));  // units and idle turns
@@ -103,7 +106,9 @@ static void engine(Word *c, const Word *addend, const Word *scalars, const Word 
     // Steps of each of a tile's three stages.
     const int hold = run.held_scalars ? run.together * most_rows * scalar_words : 0;
     const int fetch = accumulating ? hold : most_rows * chunk;
-    const int stream = reducing ? chunk * slots : expanding ? run.streamed * chunk : parts(run.streamed, run.partials) * slots;
+    const int stream = reducing    ? chunk * slots
+                       : expanding ? run.streamed * chunk
+                                   : parts(run.streamed, run.partials) * slots;
     const int store = expanding ? 0 : reducing ? slots * parts(most_rows, LANE_TREES) : most_rows * unit_count * chunk;
     const int pace = larger(larger(fetch, stream), store);
     const int tiles = run.batch * parts(run.passes, run.together) * run.groups * parts(run.words, ENGINE_CHUNK);
@@ -116,18 +121,20 @@ static void engine(Word *c, const Word *addend, const Word *scalars, const Word 
     int writes = 0, fills = 0;
     bool storing_now = false;
     if (first == 0) fetched.next(run);  // nothing to fetch before the first tile
+    const int all_steps = first + tiles * pace + last;
 Steps_Pipeline:
-    for (int step = 0; step < first + tiles * pace + last; step++) {
+    for (int step = 0; step < all_steps; step++) {
 #pragma HLS PIPELINE II=1
-#pragma HLS DEPENDENCE variable=sums inter distance=6 true
-#pragma HLS DEPENDENCE variable=folded inter distance=6 true
-#pragma HLS DEPENDENCE variable=c inter false
+#pragma HLS DEPENDENCE variable=sums type=inter direction=RAW distance=6 dependent=true
+#pragma HLS DEPENDENCE variable=folded type=inter direction=RAW distance=6 dependent=true
+#pragma HLS DEPENDENCE variable=c type=inter dependent=false
         // Fetch for the next tile: a row's scalars (those of `expand` serve all tiles), then its held words.
         if (tile + 1 < tiles && position < hold && (accumulating || tile < 0)) {
             const int sub = fetching.outer, r = fetching.middle, j = fetching.inner;
+            const int element = run.first_scalar + (fetched.row(sub) + r) * run.scalar_row;
             if (r < fetched.rows(run, sub)) {
                 scalar_rows[expanding ? 0 : 1 - side][r][sub * scalar_words + j] =
-                    scalars[fetched.batch * run.scalar_batch + (run.first_scalar + (fetched.row(sub) + r) * run.scalar_row) / LANES + j];
+                    scalars[fetched.batch * run.scalar_batch + element / LANES + j];
             }
             fetching.next(scalar_words, most_rows);
             if (position + 1 == hold) fetching = Counters();
@@ -161,7 +168,8 @@ Steps_Pipeline:
                                  run.first_scalar + now.row(sub) * run.scalar_row + index * run.scalar_step,
                                  now.rows(run, sub));
                 }
-                const Word x = expanding ? Word(0.0f) : streamed[now.batch * run.stream_batch + index * run.stream_row + word];
+                const Word x =
+                    expanding ? Word(0.0f) : streamed[now.batch * run.stream_batch + index * run.stream_row + word];
                 Word sum = expanding && addend ? addend[index * run.addend_row + word] : Word(0.0f);
                 const bool starts = reducing ? word == 0 : streaming.outer == 0;
             Rows_Unroll:
@@ -250,27 +258,30 @@ Steps_Pipeline:
             steps = tile < tiles ? pace : last;
         }
     }
+    return all_steps;
 }
 
-// The contractions as runs of the loop; parameters as in engine.h.
+// The contractions as runs of the loop; parameters as in engine.h. Each returns its steps.
 template <int ENGINE>
-static void engine_expand(Word *c, int c_row, const Word *addend, int addend_row, const Word *a, int a_row, int a_depth,
+static int engine_expand(Word *c, int c_row, const Word *addend, int addend_row, const Word *a, int a_row, int a_depth,
                           const Word *b, int b_row, int rows, int depth, int words) {
     Run run = {};
     run.mode = BY_EXPANDING, run.batch = run.passes = run.groups = run.together = run.partials = 1;
     run.words = words, run.streamed = rows, run.held_scalars = a_depth != 1;
     run.held_row = b_row, run.c_row = c_row, run.scalar_row = a_depth, run.scalar_step = a_row;
+    int steps = 0;
 Passes:
     for (int d = 0; d < depth; d += ENGINE_ROWS) {
         run.rows = smaller(ENGINE_ROWS, depth - d);
         run.first_scalar = d * a_depth;
         run.addend_row = d > 0 ? c_row : addend_row;
-        engine<ENGINE>(c, d > 0 ? c : addend, a, b + d * b_row, b, run);
+        steps += engine<ENGINE>(c, d > 0 ? c : addend, a, b + d * b_row, b, run);
     }
+    return steps;
 }
 
 template <int ENGINE>
-static void engine_accumulate(Word *c, int c_row, const Word *a, int a_row, int a_depth, const Word *b, int b_row, int rows,
+static int engine_accumulate(Word *c, int c_row, const Word *a, int a_row, int a_depth, const Word *b, int b_row, int rows,
                               int depth, int words, const Batch &batch) {
     Run run = {};
     run.mode = BY_ACCUMULATING, run.batch = batch.count, run.groups = run.partials = 1;
@@ -279,22 +290,22 @@ static void engine_accumulate(Word *c, int c_row, const Word *a, int a_row, int 
     run.words = words, run.streamed = depth, run.held_scalars = a_row != 1;
     run.stream_row = b_row, run.c_row = c_row, run.scalar_row = a_row, run.scalar_step = a_depth;
     run.c_batch = batch.c, run.scalar_batch = batch.a, run.stream_batch = batch.b;
-    engine<ENGINE>(c, nullptr, a, b, b, run);
+    return engine<ENGINE>(c, nullptr, a, b, b, run);
 }
 
 template <int ENGINE, int ROWS, int WORDS, int PARTIALS>
-static void engine_accumulate_few(Word *c, const Word *addend, const Word *a, int a_row, int a_depth, const Word *b,
+static int engine_accumulate_few(Word *c, const Word *addend, const Word *a, int a_row, int a_depth, const Word *b,
                                   int depth) {
     static_assert(ROWS <= ENGINE_ROWS || PARTIALS == 1, "partial sums are of one pass");
     Run run = {};
     run.mode = BY_ACCUMULATING, run.batch = run.groups = run.passes = run.together = 1, run.partials = PARTIALS;
     run.rows = ROWS, run.words = WORDS, run.streamed = depth, run.held_scalars = a_row != 1;
     run.stream_row = run.c_row = run.addend_row = WORDS, run.scalar_row = a_row, run.scalar_step = a_depth;
-    engine<ENGINE>(c, addend, a, b, b, run);
+    return engine<ENGINE>(c, addend, a, b, b, run);
 }
 
 template <int ENGINE>
-static void engine_reduce(Word *c, int c_row, const Word *addend, int addend_row, const Word *a, int a_row, const Word *b,
+static int engine_reduce(Word *c, int c_row, const Word *addend, int addend_row, const Word *a, int a_row, const Word *b,
                           int b_row, int rows, int columns, int words, const Batch &batch) {
     Run run = {};
     run.lines = columns > ENGINE_ROWS;
@@ -304,7 +315,7 @@ static void engine_reduce(Word *c, int c_row, const Word *addend, int addend_row
     run.held_row = run.lines ? a_row : b_row, run.stream_row = run.lines ? b_row : a_row;
     run.held_batch = run.lines ? batch.a : batch.b, run.stream_batch = run.lines ? batch.b : batch.a;
     run.c_row = c_row, run.addend_row = addend_row, run.c_batch = batch.c;
-    engine<ENGINE>(c, addend, a, run.lines ? a : b, run.lines ? b : a, run);
+    return engine<ENGINE>(c, addend, a, run.lines ? a : b, run.lines ? b : a, run);
 }
 
 #endif

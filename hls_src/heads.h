@@ -31,8 +31,8 @@ static void heads_forward(const Word *x, int tokens) {
     JOIN;
 }
 
-// d_x (rows, HIDDEN_SIZE) and the parameters' gradients from d_logits (rows, classes in whole words): those of the weight in
-// the first engine, that of the input in the second.
+// d_x (rows, HIDDEN_SIZE) and the parameters' gradients from d_logits (rows, classes in whole words): those of the weight
+// in the first engine, that of the input in the second.
 static void head_backward(Word *d_x, const Word *d_logits, const Word *pooled, const Word *x, int rows, int pooler,
                           const Word *head, Word *d_head, int classes) {
     const int class_words = words_for(classes);

@@ -26,8 +26,8 @@ struct Half {
 typedef Half<OUT_MODE_3, OUT_MODE_2, OUT_MODE_1> OutHalf;
 typedef Half<IN_MODE_1, IN_MODE_2, IN_MODE_3> InHalf;
 
-// TTM embedding, one slice a row index: core 1 (row, column 1) x rank, core 2 (row, rank) x (column 2, rank) with each rank
-// filled to whole words, core 3 (row, column 3) x rank.
+// TTM embedding, one slice a row index: core 1 (row, column 1) x rank, core 2 (row, rank) x (column 2, rank) with each
+// rank filled to whole words, core 3 (row, column 3) x rank.
 constexpr int SLICE_1_WORDS = COLUMN_MODE_1 * EMBEDDING_RANK_WORDS;
 constexpr int SLICE_2_ROW_WORDS = COLUMN_MODE_2 * EMBEDDING_RANK_WORDS;
 constexpr int SLICE_2_WORDS = EMBEDDING_RANK * SLICE_2_ROW_WORDS;

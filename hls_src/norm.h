@@ -1,6 +1,6 @@
-// LayerNorm over each token's features. Loops that add up a token's features visit the tokens in turn, word by word, so that
-// a token's sum comes round only after the adder's latency (ACCUMULATE steps, idle ones where there are fewer tokens). Both
-// counters run in one loop: a nest whose inner bound is a variable would drain its pipeline at every turn.
+// LayerNorm over each token's features. Loops that add up a token's features visit the tokens in turn, word by word, so
+// that a token's sum comes round only after the adder's latency (ACCUMULATE steps, idle ones where there are fewer
+// tokens). Both counters run in one loop: a nest whose inner bound is a variable would drain its pipeline at every turn.
 #ifndef BTTLAB_NORM_H
 #define BTTLAB_NORM_H
 
@@ -20,7 +20,7 @@ static void layer_norm_forward(Word *out, Word *normalized, float *inverse_std, 
 Mean_Pipeline:
     for (int step = 0, w = 0, t = 0; step < steps; step++) {
 #pragma HLS PIPELINE II=1
-#pragma HLS DEPENDENCE variable=sum inter distance=6 true
+#pragma HLS DEPENDENCE variable=sum type=inter direction=RAW distance=6 dependent=true
         if (t < tokens) {
             const int i = t * HIDDEN_WORDS + w;
             const Word value = in[i] + residual[i];
@@ -39,7 +39,7 @@ Mean_Of_Lanes_Pipeline:
 Variance_Pipeline:
     for (int step = 0, w = 0, t = 0; step < steps; step++) {
 #pragma HLS PIPELINE II=1
-#pragma HLS DEPENDENCE variable=sum inter distance=6 true
+#pragma HLS DEPENDENCE variable=sum type=inter direction=RAW distance=6 dependent=true
         if (t < tokens) {
             const Word centred = in[t * HIDDEN_WORDS + w] - mean[t];
             sum[t] = w > 0 ? sum[t] + centred * centred : centred * centred;
@@ -91,8 +91,8 @@ Parameters_Tokens:
 Sums_Pipeline:
     for (int step = 0, w = 0, t = 0; step < steps; step++) {
 #pragma HLS PIPELINE II=1
-#pragma HLS DEPENDENCE variable=sum inter distance=6 true
-#pragma HLS DEPENDENCE variable=projection inter distance=6 true
+#pragma HLS DEPENDENCE variable=sum type=inter direction=RAW distance=6 dependent=true
+#pragma HLS DEPENDENCE variable=projection type=inter direction=RAW distance=6 dependent=true
         if (t < tokens) {
             const int i = t * HIDDEN_WORDS + w;
             const Word d = d_in[i] * scale[w], product = d * normalized[i];

@@ -6,7 +6,8 @@
 
 constexpr int SOFTMAX_ROWS = larger(HEADS * SEQUENCE_LENGTH, SEQUENCE_LENGTH);
 
-// What softmax finds out about a row of `in`: its largest element and where it first stands, and the sum of exp(x - maximum).
+// What softmax finds out about a row of `in`: its largest element and where it first stands, and the sum of exp(x -
+// maximum).
 struct RowFacts {
     float maximum[SOFTMAX_ROWS];
     int argument[SOFTMAX_ROWS];
@@ -65,7 +66,7 @@ static void softmax(Word *memory, RowFacts &facts, const Rows &rows, int count, 
     loop(words, 2 * COMPARE, READ + 4 * COMPARE + WRITE + START);  // a row's largest so far is needed for its next word
 Maximum_Pipeline:
     for (int i = 0; i < words; i++, at.next(rows)) {
-#pragma HLS PIPELINE II=4
+#pragma HLS PIPELINE II=2*COMPARE
         float maximum;
         int argument;
         word_maximum(memory[at.offset()], count - at.word * LANES, maximum, argument);
@@ -98,8 +99,8 @@ Scale_Pipeline:
     }
 }
 
-// Cross-entropy of rows of `classes` logits with their labels, added up; the rows become the gradients, (softmax - one-hot) *
-// weight, and facts.argument the classes that the logits predict.
+// Cross-entropy of rows of `classes` logits with their labels, added up; the rows become the gradients, (softmax -
+// one-hot) * weight, and facts.argument the classes that the logits predict.
 static float cross_entropy(Word *logits, RowFacts &facts, int row_count, int classes, const int *labels, float weight) {
     const int row_words = words_for(classes);
     float margin[SEQUENCE_LENGTH], loss = 0.0f;
@@ -113,7 +114,7 @@ Margin_Pipeline:
     loop(row_count, ACCUMULATE, READ + LOGARITHM + ADD + START);
 Loss_Pipeline:
     for (int row = 0; row < row_count; row++) {
-#pragma HLS PIPELINE II=6
+#pragma HLS PIPELINE II=ACCUMULATE
         const int label = row * row_words * LANES + labels[row];
         set_element(logits, label, element(logits, label) - weight);
         loss += logarithm(facts.sum[row]) - (margin[row] - facts.maximum[row]);

@@ -1,5 +1,5 @@
-// How long operators and memories take, in cycles at the kernel's clock: what the depth and the initiation interval (II) of
-// every loop are argued from. A loop of n iterations takes n x II + depth.
+// How long operators and memories take, in cycles at the kernel's clock: what the depth and the initiation interval (II)
+// of every loop are argued from. A loop of n iterations takes n x II + depth.
 //
 // FP32 operators as Vitis HLS instantiates them from the floating-point operator of PG060, full or maximum DSP usage, on
 // UltraScale+ speed grade -2 at 200 MHz. The core is pipelined as deep as the clock asks: an adder takes 4 cycles where
@@ -20,6 +20,7 @@ constexpr int START = 4;     // of a function or of a loop nest that is not flat
 
 // A sum of one value a cycle into one place must wait for the adder; into SLOTS places in turn it need not.
 constexpr int ACCUMULATE = ADD + WRITE;
+static_assert(ACCUMULATE == 6, "the DEPENDENCE pragmas of loops that add up say 6, and a pragma takes no constant there");
 
 // Chains of operators, as functions.h writes them.
 constexpr int LANE_TREE = 4 * ADD;

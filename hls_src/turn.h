@@ -1,5 +1,5 @@
-// Elements that change places within rows: gaps closed and opened, modes reversed. Whole words a cycle; one element at a time
-// each of these would take longer than the contractions beside it.
+// Elements that change places within rows: gaps closed and opened, modes reversed. Whole words a cycle; one element at a
+// time each of these would take longer than the contractions beside it.
 #ifndef BTTLAB_TURN_H
 #define BTTLAB_TURN_H
 
@@ -73,9 +73,10 @@ Rows_Pipeline:
     }
 }
 
-// Where element (i1 i2 i3) of a row with the output modes lies in the buffer between its two orders: LANES banks, so skewed
-// that the LANES elements of any word, in either order, lie in different ones. In the order i3 i2 i1 a word's elements have
-// one i3 and follow each other in (i2 i1); in the order i1 i2 i3 they are OUT_MODE_3 of i3 with LANES / OUT_MODE_3 of i2.
+// Where element (i1 i2 i3) of a row with the output modes lies in the buffer between its two orders: LANES banks, so
+// skewed that the LANES elements of any word, in either order, lie in different ones. In the order i3 i2 i1 a word's
+// elements have one i3 and follow each other in (i2 i1); in the order i1 i2 i3 they are OUT_MODE_3 of i3 with LANES /
+// OUT_MODE_3 of i2.
 constexpr int bank_of(int i1, int i2, int i3) { return (i2 * OUT_MODE_1 + i1 + i3 + i3 / 4 * 4) % LANES; }
 
 // Indices of element e of a row in either order.
@@ -99,7 +100,7 @@ static void turn_banked(Word *out, const Word *in, int rows) {
 Words_Pipeline:
     for (int step = 0, row = 0, w = 0; step < (rows + 1) * HIDDEN_WORDS; step++) {
 #pragma HLS PIPELINE II=1
-#pragma HLS DEPENDENCE variable=buffer inter false
+#pragma HLS DEPENDENCE variable=buffer type=inter dependent=false
         const Word incoming = row < rows ? in[row * HIDDEN_WORDS + w] : Word(0.0f);
         int bank_in[LANES], bank_out[LANES], write_at[LANES] = {}, read_at[LANES] = {};
         float to_bank[LANES] = {}, from_bank[LANES];
@@ -140,7 +141,8 @@ Words_Pipeline:
 // The same for a native compiler.
 template <bool FROM_REVERSED>
 static void turn_by_element(Word *out, const Word *in, int rows) {
-    constexpr int N1 = FROM_REVERSED ? OUT_MODE_1 : OUT_MODE_3, N2 = OUT_MODE_2, N3 = FROM_REVERSED ? OUT_MODE_3 : OUT_MODE_1;
+    constexpr int N1 = FROM_REVERSED ? OUT_MODE_1 : OUT_MODE_3, N2 = OUT_MODE_2;
+    constexpr int N3 = FROM_REVERSED ? OUT_MODE_3 : OUT_MODE_1;
     for (int row = 0; row < rows; row++) {
         for (int i2 = 0; i2 < N2; i2++) {
             for (int i3 = 0; i3 < N3; i3++) {

@@ -93,15 +93,13 @@ def pipelines() -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
     function = ""
     constants = read_constants(HLS_SOURCE / "config.h", HLS_SOURCE / "timing.h")
-    shape = {"SEQUENCE_WORDS": words_for(ModelConfig().sequence_length)}
+    constants["SEQUENCE_WORDS"] = words_for(ModelConfig().sequence_length)
     for path in [*sorted(HLS_SOURCE.glob("*.h")), HLS_SOURCE / "train_transformer.cpp"]:
         for line in path.read_text().splitlines():
             if match := re.match(r"static (?:inline )?[\w *]+?\b(\w+)\(", line):
                 function = match[1]
-            if match := re.search(r"#pragma HLS PIPELINE II=([\w/]+)", line):
-                value, _, divisor = match[1].partition("/")
-                value = constants.get(value) or shape.get(value) or int(value)
-                found.setdefault(function, []).append(value // constants[divisor] if divisor else value)
+            if match := re.search(r"#pragma HLS PIPELINE II=(.+)", line):
+                found.setdefault(function, []).append(eval(match[1].replace("/", "//"), dict(constants)))
     return found
 
 

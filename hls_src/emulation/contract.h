@@ -1,6 +1,6 @@
-// The engine's contractions for a native compiler: tiles that fit the host's vector registers instead of the engine's rows.
-// Each result is summed in the order of the depth, one multiplication and one addition a step, as the engine does it, so
-// that the bits are the same (testbench/test_engine.cpp compares them).
+// The engine's contractions for a native compiler: tiles that fit the host's vector registers instead of the engine's
+// rows. Each result is summed in the order of the depth, one multiplication and one addition a step, as the engine does
+// it, so that the bits are the same (testbench/test_engine.cpp compares them).
 #ifndef BTTLAB_EMULATION_CONTRACT_H
 #define BTTLAB_EMULATION_CONTRACT_H
 
@@ -62,8 +62,8 @@ static void contract_partials(Word *c, const Word *addend, const Word *a, int a_
     }
 }
 
-// c (rows x columns) = addend + a (rows x depth words) . b^T (columns x depth words); rows of c are filled with zeros up to
-// a whole word.
+// c (rows x columns) = addend + a (rows x depth words) . b^T (columns x depth words); rows of c are filled with zeros up
+// to a whole word.
 static void contract_inner(Word *c, int c_row, const Word *addend, int addend_row, const Word *a, int a_row, const Word *b,
                            int b_row, int rows, int columns, int depth_words) {
     static Word staged[HIDDEN_WORDS][INNER_ROWS];

@@ -120,10 +120,12 @@ static Vec encoder(const Vec &memory, int e, const Vec &x, int tokens) {
     const Vec context =
         attention(linear(memory, first_linear + QUERY, x, tokens), linear(memory, first_linear + KEY, x, tokens),
                   linear(memory, first_linear + VALUE, x, tokens), tokens);
-    const Vec h = layer_norm(memory, START_OF(rest) + attention_norm(e), plus(x, linear(memory, first_linear + OUTPUT, context, tokens)),
+    const Vec h = layer_norm(memory, START_OF(rest) + attention_norm(e),
+                             plus(x, linear(memory, first_linear + OUTPUT, context, tokens)),
                              tokens);
     const Vec inner = gelu(linear(memory, first_linear + FIRST, h, tokens));
-    return layer_norm(memory, START_OF(rest) + feed_forward_norm(e), plus(h, linear(memory, first_linear + SECOND, inner, tokens)),
+    return layer_norm(memory, START_OF(rest) + feed_forward_norm(e),
+                      plus(h, linear(memory, first_linear + SECOND, inner, tokens)),
                       tokens);
 }
 

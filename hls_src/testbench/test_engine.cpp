@@ -18,6 +18,13 @@ static void fill_all() {
     std::memcpy(static_cast<void *>(by_loop), c, sizeof c);
 }
 
+// What engine.h counts for a contraction, against the steps that the loop takes; between them is the way through the
+// engine.
+static void check_steps(long long before, int steps, int depth, bool exactly) {
+    const long long counted = *spent_on - before - depth;
+    check(exactly ? counted == steps : counted >= steps, "  its steps as counted", counted, steps);
+}
+
 // The whole memories, so that a word written where none belongs shows too.
 static void check_bits() { check(std::memcmp(c, by_loop, sizeof c) == 0, "  the loop of synthesis: the same bits", 0, 0); }
 
@@ -49,19 +56,25 @@ static void test_outer(int rows, int depth, int words, bool transposed) {
         fill_all();
         const Vec want = outer_product(rows, depth, words, a_row, a_depth, adds);
         const Word *addend = adds ? c : nullptr;
+        const long long before = *spent_on;
         expand<0>(c, words + 1, addend, words + 1, a, a_row, a_depth, b, words, rows, depth, words);
-        check_close((std::string("expand ") + name + (adds ? " added" : "")).c_str(), rows_of_c(rows, words, words + 1), want,
-                    1e-6);
+        const std::string title = std::string("expand ") + name + (adds ? " added" : "");
+        check_close(title.c_str(), rows_of_c(rows, words, words + 1), want, 1e-6);
         addend = adds ? by_loop : nullptr;
-        engine_expand<0>(by_loop, words + 1, addend, words + 1, a, a_row, a_depth, b, words, rows, depth, words);
+        const int steps =
+            engine_expand<0>(by_loop, words + 1, addend, words + 1, a, a_row, a_depth, b, words, rows, depth, words);
         check_bits();
+        // A last pass of fewer rows is counted as the others.
+        check_steps(before, steps, parts(depth, ENGINE_ROWS) * ENGINE_DEPTH, depth <= ENGINE_ROWS);
     }
     fill_all();
     const Vec want = outer_product(rows, depth, words, a_row, a_depth, false);
+    const long long before = *spent_on;
     accumulate<0>(c, words + 1, a, a_row, a_depth, b, words, rows, depth, words);
     check_close((std::string("accumulate ") + name).c_str(), rows_of_c(rows, words, words + 1), want, 1e-6);
-    engine_accumulate<0>(by_loop, words + 1, a, a_row, a_depth, b, words, rows, depth, words, ALONE);
+    const int steps = engine_accumulate<0>(by_loop, words + 1, a, a_row, a_depth, b, words, rows, depth, words, ALONE);
     check_bits();
+    check_steps(before, steps, ENGINE_DEPTH, true);
 }
 
 template <int ROWS, int WORDS>
@@ -73,10 +86,13 @@ static void test_few(int depth, bool transposed) {
         fill_all();
         Vec want = outer_product(ROWS, depth, WORDS, a_row, a_depth, false);
         for (size_t i = 0; adds && i < want.size(); i++) want[i] += element(c, i);
+        const long long before = *spent_on;
         accumulate_few<0, ROWS, WORDS>(c, adds ? c : nullptr, a, a_row, a_depth, b, depth);
         check_close("accumulate, few words", rows_of_c(ROWS, WORDS, WORDS), want, 1e-6);
-        engine_accumulate_few<0, ROWS, WORDS, PARTIALS>(by_loop, adds ? by_loop : nullptr, a, a_row, a_depth, b, depth);
+        const int steps =
+            engine_accumulate_few<0, ROWS, WORDS, PARTIALS>(by_loop, adds ? by_loop : nullptr, a, a_row, a_depth, b, depth);
         check_bits();
+        check_steps(before, steps, ENGINE_DEPTH, true);
     }
 }
 
@@ -96,12 +112,15 @@ static void test_reduce(int rows, int columns, int words, bool adds) {
                 sum += double(element(a, r * words * LANES + d)) * element(b, n * words * LANES + d);
             want.push_back(sum);
         }
+    const long long before = *spent_on;
     reduce<0>(c, c_row, adds ? c : nullptr, c_row, a, words, b, words, rows, columns, words);
     char name[100];
     std::snprintf(name, sizeof name, "reduce %dx%dx%d%s", rows, columns, words, adds ? " added" : "");
     check_close(name, rows_of_c(rows, c_row, c_row), want, 1e-6);
-    engine_reduce<0>(by_loop, c_row, adds ? by_loop : nullptr, c_row, a, words, b, words, rows, columns, words, ALONE);
+    const int steps =
+        engine_reduce<0>(by_loop, c_row, adds ? by_loop : nullptr, c_row, a, words, b, words, rows, columns, words, ALONE);
     check_bits();
+    check_steps(before, steps, ENGINE_DEPTH + LANE_TREE + ADD, true);
 }
 
 // As attention uses them: heads side by side in a row.
@@ -122,7 +141,8 @@ static void test_batch(int tokens) {
 }
 
 int main() {
-    const int row_counts[] = {1, 2, 3, 5, 7, 12, 13, 32}, depths[] = {1, 2, 12, 30, MAX_DEPTH}, word_counts[] = {1, 2, 3, 8, 10};
+    const int row_counts[] = {1, 2, 3, 5, 7, 12, 13, 32}, depths[] = {1, 2, 12, 30, MAX_DEPTH};
+    const int word_counts[] = {1, 2, 3, 8, 10};
     for (int rows : row_counts)
         for (int depth : depths)
             for (int words : word_counts) test_outer(rows, depth, words, (rows + depth) % 2);

@@ -152,7 +152,8 @@ static void test_elementwise() {
     static Word x[TOKENS_WORDS], y[TOKENS_WORDS], d[TOKENS_WORDS], unit[TOKENS_WORDS], residual[TOKENS_WORDS];
     static float inverse_std[SEQUENCE_LENGTH];
     const size_t size = TOKENS * HIDDEN_SIZE;
-    const Vec x0 = random_vector(size, 3), weight = random_vector(size), memory = get(flat(parameters), PARAMETER_WORDS * LANES);
+    const Vec x0 = random_vector(size, 3), weight = random_vector(size);
+    const Vec memory = get(flat(parameters), PARAMETER_WORDS * LANES);
     const std::vector<int> indices = some_indices(0, size, 200, x0);
     put(x, x0);
 

@@ -92,6 +92,9 @@ def units(hardware: HardwareConfig) -> list[Unit]:
     sgd = _operators(add=2, multiply=2)
     adamw = _operators(add=4, multiply=8, divide=1, square_root=1)
     update = hardware.update_units
+    # AdamW's loop takes the multipliers and adders of the other; the powers of the betas are in double precision.
+    shared = {name: count * update * lanes for name, count in sgd.items()}
+    beside = _times(update * hardware.update_lanes, adamw) - Counter(shared) + _operators(multiply=8)
     return [
         unit(
             "contraction",
@@ -111,22 +114,12 @@ def units(hardware: HardwareConfig) -> list[Unit]:
             "layer norm backward", "layer_norm_backward", "layer_norm_backward", _operators(add=2, multiply=2), 4, norm
         ),
         unit("softmax", "softmax", "softmax_forward", exponential, 3, largest, interval=functions),
-        unit("softmax scaling", "", "softmax_forward", _operators(multiply=1), 0),
-        # Both words of a row of 32 tokens an iteration.
-        unit("softmax backward", "scores_backward", "softmax_backward", slope, 1, tree, lanes=2 * lanes, interval=2),
+        # Both words of a row of 32 tokens an iteration, at half speed.
+        unit("softmax backward", "scores_backward", "softmax_backward", slope, 1, tree, lanes=2 * lanes, interval=4),
         unit("loss", "cross_entropy loss_forward", "", {}, 3, FUNCTIONS["logarithm"]),
         unit("sums and copies", "column_sums copy clear", "residual", _operators(add=1), 3),
         unit("re-ordering", "pack unpack turn_banked", "", {}, 7, _times(5, select_word)),
-        unit("update", "update_words", "update", sgd, 2 * update, _operators(multiply=8), lanes=update * lanes),
-        unit(
-            "update by AdamW",
-            "",
-            "",
-            adamw,
-            update,
-            lanes=update * lanes,
-            interval=lanes // hardware.update_lanes,
-        ),
+        unit("update", "update_words", "update", sgd, 2 * update, beside, lanes=update * lanes),
         unit("finite", "are_finite", "", {}, 7, _operators(compare=7 * lanes)),
     ]
 
