@@ -13,6 +13,8 @@ COMMANDS = {
     "train": "train a tensor transformer, or continue a run",
     "eval": "score a trained model",
     "baseline": "train with PyTorch on a GPU or CPU and record time, memory and energy",
+    "estimate": "model the on-chip memory, resources, time and energy on the U50",
+    "compare": "train on two devices and compare losses, parameters and cycles",
     "bench": "measure side by side, in one run",
 }
 
