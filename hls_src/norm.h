@@ -74,13 +74,14 @@ static void layer_norm_backward(Word *d_in, Word *d_norm, const Word *normalized
     const Word *scale = norm;
     Word *d_scale = d_norm, *d_shift = d_norm + HIDDEN_WORDS;
     Word sum[SEQUENCE_LENGTH], projection[SEQUENCE_LENGTH], mean[SEQUENCE_LENGTH], slope[SEQUENCE_LENGTH];
-    // Token by token: the gradient of a word of scale and shift comes round after a token's words.
-    loop(tokens * HIDDEN_WORDS, 1, READ + MUL + ADD + WRITE + START);
+    // Token by token: the gradient of a word of scale and shift comes round after a token's words. II of 2: both lie in one
+    // memory, which reads and writes a word a cycle.
+    loop(tokens * HIDDEN_WORDS, 2, READ + MUL + ADD + WRITE + START);
 Parameters_Tokens:
     for (int t = 0; t < tokens; t++) {
     Parameters_Pipeline:
         for (int w = 0; w < HIDDEN_WORDS; w++) {
-#pragma HLS PIPELINE II=1
+#pragma HLS PIPELINE II=2
             const Word d = d_in[t * HIDDEN_WORDS + w], product = d * normalized[t * HIDDEN_WORDS + w];
             d_scale[w] = t > 0 ? d_scale[w] + product : product;
             d_shift[w] = t > 0 ? d_shift[w] + d : d;

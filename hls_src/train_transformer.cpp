@@ -207,8 +207,13 @@ extern "C" __attribute__((visibility("default"))) void train_transformer(int com
 #pragma HLS BIND_STORAGE variable=context type=ram_t2p impl=uram
 #pragma HLS BIND_STORAGE variable=attended type=ram_t2p impl=uram
 #pragma HLS BIND_STORAGE variable=activated type=ram_t2p impl=uram
+#if ENCODERS > 4  // UltraRAM alone does not hold them; block RAM has room for two
+#pragma HLS BIND_STORAGE variable=slope type=ram_2p impl=bram
+#pragma HLS BIND_STORAGE variable=attention_normalized type=ram_2p impl=bram
+#else
 #pragma HLS BIND_STORAGE variable=slope type=ram_2p impl=uram
 #pragma HLS BIND_STORAGE variable=attention_normalized type=ram_2p impl=uram
+#endif
 #pragma HLS BIND_STORAGE variable=feed_forward_normalized type=ram_2p impl=uram
 #pragma HLS ARRAY_PARTITION variable=embedding_tail dim=1 complete
 #pragma HLS BIND_STORAGE variable=embedding_tail type=ram_t2p impl=uram

@@ -104,14 +104,14 @@ def test_lanes_are_rows_of_words():
 
 
 # Above what routes at this clock without a fight; each that goes is a step forward.
-CROWDED = {2: set(), 4: {"uram"}, 6: {"uram"}}
+CROWDED = {2: set(), 4: {"uram"}, 6: {"uram", "bram36"}}
 
 
 @pytest.mark.parametrize("encoders", CROWDED)
 def test_how_full_the_designs_make_the_card(encoders):
     found = estimate(ModelConfig(encoders=encoders), lengths=LENGTHS).resources
     assert {name for name in RESOURCES if found.utilisation(name) > TARGET} == CROWDED[encoders]
-    assert set(found.excess) == ({"uram"} if encoders == 6 else set())
+    assert not found.excess
 
 
 def test_a_model_that_is_too_large_names_what_is_short_and_gets_a_smaller_one_proposed():

@@ -14,7 +14,7 @@ def run(capsys, *arguments):
 
 
 def test_estimate_of_the_papers_models_on_atis(capsys, atis):
-    code, out, _ = run(capsys, "estimate", "--encoders", "2", "4", "--data", str(atis), "--json")
+    code, out, _ = run(capsys, "estimate", "--encoders", "2", "4", "6", "--data", str(atis), "--json")
     values = json.loads(out)
     assert code == 0 and values["provenance"] == "modelled" and values["published"]["training_paper"]
     seconds = [one["seconds_per_epoch"]["value"] for one in values["estimates"]]

@@ -136,7 +136,7 @@ class _Step:
     def norm_backward(self) -> int:
         h, t, words = self.h, self.length, self.length * self.w
         return (
-            self.loop(words, 1, h.mul + h.add)
+            self.loop(words, 2, h.mul + h.add)
             + self.loop(self.w * max(t, h.accumulate), 1, 2 * h.mul + h.add)
             + 2 * t + h.lane_tree + h.div + h.write + h.start
             + self.loop(words, 1, 2 * h.mul + 2 * h.add)

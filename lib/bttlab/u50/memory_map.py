@@ -138,7 +138,7 @@ _UPDATE = Access("update_words: Adamw_Pipeline", 1, 1)
 def _state(model: ModelConfig) -> list[OnChipArray]:
     """Parameters and what training keeps of them. The same cores of all layers share a memory: one fills no block."""
     scale = Access("layer_norm_forward: Scale_Pipeline", 2, 0)  # scale and shift of a feature
-    norm = Access("layer_norm_backward: Parameters_Pipeline", 2, 2)  # their gradients
+    norm = Access("layer_norm_backward: Parameters_Pipeline", 2, 2, interval=2)  # their gradients
     groups = {
         "parameters": "parameters",
         "gradients": "gradients",
@@ -177,7 +177,8 @@ def _kept(model: ModelConfig) -> list[OnChipArray]:
         return OnChipArray(name, "activations", values, 32, 1, "bram")
 
     shared = ("queries", "keys", "values", "context", "attended", "activated")  # read by both engines at once
-    others = ("slope", "attention_normalized", "feed_forward_normalized")
+    # From five encoders on UltraRAM alone does not hold them; block RAM has room for two.
+    others = {"slope": encoders > 4, "attention_normalized": encoders > 4, "feed_forward_normalized": False}
     return [
         merged("merged_out", n.rank * n.hidden, "uram"),
         merged("merged_in", n.rank * n.hidden, "uram"),
@@ -186,7 +187,7 @@ def _kept(model: ModelConfig) -> list[OnChipArray]:
         merged("bottleneck", n.tokens * words_for(n.rank), "bram", "ram_t2p"),
         activation("hidden", (encoders + 1) * n.matrix, "uram", "ram_t2p"),
         *(activation(name, encoders * n.matrix, "uram", "ram_t2p") for name in shared),
-        *(activation(name, encoders * n.matrix, "uram") for name in others),
+        *(activation(name, encoders * n.matrix, "bram" if block else "uram") for name, block in others.items()),
         activation("attention", encoders * model.heads * n.tokens * n.sequence, "bram", "ram_t2p"),
         activation("embedding_tail", 2 * ((n.tokens + 1) // 2) * n.embedding_tail, "uram", "ram_t2p", banks=2),
         activation("embedding_normalized", n.matrix, "bram"),
