@@ -1,5 +1,5 @@
 # make lab       environment, check of the machine, JupyterLab on loopback
-# make test      every test: Python, C++ testbenches, notebooks
+# make test      every test: Python, C++ testbenches, notebooks, the lab in a browser
 # make overlays  rebuild the emulation overlays from hls_src (needs g++ 12 or later)
 
 PYTHON ?= python3
@@ -26,7 +26,8 @@ lab: $(VENV)/.installed
 test: $(VENV)/.installed
 	$(BIN)/ruff check lib tests notebooks
 	$(BIN)/ruff format --check lib tests
-	$(BIN)/pytest
+	$(BIN)/pytest --ignore=tests/browser
+	$(BIN)/pytest -n 0 tests/browser
 
 overlays: $(VENV)/.installed
 	$(BIN)/python -m bttlab.u50.build

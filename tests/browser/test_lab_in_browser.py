@@ -2,7 +2,6 @@
 
 import json
 import re
-import time
 
 import pytest
 
@@ -25,6 +24,11 @@ WATCH_FIGURE = """selector => {
         window.pictures.add(sum);
     }, 100);
 }"""
+
+
+def _rate(text: str) -> float:
+    """The samples a second in such a line."""
+    return float(re.search(r"([\d,.]+) samples/s", text)[1].replace(",", ""))
 
 
 def _counted(text: str) -> int:
@@ -100,10 +104,9 @@ def test_training_under_the_dashboard(open_notebook):
     busy = lab.cell_with("values = np.linalg.svd")
     lab.scroll_to("board = Dashboard")
     lab.page.evaluate(WATCH_FIGURE, FIGURE)
-    lab.page.wait_for_timeout(5500)
-    pictures = lab.page.evaluate("() => { clearInterval(window.watching); return window.pictures.size }")
+    lab.page.wait_for_function("() => window.pictures.size >= 10", timeout=60_000)
     assert "[*]" in busy.locator(".jp-InputPrompt").inner_text()  # the other cell has been computing all the while
-    assert pictures >= 10
+    lab.page.evaluate("() => clearInterval(window.watching)")
     lab.picture("dashboard_running")
 
     lab.button("Pause").click()  # it acts while the other cell still computes
@@ -117,11 +120,11 @@ def test_training_under_the_dashboard(open_notebook):
     lab.button("Continue").click()
     assert _counted(lab.wait_for_text("running")) >= held
     lab.page.wait_for_timeout(700)
-    begin = time.monotonic()
+    running = lab.texts("running")[0]
     lab.button("Stop").click()
     stopped = lab.wait_for_text("stopped")
-    assert time.monotonic() - begin < 1.5  # a second, and what the browser takes to look
-    assert held < _counted(stopped) < 45_000
+    # It stops within a second's work, and the line above may be half a second old.
+    assert held < _counted(stopped) <= _counted(running) + 1.5 * _rate(running)
     assert lab.python(OUR_THREADS) == "0"
 
     lab.scroll_to("board = Dashboard")

@@ -3,10 +3,13 @@
 from bttlab.lab.compression import draw_truncation, spectra, truncate
 from bttlab.lab.compression_explorer import CompressionExplorer
 from bttlab.lab.dashboard import Dashboard
+from bttlab.lab.design import Design
+from bttlab.lab.design_explorer import DesignExplorer
 from bttlab.lab.exercise import check
 from bttlab.lab.flow_explorer import FlowExplorer
 from bttlab.lab.flow_figures import draw_costs, draw_optimum
 from bttlab.lab.machine import check_machine
+from bttlab.lab.memory_figures import chip_bytes, draw_blocks, draw_bytes, draw_energy, torch_bytes
 from bttlab.lab.plain_errors import show_sentences
 from bttlab.lab.runs import RecordedRun
 from bttlab.lab.setting import budget, corpus_here
@@ -17,6 +20,8 @@ from bttlab.lab.workload import Workload
 __all__ = [
     "CompressionExplorer",
     "Dashboard",
+    "Design",
+    "DesignExplorer",
     "FlowExplorer",
     "RecordedRun",
     "Workload",
@@ -25,11 +30,16 @@ __all__ = [
     "card_target",
     "check",
     "check_machine",
+    "chip_bytes",
     "corpus_here",
+    "draw_blocks",
+    "draw_bytes",
     "draw_costs",
+    "draw_energy",
     "draw_optimum",
     "draw_truncation",
     "spectra",
+    "torch_bytes",
     "truncate",
     "watch",
 ]

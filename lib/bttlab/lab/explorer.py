@@ -1,7 +1,7 @@
 """What the explorers have in common: sliders, a figure, a line of results, and a sentence where a choice is wrong."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 
 import ipywidgets as widgets
@@ -20,6 +20,8 @@ class Explorer:
     figure : Figure
     controls : sequence of ipywidgets.Widget
         Boxes are looked into for what has a value.
+    canvas : callable
+        `ImageCanvas`, or `live_canvas` for a figure that takes clicks.
 
     Attributes
     ----------
@@ -28,11 +30,11 @@ class Explorer:
         What stands above the figure.
     """
 
-    def __init__(self, figure: Figure, controls: Sequence[widgets.Widget]):
+    def __init__(self, figure: Figure, controls: Sequence[widgets.Widget], canvas: Callable = ImageCanvas):
         self._lock = threading.RLock()  # widgets may be handled in a thread of their own
         self._figure = figure
         self._results, self._message = widgets.HTML(), widgets.HTML()
-        self._canvas = ImageCanvas(figure, lambda: (), self._lock)
+        self._canvas = canvas(figure, lambda: (), self._lock)
         self._kept = KeptFigure()
         self.widget = widgets.VBox([*controls, self._results, self._message, self._canvas.widget])
         self.widget.add_class(self._kept.live_class)

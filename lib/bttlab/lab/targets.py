@@ -7,10 +7,11 @@ import pynq
 import torch
 
 from bttlab.baseline.energy import find_meter
+from bttlab.lab.card_model import ModelledMeter, memory_of
 from bttlab.lab.meters import EnergyMeter, NoMeter, PowerMeter, card_watts
 from bttlab.lab.runs import BaselineRun, Run, TrainerRun
 from bttlab.lab.workload import Workload
-from bttlab.model import Optimizer
+from bttlab.model import ModelConfig, Optimizer
 from bttlab.u50 import EmulatedU50
 
 BASELINES = {"dense": "dense", "tt": "TT right to left", "btt": "TT bi-directional"}
@@ -49,24 +50,26 @@ def card_target(overlay: pynq.Overlay, workload: Workload, optimizer: Optimizer 
     name = f"{'emulated ' if emulated else ''}U50, TT bi-directional"
 
     def make_run(total: int, learning_rate: float) -> Run:
-        return TrainerRun(
+        run = TrainerRun(
             name,
             total,
             learning_rate,
-            card_meter(device),
+            card_meter(device, workload.config),
             workload,
             overlay.train_transformer_1,
             optimizer or Optimizer("sgd"),
             overlay.is_loaded,
         )
+        run.memory = memory_of(workload.config)
+        return run
 
     return Target(name, make_run)
 
 
-def card_meter(device: pynq.Device) -> EnergyMeter:
-    """Return what tells the energy of a card."""
+def card_meter(device: pynq.Device, config: ModelConfig) -> EnergyMeter:
+    """Return what tells the energy of a card: a real one's sensors, for the emulated one the model."""
     if isinstance(device, EmulatedU50):
-        return NoMeter("an emulated card draws no power of its own")
+        return ModelledMeter(config)
     try:
         card_watts(device)
     except (AttributeError, KeyError, OSError, RuntimeError) as error:
