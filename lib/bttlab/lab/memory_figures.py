@@ -77,7 +77,9 @@ def draw_blocks(estimates: Mapping[str, Estimate], limits: Mapping[str, int]) ->
     for axes, (resource, title) in zip(panels, (("bram36", "BRAM36"), ("uram", "UltraRAM")), strict=True):
         style(axes, f"{title} blocks (modelled)", "blocks", "")
         for row, found in enumerate(estimates.values()):
-            _stack(axes, row, {name: getattr(blocks, resource) for name, blocks in by_group(found.arrays).items()})
+            parts = {name: getattr(blocks, resource) for name, blocks in by_group(found.arrays).items()}
+            parts["HBM ports"] = found.resources.total(resource).mid - sum(parts.values())
+            _stack(axes, row, parts)
         axes.axvline(limits[resource], color="0.2", linestyle="--", label="limit" if resource == "bram36" else None)
         axes.text(limits[resource], -0.45, "limit ", ha="right", fontsize=8)
     panels[0].set_yticks(range(len(estimates)), estimates)
@@ -89,7 +91,8 @@ def _stack(axes: Axes, row: int, parts: Mapping[str, float]) -> None:
     for name, size in parts.items():
         axes.barh(row, size, left=start, color=COLOURS.get(name, "0.9"), height=0.6)
         start += size
-    axes.text(start, row, f" {start:,.0f}", va="center", fontsize=9)
+    label = axes.text(start, row, f" {start:,.0f} ", va="center", fontsize=9)
+    label.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 0.5})  # a limit's line may pass behind it
 
 
 def draw_energy(estimates: Mapping[str, Estimate]) -> None:
