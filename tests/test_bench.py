@@ -1,6 +1,7 @@
 """The benchmarks measure what they say; no test asserts a time."""
 
 import json
+import threading
 
 import numpy as np
 import pytest
@@ -37,3 +38,12 @@ def test_bench_refuses_bad_input_in_one_line(arguments, capsys):
     assert main(["bench", "step", *arguments]) == 2
     error = capsys.readouterr().err.strip()
     assert error.count("\n") == 0 and arguments[1] in error
+
+
+def test_bench_dashboard_trains_the_same_with_and_without_one(capsys):
+    threads = threading.active_count()
+    assert main(["bench", "dashboard", "--data", "airline", "--samples", "300", "--rounds", "1", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert list(report["contenders"]) == ["without a dashboard", "with a dashboard"]
+    assert all(row["median"]["value"] > 0 for row in report["contenders"].values())
+    assert threading.active_count() == threads

@@ -22,13 +22,14 @@ class Timing:
     upper_quartile: float
 
 
-def interleave(contenders: Mapping[str, Callable[[], None]], rounds: int, pieces: int) -> dict[str, np.ndarray]:
+def interleave(contenders: Mapping[str, Callable[[], float | None]], rounds: int, pieces: int) -> dict[str, np.ndarray]:
     """Let contenders take turns and measure each turn.
 
     Parameters
     ----------
     contenders : mapping of str to callable
-        Each does `pieces` pieces of work a turn; the first turn of each is not counted.
+        Each does `pieces` pieces of work a turn; the first turn of each is not counted. One that also tidies up returns
+        the seconds that the work took.
     rounds : int
         Turns that count.
     pieces : int
@@ -42,9 +43,9 @@ def interleave(contenders: Mapping[str, Callable[[], None]], rounds: int, pieces
     for turn in range(rounds + 1):
         for name, work in contenders.items():
             start = time.perf_counter()
-            work()
+            spent = work()
             if turn:
-                seconds[name].append((time.perf_counter() - start) / pieces)
+                seconds[name].append((time.perf_counter() - start if spent is None else spent) / pieces)
     return {name: np.array(values) for name, values in seconds.items()}
 
 
@@ -92,4 +93,45 @@ def step_contenders(corpus: str, encoders: int, samples: int) -> dict[str, Calla
     }
     return {
         name: lambda trainer=trainer: trainer.train(train, Optimizer("sgd"), 1e-3) for name, trainer in trainers.items()
+    }
+
+
+def dashboard_contenders(corpus: str, encoders: int, samples: int) -> dict[str, Callable[[], float]]:
+    """Return the same training on the emulated U50 without a dashboard and under one that redraws all the while.
+
+    Parameters
+    ----------
+    corpus, encoders, samples
+        As for `step_contenders`.
+    """
+    from bttlab.data import load_corpus
+    from bttlab.lab import Dashboard, Workload, card_target
+    from bttlab.model import ModelConfig
+    from bttlab.u50 import EmulatedU50, load_overlay
+
+    overlay = load_overlay(f"train_enc{encoders}", EmulatedU50())
+    target = card_target(overlay, Workload.of(load_corpus(corpus), ModelConfig(encoders=encoders)))
+
+    def train(start: Callable[[], object], finish: Callable[[], None]) -> float:
+        begin = time.perf_counter()
+        start().join()
+        spent = time.perf_counter() - begin
+        finish()
+        return spent
+
+    def plain():
+        run = target.make_run(samples, 1e-3)
+        run.start()
+        return run
+
+    board = Dashboard([target], name="bench")
+
+    def watched():
+        board.clear()
+        board.start(target.name, samples)
+        return board.runs[-1]
+
+    return {
+        "without a dashboard": lambda: train(plain, lambda: None),
+        "with a dashboard": lambda: train(watched, board.wait),
     }

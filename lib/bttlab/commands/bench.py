@@ -13,10 +13,16 @@ HOW = "time.perf_counter, contenders in turn, median and quartiles over the roun
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    parser.add_argument("what", choices=["step"], help="step: one training step, overlay against PyTorch")
+    parser.add_argument(
+        "what",
+        choices=["step", "dashboard"],
+        help="step: one training step, overlay against PyTorch; dashboard: training with and without one that redraws",
+    )
     parser.add_argument("--data", default="atis", help="corpus, a name or a path (default: atis)")
     parser.add_argument("--encoders", type=int, default=2, metavar="N", help="number of encoders (default: 2)")
-    parser.add_argument("--samples", type=int, default=64, metavar="N", help="samples a turn (default: 64)")
+    parser.add_argument(
+        "--samples", type=int, metavar="N", help="samples a turn (default: 64 for step, 4,478 for dashboard)"
+    )
     parser.add_argument("--rounds", type=int, default=9, metavar="N", help="turns that count (default: 9)")
 
 
@@ -24,14 +30,17 @@ def run(options: argparse.Namespace) -> Outcome:
     """Run the command."""
     from rich.table import Table
 
+    if options.samples is None:
+        options.samples = 64 if options.what == "step" else 4_478
     for name in ("samples", "rounds"):
         if getattr(options, name) < 1:
             raise BttlabError(f"--{name} is {getattr(options, name)}: it must be at least 1")
 
-    from bttlab.bench import interleave, ratio, step_contenders, timing
+    from bttlab.bench import dashboard_contenders, interleave, ratio, step_contenders, timing
     from bttlab.figures import measured
 
-    contenders = step_contenders(options.data, options.encoders, options.samples)
+    choose = step_contenders if options.what == "step" else dashboard_contenders
+    contenders = choose(options.data, options.encoders, options.samples)
     seconds = interleave(contenders, options.rounds, options.samples)
     first = next(iter(contenders))
     table = Table(caption=f"{options.encoders}-ENC, {options.data}; measured: {HOW}")
@@ -42,7 +51,7 @@ def run(options: argparse.Namespace) -> Outcome:
         spread, times = timing(values), ratio(values, seconds[first])
         milliseconds = {key: 1e3 * value for key, value in asdict(spread).items()}
         quartiles = f"{milliseconds['lower_quartile']:.2f} to {milliseconds['upper_quartile']:.2f}"
-        table.add_row(name, f"{milliseconds['median']:.2f}", quartiles, f"{times:.1f}")
+        table.add_row(name, f"{milliseconds['median']:.2f}", quartiles, f"{times:.2f}")
         rows[name] = {
             **{key: measured(value, "ms", HOW) for key, value in milliseconds.items()},
             "ratio": measured(times, f"times {first}", "median of the rounds' ratios"),
