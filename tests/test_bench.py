@@ -18,6 +18,10 @@ def test_contenders_take_turns_and_the_first_turn_is_not_counted():
     assert all((values >= 0).all() for values in seconds.values())
 
 
+def test_a_contender_may_say_itself_what_its_work_took():
+    assert interleave({"a": lambda: 6.0}, rounds=2, pieces=3)["a"].tolist() == [2.0, 2.0]
+
+
 def test_timing_and_ratio_are_those_of_the_rounds():
     spread = timing(np.array([4.0, 1.0, 3.0, 2.0, 5.0]))
     assert (spread.median, spread.lower_quartile, spread.upper_quartile) == (3, 2, 4)
@@ -30,6 +34,7 @@ def test_bench_step_reports_every_contender_with_its_provenance(capsys):
     assert list(report["contenders"]) == ["emulated U50", "PyTorch BTT", "PyTorch right-to-left", "PyTorch dense"]
     for row in report["contenders"].values():
         assert row["median"]["provenance"] == "measured" and row["median"]["value"] > 0
+    assert len({row["median"]["value"] for row in report["contenders"].values()}) == 4
     assert report["contenders"]["emulated U50"]["ratio"]["value"] == 1
 
 

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -74,7 +75,7 @@ def step_contenders(corpus: str, encoders: int, samples: int) -> dict[str, Calla
     import torch
 
     from bttlab.data import Vocabulary, encode, epoch_order, load_corpus
-    from bttlab.model import ModelConfig, Optimizer, ReferenceTrainer, initial_parameters
+    from bttlab.model import ModelConfig, Optimizer, ReferenceTrainer, Trainer, initial_parameters
     from bttlab.u50 import EmulatedU50, load_overlay
 
     torch.set_num_threads(1)
@@ -91,9 +92,11 @@ def step_contenders(corpus: str, encoders: int, samples: int) -> dict[str, Calla
         "PyTorch right-to-left": ReferenceTrainer(config, flow="right_to_left"),
         "PyTorch dense": ReferenceTrainer(ModelConfig(encoders=encoders, format="dense")),
     }
-    return {
-        name: lambda trainer=trainer: trainer.train(train, Optimizer("sgd"), 1e-3) for name, trainer in trainers.items()
-    }
+
+    def work(trainer: Trainer) -> None:
+        trainer.train(train, Optimizer("sgd"), 1e-3)
+
+    return {name: partial(work, trainer) for name, trainer in trainers.items()}
 
 
 def dashboard_contenders(corpus: str, encoders: int, samples: int) -> dict[str, Callable[[], float]]:
@@ -106,27 +109,27 @@ def dashboard_contenders(corpus: str, encoders: int, samples: int) -> dict[str, 
     """
     from bttlab.data import load_corpus
     from bttlab.lab import Dashboard, Workload, card_target
+    from bttlab.lab.runs import Run
     from bttlab.model import ModelConfig
     from bttlab.u50 import EmulatedU50, load_overlay
 
     overlay = load_overlay(f"train_enc{encoders}", EmulatedU50())
     target = card_target(overlay, Workload.of(load_corpus(corpus), ModelConfig(encoders=encoders)))
 
-    def train(start: Callable[[], object], finish: Callable[[], None]) -> float:
-        begin = time.perf_counter()
-        start().join()
-        spent = time.perf_counter() - begin
+    def train(start: Callable[[], Run], finish: Callable[[], None]) -> float:
+        run = start()
+        run.join()
         finish()
-        return spent
+        return run.count / run.rate  # seconds in training steps; the dev split is scored in between
 
-    def plain():
+    def plain() -> Run:
         run = target.make_run(samples, 1e-3)
         run.start()
         return run
 
     board = Dashboard([target], name="bench")
 
-    def watched():
+    def watched() -> Run:
         board.clear()
         board.start(target.name, samples)
         return board.runs[-1]
