@@ -6,48 +6,24 @@ import platform
 import re
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 from bttlab.commands import Outcome
+from bttlab.commands.checks import NOTE, OK, PROBLEM, Check
 from bttlab.errors import BttlabError
 
-OK, NOTE, PROBLEM = "ok", "note", "problem"
 NEEDED_TO_TRAIN = ("pynq", "setuptools")  # of the extra "lab"; the rest of it is for notebooks
 CORPORA = ("airline", "atis", "snips")
 LEAST_DISK_BYTES = 200e6
 POWERCAP = Path("/sys/class/powercap")
 
 
-@dataclass(frozen=True)
-class Check:
-    """What the doctor found about one thing.
-
-    Attributes
-    ----------
-    name : str
-    status : {"ok", "note", "problem"}
-        A note is something that is not here and that one may miss; a problem is broken and needed.
-    detail : str
-    way_out : str
-        What to do about it.
-    data : dict
-        Details for --json.
-    """
-
-    name: str
-    status: str
-    detail: str
-    way_out: str = ""
-    data: dict[str, Any] = field(default_factory=dict)
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     parser.add_argument(
-        "--self-check", action="store_true", help="train 200 samples on overlay train_enc2, too; takes ten seconds"
+        "--self-check", action="store_true", help="train an epoch on overlay train_enc2, too, ten seconds of it at most"
     )
 
 

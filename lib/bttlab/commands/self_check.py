@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from bttlab.commands import devices
-from bttlab.commands.doctor import OK, PROBLEM, Check
+from bttlab.commands.checks import OK, PROBLEM, Check
 from bttlab.figures import measured
 
 SAMPLES = 4_478

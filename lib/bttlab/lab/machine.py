@@ -6,9 +6,10 @@ from html import escape
 from IPython.display import HTML
 
 from bttlab.commands import doctor
+from bttlab.commands.checks import NOTE, OK, PROBLEM
 
 # Words beside the colours: nobody has to tell two of them apart.
-_MARKS = {doctor.OK: ("#009E73", "ok"), doctor.NOTE: ("#0072B2", "not here"), doctor.PROBLEM: ("#D55E00", "problem")}
+_MARKS = {OK: ("#009E73", "ok"), NOTE: ("#0072B2", "not here"), PROBLEM: ("#D55E00", "problem")}
 
 
 def check_machine(self_check: bool = False) -> HTML:
