@@ -95,7 +95,7 @@ def test_stepping_through_a_flow(flow):
         explorer.step.value = 1
         for number, step in enumerate(part.steps, 1):
             assert explorer.frame.step == step and explorer.step.value == number
-            assert f"this step: <b>{step.macs:,}</b>" in explorer.results
+            assert f"step {number} of {len(part.steps)}: <b>{step.macs:,}</b>" in explorer.results
             explorer._move(1)
         assert explorer.frame.step == part.steps[-1]  # the last step stays the last
 

@@ -1,13 +1,15 @@
 """A notebook in JupyterLab, as a reader handles it."""
 
+import contextlib
 import json
 import os
 import re
 import time
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 
-from playwright.sync_api import Browser, Locator
+from playwright.sync_api import Browser, Locator, TimeoutError
 
 SIZE = {"width": 1280, "height": 1000}
 SECONDS = 120.0
@@ -132,6 +134,14 @@ class LabPage:
     def wait_for_text(self, part: str, seconds: float = 20.0) -> str:
         """Wait until a widget's line of text says something; returns the line."""
         return self.page.wait_for_function(_FIND_TEXT, arg=part, timeout=seconds * 1000).json_value()
+
+    def until_text(self, part: str, action: Callable[[], None]) -> str:
+        """Do something, and again if the line does not say `part` then, as one does who sees that a click was lost."""
+        for _ in range(4):
+            action()
+            with contextlib.suppress(TimeoutError):
+                return self.wait_for_text(part, 5)
+        return self.wait_for_text(part)
 
     def picture(self, name: str) -> None:
         """Take a picture of the window, if the environment says where to (BTTLAB_SCREENSHOTS)."""

@@ -73,19 +73,19 @@ def test_stepping_through_a_flow(open_notebook, flow, name):
     lab.run_all()
     assert lab.errors == []
     lab.scroll_to("explorer = FlowExplorer")
-    lab.select("flow", name)
     cost = flow_cost(flow, 32, *MODES, 12)
-    for part in ("forward", "backward"):
-        lab.page.get_by_role("button", name=part, exact=True).click()
-        steps = getattr(cost, part).steps
-        lab.set_slider("step", 1)
-        for step in steps:
-            total = getattr(cost, part)
-            sums = f"the {part} pass: {total.macs:,} and at most {total.peak_elements:,} elements"
-            lab.wait_for_text(f"this step: {step.macs:,} multiply-accumulates; {sums}")
-            lab.page.get_by_title("one step on").click()
-            lab.page.wait_for_timeout(150)
-    lab.set_slider("step", 4)
+    lab.until_text(f"the forward pass: {cost.forward.macs:,}", lambda: lab.select("flow", name))
+    for part, passes in (("forward", cost.forward), ("backward", cost.backward)):
+        sums = f"the {part} pass: {passes.macs:,} and at most {passes.peak_elements:,} elements"
+        lab.until_text(sums, lab.page.get_by_role("button", name=part, exact=True).click)
+        for number, step in enumerate(passes.steps, 1):
+            line = f"step {number} of {len(passes.steps)}: {step.macs:,} multiply-accumulates; {sums}"
+            lab.until_text(line, lambda number=number: lab.set_slider("step", number))
+    lab.page.get_by_title("one step back").click()
+    lab.wait_for_text(f"step {len(passes.steps) - 1} of")
+    lab.page.get_by_title("one step on").click()
+    lab.wait_for_text(f"step {len(passes.steps)} of")
+    lab.until_text("step 4 of", lambda: lab.set_slider("step", 4))
     lab.picture(f"flow_{flow}")
 
 

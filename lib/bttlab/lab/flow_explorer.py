@@ -84,7 +84,8 @@ class FlowExplorer(Explorer):
         total = getattr(self.film.cost, self.part.value)
         kept = ", ".join(f"{name} {size:,}" for name, size in frame.alive.items()) or "nothing"
         results = (
-            f"this step: <b>{frame.step.macs:,}</b> multiply-accumulates; the {self.part.value} pass: "
+            f"step {number + 1} of {len(frames)}: <b>{frame.step.macs:,}</b> multiply-accumulates; "
+            f"the {self.part.value} pass: "
             f"<b>{total.macs:,}</b> and at most <b>{total.peak_elements:,}</b> elements of intermediates; "
             f"both passes: <b>{self.film.cost.macs:,}</b> (counted from shapes)<br>in memory now: {kept}"
         )
