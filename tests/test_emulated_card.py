@@ -105,16 +105,16 @@ def test_the_control_register(overlay):
 def test_a_kernel_runs_beside_python(overlay):
     calls = overlay.HBM0.allocate(1, "i4")
     threads = threading.active_count()
-    handle = overlay.spin_1.start(calls, 300)
-    assert threading.active_count() == threads + 1
     begin, turns = time.monotonic(), 0
-    while time.monotonic() - begin < 0.1:
+    handle = overlay.spin_1.start(calls, 1500)  # milliseconds: long enough for a machine that is busy elsewhere
+    assert threading.active_count() == threads + 1
+    while turns < 100_000:
         turns += 1
-    assert turns > 1000 and overlay.spin_1.read(0) == START
+    assert overlay.spin_1.read(0) == START
     used = time.thread_time()
     handle.wait()
-    assert time.thread_time() - used < 0.1  # waiting is no busy loop
-    assert 0.29 < time.monotonic() - begin < 2
+    assert time.monotonic() - begin >= 1.5
+    assert time.thread_time() - used < 0.5  # waiting is no busy loop
     assert threading.active_count() == threads
 
 
