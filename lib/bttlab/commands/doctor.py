@@ -1,7 +1,6 @@
 """Say what is here and what is broken: packages, cards, overlays, corpora, GPU, energy meters."""
 
 import argparse
-import os
 import platform
 import re
 import shutil
@@ -186,14 +185,9 @@ def _disk() -> Iterator[Check]:
 
 def _local_corpus(name: str) -> Path | None:
     """Return where `find_corpus` would find a corpus without a download or making it."""
-    import platformdirs
+    from bttlab.data.find import corpus_places
 
-    from bttlab.data.find import REPOSITORY
-
-    places = [REPOSITORY / "data" / name, platformdirs.user_cache_path("bttlab") / "data" / name]
-    if os.environ.get("BTTLAB_DATA"):
-        places.insert(0, Path(os.environ["BTTLAB_DATA"]) / name)
-    return next((place for place in places if place.is_dir()), None)
+    return next((place for place in corpus_places(name) if place.is_dir()), None)
 
 
 def _can_read(path: Path) -> bool:

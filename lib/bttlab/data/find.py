@@ -16,6 +16,16 @@ def load_corpus(name_or_path: str | os.PathLike, unknown_labels: str = "error") 
     return read_corpus(find_corpus(name_or_path), unknown_labels)
 
 
+def corpus_places(name: str) -> list[Path]:
+    """Where a corpus of this name is looked for, in order; the last is the user cache."""
+    import platformdirs  # here: a corpus given by its folder needs no cache
+
+    places = [REPOSITORY / "data" / name, platformdirs.user_cache_path("bttlab") / "data" / name]
+    if os.environ.get("BTTLAB_DATA"):
+        places.insert(0, Path(os.environ["BTTLAB_DATA"]) / name)
+    return places
+
+
 def find_corpus(name_or_path: str | os.PathLike) -> Path:
     """The folder of a corpus.
 
@@ -34,12 +44,8 @@ def find_corpus(name_or_path: str | os.PathLike) -> Path:
         if not path.is_dir():
             raise CorpusError(f"{path} is not a folder; --data takes the folder of a corpus or a name such as airline")
         return path
-    import platformdirs  # here: a corpus given by its folder needs no cache
-
-    cached = platformdirs.user_cache_path("bttlab") / "data" / name
-    places = [REPOSITORY / "data" / name, cached]
-    if os.environ.get("BTTLAB_DATA"):
-        places.insert(0, Path(os.environ["BTTLAB_DATA"]) / name)
+    places = corpus_places(name)
+    cached = places[-1]
     for place in places:
         if name and place.is_dir():
             return place

@@ -1,12 +1,9 @@
 """What a notebook works with here: how many samples, which corpus."""
 
 import os
-from pathlib import Path
-
-import platformdirs
 
 from bttlab.data import Corpus, CorpusError, load_corpus
-from bttlab.data.find import REPOSITORY
+from bttlab.data.find import corpus_places
 
 
 def budget(full: int, quick: int) -> int:
@@ -27,12 +24,10 @@ def corpus_here(*names: str) -> Corpus:
     bttlab.data.CorpusError
         If none of them is here, or the first that is cannot be read.
     """
-    parents = [REPOSITORY / "data", platformdirs.user_cache_path("bttlab") / "data"]
-    if os.environ.get("BTTLAB_DATA"):
-        parents.insert(0, Path(os.environ["BTTLAB_DATA"]))
     for name in names:
-        if name == "airline" or any((parent / name).is_dir() for parent in parents):
+        if name == "airline" or any(place.is_dir() for place in corpus_places(name)):
             return load_corpus(name)
+    parents = corpus_places("")
     raise CorpusError(
         f"none of the corpora {', '.join(names)} is in {', '.join(map(str, parents))}; put one there, set BTTLAB_DATA "
         "to the folder that holds it, or use airline, which is built in"
