@@ -1,5 +1,6 @@
 # make lab       environment, check of the machine, JupyterLab on loopback
 # make test      every test: Python, C++ testbenches, notebooks, the lab in a browser
+# make reliability   long trials of what must hold up, into docs/reliability.md (some: TRIALS='NAME… --count N')
 # make overlays  rebuild the emulation overlays from hls_src (needs g++ 12 or later)
 
 PYTHON ?= python3
@@ -9,7 +10,7 @@ PORT ?= 8888
 # Containers and Alveo hosts are often root's; the server listens on loopback and asks for its token.
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 
-.PHONY: lab test overlays clean
+.PHONY: lab test reliability overlays clean
 
 $(VENV)/.installed: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(0 if (3, 10) <= sys.version_info < (3, 12) else "BTT Lab needs Python 3.10 or 3.11 (pynq 3.0.1), not " + sys.version.split()[0] + ": make PYTHON=python3.11 …")'
@@ -29,6 +30,9 @@ test: $(VENV)/.installed
 	$(BIN)/pytest --ignore=tests/browser
 	# A browser on a busy machine loses a click now and then: what failed is tried once more, and then it counts.
 	$(BIN)/pytest -n 0 tests/browser || $(BIN)/pytest -n 0 --last-failed tests/browser
+
+reliability: $(VENV)/.installed
+	PYTHONPATH=lib:tests $(BIN)/python -m reliability $(TRIALS)
 
 overlays: $(VENV)/.installed
 	$(BIN)/python -m bttlab.u50.build

@@ -1,0 +1,63 @@
+"""docs/reliability.json, what the trials found, and the table in docs/reliability.md that is made from it."""
+
+import json
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bttlab.baseline.machine import describe, load_average
+from bttlab.figures import to_json
+from reliability.outcome import Outcome
+
+BEGIN, END = "<!-- table of reliability.json -->", "<!-- end of the table -->"
+HEAD = ("trial", "what was tried", "attempts", "failed", "figures", "command", "machine and day")
+MOST_FAILURES = 20  # that are kept word for word
+
+
+def load(folder: Path) -> dict[str, Any]:
+    """Return the records by trial; none if there are none yet."""
+    path = folder / "reliability.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+def record(name: str, outcome: Outcome, count: int) -> dict[str, Any]:
+    """Return what is kept of an outcome."""
+    machine = describe(torch.device("cpu"), load_average())
+    return {
+        **asdict(outcome),
+        "failures": list(outcome.failures[:MOST_FAILURES]),
+        "failed": len(outcome.failures),
+        "command": f"make reliability TRIALS='{name} --count {count}'",
+        "machine": f"{machine.cpu}, {machine.cores} cores, Python {machine.python}",
+        "day": time.strftime("%Y-%m-%d"),
+    }
+
+
+def save(folder: Path, records: dict[str, Any], order: list[str]) -> None:
+    """Write the records, in an order of trials, and renew the table; what stands around it stays."""
+    records = {name: records[name] for name in order if name in records}
+    (folder / "reliability.json").write_text(to_json(records, indent=1) + "\n", encoding="utf-8")
+    page = folder / "reliability.md"
+    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+    _, _, after = rest.partition(END)
+    page.write_text(f"{before}{BEGIN}\n\n{table(records)}\n{END}{after}", encoding="utf-8")
+
+
+def table(records: dict[str, Any]) -> str:
+    """Return the records as a table in Markdown."""
+    rows = [HEAD, ["---"] * len(HEAD)]
+    for row in records.values():
+        figures = "; ".join(f"{name}: {_figure(value)}" for name, value in row["figures"].items())
+        where = f"{row['machine']}, {row['day']}"
+        numbers = (f"{row['attempts']:,}", f"{row['failed']:,}")
+        rows.append([row["title"], row["tried"], *numbers, figures, f"`{row['command']}`", where])
+    return "".join(f"| {' | '.join(cell.replace('|', '/') for cell in row)} |\n" for row in rows)
+
+
+def _figure(value: Any) -> str:
+    if isinstance(value, dict):
+        return f"{_figure(value['value'])} {value['unit']} ({value['provenance']}: {value['how']})"
+    return f"{value:,.4g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
