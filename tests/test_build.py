@@ -38,7 +38,7 @@ def hls(tmp_path):
     return folder
 
 
-def test_a_build_and_what_it_leaves(hls, tmp_path, capfd):
+def test_a_build_and_what_it_leaves(hls, tmp_path, capfd, monkeypatch):
     overlays = tmp_path / "overlays"
     overlays.mkdir()
     [entry] = build.build([TINY], hls, overlays)
@@ -47,6 +47,7 @@ def test_a_build_and_what_it_leaves(hls, tmp_path, capfd):
     assert read_manifest(overlays) == (entry,)
     assert {path.name for path in overlays.iterdir()} == {"manifest.json", "tiny.xclbin"}
     assert build.stale([TINY], hls, overlays) == {}
+    monkeypatch.setenv("BTTLAB_OVERLAYS", str(overlays))
     overlay = pynq.Overlay(str(overlays / "tiny.xclbin"), device=EmulatedU50())
     a = overlay.HBM0.allocate(4, "f4")
     b, c = (overlay.HBM1.allocate(4, "f4") for _ in range(2))

@@ -130,6 +130,11 @@ def test_a_file_that_is_not_the_manifests(overlays):
         load_overlay("only", "emulated")
     with pytest.raises(BttlabError, match=r"not the file that manifest.json lists \(SHA-256"):
         pynq.Overlay(str(path), device=EmulatedU50())
+    assert load_overlay("only", "emulated", trust=True).vadd_1
+    card = overlays / "hw" / "card.xclbin"
+    card.write_bytes(card.read_bytes() + b"\0")
+    with pytest.raises(BttlabError, match=r"hw/card.xclbin is not the file that manifest\.json lists"):
+        load_overlay("card", "auto", trust=True)
 
 
 def test_native_code_is_loaded_only_if_it_is_trusted(overlays, tmp_path_factory, monkeypatch):
@@ -142,7 +147,8 @@ def test_native_code_is_loaded_only_if_it_is_trusted(overlays, tmp_path_factory,
         return pynq.Overlay(str(path), device=card)
 
     load(overlays / "only.xclbin")
-    with pytest.raises(BttlabError, match=f"in no manifest.*BTTLAB_TRUST={digest(data)}"):
+    untrusted = r"does not stand in .*manifest\.json"
+    with pytest.raises(BttlabError, match=f"{untrusted}.*--trust.*BTTLAB_TRUST={digest(data)}"):
         load()
     # The card is as it was: its overlay is loaded and described.
     assert card.bitfile_name.endswith("only.xclbin") and "spin_1" in card.ip_dict
@@ -151,16 +157,15 @@ def test_native_code_is_loaded_only_if_it_is_trusted(overlays, tmp_path_factory,
     monkeypatch.setenv("BTTLAB_TRUST", f"{'0' * 64},{digest(data)}")
     load()
     monkeypatch.delenv("BTTLAB_TRUST")
-    with pytest.raises(BttlabError, match="in no manifest"):
+    write_manifest(stranger.parent, [entry("stranger", stranger.name, "emulation", data)])  # comes with the overlay
+    with pytest.raises(BttlabError, match=untrusted):
         load()
-    write_manifest(stranger.parent, [entry("stranger", stranger.name, "emulation", data)])
-    load()
-    (stranger.parent / "manifest.json").unlink()
     assert EmulatedU50.trust(stranger) == digest(data)
     load()
     stranger.write_bytes(pack_xclbin(EmulationOverlay([VADD], {"avx2": image() + b"\0"})))
-    with pytest.raises(BttlabError, match="in no manifest"):
+    with pytest.raises(BttlabError, match=untrusted):
         load()
+    load_overlay(stranger, card, trust=True)
     with pytest.raises(BttlabError, match="cannot read"):
         EmulatedU50.trust("/nonexistent")
 
@@ -183,14 +188,26 @@ def test_the_copy_that_is_loaded_is_gone_at_once(overlays, tmp_path, monkeypatch
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    modes, load = [], native.ctypes.CDLL
+    monkeypatch.setattr(
+        native.ctypes, "CDLL", lambda path: modes.append(Path(path).parent.stat().st_mode & 0o777) or load(path)
+    )
     overlay = load_overlay("only", EmulatedU50())
-    assert os.listdir(folder) == []
+    assert os.listdir(folder) == [] and modes == [0o700]
     with open("/proc/self/maps", encoding="utf-8") as maps:
         assert str(folder) in maps.read()
     overlay.free()
     del overlay
     with open("/proc/self/maps", encoding="utf-8") as maps:
         assert str(folder) not in maps.read()
+
+
+def test_a_copy_that_is_not_what_was_verified_is_not_loaded(overlays, monkeypatch):
+    read = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: read(path) + b"\0" * (path.suffix == ".so"))
+    monkeypatch.setattr(native.ctypes, "CDLL", lambda path: pytest.fail("it was loaded"))
+    with pytest.raises(BttlabError, match="does not read back as written"):
+        load_overlay("only", EmulatedU50())
 
 
 def test_an_image_that_is_no_library(overlays):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import time
 import pytest
 
 from bttlab.cli import main
+from bttlab.u50 import EmulatedU50
 
 from conftest import ROOT
 
@@ -67,6 +69,28 @@ def test_ctrl_c_stops_at_a_sample_and_resume_gives_the_bits_of_an_unbroken_run(t
     resumed = train(capsys, "--resume", folder)
     assert resumed["parameters_sha256"] == whole["parameters_sha256"]
     assert resumed["test"] == whole["test"]
+
+
+def test_an_overlay_that_is_not_the_manifests_needs_trust(tmp_path, capsys, monkeypatch):
+    overlays = tmp_path / "overlays"
+    shutil.copytree(ROOT / "overlays", overlays)
+    rows = json.loads((overlays / "manifest.json").read_text())
+    for row in rows["overlays"]:
+        row["sha256"] = "0" * 64
+    (overlays / "manifest.json").write_text(json.dumps(rows))
+    monkeypatch.setenv("BTTLAB_OVERLAYS", str(overlays))
+    monkeypatch.setattr(EmulatedU50, "_trusted", set())
+    folder = tmp_path / "run"
+    for command in (
+        ["train", "--device", "emulated", "--samples", "2", "--out", str(folder)],
+        ["eval", "--run", str(folder), "--split", "dev"],
+        ["compare", "--device", "emulated", "--device", "emulated", "--samples", "2"],
+    ):
+        assert main(command) == 2
+        error = capsys.readouterr().err
+        assert "train_enc2.xclbin is not the file that manifest.json lists" in error and "--trust" in error
+        assert main([*command, "--trust"]) == 0
+        EmulatedU50._trusted.clear()
 
 
 def test_a_rate_that_diverges_stops_and_saves(tmp_path, capsys):

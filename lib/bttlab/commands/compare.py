@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from bttlab.commands import Outcome
+from bttlab.commands import Outcome, devices
 
 DEVICE_HELP = "u50, emulated, or the number of a device that bttlab doctor lists; twice, the second is the reference"
 
@@ -18,6 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--optimizer", choices=("sgd", "momentum", "adamw"), default="sgd", help="update rule (default: sgd)")
     add("--lr", type=float, default=None, metavar="X", dest="learning_rate", help="learning rate (default: train's)")
     add("--seed", type=int, default=0, metavar="N", help="of initial parameters and sample order (default: 0)")
+    devices.add_trust(parser)
 
 
 def run(options: argparse.Namespace) -> Outcome:
@@ -35,7 +36,7 @@ def run(options: argparse.Namespace) -> Outcome:
     order = epoch_order(len(corpus.train), options.seed, 0)[: options.samples]
     samples = encode(corpus.train, vocabulary, corpus, model)[order]
     rate = LEARNING_RATES[optimizer.name] if options.learning_rate is None else options.learning_rate
-    comparison = compare(model, options.devices, samples, optimizer, rate, options.seed)
+    comparison = compare(model, options.devices, samples, optimizer, rate, options.seed, options.trust)
     data = {"corpus": corpus.name, "optimizer": optimizer.name, "learning_rate": rate} | comparison.to_dict()
     return Outcome(data, describe(comparison))
 

@@ -42,7 +42,16 @@ def device_name(text: str) -> str:
     return text
 
 
-def open_trainer(config, device: str) -> OpenedTrainer:
+def add_trust(parser: argparse.ArgumentParser) -> None:
+    """Add --trust."""
+    parser.add_argument(
+        "--trust",
+        action="store_true",
+        help="load the overlay even if it is not the manifest's: its native code runs with your rights",
+    )
+
+
+def open_trainer(config, device: str, trust: bool = False) -> OpenedTrainer:
     """Open what trains a model.
 
     Parameters
@@ -50,6 +59,8 @@ def open_trainer(config, device: str) -> OpenedTrainer:
     config : ModelConfig
     device : str
         As `device_name` accepts it.
+    trust : bool
+        As for `bttlab.u50.load_overlay`.
 
     Raises
     ------
@@ -70,7 +81,7 @@ def open_trainer(config, device: str) -> OpenedTrainer:
             "'bttlab[lab]', or use --device reference"
         ) from None
     name = f"train_enc{config.encoders}"
-    overlay = load_overlay(name, device)
+    overlay = load_overlay(name, device, trust)
     card = overlay.device
     if not isinstance(card, EmulatedU50):
         words = f"{card.name} (card {pynq.Device.devices.index(card)}), overlay {name}"

@@ -42,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="continue the run in DIR, or in --out; epochs, learning rate, device and the corpus's place may change",
     )
+    devices.add_trust(parser)
 
 
 def run(options: argparse.Namespace) -> Outcome:
@@ -53,7 +54,7 @@ def run(options: argparse.Namespace) -> Outcome:
     progress = ProgressBar()
     for note in training.notes:
         progress.note(f"note: {note}")
-    opened = devices.open_trainer(training.settings.config, training.settings.device)
+    opened = devices.open_trainer(training.settings.config, training.settings.device, options.trust)
     progress.note(f"training on {opened.announcement}; run folder {training.folder}")
     return _outcome(training, opened.device, training.train(opened.trainer, opened.device, progress))
 

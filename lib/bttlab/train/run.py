@@ -15,7 +15,7 @@ from bttlab.model import ModelConfig, NonFiniteLoss, Trainer, initial_parameters
 from bttlab.train.checkpoint import Checkpoint, CheckpointStore, tensors_digest
 from bttlab.train.chunks import chunks
 from bttlab.train.evaluation import counted, describe, evaluate
-from bttlab.train.files import held, is_draft, resume_command
+from bttlab.train.files import held, is_draft, resume_command, sync_folder
 from bttlab.train.metrics_log import MetricsLog
 from bttlab.train.progress import ProgressBar
 from bttlab.train.settings import CorpusRecord, RunError, RunSettings
@@ -143,7 +143,9 @@ class Run:
 
     def _make_folder(self) -> None:
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            if not self.folder.exists():
+                self.folder.mkdir(parents=True, exist_ok=True)
+                sync_folder(self.folder.parent)
         except OSError as error:
             raise RunError(f"{self.folder} cannot be made ({error.strerror}); choose another --out") from None
 

@@ -196,6 +196,7 @@ def compare(
     optimizer: Optimizer,
     learning_rate: float,
     seed: int = 0,
+    trust: bool = False,
 ) -> Comparison:
     """Train a model on two devices, from the same initial parameters over the same samples.
 
@@ -210,6 +211,8 @@ def compare(
     learning_rate : float
     seed : int
         Of the initial parameters.
+    trust : bool
+        As for `load_overlay`.
 
     Raises
     ------
@@ -226,7 +229,7 @@ def compare(
     for name in names:
         devices.append(open_device(name, devices))
     parameters = initial_parameters(model, seed)
-    first, reference = (_run(model, device, parameters, samples, optimizer, learning_rate) for device in devices)
+    first, reference = (_run(model, device, parameters, samples, optimizer, learning_rate, trust) for device in devices)
     apart = np.flatnonzero(_bits(first.losses) != _bits(reference.losses))
     return Comparison(
         (first, reference),
@@ -240,9 +243,15 @@ def compare(
 
 
 def _run(
-    model: ModelConfig, device: pynq.Device, parameters: Any, samples: Any, optimizer: Optimizer, learning_rate: float
+    model: ModelConfig,
+    device: pynq.Device,
+    parameters: Any,
+    samples: Any,
+    optimizer: Optimizer,
+    learning_rate: float,
+    trust: bool,
 ) -> DeviceRun:
-    overlay = load_overlay(f"train_enc{model.encoders}", device)
+    overlay = load_overlay(f"train_enc{model.encoders}", device, trust)
     trainer = overlay.train_transformer_1
     trainer.load_parameters(parameters)
     trainer.profile()  # from here on

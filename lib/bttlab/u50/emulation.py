@@ -24,7 +24,7 @@ from bttlab.u50.compute_unit import CardError, ComputeUnit
 from bttlab.u50.facts import U50
 from bttlab.u50.hbm import CardMemory, HbmBank
 from bttlab.u50.kernel import CONTROL_RANGE, OverlayError
-from bttlab.u50.manifest import OverlayEntry, digest, overlays_folder, read_file, read_manifest
+from bttlab.u50.manifest import MANIFEST, digest, overlays_folder, read_file, read_manifest
 from bttlab.u50.native import NativeImage, choose_image
 from bttlab.u50.telemetry import DeviceInfo, PowerLevels, Telemetry, modelled_rails
 from bttlab.u50.xclbin import control_address, read_xclbin
@@ -70,7 +70,7 @@ class EmulatedU50(pynq.Device):
 
     @classmethod
     def trust(cls, overlay: str | Path) -> str:
-        """Allow an overlay that stands in no manifest: it holds native code, which runs with your rights.
+        """Allow an overlay that is not the manifest's: it holds native code, which runs with your rights.
 
         Parameters
         ----------
@@ -264,25 +264,26 @@ class EmulatedU50(pynq.Device):
     def _check_trusted(self, parser: XclBin) -> None:
         if parser.sha256 in self._trusted | set(re.findall(r"[0-9a-f]{64}", os.environ.get("BTTLAB_TRUST", ""))):
             return
-        entries = self._manifest_entries(parser.path)
-        if any(entry.sha256 == parser.sha256 for _, entry in entries):
+        folder = overlays_folder()
+        entries = read_manifest(folder)
+        if any(entry.sha256 == parser.sha256 for entry in entries):
             return
-        for folder, entry in entries:
+        way_out = (
+            f"if you trust its author, load it with --trust, trust=True in Python, or BTTLAB_TRUST={parser.sha256}"
+        )
+        for entry in entries:
             if (folder / entry.file).resolve() == parser.path.resolve():
                 raise OverlayError(
-                    f"{parser.path} is not the file that manifest.json lists (SHA-256 {parser.sha256[:12]}…, "
-                    f"listed {entry.sha256[:12]}…); fetch it again, or rebuild it with: make overlays"
+                    f"{parser.path} is not the file that manifest.json lists (SHA-256 {parser.sha256[:12]}…, listed "
+                    f"{entry.sha256[:12]}…); fetch it again, or rebuild it with: make overlays; or, {way_out}"
                 )
-        raise OverlayError(
-            f"{parser.path} holds native code and stands in no manifest; if you trust its author, "
-            f"call EmulatedU50.trust(path) or set BTTLAB_TRUST={parser.sha256}"
-        )
+        raise OverlayError(f"{parser.path} holds native code and does not stand in {folder / MANIFEST}; {way_out}")
 
     def _power_levels(self, parser: XclBin) -> PowerLevels:
         """The power model's levels for an overlay whose model the manifest names; of others nothing is known."""
         try:
-            models = (entry.model for _, entry in self._manifest_entries(parser.path) if entry.sha256 == parser.sha256)
-            model = next(models, None)
+            entries = read_manifest(overlays_folder())
+            model = next((entry.model for entry in entries if entry.sha256 == parser.sha256), None)
             if model is not None:
                 from bttlab.u50.estimate import power_levels
 
@@ -290,12 +291,6 @@ class EmulatedU50(pynq.Device):
         except BttlabError:
             pass
         return PowerLevels.without_overlay()
-
-    @staticmethod
-    def _manifest_entries(path: Path) -> list[tuple[Path, OverlayEntry]]:
-        """(folder, entry) of the manifests that may list an overlay: the prebuilt overlays', and that beside it."""
-        folders = dict.fromkeys((overlays_folder(), path.resolve().parent))
-        return [(folder, entry) for folder in folders for entry in read_manifest(folder)]
 
     def _forget(self) -> None:
         """Describe a card without an overlay."""

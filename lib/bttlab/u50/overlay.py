@@ -14,7 +14,9 @@ from bttlab.u50.xclbin import read_container
 logger = logging.getLogger("bttlab.u50")
 
 
-def load_overlay(name_or_path: str | Path, device: str | int | pynq.Device = "auto") -> pynq.Overlay:
+def load_overlay(
+    name_or_path: str | Path, device: str | int | pynq.Device = "auto", trust: bool = False
+) -> pynq.Overlay:
     """Load an overlay on a card: a real one if there is one and an overlay for it, else the emulated one.
 
     Which card it is stands in the log "bttlab.u50" and in the overlay's `device.name`.
@@ -25,6 +27,9 @@ def load_overlay(name_or_path: str | Path, device: str | int | pynq.Device = "au
         A name from the manifest of `overlays_folder()`, or the path of an .xclbin.
     device : "auto", "emulated", int or pynq.Device
         Where to load it; an integer is an index into `pynq.Device.devices`.
+    trust : bool
+        Load an emulation overlay as it is, whatever the manifest says: it holds native code, which runs with your
+        rights.
 
     Returns
     -------
@@ -33,7 +38,8 @@ def load_overlay(name_or_path: str | Path, device: str | int | pynq.Device = "au
     Raises
     ------
     OverlayError
-        If there is no such overlay or card, the overlay is not for this card, or its file is not the manifest's.
+        If there is no such overlay or card, the overlay is not for this card, or its file is not the manifest's and
+        not trusted.
     """
     candidates = [_choose_device(device)] if device not in ("auto", "emulated") else list(pynq.Device.devices)
     if device == "emulated":
@@ -44,6 +50,8 @@ def load_overlay(name_or_path: str | Path, device: str | int | pynq.Device = "au
         if path is not None:
             if not isinstance(card, EmulatedU50):  # which says so itself
                 logger.info("%s on %s", path, card.name)
+            elif trust:
+                EmulatedU50.trust(path)
             return pynq.Overlay(str(path), device=card)
     built = ", ".join(f"{kind} on {platform}" for kind, platform in files)
     cards = ", ".join(card.name for card in candidates) or "none"
@@ -85,7 +93,10 @@ def _from_path(path: Path) -> dict[tuple[str, str], Path]:
 
 
 def _from_manifest(name: str) -> dict[tuple[str, str], Path]:
-    """(kind, platform) -> path, of the overlays with a name, once their files are known to be the manifest's."""
+    """(kind, platform) -> path, of the overlays with a name; an hw file is known to be the manifest's.
+
+    Files for emulation are checked by the card, where they are loaded.
+    """
     folder = overlays_folder()
     entries = read_manifest(folder)
     found = [entry for entry in entries if entry.name == name]
@@ -94,12 +105,12 @@ def _from_manifest(name: str) -> dict[tuple[str, str], Path]:
         raise OverlayError(
             f"no overlay {name!r} in {folder}; there are: {names}; give one of them, or a path, or: make overlays"
         )
-    return {(entry.kind, entry.platform): _checked_file(folder, entry) for entry in found}
+    return {(entry.kind, entry.platform): _listed_file(folder, entry) for entry in found}
 
 
-def _checked_file(folder: Path, entry: OverlayEntry) -> Path:
+def _listed_file(folder: Path, entry: OverlayEntry) -> Path:
     path = folder / entry.file
-    if digest(read_file(path)) != entry.sha256:
+    if entry.kind == "hw" and digest(read_file(path)) != entry.sha256:
         raise OverlayError(
             f"{path} is not the file that manifest.json lists; fetch it again, or rebuild it with: make overlays"
         )
