@@ -20,6 +20,10 @@ constexpr int ENGINE_CHUNK = 8, ENGINE_SLOTS = 32;
 // Words whose lanes an engine sums up each cycle.
 constexpr int LANE_TREES = 4;
 
+// Linear layers whose merged halves are kept at once: those of two encoders and the poolers. The backward pass merges the
+// halves of an encoder again if they were not among the last, beside the LayerNorms of the encoder after it (encoder.h).
+constexpr int MERGED_LAYERS = 14;
+
 // Lanes of GELU, tanh and softmax: they are the dearest units by far, and few words need them.
 constexpr int FUNCTION_LANES = 2;
 

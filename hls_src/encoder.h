@@ -27,20 +27,35 @@ static void encoder_forward(int e, int tokens) {
 }
 
 // d_hidden (tokens, HIDDEN_SIZE) holds the gradient of hidden[e + 1] and then that of hidden[e]. What is added to it goes
-// to a second memory and back, since an engine cannot write where it reads.
+// to a second memory and back, since an engine cannot write where it reads. While the LayerNorms keep the engines waiting,
+// these merge the cores of the encoder before again.
 static void encoder_backward(Word *d_hidden, int e, int tokens) {
-    const int linear = LINEARS_PER_ENCODER * e;
+    const int linear = LINEARS_PER_ENCODER * e, before = linear - LINEARS_PER_ENCODER;
     static Word d_inner[TOKENS_WORDS], d_sum[TOKENS_WORDS];
     static Word d_queries[TOKENS_WORDS], d_keys[TOKENS_WORDS], d_values[TOKENS_WORDS];
 
-    layer_norm_backward(d_hidden, gradients.rest + feed_forward_norm(e), feed_forward_normalized[e],
-                        feed_forward_inverse_std[e], parameters.rest + feed_forward_norm(e), tokens);
+    {
+        const Meter meter(BP, NORM);
+        FORK;
+        layer_norm_backward(d_hidden, gradients.rest + feed_forward_norm(e), feed_forward_normalized[e],
+                            feed_forward_inverse_std[e], parameters.rest + feed_forward_norm(e), tokens);
+        BESIDE;
+        merge_again(before + OUTPUT, 3);
+        JOIN;
+    }
     tt_linear_backward(d_inner, nullptr, d_hidden, activated[e], tokens, linear + SECOND);
     gelu_backward(d_inner, slope[e], tokens * HIDDEN_WORDS);
     tt_linear_backward(d_sum, d_hidden, d_inner, attended[e], tokens, linear + FIRST);
 
-    layer_norm_backward(d_sum, gradients.rest + attention_norm(e), attention_normalized[e], attention_inverse_std[e],
-                        parameters.rest + attention_norm(e), tokens);
+    {
+        const Meter meter(BP, NORM);
+        FORK;
+        layer_norm_backward(d_sum, gradients.rest + attention_norm(e), attention_normalized[e], attention_inverse_std[e],
+                            parameters.rest + attention_norm(e), tokens);
+        BESIDE;
+        merge_again(before + QUERY, 3);
+        JOIN;
+    }
     tt_linear_backward(d_inner, nullptr, d_sum, context[e], tokens, linear + OUTPUT);
     attention_backward(d_queries, d_keys, d_values, d_inner, attention[e], queries[e], keys[e], values[e], tokens);
     tt_linear_backward(d_hidden, d_sum, d_queries, hidden[e], tokens, linear + QUERY);

@@ -72,6 +72,11 @@ constexpr int SLOT_POOLER = INTENT_POOLER + 1;
 
 static inline int unit_of(int linear) { return linear >= INTENT_POOLER ? POOLER : linear % LINEARS_PER_ENCODER; }
 
+// Merged halves of the layers, in turn. While an encoder is in its backward pass, those of the one before are written.
+constexpr int MERGED_SLOTS = smaller(LINEARS, MERGED_LAYERS);
+static_assert(MERGED_LAYERS >= 2 * LINEARS_PER_ENCODER, "two encoders' merged halves are in use at once");
+static inline int slot_of(int linear) { return linear % MERGED_SLOTS; }
+
 constexpr int TOKENS_WORDS = SEQUENCE_LENGTH * HIDDEN_WORDS;  // a (tokens, HIDDEN_SIZE) matrix
 
 // Parameters and what training keeps of them.
@@ -81,11 +86,12 @@ static Tensors first_moment;   // momentum's velocity, AdamW's m
 static Tensors second_moment;  // AdamW's v
 static int step_count;         // updates so far
 
-// What the forward pass keeps for the backward pass. Per linear layer: the merged halves, their tails, and z = x R^T.
-static Word merged_out[LINEARS][LINEAR_RANK * HIDDEN_WORDS];  // L^T: rank x features
-static Word merged_in[LINEARS][LINEAR_RANK * HIDDEN_WORDS];   // R: rank x features
-static Word tail_out[LINEARS][LINEAR_RANK * OutHalf::TAIL_WORDS];
-static Word tail_in[LINEARS][LINEAR_RANK * InHalf::TAIL_WORDS];
+// What the forward pass keeps for the backward pass. Of the last linear layers the merged halves and their tails, layer l
+// in slot l % MERGED_SLOTS; of every one z = x R^T.
+static Word merged_out[MERGED_SLOTS][LINEAR_RANK * HIDDEN_WORDS];  // L^T: rank x features
+static Word merged_in[MERGED_SLOTS][LINEAR_RANK * HIDDEN_WORDS];   // R: rank x features
+static Word tail_out[MERGED_SLOTS][LINEAR_RANK * OutHalf::TAIL_WORDS];
+static Word tail_in[MERGED_SLOTS][LINEAR_RANK * InHalf::TAIL_WORDS];
 static Word bottleneck[LINEARS][SEQUENCE_LENGTH * RANK_WORDS];
 
 // Of the embedding: each token's first two cores merged, (column 1, column 2) x rank. Two banks: one token's is read while

@@ -38,20 +38,18 @@ static void merge_backward(Word *d_cores, const Word *d_merged, const Word *tail
 static Word reversed[LINEAR_RANK * HIDDEN_WORDS];  // L^T of the layer to come, with features in the order i3 i2 i1
 
 static void merge_in(int linear) {
-    merge_forward<0, InHalf>(merged_in[linear], tail_in[linear], parameters.in_cores + linear * InHalf::WORDS);
+    merge_forward<0, InHalf>(merged_in[slot_of(linear)], tail_in[slot_of(linear)], parameters.in_cores + linear * InHalf::WORDS);
 }
 
 static void merge_out(int linear) {
-    merge_forward<1, OutHalf>(reversed, tail_out[linear], parameters.out_cores + linear * OutHalf::WORDS);
+    merge_forward<1, OutHalf>(reversed, tail_out[slot_of(linear)], parameters.out_cores + linear * OutHalf::WORDS);
 }
 
 static void turn_out(int linear) {
-    turn<true>(merged_out[linear], reversed, LINEAR_RANK);
+    turn<true>(merged_out[slot_of(linear)], reversed, LINEAR_RANK);
 }
 
-// Both ends of the first layer of a sample; those of every other are merged beside the layer before it.
-static void tt_linear_prepare(int linear) {
-    const Meter meter(FP, unit_of(linear));
+static void merge(int linear) {
     FORK;
     merge_in(linear);
     BESIDE;
@@ -60,11 +58,25 @@ static void tt_linear_prepare(int linear) {
     JOIN;
 }
 
+// Both ends of the first layer of a sample; those of every other are merged beside the layer before it.
+static void tt_linear_prepare(int linear) {
+    const Meter meter(FP, unit_of(linear));
+    merge(linear);
+}
+
+// Backward: those of `count` layers again, if there are such and later ones have taken their slots since.
+static void merge_again(int first, int count) {
+Layers:
+    for (int linear = first; linear < first + count; linear++) {
+        if (linear >= 0 && linear + MERGED_SLOTS < LINEARS) merge(linear);
+    }
+}
+
 // z (tokens, rank) = x R^T, in the first engine; the second merges the next layer's L meanwhile.
 static void tt_linear_in(const Word *x, int tokens, int linear) {
     const int next = linear + 1;
     FORK;
-    reduce<0>(bottleneck[linear], RANK_WORDS, nullptr, 0, x, HIDDEN_WORDS, merged_in[linear], HIDDEN_WORDS, tokens,
+    reduce<0>(bottleneck[linear], RANK_WORDS, nullptr, 0, x, HIDDEN_WORDS, merged_in[slot_of(linear)], HIDDEN_WORDS, tokens,
               LINEAR_RANK, HIDDEN_WORDS);
     BESIDE;
     if (next < LINEARS) merge_out(next);
@@ -76,7 +88,7 @@ static void tt_linear_out(Word *y, int tokens, int linear) {
     const int next = linear + 1;
     FORK;
     expand<1>(y, HIDDEN_WORDS, parameters.rest + bias_of(linear), 0, bottleneck[linear], RANK_WORDS * LANES, 1,
-              merged_out[linear], HIDDEN_WORDS, tokens, LINEAR_RANK, HIDDEN_WORDS);
+              merged_out[slot_of(linear)], HIDDEN_WORDS, tokens, LINEAR_RANK, HIDDEN_WORDS);
     BESIDE;
     if (next < LINEARS) merge_in(next);
     BESIDE;
@@ -94,7 +106,7 @@ static void tt_linear_forward(Word *y, const Word *x, int tokens, int linear) {
 // d_z = d_y L in the first engine, d_L^T = z^T d_y in the second.
 static void tt_linear_backward_out(Word *d_z, Word *d_merged_out, const Word *d_y, int tokens, int linear) {
     FORK;
-    reduce<0>(d_z, RANK_WORDS, nullptr, 0, d_y, HIDDEN_WORDS, merged_out[linear], HIDDEN_WORDS, tokens, LINEAR_RANK,
+    reduce<0>(d_z, RANK_WORDS, nullptr, 0, d_y, HIDDEN_WORDS, merged_out[slot_of(linear)], HIDDEN_WORDS, tokens, LINEAR_RANK,
               HIDDEN_WORDS);
     BESIDE;
     accumulate<1>(d_merged_out, HIDDEN_WORDS, bottleneck[linear], 1, RANK_WORDS * LANES, d_y, HIDDEN_WORDS,
@@ -109,7 +121,7 @@ static void tt_linear_backward_in(Word *d_x, const Word *addend, Word *d_merged_
     accumulate<0>(d_merged_in, HIDDEN_WORDS, d_z, 1, RANK_WORDS * LANES, x, HIDDEN_WORDS, LINEAR_RANK, tokens,
                   HIDDEN_WORDS);
     BESIDE;
-    expand<1>(d_x, HIDDEN_WORDS, addend, HIDDEN_WORDS, d_z, RANK_WORDS * LANES, 1, merged_in[linear], HIDDEN_WORDS, tokens,
+    expand<1>(d_x, HIDDEN_WORDS, addend, HIDDEN_WORDS, d_z, RANK_WORDS * LANES, 1, merged_in[slot_of(linear)], HIDDEN_WORDS, tokens,
               LINEAR_RANK, HIDDEN_WORDS);
     BESIDE;
     turn<false>(d_reversed, d_merged_out, LINEAR_RANK);
@@ -130,9 +142,9 @@ static void tt_linear_backward(Word *d_x, const Word *addend, const Word *d_y, c
     tt_linear_backward_out(d_z, d_merged_out, d_y, tokens, linear);
     tt_linear_backward_in(d_x, addend, d_merged_in, d_reversed, d_z, d_merged_out, d_y, x, tokens, linear);
     FORK;
-    merge_backward<1, OutHalf>(gradients.out_cores + out, d_reversed, tail_out[linear], parameters.out_cores + out);
+    merge_backward<1, OutHalf>(gradients.out_cores + out, d_reversed, tail_out[slot_of(linear)], parameters.out_cores + out);
     BESIDE;
-    merge_backward<0, InHalf>(gradients.in_cores + in, d_merged_in, tail_in[linear], parameters.in_cores + in);
+    merge_backward<0, InHalf>(gradients.in_cores + in, d_merged_in, tail_in[slot_of(linear)], parameters.in_cores + in);
     JOIN;
 }
 

@@ -66,6 +66,7 @@ def test_a_hardware_that_cannot_be():
         ({"lanes": 0}, "lanes of the hardware is 0"),
         ({"engines": 3}, "engines of the hardware is 3: the source is written for 2"),
         ({"function_lanes": 3}, "function_lanes of the hardware is 3: it must divide the 16 lanes"),
+        ({"merged_layers": 11}, "merged_layers of the hardware is 11: at least 12, those of two encoders"),
         ({"engine_rows": 17}, "engine_rows of the hardware is 17: at most 16"),
     ):
         with pytest.raises(OverlayError, match=message):

@@ -13,7 +13,7 @@ from conftest import ROOT
 HLS_SOURCE = ROOT / "hls_src"
 # Sizes that fill no word and divide no tile, so that every edge is walked.
 ODD = ModelConfig(
-    encoders=2,
+    encoders=3,  # so that the first one's cores are merged again
     sequence_length=20,
     hidden_size=128,
     heads=4,

@@ -142,6 +142,13 @@ class _Step:
             + self.loop(words, 1, 2 * h.mul + 2 * h.add)
         )  # fmt: skip
 
+    def merging_again(self) -> int:
+        """What the LayerNorms wait for: beside each, the cores of half an encoder's layers are merged again."""
+        layers = len(LINEARS) * self.model.encoders + 2
+        again = Counter(layer // (len(LINEARS) // 2) for layer in range(layers - self.h.merged_layers))
+        norm, merging = self.norm_backward(), self.linear_prepare()
+        return sum(max(0, layers * merging - norm) for layers in again.values())
+
     def softmax(self, words: int) -> int:
         h = self.h
         exponential = h.add + h.mul + h.exponential + h.lane_tree + h.add
@@ -189,7 +196,7 @@ class _Step:
         step["BP", "attention"] = m.encoders * (max(streamed, scores) + softmax_backward + max(held, streamed))
 
         step["FP", "norm"] = (2 * m.encoders + 1) * self.norm_forward()
-        step["BP", "norm"] = (2 * m.encoders + 1) * self.norm_backward()
+        step["BP", "norm"] = (2 * m.encoders + 1) * self.norm_backward() + self.merging_again()
         gelu = self.loop(words, h.lanes // h.function_lanes, h.distribution + h.mul + h.add)
         step["FP", "gelu"] = m.encoders * gelu
         step["BP", "gelu"] = m.encoders * self.loop(words, 1, h.mul)

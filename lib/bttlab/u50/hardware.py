@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+from bttlab.model.config import LINEARS
 from bttlab.u50.facts import ROOT
 from bttlab.u50.kernel import OverlayError
 
@@ -79,6 +80,8 @@ class HardwareConfig:
         Words of a row that are worked on at a time, and sums of words that a row keeps.
     lane_trees : int
         Words whose lanes an engine sums up a cycle.
+    merged_layers : int
+        Linear layers whose merged halves are kept at once.
     function_lanes : int
         Lanes of GELU, tanh and softmax.
     update_units, update_lanes : int
@@ -94,6 +97,7 @@ class HardwareConfig:
     engine_chunk: int = None
     engine_slots: int = None
     lane_trees: int = None
+    merged_layers: int = None
     function_lanes: int = None
     update_units: int = None
     update_lanes: int = None
@@ -124,6 +128,10 @@ class HardwareConfig:
                 raise OverlayError(
                     f"{name} of the hardware is {getattr(self, name)}: it must divide the {self.lanes} lanes"
                 )
+        if self.merged_layers < (two := 2 * len(LINEARS)):
+            raise OverlayError(
+                f"merged_layers of the hardware is {self.merged_layers}: at least {two}, those of two encoders"
+            )
         if self.engine_rows > self.lanes:
             raise OverlayError(f"engine_rows of the hardware is {self.engine_rows}: at most {self.lanes}, the lanes")
 

@@ -125,7 +125,7 @@ def memory_map(model: ModelConfig, hardware: HardwareConfig) -> list[OnChipArray
         In tensor format with three modes at each end.
     hardware : HardwareConfig
     """
-    return [*_state(model), *_kept(model), *_scratch(model), *_engine(model, hardware)]
+    return [*_state(model), *_kept(model, hardware), *_scratch(model), *_engine(model, hardware)]
 
 
 # What the loops ask of a memory. Two engines side by side may read the same one (tt_linear.h, attention.h); each engine
@@ -160,14 +160,15 @@ def _state(model: ModelConfig) -> list[OnChipArray]:
     return [*found, OnChipArray("step_count", "optimizer state", 1, 32, 1, "registers")]
 
 
-def _kept(model: ModelConfig) -> list[OnChipArray]:
+def _kept(model: ModelConfig, hardware: HardwareConfig) -> list[OnChipArray]:
     """What the forward pass keeps for the backward pass."""
     n, encoders = _Shape(model), model.encoders
+    merged_slots = min(n.linears, hardware.merged_layers)
     one, both = _ENGINE, _ENGINES
 
     def merged(name: str, words: int, binding: str, kind: str = "ram_2p") -> OnChipArray:
         accesses = (one, both) if kind == "ram_t2p" else (one,)
-        return OnChipArray(name, "merged cores", n.linears * words, WORD_BITS, 1, binding, accesses, kind)
+        return OnChipArray(name, "merged cores", words, WORD_BITS, 1, binding, accesses, kind)
 
     def activation(name: str, words: int, binding: str, kind: str = "ram_2p", banks: int = 1) -> OnChipArray:
         accesses = (one, both) if kind == "ram_t2p" else (one,)
@@ -180,11 +181,11 @@ def _kept(model: ModelConfig) -> list[OnChipArray]:
     # From five encoders on UltraRAM alone does not hold them; block RAM has room for two.
     others = {"slope": encoders > 4, "attention_normalized": encoders > 4, "feed_forward_normalized": False}
     return [
-        merged("merged_out", n.rank * n.hidden, "uram"),
-        merged("merged_in", n.rank * n.hidden, "uram"),
-        merged("tail_out", n.rank * n.out_tail, "bram"),
-        merged("tail_in", n.rank * n.in_tail, "bram"),
-        merged("bottleneck", n.tokens * words_for(n.rank), "bram", "ram_t2p"),
+        merged("merged_out", merged_slots * n.rank * n.hidden, "uram"),
+        merged("merged_in", merged_slots * n.rank * n.hidden, "uram"),
+        merged("tail_out", merged_slots * n.rank * n.out_tail, "bram"),
+        merged("tail_in", merged_slots * n.rank * n.in_tail, "bram"),
+        merged("bottleneck", n.linears * n.tokens * words_for(n.rank), "bram", "ram_t2p"),
         activation("hidden", (encoders + 1) * n.matrix, "uram", "ram_t2p"),
         *(activation(name, encoders * n.matrix, "uram", "ram_t2p") for name in shared),
         *(activation(name, encoders * n.matrix, "bram" if block else "uram") for name, block in others.items()),
