@@ -156,10 +156,10 @@ def test_a_loss_that_is_not_finite_stops_the_run_before_that_sample(tmp_path, co
 
         def train(self, samples, optimizer, learning_rate):
             good = samples[: 10 - self.done]
-            losses = super().train(good, optimizer, learning_rate)
+            losses = super().train(good, optimizer, learning_rate[: len(good)])
             self.done += len(good)
             if len(good) < len(samples):
-                raise NonFiniteLoss(len(good), losses, learning_rate)
+                raise NonFiniteLoss(len(good), losses, learning_rate[len(good)])
             return losses
 
     utterance = epoch_order(SIZES["train"], 0, 0)[10]

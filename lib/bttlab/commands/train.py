@@ -8,8 +8,12 @@ from pathlib import Path
 from bttlab.commands import Outcome, devices
 from bttlab.errors import BttlabError
 
-DEFAULTS = {"encoders": 2, "data": "airline", "optimizer": "sgd", "device": "auto"}
-OPTIONS = ("encoders", "data", "epochs", "samples", "optimizer", "learning_rate", "seed", "device", "unknown_labels")
+DEFAULTS = {"encoders": 2, "data": "airline", "device": "auto"}
+OPTIMIZER = "sgd"
+OPTIONS = (
+    *("encoders", "data", "recipe", "epochs", "samples", "optimizer", "learning_rate", "seed", "device"),
+    "unknown_labels",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,6 +21,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--encoders", type=int, metavar="N", help="encoder blocks (default: 2)")
     add("--data", metavar="NAME|PATH", help="corpus: atis, snips, airline, or a folder (default: airline)")
+    add(
+        "--recipe",
+        metavar="NAME|FILE",
+        help="how to train: atis, or a .toml file; --epochs, --optimizer and --lr come before it (default: none)",
+    )
     add("--epochs", type=int, metavar="N", help="epochs in all, those of a resumed run included (default: 1)")
     add("--samples", type=int, metavar="N", help="the first N samples of each epoch's order (default: all)")
     add("--optimizer", choices=("sgd", "momentum", "adamw"), help="update rule (default: sgd)")
@@ -61,20 +70,30 @@ def run(options: argparse.Namespace) -> Outcome:
 
 def _new(options: argparse.Namespace, given: dict):
     from bttlab.data import load_corpus
-    from bttlab.model import ModelConfig, Optimizer
-    from bttlab.train import LEARNING_RATES, RunSettings, start_run
+    from bttlab.model import ModelConfig
+    from bttlab.train import RunSettings, start_run
     from bttlab.train.run import check_free
 
     if options.out is not None:
         check_free(options.out)  # before anything slow
     values = DEFAULTS | given
     values["data"] = _absolute(values["data"])
-    config, optimizer = ModelConfig(encoders=values.pop("encoders")), Optimizer(values.pop("optimizer"))
-    settings = RunSettings(
-        config=config, optimizer=optimizer, **{"learning_rate": LEARNING_RATES[optimizer.name]} | values
-    )
+    config = ModelConfig(encoders=values.pop("encoders"))
+    settings = RunSettings(config=config, **_how_to_train(values))
     corpus = load_corpus(settings.data, settings.unknown_labels)
     return start_run(options.out or _default_folder(corpus.name, config.encoders), settings, corpus)
+
+
+def _how_to_train(given: dict) -> dict:
+    """The recipe's settings, and over them those given; another optimizer than the recipe's brings its own rate."""
+    from bttlab.model import Optimizer
+    from bttlab.train import LEARNING_RATES, read_recipe
+
+    recipe = read_recipe(given["recipe"]).settings() if "recipe" in given else {}
+    if "recipe" not in given or given.get("optimizer", recipe["optimizer"].name) != recipe["optimizer"].name:
+        name = given.get("optimizer", OPTIMIZER)
+        recipe |= {"optimizer": Optimizer(name), "learning_rate": LEARNING_RATES[name]}
+    return recipe | {name: value for name, value in given.items() if name != "optimizer"}
 
 
 def _resumed(options: argparse.Namespace, given: dict):
@@ -120,6 +139,7 @@ def _outcome(training, device: str, result) -> Outcome:
         "corpus": {"name": training.record.name, "sha256": training.record.sha256},
         "encoders": settings.config.encoders,
         "parameters": settings.config.parameters_count,
+        "recipe": settings.recipe,
         "optimizer": settings.optimizer.name,
         "learning_rate": settings.learning_rate,
         "seed": settings.seed,

@@ -1,11 +1,15 @@
 """Corpora: finding, reading and encoding them. Scores are in :mod:`bttlab.data.metrics`, whose import is slow."""
 
+from .augmentation import Augmentation, AugmentationError, Augmenter
 from .corpus import Corpus, CorpusError, Split, read_corpus
 from .find import find_corpus, load_corpus
 from .samples import EncodingReport, SampleError, Samples, encode, encoding_report, epoch_order
 from .vocabulary import Vocabulary
 
 __all__ = [
+    "Augmentation",
+    "AugmentationError",
+    "Augmenter",
     "Corpus",
     "CorpusError",
     "EncodingReport",

@@ -7,15 +7,31 @@ from .corpus import CorpusError
 
 PAD_ID, UNK_ID, CLS_ID = 0, 1, 2
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]")
+# What unknown words look like: so many digits, digits and others, one or two characters, three. Longer ones are [UNK].
+WORD_CLASSES = ("[9]", "[99]", "[999]", "[9999]", "[a9]", "[aa]", "[aaa]")
+
+
+def word_class(word: str) -> str:
+    """Return the token of the class that a word belongs to by its looks, one of `WORD_CLASSES` or [UNK]."""
+    if word.isdigit():
+        return f"[{'9' * min(len(word), 4)}]"
+    if any(character.isdigit() for character in word):
+        return "[a9]"
+    if len(word) <= 3:
+        return "[aa]" if len(word) < 3 else "[aaa]"
+    return SPECIAL[UNK_ID]
 
 
 class Vocabulary:
-    """Token ids of words: 0 is [PAD], 1 [UNK], 2 [CLS], from 3 on the words in the order given.
+    """Token ids of words: 0 is [PAD], 1 [UNK], 2 [CLS], then the classes if there are any, then the words as given.
 
     Parameters
     ----------
     words : iterable of str
         Distinct words without the special tokens.
+    word_classes : bool
+        Whether an unknown word becomes its class (`word_class`) rather than [UNK]: a flight number that was never seen
+        is then still a number of three digits.
 
     Raises
     ------
@@ -23,31 +39,36 @@ class Vocabulary:
         If a word comes twice or is a special token.
     """
 
-    def __init__(self, words: Iterable[str]):
-        self._tokens = [*SPECIAL, *words]
+    def __init__(self, words: Iterable[str], word_classes: bool = False):
+        self._first_word = len(SPECIAL) + word_classes * len(WORD_CLASSES)
+        self._tokens = [*SPECIAL, *(WORD_CLASSES if word_classes else ()), *words]
         self._ids = {word: i for i, word in enumerate(self._tokens)}
         if len(self._ids) < len(self._tokens):
             twice = next(word for word, count in Counter(self._tokens).items() if count > 1)
             raise CorpusError(f"vocabulary: {twice!r} comes twice; every word and special token has one id")
 
     @classmethod
-    def from_sentences(cls, sentences: Iterable[list[str]], size: int) -> "Vocabulary":
+    def from_sentences(cls, sentences: Iterable[list[str]], size: int, word_classes: bool = False) -> "Vocabulary":
         """Take the most frequent words, ties in alphabetical order, so that there are at most ``size`` tokens in all.
 
-        Words that do not fit become [UNK] when encoded, as every word that is not in the vocabulary.
+        Words that do not fit become unknown when encoded, as every word that is not in the vocabulary.
         """
-        if size <= len(SPECIAL):
-            raise CorpusError(f"a vocabulary of size {size} has no room beside {' '.join(SPECIAL)}; take a larger one")
-        counts = Counter(word for sentence in sentences for word in sentence if word not in SPECIAL)
+        reserved = SPECIAL + WORD_CLASSES if word_classes else SPECIAL
+        if size <= len(reserved):
+            raise CorpusError(f"a vocabulary of size {size} has no room beside {' '.join(reserved)}; take a larger one")
+        counts = Counter(word for sentence in sentences for word in sentence if word not in reserved)
         ranked = sorted(counts, key=lambda word: (-counts[word], word))
-        return cls(ranked[: size - len(SPECIAL)])
+        return cls(ranked[: size - len(reserved)], word_classes)
 
     @classmethod
     def from_list(cls, tokens: list[str]) -> "Vocabulary":
         """The vocabulary that :meth:`to_list` wrote."""
         if tuple(tokens[: len(SPECIAL)]) != SPECIAL:
             raise CorpusError(f"vocabulary: the list begins with {tokens[:3]}, it must begin with {list(SPECIAL)}")
-        return cls(tokens[len(SPECIAL) :])
+        words = tokens[len(SPECIAL) :]
+        if tuple(words[: len(WORD_CLASSES)]) == WORD_CLASSES:
+            return cls(words[len(WORD_CLASSES) :], word_classes=True)
+        return cls(words)
 
     def to_list(self) -> list[str]:
         """All tokens in the order of their ids."""
@@ -57,8 +78,12 @@ class Vocabulary:
         return len(self._tokens)
 
     def __contains__(self, word: str) -> bool:
-        return self._ids.get(word, 0) >= len(SPECIAL)
+        return self._ids.get(word, 0) >= self._first_word
 
     def token(self, word: str) -> int:
-        """The id of a word, that of [UNK] for a word that is not in the vocabulary."""
-        return self._ids[word] if word in self else UNK_ID
+        """The id of a word; for a word that is not in the vocabulary, as :meth:`unknown_token`."""
+        return self._ids[word] if word in self else self.unknown_token(word)
+
+    def unknown_token(self, word: str) -> int:
+        """The id of a word where it is unknown: that of its class or, in a vocabulary without classes, of [UNK]."""
+        return self._ids[word_class(word)] if self._first_word > len(SPECIAL) else UNK_ID

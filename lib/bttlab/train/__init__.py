@@ -2,7 +2,9 @@
 
 from bttlab.train.checkpoint import Checkpoint, CheckpointError, CheckpointStore, read_checkpoint, tensors_digest
 from bttlab.train.progress import ProgressBar
+from bttlab.train.recipe import Recipe, read_recipe, recipe_names
 from bttlab.train.run import DivergedRun, Run, RunResult, resume_run, start_run
+from bttlab.train.schedule import Schedule
 from bttlab.train.settings import LEARNING_RATES, CorpusRecord, RunError, RunSettings
 
 __all__ = [
@@ -13,11 +15,15 @@ __all__ = [
     "CorpusRecord",
     "DivergedRun",
     "ProgressBar",
+    "Recipe",
     "Run",
     "RunError",
     "RunResult",
     "RunSettings",
+    "Schedule",
     "read_checkpoint",
+    "read_recipe",
+    "recipe_names",
     "resume_run",
     "start_run",
     "tensors_digest",

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from bttlab.data import Corpus, Vocabulary, encode, encoding_report, epoch_order, load_corpus
+from bttlab.data import Augmenter, Corpus, Vocabulary, encode, encoding_report, epoch_order, load_corpus
 from bttlab.data.corpus import SPLIT_NAMES
 from bttlab.figures import measured
 from bttlab.model import ModelConfig, NonFiniteLoss, Trainer, initial_parameters
@@ -87,13 +87,16 @@ class Run:
         checkpoint: Checkpoint | None = None,
     ):
         self.folder, self.settings, self.corpus = folder, settings, corpus
-        self.record = checkpoint.corpus if checkpoint else CorpusRecord.of(corpus, settings.config)
+        self.record = (
+            checkpoint.corpus if checkpoint else CorpusRecord.of(corpus, settings.config, settings.word_classes)
+        )
         vocabulary = Vocabulary.from_list(self.record.vocabulary)
         self.samples, self.notes = {}, []
         for name in SPLIT_NAMES:
             split = corpus.split(name)
             self.samples[name] = encode(split, vocabulary, corpus, settings.config)
             self.notes.append(f"{corpus.name} {name}: {encoding_report(split, vocabulary, corpus, settings.config)}")
+        self._augmenter = Augmenter(settings.augmentation, corpus, vocabulary, settings.config)
         self._store, self._log = store, MetricsLog(folder)
         self._checkpoint = checkpoint
         self._epochs_done = checkpoint.epochs_done if checkpoint else 0
@@ -169,20 +172,23 @@ class Run:
         return records[-1] if records else None
 
     def _train_epoch(self, trainer: Trainer, device: str, progress: ProgressBar, stop: StopSignals) -> dict[str, Any]:
-        settings, samples = self.settings, self.samples["train"]
+        settings = self.settings
         epoch = f"epoch {self._epochs_done + 1}/{settings.epochs}"
-        order = epoch_order(len(samples), settings.seed, self._epochs_done)[: settings.samples]
+        order = epoch_order(len(self.corpus.train), settings.seed, self._epochs_done)[: settings.samples]
+        steps = self._epochs_done * len(order) + np.arange(len(order))
+        rates = settings.schedule.rates(settings.learning_rate, steps, settings.epochs * len(order))
         progress.begin(epoch, len(order), len(self._losses))
         try:
             for part in chunks(len(self._losses), len(order)):
                 begin = time.perf_counter()
                 try:
-                    losses = trainer.train(samples[order[part]], settings.optimizer, settings.learning_rate)
+                    samples = self._augmenter.samples(order[part], settings.seed, self._epochs_done)
+                    losses = trainer.train(samples, settings.optimizer, rates[part])
                 except NonFiniteLoss as error:
                     self._count(error.losses, begin)
                     if len(self._losses) > len(self._checkpoint.losses):  # else it would push out the one before
                         self._save(trainer, device)
-                    raise self._diverged(order) from None
+                    raise self._diverged(order, error.learning_rate) from None
                 self._count(losses, begin)
                 progress.advance(losses)
                 stop.check()
@@ -228,11 +234,11 @@ class Run:
         self._store.save(checkpoint)
         self._checkpoint = checkpoint
 
-    def _diverged(self, order: np.ndarray) -> DivergedRun:
+    def _diverged(self, order: np.ndarray, learning_rate: float) -> DivergedRun:
         position = len(self._losses)
         return DivergedRun(
             f"epoch {self._epochs_done + 1}, sample {position} (utterance {order[position]} of {self.corpus.name}'s "
-            f"train split): the loss or its gradient is not finite at learning rate {self.settings.learning_rate:g}; "
+            f"train split): the loss or its gradient is not finite at learning rate {learning_rate:g}; "
             f"the parameters as before it are saved; go on with: {resume_command(self.folder)} --lr LOWER, or, if they "
             "have grown too far, start anew with a lower one"
         )

@@ -7,13 +7,15 @@ from dataclasses import asdict, dataclass, replace
 from numbers import Integral
 from typing import Any
 
-from bttlab.data import Corpus, CorpusError, Vocabulary
+from bttlab.data import Augmentation, Corpus, CorpusError, Vocabulary
 from bttlab.data.corpus import SPLIT_NAMES, UNK
 from bttlab.errors import BttlabError
 from bttlab.model import ModelConfig, Optimizer, check_learning_rates
+from bttlab.train.schedule import Schedule
 
 # At batch 1. Momentum 0.9 makes a step ten times as long in the end, so it starts from a tenth.
 LEARNING_RATES = {"sgd": 4e-3, "momentum": 4e-4, "adamw": 3e-4}
+PLAIN_SCHEDULE, PLAIN_INPUT = Schedule(), Augmentation()
 
 
 class RunError(BttlabError):
@@ -33,8 +35,15 @@ class RunSettings:
         As on the command line: "auto", "emulated", "reference" or an index.
     optimizer : Optimizer
     learning_rate : float
+        Its peak, where a schedule varies it.
+    schedule : Schedule
+    augmentation : Augmentation
+    word_classes : bool
+        Whether unknown words are told apart by their looks (`bttlab.data.Vocabulary`).
+    recipe : str, optional
+        The recipe that these settings are from, as it was called.
     seed : int
-        Of the initial parameters and of the order of samples.
+        Of the initial parameters, the order of samples and their augmentation.
     epochs : int
     samples : int, optional
         Samples of an epoch: the first so many of the epoch's order over the whole training split, so that epochs see
@@ -53,6 +62,10 @@ class RunSettings:
     device: str
     optimizer: Optimizer
     learning_rate: float
+    schedule: Schedule = PLAIN_SCHEDULE
+    augmentation: Augmentation = PLAIN_INPUT
+    word_classes: bool = False
+    recipe: str | None = None
     seed: int = 0
     epochs: int = 1
     samples: int | None = None
@@ -66,8 +79,10 @@ class RunSettings:
             if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
                 raise RunError(f"{name} is {value!r}: it must be an integer of at least {least}; give --{name} anew")
         check_learning_rates(self.learning_rate, 1)
-        if not isinstance(self.data, str) or not isinstance(self.device, str):
-            raise RunError(f"data is {self.data!r} and device {self.device!r}: both must be text")
+        if not isinstance(self.word_classes, bool):
+            raise RunError(f"word_classes is {self.word_classes!r}: it must be true or false")
+        if not all(isinstance(text, str) for text in (self.data, self.device, self.recipe or "")):
+            raise RunError(f"data is {self.data!r}, device {self.device!r}, recipe {self.recipe!r}: they must be text")
         if self.unknown_labels not in ("error", "unk"):
             raise RunError(f"unknown_labels is {self.unknown_labels!r}: choose error or unk")
 
@@ -78,7 +93,12 @@ class RunSettings:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "RunSettings":
         """Build settings from `to_dict`'s result."""
-        built = {"config": ModelConfig.from_dict(values["config"]), "optimizer": Optimizer(**values["optimizer"])}
+        built = {
+            "config": ModelConfig.from_dict(values["config"]),
+            "optimizer": Optimizer(**values["optimizer"]),
+            "schedule": Schedule(**values.get("schedule", {})),
+            "augmentation": Augmentation(**values.get("augmentation", {})),
+        }
         return cls(**{**values, **built})
 
     def changed(self, changes: Mapping[str, Any]) -> "RunSettings":
@@ -101,6 +121,7 @@ class RunSettings:
             "seed": self.seed,
             "samples": self.samples,
             "unknown_labels": self.unknown_labels,
+            "recipe": self.recipe,
         }
         for name, own in fixed.items():
             if name in changes and changes[name] != own:
@@ -142,9 +163,9 @@ class CorpusRecord:
             raise RunError("name, digest, labels and vocabulary of a corpus are text")
 
     @classmethod
-    def of(cls, corpus: Corpus, config: ModelConfig) -> "CorpusRecord":
+    def of(cls, corpus: Corpus, config: ModelConfig, word_classes: bool = False) -> "CorpusRecord":
         """Describe a corpus, with the vocabulary of its training split."""
-        vocabulary = Vocabulary.from_sentences(corpus.train.words, config.vocabulary_size)
+        vocabulary = Vocabulary.from_sentences(corpus.train.words, config.vocabulary_size, word_classes)
         return cls(corpus.name, corpus_digest(corpus), corpus.intent_labels, corpus.slot_labels, vocabulary.to_list())
 
     def to_dict(self) -> dict[str, Any]:

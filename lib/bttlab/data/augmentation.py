@@ -1,0 +1,138 @@
+"""What training sees instead of the utterances as they are written: other values in the slots, unknown words.
+
+A corpus of a few thousand utterances has each city in few sentences and each flight number in one; what is tested has
+others in the same places. Both parts here make a training utterance anew in every epoch, from nothing but the training
+split, so that a word's surroundings tell as much as the word.
+"""
+
+import math
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+
+from bttlab.errors import BttlabError
+
+from .corpus import OUTSIDE, Corpus, Split
+from .samples import Samples, encode
+from .vocabulary import Vocabulary
+
+
+class AugmentationError(BttlabError):
+    """An augmentation that breaks a rule."""
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """How training utterances are varied; nothing of it touches dev and test.
+
+    Parameters
+    ----------
+    word_dropout : float
+        a of a / (a + n), the probability with which a word that occurs n times in the training split stands as
+        unknown; 0 drops none. Rare words, whose embedding has little to learn from, are dropped most.
+    slot_substitution : float
+        Probability with which a slot's value is replaced by another value of the same type, in [0, 1]. Types are the
+        labels without what stands before their last point: toloc.city_name and fromloc.city_name share their values.
+
+    Raises
+    ------
+    AugmentationError
+        If a value is outside its range.
+    """
+
+    word_dropout: float = 0.0
+    slot_substitution: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, limit in (("word_dropout", math.inf), ("slot_substitution", 1.0)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= limit:
+                rule = "at least 0" if limit == math.inf else "from 0 to 1"
+                raise AugmentationError(f"{name} is {value!r}: it must be a number {rule}")
+
+
+class Augmenter:
+    """Makes the samples of an epoch.
+
+    Parameters
+    ----------
+    augmentation : Augmentation
+    corpus : Corpus
+        Its training split is what is varied, and where slot values and the frequency of words come from.
+    vocabulary : Vocabulary
+    config : ModelConfig
+    """
+
+    def __init__(self, augmentation: Augmentation, corpus: Corpus, vocabulary: Vocabulary, config):
+        self._augmentation, self._corpus, self._vocabulary, self._config = augmentation, corpus, vocabulary, config
+        counts = Counter(word for words in corpus.train.words for word in words)
+        tokens = vocabulary.to_list()
+        known = [token in vocabulary for token in tokens]
+        seen = np.array([counts[token] if there else np.inf for token, there in zip(tokens, known, strict=True)])
+        self._dropout = augmentation.word_dropout / (augmentation.word_dropout + np.maximum(seen, 1))
+        self._unknown = np.array([vocabulary.unknown_token(token) for token in tokens], np.int32)
+        self._values = _slot_values(corpus.train)
+
+    def samples(self, utterances: np.ndarray, seed: int, epoch: int) -> Samples:
+        """Return training utterances as an epoch sees them.
+
+        What becomes of an utterance depends on `seed`, `epoch` and its index alone, so that an epoch may be cut
+        anywhere.
+
+        Parameters
+        ----------
+        utterances : ndarray of int
+            Indices into the training split.
+        seed, epoch : int
+        """
+        draws = [np.random.Generator(np.random.PCG64([seed, epoch, 1 + int(i)])) for i in utterances]
+        train = self._corpus.train
+        varied = [self._substitute(train.words[i], train.slots[i], d) for i, d in zip(utterances, draws, strict=True)]
+        words, slots = ([pair[k] for pair in varied] for k in (0, 1))
+        intents = [train.intents[i] for i in utterances]
+        samples = encode(Split(words, slots, intents), self._vocabulary, self._corpus, self._config)
+        chances = np.array([draw.random(self._config.sequence_length) for draw in draws])
+        dropped = chances.reshape(samples.tokens.shape) < self._dropout[samples.tokens]
+        tokens = np.where(dropped, self._unknown[samples.tokens], samples.tokens)
+        return Samples(tokens, samples.lengths, samples.intents, samples.slots)
+
+    def _substitute(self, words: list[str], tags: list[str], draw: np.random.Generator) -> tuple[list[str], list[str]]:
+        new_words, new_tags = [], []
+        for begin, end, label in _chunks(tags):
+            value = words[begin:end]
+            if label != OUTSIDE and draw.random() < self._augmentation.slot_substitution:
+                choices = self._values[_type_of(label)]
+                choice = choices[draw.integers(len(choices))]
+                if len(choice) == 1 or f"I-{label}" in self._corpus.slot_labels:
+                    value = choice
+            new_words += value
+            new_tags += tags[begin:end] if label == OUTSIDE else [f"B-{label}"] + [f"I-{label}"] * (len(value) - 1)
+        return new_words, new_tags
+
+
+def _chunks(tags: list[str]) -> list[tuple[int, int, str]]:
+    """Cut tags into (begin, end, label): each chunk of BIO tags, and each tag that begins none, as OUTSIDE."""
+    found: list[tuple[int, int, str]] = []
+    for i, tag in enumerate(tags):
+        if tag.startswith("B-"):
+            found.append((i, i + 1, tag[2:]))
+        elif found and tag == f"I-{found[-1][2]}":
+            found[-1] = (found[-1][0], i + 1, found[-1][2])
+        else:
+            found.append((i, i + 1, OUTSIDE))
+    return found
+
+
+def _type_of(label: str) -> str:
+    return label.rpartition(".")[2]
+
+
+def _slot_values(split: Split) -> dict[str, list[tuple[str, ...]]]:
+    """Return the distinct values of each type, sorted, so that no order of reading plays a part."""
+    values = defaultdict(set)
+    for words, tags in zip(split.words, split.slots, strict=True):
+        for begin, end, label in _chunks(tags):
+            if label != OUTSIDE:
+                values[_type_of(label)].add(tuple(words[begin:end]))
+    return {kind: sorted(found) for kind, found in values.items()}

@@ -1,0 +1,57 @@
+"""The learning rate of each step of a run."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bttlab.errors import BttlabError
+
+DECAYS = ("none", "linear")
+
+
+class ScheduleError(BttlabError):
+    """A schedule that breaks a rule."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How the learning rate goes over a run: up from 0 in a straight line, then down to 0.
+
+    Parameters
+    ----------
+    decay : {"none", "linear"}
+        Whether it falls, from its peak to 0 at the end of the run.
+    warm_up : float
+        Part of the run in which it rises, in [0, 1).
+
+    Raises
+    ------
+    ScheduleError
+        If a value breaks a rule.
+    """
+
+    decay: str = "none"
+    warm_up: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.decay not in DECAYS:
+            raise ScheduleError(f"decay is {self.decay!r}: choose one of {', '.join(DECAYS)}")
+        if isinstance(self.warm_up, bool) or not isinstance(self.warm_up, int | float) or not 0 <= self.warm_up < 1:
+            raise ScheduleError(f"warm_up is {self.warm_up!r}: it is a part of the run, at least 0 and below 1")
+
+    def rates(self, peak: float, steps: np.ndarray, total: int) -> np.ndarray:
+        """Return the learning rates of steps.
+
+        Parameters
+        ----------
+        peak : float
+            The highest.
+        steps : ndarray of int
+            Numbers of steps, from 0 below `total`.
+        total : int
+            Steps of the run.
+        """
+        done = np.asarray(steps, np.float64) / total
+        rates = np.ones_like(done) if self.decay == "none" else (1.0 - done) / (1.0 - self.warm_up)
+        rise = done / self.warm_up if self.warm_up else np.inf
+        return peak * np.minimum(np.minimum(rates, 1.0), rise)

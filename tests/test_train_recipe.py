@@ -1,0 +1,131 @@
+"""Recipes: the schedule of the learning rate, the file, and runs that follow one."""
+
+import json
+import signal
+
+import numpy as np
+import pytest
+
+from bttlab.cli import main
+from bttlab.data import Augmentation, load_corpus
+from bttlab.model import ReferenceTrainer
+from bttlab.train import RunError, Schedule, read_recipe, recipe_names, start_run
+from bttlab.train.schedule import ScheduleError
+from tiny_runs import CONFIG, DEVICE, Interrupter, metrics, resume, settings, train, write_corpus
+
+RECIPE = """
+epochs = 2
+learning_rate = 1e-3
+word_classes = true
+[optimizer]
+name = "adamw"
+beta2 = 0.99
+[schedule]
+decay = "linear"
+warm_up = 0.25
+[augmentation]
+word_dropout = 1.0
+slot_substitution = 0.5
+"""
+PARTS = {
+    "schedule": Schedule("linear", 0.25),
+    "augmentation": Augmentation(word_dropout=1.0, slot_substitution=0.5),
+    "word_classes": True,
+}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    return write_corpus(tmp_path_factory.mktemp("data") / "tiny")
+
+
+def test_schedule_rises_and_falls_in_straight_lines():
+    steps = np.arange(10)
+    assert Schedule("linear", 0.2).rates(4.0, steps, 10) == pytest.approx([0, 2, 4, 3.5, 3, 2.5, 2, 1.5, 1, 0.5])
+    assert Schedule("linear").rates(1.0, steps, 10) == pytest.approx(1 - steps / 10)
+    assert Schedule("none", 0.5).rates(1.0, steps, 10) == pytest.approx(np.minimum(steps / 5, 1))
+    assert np.array_equal(Schedule().rates(3e-4, steps, 10), np.full(10, 3e-4))
+
+
+@pytest.mark.parametrize("values", [("cosine", 0.0), ("linear", 1.0), ("linear", -0.1), ("none", "slow")])
+def test_schedule_refuses(values):
+    with pytest.raises(ScheduleError, match=r"decay is|warm_up is"):
+        Schedule(*values)
+
+
+def test_learning_rates_follow_the_schedule_over_the_whole_run(tmp_path, corpus):
+    seen = []
+
+    class Recorder(ReferenceTrainer):
+        def train(self, samples, optimizer, learning_rate):
+            seen.extend(learning_rate)
+            return super().train(samples, optimizer, learning_rate)
+
+    chosen = settings(corpus, epochs=3, samples=5, learning_rate=1.0, schedule=Schedule("linear"))
+    start_run(tmp_path, chosen, load_corpus(corpus)).train(Recorder(CONFIG), DEVICE)
+    assert seen == pytest.approx(1 - np.arange(15) / 15)
+
+
+def test_a_run_by_a_recipe_continues_to_the_same_bits(tmp_path, corpus):
+    whole = train(tmp_path / "whole", corpus, "adamw", **PARTS)
+    broken = train(
+        tmp_path / "broken", corpus, "adamw", Interrupter(5, lambda: signal.raise_signal(signal.SIGINT)), **PARTS
+    )
+    assert broken.signal is not None and (broken.epochs_done, broken.position) != (0, 0)
+    again = resume(tmp_path / "broken")
+    assert again.parameters_sha256 == whole.parameters_sha256
+    assert metrics(tmp_path / "broken") == metrics(tmp_path / "whole")
+    plain = train(tmp_path / "plain", corpus, "adamw")
+    assert plain.parameters_sha256 != whole.parameters_sha256
+
+
+def test_command_line_follows_a_recipe_and_records_it(tmp_path, corpus, capsys):
+    file = tmp_path / "mine.toml"
+    file.write_text(RECIPE)
+    more = ["--recipe", str(file), "--data", str(corpus), "--encoders", "1", "--device", "reference", "--json"]
+    assert main(["train", *more, "--samples", "3", "--epochs", "1", "--out", str(tmp_path / "run")]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["recipe"], told["optimizer"], told["learning_rate"]) == (str(file), "adamw", 1e-3)
+    assert told["epochs"] == 1, "what is given comes before the recipe"
+    assert main(["train", "--resume", str(tmp_path / "run"), "--recipe", "atis"]) == 2
+    assert "--recipe atis: the run has" in capsys.readouterr().err
+    sgd = ["train", *more, "--optimizer", "sgd", "--samples", "3", "--epochs", "1", "--out", str(tmp_path / "sgd")]
+    assert main(sgd) == 0
+    assert json.loads(capsys.readouterr().out)["learning_rate"] == 4e-3, "another optimizer brings its own rate"
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_recipes_of_the_package_are_sound(name, corpus):
+    recipe = read_recipe(name)
+    assert recipe.settings().keys() == {field for field in recipe.__dataclass_fields__}
+    settings(corpus, recipe.optimizer.name, **{k: v for k, v in recipe.settings().items() if k != "optimizer"})
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (("epochs", "epoch"), "unknown key 'epoch'; did you mean 'epochs'?"),
+        (("warm_up", "warmup"), r"\[schedule\]: unknown key 'warmup'; did you mean 'warm_up'?"),
+        (("epochs = 2\n", ""), "the key 'epochs' is missing"),
+        (('"linear"', '"square"'), r"\[schedule\]: decay is 'square': choose one of none, linear"),
+        (('"adamw"', '"adam"'), r"\[optimizer\]: optimizer is 'adam'"),
+        (("0.99", '"high"'), r"\[optimizer\]: "),
+        (("1e-3", '"fast"'), "learning_rate is 'fast': it must be a number"),
+        (("[augmentation]\nword_dropout = 1.0\nslot_substitution = 0.5", ""), None),
+        (("epochs = 2", "epochs = 2\naugmentation = 3"), "is no TOML|must be a table"),
+        (("epochs = 2", "epochs 2"), "is no TOML"),
+    ],
+)
+def test_recipe_says_what_is_wrong(tmp_path, change, told):
+    file = tmp_path / "mine.toml"
+    file.write_text(RECIPE.replace(*change))
+    if told is None:
+        assert read_recipe(file).augmentation == Augmentation()
+    else:
+        with pytest.raises(RunError, match=told):
+            read_recipe(file)
+
+
+def test_names_the_recipes_there_are():
+    with pytest.raises(RunError, match=r"no recipe 'atsi'.*choose one of atis"):
+        read_recipe("atsi")
