@@ -10,7 +10,17 @@ from hypothesis import given, settings
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bttlab.errors import BttlabError
-from bttlab.tensor import FLOWS, flow_cost, lookup_cost, optimal_cost, tt_shapes, ttm_shapes
+from bttlab.tensor import (
+    FLOWS,
+    cheapest_order,
+    flow_cost,
+    grouped,
+    grouped_cost,
+    lookup_cost,
+    optimal_cost,
+    tt_shapes,
+    ttm_shapes,
+)
 from bttlab.tensor.ttm import lookup, lookup_backward, row_digits
 
 modes = st.lists(st.integers(1, 4), min_size=1, max_size=4)
@@ -69,28 +79,65 @@ def compare(cost, forward, backward, output, gradients):
     assert cost.backward.peak_elements == peak(backward.products, {backward.memory(g) for g in gradients}, kept)
 
 
-def run_flow(flow, tokens, out_modes, in_modes, rank):
+def ranks_for(all_modes):
+    return st.lists(st.integers(1, 4), min_size=len(all_modes) - 1, max_size=len(all_modes) - 1)
+
+
+@st.composite
+def groups_of(draw, cores):
+    """A way to cut a number of cores into groups of neighbours."""
+    ends = [k for k in range(1, cores) if draw(st.booleans())] + [cores]
+    return tuple(end - start for start, end in zip([0, *ends], ends, strict=False))
+
+
+def run_flow(flow, cost, tokens, out_modes, in_modes, rank):
     cores = [torch.ones(shape) for shape in tt_shapes(out_modes, in_modes, rank)]
     out_cores, in_cores = cores[: len(out_modes)], cores[len(out_modes) :]
     x, dy = torch.ones(tokens, math.prod(in_modes)), torch.ones(tokens, math.prod(out_modes))
     with Trace() as forward:
-        y, saved = FLOWS[flow].forward(x, out_cores, in_cores)
+        y, saved = flow.forward(x, out_cores, in_cores)
     with Trace() as backward:
         backward.copies |= forward.copies
-        dx, grads = FLOWS[flow].backward(dy, x, out_cores, in_cores, saved)
-    compare(flow_cost(flow, tokens, out_modes, in_modes, rank), forward, backward, y, [dx, *grads])
+        dx, grads = flow.backward(dy, x, out_cores, in_cores, saved)
+    compare(cost, forward, backward, y, [dx, *grads])
 
 
 @pytest.mark.parametrize("flow", FLOWS)
 def test_flow_costs_are_those_of_the_paper_size_run(flow):
-    run_flow(flow, 13, *PAPER)
+    run_flow(FLOWS[flow], flow_cost(flow, 13, *PAPER), 13, *PAPER)
 
 
 @settings(deadline=None, max_examples=100)
 @given(st.data(), st.sampled_from(list(FLOWS)), st.integers(1, 5), modes, modes)
 def test_flow_costs_are_those_of_the_run(data, flow, tokens, out_modes, in_modes):
-    bonds = len(out_modes) + len(in_modes) - 1
-    run_flow(flow, tokens, out_modes, in_modes, data.draw(st.lists(st.integers(1, 4), min_size=bonds, max_size=bonds)))
+    shape = (tokens, out_modes, in_modes, data.draw(ranks_for(out_modes + in_modes)))
+    run_flow(FLOWS[flow], flow_cost(flow, *shape), *shape)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.data(), st.integers(1, 5), modes, modes)
+def test_costs_of_groups_are_those_of_the_run(data, tokens, out_modes, in_modes):
+    groups = data.draw(groups_of(len(out_modes))), data.draw(groups_of(len(in_modes)))
+    shape = (tokens, out_modes, in_modes, data.draw(ranks_for(out_modes + in_modes)))
+    run_flow(grouped(groups), grouped_cost(groups, *shape), *shape)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.data(), st.integers(1, 50), modes, modes)
+def test_the_cheapest_order_is_none_dearer_than_any_other(data, tokens, out_modes, in_modes):
+    """Up to three cores an end it is the best of all orders; from four on, merges inside a train have a fixed order."""
+    shape = (tokens, out_modes, in_modes, data.draw(ranks_for(out_modes + in_modes)))
+    groups, cost = cheapest_order(*shape)
+    assert cost.macs <= min(flow_cost(flow, *shape).macs for flow in FLOWS)
+    assert cost.backward.macs == 2 * cost.forward.macs
+    assert cost == (grouped_cost(groups, *shape) if groups else flow_cost("reconstruct", *shape))
+    assert cost.forward.macs >= optimal_cost(*shape).macs
+
+
+@pytest.mark.parametrize("rank", [4, 12, 64])
+@pytest.mark.parametrize("tokens", [1, 13, 32, 128, 512, 4096])
+def test_the_cheapest_order_of_the_paper_size_is_the_optimum(tokens, rank):
+    assert cheapest_order(tokens, *PAPER[:2], rank)[1].forward.macs == optimal_cost(tokens, *PAPER[:2], rank).macs
 
 
 @settings(deadline=None, max_examples=100)
@@ -170,6 +217,10 @@ def test_no_flow_beats_the_optimal_order(tokens):
         (lambda: flow_cost("left", 1, (2,), (2,), 1), "flow is 'left': choose one of"),
         (lambda: flow_cost("reconstruct", 0, (2,), (2,), 1), "tokens is 0: it must be at least 1"),
         (lambda: flow_cost("reconstruct", 1, (2,), (2,), 0), "rank is 0"),
+        (
+            lambda: grouped_cost(((1,), (2,)), 1, (2,), (2,), 1),
+            r"groups are \(\(1,\), \(2,\)\): they must make up 1 and 1",
+        ),
         (lambda: lookup_cost(-1, (2,), (2,), 1), "tokens is -1"),
         (lambda: optimal_cost(1, (2,), (), 1), r"in_modes are \(\)"),
     ],

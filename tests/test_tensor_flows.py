@@ -1,4 +1,4 @@
-"""The three flows against float64 autograd through the matrix that the cores make up."""
+"""The flows against float64 autograd through the matrix that the cores make up."""
 
 import math
 
@@ -6,11 +6,13 @@ import hypothesis.strategies as st
 import pytest
 import torch
 from hypothesis import given, settings
+from torch.utils.flop_counter import FlopCounterMode
 
 from bttlab.errors import BttlabError
-from bttlab.tensor import FLOWS, TTLinear
+from bttlab.tensor import FLOWS, TTLinear, cheapest_order, grouped
 
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
+EVERY_FLOW = (*FLOWS, "auto")
 modes = st.lists(st.integers(1, 4), min_size=1, max_size=4)
 
 
@@ -34,7 +36,7 @@ def check(layer, x, dy):
     weight = dense([names[f"cores.{k}"] for k in range(len(layer.cores))], layer.out_modes)
     expected = wide[0] @ weight.T + (names["bias"] if layer.bias is not None else 0)
     gradients = torch.autograd.grad(expected, wide, dy.double())
-    for flow in FLOWS:
+    for flow in EVERY_FLOW:
         layer.flow = flow
         y = layer(x)
         assert y.dtype == x.dtype and y.shape == expected.shape
@@ -61,6 +63,32 @@ def test_flows_agree_with_autograd_over_modes_and_ranks(data, out_modes, in_mode
     check(layer, x, draw(*leading, math.prod(out_modes), dtype=dtype))
 
 
+@pytest.mark.parametrize("outs", [(1, 1, 1), (1, 2), (2, 1), (3,)])
+@pytest.mark.parametrize("ins", [(1, 1, 1), (1, 2), (2, 1), (3,)])
+def test_every_grouping_agrees_with_autograd(outs, ins):
+    torch.manual_seed(4)
+    layer = TTLinear(24, 30, (2, 3, 5), (2, 4, 3), (2, 3, 4, 3, 2), bias=True).double()
+    cores = [core.detach() for core in layer.cores]
+    x, dy = torch.randn(7, 24, dtype=torch.float64, requires_grad=True), torch.randn(7, 30, dtype=torch.float64)
+    wide = [core.clone().requires_grad_() for core in cores]
+    expected = x @ dense(wide, layer.out_modes).T + 1
+    flow = grouped((outs, ins))
+    y, saved = flow.forward(x.detach(), cores[:3], cores[3:], torch.ones(30, dtype=torch.float64))
+    dx, grads = flow.backward(dy, x.detach(), cores[:3], cores[3:], saved)
+    for a, b in zip([y, dx, *grads], [expected, *torch.autograd.grad(expected, [x, *wide], dy)], strict=True):
+        assert a.shape == b.shape and distance(a, b) < TOLERANCE[torch.float64]
+
+
+def test_auto_runs_the_cheapest_order_and_changes_it_with_the_tokens():
+    shape = ((12, 8, 8), (8, 8, 12), 12)
+    layer = TTLinear(768, 768, *shape, flow="auto")
+    for tokens in (1, 13, 64, 1024):
+        with FlopCounterMode(display=False) as counter:
+            layer(torch.randn(tokens, 768, requires_grad=True)).sum().backward()
+        assert counter.get_total_flops() == 2 * cheapest_order(tokens, *shape)[1].macs
+    assert len({cheapest_order(tokens, *shape)[0] for tokens in (1, 13, 64, 1024)}) > 2
+
+
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_flows_agree_with_autograd_at_the_size_of_the_paper(dtype):
     torch.manual_seed(1)
@@ -69,7 +97,7 @@ def test_flows_agree_with_autograd_at_the_size_of_the_paper(dtype):
     check(layer, x, torch.randn(13, 768, dtype=dtype))
 
 
-@pytest.mark.parametrize("flow", FLOWS)
+@pytest.mark.parametrize("flow", EVERY_FLOW)
 @pytest.mark.parametrize("out_modes, in_modes", [((2, 3), (2, 2)), ((3,), (4,)), ((2, 2, 2), (3,))])
 def test_gradcheck(flow, out_modes, in_modes):
     torch.manual_seed(2)
@@ -83,7 +111,7 @@ def test_gradcheck(flow, out_modes, in_modes):
     assert torch.autograd.gradcheck(call, (x, *layer.parameters()))
 
 
-@pytest.mark.parametrize("flow", FLOWS)
+@pytest.mark.parametrize("flow", EVERY_FLOW)
 def test_inputs_need_not_be_contiguous_nor_many(flow):
     torch.manual_seed(3)
     layer = TTLinear(12, 6, (2, 3), (3, 4), 3, flow).double()
@@ -108,7 +136,7 @@ def test_inputs_need_not_be_contiguous_nor_many(flow):
         ({"rank": 0}, "rank is 0: ranks are integers of at least 1"),
         ({"rank": (2, -1, 2)}, r"rank is \(2, -1, 2\): ranks are integers of at least 1"),
         ({"rank": (2, 2)}, r"rank \(2, 2\) has 2 entries: 4 cores have 3 internal ranks; give 3 or one integer"),
-        ({"flow": "left"}, "flow is 'left': choose one of right_to_left, bidirectional, reconstruct"),
+        ({"flow": "left"}, "flow is 'left': choose one of right_to_left, bidirectional, reconstruct, auto"),
     ],
 )
 def test_what_a_layer_refuses(change, message):

@@ -25,7 +25,7 @@ class ReferenceTrainer:
     Parameters
     ----------
     config : ModelConfig
-    flow : {"bidirectional", "right_to_left", "reconstruct"}
+    flow : {"bidirectional", "right_to_left", "reconstruct", "auto"}
         Order of contraction in the TT layers.
     device : str or torch.device
     seed : int

@@ -20,7 +20,7 @@ class Transformer(nn.Module):
     Parameters
     ----------
     config : ModelConfig
-    flow : {"bidirectional", "right_to_left", "reconstruct"}
+    flow : {"bidirectional", "right_to_left", "reconstruct", "auto"}
         Order of contraction in the TT layers; nothing in a dense model.
     seed : int
         Of the initial parameters (`initial_parameters`); PyTorch's global generator plays no part.

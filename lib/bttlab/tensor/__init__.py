@@ -1,7 +1,8 @@
 """TT and TTM formats, contraction flows and their costs."""
 
-from bttlab.tensor.cost import Cost, PassCost, Step, flow_cost, lookup_cost, optimal_cost
-from bttlab.tensor.flows import FLOWS, Flow
+from bttlab.tensor.auto import cheapest_order
+from bttlab.tensor.cost import Cost, PassCost, Step, flow_cost, grouped_cost, lookup_cost, optimal_cost
+from bttlab.tensor.flows import FLOWS, Flow, grouped
 from bttlab.tensor.layers import EMBEDDING_STD, TTLinear, TTMEmbedding, xavier_std
 from bttlab.tensor.shapes import ShapeError, check_modes, full_ranks, tt_shapes, ttm_shapes
 from bttlab.tensor.tt import core_std, matrix_to_tt, tt_to_matrix
@@ -17,10 +18,13 @@ __all__ = [
     "Step",
     "TTLinear",
     "TTMEmbedding",
+    "cheapest_order",
     "check_modes",
     "core_std",
     "flow_cost",
     "full_ranks",
+    "grouped",
+    "grouped_cost",
     "lookup_cost",
     "matrix_to_tt",
     "matrix_to_ttm",

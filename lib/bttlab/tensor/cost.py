@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bttlab.tensor.flows import FLOWS
+from bttlab.tensor.flows import FLOWS, Grouping
 from bttlab.tensor.shapes import ShapeError, tt_shapes, ttm_shapes
 
 Rank = int | Sequence[int]
@@ -77,6 +77,28 @@ def flow_cost(flow: str, tokens: int, out_modes: Sequence[int], in_modes: Sequen
     return {"bidirectional": _bidirectional, "right_to_left": _right_to_left, "reconstruct": _reconstruct}[flow](
         tokens, shapes[: len(out_modes)], shapes[len(out_modes) :]
     )
+
+
+def grouped_cost(groups: Grouping, tokens: int, out_modes: Sequence[int], in_modes: Sequence[int], rank: Rank) -> Cost:
+    """Return the cost of a TT linear layer in `bttlab.tensor.flows.grouped`.
+
+    Parameters
+    ----------
+    groups : (tuple of int, tuple of int)
+        How many neighbours each merge takes, of the output cores and of the input cores.
+    tokens, out_modes, in_modes, rank
+        As for `flow_cost`.
+
+    Raises
+    ------
+    ShapeError
+        If the groups do not make up the cores, or tokens, modes or ranks are not allowed.
+    """
+    if (sum(groups[0]), sum(groups[1])) != (len(out_modes), len(in_modes)) or min(*groups[0], *groups[1]) < 1:
+        raise ShapeError(f"groups are {groups}: they must make up {len(out_modes)} and {len(in_modes)} cores")
+    _check_tokens(tokens)
+    shapes = tt_shapes(out_modes, in_modes, rank)
+    return _grouped(groups, tokens, shapes[: len(out_modes)], shapes[len(out_modes) :])
 
 
 def lookup_cost(tokens: int, row_modes: Sequence[int], column_modes: Sequence[int], rank: Rank) -> Cost:
@@ -179,34 +201,38 @@ def _cost(forward: _Pass, backward: _Pass) -> Cost:
     return Cost(forward.cost({}), backward.cost(kept), sum(kept.values()))
 
 
-def _merges(out_shapes: list, in_shapes: list) -> tuple[list[tuple], list[tuple], str, str]:
-    """Return the products of the merges forward and backward, and the names of L and R.
+def _merge_left(first: int, shapes: list) -> tuple[list[tuple], list[tuple], str]:
+    """Return the products that merge neighbouring cores from the left, forward and backward, and the result's name.
 
-    One core alone is L or R itself, and its gradient the core's.
+    The cores are G<first> and those after it. One core alone is the result itself, and its gradient the core's.
     """
-    forward, left_backward, right_backward = [], [], []
-    d, m = len(out_shapes), len(in_shapes)
-    names = {1: "G1"} | {k: f"L{k}" for k in range(2, d + 1)}
-    size = out_shapes[0][1]
-    for k, (before, n, after) in enumerate(out_shapes[1:], 2):
-        forward.append((names[k], (names[k - 1], f"G{k}"), size, before, n * after))
-        left_backward[:0] = [
-            (f"dG{k}", (names[k - 1], f"d{names[k]}"), before, size, n * after),
-            (f"d{names[k - 1]}", (f"d{names[k]}", f"G{k}"), size, n * after, before),
+    forward, backward = [], []
+    merged, size = f"G{first}", shapes[0][0] * shapes[0][1]
+    for k, (before, n, after) in enumerate(shapes[1:], first + 1):
+        result = f"L{k}"
+        forward.append((result, (merged, f"G{k}"), size, before, n * after))
+        backward[:0] = [
+            (f"dG{k}", (merged, f"d{result}"), before, size, n * after),
+            (f"d{merged}", (f"d{result}", f"G{k}"), size, n * after, before),
         ]
-        size *= n
-    left = names[d]
-    names = {d + m: f"G{d + m}"} | {k: f"R{k}" for k in range(d + 1, d + m)}
-    size = in_shapes[-1][1]
-    for k in range(d + m - 1, d, -1):
-        before, n, after = in_shapes[k - d - 1]
-        forward.append((names[k], (f"G{k}", names[k + 1]), before * n, after, size))
-        right_backward[:0] = [
-            (f"dG{k}", (f"d{names[k]}", names[k + 1]), before * n, size, after),
-            (f"d{names[k + 1]}", (f"G{k}", f"d{names[k]}"), after, before * n, size),
+        merged, size = result, size * n
+    return forward, backward, merged
+
+
+def _merge_right(first: int, shapes: list) -> tuple[list[tuple], list[tuple], str]:
+    """Return the same for merging from the right."""
+    forward, backward = [], []
+    merged, size = f"G{first + len(shapes) - 1}", shapes[-1][1] * shapes[-1][2]
+    for k in range(first + len(shapes) - 2, first - 1, -1):
+        before, n, after = shapes[k - first]
+        result = f"R{k}"
+        forward.append((result, (f"G{k}", merged), before * n, after, size))
+        backward[:0] = [
+            (f"dG{k}", (f"d{result}", merged), before * n, size, after),
+            (f"d{merged}", (f"G{k}", f"d{result}"), after, before * n, size),
         ]
-        size *= n
-    return forward, left_backward + right_backward, left, names[d + 1]
+        merged, size = result, size * n
+    return forward, backward, merged
 
 
 def _two_passes(out_shapes: list, in_shapes: list) -> tuple[_Pass, _Pass]:
@@ -216,17 +242,23 @@ def _two_passes(out_shapes: list, in_shapes: list) -> tuple[_Pass, _Pass]:
 
 def _bidirectional(tokens: int, out_shapes: list, in_shapes: list) -> Cost:
     forward, backward = _two_passes(out_shapes, in_shapes)
-    merges, unmerges, left, right = _merges(out_shapes, in_shapes)
+    left_merges, left_unmerges, left = _merge_left(1, out_shapes)
+    right_merges, right_unmerges, right = _merge_right(len(out_shapes) + 1, in_shapes)
     outs, ins, rank = _features(out_shapes), _features(in_shapes), in_shapes[0][0]
-    for product in [*merges, ("z", ("x", right), tokens, ins, rank), ("y", ("z", left), tokens, rank, outs)]:
+    for product in [
+        *left_merges,
+        *right_merges,
+        ("z", ("x", right), tokens, ins, rank),
+        ("y", ("z", left), tokens, rank, outs),
+    ]:
         forward.add(*product)
     for product in [
         ("dz", ("dy", left), tokens, outs, rank),
         ("dx", ("dz", right), tokens, rank, ins),
         (f"d{left}", ("dy", "z"), outs, tokens, rank),
-        *unmerges[: 2 * len(out_shapes) - 2],
+        *left_unmerges,
         (f"d{right}", ("dz", "x"), rank, tokens, ins),
-        *unmerges[2 * len(out_shapes) - 2 :],
+        *right_unmerges,
     ]:
         backward.add(*product)
     return _cost(forward, backward)
@@ -234,42 +266,65 @@ def _bidirectional(tokens: int, out_shapes: list, in_shapes: list) -> Cost:
 
 def _reconstruct(tokens: int, out_shapes: list, in_shapes: list) -> Cost:
     forward, backward = _two_passes(out_shapes, in_shapes)
-    merges, unmerges, left, right = _merges(out_shapes, in_shapes)
+    left_merges, left_unmerges, left = _merge_left(1, out_shapes)
+    right_merges, right_unmerges, right = _merge_right(len(out_shapes) + 1, in_shapes)
     outs, ins, rank = _features(out_shapes), _features(in_shapes), in_shapes[0][0]
-    for product in [*merges, ("W", (left, right), outs, rank, ins), ("y", ("x", "W"), tokens, ins, outs)]:
+    for product in [
+        *left_merges,
+        *right_merges,
+        ("W", (left, right), outs, rank, ins),
+        ("y", ("x", "W"), tokens, ins, outs),
+    ]:
         forward.add(*product)
     for product in [
         ("dx", ("dy", "W"), tokens, outs, ins),
         ("dW", ("dy", "x"), outs, tokens, ins),
         (f"d{left}", ("dW", right), outs, ins, rank),
         (f"d{right}", (left, "dW"), rank, outs, ins),
-        *unmerges,
+        *left_unmerges,
+        *right_unmerges,
     ]:
         backward.add(*product)
     return _cost(forward, backward)
 
 
 def _right_to_left(tokens: int, out_shapes: list, in_shapes: list) -> Cost:
+    return _grouped(((1,) * len(out_shapes), (1,) * len(in_shapes)), tokens, out_shapes, in_shapes)
+
+
+def _grouped(groups: Grouping, tokens: int, out_shapes: list, in_shapes: list) -> Cost:
     forward, backward = _two_passes(out_shapes, in_shapes)
-    d = len(out_shapes)
+    shapes, merged, unmerges, first = out_shapes + in_shapes, [], [], 1
+    for number, size in enumerate((*groups[0], *groups[1])):
+        merge = _merge_left if number < len(groups[0]) else _merge_right
+        group = shapes[first - 1 : first - 1 + size]
+        products, back, name = merge(first, group)
+        for product in products:
+            forward.add(*product)
+        unmerges += back
+        merged.append((name, (group[0][0], _features(group), group[-1][2])))
+        first += size
+
     read, size = "x", tokens * _features(in_shapes)
-    for k in range(d + len(in_shapes), 0, -1):
-        before, n, after = (out_shapes + in_shapes)[k - 1]
-        result = f"A{k}" if k > 1 else "y"
-        if k > d:  # an input mode disappears
+    for k in range(len(merged) - 1, -1, -1):
+        name, (before, n, after) = merged[k]
+        result = f"A{k + 1}" if k else "y"
+        if k >= len(groups[0]):  # an input mode disappears
             rows = size // (n * after)
-            forward.add(result, (read, f"G{k}"), rows, n * after, before)
+            forward.add(result, (read, name), rows, n * after, before)
             size = rows * before
             gradients = (before, rows, n * after), (rows, before, n * after)
         else:  # an output mode appears
             columns = size // after
-            forward.add(result, (f"G{k}", read), before * n, after, columns)
+            forward.add(result, (name, read), before * n, after, columns)
             size = before * n * columns
             gradients = (before * n, columns, after), (after, before * n, columns)
         backward.add_first(
-            (f"dG{k}", (f"d{result}", read), *gradients[0]), (f"d{read}", (f"d{result}", f"G{k}"), *gradients[1])
+            (f"d{name}", (f"d{result}", read), *gradients[0]), (f"d{read}", (f"d{result}", name), *gradients[1])
         )
         read = result
+    for product in unmerges:
+        backward.add(*product)
     return _cost(forward, backward)
 
 

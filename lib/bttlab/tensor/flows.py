@@ -1,4 +1,4 @@
-"""Three ways to contract a TT linear layer, forward and hand-derived backward, as functions on plain tensors.
+"""Ways to contract a TT linear layer, forward and hand-derived backward, as functions on plain tensors.
 
 y = x W^T with W = L R (see `bttlab.tensor.tt`), x of shape (tokens, in), y of shape (tokens, out). Each flow is a pair
 
@@ -16,6 +16,8 @@ References
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import accumulate, chain
 from typing import NamedTuple
 
 import torch
@@ -119,6 +121,62 @@ class Flow(NamedTuple):
 
     forward: Callable[..., tuple[Tensor, Saved]]
     backward: Callable[..., tuple[Tensor, list[Tensor]]]
+
+
+Grouping = tuple[tuple[int, ...], tuple[int, ...]]
+
+
+def grouped(groups: Grouping) -> Flow:
+    """Return the flow that merges neighbouring cores and contracts x with the merged ones from right to left.
+
+    Parameters
+    ----------
+    groups : (tuple of int, tuple of int)
+        How many neighbours each merge takes, of the output cores and of the input cores. Groups of one core each give
+        `right_to_left`; one group at each end gives the contractions of `bidirectional`.
+    """
+    return Flow(partial(_grouped, groups), partial(_grouped_backward, groups))
+
+
+def _grouped(
+    groups: Grouping, x: Tensor, out_cores: Cores, in_cores: Cores, bias: Tensor | None = None
+) -> tuple[Tensor, Saved]:
+    lefts = [merge_left(group) for group in _split(out_cores, groups[0])]
+    rights = [merge_right(group) for group in _split(in_cores, groups[1])]
+    y, steps = right_to_left(x, *_merged_cores(lefts, rights, out_cores, in_cores, groups), bias)
+    return y, (*chain(*lefts, *rights), *steps)
+
+
+def _grouped_backward(
+    groups: Grouping, dy: Tensor, x: Tensor, out_cores: Cores, in_cores: Cores, saved: Saved
+) -> tuple[Tensor, list[Tensor]]:
+    outs, cores = len(out_cores), len(out_cores) + len(in_cores)
+    lefts, rights = _split(saved[:outs], groups[0]), _split(saved[outs:cores], groups[1])
+    merged = _merged_cores(lefts, rights, out_cores, in_cores, groups)
+    dx, dmerged = right_to_left_backward(dy, x, *merged, saved[cores:])
+    grads = []
+    for grad, group, left in zip(dmerged[: len(lefts)], _split(out_cores, groups[0]), lefts, strict=True):
+        grads += merge_left_backward(grad, group, left)
+    for grad, group, right in zip(dmerged[len(lefts) :], _split(in_cores, groups[1]), rights, strict=True):
+        grads += merge_right_backward(grad, group, right)
+    return dx, grads
+
+
+def _split(items: Sequence[Tensor], sizes: Sequence[int]) -> list[Sequence[Tensor]]:
+    return [items[end - size : end] for size, end in zip(sizes, accumulate(sizes), strict=True)]
+
+
+def _merged_cores(lefts, rights, out_cores: Cores, in_cores: Cores, groups: Grouping) -> tuple[list, list]:
+    """Shape the merged groups (r_prev, n, r_next), as cores are."""
+    outs = [
+        left[-1].view(group[0].shape[0], -1, group[-1].shape[2])
+        for left, group in zip(lefts, _split(out_cores, groups[0]), strict=True)
+    ]
+    ins = [
+        right[0].view(group[0].shape[0], -1, group[-1].shape[2])
+        for right, group in zip(rights, _split(in_cores, groups[1]), strict=True)
+    ]
+    return outs, ins
 
 
 FLOWS = {

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from bttlab.tensor.flows import FLOWS
+from bttlab.tensor.auto import auto_flow
+from bttlab.tensor.flows import FLOWS, Flow
 from bttlab.tensor.shapes import ShapeError, check_modes, tt_shapes, ttm_shapes
 from bttlab.tensor.tt import core_std, matrix_to_tt, tt_to_matrix
 from bttlab.tensor.ttm import lookup, lookup_backward, matrix_to_ttm, row_digits, ttm_to_matrix
@@ -30,8 +31,9 @@ class TTLinear(nn.Module):
         Factorisations of `out_features` and `in_features`.
     rank : int or sequence of int
         Every internal rank, or all of them in order.
-    flow : {"bidirectional", "right_to_left", "reconstruct"}
-        Order of contraction, forward and backward; the results agree to rounding. May be changed at any time.
+    flow : {"bidirectional", "right_to_left", "reconstruct", "auto"}
+        Order of contraction, forward and backward; the results agree to rounding. "auto" takes at each call the order
+        with the fewest multiply-accumulates for its tokens (`cheapest_order`). May be changed at any time.
     bias : bool
 
     Attributes
@@ -62,10 +64,11 @@ class TTLinear(nn.Module):
         self.in_features, self.out_features = in_features, out_features
         self.out_modes = check_modes("out_modes", out_modes, out_features)
         self.in_modes = check_modes("in_modes", in_modes, in_features)
-        if flow not in FLOWS:
-            raise ShapeError(f"flow is {flow!r}: choose one of {', '.join(FLOWS)}")
+        if flow not in (*FLOWS, "auto"):
+            raise ShapeError(f"flow is {flow!r}: choose one of {', '.join(FLOWS)}, auto")
         self.flow = flow
         self.cores = nn.ParameterList(torch.empty(shape) for shape in tt_shapes(out_modes, in_modes, rank))
+        self._ranks = tuple(core.shape[2] for core in self.cores)[:-1]
         self.bias = nn.Parameter(torch.empty(out_features)) if bias else None
         self.reset_parameters()
 
@@ -115,11 +118,17 @@ class TTLinear(nn.Module):
             )
         # _parameters: iterating over a ParameterList takes half as long as both products with the tokens
         cores = self.cores._parameters.values()
-        return _TTLinearFunction.apply(FLOWS[self.flow], len(self.out_modes), x, self.bias, *cores)
+        return _TTLinearFunction.apply(self._flow_for(x), len(self.out_modes), x, self.bias, *cores)
+
+    def _flow_for(self, x: Tensor) -> Flow:
+        if self.flow != "auto":
+            return FLOWS[self.flow]
+        tokens = max(1, x.numel() // self.in_features)  # none at all cost nothing in any order
+        return auto_flow(tokens, self.out_modes, self.in_modes, self._ranks)
 
     def extra_repr(self) -> str:
         """Show what defines the layer."""
-        ranks = [core.shape[2] for core in self.cores][:-1]
+        ranks = list(self._ranks)
         return f"{self.in_features}, {self.out_features}, {self.out_modes}, {self.in_modes}, {ranks}, {self.flow!r}"
 
 

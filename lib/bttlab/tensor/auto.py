@@ -1,0 +1,80 @@
+"""The cheapest order of contraction for a number of tokens: which neighbouring cores to merge, or to build W at all.
+
+The orders tried are those of `bttlab.tensor.flows.grouped`, with every way to cut the output cores and the input cores
+into groups of neighbours, and `reconstruct`. The right-to-left flow and the contractions of the bi-directional one are
+among them. With few tokens it pays to merge little, with many to merge all.
+
+The backward pass of each takes twice the multiply-accumulates of its forward pass: a product C = A B has the two
+gradients dA = dC B^T and dB = A^T dC, each as dear as the product itself. So the order that is the cheapest forward is
+the cheapest altogether.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+
+from bttlab.tensor.cost import Cost, flow_cost, grouped_cost
+from bttlab.tensor.flows import FLOWS, Flow, Grouping, grouped
+from bttlab.tensor.shapes import full_ranks
+
+
+def cheapest_order(
+    tokens: int, out_modes: Sequence[int], in_modes: Sequence[int], rank: int | Sequence[int]
+) -> tuple[Grouping | None, Cost]:
+    """Return the order with the fewest multiply-accumulates, forward and backward.
+
+    Parameters
+    ----------
+    tokens : int
+    out_modes, in_modes : sequence of int
+    rank : int or sequence of int
+        Every internal rank, or all of them in order.
+
+    Returns
+    -------
+    groups : (tuple of int, tuple of int) or None
+        How many neighbouring cores each merge takes, of the output and of the input cores; None to build W.
+    cost : Cost
+
+    Raises
+    ------
+    ShapeError
+        If tokens, modes or ranks are not allowed.
+    """
+    reconstructed = flow_cost("reconstruct", tokens, out_modes, in_modes, rank)  # checks what it is given
+    out_modes, in_modes = tuple(out_modes), tuple(in_modes)
+    ranks = full_ranks(rank, len(out_modes) + len(in_modes))[1:-1]
+    # What merging costs at one end does not depend on the other, where the rank between them is all that is left.
+    ins = min(
+        _groupings(len(in_modes)),
+        key=lambda ins: grouped_cost(((1,) * len(out_modes), ins), tokens, out_modes, in_modes, ranks).macs,
+    )
+    groups, cost = min(
+        (
+            ((outs, ins), grouped_cost((outs, ins), tokens, out_modes, in_modes, ranks))
+            for outs in _groupings(len(out_modes))
+        ),
+        key=lambda order: order[1].macs,
+    )
+    return (groups, cost) if cost.macs <= reconstructed.macs else (None, reconstructed)
+
+
+@lru_cache(maxsize=1024)  # a layer asks at every call; sequences have a few hundred lengths at most
+def auto_flow(tokens: int, out_modes: tuple[int, ...], in_modes: tuple[int, ...], ranks: tuple[int, ...]) -> Flow:
+    """Return the flow of `cheapest_order`; parameters are as there, as tuples."""
+    groups, _ = cheapest_order(tokens, out_modes, in_modes, ranks)
+    if groups is None:
+        return FLOWS["reconstruct"]
+    ends = (out_modes, in_modes)
+    if groups == tuple((len(modes),) for modes in ends):
+        return FLOWS["bidirectional"]  # the same products, laid out for speed
+    if groups == tuple((1,) * len(modes) for modes in ends):
+        return FLOWS["right_to_left"]
+    return grouped(groups)
+
+
+def _groupings(cores: int) -> Iterator[tuple[int, ...]]:
+    """Yield every way to cut a number of cores into groups of neighbours."""
+    yield (cores,)
+    for first in range(1, cores):
+        for rest in _groupings(cores - first):
+            yield (first, *rest)
