@@ -31,6 +31,14 @@ OVERLAY = EmulationOverlay([VADD, SPIN], {"avx2": b"\x7fELF of avx2", "avx512": 
 PACKED = pack_xclbin(OVERLAY)
 
 
+def archive_of_one_image_many_times() -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        archive.writestr("avx2", bytes(1000))
+        archive.filelist *= 2
+    return stream.getvalue()
+
+
 def table(data: bytes) -> list[axlf.axlf_section_header]:
     count = axlf.axlf.from_buffer_copy(data).m_header.m_numSections
     return list((axlf.axlf_section_header * count).from_buffer_copy(data, FIRST_SECTION))
@@ -218,6 +226,7 @@ def replaced(old: bytes, new: bytes) -> bytes:
         (with_section(PACKED, KIND.DEBUG_DATA, b""), ""),
         (with_section(PACKED, EMULATION_DATA, b"PK"), "not an archive of images"),
         (with_section(PACKED, EMULATION_DATA, archive(zipfile.ZIP_DEFLATED)), "compressed image"),
+        (with_section(PACKED, EMULATION_DATA, archive_of_one_image_many_times()), "share their bytes"),
         (with_section(PACKED, EMULATION_DATA, archive(name="../../etc/x")), "small letters"),
         (with_section(PACKED, KIND.EMBEDDED_METADATA, b"<project/>"), "does not describe"),
         (with_section(PACKED, KIND.EMBEDDED_METADATA, b"\xff\xfe"), "does not describe"),

@@ -2,8 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
-from reliability import crash_resume
+from reliability import crash_resume, hostile_files
+from reliability.hostile_targets import TARGETS
 from reliability.outcome import Outcome
 
 
@@ -28,4 +30,5 @@ class Trial:
 
 TRIALS = {
     "crash_resume": Trial(crash_resume.trial, full=100, small=2),
+    **{f"hostile_{name}": Trial(partial(hostile_files.trial, name), full=100_000, small=300) for name in TARGETS},
 }

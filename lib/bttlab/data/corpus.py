@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bttlab.errors import BttlabError
+from bttlab.files import read_regular
 
 SPLIT_NAMES = ("train", "dev", "test")
 PAD, UNK, OUTSIDE = "PAD", "UNK", "O"
+MOST_BYTES = 1 << 24  # of a file: some twenty times SNIPS
 
 
 class CorpusError(BttlabError):
@@ -90,7 +92,7 @@ def read_corpus(folder: str | os.PathLike, unknown_labels: str = "error") -> Cor
 def _read_lines(path: Path) -> list[str]:
     """The stripped lines of a UTF-8 file, without the blank ones at its end."""
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        text = read_regular(path, MOST_BYTES).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         raise CorpusError(f"{path}, line {line}: not UTF-8 text; save the file as UTF-8") from None
@@ -107,15 +109,15 @@ def _read_lines(path: Path) -> list[str]:
 
 
 def _read_labels(path: Path) -> list[str]:
-    labels: list[str] = []
+    labels: dict[str, None] = {}  # in order
     for number, label in enumerate(_read_lines(path), 1):
         if label in labels:
             raise CorpusError(f"{path}, line {number}: label {label!r} is listed twice; remove one")
         if label:
-            labels.append(label)
+            labels[label] = None
     if not labels:
         raise CorpusError(f"{path} lists no labels; write one a line")
-    return labels
+    return list(labels)
 
 
 def _check_slot_labels(path: Path, labels: list[str]) -> None:

@@ -14,14 +14,16 @@ from pathlib import Path
 
 import numpy as np
 import safetensors.numpy
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 
 from bttlab.errors import BttlabError
+from bttlab.files import read_regular
 from bttlab.train.files import resume_command, sync_folder, written_draft
 from bttlab.train.settings import CorpusRecord, RunSettings
 
 LATEST, PREVIOUS = "checkpoint.safetensors", "checkpoint.previous.safetensors"
 FORMAT = 1
+MOST_BYTES, MOST_HEADER = 1 << 28, 1 << 22  # of a file, and of its header
 _STATE = "optimizer."
 _LOSSES = "losses"
 
@@ -151,10 +153,13 @@ def read_checkpoint(path: Path) -> Checkpoint:
         If a newer version of bttlab wrote it.
     """
     try:
-        with safe_open(path, framework="numpy") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}
-    except (SafetensorError, OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        data = read_regular(path, MOST_BYTES)  # a mapped file that another process cuts short would end the interpreter
+        header = int.from_bytes(data[:8], "little")
+        if header > MOST_HEADER:
+            raise ValueError(f"a header of {header} bytes, more than the {MOST_HEADER} of any run")
+        tensors = safetensors.numpy.load(data)
+        metadata = json.loads(data[8 : 8 + header].decode()).get("__metadata__", {})
+    except (SafetensorError, OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise DamagedCheckpoint(f"{path} cannot be read as a checkpoint ({reason})") from None
     text = metadata.get("bttlab", "")

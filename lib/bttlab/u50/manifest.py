@@ -4,16 +4,17 @@ import hashlib
 import json
 import os
 import re
-import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from bttlab.files import read_regular
 from bttlab.u50.facts import ROOT
 from bttlab.u50.kernel import OverlayError
 
 MANIFEST = "manifest.json"
+MOST_MANIFEST, MOST_OVERLAY = 1 << 20, 1 << 28  # bytes; an hw overlay of the U50 has some 2**26
 KINDS = ("hw", "emulation")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -67,7 +68,9 @@ class OverlayEntry:
             "name": isinstance(self.name, str) and _NAME.fullmatch(self.name),
             "file": isinstance(self.file, str) and self.file.endswith(".xclbin") and _is_inside(self.file),
             "kind": self.kind in KINDS,
-            "platform": isinstance(self.platform, str),
+            "platform": isinstance(self.platform, str) and self.platform.isprintable(),
+            "kernels": all(map(str.isprintable, self.kernels)),
+            "images": all(map(str.isprintable, self.images)),
             "sha256": isinstance(self.sha256, str) and _DIGEST.fullmatch(self.sha256),
             "sources": isinstance(self.sources, str) and _DIGEST.fullmatch(self.sources),
             "model": self.model is None or isinstance(self.model, dict),
@@ -92,7 +95,7 @@ def read_manifest(folder: Path) -> tuple[OverlayEntry, ...]:
     """
     path = Path(folder) / MANIFEST
     try:
-        rows = json.loads(path.read_bytes())["overlays"]
+        rows = json.loads(read_regular(path, MOST_MANIFEST).decode())["overlays"]
         entries = tuple(OverlayEntry(**row) for row in rows)
     except FileNotFoundError:
         return ()
@@ -126,15 +129,13 @@ def digest(data: bytes) -> str:
 
 
 def read_file(path: str | Path) -> bytes:
-    """Return a file's bytes; an `OverlayError` if it is none or cannot be read."""
+    """Return an overlay's bytes; an `OverlayError` if it is no file, too large for an overlay, or cannot be read."""
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            raise OverlayError(f"cannot read {path}: it is no file")
-        return Path(path).read_bytes()
+        return read_regular(path, MOST_OVERLAY)
     except OSError as error:
         raise OverlayError(f"cannot read {path}: {error.strerror}") from None
 
 
 def _is_inside(file: str) -> bool:
     path = PurePosixPath(file)
-    return not path.is_absolute() and ".." not in path.parts
+    return not path.is_absolute() and ".." not in path.parts and file.isprintable()

@@ -359,6 +359,8 @@ def _extract(data: bytes) -> dict[str, bytes]:
             entries = archive.infolist()
             if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
                 raise OverlayError("section EMULATION_DATA has a compressed image; images are stored")
+            if sum(entry.file_size for entry in entries) > len(data):  # else one image could be many
+                raise OverlayError("section EMULATION_DATA has images that share their bytes")
             return {entry.filename: archive.read(entry) for entry in entries}
     except OverlayError:
         raise

@@ -1,0 +1,47 @@
+"""Files that anybody may have made: nothing is read that is no file, or larger than it can sensibly be."""
+
+import os
+import tracemalloc
+
+import pytest
+
+from bttlab.data import CorpusError, read_corpus
+from bttlab.errors import LONGEST, BttlabError
+from bttlab.train.checkpoint import LATEST, DamagedCheckpoint, read_checkpoint
+from bttlab.u50 import EmulatedU50, OverlayError
+from bttlab.u50.manifest import read_manifest
+from tiny_runs import write_corpus
+
+
+@pytest.mark.parametrize("what", ["huge", "pipe", "folder", "absent"])
+def test_what_is_not_a_file_of_sensible_size_is_refused(tmp_path, what):
+    corpus = write_corpus(tmp_path / "corpus")
+    (corpus / "dev" / "seq.in").unlink()
+    readers = {
+        corpus / "dev" / "seq.in": (lambda: read_corpus(corpus), CorpusError),
+        tmp_path / LATEST: (lambda: read_checkpoint(tmp_path / LATEST), DamagedCheckpoint),
+        tmp_path / "a.xclbin": (lambda: EmulatedU50().get_bitfile_metadata(str(tmp_path / "a.xclbin")), OverlayError),
+    }
+    if what != "absent":  # then there are simply no overlays
+        readers[tmp_path / "manifest.json"] = (lambda: read_manifest(tmp_path), OverlayError)
+    for path, (read, error) in readers.items():
+        if what == "huge":
+            path.touch()
+            os.truncate(path, 3 << 30)
+        elif what == "pipe":
+            os.mkfifo(path)
+        elif what == "folder":
+            path.mkdir()
+        tracemalloc.start()
+        with pytest.raises(error, match=str(path)):
+            read()
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert peak < 64 << 20
+
+
+def test_a_message_is_one_line_that_a_terminal_can_show():
+    assert str(BttlabError("no corpus 'x':\nlooked at é")) == "no corpus 'x': looked at é"
+    assert str(BttlabError("label '\x1b[31m\ud800\0'")) == r"label '\x1b[31m\ud800\x00'"
+    text = str(BttlabError(f"first {'x' * 10**6} last"))
+    assert len(text) < LONGEST + 10 and text.startswith("first x") and text.endswith("x last")
