@@ -2,16 +2,19 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import jupyter_core.paths
 import pytest
 
 from bttlab.cli import main
 from bttlab.commands import devices, doctor, self_check
 from bttlab.model import ReferenceTrainer
+from bttlab.u50 import build, native
 from tiny_runs import write_corpus
 
 
@@ -255,6 +258,35 @@ def test_doctor_finds_what_is_broken(capsys, monkeypatch, tmp_path):
     monkeypatch.undo()
     monkeypatch.setenv("BTTLAB_IMAGE", "mmx")
     assert "BTTLAB_IMAGE is 'mmx'" in checks(capsys, exit_code=1)["processor"]["detail"]
+
+
+def test_doctor_finds_an_overlay_older_than_its_sources(capsys, monkeypatch, tmp_path):
+    sources = tmp_path / "hls_src"
+    shutil.copytree(build.HLS_SOURCE, sources, ignore=shutil.ignore_patterns("build"))
+    with (sources / "config.h").open("a") as file:
+        file.write("// changed\n")
+    monkeypatch.setattr(build, "HLS_SOURCE", sources)
+    found = checks(capsys, exit_code=0)["overlay sources"]
+    assert "train_enc2" in found["detail"] and found["way_out"] == "make overlays"
+
+
+def test_doctor_finds_a_processor_without_avx2(capsys, monkeypatch, tmp_path):
+    (tmp_path / "cpuinfo").write_text("flags\t: fpu sse sse2 avx\n")
+    monkeypatch.setattr(native, "CPUINFO", tmp_path / "cpuinfo")
+    assert "lacks avx2" in checks(capsys, exit_code=1)["processor"]["detail"]
+
+
+def test_doctor_finds_widgets_that_are_not_enabled(capsys, monkeypatch, tmp_path):
+    assert checks(capsys, exit_code=0)["widgets"]["status"] == "ok"
+    monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path))
+    (tmp_path / "labconfig").mkdir()
+    (tmp_path / "labconfig" / "page_config.json").write_text('{"disabledExtensions": {"jupyter-matplotlib": true}}')
+    found = checks(capsys, exit_code=0)["widgets"]
+    assert found["status"] == "note" and "ipympl is switched off" in found["detail"]
+    assert "jupyter labextension enable jupyter-matplotlib;" in found["way_out"]
+    monkeypatch.undo()
+    monkeypatch.setattr(jupyter_core.paths, "jupyter_path", lambda *parts: [])
+    assert "ipywidgets is not enabled" in checks(capsys, exit_code=0)["widgets"]["detail"]
 
 
 def test_doctor_trains(capsys, monkeypatch):

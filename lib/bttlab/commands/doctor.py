@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 
 from bttlab.commands import Outcome
@@ -16,6 +17,7 @@ from bttlab.errors import BttlabError
 NEEDED_TO_TRAIN = ("pynq", "setuptools")  # of the extra "lab"; the rest of it is for notebooks
 CORPORA = ("airline", "atis", "snips")
 LEAST_DISK_BYTES = 200e6
+WIDGETS = {"jupyter-matplotlib": "ipympl", "@jupyter-widgets/jupyterlab-manager": "ipywidgets"}  # by extension
 POWERCAP = Path("/sys/class/powercap")
 
 
@@ -59,7 +61,7 @@ def _python() -> Iterator[Check]:
 
 
 def _packages() -> Iterator[Check]:
-    versions, wrong, missing = {}, [], []
+    versions, wrong, missing = {}, [], {}
     for requirement in metadata.requires("bttlab") or ():
         match = re.match(r"([\w.-]+)==([^\s;]+)(?:.*extra == \W(\w+))?", requirement)
         if match is None or match[3] == "test":
@@ -68,7 +70,8 @@ def _packages() -> Iterator[Check]:
         try:
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
-            (missing if extra and name not in NEEDED_TO_TRAIN else wrong).append(f"{name} is not installed")
+            optional = extra and name not in NEEDED_TO_TRAIN
+            (missing.setdefault(extra, []) if optional else wrong).append(f"{name} is not installed")
             continue
         if versions[name].split("+")[0] != pin:
             wrong.append(f"{name} {versions[name]} instead of {pin}")
@@ -78,8 +81,30 @@ def _packages() -> Iterator[Check]:
     else:
         named = ", ".join(f"{name} {versions[name]}" for name in ("torch", "pynq", "numpy"))
         yield Check("packages", OK, f"{len(versions)} at their pinned versions ({named}, …)", data=versions)
-    if missing:
-        yield Check("notebooks", NOTE, "; ".join(missing), "make lab, if you want the notebooks")
+    for extra, faults in missing.items():
+        yield Check(f"packages for {extra}", NOTE, "; ".join(faults), f"if you want them: pip install -e '.[{extra}]'")
+
+
+def _widgets() -> Iterator[Check]:
+    if not all(map(find_spec, ("jupyterlab_server", *WIDGETS.values()))):
+        return  # said under packages
+    from jupyter_core.paths import jupyter_path
+    from jupyterlab_server.config import get_page_config
+
+    page = get_page_config(jupyter_path("labextensions"))
+    here = {extension["name"] for extension in page["federated_extensions"]}
+    off = {name.partition(":")[0] for name in page.get("disabledExtensions", ())}
+    faults = [
+        f"{package} is {'switched off' if name in here else 'not enabled'} in JupyterLab ({name})"
+        for name, package in WIDGETS.items()
+        if name not in here or name in off
+    ]
+    if faults:
+        names = " ".join(name for name in WIDGETS if name not in here or name in off)
+        way_out = f"jupyter labextension enable {names}; if that does not help: make lab"
+        yield Check("widgets", NOTE, f"{'; '.join(faults)}: figures and sliders in notebooks need it", way_out)
+    else:
+        yield Check("widgets", OK, f"{' and '.join(WIDGETS.values())} are enabled in JupyterLab")
 
 
 def _processor() -> Iterator[Check]:
@@ -197,4 +222,4 @@ def _can_read(path: Path) -> bool:
         return False
 
 
-EXAMINATIONS = [_python, _packages, _processor, _cards, _overlays, _corpora, _gpu, _energy_meters, _disk]
+EXAMINATIONS = [_python, _packages, _widgets, _processor, _cards, _overlays, _corpora, _gpu, _energy_meters, _disk]
