@@ -18,6 +18,12 @@ def _real_corpus(name: str) -> Path:
     pytest.fail(f"the {name} corpus is not here: put it in a folder and set BTTLAB_DATA to that folder's parent")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _runs_of_tests(tmp_path_factory) -> None:
+    """Keep the runs of tests out of the user's own."""
+    os.environ["BTTLAB_RUNS"] = str(tmp_path_factory.mktemp("runs"))
+
+
 @pytest.fixture(scope="session")
 def atis() -> Path:
     return _real_corpus("atis")

@@ -34,6 +34,7 @@ def run(options: argparse.Namespace) -> Outcome:
 
     from bttlab.baseline import BaselineError, check_writable, run_baseline
     from bttlab.baseline.run import LEARNING_RATE
+    from bttlab.experiments.keep import keep_baseline
     from bttlab.model import ModelConfig
 
     if options.record is not None:
@@ -57,6 +58,7 @@ def run(options: argparse.Namespace) -> Outcome:
         )
     if options.record is not None:
         record.write(options.record)
+    keep_baseline(record, options.record.stem if options.record else "")
     return Outcome(record.to_dict(), _text(record))
 
 

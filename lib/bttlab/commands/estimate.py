@@ -30,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Outcome:
     """Run the command."""
+    from bttlab.experiments.keep import keep_estimate
     from bttlab.model import ModelConfig, Optimizer
 
     try:
@@ -52,6 +53,8 @@ def run(options: argparse.Namespace) -> Outcome:
     found = [estimate(model, hardware, lengths, options.optimizer) for model in models]
     for one in found:
         check_fits(one)
+    for one in found:
+        keep_estimate(one, {"name": name}, MODEL_VERSION)
     data = {
         "provenance": "modelled",
         "model": MODEL_VERSION,

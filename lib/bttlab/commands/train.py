@@ -56,6 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Outcome:
     """Run the command."""
+    from bttlab.experiments.keep import entering
     from bttlab.train import ProgressBar
 
     given = {name: getattr(options, name) for name in OPTIONS if getattr(options, name) is not None}
@@ -65,7 +66,8 @@ def run(options: argparse.Namespace) -> Outcome:
         progress.note(f"note: {note}")
     opened = devices.open_trainer(training.settings.config, training.settings.device, options.trust)
     progress.note(f"training on {opened.announcement}; run folder {training.folder}")
-    return _outcome(training, opened.device, training.train(opened.trainer, opened.device, progress))
+    on_record = entering(training.settings.config, training.samples["train"].lengths, training.settings.optimizer.name)
+    return _outcome(training, opened.device, training.train(opened.trainer, opened.device, progress, on_record))
 
 
 def _new(options: argparse.Namespace, given: dict):

@@ -15,6 +15,8 @@ from bttlab.baseline.record import Record
 from bttlab.baseline.run import run_baseline
 from bttlab.data.metrics import Scores, score
 from bttlab.errors import BttlabError
+from bttlab.experiments.keep import keep_baseline
+from bttlab.lab.kept_runs import keep_dashboard_run
 from bttlab.lab.meters import EnergyMeter, NoMeter, Recorded
 from bttlab.lab.workload import Workload
 from bttlab.model import NonFiniteLoss, Optimizer, Predictions, Trainer, initial_parameters
@@ -155,7 +157,14 @@ class Run:
         except Exception as error:  # whatever it is, it has to end up where the user looks
             self.error = str(error) if isinstance(error, BttlabError) else f"{type(error).__name__}: {error}"
             state = STOPPED if self._stop.is_set() and self.count == 0 else FAILED
+        try:
+            self._keep(state)
+        except Exception as error:  # the run is over and well: it only cannot be found again
+            self.error = self.error or f"the run is not kept: {error}"
         self._become(state)
+
+    def _keep(self, state: str) -> None:
+        """Leave a run that can be found again."""
 
 
 class TrainerRun(Run):
@@ -171,6 +180,8 @@ class TrainerRun(Run):
     optimizer : Optimizer
     is_there : callable, optional
         Whether the trainer's card still has its overlay.
+    keeps : bool
+        Whether it leaves a run that can be found again.
     """
 
     def __init__(
@@ -183,9 +194,11 @@ class TrainerRun(Run):
         trainer: Trainer,
         optimizer: Optimizer,
         is_there: Callable[[], bool] = lambda: True,
+        keeps: bool = False,
     ):
         super().__init__(name, total, learning_rate, meter)
         self._workload, self._trainer, self._optimizer, self._is_there = workload, trainer, optimizer, is_there
+        self._keeps = keeps
 
     def _train(self) -> None:
         self._trainer.load_parameters(initial_parameters(self._workload.config, self._workload.seed))
@@ -218,6 +231,10 @@ class TrainerRun(Run):
         columns = ([getattr(part, name) for part in parts] for name in ("losses", "intents", "slots"))
         predictions = Predictions(*map(np.concatenate, columns))
         self.scores.append((self.count, score(self._workload.corpus, self._workload.dev_split, predictions)))
+
+    def _keep(self, state: str) -> None:
+        if self._keeps and self.count and self._is_there():
+            keep_dashboard_run(self, state, self._workload, self._trainer, self._optimizer)
 
 
 class BaselineRun(Run):
@@ -268,6 +285,7 @@ class BaselineRun(Run):
             stop=self._stop,
         )
         self.memory = _memory_of(record)
+        keep_baseline(record)
 
     def _on_step(self, step: int, loss: float, seconds: float) -> None:
         self.meter.advance(self._workload.train[self._order[step]], seconds)

@@ -59,6 +59,7 @@ def card_target(overlay: pynq.Overlay, workload: Workload, optimizer: Optimizer 
             overlay.train_transformer_1,
             optimizer or Optimizer("sgd"),
             overlay.is_loaded,
+            keeps=True,
         )
         run.memory = memory_of(workload.config)
         return run

@@ -5,11 +5,10 @@ import os
 from pathlib import Path
 from typing import Any
 
+from bttlab.experiments.curves import METRICS
 from bttlab.figures import to_json
 from bttlab.train.files import resume_command, sync_folder, written_draft
 from bttlab.train.settings import RunError
-
-METRICS = "metrics.jsonl"
 
 
 class MetricsLog:

@@ -1,7 +1,7 @@
 """A training run: epochs over a corpus, scores and a checkpoint after each, stopped and continued without a trace."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,9 @@ import numpy as np
 
 from bttlab.data import Augmenter, Corpus, Vocabulary, encode, encoding_report, epoch_order, load_corpus
 from bttlab.data.corpus import SPLIT_NAMES
+from bttlab.experiments.curves import stretches
+from bttlab.experiments.keep import OnRecord, kept
+from bttlab.experiments.record import RUN_FILE, STOPPED
 from bttlab.figures import measured
 from bttlab.model import ModelConfig, NonFiniteLoss, Trainer, initial_parameters
 from bttlab.train.checkpoint import Checkpoint, CheckpointStore, tensors_digest
@@ -33,7 +36,7 @@ class RunResult:
     Attributes
     ----------
     signal : int or None
-        The signal that stopped it; None if it is complete.
+        The signal that stopped it, if one did.
     epochs_done : int
     position : int
         Samples of the epoch under way that are trained on.
@@ -54,7 +57,7 @@ class RunResult:
 
 
 class Run:
-    """A run and its folder: checkpoint.safetensors, the checkpoint before it, and metrics.jsonl.
+    """A run and its folder: checkpoint.safetensors, the checkpoint before it, metrics.jsonl, and run.json.
 
     Use `start_run` or `resume_run` to get one.
 
@@ -103,7 +106,14 @@ class Run:
         self._losses = checkpoint.losses if checkpoint else np.zeros(0, np.float32)  # of the epoch under way
         self._seconds = checkpoint.seconds if checkpoint else 0.0
 
-    def train(self, trainer: Trainer, device: str, progress: ProgressBar | None = None) -> RunResult:
+    def train(
+        self,
+        trainer: Trainer,
+        device: str,
+        progress: ProgressBar | None = None,
+        on_record: OnRecord | None = None,
+        enough: Callable[[], bool] = lambda: False,
+    ) -> RunResult:
         """Train up to the number of epochs in the settings, then score the test split.
 
         SIGINT and SIGTERM stop it within about a quarter second, at a sample boundary, and the position is saved.
@@ -115,6 +125,10 @@ class Run:
         device : str
             What it trains on, in words.
         progress : ProgressBar, optional
+        on_record : callable, optional
+            Gets the run's record and its folder whenever run.json is about to be written.
+        enough : callable, optional
+            Asked after every few samples whether to stop before the next ones, as a signal does.
 
         Raises
         ------
@@ -128,21 +142,38 @@ class Run:
         self._make_folder()
         with StopSignals() as stop, held(self.folder):
             epoch = self._begin(trainer, device, progress)
-            test = None
-            try:
-                while self._epochs_done < self.settings.epochs:
-                    epoch = self._train_epoch(trainer, device, progress, stop)
-                test = evaluate(trainer, self.samples["test"], self.corpus, "test", progress, stop)
-                self._log.append({"event": "test", "epochs": self._epochs_done, "test": test, "device": device})
-            except StopRequested:
-                self._save(trainer, device)
-                progress.note(
-                    f"stopped by {stop.received.name} after {counted(self._epochs_done, 'epoch')} and "
-                    f"{counted(len(self._losses), 'sample')}, saved; continue with: {resume_command(self.folder)}"
-                )
-            digest = tensors_digest(trainer.store_parameters())
-            signal = None if test else int(stop.received)
-            return RunResult(signal, self._epochs_done, len(self._losses), epoch, test, digest)
+            with kept(self.folder, self.settings, self.record, device, on_record) as record:
+                result = self._train_epochs(trainer, device, progress, stop, enough, epoch)
+                if result.test is None:
+                    record.status = STOPPED
+                return result
+
+    def _train_epochs(
+        self,
+        trainer: Trainer,
+        device: str,
+        progress: ProgressBar,
+        stop: StopSignals,
+        enough: Callable[[], bool],
+        epoch: dict[str, Any] | None,
+    ) -> RunResult:
+        """Train the epochs that remain, then test; `epoch` is the record of the last one so far."""
+        test = None
+        try:
+            while self._epochs_done < self.settings.epochs:
+                epoch = self._train_epoch(trainer, device, progress, stop, enough)
+            test = evaluate(trainer, self.samples["test"], self.corpus, "test", progress, stop)
+            self._log.append({"event": "test", "epochs": self._epochs_done, "test": test, "device": device})
+        except StopRequested:
+            self._save(trainer, device)
+            progress.note(
+                f"stopped{f' by {stop.received.name}' if stop.received else ''} after "
+                f"{counted(self._epochs_done, 'epoch')} and {counted(len(self._losses), 'sample')}, saved; "
+                f"continue with: {resume_command(self.folder)}"
+            )
+        digest = tensors_digest(trainer.store_parameters())
+        signal = None if test or stop.received is None else int(stop.received)
+        return RunResult(signal, self._epochs_done, len(self._losses), epoch, test, digest)
 
     def _make_folder(self) -> None:
         try:
@@ -171,7 +202,9 @@ class Run:
                 )
         return records[-1] if records else None
 
-    def _train_epoch(self, trainer: Trainer, device: str, progress: ProgressBar, stop: StopSignals) -> dict[str, Any]:
+    def _train_epoch(
+        self, trainer: Trainer, device: str, progress: ProgressBar, stop: StopSignals, enough: Callable[[], bool]
+    ) -> dict[str, Any]:
         settings = self.settings
         epoch = f"epoch {self._epochs_done + 1}/{settings.epochs}"
         order = epoch_order(len(self.corpus.train), settings.seed, self._epochs_done)[: settings.samples]
@@ -192,6 +225,8 @@ class Run:
                 self._count(losses, begin)
                 progress.advance(losses)
                 stop.check()
+                if part.stop < len(order) and enough():
+                    raise StopRequested
         finally:
             progress.end()
         dev = evaluate(trainer, self.samples["dev"], self.corpus, "dev", progress, stop)
@@ -202,6 +237,7 @@ class Run:
             "epoch": self._epochs_done + 1,
             "samples": len(order),
             "mean_loss": float(np.mean(self._losses, dtype=np.float64)),
+            "losses": stretches(self._losses),
             "dev": dev,
             "optimizer": settings.optimizer.name,
             "learning_rate": settings.learning_rate,
@@ -311,7 +347,7 @@ def check_model(trainer: Trainer, config: ModelConfig) -> None:
 def check_free(folder: Path) -> None:
     """Raise RunError unless a new run may use the folder: it is not there, or holds nothing of worth."""
     try:
-        found = [path for path in folder.iterdir() if not is_draft(path)]
+        found = [path for path in folder.iterdir() if not is_draft(path) and path.name != RUN_FILE]
     except FileNotFoundError:
         return
     except OSError as error:

@@ -1,0 +1,6 @@
+"""Runs that can be found again: what each leaves in its folder, and one index over all of them."""
+
+from bttlab.experiments.index import Filter, RunIndex, runs_folder
+from bttlab.experiments.record import RUN_FILE, RunRecord, read_run
+
+__all__ = ["RUN_FILE", "Filter", "RunIndex", "RunRecord", "read_run", "runs_folder"]

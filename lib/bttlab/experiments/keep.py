@@ -1,0 +1,223 @@
+"""Keeping runs: the record of a training from its beginning to its end, baselines, and estimates."""
+
+import hashlib
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from bttlab.errors import BttlabError
+from bttlab.experiments.curves import figures_of, read_metrics
+from bttlab.experiments.index import RunIndex, runs_folder
+from bttlab.experiments.provenance import git_state, versions
+from bttlab.experiments.record import COMPLETE, FAILED, RUN_FILE, STOPPED, RunRecord, read_run
+from bttlab.figures import to_json
+
+OnRecord = Callable[[RunRecord, Path], None]
+
+
+@contextmanager
+def kept(folder: Path, settings, corpus, device: str, on_record: OnRecord | None) -> Iterator[RunRecord]:
+    """Keep the record of a training in its folder, from now to the end of the context.
+
+    A record that is there already, of the run's earlier part, is continued. A record that cannot be written does not
+    stop the training: the checkpoint, without which a run is lost, says so itself.
+
+    Parameters
+    ----------
+    folder : path
+    settings : bttlab.train.RunSettings
+    corpus : bttlab.train.CorpusRecord
+    device : str
+        In words.
+    on_record : callable, optional
+        Gets the record and the folder before each time that it is written; may add to it.
+    """
+    from bttlab.train.checkpoint import LATEST
+
+    record = _continued(folder) or RunRecord("training", folder.name, {}, device)
+    record.configuration, record.device, record.checkpoint = flat(settings), device, LATEST
+    record.corpus = {"name": corpus.name, "sha256": corpus.sha256}
+    record.versions, record.git = versions(), git_state()
+    record.status, record.error, record.ended = "running", "", ""
+
+    def write() -> None:
+        record.figures |= figures_of(read_metrics(folder), device)
+        if on_record is not None:
+            on_record(record, folder)
+        try:
+            record.write(folder)
+        except OSError as error:
+            print(f"bttlab: note: {folder / RUN_FILE} is not written ({error.strerror})", file=sys.stderr)
+
+    write()
+    try:
+        yield record
+        record.end(COMPLETE if record.status != STOPPED else STOPPED)
+    except BaseException as error:
+        record.end(FAILED, str(error) if isinstance(error, BttlabError) else f"{type(error).__name__}: {error}")
+        raise
+    finally:
+        write()
+
+
+def _continued(folder: Path) -> RunRecord | None:
+    try:
+        return read_run(folder)
+    except BttlabError:
+        return None
+
+
+def flat(settings) -> dict[str, Any]:
+    """Return a run's settings as one level of keys: those of the model, of the optimizer and of the run itself.
+
+    What belongs together keeps its name before a point, such as "schedule.warmup".
+    """
+    values = settings.to_dict()
+    optimizer = values.pop("optimizer")
+    name = optimizer.pop("name")
+    used = {"sgd": (), "momentum": ("momentum",)}.get(name, ("beta1", "beta2", "epsilon", "weight_decay"))
+    found = values.pop("config") | {"optimizer": name} | {key: optimizer[key] for key in used}
+    for key, value in values.items():
+        found |= {f"{key}.{part}": one for part, one in value.items()} if isinstance(value, dict) else {key: value}
+    return found
+
+
+def entering(config, lengths, optimizer: str) -> OnRecord:
+    """Return what puts a training into the user's index, with what the model of the U50 says of it.
+
+    Parameters
+    ----------
+    config : ModelConfig
+    lengths : ndarray of int
+        Real tokens of the training split's samples.
+    optimizer : str
+    """
+    found = _estimated(config, lengths, optimizer)
+
+    def on_record(record: RunRecord, folder: Path) -> None:
+        if found is not None:
+            record.figures |= card_figures(found) | _energy(found, record)
+        enter(record, folder)
+
+    return on_record
+
+
+def _estimated(config, lengths, optimizer: str):
+    """What the model of the U50 says; None where it is not installed or does not cover the model."""
+    try:
+        from bttlab.u50.estimate import estimate
+
+        return estimate(config, lengths=lengths, optimizer=optimizer)
+    except (ModuleNotFoundError, BttlabError):
+        return None
+
+
+def _energy(found, record: RunRecord) -> dict[str, dict[str, Any]]:
+    """The modelled energy of all that a run has trained on so far, on a U50."""
+    from bttlab.u50.constants import modelled
+
+    if "samples" not in record.figures:
+        return {}
+    band = found.energy_per_sample.scaled(record.figures["samples"]["value"])
+    return {"u50.joules": {"value": band.mid, "low": band.low, "high": band.high} | modelled("J")}
+
+
+def enter(record: RunRecord, folder: Path) -> None:
+    """Put a run into the user's index; where that cannot be, a note says so, and the run goes on."""
+    try:
+        RunIndex().add(record, folder)
+    except (BttlabError, OSError) as error:
+        print(f"bttlab: note: the run is not in the index: {error}", file=sys.stderr)
+
+
+def keep_baseline(record, name: str = "") -> None:
+    """Keep a baseline (`bttlab.baseline.Record`) in the user's runs: its record whole, and its losses as a curve."""
+    mode = record.measurement
+    run = RunRecord(
+        "baseline",
+        name or f"{record.corpus.name}-{record.format}-enc{record.config['encoders']}-{record.machine.kind}",
+        record.config
+        | {name: getattr(record, name) for name in ("optimizer", "learning_rate", "seed", "steps", "warmup")}
+        | {"format": record.format, "flow": record.flow, "mode": record.best, "data": record.corpus.name},
+        record.machine.name,
+        corpus={"name": record.corpus.name, "sha256": record.corpus.sha256},
+        versions=versions(),
+        git=git_state(),
+        figures={
+            "seconds_per_step": asdict(mode.median),
+            "joules_per_step": asdict(mode.energy.per_step),
+            "memory_bytes": asdict(record.memory.peak),
+        },
+    )
+    run.end(COMPLETE)
+    _place(run, {"record.json": to_json(record.to_dict())})
+
+
+def keep_estimate(found, corpus: Mapping[str, str], model_version: str) -> RunRecord:
+    """Keep what the model of the U50 says (`bttlab.u50.estimate.Estimate`); the same question is one run.
+
+    Parameters
+    ----------
+    found : Estimate
+    corpus : mapping
+        "name" and, if it is one, "sha256" of what an epoch is.
+    model_version : str
+    """
+    hardware = found.hardware
+    configuration = found.model.to_dict() | {
+        "optimizer": found.optimizer,
+        "lanes": hardware.multiply_accumulates,
+        "clock_mhz": hardware.clock_mhz,
+        "data": corpus["name"],
+    }
+    run = RunRecord(
+        "estimate",
+        f"enc{found.model.encoders}-rank{found.model.linear_rank}-lanes{configuration['lanes']}-{hardware.clock_mhz}MHz",
+        configuration,
+        f"a model of the U50 ({model_version})",
+        id=digest_of({"kind": "estimate", "model": model_version, **configuration}),
+        corpus=dict(corpus),
+        versions=versions(),
+        git=git_state(),
+        figures=card_figures(found),
+    )
+    run.end(COMPLETE)
+    _place(run, {"estimate.json": to_json(found.to_dict())})
+    return run
+
+
+def card_figures(found) -> dict[str, dict[str, Any]]:
+    """Return what an `Estimate` says of time, energy and memory on a U50, as figures of a run."""
+    from bttlab.u50.constants import modelled
+
+    energy = found.energy_per_epoch
+    return {
+        "u50.seconds_per_epoch": {"value": found.seconds_per_epoch} | modelled("s"),
+        "u50.joules_per_epoch": {"value": energy.mid, "low": energy.low, "high": energy.high} | modelled("J"),
+        "u50.memory_bytes": {"value": sum(array.bytes for array in found.arrays)} | modelled("bytes"),
+        "u50.lane_utilisation": {"value": found.lane_utilisation} | modelled("1"),
+    }
+
+
+def digest_of(values: Mapping[str, Any]) -> str:
+    """Return twelve hexadecimal digits that equal values share, whatever their order."""
+    import json
+
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _place(run: RunRecord, files: Mapping[str, str]) -> None:
+    """Give a run a folder among the user's runs; where that cannot be, a note says so."""
+    folder = runs_folder() / run.id
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            (folder / name).write_text(text + "\n", encoding="utf-8")
+        run.write(folder)
+    except OSError as error:
+        print(f"bttlab: note: the run is not kept: {folder}: {error.strerror}", file=sys.stderr)
+    else:
+        enter(run, folder)

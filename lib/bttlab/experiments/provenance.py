@@ -1,0 +1,39 @@
+"""With which software a run ran: versions of packages, and the state of the checkout."""
+
+import platform
+import subprocess
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import bttlab
+
+PACKAGES = ("torch", "numpy", "safetensors", "pynq", "dask", "distributed")
+CHECKOUT = Path(__file__).resolve().parents[3]
+
+
+@cache
+def versions() -> dict[str, str]:
+    """Return the versions of bttlab, Python and the packages that a run's bits may hang on."""
+    found = {"bttlab": bttlab.__version__, "python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def git_state() -> dict[str, Any] | None:
+    """Return bttlab's checkout: "commit", and "changed" if tracked files differ from it. None outside of one."""
+    try:
+        commit = _git("rev-parse", "HEAD")
+        return {"commit": commit, "changed": bool(_git("status", "--porcelain", "--untracked-files=no"))}
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", "-C", str(CHECKOUT), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()

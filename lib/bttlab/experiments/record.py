@@ -1,0 +1,143 @@
+"""run.json: what a run was asked, with which software and on what, how it ended, and where its figures come from.
+
+A run's folder is the truth about it; the index (`bttlab.experiments.index`) only finds folders.
+"""
+
+import json
+import uuid
+from dataclasses import asdict, dataclass, field, fields
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from bttlab.errors import BttlabError
+from bttlab.figures import to_json
+
+RUN_FILE = "run.json"
+FORMAT = 1
+RUNNING, COMPLETE, STOPPED, FAILED = "running", "complete", "stopped", "failed"
+INTERRUPTED = "interrupted"  # what is found of a running one whose process is gone
+
+
+class RecordError(BttlabError):
+    """A run's record that cannot be read."""
+
+
+@dataclass
+class RunRecord:
+    """What is known of a run.
+
+    Attributes
+    ----------
+    kind : {"training", "baseline", "estimate"}
+    name : str
+    configuration : dict
+        Key to JSON-ready value, flat: what decides the course of the run.
+    device : str
+        In words.
+    id : str
+        Hexadecimal; of a sweep's trial and of an estimate a digest of the configuration, else drawn at random.
+    status : {"running", "complete", "stopped", "failed"}
+    error : str
+        Why it failed, in a sentence.
+    begun, ended : str
+        ISO 8601, UTC; `ended` is empty while it runs.
+    corpus : dict
+        "name" and "sha256".
+    versions : dict
+        Package to version.
+    git : dict or None
+        "commit" and "changed", of the checkout that ran; None outside of one.
+    figures : dict
+        Name to value, unit, provenance and how, as `bttlab.figures.measured` gives them.
+    checkpoint : str
+        File in the run's folder; empty if there is none.
+    sweep : str
+        Name of the sweep that the run is a trial of, or empty.
+    """
+
+    kind: str
+    name: str
+    configuration: dict[str, Any]
+    device: str
+    id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
+    status: str = RUNNING
+    error: str = ""
+    begun: str = field(default_factory=lambda: now())
+    ended: str = ""
+    corpus: dict[str, str] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    git: dict[str, Any] | None = None
+    figures: dict[str, dict[str, Any]] = field(default_factory=dict)
+    checkpoint: str = ""
+    sweep: str = ""
+
+    def end(self, status: str, error: str = "") -> None:
+        """Say how it ended, now."""
+        self.status, self.error, self.ended = status, error, now()
+
+    def value(self, key: str) -> Any:
+        """Return a figure's value or, if there is no such figure, the configuration's; None if there is neither."""
+        return self.figures[key]["value"] if key in self.figures else self.configuration.get(key)
+
+    def to_json(self) -> str:
+        """Return what stands in run.json."""
+        return to_json({"format": FORMAT} | asdict(self), indent=1)
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> "RunRecord":
+        """Build a record from `to_json`'s result.
+
+        Raises
+        ------
+        ValueError
+            If it is none.
+        """
+        values = json.loads(text)
+        if not isinstance(values, dict) or values.pop("format", None) != FORMAT:
+            raise ValueError(f"it is not of format {FORMAT}, which this bttlab reads")
+        kinds = {"configuration": dict, "figures": dict, "versions": dict, "corpus": dict}
+        for name in (known.name for known in fields(cls)):
+            expected = kinds.get(name, dict | None if name == "git" else str)
+            if name in values and not isinstance(values[name], expected):
+                raise ValueError(f"{name} is {values[name]!r}")
+        try:
+            return cls(**values)
+        except TypeError as error:
+            raise ValueError(str(error).partition(" ")[2]) from None
+
+    def write(self, folder: Path) -> None:
+        """Write run.json: whole, or not at all.
+
+        Raises
+        ------
+        OSError
+            If it cannot be written.
+        """
+        from bttlab.train.files import written_draft  # imports torch
+
+        path = Path(folder) / RUN_FILE
+        with written_draft(path, self.to_json().encode() + b"\n") as draft:
+            draft.replace(path)
+
+
+def read_run(folder: Path) -> RunRecord:
+    """Read a run's record.
+
+    Raises
+    ------
+    RecordError
+        If the folder has none, or it is damaged.
+    """
+    path = Path(folder) / RUN_FILE
+    try:
+        return RunRecord.from_json(path.read_bytes())
+    except OSError as error:
+        raise RecordError(f"{path} cannot be read ({error.strerror}); name the folder of a run") from None
+    except (ValueError, RecursionError) as error:
+        raise RecordError(f"{path} is no record of a run ({error}); delete it, or repeat the run") from None
+
+
+def now() -> str:
+    """Return the time, ISO 8601, UTC."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
