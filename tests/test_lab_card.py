@@ -5,8 +5,11 @@ import pytest
 
 from bttlab.baseline.run import BaselineError
 from bttlab.data import load_corpus
+from bttlab.experiments import RunIndex
+from bttlab.experiments.curves import read_curves
 from bttlab.lab import Dashboard, Workload, baseline_targets, card_target
 from bttlab.model import ModelConfig, Optimizer, initial_parameters
+from bttlab.train import CheckpointStore
 from bttlab.u50 import load_overlay
 from lab_trainers import our_threads, until
 
@@ -38,6 +41,20 @@ def test_the_same_losses_as_in_one_call(board, overlay, workload):
     trainer.load_parameters(initial_parameters(workload.config, 0))
     expected = trainer.train(workload.train[workload.order(200)], Optimizer("sgd"), board._rate.value)
     np.testing.assert_array_equal(board.runs[0].losses, expected)
+
+
+def test_a_run_can_be_found_again(board, overlay, monkeypatch, tmp_path):
+    monkeypatch.setenv("BTTLAB_RUNS", str(tmp_path))
+    board.start()
+    board.wait()
+    (found,) = RunIndex().find()
+    assert (found.record.kind, found.record.status, found.record.error) == ("training", "complete", "")
+    assert read_curves(found.folder).samples[-1] == 200
+    checkpoint, warning = CheckpointStore(found.folder).load()
+    assert warning is None and len(checkpoint.losses) == 200
+    for name, array in overlay.train_transformer_1.store_parameters().items():
+        np.testing.assert_array_equal(checkpoint.parameters[name], array)
+    assert found.record.figures["dev.frame_accuracy"]["value"] == board.runs[0].scores[-1][1].frame_accuracy
 
 
 def test_the_card_and_pytorch_in_one_figure(board):
