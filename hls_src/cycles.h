@@ -33,6 +33,7 @@ constexpr int PROFILE_COUNTERS = 2 * STAGES * UNITS;  // 32 bits each, the lower
 
 static inline int take_counter(int) { return 0; }
 static inline void spend(int) {}
+static inline void multiply(int) {}
 static inline void loop(int, int, int) {}
 struct Meter {
     Meter(int, int) {}
@@ -47,6 +48,10 @@ static long long cycles[STAGES][UNITS];
 static long long *spent_on = &cycles[IO][TRANSFER];
 
 static inline void spend(int count) { *spent_on += count; }
+
+// Words that the engines have multiplied and added, gaps at the end of a row included.
+static long long multiplied;
+static inline void multiply(int words) { multiplied += words; }
 
 // A pipelined loop (nest, if flattened).
 static inline void loop(int trips, int interval, int depth) {

@@ -3,10 +3,9 @@
 #ifndef BTTLAB_ELEMENTWISE_H
 #define BTTLAB_ELEMENTWISE_H
 
-#include "cycles.h"
+#include "copy.h"
 #include "functions.h"
 #include "shape.h"
-
 
 static void clear(Word *out, int words) {
     loop(words, 1, WRITE + START);
@@ -14,15 +13,6 @@ Clear_Pipeline:
     for (int i = 0; i < words; i++) {
 #pragma HLS PIPELINE II=1
         out[i] = Word(0.0f);
-    }
-}
-
-static void copy(Word *out, const Word *in, int words) {
-    loop(words, 1, READ + WRITE + START);
-Copy_Pipeline:
-    for (int i = 0; i < words; i++) {
-#pragma HLS PIPELINE II=1
-        out[i] = in[i];
     }
 }
 

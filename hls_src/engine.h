@@ -18,7 +18,6 @@
 #define BTTLAB_ENGINE_H
 
 #include "cycles.h"
-#include "elementwise.h"
 #include "shape.h"
 
 // Where the operands of a batch lie: `count` contractions of one shape, the next one's operands so many words on. They run
@@ -39,6 +38,7 @@ constexpr int ENGINE_DEPTH = READ + MUL + ENGINE_ROWS * ADD + WRITE + START;
 // The steps of the loop in engine_loop.h. While a chunk of words streams past, the next one is fetched and the last one's
 // sums are stored: the longest of the three sets the pace.
 static inline void count_expand(int rows, int depth, int words, bool scalars_held) {
+    multiply(rows * depth * words);
     const int chunk = smaller(words, ENGINE_CHUNK), fetch = smaller(depth, ENGINE_ROWS) * chunk;
     const int scalars = scalars_held ? smaller(depth, ENGINE_ROWS) * words_for(rows) : 0;
     const int pass = fetch + parts(words, ENGINE_CHUNK) * larger(fetch, rows * chunk);
@@ -47,6 +47,7 @@ static inline void count_expand(int rows, int depth, int words, bool scalars_hel
 
 // `partials` sums of every partials-th term are kept apart, so that few words fill the adder's latency; then added up.
 static inline void count_accumulate(int rows, int depth, int words, int partials, bool scalars_held, int batch) {
+    multiply(rows * depth * words * batch);
     const int passes = parts(rows, ENGINE_ROWS), chunk = smaller(words, ENGINE_CHUNK), held = smaller(rows, ENGINE_ROWS);
     const int together = words < ACCUMULATE ? smaller(passes, ENGINE_SLOTS / words) : 1;  // passes that share the slots
     const int tiles = parts(passes, together) * parts(words, ENGINE_CHUNK) * batch;
@@ -58,6 +59,7 @@ static inline void count_accumulate(int rows, int depth, int words, int partials
 }
 
 static inline void count_reduce(int rows, int columns, int words, int batch) {
+    multiply(rows * columns * words * batch);
     const bool hold_a = columns > ENGINE_ROWS;  // rows of c are put together from a pass; else a step's results are one
     const int held = hold_a ? rows : columns, streamed = hold_a ? columns : rows, used = smaller(held, ENGINE_ROWS);
     const int slots = larger(ACCUMULATE, smaller(streamed, ENGINE_SLOTS)), chunk = smaller(words, ENGINE_CHUNK);

@@ -5,35 +5,8 @@
 #define BTTLAB_TT_LINEAR_H
 
 #include "elementwise.h"
-#include "engine.h"
 #include "memory.h"
-#include "turn.h"
-
-// merged (rank, near x middle x far) = near . tail with tail (rank, middle x far) = middle . far
-template <int ENGINE, class H>
-static void merge_forward(Word *merged, Word *tail, const Word *cores) {
-    static Word padded[H::MIDDLE_ROWS * H::FAR_WORDS];
-    expand<ENGINE>(padded, H::FAR_WORDS, nullptr, 0, cores + H::MIDDLE_CORE, RANK_WORDS * LANES, 1, cores + H::FAR_CORE,
-                   H::FAR_WORDS, H::MIDDLE_ROWS, LINEAR_RANK, H::FAR_WORDS);
-    pack<H::MIDDLE_ROWS, H::FAR>(tail, padded);
-    expand<ENGINE>(merged, H::TAIL_WORDS, nullptr, 0, cores, RANK_WORDS * LANES, 1, tail, H::TAIL_WORDS, H::NEAR_ROWS,
-                   LINEAR_RANK, H::TAIL_WORDS);
-}
-
-// Gradients of the three cores from that of the merged half.
-template <int ENGINE, class H>
-static void merge_backward(Word *d_cores, const Word *d_merged, const Word *tail, const Word *cores) {
-    static Word d_tail[LINEAR_RANK * H::TAIL_WORDS], d_padded[H::MIDDLE_ROWS * H::FAR_WORDS];
-    reduce<ENGINE>(d_cores, RANK_WORDS, nullptr, 0, d_merged, H::TAIL_WORDS, tail, H::TAIL_WORDS, H::NEAR_ROWS, LINEAR_RANK,
-                   H::TAIL_WORDS);
-    accumulate<ENGINE>(d_tail, H::TAIL_WORDS, cores, 1, RANK_WORDS * LANES, d_merged, H::TAIL_WORDS, LINEAR_RANK,
-                       H::NEAR_ROWS, H::TAIL_WORDS);
-    unpack<H::MIDDLE_ROWS, H::FAR>(d_padded, d_tail);
-    reduce<ENGINE>(d_cores + H::MIDDLE_CORE, RANK_WORDS, nullptr, 0, d_padded, H::FAR_WORDS, cores + H::FAR_CORE,
-                   H::FAR_WORDS, H::MIDDLE_ROWS, LINEAR_RANK, H::FAR_WORDS);
-    accumulate_few<ENGINE, LINEAR_RANK, H::FAR_WORDS>(d_cores + H::FAR_CORE, nullptr, cores + H::MIDDLE_CORE, 1,
-                                                      RANK_WORDS * LANES, d_padded, H::MIDDLE_ROWS);
-}
+#include "merge.h"
 
 static Word reversed[LINEAR_RANK * HIDDEN_WORDS];  // L^T of the layer to come, with features in the order i3 i2 i1
 

@@ -20,7 +20,7 @@ from bttlab.u50.xclbin import read_xclbin
 
 from emulated_kernels import SOURCE, VADD
 
-TINY = OverlayDefinition("tiny", "tiny.cpp", VADD)
+TINY = OverlayDefinition("tiny", "tiny.cpp", (VADD,))
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_a_changed_model_kernel_or_file_makes_an_overlay_stale(hls, tmp_path, mo
     build.build([TINY], hls, tmp_path)
     for changed in (
         replace(TINY, model=ModelConfig()),
-        replace(TINY, kernel=replace(VADD, arguments=VADD.arguments[:4])),
+        replace(TINY, kernels=(replace(VADD, arguments=VADD.arguments[:4]),)),
     ):
         assert build.stale([changed], hls, tmp_path) == {"tiny": "is older than its sources"}
     (tmp_path / "tiny.xclbin").write_bytes(b"damaged")
@@ -173,13 +173,27 @@ def test_the_command(hls, tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().err == "no overlay large; there are: tiny\n"
 
 
-def test_the_flags_are_printed_for_makefiles(capsys):
+def test_flags_and_kernels_are_printed_for_makefiles(capsys):
     assert build.main(["--flags", "train_enc6"]) == 0
     printed = capsys.readouterr().out
     assert printed.count("\n") == 1 and "-DENCODERS=6 " in printed and "-DEMBEDDING_RANK=30" in printed
+    assert build.main(["--kernels", "contraction"]) == 0
+    assert capsys.readouterr().out == "contraction.cpp contract_right_to_left contract_bidirectional\n"
 
 
 # --- the overlays of this repository
+
+
+def test_the_manifest_says_what_an_overlay_is_built_for():
+    entries = {entry.name: entry for entry in read_manifest(overlays_folder())}
+    assert ModelConfig.from_dict(entries["train_enc4"].model) == ModelConfig(encoders=4)
+    assert entries["train_enc4"].layer is None and entries["contraction"].model is None
+    assert entries["contraction"].layer == {
+        "out_modes": [12, 8, 8],
+        "in_modes": [8, 8, 12],
+        "rank": 12,
+        "tokens": 32,
+    }
 
 
 def test_the_prebuilt_overlays_are_as_new_as_their_sources():
@@ -190,7 +204,7 @@ def test_the_prebuilt_overlays_are_as_new_as_their_sources():
 def test_a_prebuilt_overlay_is_portable(name):
     overlay = read_xclbin((overlays_folder() / f"{name}.xclbin").read_bytes())
     assert set(overlay.images) == {level.name for level in IMAGES}
-    assert overlay.kernels == (build.DEFINITIONS[name].kernel,)
+    assert overlay.kernels == build.DEFINITIONS[name].kernels
     for compiled in overlay.images.values():
         assert build.portability_faults(compiled) == []
         assert not re.search(rb"/(?:root|home|tmp|work)/", compiled)

@@ -52,7 +52,16 @@ FLAGS = (
 @pytest.mark.parametrize("testbench", ["test_functions", "test_engine", "test_layers"])
 def test_testbench(testbench, model, image, tmp_path):
     # A host that cannot run an image tests what it can run once more.
-    flags = image.flags if image.features <= cpu_features() else IMAGES[-1].flags
+    run_testbench(testbench, model, image.flags if image.features <= cpu_features() else IMAGES[-1].flags, tmp_path)
+
+
+@pytest.mark.parametrize("flags", [(), ("-D__SYNTHESIS__",)], ids=["native", "the loop that synthesis takes"])
+@pytest.mark.parametrize("model", [ODD, ModelConfig()], ids=["odd sizes", "the model's"])
+def test_contraction_testbench(model, flags, tmp_path):
+    run_testbench("test_contraction", model, (*IMAGES[-1].flags, *flags), tmp_path)
+
+
+def run_testbench(testbench, model, flags, tmp_path):
     program = tmp_path / testbench
     source = HLS_SOURCE / "testbench" / f"{testbench}.cpp"
     includes = [f"-I{HLS_SOURCE}", f"-I{HLS_SOURCE / 'emulation'}"]

@@ -12,7 +12,6 @@ from bttlab.u50 import build
 from bttlab.u50.build import DEFINITIONS
 from bttlab.u50.facts import ROOT, U50
 from bttlab.u50.hardware import HardwareConfig
-from bttlab.u50.kernel import TRAIN_KERNEL
 from bttlab.u50.manifest import overlays_folder, read_manifest
 
 HLS = ROOT / "hls_src"
@@ -69,11 +68,28 @@ def test_the_clock_is_the_hardwares():
     assert f"CLOCK_MHZ ?= {HardwareConfig().clock_mhz}\n" in (HLS / "Makefile").read_text()
 
 
-def test_connectivity_is_the_kernels():
-    text = (HLS / "vitis" / "connectivity.cfg").read_text()
-    ports = dict(re.findall(rf"^sp={TRAIN_KERNEL.instance}\.(\w+):HBM\[(\d+)\]", text, re.MULTILINE))
-    assert ports == {a.name: str(a.bank) for a in TRAIN_KERNEL.arguments if a.is_pointer}
-    assert f"nk={TRAIN_KERNEL.name}:1:{TRAIN_KERNEL.instance}" in text
+@pytest.mark.parametrize("definition", DEFINITIONS.values(), ids=DEFINITIONS)
+def test_connectivity_is_the_kernels(definition):
+    text = (HLS / "vitis" / definition.source).with_suffix(".cfg").read_text()
+    ports = dict(re.findall(r"^sp=([\w.]+):HBM\[(\d+)\]", text, re.MULTILINE))
+    assert ports == {
+        f"{kernel.instance}.{argument.name}": str(argument.bank)
+        for kernel in definition.kernels
+        for argument in kernel.arguments
+        if argument.is_pointer
+    }
+    instances = re.findall(r"^nk=(\w+):1:(\w+)$", text, re.MULTILINE)
+    assert instances == [(kernel.name, kernel.instance) for kernel in definition.kernels]
+
+
+def test_an_overlay_of_several_kernels(platforms):
+    result = make("VPP=true", "OVERLAY=contraction", PLATFORM_REPO_PATHS=str(platforms))
+    assert result.returncode == 0, result.stderr
+    text = result.stdout.replace("\\\n", " ")
+    compiled = re.findall(r"true --compile .* --kernel (\w+) .*--output (\S+) \S+/contraction\.cpp", text)
+    assert [kernel for kernel, _ in compiled] == [kernel.name for kernel in DEFINITIONS["contraction"].kernels]
+    linked = re.search(r"true --link .*", text)[0]
+    assert all(target in linked for _, target in compiled) and "vitis/contraction.cfg" in linked
 
 
 def as_hardware(data: bytes, mode: int = 0) -> bytes:

@@ -12,11 +12,14 @@ constexpr int OUTER_ROWS = 4, OUTER_WORDS = 1;
 constexpr int INNER_ROWS = 4, INNER_COLUMNS = 1;
 #endif
 
+// The longest contraction: where scalars come with the stream, the engine holds none, so it has no limit.
+constexpr int LONGEST_DEPTH = larger(MAX_DEPTH, SEQUENCE_LENGTH * HIDDEN_WORDS);
+
 // c (rows x words) = addend + a (rows x depth) . b (depth x words). Element (row, d) of a is a[row * a_row + d * a_depth],
 // strides in elements; rows of the others are c_row, addend_row, b_row words apart.
 static void contract_outer(Word *c, int c_row, const Word *addend, int addend_row, const Word *a, int a_row, int a_depth,
                            const Word *b, int b_row, int rows, int depth, int words) {
-    static float staged[MAX_DEPTH][OUTER_ROWS];
+    static float staged[LONGEST_DEPTH][OUTER_ROWS];
     for (int row0 = 0; row0 < rows; row0 += OUTER_ROWS) {
         const int tile_rows = smaller(OUTER_ROWS, rows - row0);
         for (int d = 0; d < depth; d++) {

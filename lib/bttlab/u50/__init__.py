@@ -10,6 +10,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import pynq  # noqa: F401
 
+from bttlab.u50.contraction import ContractionKernel
 from bttlab.u50.driver import TrainingRun, TransformerTrainer
 from bttlab.u50.emulation import EmulatedU50, register
 from bttlab.u50.facts import U50
@@ -19,4 +20,12 @@ from bttlab.u50.overlay import choose_active_device, load_overlay
 register()
 choose_active_device()
 
-__all__ = ["U50", "EmulatedU50", "OverlayError", "TrainingRun", "TransformerTrainer", "load_overlay"]
+__all__ = [
+    "U50",
+    "ContractionKernel",
+    "EmulatedU50",
+    "OverlayError",
+    "TrainingRun",
+    "TransformerTrainer",
+    "load_overlay",
+]

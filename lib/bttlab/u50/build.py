@@ -15,12 +15,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from bttlab.errors import BttlabError
 from bttlab.model.config import ModelConfig
 from bttlab.u50.facts import ROOT, U50
 from bttlab.u50.hardware import HardwareConfig
-from bttlab.u50.kernel import TRAIN_KERNEL, Kernel, OverlayError
+from bttlab.u50.kernel import CONTRACTION_KERNELS, TRAIN_KERNEL, Kernel, OverlayError
+from bttlab.u50.layer import LayerShape
 from bttlab.u50.manifest import (
     OverlayEntry,
     digest,
@@ -61,28 +63,44 @@ class OverlayDefinition:
     ----------
     name : str
     source : str
-        File with the kernel's top function, relative to the folder of HLS sources.
-    kernel : Kernel
+        File with the kernels' top functions, relative to the folder of HLS sources.
+    kernels : tuple of Kernel
     model : ModelConfig, optional
         What the source is compiled for.
+    layer_only : bool
+        Whether the kernels are of one linear layer of the model, not of the model.
     """
 
     name: str
     source: str
-    kernel: Kernel
+    kernels: tuple[Kernel, ...]
     model: ModelConfig | None = None
+    layer_only: bool = False
 
     @property
     def flags(self) -> tuple[str, ...]:
         """The model as -D flags of the C++ compiler."""
         return () if self.model is None else model_flags(self.model)
 
+    @property
+    def shapes(self) -> dict[str, Any]:
+        """What the manifest says it is built for: a model, a layer, or neither."""
+        if self.model is None:
+            return {}
+        if self.layer_only:
+            return {"layer": LayerShape.of(self.model).to_dict()}
+        return {"model": self.model.to_dict()}
+
 
 DEFINITIONS = {
     f"train_enc{encoders}": OverlayDefinition(
-        f"train_enc{encoders}", "train_transformer.cpp", TRAIN_KERNEL, ModelConfig(encoders=encoders)
+        f"train_enc{encoders}", "train_transformer.cpp", (TRAIN_KERNEL,), ModelConfig(encoders=encoders)
     )
     for encoders in (2, 4, 6)
+} | {
+    "contraction": OverlayDefinition(
+        "contraction", "contraction.cpp", tuple(CONTRACTION_KERNELS.values()), ModelConfig(), layer_only=True
+    )
 }
 
 
@@ -140,36 +158,37 @@ def sources_digest(definition: OverlayDefinition, hls_src: Path) -> str:
     state = hashlib.sha256()
     for path in source_files(definition, hls_src):
         state.update(f"{path.relative_to(hls_src)} {digest(path.read_bytes())}\n".encode())
-    state.update(repr((definition.kernel, definition.flags, COMPILE_FLAGS, LINK_FLAGS)).encode())
+    state.update(repr((definition.kernels, definition.flags, COMPILE_FLAGS, LINK_FLAGS)).encode())
     state.update(repr([(image.name, image.flags) for image in IMAGES]).encode())
     return state.hexdigest()
 
 
-def check_prototype(definition: OverlayDefinition, hls_src: Path) -> None:
-    """Compare the kernel's description with the function in the source.
+def check_prototypes(definition: OverlayDefinition, hls_src: Path) -> None:
+    """Compare the kernels' descriptions with the functions in the source.
 
     Raises
     ------
     OverlayError
-        If names, order or types differ: then registers would mean something else than the function takes.
+        If names, order or types differ: then registers would mean something else than a function takes.
     """
-    kernel = definition.kernel
     path = hls_src / definition.source
-    match = re.search(rf"\bvoid\s+{kernel.name}\s*\(([^)]*)\)", read_file(path).decode())
-    if match is None:
-        raise OverlayError(f"{path} has no function void {kernel.name}(…)")
-    declared = [" ".join(part.replace("*", " * ").split()) for part in match[1].split(",")]
-    for number, argument in enumerate(kernel.arguments):
-        expected = rf".* \* {argument.name}" if argument.is_pointer else rf"{argument.ctype} {argument.name}"
-        if number >= len(declared) or not re.fullmatch(expected, declared[number]):
-            found = declared[number] if number < len(declared) else "nothing"
+    source = read_file(path).decode()
+    for kernel in definition.kernels:
+        match = re.search(rf"\bvoid\s+{kernel.name}\s*\(([^)]*)\)", source)
+        if match is None:
+            raise OverlayError(f"{path} has no function void {kernel.name}(…)")
+        declared = [" ".join(part.replace("*", " * ").split()) for part in match[1].split(",")]
+        for number, argument in enumerate(kernel.arguments):
+            expected = rf".* \* {argument.name}" if argument.is_pointer else rf"{argument.ctype} {argument.name}"
+            if number >= len(declared) or not re.fullmatch(expected, declared[number]):
+                found = declared[number] if number < len(declared) else "nothing"
+                raise OverlayError(
+                    f"{path}: argument {number} of {kernel.name} is {argument.ctype} {argument.name}, found {found}"
+                )
+        if len(declared) > len(kernel.arguments):
             raise OverlayError(
-                f"{path}: argument {number} of {kernel.name} is {argument.ctype} {argument.name}, found {found}"
+                f"{path}: {kernel.name} has {len(declared)} arguments, {len(kernel.arguments)} are described"
             )
-    if len(declared) > len(kernel.arguments):
-        raise OverlayError(
-            f"{path}: {kernel.name} has {len(declared)} arguments, {len(kernel.arguments)} are described"
-        )
 
 
 def compile_image(definition: OverlayDefinition, image: Image, hls_src: Path) -> bytes:
@@ -219,18 +238,18 @@ def build(definitions: Iterable[OverlayDefinition], hls_src: Path, overlays: Pat
     Raises
     ------
     OverlayError
-        As `check_prototype` and `compile_image`; then nothing is written.
+        As `check_prototypes` and `compile_image`; then nothing is written.
     """
     definitions = list(definitions)
     for definition in definitions:
-        check_prototype(definition, hls_src)
+        check_prototypes(definition, hls_src)
     jobs = [(definition, image) for definition in definitions for image in IMAGES]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         images = dict(zip(jobs, pool.map(lambda job: compile_image(*job, hls_src), jobs), strict=True))
     entries = []
     for definition in definitions:
         compiled = {image.name: images[definition, image] for image in IMAGES}
-        data = pack_xclbin(EmulationOverlay([definition.kernel], compiled, clock_mhz=HardwareConfig().clock_mhz))
+        data = pack_xclbin(EmulationOverlay(definition.kernels, compiled, clock_mhz=HardwareConfig().clock_mhz))
         write_atomically(overlays / f"{definition.name}.xclbin", data)
         entries.append(
             OverlayEntry(
@@ -240,9 +259,9 @@ def build(definitions: Iterable[OverlayDefinition], hls_src: Path, overlays: Pat
                 platform=U50.platform,
                 sha256=digest(data),
                 sources=sources_digest(definition, hls_src),
-                kernels=(definition.kernel.name,),
+                kernels=tuple(kernel.name for kernel in definition.kernels),
                 images=tuple(compiled),
-                model=definition.model and definition.model.to_dict(),
+                **definition.shapes,
             )
         )
     built = {(entry.name, entry.kind) for entry in entries}
@@ -277,8 +296,8 @@ def install(definition: OverlayDefinition, xclbin: Path, hls_src: Path, overlays
         platform=container.platform,
         sha256=digest(data),
         sources=sources_digest(definition, hls_src),
-        kernels=(definition.kernel.name,),
-        model=definition.model and definition.model.to_dict(),
+        kernels=tuple(kernel.name for kernel in definition.kernels),
+        **definition.shapes,
     )
     kept = [other for other in read_manifest(overlays) if other.file != file]
     (overlays / "hw").mkdir(exist_ok=True)
@@ -309,6 +328,7 @@ def main(arguments: Sequence[str] | None = None, definitions: Mapping[str, Overl
     action = parser.add_mutually_exclusive_group()
     action.add_argument("--check", action="store_true", help="only say which overlays are older than their sources")
     action.add_argument("--flags", action="store_true", help="only print the model's -D flags")
+    action.add_argument("--kernels", action="store_true", help="only print the source file and its kernels")
     action.add_argument("--install", metavar="FILE", type=Path, help="only add an .xclbin that Vitis linked for a card")
     options = parser.parse_args(arguments)
     try:
@@ -319,6 +339,9 @@ def main(arguments: Sequence[str] | None = None, definitions: Mapping[str, Overl
         if options.flags:
             for definition in chosen:
                 print(*definition.flags)
+        elif options.kernels:
+            for definition in chosen:
+                print(definition.source, *(kernel.name for kernel in definition.kernels))
         elif options.install:
             if len(options.names) != 1:
                 raise OverlayError(f"--install {options.install} needs the one name of the overlay that the file is")

@@ -18,7 +18,7 @@ from bttlab.u50.records import ParameterMemory, result_record, sample_record
 Table = dict[tuple[str, str], int]
 
 
-class _Engine:
+class Engine:
     """Cycles of the three contractions of engine.h."""
 
     def __init__(self, hardware: HardwareConfig):
@@ -64,7 +64,7 @@ class _Step:
     def __init__(self, model: ModelConfig, hardware: HardwareConfig, length: int, optimizer: str):
         self.model, self.h, self.length, self.optimizer = model, hardware, length, optimizer
         self.w = model.hidden_size // hardware.lanes  # words of a token's features
-        self.engine = _Engine(hardware)
+        self.engine = Engine(hardware)
 
     def words(self, elements: int) -> int:
         return math.ceil(elements / self.h.lanes)

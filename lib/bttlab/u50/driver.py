@@ -244,7 +244,7 @@ class TransformerTrainer(DefaultIP):
         )
 
     def _run(self, command: int, samples: int = 0, optimizer: Optimizer | None = None) -> None:
-        """Run the kernel to its end, also through a KeyboardInterrupt: half a call would leave half a result."""
+        """Run the kernel to its end."""
         o = optimizer or Optimizer("sgd")
         beta1 = o.momentum if o.name == "momentum" else o.beta1
         number = records.OPTIMIZER_NUMBERS[o.name]
@@ -260,15 +260,7 @@ class TransformerTrainer(DefaultIP):
             self._results,
             self._memory,
         )
-        interrupt = None
-        while True:
-            try:
-                handle.wait()
-                break
-            except KeyboardInterrupt as error:
-                interrupt = error
-        if interrupt:
-            raise interrupt
+        wait_to_the_end(handle)
 
     def _describe(self) -> ModelConfig:
         self._run(records.DESCRIBE)
@@ -307,6 +299,19 @@ class TransformerTrainer(DefaultIP):
                 "load the overlay that was built for them"
             )
         return arrays
+
+
+def wait_to_the_end(handle: Any) -> None:
+    """Wait for a kernel call, also through a KeyboardInterrupt, raised then: half a call would leave half a result."""
+    interrupt = None
+    while True:
+        try:
+            handle.wait()
+            break
+        except KeyboardInterrupt as error:
+            interrupt = error
+    if interrupt:
+        raise interrupt
 
 
 class TrainingRun:

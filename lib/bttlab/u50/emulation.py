@@ -135,9 +135,11 @@ class EmulatedU50(pynq.Device):
             parser = parser or self.get_bitfile_metadata(bitstream.bitfile_name)
             self._check_trusted(parser)
             name = choose_image(parser.overlay.images.keys())
-            image = NativeImage(parser.overlay.images[name])
-            units = {
-                control_address(index): ComputeUnit(kernel, image, self.memory, self.name, self._telemetry.kernel)
+            code = parser.overlay.images[name]
+            units = {  # an image for each: kernels share no memory on chip
+                control_address(index): ComputeUnit(
+                    kernel, NativeImage(code), self.memory, self.name, self._telemetry.kernel
+                )
                 for index, kernel in enumerate(parser.overlay.kernels)
             }
         except BttlabError:

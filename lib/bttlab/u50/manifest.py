@@ -40,7 +40,9 @@ class OverlayEntry:
     kernels, images : sequence of str
         Names of its kernels, and of the compiled images in it (none in an hw overlay).
     model : mapping, optional
-        The ModelConfig it is built for, as `ModelConfig.to_dict` gives it.
+        The ModelConfig it trains, as `ModelConfig.to_dict` gives it.
+    layer : mapping, optional
+        The layer it contracts, as `bttlab.u50.layer.LayerShape.to_dict` gives it.
 
     Raises
     ------
@@ -57,6 +59,7 @@ class OverlayEntry:
     kernels: tuple[str, ...]
     images: tuple[str, ...] = ()
     model: Mapping[str, Any] | None = None
+    layer: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         for field in ("kernels", "images"):
@@ -74,6 +77,7 @@ class OverlayEntry:
             "sha256": isinstance(self.sha256, str) and _DIGEST.fullmatch(self.sha256),
             "sources": isinstance(self.sources, str) and _DIGEST.fullmatch(self.sources),
             "model": self.model is None or isinstance(self.model, dict),
+            "layer": self.layer is None or isinstance(self.layer, dict),
         }
         for field, holds in rules.items():
             if not holds:

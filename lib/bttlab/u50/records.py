@@ -98,6 +98,12 @@ def result_record(config: ModelConfig) -> np.dtype:
     )
 
 
+# The cores of a linear layer in the order of a half, and the order of each one's axes (hls_src/half.h). The output half
+# is held end first, each core with its ranks swapped, the far core without.
+OUT_CORES = {2: (2, 1, 0), 1: (2, 1, 0), 0: (2, 0, 1)}
+IN_CORES = {3: (0, 1, 2), 4: (0, 1, 2), 5: (0, 2, 1)}
+
+
 @dataclass(frozen=True)
 class Block:
     """Where one parameter tensor lies in the kernel's parameter memory.
@@ -137,14 +143,10 @@ def _tensors(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
     linears = [f"encoders.{i}.{part}" for i in range(config.encoders) for part in LINEARS]
     linears += ["intent_pooler", "slot_pooler"]
     norms = [f"encoders.{i}.{part}_norm" for i in range(config.encoders) for part in ("attention", "feed_forward")]
-    for name in linears:  # the output half is held end first, each core with its ranks swapped, the far core without
-        yield f"{name}.cores.2", (2, 1, 0)
-        yield f"{name}.cores.1", (2, 1, 0)
-        yield f"{name}.cores.0", (2, 0, 1)
-    for name in linears:
-        yield f"{name}.cores.3", (0, 1, 2)
-        yield f"{name}.cores.4", (0, 1, 2)
-        yield f"{name}.cores.5", (0, 2, 1)
+    for half in (OUT_CORES, IN_CORES):
+        for name in linears:
+            for number, axes in half.items():
+                yield f"{name}.cores.{number}", axes
     yield "embedding.word.cores.0", (1, 0, 2, 3)  # row, column, rank
     yield "embedding.word.cores.1", (1, 0, 2, 3)  # row, rank, column, rank
     yield "embedding.word.cores.2", (1, 3, 2, 0)  # row, column, rank
