@@ -17,7 +17,7 @@ $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	# torch first and pinned: the pin of pyproject.toml, so that nothing later pulls another build
 	$(BIN)/pip install --quiet $$(sed -n 's/^ *"\(torch==[^"]*\)",.*/\1/p' pyproject.toml)
-	$(BIN)/pip install --quiet --editable '.[lab,test]'
+	$(BIN)/pip install --quiet --editable '.[lab,test,bench]'
 	touch $@
 
 lab: $(VENV)/.installed

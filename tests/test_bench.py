@@ -5,9 +5,21 @@ import threading
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
-from bttlab.bench import interleave, ratio, timing
+from bttlab.bench import layer, memory, order, page, record, start, step
+from bttlab.bench.peers import IMPLEMENTATIONS, peer_linear
+from bttlab.bench.result import Result
+from bttlab.bench.turns import interleave, repeated, spread
 from bttlab.cli import main
+from bttlab.commands.bench import RECORDED
+from bttlab.errors import BttlabError
+from bttlab.tensor import cheapest_order, flow_cost, optimal_cost
+
+from conftest import ROOT
+
+PAPER = ((12, 8, 8), (8, 8, 12))
 
 
 def test_contenders_take_turns_and_the_first_turn_is_not_counted():
@@ -22,33 +34,204 @@ def test_a_contender_may_say_itself_what_its_work_took():
     assert interleave({"a": lambda: 6.0}, rounds=2, pieces=3)["a"].tolist() == [2.0, 2.0]
 
 
-def test_timing_and_ratio_are_those_of_the_rounds():
-    spread = timing(np.array([4.0, 1.0, 3.0, 2.0, 5.0]))
-    assert (spread.median, spread.lower_quartile, spread.upper_quartile) == (3, 2, 4)
-    assert ratio(np.array([2.0, 6.0, 30.0]), np.array([1.0, 2.0, 3.0])) == 3
+def test_short_work_is_repeated_and_the_time_is_that_of_one_piece():
+    done = []
+    turn = repeated(lambda: done.append(1))
+    assert turn() > 0 and len(done) == 2
+    turn()
+    assert len(done) > 10
 
 
-def test_bench_step_reports_every_contender_with_its_provenance(capsys):
-    assert main(["bench", "step", "--data", "airline", "--samples", "2", "--rounds", "2", "--json"]) == 0
+def test_a_spread_is_that_of_the_rounds():
+    found = spread(np.array([4.0, 1.0, 3.0, 2.0, 5.0]))
+    assert (found.median, found.lower_quartile, found.upper_quartile) == (3, 2, 4)
+
+
+def check(result: Result, module, rows: int):
+    """Check what all results have in common, as they are in a record; return the rows."""
+    found = record.build({"it": result}, [0.0])["benchmarks"]["it"]
+    assert len(found["rows"]) == rows
+    assert all({"unit", "provenance", "how"} == set(figure) for figure in found["figures"].values())
+    for ratio in found["ratios"].values():
+        assert 0 < ratio["lower_quartile"] <= ratio["median"] <= ratio["upper_quartile"]
+    for table in module.tables(found):
+        assert table.rows and all(len(line) == len(table.headers) for line in table.rows)
+    module.draw(found).canvas.draw()
+    return found["rows"]
+
+
+def test_layer_counts_operations_and_memory_of_every_contender():
+    result = layer.measure(tokens=(1, 3), threads=(1,), rounds=1, compiled=())
+    rows = check(result, layer, rows=14)
+    found = {(row["contender"], row["tokens"]): row for row in rows}
+    for name, flow in (("BTT", "bidirectional"), ("right to left", "right_to_left"), ("reconstruct", "reconstruct")):
+        assert found[name, 3]["operations"] == 2 * flow_cost(flow, 3, *PAPER, 12).macs
+    assert found["auto", 3]["operations"] == 2 * cheapest_order(3, *PAPER, 12)[1].macs
+    assert found["dense", 3]["operations"] == 3 * 2 * 3 * 768 * 768
+    weight, bias, features = 4 * 768 * 768, 4 * 768, 4 * 3 * 768
+    assert weight + bias + 2 * features <= found["dense", 3]["peak"] <= weight + bias + 3 * features  # dW, db, y, dx
+    assert found["BTT", 3]["peak"] < found["dense", 3]["peak"] < found["reconstruct", 3]["peak"]
+    assert len(result.ratios) == 2 * 6
+
+
+def test_what_cannot_be_compiled_is_said(monkeypatch):
+    def refuse(layer, **options):
+        raise RuntimeError("no compiler")
+
+    class Refusing(nn.Module):
+        def __init__(self, layer):
+            super().__init__()
+            self.in_features, self.out_features = layer.in_features, layer.out_features
+            self.forward = refuse
+
+    monkeypatch.setattr(torch, "compile", lambda layer, **options: Refusing(layer))
+    notes = []
+    assert layer._compiled({"dense": nn.Linear(3, 2)}, 4, notes) == {}
+    assert notes == ["dense at 4 tokens is not compiled: RuntimeError: no compiler"]
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_the_peer_layer_is_a_linear_one_of_the_same_start(implementation):
+    torch.manual_seed(0)
+    found = peer_linear(*PAPER, 12, implementation)
+    weight = found.weight.to_matrix().detach()
+    x = torch.randn(5, 768)
+    torch.testing.assert_close(found(x).detach(), x @ weight.T, rtol=1e-4, atol=1e-4)
+    assert weight.std().item() == pytest.approx((2 / 1536) ** 0.5, rel=0.2)
+
+
+def test_step_trains_with_every_contender():
+    rows = check(step.measure("airline", samples=2, threads=(1,), rounds=1), step, rows=7)
+    assert [row["contender"] for row in rows][:2] == ["emulated U50", "PyTorch BTT"]
+    assert len({row["time"]["median"] for row in rows}) == 7
+
+
+def test_order_compares_with_the_exhaustive_optimum():
+    rows = check(order.measure(tokens=(1, 13), ranks=(12,)), order, rows=2)
+    assert rows[1]["optimum_forward"] == rows[1]["auto_forward"] == 297_216 == optimal_cost(13, *PAPER, 12).macs
+    assert rows[1]["btt_forward"] == 488_448 and rows[1]["auto_groups"] == [[2, 1], [1, 2]]
+    assert order.tables(json.loads(json.dumps({"rows": rows})))[0].rows[1][5:7] == ["G1G2, G5G6", "39%"]
+
+
+def test_memory_has_the_chip_and_pytorch_and_says_that_no_gpu_is_recorded(tmp_path):
+    result = memory.measure("airline", encoders=(2,), records=ROOT / "data" / "baselines")
+    rows = check(result, memory, rows=5)
+    peaks = {row["contender"]: row["peak"] for row in rows}
+    # SGD at batch 1: no more is kept than parameters, gradients and what one utterance needs
+    assert 2 * 36_717_120 < peaks["PyTorch dense"] < 3 * 36_717_120
+    assert peaks["PyTorch BTT"] < peaks["PyTorch right to left"] < peaks["PyTorch dense"]
+    assert result.notes == [memory.NO_GPU]
+
+
+def test_start_runs_fresh_processes_in_stages():
+    rows = check(start.measure("airline", rounds=1), start, rows=3)
+    for row in rows:
+        assert list(row["stages"]) == ["import", "corpus", "load", "first step"]
+        assert sum(stage["median"] for stage in row["stages"].values()) < row["time"]["median"]
+
+
+def test_start_says_why_a_process_does_not(tmp_path):
+    with pytest.raises(BttlabError, match=r"emulated U50 did not start: .*nothing is not a folder"):
+        start.measure(str(tmp_path / "nothing"), rounds=1)
+
+
+def test_start_needs_the_notebook_to_train(tmp_path):
+    import nbformat
+
+    path = tmp_path / "empty.ipynb"
+    nbformat.write(nbformat.v4.new_notebook(), path)
+    with pytest.raises(BttlabError, match=r"empty.ipynb has no line 'run = trainer.start\('"):
+        start._notebook(path)
+
+
+def test_the_notebook_has_the_line_up_to_which_it_is_run():
+    assert start.STARTS_TRAINING in (ROOT / "notebooks" / "03_train_on_the_u50.ipynb").read_text(encoding="utf-8")
+
+
+def synthetic(**ratios):
+    """A record with one benchmark; a ratio is (median, interquartile range)."""
+    spreads = {
+        case: {"median": median, "lower_quartile": median - width / 2, "upper_quartile": median + width / 2}
+        for case, (median, width) in ratios.items()
+    }
+    return {"version": record.VERSION, "benchmarks": {"layer": {"ratios": spreads}}}
+
+
+@pytest.mark.parametrize(
+    "before, now, fallen",
+    [
+        ((6.0, 0.5), (5.6, 0.1), False),  # within the spread of the one before
+        ((6.0, 0.1), (5.6, 0.5), False),  # within its own
+        ((6.0, 0.1), (5.6, 0.1), True),
+        ((6.0, 0.1), (9.0, 0.1), False),  # has become better
+        ((1.0, 0.0), (1.0, 0.0), False),
+        ((1.0, 0.0), (0.999, 0.0), True),  # figures that do not vary
+    ],
+)
+def test_regressions_are_ratios_that_fell_by_more_than_their_spread(before, now, fallen):
+    found = record.regressions(synthetic(dense=before, gone=(9, 0)), synthetic(dense=now, new=(0.1, 0)))
+    assert len(found) == fallen
+    assert all(f"layer, dense: {now[0]:.3g} times ours, it was {before[0]:.3g}" in line for line in found)
+
+
+def test_a_record_of_something_else_is_refused(tmp_path):
+    path = tmp_path / "benchmarks.json"
+    assert record.read(path) is None
+    for text in ("{", "[]", '{"version": 99, "benchmarks": {}}', '{"version": 1, "benchmarks": {"a": 1}}'):
+        path.write_text(text)
+        with pytest.raises(BttlabError, match=r"benchmarks.json is no record of benchmarks \(version 1\)"):
+            record.read(path)
+
+
+def test_bench_writes_record_page_and_figure_and_prints_regressions(tmp_path, capsys):
+    (tmp_path / "images").mkdir()
+    text = "".join("\n".join((f"# {name}", *page.markers(name), "")) for name in ("machine", *RECORDED))
+    (tmp_path / page.PAGE).write_text(text)
+    arguments = ["bench", "order", "--docs", str(tmp_path), "--json"]
+    assert main(arguments) == 0
     report = json.loads(capsys.readouterr().out)
-    assert list(report["contenders"]) == ["emulated U50", "PyTorch BTT", "PyTorch right-to-left", "PyTorch dense"]
-    for row in report["contenders"].values():
-        assert row["median"]["provenance"] == "measured" and row["median"]["value"] > 0
-    assert len({row["median"]["value"] for row in report["contenders"].values()}) == 4
-    assert report["contenders"]["emulated U50"]["ratio"]["value"] == 1
+    assert report["regressions"] == []
+    assert (tmp_path / "images" / "bench_order.png").read_bytes()[:4] == b"\x89PNG"
+    assert "| 12 | 13 | 488 | 297 | 297 | G1G2, G5G6 | 39% |" in (tmp_path / page.PAGE).read_text()
+
+    path = tmp_path / page.RECORD
+    older = json.loads(path.read_text())
+    older["benchmarks"]["order"]["ratios"]["13 tokens, rank 12: optimum over auto"] = dict.fromkeys(
+        ("median", "lower_quartile", "upper_quartile"), 1.5
+    )
+    for strict, code in ((["--strict"], 1), ([], 0)):
+        path.write_text(json.dumps(older))
+        assert main([*arguments, *strict]) == code
+        found = json.loads(capsys.readouterr().out)["regressions"]
+        assert found == ["order, 13 tokens, rank 12: optimum over auto: 1 times ours, it was 1.5 (spread 0)"]
+    assert json.loads(path.read_text())["benchmarks"]["order"]["ratios"] == report["benchmarks"]["order"]["ratios"]
 
 
-@pytest.mark.parametrize("arguments", [["--samples", "0"], ["--rounds", "-1"], ["--data", "nowhere/at/all"]])
+def test_a_page_without_markers_is_refused():
+    with pytest.raises(BttlabError, match=r"benchmarks\.md has no lines '<!-- machine of benchmarks.json -->'"):
+        page.fill("# Benchmarks", record.build({}, [0.0]), {})
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--samples", "0"],
+        ["--rounds", "-1"],
+        ["--threads", "0"],
+        ["--data", "nowhere/at/all"],
+        ["--docs", "nowhere/at/all"],
+    ],
+)
 def test_bench_refuses_bad_input_in_one_line(arguments, capsys):
     assert main(["bench", "step", *arguments]) == 2
-    error = capsys.readouterr().err.strip()
-    assert error.count("\n") == 0 and arguments[1] in error
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert error.startswith("bttlab: error:") and arguments[1] in error
 
 
 def test_bench_dashboard_trains_the_same_with_and_without_one(capsys):
     threads = threading.active_count()
     assert main(["bench", "dashboard", "--data", "airline", "--samples", "300", "--rounds", "1", "--json"]) == 0
-    report = json.loads(capsys.readouterr().out)
-    assert list(report["contenders"]) == ["without a dashboard", "with a dashboard"]
-    assert all(row["median"]["value"] > 0 for row in report["contenders"].values())
+    rows = json.loads(capsys.readouterr().out)["benchmarks"]["dashboard"]["rows"]
+    assert [row["contender"] for row in rows] == ["without a dashboard", "with a dashboard"]
+    assert all(row["time"]["median"] > 0 for row in rows)
     assert threading.active_count() == threads

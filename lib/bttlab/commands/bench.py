@@ -1,75 +1,126 @@
-"""Measure side by side: contenders take turns on the same work in one run, on one thread."""
+"""Measure side by side: contenders take turns on the same work in one run."""
 
 import argparse
-import os
-import platform
-from dataclasses import asdict
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
 
 from bttlab.commands import Outcome
 from bttlab.errors import BttlabError
 
-HOW = "time.perf_counter, contenders in turn, median and quartiles over the rounds, one thread"
+RECORDED = ("layer", "step", "order", "memory", "start")  # by `all`
+BENCHMARKS = {
+    "layer": "a linear layer, forward and backward, against dense and tensorly-torch",
+    "step": "a training step, overlay against PyTorch and tensorly-torch",
+    "order": "multiply-accumulates and memory against the best order of contraction",
+    "memory": "peak memory while training",
+    "start": "from a fresh process to the first step, from a fresh notebook to its first point",
+    "dashboard": "training with and without one that redraws",
+    "all": "all of these but the last",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     parser.add_argument(
-        "what",
-        choices=["step", "dashboard"],
-        help="step: one training step, overlay against PyTorch; dashboard: training with and without one that redraws",
+        "what", choices=BENCHMARKS, help="; ".join(f"{name}: {what}" for name, what in BENCHMARKS.items())
     )
     parser.add_argument("--data", default="atis", help="corpus, a name or a path (default: atis)")
-    parser.add_argument("--encoders", type=int, default=2, metavar="N", help="number of encoders (default: 2)")
+    parser.add_argument("--encoders", type=int, default=2, metavar="N", help="of step, start, dashboard (default: 2)")
     parser.add_argument(
-        "--samples", type=int, metavar="N", help="samples a turn (default: 64 for step, 4,478 for dashboard)"
+        "--samples", type=int, metavar="N", help="samples a turn (default: 32 for step, 4,478 for dashboard)"
     )
-    parser.add_argument("--rounds", type=int, default=9, metavar="N", help="turns that count (default: 9)")
+    parser.add_argument("--rounds", type=int, metavar="N", help="turns that count (default: 9; 3 for start)")
+    parser.add_argument(
+        "--threads", type=int, nargs="+", default=[1, 2], metavar="N", help="of PyTorch, for layer, step (default: 1 2)"
+    )
+    parser.add_argument(
+        "--docs",
+        metavar="FOLDER",
+        help="compare ratios with FOLDER/benchmarks.json; then write it, its tables in benchmarks.md and the figures",
+    )
+    parser.add_argument(
+        "--strict", action="store_true", help="exit with 1 if ratios have fallen by more than their spread"
+    )
 
 
 def run(options: argparse.Namespace) -> Outcome:
     """Run the command."""
+    from rich.console import Group
+
+    for name, values in (("samples", [options.samples]), ("rounds", [options.rounds]), ("threads", options.threads)):
+        for value in values:
+            if value is not None and value < 1:
+                raise BttlabError(f"--{name} is {value}: it must be at least 1")
+    if options.docs is not None and options.what == "dashboard":
+        raise BttlabError("--docs: the dashboard's benchmark is not recorded; leave --docs out")
+
+    from bttlab.baseline.machine import load_average
+    from bttlab.bench import page, record
+
+    folder = Path(options.docs) if options.docs is not None else None
+    if folder is not None and not (folder / page.PAGE).is_file():
+        raise BttlabError(f"--docs {folder}: there is no {page.PAGE} in it; give the folder of the project's pages")
+    before = record.read(folder / page.RECORD) if folder is not None else None
+    load_before = load_average()
+    modules, results = {}, {}
+    for name in RECORDED if options.what == "all" else [options.what]:
+        print(f"bench {name} …", file=sys.stderr)
+        modules[name] = import_module(f"bttlab.bench.{name}")
+        results[name] = _MEASURE[name](modules[name].measure, options)
+    found = record.build(results, load_before)
+    fallen = record.regressions(before, found) if before else []
+    if folder is not None:
+        if before:  # what has not run this time stays
+            found["benchmarks"] = before["benchmarks"] | found["benchmarks"]
+        record.write(folder / page.RECORD, found)
+        page.write(folder, found, {name: import_module(f"bttlab.bench.{name}") for name in found["benchmarks"]})
+    tables = [_rich(table) for name, module in modules.items() for table in module.tables(found["benchmarks"][name])]
+    notes = [note for result in results.values() for note in dict.fromkeys(result.notes)]
+    lines = [*notes, *(f"REGRESSION {line}" for line in fallen)]
+    return Outcome(found | {"regressions": fallen}, Group(*tables, *lines), 1 if fallen and options.strict else 0)
+
+
+def _given(options: argparse.Namespace, *names: str) -> dict[str, Any]:
+    """What the user has given, or the benchmark's own defaults."""
+    found = {name: getattr(options, name) for name in names}
+    return {("corpus" if name == "data" else name): value for name, value in found.items() if value is not None}
+
+
+def _start(measure: Callable, options: argparse.Namespace):
+    notebook = _project() / "notebooks" / "03_train_on_the_u50.ipynb"
+    return measure(notebook=notebook if notebook.is_file() else None, **_given(options, "data", "encoders", "rounds"))
+
+
+def _memory(measure: Callable, options: argparse.Namespace):
+    records = _project() / "data" / "baselines"
+    return measure(records=records if records.is_dir() else None, **_given(options, "data"))
+
+
+def _project() -> Path:
+    from bttlab.u50.manifest import overlays_folder
+
+    return overlays_folder().parent
+
+
+_MEASURE: dict[str, Callable] = {
+    "layer": lambda measure, options: measure(**_given(options, "threads", "rounds")),
+    "step": lambda measure, options: measure(**_given(options, "data", "encoders", "samples", "threads", "rounds")),
+    "order": lambda measure, options: measure(),
+    "memory": _memory,
+    "start": _start,
+    "dashboard": lambda measure, options: measure(**_given(options, "data", "encoders", "samples", "rounds")),
+}
+
+
+def _rich(found: Any) -> Any:
     from rich.table import Table
 
-    if options.samples is None:
-        options.samples = 64 if options.what == "step" else 4_478
-    for name in ("samples", "rounds"):
-        if getattr(options, name) < 1:
-            raise BttlabError(f"--{name} is {getattr(options, name)}: it must be at least 1")
-
-    from bttlab.bench import dashboard_contenders, interleave, ratio, step_contenders, timing
-    from bttlab.figures import measured
-
-    choose = step_contenders if options.what == "step" else dashboard_contenders
-    contenders = choose(options.data, options.encoders, options.samples)
-    seconds = interleave(contenders, options.rounds, options.samples)
-    first = next(iter(contenders))
-    table = Table(caption=f"{options.encoders}-ENC, {options.data}; measured: {HOW}")
-    for title in ("contender", "ms a step", "quartiles", f"times {first}"):
-        table.add_column(title, justify="left" if title == "contender" else "right")
-    rows = {}
-    for name, values in seconds.items():
-        spread, times = timing(values), ratio(values, seconds[first])
-        milliseconds = {key: 1e3 * value for key, value in asdict(spread).items()}
-        quartiles = f"{milliseconds['lower_quartile']:.2f} to {milliseconds['upper_quartile']:.2f}"
-        table.add_row(name, f"{milliseconds['median']:.2f}", quartiles, f"{times:.2f}")
-        rows[name] = {
-            **{key: measured(value, "ms", HOW) for key, value in milliseconds.items()},
-            "ratio": measured(times, f"times {first}", "median of the rounds' ratios"),
-        }
-    data = {
-        "benchmark": options.what,
-        "data": options.data,
-        "encoders": options.encoders,
-        "samples": options.samples,
-        "rounds": options.rounds,
-        "machine": {"processor": _processor(), "load_average": os.getloadavg()[0], "python": platform.python_version()},
-        "contenders": rows,
-    }
-    return Outcome(data, table)
-
-
-def _processor() -> str:
-    """The processor's name, as Linux has it."""
-    with open("/proc/cpuinfo", encoding="utf-8") as lines:
-        names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
+    table = Table(title=found.title)
+    for number, header in enumerate(found.headers):
+        table.add_column(header, justify="right" if number else "left")
+    for row in found.rows:
+        table.add_row(*row)
+    return table

@@ -55,7 +55,11 @@ def cheapest_order(
         ),
         key=lambda order: order[1].macs,
     )
-    return (groups, cost) if cost.macs <= reconstructed.macs else (None, reconstructed)
+    if cost.macs > reconstructed.macs:
+        return None, reconstructed
+    if groups == ((len(out_modes),), (len(in_modes),)):  # then the same products are done in another order
+        cost = flow_cost("bidirectional", tokens, out_modes, in_modes, ranks)
+    return groups, cost
 
 
 @lru_cache(maxsize=1024)  # a layer asks at every call; sequences have a few hundred lengths at most

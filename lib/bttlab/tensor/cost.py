@@ -123,11 +123,20 @@ def lookup_cost(tokens: int, row_modes: Sequence[int], column_modes: Sequence[in
     return _cost(forward, backward)
 
 
-def optimal_cost(tokens: int, out_modes: Sequence[int], in_modes: Sequence[int], rank: Rank) -> PassCost:
-    """Return the cost of the best order of pairwise contractions of x with the cores, as opt_einsum finds it.
+def optimal_cost(
+    tokens: int, out_modes: Sequence[int], in_modes: Sequence[int], rank: Rank, search: str = "dp"
+) -> PassCost:
+    """Return the cost of the best order of pairwise contractions of x with the cores, as opt_einsum finds it [1]_.
 
-    Dynamic programming over all orders without outer products, by MACs [1]_. Forward pass only.
-    Parameters and errors are as for `flow_cost`.
+    Forward pass only.
+
+    Parameters
+    ----------
+    tokens, out_modes, in_modes, rank
+        As for `flow_cost`, and so are errors.
+    search : {"dp", "optimal"}
+        "dp": dynamic programming over all orders without outer products; "optimal": exhaustive over all orders, for
+        up to some ten cores.
 
     References
     ----------
@@ -144,7 +153,7 @@ def optimal_cost(tokens: int, out_modes: Sequence[int], in_modes: Sequence[int],
     sizes |= {bond: shape[2] for bond, shape in zip(bonds[1:-1], shapes, strict=False)}
     output = token + "".join(modes[: len(out_modes)])
     operands = [tuple(sizes[index] for index in term) for term in terms]
-    path, _ = opt_einsum.contract_path(f"{','.join(terms)}->{output}", *operands, shapes=True, optimize="dp")
+    path, _ = opt_einsum.contract_path(f"{','.join(terms)}->{output}", *operands, shapes=True, optimize=search)
 
     network = _Pass({"y"})
     remaining = [("x" if k == 0 else f"G{k}", set(term)) for k, term in enumerate(terms)]

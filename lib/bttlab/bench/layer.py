@@ -1,0 +1,213 @@
+"""A linear layer of the model, forward and backward, in every way that there is to have one on a CPU."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from bttlab.baseline.machine import plain
+from bttlab.baseline.memory import StorageMeter
+from bttlab.bench.peers import IMPLEMENTATIONS, peer_linear
+from bttlab.bench.result import Result, Table, figure, in_words, time_ratios, time_rows
+from bttlab.bench.turns import HOW, interleave, repeated, threads_of_torch
+from bttlab.model import ModelConfig
+from bttlab.tensor import TTLinear
+
+TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 512, 4096)
+COMPILED_TOKENS = (1, 32, 4096)  # compiling takes up to half a minute each
+OURS = "BTT"
+FLOW_OF = {OURS: "bidirectional", "auto": "auto", "right to left": "right_to_left", "reconstruct": "reconstruct"}
+COMPILED = (OURS, "dense", *(f"tensorly-torch {name}" for name in IMPLEMENTATIONS))
+
+
+def measure(
+    tokens: Sequence[int] = TOKENS,
+    threads: Sequence[int] = (1, 2),
+    rounds: int = 9,
+    compiled: Sequence[int] = COMPILED_TOKENS,
+) -> Result:
+    """Measure forward and backward pass of one layer.
+
+    Parameters
+    ----------
+    tokens, threads : sequence of int
+    rounds : int
+        Turns that count.
+    compiled : sequence of int
+        Numbers of tokens at which what torch.compile makes of some takes turns as well, on the first number of threads.
+    """
+    config = ModelConfig()
+    layers = _layers(config)
+    notes: list[str] = []
+    rows: list[dict[str, Any]] = []
+    ratios: dict[str, dict[str, float]] = {}
+    fixed = {(name, count): _counts(layer, count) for name, layer in layers.items() for count in tokens}
+    for thread_count in threads:
+        with threads_of_torch(thread_count):
+            for count in tokens:
+                work = {name: repeated(_pass(layer, count)) for name, layer in layers.items()}
+                if count in compiled and thread_count == threads[0]:
+                    work |= _compiled({name: layers[name] for name in COMPILED}, count, notes)
+                seconds = interleave(work, rounds)
+                rows += time_rows({"threads": thread_count, "tokens": count}, seconds)
+                ratios |= time_ratios(f"{count} tokens, threads {thread_count}: ", seconds, OURS)
+    for row in rows:
+        row |= fixed.get((row["contender"], row["tokens"]), {"peak": None, "operations": None})
+    return Result(
+        settings={
+            **{"features": config.hidden_size, "rank": config.linear_rank, "rounds": rounds},
+            **{"out_modes": config.linear_out_modes, "in_modes": config.linear_in_modes},
+            "parameters": {name: sum(p.numel() for p in layer.parameters()) for name, layer in layers.items()},
+        },
+        figures={
+            "time": figure("ms", "measured", f"forward and backward (input, parameters); {HOW}"),
+            "peak": figure(
+                "bytes",
+                "measured",
+                "most bytes alive at once of tensors that the two passes make (output and gradients among them), "
+                "counted storages; scratch inside kernels is not seen, nor anything of compiled layers",
+            ),
+            "operations": figure(
+                "FLOP", "counted", "torch.utils.flop_counter over both passes: matrix products, 2 a multiply-accumulate"
+            ),
+        },
+        rows=rows,
+        ratios=ratios,
+        notes=notes,
+    )
+
+
+def _layers(config: ModelConfig) -> dict[str, nn.Module]:
+    size, modes, rank = config.hidden_size, (config.linear_out_modes, config.linear_in_modes), config.linear_rank
+    layers: dict[str, nn.Module] = {name: TTLinear(size, size, *modes, rank, flow) for name, flow in FLOW_OF.items()}
+    layers["dense"] = nn.Linear(size, size)
+    return layers | {f"tensorly-torch {name}": peer_linear(*modes, rank, name) for name in IMPLEMENTATIONS}
+
+
+def _compiled(layers: dict[str, nn.Module], tokens: int, notes: list[str]) -> dict[str, Callable[[], float]]:
+    """Return a contender for each that torch.compile compiles as a whole, with equal gradients; note the others."""
+    found = {}
+    for name, layer in layers.items():
+        compiled = torch.compile(layer, dynamic=False, fullgraph=True)
+        try:
+            torch.manual_seed(0)
+            expected = _pass(layer, tokens)()
+            torch.manual_seed(0)
+            torch.testing.assert_close(_pass(compiled, tokens)(), expected, rtol=1e-3, atol=1e-3)
+        except Exception as error:  # no C++ compiler, or something that it cannot capture: whatever it says
+            notes.append(f"{name} at {tokens} tokens is not compiled: {plain(error)}")
+        else:
+            found[f"{name}, compiled"] = repeated(_pass(compiled, tokens))
+    return found
+
+
+def _pass(layer: nn.Module, tokens: int) -> Callable[[], tuple[Tensor, ...]]:
+    """Return one forward and backward pass; it returns all gradients."""
+    x = torch.randn(tokens, layer.in_features, requires_grad=True)
+    dy = torch.randn(tokens, layer.out_features)
+    leaves = [x, *layer.parameters()]
+    return lambda: torch.autograd.grad(layer(x), leaves, dy)
+
+
+def _counts(layer: nn.Module, tokens: int) -> dict[str, int]:
+    _pass(layer, tokens)()  # what is set up at first use is there
+    x = torch.randn(tokens, layer.in_features, requires_grad=True)
+    with FlopCounterMode(display=False) as counter:
+        layer(x).sum().backward()  # the counter knows nothing of torch.autograd.grad
+    layer.zero_grad()
+    return {"peak": _peak_bytes(layer, tokens), "operations": counter.get_total_flops()}
+
+
+def _peak_bytes(layer: nn.Module, tokens: int) -> int:
+    x = torch.randn(tokens, layer.in_features, requires_grad=True)
+    dy = torch.randn(tokens, layer.out_features)
+    leaves = [x, *layer.parameters()]
+    meter = StorageMeter()
+    for tensor in (*leaves, dy):
+        meter.number(tensor)
+    there = len(meter.events)
+    with meter:
+        y = layer(x)
+        gradients = torch.autograd.grad(y, leaves, dy)
+    held = most = 0
+    for _, size in meter.events[there:]:
+        held += size
+        most = max(most, held)
+    del gradients
+    return most
+
+
+def tables(result: dict[str, Any]) -> list[Table]:
+    """Return times for each number of threads, then memory and operations, a row for each number of tokens."""
+    rows = result["rows"]
+    names = list(dict.fromkeys(row["contender"] for row in rows))
+    tokens = list(dict.fromkeys(row["tokens"] for row in rows))
+    found = []
+    for threads in dict.fromkeys(row["threads"] for row in rows):
+        cells = {(row["tokens"], row["contender"]): row for row in rows if row["threads"] == threads}
+        present = [name for name in names if any(contender == name for _, contender in cells)]
+        found.append(
+            Table(
+                f"Time of both passes in ms (measured), threads: {threads}",
+                ["tokens", *present],
+                [[f"{count:,}", *(_cell(cells.get((count, name))) for name in present)] for count in tokens],
+            )
+        )
+    cells = {(row["tokens"], row["contender"]): row for row in rows}
+    eager = [name for name in names if all((count, name) in cells for count in tokens) and "compiled" not in name]
+    for column, title, scale in (
+        ("peak", "Peak memory in kB (measured: counted storages)", 1e3),
+        ("operations", "Operations of both passes in MFLOP (counted)", 1e6),
+    ):
+        lines = [[f"{n:,}", *(f"{cells[n, name][column] / scale:,.1f}" for name in eager)] for n in tokens]
+        found.append(Table(title, ["tokens", *eager], lines))
+    return found
+
+
+def _cell(row: dict[str, Any] | None) -> str:
+    return in_words(row["time"]) if row else "-"
+
+
+def draw(result: dict[str, Any]) -> Figure:
+    """Draw time, memory and operations over the tokens."""
+    from bttlab.lab.charts import PALETTE, new_figure, style
+
+    rows = result["rows"]
+    threads = list(dict.fromkeys(row["threads"] for row in rows))
+    panels = [(partial(_time, threads=count), f"Time, threads: {count}", "ms") for count in threads]
+    panels += [(_peak, "Peak memory", "kB"), (_operations, "Operations", "MFLOP")]
+    drawing = new_figure(11, 4 * -(-len(panels) // 2))
+    for axes, (value, title, unit) in zip(drawing.subplots(-(-len(panels) // 2), 2).flat, panels, strict=False):
+        style(axes, title, "tokens", f"{unit}, forward and backward")
+        for number, name in enumerate(dict.fromkeys(row["contender"] for row in rows)):
+            points = [(row["tokens"], value(row)) for row in rows if row["contender"] == name]
+            points = [point for point in points if point[1] is not None]
+            if points:
+                axes.plot(
+                    *zip(*points, strict=True),
+                    color=PALETTE[number % len(PALETTE)],
+                    linestyle="--" if "compiled" in name else "-",
+                    linewidth=2.5 if name == OURS else 1.2,
+                    marker="osv^Dx+<>*"[number % 10],
+                    markersize=4,
+                    label=name,
+                )
+        axes.set(xscale="log", yscale="log")
+    drawing.axes[0].legend(fontsize=8, frameon=False)
+    return drawing
+
+
+def _time(row: dict[str, Any], threads: int) -> float | None:
+    return row["time"]["median"] if row["threads"] == threads else None
+
+
+def _peak(row: dict[str, Any]) -> float | None:
+    return None if row["peak"] is None else row["peak"] / 1e3
+
+
+def _operations(row: dict[str, Any]) -> float | None:
+    return None if row["operations"] is None else row["operations"] / 1e6

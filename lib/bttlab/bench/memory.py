@@ -1,0 +1,128 @@
+"""Memory while training at batch 1: on the chip, in PyTorch on this CPU, and on GPUs whose runs were recorded."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from bttlab.baseline import load_records
+from bttlab.baseline.memory import COUNTED, measure_memory
+from bttlab.baseline.run import FORMATS
+from bttlab.baseline.step import Task
+from bttlab.bench.result import Result, Table, exact_ratio, figure
+from bttlab.data import Samples, Vocabulary, encode, load_corpus
+from bttlab.model import ModelConfig
+
+ENCODERS = (2, 4, 6)
+ON_CHIP, ON_CHIP_ADAMW = "on chip (U50)", "on chip (U50), AdamW"
+NAMES = {"btt": "PyTorch BTT", "tt": "PyTorch right to left", "dense": "PyTorch dense"}
+NO_GPU = "No run on a GPU is recorded yet in data/baselines; bttlab baseline --device cuda --record FILE makes one."
+
+
+def measure(corpus: str = "atis", encoders: Sequence[int] = ENCODERS, records: Path | None = None) -> Result:
+    """Compare peak memory of a training step.
+
+    Parameters
+    ----------
+    corpus : str
+        Name or path; its longest utterance is trained on.
+    encoders : sequence of int
+    records : Path, optional
+        Folder of records of `bttlab baseline`.
+    """
+    rows, ratios = [], {}
+    for count in encoders:
+        arrays = _on_chip(count)
+        chip = sum(size for group, size in arrays if group != "optimizer state")
+        rows.append({"encoders": count, "contender": ON_CHIP, "peak": chip})
+        rows.append({"encoders": count, "contender": ON_CHIP_ADAMW, "peak": sum(size for _, size in arrays)})
+        for format, name in NAMES.items():
+            kind, flow = FORMATS[format]
+            config = ModelConfig(encoders=count, format=kind)
+            task = Task(config, flow or "", _longest(corpus, config), 1e-3, 0, "cpu")
+            peak = measure_memory(task).peak.value
+            rows.append({"encoders": count, "contender": name, "peak": int(peak)})
+            ratios[f"{count}-ENC: {name}"] = exact_ratio(peak, chip)
+    gpus = _recorded(records)
+    return Result(
+        settings={"data": corpus, "optimizer": "sgd", "tokens": len(_longest(corpus, ModelConfig()).tokens[0])},
+        figures={
+            "peak": figure(
+                "bytes",
+                "on chip: modelled; PyTorch on this CPU: measured; on a GPU: measured, from records",
+                "on chip: contents of every array of the memory map, for any utterance and without the "
+                f"optimizer state, which is AdamW's and there always; PyTorch: {COUNTED}; GPU: "
+                "peak of torch.cuda's allocator",
+            )
+        },
+        rows=rows + gpus,
+        ratios=ratios,
+        notes=[] if gpus else [NO_GPU],
+    )
+
+
+def _on_chip(encoders: int) -> list[tuple[str, int]]:
+    """Group and bytes of every array."""
+    from bttlab.u50.hardware import HardwareConfig
+    from bttlab.u50.memory_map import memory_map
+
+    return [(array.group, array.bytes) for array in memory_map(ModelConfig(encoders=encoders), HardwareConfig())]
+
+
+def _longest(corpus: str, config: ModelConfig) -> Samples:
+    data = load_corpus(corpus)
+    samples = encode(data.train, Vocabulary.from_sentences(data.train.words, config.vocabulary_size), data, config)
+    index = int(samples.lengths.argmax())
+    return samples[index : index + 1]
+
+
+def _recorded(folder: Path | None) -> list[dict[str, Any]]:
+    found = load_records(folder) if folder else []
+    return [
+        {
+            "encoders": record.config["encoders"],
+            "contender": f"{NAMES[record.format]} on {record.machine.name}",
+            "peak": int(record.modes[record.best].allocated.value),
+        }
+        for record in found
+        if record.machine.kind == "cuda"
+    ]
+
+
+def tables(result: dict[str, Any]) -> list[Table]:
+    """Return MB for each contender and number of encoders."""
+    rows = result["rows"]
+    encoders = list(dict.fromkeys(row["encoders"] for row in rows))
+    peaks = {(row["contender"], row["encoders"]): row["peak"] for row in rows}
+    lines = [
+        [name, *(f"{peaks[name, count] / 1e6:,.2f}" if (name, count) in peaks else "-" for count in encoders)]
+        for name in dict.fromkeys(row["contender"] for row in rows)
+    ]
+    return [Table("Peak memory of a training step in MB (10^6 bytes)", ["", *(f"{n}-ENC" for n in encoders)], lines)]
+
+
+def draw(result: dict[str, Any]) -> Figure:
+    """Draw the peaks as bars."""
+    from bttlab.lab.charts import PALETTE, new_figure, style
+
+    rows = result["rows"]
+    names = list(dict.fromkeys(row["contender"] for row in rows))
+    encoders = list(dict.fromkeys(row["encoders"] for row in rows))
+    drawing = new_figure(8.5, 4)
+    axes = drawing.subplots()
+    style(axes, "Peak memory of a training step, batch 1, SGD", "", "MB (10^6 bytes)")
+    width = 0.8 / len(names)
+    for number, name in enumerate(names):
+        chosen = [row for row in rows if row["contender"] == name]
+        places = [encoders.index(row["encoders"]) + (number - (len(names) - 1) / 2) * width for row in chosen]
+        provenance = "modelled" if name in (ON_CHIP, ON_CHIP_ADAMW) else "measured"
+        bars = axes.bar(
+            places, [row["peak"] / 1e6 for row in chosen], width, color=PALETTE[number], label=f"{name} ({provenance})"
+        )
+        axes.bar_label(bars, fmt="%.3g", fontsize=8)
+    axes.set_xticks(range(len(encoders)), [f"{count}-ENC" for count in encoders])
+    axes.set_yscale("log")
+    axes.margins(y=0.1)
+    axes.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(0, 1.0))
+    return drawing

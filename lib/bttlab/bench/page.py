@@ -1,0 +1,64 @@
+"""docs/benchmarks.md: the tables between its markers, and the figures beside it, made from the record."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bttlab.baseline.storage import write_whole
+from bttlab.bench.result import Table
+from bttlab.errors import BttlabError
+
+PAGE, RECORD = "benchmarks.md", "benchmarks.json"
+
+
+def markers(name: str) -> tuple[str, str]:
+    """Return the lines between which a table stands."""
+    return f"<!-- {name} of {RECORD} -->", "<!-- end -->"
+
+
+def fill(text: str, record: Mapping[str, Any], modules: Mapping[str, Any]) -> str:
+    """Return a page with the record's machine and tables between its markers.
+
+    Raises
+    ------
+    BttlabError
+        If a marker is missing.
+    """
+    parts = {"machine": _machine(record)}
+    for name, result in record["benchmarks"].items():
+        notes = "".join(f"- {note}\n" for note in dict.fromkeys(result["notes"]))
+        parts[name] = "\n".join(map(_markdown, modules[name].tables(result))) + (f"\n{notes}" if notes else "")
+    for name, part in parts.items():
+        begin, end = markers(name)
+        head, found, rest = text.partition(begin)
+        _, closed, tail = rest.partition(end)
+        if not (found and closed):
+            raise BttlabError(f"{PAGE} has no lines {begin!r} … {end!r}: put them where the tables are to stand")
+        text = f"{head}{begin}\n\n{part}\n{end}{tail}"
+    return text
+
+
+def write(folder: Path, record: Mapping[str, Any], modules: Mapping[str, Any]) -> None:
+    """Write page and figures into a folder that has the page."""
+    from bttlab.lab.charts import to_png
+
+    page = folder / PAGE
+    write_whole(page, fill(page.read_text(encoding="utf-8"), record, modules))
+    for name, result in record["benchmarks"].items():
+        (folder / "images" / f"bench_{name}.png").write_bytes(to_png(modules[name].draw(result)))
+
+
+def _machine(record: Mapping[str, Any]) -> str:
+    here = record["machine"]
+    versions = ", ".join(f"{name} {version}" for name, version in here["versions"].items())
+    loads = " and ".join(f"{here[name][0]:.1f}" for name in ("load_before", "load_after"))
+    return (
+        f"Recorded {record['date'][:10]} on {here['processor']}, {here['cores']} cores, {here['system']}; Python "
+        f"{here['python']}, {versions}. Load average before and after: {loads} (1 minute; what runs beside the "
+        f"benchmarks counts, and so do they). OMP_WAIT_POLICY: {here['wait_policy']}.\n"
+    )
+
+
+def _markdown(table: Table) -> str:
+    lines = [table.headers, ["---", *["---:"] * (len(table.headers) - 1)], *table.rows]
+    return f"{table.title}:\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines)

@@ -1,0 +1,67 @@
+"""What a user would take instead: tensorly-torch's factorized linear layer. Benchmarks alone need it."""
+
+import math
+import warnings
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from bttlab.baseline.step import Task
+from bttlab.errors import BttlabError
+from bttlab.model import ModelConfig
+from bttlab.tensor import TTLinear, core_std, xavier_std
+
+IMPLEMENTATIONS = ("factorized", "reconstructed")
+
+
+def peer_linear(out_modes: Sequence[int], in_modes: Sequence[int], rank: int, implementation: str) -> nn.Module:
+    """Return tensorly-torch's linear layer in its format "blocktt".
+
+    Parameters
+    ----------
+    out_modes, in_modes : sequence of int
+        Of equal number: a core has a mode of each, (r_prev, out mode, in mode, r_next), unlike those of `TTLinear`.
+    rank : int
+        Every internal rank.
+    implementation : {"factorized", "reconstructed"}
+
+    Notes
+    -----
+    Its cores start as ours do: W's entries have Xavier's standard deviation, the bias is zero.
+
+    Raises
+    ------
+    BttlabError
+        If tensorly-torch is not installed.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import tltorch
+    except ImportError:
+        raise BttlabError(
+            "tensorly-torch is not installed, and is compared with here: pip install 'bttlab[bench]'"
+        ) from None
+    layer = tltorch.FactorizedLinear(
+        tuple(in_modes), tuple(out_modes), factorization="blocktt", rank=rank, implementation=implementation
+    )
+    std = core_std([core.shape for core in layer.weight.factors], xavier_std(math.prod(in_modes), math.prod(out_modes)))
+    with torch.no_grad():
+        for core in layer.weight.factors:
+            core.normal_(0.0, std)
+        layer.bias.zero_()
+    return layer
+
+
+class PeerTask(Task):
+    """The tensor model's training with tensorly-torch's layers in place of ours; parameters are as for `Task`."""
+
+    def __init__(self, config: ModelConfig, implementation: str, samples, learning_rate: float):
+        super().__init__(config, "bidirectional", samples, learning_rate, 0, "cpu")
+        for module in list(self.model.modules()):
+            for name, child in module.named_children():
+                if isinstance(child, TTLinear):
+                    modes = config.linear_out_modes, config.linear_in_modes
+                    setattr(module, name, peer_linear(*modes, config.linear_rank, implementation))
+        self.parameters = list(self.model.parameters())

@@ -1,0 +1,102 @@
+"""One training step of the whole model at batch 1: the overlay on the emulated U50, and PyTorch in several ways."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from bttlab.bench.result import Result, Table, figure, in_words, time_ratios, time_rows
+from bttlab.bench.turns import HOW, interleave, threads_of_torch
+
+OURS = "emulated U50"
+LEARNING_RATE = 1e-3
+
+
+def measure(
+    corpus: str = "atis", encoders: int = 2, samples: int = 32, threads: Sequence[int] = (1, 2), rounds: int = 9
+) -> Result:
+    """Measure training steps.
+
+    Parameters
+    ----------
+    corpus : str
+        Name or path.
+    encoders : int
+    samples : int
+        A turn, of the shuffled training split, the same for all; SGD.
+    threads : sequence of int
+        Of PyTorch; the emulated card computes on one.
+    rounds : int
+        Turns that count.
+    """
+    rows: list[dict[str, Any]] = []
+    ratios: dict[str, dict[str, float]] = {}
+    contenders = _contenders(corpus, encoders, samples)
+    for count in threads:
+        with threads_of_torch(count):
+            seconds = interleave(contenders, rounds, samples)
+        rows += time_rows({"threads": count}, seconds)
+        ratios |= time_ratios(f"{encoders}-ENC, threads {count}: ", seconds, OURS)
+    return Result(
+        settings={"data": corpus, "encoders": encoders, "samples": samples, "rounds": rounds},
+        figures={"time": figure("ms a step", "measured", f"{HOW}; PyTorch's threads, the emulated card's is one")},
+        rows=rows,
+        ratios=ratios,
+    )
+
+
+def _contenders(corpus: str, encoders: int, samples: int) -> dict[str, Callable[[], None]]:
+    from bttlab.baseline.step import Task
+    from bttlab.bench.peers import IMPLEMENTATIONS, PeerTask
+    from bttlab.data import Vocabulary, encode, epoch_order, load_corpus
+    from bttlab.model import ModelConfig, Optimizer, initial_parameters
+    from bttlab.u50 import EmulatedU50, load_overlay
+
+    config = ModelConfig(encoders=encoders)
+    data = load_corpus(corpus)
+    vocabulary = Vocabulary.from_sentences(data.train.words, config.vocabulary_size)
+    train = encode(data.train, vocabulary, data, config)
+    train = train[epoch_order(len(train), 0, 0)[:samples]]
+    overlay = load_overlay(f"train_enc{encoders}", EmulatedU50()).train_transformer_1
+    overlay.load_parameters(initial_parameters(config, 0))
+
+    def task(flow: str, config: ModelConfig = config) -> Task:
+        return Task(config, flow, train, LEARNING_RATE, 0, "cpu")
+
+    tasks = {
+        "PyTorch BTT": task("bidirectional"),
+        "PyTorch auto": task("auto"),
+        "PyTorch right to left": task("right_to_left"),
+        "PyTorch dense": task("", ModelConfig(encoders=encoders, format="dense")),
+        **{f"tensorly-torch {name}": PeerTask(config, name, train, LEARNING_RATE) for name in IMPLEMENTATIONS},
+    }
+
+    def steps(task: Task) -> None:
+        for index in range(len(task)):
+            task.step(index, task.loss)
+
+    def on_card() -> None:
+        overlay.train(train, Optimizer("sgd"), LEARNING_RATE)
+
+    return {OURS: on_card} | {name: partial(steps, task) for name, task in tasks.items()}
+
+
+def tables(result: dict[str, Any]) -> list[Table]:
+    """Return time and ratio of every contender for each number of threads."""
+    lines = []
+    for row in result["rows"]:
+        case = f"{result['settings']['encoders']}-ENC, threads {row['threads']}: {row['contender']}"
+        ratio = result["ratios"].get(case)
+        times = in_words(ratio) if ratio else "1"
+        lines.append([row["contender"], str(row["threads"]), in_words(row["time"]), times])
+    headers = ["contender", "threads", "ms a step (measured)", f"times {OURS}"]
+    return [Table(f"One training step, {result['settings']['encoders']}-ENC, batch 1", headers, lines)]
+
+
+def draw(result: dict[str, Any]) -> Figure:
+    """Draw the times as bars, one for each number of threads."""
+    from bttlab.bench.bars import draw_times
+
+    title = f"One training step, {result['settings']['encoders']}-ENC, {result['settings']['data']}, batch 1"
+    return draw_times(result["rows"], "threads", title, "ms a step (measured)")

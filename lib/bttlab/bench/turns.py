@@ -1,0 +1,85 @@
+"""Contenders take turns on the same work in one process, so that a busy machine hits all of them."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+
+HOW = "time.perf_counter, contenders in turn, median and quartiles over the rounds"
+TURN_SECONDS = 0.01  # that a turn lasts at least: a clock and a scheduler disturb shorter ones
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A figure over the rounds."""
+
+    median: float
+    lower_quartile: float
+    upper_quartile: float
+
+
+def interleave(
+    contenders: Mapping[str, Callable[[], float | None]], rounds: int, pieces: int = 1
+) -> dict[str, np.ndarray]:
+    """Let contenders take turns and measure each turn.
+
+    Parameters
+    ----------
+    contenders : mapping of str to callable
+        Each does `pieces` pieces of work a turn; the first turn of each is not counted. One that also does other things
+        returns the seconds that the work took.
+    rounds : int
+        Turns that count.
+    pieces : int
+
+    Returns
+    -------
+    dict of str to ndarray, shape (rounds,)
+        Seconds per piece, measured by time.perf_counter.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    for turn in range(rounds + 1):
+        for name, work in contenders.items():
+            start = time.perf_counter()
+            spent = work()
+            if turn:
+                seconds[name].append((time.perf_counter() - start if spent is None else spent) / pieces)
+    return {name: np.array(values) for name, values in seconds.items()}
+
+
+def repeated(work: Callable[[], object]) -> Callable[[], float]:
+    """Return a contender that repeats short work until a turn lasts `TURN_SECONDS`, and says what one piece took."""
+    pieces = 1
+
+    def turn() -> float:
+        nonlocal pieces
+        start = time.perf_counter()
+        for _ in range(pieces):
+            work()
+        spent = (time.perf_counter() - start) / pieces
+        pieces = max(pieces, round(TURN_SECONDS / spent))
+        return spent
+
+    work()  # what is set up or compiled at first use tells nothing of how often to repeat
+    return turn
+
+
+def spread(values: np.ndarray) -> Spread:
+    """Return median and quartiles of the rounds."""
+    lower, median, upper = np.percentile(values, [25, 50, 75])
+    return Spread(float(median), float(lower), float(upper))
+
+
+@contextmanager
+def threads_of_torch(count: int) -> Iterator[None]:
+    """Let PyTorch use a number of threads meanwhile."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
