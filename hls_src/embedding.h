@@ -104,7 +104,7 @@ static void word_backward(const Word *d_row, const Word *tail, int token) {
 static void embedding_backward(Word *d_out, const int *token_ids, int tokens) {
     const Meter meter(BP, EMBEDDING);
     layer_norm_backward(d_out, gradients.rest + EMBEDDING_NORM, embedding_normalized, embedding_inverse_std,
-                        parameters.rest + EMBEDDING_NORM, tokens);
+                        parameters.rest + EMBEDDING_NORM, tokens, nullptr, nullptr, nullptr);
     copy(gradients.rest + POSITION, d_out, tokens * HIDDEN_WORDS);
     clear(gradients.rest + POSITION + tokens * HIDDEN_WORDS, (SEQUENCE_LENGTH - tokens) * HIDDEN_WORDS);
 Tokens:

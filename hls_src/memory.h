@@ -80,21 +80,21 @@ static Word embedding_tail[2][(SEQUENCE_LENGTH + 1) / 2][COLUMN_MODE_1 * SLICE_2
 static Word embedding_normalized[TOKENS_WORDS];
 static float embedding_inverse_std[SEQUENCE_LENGTH];
 
-// *_normalized and *_inverse_std: what LayerNorm keeps of each token, (x - mean) / std and 1 / std.
-// Per encoder. hidden[e] goes into encoder e, hidden[ENCODERS] into the poolers.
-static Word hidden[ENCODERS + 1][TOKENS_WORDS];
-static Word queries[ENCODERS][TOKENS_WORDS];
-static Word keys[ENCODERS][TOKENS_WORDS];
-static Word values[ENCODERS][TOKENS_WORDS];
+// Per encoder. Four matrices a memory, where no loop asks for more than two of them: together they fill the depth of
+// UltraRAM, which each alone would leave a part of. *_NORMALIZED and *_inverse_std: what LayerNorm keeps of each token, (x
+// - mean) / std and 1 / std.
+enum AttentionKept { QUERIES, KEYS, VALUES, CONTEXT };
+enum FeedForwardKept { ATTENTION_NORMALIZED, ACTIVATED, SLOPE, FEED_FORWARD_NORMALIZED };
+static Word attention_kept[4][ENCODERS][TOKENS_WORDS];
+static Word feed_forward_kept[4][ENCODERS][TOKENS_WORDS];
 static Word attention[ENCODERS][HEADS * SEQUENCE_LENGTH * SEQUENCE_WORDS];  // probabilities: head, query token, key token
-static Word context[ENCODERS][TOKENS_WORDS];
-static Word attended[ENCODERS][TOKENS_WORDS];  // out of the first LayerNorm
-static Word attention_normalized[ENCODERS][TOKENS_WORDS];
 static float attention_inverse_std[ENCODERS][SEQUENCE_LENGTH];
-static Word slope[ENCODERS][TOKENS_WORDS];      // of GELU
-static Word activated[ENCODERS][TOKENS_WORDS];  // after GELU
-static Word feed_forward_normalized[ENCODERS][TOKENS_WORDS];
 static float feed_forward_inverse_std[ENCODERS][SEQUENCE_LENGTH];
+
+// Of the encoder in work: what goes into it, then what comes out; and what comes out of its first LayerNorm. The backward
+// pass makes both anew from *_NORMALIZED.
+static Word hidden[TOKENS_WORDS];
+static Word attended[TOKENS_WORDS];
 
 // Of the heads.
 static Word pooled_intent[HIDDEN_WORDS];

@@ -67,24 +67,28 @@ Scale_Tokens:
 }
 
 // With d = d_out * scale: d_in = (d - mean(d) - normalized * mean(d * normalized)) * inverse_std, written over d_out;
-// d_scale = sum over tokens of d_out * normalized, d_shift = sum over tokens of d_out.
+// d_scale = sum over tokens of d_out * normalized, d_shift = sum over tokens of d_out. Beside that `earlier` (none if
+// null), the output of an earlier LayerNorm, from what that one kept.
 static void layer_norm_backward(Word *d_in, Word *d_norm, const Word *normalized, const float *inverse_std,
-                                const Word *norm, int tokens) {
+                                const Word *norm, int tokens, Word *earlier, const Word *earlier_normalized,
+                                const Word *earlier_norm) {
     const Meter meter(BP, NORM);
     const Word *scale = norm;
     Word *d_scale = d_norm, *d_shift = d_norm + HIDDEN_WORDS;
     Word sum[SEQUENCE_LENGTH], projection[SEQUENCE_LENGTH], mean[SEQUENCE_LENGTH], slope[SEQUENCE_LENGTH];
     // Token by token: the gradient of a word of scale and shift comes round after a token's words. II of 2: both lie in one
-    // memory, which reads and writes a word a cycle.
+    // memory, which reads and writes a word a cycle. That leaves a multiplier and an adder to the earlier LayerNorm.
     loop(tokens * HIDDEN_WORDS, 2, READ + MUL + ADD + WRITE + START);
 Parameters_Tokens:
     for (int t = 0; t < tokens; t++) {
     Parameters_Pipeline:
         for (int w = 0; w < HIDDEN_WORDS; w++) {
 #pragma HLS PIPELINE II=2
-            const Word d = d_in[t * HIDDEN_WORDS + w], product = d * normalized[t * HIDDEN_WORDS + w];
+            const int i = t * HIDDEN_WORDS + w;
+            const Word d = d_in[i], product = d * normalized[i];
             d_scale[w] = t > 0 ? d_scale[w] + product : product;
             d_shift[w] = t > 0 ? d_shift[w] + d : d;
+            if (earlier) earlier[i] = earlier_normalized[i] * earlier_norm[w] + earlier_norm[HIDDEN_WORDS + w];
         }
     }
     const int turn = larger(tokens, ACCUMULATE), steps = HIDDEN_WORDS * turn;

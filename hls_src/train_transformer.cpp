@@ -18,11 +18,11 @@ enum Command { DESCRIBE, LOAD, STORE, TRAIN, PREDICT, PROFILE };
 
 // Forward pass: embedding, encoders, heads. Leaves the logits in intent_logits and slot_logits.
 static void forward(const Sample &sample) {
-    embedding_forward(hidden[0], sample.token_ids, sample.tokens);
+    embedding_forward(hidden, sample.token_ids, sample.tokens);
     tt_linear_prepare(QUERY);
 Encoders_Forward:
     for (int e = 0; e < ENCODERS; e++) encoder_forward(e, sample.tokens);
-    heads_forward(hidden[ENCODERS], sample.tokens);
+    heads_forward(hidden, sample.tokens);
 }
 
 // Cross-entropy of the intent plus the mean over the words of that of the slots; the logits become their gradients. Also
@@ -48,7 +48,7 @@ Slots_Pipeline:
 // Backward pass: every gradient of this sample.
 static void backward(const Sample &sample) {
     static Word d_hidden[TOKENS_WORDS];
-    heads_backward(d_hidden, hidden[ENCODERS], sample.tokens);
+    heads_backward(d_hidden, hidden, sample.tokens);
 Encoders_Backward:
     for (int e = ENCODERS - 1; e >= 0; e--) encoder_backward(d_hidden, e, sample.tokens);
     embedding_backward(d_hidden, sample.token_ids, sample.tokens);
@@ -200,21 +200,8 @@ extern "C" __attribute__((visibility("default"))) void train_transformer(int com
 #pragma HLS BIND_STORAGE variable=second_moment.rest type=ram_2p impl=uram
 #pragma HLS BIND_STORAGE variable=merged_out type=ram_2p impl=uram
 #pragma HLS BIND_STORAGE variable=merged_in type=ram_2p impl=uram
-#pragma HLS BIND_STORAGE variable=hidden type=ram_t2p impl=uram
-#pragma HLS BIND_STORAGE variable=queries type=ram_t2p impl=uram
-#pragma HLS BIND_STORAGE variable=keys type=ram_t2p impl=uram
-#pragma HLS BIND_STORAGE variable=values type=ram_t2p impl=uram
-#pragma HLS BIND_STORAGE variable=context type=ram_t2p impl=uram
-#pragma HLS BIND_STORAGE variable=attended type=ram_t2p impl=uram
-#pragma HLS BIND_STORAGE variable=activated type=ram_t2p impl=uram
-#if ENCODERS > 4  // UltraRAM alone does not hold them; block RAM has room for two
-#pragma HLS BIND_STORAGE variable=slope type=ram_2p impl=bram
-#pragma HLS BIND_STORAGE variable=attention_normalized type=ram_2p impl=bram
-#else
-#pragma HLS BIND_STORAGE variable=slope type=ram_2p impl=uram
-#pragma HLS BIND_STORAGE variable=attention_normalized type=ram_2p impl=uram
-#endif
-#pragma HLS BIND_STORAGE variable=feed_forward_normalized type=ram_2p impl=uram
+#pragma HLS BIND_STORAGE variable=attention_kept type=ram_t2p impl=uram
+#pragma HLS BIND_STORAGE variable=feed_forward_kept type=ram_t2p impl=uram
 #pragma HLS ARRAY_PARTITION variable=embedding_tail dim=1 complete
 #pragma HLS BIND_STORAGE variable=embedding_tail type=ram_t2p impl=uram
 // What is small: block RAM.

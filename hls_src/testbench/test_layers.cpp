@@ -172,7 +172,10 @@ static void test_elementwise() {
     put(x, half), put(residual, rest);
     layer_norm_forward(y, unit, inverse_std, x, residual, flat(parameters) + norm, TOKENS);
     check_close("LayerNorm, forward", get(y, size), reference::layer_norm(memory, norm, x0, TOKENS), 1e-6);
-    layer_norm_backward(d, flat(gradients) + norm, unit, inverse_std, flat(parameters) + norm, TOKENS);
+    static Word again[TOKENS_WORDS];
+    layer_norm_backward(d, flat(gradients) + norm, unit, inverse_std, flat(parameters) + norm, TOKENS, again, unit,
+                        flat(parameters) + norm);
+    check(get(again, size) == get(y, size), "LayerNorm, its output made anew", 0, 0);
     auto by_input = [&](const Vec &v) { return dot(weight, reference::layer_norm(memory, norm, v, TOKENS)); };
     check_close("LayerNorm, gradient of the input", pick(get(d, size), indices),
                 reference::gradient(by_input, x0, indices), 2e-6);

@@ -177,18 +177,17 @@ def _kept(model: ModelConfig, hardware: HardwareConfig) -> list[OnChipArray]:
     def scalars(name: str, values: int) -> OnChipArray:
         return OnChipArray(name, "activations", values, 32, 1, "bram")
 
-    shared = ("queries", "keys", "values", "context", "attended", "activated")  # read by both engines at once
-    # From five encoders on UltraRAM alone does not hold them; block RAM has room for two.
-    others = {"slope": encoders > 4, "attention_normalized": encoders > 4, "feed_forward_normalized": False}
+    gelu = Access("gelu_forward: Gelu_Pipeline", 0, 2, hardware.lanes // hardware.function_lanes)
+    norms = Access("layer_norm_backward: Parameters_Pipeline", 2, 0, 2)  # this one's and that of an earlier one
+    feed_forward = activation("feed_forward_kept", 4 * encoders * n.matrix, "uram", "ram_t2p")
     return [
         merged("merged_out", merged_slots * n.rank * n.hidden, "uram"),
         merged("merged_in", merged_slots * n.rank * n.hidden, "uram"),
         merged("tail_out", merged_slots * n.rank * n.out_tail, "bram"),
         merged("tail_in", merged_slots * n.rank * n.in_tail, "bram"),
         merged("bottleneck", n.linears * n.tokens * words_for(n.rank), "bram", "ram_t2p"),
-        activation("hidden", (encoders + 1) * n.matrix, "uram", "ram_t2p"),
-        *(activation(name, encoders * n.matrix, "uram", "ram_t2p") for name in shared),
-        *(activation(name, encoders * n.matrix, "bram" if block else "uram") for name, block in others.items()),
+        activation("attention_kept", 4 * encoders * n.matrix, "uram", "ram_t2p"),
+        replace(feed_forward, accesses=(*feed_forward.accesses, gelu, norms)),
         activation("attention", encoders * model.heads * n.tokens * n.sequence, "bram", "ram_t2p"),
         activation("embedding_tail", 2 * ((n.tokens + 1) // 2) * n.embedding_tail, "uram", "ram_t2p", banks=2),
         activation("embedding_normalized", n.matrix, "bram"),
@@ -232,6 +231,8 @@ def _scratch(model: ModelConfig) -> list[OnChipArray]:
     return [
         *(scratch(f"encoder_backward::{name}", n.matrix) for name in ("d_inner", "d_sum")),
         *(scratch(f"encoder_backward::{name}", n.matrix) for name in ("d_queries", "d_keys", "d_values")),
+        scratch("hidden", n.matrix),
+        scratch("attended", n.matrix),
         scratch("backward::d_hidden", n.matrix),
         scratch("encoder_forward::inner", n.matrix),
         scratch("head_backward::d_pooled", n.matrix),
