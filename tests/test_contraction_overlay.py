@@ -2,11 +2,14 @@
 
 import threading
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
 
 from bttlab.errors import BttlabError
+from bttlab.lab import draw_cycles
+from bttlab.lab.cycle_figures import cycles_by_kind
 from bttlab.model import ModelConfig
 from bttlab.tensor import TTLinear, flow_cost
 from bttlab.u50 import EmulatedU50, OverlayError, load_overlay
@@ -173,3 +176,17 @@ def test_what_the_model_cannot_predict():
             predict(*arguments)
     slow, fast = (predict("right_to_left", SHAPE, 32, HardwareConfig(engine_rows=rows)) for rows in (6, 12))
     assert slow["forward"]["store"][1] > fast["forward"]["store"][1]
+
+
+def test_the_figure_shows_every_cycle_once():
+    for flow in FLOWS:
+        for tokens in (1, 13, 32):
+            whole = sum(max(end for _, end in spans.values()) for spans in predict(flow, SHAPE, tokens).values())
+            assert sum(cycles_by_kind(flow, SHAPE, tokens).values()) == whole
+    draw_cycles(range(1, 33), SHAPE)
+    panels = plt.gcf().axes
+    assert [axes.get_title() for axes in panels] == ["right to left", "bi-directional"]
+    heights = [axes.collections[-1].get_paths()[0].get_extents().y1 for axes in panels]  # the top of the stack
+    want = [sum(cycles_by_kind(flow, SHAPE, 32).values()) / 1e3 for flow in FLOWS]
+    assert heights == pytest.approx(want)
+    plt.close()

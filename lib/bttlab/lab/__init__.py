@@ -2,6 +2,7 @@
 
 from bttlab.lab.compression import draw_truncation, spectra, truncate
 from bttlab.lab.compression_explorer import CompressionExplorer
+from bttlab.lab.cycle_figures import draw_cycles
 from bttlab.lab.dashboard import Dashboard
 from bttlab.lab.design import Design
 from bttlab.lab.design_explorer import DesignExplorer
@@ -35,6 +36,7 @@ __all__ = [
     "draw_blocks",
     "draw_bytes",
     "draw_costs",
+    "draw_cycles",
     "draw_energy",
     "draw_optimum",
     "draw_truncation",
