@@ -1,5 +1,6 @@
 """Reading, finding and downloading corpora."""
 
+import contextlib
 import hashlib
 import http.server
 import re
@@ -197,10 +198,17 @@ def server(tmp_path, monkeypatch):
         def log_message(self, *arguments):
             pass
 
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as httpd:
-        threading.Thread(target=httpd.serve_forever, args=(0.01,), daemon=True).start()
-        monkeypatch.setattr(download_module, "BASE_URL", f"http://127.0.0.1:{httpd.server_port}")
+    with serving(Handler) as url:
+        monkeypatch.setattr(download_module, "BASE_URL", url)
         yield folder
+
+
+@contextlib.contextmanager
+def serving(handler):
+    """An HTTP server on loopback; gives its URL."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as httpd:
+        threading.Thread(target=httpd.serve_forever, args=(0.01,), daemon=True).start()
+        yield f"http://127.0.0.1:{httpd.server_port}"
         httpd.shutdown()
 
 
@@ -216,12 +224,70 @@ def test_download_with_another_hash_or_a_missing_file_keeps_nothing(tmp_path, se
     (server / "test" / "label").write_text("fare\nfare\n")
     with pytest.raises(CorpusError, match=r"test/label has SHA-256 [0-9a-f]{64}, not the pinned .*nothing was kept"):
         download_module.download("small", tmp_path / "kept")
-    (server / "dev" / "label").unlink()
-    with pytest.raises(CorpusError, match=r"small/dev/label: HTTP Error 404"):
+    (server / "test" / "label").unlink()
+    with pytest.raises(CorpusError, match=r"small/test/label: HTTP Error 404"):
         download_module.download("small", tmp_path / "kept")
     assert not (tmp_path / "kept").exists()
     with pytest.raises(CorpusError, match="no source is known for corpus 'penn'"):
         download_module.download("penn", tmp_path / "kept")
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+def test_a_broken_download_goes_on_where_it_ended(tmp_path, server, ranges):
+    """The server breaks every first answer about a file off in the middle."""
+    asked, sent = [], []
+
+    class Breaking(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            content = (server.parent / self.path[1:]).read_bytes()
+            first = self.path not in asked
+            asked.append(self.path)
+            start = int(re.fullmatch(r"bytes=(\d+)-", self.headers["Range"])[1]) if self.headers["Range"] else 0
+            if ranges and start >= len(content):
+                return self.send_error(416)
+            part = content[start if ranges else 0 :]
+            self.send_response(206 if ranges and start else 200)
+            if ranges and start:
+                self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
+            self.send_header("Content-Length", str(len(part)))
+            self.end_headers()
+            part = part[: len(content) // 2] if first else part
+            sent.append(len(part))
+            self.wfile.write(part)
+
+        def log_message(self, *arguments):
+            pass
+
+    folder = tmp_path / "kept"
+    with serving(Breaking) as url:
+        for attempt in range(len(SMALL) + 1):
+            last = attempt == len(SMALL)  # every file has been broken off once
+            with contextlib.nullcontext() if last else pytest.raises(CorpusError, match="IncompleteRead"):
+                download_module.download("small", folder, url)
+        assert (sum(sent) == sum(map(len, SMALL.values()))) == ranges
+        assert read_corpus(folder).train == read_corpus(server).train
+        assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+        # A part that is damaged, and so long that there is nothing to go on with, does not stand in the way for ever.
+        part = tmp_path / ".other.part" / "train" / "label"
+        part.parent.mkdir(parents=True)
+        part.write_bytes(b"x" * 1000)
+        download_module.download("small", tmp_path / "other", url)
+
+
+def test_nothing_is_fetched_without_tls_from_elsewhere(tmp_path, server):
+    class Redirecting(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(302)
+            self.send_header("Location", "http://example.org" + self.path)
+            self.end_headers()
+
+        def log_message(self, *arguments):
+            pass
+
+    with pytest.raises(CorpusError, match=r"http://example.org/small/.* is not https"):
+        download_module.download("small", tmp_path / "kept", "http://example.org")
+    with serving(Redirecting) as url, pytest.raises(CorpusError, match=r"http://example.org/small/.* is not https"):
+        download_module.download("small", tmp_path / "kept", url)
 
 
 def test_pinned_hashes_are_those_of_the_real_corpora(atis, snips):

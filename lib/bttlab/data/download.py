@@ -6,10 +6,16 @@ ATIS is the Linguistic Data Consortium's, SNIPS is CC0; neither is part of this 
 import hashlib
 import http.client
 import os
+import shutil
+import urllib.error
+import urllib.parse
 import urllib.request
 from pathlib import Path
+from typing import BinaryIO
 
-from .corpus import CorpusError
+from bttlab.files import read_regular
+
+from .corpus import MOST_BYTES, CorpusError
 from .store import store_corpus
 
 BASE_URL = "https://raw.githubusercontent.com/monologg/JointBERT/41f1e8422544a422fd7a9dd7d00302294122f52b/data"
@@ -51,7 +57,9 @@ class DownloadError(CorpusError):
 
 
 def download(name: str, folder: str | os.PathLike, base_url: str = "") -> Path:
-    """Download a corpus into ``folder``; nothing is kept unless every file has its pinned SHA-256.
+    """Download a corpus into ``folder``; it appears there only when every file has its pinned SHA-256.
+
+    What came before a connection broke is kept beside the folder, and the next attempt goes on from there.
 
     Parameters
     ----------
@@ -60,7 +68,7 @@ def download(name: str, folder: str | os.PathLike, base_url: str = "") -> Path:
     folder : path
         Where the corpus goes.
     base_url : str
-        Where the corpora lie; default :data:`BASE_URL`.
+        Where the corpora lie; default :data:`BASE_URL`. It must be https, but for a server on this machine.
 
     Raises
     ------
@@ -69,16 +77,65 @@ def download(name: str, folder: str | os.PathLike, base_url: str = "") -> Path:
     """
     if name not in SOURCES:
         raise DownloadError(f"no source is known for corpus {name!r}; known: {', '.join(SOURCES)}")
-    files = {}
-    for file, pinned in SOURCES[name].items():
-        url = f"{base_url or BASE_URL}/{name}/{file}"
-        request = urllib.request.Request(url, headers={"User-Agent": "bttlab"})
-        try:
-            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:
-                files[file] = response.read()
-        except (OSError, http.client.HTTPException) as error:
-            raise DownloadError(f"{url}: {error}") from error
-        digest = hashlib.sha256(files[file]).hexdigest()
-        if digest != pinned:
-            raise DownloadError(f"{url} has SHA-256 {digest}, not the pinned {pinned}; nothing was kept")
-    return store_corpus(files, folder)
+    folder = Path(folder)
+    parts = folder.with_name(f".{folder.name}.part")
+    sources = SOURCES[name].items()
+    files = {file: _fetch(f"{base_url or BASE_URL}/{name}/{file}", parts / file, pinned) for file, pinned in sources}
+    store_corpus(files, folder)
+    shutil.rmtree(parts, ignore_errors=True)
+    return folder
+
+
+def _fetch(url: str, part: Path, pinned: str) -> bytes:
+    """Return a file's content, once it is the pinned one; `part` holds what is there of it."""
+    _check_url(url)
+    try:
+        part.parent.mkdir(parents=True, exist_ok=True)
+        with part.open("ab") as file:
+            if hashlib.sha256(part.read_bytes()).hexdigest() != pinned:
+                _append(url, file)
+        data = read_regular(part, MOST_BYTES)
+    except (OSError, http.client.HTTPException) as error:
+        raise DownloadError(f"{url}: {error}") from error
+    digest = hashlib.sha256(data).hexdigest()
+    if digest != pinned:
+        part.unlink()
+        raise DownloadError(f"{url} has SHA-256 {digest}, not the pinned {pinned}; nothing was kept")
+    return data
+
+
+def _append(url: str, file: BinaryIO) -> None:
+    """Append to a file what it lacks; a server that cannot begin in the middle begins anew."""
+    start = file.tell()
+    headers = {"User-Agent": "bttlab"} | ({"Range": f"bytes={start}-"} if start else {})
+    try:
+        with _OPENER.open(urllib.request.Request(url, headers=headers), timeout=TIMEOUT_S) as response:
+            if not (response.headers["Content-Range"] or "").startswith(f"bytes {start}-"):
+                file.truncate(0)
+            while block := response.read(1 << 16):
+                file.write(block)
+                if file.tell() > MOST_BYTES:
+                    raise DownloadError(f"{url} has more than {MOST_BYTES >> 20} MiB, which no file of a corpus has")
+            if response.length:
+                raise http.client.IncompleteRead(b"", response.length)
+    except urllib.error.HTTPError as error:
+        if not (start and error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE):
+            raise
+        file.seek(0)
+        file.truncate()
+        _append(url, file)
+
+
+def _check_url(url: str) -> None:
+    parts = urllib.parse.urlsplit(url)
+    if parts.scheme != "https" and parts.hostname not in ("127.0.0.1", "::1", "localhost"):
+        raise DownloadError(f"{url} is not https; nothing is fetched from another machine without TLS")
+
+
+class _CheckedRedirects(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, req, fp, code, msg, headers, newurl):
+        _check_url(newurl)
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+_OPENER = urllib.request.build_opener(_CheckedRedirects)
