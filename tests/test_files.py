@@ -45,3 +45,4 @@ def test_a_message_is_one_line_that_a_terminal_can_show():
     assert str(BttlabError("label '\x1b[31m\ud800\0'")) == r"label '\x1b[31m\ud800\x00'"
     text = str(BttlabError(f"first {'x' * 10**6} last"))
     assert len(text) < LONGEST + 10 and text.startswith("first x") and text.endswith("x last")
+    assert len(str(BttlabError("\U000e0001" * 10**6))) < LONGEST + 10

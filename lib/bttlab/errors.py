@@ -11,7 +11,13 @@ class BttlabError(Exception):
     """
 
     def __str__(self) -> str:
-        text = super().__str__().replace("\n", " ")
-        if len(text) > LONGEST:
-            text = f"{text[: LONGEST // 2]} … {text[-LONGEST // 2 :]}"
-        return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+        text = _shortened(super().__str__().replace("\n", " "))
+        if text.isprintable():
+            return text
+        return _shortened(
+            "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
+        )
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} … {text[-LONGEST // 2 :]}"
