@@ -49,7 +49,7 @@ static inline float exponential(float x) {
     return series * float_of(static_cast<int>(power));
 }
 
-// ln x for normal x > 0; absolute error below 2e-7 for x <= 1000.
+// ln x for normal x > 0; absolute error below 2e-7 for x <= 1000. Infinity and NaN stay what they are.
 static inline float logarithm(float x) {
     // x = 2^n m with m in [sqrt(1/2), sqrt(2)): ln m = 2 artanh((m - 1) / (m + 1))
     const int n = (bits_of(x) - 0x3f3504f3) >> 23;
@@ -61,7 +61,7 @@ static inline float logarithm(float x) {
     series = series * square + 2.0f / 5.0f;
     series = series * square + 2.0f / 3.0f;
     series = series * square + 2.0f;
-    return s * series + static_cast<float>(n) * 0.69314718f;
+    return is_finite(x) ? s * series + static_cast<float>(n) * 0.69314718f : x;
 }
 
 // tanh x; absolute error below 2e-7.

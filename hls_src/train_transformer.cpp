@@ -54,9 +54,10 @@ Encoders_Backward:
     embedding_backward(d_hidden, sample.token_ids, sample.tokens);
 }
 
-// One step on one sample. Nothing is updated unless loss and gradients are finite.
+// One step on one sample. Nothing is updated unless all that goes into the update is finite, and what comes out will be.
 static void run_sample(Result &result, const Sample &sample, Optimizer &optimizer, bool train) {
     result.status = check_sample(sample);
+    if (result.status == DONE && train && !is_known(optimizer)) result.status = BAD_OPTIMIZER;
     if (result.status != DONE) return;
     forward(sample);
     loss_forward(result, sample);
@@ -66,12 +67,13 @@ static void run_sample(Result &result, const Sample &sample, Optimizer &optimize
         return;
     }
     backward(sample);
-    if (!gradients_are_finite()) {
-        result.status = GRADIENT_NOT_FINITE;
+    const Beyond beyond = find_beyond(optimizer);
+    if (beyond.gradient || beyond.state) {
+        result.status = beyond.state ? STATE_NOT_FINITE : GRADIENT_NOT_FINITE;
         return;
     }
     optimizer.learning_rate = sample.learning_rate;
-    update(optimizer);
+    if (!update(optimizer)) result.status = UPDATE_NOT_FINITE;
 }
 
 static void run_samples(IntWord *results, const IntWord *sample_records, int samples, Optimizer &optimizer, bool train) {

@@ -18,56 +18,92 @@ struct Optimizer {
     float learning_rate;
 };
 
-// Whether every gradient, and its square, is finite: |x| < 2^64.
-static bool are_finite(const Word *gradient, int words) {
+// What keeps parameters and moments finite (docs/accelerator.md has the argument): a sample is not trained on if a gradient,
+// parameter or first moment has a magnitude of STATE_LIMIT or more, a second moment one of SQUARE_LIMIT, the learning rate
+// is RATE_LIMIT or more, or a factor of AdamW FACTOR_LIMIT.
+constexpr int STATE_LIMIT = 0x5f000000;                 // the bits of 2^63
+constexpr int SQUARE_LIMIT = 0x7f000000;                // of 2^127
+constexpr float RATE_LIMIT = 1073741824.0f;             // 2^30
+constexpr float FACTOR_LIMIT = 1152921504606846976.0f;  // 2^60
+
+// Whether a magnitude in a memory is that of a limit or more; infinities and NaN are.
+static bool is_beyond(const Word *memory, int words, int limit) {
     loop(words, 1, READ + 4 * COMPARE + START);
-    int worst[LANES] = {};
-Finite_Pipeline:
+    int found[LANES] = {};
+Beyond_Pipeline:
     for (int i = 0; i < words; i++) {
 #pragma HLS PIPELINE II=1
     Lanes_Unroll:
         for (int l = 0; l < LANES; l++) {
 #pragma HLS UNROLL
-            const int magnitude = bits_of(gradient[i][l]) & 0x7fffffff;
-            worst[l] = magnitude > worst[l] ? magnitude : worst[l];
+            found[l] |= (bits_of(memory[i][l]) & 0x7fffffff) >= limit;
         }
     }
-    bool finite = true;
+    bool any = false;
 Lanes:
     for (int l = 0; l < LANES; l++) {
 #pragma HLS UNROLL
-        finite = finite && worst[l] < 0x5f800000;  // the bits of 2^64
+        any = any || found[l];
     }
-    return finite;
+    return any;
 }
+
+// What is beyond its limit: a gradient; a parameter or a moment.
+struct Beyond {
+    bool gradient, state;
+};
+
+// The memories of one name, side by side; moments that the optimizer does not keep are not looked at.
+static Beyond find_beyond(const Word *p, const Word *g, const Word *m, const Word *v, int words,
+                          const Optimizer &optimizer) {
+    FORK;
+    const bool gradient = is_beyond(g, words, STATE_LIMIT);
+    BESIDE;
+    const bool parameter = is_beyond(p, words, STATE_LIMIT);
+    BESIDE;
+    const bool first = optimizer.name != SGD && is_beyond(m, words, STATE_LIMIT);
+    BESIDE;
+    const bool second = optimizer.name == ADAMW && is_beyond(v, words, SQUARE_LIMIT);
+    JOIN;
+    return {gradient, parameter || first || second};
+}
+
+#define BEYOND_MEMORY(name)                                                                                 \
+    const Beyond name = find_beyond(parameters.name, gradients.name, first_moment.name, second_moment.name, \
+                                    sizeof(parameters.name) / sizeof(Word), optimizer)
 
 // All memories side by side.
-static bool gradients_are_finite() {
+static Beyond find_beyond(const Optimizer &optimizer) {
     const Meter meter(PU, UPDATE);
     FORK;
-    const bool out_cores = are_finite(gradients.out_cores, LINEARS * OutHalf::WORDS);
+    BEYOND_MEMORY(out_cores);
     BESIDE;
-    const bool in_cores = are_finite(gradients.in_cores, LINEARS * InHalf::WORDS);
+    BEYOND_MEMORY(in_cores);
     BESIDE;
-    const bool word_1 = are_finite(gradients.word_1, ROW_MODE_1 * SLICE_1_WORDS);
+    BEYOND_MEMORY(word_1);
     BESIDE;
-    const bool word_2 = are_finite(gradients.word_2, ROW_MODE_2 * SLICE_2_WORDS);
+    BEYOND_MEMORY(word_2);
     BESIDE;
-    const bool word_3 = are_finite(gradients.word_3, ROW_MODE_3 * SLICE_3_WORDS);
+    BEYOND_MEMORY(word_3);
     BESIDE;
-    const bool heads = are_finite(gradients.heads, HEADS_WORDS);
+    BEYOND_MEMORY(heads);
     BESIDE;
-    const bool rest = are_finite(gradients.rest, REST_WORDS);
+    BEYOND_MEMORY(rest);
     JOIN;
-    return out_cores && in_cores && word_1 && word_2 && word_3 && heads && rest;
+    Beyond any;
+    any.gradient = out_cores.gradient || in_cores.gradient || word_1.gradient || word_2.gradient || word_3.gradient ||
+                   heads.gradient || rest.gradient;
+    any.state = out_cores.state || in_cores.state || word_1.state || word_2.state || word_3.state || heads.state ||
+                rest.state;
+    return any;
 }
 
-// 1 - beta^step_count. In double: in single the difference would lose four digits in the first steps.
-static float bias_correction(float beta) {
+// 1 - beta^step. In double: in single the difference would lose four digits in the first steps.
+static float bias_correction(float beta, int step) {
     spend(31 * POWER);
     double power = 1.0, factor = beta;
 Power:
-    for (int bits = step_count; bits > 0; bits >>= 1) {
+    for (int bits = step; bits > 0; bits >>= 1) {
 #pragma HLS LOOP_TRIPCOUNT max=31
         if (bits & 1) power *= factor;
         factor *= factor;
@@ -79,7 +115,7 @@ static float square_root(float x) { return std::sqrt(x); }
 
 // What AdamW needs once a step.
 struct Corrections {
-    float step, root;
+    float step, root, keep;
 };
 
 // One memory: p, gradient g, first moment m, second moment v.
@@ -101,8 +137,7 @@ static void update_words(Word *p, const Word *g, Word *m, Word *v, int words, co
         }
     } else {
         const Word rest1(1.0f - optimizer.beta1), rest2(1.0f - optimizer.beta2), epsilon(optimizer.epsilon);
-        const Word keep(1.0f - optimizer.learning_rate * optimizer.weight_decay);
-        const Word step(corrections.step), root(corrections.root);
+        const Word step(corrections.step), root(corrections.root), keep(corrections.keep);
         loop(words, LANES / UPDATE_LANES, READ + 4 * MUL + 3 * ADD + ROOT + DIV + WRITE + START);
     Adamw_Pipeline:
         for (int i = 0; i < words; i++) {
@@ -136,20 +171,33 @@ static void update_rest(const Optimizer &optimizer, const Corrections &correctio
     UPDATE_MEMORY(rest);
 }
 
-static void update(const Optimizer &optimizer) {
+// Whether an update rule is one of torch.optim's, with constants that it allows.
+static bool is_known(const Optimizer &optimizer) {
+    return optimizer.name >= SGD && optimizer.name <= ADAMW && optimizer.beta1 >= 0.0f && optimizer.beta1 < 1.0f &&
+           optimizer.beta2 >= 0.0f && optimizer.beta2 < 1.0f && optimizer.epsilon >= 0.0f &&
+           optimizer.weight_decay >= 0.0f;
+}
+
+// Returns whether it was done; it is not where a number might come out that is not finite.
+static bool update(const Optimizer &optimizer) {
     const Meter meter(PU, UPDATE);
-    step_count++;
-    Corrections corrections = {0.0f, 0.0f};
+    const int step = step_count < 0x7fffffff ? step_count + 1 : step_count;
+    if (!(optimizer.learning_rate < RATE_LIMIT)) return false;
+    Corrections corrections = {0.0f, 0.0f, 0.0f};
     if (optimizer.name == ADAMW) {
         spend(2 * DIV + ROOT);
-        corrections.step = optimizer.learning_rate / bias_correction(optimizer.beta1);
-        corrections.root = 1.0f / std::sqrt(bias_correction(optimizer.beta2));
+        corrections.step = optimizer.learning_rate / bias_correction(optimizer.beta1, step);
+        corrections.root = 1.0f / std::sqrt(bias_correction(optimizer.beta2, step));
+        corrections.keep = 1.0f - optimizer.learning_rate * optimizer.weight_decay;
+        if (!(corrections.step < FACTOR_LIMIT * optimizer.epsilon && corrections.keep > -FACTOR_LIMIT)) return false;
     }
+    step_count = step;
     FORK;
     update_cores(optimizer, corrections);
     BESIDE;
     update_rest(optimizer, corrections);
     JOIN;
+    return true;
 }
 
 #endif

@@ -9,7 +9,7 @@ from bttlab.lab.meters import EnergyMeter, NoMeter
 from bttlab.lab.runs import TrainerRun
 from bttlab.lab.targets import Target
 from bttlab.lab.workload import Workload
-from bttlab.model import NonFiniteLoss, Optimizer, Predictions
+from bttlab.model import NumericalFault, Optimizer, Predictions
 
 THREADS = "bttlab"  # how the names of our threads begin
 
@@ -29,8 +29,8 @@ class PretendTrainer:
         time.sleep(self.seconds * len(samples))
         if self.fail and self.steps + len(samples) > self.fail[0]:
             good = self.fail[0] - self.steps
-            if isinstance(self.fail[1], NonFiniteLoss):
-                raise NonFiniteLoss(good, self._losses(good), learning_rate)
+            if isinstance(self.fail[1], NumericalFault):
+                raise NumericalFault("loss", good, self._losses(good), learning_rate)
             raise self.fail[1]
         self.rates.append(learning_rate)
         losses = self._losses(len(samples))

@@ -17,7 +17,7 @@ from bttlab.baseline.step import Task
 from bttlab.baseline.timing import HostClock, timed_steps
 from bttlab.cli import main
 from bttlab.errors import BttlabError
-from bttlab.model import ModelConfig, NonFiniteLoss, Optimizer, ReferenceTrainer
+from bttlab.model import ModelConfig, NumericalFault, Optimizer, ReferenceTrainer
 from bttlab.train import LEARNING_RATES
 from tiny_baseline import LEARNING_RATE, TINY, samples, tiny_baseline, tiny_task
 
@@ -201,7 +201,7 @@ def test_cuda_that_is_not_there(cuda, message, monkeypatch):
 
 
 def test_a_learning_rate_that_diverges():
-    with pytest.raises(NonFiniteLoss, match="choose a lower learning rate"):
+    with pytest.raises(NumericalFault, match="go on with a lower learning rate"):
         tiny_baseline("dense", "cpu", learning_rate=1e30)
 
 

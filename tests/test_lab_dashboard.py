@@ -12,7 +12,7 @@ from bttlab.data import load_corpus
 from bttlab.lab import Dashboard, Workload
 from bttlab.lab.meters import PowerMeter
 from bttlab.lab.runs import Memory
-from bttlab.model import ModelConfig, NonFiniteLoss
+from bttlab.model import ModelConfig, NumericalFault
 from lab_trainers import PretendTrainer, our_threads, pretend_target, until
 
 
@@ -203,7 +203,7 @@ def test_unknown_target(board_of):
 @pytest.mark.parametrize(
     "failure, sentence",
     [
-        (NonFiniteLoss(0, np.zeros(0, np.float32), 1.0), "the loss of sample 120 or its gradient is not finite"),
+        (NumericalFault("loss", 0, np.zeros(0, np.float32), 1.0), "the loss of sample 120 is not finite"),
         (OSError("no such device"), "OSError: no such device"),
         (MemoryError("out of memory"), "MemoryError: out of memory"),
     ],
@@ -215,7 +215,7 @@ def test_a_run_that_fails_says_so_and_the_next_works(board_of, failure, sentence
     board.wait()
     assert board.runs[0].state == "failed"
     assert sentence in _message(board) and "Traceback" not in _message(board)
-    if isinstance(failure, NonFiniteLoss):
+    if isinstance(failure, NumericalFault):
         assert board.runs[0].count == 120
     trainer.fail = None
     board.start()

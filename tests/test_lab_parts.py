@@ -12,7 +12,7 @@ from bttlab.data import CorpusError
 from bttlab.lab import budget, check, check_machine, corpus_here, watch
 from bttlab.lab.charts import loss_figure, smooth, thinned, to_png
 from bttlab.lab.meters import card_watts
-from bttlab.model import NonFiniteLoss
+from bttlab.model import NumericalFault
 
 
 def test_smooth_is_a_trailing_mean():
@@ -51,7 +51,7 @@ class _Run:
         if len(self.losses) < self.total and not self.stopped:
             self.losses = np.append(self.losses, np.float32(1))
         self.done = self.done or len(self.losses) == self.total
-        if self.done and isinstance(self._fail, NonFiniteLoss):
+        if self.done and isinstance(self._fail, NumericalFault):
             raise self._fail
         return self.losses
 
@@ -68,8 +68,8 @@ def test_interrupting_a_watched_run_stops_it(capsys):
 
 
 def test_a_watched_run_that_diverges():
-    with pytest.raises(NonFiniteLoss):
-        watch(_Run(NonFiniteLoss(4, np.zeros(4, np.float32), 1.0)), "a run")
+    with pytest.raises(NumericalFault):
+        watch(_Run(NumericalFault("loss", 4, np.zeros(4, np.float32), 1.0)), "a run")
 
 
 @pytest.mark.parametrize(

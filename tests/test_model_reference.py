@@ -8,7 +8,7 @@ import torch
 
 from bttlab.data import Samples
 from bttlab.errors import BttlabError
-from bttlab.model import NonFiniteLoss, Optimizer, ReferenceTrainer, Transformer, initial_parameters, loss
+from bttlab.model import NumericalFault, Optimizer, ReferenceTrainer, Transformer, initial_parameters, loss
 from test_model import SMALL
 
 OPTIMIZERS = [Optimizer("sgd"), Optimizer("momentum", momentum=0.8), Optimizer("adamw", weight_decay=0.1)]
@@ -170,7 +170,7 @@ def test_training_stops_before_a_sample_that_is_not_finite(optimizer, what):
         )
     else:
         trainer.model.get_parameter("intent_head.bias").register_hook(spoil)
-    with pytest.raises(NonFiniteLoss, match=r"sample 3 .*not finite .*learning rate 0.01.*choose a lower") as caught:
+    with pytest.raises(NumericalFault, match=r"sample 3 .*not finite .*learning rate 0.01.*go on with") as caught:
         trainer.train(samples, optimizer, 0.01)
     assert caught.value.sample == 3
     assert np.array_equal(caught.value.losses, losses)
@@ -182,7 +182,7 @@ def test_training_stops_before_a_sample_that_is_not_finite(optimizer, what):
 
 def test_a_learning_rate_that_is_too_high_ends_in_a_non_finite_loss():
     trainer = ReferenceTrainer(SMALL)
-    with pytest.raises(NonFiniteLoss):
+    with pytest.raises(NumericalFault):
         trainer.train(make_samples(20), Optimizer(), 1e30)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from bttlab.data import Vocabulary, encode, epoch_order, load_corpus
 from bttlab.errors import BttlabError
-from bttlab.model import ModelConfig, NonFiniteLoss, Optimizer, ReferenceTrainer, initial_parameters
+from bttlab.model import ModelConfig, NumericalFault, Optimizer, ReferenceTrainer, initial_parameters
 from bttlab.train import CheckpointStore, DivergedRun, RunError, read_checkpoint, resume_run, start_run, tensors_digest
 from bttlab.train import run as run_module
 from tiny_runs import CONFIG, DEVICE, SIZES, Interrupter, metrics, resume, settings, train, write_corpus
@@ -159,11 +159,11 @@ def test_a_loss_that_is_not_finite_stops_the_run_before_that_sample(tmp_path, co
             losses = super().train(good, optimizer, learning_rate[: len(good)])
             self.done += len(good)
             if len(good) < len(samples):
-                raise NonFiniteLoss(len(good), losses, learning_rate[len(good)])
+                raise NumericalFault("loss", len(good), losses, learning_rate[len(good)])
             return losses
 
     utterance = epoch_order(SIZES["train"], 0, 0)[10]
-    message = rf"epoch 1, sample 10 \(utterance {utterance} of .* learning rate 0.04; .* bttlab train --resume .* --lr"
+    message = rf"epoch 1: the loss of sample 10 \(utterance {utterance} of .* learning rate 0.04; .* --resume .* --lr"
     with pytest.raises(DivergedRun, match=message):
         train(tmp_path / "run", corpus, epochs=1, trainer=Diverging(CONFIG))
     assert len(CheckpointStore(tmp_path / "run").load()[0].losses) == 10
@@ -172,7 +172,15 @@ def test_a_loss_that_is_not_finite_stops_the_run_before_that_sample(tmp_path, co
 
 def test_an_absurd_learning_rate_leaves_finite_parameters(tmp_path, corpus):
     with pytest.raises(DivergedRun, match=r"learning rate 1e\+30"):
-        train(tmp_path, corpus, learning_rate=1e30)
+        train(tmp_path / "first", corpus, learning_rate=1e30)
+    checkpoint, _ = CheckpointStore(tmp_path / "first").load()
+    assert len(checkpoint.losses) == 0
+    assert resume(tmp_path / "first", learning_rate=0.04).signal is None  # nothing is lost: no update was made
+
+
+def test_parameters_that_have_grown_too_far(tmp_path, corpus):
+    with pytest.raises(DivergedRun, match=r"learning rate 1e\+09"):
+        train(tmp_path, corpus, learning_rate=1e9)
     checkpoint, _ = CheckpointStore(tmp_path).load()
     assert len(checkpoint.losses) >= 1 and np.isfinite(checkpoint.losses).all()
     assert all(np.isfinite(array).all() for array in checkpoint.parameters.values())

@@ -295,6 +295,40 @@ static void test_faults() {
     check(results[0][0] == LOSS_NOT_FINITE, "an infinite bias makes the loss not finite", results[0][0], LOSS_NOT_FINITE);
     check(get(flat(parameters), broken.size()) == broken, "parameters stay as before that sample", 0, 0);
     put(flat(parameters), before);
+    const float not_a_number = float_of(0x7fc00000), far = 8.5070592e37f;  // 2^126
+    const struct {
+        const char *name;
+        int optimizer;
+        float beta1, epsilon, weight_decay, rate;
+        Word *memory;
+        float value;
+        int status;
+    } states[] = {{"unknown optimizer", 3, 0, 0, 0, 0, nullptr, 0, BAD_OPTIMIZER},
+                  {"beta of one", MOMENTUM, 1, 0, 0, 0, nullptr, 0, BAD_OPTIMIZER},
+                  {"beta NaN", ADAMW, not_a_number, 1, 0, 0, nullptr, 0, BAD_OPTIMIZER},
+                  {"parameter NaN that the sample does not use", SGD, 0, 0, 0, 0,
+                   parameters.word_2 + (ROW_MODE_2 - 1) * SLICE_2_WORDS, not_a_number, STATE_NOT_FINITE},
+                  {"parameter too large", SGD, 0, 0, 0, 0, parameters.word_2, 9.3e18f, STATE_NOT_FINITE},
+                  {"velocity NaN", MOMENTUM, 0, 0, 0, 0, first_moment.rest, not_a_number, STATE_NOT_FINITE},
+                  {"second moment too large", ADAMW, 0, 1, 0, 0, second_moment.word_1, 2 * far, STATE_NOT_FINITE},
+                  {"learning rate too high", SGD, 0, 0, 0, RATE_LIMIT, nullptr, 0, UPDATE_NOT_FINITE},
+                  {"AdamW without epsilon", ADAMW, 0, 0, 0, 1e-3f, nullptr, 0, UPDATE_NOT_FINITE},
+                  {"AdamW's decay too fast", ADAMW, 0, 1, far, 1.0f, nullptr, 0, UPDATE_NOT_FINITE}};
+    records[0][0] = 4;
+    for (const auto &fault : states) {
+        Vec kept;
+        if (fault.memory) {
+            kept = get(fault.memory, LANES);
+            fault.memory[0][0] = fault.value;
+        }
+        records[0][2] = bits_of(fault.rate);
+        train_transformer(TRAIN, 1, fault.optimizer, fault.beta1, 0, fault.epsilon, fault.weight_decay, records, results,
+                          nullptr);
+        check(results[0][0] == fault.status, fault.name, results[0][0], fault.status);
+        if (fault.memory) put(fault.memory, kept);
+    }
+    check_close("refused samples change nothing", get(flat(parameters), before.size()), before, 0);
+    records[0][2] = 0;
     train_transformer(TRAIN, MAX_SAMPLES + 1, SGD, 0, 0, 0, 0, nullptr, nullptr, nullptr);  // refused, touches nothing
     train_transformer(99, 1, SGD, 0, 0, 0, 0, nullptr, nullptr, nullptr);
     check_close("calls that are no calls change nothing", get(flat(parameters), before.size()), before, 0);

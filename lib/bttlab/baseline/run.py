@@ -96,7 +96,7 @@ def run_baseline(
 
     Raises
     ------
-    BaselineError, DeviceError, bttlab.data.CorpusError, bttlab.model.NonFiniteLoss
+    BaselineError, DeviceError, bttlab.data.CorpusError, bttlab.model.NumericalFault
         If an argument breaks a rule, the device is not here or too small, there is no such corpus, the learning rate
         is too high, or the baseline was stopped before its first step.
     """

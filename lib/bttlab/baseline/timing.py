@@ -10,7 +10,7 @@ import torch
 
 from bttlab.baseline.modes import Stepper
 from bttlab.baseline.step import Task
-from bttlab.model import NonFiniteLoss
+from bttlab.model import NumericalFault
 
 OnStep = Callable[[int, float, float], None]
 
@@ -86,7 +86,7 @@ def timed_steps(
 
     Raises
     ------
-    NonFiniteLoss
+    NumericalFault
         If a loss is not finite.
     """
     seconds: list[float] = []
@@ -103,7 +103,7 @@ def timed_steps(
         losses += task.losses[first : len(seconds)].tolist()
         for index in range(first, len(seconds)):
             if not math.isfinite(losses[index]):
-                raise NonFiniteLoss(index, np.array(losses[:index], np.float32), task.learning_rate)
+                raise NumericalFault("loss", index, np.array(losses[:index], np.float32), task.learning_rate)
             if on_step is not None:
                 on_step(index, losses[index], seconds[index])
     return seconds, losses

@@ -19,7 +19,7 @@ from bttlab.experiments.keep import keep_baseline
 from bttlab.lab.kept_runs import keep_dashboard_run
 from bttlab.lab.meters import EnergyMeter, NoMeter, Recorded
 from bttlab.lab.workload import Workload
-from bttlab.model import NonFiniteLoss, Optimizer, Predictions, Trainer, initial_parameters
+from bttlab.model import NumericalFault, Optimizer, Predictions, Trainer, initial_parameters
 
 CHUNK_SECONDS = 0.3  # training between two looks at pause and stop
 LARGEST_CHUNK = 1024  # samples
@@ -211,9 +211,9 @@ class TrainerRun(Run):
             begin = time.perf_counter()
             try:
                 losses = self._trainer.train(part, self._optimizer, self.learning_rate)
-            except NonFiniteLoss as error:
+            except NumericalFault as error:
                 self._add(error.losses, time.perf_counter() - begin)
-                raise NonFiniteLoss(self.count, self.losses, error.learning_rate) from None
+                raise error.at(self.count, self.losses) from None
             seconds = time.perf_counter() - begin
             self.meter.advance(part, seconds)
             self._add(losses, seconds)

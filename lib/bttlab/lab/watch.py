@@ -48,7 +48,7 @@ def watch(run: Watchable, title: str) -> np.ndarray:
 
     Raises
     ------
-    bttlab.model.NonFiniteLoss
+    bttlab.model.NumericalFault
         If that ended the run.
     """
     handle = DisplayHandle()

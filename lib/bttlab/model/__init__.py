@@ -5,25 +5,29 @@ from bttlab.model.initial import initial_parameters
 from bttlab.model.reference import ReferenceTrainer
 from bttlab.model.size import ModelSize, model_sizes
 from bttlab.model.trainer import (
-    NonFiniteLoss,
+    FAULTS,
+    NumericalFault,
     Predictions,
     StateError,
     Trainer,
+    check_finite,
     check_learning_rates,
 )
 from bttlab.model.transformer import Transformer, loss
 
 __all__ = [
+    "FAULTS",
     "ConfigError",
     "ModelConfig",
     "ModelSize",
-    "NonFiniteLoss",
+    "NumericalFault",
     "Optimizer",
     "Predictions",
     "ReferenceTrainer",
     "StateError",
     "Trainer",
     "Transformer",
+    "check_finite",
     "check_learning_rates",
     "initial_parameters",
     "loss",

@@ -12,6 +12,7 @@ from bttlab.tensor.shapes import check_modes, full_ranks, tt_shapes, ttm_shapes
 FORMATS = ("tensor", "dense")
 OPTIMIZERS = ("sgd", "momentum", "adamw")
 LINEARS = ("query", "key", "value", "output", "first", "second")  # of an encoder, in the order of the forward pass
+BELOW_ONE = 1 - 2**-24  # the FP32 number before 1
 BYTES_PER_PARAMETER = 4  # FP32
 
 
@@ -209,7 +210,7 @@ class Optimizer:
         if self.name not in OPTIMIZERS:
             raise ConfigError(f"optimizer is {self.name!r}: choose one of {', '.join(OPTIMIZERS)}")
         for name in ("momentum", "beta1", "beta2"):
-            if not 0 <= getattr(self, name) < 1:
+            if not 0 <= getattr(self, name) <= BELOW_ONE:
                 raise ConfigError(f"{name} is {getattr(self, name)}: it must be at least 0 and below 1")
         for name in ("epsilon", "weight_decay"):
             if not (getattr(self, name) >= 0 and math.isfinite(getattr(self, name))):

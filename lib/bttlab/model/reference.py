@@ -1,6 +1,5 @@
 """Training in PyTorch, one sample a step: what the overlay is compared with."""
 
-import math
 from collections.abc import Iterator, Mapping
 
 import numpy as np
@@ -8,7 +7,16 @@ import torch
 from torch import Tensor, nn
 
 from bttlab.model.config import ModelConfig, Optimizer
-from bttlab.model.trainer import NonFiniteLoss, Predictions, StateError, check_learning_rates
+from bttlab.model.trainer import (
+    SQUARE_LIMIT,
+    STATE_LIMIT,
+    NumericalFault,
+    Predictions,
+    StateError,
+    check_finite,
+    check_learning_rates,
+    is_bounded,
+)
 from bttlab.model.transformer import Transformer, loss
 
 # bttlab's names of the moments -> those of torch.optim
@@ -73,7 +81,7 @@ class ReferenceTrainer:
         Raises
         ------
         StateError
-            If a name is missing or unknown, or a shape is wrong; nothing is changed then.
+            If a name is missing or unknown, a shape is wrong, or a number not finite; nothing is changed then.
         """
         flat = self._flatten("parameters", parameters)
         step, moments = 0, {}
@@ -110,8 +118,8 @@ class ReferenceTrainer:
 
         Raises
         ------
-        NonFiniteLoss
-            At the first sample whose loss or gradient is not finite; parameters and state are as before that sample.
+        NumericalFault
+            At the first sample whose loss, gradient or update is not finite; parameters and state are as before it.
         bttlab.data.SampleError, ConfigError, StateError
             If samples, learning rates or the optimizer are not allowed; nothing is changed then.
         """
@@ -124,15 +132,28 @@ class ReferenceTrainer:
             grad.zero_()
             value = loss(*self.model(tokens), intent, slots)
             losses[i] = value.item()
-            if np.isfinite(losses[i]):
+            fault = None if np.isfinite(losses[i]) else "loss"
+            if fault is None:
                 value.backward()
-            # a gradient whose very sum overflows has diverged as well
-            if not (np.isfinite(losses[i]) and math.isfinite(grad.sum().item())):
-                raise NonFiniteLoss(i, losses[:i].copy(), rates[i])
+                fault = self._find_fault(optimizer, rates[i])
+            if fault is not None:
+                raise NumericalFault(fault, i, losses[:i].copy(), rates[i])
             update.param_groups[0]["lr"] = rates[i]
             update.step()
             self._step += 1
         return losses
+
+    def _find_fault(self, optimizer: Optimizer, learning_rate: float) -> str | None:
+        """What keeps an update from being done, in the order in which the kernel looks: one of `FAULTS`."""
+        limits = {"first_moment": STATE_LIMIT, "second_moment": SQUARE_LIMIT}
+        if not (
+            _is_below(self._flat.data, STATE_LIMIT)
+            and all(_is_below(flat, limits[moment]) for moment, flat in self._moments.items())
+        ):
+            return "state"
+        if not _is_below(self._flat.grad, STATE_LIMIT):
+            return "gradient"
+        return None if is_bounded(optimizer, learning_rate, self._step + 1) else "update"
 
     @torch.no_grad()
     def predict(self, samples) -> Predictions:
@@ -226,8 +247,15 @@ class ReferenceTrainer:
                     f"{name} in the {what} has shape {tuple(arrays[name].shape)}, the model's is {shape}: "
                     "load those of this configuration"
                 )
+        check_finite(f"the {what}", arrays)
         flat = np.concatenate([np.asarray(arrays[name], np.float32).reshape(-1) for name in shapes])
         return torch.from_numpy(flat).to(self._flat.device)
+
+
+def _is_below(flat: Tensor, limit: float) -> bool:
+    """Whether every magnitude is below a limit; NaN is not."""
+    lowest, highest = torch.aminmax(flat)
+    return max(-lowest.item(), highest.item()) < limit
 
 
 def _listed(moments) -> str:

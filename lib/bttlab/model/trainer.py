@@ -9,12 +9,28 @@ import numpy as np
 from bttlab.errors import BttlabError
 from bttlab.model.config import ConfigError, ModelConfig, Optimizer
 
+# What keeps parameters and moments finite, as in hls_src/update.h.
+STATE_LIMIT = 2.0**63  # of gradients, parameters and first moments
+SQUARE_LIMIT = 2.0**127  # of second moments
+RATE_LIMIT = 2.0**30  # of the learning rate
+FACTOR_LIMIT = 2.0**60  # of AdamW's factors
 
-class NonFiniteLoss(BttlabError):
-    """A sample's loss or gradient was not finite, so training stopped before its update.
+# What is not finite, or beyond its limit, in the words of an error.
+FAULTS = {
+    "loss": "the loss of {sample} is not finite",
+    "state": "a parameter or moment before {sample} is not finite or too large",
+    "gradient": "a gradient of {sample} is not finite or too large",
+    "update": "the update by {sample} would not be finite",
+}
+
+
+class NumericalFault(BttlabError):
+    """Numbers were, or would have become, not finite: training stopped before a sample's update.
 
     Parameters
     ----------
+    fault : str
+        What was not finite: a key of `FAULTS`.
     sample : int
         Index of that sample within the samples given.
     losses : ndarray of float32, shape (sample,)
@@ -23,14 +39,20 @@ class NonFiniteLoss(BttlabError):
         The learning rate at that sample.
     """
 
-    def __init__(self, sample: int, losses: np.ndarray, learning_rate: float):
+    def __init__(self, fault: str, sample: int, losses: np.ndarray, learning_rate: float):
         super().__init__(
-            f"the loss of sample {sample} or its gradient is not finite (learning rate {learning_rate:g}): training "
-            "stopped with the parameters as before that sample; choose a lower learning rate"
+            f"{FAULTS[fault].format(sample=f'sample {sample}')} (learning rate {learning_rate:g}): training stopped "
+            "with the parameters as before that sample; go on with a lower learning rate, or, if they have grown too "
+            "far, from earlier ones"
         )
+        self.fault = fault
         self.sample = sample
         self.losses = losses
         self.learning_rate = learning_rate
+
+    def at(self, sample: int, losses: np.ndarray) -> "NumericalFault":
+        """Return the same fault as seen by who counts the samples from elsewhere."""
+        return NumericalFault(self.fault, sample, losses, self.learning_rate)
 
 
 class StateError(BttlabError, ValueError):
@@ -88,8 +110,8 @@ class Trainer(Protocol):
 
         Raises
         ------
-        NonFiniteLoss
-            At the first sample whose loss or gradient is not finite; parameters and state are as before that sample.
+        NumericalFault
+            At the first sample whose loss, gradient or update is not finite; parameters and state are as before it.
         """
 
     def predict(self, samples) -> Predictions:
@@ -108,7 +130,46 @@ def check_learning_rates(learning_rate: float | np.ndarray, count: int) -> list[
     if rates.ndim and rates.shape != (count,):
         raise ConfigError(f"learning_rate has shape {rates.shape}: give one number, or one for each of {count} samples")
     rates = np.broadcast_to(rates, (count,))
-    bad = ~(np.isfinite(rates) & (rates >= 0))
+    with np.errstate(over="ignore"):
+        bad = ~(np.isfinite(rates.astype(np.float32)) & (rates >= 0))
     if bad.any():
         raise ConfigError(f"learning rate is {rates[bad][0]:g}: it must be finite and at least 0")
     return rates.tolist()
+
+
+def check_finite(what: str, tensors: Mapping[str, np.ndarray]) -> None:
+    """Check that no number of parameters, or of a moment, is infinite or NaN.
+
+    Raises
+    ------
+    StateError
+    """
+    for name, array in tensors.items():
+        if not np.isfinite(array).all():
+            place = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
+            raise StateError(
+                f"{what}: {name} is {array[place]} at {place}, and must be finite; go back to an earlier state, or "
+                "start anew"
+            )
+
+
+def is_bounded(optimizer: Optimizer, learning_rate: float, step: int) -> bool:
+    """Whether an update of gradients and a state within their limits ends in finite numbers.
+
+    Parameters
+    ----------
+    optimizer : Optimizer
+    learning_rate : float
+    step : int
+        Number of the update, from 1.
+
+    Notes
+    -----
+    docs/accelerator.md derives the limits.
+    """
+    if not learning_rate < RATE_LIMIT:
+        return False
+    if optimizer.name != "adamw":
+        return True
+    factor = learning_rate / (1 - optimizer.beta1**step)
+    return factor < FACTOR_LIMIT * optimizer.epsilon and learning_rate * optimizer.weight_decay < FACTOR_LIMIT

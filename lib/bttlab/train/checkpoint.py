@@ -18,6 +18,7 @@ from safetensors import SafetensorError
 
 from bttlab.errors import BttlabError
 from bttlab.files import read_regular
+from bttlab.model import check_finite
 from bttlab.train.files import resume_command, sync_folder, written_draft
 from bttlab.train.settings import CorpusRecord, RunSettings
 
@@ -54,6 +55,11 @@ class Checkpoint:
         Measured training time of the epoch under way.
     parameters, optimizer_state : mapping of str to ndarray
         As `Trainer.store_parameters` and `store_optimizer_state` return them.
+
+    Raises
+    ------
+    bttlab.model.StateError
+        If one of them is not finite.
     """
 
     settings: RunSettings
@@ -64,6 +70,10 @@ class Checkpoint:
     seconds: float
     parameters: Mapping[str, np.ndarray]
     optimizer_state: Mapping[str, np.ndarray]
+
+    def __post_init__(self) -> None:
+        check_finite("parameters", self.parameters)
+        check_finite("optimizer state", self.optimizer_state)
 
 
 def tensors_digest(tensors: Mapping[str, np.ndarray]) -> str:

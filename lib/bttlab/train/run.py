@@ -14,7 +14,7 @@ from bttlab.experiments.curves import stretches
 from bttlab.experiments.keep import OnRecord, kept
 from bttlab.experiments.record import RUN_FILE, STOPPED
 from bttlab.figures import measured
-from bttlab.model import ModelConfig, NonFiniteLoss, Trainer, initial_parameters
+from bttlab.model import FAULTS, ModelConfig, NumericalFault, Trainer, initial_parameters
 from bttlab.train.checkpoint import Checkpoint, CheckpointStore, tensors_digest
 from bttlab.train.chunks import chunks
 from bttlab.train.evaluation import counted, describe, evaluate
@@ -26,7 +26,7 @@ from bttlab.train.stop import StopRequested, StopSignals
 
 
 class DivergedRun(RunError):
-    """A loss that is not finite ended the run."""
+    """Numbers that are not finite ended the run."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class Run:
         Raises
         ------
         DivergedRun
-            If a loss or gradient is not finite; parameters and position are saved as before that sample.
+            If a loss, gradient or update is not finite; parameters and position are saved as before that sample.
         RunError, CheckpointError
             If the folder is another run's, or cannot be written.
         """
@@ -217,11 +217,11 @@ class Run:
                 try:
                     samples = self._augmenter.samples(order[part], settings.seed, self._epochs_done)
                     losses = trainer.train(samples, settings.optimizer, rates[part])
-                except NonFiniteLoss as error:
-                    self._count(error.losses, begin)
+                except NumericalFault as fault:
+                    self._count(fault.losses, begin)
                     if len(self._losses) > len(self._checkpoint.losses):  # else it would push out the one before
                         self._save(trainer, device)
-                    raise self._diverged(order, error.learning_rate) from None
+                    raise self._diverged(order, fault) from None
                 self._count(losses, begin)
                 progress.advance(losses)
                 stop.check()
@@ -270,13 +270,13 @@ class Run:
         self._store.save(checkpoint)
         self._checkpoint = checkpoint
 
-    def _diverged(self, order: np.ndarray, learning_rate: float) -> DivergedRun:
+    def _diverged(self, order: np.ndarray, fault: NumericalFault) -> DivergedRun:
         position = len(self._losses)
+        sample = f"sample {position} (utterance {order[position]} of {self.corpus.name}'s train split)"
         return DivergedRun(
-            f"epoch {self._epochs_done + 1}, sample {position} (utterance {order[position]} of {self.corpus.name}'s "
-            f"train split): the loss or its gradient is not finite at learning rate {learning_rate:g}; "
-            f"the parameters as before it are saved; go on with: {resume_command(self.folder)} --lr LOWER, or, if they "
-            "have grown too far, start anew with a lower one"
+            f"epoch {self._epochs_done + 1}: {FAULTS[fault.fault].format(sample=sample)}, at learning rate "
+            f"{fault.learning_rate:g}; the parameters as before it are saved; go on with: "
+            f"{resume_command(self.folder)} --lr LOWER, or, if they have grown too far, start anew with a lower one"
         )
 
 

@@ -220,7 +220,7 @@ def compare(
         If they are not two devices that are here.
     bttlab.u50.OverlayError
         If one of them has no overlay for the model.
-    bttlab.model.NonFiniteLoss
+    bttlab.model.NumericalFault
         As `TransformerTrainer.train`.
     """
     if len(names) != 2:

@@ -10,10 +10,11 @@ from pynq import DefaultIP
 
 from bttlab.model import (
     ModelConfig,
-    NonFiniteLoss,
+    NumericalFault,
     Optimizer,
     Predictions,
     StateError,
+    check_finite,
     check_learning_rates,
 )
 from bttlab.u50 import records
@@ -71,7 +72,7 @@ class TransformerTrainer(DefaultIP):
         Raises
         ------
         StateError
-            If they are of another model; the card is left as it was then.
+            If they are of another model or hold numbers that are not finite; the card is left as it was then.
         """
         blocks = [self._checked("parameters", parameters)]
         step, moments = 0, None
@@ -123,8 +124,8 @@ class TransformerTrainer(DefaultIP):
 
         Raises
         ------
-        NonFiniteLoss
-            At the first sample whose loss or gradient is not finite; parameters and state are as before that sample.
+        NumericalFault
+            At the first sample whose loss, gradient or update is not finite; parameters and state are as before it.
         bttlab.errors.BttlabError
             If ids, learning rates or the optimizer are not allowed; nothing is changed then.
 
@@ -155,7 +156,7 @@ class TransformerTrainer(DefaultIP):
     def start(self, samples, optimizer: Optimizer, learning_rate: float | np.ndarray) -> "TrainingRun":
         """Start training and return at once.
 
-        Parameters and errors are those of `train`; a NonFiniteLoss is raised by the run's `wait`.
+        Parameters and errors are those of `train`; a NumericalFault is raised by the run's `wait`.
 
         Returns
         -------
@@ -236,8 +237,9 @@ class TransformerTrainer(DefaultIP):
 
     def _refuse(self, results: np.ndarray, sample: int, rates: np.ndarray) -> None:
         status = records.STATUS[results["status"][sample]]
-        if status in ("LOSS_NOT_FINITE", "GRADIENT_NOT_FINITE"):
-            raise NonFiniteLoss(sample, results["loss"][:sample].copy(), float(rates[sample]))
+        if status.endswith("_NOT_FINITE"):
+            fault = status.removesuffix("_NOT_FINITE").lower()
+            raise NumericalFault(fault, sample, results["loss"][:sample].copy(), float(rates[sample]))
         raise OverlayError(  # the host's samples are valid: `train` and `predict` check them
             f"the kernel found {status} in sample {sample}, which is right in host memory: its record did not reach "
             "the card; was sync_to_device left out? Parameters are as before that sample"
@@ -290,6 +292,7 @@ class TransformerTrainer(DefaultIP):
     def _checked(self, what: str, tensors: Mapping[str, Any]) -> dict[str, np.ndarray]:
         shapes = self.config.parameter_shapes()
         arrays = {name: np.asarray(tensor, np.float32) for name, tensor in tensors.items()}
+        check_finite(what, arrays)
         found = {name: array.shape for name, array in arrays.items()}
         if found != shapes:
             wrong = next(n for n in (*shapes, *found) if found.get(n) != shapes.get(n))
@@ -345,9 +348,9 @@ class TrainingRun:
                     self._losses.append(
                         trainer._call(records.TRAIN, samples[part], rates[part], optimizer)["loss"].copy()
                     )
-                except NonFiniteLoss as error:
+                except NumericalFault as error:
                     self._losses.append(error.losses)
-                    raise NonFiniteLoss(first + error.sample, self.losses, error.learning_rate) from None
+                    raise error.at(first + error.sample, self.losses) from None
         except Exception as error:  # raised where the caller waits
             self._error = error
         finally:
@@ -382,7 +385,7 @@ class TrainingRun:
 
         Raises
         ------
-        NonFiniteLoss
+        NumericalFault
             As `TransformerTrainer.train`.
         """
         try:

@@ -120,7 +120,8 @@ def units(hardware: HardwareConfig) -> list[Unit]:
         unit("sums and copies", "column_sums copy clear", "residual", _operators(add=1), 3),
         unit("re-ordering", "pack unpack turn_banked", "", {}, 7, _times(5, select_word)),
         unit("update", "update_words", "update", sgd, 2 * update, beside, lanes=update * lanes),
-        unit("finite", "are_finite", "", {}, 7, _operators(compare=7 * lanes)),
+        # Four arrays of each of the seven memories, and the constants of the update.
+        unit("finite", "is_beyond", "", {}, 28, _operators(limit=28 * lanes, compare=9, multiply=1)),
     ]
 
 

@@ -24,8 +24,11 @@ STATUS = (
     "BAD_INTENT",
     "BAD_SLOT",
     "BAD_LEARNING_RATE",
+    "BAD_OPTIMIZER",
     "LOSS_NOT_FINITE",
+    "STATE_NOT_FINITE",
     "GRADIENT_NOT_FINITE",
+    "UPDATE_NOT_FINITE",
 )
 
 # What DESCRIBE writes, in order; PARAMETER_WORDS follows.
