@@ -6,7 +6,7 @@
 #include "functions.h"
 #include "shape.h"
 
-// A sample record: one word {real tokens, intent, learning rate as FP32 bits}, then token ids, then slot labels.
+// A sample record: one word {real tokens, intent, learning rate and label smoothing as FP32 bits}, then token ids, then slot labels.
 constexpr int RECORD_WORDS = 1 + 2 * SEQUENCE_WORDS;
 // A result: one word {status, predicted intent, loss, intent loss, slot loss as FP32 bits}, then predicted slots.
 constexpr int RESULT_WORDS = 1 + SEQUENCE_WORDS;
@@ -33,6 +33,7 @@ struct Sample {
     int tokens;  // real ones, [CLS] first
     int intent;
     float learning_rate;
+    float label_smoothing;  // of the targets, 0 to 1 (softmax.h)
     int token_ids[SEQUENCE_WORDS * LANES];
     int slots[SEQUENCE_WORDS * LANES];  // of each token; that of [CLS] is not used
 };
@@ -49,6 +50,7 @@ static void read_sample(Sample &sample, const IntWord *record) {
     sample.tokens = head[0];
     sample.intent = head[1];
     sample.learning_rate = float_of(head[2]);
+    sample.label_smoothing = float_of(head[3]);
 Read_Words:
     for (int w = 0; w < SEQUENCE_WORDS; w++) {
         const IntWord ids = record[1 + w], slots = record[1 + SEQUENCE_WORDS + w];

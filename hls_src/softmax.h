@@ -100,9 +100,13 @@ Scale_Pipeline:
 }
 
 // Cross-entropy of rows of `classes` logits with their labels, added up; the rows become the gradients, (softmax -
-// one-hot) * weight, and facts.argument the classes that the logits predict.
-static float cross_entropy(Word *logits, RowFacts &facts, int row_count, int classes, const int *labels, float weight) {
+// target) * weight, and facts.argument the classes that the logits predict. A target is 1 - smoothing for the label, and
+// smoothing / classes more for every class (label smoothing); the cross-entropy is told without it.
+static float cross_entropy(Word *logits, RowFacts &facts, int row_count, int classes, const int *labels, float weight,
+                           float smoothing) {
     const int row_words = words_for(classes);
+    const Rows rows = {1, 0, row_count, row_words, row_words};
+    const float label_weight = (1.0f - smoothing) * weight, class_weight = smoothing * weight / classes;
     float margin[SEQUENCE_LENGTH], loss = 0.0f;
     loop(row_count, 1, READ + START);
 Margin_Pipeline:
@@ -110,13 +114,26 @@ Margin_Pipeline:
 #pragma HLS PIPELINE II=1
         margin[row] = element(logits, row * row_words * LANES + labels[row]);
     }
-    softmax(logits, facts, Rows{1, 0, row_count, row_words, row_words}, classes, 1.0f, weight);
+    softmax(logits, facts, rows, classes, 1.0f, weight);
+    Place at;
+    loop(row_count * row_words, 1, READ + ADD + WRITE + START);
+Smoothing_Pipeline:
+    for (int i = 0; i < row_count * row_words; i++, at.next(rows)) {
+#pragma HLS PIPELINE II=1
+        Word gradient = logits[i];
+    Classes_Unroll:
+        for (int l = 0; l < LANES; l++) {
+#pragma HLS UNROLL
+            if (at.word * LANES + l < classes) gradient[l] -= class_weight;
+        }
+        logits[i] = gradient;
+    }
     loop(row_count, ACCUMULATE, READ + LOGARITHM + ADD + START);
 Loss_Pipeline:
     for (int row = 0; row < row_count; row++) {
 #pragma HLS PIPELINE II=ACCUMULATE
         const int label = row * row_words * LANES + labels[row];
-        set_element(logits, label, element(logits, label) - weight);
+        set_element(logits, label, element(logits, label) - label_weight);
         loss += logarithm(facts.sum[row]) - (margin[row] - facts.maximum[row]);
     }
     return loss;

@@ -31,9 +31,10 @@ static void loss_forward(Result &result, const Sample &sample) {
     const Meter meter(FP, LOSS);
     static RowFacts facts;
     const int words = sample.tokens - 1;
-    result.intent_loss = cross_entropy(intent_logits, facts, 1, INTENTS, &sample.intent, 1.0f);
+    result.intent_loss = cross_entropy(intent_logits, facts, 1, INTENTS, &sample.intent, 1.0f, sample.label_smoothing);
     result.intent = facts.argument[0];
-    const float slot_loss = cross_entropy(slot_logits, facts, words, SLOTS, sample.slots + 1, 1.0f / words);
+    const float slot_loss =
+        cross_entropy(slot_logits, facts, words, SLOTS, sample.slots + 1, 1.0f / words, sample.label_smoothing);
     result.slot_loss = words > 0 ? slot_loss / words : 0.0f;
     result.loss = result.intent_loss + result.slot_loss;
     loop(SEQUENCE_WORDS * LANES, 1, READ + START);

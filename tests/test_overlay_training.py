@@ -11,10 +11,11 @@ import numpy as np
 import pynq
 import pytest
 
-from bttlab.data import Samples, Vocabulary, encode, epoch_order, load_corpus
+from bttlab.data import Augmenter, Samples, Vocabulary, encode, epoch_order, load_corpus
 from bttlab.data.metrics import score
 from bttlab.errors import BttlabError
 from bttlab.model import ModelConfig, NumericalFault, Optimizer, ReferenceTrainer, StateError, initial_parameters
+from bttlab.train import read_recipe
 from bttlab.u50 import U50, EmulatedU50, OverlayError, load_overlay
 from bttlab.u50.manifest import overlays_folder, read_file
 from bttlab.u50.xclbin import read_xclbin
@@ -90,10 +91,11 @@ def test_parameters_come_back_as_they_went_in(card, encoders, samples):
     assert state.keys() == again.keys() and all(np.array_equal(state[name], again[name]) for name in state)
 
 
-def test_one_step_gives_the_parameters_of_the_reference(trainer, reference, samples):
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
+def test_one_step_gives_the_parameters_of_the_reference(trainer, reference, samples, label_smoothing):
     before = trainer.store_parameters()
-    trainer.train(samples[:1], SGD, 4e-3)
-    reference.train(samples[:1], SGD, 4e-3)
+    trainer.train(samples[:1], SGD, 4e-3, label_smoothing)
+    reference.train(samples[:1], SGD, 4e-3, label_smoothing)
     got, want = trainer.store_parameters(), reference.store_parameters()
     for name in want:
         if name.endswith("key.bias"):
@@ -111,6 +113,27 @@ def test_the_first_200_losses_are_those_of_the_reference(trainer, reference, sam
     got, want = trainer.train(samples[:200], optimizer, rate), reference.train(samples[:200], optimizer, rate)
     assert np.abs(got / want - 1).max() <= 1e-3
     assert want[-50:].mean() < want[:50].mean() * 0.8, "it learns"
+
+
+def test_a_recipe_gives_the_losses_of_the_reference(trainer, reference, corpus):
+    recipe = read_recipe("atis")
+    vocabulary = Vocabulary.from_sentences(corpus.train.words, ModelConfig().vocabulary_size, recipe.word_classes)
+    augmenter = Augmenter(recipe.augmentation, corpus, vocabulary, ModelConfig())
+    samples = augmenter.samples(epoch_order(len(corpus.train), 0, 0)[:100], 0, 0)
+    rates = recipe.schedule.rates(recipe.learning_rate, np.arange(100), 100)
+    assert rates[0] == 0 < rates[-1] < rates.max() and recipe.label_smoothing > 0
+    got, want = (one.train(samples, recipe.optimizer, rates, recipe.label_smoothing) for one in (trainer, reference))
+    assert np.abs(got / want - 1).max() <= 1e-3
+    assert want[-30:].mean() < want[:30].mean() * 0.8, "it learns"
+
+
+@pytest.mark.parametrize("label_smoothing", [-0.1, 1.0, float("nan"), True, "much"])
+def test_a_bad_label_smoothing_changes_nothing(trainer, reference, samples, label_smoothing):
+    for one in (trainer, reference):
+        before = fingerprint(one)
+        with pytest.raises(BttlabError, match=r"label_smoothing is .* it must be a number of at least 0 and below 1"):
+            one.train(samples[:1], SGD, 4e-3, label_smoothing)
+        assert fingerprint(one) == before
 
 
 def test_an_epoch_of_atis_gives_the_metrics_of_the_reference(trainer, reference, samples, corpus, vocabulary):

@@ -17,6 +17,7 @@ RECIPE = """
 epochs = 2
 learning_rate = 1e-3
 word_classes = true
+label_smoothing = 0.1
 [optimizer]
 name = "adamw"
 beta2 = 0.99
@@ -31,6 +32,7 @@ PARTS = {
     "schedule": Schedule("linear", 0.25),
     "augmentation": Augmentation(word_dropout=1.0, slot_substitution=0.5),
     "word_classes": True,
+    "label_smoothing": 0.1,
 }
 
 
@@ -57,9 +59,9 @@ def test_learning_rates_follow_the_schedule_over_the_whole_run(tmp_path, corpus)
     seen = []
 
     class Recorder(ReferenceTrainer):
-        def train(self, samples, optimizer, learning_rate):
+        def train(self, samples, optimizer, learning_rate, label_smoothing):
             seen.extend(learning_rate)
-            return super().train(samples, optimizer, learning_rate)
+            return super().train(samples, optimizer, learning_rate, label_smoothing)
 
     chosen = settings(corpus, epochs=3, samples=5, learning_rate=1.0, schedule=Schedule("linear"))
     start_run(tmp_path, chosen, load_corpus(corpus)).train(Recorder(CONFIG), DEVICE)

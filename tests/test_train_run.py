@@ -154,9 +154,9 @@ def test_a_loss_that_is_not_finite_stops_the_run_before_that_sample(tmp_path, co
     class Diverging(ReferenceTrainer):
         done = 0
 
-        def train(self, samples, optimizer, learning_rate):
+        def train(self, samples, optimizer, learning_rate, label_smoothing):
             good = samples[: 10 - self.done]
-            losses = super().train(good, optimizer, learning_rate[: len(good)])
+            losses = super().train(good, optimizer, learning_rate[: len(good)], label_smoothing)
             self.done += len(good)
             if len(good) < len(samples):
                 raise NumericalFault("loss", len(good), losses, learning_rate[len(good)])

@@ -151,10 +151,11 @@ static Vec embedding(const Vec &memory, const int *token_ids, int tokens) {
     return layer_norm(memory, START_OF(rest) + EMBEDDING_NORM, sum, tokens);
 }
 
-static double cross_entropy(const Vec &logits, int label) {
-    double sum = 0;
-    for (double logit : logits) sum += std::exp(logit);
-    return std::log(sum) - logits[label];
+// With label smoothing: (1 - smoothing) times that with the label, and smoothing times the mean of that with every class.
+static double cross_entropy(const Vec &logits, int label, double smoothing) {
+    double sum = 0, mean = 0;
+    for (double logit : logits) sum += std::exp(logit), mean += logit / logits.size();
+    return std::log(sum) - (1 - smoothing) * logits[label] - smoothing * mean;
 }
 
 // Logits of one row x (HIDDEN_SIZE) through a pooler and a dense head.
@@ -169,15 +170,17 @@ static Vec head(const Vec &memory, const Vec &x, int pooler, int offset, int cla
 }
 
 // Loss of a sample through the whole model.
-static double loss(const Vec &memory, const int *token_ids, const int *slots, int intent, int tokens) {
+static double loss(const Vec &memory, const int *token_ids, const int *slots, int intent, int tokens,
+                   double smoothing) {
     Vec x = embedding(memory, token_ids, tokens);
     for (int e = 0; e < ENCODERS; e++) x = encoder(memory, e, x, tokens);
     double total = cross_entropy(
-        head(memory, Vec(x.begin(), x.begin() + HIDDEN_SIZE), INTENT_POOLER, START_OF(heads) + INTENT_HEAD, INTENTS), intent);
+        head(memory, Vec(x.begin(), x.begin() + HIDDEN_SIZE), INTENT_POOLER, START_OF(heads) + INTENT_HEAD, INTENTS),
+        intent, smoothing);
     for (int t = 1; t < tokens; t++)
         total += cross_entropy(head(memory, Vec(x.begin() + t * HIDDEN_SIZE, x.begin() + (t + 1) * HIDDEN_SIZE),
                                     SLOT_POOLER, START_OF(heads) + SLOT_HEAD, SLOTS),
-                               slots[t]) /
+                               slots[t], smoothing) /
                  (tokens - 1);
     return total;
 }

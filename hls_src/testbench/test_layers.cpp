@@ -185,21 +185,27 @@ static void test_elementwise() {
                 reference::gradient(by_parameter, memory, norms), 1e-6);
 
     Vec logits = random_vector(SLOTS, 4);
-    put(x, logits);
     std::vector<int> every;
     for (int i = 0; i < SLOTS; i++) every.push_back(i);
     static RowFacts facts;
     const int label = 5;
-    const double loss = ::cross_entropy(x, facts, 1, SLOTS, &label, 0.25f);
-    check_close("cross-entropy", Vec{loss}, Vec{reference::cross_entropy(logits, 5)}, 1e-6);
-    check_close("cross-entropy, gradient", get(x, SLOTS),
-                reference::gradient([](const Vec &v) { return 0.25 * reference::cross_entropy(v, 5); }, logits, every), 1e-6);
+    for (const float smoothing : {0.0f, 0.3f}) {
+        put(x, logits);
+        const double loss = ::cross_entropy(x, facts, 1, SLOTS, &label, 0.25f, smoothing);
+        check_close("cross-entropy", Vec{loss}, Vec{reference::cross_entropy(logits, label, 0)}, 1e-6);
+        auto smoothed = [&](const Vec &v) { return 0.25 * reference::cross_entropy(v, label, smoothing); };
+        check_close("cross-entropy, gradient", get(x, SLOTS), reference::gradient(smoothed, logits, every), 1e-6);
+        const Vec row = get(x, SLOT_WORDS * LANES);
+        check_close("cross-entropy, no gradient beyond the classes", Vec(row.begin() + SLOTS, row.end()),
+                    Vec(SLOT_WORDS * LANES - SLOTS), 0);
+    }
 }
 
 static Sample a_sample(int tokens) {
     Sample sample = {};
     sample.tokens = tokens;
     sample.intent = INTENTS - 2;
+    sample.label_smoothing = 0.1f;
     for (int t = 0; t < tokens; t++) {
         sample.token_ids[t] = (t * 37 + 5) % VOCABULARY_SIZE;
         sample.slots[t] = (t * 11 + 1) % SLOTS;
@@ -212,11 +218,12 @@ static void test_whole_model(int tokens) {
     const Sample sample = a_sample(tokens);
     Result result = {};
     auto loss = [&](const Vec &m) {
-        return reference::loss(m, sample.token_ids, sample.slots, sample.intent, sample.tokens);
+        return reference::loss(m, sample.token_ids, sample.slots, sample.intent, sample.tokens, sample.label_smoothing);
     };
     forward(sample);
     loss_forward(result, sample);
-    check_close("whole model, loss", Vec{result.loss}, Vec{loss(memory)}, 2e-6);
+    check_close("whole model, loss", Vec{result.loss},
+                Vec{reference::loss(memory, sample.token_ids, sample.slots, sample.intent, sample.tokens, 0)}, 2e-6);
     backward(sample);
     const Vec got = get(flat(gradients), PARAMETER_WORDS * LANES);
     const struct {

@@ -11,6 +11,7 @@ from bttlab.model.trainer import (
     StateError,
     Trainer,
     check_finite,
+    check_label_smoothing,
     check_learning_rates,
 )
 from bttlab.model.transformer import Transformer, loss
@@ -28,6 +29,7 @@ __all__ = [
     "Trainer",
     "Transformer",
     "check_finite",
+    "check_label_smoothing",
     "check_learning_rates",
     "initial_parameters",
     "loss",

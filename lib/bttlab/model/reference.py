@@ -14,6 +14,7 @@ from bttlab.model.trainer import (
     Predictions,
     StateError,
     check_finite,
+    check_label_smoothing,
     check_learning_rates,
     is_bounded,
 )
@@ -101,7 +102,9 @@ class ReferenceTrainer:
             state |= {f"{moment}.{name}": array for name, array in self._unflatten(flat).items()}
         return state
 
-    def train(self, samples, optimizer: Optimizer, learning_rate: float | np.ndarray) -> np.ndarray:
+    def train(
+        self, samples, optimizer: Optimizer, learning_rate: float | np.ndarray, label_smoothing: float = 0.0
+    ) -> np.ndarray:
         """Take one step a sample, in order.
 
         Parameters
@@ -110,11 +113,13 @@ class ReferenceTrainer:
         optimizer : Optimizer
             The one that the optimizer state is of, or any where training starts.
         learning_rate : float or ndarray of shape (n,)
+        label_smoothing : float
+            As in `bttlab.model.Trainer`.
 
         Returns
         -------
         ndarray of float32, shape (n,)
-            Each sample's loss before its update.
+            Each sample's loss before its update, without label smoothing.
 
         Raises
         ------
@@ -125,16 +130,18 @@ class ReferenceTrainer:
         """
         samples.validate(self.config)
         rates = check_learning_rates(learning_rate, len(samples))
+        check_label_smoothing(label_smoothing)
         update = self._torch_optimizer(optimizer)
         grad = self._flat.grad
         losses = np.zeros(len(samples), np.float32)
         for i, (tokens, intent, slots) in enumerate(self._utterances(samples)):
             grad.zero_()
-            value = loss(*self.model(tokens), intent, slots)
+            logits = self.model(tokens)
+            value = loss(*logits, intent, slots)
             losses[i] = value.item()
             fault = None if np.isfinite(losses[i]) else "loss"
             if fault is None:
-                value.backward()
+                (loss(*logits, intent, slots, label_smoothing) if label_smoothing else value).backward()
                 fault = self._find_fault(optimizer, rates[i])
             if fault is not None:
                 raise NumericalFault(fault, i, losses[:i].copy(), rates[i])

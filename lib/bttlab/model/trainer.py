@@ -99,7 +99,9 @@ class Trainer(Protocol):
     def store_optimizer_state(self) -> dict[str, np.ndarray]:
         """Return a copy of the optimizer state."""
 
-    def train(self, samples, optimizer: Optimizer, learning_rate: float | np.ndarray) -> np.ndarray:
+    def train(
+        self, samples, optimizer: Optimizer, learning_rate: float | np.ndarray, label_smoothing: float = 0.0
+    ) -> np.ndarray:
         """Take one step a sample, in order, and return the losses before each step, float32 of shape (n,).
 
         Parameters
@@ -107,6 +109,8 @@ class Trainer(Protocol):
         samples : bttlab.data.Samples
         optimizer : Optimizer
         learning_rate : float or ndarray of shape (n,)
+        label_smoothing : float
+            Part of each target that is spread evenly over all classes, in [0, 1). The losses returned are without it.
 
         Raises
         ------
@@ -116,6 +120,13 @@ class Trainer(Protocol):
 
     def predict(self, samples) -> Predictions:
         """Return losses and labels of the samples; changes nothing."""
+
+
+def check_label_smoothing(label_smoothing: float) -> None:
+    """Raise ConfigError unless a label smoothing is a number of at least 0 and below 1."""
+    number = isinstance(label_smoothing, int | float) and not isinstance(label_smoothing, bool)
+    if not (number and 0 <= label_smoothing < 1):
+        raise ConfigError(f"label_smoothing is {label_smoothing!r}: it must be a number of at least 0 and below 1")
 
 
 def check_learning_rates(learning_rate: float | np.ndarray, count: int) -> list[float]:

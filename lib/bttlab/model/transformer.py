@@ -115,7 +115,9 @@ class Encoder(nn.Module):
         return x.view(1, x.shape[0], self.heads, -1).transpose(1, 2)
 
 
-def loss(intent_logits: Tensor, slot_logits: Tensor, intent: Tensor, slots: Tensor) -> Tensor:
+def loss(
+    intent_logits: Tensor, slot_logits: Tensor, intent: Tensor, slots: Tensor, label_smoothing: float = 0.0
+) -> Tensor:
     """Return a sample's loss: cross-entropy of the intent plus the mean over its words of that of the slots.
 
     Parameters
@@ -124,8 +126,11 @@ def loss(intent_logits: Tensor, slot_logits: Tensor, intent: Tensor, slots: Tens
     slot_logits : Tensor, shape (words, slots)
     intent : int64 Tensor, shape ()
     slots : int64 Tensor, shape (words,)
+    label_smoothing : float
+        Part of each target that is spread evenly over all classes (Szegedy et al., arXiv 1512.00567, section 7).
     """
-    return F.cross_entropy(intent_logits, intent) + F.cross_entropy(slot_logits, slots)
+    intent_loss = F.cross_entropy(intent_logits, intent, label_smoothing=label_smoothing)
+    return intent_loss + F.cross_entropy(slot_logits, slots, label_smoothing=label_smoothing)
 
 
 def _linear(config: ModelConfig, flow: str) -> nn.Module:

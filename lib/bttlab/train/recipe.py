@@ -31,6 +31,7 @@ class Recipe:
     schedule : Schedule
     augmentation : Augmentation
     word_classes : bool
+    label_smoothing : float
     """
 
     epochs: int
@@ -39,6 +40,7 @@ class Recipe:
     schedule: Schedule = PLAIN_SCHEDULE
     augmentation: Augmentation = PLAIN_INPUT
     word_classes: bool = False
+    label_smoothing: float = 0.0
 
     def __post_init__(self) -> None:
         if isinstance(self.learning_rate, bool) or not isinstance(self.learning_rate, int | float):

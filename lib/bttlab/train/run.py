@@ -216,7 +216,7 @@ class Run:
                 begin = time.perf_counter()
                 try:
                     samples = self._augmenter.samples(order[part], settings.seed, self._epochs_done)
-                    losses = trainer.train(samples, settings.optimizer, rates[part])
+                    losses = trainer.train(samples, settings.optimizer, rates[part], settings.label_smoothing)
                 except NumericalFault as fault:
                     self._count(fault.losses, begin)
                     if len(self._losses) > len(self._checkpoint.losses):  # else it would push out the one before

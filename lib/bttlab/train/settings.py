@@ -10,7 +10,7 @@ from typing import Any
 from bttlab.data import Augmentation, Corpus, CorpusError, Vocabulary
 from bttlab.data.corpus import SPLIT_NAMES, UNK
 from bttlab.errors import BttlabError
-from bttlab.model import ModelConfig, Optimizer, check_learning_rates
+from bttlab.model import ModelConfig, Optimizer, check_label_smoothing, check_learning_rates
 from bttlab.train.schedule import Schedule
 
 # At batch 1. Momentum 0.9 makes a step ten times as long in the end, so it starts from a tenth.
@@ -40,6 +40,8 @@ class RunSettings:
     augmentation : Augmentation
     word_classes : bool
         Whether unknown words are told apart by their looks (`bttlab.data.Vocabulary`).
+    label_smoothing : float
+        As in `bttlab.model.Trainer`.
     recipe : str, optional
         The recipe that these settings are from, as it was called.
     seed : int
@@ -65,6 +67,7 @@ class RunSettings:
     schedule: Schedule = PLAIN_SCHEDULE
     augmentation: Augmentation = PLAIN_INPUT
     word_classes: bool = False
+    label_smoothing: float = 0.0
     recipe: str | None = None
     seed: int = 0
     epochs: int = 1
@@ -79,6 +82,7 @@ class RunSettings:
             if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
                 raise RunError(f"{name} is {value!r}: it must be an integer of at least {least}; give --{name} anew")
         check_learning_rates(self.learning_rate, 1)
+        check_label_smoothing(self.label_smoothing)
         if not isinstance(self.word_classes, bool):
             raise RunError(f"word_classes is {self.word_classes!r}: it must be true or false")
         if not all(isinstance(text, str) for text in (self.data, self.device, self.recipe or "")):

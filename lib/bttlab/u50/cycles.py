@@ -162,8 +162,9 @@ class _Step:
         h = self.h
         if rows == 0:
             return 0
+        words = rows * self.words(classes)
         margin, loss = rows + h.read + h.start, rows * h.accumulate + h.read + h.logarithm + h.add + h.start
-        return margin + self.softmax(rows * self.words(classes)) + loss
+        return margin + self.softmax(words) + self.loop(words, 1, h.add) + loss
 
     # --- the layers
 

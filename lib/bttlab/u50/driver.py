@@ -15,6 +15,7 @@ from bttlab.model import (
     Predictions,
     StateError,
     check_finite,
+    check_label_smoothing,
     check_learning_rates,
 )
 from bttlab.u50 import records
@@ -107,7 +108,9 @@ class TransformerTrainer(DefaultIP):
             self._stored(0)
         return {"step": np.asarray(self._memory[0, :1].view(np.int32)[0], np.int64), **state}
 
-    def train(self, samples, optimizer: Optimizer, learning_rate: float | np.ndarray) -> np.ndarray:
+    def train(
+        self, samples, optimizer: Optimizer, learning_rate: float | np.ndarray, label_smoothing: float = 0.0
+    ) -> np.ndarray:
         """Take one step a sample, in order.
 
         Parameters
@@ -116,11 +119,13 @@ class TransformerTrainer(DefaultIP):
         optimizer : Optimizer
             The one that the state on chip is of, or any where training starts.
         learning_rate : float or ndarray of shape (n,)
+        label_smoothing : float
+            As in `bttlab.model.Trainer`.
 
         Returns
         -------
         ndarray of float32, shape (n,)
-            Each sample's loss before its update.
+            Each sample's loss before its update, without label smoothing.
 
         Raises
         ------
@@ -134,8 +139,9 @@ class TransformerTrainer(DefaultIP):
         Ctrl-C takes effect once the kernel has finished the samples of the call; `start` can be stopped in between.
         """
         rates = self._check(samples, optimizer, learning_rate)
+        check_label_smoothing(label_smoothing)
         with self._exclusively():
-            return self._call(records.TRAIN, samples, rates, optimizer)["loss"].copy()
+            return self._call(records.TRAIN, samples, rates, optimizer, label_smoothing)["loss"].copy()
 
     def predict(self, samples) -> Predictions:
         """Return losses and labels of the samples; the parameters stay.
@@ -204,26 +210,31 @@ class TransformerTrainer(DefaultIP):
             raise OverlayError("the kernel is training already: wait for that run, or stop it, first")
         return self._busy
 
-    def _call(self, command: int, samples, rates: np.ndarray, optimizer: Optimizer) -> np.ndarray:
+    def _call(
+        self, command: int, samples, rates: np.ndarray, optimizer: Optimizer, label_smoothing: float = 0.0
+    ) -> np.ndarray:
         """Train on or predict samples, as many kernel calls as that takes; returns their results."""
         if command == records.TRAIN and len(samples):
             self._moments = tuple(optimizer.moments)
         done = np.zeros(len(samples), records.result_record(self.config))
         for first in range(0, len(samples), records.MAX_SAMPLES):
             part = slice(first, first + records.MAX_SAMPLES)
-            results = self._call_once(command, samples[part], rates[part], optimizer)
+            results = self._call_once(command, samples[part], rates[part], optimizer, label_smoothing)
             done[part] = results
             bad = np.flatnonzero(results["status"] != records.STATUS.index("DONE"))
             if len(bad):
                 self._refuse(done, first + int(bad[0]), rates)
         return done
 
-    def _call_once(self, command: int, samples, rates: np.ndarray, optimizer: Optimizer) -> np.ndarray:
+    def _call_once(
+        self, command: int, samples, rates: np.ndarray, optimizer: Optimizer, label_smoothing: float
+    ) -> np.ndarray:
         record, result = records.sample_record(self.config), records.result_record(self.config)
         self._records = self._at_least("sample_records", self._records, len(samples) * record.itemsize)
         self._results = self._at_least("results", self._results, len(samples) * result.itemsize)
         rows = self._records.view(np.uint8)[: len(samples) * record.itemsize].view(record)
         rows["tokens"], rows["intent"], rows["learning_rate"] = samples.lengths, samples.intents, rates
+        rows["label_smoothing"] = label_smoothing
         rows["token_ids"] = rows["slots"] = 0
         rows["token_ids"][:, : samples.tokens.shape[1]] = samples.tokens
         rows["slots"][:, : samples.slots.shape[1]] = samples.slots

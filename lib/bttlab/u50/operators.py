@@ -116,7 +116,7 @@ def units(hardware: HardwareConfig) -> list[Unit]:
         unit("softmax", "softmax", "softmax_forward", exponential, 3, largest, interval=functions),
         # Both words of a row of 32 tokens an iteration, at half speed.
         unit("softmax backward", "scores_backward", "softmax_backward", slope, 1, tree, lanes=2 * lanes, interval=4),
-        unit("loss", "cross_entropy loss_forward", "", {}, 3, FUNCTIONS["logarithm"]),
+        unit("loss", "cross_entropy loss_forward", "", _operators(add=1, select=1), 4, FUNCTIONS["logarithm"]),
         unit("sums and copies", "column_sums copy clear", "residual", _operators(add=1), 3),
         unit("re-ordering", "pack unpack turn_banked", "", {}, 7, _times(5, select_word)),
         unit("update", "update_words", "update", sgd, 2 * update, beside, lanes=update * lanes),

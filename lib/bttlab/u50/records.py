@@ -79,7 +79,8 @@ def sample_record(config: ModelConfig) -> np.dtype:
             ("tokens", "<i4"),
             ("intent", "<i4"),
             ("learning_rate", "<f4"),
-            ("unused", "<i4", LANES - 3),
+            ("label_smoothing", "<f4"),
+            ("unused", "<i4", LANES - 4),
             ("token_ids", "<i4", tokens),
             ("slots", "<i4", tokens),
         ]
