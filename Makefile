@@ -1,7 +1,8 @@
 # make lab       environment, check of the machine, JupyterLab on loopback
 # make test      every test: Python, C++ testbenches, notebooks, the lab in a browser
 # make reliability   long trials of what must hold up, into docs/reliability.md (some: TRIALS='NAME… --count N')
-# make overlays  rebuild the emulation overlays from hls_src (needs g++ 12 or later)
+# make overlays  rebuild the emulation overlays from hls_src (needs g++ 12 or later); with VOCABULARY=5000 [ENCODERS=2]
+#                build one whose embedding has room for so many tokens instead
 
 PYTHON ?= python3
 VENV := .venv
@@ -35,7 +36,7 @@ reliability: $(VENV)/.installed
 	PYTHONPATH=lib:tests $(BIN)/python -m reliability $(TRIALS)
 
 overlays: $(VENV)/.installed
-	$(BIN)/python -m bttlab.u50.build
+	$(BIN)/python -m bttlab.u50.build $(if $(VOCABULARY),--vocabulary $(VOCABULARY)) $(if $(ENCODERS),--encoders $(ENCODERS))
 
 clean:
 	rm -rf $(VENV) hls_src/build

@@ -173,6 +173,18 @@ def test_the_command(hls, tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().err == "no overlay large; there are: tiny\n"
 
 
+def test_an_overlay_for_a_larger_vocabulary_comes_from_configuration(capsys):
+    assert build.main(["--flags", "--vocabulary", "5000", "--encoders", "4"]) == 0
+    flags = capsys.readouterr().out.split()
+    assert {"-DVOCABULARY_SIZE=5202", "-DROW_MODE_1=18", "-DROW_MODE_2=17", "-DROW_MODE_3=17"} <= set(flags)
+    assert "-DENCODERS=4" in flags
+    assert build.main(["--check", "--vocabulary", "5000"]) == 1
+    assert capsys.readouterr().out.startswith("train_enc2_v5202 has not been built")
+    assert build.main(["--check", "--vocabulary", "11428"]) == 0, "prebuilt, under its own name"
+    assert build.main(["--flags", "--vocabulary", "0"]) == 2
+    assert capsys.readouterr().err == "size is 0: it must be an integer of at least 1\n"
+
+
 def test_flags_and_kernels_are_printed_for_makefiles(capsys):
     assert build.main(["--flags", "train_enc6"]) == 0
     printed = capsys.readouterr().out

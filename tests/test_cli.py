@@ -13,7 +13,8 @@ import pytest
 
 from bttlab.cli import main
 from bttlab.commands import devices, doctor, self_check
-from bttlab.model import ReferenceTrainer
+from bttlab.model import ModelConfig, ReferenceTrainer
+from bttlab.train import read_checkpoint
 from bttlab.u50 import build, native
 from tiny_runs import write_corpus
 
@@ -304,3 +305,24 @@ def test_doctor_trains(capsys, monkeypatch):
     assert check["data"]["seconds"]["provenance"] == "measured"
     monkeypatch.setattr(ReferenceTrainer, "train", lambda self, samples, *_: [1.0] * len(samples))
     assert "it should fall" in checks(capsys, "--self-check", exit_code=1)["self-check"]["detail"]
+
+
+def test_a_corpus_with_more_words_gets_a_model_with_more_rows(tmp_path, capsys):
+    corpus = write_corpus(tmp_path / "large")
+    for name, text in (("seq.in", " ".join(f"word{i}" for i in range(30))), ("seq.out", "O " * 30), ("label", "fare")):
+        for part in range(34):
+            with (corpus / "train" / name).open("a") as file:
+                file.write(text.replace("word", f"word{part}-") + "\n")
+    told = run_json(capsys, *train_arguments(corpus, tmp_path / "run", "--samples", "2"))
+    rows = read_checkpoint(tmp_path / "run" / "checkpoint.safetensors").settings.config
+    assert rows.vocabulary_size == 1100 and rows.embedding_row_modes == (11, 10, 10)
+    assert told["parameters"] == rows.parameters_count
+    few = train_arguments(corpus, tmp_path / "few", "--samples", "2", "--vocabulary", "1000")
+    assert run_json(capsys, *few)["parameters"] == ModelConfig(encoders=1).parameters_count
+    emulated = [*train_arguments(corpus, tmp_path / "other", "--samples", "2"), "--device", "emulated"]
+    message = fails(capsys, *emulated)
+    assert "trains 1 encoders with a vocabulary of 1,100 tokens, there are: train_enc2," in message
+    assert "make overlays ENCODERS=1 VOCABULARY=1100" in message and not (tmp_path / "other").exists()
+    assert "--vocabulary 900: the run has 1100" in fails(
+        capsys, "train", "--resume", str(tmp_path / "run"), "--vocabulary", "900"
+    )

@@ -16,7 +16,7 @@ from bttlab.data.metrics import score
 from bttlab.errors import BttlabError
 from bttlab.model import ModelConfig, NumericalFault, Optimizer, ReferenceTrainer, StateError, initial_parameters
 from bttlab.train import read_recipe
-from bttlab.u50 import U50, EmulatedU50, OverlayError, load_overlay
+from bttlab.u50 import U50, EmulatedU50, OverlayError, load_overlay, overlay_for
 from bttlab.u50.manifest import overlays_folder, read_file
 from bttlab.u50.xclbin import read_xclbin
 
@@ -113,6 +113,18 @@ def test_the_first_200_losses_are_those_of_the_reference(trainer, reference, sam
     got, want = trainer.train(samples[:200], optimizer, rate), reference.train(samples[:200], optimizer, rate)
     assert np.abs(got / want - 1).max() <= 1e-3
     assert want[-50:].mean() < want[:50].mean() * 0.8, "it learns"
+
+
+def test_the_overlay_for_snips_gives_the_losses_of_the_reference(card, snips):
+    corpus = load_corpus(snips)
+    vocabulary = Vocabulary.from_sentences(corpus.train.words, None, word_classes=True)
+    model = ModelConfig().with_vocabulary(len(vocabulary))
+    trainer, reference = load_overlay(overlay_for(model), card).train_transformer_1, ReferenceTrainer(model)
+    trainer.load_parameters(reference.store_parameters())
+    samples = encode(corpus.train[:40], vocabulary, corpus, model)
+    assert samples.tokens.max() > ModelConfig().vocabulary_size
+    got, want = trainer.train(samples, SGD, 4e-3), reference.train(samples, SGD, 4e-3)
+    assert np.abs(got / want - 1).max() <= 1e-3
 
 
 def test_a_recipe_gives_the_losses_of_the_reference(trainer, reference, corpus):

@@ -18,6 +18,7 @@ from bttlab.tensor import (
     tt_to_matrix,
     ttm_to_matrix,
 )
+from bttlab.tensor.shapes import balanced_modes
 
 mode = st.integers(1, 4)
 FULL = 10**6  # more than any bond can use
@@ -191,3 +192,17 @@ def test_initial_values_come_from_the_generator():
 def test_what_does_not_fit_is_refused(call, message):
     with pytest.raises(BttlabError, match=message):
         call()
+
+
+@given(st.integers(1, 10**6))
+def test_balanced_modes_are_the_least_that_hold_a_size(size):
+    modes = balanced_modes(size)
+    assert max(modes) - min(modes) <= 1 and math.prod(modes) >= size
+    smaller = (*sorted(modes)[:2], max(modes) - 1)  # the next product below
+    assert math.prod(smaller) < size
+
+
+def test_balanced_modes_of_known_sizes():
+    assert balanced_modes(1000) == (10, 10, 10) and balanced_modes(11428) == (23, 23, 22)
+    with pytest.raises(BttlabError, match="size is 0"):
+        balanced_modes(0)

@@ -74,13 +74,13 @@ def open_trainer(config, device: str, trust: bool = False) -> OpenedTrainer:
     try:
         import pynq
 
-        from bttlab.u50 import EmulatedU50, load_overlay
+        from bttlab.u50 import EmulatedU50, load_overlay, overlay_for
     except ModuleNotFoundError as error:
         raise DeviceError(
             f"--device {device} needs {error.name}, which is not installed; install it with: pip install "
             "'bttlab[lab]', or use --device reference"
         ) from None
-    name = f"train_enc{config.encoders}"
+    name = overlay_for(config)
     overlay = load_overlay(name, device, trust)
     card = overlay.device
     if not isinstance(card, EmulatedU50):

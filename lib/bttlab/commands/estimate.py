@@ -19,6 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     add = parser.add_argument
     add("--encoders", type=int, nargs="+", default=[2, 4, 6], metavar="N", help="encoder blocks (default: 2 4 6)")
+    add("--vocabulary", type=int, metavar="N", help="tokens that the table has room for (default: 1000)")
     add("--rank", type=int, metavar="R", help="rank of the linear layers (default: 12)")
     add("--lanes", type=int, metavar="N", help="multiply-accumulate lanes of all engines (default: as in hls_src)")
     add("--clock", type=int, metavar="MHZ", help="clock of the kernel (default: as in hls_src)")
@@ -49,6 +50,8 @@ def run(options: argparse.Namespace) -> Outcome:
         hardware = at_clock(hardware, options.clock)
     rank = {} if options.rank is None else {"linear_rank": options.rank}
     models = [ModelConfig(encoders=encoders, **rank) for encoders in options.encoders]
+    if options.vocabulary is not None:
+        models = [model.with_vocabulary(options.vocabulary) for model in models]
     name, lengths = _lengths(options, models[0])
     found = [estimate(model, hardware, lengths, options.optimizer) for model in models]
     for one in found:

@@ -3,6 +3,7 @@
 import argparse
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from bttlab.commands import Outcome, devices
@@ -11,7 +12,7 @@ from bttlab.errors import BttlabError
 DEFAULTS = {"encoders": 2, "data": "airline", "device": "auto"}
 OPTIMIZER = "sgd"
 OPTIONS = (
-    *("encoders", "data", "recipe", "epochs", "samples", "optimizer", "learning_rate", "seed", "device"),
+    *("encoders", "vocabulary", "data", "recipe", "epochs", "samples", "optimizer", "learning_rate", "seed", "device"),
     "unknown_labels",
 )
 
@@ -20,6 +21,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments; none has a default here, so that a resumed run keeps its own."""
     add = parser.add_argument
     add("--encoders", type=int, metavar="N", help="encoder blocks (default: 2)")
+    add(
+        "--vocabulary",
+        type=int,
+        metavar="N",
+        help="tokens that the model has room for: the most frequent words (default: 1000, or all if there are more)",
+    )
     add("--data", metavar="NAME|PATH", help="corpus: atis, snips, airline, or a folder (default: airline)")
     add(
         "--recipe",
@@ -71,7 +78,7 @@ def run(options: argparse.Namespace) -> Outcome:
 
 
 def _new(options: argparse.Namespace, given: dict):
-    from bttlab.data import load_corpus
+    from bttlab.data import Vocabulary, load_corpus
     from bttlab.model import ModelConfig
     from bttlab.train import RunSettings, start_run
     from bttlab.train.run import check_free
@@ -80,9 +87,15 @@ def _new(options: argparse.Namespace, given: dict):
         check_free(options.out)  # before anything slow
     values = DEFAULTS | given
     values["data"] = _absolute(values["data"])
-    config = ModelConfig(encoders=values.pop("encoders"))
+    config, tokens = ModelConfig(encoders=values.pop("encoders")), values.pop("vocabulary", None)
     settings = RunSettings(config=config, **_how_to_train(values))
+    if tokens is not None:
+        settings = replace(settings, config=config.with_vocabulary(tokens))
     corpus = load_corpus(settings.data, settings.unknown_labels)
+    if tokens is None:
+        words = Vocabulary.from_sentences(corpus.train.words, None, settings.word_classes)
+        if len(words) > config.vocabulary_size:
+            settings = replace(settings, config=config.with_vocabulary(len(words)))
     return start_run(options.out or _default_folder(corpus.name, config.encoders), settings, corpus)
 
 

@@ -48,17 +48,20 @@ class Vocabulary:
             raise CorpusError(f"vocabulary: {twice!r} comes twice; every word and special token has one id")
 
     @classmethod
-    def from_sentences(cls, sentences: Iterable[list[str]], size: int, word_classes: bool = False) -> "Vocabulary":
+    def from_sentences(
+        cls, sentences: Iterable[list[str]], size: int | None, word_classes: bool = False
+    ) -> "Vocabulary":
         """Take the most frequent words, ties in alphabetical order, so that there are at most ``size`` tokens in all.
 
+        With size None it takes every word.
         Words that do not fit become unknown when encoded, as every word that is not in the vocabulary.
         """
         reserved = SPECIAL + WORD_CLASSES if word_classes else SPECIAL
-        if size <= len(reserved):
+        if size is not None and size <= len(reserved):
             raise CorpusError(f"a vocabulary of size {size} has no room beside {' '.join(reserved)}; take a larger one")
         counts = Counter(word for sentence in sentences for word in sentence if word not in reserved)
         ranked = sorted(counts, key=lambda word: (-counts[word], word))
-        return cls(ranked[: size - len(reserved)], word_classes)
+        return cls(ranked if size is None else ranked[: size - len(reserved)], word_classes)
 
     @classmethod
     def from_list(cls, tokens: list[str]) -> "Vocabulary":

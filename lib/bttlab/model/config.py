@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from numbers import Integral
 from typing import Any
 
 from bttlab.errors import BttlabError
-from bttlab.tensor.shapes import check_modes, full_ranks, tt_shapes, ttm_shapes
+from bttlab.tensor.shapes import balanced_modes, check_modes, full_ranks, tt_shapes, ttm_shapes
 
 FORMATS = ("tensor", "dense")
 OPTIMIZERS = ("sgd", "momentum", "adamw")
@@ -114,6 +114,19 @@ class ModelConfig:
         if unknown:
             raise ConfigError(f"{', '.join(map(repr, unknown))}: no field of the model: use {', '.join(sorted(known))}")
         return cls(**values)
+
+    def with_vocabulary(self, tokens: int) -> "ModelConfig":
+        """Return this configuration with room for so many token ids.
+
+        The rows of the table are the least product of three modes, which differ by at most 1, that holds them.
+
+        Raises
+        ------
+        bttlab.tensor.ShapeError
+            If the number is not an integer of at least 1.
+        """
+        modes = balanced_modes(tokens)
+        return replace(self, vocabulary_size=math.prod(modes), embedding_row_modes=modes)
 
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return every parameter's name and shape, in the order in which parameters are stored everywhere."""

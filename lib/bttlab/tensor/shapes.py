@@ -40,6 +40,23 @@ def check_modes(name: str, modes: Iterable[int], size: int | None = None) -> tup
     return modes
 
 
+def balanced_modes(size: int) -> tuple[int, int, int]:
+    """Return three modes that differ by at most 1 and whose product is the least that is at least `size`.
+
+    Raises
+    ------
+    ShapeError
+        If the size is not an integer of at least 1.
+    """
+    if not _is_positive(size):
+        raise ShapeError(f"size is {size!r}: it must be an integer of at least 1")
+    root = 1
+    while (root + 1) ** 3 <= size:
+        root += 1
+    candidates = [(root,) * 3, (root + 1, root, root), (root + 1, root + 1, root), (root + 1,) * 3]
+    return next(modes for modes in candidates if math.prod(modes) >= size)
+
+
 def full_ranks(rank: int | Sequence[int], modes: int) -> tuple[int, ...]:
     """Return all ranks (1, r_1, ..., r_(modes-1), 1) of a train of `modes` cores.
 

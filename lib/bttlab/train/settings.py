@@ -121,6 +121,7 @@ class RunSettings:
         """
         fixed = {
             "encoders": self.config.encoders,
+            "vocabulary": self.config.vocabulary_size,
             "optimizer": self.optimizer.name,
             "seed": self.seed,
             "samples": self.samples,

@@ -15,7 +15,7 @@ from bttlab.u50.driver import TrainingRun, TransformerTrainer
 from bttlab.u50.emulation import EmulatedU50, register
 from bttlab.u50.facts import U50
 from bttlab.u50.kernel import OverlayError
-from bttlab.u50.overlay import choose_active_device, load_overlay
+from bttlab.u50.overlay import choose_active_device, load_overlay, overlay_for
 
 register()
 choose_active_device()
@@ -28,4 +28,5 @@ __all__ = [
     "TrainingRun",
     "TransformerTrainer",
     "load_overlay",
+    "overlay_for",
 ]

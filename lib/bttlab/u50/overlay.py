@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pynq
 
+from bttlab.model import ModelConfig
 from bttlab.u50.emulation import EmulatedU50
 from bttlab.u50.kernel import OverlayError
 from bttlab.u50.manifest import OverlayEntry, digest, overlays_folder, read_file, read_manifest
@@ -58,6 +59,26 @@ def load_overlay(
     raise OverlayError(
         f"overlay {name_or_path} is built for {built}, but the cards to choose from are: {cards}; "
         "use device='emulated', or build it for the card from hls_src"
+    )
+
+
+def overlay_for(model: ModelConfig) -> str:
+    """Return the name of the overlay that trains a model, from the manifest of `overlays_folder()`.
+
+    Raises
+    ------
+    OverlayError
+        If there is none.
+    """
+    folder = overlays_folder()
+    entries = [entry for entry in read_manifest(folder) if entry.model is not None]
+    for entry in entries:
+        if entry.model == model.to_dict():
+            return entry.name
+    raise OverlayError(
+        f"no overlay in {folder} trains {model.encoders} encoders with a vocabulary of {model.vocabulary_size:,} "
+        f"tokens, there are: {', '.join(entry.name for entry in entries) or 'none'}; build it with: make overlays "
+        f"ENCODERS={model.encoders} VOCABULARY={model.vocabulary_size}, or use --device reference"
     )
 
 
