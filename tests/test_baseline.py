@@ -17,7 +17,7 @@ from bttlab.baseline.step import Task
 from bttlab.baseline.timing import HostClock, timed_steps
 from bttlab.cli import main
 from bttlab.errors import BttlabError
-from bttlab.model import ModelConfig, NumericalFault, Optimizer, ReferenceTrainer
+from bttlab.model import ModelConfig, NumericalFault, Optimizer, ReferenceTrainer, predict
 from bttlab.train import LEARNING_RATES
 from tiny_baseline import LEARNING_RATE, TINY, samples, tiny_baseline, tiny_task
 
@@ -172,6 +172,21 @@ def test_callbacks_and_stop():
     assert record.skipped == {"compile": "stopped before it began"} and record.steps == 50
     with pytest.raises(BaselineError, match="stopped before it began"):
         tiny_baseline("btt", "cpu", stop=stop)
+
+
+def test_the_model_is_evaluated_at_the_steps_asked_for():
+    seen = []
+
+    def evaluate(taken, model):
+        seen.append((taken, predict(model, samples(12)).losses.mean()))
+
+    record = tiny_baseline("btt", "cpu", steps=40, evaluate=evaluate, evaluate_at=[1, 20, 40, 60])
+    assert [taken for taken, _ in seen] == [1, 20, 40]
+    trainer = ReferenceTrainer(TINY, seed=0)
+    every = samples(40)
+    losses = trainer.train(every, Optimizer("sgd"), LEARNING_RATE)
+    np.testing.assert_allclose(record.measurement.losses, losses, rtol=1e-4)
+    assert seen[-1][1] == pytest.approx(trainer.predict(samples(12)).losses.mean(), rel=1e-4)
 
 
 @pytest.mark.parametrize(

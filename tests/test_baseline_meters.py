@@ -184,7 +184,7 @@ def test_energy_of_a_gpu(zeus, monkeypatch):
     assert isinstance(meter, NvmlMeter) and reason == "" and meter.watts() == 300
     idle = Figure.measured(50.0, "W", "fake")
 
-    def steps():
+    def steps(aside=None):
         time.sleep(0.15)
         return 10
 
@@ -202,9 +202,24 @@ def test_energy_of_a_gpu(zeus, monkeypatch):
     assert meter.watts() == 280
 
 
+def test_what_is_done_aside_takes_no_energy(zeus):
+    meter, reason = find_meter(CUDA)
+
+    def steps(aside):
+        time.sleep(0.1)
+        with aside():
+            time.sleep(0.5)
+        time.sleep(0.1)
+        return 10
+
+    found = metered(meter, reason, Figure.measured(50.0, "W", "fake"), steps, lambda: 0, least_seconds=0)
+    assert found.per_step.value == pytest.approx(250 * 0.2 / 10, rel=0.2)
+    assert found.per_step_over_idle.value == pytest.approx(200 * 0.2 / 10, rel=0.2)
+
+
 def test_a_stopped_window_has_no_energy(zeus):
     meter, reason = find_meter(CUDA)
-    found = metered(meter, reason, Figure.measured(50.0, "W", "fake"), lambda: 0, lambda: 1, least_seconds=1.0)
+    found = metered(meter, reason, Figure.measured(50.0, "W", "fake"), lambda aside: 0, lambda: 1, least_seconds=1.0)
     assert found.steps == 0 and found.per_step.value is None
 
 
@@ -224,7 +239,7 @@ def test_no_meter(tmp_path, monkeypatch):
     meter, reason = find_meter(CUDA)
     assert meter is None and reason.endswith("is not installed: pip install zeus")
     assert idle_power(None, reason).how == reason
-    found = metered(None, reason, Figure.missing("W", reason), lambda: 7, lambda: 1)
+    found = metered(None, reason, Figure.missing("W", reason), lambda aside: 7, lambda: 1)
     assert found.steps == 7 and found.per_step.value is None and found.per_step.how == reason
 
 

@@ -65,6 +65,7 @@ def test_the_card_and_pytorch_in_one_figure(board):
     card, torch = board.runs
     assert torch.state == "finished", torch.error
     np.testing.assert_allclose(torch.losses, card.losses[:100], rtol=1e-3)
+    assert [count for count, _ in torch.scores] == [13, 25, 38, 50, 63, 75, 88, 100]
     assert torch.memory.provenance == "measured" and torch.memory.bytes > 1e6
     assert len(board._figure._loss.get_legend().get_texts()) == 2
 

@@ -1,9 +1,10 @@
 """Energy over idle: a GPU's by NVML through zeus, a CPU's by RAPL, else none and the reason."""
 
+import contextlib
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -16,6 +17,8 @@ POWERCAP = Path("/sys/class/powercap")
 IDLE_SECONDS = 3.0
 LEAST_SECONDS = 5.0  # NVML's counter moves some ten times a second, and power takes a second or two to settle
 TRACE_SECONDS = 0.1  # between two points of a power trace
+
+Aside = Callable[[], contextlib.AbstractContextManager[None]]
 
 
 class Meter(Protocol):
@@ -185,11 +188,43 @@ class PowerTrace:
             self.watts.append(round(watts, 2))
 
 
+class _Window:
+    """A context in which a meter counts, but for what is done aside."""
+
+    def __init__(self, meter: Meter):
+        self.joules = self._seconds = 0.0
+        self._meter = meter
+        self._begin: float | None = None
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds counted so far."""
+        return self._seconds + (time.perf_counter() - self._begin if self._begin is not None else 0.0)
+
+    def __enter__(self) -> "_Window":
+        self._meter.begin()
+        self._begin = time.perf_counter()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.joules += self._meter.end()
+        self._seconds, self._begin = self.elapsed, None
+
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        """A context that is not counted."""
+        self.__exit__()
+        try:
+            yield
+        finally:
+            self.__enter__()
+
+
 def metered(
     meter: Meter | None,
     reason: str,
     idle: Figure,
-    timed: Callable[[], int],
+    timed: Callable[[Aside], int],
     go_on: Callable[[], int],
     least_seconds: float = LEAST_SECONDS,
 ) -> Energy:
@@ -203,23 +238,19 @@ def metered(
     idle : Figure
         Power to take off, in watts.
     timed : callable
-        Trains on the samples of the baseline and returns how many those were.
+        Trains on the samples of the baseline and returns how many those were. Gets what makes a context for work that
+        is not to be counted.
     go_on : callable
         Trains on as many again; called until the window is `least_seconds` long. Returns 0 to end it.
     """
     if meter is None:
         none = Figure.missing("J", reason)
-        return Energy(timed(), none, none, [], [])
-    meter.begin()
-    begin = time.perf_counter()
-    try:
-        with PowerTrace(meter) as trace:
-            steps = timed()
-            while steps and time.perf_counter() - begin < least_seconds and (more := go_on()):
-                steps += more
-    finally:
-        joules = meter.end()
-        elapsed = time.perf_counter() - begin
+        return Energy(timed(contextlib.nullcontext), none, none, [], [])
+    with _Window(meter) as window, PowerTrace(meter) as trace:
+        steps = timed(window.aside)
+        while steps and window.elapsed < least_seconds and (more := go_on()):
+            steps += more
+    joules, elapsed = window.joules, window.elapsed
     if not steps:
         none = Figure.missing("J", "stopped before the first step")
         return Energy(0, none, none, [], [])

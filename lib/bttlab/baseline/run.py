@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 import bttlab
-from bttlab.baseline.energy import Meter, find_meter, idle_power, metered
+from bttlab.baseline.energy import Aside, Meter, find_meter, idle_power, metered
 from bttlab.baseline.machine import describe, load_average, open_device, out_of_memory, plain
 from bttlab.baseline.memory import device_memory, measure_memory
 from bttlab.baseline.modes import MODES, modes_of, prepare
@@ -23,13 +23,15 @@ from bttlab.baseline.step import Task
 from bttlab.baseline.timing import OnStep, clock_of, timed_steps
 from bttlab.data import Samples, Vocabulary, encode, epoch_order, load_corpus
 from bttlab.errors import BttlabError
-from bttlab.model import ModelConfig, check_learning_rates
+from bttlab.model import ModelConfig, Transformer, check_learning_rates
 
 # Name of a baseline -> format of the model and flow of its TT layers
 FORMATS = {"dense": ("dense", None), "tt": ("tensor", "right_to_left"), "btt": ("tensor", "bidirectional")}
 LEARNING_RATE = 4e-3  # that of bttlab train for SGD
 COMPARED_STEPS = 50  # of a mode with eager: later on, differences of rounding have grown
 TOLERANCE = 1e-2  # of a loss, relative
+
+Evaluate = Callable[[int, Transformer], None]
 
 
 class BaselineError(BttlabError):
@@ -49,6 +51,8 @@ class _Plan:
     idle: Figure
     on_step: OnStep | None
     stop: Event
+    evaluate: Evaluate | None
+    evaluate_at: Sequence[int]
 
 
 def run_baseline(
@@ -64,6 +68,8 @@ def run_baseline(
     on_step: OnStep | None = None,
     on_mode: Callable[[str], None] | None = None,
     stop: Event | None = None,
+    evaluate: Evaluate | None = None,
+    evaluate_at: Sequence[int] = (),
 ) -> Record:
     """Train with PyTorch, batch 1, SGD, FP32, and measure time, memory and energy.
 
@@ -89,6 +95,10 @@ def run_baseline(
         Gets the name of each mode before its preparation, which may take a minute.
     stop : threading.Event, optional
         Set from elsewhere, it ends the baseline after the current step; the record has what was measured.
+    evaluate : callable, optional
+        Gets the number of steps taken and the model, as soon as one of the ascending counts in `evaluate_at` is
+        reached, in every mode; on a GPU after some 25 steps at most. It is in no step's time and energy.
+    evaluate_at : sequence of int
 
     Returns
     -------
@@ -114,7 +124,9 @@ def run_baseline(
         build = partial(Task, config, flow or "bidirectional", learning_rate=learning_rate, seed=seed, device=where)
         _release(where)
         memory = measure_memory(build(every[int(every.lengths.argmax())]))
-        plan = _Plan(where, build, every[order[:steps]], warmup, meter, no_meter, idle, on_step, stop)
+        plan = _Plan(
+            where, build, every[order[:steps]], warmup, meter, no_meter, idle, on_step, stop, evaluate, evaluate_at
+        )
         measured, skipped = _run_modes(plan, names, on_mode)
     except torch.OutOfMemoryError as error:
         raise BaselineError(out_of_memory(error)) from None
@@ -227,9 +239,17 @@ def _measure(plan: _Plan, name: str, eager: Measurement | None) -> Measurement |
     setup = time.perf_counter() - begin
     traces: tuple[list[float], list[float]] = ([], [])
 
-    def timed() -> int:
+    pending = list(plan.evaluate_at) if plan.evaluate else []
+
+    def timed(aside: Aside) -> int:
+        def between(taken: int) -> None:
+            if pending and taken >= pending[0]:
+                pending[:] = [count for count in pending if count > taken]
+                with aside():
+                    plan.evaluate(taken, task.model)
+
         nonlocal traces
-        traces = timed_steps(task, step, clock, plan.on_step, plan.stop)
+        traces = timed_steps(task, step, clock, plan.on_step, plan.stop, between)
         return len(traces[0])
 
     def go_on() -> int:

@@ -64,7 +64,12 @@ def clock_of(device: torch.device) -> HostClock | CudaClock:
 
 
 def timed_steps(
-    task: Task, step: Stepper, clock: HostClock | CudaClock, on_step: OnStep | None, stop: Event
+    task: Task,
+    step: Stepper,
+    clock: HostClock | CudaClock,
+    on_step: OnStep | None,
+    stop: Event,
+    between: Callable[[int], None] = lambda taken: None,
 ) -> tuple[list[float], list[float]]:
     """Train on all samples of a task.
 
@@ -78,6 +83,8 @@ def timed_steps(
         Gets step, loss and seconds; what it takes is in no step's time.
     stop : threading.Event
         Ends it after the current step.
+    between : callable
+        Gets the number of steps taken, between two readings of the clock; what it takes is in no step's time.
 
     Returns
     -------
@@ -106,4 +113,5 @@ def timed_steps(
                 raise NumericalFault("loss", index, np.array(losses[:index], np.float32), task.learning_rate)
             if on_step is not None:
                 on_step(index, losses[index], seconds[index])
+        between(len(seconds))
     return seconds, losses

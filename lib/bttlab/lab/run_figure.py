@@ -159,7 +159,7 @@ class RunFigure:
             parts = [f"{'; '.join(names)}: none, {reason}" for reason, names in reasons.items()]
             self._note(self._energy, "\n\n".join(map(_wrapped, parts)), x=0.5, y=0.5, ha="center", va="center")
         unscored = any(not run.is_scored for run in runs)
-        title = "Dev split (measured; not of baselines)" if unscored else "Dev split (measured)"
+        title = "Dev split (measured; not of records)" if unscored else "Dev split (measured)"
         if self._dev.get_title("left") != title:
             self._dev.set_title(title, loc="left", fontweight="bold", fontsize=11)
             self._stale = True

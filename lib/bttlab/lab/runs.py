@@ -7,19 +7,21 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 
 from bttlab.baseline.record import Record
 from bttlab.baseline.run import run_baseline
+from bttlab.data import Samples
 from bttlab.data.metrics import Scores, score
 from bttlab.errors import BttlabError
 from bttlab.experiments.keep import keep_baseline
 from bttlab.lab.kept_runs import keep_dashboard_run
 from bttlab.lab.meters import EnergyMeter, NoMeter, Recorded
 from bttlab.lab.workload import Workload
-from bttlab.model import NumericalFault, Optimizer, Predictions, Trainer, initial_parameters
+from bttlab.model import NumericalFault, Optimizer, Predictions, Trainer, initial_parameters, predict
 
 CHUNK_SECONDS = 0.3  # training between two looks at pause and stop
 LARGEST_CHUNK = 1024  # samples
@@ -150,6 +152,17 @@ class Run:
         if self.meter.provenance:
             self.energy.append((end, self.meter.joules))
 
+    def _evaluate(self, workload: Workload, predict: Callable[[Samples], Predictions]) -> None:
+        """Score the dev split, unless the run is stopped meanwhile."""
+        dev, parts = workload.dev, []
+        for first in range(0, len(dev), PREDICTED_AT_ONCE):
+            if self._stop.is_set():
+                return
+            parts.append(predict(dev[first : first + PREDICTED_AT_ONCE]))
+        columns = ([getattr(part, name) for part in parts] for name in ("losses", "intents", "slots"))
+        predictions = Predictions(*map(np.concatenate, columns))
+        self.scores.append((self.count, score(workload.corpus, workload.dev_split, predictions)))
+
     def _run(self) -> None:
         try:
             self._train()
@@ -220,17 +233,7 @@ class TrainerRun(Run):
             size = max(1, min(LARGEST_CHUNK, 4 * size, int(len(part) / seconds * CHUNK_SECONDS)))
             if self.count * EVALUATIONS // self.total > evaluated:
                 evaluated = self.count * EVALUATIONS // self.total
-                self._evaluate()
-
-    def _evaluate(self) -> None:
-        dev, parts = self._workload.dev, []
-        for first in range(0, len(dev), PREDICTED_AT_ONCE):
-            if self._stop.is_set():
-                return
-            parts.append(self._trainer.predict(dev[first : first + PREDICTED_AT_ONCE]))
-        columns = ([getattr(part, name) for part in parts] for name in ("losses", "intents", "slots"))
-        predictions = Predictions(*map(np.concatenate, columns))
-        self.scores.append((self.count, score(self._workload.corpus, self._workload.dev_split, predictions)))
+                self._evaluate(self._workload, self._trainer.predict)
 
     def _keep(self, state: str) -> None:
         if self._keeps and self.count and self._is_there():
@@ -252,7 +255,6 @@ class BaselineRun(Run):
     """
 
     follows_learning_rate = False
-    is_scored = False
 
     def __init__(
         self,
@@ -283,6 +285,8 @@ class BaselineRun(Run):
             modes=[self._mode],
             on_step=self._on_step,
             stop=self._stop,
+            evaluate=lambda _, model: self._evaluate(self._workload, partial(predict, model)),
+            evaluate_at=[-(-part * self.total // EVALUATIONS) for part in range(1, EVALUATIONS + 1)],
         )
         self.memory = _memory_of(record)
         keep_baseline(record)

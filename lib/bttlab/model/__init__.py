@@ -2,7 +2,7 @@
 
 from bttlab.model.config import ConfigError, ModelConfig, Optimizer
 from bttlab.model.initial import initial_parameters
-from bttlab.model.reference import ReferenceTrainer
+from bttlab.model.reference import ReferenceTrainer, predict
 from bttlab.model.size import ModelSize, model_sizes
 from bttlab.model.trainer import (
     FAULTS,
@@ -34,4 +34,5 @@ __all__ = [
     "initial_parameters",
     "loss",
     "model_sizes",
+    "predict",
 ]

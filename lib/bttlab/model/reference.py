@@ -28,6 +28,37 @@ _TORCH_NAMES = {
 }
 
 
+@torch.no_grad()
+def predict(model: Transformer, samples) -> Predictions:
+    """Return a model's losses and labels of samples, on the model's device.
+
+    Raises
+    ------
+    bttlab.data.SampleError
+        If the samples do not fit the model.
+    """
+    samples.validate(model.config)
+    losses = np.zeros(len(samples), np.float32)
+    intents = np.zeros(len(samples), np.int32)
+    labels = np.zeros(samples.slots.shape, np.int32)
+    for i, (tokens, intent, slots) in enumerate(_utterances(samples, next(model.parameters()).device)):
+        intent_logits, slot_logits = model(tokens)
+        losses[i] = loss(intent_logits, slot_logits, intent, slots).item()
+        intents[i] = intent_logits.argmax().item()
+        labels[i, 1 : len(tokens)] = slot_logits.argmax(1).cpu().numpy()
+    return Predictions(losses, intents, labels)
+
+
+def _utterances(samples, device: torch.device) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Yield each sample's real tokens (T,), intent () and slots (T - 1,) as int64 on the device."""
+    tokens, intents, slots = (
+        torch.from_numpy(np.asarray(array, np.int64)).to(device)
+        for array in (samples.tokens, samples.intents, samples.slots)
+    )
+    for i, length in enumerate(samples.lengths.tolist()):
+        yield tokens[i, :length], intents[i], slots[i, 1:length]
+
+
 class ReferenceTrainer:
     """The `Trainer` in PyTorch: autograd through our modules, float32, batch 1, torch.optim's update.
 
@@ -134,7 +165,7 @@ class ReferenceTrainer:
         update = self._torch_optimizer(optimizer)
         grad = self._flat.grad
         losses = np.zeros(len(samples), np.float32)
-        for i, (tokens, intent, slots) in enumerate(self._utterances(samples)):
+        for i, (tokens, intent, slots) in enumerate(_utterances(samples, self._flat.device)):
             grad.zero_()
             logits = self.model(tokens)
             value = loss(*logits, intent, slots)
@@ -162,7 +193,6 @@ class ReferenceTrainer:
             return "gradient"
         return None if is_bounded(optimizer, learning_rate, self._step + 1) else "update"
 
-    @torch.no_grad()
     def predict(self, samples) -> Predictions:
         """Return losses and labels of the samples; changes nothing.
 
@@ -171,26 +201,7 @@ class ReferenceTrainer:
         bttlab.data.SampleError
             If the samples do not fit the model.
         """
-        samples.validate(self.config)
-        losses = np.zeros(len(samples), np.float32)
-        intents = np.zeros(len(samples), np.int32)
-        labels = np.zeros(samples.slots.shape, np.int32)
-        for i, (tokens, intent, slots) in enumerate(self._utterances(samples)):
-            intent_logits, slot_logits = self.model(tokens)
-            losses[i] = loss(intent_logits, slot_logits, intent, slots).item()
-            intents[i] = intent_logits.argmax().item()
-            labels[i, 1 : len(tokens)] = slot_logits.argmax(1).cpu().numpy()
-        return Predictions(losses, intents, labels)
-
-    def _utterances(self, samples) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Yield each sample's real tokens (T,), intent () and slots (T - 1,) as int64 on the device."""
-        device = self._flat.device
-        tokens, intents, slots = (
-            torch.from_numpy(np.asarray(array, np.int64)).to(device)
-            for array in (samples.tokens, samples.intents, samples.slots)
-        )
-        for i, length in enumerate(samples.lengths.tolist()):
-            yield tokens[i, :length], intents[i], slots[i, 1:length]
+        return predict(self.model, samples)
 
     def _torch_optimizer(self, optimizer: Optimizer) -> torch.optim.Optimizer:
         """Return torch's optimizer over the flat parameters; its moments are `self._moments` themselves."""
