@@ -16,6 +16,7 @@ COMMANDS = {
     "estimate": "model the on-chip memory, resources, time and energy on the U50",
     "compare": "train on two devices and compare losses, parameters and cycles",
     "runs": "list, show, compare and export the runs that trainings, baselines and estimates leave",
+    "cost": "estimate what fine-tuning costs on a GPU, or profile this machine for it",
     "bench": "measure side by side, in one run",
 }
 

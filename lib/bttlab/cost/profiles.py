@@ -16,9 +16,11 @@ from bttlab.cost.breakdown import time_breakdown
 from bttlab.cost.configuration import CostError, FineTuning
 from bttlab.cost.memory import measure_largest_batch
 from bttlab.cost.training import Run, clock_of
+from bttlab.data.find import REPOSITORY
 from bttlab.figures import to_json
 
 VERSION = 1  # of the file
+RECORDED = REPOSITORY / "data" / "cost" / "cpu.json"
 ROUNDS = 7  # over the batch sizes, in turn; the medians count
 MOST_TOKENS = 4096  # of a batch whose time is measured
 
@@ -140,7 +142,6 @@ def measure_profiles(
     opened = open_device(device)
     if device == "cpu":
         torch.set_num_threads(1)
-    profiles: list[Profile] = []
     if path.exists():
         before = read_profiles(path)
         here = describe(opened, load)
@@ -149,8 +150,9 @@ def measure_profiles(
                 f"{path} holds profiles of {before.machine.name} within {before.budget_bytes:,} bytes, this is "
                 f"{here.name} within {budget:,}; give another file with --record"
             )
-        profiles = list(before.profiles)
-    matmul_flops = measure_matmul(device)
+        profiles, matmul_flops = list(before.profiles), before.matmul_flops
+    else:
+        profiles, matmul_flops = [], measure_matmul(device)
 
     def so_far() -> Profiles:
         how = clock_of(device).how, MEMORY[device]

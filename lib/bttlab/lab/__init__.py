@@ -2,6 +2,8 @@
 
 from bttlab.lab.compression import draw_truncation, spectra, truncate
 from bttlab.lab.compression_explorer import CompressionExplorer
+from bttlab.lab.cost_explorer import CostExplorer
+from bttlab.lab.cost_figures import draw_breakdown, draw_held_out, draw_load
 from bttlab.lab.cycle_figures import draw_cycles
 from bttlab.lab.dashboard import Dashboard
 from bttlab.lab.design import Design
@@ -20,6 +22,7 @@ from bttlab.lab.workload import Workload
 
 __all__ = [
     "CompressionExplorer",
+    "CostExplorer",
     "Dashboard",
     "Design",
     "DesignExplorer",
@@ -34,10 +37,13 @@ __all__ = [
     "chip_bytes",
     "corpus_here",
     "draw_blocks",
+    "draw_breakdown",
     "draw_bytes",
     "draw_costs",
     "draw_cycles",
     "draw_energy",
+    "draw_held_out",
+    "draw_load",
     "draw_optimum",
     "draw_truncation",
     "spectra",

@@ -1,0 +1,98 @@
+"""Figures of what fine-tuning costs: time by stage and layer, load of the experts, predictions beside measurements."""
+
+from collections.abc import Mapping
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from bttlab.cost.fit import CostModel
+from bttlab.lab.charts import PALETTE, style
+
+LAYER_COLOURS = {
+    "attention": PALETTE[0],
+    "router": PALETTE[1],
+    "experts": PALETTE[2],
+    "norm": PALETTE[4],
+    "other": "0.7",
+    "all": PALETTE[3],
+}
+LABELS = {"other": "embedding, output, loss", "all": "optimizer"}
+
+
+def draw_breakdown(rows: Mapping[str, Mapping[str, Mapping[str, float]]]) -> None:
+    """Draw the time of a step by stage and layer, a bar for each row.
+
+    Parameters
+    ----------
+    rows : mapping of str to dict
+        Each as from `bttlab.cost.breakdown.time_breakdown`.
+    """
+    _, axes = plt.subplots(figsize=(8.3, 1.6 + 0.6 * len(rows)), layout="constrained")
+    style(axes, "Time of a step (measured)", "ms", "")
+    for row, stages in enumerate(rows.values()):
+        start = 0.0
+        for stage, layers in stages.items():
+            begin = start
+            for layer, seconds in layers.items():
+                label = LABELS.get(layer, layer)
+                taken = label in axes.get_legend_handles_labels()[1]
+                axes.barh(
+                    row,
+                    1e3 * seconds,
+                    left=start,
+                    color=LAYER_COLOURS[layer],
+                    height=0.5,
+                    label=None if taken else label,
+                )
+                start += 1e3 * seconds
+            axes.plot([start, start], [row - 0.38, row + 0.38], color="0.15", linewidth=1.2)
+            axes.text((begin + start) / 2, row - 0.3, stage, ha="center", va="bottom", fontsize=8, color="0.25")
+    axes.set_yticks(range(len(rows)), rows)
+    axes.set_ylim(len(rows) - 0.45, -0.75)
+    axes.legend(fontsize=8, ncols=6, loc="upper center", bbox_to_anchor=(0.45, -0.3), frameon=False)
+
+
+def draw_load(load: np.ndarray, steps: int) -> None:
+    """Draw the share of the tokens that each expert gets over training, a heat map for each layer.
+
+    Parameters
+    ----------
+    load : ndarray, shape (parts, layers, experts)
+        From `bttlab.cost.breakdown.expert_load`.
+    steps : int
+        That were trained.
+    """
+    _, layers, experts = load.shape
+    figure, panels = plt.subplots(
+        1, layers, figsize=(8.3, 1.2 + 0.25 * experts), layout="constrained", sharey=True, squeeze=False
+    )
+    for layer, axes in enumerate(panels[0]):
+        image = axes.imshow(
+            100 * load[:, layer].T, aspect="auto", cmap="cividis", vmin=0, vmax=100 * load.max(),
+            extent=(0, steps, experts + 0.5, 0.5), interpolation="nearest",
+        )  # fmt: skip
+        axes.set_title(f"layer {layer + 1}", loc="left", fontsize=10, fontweight="bold")
+        axes.set_xlabel("training step")
+    panels[0, 0].set_ylabel("expert")
+    panels[0, 0].set_yticks(range(1, experts + 1))
+    bar = figure.colorbar(image, ax=panels[0].tolist())
+    bar.set_label("share of the tokens (%, measured)")
+
+
+def draw_held_out(model: CostModel) -> None:
+    """Draw what the model predicts of each configuration from all the others, over what was measured."""
+    _, panels = plt.subplots(1, 2, figsize=(8.3, 3.9), layout="constrained")
+    found = model.held_out
+    measured = np.concatenate([profile.tokens_per_second for profile in model.profiles])
+    pairs = (
+        (measured, measured * np.concatenate(found.throughput), "Throughput (tokens/s)"),
+        (*np.array([(real, guess) for guess, real in found.batches], float).T, "Largest batch (sequences)"),
+    )
+    for axes, (real, guess, title) in zip(panels, pairs, strict=True):
+        style(axes, title, "measured", "modelled, configuration held out")
+        ends = np.array([real.min() / 1.3, real.max() * 1.3])
+        axes.fill_between(ends, 0.9 * ends, 1.1 * ends, color="0.88", label="10 % off")
+        axes.plot(ends, ends, color="0.5", linewidth=1)
+        axes.scatter(real, guess, s=12, color=PALETTE[0], zorder=3)
+        axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
+        axes.legend(fontsize=8, loc="upper left", frameon=False)
