@@ -136,7 +136,13 @@ class CheckpointStore:
         CheckpointError
             If there is none, or both are damaged.
         """
-        if not (self.latest.exists() or self.previous.exists()):
+        try:
+            is_there = self.latest.exists() or self.previous.exists()
+        except OSError as error:
+            raise CheckpointError(
+                f"{self.folder} cannot be read ({error.strerror}); ask its owner for the right to"
+            ) from None
+        if not is_there:
             raise CheckpointError(
                 f"{self.folder} holds no checkpoint: name the folder of a run, or start one with: bttlab train --out "
                 f"{self.folder}"
@@ -168,7 +174,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
         if header > MOST_HEADER:
             raise ValueError(f"a header of {header} bytes, more than the {MOST_HEADER} of any run")
         tensors = safetensors.numpy.load(data)
-        metadata = json.loads(data[8 : 8 + header].decode()).get("__metadata__", {})
+        metadata = json.loads(data[8 : 8 + header].decode()).get("__metadata__") or {}
     except (SafetensorError, OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise DamagedCheckpoint(f"{path} cannot be read as a checkpoint ({reason})") from None

@@ -1,6 +1,7 @@
 """What a run tells while it goes on: a bar with loss and samples per second, and notes, on stderr."""
 
 import sys
+import time
 from collections import deque
 from collections.abc import Iterable
 
@@ -33,6 +34,8 @@ class ProgressBar:
             mininterval=0.1 if terminal else 10.0,
             delay=0.0 if terminal else 10.0,
         )
+        self._bar._time = time.monotonic  # not the wall clock, which may be set back
+        self._bar.start_t = self._bar.last_print_t = time.monotonic()
 
     def advance(self, losses: Iterable[float]) -> None:
         """Show the losses of further samples."""

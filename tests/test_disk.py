@@ -1,0 +1,205 @@
+"""Full disks, folders that may not be written, a clock set back: a clear error, and what was there stays."""
+
+import contextlib
+import errno
+import json
+import os
+import resource
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+import tqdm.std
+
+from bttlab.data import store
+from bttlab.data.corpus import CorpusError
+from bttlab.errors import BttlabError
+from bttlab.train import CheckpointStore, ProgressBar
+from bttlab.u50.manifest import write_atomically
+from tiny_runs import metrics, resume, train, write_corpus
+
+NOBODY = 65534
+PAGE = 4096  # bytes
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path, pages: int):
+    """A file system with room for so many pages or, where none may be mounted, a limit on the size of files."""
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={pages * PAGE}", "none", str(folder)]
+    if subprocess.run(mount, capture_output=True).returncode == 0:
+        try:
+            yield
+            kept = folder.with_suffix(".kept")
+            shutil.copytree(folder, kept)
+        finally:
+            subprocess.run(["umount", str(folder)], check=True)
+        folder.rmdir()
+        kept.rename(folder)
+    else:
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (pages * PAGE // 4, limits[1]))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    return write_corpus(tmp_path_factory.mktemp("data") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory, corpus):
+    folder = tmp_path_factory.mktemp("runs") / "unbroken"
+    return train(folder, corpus).parameters_sha256, metrics(folder)
+
+
+def sound(folder: Path) -> bool:
+    """Whether a run's folder has a checkpoint; one that is there can be read."""
+    found = CheckpointStore(folder)
+    if not (found.latest.exists() or found.previous.exists()):
+        return False
+    _, warning = found.load()
+    assert warning is None or not found.latest.exists()
+    return True
+
+
+def continued(folder: Path, corpus: Path):
+    """Finish a run, from its checkpoint or anew."""
+    result = resume(folder) if sound(folder) else train(folder, corpus)
+    return result.parameters_sha256, metrics(folder)
+
+
+def test_a_run_on_a_disk_that_fills_up_can_be_finished_when_there_is_room(tmp_path, corpus, unbroken):
+    begun = failed = 0
+    for pages in range(2, 40, 9):
+        disk = tmp_path / str(pages)
+        with small_disk(disk, pages):
+            try:
+                train(disk / "run", corpus)
+            except BttlabError as error:
+                assert str(disk / "run") in str(error) and "\n" not in str(error)
+                failed += 1
+        begun += sound(disk / "run")
+        assert continued(disk / "run", corpus) == unbroken
+    assert failed >= 2 and begun >= 2
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "number"),
+    [(Path, "mkdir", 1), (os, "fsync", 2), (os, "fsync", 6), (Path, "replace", 2), (Path, "open", 3)],
+)
+def test_a_run_with_a_failing_disk_can_be_finished(tmp_path, corpus, unbroken, monkeypatch, owner, name, number):
+    folder, operation, calls = tmp_path / "run", getattr(owner, name), 0
+
+    def failing(*arguments, **names):
+        nonlocal calls
+        calls += 1
+        if calls >= number:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return operation(*arguments, **names)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, failing)
+        with contextlib.suppress(BttlabError, OSError):  # the command line says either in one line
+            train(folder, corpus)
+    assert calls >= number
+    assert continued(folder, corpus) == unbroken
+
+
+def as_nobody(act) -> str:
+    """The error that somebody without rights gets from an act; an empty text if there is none."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        message = "another error"
+        try:
+            if os.getuid() == 0:
+                os.setgroups([])
+                os.setgid(NOBODY)
+                os.setuid(NOBODY)
+            act()
+            message = ""
+        except BttlabError as error:
+            message = str(error)
+        except BaseException as error:
+            message = f"not ours: {error!r}"
+        finally:
+            os.write(writing, message.encode())
+            os._exit(0)
+    os.close(writing)
+    with open(reading, "rb") as pipe:
+        text = pipe.read().decode()
+    os.waitpid(child, 0)
+    return text
+
+
+@pytest.fixture
+def open_folder(tmp_path, corpus):
+    """A folder that everybody can reach."""
+    for folder in (tmp_path, *tmp_path.parents[:2], corpus.parent):
+        folder.chmod(0o755)
+    return tmp_path
+
+
+def test_folders_that_may_not_be_written(open_folder, corpus, unbroken):
+    (closed := open_folder / "closed").mkdir(0o555)
+    message = as_nobody(lambda: train(closed / "run", corpus))
+    assert f"{closed / 'run'} cannot be made (Permission denied)" in message and "--out" in message
+    message = as_nobody(lambda: store.store_corpus({"label": b"a\n"}, closed / "corpus"))
+    assert f"cannot write a corpus to {closed / 'corpus'}: Permission denied" in message
+    assert list(closed.iterdir()) == []
+
+    folder = open_folder / "run"
+    train(folder, corpus, epochs=1)
+    for path in folder.iterdir():
+        path.chmod(0o444)
+    folder.chmod(0o555)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    message = as_nobody(lambda: resume(folder, epochs=3))
+    assert str(folder) in message and "Permission denied" in message
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    folder.chmod(0o000)
+    message = as_nobody(lambda: resume(folder, epochs=3))
+    assert str(folder) in message and "Permission denied" in message
+    folder.chmod(0o755)
+    resume(folder, epochs=3)
+    assert metrics(folder) == unbroken[1]
+
+
+def test_a_file_where_a_folder_is_expected(tmp_path, corpus):
+    (tmp_path / "file").write_text("here")
+    with pytest.raises(BttlabError, match=r"file/run cannot be (used|made) \(Not a directory\)"):
+        train(tmp_path / "file" / "run", corpus)
+    with pytest.raises(CorpusError, match="Not a directory"):
+        store.store_corpus({"label": b"a\n"}, tmp_path / "file" / "corpus")
+    assert (tmp_path / "file").read_text() == "here"
+
+
+def test_an_overlay_or_manifest_that_cannot_be_written_stays_as_it_was(tmp_path, monkeypatch):
+    path = tmp_path / "manifest.json"
+    write_atomically(path, b"old")
+    with small_disk(tmp_path / "disk", 1), contextlib.suppress(OSError):
+        write_atomically(tmp_path / "disk" / "a.xclbin", bytes(10 * PAGE))
+    assert list((tmp_path / "disk").iterdir()) == [] and path.read_bytes() == b"old"
+
+
+def test_a_clock_that_is_set_back(tmp_path, corpus, unbroken, monkeypatch, capsys):
+    hours = iter(range(10**9, 0, -1))
+    monkeypatch.setattr(time, "time", lambda: 3600.0 * next(hours))
+    monkeypatch.setattr(tqdm.std, "time", time.time)
+    folder = tmp_path / "run"
+    train(folder, corpus, epochs=1)
+    result = resume(folder, epochs=3)
+    assert (result.parameters_sha256, metrics(folder)) == unbroken
+    for line in (folder / "metrics.jsonl").read_text().splitlines()[:3]:
+        assert json.loads(line)["seconds"]["value"] > 0 and json.loads(line)["samples_per_second"]["value"] > 0
+    bar = ProgressBar()
+    bar.begin("epoch", 10)
+    bar.advance([1.0, 2.0])
+    assert 0 <= bar._bar.format_dict["elapsed"] < 3600
+    bar.end()
