@@ -109,6 +109,14 @@ def test_nothing_sound(tmp_path, checkpoint):
         store.load()
 
 
+def test_a_header_without_metadata_is_no_checkpoint(tmp_path):
+    path = tmp_path / "checkpoint.safetensors"
+    for header in (b"{}", b'{"__metadata__":null}'):
+        path.write_bytes(len(header).to_bytes(8, "little") + header)
+        with pytest.raises(CheckpointError, match="does not have the digest"):
+            read_checkpoint(path)
+
+
 def full_disk(*arguments):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
