@@ -2,6 +2,7 @@
 
 import json
 import threading
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -49,7 +50,7 @@ def test_a_spread_is_that_of_the_rounds():
 
 def check(result: Result, module, rows: int):
     """Check what all results have in common, as they are in a record; return the rows."""
-    found = record.build({"it": result}, [0.0])["benchmarks"]["it"]
+    found = record.build({"it": record.run(lambda: result)})["benchmarks"]["it"]
     assert len(found["rows"]) == rows
     assert all({"unit", "provenance", "how"} == set(figure) for figure in found["figures"].values())
     for ratio in found["ratios"].values():
@@ -209,7 +210,15 @@ def test_bench_writes_record_page_and_figure_and_prints_regressions(tmp_path, ca
 
 def test_a_page_without_markers_is_refused():
     with pytest.raises(BttlabError, match=r"benchmarks\.md has no lines '<!-- machine of benchmarks.json -->'"):
-        page.fill("# Benchmarks", record.build({}, [0.0]), {})
+        page.fill("# Benchmarks", record.build({}), {})
+
+
+def test_the_page_is_that_of_the_record():
+    found = record.read(ROOT / "docs" / page.RECORD)
+    text = (ROOT / "docs" / page.PAGE).read_text(encoding="utf-8")
+    assert set(found["benchmarks"]) == set(RECORDED)
+    assert page.fill(text, found, {name: import_module(f"bttlab.bench.{name}") for name in RECORDED}) == text
+    assert all((ROOT / "docs" / "images" / f"bench_{name}.png").is_file() for name in RECORDED)
 
 
 @pytest.mark.parametrize(

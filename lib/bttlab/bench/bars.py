@@ -5,6 +5,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from bttlab.bench.result import in_digits
 from bttlab.lab.charts import PALETTE, new_figure, style
 
 
@@ -27,13 +28,13 @@ def draw_times(rows: Sequence[dict[str, Any]], series: str, title: str, label: s
         ]
         axes.barh(places, medians, height, xerr=errors, color=PALETTE[number], label=f"{series}: {kind}", capsize=2)
         for place, time in zip(places, times, strict=True):
-            text = f"{time['median']:.3g}"
+            text = in_digits(time["median"])
             axes.annotate(
                 text, (time["upper_quartile"], place), (5, 0), textcoords="offset points", va="center", fontsize=8
             )
     axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
     axes.set_xscale("log")
-    axes.margins(x=0.12)
+    axes.margins(x=0.15)
     axes.legend(fontsize=8, frameon=False)
     return figure

@@ -1,5 +1,6 @@
 """A linear layer of the model, forward and backward, in every way that there is to have one on a CPU."""
 
+import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -90,6 +91,7 @@ def _layers(config: ModelConfig) -> dict[str, nn.Module]:
 
 def _compiled(layers: dict[str, nn.Module], tokens: int, notes: list[str]) -> dict[str, Callable[[], float]]:
     """Return a contender for each that torch.compile compiles as a whole, with equal gradients; note the others."""
+    logging.getLogger("torch").setLevel(logging.ERROR)  # what it tells at length, the notes tell in a line
     found = {}
     for name, layer in layers.items():
         compiled = torch.compile(layer, dynamic=False, fullgraph=True)
@@ -179,8 +181,9 @@ def draw(result: dict[str, Any]) -> Figure:
     rows = result["rows"]
     threads = list(dict.fromkeys(row["threads"] for row in rows))
     panels = [(partial(_time, threads=count), f"Time, threads: {count}", "ms") for count in threads]
-    panels += [(_peak, "Peak memory", "kB"), (_operations, "Operations", "MFLOP")]
-    drawing = new_figure(11, 4 * -(-len(panels) // 2))
+    panels += [(partial(_count, column="peak", scale=1e3, threads=threads[0]), "Peak memory", "kB")]
+    panels += [(partial(_count, column="operations", scale=1e6, threads=threads[0]), "Operations", "MFLOP")]
+    drawing = new_figure(11, 0.6 + 4 * -(-len(panels) // 2))
     for axes, (value, title, unit) in zip(drawing.subplots(-(-len(panels) // 2), 2).flat, panels, strict=False):
         style(axes, title, "tokens", f"{unit}, forward and backward")
         for number, name in enumerate(dict.fromkeys(row["contender"] for row in rows)):
@@ -197,7 +200,7 @@ def draw(result: dict[str, Any]) -> Figure:
                     label=name,
                 )
         axes.set(xscale="log", yscale="log")
-    drawing.axes[0].legend(fontsize=8, frameon=False)
+    drawing.legend(*drawing.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False)
     return drawing
 
 
@@ -205,9 +208,5 @@ def _time(row: dict[str, Any], threads: int) -> float | None:
     return row["time"]["median"] if row["threads"] == threads else None
 
 
-def _peak(row: dict[str, Any]) -> float | None:
-    return None if row["peak"] is None else row["peak"] / 1e3
-
-
-def _operations(row: dict[str, Any]) -> float | None:
-    return None if row["operations"] is None else row["operations"] / 1e6
+def _count(row: dict[str, Any], column: str, scale: float, threads: int) -> float | None:
+    return row[column] / scale if row["threads"] == threads and row[column] is not None else None

@@ -27,7 +27,9 @@ def fill(text: str, record: Mapping[str, Any], modules: Mapping[str, Any]) -> st
     parts = {"machine": _machine(record)}
     for name, result in record["benchmarks"].items():
         notes = "".join(f"- {note}\n" for note in dict.fromkeys(result["notes"]))
-        parts[name] = "\n".join(map(_markdown, modules[name].tables(result))) + (f"\n{notes}" if notes else "")
+        loads = " and ".join(f"{result[when][0]:.1f}" for when in ("load_before", "load_after"))
+        ran = f"\nRun on {result['date'][:10]}; load average (1 minute) before and after: {loads}.\n"
+        parts[name] = "\n".join(map(_markdown, modules[name].tables(result))) + ran + (f"\n{notes}" if notes else "")
     for name, part in parts.items():
         begin, end = markers(name)
         head, found, rest = text.partition(begin)
@@ -51,11 +53,9 @@ def write(folder: Path, record: Mapping[str, Any], modules: Mapping[str, Any]) -
 def _machine(record: Mapping[str, Any]) -> str:
     here = record["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in here["versions"].items())
-    loads = " and ".join(f"{here[name][0]:.1f}" for name in ("load_before", "load_after"))
     return (
-        f"Recorded {record['date'][:10]} on {here['processor']}, {here['cores']} cores, {here['system']}; Python "
-        f"{here['python']}, {versions}. Load average before and after: {loads} (1 minute; what runs beside the "
-        f"benchmarks counts, and so do they). OMP_WAIT_POLICY: {here['wait_policy']}.\n"
+        f"Machine of the record: {here['processor']}, {here['cores']} cores, {here['system']}; Python "
+        f"{here['python']}, {versions}; OMP_WAIT_POLICY {here['wait_policy']}.\n"
     )
 
 

@@ -3,7 +3,7 @@
 import json
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
@@ -44,14 +44,17 @@ def _version(package: str) -> str:
         return "not installed"
 
 
-def build(results: Mapping[str, Result], load_before: list[float]) -> dict[str, Any]:
-    """Return the record of what benchmarks found."""
-    record = {
-        "version": VERSION,
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "machine": machine() | {"load_before": load_before, "load_after": load_average()},
-        "benchmarks": {name: asdict(result) for name, result in results.items()},
-    }
+def run(measure: Callable[[], Result]) -> dict[str, Any]:
+    """Run a benchmark and return its part of a record: what it found, when, and beside what load."""
+    load_before = load_average()
+    found = asdict(measure())
+    date = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    return found | {"date": date, "load_before": load_before, "load_after": load_average()}
+
+
+def build(benchmarks: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """Return the record of benchmarks that ran here."""
+    record = {"version": VERSION, "machine": machine(), "benchmarks": benchmarks}
     return json.loads(to_json(record))  # what reading it would give
 
 

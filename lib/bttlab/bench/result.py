@@ -73,4 +73,10 @@ def rounded(values: Spread) -> dict[str, float]:
 
 def in_words(values: Mapping[str, float]) -> str:
     """Return a spread as text: median, and quartiles in brackets."""
-    return f"{values['median']:.3g} ({values['lower_quartile']:.3g} to {values['upper_quartile']:.3g})"
+    median, lower, upper = (in_digits(values[name]) for name in ("median", "lower_quartile", "upper_quartile"))
+    return f"{median} ({lower} to {upper})"
+
+
+def in_digits(value: float) -> str:
+    """Return a number as text, to three digits or in full."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"

@@ -113,7 +113,7 @@ def draw(result: dict[str, Any]) -> Figure:
     for place, row in enumerate(rows):
         whole, done = row["time"]["median"] / 1e3, 0.0
         parts = {stage: values["median"] / 1e3 for stage, values in row["stages"].items()}
-        rest = "interpreter's start and end" if parts else "kernel, cells and training"
+        rest = "interpreter: start, end" if parts else "kernel, cells and training"
         for stage, value in (parts | {rest: max(0.0, whole - sum(parts.values()))}).items():
             label = None if stage in colours else stage
             colour = colours.setdefault(stage, PALETTE[len(colours) % len(PALETTE)])
@@ -123,5 +123,5 @@ def draw(result: dict[str, Any]) -> Figure:
     axes.set_yticks(range(len(rows)), [row["contender"] for row in rows])
     axes.invert_yaxis()
     axes.margins(x=0.12)
-    axes.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
+    axes.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.05, 1))
     return drawing

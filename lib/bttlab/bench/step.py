@@ -14,7 +14,7 @@ LEARNING_RATE = 1e-3
 
 
 def measure(
-    corpus: str = "atis", encoders: int = 2, samples: int = 32, threads: Sequence[int] = (1, 2), rounds: int = 9
+    corpus: str = "atis", encoders: int = 2, samples: int = 16, threads: Sequence[int] = (1, 2), rounds: int = 9
 ) -> Result:
     """Measure training steps.
 

@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", default="atis", help="corpus, a name or a path (default: atis)")
     parser.add_argument("--encoders", type=int, default=2, metavar="N", help="of step, start, dashboard (default: 2)")
     parser.add_argument(
-        "--samples", type=int, metavar="N", help="samples a turn (default: 32 for step, 4,478 for dashboard)"
+        "--samples", type=int, metavar="N", help="samples a turn (default: 16 for step, 4,478 for dashboard)"
     )
     parser.add_argument("--rounds", type=int, metavar="N", help="turns that count (default: 9; 3 for start)")
     parser.add_argument(
@@ -57,20 +58,18 @@ def run(options: argparse.Namespace) -> Outcome:
     if options.docs is not None and options.what == "dashboard":
         raise BttlabError("--docs: the dashboard's benchmark is not recorded; leave --docs out")
 
-    from bttlab.baseline.machine import load_average
     from bttlab.bench import page, record
 
     folder = Path(options.docs) if options.docs is not None else None
     if folder is not None and not (folder / page.PAGE).is_file():
         raise BttlabError(f"--docs {folder}: there is no {page.PAGE} in it; give the folder of the project's pages")
     before = record.read(folder / page.RECORD) if folder is not None else None
-    load_before = load_average()
     modules, results = {}, {}
     for name in RECORDED if options.what == "all" else [options.what]:
         print(f"bench {name} …", file=sys.stderr)
         modules[name] = import_module(f"bttlab.bench.{name}")
-        results[name] = _MEASURE[name](modules[name].measure, options)
-    found = record.build(results, load_before)
+        results[name] = record.run(partial(_MEASURE[name], modules[name].measure, options))
+    found = record.build(results)
     fallen = record.regressions(before, found) if before else []
     if folder is not None:
         if before:  # what has not run this time stays
@@ -78,7 +77,7 @@ def run(options: argparse.Namespace) -> Outcome:
         record.write(folder / page.RECORD, found)
         page.write(folder, found, {name: import_module(f"bttlab.bench.{name}") for name in found["benchmarks"]})
     tables = [_rich(table) for name, module in modules.items() for table in module.tables(found["benchmarks"][name])]
-    notes = [note for result in results.values() for note in dict.fromkeys(result.notes)]
+    notes = [note for result in results.values() for note in dict.fromkeys(result["notes"])]
     lines = [*notes, *(f"REGRESSION {line}" for line in fallen)]
     return Outcome(found | {"regressions": fallen}, Group(*tables, *lines), 1 if fallen and options.strict else 0)
 

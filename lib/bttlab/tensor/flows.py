@@ -141,9 +141,10 @@ def grouped(groups: Grouping) -> Flow:
 def _grouped(
     groups: Grouping, x: Tensor, out_cores: Cores, in_cores: Cores, bias: Tensor | None = None
 ) -> tuple[Tensor, Saved]:
-    lefts = [merge_left(group) for group in _split(out_cores, groups[0])]
-    rights = [merge_right(group) for group in _split(in_cores, groups[1])]
-    y, steps = right_to_left(x, *_merged_cores(lefts, rights, out_cores, in_cores, groups), bias)
+    out_groups, in_groups = _split(out_cores, groups[0]), _split(in_cores, groups[1])
+    lefts = [merge_left(group) if len(group) > 1 else group for group in out_groups]
+    rights = [merge_right(group) if len(group) > 1 else group for group in in_groups]
+    y, steps = right_to_left(x, _as_cores(lefts, out_groups, -1), _as_cores(rights, in_groups, 0), bias)
     return y, (*chain(*lefts, *rights), *steps)
 
 
@@ -151,13 +152,14 @@ def _grouped_backward(
     groups: Grouping, dy: Tensor, x: Tensor, out_cores: Cores, in_cores: Cores, saved: Saved
 ) -> tuple[Tensor, list[Tensor]]:
     outs, cores = len(out_cores), len(out_cores) + len(in_cores)
+    out_groups, in_groups = _split(out_cores, groups[0]), _split(in_cores, groups[1])
     lefts, rights = _split(saved[:outs], groups[0]), _split(saved[outs:cores], groups[1])
-    merged = _merged_cores(lefts, rights, out_cores, in_cores, groups)
+    merged = _as_cores(lefts, out_groups, -1), _as_cores(rights, in_groups, 0)
     dx, dmerged = right_to_left_backward(dy, x, *merged, saved[cores:])
     grads = []
-    for grad, group, left in zip(dmerged[: len(lefts)], _split(out_cores, groups[0]), lefts, strict=True):
+    for grad, group, left in zip(dmerged[: len(lefts)], out_groups, lefts, strict=True):
         grads += merge_left_backward(grad, group, left)
-    for grad, group, right in zip(dmerged[len(lefts) :], _split(in_cores, groups[1]), rights, strict=True):
+    for grad, group, right in zip(dmerged[len(lefts) :], in_groups, rights, strict=True):
         grads += merge_right_backward(grad, group, right)
     return dx, grads
 
@@ -166,17 +168,12 @@ def _split(items: Sequence[Tensor], sizes: Sequence[int]) -> list[Sequence[Tenso
     return [items[end - size : end] for size, end in zip(sizes, accumulate(sizes), strict=True)]
 
 
-def _merged_cores(lefts, rights, out_cores: Cores, in_cores: Cores, groups: Grouping) -> tuple[list, list]:
-    """Shape the merged groups (r_prev, n, r_next), as cores are."""
-    outs = [
-        left[-1].view(group[0].shape[0], -1, group[-1].shape[2])
-        for left, group in zip(lefts, _split(out_cores, groups[0]), strict=True)
+def _as_cores(merged: Sequence[Sequence[Tensor]], groups: Sequence[Cores], last: int) -> list[Tensor]:
+    """Return the end of each merge in the shape of a core, (r_prev, n, r_next)."""
+    return [
+        merge[last].view(group[0].shape[0], -1, group[-1].shape[2]) if len(group) > 1 else group[0]
+        for merge, group in zip(merged, groups, strict=True)
     ]
-    ins = [
-        right[0].view(group[0].shape[0], -1, group[-1].shape[2])
-        for right, group in zip(rights, _split(in_cores, groups[1]), strict=True)
-    ]
-    return outs, ins
 
 
 FLOWS = {
