@@ -51,7 +51,29 @@ def add_trust(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def open_trainer(config, device: str, trust: bool = False) -> OpenedTrainer:
+def add_wait(parser: argparse.ArgumentParser) -> None:
+    """Add --wait."""
+    parser.add_argument(
+        "--wait",
+        type=seconds,
+        default=0.0,
+        metavar="SECONDS",
+        help="how long to wait for a card that another process holds (default: not at all)",
+    )
+
+
+def seconds(text: str) -> float:
+    """Check a time to wait, for argparse."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds: give one of at least 0")
+    return value
+
+
+def open_trainer(config, device: str, trust: bool = False, wait: float = 0.0) -> OpenedTrainer:
     """Open what trains a model.
 
     Parameters
@@ -59,7 +81,7 @@ def open_trainer(config, device: str, trust: bool = False) -> OpenedTrainer:
     config : ModelConfig
     device : str
         As `device_name` accepts it.
-    trust : bool
+    trust, wait
         As for `bttlab.u50.load_overlay`.
 
     Raises
@@ -68,6 +90,8 @@ def open_trainer(config, device: str, trust: bool = False) -> OpenedTrainer:
         If the device needs pynq, which is not installed.
     bttlab.u50.OverlayError
         If there is no such card, or no overlay for the model.
+    bttlab.u50.CardBusyError
+        If another process holds the card.
     """
     if device == "reference":
         return _open_reference(config)
@@ -81,7 +105,7 @@ def open_trainer(config, device: str, trust: bool = False) -> OpenedTrainer:
             "'bttlab[lab]', or use --device reference"
         ) from None
     name = overlay_for(config)
-    overlay = load_overlay(name, device, trust)
+    overlay = load_overlay(name, device, trust, wait)
     card = overlay.device
     if not isinstance(card, EmulatedU50):
         words = f"{card.name} (card {pynq.Device.devices.index(card)}), overlay {name}"

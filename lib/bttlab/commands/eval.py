@@ -16,6 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--unknown-labels", choices=("error", "unk"), help="as for train (default: the run's)")
     add("--device", type=devices.device_name, metavar="DEVICE", help=f"{devices.DEVICE_HELP} (default: the run's)")
     devices.add_trust(parser)
+    devices.add_wait(parser)
 
 
 def run(options: argparse.Namespace) -> Outcome:
@@ -42,7 +43,7 @@ def run(options: argparse.Namespace) -> Outcome:
     split, vocabulary = corpus.split(options.split), Vocabulary.from_list(record.vocabulary)
     samples = encode(split, vocabulary, corpus, settings.config)
     progress.note(f"note: {corpus.name} {options.split}: {encoding_report(split, vocabulary, corpus, settings.config)}")
-    opened = devices.open_trainer(settings.config, options.device or settings.device, options.trust)
+    opened = devices.open_trainer(settings.config, options.device or settings.device, options.trust, options.wait)
     check_model(opened.trainer, settings.config)
     progress.note(f"evaluating on {opened.announcement}")
     opened.trainer.load_parameters(checkpoint.parameters)

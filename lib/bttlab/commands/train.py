@@ -59,6 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="continue the run in DIR, or in --out; epochs, learning rate, device and the corpus's place may change",
     )
     devices.add_trust(parser)
+    devices.add_wait(parser)
 
 
 def run(options: argparse.Namespace) -> Outcome:
@@ -71,7 +72,7 @@ def run(options: argparse.Namespace) -> Outcome:
     progress = ProgressBar()
     for note in training.notes:
         progress.note(f"note: {note}")
-    opened = devices.open_trainer(training.settings.config, training.settings.device, options.trust)
+    opened = devices.open_trainer(training.settings.config, training.settings.device, options.trust, options.wait)
     progress.note(f"training on {opened.announcement}; run folder {training.folder}")
     on_record = entering(training.settings.config, training.samples["train"].lengths, training.settings.optimizer.name)
     return _outcome(training, opened.device, training.train(opened.trainer, opened.device, progress, on_record))

@@ -10,18 +10,20 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import pynq  # noqa: F401
 
+from bttlab.u50.card_lock import CardBusyError
 from bttlab.u50.contraction import ContractionKernel
 from bttlab.u50.driver import TrainingRun, TransformerTrainer
 from bttlab.u50.emulation import EmulatedU50, register
 from bttlab.u50.facts import U50
 from bttlab.u50.kernel import OverlayError
-from bttlab.u50.overlay import choose_active_device, load_overlay, overlay_for
+from bttlab.u50.overlay import choose_active_device, load_overlay, overlay_for, release_card
 
 register()
 choose_active_device()
 
 __all__ = [
     "U50",
+    "CardBusyError",
     "ContractionKernel",
     "EmulatedU50",
     "OverlayError",
@@ -29,4 +31,5 @@ __all__ = [
     "TransformerTrainer",
     "load_overlay",
     "overlay_for",
+    "release_card",
 ]

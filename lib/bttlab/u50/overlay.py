@@ -1,5 +1,6 @@
 """Finding an overlay and a card for it."""
 
+import functools
 import logging
 import os
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pynq
 
 from bttlab.model import ModelConfig
+from bttlab.u50.card_lock import CardLock
 from bttlab.u50.emulation import EmulatedU50
 from bttlab.u50.kernel import OverlayError
 from bttlab.u50.manifest import OverlayEntry, digest, overlays_folder, read_file, read_manifest
@@ -16,7 +18,7 @@ logger = logging.getLogger("bttlab.u50")
 
 
 def load_overlay(
-    name_or_path: str | Path, device: str | int | pynq.Device = "auto", trust: bool = False
+    name_or_path: str | Path, device: str | int | pynq.Device = "auto", trust: bool = False, wait: float = 0.0
 ) -> pynq.Overlay:
     """Load an overlay on a card: a real one if there is one and an overlay for it, else the emulated one.
 
@@ -31,6 +33,9 @@ def load_overlay(
     trust : bool
         Load an emulation overlay as it is, whatever the manifest says: it holds native code, which runs with your
         rights.
+    wait : float
+        Seconds to wait at most for a real card that another process holds. This process keeps it to its end, or to
+        `release_card`; emulated cards are each process's own.
 
     Returns
     -------
@@ -41,6 +46,8 @@ def load_overlay(
     OverlayError
         If there is no such overlay or card, the overlay is not for this card, or its file is not the manifest's and
         not trusted.
+    CardBusyError
+        If another process holds the card all the while.
     """
     candidates = [_choose_device(device)] if device not in ("auto", "emulated") else list(pynq.Device.devices)
     if device == "emulated":
@@ -50,6 +57,7 @@ def load_overlay(
         path = files.get((_kind(card), _platform(card)))
         if path is not None:
             if not isinstance(card, EmulatedU50):  # which says so itself
+                _lock_of(card).acquire(str(name_or_path), wait)
                 logger.info("%s on %s", path, card.name)
             elif trust:
                 EmulatedU50.trust(path)
@@ -80,6 +88,18 @@ def overlay_for(model: ModelConfig) -> str:
         f"tokens, there are: {', '.join(entry.name for entry in entries) or 'none'}; build it with: make overlays "
         f"ENCODERS={model.encoders} VOCABULARY={model.vocabulary_size}, or use --device reference"
     )
+
+
+def release_card(card: pynq.Device) -> None:
+    """Let other processes have a real card; its overlay is not to be used any more."""
+    _lock_of(card).release()
+
+
+@functools.cache
+def _lock_of(card: pynq.Device) -> CardLock:
+    """The lock of a real card, by its PCIe address where XRT's driver tells it."""
+    path = getattr(card, "sysfs_path", None)
+    return CardLock(Path(path).name if path else f"{card.name}-{card.tag}")
 
 
 def choose_active_device() -> None:
