@@ -2,24 +2,35 @@
 # make test      every test: Python, C++ testbenches, notebooks, the lab in a browser
 # make reliability   long trials of what must hold up, into docs/reliability.md (some: TRIALS='NAME… --count N')
 # make bench         side-by-side benchmarks, into docs/benchmarks.md (BENCH=--strict: what has become worse fails)
+# make lock      requirements.lock anew, after a change of dependencies in pyproject.toml
+# make audit     ask the Python Packaging Advisory Database about every locked package (needs pypi.org)
 # make overlays  rebuild the emulation overlays from hls_src (needs g++ 12 or later); with VOCABULARY=5000 [ENCODERS=2]
 #                build one whose embedding has room for so many tokens instead
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+AUDIT := .venv-audit
+EXTRAS := lab test bench
+TORCH = $$(sed -n 's/^ *"\(torch==[^"]*\)",.*/\1/p' pyproject.toml)
 PORT ?= 8888
 # Containers and Alveo hosts are often root's; the server listens on loopback and asks for its token.
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 
-.PHONY: lab test bench reliability overlays clean
+.PHONY: lab test bench reliability lock audit overlays clean
 
-$(VENV)/.installed: pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(0 if (3, 10) <= sys.version_info < (3, 12) else "BTT Lab needs Python 3.10 or 3.11 (pynq 3.0.1), not " + sys.version.split()[0] + ": make PYTHON=python3.11 …")'
+$(VENV)/.installed: pyproject.toml requirements.lock
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info[:2] == (3, 11) else "BTT Lab needs Python 3.11 (its packages are pinned for it), not " + sys.version.split()[0] + ": make PYTHON=python3.11 …")'
 	$(PYTHON) -m venv $(VENV)
-	# torch first and pinned: the pin of pyproject.toml, so that nothing later pulls another build
-	$(BIN)/pip install --quiet $$(sed -n 's/^ *"\(torch==[^"]*\)",.*/\1/p' pyproject.toml)
-	$(BIN)/pip install --quiet --editable '.[lab,test,bench]'
+	$(BIN)/pip install --quiet --require-hashes --no-deps --requirement requirements.lock
+	# torch by its version alone: which build it is, for the CPU or for CUDA, and so its hash, the index decides
+	$(BIN)/pip install --quiet $(TORCH)
+	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
+	touch $@
+
+$(AUDIT)/.installed:
+	$(PYTHON) -m venv $(AUDIT)
+	$(AUDIT)/bin/pip install --quiet pip-audit==2.10.1 uv==0.13.9
 	touch $@
 
 lab: $(VENV)/.installed
@@ -40,8 +51,18 @@ bench: $(VENV)/.installed
 reliability: $(VENV)/.installed
 	PYTHONPATH=lib:tests $(BIN)/python -m reliability $(TRIALS)
 
+# The lock is for Python 3.11 on Linux and has a hash of every file of each package but torch. Where torch is built for
+# CUDA it would list the libraries of that build, too: so it is made where the index has torch for the CPU.
+lock: $(AUDIT)/.installed
+	$(AUDIT)/bin/uv pip compile --quiet --generate-hashes $(addprefix --extra ,$(EXTRAS)) --python-version 3.11 --python-platform linux --no-emit-package torch --no-header --output-file requirements.lock pyproject.toml
+
+# --strict: a package that nothing could be learnt about fails the audit, too.
+audit: $(AUDIT)/.installed
+	$(AUDIT)/bin/pip-audit --strict --disable-pip --require-hashes --requirement requirements.lock
+	echo $(TORCH) | $(AUDIT)/bin/pip-audit --strict --disable-pip --no-deps --requirement /dev/stdin
+
 overlays: $(VENV)/.installed
 	$(BIN)/python -m bttlab.u50.build $(if $(VOCABULARY),--vocabulary $(VOCABULARY)) $(if $(ENCODERS),--encoders $(ENCODERS))
 
 clean:
-	rm -rf $(VENV) hls_src/build
+	rm -rf $(VENV) $(AUDIT) hls_src/build
