@@ -2,7 +2,9 @@
 
 import numpy as np
 import pytest
+import torch
 
+from bttlab.baseline import run as baseline_run
 from bttlab.baseline.run import BaselineError
 from bttlab.data import load_corpus
 from bttlab.experiments import RunIndex
@@ -62,11 +64,11 @@ def test_the_card_and_pytorch_in_one_figure(board):
     board.wait()
     board.start(CPU_BTT, samples=100)
     board.wait()
-    card, torch = board.runs
-    assert torch.state == "finished", torch.error
-    np.testing.assert_allclose(torch.losses, card.losses[:100], rtol=1e-3)
-    assert [count for count, _ in torch.scores] == [13, 25, 38, 50, 63, 75, 88, 100]
-    assert torch.memory.provenance == "measured" and torch.memory.bytes > 1e6
+    card, pytorch = board.runs
+    assert pytorch.state == "finished", pytorch.error
+    np.testing.assert_allclose(pytorch.losses, card.losses[:100], rtol=1e-3)
+    assert [count for count, _ in pytorch.scores] == [13, 25, 38, 50, 63, 75, 88, 100]
+    assert pytorch.memory.provenance == "measured" and pytorch.memory.bytes > 1e6
     assert len(board._figure._loss.get_legend().get_texts()) == 2
 
 
@@ -117,5 +119,35 @@ def test_a_device_out_of_memory_is_said(board, monkeypatch):
     assert board.runs[0].state == "failed" and "the GPU has 1.0 of 139.8 GiB free" in board._message.value
     monkeypatch.undo()
     board.start(CPU_BTT, samples=100)
+    board.wait()
+    assert board.runs[1].state == "finished" and board._message.value == ""
+
+
+def test_a_gpu_out_of_memory_is_a_sentence_and_the_next_run_works(board, monkeypatch):
+    def full(task):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(baseline_run, "measure_memory", full)
+        patched.setattr(torch.cuda, "mem_get_info", lambda: (3 * 2**20, 2**34))
+        board.start(CPU_BTT, samples=100)
+        board.wait()
+    assert board.runs[0].state == "failed"
+    assert "the GPU is out of memory: it was to give another 20.00 MiB" in board._message.value
+    board.start(CPU_BTT, samples=100)
+    board.wait()
+    assert board.runs[1].state == "finished" and board._message.value == ""
+
+
+def test_a_card_in_use_is_a_sentence_and_the_next_run_works(board, overlay, workload):
+    trainer = overlay.train_transformer_1
+    trainer.load_parameters(initial_parameters(trainer.config, 0))
+    other = trainer.start(workload.train[workload.order(20_000)], Optimizer("sgd"), 1e-4)
+    board.start()
+    board.wait()
+    assert board.runs[0].state == "failed" and "training already" in board._message.value
+    other.stop()
+    other.wait()
+    board.start()
     board.wait()
     assert board.runs[1].state == "finished" and board._message.value == ""
