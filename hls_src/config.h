@@ -29,7 +29,7 @@ constexpr int FUNCTION_LANES = 2;
 
 // Units of the update, each a word a cycle; AdamW, with its roots and divisions, UPDATE_LANES of it.
 constexpr int UPDATE_UNITS = 2;
-constexpr int UPDATE_LANES = 4;
+constexpr int UPDATE_LANES = 8;
 
 static_assert(LANES == 16, "the trees of word.h and emulation/hls_vector.h are written for 16 lanes");
 static_assert(LANES % FUNCTION_LANES == 0 && LANES % UPDATE_LANES == 0, "the lanes of a unit must divide a word");

@@ -43,11 +43,11 @@ static void word_row(Word *row, const Word *tail, int token) {
 // Tokens may share slices: their gradients add up.
 static void clear_word_gradients() {
     FORK;
-    clear(gradients.word_1, ROW_MODE_1 * SLICE_1_WORDS);
+    clear(gradients.word_1, WORD_1_WORDS);
     BESIDE;
-    clear(gradients.word_2, ROW_MODE_2 * SLICE_2_WORDS);
+    clear(gradients.word_2, WORD_2_WORDS);
     BESIDE;
-    clear(gradients.word_3, ROW_MODE_3 * SLICE_3_WORDS);
+    clear(gradients.word_3, WORD_3_WORDS);
     JOIN;
 }
 
@@ -65,14 +65,13 @@ Tokens:
 
 // out (tokens, HIDDEN_SIZE), before the first encoder
 static void embedding_forward(Word *out, const int *token_ids, int tokens) {
-    static Word words[TOKENS_WORDS];
     const Meter meter(FP, EMBEDDING);
     FORK;
-    look_up(words, token_ids, tokens);
+    look_up(inner, token_ids, tokens);
     BESIDE;
     clear_word_gradients();  // of the last sample
     JOIN;
-    layer_norm_forward(out, embedding_normalized, embedding_inverse_std, words, parameters.rest + POSITION,
+    layer_norm_forward(out, embedding_normalized, embedding_inverse_std, inner, parameters.rest + POSITION,
                        parameters.rest + EMBEDDING_NORM, tokens);
 }
 

@@ -11,7 +11,6 @@ static void encoder_forward(int e, int tokens) {
     const int linear = LINEARS_PER_ENCODER * e;
     Word *queries = attention_kept[QUERIES][e], *keys = attention_kept[KEYS][e], *values = attention_kept[VALUES][e];
     Word *context = attention_kept[CONTEXT][e], *activated = feed_forward_kept[ACTIVATED][e];
-    static Word inner[TOKENS_WORDS];
 
     tt_linear_forward(queries, hidden, tokens, linear + QUERY);
     tt_linear_forward(keys, hidden, tokens, linear + KEY);

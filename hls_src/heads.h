@@ -25,9 +25,9 @@ static void heads_forward(const Word *x, int tokens) {
     pooler_forward(pooled_slots, x + HIDDEN_WORDS, tokens - 1, SLOT_POOLER);
     const Meter meter(FP, HEAD);
     FORK;
-    logits_forward<0>(slot_logits, pooled_slots, tokens - 1, parameters.heads + SLOT_HEAD, SLOTS);
+    logits_forward<0>(slot_logits, pooled_slots, tokens - 1, parameters.rest + SLOT_HEAD, SLOTS);
     BESIDE;
-    logits_forward<1>(intent_logits, pooled_intent, 1, parameters.heads + INTENT_HEAD, INTENTS);
+    logits_forward<1>(intent_logits, pooled_intent, 1, parameters.rest + INTENT_HEAD, INTENTS);
     JOIN;
 }
 
@@ -54,10 +54,10 @@ static void head_backward(Word *d_x, const Word *d_logits, const Word *pooled, c
 
 // d_x (tokens, HIDDEN_SIZE) from the gradients of the logits
 static void heads_backward(Word *d_x, const Word *x, int tokens) {
-    head_backward(d_x, intent_logits, pooled_intent, x, 1, INTENT_POOLER, parameters.heads + INTENT_HEAD,
-                  gradients.heads + INTENT_HEAD, INTENTS);
+    head_backward(d_x, intent_logits, pooled_intent, x, 1, INTENT_POOLER, parameters.rest + INTENT_HEAD,
+                  gradients.rest + INTENT_HEAD, INTENTS);
     head_backward(d_x + HIDDEN_WORDS, slot_logits, pooled_slots, x + HIDDEN_WORDS, tokens - 1, SLOT_POOLER,
-                  parameters.heads + SLOT_HEAD, gradients.heads + SLOT_HEAD, SLOTS);
+                  parameters.rest + SLOT_HEAD, gradients.rest + SLOT_HEAD, SLOTS);
 }
 
 #endif

@@ -13,17 +13,15 @@ constexpr int SLICE_2_ROW_WORDS = COLUMN_MODE_2 * EMBEDDING_RANK_WORDS;
 constexpr int SLICE_2_WORDS = EMBEDDING_RANK * SLICE_2_ROW_WORDS;
 constexpr int SLICE_3_WORDS = COLUMN_MODE_3 * EMBEDDING_RANK_WORDS;
 
-// Within the heads: weight rows, then the bias.
-constexpr int INTENT_HEAD = 0;
-constexpr int SLOT_HEAD = INTENT_HEAD + INTENTS * HIDDEN_WORDS + INTENT_WORDS;
-constexpr int HEADS_WORDS = SLOT_HEAD + SLOTS * HIDDEN_WORDS + SLOT_WORDS;
-
 constexpr int NORM_SCALE = 0;  // within a LayerNorm
 constexpr int NORM_SHIFT = HIDDEN_WORDS;
 constexpr int NORM_WORDS = 2 * HIDDEN_WORDS;
 
-// Within the rest: position embedding, LayerNorms, biases of the linear layers.
-constexpr int POSITION = 0;
+// Within the rest: the heads, each the rows of its weight and then its bias; position embedding, LayerNorms, biases of the
+// linear layers.
+constexpr int INTENT_HEAD = 0;
+constexpr int SLOT_HEAD = INTENT_HEAD + INTENTS * HIDDEN_WORDS + INTENT_WORDS;
+constexpr int POSITION = SLOT_HEAD + SLOTS * HIDDEN_WORDS + SLOT_WORDS;
 constexpr int EMBEDDING_NORM = POSITION + SEQUENCE_LENGTH * HIDDEN_WORDS;
 constexpr int ENCODER_NORMS = EMBEDDING_NORM + NORM_WORDS;
 constexpr int BIASES = ENCODER_NORMS + 2 * ENCODERS * NORM_WORDS;
@@ -33,18 +31,31 @@ static inline int attention_norm(int encoder) { return ENCODER_NORMS + 2 * encod
 static inline int feed_forward_norm(int encoder) { return attention_norm(encoder) + NORM_WORDS; }
 static inline int bias_of(int linear) { return BIASES + linear * HIDDEN_WORDS; }
 
+constexpr int OUT_CORES_WORDS = LINEARS * OutHalf::WORDS;
+constexpr int IN_CORES_WORDS = LINEARS * InHalf::WORDS;
+constexpr int WORD_1_WORDS = ROW_MODE_1 * SLICE_1_WORDS;
+constexpr int WORD_2_WORDS = ROW_MODE_2 * SLICE_2_WORDS;
+constexpr int WORD_3_WORDS = ROW_MODE_3 * SLICE_3_WORDS;
+
 // One value for each parameter. Memories of their own, so that both ends of a train, the cores of the embedding and the
 // biases are reached in one cycle. In HBM they follow each other in this order.
 struct Tensors {
-    Word out_cores[LINEARS * OutHalf::WORDS];
-    Word in_cores[LINEARS * InHalf::WORDS];
-    Word word_1[ROW_MODE_1 * SLICE_1_WORDS];
-    Word word_2[ROW_MODE_2 * SLICE_2_WORDS];
-    Word word_3[ROW_MODE_3 * SLICE_3_WORDS];
-    Word heads[HEADS_WORDS];
+    Word out_cores[OUT_CORES_WORDS];
+    Word in_cores[IN_CORES_WORDS];
+    Word word_1[WORD_1_WORDS];
+    Word word_2[WORD_2_WORDS];
+    Word word_3[WORD_3_WORDS];
     Word rest[REST_WORDS];
 };
 constexpr int PARAMETER_WORDS = sizeof(Tensors) / sizeof(Word);
+
+// The same of what only the update reads, in a memory for each of its units: fewer memories leave less of a block unused.
+struct Moments {
+    static constexpr int OUT_CORES = 0, IN_CORES = OUT_CORES_WORDS, WORD_2 = IN_CORES + IN_CORES_WORDS;
+    static constexpr int WORD_1 = 0, WORD_3 = WORD_1_WORDS, REST = WORD_3 + WORD_3_WORDS;
+    Word cores[WORD_2 + WORD_2_WORDS];
+    Word rest[REST + REST_WORDS];
+};
 
 // Linear layers are numbered: encoder by encoder in the order of cycles.h, then the intent and the slot pooler.
 constexpr int INTENT_POOLER = LINEARS_PER_ENCODER * ENCODERS;
@@ -62,8 +73,8 @@ constexpr int TOKENS_WORDS = SEQUENCE_LENGTH * HIDDEN_WORDS;  // a (tokens, HIDD
 // Parameters and what training keeps of them.
 static Tensors parameters;
 static Tensors gradients;
-static Tensors first_moment;   // momentum's velocity, AdamW's m
-static Tensors second_moment;  // AdamW's v
+static Moments first_moment;   // momentum's velocity, AdamW's m
+static Moments second_moment;  // AdamW's v
 static int step_count;         // updates so far
 
 // What the forward pass keeps for the backward pass. Of the last linear layers the merged halves and their tails, layer l
@@ -95,6 +106,7 @@ static float feed_forward_inverse_std[ENCODERS][SEQUENCE_LENGTH];
 // pass makes both anew from *_NORMALIZED.
 static Word hidden[TOKENS_WORDS];
 static Word attended[TOKENS_WORDS];
+static Word inner[TOKENS_WORDS];  // on the way to a LayerNorm
 
 // Of the heads.
 static Word pooled_intent[HIDDEN_WORDS];

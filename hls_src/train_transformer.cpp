@@ -104,31 +104,47 @@ static Word *store_words(Word *memory, const Word *words, int count) {
 }
 
 static const Word *load_tensors(Tensors &tensors, const Word *memory) {
-    memory = load_words(tensors.out_cores, memory, LINEARS * OutHalf::WORDS);
-    memory = load_words(tensors.in_cores, memory, LINEARS * InHalf::WORDS);
-    memory = load_words(tensors.word_1, memory, ROW_MODE_1 * SLICE_1_WORDS);
-    memory = load_words(tensors.word_2, memory, ROW_MODE_2 * SLICE_2_WORDS);
-    memory = load_words(tensors.word_3, memory, ROW_MODE_3 * SLICE_3_WORDS);
-    memory = load_words(tensors.heads, memory, HEADS_WORDS);
+    memory = load_words(tensors.out_cores, memory, OUT_CORES_WORDS);
+    memory = load_words(tensors.in_cores, memory, IN_CORES_WORDS);
+    memory = load_words(tensors.word_1, memory, WORD_1_WORDS);
+    memory = load_words(tensors.word_2, memory, WORD_2_WORDS);
+    memory = load_words(tensors.word_3, memory, WORD_3_WORDS);
     return load_words(tensors.rest, memory, REST_WORDS);
 }
 
 static Word *store_tensors(Word *memory, const Tensors &tensors) {
-    memory = store_words(memory, tensors.out_cores, LINEARS * OutHalf::WORDS);
-    memory = store_words(memory, tensors.in_cores, LINEARS * InHalf::WORDS);
-    memory = store_words(memory, tensors.word_1, ROW_MODE_1 * SLICE_1_WORDS);
-    memory = store_words(memory, tensors.word_2, ROW_MODE_2 * SLICE_2_WORDS);
-    memory = store_words(memory, tensors.word_3, ROW_MODE_3 * SLICE_3_WORDS);
-    memory = store_words(memory, tensors.heads, HEADS_WORDS);
+    memory = store_words(memory, tensors.out_cores, OUT_CORES_WORDS);
+    memory = store_words(memory, tensors.in_cores, IN_CORES_WORDS);
+    memory = store_words(memory, tensors.word_1, WORD_1_WORDS);
+    memory = store_words(memory, tensors.word_2, WORD_2_WORDS);
+    memory = store_words(memory, tensors.word_3, WORD_3_WORDS);
     return store_words(memory, tensors.rest, REST_WORDS);
+}
+
+static const Word *load_moments(Moments &moments, const Word *memory) {
+    memory = load_words(moments.cores + Moments::OUT_CORES, memory, OUT_CORES_WORDS);
+    memory = load_words(moments.cores + Moments::IN_CORES, memory, IN_CORES_WORDS);
+    memory = load_words(moments.rest + Moments::WORD_1, memory, WORD_1_WORDS);
+    memory = load_words(moments.cores + Moments::WORD_2, memory, WORD_2_WORDS);
+    memory = load_words(moments.rest + Moments::WORD_3, memory, WORD_3_WORDS);
+    return load_words(moments.rest + Moments::REST, memory, REST_WORDS);
+}
+
+static Word *store_moments(Word *memory, const Moments &moments) {
+    memory = store_words(memory, moments.cores + Moments::OUT_CORES, OUT_CORES_WORDS);
+    memory = store_words(memory, moments.cores + Moments::IN_CORES, IN_CORES_WORDS);
+    memory = store_words(memory, moments.rest + Moments::WORD_1, WORD_1_WORDS);
+    memory = store_words(memory, moments.cores + Moments::WORD_2, WORD_2_WORDS);
+    memory = store_words(memory, moments.rest + Moments::WORD_3, WORD_3_WORDS);
+    return store_words(memory, moments.rest + Moments::REST, REST_WORDS);
 }
 
 static void load(const Word *memory) {
     spend(HBM);
     step_count = bits_of(memory[0][0]);
     memory = load_tensors(parameters, memory + 1);
-    memory = load_tensors(first_moment, memory);
-    load_tensors(second_moment, memory);
+    memory = load_moments(first_moment, memory);
+    load_moments(second_moment, memory);
 }
 
 static void store(Word *memory) {
@@ -137,8 +153,8 @@ static void store(Word *memory) {
     state[0] = float_of(step_count);
     memory[0] = state;
     memory = store_tensors(memory + 1, parameters);
-    memory = store_tensors(memory, first_moment);
-    store_tensors(memory, second_moment);
+    memory = store_moments(memory, first_moment);
+    store_moments(memory, second_moment);
 }
 
 static void describe(IntWord *results) {
@@ -183,24 +199,21 @@ extern "C" __attribute__((visibility("default"))) void train_transformer(int com
 // Parameters and what is kept of each layer: UltraRAM. A port of its own for each engine, since both read at once.
 #pragma HLS BIND_STORAGE variable=parameters.out_cores type=ram_t2p impl=uram
 #pragma HLS BIND_STORAGE variable=parameters.in_cores type=ram_t2p impl=uram
-#pragma HLS BIND_STORAGE variable=parameters.word_2 type=ram_t2p impl=uram
-#pragma HLS BIND_STORAGE variable=parameters.heads type=ram_t2p impl=uram
 #pragma HLS BIND_STORAGE variable=parameters.rest type=ram_t2p impl=uram
 #pragma HLS BIND_STORAGE variable=gradients.out_cores type=ram_2p impl=uram
 #pragma HLS BIND_STORAGE variable=gradients.in_cores type=ram_2p impl=uram
-#pragma HLS BIND_STORAGE variable=gradients.word_2 type=ram_2p impl=uram
-#pragma HLS BIND_STORAGE variable=gradients.heads type=ram_2p impl=uram
 #pragma HLS BIND_STORAGE variable=gradients.rest type=ram_2p impl=uram
-#pragma HLS BIND_STORAGE variable=first_moment.out_cores type=ram_2p impl=uram
-#pragma HLS BIND_STORAGE variable=first_moment.in_cores type=ram_2p impl=uram
-#pragma HLS BIND_STORAGE variable=first_moment.word_2 type=ram_2p impl=uram
-#pragma HLS BIND_STORAGE variable=first_moment.heads type=ram_2p impl=uram
+#pragma HLS BIND_STORAGE variable=first_moment.cores type=ram_2p impl=uram
 #pragma HLS BIND_STORAGE variable=first_moment.rest type=ram_2p impl=uram
-#pragma HLS BIND_STORAGE variable=second_moment.out_cores type=ram_2p impl=uram
-#pragma HLS BIND_STORAGE variable=second_moment.in_cores type=ram_2p impl=uram
-#pragma HLS BIND_STORAGE variable=second_moment.word_2 type=ram_2p impl=uram
-#pragma HLS BIND_STORAGE variable=second_moment.heads type=ram_2p impl=uram
+#pragma HLS BIND_STORAGE variable=second_moment.cores type=ram_2p impl=uram
 #pragma HLS BIND_STORAGE variable=second_moment.rest type=ram_2p impl=uram
+#if ENCODERS > 4  // UltraRAM alone would be too full; block RAM has room
+#pragma HLS BIND_STORAGE variable=parameters.word_2 type=ram_t2p impl=bram
+#pragma HLS BIND_STORAGE variable=gradients.word_2 type=ram_2p impl=bram
+#else
+#pragma HLS BIND_STORAGE variable=parameters.word_2 type=ram_t2p impl=uram
+#pragma HLS BIND_STORAGE variable=gradients.word_2 type=ram_2p impl=uram
+#endif
 #pragma HLS BIND_STORAGE variable=merged_out type=ram_2p impl=uram
 #pragma HLS BIND_STORAGE variable=merged_in type=ram_2p impl=uram
 #pragma HLS BIND_STORAGE variable=attention_kept type=ram_t2p impl=uram
@@ -212,10 +225,6 @@ extern "C" __attribute__((visibility("default"))) void train_transformer(int com
 #pragma HLS BIND_STORAGE variable=parameters.word_3 type=ram_2p impl=bram
 #pragma HLS BIND_STORAGE variable=gradients.word_1 type=ram_2p impl=bram
 #pragma HLS BIND_STORAGE variable=gradients.word_3 type=ram_2p impl=bram
-#pragma HLS BIND_STORAGE variable=first_moment.word_1 type=ram_2p impl=bram
-#pragma HLS BIND_STORAGE variable=first_moment.word_3 type=ram_2p impl=bram
-#pragma HLS BIND_STORAGE variable=second_moment.word_1 type=ram_2p impl=bram
-#pragma HLS BIND_STORAGE variable=second_moment.word_3 type=ram_2p impl=bram
 #pragma HLS BIND_STORAGE variable=attention type=ram_t2p impl=bram
 #pragma HLS BIND_STORAGE variable=tail_out type=ram_2p impl=bram
 #pragma HLS BIND_STORAGE variable=tail_in type=ram_2p impl=bram

@@ -26,17 +26,19 @@ constexpr int SQUARE_LIMIT = 0x7f000000;                // of 2^127
 constexpr float RATE_LIMIT = 1073741824.0f;             // 2^30
 constexpr float FACTOR_LIMIT = 1152921504606846976.0f;  // 2^60
 
-// Whether a magnitude in a memory is that of a limit or more; infinities and NaN are.
+// Whether a magnitude in a memory is that of a limit or more; infinities and NaN are. Two words a cycle, from both ports.
 static bool is_beyond(const Word *memory, int words, int limit) {
-    loop(words, 1, READ + 4 * COMPARE + START);
+    const int half = parts(words, 2);
+    loop(half, 1, READ + 4 * COMPARE + START);
     int found[LANES] = {};
 Beyond_Pipeline:
-    for (int i = 0; i < words; i++) {
+    for (int i = 0; i < half; i++) {
 #pragma HLS PIPELINE II=1
+        const Word one = memory[i], other = memory[smaller(i + half, words - 1)];
     Lanes_Unroll:
         for (int l = 0; l < LANES; l++) {
 #pragma HLS UNROLL
-            found[l] |= (bits_of(memory[i][l]) & 0x7fffffff) >= limit;
+            found[l] |= (bits_of(one[l]) & 0x7fffffff) >= limit || (bits_of(other[l]) & 0x7fffffff) >= limit;
         }
     }
     bool any = false;
@@ -48,54 +50,50 @@ Lanes:
     return any;
 }
 
-// What is beyond its limit: a gradient; a parameter or a moment.
+// All memories of parameters or gradients, side by side.
+static bool is_beyond(const Tensors &tensors) {
+    FORK;
+    const bool out_cores = is_beyond(tensors.out_cores, OUT_CORES_WORDS, STATE_LIMIT);
+    BESIDE;
+    const bool in_cores = is_beyond(tensors.in_cores, IN_CORES_WORDS, STATE_LIMIT);
+    BESIDE;
+    const bool word_1 = is_beyond(tensors.word_1, WORD_1_WORDS, STATE_LIMIT);
+    BESIDE;
+    const bool word_2 = is_beyond(tensors.word_2, WORD_2_WORDS, STATE_LIMIT);
+    BESIDE;
+    const bool word_3 = is_beyond(tensors.word_3, WORD_3_WORDS, STATE_LIMIT);
+    BESIDE;
+    const bool rest = is_beyond(tensors.rest, REST_WORDS, STATE_LIMIT);
+    JOIN;
+    return out_cores || in_cores || word_1 || word_2 || word_3 || rest;
+}
+
+static bool is_beyond(const Moments &moments, int limit) {
+    FORK;
+    const bool cores = is_beyond(moments.cores, sizeof(moments.cores) / sizeof(Word), limit);
+    BESIDE;
+    const bool rest = is_beyond(moments.rest, sizeof(moments.rest) / sizeof(Word), limit);
+    JOIN;
+    return cores || rest;
+}
+
+// What is beyond its limit: a gradient; a parameter or a moment. Moments that the optimizer does not keep are not looked at.
 struct Beyond {
     bool gradient, state;
 };
 
-// The memories of one name, side by side; moments that the optimizer does not keep are not looked at.
-static Beyond find_beyond(const Word *p, const Word *g, const Word *m, const Word *v, int words,
-                          const Optimizer &optimizer) {
-    FORK;
-    const bool gradient = is_beyond(g, words, STATE_LIMIT);
-    BESIDE;
-    const bool parameter = is_beyond(p, words, STATE_LIMIT);
-    BESIDE;
-    const bool first = optimizer.name != SGD && is_beyond(m, words, STATE_LIMIT);
-    BESIDE;
-    const bool second = optimizer.name == ADAMW && is_beyond(v, words, SQUARE_LIMIT);
-    JOIN;
-    return {gradient, parameter || first || second};
-}
-
-#define BEYOND_MEMORY(name)                                                                                 \
-    const Beyond name = find_beyond(parameters.name, gradients.name, first_moment.name, second_moment.name, \
-                                    sizeof(parameters.name) / sizeof(Word), optimizer)
-
-// All memories side by side.
 static Beyond find_beyond(const Optimizer &optimizer) {
     const Meter meter(PU, UPDATE);
     FORK;
-    BEYOND_MEMORY(out_cores);
+    const bool gradient = is_beyond(gradients);
     BESIDE;
-    BEYOND_MEMORY(in_cores);
+    const bool parameter = is_beyond(parameters);
     BESIDE;
-    BEYOND_MEMORY(word_1);
+    const bool first = optimizer.name != SGD && is_beyond(first_moment, STATE_LIMIT);
     BESIDE;
-    BEYOND_MEMORY(word_2);
-    BESIDE;
-    BEYOND_MEMORY(word_3);
-    BESIDE;
-    BEYOND_MEMORY(heads);
-    BESIDE;
-    BEYOND_MEMORY(rest);
+    const bool second = optimizer.name == ADAMW && is_beyond(second_moment, SQUARE_LIMIT);
     JOIN;
-    Beyond any;
-    any.gradient = out_cores.gradient || in_cores.gradient || word_1.gradient || word_2.gradient || word_3.gradient ||
-                   heads.gradient || rest.gradient;
-    any.state = out_cores.state || in_cores.state || word_1.state || word_2.state || word_3.state || heads.state ||
-                rest.state;
-    return any;
+    return {gradient, parameter || first || second};
 }
 
 // 1 - beta^step. In double: in single the difference would lose four digits in the first steps.
@@ -152,23 +150,22 @@ static void update_words(Word *p, const Word *g, Word *m, Word *v, int words, co
     }
 }
 
-// The memories of one name, in a unit of the update.
-#define UPDATE_MEMORY(name) \
-    update_words(parameters.name, gradients.name, first_moment.name, second_moment.name, \
+// Parameters and gradients of one name with their moments.
+#define UPDATE_MEMORY(name, moment) \
+    update_words(parameters.name, gradients.name, first_moment.moment, second_moment.moment, \
                  sizeof(parameters.name) / sizeof(Word), optimizer, corrections)
 
 // Two units, with about as many words each.
 static void update_cores(const Optimizer &optimizer, const Corrections &corrections) {
-    UPDATE_MEMORY(out_cores);
-    UPDATE_MEMORY(in_cores);
-    UPDATE_MEMORY(word_2);
+    UPDATE_MEMORY(out_cores, cores + Moments::OUT_CORES);
+    UPDATE_MEMORY(in_cores, cores + Moments::IN_CORES);
+    UPDATE_MEMORY(word_2, cores + Moments::WORD_2);
 }
 
 static void update_rest(const Optimizer &optimizer, const Corrections &corrections) {
-    UPDATE_MEMORY(word_1);
-    UPDATE_MEMORY(word_3);
-    UPDATE_MEMORY(heads);
-    UPDATE_MEMORY(rest);
+    UPDATE_MEMORY(word_1, rest + Moments::WORD_1);
+    UPDATE_MEMORY(word_3, rest + Moments::WORD_3);
+    UPDATE_MEMORY(rest, rest + Moments::REST);
 }
 
 // Whether an update rule is one of torch.optim's, with constants that it allows.

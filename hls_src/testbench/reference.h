@@ -11,8 +11,11 @@
 #include "check.h"
 #include "memory.h"
 
-// All of a Tensors as one memory, and where its parts start in it.
-static Word *flat(Tensors &tensors) { return reinterpret_cast<Word *>(&tensors); }
+// All of a Tensors or Moments as one memory, and where the parts of the first start in it.
+template <class Memories>
+static Word *flat(Memories &memories) {
+    return reinterpret_cast<Word *>(&memories);
+}
 #define START_OF(name) static_cast<int>(offsetof(Tensors, name) / sizeof(Word))
 static int out_cores_at(int linear) { return START_OF(out_cores) + linear * OutHalf::WORDS; }
 static int in_cores_at(int linear) { return START_OF(in_cores) + linear * InHalf::WORDS; }
@@ -175,11 +178,11 @@ static double loss(const Vec &memory, const int *token_ids, const int *slots, in
     Vec x = embedding(memory, token_ids, tokens);
     for (int e = 0; e < ENCODERS; e++) x = encoder(memory, e, x, tokens);
     double total = cross_entropy(
-        head(memory, Vec(x.begin(), x.begin() + HIDDEN_SIZE), INTENT_POOLER, START_OF(heads) + INTENT_HEAD, INTENTS),
+        head(memory, Vec(x.begin(), x.begin() + HIDDEN_SIZE), INTENT_POOLER, START_OF(rest) + INTENT_HEAD, INTENTS),
         intent, smoothing);
     for (int t = 1; t < tokens; t++)
         total += cross_entropy(head(memory, Vec(x.begin() + t * HIDDEN_SIZE, x.begin() + (t + 1) * HIDDEN_SIZE),
-                                    SLOT_POOLER, START_OF(heads) + SLOT_HEAD, SLOTS),
+                                    SLOT_POOLER, START_OF(rest) + SLOT_HEAD, SLOTS),
                                slots[t], smoothing) /
                  (tokens - 1);
     return total;

@@ -49,9 +49,9 @@ static void fill_parameters() {
     fill_rows(START_OF(word_1), ROW_MODE_1 * COLUMN_MODE_1, EMBEDDING_RANK, 0.5);
     fill_rows(START_OF(word_2), ROW_MODE_2 * EMBEDDING_RANK * COLUMN_MODE_2, EMBEDDING_RANK, 0.5);
     fill_rows(START_OF(word_3), ROW_MODE_3 * COLUMN_MODE_3, EMBEDDING_RANK, 0.5);
-    const int intent = START_OF(heads) + INTENT_HEAD, slot = START_OF(heads) + SLOT_HEAD, rest = START_OF(rest);
-    fill_rows(fill_rows(intent, INTENTS, HIDDEN_SIZE, 0.2), 1, INTENTS, 0.2);
-    fill_rows(fill_rows(slot, SLOTS, HIDDEN_SIZE, 0.2), 1, SLOTS, 0.2);
+    const int rest = START_OF(rest);
+    fill_rows(fill_rows(rest + INTENT_HEAD, INTENTS, HIDDEN_SIZE, 0.2), 1, INTENTS, 0.2);
+    fill_rows(fill_rows(rest + SLOT_HEAD, SLOTS, HIDDEN_SIZE, 0.2), 1, SLOTS, 0.2);
     fill_rows(rest + POSITION, SEQUENCE_LENGTH, HIDDEN_SIZE, 0.5);
     fill_norm(rest + EMBEDDING_NORM);
     for (int e = 0; e < ENCODERS; e++) {
@@ -231,9 +231,10 @@ static void test_whole_model(int tokens) {
         int first, last;
     } parts[] = {{"whole model, gradients of the output halves", START_OF(out_cores), START_OF(in_cores)},
                  {"whole model, gradients of the input halves", START_OF(in_cores), START_OF(word_1)},
-                 {"whole model, gradients of the word embedding", START_OF(word_1), START_OF(heads)},
-                 {"whole model, gradients of the heads", START_OF(heads), START_OF(rest)},
-                 {"whole model, gradients of the position embedding", START_OF(rest), START_OF(rest) + EMBEDDING_NORM},
+                 {"whole model, gradients of the word embedding", START_OF(word_1), START_OF(rest)},
+                 {"whole model, gradients of the heads", START_OF(rest), START_OF(rest) + POSITION},
+                 {"whole model, gradients of the position embedding", START_OF(rest) + POSITION,
+                  START_OF(rest) + EMBEDDING_NORM},
                  {"whole model, gradients of norms and biases", START_OF(rest) + EMBEDDING_NORM, PARAMETER_WORDS}};
     for (const auto &part : parts) {
         const std::vector<int> indices = some_indices(part.first * LANES, part.last * LANES, 60, memory);
@@ -296,7 +297,7 @@ static void test_faults() {
     }
     for (IntWord &word : records) word = IntWord(0);
     records[0][0] = 4;
-    set_element(parameters.heads + SLOT_HEAD + SLOTS * HIDDEN_WORDS, 0, float_of(0x7f800000));
+    set_element(parameters.rest + SLOT_HEAD + SLOTS * HIDDEN_WORDS, 0, float_of(0x7f800000));
     const Vec broken = get(flat(parameters), PARAMETER_WORDS * LANES);
     train_transformer(TRAIN, 1, SGD, 0, 0, 0, 0, records, results, nullptr);
     check(results[0][0] == LOSS_NOT_FINITE, "an infinite bias makes the loss not finite", results[0][0], LOSS_NOT_FINITE);
@@ -317,7 +318,7 @@ static void test_faults() {
                    parameters.word_2 + (ROW_MODE_2 - 1) * SLICE_2_WORDS, not_a_number, STATE_NOT_FINITE},
                   {"parameter too large", SGD, 0, 0, 0, 0, parameters.word_2, 9.3e18f, STATE_NOT_FINITE},
                   {"velocity NaN", MOMENTUM, 0, 0, 0, 0, first_moment.rest, not_a_number, STATE_NOT_FINITE},
-                  {"second moment too large", ADAMW, 0, 1, 0, 0, second_moment.word_1, 2 * far, STATE_NOT_FINITE},
+                  {"second moment too large", ADAMW, 0, 1, 0, 0, second_moment.cores, 2 * far, STATE_NOT_FINITE},
                   {"learning rate too high", SGD, 0, 0, 0, RATE_LIMIT, nullptr, 0, UPDATE_NOT_FINITE},
                   {"AdamW without epsilon", ADAMW, 0, 0, 0, 1e-3f, nullptr, 0, UPDATE_NOT_FINITE},
                   {"AdamW's decay too fast", ADAMW, 0, 1, far, 1.0f, nullptr, 0, UPDATE_NOT_FINITE}};

@@ -13,7 +13,7 @@ from bttlab.model.config import LINEARS, ModelConfig
 from bttlab.tensor.cost import flow_cost, lookup_cost
 from bttlab.u50.hardware import HardwareConfig
 from bttlab.u50.kernel import OverlayError
-from bttlab.u50.records import ParameterMemory, result_record, sample_record
+from bttlab.u50.records import ParameterMemory, result_record, sample_record, unit_of_update
 
 Table = dict[tuple[str, str], int]
 
@@ -243,10 +243,12 @@ class _Step:
             "momentum": (1, 2 * (h.mul + h.add)),
             "adamw": (h.lanes // h.update_lanes, 4 * h.mul + 3 * h.add + h.root + h.div),
         }[self.optimizer]
-        finite = max(sizes.values()) + h.read + 4 * h.compare + h.start
-        units = Counter()
+        units, moments = Counter(), Counter()
         for name, words in sizes.items():
-            units["cores" if name in ("out_cores", "in_cores", "word_2") else "rest"] += self.loop(words, *one)
+            moments[unit_of_update(name)] += words
+            units[unit_of_update(name)] += self.loop(words, *one)
+        largest = max(sizes.values() if self.optimizer == "sgd" else moments.values())
+        finite = math.ceil(largest / 2) + h.read + 4 * h.compare + h.start
         corrections = 2 * h.div + h.root + 2 * 31 * h.power if self.optimizer == "adamw" else 0
         step["PU", "update"] = finite + corrections + max(units.values())
 

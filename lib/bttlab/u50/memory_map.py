@@ -4,6 +4,7 @@ The arrays, their sizes and bindings are those of `hls_src`: a test compiles the
 with this map, and the storage pragmas with the bindings. A word is LANES values of FP32, 512 bits.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from math import ceil
@@ -13,7 +14,7 @@ from bttlab.model.config import LINEARS, ModelConfig
 from bttlab.u50.constants import modelled
 from bttlab.u50.geometry import Blocks, blocks, capacity_bits
 from bttlab.u50.hardware import HardwareConfig
-from bttlab.u50.records import LANES, ParameterMemory, words_for
+from bttlab.u50.records import LANES, ParameterMemory, unit_of_update, words_for
 
 WORD_BITS = 32 * LANES
 GROUPS = (
@@ -132,31 +133,31 @@ def memory_map(model: ModelConfig, hardware: HardwareConfig) -> list[OnChipArray
 # reads its operands from, and writes its result to, memories of their own.
 _ENGINE = Access("engine: Steps_Pipeline", 1, 1)
 _ENGINES = Access("engine: Steps_Pipeline", 2, 0)
-_UPDATE = Access("update_words: Adamw_Pipeline", 1, 1)
+_UPDATE = (Access("update_words: Adamw_Pipeline", 1, 1), Access("is_beyond: Beyond_Pipeline", 2, 0))
 
 
 def _state(model: ModelConfig) -> list[OnChipArray]:
     """Parameters and what training keeps of them. The same cores of all layers share a memory: one fills no block."""
     scale = Access("layer_norm_forward: Scale_Pipeline", 2, 0)  # scale and shift of a feature
     norm = Access("layer_norm_backward: Parameters_Pipeline", 2, 2, interval=2)  # their gradients
-    groups = {
-        "parameters": "parameters",
-        "gradients": "gradients",
-        "first_moment": "optimizer state",
-        "second_moment": "optimizer state",
-    }
-    found = []
-    for name, group in groups.items():
-        for member, words in ParameterMemory(model).memories.items():
-            small = member in ("word_1", "word_3")
+    found, moments = [], Counter()
+    for member, words in ParameterMemory(model).memories.items():
+        moments[unit_of_update(member)] += words
+        # From five encoders on UltraRAM alone would be too full; block RAM has room.
+        small = member in ("word_1", "word_3")
+        binding = "bram" if small or (member == "word_2" and model.encoders > 4) else "uram"
+        for name in ("parameters", "gradients"):
             two_ports = name == "parameters" and not small
-            accesses = [_UPDATE, _ENGINE]
+            accesses = [*_UPDATE, _ENGINE]
             if two_ports:
                 accesses.append(_ENGINES)
-            if member == "rest" and name in ("parameters", "gradients"):
+            if member == "rest":
                 accesses.append(scale if name == "parameters" else norm)
-            binding, kind = "bram" if small else "uram", "ram_t2p" if two_ports else "ram_2p"
-            found.append(OnChipArray(f"{name}.{member}", group, words, WORD_BITS, 1, binding, tuple(accesses), kind))
+            kind = "ram_t2p" if two_ports else "ram_2p"
+            found.append(OnChipArray(f"{name}.{member}", name, words, WORD_BITS, 1, binding, tuple(accesses), kind))
+    for name in ("first_moment", "second_moment"):
+        for unit, words in moments.items():
+            found.append(OnChipArray(f"{name}.{unit}", "optimizer state", words, WORD_BITS, 1, "uram", _UPDATE))
     return [*found, OnChipArray("step_count", "optimizer state", 1, 32, 1, "registers")]
 
 
@@ -231,12 +232,9 @@ def _scratch(model: ModelConfig) -> list[OnChipArray]:
     return [
         *(scratch(f"encoder_backward::{name}", n.matrix) for name in ("d_inner", "d_sum")),
         *(scratch(f"encoder_backward::{name}", n.matrix) for name in ("d_queries", "d_keys", "d_values")),
-        scratch("hidden", n.matrix),
-        scratch("attended", n.matrix),
+        *(scratch(name, n.matrix) for name in ("hidden", "attended", "inner")),
         scratch("backward::d_hidden", n.matrix),
-        scratch("encoder_forward::inner", n.matrix),
         scratch("head_backward::d_pooled", n.matrix),
-        scratch("embedding_forward::words", n.matrix),
         scratch("word_row::padded", c1 * c2 * words_for(c3)),
         scratch("word_backward::d_tail", n.embedding_tail),
         replace(scores, accesses=(*scores.accesses, rows_in_turn)),

@@ -120,8 +120,8 @@ def units(hardware: HardwareConfig) -> list[Unit]:
         unit("sums and copies", "column_sums copy clear", "residual", _operators(add=1), 3),
         unit("re-ordering", "pack unpack turn_banked", "", {}, 7, _times(5, select_word)),
         unit("update", "update_words", "update", sgd, 2 * update, beside, lanes=update * lanes),
-        # Four arrays of each of the seven memories, and the constants of the update.
-        unit("finite", "is_beyond", "", {}, 28, _operators(limit=28 * lanes, compare=9, multiply=1)),
+        # Six memories of parameters and gradients, two of each moment, and the constants of the update.
+        unit("finite", "is_beyond", "", {}, 16, _operators(limit=2 * 16 * lanes, compare=9, multiply=1)),
     ]
 
 

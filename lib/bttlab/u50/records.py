@@ -172,7 +172,12 @@ def _memory_of(name: str) -> str:
         return f"word_{int(core) + 1}"
     if layer:
         return "out_cores" if int(core) < 3 else "in_cores"
-    return "heads" if "_head." in name else "rest"
+    return "rest"
+
+
+def unit_of_update(memory: str) -> str:
+    """Return which unit of the update has a memory of parameters; its name is that of the unit's moments."""
+    return "cores" if memory in ("out_cores", "in_cores", "word_2") else "rest"
 
 
 class ParameterMemory:
@@ -198,7 +203,7 @@ class ParameterMemory:
     @property
     def memories(self) -> dict[str, int]:
         """Words of each of the memories that hold the parameters on chip (`Tensors` of hls_src/memory.h)."""
-        sizes = dict.fromkeys(("out_cores", "in_cores", "word_1", "word_2", "word_3", "heads", "rest"), 0)
+        sizes = dict.fromkeys(("out_cores", "in_cores", "word_1", "word_2", "word_3", "rest"), 0)
         for block in self.blocks:
             sizes[_memory_of(block.name)] += block.words
         return sizes
