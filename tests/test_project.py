@@ -2,7 +2,6 @@
 
 import re
 import subprocess
-
 import tomllib
 
 from conftest import ROOT

@@ -1,13 +1,12 @@
 """Recipes: how to train, in a TOML file. Those that come with the package lie in train/recipes."""
 
 import os
+import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
-
-import tomli
 
 from bttlab.data import Augmentation
 from bttlab.errors import BttlabError
@@ -70,7 +69,7 @@ def read_recipe(name_or_path: str | os.PathLike) -> Recipe:
     if path.suffix != ".toml":
         path = RECIPES / f"{name_or_path}.toml"
     try:
-        values = tomli.loads(path.read_text(encoding="utf-8"))
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         names = ", ".join(recipe_names())
         raise RunError(
