@@ -5,12 +5,15 @@ Xia et al., "Understanding the Performance and Estimating the Cost of LLM Fine-T
 Throughput = C2 log(batch_size / (sparsity C3)) + C4, in sequences a second. Coefficients belong to one model (equation
 1), or to one model and data set (equation 2), so they are fitted to profiles that differ in sparsity and batch alone.
 
-In equation 2 as printed C3 and C4 cannot both be told from measurements, log C3 being a constant; C3 is 1 here, which
-leaves the same curves.
+As printed, C3 and C4 of equation 2 cannot both be told from measurements, log C3 being a constant. The text reads it
+otherwise: C4 is the throughput at batch size one, where the logarithm is zero, which holds for
+log(batch_size^(1 / (sparsity C3))); there C2 and C3 cannot be told apart. C3 is 1 here, which leaves the curves of
+either reading as they are.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from scipy import optimize
@@ -19,10 +22,18 @@ from bttlab.cost.configuration import FineTuning
 from bttlab.cost.fit import CostModel, HeldOut, Predictor, held_out
 from bttlab.cost.profiles import Profile, Profiles
 
+READINGS = {
+    "published": lambda batch, sparsity: np.log(batch / sparsity),
+    "published, sparsity in the exponent": lambda batch, sparsity: np.log(batch) / sparsity,
+}
 
-def fit_published(profiles: Sequence[Profile], budget: int) -> Predictor:
-    """Fit the published model to profiles of one model; see `bttlab.cost.fit.held_out` for what it returns."""
-    return _throughput(profiles), _largest_batch(profiles, budget)
+
+def fit_published(profiles: Sequence[Profile], budget: int, reading: str = "published") -> Predictor:
+    """Fit the published model to profiles of one model; see `bttlab.cost.fit.held_out` for what it returns.
+
+    `reading` is that of equation 2, one of `READINGS`.
+    """
+    return _throughput(profiles, READINGS[reading]), _largest_batch(profiles, budget)
 
 
 def compare(profiles: Profiles) -> dict[str, dict[str, float]]:
@@ -40,25 +51,24 @@ def compare(profiles: Profiles) -> dict[str, dict[str, float]]:
     families: dict[FineTuning, list[Profile]] = {}
     for profile in ours.profiles:
         families.setdefault(family(profile.config), []).append(profile)
-    published = [
-        held_out(members, lambda others: fit_published(others, profiles.budget_bytes))
-        for members in families.values()
-        if len(members) > 2  # two coefficients of equation 1 are fitted to the others
-    ]
-    together = HeldOut(
-        [ratios for found in published for ratios in found.throughput],
-        [pair for found in published for pair in found.batches],
-    )
-    return {"ours": _errors(ours.held_out), "published": _errors(together)}
+    # Two coefficients of equation 1 are fitted to the others of a family.
+    enough = [members for members in families.values() if len(members) > 2]
+    found = {"ours": _errors([ours.held_out])}
+    for reading in READINGS:
+        fit = partial(fit_published, budget=profiles.budget_bytes, reading=reading)
+        found[reading] = _errors([held_out(members, fit) for members in enough])
+    return found
 
 
-def _errors(found: HeldOut) -> dict[str, float]:
+def _errors(found: Sequence[HeldOut]) -> dict[str, float]:
+    throughput = np.concatenate([one.throughput_errors for one in found])
+    steps = np.concatenate([one.batch_steps for one in found])
     return {
-        "configurations": len(found.batches),
-        "throughput_median": float(np.median(found.throughput_errors)),
-        "throughput_90_percent": float(np.quantile(found.throughput_errors, 0.9)),
-        "largest_batch_within_a_step": float(np.mean(found.batch_steps <= 1)),
-        "largest_batch_steps_most": int(found.batch_steps.max()),
+        "configurations": len(steps),
+        "throughput_median": float(np.median(throughput)),
+        "throughput_90_percent": float(np.quantile(throughput, 0.9)),
+        "largest_batch_within_a_step": float(np.mean(steps <= 1)),
+        "largest_batch_steps_most": int(steps.max()),
     }
 
 
@@ -67,9 +77,9 @@ def family(config: FineTuning) -> FineTuning:
     return replace(config, top_k=1)
 
 
-def _throughput(profiles: Sequence[Profile]):
+def _throughput(profiles: Sequence[Profile], logarithm: Callable[[float, float], float]):
     rows = [
-        (np.log(batch / profile.config.sparsity), rate / profile.config.sequence_length)
+        (logarithm(batch, profile.config.sparsity), rate / profile.config.sequence_length)
         for profile in profiles
         for batch, rate in zip(profile.batches, profile.tokens_per_second, strict=True)
     ]
@@ -80,7 +90,7 @@ def _throughput(profiles: Sequence[Profile]):
     )
 
     def predict(config: FineTuning, batch: int) -> float:
-        return config.sequence_length * (c2 * np.log(batch / config.sparsity) + c4)
+        return config.sequence_length * (c2 * logarithm(batch, config.sparsity) + c4)
 
     return predict
 
