@@ -15,6 +15,7 @@ COMMANDS = {
     "baseline": "train with PyTorch on a GPU or CPU and record time, memory and energy",
     "estimate": "model the on-chip memory, resources, time and energy on the U50",
     "compare": "train on two devices and compare losses, parameters and cycles",
+    "sweep": "run the trials of a specification, here or on a Dask cluster",
     "runs": "list, show, compare and export the runs that trainings, baselines and estimates leave",
     "cost": "estimate what fine-tuning costs on a GPU, or profile this machine for it",
     "bench": "measure side by side, in one run",

@@ -18,8 +18,9 @@ BENCHMARKS = {
     "order": "multiply-accumulates and memory against the best order of contraction",
     "memory": "peak memory while training",
     "start": "from a fresh process to the first step, from a fresh notebook to its first point",
+    "runs": "the index of runs, with ten thousand in it",
     "dashboard": "training with and without one that redraws",
-    "all": "all of these but the last",
+    "all": "all of these but the last two",
 }
 
 
@@ -55,8 +56,8 @@ def run(options: argparse.Namespace) -> Outcome:
         for value in values:
             if value is not None and value < 1:
                 raise BttlabError(f"--{name} is {value}: it must be at least 1")
-    if options.docs is not None and options.what == "dashboard":
-        raise BttlabError("--docs: the dashboard's benchmark is not recorded; leave --docs out")
+    if options.docs is not None and options.what in ("runs", "dashboard"):
+        raise BttlabError(f"--docs: the benchmark {options.what} is not recorded; leave --docs out")
 
     from bttlab.bench import page, record
 
@@ -110,6 +111,7 @@ _MEASURE: dict[str, Callable] = {
     "order": lambda measure, options: measure(),
     "memory": _memory,
     "start": _start,
+    "runs": lambda measure, options: measure(**_given(options, "rounds")),
     "dashboard": lambda measure, options: measure(**_given(options, "data", "encoders", "samples", "rounds")),
 }
 

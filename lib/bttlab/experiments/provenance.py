@@ -25,6 +25,7 @@ def versions() -> dict[str, str]:
     return found
 
 
+@cache
 def git_state() -> dict[str, Any] | None:
     """Return bttlab's checkout: "commit", and "changed" if tracked files differ from it. None outside of one."""
     try:

@@ -14,6 +14,7 @@ from bttlab.lab.flow_figures import draw_costs, draw_optimum
 from bttlab.lab.machine import check_machine
 from bttlab.lab.memory_figures import chip_bytes, draw_blocks, draw_bytes, draw_energy, torch_bytes
 from bttlab.lab.plain_errors import show_sentences
+from bttlab.lab.run_browser import RunBrowser
 from bttlab.lab.runs import RecordedRun
 from bttlab.lab.setting import budget, corpus_here
 from bttlab.lab.targets import baseline_targets, card_target
@@ -28,6 +29,7 @@ __all__ = [
     "DesignExplorer",
     "FlowExplorer",
     "RecordedRun",
+    "RunBrowser",
     "Workload",
     "baseline_targets",
     "budget",

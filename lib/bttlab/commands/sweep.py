@@ -1,0 +1,120 @@
+"""Run the trials of a specification on this machine's cores, or on the workers of a Dask scheduler.
+
+What is finished stays: the same command goes on where it was stopped.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from bttlab.commands import Outcome
+from bttlab.errors import BttlabError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    add = parser.add_argument
+    add("spec", type=Path, metavar="SPEC.yaml", help="what to vary; docs/experiments.md explains the file")
+    add("--scheduler", metavar="ADDRESS", help="a Dask scheduler, as tcp://host:8786 (default: workers here)")
+    add("--workers", type=int, metavar="N", help="workers here (default: as many as cores and memory allow)")
+    add("--out", type=Path, metavar="DIR", help="folder of the sweep, with a run for each trial (default: runs/NAME)")
+
+
+def run(options: argparse.Namespace) -> Outcome:
+    """Run the command."""
+    try:
+        from bttlab.sweep import Sweep, open_cluster, read_spec
+    except ModuleNotFoundError as error:
+        raise BttlabError(
+            f"sweeps need {error.name}, which is not installed; install it with: pip install 'bttlab[lab]'"
+        ) from None
+
+    spec = read_spec(options.spec)
+    sweep = Sweep(spec, options.out or Path("runs") / spec.name)
+    line = _Line()
+    try:
+        with open_cluster(options.scheduler, options.workers, sweep.resources) as client:
+            sweep.run(client, line.show)
+    except KeyboardInterrupt:
+        line.end()
+        done, total = len(sweep.progress.records), sweep.progress.total
+        print(f"bttlab: {done} of {total} trials are done; the same command goes on", file=sys.stderr)
+        raise
+    finally:
+        line.end()
+    return _outcome(sweep)
+
+
+class _Line:
+    """Progress in one line of stderr, redrawn on a terminal, else written when it changes."""
+
+    def __init__(self) -> None:
+        self._last = ""
+
+    def show(self, progress: Any) -> None:
+        """Show the progress."""
+        text = describe(progress)
+        if text == self._last:
+            return
+        if sys.stderr.isatty():
+            print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+        elif text.partition(";")[0] != self._last.partition(";")[0]:
+            print(f"bttlab: {text}", file=sys.stderr, flush=True)
+        self._last = text
+
+    def end(self) -> None:
+        """Leave the line."""
+        if self._last and sys.stderr.isatty():
+            print(file=sys.stderr)
+        self._last = ""
+
+
+def describe(progress: Any) -> str:
+    """Return a sweep's progress as a phrase."""
+    parts = [f"{len(progress.records)} of {progress.total} trials done"]
+    if progress.failed:
+        parts[0] += f", {progress.failed} of them failed"
+    if progress.note:
+        parts.append(progress.note)
+    if progress.best is not None:
+        parts.append(f"best so far: {progress.best.name}")
+    if progress.parts:
+        parts.append(f"{len(progress.parts)} under way on {progress.workers} workers")
+    if progress.seconds_left is not None and progress.parts:
+        minutes, seconds = divmod(round(progress.seconds_left), 60)
+        parts.append(f"about {minutes} min {seconds} s left")
+    return "; ".join(parts)
+
+
+def _outcome(sweep: Any) -> Outcome:
+    spec, progress = sweep.spec, sweep.progress
+    records = sorted(
+        progress.records.values(),
+        key=lambda record: (record.value(spec.objective) is None, record.value(spec.objective) or 0),
+        reverse=spec.maximize,
+    )
+    lines = [f"{record.id}  {record.name}  {_result(record, spec.objective)}" for record in records]
+    lines.append(f"{len(records)} of {progress.total} trials, {progress.failed} failed, in {sweep.folder}")
+    lines.append(f"bttlab runs compare --where 'sweep={spec.name}' --sort {spec.objective}")
+    data = {
+        "sweep": spec.name,
+        "folder": str(sweep.folder),
+        "objective": spec.objective,
+        "trials": progress.total,
+        "failed": progress.failed,
+        "best": progress.best.id if progress.best else None,
+        "runs": [
+            {"id": record.id, "name": record.name, "status": record.status, "error": record.error}
+            | {spec.objective: record.figures.get(spec.objective)}
+            for record in records
+        ],
+    }
+    return Outcome(data, "\n".join(lines), 2 if records and progress.failed == len(records) else 0)
+
+
+def _result(record: Any, objective: str) -> str:
+    if record.status != "complete":
+        return f"{record.status}: {record.error}"
+    figure = record.figures.get(objective)
+    return f"{objective} {figure['value']:.4g} {figure['unit']} ({figure['provenance']})" if figure else ""

@@ -1,0 +1,110 @@
+"""The browser of runs: filter them, overlay their curves, and open one again."""
+
+import ipywidgets as widgets
+
+from bttlab.errors import BttlabError
+from bttlab.experiments import Filter, RunIndex
+from bttlab.experiments.curves import read_curves
+from bttlab.experiments.index import FoundRun
+from bttlab.lab.charts import PALETTE, new_figure, style
+from bttlab.lab.explorer import Explorer
+from bttlab.train import Checkpoint, CheckpointStore
+
+MOST_CURVES = len(PALETTE)  # that can be told apart
+SHOWN = 200  # runs in the list
+CURVES = {
+    "loss": ("Mean loss of a stretch (measured)", "loss"),
+    "frame_accuracy": ("Frame accuracy on the dev split (measured)", "right (%)"),
+    "slot_f1": ("Slot F1 on the dev split (measured)", "F1 (%)"),
+    "intent_accuracy": ("Intent accuracy on the dev split (measured)", "right (%)"),
+}
+
+
+class RunBrowser(Explorer):
+    """Runs of the index, their curves over each other; make one, and let it be the last line of a cell.
+
+    Parameters
+    ----------
+    conditions : str
+        To begin with, such as "kind=training linear_rank=8"; blanks between them.
+    index : RunIndex, optional
+        By default the user's.
+    """
+
+    def __init__(self, conditions: str = "kind!=estimate", index: RunIndex | None = None):
+        self._index = index or RunIndex()
+        self._found: dict[str, FoundRun] = {}
+        wide = {"description_width": "70px"}
+        self.conditions = widgets.Text(
+            conditions, description="where", continuous_update=False, style=wide, layout={"width": "430px"}
+        )
+        self.runs = widgets.SelectMultiple(
+            description="runs", rows=7, style=wide, layout={"width": "780px"}
+        )  # of names, as long as the filter finds
+        self.curve = widgets.Dropdown(options=list(CURVES), description="curve", style=wide, layout={"width": "240px"})
+        self._applied = ""
+        figure = new_figure(8.3, 3.6)
+        self._axes = figure.subplots()
+        super().__init__(figure, [widgets.HBox([self.conditions, self.curve]), self.runs])
+
+    @property
+    def chosen(self) -> list[FoundRun]:
+        """The runs that are selected."""
+        return [self._found[name] for name in self.runs.value]
+
+    def checkpoint(self) -> Checkpoint:
+        """Return the checkpoint of the first selected run.
+
+        Raises
+        ------
+        bttlab.errors.BttlabError
+            If none is selected, or it has no checkpoint.
+        """
+        if not self.chosen:
+            raise BttlabError("no run is selected: click on one in the list")
+        return CheckpointStore(self.chosen[0].folder).load()[0]
+
+    def _update(self) -> tuple[str, str]:
+        if self.conditions.value != self._applied or not self._found:
+            self._search()
+        chosen = self.chosen[:MOST_CURVES]
+        note = self._draw(chosen)
+        if len(self.chosen) > MOST_CURVES:
+            note = f"{len(self.chosen)} runs are selected; the first {MOST_CURVES} are drawn"
+        return f"{len(self._found):,} runs, {len(self.chosen)} selected (Ctrl-click for several)", note
+
+    def _search(self) -> None:
+        found = self._index.find(Filter(self.conditions.value.split(), limit=SHOWN))
+        self._applied = self.conditions.value
+        self._found = {_label(run): run for run in found}
+        kept = [name for name in self.runs.value if name in self._found]
+        self.runs.options = list(self._found)
+        self.runs.value = kept or list(self._found)[: min(3, len(self._found))]
+
+    def _draw(self, chosen: list[FoundRun]) -> str:
+        axes, name = self._axes, self.curve.value
+        axes.clear()
+        title, label = CURVES[name]
+        style(axes, title, "samples trained on", label)
+        empty = []
+        for colour, run in zip(PALETTE, chosen, strict=False):
+            curves = read_curves(run.folder)
+            x, y = (curves.samples, curves.losses) if name == "loss" else (curves.scored, curves.scores[name])
+            if not x:
+                empty.append(run.record.name)
+                continue
+            scaled = y if name == "loss" else [100 * value for value in y]
+            mark = "o" if len(x) < 30 else None
+            text = f"{run.record.id[:6]} {run.record.name}"
+            axes.plot(x, scaled, color=colour, linewidth=1.4, marker=mark, markersize=4, label=text[:60])
+        axes.set_ylim(bottom=0)
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(fontsize=8, frameon=False)
+        return f"no such curve: {', '.join(empty)}" if empty else ""
+
+
+def _label(run: FoundRun) -> str:
+    record = run.record
+    accuracy = record.value("dev.frame_accuracy")
+    score = "" if accuracy is None else f", dev frame accuracy {accuracy:.1%}"
+    return f"{record.id[:6]}  {record.begun[:16].replace('T', ' ')}  {record.status:9}  {record.name}{score}"

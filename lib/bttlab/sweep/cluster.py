@@ -1,0 +1,169 @@
+"""The machines that a sweep runs on: workers of its own on this one, or those of any Dask scheduler."""
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator, Mapping
+
+from dask.system import CPU_COUNT
+from distributed import Client, LocalCluster
+from distributed.system import MEMORY_LIMIT
+
+import bttlab
+from bttlab.errors import BttlabError
+from bttlab.sweep.trials import CARD
+from bttlab.sweep.worker import cards, ready, sources_digest
+
+WORKER_BYTES = 1_500_000_000  # that PyTorch, pynq and a corpus take of a worker's memory, with room to spare
+CONNECT_SECONDS = 10
+START_SECONDS = 120  # that a worker may take to import PyTorch on a busy machine
+PACKAGES = ("bttlab", "torch", "numpy", "safetensors", "pynq", "dask", "distributed", "cloudpickle", "msgpack")
+
+
+class ClusterError(BttlabError):
+    """A cluster that a sweep cannot run on."""
+
+
+@contextlib.contextmanager
+def open_cluster(
+    scheduler: str | None = None, workers: int | None = None, resources: Mapping[str, float] | None = None
+) -> Iterator[Client]:
+    """Connect to a scheduler, or start workers here that end with the context.
+
+    Parameters
+    ----------
+    scheduler : str, optional
+        Address of one, such as tcp://host:8786.
+    workers : int, optional
+        Processes to start here; by default as many as cores and memory allow.
+    resources : mapping, optional
+        What each of these offers.
+
+    Raises
+    ------
+    ClusterError
+        If the scheduler does not answer, or a card is asked for and there is none here.
+    """
+    if scheduler is not None:
+        if workers is not None:
+            raise ClusterError(f"--workers {workers} is for workers on this machine; {scheduler} has its own")
+        with contextlib.closing(connect(scheduler)) as client:
+            yield client
+        return
+    if workers is not None and workers < 1:
+        raise ClusterError(f"--workers {workers}: give at least 1")
+    count = workers or most_workers()
+    if CARD in (resources or {}):
+        if not cards():
+            raise ClusterError(
+                f"a trial takes {CARD}=1, and PYNQ finds no card on this machine; take device: emulated, or "
+                "--scheduler with the address of one whose workers have cards"
+            )
+        count = min(count, len(cards()))
+    with _start(count, dict(resources or {})) as cluster, Client(cluster) as client:
+        client.wait_for_workers(count, timeout=START_SECONDS)
+        yield client
+
+
+def _start(count: int, resources: dict[str, float]) -> LocalCluster:
+    """Start workers, which leave Ctrl-C to this process: it ends them in an orderly way."""
+    main = threading.current_thread() is threading.main_thread()
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN) if main else None  # what they inherit
+    try:
+        return LocalCluster(
+            n_workers=count,
+            threads_per_worker=1,
+            processes=True,
+            memory_limit=MEMORY_LIMIT // count,
+            resources=resources,
+            dashboard_address=":0",
+            silence_logs="ERROR",
+        )
+    finally:
+        if main:
+            signal.signal(signal.SIGINT, handler)
+
+
+def most_workers() -> int:
+    """Return how many workers this machine's cores and memory allow."""
+    return max(1, min(CPU_COUNT, MEMORY_LIMIT // WORKER_BYTES))
+
+
+def connect(address: str, seconds: float = CONNECT_SECONDS) -> Client:
+    """Connect to a scheduler.
+
+    Raises
+    ------
+    ClusterError
+        If it does not answer.
+    """
+    try:
+        return Client(address, timeout=seconds)
+    except (OSError, ValueError, TimeoutError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ClusterError(
+            f"no scheduler answers at {address} ({reason}); start one with: dask scheduler, or leave --scheduler "
+            "out to run on this machine"
+        ) from None
+
+
+def check_cluster(client: Client, resources: Mapping[str, float]) -> None:
+    """Refuse a cluster whose results could differ, or that cannot run the trials.
+
+    Parameters
+    ----------
+    client : Client
+    resources : mapping of str to float
+        What a trial takes of its worker.
+
+    Raises
+    ------
+    ClusterError
+        In one line: no workers, several threads in one, other versions or sources than here, a resource nobody has.
+    """
+    address = client.scheduler.address
+    workers = client.scheduler_info(n_workers=-1)["workers"]
+    if not workers:
+        raise ClusterError(f"{address} has no workers; start some with: dask worker {address} --nthreads 1")
+    for name, worker in workers.items():
+        if worker["nthreads"] != 1:
+            raise ClusterError(
+                f"worker {name} has {worker['nthreads']} threads, and a process trains one trial at a time; start it "
+                "with --nthreads 1, and as many as the machine has cores with --nworkers"
+            )
+    _check_versions(client)
+    for resource, amount in resources.items():
+        if not any(worker["resources"].get(resource, 0) >= amount for worker in workers.values()):
+            way_out = ", or take device: emulated" if resource == CARD else ""
+            raise ClusterError(
+                f"a trial takes {resource}={amount:g}, and none of the {len(workers)} workers at {address} has it; "
+                f"start one with: dask worker {address} --nthreads 1 --resources {resource}={amount:g}{way_out}"
+            )
+
+
+def _check_versions(client: Client) -> None:
+    found = client.get_versions(packages=list(PACKAGES))
+    here = found["client"]["packages"]
+    for place, versions in {"the scheduler": found["scheduler"], **found["workers"]}.items():
+        name = place if place == "the scheduler" else f"worker {place}"
+        there = versions["packages"]
+        if place == "the scheduler":  # it moves bytes, it computes none
+            there = {package: there[package] for package in ("python", "dask", "distributed", "msgpack")}
+        for package, version in there.items():
+            if version != here.get(package):
+                raise ClusterError(
+                    f"{name} has {package} {_version(version)}, this process {_version(here.get(package))}; install "
+                    "the same versions on both: results are to be equal to the bit"
+                )
+    ours = sources_digest()
+    answers = {worker: client.submit(ready, workers=[worker], pure=False) for worker in found["workers"]}
+    for worker, answer in answers.items():
+        if answer.result() != ours:
+            raise ClusterError(
+                f"worker {worker} runs bttlab {bttlab.__version__} with other sources than this process; give both the "
+                "same checkout"
+            )
+
+
+def _version(version: str | None) -> str:
+    return "none" if version is None else str(version)

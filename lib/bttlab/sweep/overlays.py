@@ -1,0 +1,32 @@
+"""Overlays for models without a prebuilt one: built once, kept in the user's cache by the digest of their sources."""
+
+import hashlib
+import json
+import sys
+
+import platformdirs
+
+from bttlab.model import ModelConfig
+from bttlab.train.files import held
+from bttlab.u50.build import HLS_SOURCE, build, sources_digest, training_overlay
+from bttlab.u50.manifest import read_file
+
+
+def built_overlay(config: ModelConfig) -> bytes:
+    """Return the .xclbin of a model for the emulated card, from the cache or from the compiler.
+
+    Raises
+    ------
+    bttlab.u50.OverlayError
+        If there is no compiler, or the source does not compile for the model.
+    """
+    name = f"sweep_{hashlib.sha256(json.dumps(config.to_dict()).encode()).hexdigest()[:12]}"
+    definition = training_overlay(name, config)
+    folder = platformdirs.user_cache_path("bttlab") / "overlays" / sources_digest(definition, HLS_SOURCE)[:16]
+    path = folder / f"{name}.xclbin"
+    if not path.exists():
+        print(f"bttlab: building an overlay of rank {config.linear_rank}, once", file=sys.stderr)
+        folder.mkdir(parents=True, exist_ok=True)
+        with held(folder):
+            build([definition], HLS_SOURCE, folder)
+    return read_file(path)

@@ -1,0 +1,196 @@
+"""What a sweep tries: a YAML file, checked before anything starts."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from bttlab.errors import BttlabError
+from bttlab.experiments.index import nearest
+from bttlab.files import read_regular
+
+LARGEST = 1 << 20  # bytes of a specification
+KINDS = ("training", "estimate")
+SEARCHES = ("grid", "random", "optuna")
+OVERLAYS = ("build", "reference")
+OBJECTIVES = {"training": ("dev.frame_accuracy", True), "estimate": ("u50.joules_per_epoch", False)}
+MOST_TRIALS = 100_000
+
+
+class SpecError(BttlabError):
+    """A specification that breaks a rule."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers to draw from.
+
+    Parameters
+    ----------
+    low, high : int or float
+        If both are integers, so is what is drawn; both may be drawn.
+    log : bool
+        Whether every order of magnitude is as likely as any other.
+    """
+
+    low: float
+    high: float
+    log: bool = False
+
+    def __post_init__(self) -> None:
+        numbers = [value for value in (self.low, self.high) if type(value) in (int, float) and math.isfinite(value)]
+        if len(numbers) < 2 or not self.low < self.high or not isinstance(self.log, bool):
+            raise SpecError(f"low {self.low!r}, high {self.high!r}, log {self.log!r}: low is a number below high")
+        if self.log and self.low <= 0:
+            raise SpecError(f"low {self.low!r} with log: it must be above 0")
+
+    @property
+    def integer(self) -> bool:
+        """Whether whole numbers are drawn."""
+        return isinstance(self.low, int) and isinstance(self.high, int)
+
+
+@dataclass(frozen=True)
+class SweepSpec:
+    """What a sweep tries.
+
+    Parameters
+    ----------
+    name : str
+        Also of its folder.
+    vary : mapping of str to list or Range
+        Keys of the configuration, and the values to try.
+    fixed : mapping of str to value
+        Keys that are the same for all trials.
+    kind : {"training", "estimate"}
+        Whether a trial trains, or asks the model of the U50.
+    search : {"grid", "random", "optuna"}
+        Every combination; `trials` drawn independently; or `trials` proposed by Optuna from those before.
+    trials : int, optional
+        Of a random or Optuna search.
+    seed : int
+        Of these.
+    objective : str, optional
+        The figure by which trials are compared; by default the dev split's frame accuracy, or energy an epoch.
+    maximize : bool, optional
+        Whether more of it is better.
+    overlays : {"build", "reference"}
+        A model without a prebuilt overlay: build one, or train it with PyTorch.
+    resources : mapping of str to number
+        What a trial takes of its Dask worker, besides what its device takes.
+    chunk_seconds : float
+        Training between two checkpoints that come back: what a worker that dies costs at most.
+
+    Raises
+    ------
+    SpecError
+        If a value breaks a rule.
+    """
+
+    name: str
+    vary: Mapping[str, Any]
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    kind: str = "training"
+    search: str = "grid"
+    trials: int | None = None
+    seed: int = 0
+    objective: str | None = None
+    maximize: bool | None = None
+    overlays: str = "build"
+    resources: Mapping[str, float] = field(default_factory=dict)
+    chunk_seconds: float = 15.0
+
+    def __post_init__(self) -> None:
+        for name, choices in (("kind", KINDS), ("search", SEARCHES), ("overlays", OVERLAYS)):
+            if getattr(self, name) not in choices:
+                raise SpecError(f"{name} is {getattr(self, name)!r}: choose one of {', '.join(choices)}")
+        if not isinstance(self.name, str) or not self.name or "/" in self.name or self.name.startswith("."):
+            raise SpecError(f"name is {self.name!r}: it must be text that can be a folder's name")
+        for name in ("vary", "fixed", "resources"):
+            if not isinstance(getattr(self, name), Mapping):
+                raise SpecError(f"{name} is {getattr(self, name)!r}: it must be a table of keys and values")
+        twice = sorted(set(self.vary) & set(self.fixed))
+        if twice:
+            raise SpecError(f"{twice[0]} stands under vary and under fixed; leave it in one of them")
+        object.__setattr__(self, "vary", {key: self._values(key, values) for key, values in self.vary.items()})
+        if not self.vary:
+            raise SpecError("vary is empty: name at least one key of the configuration, and the values to try")
+        whole = {"seed": 0} | ({} if self.search == "grid" else {"trials": 1})
+        for name, least in whole.items():
+            value = getattr(self, name)
+            if type(value) is not int or not least <= value <= (MOST_TRIALS if name == "trials" else value):
+                raise SpecError(f"{name} is {value!r}: it must be an integer of at least {least}")
+        if self.search == "grid" and self.trials is not None:
+            raise SpecError("trials is for search: random or optuna; a grid has as many as vary has combinations")
+        if type(self.chunk_seconds) not in (int, float) or not 0 < self.chunk_seconds < math.inf:
+            raise SpecError(f"chunk_seconds is {self.chunk_seconds!r}: it must be above 0")
+        for name, amount in self.resources.items():
+            if type(amount) not in (int, float) or not 0 < amount < math.inf:
+                raise SpecError(f"resources: {name} is {amount!r}: it must be a number above 0")
+        objective, maximize = OBJECTIVES[self.kind]
+        if self.objective is None:
+            object.__setattr__(self, "objective", objective)
+        elif self.maximize is None and self.objective != objective:
+            raise SpecError(f"objective is {self.objective}: say with maximize: true or false what is better")
+        if self.maximize is None:
+            object.__setattr__(self, "maximize", maximize)
+
+    def _values(self, key: str, values: Any) -> list | Range:
+        if isinstance(values, Range):
+            found = values
+        elif isinstance(values, Mapping):
+            unknown = sorted(set(values) - {"low", "high", "log"})
+            if unknown or not {"low", "high"} <= set(values):
+                raise SpecError(f"vary: {key} is {dict(values)!r}: give a list, or low, high and, if you like, log")
+            try:
+                found = Range(**values)
+            except SpecError as error:
+                raise SpecError(f"vary: {key}: {error}") from None
+        elif isinstance(values, list) and values:
+            return values
+        else:
+            raise SpecError(f"vary: {key} is {values!r}: give a list of values, or low and high")
+        if self.search == "grid":
+            raise SpecError(f"vary: {key} has low and high: a grid takes a list of values; or take search: random")
+        return found
+
+
+def read_spec(path: str | Path) -> SweepSpec:
+    """Read a specification.
+
+    Raises
+    ------
+    SpecError
+        If it cannot be read, is no YAML, or breaks a rule; the message names the file.
+    """
+    path = Path(path)
+    try:
+        values = yaml.safe_load(read_regular(path, LARGEST))
+    except OSError as error:
+        raise SpecError(f"{path} cannot be read ({error.strerror}); give the file of a sweep") from None
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise SpecError(f"{path} is no YAML: {' '.join(str(error).split())}") from None
+    try:
+        return spec_of(values, path.stem)
+    except SpecError as error:
+        raise SpecError(f"{path}: {error}") from None
+
+
+def spec_of(values: Any, name: str) -> SweepSpec:
+    """Build a specification from a table; `name` is its name unless it has one.
+
+    Raises
+    ------
+    SpecError
+        If a key is unknown or a value breaks a rule.
+    """
+    if not isinstance(values, Mapping) or "vary" not in values:
+        raise SpecError("a sweep is a table with at least the key vary: the keys of the configuration to vary")
+    known = [one.name for one in fields(SweepSpec)]
+    for key in values:
+        if key not in known:
+            raise SpecError(f"unknown key {key!r}{nearest(str(key), known)}")
+    return SweepSpec(**{"name": name, **values})

@@ -1,0 +1,220 @@
+"""From a specification to trials: whole configurations, each with an id that is a digest of it."""
+
+import itertools
+import math
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from bttlab.data import Augmentation, Corpus, Vocabulary, encode, load_corpus
+from bttlab.errors import BttlabError
+from bttlab.experiments.index import nearest
+from bttlab.experiments.keep import digest_of, flat
+from bttlab.model import ModelConfig, Optimizer
+from bttlab.sweep.spec import Range, SpecError, SweepSpec
+from bttlab.train import LEARNING_RATES, RunSettings, read_recipe
+from bttlab.train.schedule import Schedule
+from bttlab.train.settings import corpus_digest
+
+CARD, EMULATED, REFERENCE = "U50", "emulated", "reference"
+DEVICES = (EMULATED, REFERENCE, CARD)
+DEFAULTS = {"data": "airline", "device": EMULATED}
+_TABLES = {"schedule": Schedule, "augmentation": Augmentation}
+_MODEL = [one.name for one in fields(ModelConfig)]
+_OPTIMIZER = [one.name for one in fields(Optimizer) if one.name != "name"]
+_RUN = [one.name for one in fields(RunSettings) if one.name not in ("config", *_TABLES)]
+_PARTS = [f"{table}.{one.name}" for table, kind in _TABLES.items() for one in fields(kind)]
+KEYS = {
+    "training": [*_MODEL, *_RUN, *_OPTIMIZER, *_PARTS],
+    "estimate": [*_MODEL, "optimizer", "data", "lanes", "clock_mhz"],
+}
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One configuration of a sweep.
+
+    Attributes
+    ----------
+    id : str
+        Equal configurations and corpora have equal ids.
+    varied : dict
+        The values of the keys that the sweep varies.
+    configuration : dict
+        All of it, as a run's record has it.
+    settings : RunSettings or None
+        Of a training.
+    corpus : Corpus
+    """
+
+    id: str
+    varied: dict[str, Any]
+    configuration: dict[str, Any]
+    settings: RunSettings | None
+    corpus: Corpus
+
+    @property
+    def name(self) -> str:
+        """What to call it: its varied values."""
+        return " ".join(f"{key}={_brief(value)}" for key, value in self.varied.items())
+
+
+class TrialMaker:
+    """Makes the trials of a sweep; each corpus is read once.
+
+    Parameters
+    ----------
+    spec : SweepSpec
+
+    Raises
+    ------
+    SpecError
+        If a key is none of the configuration's.
+    """
+
+    def __init__(self, spec: SweepSpec):
+        self.spec = spec
+        self._corpora: dict[tuple[str, str], tuple[Corpus, str]] = {}
+        self._sizes: dict[tuple[str, bool], int] = {}
+        for part in ("fixed", "vary"):
+            for key in getattr(spec, part):
+                if key not in KEYS[spec.kind]:
+                    raise SpecError(f"{part}: no key {key!r} in the configuration{nearest(str(key), KEYS[spec.kind])}")
+
+    def make(self, varied: Mapping[str, Any]) -> Trial:
+        """Return the trial with some values of the varied keys.
+
+        Raises
+        ------
+        SpecError
+            If a value is outside its range, or the corpus is not here or does not fit the model.
+        """
+        values = dict(self.spec.fixed) | dict(varied)
+        try:
+            return self._training(values, varied) if self.spec.kind == "training" else self._estimate(values, varied)
+        except (BttlabError, TypeError, ValueError) as error:
+            raise SpecError(f"trial {', '.join(f'{k} = {v!r}' for k, v in varied.items())}: {error}") from None
+
+    def all(self) -> list[Trial]:
+        """Return the trials of a grid or random search, equal ones once."""
+        trials = [self.make(varied) for varied in (grid if self.spec.search == "grid" else draws)(self.spec)]
+        return list({trial.id: trial for trial in trials}.values())
+
+    def _training(self, values: dict[str, Any], varied: Mapping[str, Any]) -> Trial:
+        settings = settings_of(DEFAULTS | values)
+        if settings.device not in DEVICES:
+            raise SpecError(f"device is {settings.device!r}: choose one of {', '.join(DEVICES)}")
+        corpus, sha256 = self._corpus(settings.data, settings.unknown_labels)
+        if "vocabulary_size" not in values:  # as bttlab train has it: room for all words of the corpus
+            tokens = self._tokens(corpus, sha256, settings.word_classes)
+            if tokens > settings.config.vocabulary_size:
+                settings = replace(settings, config=settings.config.with_vocabulary(tokens))
+        if settings.device != REFERENCE and not has_overlay(settings.config):
+            if self.spec.overlays == "reference":
+                settings = replace(settings, device=REFERENCE)
+            else:
+                check_buildable(settings.config)
+        words = Vocabulary.from_sentences(corpus.train.words[:1], settings.config.vocabulary_size)
+        encode(corpus.train[:1], words, corpus, settings.config)  # whether its labels fit the model
+        configuration = flat(settings)
+        decisive = {key: value for key, value in configuration.items() if key not in ("data", "recipe")}
+        id = digest_of({"kind": "training", "corpus": sha256, **decisive})
+        return Trial(id, dict(varied), configuration, settings, corpus)
+
+    def _estimate(self, values: dict[str, Any], varied: Mapping[str, Any]) -> Trial:
+        from bttlab.sweep.estimates import question
+
+        _, _, configuration = question(values)
+        corpus, sha256 = self._corpus(configuration["data"], "unk")
+        decisive = {key: value for key, value in configuration.items() if key != "data"}
+        id = digest_of({"kind": "estimate", "corpus": sha256, **decisive})
+        return Trial(id, dict(varied), configuration, None, corpus)
+
+    def _tokens(self, corpus: Corpus, sha256: str, word_classes: bool) -> int:
+        key = (sha256, word_classes)
+        if key not in self._sizes:
+            self._sizes[key] = len(Vocabulary.from_sentences(corpus.train.words, None, word_classes))
+        return self._sizes[key]
+
+    def _corpus(self, data: str, unknown_labels: str) -> tuple[Corpus, str]:
+        key = (data, unknown_labels)
+        if key not in self._corpora:
+            corpus = load_corpus(data, unknown_labels)
+            self._corpora[key] = corpus, corpus_digest(corpus)
+        return self._corpora[key]
+
+
+def settings_of(values: Mapping[str, Any]) -> RunSettings:
+    """Return the settings that a flat configuration means; what it leaves out is the recipe's, or the default.
+
+    Raises
+    ------
+    bttlab.errors.BttlabError
+        If a value breaks a rule.
+    """
+    values = dict(values)
+    recipe = read_recipe(values["recipe"]).settings() if values.get("recipe") else {}
+    base = recipe.get("optimizer", Optimizer())
+    name = values.pop("optimizer", base.name)
+    given = {key: values.pop(key) for key in _OPTIMIZER if key in values}
+    optimizer = replace(base, **given) if name == base.name else Optimizer(name, **given)
+    if not recipe or name != base.name:
+        recipe |= {"learning_rate": LEARNING_RATES.get(name)}
+    built = {"optimizer": optimizer, "config": ModelConfig(**{key: values.pop(key) for key in _MODEL if key in values})}
+    for table, kind in _TABLES.items():
+        parts = {one.name: values.pop(key) for one in fields(kind) if (key := f"{table}.{one.name}") in values}
+        built[table] = replace(recipe.get(table, kind()), **parts)
+    return RunSettings(**recipe | values | built)
+
+
+def grid(spec: SweepSpec) -> list[dict[str, Any]]:
+    """Return every combination of the values, the last key changing fastest."""
+    count = math.prod(len(values) for values in spec.vary.values())
+    if count > 100_000:
+        raise SpecError(f"the grid has {count:,} combinations; vary less, or take search: random")
+    return [dict(zip(spec.vary, values, strict=True)) for values in itertools.product(*spec.vary.values())]
+
+
+def draws(spec: SweepSpec) -> list[dict[str, Any]]:
+    """Return the draws of a random search: the same for the same seed."""
+    draw = random.Random(spec.seed)
+    return [{key: _drawn(values, draw) for key, values in spec.vary.items()} for _ in range(spec.trials)]
+
+
+def _drawn(values: list | Range, draw: random.Random) -> Any:
+    if isinstance(values, list):
+        return draw.choice(values)
+    if values.log:
+        found = math.exp(draw.uniform(math.log(values.low), math.log(values.high)))
+    elif values.integer:
+        return draw.randint(values.low, values.high)
+    else:
+        found = draw.uniform(values.low, values.high)
+    return round(found) if values.integer else float(f"{found:.6g}")
+
+
+def _brief(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return "x".join(map(str, value))
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def has_overlay(config: ModelConfig) -> bool:
+    """Whether there is a prebuilt overlay for a model."""
+    from bttlab.u50 import OverlayError, overlay_for
+
+    try:
+        return bool(overlay_for(config))
+    except OverlayError:
+        return False
+
+
+def check_buildable(config: ModelConfig) -> None:
+    """Refuse a model that the accelerator's source is not written for."""
+    from bttlab.u50.build import model_flags
+    from bttlab.u50.estimate import check
+    from bttlab.u50.hardware import HardwareConfig
+
+    model_flags(config)
+    check(config, HardwareConfig())

@@ -1,0 +1,196 @@
+"""What runs on a worker: a chunk of a trial, from files to files. It keeps nothing, so any worker may do the next."""
+
+import hashlib
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import bttlab
+from bttlab.commands.devices import OpenedTrainer, open_trainer
+from bttlab.data import Corpus
+from bttlab.errors import BttlabError
+from bttlab.experiments.record import FAILED, RUN_FILE, RunRecord, read_run
+from bttlab.sweep.trials import CARD
+from bttlab.train import CheckpointStore, ProgressBar, Run, RunSettings
+from bttlab.train.checkpoint import LATEST
+from bttlab.train.metrics_log import METRICS
+
+FILES = (METRICS, LATEST, RUN_FILE)  # of a run's folder, in the order in which they are to be written
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """What a worker needs to go on with a trial, or to begin it.
+
+    Attributes
+    ----------
+    settings : RunSettings
+    corpus : Corpus
+        Whole, so that workers need none of their own.
+    files : mapping of str to bytes
+        The run's folder so far.
+    overlay : bytes or None
+        The .xclbin of a model that has no prebuilt one.
+    seconds : float
+        To train for, at least one sample.
+    """
+
+    settings: RunSettings
+    corpus: Corpus
+    files: Mapping[str, bytes]
+    overlay: bytes | None
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Result:
+    """Where a trial stands after a chunk.
+
+    Attributes
+    ----------
+    record : RunRecord
+        Stopped, if there is more to do.
+    files : dict of str to bytes
+        The run's folder.
+    samples : int
+        Trained on so far, in all epochs.
+    seconds : float
+        That the worker was busy with the chunk.
+    """
+
+    record: RunRecord
+    files: dict[str, bytes] = field(default_factory=dict)
+    samples: int = 0
+    seconds: float = 0.0
+
+
+class _Silent(ProgressBar):
+    """Progress that nobody sees."""
+
+    def begin(self, title: str, total: int, done: int = 0) -> None: ...
+
+    def advance(self, losses: Any) -> None: ...
+
+    def end(self) -> None: ...
+
+    def note(self, text: str) -> None: ...
+
+
+def train_chunk(chunk: Chunk) -> Result:
+    """Train for a while, on the worker's device.
+
+    Whatever happens to the training ends up in the record; only what is wrong with the worker itself is raised.
+    """
+    begin = time.perf_counter()
+    with TemporaryDirectory(prefix="bttlab-trial-", dir=_scratch()) as name:
+        folder = Path(name) / "run"
+        folder.mkdir()
+        for file, data in chunk.files.items():
+            (folder / file).write_bytes(data)
+        store = CheckpointStore(folder)
+        checkpoint = store.load()[0] if LATEST in chunk.files else None
+        opened = open_device(chunk.settings, chunk.overlay, Path(name))
+        run = Run(folder, chunk.settings, chunk.corpus, store, checkpoint)
+        try:
+            run.train(opened.trainer, opened.device, _Silent(), enough=_enough(begin + chunk.seconds))
+        except BttlabError:
+            pass  # a diverged run: its record says so
+        record = read_run(folder)
+        files = {file: (folder / file).read_bytes() for file in FILES if (folder / file).exists()}
+        done = store.load()[0]
+        epoch = min(chunk.settings.samples or len(chunk.corpus.train), len(chunk.corpus.train))
+        samples = done.epochs_done * epoch + len(done.losses)
+        return Result(record, files, samples, time.perf_counter() - begin)
+
+
+def estimate_trial(configuration: Mapping[str, Any], corpus: Corpus) -> Result:
+    """Ask the model of the U50."""
+    from bttlab.experiments.keep import card_figures
+    from bttlab.experiments.provenance import git_state, versions
+    from bttlab.sweep.estimates import answer
+    from bttlab.u50.constants import MODEL_VERSION
+
+    begin = time.perf_counter()
+    found = answer(configuration, corpus)
+    record = RunRecord("estimate", "", dict(configuration), f"a model of the U50 ({MODEL_VERSION})")
+    record.figures, record.versions, record.git = card_figures(found), versions(), git_state()
+    over = "" if found.fits else f"it does not fit the card: too much of {', '.join(found.resources.excess)}"
+    record.end("complete" if found.fits else FAILED, over)
+    return Result(record, {}, 0, time.perf_counter() - begin)
+
+
+def open_device(settings: RunSettings, overlay: bytes | None, folder: Path) -> OpenedTrainer:
+    """Open the device of a trial on this worker."""
+    if settings.device == CARD:
+        return open_trainer(settings.config, str(_card()))
+    if overlay is None:
+        return open_trainer(settings.config, settings.device)
+    from bttlab.u50 import load_overlay
+
+    path = folder / "train.xclbin"
+    path.write_bytes(overlay)
+    card = load_overlay(path, settings.device, trust=True)  # whoever gives a worker work gives it code
+    return OpenedTrainer(card.train_transformer_1, "the emulated U50, an overlay built for the sweep", "")
+
+
+def cards() -> list[int]:
+    """Return the numbers of the real cards here, in `pynq.Device.devices`."""
+    import pynq
+
+    from bttlab.u50 import EmulatedU50
+
+    return [number for number, card in enumerate(pynq.Device.devices) if not isinstance(card, EmulatedU50)]
+
+
+def _card() -> int:
+    """The card of this worker: workers that a sweep starts are numbered, and so are their cards."""
+    from distributed import get_worker
+
+    found, name = cards(), get_worker().name
+    if not found:
+        raise BttlabError(f"this worker offers the resource {CARD}, but PYNQ finds no card on its machine")
+    return found[name % len(found)] if isinstance(name, int) else found[0]
+
+
+def _scratch() -> str | None:
+    from distributed import get_worker
+
+    try:
+        return get_worker().local_directory
+    except ValueError:  # not on a worker
+        return None
+
+
+def _enough(deadline: float) -> Callable[[], bool]:
+    """Whether the chunk's time is up, or nobody waits for it any more."""
+    from distributed import get_worker
+
+    try:
+        tasks, key = get_worker().state.tasks, get_worker().get_current_task()
+    except (ValueError, AttributeError):  # not on a worker
+        tasks, key = {}, None
+
+    def enough() -> bool:
+        cancelled = key in tasks and tasks[key].state == "cancelled"
+        return cancelled or time.perf_counter() > deadline
+
+    return enough
+
+
+def ready() -> str:
+    """Import what takes long, so that no trial waits for it, and return `sources_digest`."""
+    import bttlab.data.metrics  # noqa: F401
+
+    return sources_digest()
+
+
+def sources_digest() -> str:
+    """Return a digest of the Python sources of this process's bttlab."""
+    package = Path(bttlab.__file__).parent
+    state = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        state.update(f"{path.relative_to(package)} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+    return state.hexdigest()

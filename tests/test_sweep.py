@@ -1,0 +1,178 @@
+"""Sweeps on workers: results are those of the trials alone, to the bit, whatever happens to the workers."""
+
+import os
+import signal
+
+import pytest
+
+import tiny_runs
+from bttlab.cli import main
+from bttlab.experiments import Filter, RunIndex, read_run
+from bttlab.experiments.keep import flat
+from bttlab.experiments.record import RunRecord
+from bttlab.sweep import ClusterError, Sweep, SweepError, open_cluster
+from bttlab.sweep.cluster import _check_versions, check_cluster
+from bttlab.sweep.search import Proposed
+from bttlab.sweep.spec import spec_of
+from bttlab.sweep.trials import TrialMaker
+from bttlab.train import CheckpointStore, tensors_digest
+from bttlab.train.files import held
+
+RATES = [0.01, 0.04]
+
+
+@pytest.fixture(scope="module")
+def client():
+    with open_cluster(workers=2) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    return tiny_runs.write_corpus(tmp_path_factory.mktemp("corpora") / "corpus")
+
+
+def _spec(corpus, **values):
+    fixed = flat(tiny_runs.settings(corpus))
+    del fixed["learning_rate"], fixed["seed"]
+    vary = {"learning_rate": RATES, "seed": [0, 1]}
+    return spec_of({"fixed": fixed, "vary": vary, "chunk_seconds": 0.03} | values, "tiny")
+
+
+def _digests(folder):
+    return {
+        path.parent.name: tensors_digest(CheckpointStore(path.parent).load()[0].parameters)
+        for path in folder.glob("*/run.json")
+    }
+
+
+@pytest.fixture(scope="module")
+def alone(corpus, tmp_path_factory):
+    """What each trial comes to when it is run by itself, in one piece."""
+    folder, found = tmp_path_factory.mktemp("alone"), {}
+    for trial in TrialMaker(_spec(corpus)).all():
+        result = tiny_runs.train(folder / trial.id, corpus, **trial.varied)
+        found[trial.id] = result.parameters_sha256
+    return found
+
+
+def test_results_are_those_of_the_trials_alone(client, corpus, alone, tmp_path):
+    seen = []
+    sweep = Sweep(_spec(corpus), tmp_path / "sweep")
+    progress = sweep.run(client, lambda progress: seen.append(len(progress.records)))
+    assert _digests(tmp_path / "sweep") == alone
+    assert seen == sorted(seen) and seen[-1] == progress.total == len(alone)
+    records = [run.record for run in RunIndex().find(Filter(["sweep=tiny"]))]
+    assert {record.id for record in records} >= set(alone)
+    record = read_run(tmp_path / "sweep" / progress.best.id)
+    assert record.status == "complete" and record.sweep == "tiny" and "learning_rate=" in record.name
+    best = max(one.value("dev.frame_accuracy") for one in progress.records.values())
+    assert progress.best.value("dev.frame_accuracy") == best
+
+
+def test_what_is_finished_stays_and_what_was_begun_goes_on(client, corpus, alone, tmp_path):
+    sweep = Sweep(_spec(corpus), tmp_path / "sweep")
+    sweep.run(client, lambda progress: sweep.stop() if progress.records else None)
+    before = {id: read_run(tmp_path / "sweep" / id).ended for id in sweep.progress.records}
+    assert 0 < len(before) < len(alone)
+    again = Sweep(_spec(corpus), tmp_path / "sweep")
+    again.run(client)
+    assert _digests(tmp_path / "sweep") == alone
+    for id, ended in before.items():
+        assert read_run(tmp_path / "sweep" / id).ended == ended
+
+
+def test_a_worker_that_is_killed(client, corpus, alone, tmp_path):
+    killed = []
+
+    def kill(progress):
+        if not killed and sum(progress.parts.values()) > 0:
+            process = next(iter(client.run(os.getpid).values()))
+            killed.append(process)
+            os.kill(process, signal.SIGKILL)
+
+    Sweep(_spec(corpus, chunk_seconds=0.01), tmp_path / "sweep").run(client, kill)
+    assert killed and _digests(tmp_path / "sweep") == alone
+
+
+def test_a_trial_that_diverges_fails_and_the_others_go_on(client, corpus, tmp_path):
+    spec = _spec(corpus, vary={"learning_rate": [1e30, 0.01], "seed": [0]})
+    progress = Sweep(spec, tmp_path / "sweep").run(client)
+    status = {record.name: record.status for record in progress.records.values()}
+    assert status == {"learning_rate=1e+30 seed=0": "failed", "learning_rate=0.01 seed=0": "complete"}
+    assert progress.failed == 1 and progress.best.name == "learning_rate=0.01 seed=0"
+
+
+def test_estimates(client, tmp_path):
+    spec = spec_of({"kind": "estimate", "vary": {"clock_mhz": [100, 200]}}, "clocks")
+    progress = Sweep(spec, tmp_path / "sweep").run(client)
+    times = {r.configuration["clock_mhz"]: r.value("u50.seconds_per_epoch") for r in progress.records.values()}
+    assert times[100] == pytest.approx(2 * times[200])
+    energies = [record.value("u50.joules_per_epoch") for record in progress.records.values()]
+    assert progress.best.value("u50.joules_per_epoch") == min(energies)
+
+
+# --- what is refused before anything starts
+
+
+def test_a_resource_that_nobody_has(client):
+    with pytest.raises(ClusterError, match="a trial takes U50=1, and none of the 2 workers"):
+        check_cluster(client, {"U50": 1})
+
+
+def test_no_card_on_this_machine(tmp_path, capsys):
+    (tmp_path / "sweep.yaml").write_text("{fixed: {device: U50}, vary: {seed: [0]}}")
+    assert main(["sweep", str(tmp_path / "sweep.yaml"), "--out", str(tmp_path / "out")]) == 2
+    assert "PYNQ finds no card on this machine" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_other_versions_on_a_worker(client, monkeypatch):
+    found = client.get_versions(packages=["bttlab", "torch", "numpy", "safetensors", "pynq"])
+    next(iter(found["workers"].values()))["packages"]["torch"] = "1.0"
+    monkeypatch.setattr(client, "get_versions", lambda packages: found)
+    with pytest.raises(ClusterError, match=r"worker tcp.* has torch 1\.0, this process 2"):
+        _check_versions(client)
+
+
+def test_a_scheduler_that_does_not_answer(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("bttlab.sweep.cluster.CONNECT_SECONDS", 1)
+    (tmp_path / "sweep.yaml").write_text("vary: {seed: [0]}")
+    arguments = ["sweep", str(tmp_path / "sweep.yaml"), "--out", str(tmp_path / "out")]
+    for address, message in (("tcp://127.0.0.1:1", "no scheduler answers"), ("nonsense://x", "no scheduler answers")):
+        assert main([*arguments, "--scheduler", address]) == 2
+        error = capsys.readouterr().err.strip()
+        assert message in error and len(error.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_two_sweeps_in_one_folder(client, corpus, tmp_path):
+    with held(tmp_path), pytest.raises(SweepError, match="another sweep runs in"):
+        Sweep(_spec(corpus), tmp_path).run(client)
+
+
+# --- Optuna
+
+
+def test_optuna_learns_from_the_trials_before(corpus):
+    pytest.importorskip("optuna")
+    vary = {"learning_rate": {"low": 0.01, "high": 1.0}, "optimizer": ["sgd", "momentum"]}
+    fixed = {k: v for k, v in _spec(corpus).fixed.items() if k != "optimizer"}
+    spec = _spec(corpus, search="optuna", trials=40, fixed=fixed, vary=vary, objective="loss", maximize=False)
+    search, late = Proposed(spec, TrialMaker(spec)), []
+    while (trial := search.next()) is not None:
+        late.append(trial.varied)
+        search.tell(trial, (trial.varied["learning_rate"] - 0.3) ** 2 + (trial.varied["optimizer"] == "sgd"))
+    assert len(late) == 40
+    assert sum(varied["optimizer"] == "momentum" for varied in late[20:]) > 12
+    before = RunRecord("training", "x", fixed | late[0], "d", status="complete", figures={"loss": {"value": 1.0}})
+    assert Proposed(spec, TrialMaker(spec), [before])._count == 1
+
+
+def test_optuna_that_is_not_installed(corpus, monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    spec = _spec(corpus, search="optuna", trials=4)
+    with pytest.raises(BaseException, match="pip install optuna"):
+        Proposed(spec, TrialMaker(spec))

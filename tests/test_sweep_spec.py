@@ -1,0 +1,147 @@
+"""A sweep's specification: what it means, and how each mistake is told before anything starts."""
+
+import pytest
+
+import tiny_runs
+from bttlab.cli import main
+from bttlab.experiments.keep import flat
+from bttlab.sweep import SpecError, read_spec
+from bttlab.sweep.spec import spec_of
+from bttlab.sweep.trials import TrialMaker, draws, settings_of
+from bttlab.train import LEARNING_RATES
+
+
+def _trials(**values):
+    return TrialMaker(spec_of(values, "test")).all()
+
+
+def _varied(**values):
+    return [trial.varied for trial in _trials(**values)]
+
+
+def test_a_grid_has_every_combination_once():
+    found = _varied(vary={"seed": [0, 1], "learning_rate": [1e-3, 2e-3, 1e-3]})
+    assert found == [{"seed": s, "learning_rate": r} for s in (0, 1) for r in (1e-3, 2e-3)]
+
+
+def test_a_random_search_is_decided_by_its_seed():
+    values = {
+        "seed": [0, 1, 2],
+        "learning_rate": {"low": 1e-4, "high": 1e-2, "log": True},
+        "epochs": {"low": 1, "high": 3},
+    }
+    specs = [spec_of({"vary": values, "search": "random", "trials": 200, "seed": seed}, "test") for seed in (0, 0, 1)]
+    first, second, other = map(draws, specs)
+    assert first == second != other and len(first) == 200
+    assert {draw["epochs"] for draw in first} == {1, 2, 3} and {draw["seed"] for draw in first} == {0, 1, 2}
+    rates = sorted(draw["learning_rate"] for draw in first)
+    assert rates[0] >= 1e-4 and rates[-1] <= 1e-2
+    assert 0.35 < sum(rate < 1e-3 for rate in rates) / 200 < 0.65  # as many below the geometric middle as above
+
+
+def test_a_trials_id_is_a_digest_of_all_that_decides_its_course(tmp_path):
+    (one,) = _trials(vary={"learning_rate": [LEARNING_RATES["sgd"]]})
+    (same,) = _trials(vary={"encoders": [2]}, fixed={"seed": 0})
+    (other,) = _trials(vary={"encoders": [2]}, fixed={"seed": 1})
+    assert one.id == same.id != other.id
+    corpora = [tiny_runs.write_corpus(tmp_path / name, seed) for name, seed in (("a", 0), ("b", 0), ("c", 1))]
+    ids = [_trials(vary={"data": [str(corpus)]})[0].id for corpus in corpora]
+    assert ids[0] == ids[1] != ids[2]  # the place of a corpus is no matter, what is in it is
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adamw"])
+def test_a_flat_configuration_means_its_settings(optimizer, tmp_path):
+    settings = tiny_runs.settings(tmp_path, optimizer, seed=3, samples=7)
+    assert settings_of(flat(settings)) == settings
+
+
+def test_a_recipe_and_what_is_changed_of_it():
+    plain = settings_of({"recipe": "atis", "data": "airline", "device": "emulated"})
+    changed = settings_of(
+        {"recipe": "atis", "data": "airline", "device": "emulated", "beta2": 0.9, "schedule.warm_up": 0.25, "epochs": 2}
+    )
+    assert (changed.optimizer.beta2, changed.schedule.warm_up, changed.epochs) == (0.9, 0.25, 2)
+    assert changed.schedule.decay == plain.schedule.decay and changed.learning_rate == plain.learning_rate
+    assert changed.augmentation == plain.augmentation
+    other = settings_of({"recipe": "atis", "data": "airline", "device": "emulated", "optimizer": "sgd"})
+    assert other.learning_rate == LEARNING_RATES["sgd"]
+
+
+def test_a_model_without_an_overlay_runs_where_the_user_says():
+    values = {"vary": {"linear_rank": [12, 5]}, "fixed": {"data": "airline"}}
+    assert [trial.settings.device for trial in _trials(**values)] == ["emulated", "emulated"]
+    devices = [trial.settings.device for trial in _trials(**values, overlays="reference")]
+    assert devices == ["emulated", "reference"]
+
+
+def test_estimates_vary_the_hardware():
+    found = _trials(kind="estimate", vary={"lanes": [192, 384], "clock_mhz": [100, 200], "linear_rank": [8]})
+    assert [(t.configuration["lanes"], t.configuration["clock_mhz"]) for t in found] == [
+        (192, 100),
+        (192, 200),
+        (384, 100),
+        (384, 200),
+    ]
+
+
+@pytest.mark.parametrize(
+    "values, message",
+    [
+        ({}, "vary"),
+        ({"vary": {}}, "vary is empty"),
+        ({"vary": {"seed": []}}, "give a list of values"),
+        ({"vary": {"seed": 3}}, "give a list of values"),
+        ({"vary": {"rank": [8]}}, "do you mean linear_rank"),
+        ({"vary": {"lerning_rate": [1e-3]}}, "do you mean learning_rate"),
+        ({"vary": {"warm_up": [0.1]}}, "schedule.warm_up"),
+        ({"vary": {"lanes": [384]}}, "no key 'lanes'"),
+        ({"vary": {"seed": [0]}, "fixed": {"seed": 1}}, "under vary and under fixed"),
+        ({"vary": {"seed": [0]}, "fxied": {}}, "do you mean fixed"),
+        ({"vary": {"seed": [0]}, "kind": "train"}, "kind is 'train'"),
+        ({"vary": {"seed": [0]}, "search": "random"}, "trials is None"),
+        ({"vary": {"seed": [0]}, "trials": 3}, "trials is for search"),
+        ({"vary": {"seed": {"low": 1, "high": 2}}}, "a grid takes a list"),
+        ({"vary": {"seed": {"low": 2, "high": 1}}, "search": "random", "trials": 1}, "low is a number below high"),
+        ({"vary": {"seed": {"low": 1, "hi": 2}}, "search": "random", "trials": 1}, "low, high and"),
+        ({"vary": {"learning_rate": {"low": 0, "high": 1, "log": True}}, "search": "random", "trials": 1}, "above 0"),
+        ({"vary": {"seed": [0]}, "name": "a/b"}, "name is 'a/b'"),
+        ({"vary": {"seed": [0]}, "chunk_seconds": 0}, "chunk_seconds"),
+        ({"vary": {"seed": [0]}, "resources": {"U50": "one"}}, "resources"),
+        ({"vary": {"seed": [0]}, "objective": "loss"}, "say with maximize"),
+        ({"vary": {"linear_rank": [8, 0]}}, "trial linear_rank = 0: linear_rank is 0"),
+        ({"vary": {"learning_rate": [-1]}}, "trial learning_rate = -1"),
+        ({"vary": {"optimizer": ["adam"]}}, "optimizer is 'adam'"),
+        ({"vary": {"encoders": ["two"]}}, "encoders is 'two'"),
+        ({"vary": {"linear_out_modes": [[12, 8, 9]]}}, "linear_out_modes"),
+        ({"vary": {"linear_out_modes": [[24, 32]]}}, "three modes"),
+        ({"vary": {"device": ["gpu"]}}, "device is 'gpu'"),
+        ({"vary": {"data": ["nowhere"]}}, "no corpus 'nowhere'"),
+        ({"vary": {"intents": [3]}}, "intent labels"),
+        ({"vary": {"recipe": ["snpis"]}}, "no recipe"),
+        ({"kind": "estimate", "vary": {"clock_mhz": [20]}}, "a clock of 20 MHz"),
+        ({"kind": "estimate", "vary": {"lanes": [100]}}, "100 lanes"),
+    ],
+)
+def test_a_mistake_is_one_sentence(values, message):
+    with pytest.raises(SpecError) as raised:
+        _trials(**values)
+    assert message in str(raised.value) and "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "text, message", [("a: [", "is no YAML"), ("- 1", "vary"), ("vary: {seeed: [0]}", "do you mean seed")]
+)
+def test_a_file_that_is_none(tmp_path, capsys, text, message):
+    path = tmp_path / "sweep.yaml"
+    path.write_text(text)
+    assert main(["sweep", str(path), "--out", str(tmp_path / "out")]) == 2
+    error = capsys.readouterr().err.strip()
+    assert message in error and len(error.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_name_is_the_files(tmp_path):
+    (tmp_path / "ranks.yaml").write_text("vary: {linear_rank: [8]}")
+    assert read_spec(tmp_path / "ranks.yaml").name == "ranks"
+    with pytest.raises(SpecError, match="cannot be read"):
+        read_spec(tmp_path / "other.yaml")
