@@ -1,0 +1,137 @@
+"""The dense model trained by a recipe in batches: what the tensor model's accuracy is compared with.
+
+One sample a step, a dense epoch takes minutes on a CPU. Here it learns from batches of utterances of equal length,
+which need no padding and no mask. Run as python -m bttlab.train.dense.
+"""
+
+import argparse
+import json
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from bttlab.data import Augmenter, Corpus, Samples, Vocabulary, encode, epoch_order, load_corpus
+from bttlab.errors import BttlabError
+from bttlab.model import ConfigError, ModelConfig, ReferenceTrainer, Transformer, loss
+from bttlab.train.evaluation import describe, evaluate
+from bttlab.train.progress import ProgressBar
+from bttlab.train.recipe import Recipe, read_recipe
+
+
+def batches(lengths: np.ndarray, size: int, seed: int, epoch: int) -> list[np.ndarray]:
+    """Cut an epoch into batches of at most `size` utterances of equal length, in an order of its own.
+
+    Parameters
+    ----------
+    lengths : ndarray of int, shape (n,)
+    size, seed, epoch : int
+
+    Returns
+    -------
+    list of ndarray of int
+        Indices; together each of 0 to n - 1 once.
+    """
+    order = epoch_order(len(lengths), seed, epoch)
+    groups = [order[lengths[order] == length] for length in np.unique(lengths)]
+    found = [group[i : i + size] for group in groups for i in range(0, len(group), size)]
+    return [found[i] for i in epoch_order(len(found), seed, epoch)]
+
+
+def batch_loss(model: Transformer, samples: Samples, label_smoothing: float) -> torch.Tensor:
+    """Return the mean loss of utterances of equal length."""
+    length = int(samples.lengths[0])
+    tokens, intents, slots = (
+        torch.from_numpy(array.astype(np.int64))
+        for array in (samples.tokens[:, :length], samples.intents, samples.slots[:, 1:length])
+    )
+    intent_logits, slot_logits = torch.vmap(model)(tokens)
+    return loss(intent_logits, slot_logits.flatten(0, 1), intents, slots.flatten(), label_smoothing)
+
+
+def train_in_batches(
+    config: ModelConfig, recipe: Recipe, corpus: Corpus, seed: int, size: int
+) -> Iterator[tuple[float, ReferenceTrainer, Vocabulary]]:
+    """Train, and yield after each epoch its mean loss, a trainer that holds the parameters, and the vocabulary.
+
+    Raises
+    ------
+    ConfigError
+        If the recipe's optimizer is not AdamW.
+    """
+    if recipe.optimizer.name != "adamw":
+        raise ConfigError(f"optimizer is {recipe.optimizer.name}: batches are trained with adamw")
+    vocabulary = Vocabulary.from_sentences(corpus.train.words, config.vocabulary_size, recipe.word_classes)
+    augmenter = Augmenter(recipe.augmentation, corpus, vocabulary, config)
+    trainer = ReferenceTrainer(config, seed=seed)
+    model = Transformer(config, seed=seed)
+    rule = recipe.optimizer
+    update = torch.optim.AdamW(
+        model.parameters(), betas=(rule.beta1, rule.beta2), eps=rule.epsilon, weight_decay=rule.weight_decay, fused=True
+    )
+    total = len(corpus.train)
+    for epoch in range(recipe.epochs):
+        samples = augmenter.samples(np.arange(total), seed, epoch)
+        done, losses = 0, 0.0
+        for batch in batches(samples.lengths, size, seed, epoch):
+            step = np.array([epoch * total + done])
+            update.param_groups[0]["lr"] = float(
+                recipe.schedule.rates(recipe.learning_rate, step, recipe.epochs * total)[0]
+            )
+            update.zero_grad()
+            value = batch_loss(model, samples[batch], recipe.label_smoothing)
+            value.backward()
+            update.step()
+            done, losses = done + len(batch), losses + value.item() * len(batch)
+        trainer.load_parameters({name: tensor.detach().numpy() for name, tensor in model.state_dict().items()})
+        yield losses / total, trainer, vocabulary
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line; returns its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m bttlab.train.dense", description=__doc__.split("\n")[0])
+    parser.add_argument("--encoders", type=int, default=2, metavar="N")
+    parser.add_argument("--data", default="atis", metavar="NAME|PATH")
+    parser.add_argument("--recipe", default="atis_dense", metavar="NAME|FILE")
+    parser.add_argument("--batch", type=int, default=16, metavar="N", help="utterances of a batch (default: 16)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N")
+    parser.add_argument("--record", type=Path, required=True, metavar="FILE", help="where the scores go, as JSON")
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    warnings.filterwarnings("ignore", "There is a performance drop")  # vmap takes attention sample by sample
+    try:
+        record = _train(options)
+        options.record.write_text(json.dumps(record, indent=1) + "\n")
+    except (BttlabError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+def _train(options: argparse.Namespace) -> dict[str, Any]:
+    config, recipe = ModelConfig(encoders=options.encoders, format="dense"), read_recipe(options.recipe)
+    corpus, progress = load_corpus(options.data), ProgressBar()
+    curve: list[dict[str, Any]] = []
+    for mean_loss, trainer, vocabulary in train_in_batches(config, recipe, corpus, options.seed, options.batch):
+        dev = encode(corpus.dev, vocabulary, corpus, config)
+        curve.append({"epoch": len(curve) + 1, "dev": evaluate(trainer, dev, corpus, "dev", progress)})
+        progress.note(f"epoch {len(curve)}: mean loss {mean_loss:.3f}; dev {describe(curve[-1]['dev'])}")
+    test = encode(corpus.test, vocabulary, corpus, config)
+    return {
+        "format": "dense",
+        "encoders": options.encoders,
+        "corpus": corpus.name,
+        "recipe": options.recipe,
+        "batch": options.batch,
+        "seed": options.seed,
+        "epochs": curve,
+        "test": evaluate(trainer, test, corpus, "test", progress),
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())
