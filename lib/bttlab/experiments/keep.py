@@ -211,7 +211,11 @@ def digest_of(values: Mapping[str, Any]) -> str:
 
 def _place(run: RunRecord, files: Mapping[str, str]) -> None:
     """Give a run a folder among the user's runs; where that cannot be, a note says so."""
-    folder = runs_folder() / run.id
+    try:
+        folder = runs_folder() / run.id
+    except ModuleNotFoundError as error:  # a GPU's host needs torch and numpy alone
+        print(f"bttlab: note: the run is not kept: {error.name} is not installed", file=sys.stderr)
+        return
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
