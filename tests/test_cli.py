@@ -15,7 +15,7 @@ from bttlab.cli import main
 from bttlab.commands import devices, doctor, self_check
 from bttlab.model import ModelConfig, ReferenceTrainer
 from bttlab.train import read_checkpoint
-from bttlab.u50 import build, native
+from bttlab.u50 import build, card_lock, native
 from tiny_runs import write_corpus
 
 
@@ -288,6 +288,14 @@ def test_doctor_finds_widgets_that_are_not_enabled(capsys, monkeypatch, tmp_path
     monkeypatch.undo()
     monkeypatch.setattr(jupyter_core.paths, "jupyter_path", lambda *parts: [])
     assert "ipywidgets is not enabled" in checks(capsys, exit_code=0)["widgets"]["detail"]
+
+
+def test_doctor_finds_a_card_that_was_not_given_back(capsys, monkeypatch):
+    gone = card_lock.Holder(pid=4_194_305, started=7, since=0.0, overlay="train_enc4")  # above the largest pid
+    monkeypatch.setattr(card_lock, "stale_notes", lambda: {Path("/tmp/bttlab-0000.lock"): gone})
+    found = checks(capsys, exit_code=0)["card lock"]
+    assert found["status"] == "note" and "process 4194305 since" in found["detail"]
+    assert "with train_enc4, which has ended" in found["detail"] and "rm /tmp/bttlab-0000.lock" in found["way_out"]
 
 
 def test_doctor_trains(capsys, monkeypatch):

@@ -132,6 +132,14 @@ def _cards() -> Iterator[Check]:
         yield Check("cards", NOTE, f"no Alveo card; emulated: {listed}", "for a real one, install XRT", data)
 
 
+def _card_locks() -> Iterator[Check]:
+    from bttlab.u50.card_lock import stale_notes
+
+    for path, holder in stale_notes().items():
+        way_out = f"nothing needs doing, the next run takes the card; to be rid of the note: rm {path}"
+        yield Check("card lock", NOTE, f"{path} names {holder}, which has ended without giving the card back", way_out)
+
+
 def _overlays() -> Iterator[Check]:
     from bttlab.u50.build import DEFINITIONS, HLS_SOURCE, stale
     from bttlab.u50.manifest import digest, overlays_folder, read_file, read_manifest
@@ -222,4 +230,7 @@ def _can_read(path: Path) -> bool:
         return False
 
 
-EXAMINATIONS = [_python, _packages, _widgets, _processor, _cards, _overlays, _corpora, _gpu, _energy_meters, _disk]
+EXAMINATIONS = [
+    *(_python, _packages, _widgets, _processor, _cards, _card_locks),
+    *(_overlays, _corpora, _gpu, _energy_meters, _disk),
+]
