@@ -34,11 +34,12 @@ static bool is_beyond(const Word *memory, int words, int limit) {
 Beyond_Pipeline:
     for (int i = 0; i < half; i++) {
 #pragma HLS PIPELINE II=1
-        const Word one = memory[i], other = memory[smaller(i + half, words - 1)];
+        const Word &one = memory[i], &other = memory[smaller(i + half, words - 1)];
     Lanes_Unroll:
         for (int l = 0; l < LANES; l++) {
 #pragma HLS UNROLL
-            found[l] |= (bits_of(one[l]) & 0x7fffffff) >= limit || (bits_of(other[l]) & 0x7fffffff) >= limit;
+            found[l] |= (bits_of(one[l]) & 0x7fffffff) >= limit;
+            found[l] |= (bits_of(other[l]) & 0x7fffffff) >= limit;
         }
     }
     bool any = false;
