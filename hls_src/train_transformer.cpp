@@ -242,3 +242,16 @@ extern "C" __attribute__((visibility("default"))) void train_transformer(int com
         run_samples(results, sample_records, samples, optimizer, command == TRAIN);
     }
 }
+
+#if !defined(__SYNTHESIS__)
+// How many bytes a call reaches behind each pointer: the emulated card does not start it on shorter buffers.
+extern "C" __attribute__((visibility("default"))) void train_transformer_reach(int command, int samples, int, float, float,
+                                                                               float, float, const IntWord *, IntWord *,
+                                                                               Word *, long long *bytes) {
+    const bool runs = (command == TRAIN || command == PREDICT) && samples >= 0 && samples <= MAX_SAMPLES;
+    const int described = command == DESCRIBE ? 2 : command == PROFILE ? parts(PROFILE_COUNTERS, LANES) : 0;
+    bytes[0] = sizeof(IntWord) * (runs ? samples * RECORD_WORDS : 0);
+    bytes[1] = sizeof(IntWord) * (runs ? samples * RESULT_WORDS : described);
+    bytes[2] = sizeof(Word) * (command == LOAD || command == STORE ? 1 + 3 * PARAMETER_WORDS : 0);
+}
+#endif

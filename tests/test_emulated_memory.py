@@ -122,7 +122,7 @@ def test_allocations_never_overlap(steps):
             handle = sorted(live)[step % len(live)]
             address, _ = live.pop(handle)
             memory.release(handle)
-            assert not memory.holds(address)
+            assert not memory.room(address)
     assert memory.usage(0) == (sum(-(-size // PAGE) * PAGE for _, size in live.values()), len(live))
 
 

@@ -16,7 +16,7 @@ from bttlab.data.metrics import score
 from bttlab.errors import BttlabError
 from bttlab.model import ModelConfig, NumericalFault, Optimizer, ReferenceTrainer, StateError, initial_parameters
 from bttlab.train import read_recipe
-from bttlab.u50 import U50, EmulatedU50, OverlayError, load_overlay, overlay_for
+from bttlab.u50 import U50, EmulatedU50, OverlayError, load_overlay, overlay_for, records
 from bttlab.u50.manifest import overlays_folder, read_file
 from bttlab.u50.xclbin import read_xclbin
 
@@ -252,6 +252,20 @@ def test_a_loss_that_is_not_finite_stops_before_its_update(trainer, samples):
     with pytest.raises(NumericalFault) as caught:
         run.wait()
     assert caught.value.sample == 8 and len(run.losses) == 8
+
+
+@pytest.mark.parametrize(
+    ("argument", "command", "samples"),
+    [("_records", records.TRAIN, 40), ("_results", records.PREDICT, 80), ("_memory", records.STORE, 0)],
+)
+def test_a_buffer_that_is_too_short_for_a_call_is_refused(trainer, argument, command, samples):
+    name = "sample_records" if argument == "_records" else argument[1:]
+    trainer._records, trainer._results = (trainer._banks[n].allocate((1 << 16,)) for n in ("sample_records", "results"))
+    setattr(trainer, argument, trainer._banks[name].allocate((1024,)))
+    with pytest.raises(
+        BttlabError, match=rf"argument {name}, .* has 4,096 bytes to the end of its buffer, but this call "
+    ):
+        trainer._run(command, samples)
 
 
 @pytest.mark.parametrize("rate", [-1e-3, np.nan, np.inf])

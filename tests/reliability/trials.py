@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from reliability import crash_resume, hostile_files
+from reliability import crash_resume, hostile_files, native_code
 from reliability.hostile_targets import TARGETS
 from reliability.outcome import Outcome
 
@@ -20,7 +20,7 @@ class Trial:
     full : int
         The count for `make reliability`.
     small : int
-        The count for `make test`: a few seconds.
+        The count for `make test`: a few seconds; 0 for what takes longer in any case.
     """
 
     run: Callable[[int], Outcome]
@@ -31,4 +31,6 @@ class Trial:
 TRIALS = {
     "crash_resume": Trial(crash_resume.trial, full=100, small=2),
     **{f"hostile_{name}": Trial(partial(hostile_files.trial, name), full=100_000, small=300) for name in TARGETS},
+    "native_port": Trial(native_code.fuzz, full=100_000, small=500),
+    "native_epoch": Trial(native_code.epoch, full=4_478, small=0),
 }

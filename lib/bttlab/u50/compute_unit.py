@@ -146,24 +146,31 @@ class ComputeUnit:
 
     def _arguments(self) -> list[int | float]:
         """The argument registers as the compiled kernel takes them, pointers as addresses in this process."""
-        values = []
-        for argument, offset in zip(self.kernel.arguments, self.kernel.offsets, strict=True):
-            value = argument.decode(self._registers[offset : offset + argument.size])
+        values = [
+            argument.decode(self._registers[offset : offset + argument.size])
+            for argument, offset in zip(self.kernel.arguments, self.kernel.offsets, strict=True)
+        ]
+        reach = iter(self._image.reach(self.kernel, values))
+        for i, argument in enumerate(self.kernel.arguments):
             if argument.is_pointer:
-                fault = self._fault(value, argument.bank, argument.width // 8)
+                fault = self._fault(values[i], argument.bank, argument.width // 8, next(reach))
                 if fault:
-                    where = f"argument {argument.name}, device address {value:#x}"
+                    where = f"argument {argument.name}, device address {values[i]:#x}"
                     raise CardError(f"{self.kernel.instance} not started: {where}, {fault}")
-                value = self._memory.host_address(value)
-            values.append(value)
+                values[i] = self._memory.host_address(values[i])
         return values
 
-    def _fault(self, address: int, bank: int, alignment: int) -> str | None:
-        if not self._memory.holds(address):
+    def _fault(self, address: int, bank: int, alignment: int, reach: int) -> str | None:
+        room = self._memory.room(address)
+        if not room:
             return "is in no buffer of this card; allocate one with pynq.allocate on this card"
         holder = address // U50.hbm_bank_bytes
         if holder != bank:
             return f"is in HBM[{holder}], but its port is connected to HBM[{bank}]; allocate the buffer there"
         if address % alignment:
             return f"is no multiple of {alignment}, the bytes of its port; start the buffer's view at one"
+        if reach > room:
+            return (
+                f"has {room:,} bytes to the end of its buffer, but this call reaches {reach:,}; allocate a longer one"
+            )
         return None

@@ -111,10 +111,11 @@ class CardMemory:
             )
         return self._base + begin + offset
 
-    def holds(self, address: int) -> bool:
-        """Whether a device address lies in a buffer."""
+    def room(self, address: int) -> int:
+        """Return how many bytes there are from a device address to the end of its buffer, in whole pages; 0 in none."""
         bank = address // U50.hbm_bank_bytes
-        return 0 <= bank < U50.hbm_banks and any(begin <= address < end for begin, end, _ in tuple(self._banks[bank]))
+        buffers = tuple(self._banks[bank]) if 0 <= bank < U50.hbm_banks else ()
+        return next((end - address for begin, end, _ in buffers if begin <= address < end), 0)
 
     def _map(self) -> None:
         if self._mapping is not None:

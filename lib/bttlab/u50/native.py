@@ -5,7 +5,7 @@ import os
 import tempfile
 import weakref
 from _ctypes import dlclose
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -126,3 +126,15 @@ class NativeImage:
             return kernel.prototype((kernel.name, self._library))
         except AttributeError:
             raise OverlayError(f"the compiled image has no kernel {kernel.name}") from None
+
+    def reach(self, kernel: Kernel, arguments: Sequence[int | float]) -> list[int]:
+        """Return how many bytes a call would reach behind each of its pointers; 0 where the image does not tell."""
+        pointers = sum(argument.is_pointer for argument in kernel.arguments)
+        reach = (ctypes.c_longlong * pointers)()
+        try:
+            tell = self._library[f"{kernel.name}_reach"]
+        except AttributeError:
+            return list(reach)
+        tell.argtypes, tell.restype = [*kernel.prototype._argtypes_, ctypes.POINTER(ctypes.c_longlong)], None
+        tell(*arguments, reach)
+        return list(reach)
