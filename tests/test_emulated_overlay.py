@@ -1,5 +1,6 @@
 """Which overlay is loaded on which card, and what is refused."""
 
+import functools
 import json
 import logging
 import os
@@ -13,6 +14,7 @@ from pynq.pl_server.xclbin_parser import XclBin
 
 from bttlab.errors import BttlabError
 from bttlab.u50 import U50, EmulatedU50, load_overlay, native
+from bttlab.u50.card_lock import CardLock
 from bttlab.u50.manifest import OverlayEntry, digest, read_manifest, write_manifest
 from bttlab.u50.overlay import choose_active_device
 from bttlab.u50.xclbin import EmulationOverlay, pack_xclbin
@@ -64,8 +66,10 @@ def overlays(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def devices(monkeypatch):
-    """Another make of card, a U50, and two emulated ones, in PYNQ's order."""
+def devices(monkeypatch, tmp_path):
+    """Another make of card, a U50, and two emulated ones, in PYNQ's order; with locks of their own."""
+    monkeypatch.setattr("bttlab.u50.card_lock.LOCK_FOLDER", tmp_path)
+    monkeypatch.setattr("bttlab.u50.overlay._process_lock", functools.cache(CardLock))
     cards = [RealCard("xilinx_u250"), RealCard(U50.platform), EmulatedU50(), EmulatedU50()]
     monkeypatch.setattr(pynq.Device, "_devices", cards, raising=False)
     return cards

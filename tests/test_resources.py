@@ -89,12 +89,13 @@ def test_operators_are_those_of_the_source(tmp_path):
 
 
 def pipelines() -> dict[str, list[int]]:
-    """The II of each pipelined loop of the source by function; 1 where none is said."""
+    """The II of each pipelined loop of the training kernel's source by function; 1 where none is said."""
     found: dict[str, list[int]] = {}
     function = ""
     constants = read_constants(HLS_SOURCE / "config.h", HLS_SOURCE / "timing.h")
     constants["SEQUENCE_WORDS"] = words_for(ModelConfig().sequence_length)
-    for path in [*sorted(HLS_SOURCE.glob("*.h")), HLS_SOURCE / "train_transformer.cpp"]:
+    headers = [path for path in sorted(HLS_SOURCE.glob("*.h")) if not path.name.startswith("contract")]
+    for path in [*headers, HLS_SOURCE / "train_transformer.cpp"]:
         for line in path.read_text().splitlines():
             if match := re.match(r"static (?:inline )?[\w *]+?\b(\w+)\(", line):
                 function = match[1]

@@ -64,9 +64,9 @@ class CardLock:
         Where lock files lie, the same for all users of the machine.
     """
 
-    def __init__(self, card: str, folder: Path = LOCK_FOLDER):
+    def __init__(self, card: str, folder: Path | None = None):
         self.card = card
-        self.path = Path(folder) / f"bttlab-{re.sub('[^A-Za-z0-9]+', '-', card)}.lock"
+        self.path = Path(folder or LOCK_FOLDER) / f"bttlab-{re.sub('[^A-Za-z0-9]+', '-', card)}.lock"
         self._descriptor: int | None = None
 
     def acquire(self, overlay: str, wait: float = 0.0) -> None:
@@ -121,9 +121,9 @@ class CardLock:
                 time.sleep(min(POLL_SECONDS, max(0.0, end - time.monotonic())))
 
 
-def stale_notes(folder: Path = LOCK_FOLDER) -> dict[Path, Holder]:
+def stale_notes(folder: Path | None = None) -> dict[Path, Holder]:
     """Return the lock files in which a process that is gone still stands: its card is free, the next one takes it."""
-    notes = {path: _read_note(path) for path in sorted(Path(folder).glob("bttlab-*.lock"))}
+    notes = {path: _read_note(path) for path in sorted(Path(folder or LOCK_FOLDER).glob("bttlab-*.lock"))}
     return {path: holder for path, holder in notes.items() if holder is not None and not holder.is_alive}
 
 

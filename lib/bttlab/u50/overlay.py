@@ -95,11 +95,16 @@ def release_card(card: pynq.Device) -> None:
     _lock_of(card).release()
 
 
-@functools.cache
 def _lock_of(card: pynq.Device) -> CardLock:
     """The lock of a real card, by its PCIe address where XRT's driver tells it."""
     path = getattr(card, "sysfs_path", None)
-    return CardLock(Path(path).name if path else f"{card.name}-{card.tag}")
+    return _process_lock(Path(path).name if path else f"{card.name}-{card.tag}")
+
+
+@functools.cache
+def _process_lock(card: str) -> CardLock:
+    """This process's one lock of a card, whichever of PYNQ's objects stand for it."""
+    return CardLock(card)
 
 
 def choose_active_device() -> None:
