@@ -38,8 +38,17 @@ class LabPage:
         self._url, self._token = url, token
         theme = "JupyterLab Dark" if dark else "JupyterLab Light"
         self._call("PUT", f"/lab/api/settings/{THEME}", {"raw": json.dumps({"theme": theme})})
-        self.page = browser.new_page(viewport=SIZE)
-        self.page.goto(f"{url}/lab/tree/notebooks/{name}.ipynb?token={token}&reset")
+        self._browser, self._name = browser, name
+        self._open()
+
+    def reopen(self) -> None:
+        """Close the browser's tab and open the notebook in a new one; its kernel is not shut down."""
+        self.page.close()
+        self._open()
+
+    def _open(self) -> None:
+        self.page = self._browser.new_page(viewport=SIZE)
+        self.page.goto(f"{self._url}/lab/tree/notebooks/{self._name}.ipynb?token={self._token}&reset")
         self.page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=SECONDS * 1000)
         self._kernel_is("idle")
 
@@ -78,6 +87,10 @@ class LabPage:
         if wait:
             time.sleep(0.4)
             self._kernel_is("idle")
+
+    def interrupt(self) -> None:
+        """Interrupt the kernel."""
+        self._call("POST", f"/api/kernels/{self.kernel()['id']}/interrupt")
 
     def restart(self) -> None:
         """Restart the kernel and wait until it is there again."""

@@ -189,3 +189,40 @@ def test_without_ipympl(open_notebook):
     lab.page.wait_for_timeout(800)
     assert image.get_attribute("src") != before
     assert lab.errors == []
+
+
+def test_closing_the_tab_while_it_trains(open_notebook):
+    """The kernel lives on without its page, so the training goes on to its end; then nothing holds the card."""
+    lab = open_notebook("03_train_on_the_u50")
+    lab.run_all()
+    lab.scroll_to("board = Dashboard")
+    lab.set_slider("samples", 10_000)
+    lab.button("Start").click()
+    lab.wait_for_text("running")
+    lab.reopen()
+    lab.run_new("board.wait()")
+    assert lab.python("f'{board.runs[-1].state} {board.runs[-1].count}'") == "finished 10000"
+    assert lab.python(OUR_THREADS) == "0"
+    assert len(eval(lab.python("trainer.train(train[:3], Optimizer('sgd'), LEARNING_RATE).tolist()"))) == 3
+    lab.run_cell_with("board = Dashboard")
+    lab.scroll_to("board = Dashboard")
+    lab.set_slider("samples", 1_000)
+    lab.button("Start").click()
+    lab.wait_for_text("finished", 30)
+    assert lab.errors == []
+
+
+def test_interrupting_the_kernel_while_it_trains(open_notebook):
+    lab = open_notebook("03_train_on_the_u50")
+    lab.run_all()
+    lab.run_new("board.start(samples=45_000); board.wait()", wait=False)
+    lab.scroll_to("board = Dashboard")
+    lab.wait_for_text("running")
+    lab.interrupt()
+    assert "interrupted: the run was stopped" in lab.wait_for_text("interrupted")
+    assert lab.python("board.runs[-1].state") == "stopped" and lab.python(OUR_THREADS) == "0"
+    lab.scroll_to("board = Dashboard")
+    lab.set_slider("samples", 1_000)
+    lab.button("Start").click()
+    lab.wait_for_text("finished", 30)
+    assert lab.errors == []
