@@ -1,22 +1,19 @@
 """Training killed with SIGKILL, in the middle of writing a checkpoint too, and resumed: the bits of an unbroken run."""
 
-import json
 import random
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 from bttlab.train import CheckpointStore
 from bttlab.train.files import is_draft
 from reliability.outcome import Outcome
+from reliability.training_process import finish, new_run, train, wait_for
 from tiny_runs import metrics, write_corpus
 
 EPOCHS = 30  # each with a checkpoint
-TIMEOUT = 300  # seconds
 
 
 def trial(count: int) -> Outcome:
@@ -25,22 +22,22 @@ def trial(count: int) -> Outcome:
     failures, in_write, without = [], 0, 0
     with tempfile.TemporaryDirectory() as scratch:
         corpus = write_corpus(Path(scratch) / "corpus")
-        new = ["--data", str(corpus), "--device", "emulated", "--optimizer", "adamw", "--epochs", str(EPOCHS), "--out"]
+        new = new_run(corpus, EPOCHS)
         unbroken = Path(scratch) / "unbroken"
-        process = _train(*new, unbroken)
-        _wait_for(process, unbroken.exists)
+        process = train(*new, unbroken)
+        wait_for(process, unbroken.exists)
         begin = time.monotonic()
-        expected = _finish(process), metrics(unbroken)
+        expected = finish(process), metrics(unbroken)
         duration = time.monotonic() - begin
         for number in range(count):
             folder = Path(scratch) / f"run{number}"
-            while not _killed(_train(*new, folder), folder, draw.uniform(0, duration), number % 2 == 1, draw):
+            while not _killed(train(*new, folder), folder, draw.uniform(0, duration), number % 2 == 1, draw):
                 shutil.rmtree(folder)  # it was faster than the unbroken one
             in_write += any(map(is_draft, folder.iterdir()))
             store = CheckpointStore(folder)
             begun = store.latest.exists() or store.previous.exists()
             without += not begun
-            digest = _finish(_train("--resume", folder) if begun else _train(*new, folder))
+            digest = finish(train("--resume", folder) if begun else train(*new, folder))
             if (digest, metrics(folder)) != expected:
                 failures.append(f"kill {number}: parameters or metrics are not those of the unbroken run")
     tried = (
@@ -56,31 +53,14 @@ def trial(count: int) -> Outcome:
     return Outcome("crash and resume", tried, count, failures, figures)
 
 
-def _train(*arguments: Any) -> subprocess.Popen:
-    command = [sys.executable, "-m", "bttlab", "train", *map(str, arguments), "--json"]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-
-
-def _finish(process: subprocess.Popen) -> str | None:
-    """Wait for a run's end; returns the digest of its parameters, None if it failed."""
-    output, _ = process.communicate(timeout=TIMEOUT)
-    return json.loads(output)["parameters_sha256"] if process.returncode == 0 else None
-
-
 def _killed(process: subprocess.Popen, folder: Path, delay: float, in_write: bool, draw: random.Random) -> bool:
     """Kill a run some time after it made its folder; returns False if it had ended by then."""
     with process:
-        _wait_for(process, folder.exists)
+        wait_for(process, folder.exists)
         time.sleep(delay)
         if in_write:
-            _wait_for(process, lambda: any(map(is_draft, folder.iterdir())))
+            wait_for(process, lambda: any(map(is_draft, folder.iterdir())))
             time.sleep(draw.uniform(0, 0.002))
         process.kill()
         process.communicate()
         return process.returncode < 0
-
-
-def _wait_for(process: subprocess.Popen, condition) -> None:
-    """Return as soon as a condition holds, or the process has ended."""
-    while process.poll() is None and not condition():
-        time.sleep(0.0002)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from reliability import crash_resume, hostile_files, native_code
+from reliability import concurrency, crash_resume, hostile_files, long_runs, native_code
 from reliability.hostile_targets import TARGETS
 from reliability.outcome import Outcome
 
@@ -33,4 +33,6 @@ TRIALS = {
     **{f"hostile_{name}": Trial(partial(hostile_files.trial, name), full=100_000, small=300) for name in TARGETS},
     "native_port": Trial(native_code.fuzz, full=100_000, small=500),
     "native_epoch": Trial(native_code.epoch, full=4_478, small=0),
+    "concurrency": Trial(concurrency.trial, full=8, small=2),
+    "long_runs": Trial(long_runs.trial, full=10_000, small=50),
 }

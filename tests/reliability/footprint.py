@@ -1,0 +1,45 @@
+"""What a process holds: memory, file descriptors, threads, temporary files."""
+
+import gc
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+MOST_GROWTH = 20  # MiB
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """What this process holds.
+
+    Attributes
+    ----------
+    memory : float
+        Resident, in MiB.
+    descriptors, threads, files : int
+        Threads as the system counts them; files in the folder for temporary ones.
+    """
+
+    memory: float
+    descriptors: int
+    threads: int
+    files: int
+
+    @classmethod
+    def now(cls) -> "Footprint":
+        """Measure it, garbage collected before."""
+        gc.collect()
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        counts = (len(os.listdir(folder)) for folder in ("/proc/self/fd", "/proc/self/task", tempfile.gettempdir()))
+        return cls(pages * os.sysconf("SC_PAGE_SIZE") / 2**20, *counts)
+
+    def faults_since(self, before: "Footprint") -> list[str]:
+        """Return a line for each thing that there is more of than is allowed."""
+        faults = []
+        if self.memory - before.memory >= MOST_GROWTH:
+            faults.append(f"resident memory grew from {before.memory:.1f} to {self.memory:.1f} MiB")
+        for name in ("descriptors", "threads", "files"):
+            if getattr(self, name) > getattr(before, name):
+                faults.append(f"{name} grew from {getattr(before, name)} to {getattr(self, name)}")
+        return faults
