@@ -7,6 +7,7 @@ import os
 import resource
 import shutil
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 
@@ -141,7 +142,8 @@ def as_nobody(act) -> str:
 @pytest.fixture
 def open_folder(tmp_path, corpus):
     """A folder that everybody can reach."""
-    for folder in (tmp_path, *tmp_path.parents[:2], corpus.parent):
+    own = [folder for folder in tmp_path.parents if Path(tempfile.gettempdir()) in folder.parents]
+    for folder in (tmp_path, *own, corpus.parent):
         folder.chmod(0o755)
     return tmp_path
 

@@ -31,7 +31,11 @@ def lab(tmp_path_factory):
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     commands = subprocess.run(
-        ["make", "-n", "lab", f"PORT={port}"], cwd=ROOT, capture_output=True, text=True, check=True
+        ["make", "--no-print-directory", "-n", "lab", f"PORT={port}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     command = commands.stdout.splitlines()[-1]
     assert command.startswith(".venv/bin/jupyter lab ")
