@@ -1,6 +1,7 @@
 """The emulated card's memory: HBM banks apart from host memory, and buffers that are synchronised with it."""
 
 import ctypes
+import gc
 import itertools
 import math
 import mmap
@@ -61,14 +62,13 @@ class CardMemory:
         with self._lock:
             self._collect()
             self._map()
-            end_of_bank = (bank + 1) * U50.hbm_bank_bytes
-            begin = max(bank * U50.hbm_bank_bytes, PAGE)
             length = -(-size // PAGE) * PAGE
-            for taken_begin, taken_end, _ in self._banks[bank]:
-                if taken_begin - begin >= length:
-                    break
-                begin = taken_end
-            if begin + length > end_of_bank:
+            begin = self._gap(bank, length)
+            if begin is None:  # a driver that nobody has any more keeps its buffers until the garbage collector comes
+                gc.collect()
+                self._collect()
+                begin = self._gap(bank, length)
+            if begin is None:
                 free = U50.hbm_bank_bytes - self._used(bank)
                 raise CardMemoryError(
                     f"no room for {size:,} bytes in HBM[{bank}]: {free:,} of {U50.hbm_bank_bytes:,} are free; "
@@ -131,6 +131,15 @@ class CardMemory:
             ) from None
         self._mapping, self._base = mapping, ctypes.addressof(ctypes.c_char.from_buffer(mapping))
         ctypes.CDLL(None).mprotect(ctypes.c_void_p(self._base + U50.hbm_bytes), ctypes.c_size_t(GUARD), PROT_NONE)
+
+    def _gap(self, bank: int, length: int) -> int | None:
+        """The address of the first gap that is long enough."""
+        begin = max(bank * U50.hbm_bank_bytes, PAGE)
+        for taken_begin, taken_end, _ in self._banks[bank]:
+            if taken_begin - begin >= length:
+                return begin
+            begin = taken_end
+        return begin if begin + length <= (bank + 1) * U50.hbm_bank_bytes else None
 
     def _used(self, bank: int) -> int:
         return sum(end - begin for begin, end, _ in self._banks[bank])

@@ -1,0 +1,95 @@
+"""Threads with an overlay each that start and stop training at random: no deadlock, nothing stays."""
+
+import faulthandler
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from bttlab.model import Optimizer, initial_parameters
+from bttlab.u50 import EmulatedU50, OverlayError, load_overlay
+from reliability import worker
+from reliability.footprint import MOST_GROWTH, Footprint
+from reliability.outcome import Outcome
+
+OVERLAYS = ("train_enc2", "train_enc4")
+SAMPLES = 96  # of a training run: three chunks
+LOAD_EVERY = 10  # starts
+END_WITHIN = 60  # seconds, for a run that was asked to stop, on however busy a machine
+
+
+def trial(count: int) -> Outcome:
+    """Let two threads do so for `count` seconds."""
+    found = worker.run("threads", count, timeout=count + 10 * END_WITHIN)
+    tried = (
+        f"{' and '.join(OVERLAYS)} on emulated cards of their own, a thread for each, in one process: for {count} s "
+        f"training on {SAMPLES} samples started, and stopped after a random time or left to its end, a second start "
+        f"refused meanwhile, the overlay loaded anew for every {LOAD_EVERY} starts: every run ends, resident memory "
+        f"grows by less than {MOST_GROWTH} MiB, and no file descriptor, thread or temporary file stays"
+    )
+    return Outcome("no deadlock", tried, found["figures"].get("starts", 0), found["faults"], found["figures"])
+
+
+class User:
+    """A thread's work, and how often it did what."""
+
+    def __init__(self, overlay: str, seed: int):
+        self.overlay, self.card, self.draw = overlay, EmulatedU50(), np.random.default_rng(seed)
+        self.starts = self.stops = self.refusals = 0
+        self.faults: list[str] = []
+
+    def work(self, goes_on: Callable[[], bool]) -> None:
+        """Load the overlay, start and stop; again and again."""
+        try:
+            while goes_on():
+                trainer = load_overlay(self.overlay, self.card).train_transformer_1
+                trainer.load_parameters(initial_parameters(trainer.config, 0))
+                for _ in range(LOAD_EVERY):
+                    self._start_and_stop(trainer)
+        except Exception as error:  # whatever it is, it has to be told
+            self.faults.append(f"{self.overlay}, start {self.starts}: {type(error).__name__}: {error}")
+
+    def _start_and_stop(self, trainer) -> None:
+        samples = worker.random_samples(trainer.config, SAMPLES, self.draw)
+        run = trainer.start(samples, Optimizer("sgd"), 1e-4)
+        self.starts += 1
+        if self.draw.random() < 0.2:
+            self._start_again(trainer, samples)
+        if self.draw.random() < 0.8:
+            time.sleep(self.draw.uniform(0, 0.2))
+            run.stop()
+            self.stops += 1
+        losses = run.wait(END_WITHIN)
+        if not run.done:
+            raise TimeoutError(f"training has not ended after {END_WITHIN} s")
+        if not np.isfinite(losses).all():
+            raise ValueError("a loss is not finite")
+
+    def _start_again(self, trainer, samples) -> None:
+        try:
+            trainer.start(samples, Optimizer("sgd"), 1e-4).wait(END_WITHIN)
+        except OverlayError:  # unless the first had ended by then
+            self.refusals += 1
+
+
+def main(seconds: int) -> None:
+    """Do it, and print what it came to."""
+    faulthandler.dump_traceback_later(seconds + 5 * END_WITHIN, exit=True)
+    users = [User(overlay, seed) for seed, overlay in enumerate(OVERLAYS)]
+    for user in users:  # once, so that caches and allocators have what they need
+        user.work(lambda user=user: user.starts == 0)
+        user.starts = user.stops = user.refusals = 0
+    before, end = Footprint.now(), time.monotonic() + seconds
+    threads = [threading.Thread(target=user.work, args=(lambda: time.monotonic() < end,)) for user in users]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    counts = {name: sum(getattr(user, name) for user in users) for name in ("starts", "stops", "refusals")}
+    worker.report(before, Footprint.now(), [fault for user in users for fault in user.faults], counts)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
