@@ -2,6 +2,9 @@
 
 import os
 import signal
+import socket
+import subprocess
+import sys
 
 import pytest
 
@@ -11,7 +14,7 @@ from bttlab.experiments import Filter, RunIndex, read_run
 from bttlab.experiments.keep import flat
 from bttlab.experiments.record import RunRecord
 from bttlab.sweep import ClusterError, Sweep, SweepError, open_cluster
-from bttlab.sweep.cluster import _check_versions, check_cluster
+from bttlab.sweep.cluster import _check_versions, check_cluster, connect
 from bttlab.sweep.search import Proposed
 from bttlab.sweep.spec import spec_of
 from bttlab.sweep.trials import TrialMaker
@@ -93,6 +96,38 @@ def test_a_worker_that_is_killed(client, corpus, alone, tmp_path):
 
     Sweep(_spec(corpus, chunk_seconds=0.01), tmp_path / "sweep").run(client, kill)
     assert killed and _digests(tmp_path / "sweep") == alone
+
+
+def test_a_scheduler_that_comes_back(corpus, alone, tmp_path):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+
+    def start() -> list[subprocess.Popen]:
+        scheduler = ["dask_scheduler", "--host", address, "--no-dashboard"]
+        worker = ["dask_worker", address, "--nthreads", "1", "--no-dashboard", "--local-directory", str(tmp_path)]
+        return [
+            subprocess.Popen([sys.executable, "-m", f"distributed.cli.{name}", *arguments], stderr=subprocess.DEVNULL)
+            for name, *arguments in (scheduler, worker)
+        ]
+
+    def end() -> None:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+    def restart_once(progress) -> None:
+        if progress.records and first is processes[0]:
+            end()
+            processes[:] = start()
+
+    processes = start()
+    first = processes[0]
+    try:
+        Sweep(_spec(corpus), tmp_path / "sweep").run(connect(address, 60), restart_once)
+    finally:
+        end()
+    assert first is not processes[0] and _digests(tmp_path / "sweep") == alone
 
 
 def test_a_trial_that_diverges_fails_and_the_others_go_on(client, corpus, tmp_path):

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from distributed import Client, Future, wait
+from distributed.client import FuturesCancelledError
 from distributed.comm import CommClosedError
 
 from bttlab.data import Vocabulary, encode
@@ -233,7 +234,7 @@ class _Loop:
                     if not self._running:
                         break
                     self._take_in()
-                except (CommClosedError, ConnectionError):
+                except (CommClosedError, ConnectionError, FuturesCancelledError):
                     self._reconnect()
             self._say("")
         finally:
