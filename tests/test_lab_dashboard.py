@@ -11,7 +11,7 @@ from PIL import Image
 from bttlab.data import load_corpus
 from bttlab.lab import Dashboard, Workload
 from bttlab.lab.meters import PowerMeter
-from bttlab.lab.runs import Memory
+from bttlab.lab.runs import CHUNK_SECONDS, MOST_POINTS, Memory, Run
 from bttlab.model import ModelConfig, NumericalFault
 from lab_trainers import PretendTrainer, our_threads, pretend_target, until
 
@@ -144,6 +144,19 @@ def test_the_learning_rate_is_followed(board_of):
     board._rate.value = 1e-2
     board.wait()
     assert trainer.rates[0] == pytest.approx(4e-3) and trainer.rates[-1] == pytest.approx(1e-2)
+
+
+def test_the_energy_of_a_day_stays_short():
+    chunks = int(24 * 3600 / CHUNK_SECONDS)
+    meter = PowerMeter(lambda: 40.0, "a meter")
+    run = Run("a day", chunks, 1e-3, meter)
+    for _ in range(chunks):
+        meter.advance(None, CHUNK_SECONDS)
+        run._add(np.ones(1, np.float32), CHUNK_SECONDS)
+        assert len(run.energy) <= MOST_POINTS
+    counts, joules = np.transpose(run.energy)
+    assert len(counts) > MOST_POINTS / 2 and (np.diff(counts) > 0).all() and counts[-1] == chunks
+    np.testing.assert_allclose(joules, 40 * CHUNK_SECONDS * counts)
 
 
 def test_energy_and_memory_tell_where_they_come_from(board_of):

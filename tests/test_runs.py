@@ -112,6 +112,10 @@ def test_curves_cover_all_samples(corpus, tmp_path):
     assert curves.scores["slot_f1"] == [line["dev"]["slot_f1"] for line in lines[:3]]
 
 
+def test_an_epochs_line_does_not_grow_with_its_samples():
+    assert [len(stretches(np.ones(samples, np.float32))) for samples in (100, 4_478, 8_640_000)] == [100, 100, 100]
+
+
 def test_stretches_keep_the_mean():
     losses = np.arange(1000, dtype=np.float32)
     found = stretches(losses)

@@ -68,7 +68,7 @@ static bool call(int command, int samples, int optimizer, const float *constants
         fill_sample(records.get() + s * RECORD_WORDS);
         if (garbage) spoil(records.get() + s * RECORD_WORDS);
     }
-    for (int i = 0; i < bytes[2] / static_cast<long long>(sizeof(Word)); i++) {
+    for (int i = 1; bytes[2] > 0 && i <= PARAMETER_WORDS; i++) {  // step and moments stay 0
         for (int l = 0; l < LANES; l++) memory.get()[i][l] = draw(50) ? (draw(2000) - 1000.0f) * 1e-4f : 0.0f;
     }
     if (garbage && bytes[2] > 0 && draw(2) == 0) memory.get()[draw(1 + PARAMETER_WORDS)][draw(LANES)] = any_float();

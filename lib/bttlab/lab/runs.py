@@ -1,6 +1,6 @@
 """Runs that a dashboard starts, pauses and stops; each trains in a thread of its own and touches no widget.
 
-Whoever draws reads what the thread has written: numbers and arrays that only grow.
+Whoever draws reads what the thread has written: numbers, and arrays that it only extends or replaces.
 """
 
 import threading
@@ -27,6 +27,7 @@ CHUNK_SECONDS = 0.3  # training between two looks at pause and stop
 LARGEST_CHUNK = 1024  # samples
 EVALUATIONS = 8  # of the dev split in a run, the last one at its end
 PREDICTED_AT_ONCE = 50  # utterances
+MOST_POINTS = 4096  # of the energy curve: more than are drawn, however long the run
 
 READY, RUNNING, PAUSED, FINISHED, STOPPED, FAILED = "ready", "running", "paused", "finished", "stopped", "failed"
 
@@ -66,7 +67,7 @@ class Run:
     scores : list of (int, Scores)
         Samples trained on, and the scores of the dev split then.
     energy : list of (int, float)
-        Samples trained on, and joules so far.
+        Samples trained on, and joules so far; every second point goes when there are `MOST_POINTS`.
     memory : Memory or None
     """
 
@@ -150,6 +151,8 @@ class Run:
         self.count = end
         self.seconds += seconds
         if self.meter.provenance:
+            if len(self.energy) == MOST_POINTS:
+                self.energy = self.energy[::2]  # a new list: whoever draws may hold the old one
             self.energy.append((end, self.meter.joules))
 
     def _evaluate(self, workload: Workload, predict: Callable[[Samples], Predictions]) -> None:
