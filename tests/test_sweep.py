@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from distributed import Client
 
 import tiny_runs
 from bttlab.cli import main
@@ -124,6 +125,8 @@ def test_a_scheduler_that_comes_back(corpus, alone, tmp_path):
     processes = start()
     first = processes[0]
     try:
+        with Client(address, timeout=60) as waiting:
+            waiting.wait_for_workers(1, timeout=60)
         Sweep(_spec(corpus), tmp_path / "sweep").run(connect(address, 60), restart_once)
     finally:
         end()
