@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from reliability import concurrency, crash_resume, hostile_files, long_runs, native_code, threads
+from reliability import concurrency, crash_resume, hostile_files, interrupts, long_runs, native_code, threads
 from reliability.hostile_targets import TARGETS
 from reliability.outcome import Outcome
 
@@ -36,4 +36,5 @@ TRIALS = {
     "concurrency": Trial(concurrency.trial, full=8, small=2),
     "long_runs": Trial(long_runs.trial, full=10_000, small=50),
     "threads": Trial(threads.trial, full=600, small=2),  # seconds
+    "interrupts": Trial(interrupts.trial, full=100, small=2),
 }

@@ -1,0 +1,127 @@
+"""Training interrupted at random moments as users do it, from a shell and from a notebook; then resumed."""
+
+import random
+import shutil
+import signal
+import statistics
+import subprocess
+import tempfile
+import time
+from itertools import chain
+from pathlib import Path
+
+from jupyter_client.manager import start_new_kernel
+
+from bttlab.experiments.curves import METRICS
+from bttlab.figures import measured
+from bttlab.train import CheckpointStore
+from reliability.outcome import Outcome
+from reliability.training_process import TIMEOUT, finish, new_run, train, wait_for
+from tiny_runs import metrics, write_corpus
+
+EPOCHS = 10
+GOAL = 1.0  # seconds
+WAYS = ("SIGINT", "kernel interrupt", "SIGTERM", "kernel restart")
+
+
+def trial(count: int) -> Outcome:
+    """Interrupt `count` runs, in each of the ways in turn, and resume them."""
+    draw = random.Random(0)
+    failures, seconds = [], {way: [] for way in WAYS}
+    with tempfile.TemporaryDirectory() as scratch:
+        new = new_run(write_corpus(Path(scratch) / "corpus"), EPOCHS)
+        unbroken = Path(scratch) / "unbroken"
+        process = train(*new, unbroken)
+        wait_for(process, CheckpointStore(unbroken).latest.exists)
+        begin = time.monotonic()
+        expected = finish(process), metrics(unbroken)
+        duration = time.monotonic() - begin
+        for number in range(count):
+            way, folder = WAYS[number % len(WAYS)], Path(scratch) / f"run{number}"
+            stop = _stop_kernel if way.startswith("kernel") else _stop_process
+            while (stopped := stop(way, [*new, str(folder)], folder, draw.uniform(0, duration))) is None:
+                shutil.rmtree(folder)  # it was faster than the unbroken one
+            taken, fault = stopped
+            seconds[way].append(taken)
+            if taken < -0.01:  # more than file systems round
+                fault = fault or "the position was not saved"
+            if not fault and (finish(train("--resume", folder)), metrics(folder)) != expected:
+                fault = "parameters or metrics are not those of the unbroken run"
+            if fault:
+                failures.append(f"{number}, {way}: {fault}")
+    tried = (
+        "`bttlab train` on the emulated U50 (AdamW, 24 samples an epoch) stopped at a random moment by each of "
+        f"{', '.join(WAYS)} in turn, the last ones in a Jupyter kernel; after an interrupt it goes on in the same "
+        "kernel, else in a new process: parameters and metrics compared with those of an unbroken run, bit by bit"
+    )
+    figures = {f"stopped and saved within {GOAL:g} s": sum(taken <= GOAL for taken in chain(*seconds.values()))}
+    for way, each in seconds.items():
+        if each:
+            how = "from the request to the modification time of the checkpoint with the position"
+            figures[f"{way}, until saved, median"] = measured(statistics.median(each), "s", how)
+            figures[f"{way}, until saved, longest"] = measured(max(each), "s", how)
+    return Outcome("interrupts", tried, count, failures, figures)
+
+
+def _stop_process(way: str, arguments: list[str], folder: Path, delay: float) -> tuple[float, str] | None:
+    """Return the seconds until the position was saved, and what was wrong; None if training had ended before."""
+    process = train(*arguments)
+    wait_for(process, CheckpointStore(folder).latest.exists)
+    time.sleep(delay)
+    begin = time.time()
+    process.send_signal(signal.Signals[way])
+    process.communicate(timeout=TIMEOUT)
+    if _is_complete(folder):
+        return None
+    expected = 128 + signal.Signals[way]
+    fault = "" if process.returncode == expected else f"exit code {process.returncode}, not {expected}"
+    return _saved(folder) - begin, fault
+
+
+def _stop_kernel(way: str, arguments: list[str], folder: Path, delay: float) -> tuple[float, str] | None:
+    """As `_stop_process`; after an interrupt the run goes on to its end in the same kernel."""
+    manager, client = start_new_kernel(startup_timeout=TIMEOUT, kernel_name="python3", stderr=subprocess.DEVNULL)
+    try:
+        _execute(client, ["train", *arguments])
+        while not CheckpointStore(folder).latest.exists():
+            time.sleep(0.0002)
+        time.sleep(delay)
+        begin = time.time()
+        if way == "kernel restart":
+            manager.shutdown_kernel(restart=True)  # the first half of a restart; the other is a new kernel
+            return None if _is_complete(folder) else (_saved(folder) - begin, "")
+        manager.interrupt_kernel()
+        code = _exit_code(client)
+        if _is_complete(folder):
+            return None
+        taken = _saved(folder) - begin
+        if code != "130":
+            return taken, f"exit code {code}, not 130"
+        _execute(client, ["train", "--resume", str(folder)])
+        code = _exit_code(client)
+        return taken, "" if code == "0" else f"going on in the same kernel: exit code {code}"
+    finally:
+        client.stop_channels()
+        if manager.is_alive():
+            manager.shutdown_kernel(now=True)
+        manager.cleanup_resources()
+
+
+def _saved(folder: Path) -> float:
+    return CheckpointStore(folder).latest.stat().st_mtime
+
+
+def _execute(client, arguments: list[str]) -> None:
+    client.execute(f"from bttlab.cli import main; code = main({arguments!r})", user_expressions={"code": "code"})
+
+
+def _exit_code(client) -> str:
+    """What the command returned; an exception's name if it raised one."""
+    while (reply := client.get_shell_msg(timeout=TIMEOUT))["msg_type"] != "execute_reply":
+        pass  # the kernel's answers to whether it was ready
+    content = reply["content"]
+    return content["user_expressions"]["code"]["data"]["text/plain"] if content["status"] == "ok" else content["ename"]
+
+
+def _is_complete(folder: Path) -> bool:
+    return (folder / METRICS).exists() and any(line["event"] == "test" for line in metrics(folder))
