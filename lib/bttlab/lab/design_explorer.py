@@ -105,7 +105,7 @@ class DesignExplorer(Explorer):
         axes.set(xscale="log", yscale="log")
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-            axis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+            axis.set_major_formatter(StrMethodFormatter("{x:g}"))
             axis.set_minor_formatter(NullFormatter())
         groups = {True: {}, False: {}}
         for design, found in self._shown.items():
