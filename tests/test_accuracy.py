@@ -44,6 +44,17 @@ def test_a_record_holds_the_runs_and_its_table_their_means(record, capsys):
     assert dense == ["2-ENC dense", "`d`", "1", "3", "50.0", "25.0", "12.5", "50.0", "25.0", "12.5"]
 
 
+def test_collecting_adds_runs_to_a_record_and_replaces_those_that_were_made_anew(record, tmp_path):
+    target, source = tmp_path / "r.json", tmp_path / "d.json"
+    target.write_text(record[1].read_text())
+    run = json.loads(target.read_text())["runs"][2]
+    for row in (run | {"seed": 4}, run | {"test": run["test"] | {"slot_f1": 0.75}}):
+        source.write_text(json.dumps(row))
+        assert accuracy.main(["collect", str(source), "--record", str(target)]) == 0
+    rows = json.loads(target.read_text())["runs"]
+    assert [(row["seed"], row["test"]["slot_f1"]) for row in rows[2:]] == [(3, 0.75), (4, 0.25)] and len(rows) == 4
+
+
 def test_the_figure_is_a_picture(record, tmp_path):
     assert accuracy.main(["figure", str(record[1]), str(tmp_path / "a.png")]) == 0
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")

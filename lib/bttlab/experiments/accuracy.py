@@ -24,24 +24,38 @@ class AccuracyError(BttlabError):
     """Runs or a record that say nothing about accuracy."""
 
 
-def collect(sources: Iterable[Path]) -> dict[str, Any]:
+def collect(sources: Iterable[Path], record: dict[str, Any] | None = None) -> dict[str, Any]:
     """Return a record of finished runs.
 
     Parameters
     ----------
     sources : iterable of path
         Folders of `bttlab train`, and records of `python -m bttlab.train.dense`.
+    record : dict, optional
+        One that they are added to; a run takes the place of one of the same model, recipe and seed.
 
     Raises
     ------
     AccuracyError, bttlab.train.CheckpointError
         If one is no finished run.
     """
-    return {"how": HOW, "runs": [_from_file(path) if path.is_file() else _from_folder(path) for path in sources]}
+    runs = {_key(run): run for run in record["runs"]} if record else {}
+    for path in sources:
+        run = _from_file(path) if path.is_file() else _from_folder(path)
+        runs[_key(run)] = run
+    return {"how": HOW, "runs": list(runs.values())}
+
+
+def _key(run: dict[str, Any]) -> tuple[Any, ...]:
+    return run["format"], run["encoders"], run["recipe"], run["seed"]
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def _from_file(path: Path) -> dict[str, Any]:
-    row = json.loads(path.read_text(encoding="utf-8"))
+    row = _read(path)
     if "test" not in row:
         raise AccuracyError(f"{path} has no scores of the test split; name a record of python -m bttlab.train.dense")
     return row
@@ -127,7 +141,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns its exit code."""
     parser = argparse.ArgumentParser(prog="python -m bttlab.experiments.accuracy", description="Scores of runs.")
     commands = parser.add_subparsers(dest="command", required=True)
-    collecting = commands.add_parser("collect", help="write a record of finished runs")
+    collecting = commands.add_parser("collect", help="add finished runs to a record, or begin one")
     collecting.add_argument("sources", nargs="+", type=Path, metavar="RUN")
     collecting.add_argument("--record", type=Path, required=True, metavar="FILE")
     commands.add_parser("table", help="print a record as Markdown").add_argument("record", type=Path)
@@ -137,10 +151,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         if options.command == "collect":
-            text = json.dumps(collect(options.sources), indent=1)
+            before = _read(options.record) if options.record.exists() else None
+            text = json.dumps(collect(options.sources, before), indent=1)
             options.record.write_text(text + "\n", encoding="utf-8")
             return 0
-        record = json.loads(options.record.read_text(encoding="utf-8"))
+        record = _read(options.record)
         if options.command == "table":
             print(table(record), end="")
         else:
