@@ -1,13 +1,11 @@
-"""Training in batches: the batches, their gradient, and the command."""
+"""Training the dense model by a recipe in batches: the command."""
 
 import json
 
-import numpy as np
 import pytest
-import torch
 
-from bttlab.data import Vocabulary, encode, load_corpus
-from bttlab.model import ModelConfig, Transformer, loss
+from bttlab.data import load_corpus
+from bttlab.model import ModelConfig
 from bttlab.train import dense
 from tiny_runs import CONFIG, SIZES, write_corpus
 
@@ -20,31 +18,6 @@ RECIPE = 'epochs = 2\nlearning_rate = 1e-2\n[optimizer]\nname = "{}"\n'
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
     return load_corpus(write_corpus(tmp_path_factory.mktemp("data") / "tiny"))
-
-
-def test_batches_hold_each_utterance_once_and_one_length_each():
-    lengths = np.random.default_rng(0).integers(3, 7, 50)
-    found = dense.batches(lengths, 4, 1, 2)
-    assert sorted(np.concatenate(found)) == list(range(50))
-    assert all(len(batch) <= 4 and len(set(lengths[batch])) == 1 for batch in found)
-    assert len(found) == sum(-(-np.sum(lengths == length) // 4) for length in np.unique(lengths))
-    assert [list(batch) for batch in found] != [list(batch) for batch in dense.batches(lengths, 4, 1, 3)]
-
-
-def test_a_batchs_gradient_is_the_mean_of_its_utterances(corpus):
-    vocabulary = Vocabulary.from_sentences(corpus.train.words, DENSE.vocabulary_size)
-    samples = encode(corpus.train, vocabulary, corpus, DENSE)[:3]
-    model = Transformer(DENSE, seed=1)
-    dense.batch_loss(model, samples, 0.1).backward()
-    got = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
-    model.zero_grad()
-    for i in range(3):
-        tokens, slots = (torch.from_numpy(a[i].astype(np.int64)) for a in (samples.tokens, samples.slots))
-        n = int(samples.lengths[i])
-        intent = torch.tensor(int(samples.intents[i]))
-        (loss(*model(tokens[:n]), intent, slots[1:n], 0.1) / 3).backward()
-    for name, parameter in model.named_parameters():
-        assert torch.allclose(got[name], parameter.grad, rtol=1e-4, atol=1e-7), name
 
 
 def test_command_records_the_curve_and_the_test(tmp_path, corpus, monkeypatch):

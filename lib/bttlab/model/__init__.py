@@ -1,5 +1,6 @@
 """The transformer: configuration, PyTorch reference, one training step."""
 
+from bttlab.model.batches import batch_losses, equal_length_batches, predict_in_batches
 from bttlab.model.config import ConfigError, ModelConfig, Optimizer
 from bttlab.model.initial import initial_parameters
 from bttlab.model.reference import ReferenceTrainer, predict
@@ -14,7 +15,7 @@ from bttlab.model.trainer import (
     check_label_smoothing,
     check_learning_rates,
 )
-from bttlab.model.transformer import Transformer, loss
+from bttlab.model.transformer import Transformer, loss, sample_losses
 
 __all__ = [
     "FAULTS",
@@ -28,11 +29,15 @@ __all__ = [
     "StateError",
     "Trainer",
     "Transformer",
+    "batch_losses",
     "check_finite",
     "check_label_smoothing",
     "check_learning_rates",
+    "equal_length_batches",
     "initial_parameters",
     "loss",
     "model_sizes",
     "predict",
+    "predict_in_batches",
+    "sample_losses",
 ]

@@ -7,7 +7,6 @@ which need no padding and no mask. Run as python -m bttlab.train.dense.
 import argparse
 import json
 import sys
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,42 +14,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from bttlab.data import Augmenter, Corpus, Samples, Vocabulary, encode, epoch_order, load_corpus
+from bttlab.data import Augmenter, Corpus, Vocabulary, encode, epoch_order, load_corpus
 from bttlab.errors import BttlabError
-from bttlab.model import ConfigError, ModelConfig, ReferenceTrainer, Transformer, loss
+from bttlab.model import ConfigError, ModelConfig, ReferenceTrainer, Transformer, batch_losses, equal_length_batches
 from bttlab.train.evaluation import describe, evaluate
 from bttlab.train.progress import ProgressBar
 from bttlab.train.recipe import Recipe, read_recipe
-
-
-def batches(lengths: np.ndarray, size: int, seed: int, epoch: int) -> list[np.ndarray]:
-    """Cut an epoch into batches of at most `size` utterances of equal length, in an order of its own.
-
-    Parameters
-    ----------
-    lengths : ndarray of int, shape (n,)
-    size, seed, epoch : int
-
-    Returns
-    -------
-    list of ndarray of int
-        Indices; together each of 0 to n - 1 once.
-    """
-    order = epoch_order(len(lengths), seed, epoch)
-    groups = [order[lengths[order] == length] for length in np.unique(lengths)]
-    found = [group[i : i + size] for group in groups for i in range(0, len(group), size)]
-    return [found[i] for i in epoch_order(len(found), seed, epoch)]
-
-
-def batch_loss(model: Transformer, samples: Samples, label_smoothing: float) -> torch.Tensor:
-    """Return the mean loss of utterances of equal length."""
-    length = int(samples.lengths[0])
-    tokens, intents, slots = (
-        torch.from_numpy(array.astype(np.int64))
-        for array in (samples.tokens[:, :length], samples.intents, samples.slots[:, 1:length])
-    )
-    intent_logits, slot_logits = torch.vmap(model)(tokens)
-    return loss(intent_logits, slot_logits.flatten(0, 1), intents, slots.flatten(), label_smoothing)
 
 
 def train_in_batches(
@@ -77,13 +46,14 @@ def train_in_batches(
     for epoch in range(recipe.epochs):
         samples = augmenter.samples(np.arange(total), seed, epoch)
         done, losses = 0, 0.0
-        for batch in batches(samples.lengths, size, seed, epoch):
+        random = np.random.Generator(np.random.PCG64([seed, epoch]))
+        for batch in equal_length_batches(epoch_order(total, seed, epoch), samples.lengths, size, random):
             step = np.array([epoch * total + done])
             update.param_groups[0]["lr"] = float(
                 recipe.schedule.rates(recipe.learning_rate, step, recipe.epochs * total)[0]
             )
             update.zero_grad()
-            value = batch_loss(model, samples[batch], recipe.label_smoothing)
+            value = batch_losses(model, samples[batch], recipe.label_smoothing).mean()
             value.backward()
             update.step()
             done, losses = done + len(batch), losses + value.item() * len(batch)
@@ -102,7 +72,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--record", type=Path, required=True, metavar="FILE", help="where the scores go, as JSON")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    warnings.filterwarnings("ignore", "There is a performance drop")  # vmap takes attention sample by sample
     try:
         record = _train(options)
         options.record.write_text(json.dumps(record, indent=1) + "\n")

@@ -1,0 +1,60 @@
+"""Batches of utterances of equal length, which need no padding and no mask."""
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from bttlab.model.trainer import Predictions
+from bttlab.model.transformer import sample_losses
+
+
+def equal_length_batches(order: np.ndarray, lengths: np.ndarray, size: int, random: np.random.Generator):
+    """Cut samples into batches of at most `size` utterances of equal length, in random order.
+
+    Parameters
+    ----------
+    order : ndarray of int
+        Indices of the samples, in the order in which those of a length are to follow each other.
+    lengths : ndarray of int
+        Real tokens of every sample that an index may point to.
+    size : int
+    random : numpy.random.Generator
+        Of the order of the batches.
+
+    Returns
+    -------
+    list of ndarray of int
+        Indices; together those of `order`.
+    """
+    groups = [order[lengths[order] == length] for length in np.unique(lengths[order])]
+    found = [group[i : i + size] for group in groups for i in range(0, len(group), size)]
+    return [found[i] for i in random.permutation(len(found))]
+
+
+def batch_losses(model: nn.Module, samples, label_smoothing: float = 0.0) -> Tensor:
+    """Return the losses, shape (n,), of n `Samples` of equal length; on the model's device."""
+    length = int(samples.lengths[0])
+    tokens, intents, slots = _on_device(model, samples.tokens[:, :length], samples.intents, samples.slots[:, 1:length])
+    return sample_losses(*model(tokens), intents, slots, label_smoothing)
+
+
+@torch.no_grad()
+def predict_in_batches(model: nn.Module, samples, size: int = 64) -> Predictions:
+    """Return a model's losses and labels of samples, as `bttlab.model.predict` does, but for rounding."""
+    losses = np.zeros(len(samples), np.float32)
+    intents = np.zeros(len(samples), np.int32)
+    labels = np.zeros(samples.slots.shape, np.int32)
+    for batch in equal_length_batches(np.arange(len(samples)), samples.lengths, size, np.random.default_rng(0)):
+        part = samples[batch]
+        length = int(part.lengths[0])
+        tokens, gold, slots = _on_device(model, part.tokens[:, :length], part.intents, part.slots[:, 1:length])
+        intent_logits, slot_logits = model(tokens)
+        losses[batch] = sample_losses(intent_logits, slot_logits, gold, slots).cpu().numpy()
+        intents[batch] = intent_logits.argmax(1).cpu().numpy()
+        labels[batch, 1:length] = slot_logits.argmax(2).cpu().numpy()
+    return Predictions(losses, intents, labels)
+
+
+def _on_device(model: nn.Module, *arrays: np.ndarray) -> list[Tensor]:
+    device = next(model.parameters()).device
+    return [torch.from_numpy(array.astype(np.int64)).to(device) for array in arrays]
