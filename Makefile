@@ -11,7 +11,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 AUDIT := .venv-audit
-EXTRAS := lab test bench
+EXTRAS := lab methods test bench
 TORCH = $$(sed -n 's/^ *"\(torch==[^"]*\)",.*/\1/p' pyproject.toml)
 PORT ?= 8888
 # Containers and Alveo hosts are often root's; the server listens on loopback and asks for its token.

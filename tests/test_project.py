@@ -13,7 +13,8 @@ def _pins(names: list[str]) -> set[str]:
 
 def test_environment_has_the_pins_of_pyproject():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    wanted = _pins(project["dependencies"] + project["optional-dependencies"]["lab"])
+    extras = project["optional-dependencies"]
+    wanted = _pins(project["dependencies"] + extras["lab"] + extras["methods"])
     listed = re.findall(r"^ *- (\S+==\S+)$", (ROOT / "environment.yml").read_text(encoding="utf-8"), re.MULTILINE)
     assert set(listed) == wanted
     assert listed[0].startswith("torch=="), "torch comes first, so that nothing pulls another build"

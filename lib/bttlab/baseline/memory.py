@@ -90,10 +90,23 @@ def counted_step(task: Task) -> tuple[dict[str, int], dict[str, int]]:
     kinds = dict.fromkeys(saved, "activations")
     kinds |= dict.fromkeys(of_gradients, "gradients")
     kinds |= dict.fromkeys(parameters, "parameters") | dict.fromkeys(inputs, "inputs")
-    return _replay(meter.events, kinds)
+    return replay(meter.events, kinds)
 
 
-def _replay(events: list[tuple[int, int]], kinds: dict[int, str]) -> tuple[dict[str, int], dict[str, int]]:
+def replay(events: list[tuple[int, int]], kinds: dict[int, str]) -> tuple[dict[str, int], dict[str, int]]:
+    """Count the bytes of each category over a `StorageMeter`'s events.
+
+    Parameters
+    ----------
+    events : list of (int, int)
+    kinds : dict of int to str
+        The category of each storage; "temporaries" of those that are not in it.
+
+    Returns
+    -------
+    most, at_peak : dict of str to int
+        As `counted_step` returns them.
+    """
     held: Counter = Counter(dict.fromkeys(CATEGORIES, 0))
     most, at_peak, peak = dict(held), dict(held), 0
     for number, size in events:

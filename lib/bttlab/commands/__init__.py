@@ -18,6 +18,7 @@ COMMANDS = {
     "sweep": "run the trials of a specification, here or on a Dask cluster",
     "runs": "list, show, compare and export the runs that trainings, baselines and estimates leave",
     "cost": "estimate what fine-tuning costs on a GPU, or profile this machine for it",
+    "methods": "list the ways to train with less, or train with some of them and compare",
     "bench": "measure side by side, in one run",
 }
 

@@ -1,0 +1,108 @@
+"""Results on disk, and side by side."""
+
+import json
+import os
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from bttlab.baseline.storage import build, check_writable, write_whole
+from bttlab.methods.run import Result
+from bttlab.methods.setting import Setting
+
+SCORES = {"intent_accuracy": "intent", "slot_f1": "slot F1", "frame_accuracy": "frame"}
+
+
+class Results:
+    """Results in the order in which they were found; with a path, on disk after each.
+
+    Parameters
+    ----------
+    results : list of Result
+    path : path or None
+    """
+
+    def __init__(self, results: list[Result], path: Path | None = None):
+        self.results, self._path = results, path
+
+    @classmethod
+    def read(cls, path: str | os.PathLike | None) -> "Results":
+        """Return what a file holds, which may not be there yet; of no file, nothing.
+
+        Raises
+        ------
+        bttlab.baseline.RecordError
+            If the file is not such a record, or cannot be written.
+        """
+        if path is None:
+            return cls([])
+        path = Path(path)
+        check_writable(path)
+        if not path.exists():
+            return cls([], path)
+        from bttlab.baseline.record import RecordError
+
+        try:
+            return cls(build(list[Result], json.loads(path.read_text(encoding="utf-8")), ""), path)
+        except (ValueError, RecordError) as error:
+            raise RecordError(f"{path} is no record of methods ({error}); give another place with --record") from None
+
+    def find(self, methods: str, setting: Setting) -> Result | None:
+        """Return the result of the same methods in the same setting, if there is one."""
+        wanted = (methods, *_setting(setting.corpus.name, setting.config.encoders, setting))
+        for result in self.results:
+            if (result.methods, *_setting(result.corpus, result.encoders, result)) == wanted:
+                return result
+        return None
+
+    def add(self, result: Result) -> None:
+        """Keep a result."""
+        self.results.append(result)
+        if self._path is not None:
+            lines = ",\n".join(json.dumps(result.to_dict()) for result in self.results)
+            write_whole(self._path, f"[\n{lines}\n]\n")
+
+
+def _setting(corpus: str, encoders: int, values) -> tuple:
+    return corpus, encoders, values.samples, values.batch, values.seed, values.device
+
+
+def comparison(results: Sequence[Result]):
+    """Return a table of results, a line for each combination: the mean over its seeds; all measured."""
+    from rich.table import Table
+
+    table = Table("methods", "seeds", *(f"{name} %" for name in SCORES.values()), box=None, pad_edge=False)
+    for column in ("trained", "peak MB", "s/epoch", "J/epoch"):
+        table.add_column(column, justify="right")
+    for name, group in by_methods(results).items():
+        table.add_row(
+            name,
+            str(len(group)),
+            *(f"{100 * mean(group, lambda result, key=key: result.scores['test'][key]):.1f}" for key in SCORES),
+            f"{group[0].trained:,}",
+            f"{mean(group, lambda result: result.memory['peak']['value']) / 1e6:.1f}",
+            f"{mean(group, lambda result: result.seconds_per_epoch['value']):.1f}",
+            _joules(group),
+        )
+    table.caption = "Test split; all measured: memory as counted storages of a step, time as the processor's."
+    return table
+
+
+def by_methods(results: Sequence[Result]) -> dict[str, list[Result]]:
+    """Return results by their methods, in order."""
+    found: dict[str, list[Result]] = {}
+    for result in results:
+        found.setdefault(result.methods, []).append(result)
+    return found
+
+
+def mean(group: Sequence[Result], value: Callable[[Result], Any]) -> float:
+    """Return the mean of a value over some results."""
+    return statistics.fmean(map(value, group))
+
+
+def _joules(group: Sequence[Result]) -> str:
+    if any(result.joules_per_epoch["value"] is None for result in group):
+        return "-"
+    return f"{mean(group, lambda result: result.joules_per_epoch['value']):.0f}"
