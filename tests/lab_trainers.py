@@ -23,14 +23,22 @@ class PretendTrainer:
         self.rates: list[float] = []
 
     def load_parameters(self, parameters, optimizer_state=None) -> None:
-        self.steps = 0
+        self.steps = int(optimizer_state["step"]) if optimizer_state else 0
+
+    def store_parameters(self):
+        return {}
+
+    def store_optimizer_state(self):
+        return {"step": np.array(self.steps)}
 
     def train(self, samples, optimizer, learning_rate):
         time.sleep(self.seconds * len(samples))
         if self.fail and self.steps + len(samples) > self.fail[0]:
             good = self.fail[0] - self.steps
             if isinstance(self.fail[1], NumericalFault):
-                raise NumericalFault("loss", good, self._losses(good), learning_rate)
+                losses = self._losses(good)
+                self.steps += good
+                raise NumericalFault("loss", good, losses, learning_rate)
             raise self.fail[1]
         self.rates.append(learning_rate)
         losses = self._losses(len(samples))

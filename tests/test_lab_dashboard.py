@@ -236,6 +236,35 @@ def test_a_run_that_fails_says_so_and_the_next_works(board_of, failure, sentence
     assert board.runs[1].state == "finished" and _message(board) == ""
 
 
+def test_after_a_numerical_fault_continue_goes_on_with_a_lower_learning_rate(board_of):
+    trainer = PretendTrainer(fail=(120, NumericalFault("loss", 0, np.zeros(0, np.float32), 1.0)))
+    board = board_of(trainer)
+    board.start()
+    board.wait()
+    (run,) = board.runs
+    assert "slider below 0.004, and Continue goes on from sample 120" in _message(board).replace("&#x27;", "'")
+    trainer.fail = None
+    _press(board, "Continue")
+    assert run.state == "failed" and "at 0.004 sample 120 would fail again" in _message(board)
+    board._rate.value = 1e-3
+    _press(board, "Continue")
+    board.wait()
+    assert run.state == "finished" and board.runs == [run] and _message(board) == "" and run.error == ""
+    assert trainer.rates[-1] == pytest.approx(1e-3)
+    np.testing.assert_array_equal(run.losses, (1.0 / np.arange(1, 301)).astype(np.float32))
+    assert run.scores[-1][0] == 300 and not our_threads()
+    _press(board, "Continue")
+    assert "nothing to continue" in _message(board)
+
+
+def test_a_run_that_failed_otherwise_does_not_go_on(board_of):
+    board = board_of(PretendTrainer(fail=(120, OSError("no such device"))))
+    board.start()
+    board.wait()
+    board.resume()
+    assert "nothing to continue" in _message(board) and board.runs[0].state == "failed"
+
+
 def test_a_card_that_is_taken_away(board_of):
     here = [True]
     board = board_of(PretendTrainer(seconds=1e-3), samples=20_000, is_there=lambda: here[0])

@@ -170,6 +170,9 @@ class Dashboard:
         run = self._targets[self._choice.value].make_run(self._samples.value, self._rate.value)
         run.start()
         self.runs.append(run)
+        self._begin_drawing()
+
+    def _begin_drawing(self) -> None:
         if not self._drawing:
             self._drawing = True
             self._drawer = threading.Thread(
@@ -187,11 +190,24 @@ class Dashboard:
 
     @_button
     def resume(self) -> None:
-        """Go on after a pause."""
+        """Go on after a pause; or, with a lower learning rate, from before the sample of a numerical fault."""
+        if self._active is None and self.runs and self.runs[-1].fault is not None:
+            self._go_on(self.runs[-1])
+            return
         run = self._the_active("continue")
         if run.state == RUNNING:
             raise BttlabError(f"{run.name} is running already: pause or stop it")
         run.resume()
+
+    def _go_on(self, run: Run) -> None:
+        if self._rate.value >= run.fault.learning_rate:
+            raise BttlabError(
+                f"learning rate {self._rate.value:g}: at {run.fault.learning_rate:g} sample {run.fault.sample} would "
+                "fail again; set the slider lower, then Continue"
+            )
+        run.learning_rate = self._rate.value
+        run.start()
+        self._begin_drawing()
 
     @_button
     def stop(self) -> None:
@@ -275,7 +291,7 @@ class Dashboard:
             everything = self._figure.update(self.runs)
             self._status.value = _status(self.runs[-1]) if self.runs else "Choose what to train on, and start."
             if self.runs and self.runs[-1].state == FAILED:
-                self._say(self.runs[-1].error)
+                self._say(_what_failed(self.runs[-1]))
         self._canvas.draw(everything)
 
     def _keep(self) -> None:
@@ -296,6 +312,15 @@ class Dashboard:
 
     def _say(self, message: str) -> None:
         self._message.value = f"<span role='alert'><b>{escape(message)}</b></span>" if message else ""
+
+
+def _what_failed(run: Run) -> str:
+    if run.fault is None:
+        return run.error
+    return (
+        f"{run.error}. Set the learning rate's slider below {run.fault.learning_rate:g}, and Continue goes on from "
+        f"sample {run.fault.sample}"
+    )
 
 
 def _status(run: Run) -> str:

@@ -62,6 +62,8 @@ class Run:
     state : {"ready", "running", "paused", "finished", "stopped", "failed"}
     error : str
         Why it failed, in a sentence.
+    fault : NumericalFault or None
+        What it failed by, if it can go on from before that sample.
     seconds : float
         Training alone: without pauses, set-up and the dev split.
     scores : list of (int, Scores)
@@ -77,6 +79,7 @@ class Run:
     def __init__(self, name: str, total: int, learning_rate: float, meter: EnergyMeter):
         self.name, self.total, self.learning_rate, self.meter = name, total, learning_rate, meter
         self.state, self.error = READY, ""
+        self.fault: NumericalFault | None = None
         self.seconds = 0.0
         self.scores: list[tuple[int, Scores]] = []
         self.energy: list[tuple[int, float]] = []
@@ -85,9 +88,7 @@ class Run:
         self.count = 0
         self._stop, self._unpaused = threading.Event(), threading.Event()
         self._changing = threading.Lock()  # of the state: its thread ends the run while another pauses it
-        self._unpaused.set()
-        # daemon: a kernel that is shut down does not wait for the end of the training
-        self._thread = threading.Thread(target=self._run, name="bttlab-lab-run", daemon=True)
+        self._thread: threading.Thread | None = None
 
     @property
     def losses(self) -> np.ndarray:
@@ -105,8 +106,12 @@ class Run:
         return self.count / self.seconds if self.seconds else 0.0
 
     def start(self) -> None:
-        """Begin, in a thread."""
-        self.state = RUNNING
+        """Begin, or go on after a fault, in a thread."""
+        self.state, self.error, self.fault = RUNNING, "", None
+        self._stop.clear()
+        self._unpaused.set()
+        # daemon: a kernel that is shut down does not wait for the end of the training
+        self._thread = threading.Thread(target=self._run, name="bttlab-lab-run", daemon=True)
         self._thread.start()
 
     def pause(self) -> None:
@@ -131,8 +136,9 @@ class Run:
 
     def join(self, timeout: float | None = None) -> bool:
         """Wait for the thread; returns whether it has ended."""
-        if self._thread.ident is not None:
-            self._thread.join(timeout)
+        if self._thread is None:
+            return True
+        self._thread.join(timeout)
         return not self._thread.is_alive()
 
     # --- for subclasses, in the run's thread
@@ -215,24 +221,29 @@ class TrainerRun(Run):
         super().__init__(name, total, learning_rate, meter)
         self._workload, self._trainer, self._optimizer, self._is_there = workload, trainer, optimizer, is_there
         self._keeps = keeps
+        self._reached: tuple[dict[str, np.ndarray], dict[str, np.ndarray]] | None = None  # at a fault
 
     def _train(self) -> None:
-        self._trainer.load_parameters(initial_parameters(self._workload.config, self._workload.seed))
+        start = self._reached or (initial_parameters(self._workload.config, self._workload.seed),)
+        self._trainer.load_parameters(*start)  # at a fault's, too: another run may have trained meanwhile
         samples, order = self._workload.train, self._workload.order(self.total)
-        size, evaluated = 1, 0
+        size, evaluated = 1, self.count * EVALUATIONS // self.total
         while self._may_go_on():
             if not self._is_there():
                 raise RunError("the overlay is no longer on the card: another one was loaded; load it again and start")
             part = samples[order[self.count : self.count + size]]
-            begin = time.perf_counter()
+            begin, fault = time.perf_counter(), None
             try:
                 losses = self._trainer.train(part, self._optimizer, self.learning_rate)
             except NumericalFault as error:
-                self._add(error.losses, time.perf_counter() - begin)
-                raise error.at(self.count, self.losses) from None
+                fault, losses = error, error.losses
             seconds = time.perf_counter() - begin
-            self.meter.advance(part, seconds)
+            self.meter.advance(part[: len(losses)], seconds)
             self._add(losses, seconds)
+            if fault is not None:
+                self._reached = self._trainer.store_parameters(), self._trainer.store_optimizer_state()
+                self.fault = fault.at(self.count, self.losses)
+                raise self.fault from None
             size = max(1, min(LARGEST_CHUNK, 4 * size, int(len(part) / seconds * CHUNK_SECONDS)))
             if self.count * EVALUATIONS // self.total > evaluated:
                 evaluated = self.count * EVALUATIONS // self.total
