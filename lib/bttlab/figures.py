@@ -5,8 +5,8 @@ import math
 from typing import Any
 
 
-def measured(value: float, unit: str, how: str) -> dict[str, Any]:
-    """Return a measured figure together with its unit and meter."""
+def measured(value: float | list[float], unit: str, how: str) -> dict[str, Any]:
+    """Return a measured figure, or a row of them, together with its unit and meter."""
     return {"value": value, "unit": unit, "provenance": "measured", "how": how}
 
 

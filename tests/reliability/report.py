@@ -60,4 +60,6 @@ def table(records: dict[str, Any]) -> str:
 def _figure(value: Any) -> str:
     if isinstance(value, dict):
         return f"{_figure(value['value'])} {value['unit']} ({value['provenance']}: {value['how']})"
+    if isinstance(value, list):
+        return ", ".join(map(_figure, value))
     return f"{value:,.4g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)

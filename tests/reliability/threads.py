@@ -5,9 +5,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
+from bttlab.figures import measured
 from bttlab.model import Optimizer, initial_parameters
 from bttlab.u50 import EmulatedU50, OverlayError, load_overlay
 from reliability import worker
@@ -18,16 +20,18 @@ OVERLAYS = ("train_enc2", "train_enc4")
 SAMPLES = 96  # of a training run: three chunks
 LOAD_EVERY = 10  # starts
 END_WITHIN = 60  # seconds, for a run that was asked to stop, on however busy a machine
+LOOKS = 10  # at the memory while it goes on
 
 
 def trial(count: int) -> Outcome:
     """Let two threads do so for `count` seconds."""
     found = worker.run("threads", count, timeout=count + 10 * END_WITHIN)
     tried = (
-        f"{' and '.join(OVERLAYS)} on emulated cards of their own, a thread for each, in one process: for {count} s "
-        f"training on {SAMPLES} samples started, and stopped after a random time or left to its end, a second start "
-        f"refused meanwhile, the overlay loaded anew for every {LOAD_EVERY} starts: every run ends, resident memory "
-        f"grows by less than {MOST_GROWTH} MiB, and no file descriptor, thread or temporary file stays"
+        f"{' and '.join(OVERLAYS)} on emulated cards of their own, a thread for each, in one process: after one load "
+        f"each, for {count} s training on {SAMPLES} samples started, and stopped after a random time or left to its "
+        f"end, a second start refused meanwhile, the overlay loaded anew for every {LOAD_EVERY} starts: every run "
+        f"ends, resident memory grows by less than {MOST_GROWTH} MiB, and no file descriptor, thread or temporary "
+        "file stays"
     )
     return Outcome("no deadlock", tried, found["figures"].get("starts", 0), found["faults"], found["figures"])
 
@@ -74,21 +78,33 @@ class User:
             self.refusals += 1
 
 
+def _started(users: list[User], goes_on: Callable[[User], bool]) -> list[threading.Thread]:
+    """A thread for each user, started."""
+    threads = [threading.Thread(target=user.work, args=(partial(goes_on, user),)) for user in users]
+    for thread in threads:
+        thread.start()
+    return threads
+
+
 def main(seconds: int) -> None:
     """Do it, and print what it came to."""
     faulthandler.dump_traceback_later(seconds + 5 * END_WITHIN, exit=True)
     users = [User(overlay, seed) for seed, overlay in enumerate(OVERLAYS)]
-    for user in users:  # once, so that caches and allocators have what they need
-        user.work(lambda user=user: user.starts == 0)
+    warming = _started(users, lambda user: user.starts == 0)  # at once: memory is the most when all of them train
+    for thread in warming:
+        thread.join()
+    for user in users:
         user.starts = user.stops = user.refusals = 0
     before, end = Footprint.now(), time.monotonic() + seconds
-    threads = [threading.Thread(target=user.work, args=(lambda: time.monotonic() < end,)) for user in users]
-    for thread in threads:
-        thread.start()
+    threads, memory = _started(users, lambda user: time.monotonic() < end), []
+    for look in range(1, LOOKS + 1):
+        time.sleep(max(0.0, end - seconds * (1 - look / LOOKS) - time.monotonic()))
+        memory.append(Footprint.now().memory)
     for thread in threads:
         thread.join()
-    counts = {name: sum(getattr(user, name) for user in users) for name in ("starts", "stops", "refusals")}
-    worker.report(before, Footprint.now(), [fault for user in users for fault in user.faults], counts)
+    figures = {name: sum(getattr(user, name) for user in users) for name in ("starts", "stops", "refusals")}
+    figures[f"resident memory after every {seconds / LOOKS:g} s"] = measured(memory, "MiB", "/proc/self/statm")
+    worker.report(before, Footprint.now(), [fault for user in users for fault in user.faults], figures)
 
 
 if __name__ == "__main__":
