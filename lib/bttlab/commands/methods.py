@@ -72,6 +72,7 @@ def _run(options: argparse.Namespace) -> Outcome:
     from tqdm import tqdm
 
     from bttlab.baseline.machine import open_device
+    from bttlab.experiments.keep import keep_methods
     from bttlab.methods import MethodError, Setting, check_combination, describe, parse, run_methods
     from bttlab.methods.record import Results, comparison
 
@@ -95,6 +96,7 @@ def _run(options: argparse.Namespace) -> Outcome:
                 label = f"{describe(combination)}, seed {setting.seed}"
                 with tqdm(total=setting.samples, desc=label, unit=" samples", file=sys.stderr, mininterval=1.0) as bar:
                     found = run_methods(setting, combination, lambda losses, bar=bar: bar.update(len(losses)))
+                keep_methods(found)
                 results.add(found)
             asked.append(found)
     return Outcome({"results": [result.to_dict() for result in asked]}, comparison(asked))

@@ -13,7 +13,7 @@ from bttlab.experiments.curves import figures_of, read_metrics
 from bttlab.experiments.index import RunIndex, runs_folder
 from bttlab.experiments.provenance import git_state, versions
 from bttlab.experiments.record import COMPLETE, FAILED, RUN_FILE, STOPPED, RunRecord, read_run
-from bttlab.figures import to_json
+from bttlab.figures import measured, to_json
 
 OnRecord = Callable[[RunRecord, Path], None]
 
@@ -154,6 +154,44 @@ def keep_baseline(record, name: str = "") -> None:
     )
     run.end(COMPLETE)
     _place(run, {"record.json": to_json(record.to_dict())})
+
+
+def keep_methods(result, learning_rate_factor: float = 1.0) -> None:
+    """Keep a run of the methods lab (`bttlab.methods.Result`) in the user's runs.
+
+    Parameters
+    ----------
+    result : bttlab.methods.Result
+    learning_rate_factor : float
+        Of every method's learning rate, as the run was asked for.
+    """
+    configuration = {
+        name: getattr(result, name) for name in ("methods", "encoders", "samples", "batch", "seed", "trained")
+    }
+    run = RunRecord(
+        "methods",
+        f"{result.corpus}-{result.methods}",
+        configuration | {"data": result.corpus, "learning_rate_factor": learning_rate_factor},
+        result.device,
+        corpus={"name": result.corpus},
+        versions=versions(),
+        git=git_state(),
+        figures=_method_figures(result),
+    )
+    run.end(COMPLETE)
+    _place(run, {"result.json": to_json(result.to_dict())})
+
+
+def _method_figures(result) -> dict[str, dict[str, Any]]:
+    figures = {
+        "memory_bytes": result.memory["peak"],
+        "seconds_per_epoch": result.seconds_per_epoch,
+        "joules_per_epoch": result.joules_per_epoch,
+    }
+    for split, scores in result.scores.items():
+        for name in ("intent_accuracy", "slot_f1", "frame_accuracy"):
+            figures[f"{split}.{name}"] = measured(scores[name], "1", f"score on {split}")
+    return figures
 
 
 def keep_estimate(found, corpus: Mapping[str, str], model_version: str) -> RunRecord:

@@ -29,7 +29,7 @@ class RunRecord:
 
     Attributes
     ----------
-    kind : {"training", "baseline", "estimate"}
+    kind : {"training", "baseline", "estimate", "methods"}
     name : str
     configuration : dict
         Key to JSON-ready value, flat: what decides the course of the run.

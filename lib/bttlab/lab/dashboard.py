@@ -228,6 +228,12 @@ class Dashboard:
         if run is not None:
             run.learning_rate = self._rate.value
 
+    def offer(self, target: Target) -> None:
+        """Put a target into the choice, in place of one of the same name."""
+        with self._lock:
+            self._targets[target.name] = target
+            self._choice.options = list(self._targets)
+
     def add(self, run: Run) -> None:
         """Put a run that has ended elsewhere, such as a `RecordedRun`, into the figure."""
         with self._lock:

@@ -1,6 +1,6 @@
 """Running a combination of methods: train, measure, score."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from threading import Event
 from typing import Any
@@ -11,7 +11,7 @@ from bttlab.data import encode
 from bttlab.experiments.provenance import versions
 from bttlab.figures import measured
 from bttlab.methods.memory import measure_memory
-from bttlab.methods.method import Method
+from bttlab.methods.method import Method, MethodError
 from bttlab.methods.registry import describe
 from bttlab.methods.setting import SCORED_AT_ONCE, Setting
 from bttlab.methods.training import OnBatch, Training
@@ -74,6 +74,7 @@ def run_methods(
     on_batch: OnBatch | None = None,
     stop: Event | None = None,
     splits: Sequence[str] = ("dev", "test"),
+    on_training: Callable[[Training], None] | None = None,
 ) -> Result:
     """Train with a combination of methods, measure its time, energy and memory, and score it.
 
@@ -86,6 +87,8 @@ def run_methods(
         As for `Training.run`.
     splits : sequence of {"dev", "test"}
         To score at the end.
+    on_training : callable, optional
+        Gets the run before its first step.
 
     Returns
     -------
@@ -97,6 +100,8 @@ def run_methods(
         If the methods do not combine, one does not run here, or a loss is not finite.
     """
     training = Training(setting, methods)
+    if on_training is not None:
+        on_training(training)
     losses: list[float] = []
 
     def noted(batch) -> None:
@@ -108,6 +113,8 @@ def run_methods(
     if meter is not None:
         meter.begin()
     training.run(noted, stop)
+    if not training.count:
+        raise MethodError("stopped before the first step: there is nothing to tell; train again")
     epochs = training.count / len(training.samples)
     energy = {"value": None, "unit": "J", "provenance": None, "how": reason}
     if meter is not None:
