@@ -56,7 +56,7 @@ def trial(target: str, count: int) -> Outcome:
         "refused": count - accepted - len(failures),
         "read": accepted,
         "slowest": measured(slowest, "s", "time.perf_counter"),
-        "memory grown by at most": measured(grown / 2**20, "MiB", "ru_maxrss of the process"),
+        "most memory for a read": measured(grown / 2**20, "MiB", "VmHWM of the process, reset before each"),
     }
     return Outcome(f"hostile files: {target}", tried, count, failures, figures)
 
