@@ -28,8 +28,8 @@ def measure_memory(training: Training) -> dict[str, Any]:
     dict
         "peak", a measured figure in bytes, "categories", of the same kind, when all together were the most:
         parameters (buffers included), gradients, optimizer_state (with what methods keep), activations (what the
-        forward pass leaves for the backward pass), inputs, temporaries; and "tokens", the batch's. On a GPU also
-        "allocated".
+        forward pass leaves for the backward pass), inputs, temporaries; "most", the same categories, each when it was
+        the most; and "tokens", the batch's. On a GPU also "allocated".
     """
     batch = _largest(training)
     on_gpu = training.device.type == "cuda"
@@ -53,11 +53,12 @@ def measure_memory(training: Training) -> dict[str, Any]:
         }
         training.update()
     kinds = dict.fromkeys(after_forward, "activations") | dict.fromkeys(of_gradients, "gradients") | kinds
-    _, at_peak = replay(meter.events, kinds)
+    most, at_peak = replay(meter.events, kinds)
     found = {
         "tokens": int(batch.samples.lengths.sum()),
         "peak": measured(sum(at_peak.values()), "bytes", COUNTED),
         "categories": {name: measured(count, "bytes", COUNTED) for name, count in at_peak.items()},
+        "most": {name: measured(count, "bytes", COUNTED) for name, count in most.items()},
     }
     if on_gpu:
         found["allocated"] = measured(torch.cuda.max_memory_allocated(), "bytes", ALLOCATOR)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -213,6 +214,7 @@ class _TTLinearFunction(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, flow, outputs, x, bias, *cores):
+        ctx.autocast = _autocast(x)
         rows = x if x.ndim == 2 else x.reshape(-1, x.shape[-1])
         y, saved = flow.forward(rows, cores[:outputs], cores[outputs:], bias)
         ctx.save_for_backward(rows, *cores, *saved)
@@ -225,7 +227,8 @@ class _TTLinearFunction(torch.autograd.Function):
         rows, *tensors = ctx.saved_tensors
         cores, saved = tensors[: ctx.count], tensors[ctx.count :]
         dy = dy if dy.ndim == 2 else dy.reshape(rows.shape[0], dy.shape[-1])
-        dx, grads = ctx.flow.backward(dy, rows, cores[: ctx.outputs], cores[ctx.outputs :], saved)
+        with ctx.autocast:
+            dx, grads = ctx.flow.backward(dy, rows, cores[: ctx.outputs], cores[ctx.outputs :], saved)
         return None, None, dx.view(ctx.shape), dy.sum(0) if ctx.has_bias else None, *grads
 
 
@@ -234,6 +237,7 @@ class _TTMEmbeddingFunction(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, ids, row_modes, *cores):
+        ctx.autocast = _autocast(ids)
         digits = row_digits(ids.reshape(-1), row_modes)
         rows, saved = lookup(digits, cores)
         ctx.save_for_backward(*digits, *cores, *saved)
@@ -245,8 +249,17 @@ class _TTMEmbeddingFunction(torch.autograd.Function):
     def backward(ctx, drows):
         tensors = ctx.saved_tensors
         digits, cores, saved = tensors[: ctx.count], tensors[ctx.count : 2 * ctx.count], tensors[2 * ctx.count :]
-        grads = lookup_backward(drows.reshape(-1, drows.shape[-1]), digits, cores, saved)
+        with ctx.autocast:
+            grads = lookup_backward(drows.reshape(-1, drows.shape[-1]), digits, cores, saved)
         return None, None, *grads
+
+
+def _autocast(x: Tensor) -> AbstractContextManager:
+    """Return a context in which products are of the precision that torch.autocast gives them now."""
+    kind = x.device.type
+    if not torch.is_autocast_enabled(kind):
+        return nullcontext()
+    return torch.autocast(kind, torch.get_autocast_dtype(kind))
 
 
 def _normal(cores: nn.ParameterList, entry_std: float, generator: torch.Generator | None) -> None:

@@ -140,4 +140,5 @@ def lookup_backward(
 def _scatter(core: Tensor, digit: Tensor, dpart: Tensor) -> Tensor:
     """Add the tokens' gradients of slices, (r_prev, tokens, n r_next), up into the gradient of their core."""
     before, _, n, after = core.shape
-    return torch.zeros_like(core).index_add_(1, digit, dpart.reshape(before, digit.shape[0], n, after))
+    parts = dpart.reshape(before, digit.shape[0], n, after).to(core.dtype)  # lower under torch.autocast
+    return torch.zeros_like(core).index_add_(1, digit, parts)
