@@ -71,6 +71,7 @@ def _run(options: argparse.Namespace) -> Outcome:
     import torch
     from tqdm import tqdm
 
+    from bttlab.baseline import check_writable
     from bttlab.baseline.machine import open_device
     from bttlab.experiments.keep import keep_methods
     from bttlab.methods import MethodError, Setting, check_combination, describe, parse, run_methods
@@ -80,6 +81,8 @@ def _run(options: argparse.Namespace) -> Outcome:
         raise MethodError(f"threads is {options.threads}: it must be at least 1; pass --threads 1")
     torch.set_num_threads(options.threads)
     open_device(options.device)
+    if options.record is not None:
+        check_writable(options.record)
     combinations = [parse(name) for name in options.names]
     for combination in combinations:
         check_combination(combination, options.device)

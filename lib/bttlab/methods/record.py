@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from bttlab.baseline.storage import build, check_writable, write_whole
+from bttlab.baseline.storage import RecordError, build, write_whole
 from bttlab.methods.run import Result
 from bttlab.methods.setting import Setting
 
@@ -33,16 +33,13 @@ class Results:
         Raises
         ------
         bttlab.baseline.RecordError
-            If the file is not such a record, or cannot be written.
+            If the file is not such a record.
         """
         if path is None:
             return cls([])
         path = Path(path)
-        check_writable(path)
         if not path.exists():
             return cls([], path)
-        from bttlab.baseline.record import RecordError
-
         try:
             return cls(build(list[Result], json.loads(path.read_text(encoding="utf-8")), ""), path)
         except (ValueError, RecordError) as error:
@@ -72,9 +69,10 @@ def comparison(results: Sequence[Result]):
     """Return a table of results, a line for each combination: the mean over its seeds; all measured."""
     from rich.table import Table
 
-    table = Table("methods", "seeds", *(f"{name} %" for name in SCORES.values()), box=None, pad_edge=False)
-    for column in ("trained", "peak MB", "s/epoch", "J/epoch"):
-        table.add_column(column, justify="right")
+    table = Table(box=None, pad_edge=False)
+    table.add_column("methods", overflow="fold")
+    for column in ("seeds", *(f"{name} %" for name in SCORES.values()), "trained", "peak MB", "s/epoch", "J/epoch"):
+        table.add_column(column, justify="right", no_wrap=True)
     for name, group in by_methods(results).items():
         table.add_row(
             name,
