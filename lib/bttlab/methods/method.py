@@ -86,6 +86,10 @@ class Method:
 
     # --- while training
 
+    def schedule(self, training: Training, progress: float) -> float:
+        """Return the part of the learning rate's schedule, 0 to 1, that is over when so much of the budget is used."""
+        return progress
+
     def batches(self, training: Training, samples: Samples, epoch: int) -> Iterable[Batch] | None:
         """Return an epoch's batches of `samples`, the whole training split, or None for batches of equal length."""
         return None

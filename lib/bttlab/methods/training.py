@@ -198,8 +198,11 @@ class Training:
 
     def set_rate(self) -> None:
         """Give the optimizer the learning rate of now."""
+        place = self.progress
+        for method in self.methods:
+            place = method.schedule(self, place)
         for group in self.optimizer.param_groups:
-            group["lr"] = group["rate_at_start"] * self.setting.rate(self.progress)
+            group["lr"] = group["rate_at_start"] * self.setting.rate(place)
 
     def forward(self, batch: Batch) -> tuple[Tensor, np.ndarray]:
         """Return what a step minimises, and the losses of the samples, float32 of shape (n,)."""

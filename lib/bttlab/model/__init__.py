@@ -1,6 +1,6 @@
 """The transformer: configuration, PyTorch reference, one training step."""
 
-from bttlab.model.batches import batch_losses, equal_length_batches, predict_in_batches
+from bttlab.model.batches import batch_logits, batch_losses, equal_length_batches, predict_in_batches
 from bttlab.model.config import ConfigError, ModelConfig, Optimizer
 from bttlab.model.initial import initial_parameters
 from bttlab.model.reference import ReferenceTrainer, predict
@@ -29,6 +29,7 @@ __all__ = [
     "StateError",
     "Trainer",
     "Transformer",
+    "batch_logits",
     "batch_losses",
     "check_finite",
     "check_label_smoothing",

@@ -31,11 +31,24 @@ def equal_length_batches(order: np.ndarray, lengths: np.ndarray, size: int, rand
     return [found[i] for i in random.permutation(len(found))]
 
 
-def batch_losses(model: nn.Module, samples, label_smoothing: float = 0.0) -> Tensor:
-    """Return the losses, shape (n,), of n `Samples` of equal length; on the model's device."""
+def batch_logits(model: nn.Module, samples) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return what a model says of n `Samples` of equal length, and their labels; on the model's device.
+
+    Returns
+    -------
+    intent logits : Tensor, shape (n, intents)
+    slot logits : Tensor, shape (n, words, slots)
+    intents : int64 Tensor, shape (n,)
+    slots : int64 Tensor, shape (n, words)
+    """
     length = int(samples.lengths[0])
     tokens, intents, slots = _on_device(model, samples.tokens[:, :length], samples.intents, samples.slots[:, 1:length])
-    return sample_losses(*model(tokens), intents, slots, label_smoothing)
+    return *model(tokens), intents, slots
+
+
+def batch_losses(model: nn.Module, samples, label_smoothing: float = 0.0) -> Tensor:
+    """Return the losses, shape (n,), of n `Samples` of equal length; on the model's device."""
+    return sample_losses(*batch_logits(model, samples), label_smoothing)
 
 
 @torch.no_grad()
@@ -47,8 +60,7 @@ def predict_in_batches(model: nn.Module, samples, size: int = 64) -> Predictions
     for batch in equal_length_batches(np.arange(len(samples)), samples.lengths, size, np.random.default_rng(0)):
         part = samples[batch]
         length = int(part.lengths[0])
-        tokens, gold, slots = _on_device(model, part.tokens[:, :length], part.intents, part.slots[:, 1:length])
-        intent_logits, slot_logits = model(tokens)
+        intent_logits, slot_logits, gold, slots = batch_logits(model, part)
         losses[batch] = sample_losses(intent_logits, slot_logits, gold, slots).cpu().numpy()
         intents[batch] = intent_logits.argmax(1).cpu().numpy()
         labels[batch, 1:length] = slot_logits.argmax(2).cpu().numpy()
