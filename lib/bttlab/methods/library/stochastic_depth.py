@@ -1,6 +1,7 @@
 """Stochastic depth: encoders are left out at random while training."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,27 +11,31 @@ from bttlab.methods.method import Method
 from bttlab.methods.training import Training
 
 
-class Droppable(nn.Module):
-    """An encoder that may be left out of a training step; otherwise the expectation over that.
+@dataclass
+class Droppable:
+    """In place of an encoder's forward pass: one that a training step may leave out, else the expectation over that.
 
-    Attributes
+    Parameters
     ----------
+    encoder : nn.Module
+    encode : callable
+        Its forward pass as it was.
     kept : bool
         Whether it acts in a training step.
     keep : float
-        With which probability; when not training, y = x + keep (encoder(x) - x).
+        With which probability; when not training, y = x + keep (encode(x) - x).
     """
 
-    def __init__(self, encoder: nn.Module):
-        super().__init__()
-        self.encoder = encoder
-        self.kept, self.keep = True, 1.0
+    encoder: nn.Module
+    encode: Callable[[Tensor], Tensor]
+    kept: bool = True
+    keep: float = 1.0
 
-    def forward(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor) -> Tensor:
         """Map (..., T, hidden) to (..., T, hidden)."""
-        if self.training:
-            return self.encoder(x) if self.kept else x
-        return x + self.keep * (self.encoder(x) - x)
+        if self.encoder.training:
+            return self.encode(x) if self.kept else x
+        return x + self.keep * (self.encode(x) - x)
 
 
 @dataclass(frozen=True)
@@ -57,23 +62,25 @@ class StochasticDepth(Method):
     speed: float = 10.0
 
     def change_model(self, training: Training) -> None:
-        """Make every encoder droppable."""
-        training.model.encoders = nn.ModuleList(map(Droppable, training.model.encoders))
-        training.extra[self.name] = {"kept": 0, "seen": 0}
+        """Make every encoder droppable; modules and parameters keep their names."""
+        drops = [Droppable(encoder, encoder.forward) for encoder in training.model.encoders]
+        for drop in drops:
+            drop.encoder.forward = drop
+        training.extra[self.name] = {"drops": drops, "kept": 0, "seen": 0}
 
     def change_batch(self, training: Training, batch):
         """Draw which encoders act in this step; after the budget all do, for then a step only measures."""
-        encoders, counts = training.model.encoders, training.extra[self.name]
+        state = training.extra[self.name]
         theta = (1 - self.survival) * math.exp(-self.speed * training.progress) + self.survival
-        for i, encoder in enumerate(encoders, 1):
-            encoder.keep = 1 - i / len(encoders) * (1 - theta)
-            encoder.kept = training.progress == 1 or training.random.random() < encoder.keep
+        for i, drop in enumerate(state["drops"], 1):
+            drop.keep = 1 - i / len(state["drops"]) * (1 - theta)
+            drop.kept = training.progress == 1 or training.random.random() < drop.keep
             if training.progress < 1:
-                counts["kept"] += encoder.kept
-                counts["seen"] += 1
+                state["kept"] += drop.kept
+                state["seen"] += 1
         return batch
 
     def finish(self, training: Training) -> dict[str, Any]:
         """Return the mean number of encoders in a training step."""
-        counts = training.extra[self.name]
-        return {"encoders_per_step": len(training.model.encoders) * counts["kept"] / max(1, counts["seen"])}
+        state = training.extra[self.name]
+        return {"encoders_per_step": len(state["drops"]) * state["kept"] / max(1, state["seen"])}

@@ -56,7 +56,7 @@ class TokenDropping(Method):
 
     def change_model(self, training: Training) -> None:
         """Give the embedding a place for positions."""
-        training.model.embedding = PlacedEmbedding(training.model.embedding)
+        training.model.embedding = training.extra[self.name] = PlacedEmbedding(training.model.embedding)
 
     def change_batch(self, training: Training, batch: Batch) -> Batch:
         """Return the batch with fewer words, the same number of each utterance."""
@@ -65,7 +65,7 @@ class TokenDropping(Method):
         staying = max(1, round((1 - self.share) * words))
         drawn = training.random.random((count, words)).argsort(1)[:, :staying]
         places = np.concatenate([np.zeros((count, 1), np.int64), 1 + np.sort(drawn, 1)], 1)
-        training.model.embedding.positions = torch.from_numpy(places).to(training.device)
+        training.extra[self.name].positions = torch.from_numpy(places).to(training.device)
         tokens, slots = (np.zeros_like(array) for array in (samples.tokens, samples.slots))
         tokens[:, : staying + 1] = np.take_along_axis(samples.tokens, places, 1)
         slots[:, : staying + 1] = np.take_along_axis(samples.slots, places, 1)
