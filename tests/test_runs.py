@@ -9,12 +9,15 @@ import pytest
 
 import tiny_runs
 from bttlab.cli import main
+from bttlab.errors import BttlabError
 from bttlab.experiments import Filter, RunIndex, RunRecord, read_run
 from bttlab.experiments.curves import read_curves, stretches
 from bttlab.experiments.index import INDEX, RunIndexError
 from bttlab.experiments.keep import enter
 from bttlab.experiments.record import RUN_FILE, RecordError
 from bttlab.figures import measured
+from bttlab.lab import RunBrowser
+from bttlab.train import tensors_digest
 
 
 @pytest.fixture
@@ -137,6 +140,12 @@ def test_filters_sorts_and_limits(three):
     assert three.keys("configuration") == {"linear_rank": 3, "learning_rate": 3, "data": 1, "modes": 3}
     (row,) = three.rows(["name", "linear_rank", "dev.frame_accuracy"], Filter(["linear_rank=12"]))
     assert (row["name"], row["linear_rank"], row["dev.frame_accuracy"]) == ("run-3", 12, 0.3)
+
+
+def test_an_id_that_looks_like_a_number_is_text(runs):
+    index = RunIndex()
+    index.add(_record(1, id="001234567890"), runs / "run-1")
+    assert _names(index, "id=001234567890") == ["run-1"] and _names(index, "id=1234567890") == []
 
 
 def test_a_run_is_found_by_id_name_and_folder(three, tmp_path):
@@ -270,3 +279,30 @@ def test_export_to_tensorboard(corpus, tmp_path, runs, capsys):
     assert found == [
         (step, pytest.approx(value)) for step, value in zip(curves.scored, curves.scores["slot_f1"], strict=True)
     ]
+
+
+# --- the browser
+
+
+def test_the_browser_overlays_curves_and_opens_a_run(corpus, tmp_path, runs, capsys):
+    results = [tiny_runs.train(tmp_path / name, corpus, seed=seed) for seed, name in enumerate(("first", "second"))]
+    _told(capsys, "index", str(tmp_path))
+    browser = RunBrowser("kind=training")
+    assert len(browser.runs.options) == len(browser.chosen) == len(browser._axes.lines) == 2
+    browser.curve.value = "slot_f1"
+    found = {line.get_label().split()[1]: list(line.get_ydata()) for line in browser._axes.lines}
+    scores = {name: read_curves(tmp_path / name).scores["slot_f1"] for name in ("first", "second")}
+    assert found == {name: [100 * value for value in values] for name, values in scores.items()}
+    browser.conditions.value = "seed=1"
+    assert [run.record.name for run in browser.chosen] == ["second"]
+    assert tensors_digest(browser.checkpoint().parameters) == results[1].parameters_sha256
+
+
+def test_the_browser_says_what_is_wrong_with_a_filter(three):
+    browser = RunBrowser("linear_rnak=8")
+    assert "do you mean linear_rank" in browser.message
+    browser.conditions.value = "linear_rank=8"
+    assert [run.record.name for run in browser.chosen] == ["run-2"] and "no such curve: run-2" in browser.message
+    browser.runs.value = ()
+    with pytest.raises(BttlabError, match="no run is selected"):
+        browser.checkpoint()

@@ -14,6 +14,7 @@ from bttlab.cli import main
 from bttlab.experiments import Filter, RunIndex, read_run
 from bttlab.experiments.keep import flat
 from bttlab.experiments.record import RunRecord
+from bttlab.lab.sweep_view import SweepView, pareto_front
 from bttlab.sweep import ClusterError, Sweep, SweepError, open_cluster
 from bttlab.sweep.cluster import _check_versions, check_cluster, connect
 from bttlab.sweep.search import Proposed
@@ -148,6 +149,27 @@ def test_estimates(client, tmp_path):
     assert times[100] == pytest.approx(2 * times[200])
     energies = [record.value("u50.joules_per_epoch") for record in progress.records.values()]
     assert progress.best.value("u50.joules_per_epoch") == min(energies)
+
+
+def test_a_sweep_in_a_notebook_draws_its_trials(client, tmp_path):
+    spec = spec_of({"kind": "estimate", "vary": {"clock_mhz": [100, 200], "linear_rank": [8, 12]}}, "view")
+    view = SweepView(spec, tmp_path / "sweep", scheduler=client.scheduler.address)
+    assert view.trials == []
+    view.start()
+    view.wait()
+    assert len(view.trials) == 4
+    for name, scale, axes in zip(("u50.seconds_per_epoch", "u50.memory_bytes"), (1, 1e-6), view._panels, strict=True):
+        drawn = axes.collections[0].get_offsets().tolist()
+        known = [[scale * trial.value(name), trial.value("u50.joules_per_epoch")] for trial in view.trials]
+        assert sorted(drawn) == [pytest.approx(point) for point in sorted(known)]
+    best = min(trial.value("u50.joules_per_epoch") for trial in view.trials)
+    assert f"u50.joules_per_epoch {best:.4g} J (modelled)" in view.widget.children[1].value
+
+
+def test_the_front_is_what_no_other_beats_in_both():
+    points = [(1, 5), (2, 4), (2, 3), (3, 6), (4, 3)]
+    assert pareto_front(points, maximize=False) == [(1, 5), (2, 3)]
+    assert pareto_front(points, maximize=True) == [(1, 5), (3, 6)]
 
 
 # --- what is refused before anything starts

@@ -32,7 +32,7 @@ def run(options: argparse.Namespace) -> Outcome:
 
     spec = read_spec(options.spec)
     sweep = Sweep(spec, options.out or Path("runs") / spec.name)
-    line = _Line()
+    line = _Line(spec.objective)
     try:
         with open_cluster(options.scheduler, options.workers, sweep.resources) as client:
             sweep.run(client, line.show)
@@ -49,12 +49,12 @@ def run(options: argparse.Namespace) -> Outcome:
 class _Line:
     """Progress in one line of stderr, redrawn on a terminal, else written when it changes."""
 
-    def __init__(self) -> None:
-        self._last = ""
+    def __init__(self, objective: str) -> None:
+        self._objective, self._last = objective, ""
 
     def show(self, progress: Any) -> None:
         """Show the progress."""
-        text = describe(progress)
+        text = describe(progress, self._objective)
         if text == self._last:
             return
         if sys.stderr.isatty():
@@ -70,15 +70,15 @@ class _Line:
         self._last = ""
 
 
-def describe(progress: Any) -> str:
-    """Return a sweep's progress as a phrase."""
+def describe(progress: Any, objective: str) -> str:
+    """Return a sweep's progress as a phrase; `objective` names the figure by which a trial is the best so far."""
     parts = [f"{len(progress.records)} of {progress.total} trials done"]
     if progress.failed:
         parts[0] += f", {progress.failed} of them failed"
     if progress.note:
         parts.append(progress.note)
     if progress.best is not None:
-        parts.append(f"best so far: {progress.best.name}")
+        parts.append(f"best so far: {progress.best.name}, {_result(progress.best, objective)}")
     if progress.parts:
         parts.append(f"{len(progress.parts)} under way on {progress.workers} workers")
     if progress.seconds_left is not None and progress.parts:
@@ -117,4 +117,7 @@ def _result(record: Any, objective: str) -> str:
     if record.status != "complete":
         return f"{record.status}: {record.error}"
     figure = record.figures.get(objective)
-    return f"{objective} {figure['value']:.4g} {figure['unit']} ({figure['provenance']})" if figure else ""
+    if not figure:
+        return ""
+    unit = "" if figure["unit"] == "1" else f" {figure['unit']}"
+    return f"{objective} {figure['value']:.4g}{unit} ({figure['provenance']})"

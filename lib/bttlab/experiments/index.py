@@ -214,7 +214,7 @@ class RunIndex:
             key, operator, text = match.groups()
             self._check_known(database, key)
             terms.append(f"{_expression(key)} {operator} ?")
-            values.append(_value(text))
+            values.append(text if key in COLUMNS else _value(text))
         if chosen.ids:
             terms.append(f"id IN ({', '.join('?' * len(chosen.ids))})")
             values += chosen.ids

@@ -99,7 +99,7 @@ class RunBrowser(Explorer):
             axes.plot(x, scaled, color=colour, linewidth=1.4, marker=mark, markersize=4, label=text[:60])
         axes.set_ylim(bottom=0)
         if axes.get_legend_handles_labels()[0]:
-            axes.legend(fontsize=8, frameon=False)
+            axes.legend(fontsize=8, framealpha=0.8)
         return f"no such curve: {', '.join(empty)}" if empty else ""
 
 

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from bttlab.commands.sweep import describe
 from bttlab.errors import BttlabError
 from bttlab.experiments.index import runs_folder
-from bttlab.experiments.record import COMPLETE
+from bttlab.experiments.record import COMPLETE, RunRecord
 from bttlab.lab.canvas import ImageCanvas, KeptFigure
 from bttlab.lab.charts import PALETTE, new_figure, style
 from bttlab.sweep import Progress, Sweep, SweepSpec, open_cluster
@@ -68,6 +68,11 @@ class SweepView:
         self._thread: threading.Thread | None = None
         self._show(self.sweep.progress)
 
+    @property
+    def trials(self) -> list[RunRecord]:
+        """The trials that are complete, in the order in which they ended."""
+        return [record for record in self.sweep.progress.records.values() if record.status == COMPLETE]
+
     def start(self) -> None:
         """Run the trials that are not finished, in a thread."""
         if self._thread is None or not self._thread.is_alive():
@@ -98,7 +103,7 @@ class SweepView:
         with self._lock:
             for axes, panel in zip(self._panels, PANELS[self.sweep.spec.kind], strict=True):
                 self._draw(axes, *panel)
-            self._status.value = escape(describe(progress))
+            self._status.value = escape(describe(progress, self.sweep.spec.objective))
         self._canvas.draw(everything=True)
 
     def _draw(self, axes: Axes, cost: str, label: str, scale: float) -> None:
