@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from bttlab.bench import layer, memory, order, page, record, start, step
+from bttlab.bench import layer, memory, order, page, record, start, step, sweep
 from bttlab.bench.peers import IMPLEMENTATIONS, peer_linear
 from bttlab.bench.result import Result
 from bttlab.bench.turns import interleave, repeated, spread
@@ -235,6 +235,19 @@ def test_bench_refuses_bad_input_in_one_line(arguments, capsys):
     assert main(["bench", "step", *arguments]) == 2
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert error.startswith("bttlab: error:") and arguments[1] in error
+
+
+def test_bench_sweep_counts_the_chunks_that_were_done_again(tmp_path, monkeypatch):
+    log = sweep.ChunkLog(tmp_path)
+    for process, begun, ended in ((1, ["a", "b"], ["a"]), (2, ["c", "b"], ["c", "b"])):  # 1 died in b
+        monkeypatch.setattr("os.getpid", lambda process=process: process)
+        for task in begun:
+            log.transition(f"train_chunk-{task}", "ready", "executing")
+            if task in ended:
+                log.transition(f"train_chunk-{task}", "executing", "memory")
+        log.transition("ready-x", "ready", "executing")  # not a chunk
+    assert {process: len(events) for process, events in log.read().items()} == {1: 3, 2: 4}
+    assert sweep.chunks_again(log.read()) == 1
 
 
 def test_bench_dashboard_trains_the_same_with_and_without_one(capsys):

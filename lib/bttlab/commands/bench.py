@@ -20,7 +20,8 @@ BENCHMARKS = {
     "start": "from a fresh process to the first step, from a fresh notebook to its first point",
     "runs": "the index of runs, with ten thousand in it",
     "dashboard": "training with and without one that redraws",
-    "all": "all of these but the last two",
+    "sweep": "a sweep on two workers against its trials alone, and what a killed worker costs",
+    "all": "all of these but the last three",
 }
 
 
@@ -32,7 +33,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", default="atis", help="corpus, a name or a path (default: atis)")
     parser.add_argument("--encoders", type=int, default=2, metavar="N", help="of step, start, dashboard (default: 2)")
     parser.add_argument(
-        "--samples", type=int, metavar="N", help="samples a turn (default: 16 for step, 4,478 for dashboard)"
+        "--samples",
+        type=int,
+        metavar="N",
+        help="samples a turn (default: 16 for step, 4,478 for dashboard), or of a trial (100)",
     )
     parser.add_argument("--rounds", type=int, metavar="N", help="turns that count (default: 9; 3 for start)")
     parser.add_argument(
@@ -56,7 +60,7 @@ def run(options: argparse.Namespace) -> Outcome:
         for value in values:
             if value is not None and value < 1:
                 raise BttlabError(f"--{name} is {value}: it must be at least 1")
-    if options.docs is not None and options.what in ("runs", "dashboard"):
+    if options.docs is not None and options.what in ("runs", "dashboard", "sweep"):
         raise BttlabError(f"--docs: the benchmark {options.what} is not recorded; leave --docs out")
 
     from bttlab.bench import page, record
@@ -113,6 +117,7 @@ _MEASURE: dict[str, Callable] = {
     "start": _start,
     "runs": lambda measure, options: measure(**_given(options, "rounds")),
     "dashboard": lambda measure, options: measure(**_given(options, "data", "encoders", "samples", "rounds")),
+    "sweep": lambda measure, options: measure(**_given(options, "data", "samples")),
 }
 
 

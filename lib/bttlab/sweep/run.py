@@ -53,6 +53,8 @@ class Progress:
     workers : int
     seconds_left : float or None
         By the pace so far; None while there is none.
+    busy_seconds : float
+        That workers have spent on the chunks that came back, summed.
     note : str
         What is going on beside training.
     """
@@ -63,6 +65,7 @@ class Progress:
     best: RunRecord | None = None
     workers: int = 0
     seconds_left: float | None = None
+    busy_seconds: float = 0.0
     note: str = ""
 
     @property
@@ -286,6 +289,7 @@ class _Loop:
 
     def _take(self, trial: Trial, result: Result) -> None:
         sweep = self._sweep
+        sweep.progress.busy_seconds += result.seconds
         record = sweep._keep(trial, result)
         if record.status in (COMPLETE, FAILED):
             sweep._end(record)
