@@ -1,14 +1,22 @@
 """The methods lab's compression of gradients, ranks, subspaces and core entries: what makes each what it is."""
 
+import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
+from bttlab.cli import main
 from bttlab.data import load_corpus
-from bttlab.methods import MethodError, Setting, Training, parse
+from bttlab.methods import MethodError, Setting, Training, export, parse, run_methods, write_checkpoint
+from bttlab.methods.library.comera import cut_to
 from bttlab.methods.memory import flat
 from bttlab.methods.projected import ProjectedAdamW
+from bttlab.methods.run import score_split
+from bttlab.model import ReferenceTrainer, predict_in_batches
+from bttlab.tensor import TTLinear, TTMEmbedding
+from bttlab.train import CheckpointStore
 from tiny_runs import CONFIG, write_corpus
 
 DENSE = replace(CONFIG, format="dense")
@@ -31,6 +39,10 @@ def steps(training, count):
 
 def state_numbers(training):
     return sum(tensor.numel() for tensor in flat(dict(training.optimizer.state)))
+
+
+def cores_of(training):
+    return [parameter for name, parameter in training.model.named_parameters() if ".cores." in name]
 
 
 # --- gradient compression
@@ -112,3 +124,124 @@ def test_galore_leaves_cores_to_tensor_galore():
         parse("tensor+galore")
     with pytest.raises(MethodError, match=r"fraction is 0\.0: it must be above 0"):
         parse("tensor-galore:fraction=0")
+
+
+# --- ranks
+
+
+def test_comera_cuts_ranks_to_the_size_target_and_scores_as_high(setting):
+    setting = replace(setting, samples=500)
+    training = Training(setting, parse("comera:rank=6,embedding_rank=6,target=0.6"))
+    sizes = []
+    training.run(lambda losses: sizes.append(sum(core.numel() for core in cores_of(training))))
+    facts = training.finish()
+    start, end = facts["numbers_in_cores_at_start"], facts["numbers_in_cores"]
+    assert sizes[0] == start and sizes[-1] == end == sum(core.numel() for core in cores_of(training))
+    assert 0.5 * start < end <= 0.6 * start
+    assert len(set(sizes)) > 5 and sizes == sorted(sizes, reverse=True)  # step by step, while training
+    ranks = [rank for layer in facts["ranks"].values() for rank in layer]
+    assert min(ranks) < 5 and max(ranks) <= 6 and len(set(ranks)) > 1
+    assert not any("core_map" in name for name, _ in training.model.named_parameters())
+    full = run_methods(setting, parse("tensor:rank=6,embedding_rank=6"), splits=("dev",)).scores["dev"]
+    scores = score_split(training, "dev")
+    assert scores["frame_accuracy"] >= full["frame_accuracy"] > 0.9
+
+
+def test_cutting_what_carries_nothing_changes_no_output_and_keeps_the_moments(setting):
+    training = Training(setting, parse("comera:rank=4,embedding_rank=4"))
+    steps(training, 2)
+    layers = [layer for layer in training.model.modules() if isinstance(layer, TTLinear | TTMEmbedding)]
+    with torch.no_grad():
+        for layer in layers:
+            for entry in layer.core_map.entries:
+                entry[1] = 0
+    tokens = torch.from_numpy(training.samples.tokens[:3, :5].astype("int64"))
+    before = training.model(tokens)
+    core = layers[1].cores[1]
+    moment = training.optimizer.state[core]["exp_avg"].clone()
+    cut_to(training, layers, most=10**9)
+    after = training.model(tokens)
+    assert all(core.shape[-1] == 3 for layer in layers for core in layer.cores[:-1])
+    assert all(torch.allclose(*pair, atol=1e-6) for pair in zip(before, after, strict=True))
+    kept = torch.tensor([0, 2, 3])
+    assert torch.equal(training.optimizer.state[layers[1].cores[1]]["exp_avg"], moment[kept][..., kept])
+    assert core not in training.optimizer.state
+    steps(training, 1)
+
+
+def test_a_comera_model_exports_at_its_largest_ranks_and_says_the_same(setting, tmp_path):
+    training = Training(replace(setting, samples=60), parse("comera:rank=5,embedding_rank=4"))
+    training.run()
+    ranks = training.finish()["ranks"]
+    config = write_checkpoint(training, tmp_path / "run")
+    assert config.linear_rank == max(max(r) for name, r in ranks.items() if name != "embedding.word")
+    assert config.embedding_rank == max(ranks["embedding.word"])
+    checkpoint, _ = CheckpointStore(tmp_path / "run").load()
+    trainer = ReferenceTrainer(config)
+    trainer.load_parameters(checkpoint.parameters)
+    theirs = trainer.predict(training.samples)
+    training.model.eval()
+    ours = predict_in_batches(training.model, training.samples)
+    assert np.allclose(ours.losses, theirs.losses, atol=1e-5)
+    assert np.array_equal(ours.intents, theirs.intents) and np.array_equal(ours.slots, theirs.slots)
+
+
+def test_train_goes_on_with_what_a_method_left(setting, tmp_path, capsys):
+    training = Training(setting, parse("comera:rank=3,embedding_rank=3"))
+    training.run()
+    training.finish()
+    write_checkpoint(training, tmp_path / "run")
+    assert main(["train", "--resume", str(tmp_path / "run"), "--device", "reference", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["epochs_done"] == 1
+
+
+def test_the_command_leaves_a_run_that_eval_scores(setting, tmp_path, capsys):
+    data, folder = str(setting.corpus.folder), str(tmp_path / "run")
+    arguments = ["comera:rank=2,embedding_rank=2", "--data", data, "--budget", "2", "--encoders", "1"]
+    assert main(["methods", "run", *arguments, "--checkpoint", folder]) == 0
+    capsys.readouterr()
+    assert main(["eval", "--run", folder, "--device", "reference", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["epochs_done"] == 0
+    assert main(["methods", "run", *arguments, "--checkpoint", folder]) == 2
+    assert "exists and is not empty" in capsys.readouterr().err
+    assert main(["methods", "run", "dense", *arguments, "--checkpoint", str(tmp_path / "other")]) == 2
+    assert "is the place of one run, not of 2" in capsys.readouterr().err
+
+
+def test_a_model_with_parts_of_its_own_is_not_exported(setting):
+    training = Training(setting)
+    training.model.adapter = torch.nn.Linear(2, 2)
+    with pytest.raises(MethodError, match=r"has adapter\.bias otherwise than a model of its configuration"):
+        export(training)
+
+
+# --- low precision
+
+
+@pytest.mark.parametrize("name, bits", [("tensor-int8", 8), ("tensor-int4", 4)])
+def test_quantised_cores_have_few_values_and_gradients_straight_through(setting, name, bits):
+    training = Training(setting, parse(f"{name}:rank=4,embedding_rank=4"))
+    steps(training, 2)
+    layer = training.model.encoders[0].query
+    plain = TTLinear(16, 16, layer.out_modes, layer.in_modes, 4)
+    plain.set_cores(layer.used_cores())
+    plain.bias = layer.bias
+    assert max(core.unique().numel() for core in layer.used_cores()) <= 2**bits - 1
+    for core, used in zip(layer.cores, layer.used_cores(), strict=True):
+        step = core.abs().max() / (2 ** (bits - 1) - 1)
+        assert (core - used).abs().max() <= 0.5001 * step
+    x = torch.randn(3, 16)
+    layer.zero_grad()
+    assert torch.allclose(layer(x), plain(x), atol=1e-6)
+    layer(x).square().sum().backward()
+    plain(x).square().sum().backward()
+    for core, other in zip(layer.cores, plain.cores, strict=True):
+        assert torch.allclose(core.grad, other.grad, atol=1e-5)
+
+
+def test_quantised_bytes_are_those_of_the_cores_bits_and_the_rest(setting):
+    facts = {bits: Training(setting, parse(f"tensor-int{bits}")).finish() for bits in (8, 4)}
+    numbers = facts[8]["numbers_in_cores"]
+    assert facts[8]["quantised_bytes"] - facts[4]["quantised_bytes"] == numbers // 2
+    cores = len(cores_of(Training(setting, parse("tensor"))))
+    assert facts[8]["fp32_bytes"] - facts[8]["quantised_bytes"] == 3 * numbers - 4 * cores

@@ -2,6 +2,7 @@
 
 import argparse
 from dataclasses import dataclass
+from pathlib import Path
 
 from bttlab.errors import BttlabError
 
@@ -73,7 +74,7 @@ def seconds(text: str) -> float:
     return value
 
 
-def open_trainer(config, device: str, trust: bool = False, wait: float = 0.0) -> OpenedTrainer:
+def open_trainer(config, device: str, trust: bool = False, wait: float = 0.0, build: bool = False) -> OpenedTrainer:
     """Open what trains a model.
 
     Parameters
@@ -83,6 +84,8 @@ def open_trainer(config, device: str, trust: bool = False, wait: float = 0.0) ->
         As `device_name` accepts it.
     trust, wait
         As for `bttlab.u50.load_overlay`.
+    build : bool
+        Whether to build an overlay for the emulated card if the model has none.
 
     Raises
     ------
@@ -104,6 +107,11 @@ def open_trainer(config, device: str, trust: bool = False, wait: float = 0.0) ->
             f"--device {device} needs {error.name}, which is not installed; install it with: pip install "
             "'bttlab[lab]', or use --device reference"
         ) from None
+    if build:
+        from bttlab.sweep.trials import has_overlay
+
+        if not has_overlay(config):
+            return _open_built(config)
     name = overlay_for(config)
     overlay = load_overlay(name, device, trust, wait)
     card = overlay.device
@@ -117,6 +125,20 @@ def open_trainer(config, device: str, trust: bool = False, wait: float = 0.0) ->
     return OpenedTrainer(
         overlay.train_transformer_1, f"the emulated U50, overlay {name}", f"the emulated U50{reason}, overlay {name}"
     )
+
+
+def _open_built(config) -> OpenedTrainer:
+    from tempfile import TemporaryDirectory
+
+    from bttlab.sweep.overlays import built_overlay
+    from bttlab.u50 import load_overlay
+
+    with TemporaryDirectory(prefix="bttlab-overlay-") as folder:
+        path = Path(folder) / "train.xclbin"
+        path.write_bytes(built_overlay(config))
+        overlay = load_overlay(path, "emulated", trust=True)  # it was built here
+    words = "the emulated U50, an overlay built for the model"
+    return OpenedTrainer(overlay.train_transformer_1, words, words)
 
 
 def _open_reference(config) -> OpenedTrainer:

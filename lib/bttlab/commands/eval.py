@@ -15,6 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--data", metavar="NAME|PATH", help="another corpus, or another place of it (default: the run's)")
     add("--unknown-labels", choices=("error", "unk"), help="as for train (default: the run's)")
     add("--device", type=devices.device_name, metavar="DEVICE", help=f"{devices.DEVICE_HELP} (default: the run's)")
+    add("--build", action="store_true", help="build an overlay for the emulated card if there is none (minutes, once)")
     devices.add_trust(parser)
     devices.add_wait(parser)
 
@@ -43,7 +44,8 @@ def run(options: argparse.Namespace) -> Outcome:
     split, vocabulary = corpus.split(options.split), Vocabulary.from_list(record.vocabulary)
     samples = encode(split, vocabulary, corpus, settings.config)
     progress.note(f"note: {corpus.name} {options.split}: {encoding_report(split, vocabulary, corpus, settings.config)}")
-    opened = devices.open_trainer(settings.config, options.device or settings.device, options.trust, options.wait)
+    device = options.device or settings.device
+    opened = devices.open_trainer(settings.config, device, options.trust, options.wait, options.build)
     check_model(opened.trainer, settings.config)
     progress.note(f"evaluating on {opened.announcement}")
     opened.trainer.load_parameters(checkpoint.parameters)

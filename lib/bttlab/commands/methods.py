@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from collections import deque
 from pathlib import Path
 
 from bttlab.commands import Outcome
@@ -35,6 +36,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--threads", type=int, default=1, metavar="N", help="threads of PyTorch on the CPU (default: 1)")
     add(
         "--record", type=Path, metavar="FILE", help="add the results to this file; runs that are in it are not repeated"
+    )
+    add(
+        "--checkpoint",
+        type=Path,
+        metavar="DIR",
+        help="of one run: leave the trained model there, for bttlab eval --run DIR and bttlab train --resume DIR",
     )
 
 
@@ -74,11 +81,19 @@ def _run(options: argparse.Namespace) -> Outcome:
     from bttlab.baseline import check_writable
     from bttlab.baseline.machine import open_device
     from bttlab.experiments.keep import keep_methods
-    from bttlab.methods import MethodError, Setting, check_combination, describe, parse, run_methods
+    from bttlab.methods import MethodError, Setting, check_combination, describe, parse, run_methods, write_checkpoint
     from bttlab.methods.record import Results, comparison
+    from bttlab.train.run import check_free
 
     if options.threads < 1:
         raise MethodError(f"threads is {options.threads}: it must be at least 1; pass --threads 1")
+    if options.checkpoint is not None:
+        if len(options.names) * len(options.seeds) > 1:
+            raise MethodError(
+                f"--checkpoint {options.checkpoint} is the place of one run, not of "
+                f"{len(options.names) * len(options.seeds)}; give one name and one seed"
+            )
+        check_free(options.checkpoint)
     torch.set_num_threads(options.threads)
     open_device(options.device)
     if options.record is not None:
@@ -91,15 +106,24 @@ def _run(options: argparse.Namespace) -> Outcome:
         for seed in options.seeds
     ]
     results = Results.read(options.record)
-    asked = []
+    asked, trainings = [], deque(maxlen=1)
     for setting in settings:
         for combination in combinations:
             found = results.find(describe(combination), setting)
-            if found is None:
+            if found is None or options.checkpoint:
                 label = f"{describe(combination)}, seed {setting.seed}"
                 with tqdm(total=setting.samples, desc=label, unit=" samples", file=sys.stderr, mininterval=1.0) as bar:
-                    found = run_methods(setting, combination, lambda losses, bar=bar: bar.update(len(losses)))
-                keep_methods(found)
-                results.add(found)
+                    again = run_methods(
+                        setting,
+                        combination,
+                        lambda losses, bar=bar: bar.update(len(losses)),
+                        on_training=trainings.append,
+                    )
+                keep_methods(again)
+                if found is None:
+                    results.add(again)
+                found = again
             asked.append(found)
+    if options.checkpoint is not None:
+        write_checkpoint(trainings[0], options.checkpoint)
     return Outcome({"results": [result.to_dict() for result in asked]}, comparison(asked))

@@ -3,6 +3,7 @@
 Needs torch alone; single methods use other libraries, which they name.
 """
 
+from bttlab.methods.export import export, write_checkpoint
 from bttlab.methods.method import FAMILIES, Method, MethodError
 from bttlab.methods.registry import DENSE, check_combination, describe, methods, parse
 from bttlab.methods.run import Result, run_methods
@@ -20,8 +21,10 @@ __all__ = [
     "Training",
     "check_combination",
     "describe",
+    "export",
     "methods",
     "parse",
     "run_methods",
     "samples_of",
+    "write_checkpoint",
 ]

@@ -4,6 +4,7 @@ from bttlab.tensor.auto import cheapest_order
 from bttlab.tensor.cost import Cost, PassCost, Step, flow_cost, grouped_cost, lookup_cost, optimal_cost
 from bttlab.tensor.flows import FLOWS, Flow, grouped
 from bttlab.tensor.layers import EMBEDDING_STD, TTLinear, TTMEmbedding, xavier_std
+from bttlab.tensor.quantised import QuantisedCores, fake_quantised
 from bttlab.tensor.shapes import ShapeError, check_modes, full_ranks, tt_shapes, ttm_shapes
 from bttlab.tensor.tt import core_std, matrix_to_tt, tt_to_matrix
 from bttlab.tensor.ttm import matrix_to_ttm, ttm_to_matrix
@@ -14,6 +15,7 @@ __all__ = [
     "Cost",
     "Flow",
     "PassCost",
+    "QuantisedCores",
     "ShapeError",
     "Step",
     "TTLinear",
@@ -21,6 +23,7 @@ __all__ = [
     "cheapest_order",
     "check_modes",
     "core_std",
+    "fake_quantised",
     "flow_cost",
     "full_ranks",
     "grouped",

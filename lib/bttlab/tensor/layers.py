@@ -22,7 +22,20 @@ def xavier_std(in_features: int, out_features: int) -> float:
     return math.sqrt(2 / (in_features + out_features))
 
 
-class TTLinear(nn.Module):
+class _Train(nn.Module):
+    """A layer whose weights are a train of cores."""
+
+    cores: nn.ParameterList
+    core_map: nn.Module | None
+
+    def used_cores(self) -> Sequence[Tensor]:
+        """Return the cores as the layer uses them: the parameters, or what `core_map` makes of them."""
+        # _parameters: iterating over a ParameterList takes half as long as both products with the tokens
+        cores = list(self.cores._parameters.values())
+        return cores if self.core_map is None else self.core_map(cores)
+
+
+class TTLinear(_Train):
     """Linear layer y = x W^T + b whose W is a TT (arXiv 2501.06663).
 
     Parameters
@@ -44,6 +57,8 @@ class TTLinear(nn.Module):
         standard deviation sqrt(2 / (in + out)).
     bias : nn.Parameter, shape (out_features,), or None
         Starts at zero.
+    core_map : nn.Module or None
+        If set, maps the list of cores to those that the layer uses, of the same modes.
 
     Raises
     ------
@@ -71,6 +86,7 @@ class TTLinear(nn.Module):
         self.cores = nn.ParameterList(torch.empty(shape) for shape in tt_shapes(out_modes, in_modes, rank))
         self._ranks = tuple(core.shape[2] for core in self.cores)[:-1]
         self.bias = nn.Parameter(torch.empty(out_features)) if bias else None
+        self.core_map = None
         self.reset_parameters()
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
@@ -107,9 +123,14 @@ class TTLinear(nn.Module):
             _copy([layer.bias], [bias])
         return layer
 
+    def set_cores(self, cores: Sequence[Tensor]) -> None:
+        """Take other cores, of the same modes and any ranks that form a train, as new parameters."""
+        self.cores = _new_cores(cores, tt_shapes(self.out_modes, self.in_modes, _inner_ranks(cores)))
+        self._ranks = _inner_ranks(cores)
+
     def to_dense(self) -> Tensor:
         """Return W, shape (out, in)."""
-        return tt_to_matrix(list(self.cores), self.out_modes)
+        return tt_to_matrix(self.used_cores(), self.out_modes)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map x of shape (..., in_features) to (..., out_features)."""
@@ -117,9 +138,7 @@ class TTLinear(nn.Module):
             raise ShapeError(
                 f"x has shape {tuple(x.shape)}: its last dimension must be in_features = {self.in_features}"
             )
-        # _parameters: iterating over a ParameterList takes half as long as both products with the tokens
-        cores = self.cores._parameters.values()
-        return _TTLinearFunction.apply(self._flow_for(x), len(self.out_modes), x, self.bias, *cores)
+        return _TTLinearFunction.apply(self._flow_for(x), len(self.out_modes), x, self.bias, *self.used_cores())
 
     def _flow_for(self, x: Tensor) -> Flow:
         if self.flow != "auto":
@@ -133,7 +152,7 @@ class TTLinear(nn.Module):
         return f"{self.in_features}, {self.out_features}, {self.out_modes}, {self.in_modes}, {ranks}, {self.flow!r}"
 
 
-class TTMEmbedding(nn.Module):
+class TTMEmbedding(_Train):
     """Embedding whose table is a TTM (arXiv 2501.06663).
 
     Parameters
@@ -150,6 +169,8 @@ class TTMEmbedding(nn.Module):
     cores : nn.ParameterList
         Shapes (r_prev, row mode, column mode, r_next). They start normal, such that the entries of the table have
         the standard deviation 0.02.
+    core_map : nn.Module or None
+        As for `TTLinear`.
 
     Raises
     ------
@@ -170,6 +191,7 @@ class TTMEmbedding(nn.Module):
         self.row_modes = check_modes("row_modes", row_modes, num_embeddings)
         self.column_modes = check_modes("column_modes", column_modes, embedding_dim)
         self.cores = nn.ParameterList(torch.empty(shape) for shape in ttm_shapes(row_modes, column_modes, rank))
+        self.core_map = None
         self.reset_parameters()
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
@@ -187,14 +209,18 @@ class TTMEmbedding(nn.Module):
         _copy(layer.cores, cores)
         return layer
 
+    def set_cores(self, cores: Sequence[Tensor]) -> None:
+        """Take other cores, of the same modes and any ranks that form a train, as new parameters."""
+        self.cores = _new_cores(cores, ttm_shapes(self.row_modes, self.column_modes, _inner_ranks(cores)))
+
     def to_dense(self) -> Tensor:
         """Return the table, shape (num_embeddings, embedding_dim)."""
-        return ttm_to_matrix(list(self.cores))
+        return ttm_to_matrix(self.used_cores())
 
     def forward(self, ids: Tensor) -> Tensor:
         """Map ids of any shape (...) to (..., embedding_dim)."""
         try:
-            return _TTMEmbeddingFunction.apply(ids, self.row_modes, *self.cores)
+            return _TTMEmbeddingFunction.apply(ids, self.row_modes, *self.used_cores())
         except (IndexError, RuntimeError):  # either, from index_select
             low, high = int(ids.min()), int(ids.max())
             if low >= 0 and high < self.num_embeddings:
@@ -260,6 +286,17 @@ def _autocast(x: Tensor) -> AbstractContextManager:
     if not torch.is_autocast_enabled(kind):
         return nullcontext()
     return torch.autocast(kind, torch.get_autocast_dtype(kind))
+
+
+def _inner_ranks(cores: Sequence[Tensor]) -> tuple[int, ...]:
+    return tuple(core.shape[-1] for core in cores)[:-1]
+
+
+def _new_cores(cores: Sequence[Tensor], shapes: Sequence[tuple[int, ...]]) -> nn.ParameterList:
+    found = [tuple(core.shape) for core in cores]
+    if found != list(shapes):
+        raise ShapeError(f"cores have the shapes {found}: the layer's modes and these ranks give {list(shapes)}")
+    return nn.ParameterList(nn.Parameter(core.detach().clone()) for core in cores)
 
 
 def _normal(cores: nn.ParameterList, entry_std: float, generator: torch.Generator | None) -> None:

@@ -38,8 +38,8 @@ class TensorGaLore(Method):
     changes = frozenset({"optimizer"})
 
     fraction: float = 0.75
-    every: int = 50
-    scale: float = 1.0
+    every: int = 100
+    scale: float = 2.0
     learning_rate: float = LEARNING_RATE
 
     def __post_init__(self) -> None:

@@ -1,0 +1,73 @@
+"""Gates on the bonds of a train of cores, by which its ranks can be chosen while it is trained."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+SPEED = 10.0  # an adaptive optimizer moves an entry by about the learning rate a step: too slow to go from 1 to 0
+
+
+class BondGates(nn.Module):
+    """A diagonal matrix on each internal bond; a `core_map` of the layers of this package.
+
+    Parameters
+    ----------
+    ranks : sequence of int
+        The internal ranks.
+
+    Attributes
+    ----------
+    entries : nn.ParameterList
+        Shapes (r_k,). A gate is `SPEED` times its entry, and starts at 1.
+    """
+
+    def __init__(self, ranks: Sequence[int]):
+        super().__init__()
+        self.entries = nn.ParameterList(torch.full((rank,), 1 / SPEED) for rank in ranks)
+
+    @property
+    def gates(self) -> list[Tensor]:
+        """The diagonals, shapes (r_k,)."""
+        return [SPEED * entry for entry in self.entries]
+
+    def forward(self, cores: Sequence[Tensor]) -> list[Tensor]:
+        """Return the cores, each but the last times the gates at its right."""
+        return [*(core * gate for core, gate in zip(cores[:-1], self.gates, strict=True)), cores[-1]]
+
+
+def bond_weights(cores: Sequence[Tensor]) -> list[Tensor]:
+    """Return what each index of each internal bond carries of its train.
+
+    Parameters
+    ----------
+    cores : sequence of Tensor, shapes (r_(k-1), ..., r_k)
+
+    Returns
+    -------
+    list of Tensor, shapes (r_k,)
+        The norm of the left core's slice times that of the right core's, squared; a bond's sum is 1.
+    """
+    weights = []
+    for left, right in pairwise(cores):
+        carried = left.flatten(0, -2).square().sum(0) * right.flatten(1).square().sum(1)
+        weights.append(carried / carried.sum().clamp_min(torch.finfo(carried.dtype).tiny))
+    return weights
+
+
+def selected(tensor: Tensor, left: Tensor | None, right: Tensor | None) -> Tensor:
+    """Return a core with only some indices of its bonds; None keeps all."""
+    if left is not None:
+        tensor = tensor.index_select(0, left)
+    return tensor if right is None else tensor.index_select(tensor.ndim - 1, right)
+
+
+def padded(cores: Sequence[Tensor], shapes: Sequence[Sequence[int]]) -> list[Tensor]:
+    """Return cores of larger ranks that stand for the same matrix: zeros are added at the bonds."""
+    found = []
+    for core, shape in zip(cores, shapes, strict=True):
+        larger = core.new_zeros(tuple(shape))
+        larger[tuple(slice(size) for size in core.shape)] = core
+        found.append(larger)
+    return found

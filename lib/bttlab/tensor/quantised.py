@@ -1,0 +1,45 @@
+"""Cores of few bits: symmetric fake quantisation with a straight-through gradient."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+
+def fake_quantised(core: Tensor, bits: int) -> Tensor:
+    """Round a core to whole multiples of a step: -q to q, where q = 2^(bits - 1) - 1 and q steps are its largest entry.
+
+    The gradient passes as if nothing had been rounded (the straight-through estimator [1]_).
+
+    Parameters
+    ----------
+    core : Tensor
+    bits : int
+        At least 2.
+
+    References
+    ----------
+    .. [1] Y. Bengio, N. Leonard and A. Courville, "Estimating or propagating gradients through stochastic neurons for
+       conditional computation", arXiv 1308.3432, 2013.
+    """
+    most = 2 ** (bits - 1) - 1
+    step = (core.detach().abs().amax() / most).clamp_min(torch.finfo(core.dtype).tiny).reshape(1)
+    zero = torch.zeros(1, dtype=torch.int32, device=core.device)
+    return torch.fake_quantize_per_tensor_affine(core, step[0], zero[0], -most, most)
+
+
+class QuantisedCores(nn.Module):
+    """The cores of a layer as few bits can hold them; a `core_map` of the layers of this package.
+
+    Parameters
+    ----------
+    bits : int
+    """
+
+    def __init__(self, bits: int):
+        super().__init__()
+        self.bits = bits
+
+    def forward(self, cores: Sequence[Tensor]) -> list[Tensor]:
+        """Return the cores, each rounded by its own step."""
+        return [fake_quantised(core, self.bits) for core in cores]
