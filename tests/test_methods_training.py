@@ -80,7 +80,7 @@ def test_momentum_sums_gradients_and_adam_takes_a_first_step_of_the_rate(setting
 
 def test_lars_and_lamb_take_steps_in_proportion_to_each_weights_norm(setting):
     for text, ratio in (
-        ("lars:learning_rate=2,trust=0.001,momentum=0,weight_decay=0", 0.002),
+        ("lars:learning_rate=0.1,trust=0.02,momentum=0,weight_decay=0", 0.002),
         ("lamb:learning_rate=0.003,weight_decay=0", 0.003),
     ):
         training, batch = begin(setting, text)
@@ -115,8 +115,8 @@ def test_encoders_without_norms_start_as_the_identity_and_can_leave_it(setting, 
 def test_rezero_shares_a_scalar_in_an_encoder_and_skipinit_and_fixup_do_not(setting):
     for text, count, start in (("rezero", 1, 0), ("skipinit:initial=0.25", 2, 0.25), ("fixup", 2, 1)):
         encoder = begin(setting, text)[0].model.encoders[0]
-        scalars = [parameter.item() for parameter in encoder.parameters() if parameter.ndim == 0]
-        assert scalars == [start] * count
+        scalars = {id(branch.scale): branch.speed * branch.scale.item() for branch in (encoder.output, encoder.second)}
+        assert list(scalars.values()) == pytest.approx([start] * count)
 
 
 def test_fixup_scales_branches_by_their_number_and_starts_without_an_opinion(setting):
@@ -272,3 +272,8 @@ def test_the_score_by_gradient_is_the_norm_that_autograd_finds_at_the_heads_inpu
     norms = torch.cat([gradient.flatten(1) for gradient in gradients], 1).norm(dim=1).double()
     chances = training.methods[0].chances(training, samples)
     assert chances == pytest.approx((norms / norms.sum()).numpy(), rel=1e-3)
+
+
+def test_without_a_gradient_all_utterances_are_alike(setting):
+    training, batch = begin(setting, "fixup+importance-gradient")  # whose heads are 0
+    assert training.methods[1].chances(training, batch.samples).tolist() == [0.25] * 4

@@ -10,28 +10,40 @@ LAST_OF_BRANCH = ("output", "second")  # of the attention's branch and of the fe
 
 
 class Scaled(nn.Module):
-    """A layer times a scalar that is trained.
+    """A layer times speed times a scalar that is trained.
 
     Parameters
     ----------
     layer : nn.Module
     scale : nn.Parameter, shape ()
+    speed : float
+        Adam moves every parameter by about the learning rate a step: the product moves so many times as fast.
     """
 
-    def __init__(self, layer: nn.Module, scale: nn.Parameter):
+    def __init__(self, layer: nn.Module, scale: nn.Parameter, speed: float):
         super().__init__()
-        self.layer, self.scale = layer, scale
+        self.layer, self.scale, self.speed = layer, scale, speed
 
     def forward(self, x: Tensor) -> Tensor:
         """Map x as the layer does, then scale."""
-        return self.scale * self.layer(x)
+        return self.speed * self.scale * self.layer(x)
 
 
-def scale_branches(encoder: Encoder, *initial: float) -> None:
-    """Multiply what an encoder's branches add by trained scalars: one for each branch, or one that both share."""
-    scales = [nn.Parameter(torch.tensor(value, device=next(encoder.parameters()).device)) for value in initial]
+def scale_branches(encoder: Encoder, *initial: float, speed: float = 1.0) -> None:
+    """Multiply what an encoder's branches add by trained scalars: one for each branch, or one that both share.
+
+    Parameters
+    ----------
+    encoder : Encoder
+    *initial : float
+        What the branches are multiplied by at the start.
+    speed : float
+        As for `Scaled`.
+    """
+    device = next(encoder.parameters()).device
+    scales = [nn.Parameter(torch.tensor(value / speed, device=device)) for value in initial]
     for i, name in enumerate(LAST_OF_BRANCH):
-        setattr(encoder, name, Scaled(getattr(encoder, name), scales[i % len(scales)]))
+        setattr(encoder, name, Scaled(getattr(encoder, name), scales[i % len(scales)], speed))
 
 
 def remove_norms(encoder: Encoder) -> None:

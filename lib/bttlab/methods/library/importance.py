@@ -57,12 +57,17 @@ class ImportanceSampling(Method):
 
     @torch.no_grad()
     def chances(self, training: Training, candidates: Samples) -> np.ndarray:
-        """Return the probability of each candidate of equal length, float64 of shape (n,); their sum is 1."""
+        """Return the probability of each candidate of equal length, float64 of shape (n,); their sum is 1.
+
+        Where scores tell nothing, as with heads that are 0, all are alike.
+        """
         training.model.eval()
         scores = (
             self.score(training, prediction_errors(*batch_logits(training.model, candidates))).double().cpu().numpy()
         )
         training.model.train()
+        if not 0 < scores.sum() < np.inf:
+            return np.full(len(scores), 1 / len(scores))
         return (1 - self.uniform) * scores / scores.sum() + self.uniform / len(scores)
 
 

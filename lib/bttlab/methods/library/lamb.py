@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from bttlab.methods.method import Method
 from bttlab.methods.setting import Setting
-from bttlab.methods.training import Training
+from bttlab.methods.training import LEARNING_RATE, Training
 
 
 @dataclass(frozen=True)
@@ -15,8 +15,9 @@ class LAMB(Method):
     ----------
     factor : int
         Of the batch.
-    learning_rate, beta1, beta2, weight_decay : float
-        Biases and norms take Adam's own steps, without decay, as in the paper's own runs.
+    learning_rate : float
+        Norm of a weight's step over the norm of the weight. Biases and norms take Adam's steps at Adam's own rate.
+    beta1, beta2, weight_decay : float
     """
 
     name = "lamb"
@@ -25,7 +26,7 @@ class LAMB(Method):
     changes = frozenset({"optimizer", "batch size"})
 
     factor: int = 4
-    learning_rate: float = 0.005
+    learning_rate: float = 0.03
     beta1: float = 0.9
     beta2: float = 0.999
     weight_decay: float = 0.01
@@ -40,7 +41,12 @@ class LAMB(Method):
 
         groups = [
             {"params": [p for p in training.trained if p.ndim > 1]},
-            {"params": [p for p in training.trained if p.ndim < 2], "weight_decay": 0.0, "adam": True},
+            {
+                "params": [p for p in training.trained if p.ndim < 2],
+                "lr": LEARNING_RATE,
+                "weight_decay": 0.0,
+                "adam": True,
+            },
         ]
         return Lamb(
             groups,

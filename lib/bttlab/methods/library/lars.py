@@ -16,9 +16,9 @@ class LARS(Method):
     factor : int
         Of the batch.
     learning_rate, momentum, weight_decay : float
+        Biases and norms take plain steps of this rate, without decay.
     trust : float
-        Norm of a weight's step, without momentum and at a learning rate of 1, over the weight's norm. Biases and norms
-        take plain steps.
+        Norm of a weight's step over learning rate times the weight's norm, without momentum.
     """
 
     name = "lars"
@@ -27,10 +27,10 @@ class LARS(Method):
     changes = frozenset({"optimizer", "batch size"})
 
     factor: int = 4
-    learning_rate: float = 1.0
+    learning_rate: float = 0.01
     momentum: float = 0.9
     weight_decay: float = 1e-4
-    trust: float = 0.001
+    trust: float = 0.3
 
     def change_setting(self, setting: Setting) -> Setting:
         """Return the setting with the larger batch."""

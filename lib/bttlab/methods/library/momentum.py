@@ -23,7 +23,7 @@ class Momentum(Method):
     source = "Sutskever et al., ICML 2013, equations 1 and 2"
     changes = frozenset({"optimizer"})
 
-    learning_rate: float = 0.03
+    learning_rate: float = 0.003
     momentum: float = 0.9
     weight_decay: float = 0.0
 

@@ -17,6 +17,8 @@ class SkipInit(Method):
     ----------
     initial : float
         Where the scalars start: 0, or at most 1 / sqrt(number of branches).
+    speed : float
+        Learning rate of the scalars over that of the weights, where Adam or AdamW updates.
     """
 
     name = "skipinit"
@@ -25,9 +27,10 @@ class SkipInit(Method):
     changes = frozenset({"initialisation"})
 
     initial: float = 0.0
+    speed: float = 30.0
 
     def change_model(self, training: Training) -> None:
         """Change every encoder."""
         for encoder in training.model.encoders:
             remove_norms(encoder)
-            scale_branches(encoder, self.initial, self.initial)
+            scale_branches(encoder, self.initial, self.initial, speed=self.speed)
