@@ -11,9 +11,10 @@ from bttlab.cli import main
 from bttlab.data import load_corpus
 from bttlab.methods import MethodError, Setting, Training, export, parse, run_methods, write_checkpoint
 from bttlab.methods.library.comera import cut_to
-from bttlab.methods.memory import flat
+from bttlab.methods.memory import flat, measure_memory
 from bttlab.methods.projected import ProjectedAdamW
 from bttlab.methods.run import score_split
+from bttlab.methods.subspaces import LowRankLinear, followed
 from bttlab.model import ReferenceTrainer, predict_in_batches
 from bttlab.tensor import TTLinear, TTMEmbedding
 from bttlab.train import CheckpointStore
@@ -39,6 +40,13 @@ def steps(training, count):
 
 def state_numbers(training):
     return sum(tensor.numel() for tensor in flat(dict(training.optimizer.state)))
+
+
+def gradients(training, batch):
+    """Gradients by name, of a batch."""
+    training.model.zero_grad()
+    training.backward(training.forward(batch)[0])
+    return {name: p.grad.clone() for name, p in training.model.named_parameters() if p.grad is not None}
 
 
 def cores_of(training):
@@ -245,3 +253,70 @@ def test_quantised_bytes_are_those_of_the_cores_bits_and_the_rest(setting):
     assert facts[8]["quantised_bytes"] - facts[4]["quantised_bytes"] == numbers // 2
     cores = len(cores_of(Training(setting, parse("tensor"))))
     assert facts[8]["fp32_bytes"] - facts[8]["quantised_bytes"] == 3 * numbers - 4 * cores
+
+
+# --- subspaces
+
+
+FULL = "subspace:activation_rank=16"
+
+
+@pytest.mark.parametrize("methods", [FULL, FULL + ",weights=false", TENSOR + "+" + FULL + ",weights=false"])
+def test_gradients_are_exact_where_the_subspace_holds_all_activations(setting, methods):
+    training = Training(setting, parse(methods))
+    batch = next(training._all_batches())
+    found = gradients(training, batch)
+    changed = [layer for layer in training.model.modules() if layer.__dict__.pop("forward", None)]
+    assert len(changed) == 8
+    expected = gradients(training, batch)
+    assert found.keys() == expected.keys() == dict(training.model.named_parameters()).keys()
+    assert all(torch.allclose(found[name], expected[name], atol=1e-5) for name in found)
+
+
+def test_a_basis_follows_the_inputs_from_step_to_step():
+    torch.manual_seed(0)
+    rows = torch.randn(40, 3) @ torch.randn(3, 16) + 0.01 * torch.randn(40, 16)
+    basis = torch.linalg.qr(torch.randn(16, 3))[0]
+    lost = []
+    for _ in range(3):
+        basis = followed(rows, basis)
+        lost.append((rows - rows @ basis @ basis.t()).square().sum() / rows.square().sum())
+    assert lost[0] > lost[1] and lost[2] < 1e-3
+    assert torch.allclose(basis.t() @ basis, torch.eye(3), atol=1e-5)
+
+
+def test_activations_in_a_subspace_take_less_memory_and_still_learn(setting):
+    setting = replace(setting, samples=150)
+    held = {}
+    for name in ("dense", "subspace:weights=false,activation_rank=2"):
+        training = Training(setting, parse(name))
+        losses = []
+        training.run(losses.append)
+        held[name] = measure_memory(training)["categories"]["activations"]["value"]
+        assert np.mean([part.mean() for part in losses[-5:]]) < 0.8 * np.mean([part.mean() for part in losses[:5]])
+    plain, compressed = held.values()
+    assert compressed < 0.8 * plain
+
+
+def test_factors_have_the_rank_that_explains_the_weight_and_its_norm():
+    torch.manual_seed(0)
+    linear = torch.nn.Linear(6, 6)
+    values = torch.tensor([3.0, 2, 1, 1, 1, 0])  # squares 9, 4, 1, 1, 1 of 16
+    u, v = (torch.linalg.qr(torch.randn(6, 6))[0] for _ in range(2))
+    with torch.no_grad():
+        linear.weight.copy_(u * values @ v.t())
+    assert [LowRankLinear(linear, part).left.shape[1] for part in (0.5, 0.57, 0.8, 0.85, 0.99)] == [1, 2, 2, 3, 5]
+    half = LowRankLinear(linear, 0.8)
+    product = half.left @ half.right
+    assert torch.linalg.matrix_norm(product).item() == pytest.approx(4, rel=1e-5)
+    x = torch.randn(5, 6)
+    assert torch.allclose(LowRankLinear(linear, 1.0)(x), linear(x), atol=1e-5)
+
+
+def test_subspace_takes_only_the_parts_it_is_asked_for():
+    parse(TENSOR + "+subspace:weights=false")
+    parse("subspace:activations=false+rematerialisation")
+    with pytest.raises(MethodError, match="tensor and subspace do not combine: both change the linear layers"):
+        parse("tensor+subspace")
+    with pytest.raises(MethodError, match="weights and activations are both false"):
+        parse("subspace:weights=false,activations=false")

@@ -49,7 +49,7 @@ class CoMERA(TensorCompression):
     name = "comera"
     source = "after Yang et al., arXiv 2405.14377 (size as a second objective, then training at the target size)"
     changes = TensorCompression.changes | {"ranks"}
-    excludes = frozenset({"galore", "tensor-galore"})  # their subspaces are of one shape
+    excludes = frozenset({"galore", "tensor-galore", "stacking", "lottery-ticket"})  # they want cores of one shape
 
     target: float = 0.5
     strength: float = 0.1
