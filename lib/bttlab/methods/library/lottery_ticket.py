@@ -33,7 +33,7 @@ class LotteryTicket(Method):
     family = "sparse training"
     source = "Frankle and Carbin, arXiv 1803.03635, section 1; rewinding: Frankle et al., arXiv 1903.01611"
     changes = frozenset({"weights kept"})
-    excludes = frozenset({"encoders", "trained parameters"})
+    excludes = frozenset({"encoders", "trained parameters", "ranks"})  # what is pruned must stay as it is
 
     sparsity: float = 0.8
     rounds: int = 2

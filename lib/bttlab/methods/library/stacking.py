@@ -26,6 +26,7 @@ class Stacking(Method):
     family = "incremental learning"
     source = "Gong et al., ICML 2019 (Efficient Training of BERT by Progressively Stacking), algorithm 1"
     changes = frozenset({"encoders"})
+    excludes = frozenset({"ranks"})  # which are counted for the encoders of the start
 
     doublings: int = 1
     share: float = 0.3
