@@ -112,20 +112,22 @@ def _cell(values: Sequence[float]) -> str:
 
 
 def draw(record: dict[str, Any], path: Path) -> None:
-    """Draw the scores on dev over the epochs, one panel a score, one colour a model, one line a seed."""
+    """Draw the scores on dev over the epochs, one panel a score, one colour a model, one line a run."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9.6, 3.4), layout="constrained")
     panels = figure.subplots(1, len(SCORES))
     colours = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")  # Okabe and Ito
     for panel, (name, title) in zip(panels, SCORES.items(), strict=True):
-        for colour, ((kind, encoders, _), runs) in zip(colours, groups(record).items(), strict=False):
-            for number, run in enumerate(runs):
-                epochs = [line["epoch"] for line in run["epochs"]]
-                values = [100 * line["dev"][name] for line in run["epochs"]]
-                style = "--" if kind == "dense" else "-"
-                label = None if number else f"{encoders}-ENC {kind}"
-                panel.plot(epochs, values, style, color=colour, linewidth=1.2, label=label)
+        colour_of: dict[str, str] = {}
+        for run in record["runs"]:
+            model = f"{run['encoders']}-ENC {run['format']}"
+            label = None if model in colour_of else model
+            colour = colour_of.setdefault(model, colours[len(colour_of)])
+            epochs = [line["epoch"] for line in run["epochs"]]
+            values = [100 * line["dev"][name] for line in run["epochs"]]
+            style = "--" if run["format"] == "dense" else "-"
+            panel.plot(epochs, values, style, color=colour, linewidth=1.2, label=label)
         panel.set_title(f"{title}, dev (measured)", fontsize=10)
         panel.set_xlabel("epoch")
         panel.set_ylabel("%")
