@@ -31,6 +31,7 @@ class StorageMeter(TorchDispatchMode):
         super().__init__()
         self.events: list[tuple[int, int]] = []
         self._numbers: dict[int, int] = {}  # address of a live storage -> its number; addresses are used again
+        self._sizes: dict[int, int] = {}  # a live storage's number -> its bytes
         self._count = 0
 
     @classmethod
@@ -43,13 +44,15 @@ class StorageMeter(TorchDispatchMode):
         address = storage._cdata
         if address not in self._numbers:
             self._numbers[address] = self._count
+            self._sizes[self._count] = storage.nbytes()
             self.events.append((self._count, storage.nbytes()))
-            weakref.finalize(storage, self._gone, address, storage.nbytes()).atexit = False
+            weakref.finalize(storage, self._gone, address).atexit = False
             self._count += 1
         return self._numbers[address]
 
-    def _gone(self, address: int, size: int) -> None:
-        self.events.append((self._numbers.pop(address), -size))
+    def _gone(self, address: int) -> None:
+        number = self._numbers.pop(address)
+        self.events.append((number, -self._sizes.pop(number)))
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from bttlab.errors import BttlabError
 
 if TYPE_CHECKING:
+    from threading import Event
+
     import torch
 
     from bttlab.data import Samples
     from bttlab.methods.setting import Setting
-    from bttlab.methods.training import Batch, Training
+    from bttlab.methods.training import Batch, OnBatch, Training
 
 FAMILIES = (
     "tensor compression",
@@ -97,6 +99,17 @@ class Method:
     def change_batch(self, training: Training, batch: Batch) -> Batch:
         """Return what a step is to learn from in place of a batch."""
         return batch
+
+    def train(self, training: Training, on_batch: OnBatch | None, stop: Event | None) -> dict[str, Any] | None:
+        """Train in a way of its own, and return the memory as `measure_memory` does, or None for `Training.run`.
+
+        `training` then has its trained model, `count`, `steps`, `seconds_spent` and `clock`.
+        """
+        return None
+
+    def losses(self, training: Training, batch: Batch) -> torch.Tensor | None:
+        """Return the losses of a batch's samples, shape (n,), or None to have them from `training.model`."""
+        return None
 
     def around_forward(self, training: Training) -> AbstractContextManager:
         """Return a context for the forward pass and the loss."""

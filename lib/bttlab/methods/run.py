@@ -112,14 +112,17 @@ def run_methods(
     meter, reason = find_meter(training.device)
     if meter is not None:
         meter.begin()
-    training.run(noted, stop)
+    given = (method.train(training, noted, stop) for method in training.methods)
+    memory = next((found for found in given if found is not None), None)
+    if memory is None:
+        training.run(noted, stop)
     if not training.count:
         raise MethodError("stopped before the first step: there is nothing to tell; train again")
     epochs = training.count / len(training.samples)
     energy = {"value": None, "unit": "J", "provenance": None, "how": reason}
     if meter is not None:
         energy = measured(meter.end() / epochs, "J", f"{meter.how}, idle power included")
-    memory = measure_memory(training)
+    memory = memory or measure_memory(training)
     facts = training.finish()
     return Result(
         methods=describe(methods),

@@ -17,6 +17,8 @@ from bttlab.methods.registry import check_combination, describe
 from bttlab.methods.setting import Setting
 from bttlab.model import Transformer, batch_losses, equal_length_batches
 
+GPU_CLOCK = "time.perf_counter, the GPU waited for after each step"
+CPU_CLOCK = "processor time of the process (time.process_time), whatever else the machine does"
 LEARNING_RATE = 3e-4  # of AdamW, for the dense model in batches of 8
 
 OnBatch = Callable[[np.ndarray], None]
@@ -52,8 +54,8 @@ class Training:
 
     Attributes
     ----------
-    setting : Setting
-        As the methods have changed it.
+    asked_for, setting : Setting
+        As given, and as the methods have changed it.
     model : torch.nn.Module
         Takes tokens of shape (n, T), as `bttlab.model.Transformer`.
     optimizer : torch.optim.Optimizer
@@ -64,7 +66,9 @@ class Training:
     count, steps : int
         Samples trained on and updates done so far.
     seconds_spent : float
-        On steps and on choosing their samples; by `clock`.
+        On steps and on choosing their samples.
+    clock : str
+        What `seconds_spent` is told by.
     extra : dict
         Where methods keep what they remember, under their names.
 
@@ -80,6 +84,8 @@ class Training:
         self.extra: dict[str, Any] = {}
         self.count = self.steps = 0
         self.seconds_spent = 0.0
+        self.clock = GPU_CLOCK if torch.device(setting.device).type == "cuda" else CPU_CLOCK
+        self.asked_for = setting
         for method in self.methods:
             setting = method.change_setting(setting)
         self.setting = setting
@@ -150,13 +156,6 @@ class Training:
             return time.perf_counter()
         return time.process_time()
 
-    @property
-    def clock(self) -> str:
-        """What `seconds_spent` is told by."""
-        if self.device.type == "cuda":
-            return "time.perf_counter, the GPU waited for after each step"
-        return "processor time of the process (time.process_time), whatever else the machine does"
-
     def _all_batches(self) -> Iterator[Batch]:
         epoch = 0
         while self.count < self.setting.samples:
@@ -211,7 +210,10 @@ class Training:
         with ExitStack() as stack:
             for method in self.methods:
                 stack.enter_context(method.around_forward(self))
-            losses = batch_losses(self.model, batch.samples)
+            given = (method.losses(self, batch) for method in self.methods)
+            losses = next((found for found in given if found is not None), None)
+            if losses is None:
+                losses = batch_losses(self.model, batch.samples)
             weighted = losses
             if batch.weights is not None:
                 weighted = losses * torch.from_numpy(batch.weights).to(losses)

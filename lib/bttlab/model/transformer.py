@@ -62,6 +62,10 @@ class Transformer(nn.Module):
         x = self.embedding(tokens)
         for encoder in self.encoders:
             x = encoder(x)
+        return self.label(x)
+
+    def label(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return `forward`'s logits from what the last encoder returns, shape (..., T, hidden)."""
         intent = self.intent_head(torch.tanh(self.intent_pooler(x[..., :1, :])))
         slots = self.slot_head(torch.tanh(self.slot_pooler(x[..., 1:, :])))
         return intent[..., 0, :], slots
@@ -113,7 +117,8 @@ class Encoder(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map (..., T, hidden) to (..., T, hidden)."""
         heads = self.attend(self._split(self.query(x)), self._split(self.key(x)), self._split(self.value(x)))
-        h = self.attention_norm(x + self.output(heads.transpose(1, 2).reshape(x.shape)))
+        heads = heads.transpose(1, 2).flatten(2)  # as wide as x, or as a rank's part of the heads
+        h = self.attention_norm(x + self.output(heads.view(*x.shape[:-1], heads.shape[-1])))
         return self.feed_forward_norm(h + self.second(F.gelu(self.first(h))))
 
     def _split(self, x: Tensor) -> Tensor:
