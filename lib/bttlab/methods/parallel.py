@@ -47,7 +47,7 @@ class Parallel(Method):
 
     family = "parallelism"
     changes = frozenset({"processes"})
-    # What these do between steps, or find out, would stay in the ranks; fewer tokens would not fit what a stage expects.
+    # What these do between steps, or find out, would stay in the ranks; a stage expects as many tokens as there are.
     excludes = frozenset({"encoders", "ranks", "samples", "subspace", "tokens", "trained parameters", "weights kept"})
 
     processes: int = 2
