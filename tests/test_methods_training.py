@@ -113,7 +113,7 @@ def test_encoders_without_norms_start_as_the_identity_and_can_leave_it(setting, 
 
 
 def test_rezero_shares_a_scalar_in_an_encoder_and_skipinit_and_fixup_do_not(setting):
-    for text, count, start in (("rezero", 1, 0), ("skipinit:initial=0.25", 2, 0.25), ("fixup", 2, 1)):
+    for text, count, start in (("rezero", 1, 0), ("skipinit:initial=0.25", 2, 0.25), ("fixup:scalar=1", 2, 1)):
         encoder = begin(setting, text)[0].model.encoders[0]
         scalars = {id(branch.scale): branch.speed * branch.scale.item() for branch in (encoder.output, encoder.second)}
         assert list(scalars.values()) == pytest.approx([start] * count)

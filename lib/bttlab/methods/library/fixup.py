@@ -14,14 +14,22 @@ class Fixup(Method):
     """Start the last layer of each branch and the heads at 0, scale the layer before; scalars, no LayerNorms.
 
     With L branches of m = 2 layers each, the layer before (value, first) is scaled by L^(-1/(2m - 2)). Each branch gets
-    a scalar that starts at 1. The paper's scalar biases are not added: every layer here has a bias vector. The
-    embedding, which lies before the branches, keeps its LayerNorm.
+    a scalar. The paper's scalar biases are not added: every layer here has a bias vector. The embedding, which lies
+    before the branches, keeps its LayerNorm.
+
+    Parameters
+    ----------
+    scalar : float
+        Where the scalars start. The paper has 1, for SGD; Adam's steps do not shrink with the gradient, and make
+        branches that start at 0 grow faster than the rest can follow, unless their scalars are small.
     """
 
     name = "fixup"
     family = "initialisation"
     source = "Zhang et al., arXiv 1901.09321, section 3 (Fixup initialization)"
     changes = frozenset({"initialisation"})
+
+    scalar: float = 0.01
 
     def change_model(self, training: Training) -> None:
         """Change every encoder and both heads."""
@@ -33,6 +41,6 @@ class Fixup(Method):
                 scale_weights(layer, branches ** (-1 / (2 * WEIGHTS_OF_BRANCH - 2)))
             for name in LAST_OF_BRANCH:
                 clear_weights(getattr(encoder, name))
-            scale_branches(encoder, 1.0, 1.0)
+            scale_branches(encoder, self.scalar, self.scalar)
         for head in (model.intent_head, model.slot_head):
             clear_weights(head)

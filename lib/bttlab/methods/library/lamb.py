@@ -26,7 +26,7 @@ class LAMB(Method):
     changes = frozenset({"optimizer", "batch size"})
 
     factor: int = 4
-    learning_rate: float = 0.03
+    learning_rate: float = 0.01
     beta1: float = 0.9
     beta2: float = 0.999
     weight_decay: float = 0.01
@@ -53,5 +53,6 @@ class LAMB(Method):
             lr=self.learning_rate,
             betas=(self.beta1, self.beta2),
             weight_decay=self.weight_decay,
+            eps=1e-8,  # gradients of the batch's mean are that small here
             adam_debias=True,  # else the first steps exceed rate times norm up to tenfold
         )

@@ -20,7 +20,7 @@ class Lion(Method):
     source = "Chen et al., arXiv 2302.06675, algorithm 2"
     changes = frozenset({"optimizer"})
 
-    learning_rate: float = 6e-5
+    learning_rate: float = 1e-4
     beta1: float = 0.9
     beta2: float = 0.99
     weight_decay: float = 0.01
