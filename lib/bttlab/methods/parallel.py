@@ -3,7 +3,8 @@
 Each rank makes the same `Training`, with the same methods, and takes the same steps; the method in charge says what
 lies where (`Parallel.place`) and how a batch's losses come about (`Method.losses`). The calling process hands on the
 losses of rank 0, and in the end has the whole model. Ranks meet in a file of a temporary folder and use the loopback
-interface alone. They end with the process that started them: `torch.multiprocessing` asks the kernel for it.
+interface alone. They end with the process that started them, even if it is killed: rank 0 then finds the pipe to it
+broken, and the others find rank 0 gone.
 """
 
 import os
@@ -134,7 +135,7 @@ class _Stop:
 
 def _rank(rank: int, method: Parallel, setting, methods, folder: Path, threads: int, stopped, sender: Connection):
     """Train as one of the ranks: the target of a process."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # also what the kernel sends when the starting process is gone
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # an interrupt is told once, by the process that started this one
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(threads)
     try:
