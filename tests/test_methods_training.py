@@ -141,7 +141,7 @@ def test_t_fixup_scales_by_depth_and_has_no_norms_and_no_warm_up(setting, model)
     for old, new, scale in zip(matrices(plain), matrices(training), scales, strict=True):
         torch.testing.assert_close(new, scale * old, rtol=1e-4, atol=1e-6)
     assert not [name for name, _ in training.model.named_parameters() if "norm" in name]
-    assert training.setting.rate(0) == plain.setting.rate_factor
+    assert training.setting.rate(0) == 3 * plain.setting.rate_factor
 
 
 def test_lottery_ticket_rewinds_what_survives_and_holds_the_rest_at_nothing(setting):

@@ -17,6 +17,11 @@ class TFixup(Method):
 
     Of N encoders of d features: embeddings get the standard deviation d^(-1/2) (9N)^(-1/4), the matrices of value,
     output, first and second are Xavier's times 0.67 N^(-1/4), the paper's factor for encoders.
+
+    Parameters
+    ----------
+    rate_factor : float
+        Of the learning rate: without LayerNorms the small embeddings take longer to count.
     """
 
     name = "t-fixup"
@@ -24,9 +29,11 @@ class TFixup(Method):
     source = "Huang et al., ICML 2020 (Improving Transformer Optimization Through Better Initialization), section 3"
     changes = frozenset({"initialisation"})
 
+    rate_factor: float = 3.0
+
     def change_setting(self, setting: Setting) -> Setting:
-        """Return the setting with the full learning rate from the start."""
-        return replace(setting, warmup=0.0)
+        """Return the setting with the method's learning rate, in full from the start."""
+        return replace(setting, warmup=0.0).scaled(self.rate_factor)
 
     def change_model(self, training: Training) -> None:
         """Change the embedding and every encoder."""
