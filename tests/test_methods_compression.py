@@ -15,9 +15,10 @@ from bttlab.methods.memory import flat, measure_memory
 from bttlab.methods.projected import ProjectedAdamW
 from bttlab.methods.run import score_split
 from bttlab.methods.subspaces import LowRankLinear, followed
-from bttlab.model import ReferenceTrainer, predict_in_batches
-from bttlab.tensor import TTLinear, TTMEmbedding
+from bttlab.model import ModelConfig, ReferenceTrainer, predict_in_batches
+from bttlab.tensor import ShapeError, TTLinear, TTMEmbedding
 from bttlab.train import CheckpointStore
+from bttlab.u50.manifest import overlays_folder
 from tiny_runs import CONFIG, write_corpus
 
 DENSE = replace(CONFIG, format="dense")
@@ -167,7 +168,7 @@ def test_cutting_what_carries_nothing_changes_no_output_and_keeps_the_moments(se
     before = training.model(tokens)
     core = layers[1].cores[1]
     moment = training.optimizer.state[core]["exp_avg"].clone()
-    cut_to(training, layers, most=10**9)
+    cut_to(training.optimizer, layers, training.extra["comera"]["felt"], most=10**9)
     after = training.model(tokens)
     assert all(core.shape[-1] == 3 for layer in layers for core in layer.cores[:-1])
     assert all(torch.allclose(*pair, atol=1e-6) for pair in zip(before, after, strict=True))
@@ -320,3 +321,36 @@ def test_subspace_takes_only_the_parts_it_is_asked_for():
         parse("tensor+subspace")
     with pytest.raises(MethodError, match="weights and activations are both false"):
         parse("subspace:weights=false,activations=false")
+
+
+def test_ranks_cut_to_different_sizes_run_on_the_emulated_card(setting, tmp_path, capsys, monkeypatch):
+    training = Training(replace(setting, config=ModelConfig(format="dense")), parse("comera"))
+    layers = [layer for layer in training.model.modules() if isinstance(layer, TTLinear | TTMEmbedding)]
+    cut_to(training.optimizer, layers, training.extra["comera"]["felt"], most=140_000)
+    assert training.finish()["ranks"]["embedding.word"] == [27, 30]
+    assert write_checkpoint(training, tmp_path / "run") == ModelConfig()
+    built = []
+
+    def prebuilt(config):  # compiling one for the test would take minutes
+        built.append(config)
+        return (overlays_folder() / "train_enc2.xclbin").read_bytes()
+
+    monkeypatch.setattr("bttlab.sweep.overlays.built_overlay", prebuilt)
+    monkeypatch.setattr("bttlab.sweep.trials.has_overlay", lambda config: False)
+    scores = {}
+    for device in ("reference", "emulated"):
+        capsys.readouterr()
+        assert main(["eval", "--run", str(tmp_path / "run"), "--device", device, "--build", "--json"]) == 0
+        scores[device] = json.loads(capsys.readouterr().out)
+    assert built == [ModelConfig()] and "built for the model" in scores["emulated"]["device"]
+    assert scores["emulated"]["mean_loss"] == pytest.approx(scores["reference"]["mean_loss"], abs=1e-5)
+    assert scores["emulated"]["slot_f1"] == scores["reference"]["slot_f1"]
+
+
+def test_a_layer_takes_other_ranks_but_no_other_modes():
+    layer = TTLinear(6, 6, (2, 3), (3, 2), 2)
+    layer.set_cores([torch.randn(*shape) for shape in ((1, 2, 2), (2, 3, 5), (5, 3, 1), (1, 2, 1))])
+    x = torch.randn(4, 6)
+    assert torch.allclose(layer(x), x @ layer.to_dense().t() + layer.bias, atol=1e-5)
+    with pytest.raises(ShapeError, match="the layer's modes and these ranks give"):
+        layer.set_cores([torch.randn(*shape) for shape in ((1, 3, 2), (2, 3, 2), (2, 3, 2), (2, 2, 1))])
