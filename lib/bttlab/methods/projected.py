@@ -126,6 +126,8 @@ def projected_facts(optimizer: ProjectedAdamW) -> dict[str, Any]:
     for group in optimizer.param_groups:
         for parameter in group["params"] if "ranks" in group else ():
             state = optimizer.state[parameter]
+            if not state:  # of a layer that no step has taken in yet
+                continue
             plain += 2 * parameter.numel()
             kept += 2 * state["exp_avg"].numel() + sum(f.numel() for f in state["factors"] if f is not None)
     return {"projected_state_numbers": kept, "adamw_state_numbers_of_these": plain}

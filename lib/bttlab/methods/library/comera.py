@@ -51,7 +51,7 @@ class CoMERA(TensorCompression):
     name = "comera"
     source = "after Yang et al., arXiv 2405.14377 (size as a second objective, then training at the target size)"
     changes = TensorCompression.changes | {"ranks"}
-    excludes = frozenset({"galore", "tensor-galore", "stacking", "lottery-ticket"})  # they want cores of one shape
+    excludes = frozenset({"galore", "tensor-galore"})  # whose subspaces are of one shape
 
     target: float = 0.5
     strength: float = 0.1
@@ -78,6 +78,8 @@ class CoMERA(TensorCompression):
         layers = _layers(training)
         entries = [entry for layer in layers for entry in layer.core_map.entries]
         for entry, felt in zip(entries, chain(*state["felt"]), strict=True):
+            if entry.grad is None:  # of a layer that the step left out
+                entry.grad = torch.zeros_like(entry)
             felt.lerp_((entry.detach() * entry.grad).square(), 1 - MEMORY)
         size = sum(_soft_numbers(layer) for layer in layers) / state["numbers"]
         for entry, gradient in zip(entries, torch.autograd.grad(self.strength * size, entries), strict=True):
