@@ -11,7 +11,11 @@ from bttlab.methods.training import Training
 
 @dataclass(frozen=True)
 class MixedPrecision(Method):
-    """Compute the layers in bfloat16 by torch.amp; parameters, gradients, norms and losses stay FP32."""
+    """Compute the layers in bfloat16 by torch.amp; parameters, gradients, norms and losses stay FP32.
+
+    The backward pass needs the weights in bfloat16 too: with few tokens in a batch and dense layers these copies
+    weigh more than what the activations save.
+    """
 
     name = "bf16"
     family = "memory"
