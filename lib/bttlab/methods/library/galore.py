@@ -36,7 +36,7 @@ class GaLore(Method):
 
     rank: int = 64
     every: int = 50
-    scale: float = 2.0
+    scale: float = 4.0
     learning_rate: float = LEARNING_RATE
 
     def __post_init__(self) -> None:
