@@ -56,10 +56,12 @@ reliability: $(VENV)/.installed
 lock: $(AUDIT)/.installed
 	$(AUDIT)/bin/uv pip compile --quiet --generate-hashes $(addprefix --extra ,$(EXTRAS)) --python-version 3.11 --python-platform linux --no-emit-package torch --no-header --output-file requirements.lock pyproject.toml
 
+NOT_AUDITED = echo "not passed: where a package of PyPI is not found, the database at https://pypi.org is out of reach" >&2; exit 1
+
 # --strict: a package that nothing could be learnt about fails the audit, too.
 audit: $(AUDIT)/.installed
-	$(AUDIT)/bin/pip-audit --strict --disable-pip --require-hashes --requirement requirements.lock
-	echo $(TORCH) | $(AUDIT)/bin/pip-audit --strict --disable-pip --no-deps --requirement /dev/stdin
+	$(AUDIT)/bin/pip-audit --strict --disable-pip --require-hashes --requirement requirements.lock || { $(NOT_AUDITED); }
+	echo $(TORCH) | $(AUDIT)/bin/pip-audit --strict --disable-pip --no-deps --requirement /dev/stdin || { $(NOT_AUDITED); }
 
 overlays: $(VENV)/.installed
 	$(BIN)/python -m bttlab.u50.build $(if $(VOCABULARY),--vocabulary $(VOCABULARY)) $(if $(ENCODERS),--encoders $(ENCODERS))
