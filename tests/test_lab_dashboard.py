@@ -10,8 +10,9 @@ from PIL import Image
 
 from bttlab.data import load_corpus
 from bttlab.lab import Dashboard, Workload
+from bttlab.lab.losses import MOST_POINTS
 from bttlab.lab.meters import PowerMeter
-from bttlab.lab.runs import CHUNK_SECONDS, MOST_POINTS, Memory, Run
+from bttlab.lab.runs import CHUNK_SECONDS, Memory, Run
 from bttlab.model import ModelConfig, NumericalFault
 from lab_trainers import PretendTrainer, our_threads, pretend_target, until
 

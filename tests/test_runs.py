@@ -11,7 +11,7 @@ import tiny_runs
 from bttlab.cli import main
 from bttlab.errors import BttlabError
 from bttlab.experiments import Filter, RunIndex, RunRecord, read_run
-from bttlab.experiments.curves import read_curves, stretches
+from bttlab.experiments.curves import METRICS, MOST_LINES, read_curves, stretches
 from bttlab.experiments.index import INDEX, RunIndexError
 from bttlab.experiments.keep import enter
 from bttlab.experiments.record import RUN_FILE, RecordError
@@ -113,6 +113,14 @@ def test_curves_cover_all_samples(corpus, tmp_path):
     assert curves.scored == [count, 2 * count, 3 * count]
     lines = tiny_runs.metrics(tmp_path / "run")
     assert curves.scores["slot_f1"] == [line["dev"]["slot_f1"] for line in lines[:3]]
+
+
+def test_curves_of_thousands_of_epochs_have_one_loss_each(tmp_path):
+    line = {"event": "epoch", "samples": 10, "mean_loss": 2.5, "losses": [4.0, 1.0]}
+    for epochs, samples, losses in ((MOST_LINES, [5, 10], [4.0, 1.0]), (MOST_LINES + 1, [10, 20], [2.5, 2.5])):
+        (tmp_path / METRICS).write_text(epochs * f"{json.dumps(line)}\n")
+        curves = read_curves(tmp_path)
+        assert curves.samples[:2] == samples and curves.losses[:2] == losses and curves.samples[-1] == 10 * epochs
 
 
 def test_an_epochs_line_does_not_grow_with_its_samples():

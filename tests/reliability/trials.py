@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from reliability import concurrency, crash_resume, hostile_files, interrupts, long_runs, native_code, threads
+from reliability import concurrency, crash_resume, day, hostile_files, interrupts, long_runs, native_code, threads
 from reliability.hostile_targets import TARGETS
 from reliability.outcome import Outcome
 
@@ -35,6 +35,7 @@ TRIALS = {
     "native_epoch": Trial(native_code.epoch, full=4_478, small=0),
     "concurrency": Trial(concurrency.trial, full=8, small=2),
     "long_runs": Trial(long_runs.trial, full=10_000, small=50),
+    "day": Trial(day.trial, full=86_400, small=20),  # seconds
     "threads": Trial(threads.trial, full=600, small=2),  # seconds
     "interrupts": Trial(interrupts.trial, full=100, small=2),
 }

@@ -12,6 +12,7 @@ from bttlab.figures import measured
 
 METRICS = "metrics.jsonl"
 STRETCHES = 100  # of an epoch at most, whose mean losses are kept
+MOST_LINES = 1000  # of metrics.jsonl, whose stretches are told apart; of more, a curve has one loss each
 SCORES = ("intent_accuracy", "slot_f1", "frame_accuracy", "mean_loss")
 
 
@@ -61,11 +62,13 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
 def read_curves(folder: Path) -> Curves:
     """Return the curves of a training, or of a baseline by its record; empty where there are none."""
     curves, done = Curves(), 0
-    for line in read_metrics(folder):
+    lines = read_metrics(folder)
+    for line in lines:
         count = line.get("samples")
         if not isinstance(count, int):
             continue
-        losses = line.get("losses") or [line.get("mean_loss")]
+        fine = line.get("losses") if len(lines) <= MOST_LINES else None
+        losses = fine or [line.get("mean_loss")]
         ends = np.linspace(0, count, len(losses) + 1)[1:] + done
         curves.samples += ends.tolist()
         curves.losses += [np.nan if loss is None else loss for loss in losses]
@@ -96,10 +99,12 @@ def figures_of(lines: Sequence[dict[str, Any]], device: str) -> dict[str, dict[s
     """
     found: dict[str, dict[str, Any]] = {}
     stretches = [line for line in lines if isinstance(line.get("samples"), int)]
-    for split in ("dev", "test"):
-        for line in lines:
+    done = 0
+    for line in lines:
+        done += line["samples"] if isinstance(line.get("samples"), int) else 0
+        for split in ("dev", "test"):
             if isinstance(line.get(split), dict):
-                how = f"on the {split} split, after {_after(line, stretches)}, on {device}"
+                how = f"on the {split} split, after {done:,} samples, on {device}"
                 names = [name for name in SCORES if line[split].get(name) is not None]
                 found |= {f"{split}.{name}": measured(line[split][name], "1", how) for name in names}
     if stretches:
@@ -110,8 +115,3 @@ def figures_of(lines: Sequence[dict[str, Any]], device: str) -> dict[str, dict[s
         found["seconds"] = measured(sum(seconds), "s", how)
         found["samples"] = measured(samples, "1", "counted")
     return found
-
-
-def _after(line: dict[str, Any], stretches: Sequence[dict[str, Any]]) -> str:
-    until = stretches[: stretches.index(line) + 1] if line in stretches else stretches
-    return f"{sum(one['samples'] for one in until):,} samples"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +24,29 @@ if TYPE_CHECKING:
     from bttlab.lab.runs import TrainerRun
 
 _STATUS = {"finished": COMPLETE, "stopped": STOPPED, "failed": FAILED}
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Training from one evaluation, or a fault, to the next.
+
+    Attributes
+    ----------
+    end : int
+        Samples trained on by then.
+    mean_loss : float
+    losses : list of float
+        Means, as `bttlab.experiments.curves.stretches` gives them.
+    """
+
+    end: int
+    mean_loss: float
+    losses: list[float]
+
+    @classmethod
+    def of(cls, end: int, losses: np.ndarray) -> Stretch:
+        """Summarise losses, float32 of shape (n,), up to sample `end`."""
+        return cls(end, float(np.mean(losses, dtype=np.float64)), stretches(losses))
 
 
 def keep_dashboard_run(
@@ -66,7 +89,7 @@ def keep_dashboard_run(
         known,
         run.name,
         epochs_done,
-        run.losses[run.count - position :],
+        run.losses[len(run.losses) - position :],
         run.seconds * position / run.count,
         trainer.store_parameters(),
         trainer.store_optimizer_state(),
@@ -83,19 +106,17 @@ def keep_dashboard_run(
 
 
 def _write_metrics(run: TrainerRun, folder: Path) -> None:
-    """A line for each stretch of training up to an evaluation, and one for what came after the last."""
+    """A line for each stretch."""
     log, how = MetricsLog(folder), f"time.perf_counter on this host, around training on {run.name}"
-    ends = dict(run.scores)
-    ends.setdefault(run.count, None)
-    begin = 0
-    for end, scores in ends.items():
-        losses = run.losses[begin:end]
+    scores, begin = dict(run.scores), 0
+    for stretch in run.stretches:
+        samples = stretch.end - begin
         line = {
             "event": "stretch",
-            "samples": end - begin,
-            "mean_loss": float(np.mean(losses, dtype=np.float64)),
-            "losses": stretches(losses),
-            "seconds": measured(run.seconds * (end - begin) / run.count, "s", f"{how}, shared out by samples"),
+            "samples": samples,
+            "mean_loss": stretch.mean_loss,
+            "losses": stretch.losses,
+            "seconds": measured(run.seconds * samples / run.count, "s", f"{how}, shared out by samples"),
         }
-        log.append(line if scores is None else line | {"dev": asdict(scores)})
-        begin = end
+        log.append(line | {"dev": asdict(scores[stretch.end])} if stretch.end in scores else line)
+        begin = stretch.end

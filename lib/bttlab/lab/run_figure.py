@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.text import Text
 from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
 
-from bttlab.lab.charts import DOTS_PER_INCH, PALETTE, SMOOTHING, smooth, style, thinned
+from bttlab.lab.charts import DOTS_PER_INCH, PALETTE, SMOOTHING, style, thinned
 from bttlab.lab.runs import Run
 
 SIZE = (8.3, 5.4)  # inches: what a cell has room for beside JupyterLab's file browser
@@ -190,10 +190,10 @@ class _Lines:
 
     def update(self) -> tuple[float, float]:
         """Take the run's data; returns the tops of the loss and the energy axes that it needs."""
-        losses, scores, energy = self.run.losses, list(self.run.scores), list(self.run.energy)
+        (counts, losses, means), scores, energy = self.run.curve, list(self.run.scores), list(self.run.energy)
         shown = thinned(losses)
-        self.raw.set_data(shown + 1, losses[shown])
-        self.smooth.set_data(shown + 1, smooth(losses)[shown])
+        self.raw.set_data(counts[shown], losses[shown])
+        self.smooth.set_data(counts[shown], means[shown])
         for line, (name, _, _) in zip(self.scores, SCORES, strict=True):
             line.set_data([count for count, _ in scores], [100 * getattr(values, name) for _, values in scores])
         points = np.array(energy)[thinned(energy)] if energy else np.zeros((0, 2))

@@ -18,16 +18,16 @@ from bttlab.data import Samples
 from bttlab.data.metrics import Scores, score
 from bttlab.errors import BttlabError
 from bttlab.experiments.keep import keep_baseline
-from bttlab.lab.kept_runs import keep_dashboard_run
+from bttlab.lab.kept_runs import Stretch, keep_dashboard_run
+from bttlab.lab.losses import MOST_LOSSES, MOST_POINTS, Losses
 from bttlab.lab.meters import EnergyMeter, NoMeter, Recorded
 from bttlab.lab.workload import Workload
 from bttlab.model import NumericalFault, Optimizer, Predictions, Trainer, initial_parameters, predict
 
 CHUNK_SECONDS = 0.3  # training between two looks at pause and stop
 LARGEST_CHUNK = 1024  # samples
-EVALUATIONS = 8  # of the dev split in a run, the last one at its end
+EVALUATIONS = 8  # of the dev split in a run, the last one at its end; more in one of millions of samples
 PREDICTED_AT_ONCE = 50  # utterances
-MOST_POINTS = 4096  # of the energy curve: more than are drawn, however long the run
 
 READY, RUNNING, PAUSED, FINISHED, STOPPED, FAILED = "ready", "running", "paused", "finished", "stopped", "failed"
 
@@ -56,6 +56,8 @@ class Run:
         Samples.
     learning_rate : float
         May be changed at any time; takes effect with the next samples where the run can follow.
+    most_losses : int
+        That are kept one by one.
 
     Attributes
     ----------
@@ -76,7 +78,7 @@ class Run:
     follows_learning_rate = True
     is_scored = True  # on the dev split, now and then
 
-    def __init__(self, name: str, total: int, learning_rate: float, meter: EnergyMeter):
+    def __init__(self, name: str, total: int, learning_rate: float, meter: EnergyMeter, most_losses: int = MOST_LOSSES):
         self.name, self.total, self.learning_rate, self.meter = name, total, learning_rate, meter
         self.state, self.error = READY, ""
         self.fault: NumericalFault | None = None
@@ -84,16 +86,25 @@ class Run:
         self.scores: list[tuple[int, Scores]] = []
         self.energy: list[tuple[int, float]] = []
         self.memory: Memory | None = None
-        self._losses = np.zeros(total, np.float32)
-        self.count = 0
+        self._losses = Losses(total, most_losses)
         self._stop, self._unpaused = threading.Event(), threading.Event()
         self._changing = threading.Lock()  # of the state: its thread ends the run while another pauses it
         self._thread: threading.Thread | None = None
 
     @property
+    def count(self) -> int:
+        """Samples trained on."""
+        return self._losses.count
+
+    @property
     def losses(self) -> np.ndarray:
-        """Losses so far, float32 of shape (count,)."""
-        return self._losses[: self.count]
+        """Losses so far, float32 of shape (count,); of a run of millions of samples the last ones."""
+        return self._losses.last
+
+    @property
+    def curve(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The losses of all samples so far, thinned: as `Losses.curve`."""
+        return self._losses.curve
 
     @property
     def active(self) -> bool:
@@ -152,14 +163,12 @@ class Run:
         return not self._stop.is_set() and self.count < self.total
 
     def _add(self, losses: np.ndarray, seconds: float) -> None:
-        end = self.count + len(losses)
-        self._losses[self.count : end] = losses
-        self.count = end
+        self._losses.add(losses)
         self.seconds += seconds
         if self.meter.provenance:
             if len(self.energy) == MOST_POINTS:
                 self.energy = self.energy[::2]  # a new list: whoever draws may hold the old one
-            self.energy.append((end, self.meter.joules))
+            self.energy.append((self.count, self.meter.joules))
 
     def _evaluate(self, workload: Workload, predict: Callable[[Samples], Predictions]) -> None:
         """Score the dev split, unless the run is stopped meanwhile."""
@@ -204,6 +213,11 @@ class TrainerRun(Run):
         Whether the trainer's card still has its overlay.
     keeps : bool
         Whether it leaves a run that can be found again.
+
+    Attributes
+    ----------
+    stretches : list of Stretch
+        Its losses from one evaluation to the next.
     """
 
     def __init__(
@@ -218,20 +232,22 @@ class TrainerRun(Run):
         is_there: Callable[[], bool] = lambda: True,
         keeps: bool = False,
     ):
-        super().__init__(name, total, learning_rate, meter)
+        most_losses = max(MOST_LOSSES, 2 * len(workload.train))  # half of them stay: an epoch, for its checkpoint
+        super().__init__(name, total, learning_rate, meter, most_losses)
         self._workload, self._trainer, self._optimizer, self._is_there = workload, trainer, optimizer, is_there
         self._keeps = keeps
+        self.stretches: list[Stretch] = []
+        self._evaluations = max(EVALUATIONS, -(-total // (most_losses // 4)))
         self._reached: tuple[dict[str, np.ndarray], dict[str, np.ndarray]] | None = None  # at a fault
 
     def _train(self) -> None:
         start = self._reached or (initial_parameters(self._workload.config, self._workload.seed),)
         self._trainer.load_parameters(*start)  # at a fault's, too: another run may have trained meanwhile
-        samples, order = self._workload.train, self._workload.order(self.total)
-        size, evaluated = 1, self.count * EVALUATIONS // self.total
+        size, evaluated = 1, self.count * self._evaluations // self.total
         while self._may_go_on():
             if not self._is_there():
                 raise RunError("the overlay is no longer on the card: another one was loaded; load it again and start")
-            part = samples[order[self.count : self.count + size]]
+            part = self._workload.train[self._workload.part(self.count, min(size, self.total - self.count))]
             begin, fault = time.perf_counter(), None
             try:
                 losses = self._trainer.train(part, self._optimizer, self.learning_rate)
@@ -245,11 +261,18 @@ class TrainerRun(Run):
                 self.fault = fault.at(self.count, self.losses)
                 raise self.fault from None
             size = max(1, min(LARGEST_CHUNK, 4 * size, int(len(part) / seconds * CHUNK_SECONDS)))
-            if self.count * EVALUATIONS // self.total > evaluated:
-                evaluated = self.count * EVALUATIONS // self.total
+            if self.count * self._evaluations // self.total > evaluated:
+                evaluated = self.count * self._evaluations // self.total
+                self._end_stretch()
                 self._evaluate(self._workload, self._trainer.predict)
 
+    def _end_stretch(self) -> None:
+        begin = self.stretches[-1].end if self.stretches else 0
+        if self.count > begin:
+            self.stretches.append(Stretch.of(self.count, self.losses[begin - self.count :]))
+
     def _keep(self, state: str) -> None:
+        self._end_stretch()
         if self._keeps and self.count and self._is_there():
             keep_dashboard_run(self, state, self._workload, self._trainer, self._optimizer)
 

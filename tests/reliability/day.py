@@ -1,0 +1,146 @@
+"""A day of training at the rate of its events: what its metrics file and its dashboard come to."""
+
+import os
+import sys
+import tempfile
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+
+from bttlab.data import Samples, Vocabulary, encode, load_corpus
+from bttlab.data.metrics import score
+from bttlab.experiments.curves import figures_of, read_curves, read_metrics, stretches
+from bttlab.figures import measured
+from bttlab.lab import Dashboard, Workload, runs
+from bttlab.lab.card_model import ModelledMeter
+from bttlab.lab.targets import Target
+from bttlab.model import ModelConfig, Optimizer, Predictions, initial_parameters
+from bttlab.train.metrics_log import MetricsLog
+from reliability import worker
+from reliability.footprint import MOST_GROWTH, Footprint
+from reliability.outcome import Outcome
+
+RATE = 1_500  # samples/s: 2 encoders on the U50 by its model
+WARM_UP = 60  # seconds of simulated training
+LOOKS = 10  # at the memory
+MOST_LINE = 4096  # bytes of metrics.jsonl for an epoch
+
+
+def trial(count: int) -> Outcome:
+    """Simulate `count` seconds of training."""
+    found = worker.run("day", count)
+    tried = (
+        f"Training on the airline corpus for {count:,} s, its results made up, as many of them as a U50 gives at "
+        f"{RATE:,} samples/s (modelled): each epoch's line through the log of `bttlab train`, and the file read back; "
+        f"then the same samples as one run of a dashboard, a piece for every {runs.CHUNK_SECONDS:g} s, drawn and kept "
+        f"as any run on a card is. No line of the file is longer than {MOST_LINE:,} bytes, resident memory grows by "
+        f"less than {MOST_GROWTH} MiB under the dashboard, and nothing else stays"
+    )
+    return Outcome("a run of a day", tried, count, found["faults"], found["figures"])
+
+
+class InstantTrainer:
+    """Losses that fall with the samples, at once."""
+
+    def __init__(self, config: ModelConfig):
+        self.config, self.steps, self.draw = config, 0, np.random.default_rng(0)
+
+    def load_parameters(self, parameters, optimizer_state=None) -> None:
+        self.steps = 0
+
+    def store_parameters(self) -> dict[str, np.ndarray]:
+        return initial_parameters(self.config, 0)
+
+    def store_optimizer_state(self) -> dict[str, np.ndarray]:
+        return {"step": np.array(self.steps, np.int64)}
+
+    def train(self, samples: Samples, optimizer: Optimizer, learning_rate: float) -> np.ndarray:
+        self.steps += len(samples)
+        return self.draw.exponential(0.05 + 8 / np.sqrt(self.steps), len(samples)).astype(np.float32)
+
+    def predict(self, samples: Samples) -> Predictions:
+        return Predictions(np.zeros(len(samples), np.float32), samples.intents, samples.slots)
+
+
+def write_and_read(folder: Path, workload: Workload, epochs: int, faults: list[str]) -> dict[str, object]:
+    """Write the metrics of a run of many epochs line by line, and read them as its users do."""
+    log, trainer, how = MetricsLog(folder), InstantTrainer(workload.config), "time.perf_counter on this host"
+    dev = asdict(score(workload.corpus, workload.dev_split, trainer.predict(workload.dev)))
+    size = 0
+    for epoch in range(1, epochs + 1):
+        losses = trainer.train(workload.train, Optimizer(), 1e-3)
+        record = {
+            "event": "epoch",
+            "epoch": epoch,
+            "samples": len(losses),
+            "mean_loss": float(np.mean(losses, dtype=np.float64)),
+            "losses": stretches(losses),
+            "dev": dev,
+            "optimizer": "sgd",
+            "learning_rate": 1e-3,
+            "seconds": measured(len(losses) / RATE, "s", how),
+            "samples_per_second": measured(RATE, "1/s", how),
+            "device": "none",
+        }
+        log.append(record)
+        size, before = log.path.stat().st_size, size
+        if size - before > MOST_LINE:
+            faults.append(f"epoch {epoch}: a line of {size - before} bytes")
+    figures = {"epochs": epochs, "metrics.jsonl": measured(size / 2**20, "MiB", "size of the file")}
+    for what, read in (
+        ("to go on from it", lambda: log.rewind(epochs)),
+        ("to read its curves", lambda: read_curves(folder)),
+        ("to read its figures", lambda: figures_of(read_metrics(folder), "none")),
+    ):
+        begin = time.perf_counter()
+        read()
+        figures[what] = measured(time.perf_counter() - begin, "s", "time.perf_counter")
+    return figures
+
+
+def simulate(workload: Workload, seconds: int, looks: int = 0) -> tuple[Dashboard, list[float]]:
+    """Let a dashboard train for so long; returns it, and the resident memory at some moments, in MiB."""
+    runs.LARGEST_CHUNK = int(RATE * runs.CHUNK_SECONDS)  # as many as there would be in that time
+
+    def make_run(total: int, learning_rate: float) -> runs.Run:
+        trainer, meter = InstantTrainer(workload.config), ModelledMeter(workload.config)
+        return runs.TrainerRun("a day", total, learning_rate, meter, workload, trainer, Optimizer(), keeps=True)
+
+    samples, memory = seconds * RATE, []
+    board = Dashboard([Target("a day", make_run)], samples, most_samples=samples)
+    board.start()
+    for look in range(1, looks + 1):
+        while board.runs[0].active and board.runs[0].count < samples * look / looks:
+            time.sleep(0.01)
+        memory.append(Footprint.now().memory)
+    board.wait()
+    return board, memory
+
+
+def main(seconds: int) -> None:
+    """Do it, and print what it came to."""
+    os.environ["BTTLAB_RUNS"] = tempfile.mkdtemp()
+    corpus, config = load_corpus("airline"), ModelConfig()
+    workload = Workload.of(corpus, config)
+    vocabulary = Vocabulary.from_sentences(corpus.train.words, config.vocabulary_size)
+    whole = replace(workload, dev=encode(corpus.dev, vocabulary, corpus, config))  # bttlab train scores all of it
+    simulate(workload, WARM_UP, LOOKS)[0].close()
+    before = Footprint.now()
+    board, memory = simulate(workload, seconds, LOOKS)
+    (run,), faults = board.runs, []
+    if run.state != runs.FINISHED or run.error:
+        faults.append(f"the run is {run.state}: {run.error}")
+    figures = {"samples": run.count, "points of the loss curve": len(run.curve[0]), "energy's": len(run.energy)}
+    figures[f"resident memory after every {seconds / LOOKS:g} s"] = measured(memory, "MiB", "/proc/self/statm")
+    after = Footprint.now()
+    board.close()
+    with tempfile.TemporaryDirectory() as folder:
+        epochs = max(1, seconds * RATE // len(workload.train))
+        figures |= write_and_read(Path(folder), whole, epochs, faults)
+    worker.report(before, after, faults, figures)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
