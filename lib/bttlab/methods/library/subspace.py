@@ -36,6 +36,7 @@ class Subspace(Method):
     family = "subspaces"
     source = 'after "Efficient Resource-Constrained Training of Vision Transformers via Subspace Optimization" (WASI)'
     changes = frozenset({"linear layers", "saved activations"})
+    excludes = frozenset({"fixup", "bf16"})  # a weight of zeros has no spectrum; bases are FP32
 
     weights: bool = True
     activations: bool = True
