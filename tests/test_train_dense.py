@@ -1,14 +1,12 @@
 """Training the dense model by a recipe in batches: the command."""
 
 import json
-from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from bttlab.data import load_corpus
-from bttlab.model import ModelConfig, Optimizer
-from bttlab.train import Recipe, dense
+from bttlab.model import ModelConfig
+from bttlab.train import dense
 from tiny_runs import CONFIG, SIZES, write_corpus
 
 DENSE = ModelConfig(
@@ -32,17 +30,6 @@ def test_command_records_the_curve_and_the_test(tmp_path, corpus, monkeypatch):
     assert [epoch["epoch"] for epoch in record["epochs"]] == [1, 2]
     assert record["epochs"][1]["dev"]["mean_loss"] < record["epochs"][0]["dev"]["mean_loss"]
     assert record["test"]["utterances"] == SIZES["test"] and record["format"] == "dense"
-
-
-def test_the_last_epoch_leaves_the_mean_of_those_averaged(corpus):
-    recipe = Recipe(4, 1e-2, Optimizer("adamw"))
-    plain, averaged = (
-        [trainer.store_parameters() for _, trainer, _ in dense.train_in_batches(DENSE, chosen, corpus, 0, 5)]
-        for chosen in (recipe, replace(recipe, average=0.5))
-    )
-    for name, parameter in averaged[3].items():
-        mean = ((plain[2][name].astype(np.float64) + plain[3][name]) / 2).astype(np.float32)
-        assert np.array_equal(parameter, mean) and np.array_equal(averaged[2][name], plain[2][name]), name
 
 
 def test_batches_are_for_adamw(tmp_path, corpus, capsys):

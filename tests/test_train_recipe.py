@@ -9,18 +9,7 @@ import pytest
 from bttlab.cli import main
 from bttlab.data import Augmentation, load_corpus
 from bttlab.model import ReferenceTrainer
-from bttlab.train import (
-    CheckpointStore,
-    ProgressBar,
-    RunError,
-    Schedule,
-    read_recipe,
-    recipe_names,
-    resume_run,
-    start_run,
-    tensors_digest,
-)
-from bttlab.train.evaluation import evaluate
+from bttlab.train import RunError, Schedule, read_recipe, recipe_names, start_run
 from bttlab.train.schedule import ScheduleError
 from tiny_runs import CONFIG, DEVICE, Interrupter, metrics, resume, settings, train, write_corpus
 
@@ -29,7 +18,6 @@ epochs = 2
 learning_rate = 1e-3
 word_classes = true
 label_smoothing = 0.1
-average = 0.5
 [optimizer]
 name = "adamw"
 beta2 = 0.99
@@ -45,7 +33,6 @@ PARTS = {
     "augmentation": Augmentation(word_dropout=1.0, slot_substitution=0.5),
     "word_classes": True,
     "label_smoothing": 0.1,
-    "average": 0.5,
 }
 
 
@@ -81,38 +68,16 @@ def test_learning_rates_follow_the_schedule_over_the_whole_run(tmp_path, corpus)
     assert seen == pytest.approx(1 - np.arange(15) / 15)
 
 
-def test_the_last_epoch_leaves_the_mean_of_those_averaged(tmp_path, corpus):
-    stored = []
-    for epochs in (3, 4):  # at a constant learning rate the shorter run is the longer one's beginning
-        train(tmp_path / str(epochs), corpus, "adamw", epochs=epochs)
-        stored.append(CheckpointStore(tmp_path / str(epochs)).load()[0])
-    result = train(tmp_path / "run", corpus, "adamw", epochs=4, average=0.5)
-    checkpoint, _ = CheckpointStore(tmp_path / "run").load()
-    for name, parameter in checkpoint.parameters.items():
-        mean = (stored[0].parameters[name].astype(np.float64) + stored[1].parameters[name]) / 2
-        assert np.array_equal(parameter, mean.astype(np.float32)), name
-    assert tensors_digest(checkpoint.optimizer_state) == tensors_digest(stored[1].optimizer_state)
-    assert result.parameters_sha256 == tensors_digest(checkpoint.parameters) and not checkpoint.parameter_sum.count
-    lines, plain = metrics(tmp_path / "run"), metrics(tmp_path / "4")
-    assert lines[:3] == plain[:3] and lines[3]["mean_loss"] == plain[3]["mean_loss"]
-    trainer = ReferenceTrainer(CONFIG)
-    trainer.load_parameters(checkpoint.parameters)
-    data = load_corpus(corpus)
-    samples = resume_run(tmp_path / "run").samples["dev"]
-    assert evaluate(trainer, samples, data, "dev", ProgressBar()) == lines[3]["dev"] != plain[3]["dev"]
-
-
-# Amid the first epoch; scoring dev; amid the third, the first that is averaged; scoring dev with the mean, and test.
-@pytest.mark.parametrize("at", [2, 7, 18, 28, 31])
-def test_a_run_by_a_recipe_continues_to_the_same_bits(tmp_path, corpus, at):
-    whole = train(tmp_path / "whole", corpus, "adamw", epochs=4, **PARTS)
-    stop = Interrupter(at, lambda: signal.raise_signal(signal.SIGINT))
-    broken = train(tmp_path / "broken", corpus, "adamw", stop, epochs=4, **PARTS)
+def test_a_run_by_a_recipe_continues_to_the_same_bits(tmp_path, corpus):
+    whole = train(tmp_path / "whole", corpus, "adamw", **PARTS)
+    broken = train(
+        tmp_path / "broken", corpus, "adamw", Interrupter(5, lambda: signal.raise_signal(signal.SIGINT)), **PARTS
+    )
     assert broken.signal is not None and (broken.epochs_done, broken.position) != (0, 0)
     again = resume(tmp_path / "broken")
     assert again.parameters_sha256 == whole.parameters_sha256
     assert metrics(tmp_path / "broken") == metrics(tmp_path / "whole")
-    plain = train(tmp_path / "plain", corpus, "adamw", epochs=4)
+    plain = train(tmp_path / "plain", corpus, "adamw")
     assert plain.parameters_sha256 != whole.parameters_sha256
 
 

@@ -241,8 +241,6 @@ def test_a_trainer_of_another_model_is_refused(tmp_path, corpus):
         ({"seed": -1}, "seed is -1"),
         ({"learning_rate": float("nan")}, "learning rate is nan"),
         ({"learning_rate": -0.1}, "learning rate is -0.1"),
-        ({"average": 1}, "average is 1: it is a part of the run"),
-        ({"average": "half"}, "average is 'half'"),
         ({"unknown_labels": "guess"}, "unknown_labels is 'guess'"),
     ],
 )

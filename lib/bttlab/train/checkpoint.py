@@ -1,16 +1,15 @@
 """A run on disk: one safetensors file that holds all that is needed to continue it, and the one before it.
 
-The tensors are the parameters under their own names, the optimizer state under "optimizer.", "losses", those of the
-epoch under way, and, while a run averages its parameters, their sums under "sum.". The header's metadata has two
-entries: "bttlab", JSON with everything else, and "sha256", a digest over both. Nothing in the file is executed when it
-is read.
+The tensors are the parameters under their own names, the optimizer state under "optimizer.", and "losses", those of the
+epoch under way. The header's metadata has two entries: "bttlab", JSON with everything else, and "sha256", a digest over
+both. Nothing in the file is executed when it is read.
 """
 
 import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +19,6 @@ from safetensors import SafetensorError
 from bttlab.errors import BttlabError
 from bttlab.files import read_regular
 from bttlab.model import check_finite
-from bttlab.train.average import ParameterSum
 from bttlab.train.files import resume_command, sync_folder, written_draft
 from bttlab.train.settings import CorpusRecord, RunSettings
 
@@ -28,7 +26,6 @@ LATEST, PREVIOUS = "checkpoint.safetensors", "checkpoint.previous.safetensors"
 FORMAT = 1
 MOST_BYTES, MOST_HEADER = 1 << 28, 1 << 22  # of a file, and of its header
 _STATE = "optimizer."
-_SUM = "sum."
 _LOSSES = "losses"
 
 
@@ -58,8 +55,6 @@ class Checkpoint:
         Measured training time of the epoch under way.
     parameters, optimizer_state : mapping of str to ndarray
         As `Trainer.store_parameters` and `store_optimizer_state` return them.
-    parameter_sum : ParameterSum
-        Over the finished epochs that are averaged.
 
     Raises
     ------
@@ -75,12 +70,10 @@ class Checkpoint:
     seconds: float
     parameters: Mapping[str, np.ndarray]
     optimizer_state: Mapping[str, np.ndarray]
-    parameter_sum: ParameterSum = field(default_factory=ParameterSum)
 
     def __post_init__(self) -> None:
         check_finite("parameters", self.parameters)
         check_finite("optimizer state", self.optimizer_state)
-        check_finite("sum of parameters", self.parameter_sum.totals)
 
 
 def tensors_digest(tensors: Mapping[str, np.ndarray]) -> str:
@@ -211,12 +204,10 @@ def _pack(checkpoint: Checkpoint) -> bytes:
         "epochs_done": checkpoint.epochs_done,
         "position": len(checkpoint.losses),
         "seconds": checkpoint.seconds,
-        "averaged": checkpoint.parameter_sum.count,
     }
     tensors = {
         **checkpoint.parameters,
         **{_STATE + name: np.asarray(array) for name, array in checkpoint.optimizer_state.items()},
-        **{_SUM + name: total for name, total in checkpoint.parameter_sum.totals.items()},
         _LOSSES: np.asarray(checkpoint.losses, np.float32),
     }
     text = json.dumps(values, sort_keys=True)
@@ -241,20 +232,5 @@ def _unpack(values: dict, tensors: dict[str, np.ndarray]) -> Checkpoint:
     if type(epochs_done) is not int or epochs_done < 0 or not math.isfinite(seconds) or seconds < 0:
         raise ValueError(f"{epochs_done} epochs done, {seconds} seconds")
     state = {name.removeprefix(_STATE): array for name, array in tensors.items() if name.startswith(_STATE)}
-    count = values.get("averaged", 0)  # those written before there were averages have none
-    totals = {name: tensors[_SUM + name] for name in shapes} if count else {}
-    if type(count) is not int or count < 0:
-        raise ValueError(f"{count!r} averaged epochs")
-    if any(total.shape != shapes[name] or total.dtype != np.float64 for name, total in totals.items()):
-        raise ValueError("a sum of parameters has another shape than the model's")
-    return Checkpoint(
-        settings,
-        CorpusRecord(**values["corpus"]),
-        str(values["device"]),
-        epochs_done,
-        losses,
-        seconds,
-        parameters,
-        state,
-        ParameterSum(count, totals),
-    )
+    corpus = CorpusRecord(**values["corpus"])
+    return Checkpoint(settings, corpus, str(values["device"]), epochs_done, losses, seconds, parameters, state)

@@ -17,7 +17,6 @@ import torch
 from bttlab.data import Augmenter, Corpus, Vocabulary, encode, epoch_order, load_corpus
 from bttlab.errors import BttlabError
 from bttlab.model import ConfigError, ModelConfig, ReferenceTrainer, Transformer, batch_losses, equal_length_batches
-from bttlab.train.average import ParameterSum, is_averaged
 from bttlab.train.evaluation import describe, evaluate
 from bttlab.train.progress import ProgressBar
 from bttlab.train.recipe import Recipe, read_recipe
@@ -27,8 +26,6 @@ def train_in_batches(
     config: ModelConfig, recipe: Recipe, corpus: Corpus, seed: int, size: int
 ) -> Iterator[tuple[float, ReferenceTrainer, Vocabulary]]:
     """Train, and yield after each epoch its mean loss, a trainer that holds the parameters, and the vocabulary.
-
-    The parameters are those of the model or, after the last epoch of a recipe that averages, their mean.
 
     Raises
     ------
@@ -45,7 +42,7 @@ def train_in_batches(
     update = torch.optim.AdamW(
         model.parameters(), betas=(rule.beta1, rule.beta2), eps=rule.epsilon, weight_decay=rule.weight_decay, fused=True
     )
-    total, parameter_sum = len(corpus.train), ParameterSum()
+    total = len(corpus.train)
     for epoch in range(recipe.epochs):
         samples = augmenter.samples(np.arange(total), seed, epoch)
         done, losses = 0, 0.0
@@ -60,12 +57,7 @@ def train_in_batches(
             value.backward()
             update.step()
             done, losses = done + len(batch), losses + value.item() * len(batch)
-        parameters = {name: tensor.detach().numpy() for name, tensor in model.state_dict().items()}
-        if is_averaged(epoch + 1, recipe.epochs, recipe.average):
-            parameter_sum = parameter_sum.plus(parameters)
-            if epoch + 1 == recipe.epochs:
-                parameters = parameter_sum.mean()
-        trainer.load_parameters(parameters)
+        trainer.load_parameters({name: tensor.detach().numpy() for name, tensor in model.state_dict().items()})
         yield losses / total, trainer, vocabulary
 
 

@@ -31,7 +31,6 @@ class Recipe:
     augmentation : Augmentation
     word_classes : bool
     label_smoothing : float
-    average : float
     """
 
     epochs: int
@@ -41,7 +40,6 @@ class Recipe:
     augmentation: Augmentation = PLAIN_INPUT
     word_classes: bool = False
     label_smoothing: float = 0.0
-    average: float = 0.0
 
     def __post_init__(self) -> None:
         if isinstance(self.learning_rate, bool) or not isinstance(self.learning_rate, int | float):

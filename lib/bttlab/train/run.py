@@ -15,7 +15,6 @@ from bttlab.experiments.keep import OnRecord, kept
 from bttlab.experiments.record import RUN_FILE, STOPPED
 from bttlab.figures import measured
 from bttlab.model import FAULTS, ModelConfig, NumericalFault, Trainer, initial_parameters
-from bttlab.train.average import ParameterSum, is_averaged
 from bttlab.train.checkpoint import Checkpoint, CheckpointStore, tensors_digest
 from bttlab.train.chunks import chunks
 from bttlab.train.evaluation import counted, describe, evaluate
@@ -106,7 +105,6 @@ class Run:
         self._epochs_done = checkpoint.epochs_done if checkpoint else 0
         self._losses = checkpoint.losses if checkpoint else np.zeros(0, np.float32)  # of the epoch under way
         self._seconds = checkpoint.seconds if checkpoint else 0.0
-        self._sum = checkpoint.parameter_sum if checkpoint else ParameterSum()
 
     def train(
         self,
@@ -231,7 +229,7 @@ class Run:
                     raise StopRequested
         finally:
             progress.end()
-        dev, parameter_sum = self._average_and_score(trainer, progress, stop)
+        dev = evaluate(trainer, self.samples["dev"], self.corpus, "dev", progress, stop)
         how = f"time.perf_counter on this host, around training on {device}"
         rate = len(order) / self._seconds
         record = {
@@ -250,29 +248,9 @@ class Run:
         # The line comes first: after a crash in between, the epoch is trained again and its line replaced.
         self._log.append(record)
         self._epochs_done, self._losses, self._seconds = self._epochs_done + 1, self._losses[:0], 0.0
-        self._sum = parameter_sum
         self._save(trainer, device)
         progress.note(f"{epoch}: mean loss {record['mean_loss']:.3f}, {rate:.1f} samples/s; dev {describe(dev)}")
         return record
-
-    def _average_and_score(
-        self, trainer: Trainer, progress: ProgressBar, stop: StopSignals
-    ) -> tuple[dict[str, Any], ParameterSum]:
-        """Score dev at the end of an epoch, and add its parameters to those averaged; the last leaves their mean."""
-        epoch, epochs = self._epochs_done + 1, self.settings.epochs
-        parameters, parameter_sum = trainer.store_parameters(), ParameterSum()
-        if is_averaged(epoch, epochs, self.settings.average):
-            parameter_sum = self._sum.plus(parameters)
-        at_end = parameter_sum.count > 0 and epoch == epochs
-        if at_end:
-            trainer.load_parameters(parameter_sum.mean(), trainer.store_optimizer_state())
-        try:
-            dev = evaluate(trainer, self.samples["dev"], self.corpus, "dev", progress, stop)
-        except StopRequested:
-            if at_end:  # the epoch is not finished, and is averaged when it is
-                trainer.load_parameters(parameters, trainer.store_optimizer_state())
-            raise
-        return dev, ParameterSum() if at_end else parameter_sum
 
     def _count(self, losses: np.ndarray, begin: float) -> None:
         self._seconds += time.perf_counter() - begin
@@ -288,7 +266,6 @@ class Run:
             self._seconds,
             trainer.store_parameters(),
             trainer.store_optimizer_state(),
-            self._sum,
         )
         self._store.save(checkpoint)
         self._checkpoint = checkpoint

@@ -42,9 +42,6 @@ class RunSettings:
         Whether unknown words are told apart by their looks (`bttlab.data.Vocabulary`).
     label_smoothing : float
         As in `bttlab.model.Trainer`.
-    average : float
-        Part of the run, at its end, over whose epochs' ends the parameters are averaged, in [0, 1): the last epoch
-        leaves their mean. 0 leaves the parameters as trained.
     recipe : str, optional
         The recipe that these settings are from, as it was called.
     seed : int
@@ -71,7 +68,6 @@ class RunSettings:
     augmentation: Augmentation = PLAIN_INPUT
     word_classes: bool = False
     label_smoothing: float = 0.0
-    average: float = 0.0
     recipe: str | None = None
     seed: int = 0
     epochs: int = 1
@@ -87,8 +83,6 @@ class RunSettings:
                 raise RunError(f"{name} is {value!r}: it must be an integer of at least {least}; give --{name} anew")
         check_learning_rates(self.learning_rate, 1)
         check_label_smoothing(self.label_smoothing)
-        if isinstance(self.average, bool) or not isinstance(self.average, int | float) or not 0 <= self.average < 1:
-            raise RunError(f"average is {self.average!r}: it is a part of the run, at least 0 and below 1")
         if not isinstance(self.word_classes, bool):
             raise RunError(f"word_classes is {self.word_classes!r}: it must be true or false")
         if not all(isinstance(text, str) for text in (self.data, self.device, self.recipe or "")):
