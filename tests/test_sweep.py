@@ -172,7 +172,32 @@ def test_the_front_is_what_no_other_beats_in_both():
     assert pareto_front(points, maximize=True) == [(1, 5), (3, 6)]
 
 
+# --- cards
+
+
+def test_a_trial_that_trains_elsewhere_needs_no_card(corpus, monkeypatch, tmp_path):
+    monkeypatch.setattr("bttlab.sweep.trials.has_overlay", lambda config: True)
+    fixed = {key: value for key, value in _spec(corpus).fixed.items() if key != "device"}
+    spec = _spec(corpus, fixed=fixed, vary={"device": ["U50", "reference"]}, resources={"GPU": 1})
+    sweep = Sweep(spec, tmp_path)
+    assert [sweep.resources_of(trial) for trial in TrialMaker(spec).all()] == [{"U50": 1, "GPU": 1}, {"GPU": 1}]
+
+
 # --- what is refused before anything starts
+
+
+def test_a_card_that_is_offered_where_there_is_none(client):
+    worker = next(iter(client.scheduler_info()["workers"]))
+
+    async def set_resources(amount, dask_worker):
+        await dask_worker.set_resources(U50=amount)
+
+    client.run(set_resources, 1, workers=[worker])
+    try:
+        with pytest.raises(ClusterError, match=f"{worker} offers U50, and PYNQ finds no card"):
+            check_cluster(client, {"U50": 1})
+    finally:
+        client.run(set_resources, 0, workers=[worker])
 
 
 def test_a_resource_that_nobody_has(client):

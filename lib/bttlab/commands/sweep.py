@@ -96,7 +96,8 @@ def _outcome(sweep: Any) -> Outcome:
     )
     lines = [f"{record.id}  {record.name}  {_result(record, spec.objective)}" for record in records]
     lines.append(f"{len(records)} of {progress.total} trials, {progress.failed} failed, in {sweep.folder}")
-    lines.append(f"bttlab runs compare --where 'sweep={spec.name}' --sort {spec.objective}")
+    order = spec.objective if spec.maximize else f"{spec.objective} --ascending"
+    lines.append(f"bttlab runs compare --where 'sweep={spec.name}' --sort {order}")
     data = {
         "sweep": spec.name,
         "folder": str(sweep.folder),

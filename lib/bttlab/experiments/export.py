@@ -1,6 +1,7 @@
 """Runs for other tools: CSV, TensorBoard, MLflow; the last two where they are installed."""
 
 import csv
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -55,9 +56,17 @@ def to_mlflow(runs: Sequence[FoundRun], uri: str) -> None:
     Raises
     ------
     ExportError
-        If mlflow is not installed.
+        If mlflow is not installed, or the server or store does not take them.
     """
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")  # its own 7 keep a wrong address for four minutes
     mlflow = _needs("mlflow", "mlflow")
+    try:
+        _log_to(mlflow, runs, uri)
+    except mlflow.exceptions.MlflowException as error:
+        raise ExportError(f"MLflow does not take the runs at {uri}: {str(error).splitlines()[0]}") from None
+
+
+def _log_to(mlflow: Any, runs: Sequence[FoundRun], uri: str) -> None:
     mlflow.set_tracking_uri(uri)
     mlflow.set_experiment("bttlab")
     for run in runs:

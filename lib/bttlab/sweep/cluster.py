@@ -119,7 +119,8 @@ def check_cluster(client: Client, resources: Mapping[str, float]) -> None:
     Raises
     ------
     ClusterError
-        In one line: no workers, several threads in one, other versions or sources than here, a resource nobody has.
+        In one line: no workers, several threads in one, other versions or sources than here, a resource nobody has, a
+        card that is offered where there is none.
     """
     address = client.scheduler.address
     workers = client.scheduler_info(n_workers=-1)["workers"]
@@ -139,6 +140,15 @@ def check_cluster(client: Client, resources: Mapping[str, float]) -> None:
                 f"a trial takes {resource}={amount:g}, and none of the {len(workers)} workers at {address} has it; "
                 f"start one with: dask worker {address} --nthreads 1 --resources {resource}={amount:g}{way_out}"
             )
+    if CARD in resources:
+        offering = [name for name, worker in workers.items() if worker["resources"].get(CARD)]
+        answers = {name: client.submit(cards, workers=[name], pure=False) for name in offering}
+        for name, answer in answers.items():
+            if not answer.result():
+                raise ClusterError(
+                    f"worker {name} offers {CARD}, and PYNQ finds no card on its machine; start it without --resources "
+                    f"{CARD}=1, or see what bttlab doctor says there"
+                )
 
 
 def _check_versions(client: Client) -> None:

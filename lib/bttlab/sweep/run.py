@@ -112,10 +112,15 @@ class Sweep:
 
     @property
     def resources(self) -> dict[str, float]:
-        """What a trial takes of its worker."""
+        """What trials take of their workers; one on a card takes the card besides."""
         device = self.spec.fixed.get("device")
         cards = CARD in (self.spec.vary.get("device") or ()) or device == CARD
         return ({CARD: 1} if cards else {}) | dict(self.spec.resources)
+
+    def resources_of(self, trial: Trial) -> dict[str, float]:
+        """What a trial takes of its worker."""
+        on_card = trial.settings is not None and trial.settings.device == CARD
+        return {name: amount for name, amount in self.resources.items() if on_card or name != CARD}
 
     def stop(self) -> None:
         """Have `run` end soon, from another thread; what has come back stays."""
@@ -258,7 +263,7 @@ class _Loop:
     def _submit(self, trial: Trial) -> None:
         # What was begun first ends first, so that finished trials come early.
         priority = -self._order.setdefault(trial.id, len(self._order))
-        options = {"resources": self._sweep.resources or None, "priority": priority, "pure": False}
+        options = {"resources": self._sweep.resources_of(trial) or None, "priority": priority, "pure": False}
         if trial.settings is None:
             future = self._client.submit(estimate_trial, trial.configuration, trial.corpus, **options)
         else:

@@ -1,8 +1,9 @@
 """What runs on a worker: a chunk of a trial, from files to files. It keeps nothing, so any worker may do the next."""
 
+import contextlib
 import hashlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,6 +20,7 @@ from bttlab.train.checkpoint import LATEST
 from bttlab.train.metrics_log import METRICS
 
 FILES = (METRICS, LATEST, RUN_FILE)  # of a run's folder, in the order in which they are to be written
+CARD_WAIT_SECONDS = 600.0  # for a card that another process trains on: longer than a chunk and its scores
 
 
 @dataclass(frozen=True)
@@ -92,12 +94,12 @@ def train_chunk(chunk: Chunk) -> Result:
             (folder / file).write_bytes(data)
         store = CheckpointStore(folder)
         checkpoint = store.load()[0] if LATEST in chunk.files else None
-        opened = open_device(chunk.settings, chunk.overlay, Path(name))
         run = Run(folder, chunk.settings, chunk.corpus, store, checkpoint)
-        try:
-            run.train(opened.trainer, opened.device, _Silent(), enough=_enough(begin + chunk.seconds))
-        except BttlabError:
-            pass  # a diverged run: its record says so
+        with opened_device(chunk.settings, chunk.overlay, Path(name)) as opened:
+            try:
+                run.train(opened.trainer, opened.device, _Silent(), enough=_enough(begin + chunk.seconds))
+            except BttlabError:
+                pass  # a diverged run: its record says so
         record = read_run(folder)
         files = {file: (folder / file).read_bytes() for file in FILES if (folder / file).exists()}
         done = store.load()[0]
@@ -122,18 +124,34 @@ def estimate_trial(configuration: Mapping[str, Any], corpus: Corpus) -> Result:
     return Result(record, {}, 0, time.perf_counter() - begin)
 
 
-def open_device(settings: RunSettings, overlay: bytes | None, folder: Path) -> OpenedTrainer:
-    """Open the device of a trial on this worker."""
-    if settings.device == CARD:
-        return open_trainer(settings.config, str(_card()))
-    if overlay is None:
-        return open_trainer(settings.config, settings.device)
-    from bttlab.u50 import load_overlay
+@contextlib.contextmanager
+def opened_device(settings: RunSettings, overlay: bytes | None, folder: Path) -> Iterator[OpenedTrainer]:
+    """Open the device of a trial on this worker; a card's lock is held as long as the context.
 
-    path = folder / "train.xclbin"
-    path.write_bytes(overlay)
-    card = load_overlay(path, settings.device, trust=True)  # whoever gives a worker work gives it code
-    return OpenedTrainer(card.train_transformer_1, "the emulated U50, an overlay built for the sweep", "")
+    Raises
+    ------
+    bttlab.u50.CardBusyError
+        If another process holds the card all the while.
+    """
+    if settings.device == CARD:
+        import pynq
+
+        from bttlab.u50 import release_card
+
+        number, opened = _open_card(settings)
+        try:
+            yield opened
+        finally:
+            release_card(pynq.Device.devices[number])
+    elif overlay is None:
+        yield open_trainer(settings.config, settings.device)
+    else:
+        from bttlab.u50 import load_overlay
+
+        path = folder / "train.xclbin"
+        path.write_bytes(overlay)
+        card = load_overlay(path, settings.device, trust=True)  # whoever gives a worker work gives it code
+        yield OpenedTrainer(card.train_transformer_1, "the emulated U50, an overlay built for the sweep", "")
 
 
 def cards() -> list[int]:
@@ -145,14 +163,26 @@ def cards() -> list[int]:
     return [number for number, card in enumerate(pynq.Device.devices) if not isinstance(card, EmulatedU50)]
 
 
-def _card() -> int:
-    """The card of this worker: workers that a sweep starts are numbered, and so are their cards."""
+def _open_card(settings: RunSettings) -> tuple[int, OpenedTrainer]:
+    """Open a card that no other process holds, or wait for this worker's own."""
+    from bttlab.u50 import CardBusyError
+
+    first, *others = _own_cards()
+    for number in (first, *others):
+        with contextlib.suppress(CardBusyError):
+            return number, open_trainer(settings.config, str(number))
+    return first, open_trainer(settings.config, str(first), wait=CARD_WAIT_SECONDS)
+
+
+def _own_cards() -> list[int]:
+    """The cards here, this worker's own first: workers that a sweep starts are numbered, and so are their cards."""
     from distributed import get_worker
 
     found, name = cards(), get_worker().name
     if not found:
         raise BttlabError(f"this worker offers the resource {CARD}, but PYNQ finds no card on its machine")
-    return found[name % len(found)] if isinstance(name, int) else found[0]
+    own = name % len(found) if isinstance(name, int) else 0
+    return found[own:] + found[:own]
 
 
 def _scratch() -> str | None:
