@@ -205,6 +205,14 @@ def test_a_resource_that_nobody_has(client):
         check_cluster(client, {"U50": 1})
 
 
+def test_a_resource_that_workers_here_cannot_have(tmp_path, capsys):
+    (tmp_path / "sweep.yaml").write_text("{resources: {GPU: 1}, vary: {seed: [0]}}")
+    assert main(["sweep", str(tmp_path / "sweep.yaml"), "--out", str(tmp_path / "out")]) == 2
+    error = capsys.readouterr().err.strip()
+    assert "a trial takes GPU=1, which no worker that starts here has" in error and len(error.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
 def test_no_card_on_this_machine(tmp_path, capsys):
     (tmp_path / "sweep.yaml").write_text("{fixed: {device: U50}, vary: {seed: [0]}}")
     assert main(["sweep", str(tmp_path / "sweep.yaml"), "--out", str(tmp_path / "out")]) == 2

@@ -37,12 +37,12 @@ def open_cluster(
     workers : int, optional
         Processes to start here; by default as many as cores and memory allow.
     resources : mapping, optional
-        What each of these offers.
+        What a trial takes. Workers that start here offer the cards of this machine, and nothing else.
 
     Raises
     ------
     ClusterError
-        If the scheduler does not answer, or a card is asked for and there is none here.
+        If the scheduler does not answer, or workers here cannot offer what a trial takes.
     """
     if scheduler is not None:
         if workers is not None:
@@ -53,6 +53,12 @@ def open_cluster(
     if workers is not None and workers < 1:
         raise ClusterError(f"--workers {workers}: give at least 1")
     count = workers or most_workers()
+    for resource, amount in (resources or {}).items():
+        if resource != CARD or amount > 1:
+            raise ClusterError(
+                f"a trial takes {resource}={amount:g}, which no worker that starts here has; leave it out, or give "
+                "--scheduler with the address of one whose workers offer it"
+            )
     if CARD in (resources or {}):
         if not cards():
             raise ClusterError(
