@@ -8,7 +8,9 @@ import platformdirs
 
 from bttlab.model import ModelConfig
 from bttlab.train.files import held
+from bttlab.train.settings import RunError
 from bttlab.u50.build import HLS_SOURCE, build, sources_digest, training_overlay
+from bttlab.u50.kernel import OverlayError
 from bttlab.u50.manifest import read_file
 
 
@@ -18,7 +20,7 @@ def built_overlay(config: ModelConfig) -> bytes:
     Raises
     ------
     bttlab.u50.OverlayError
-        If there is no compiler, or the source does not compile for the model.
+        If there is no compiler, the source does not compile for the model, or another process builds it just now.
     """
     name = f"sweep_{hashlib.sha256(json.dumps(config.to_dict()).encode()).hexdigest()[:12]}"
     definition = training_overlay(name, config)
@@ -27,6 +29,11 @@ def built_overlay(config: ModelConfig) -> bytes:
     if not path.exists():
         print(f"bttlab: building an overlay of rank {config.linear_rank}, once", file=sys.stderr)
         folder.mkdir(parents=True, exist_ok=True)
-        with held(folder):
-            build([definition], HLS_SOURCE, folder)
+        try:
+            with held(folder):
+                build([definition], HLS_SOURCE, folder)
+        except RunError:
+            raise OverlayError(
+                f"another process builds {path} just now; when it has ended, run the same command again"
+            ) from None
     return read_file(path)
