@@ -82,7 +82,7 @@ class MethodRun(Run):
         part = self.count * EVALUATIONS // self.total
         if self._training is not None and part > self._evaluated:
             self._evaluated = part
-            self._training.model.eval()
+            self._training.model.train(False)
             self._evaluate(self._workload, partial(predict_in_batches, self._training.model))
             self._training.model.train()
         self._unpaused.wait()

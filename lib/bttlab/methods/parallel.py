@@ -74,7 +74,7 @@ class Parallel(Method):
             raise MethodError(f"{self.name} runs its processes on the CPU, not {training.device}; pass --device cpu")
         with tempfile.TemporaryDirectory(prefix="bttlab-") as folder:
             self._run_ranks(training, Path(folder), on_batch, stop)
-            found = [torch.load(_result(Path(folder), rank)) for rank in range(self.processes)]
+            found = [torch.load(_result(Path(folder), rank), weights_only=True) for rank in range(self.processes)]
         state: dict[str, Tensor] = {}
         for part in found:
             state |= part["state"]

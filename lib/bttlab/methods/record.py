@@ -70,8 +70,8 @@ def comparison(results: Sequence[Result]):
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
-    table.add_column("methods", overflow="fold")
-    for column in ("seeds", *(f"{name} %" for name in SCORES.values()), "trained", "peak MB", "s/epoch", "J/epoch"):
+    table.add_column("methods", overflow="fold", min_width=14)
+    for column in ("seeds", *SCORES.values(), "trained", "MB", "s", "J"):
         table.add_column(column, justify="right", no_wrap=True)
     for name, group in by_methods(results).items():
         table.add_row(
@@ -83,7 +83,10 @@ def comparison(results: Sequence[Result]):
             f"{mean(group, lambda result: result.seconds_per_epoch['value']):.1f}",
             _joules(group),
         )
-    table.caption = "Test split; all measured: memory as counted storages of a step, time as the processor's."
+    table.caption = (
+        "All measured. Test split, per cent; parameters trained; peak memory as counted storages of a step; time (the "
+        "processor's) and energy of an epoch."
+    )
     return table
 
 

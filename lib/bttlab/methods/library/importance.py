@@ -61,7 +61,7 @@ class ImportanceSampling(Method):
 
         Where scores tell nothing, as with heads that are 0, all are alike.
         """
-        training.model.eval()
+        training.model.train(False)
         scores = (
             self.score(training, prediction_errors(*batch_logits(training.model, candidates))).double().cpu().numpy()
         )
