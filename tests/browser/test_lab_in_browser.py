@@ -226,3 +226,27 @@ def test_interrupting_the_kernel_while_it_trains(open_notebook):
     lab.button("Start").click()
     lab.wait_for_text("finished", 30)
     assert lab.errors == []
+
+
+def test_ticking_methods_and_training_with_them(open_notebook):
+    lab = open_notebook("06_efficient_training")
+    lab.run_cell_with("%matplotlib widget")
+    lab.run_cell_with("lab = MethodsLab")
+    lab.scroll_to("lab = MethodsLab")
+
+    def tick(name):
+        lab.page.locator(".widget-label-basic span").filter(has_text=re.compile(f"^{name}$")).click()
+
+    lab.until_text("arXiv 2501.06663", lambda: tick("tensor"))
+    lab.until_text("arXiv 2302.06675", lambda: tick("lion"))
+    assert "lion and lamb do not combine" in lab.until_text("do not combine", lambda: tick("lamb"))
+    lab.picture("methods_refused")
+    tick("lamb")
+    lab.set_slider("samples", 200)
+    lab.wait_for_text("arXiv 2302.06675")
+    lab.button("Train").click()
+    assert "200 of 200 samples" in lab.wait_for_text("tensor+lion: finished", 60)
+    picture = lab.page.locator(".jupyter-widgets.widget-image").last
+    picture.scroll_into_view_if_needed()
+    assert picture.bounding_box()["height"] > 100 and lab.errors == []
+    lab.picture("methods_trained")

@@ -13,7 +13,7 @@ from bttlab.lab.flow_explorer import FlowExplorer
 from bttlab.lab.flow_figures import draw_costs, draw_optimum
 from bttlab.lab.machine import check_machine
 from bttlab.lab.memory_figures import chip_bytes, draw_blocks, draw_bytes, draw_energy, torch_bytes
-from bttlab.lab.method_figures import results_figure
+from bttlab.lab.method_figures import draw_results, draw_scatter
 from bttlab.lab.methods_lab import MethodsLab
 from bttlab.lab.plain_errors import show_sentences
 from bttlab.lab.run_browser import RunBrowser
@@ -50,8 +50,9 @@ __all__ = [
     "draw_held_out",
     "draw_load",
     "draw_optimum",
+    "draw_results",
+    "draw_scatter",
     "draw_truncation",
-    "results_figure",
     "spectra",
     "torch_bytes",
     "truncate",

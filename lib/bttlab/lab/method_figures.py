@@ -3,14 +3,16 @@
 from collections.abc import Sequence
 
 import numpy as np
+from IPython.display import Image
 from matplotlib.figure import Figure
 
-from bttlab.lab.charts import PALETTE, new_figure, style
+from bttlab.lab.charts import PALETTE, new_figure, style, to_png
 from bttlab.lab.memory_figures import COLOURS
 from bttlab.methods import Result
 from bttlab.methods.record import by_methods, mean
 
 LONGEST = 34  # characters of a name on the axis
+COMPRESSED = 2_000_000  # parameters: a dense model has more, a tensor model fewer
 
 
 def results_figure(results: Sequence[Result], split: str = "dev") -> Figure:
@@ -27,7 +29,7 @@ def results_figure(results: Sequence[Result], split: str = "dev") -> Figure:
     memory, seconds, scores = figure.subplots(1, 3, sharey=True, width_ratios=(5, 2.4, 3))
     style(memory, "Peak memory (measured)", "MB ($10^6$ bytes)", "")
     style(seconds, "Epoch (measured)", "seconds", "")
-    style(scores, f"{split} split (measured)", "right (%)", "")
+    style(scores, f"{split.capitalize()} split (measured)", "right (%)", "")
     for row, group in enumerate(groups.values()):
         start = 0.0
         for name in group[0].memory["categories"]:
@@ -53,6 +55,20 @@ def results_figure(results: Sequence[Result], split: str = "dev") -> Figure:
     return figure
 
 
+def draw_results(results: Sequence[Result], split: str = "dev") -> Image:
+    """Return `results_figure` as a picture, which a notebook shows and keeps."""
+    return _picture(results_figure(results, split))
+
+
+def draw_scatter(results: Sequence[Result], split: str = "test") -> Image:
+    """Return `scatter_figure` as a picture, which a notebook shows and keeps."""
+    return _picture(scatter_figure(results, split))
+
+
+def _picture(figure: Figure) -> Image:
+    return Image(to_png(figure, scale=2), width=int(figure.get_figwidth() * figure.dpi))
+
+
 def _legend(*panels) -> tuple[list, list]:
     handles, labels = [], []
     for axes in panels:
@@ -64,3 +80,51 @@ def _legend(*panels) -> tuple[list, list]:
 
 def _shortened(name: str) -> str:
     return name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"
+
+
+def _close(one: tuple[float, float], other: tuple[float, float]) -> bool:
+    """Whether the names of two points would cover each other."""
+    return abs(one[0] / other[0] - 1) < 0.03 and abs(one[1] - other[1]) < 2
+
+
+def scatter_figure(results: Sequence[Result], split: str = "test") -> Figure:
+    """Draw slot F1 against peak memory, a point for each combination, named if none beats it in both.
+
+    Where names would cover each other, the first stands alone; dense and tensor are named whatever beats them.
+    """
+    groups = by_methods(results)
+    points = {
+        name: (
+            mean(group, lambda result: result.memory["peak"]["value"]) / 1e6,
+            100 * mean(group, lambda result: result.scores[split]["slot_f1"]),
+        )
+        for name, group in groups.items()
+    }
+    figure = new_figure(7.5, 4.2)
+    axes = figure.subplots()
+    style(axes, f"Slot F1 on {split} against peak memory (measured)", "MB ($10^6$ bytes, logarithmic)", "slot F1 (%)")
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter("{x:g}")
+    axes.tick_params(axis="x", which="minor", labelsize=8)
+    small = {name for name, group in groups.items() if group[0].parameters < COMPRESSED}
+    for kind, names, colour, marker in (
+        ("dense", points.keys() - small, PALETTE[1], "s"),
+        ("tensor", small, PALETTE[0], "o"),
+    ):
+        if names:
+            places = [points[name] for name in names]
+            axes.plot(*zip(*places, strict=True), marker, color=colour, label=f"{kind} model")
+    front = [
+        name
+        for name, (size, score) in points.items()
+        if not any(other[0] <= size and other[1] >= score and other != (size, score) for other in points.values())
+    ]
+    named: list[tuple[float, float]] = []
+    for name in dict.fromkeys(["dense", "tensor", *front]):
+        if name in points and not any(_close(points[name], other) for other in named):
+            axes.annotate(_shortened(name), points[name], (4, 4), textcoords="offset points", fontsize=8)
+            named.append(points[name])
+    axes.margins(0.15)
+    axes.legend(loc="lower right", frameon=False)
+    return figure

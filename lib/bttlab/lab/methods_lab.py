@@ -46,15 +46,13 @@ class MethodsLab:
             most_samples,
             name="methods",
         )
-        self._boxes = {
-            name: widgets.Checkbox(description=name, indent=False, tooltip=kind.summary(), layout={"width": "190px"})
-            for name, kind in methods().items()
-        }
+        wide = {"width": "auto", "min_width": "158px"}
+        self._boxes = {name: widgets.Checkbox(description=name, indent=False, layout=wide) for name in methods()}
         groups = []
         for family in FAMILIES:
             boxes = [box for name, box in self._boxes.items() if methods()[name].family == family]
             if boxes:
-                heading = widgets.HTML(f"<b>{family}</b>", layout={"width": "170px"})
+                heading = widgets.HTML(f"<b>{family}</b>", layout={"flex": "0 0 165px"})
                 groups.append(widgets.HBox([heading, widgets.HBox(boxes, layout=_ROW)]))
         for box in self._boxes.values():
             box.observe(lambda _: self._write(), "value")

@@ -1,0 +1,133 @@
+"""docs/methods.md: the tables between its markers, and its figures, made from the records of results.
+
+Run as python -m bttlab.methods.page.
+"""
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import stdev
+
+from bttlab.baseline.storage import write_whole
+from bttlab.data.find import REPOSITORY
+from bttlab.errors import BttlabError
+from bttlab.methods.method import FAMILIES
+from bttlab.methods.record import SCORES, Results, by_methods, mean
+from bttlab.methods.registry import DENSE, parse
+from bttlab.methods.run import Result
+
+FOLDER = REPOSITORY / "data" / "methods"
+# Record -> the methods with which the others in it are compared
+RECORDS = {"atis.json": DENSE, "atis_tensor.json": "tensor"}
+PAGE = REPOSITORY / "docs" / "methods.md"
+BEGIN, END = "<!-- {} -->", "<!-- end -->"
+_HEADER = [
+    "methods",
+    "seeds",
+    *(f"{name} %" for name in SCORES.values()),
+    "trained",
+    "peak MB",
+    "activations MB",
+    "s/epoch",
+    "J/epoch",
+]
+
+
+def read_records(folder: Path = FOLDER) -> dict[str, list[Result]]:
+    """Return the results of each record in `RECORDS`."""
+    return {name: Results.read(folder / name).results for name in RECORDS}
+
+
+def table(results: Sequence[Result], reference: str) -> str:
+    """Return a Markdown table: the reference, the methods by family, then the combinations."""
+    groups = by_methods(results)
+    blank = [""] * (len(_HEADER) - 1)
+    lines = [_HEADER, ["---", *["---:"] * len(blank)], _row(reference, groups[reference], groups[reference])]
+    others = [name for name in groups if name != reference]
+    sections = {family: [name for name in others if _family(name) == family] for family in (*FAMILIES, "together")}
+    for section, names in sections.items():
+        if names:
+            lines += [[f"**{section}**", *blank], *(_row(name, groups[name], groups[reference]) for name in names)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _family(name: str) -> str:
+    found = parse(name)
+    return found[0].family if len(found) == 1 else "together"
+
+
+def fill(text: str, records: Mapping[str, Sequence[Result]]) -> str:
+    """Return the page with the records' tables between its markers.
+
+    Raises
+    ------
+    BttlabError
+        If a marker is missing.
+    """
+    for name, results in records.items():
+        begin = BEGIN.format(name)
+        head, found, rest = text.partition(begin)
+        _, closed, tail = rest.partition(END)
+        if not (found and closed):
+            raise BttlabError(f"{PAGE.name} has no lines {begin!r} … {END!r}: put them where the table is to stand")
+        text = f"{head}{begin}\n\n{table(results, RECORDS[name])}\n{END}{tail}"
+    return text
+
+
+def _row(name: str, group: Sequence[Result], reference: Sequence[Result]) -> list[str]:
+    """Return a line of a table; memory and time also as a part of the reference's."""
+
+    def beside(value) -> str:
+        return "" if group is reference else f" ({mean(group, value) / mean(reference, value):.2f})"
+
+    def peak(result: Result) -> float:
+        return result.memory["peak"]["value"] / 1e6
+
+    def activations(result: Result) -> float:
+        return result.memory["most"]["activations"]["value"] / 1e6
+
+    def seconds(result: Result) -> float:
+        return result.seconds_per_epoch["value"]
+
+    joules = [result.joules_per_epoch["value"] for result in group]
+    return [
+        f"`{name}`",
+        str(len(group)),
+        *(_spread([100 * result.scores["test"][key] for result in group]) for key in SCORES),
+        f"{group[0].trained:,}",
+        f"{mean(group, peak):.1f}{beside(peak)}",
+        f"{mean(group, activations):.1f}{beside(activations)}",
+        f"{mean(group, seconds):.1f}{beside(seconds)}",
+        "-" if None in joules else f"{sum(joules) / len(joules):.0f}",
+    ]
+
+
+def _spread(values: Sequence[float]) -> str:
+    around = f" ± {stdev(values):.1f}" if len(values) > 1 else ""
+    return f"{sum(values) / len(values):.1f}{around}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write the page and its figures anew; returns the exit code."""
+    argparse.ArgumentParser(prog="python -m bttlab.methods.page", description=__doc__.split("\n")[0]).parse_args(
+        arguments
+    )
+    try:
+        from bttlab.lab.charts import to_png
+        from bttlab.lab.method_figures import results_figure, scatter_figure
+
+        records = read_records()
+        write_whole(PAGE, fill(PAGE.read_text(encoding="utf-8"), records))
+        pictures = {Path(name).stem: results_figure(results, "test") for name, results in records.items()}
+        pictures["scatter"] = scatter_figure(next(iter(records.values())))
+        for name, figure in pictures.items():
+            (PAGE.parent / "images" / f"methods_{name}.png").write_bytes(to_png(figure))
+    except (BttlabError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
