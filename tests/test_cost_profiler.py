@@ -111,10 +111,11 @@ def test_largest_batch_is_bound_by_real_memory():
         loss = run.forward(tokens)
     kept = sum(saved.values())
     assert loss.isfinite()  # and what it keeps is alive up to here
-    budgets = [parse_bytes(text) for text in ("1MiB", "8MiB", "12MiB")]
+    budgets = [parse_bytes(text) for text in ("256KiB", "24MiB", "48MiB")]
     none, few, more = (measure_largest_batch(config, "cpu", budget) for budget in budgets)
     assert none == 0 < few < more
-    # A sequence takes what autograd keeps of it, and gradients that come and go; batches are whole, hence the room.
+    # A sequence takes what autograd keeps of it, and gradients that come and go; batches are whole, hence the room. What
+    # kernels take for themselves, 8 MiB on some processors, does not grow with the batch.
     assert 0.8 * kept < (budgets[2] - budgets[1]) / (more - few) < 2 * kept
 
 
