@@ -114,8 +114,8 @@ def test_largest_batch_is_bound_by_real_memory():
     budgets = [parse_bytes(text) for text in ("256KiB", "24MiB", "48MiB")]
     none, few, more = (measure_largest_batch(config, "cpu", budget) for budget in budgets)
     assert none == 0 < few < more
-    # A sequence takes what autograd keeps of it, and gradients that come and go; batches are whole, hence the room. What
-    # kernels take for themselves, 8 MiB on some processors, does not grow with the batch.
+    # A sequence takes what autograd keeps of it, and gradients that come and go; batches are whole, hence the room.
+    # What kernels take for themselves, 8 MiB on some processors, does not grow with the batch.
     assert 0.8 * kept < (budgets[2] - budgets[1]) / (more - few) < 2 * kept
 
 
