@@ -95,7 +95,7 @@ class Parallel(Method):
         sender.close()
         running = {process.sentinel: process for process in started.processes}
         try:
-            while running:
+            while running or (receiver is not None and receiver.poll()):  # what the last ranks said may still lie there
                 ready = wait([receiver, *running] if receiver is not None else list(running), PATIENCE)
                 if stop is not None and stop.is_set():
                     stopped.set()
