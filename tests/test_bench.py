@@ -16,6 +16,7 @@ from bttlab.bench.turns import interleave, repeated, spread
 from bttlab.cli import main
 from bttlab.commands.bench import RECORDED
 from bttlab.errors import BttlabError
+from bttlab.pages import END, begin_of
 from bttlab.tensor import cheapest_order, flow_cost, optimal_cost
 
 from conftest import ROOT
@@ -186,7 +187,8 @@ def test_a_record_of_something_else_is_refused(tmp_path):
 
 def test_bench_writes_record_page_and_figure_and_prints_regressions(tmp_path, capsys):
     (tmp_path / "images").mkdir()
-    text = "".join("\n".join((f"# {name}", *page.markers(name), "")) for name in ("machine", *RECORDED))
+    names = ("machine", *RECORDED)
+    text = "".join("\n".join((f"# {name}", begin_of(f"{name} of {page.RECORD}"), END, "")) for name in names)
     (tmp_path / page.PAGE).write_text(text)
     arguments = ["bench", "order", "--docs", str(tmp_path), "--json"]
     assert main(arguments) == 0

@@ -6,14 +6,9 @@ from typing import Any
 
 from bttlab.baseline.storage import write_whole
 from bttlab.bench.result import Table
-from bttlab.errors import BttlabError
+from bttlab.pages import filled
 
 PAGE, RECORD = "benchmarks.md", "benchmarks.json"
-
-
-def markers(name: str) -> tuple[str, str]:
-    """Return the lines between which a table stands."""
-    return f"<!-- {name} of {RECORD} -->", "<!-- end -->"
 
 
 def fill(text: str, record: Mapping[str, Any], modules: Mapping[str, Any]) -> str:
@@ -30,14 +25,7 @@ def fill(text: str, record: Mapping[str, Any], modules: Mapping[str, Any]) -> st
         loads = " and ".join(f"{result[when][0]:.1f}" for when in ("load_before", "load_after"))
         ran = f"\nRun on {result['date'][:10]}; load average (1 minute) before and after: {loads}.\n"
         parts[name] = "\n".join(map(_markdown, modules[name].tables(result))) + ran + (f"\n{notes}" if notes else "")
-    for name, part in parts.items():
-        begin, end = markers(name)
-        head, found, rest = text.partition(begin)
-        _, closed, tail = rest.partition(end)
-        if not (found and closed):
-            raise BttlabError(f"{PAGE} has no lines {begin!r} … {end!r}: put them where the tables are to stand")
-        text = f"{head}{begin}\n\n{part}\n{end}{tail}"
-    return text
+    return filled(text, {f"{name} of {RECORD}": part for name, part in parts.items()}, PAGE)
 
 
 def write(folder: Path, record: Mapping[str, Any], modules: Mapping[str, Any]) -> None:

@@ -101,12 +101,13 @@ def table(record: dict[str, Any]) -> str:
     for (kind, encoders, recipe), runs in groups(record).items():
         seeds = " ".join(str(run["seed"]) for run in runs)
         dev, test = [run["epochs"][-1]["dev"] for run in runs], [run["test"] for run in runs]
-        cells = [_cell([scores[name] for scores in split]) for split in (dev, test) for name in SCORES]
+        cells = [in_per_cent([scores[name] for scores in split]) for split in (dev, test) for name in SCORES]
         rows.append([f"{encoders}-ENC {kind}", f"`{recipe}`", str(len(runs[0]["epochs"])), seeds, *cells])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n"
 
 
-def _cell(values: Sequence[float]) -> str:
+def in_per_cent(values: Sequence[float]) -> str:
+    """Return the mean of fractions in per cent, and of several their standard deviation."""
     spread = f" ± {100 * stdev(values):.1f}" if len(values) > 1 else ""
     return f"{100 * mean(values):.1f}{spread}"
 

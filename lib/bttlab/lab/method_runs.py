@@ -8,11 +8,10 @@ from functools import partial
 import numpy as np
 import torch
 
-from bttlab.baseline.energy import find_meter
 from bttlab.experiments.keep import keep_methods
-from bttlab.lab.meters import EnergyMeter, NoMeter, PowerMeter
+from bttlab.lab.meters import EnergyMeter
 from bttlab.lab.runs import EVALUATIONS, Memory, Run
-from bttlab.lab.targets import Target
+from bttlab.lab.targets import Target, torch_meter
 from bttlab.lab.workload import Workload
 from bttlab.methods import Result, Setting, Training, check_combination, parse, run_methods
 from bttlab.methods.training import LEARNING_RATE
@@ -82,9 +81,7 @@ class MethodRun(Run):
         part = self.count * EVALUATIONS // self.total
         if self._training is not None and part > self._evaluated:
             self._evaluated = part
-            self._training.model.train(False)
             self._evaluate(self._workload, partial(predict_in_batches, self._training.model))
-            self._training.model.train()
         self._unpaused.wait()
         self._since = time.perf_counter()
 
@@ -113,8 +110,7 @@ def method_target(
     check_combination(parse(methods), device)
 
     def make_run(total: int, learning_rate: float) -> Run:
-        meter, reason = find_meter(torch.device(device))
-        energy = PowerMeter(meter.watts, f"{meter.how}, idle power included") if meter else NoMeter(reason)
-        return MethodRun(methods, total, learning_rate, energy, workload, methods, device, on_result)
+        meter = torch_meter(device)
+        return MethodRun(methods, total, learning_rate, meter, workload, methods, device, on_result)
 
     return Target(methods, make_run)

@@ -89,8 +89,14 @@ def _baseline(format: str, device: str, workload: Workload) -> Target:
     name = f"PyTorch {place}, {BASELINES[format]}"
 
     def make_run(total: int, learning_rate: float) -> Run:
-        meter, reason = find_meter(torch.device(device))
-        energy = PowerMeter(meter.watts, f"{meter.how}, idle power included") if meter else NoMeter(reason)
-        return BaselineRun(name, total, learning_rate, energy, workload, format, device, FASTEST_MODE[device])
+        return BaselineRun(
+            name, total, learning_rate, torch_meter(device), workload, format, device, FASTEST_MODE[device]
+        )
 
     return Target(name, make_run)
+
+
+def torch_meter(device: str) -> EnergyMeter:
+    """Return what tells the energy of PyTorch's training on "cpu" or "cuda"."""
+    meter, reason = find_meter(torch.device(device))
+    return PowerMeter(meter.watts, f"{meter.how}, idle power included") if meter else NoMeter(reason)

@@ -7,21 +7,21 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import stdev
 
 from bttlab.baseline.storage import write_whole
 from bttlab.data.find import REPOSITORY
 from bttlab.errors import BttlabError
+from bttlab.experiments.accuracy import in_per_cent
 from bttlab.methods.method import FAMILIES
-from bttlab.methods.record import SCORES, Results, by_methods, mean
+from bttlab.methods.record import SCORES, Results, by_methods, joules, mean
 from bttlab.methods.registry import DENSE, parse
 from bttlab.methods.run import Result
+from bttlab.pages import filled
 
 FOLDER = REPOSITORY / "data" / "methods"
 # Record -> the methods with which the others in it are compared
 RECORDS = {"atis.json": DENSE, "atis_tensor.json": "tensor"}
 PAGE = REPOSITORY / "docs" / "methods.md"
-BEGIN, END = "<!-- {} -->", "<!-- end -->"
 _HEADER = [
     "methods",
     "seeds",
@@ -65,14 +65,7 @@ def fill(text: str, records: Mapping[str, Sequence[Result]]) -> str:
     BttlabError
         If a marker is missing.
     """
-    for name, results in records.items():
-        begin = BEGIN.format(name)
-        head, found, rest = text.partition(begin)
-        _, closed, tail = rest.partition(END)
-        if not (found and closed):
-            raise BttlabError(f"{PAGE.name} has no lines {begin!r} … {END!r}: put them where the table is to stand")
-        text = f"{head}{begin}\n\n{table(results, RECORDS[name])}\n{END}{tail}"
-    return text
+    return filled(text, {name: table(results, RECORDS[name]) for name, results in records.items()}, PAGE.name)
 
 
 def _row(name: str, group: Sequence[Result], reference: Sequence[Result]) -> list[str]:
@@ -90,22 +83,16 @@ def _row(name: str, group: Sequence[Result], reference: Sequence[Result]) -> lis
     def seconds(result: Result) -> float:
         return result.seconds_per_epoch["value"]
 
-    joules = [result.joules_per_epoch["value"] for result in group]
     return [
         f"`{name}`",
         str(len(group)),
-        *(_spread([100 * result.scores["test"][key] for result in group]) for key in SCORES),
+        *(in_per_cent([result.scores["test"][key] for result in group]) for key in SCORES),
         f"{group[0].trained:,}",
         f"{mean(group, peak):.1f}{beside(peak)}",
         f"{mean(group, activations):.1f}{beside(activations)}",
         f"{mean(group, seconds):.1f}{beside(seconds)}",
-        "-" if None in joules else f"{sum(joules) / len(joules):.0f}",
+        joules(group),
     ]
-
-
-def _spread(values: Sequence[float]) -> str:
-    around = f" ± {stdev(values):.1f}" if len(values) > 1 else ""
-    return f"{sum(values) / len(values):.1f}{around}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -81,7 +81,7 @@ def comparison(results: Sequence[Result]):
             f"{group[0].trained:,}",
             f"{mean(group, lambda result: result.memory['peak']['value']) / 1e6:.1f}",
             f"{mean(group, lambda result: result.seconds_per_epoch['value']):.1f}",
-            _joules(group),
+            joules(group),
         )
     table.caption = (
         "All measured. Test split, per cent; parameters trained; peak memory as counted storages of a step; time (the "
@@ -103,7 +103,8 @@ def mean(group: Sequence[Result], value: Callable[[Result], Any]) -> float:
     return statistics.fmean(map(value, group))
 
 
-def _joules(group: Sequence[Result]) -> str:
+def joules(group: Sequence[Result]) -> str:
+    """Return the mean energy of an epoch, in joules, or a dash where nothing told it."""
     if any(result.joules_per_epoch["value"] is None for result in group):
         return "-"
     return f"{mean(group, lambda result: result.joules_per_epoch['value']):.0f}"

@@ -150,6 +150,5 @@ def score_split(training: Training, split: str) -> dict[str, Any]:
     from bttlab.data.metrics import score  # its import is slow
 
     corpus, config = training.setting.corpus, training.setting.config
-    training.model.train(False)
     samples = encode(corpus.split(split), training.vocabulary, corpus, config)
     return asdict(score(corpus, corpus.split(split), predict_in_batches(training.model, samples, SCORED_AT_ONCE)))

@@ -53,7 +53,12 @@ def batch_losses(model: nn.Module, samples, label_smoothing: float = 0.0) -> Ten
 
 @torch.no_grad()
 def predict_in_batches(model: nn.Module, samples, size: int = 64) -> Predictions:
-    """Return a model's losses and labels of samples, as `bttlab.model.predict` does, but for rounding."""
+    """Return a model's losses and labels of samples, as `bttlab.model.predict` does, but for rounding.
+
+    The model predicts in evaluation mode, and is then in the mode in which it was.
+    """
+    was_training = model.training
+    model.train(False)
     losses = np.zeros(len(samples), np.float32)
     intents = np.zeros(len(samples), np.int32)
     labels = np.zeros(samples.slots.shape, np.int32)
@@ -64,6 +69,7 @@ def predict_in_batches(model: nn.Module, samples, size: int = 64) -> Predictions
         losses[batch] = sample_losses(intent_logits, slot_logits, gold, slots).cpu().numpy()
         intents[batch] = intent_logits.argmax(1).cpu().numpy()
         labels[batch, 1:length] = slot_logits.argmax(2).cpu().numpy()
+    model.train(was_training)
     return Predictions(losses, intents, labels)
 
 

@@ -1,0 +1,39 @@
+"""Pages of docs/ with tables that are made from records, between markers."""
+
+from collections.abc import Mapping
+
+from bttlab.errors import BttlabError
+
+END = "<!-- end -->"
+
+
+def begin_of(name: str) -> str:
+    """Return the line after which a table stands; `END` is the one before which it ends."""
+    return f"<!-- {name} -->"
+
+
+def filled(text: str, tables: Mapping[str, str], page: str) -> str:
+    """Return a page with tables between their markers.
+
+    Parameters
+    ----------
+    text : str
+        The page as it is.
+    tables : mapping of str to str
+        By the name in the marker.
+    page : str
+        The page's name, for the error.
+
+    Raises
+    ------
+    BttlabError
+        If a marker is missing.
+    """
+    for name, table in tables.items():
+        begin = begin_of(name)
+        head, found, rest = text.partition(begin)
+        _, closed, tail = rest.partition(END)
+        if not (found and closed):
+            raise BttlabError(f"{page} has no lines {begin!r} … {END!r}: put them where the tables are to stand")
+        text = f"{head}{begin}\n\n{table}\n{END}{tail}"
+    return text
