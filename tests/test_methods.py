@@ -1,6 +1,5 @@
 """The methods lab: finding and combining methods, training with them, measuring, keeping results."""
 
-import json
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -8,11 +7,11 @@ import pytest
 import torch
 
 from bttlab.baseline.record import RecordError
-from bttlab.cli import main
 from bttlab.data import load_corpus
 from bttlab.methods import FAMILIES, Batch, Method, MethodError, Setting, Training, methods, parse, run_methods
 from bttlab.methods.memory import measure_memory
 from bttlab.methods.record import Results
+from bttlab.methods.training import LEARNING_RATE
 from bttlab.model import batch_losses
 from tiny_runs import CONFIG, write_corpus
 
@@ -142,15 +141,13 @@ def test_results_are_kept_and_found_again(tmp_path, setting):
         Results.read(path)
 
 
-def test_command_lists_runs_and_refuses(capsys, setting):
-    assert main(["methods", "list", "--json"]) == 0
-    assert [method["name"] for method in json.loads(capsys.readouterr().out)["methods"]] == list(methods())
-    data = ["--data", str(setting.corpus.folder)]
-    for arguments, said in (
-        (["lion+lion"], "lion is named twice"),
-        (["dense", "--budget", "0"], "budget is '0': it must be at least one sample"),
-        (["dense", "--budget", "2weeks"], "budget is '2weeks'"),
-        (["dense", "--seeds", "-1"], "seed is -1"),
-    ):
-        assert main(["methods", "run", *arguments, *data]) == 2
-        assert said in capsys.readouterr().err
+def test_tensor_compression_trains_cores_in_place_of_matrices_at_a_higher_rate(setting):
+    training = Training(setting, parse("tensor:rank=3,embedding_rank=2,rate_factor=5"))
+    assert training.setting.config == replace(CONFIG, linear_rank=3, embedding_rank=2)
+    assert {name: tuple(p.shape) for name, p in training.model.named_parameters()} == (
+        training.setting.config.parameter_shapes()
+    )
+    assert sum(parameter.numel() for parameter in training.trained) < 0.6 * DENSE.parameters_count
+    training.count = 3  # a tenth of the budget: the rate has risen
+    training.set_rate()
+    assert training.optimizer.param_groups[0]["lr"] == pytest.approx(5 * LEARNING_RATE)

@@ -188,8 +188,14 @@ class PowerTrace:
             self.watts.append(round(watts, 2))
 
 
-class _Window:
-    """A context in which a meter counts, but for what is done aside."""
+class EnergyWindow:
+    """A context in which a meter counts, but for what is done aside.
+
+    Attributes
+    ----------
+    joules : float
+        Counted, once the context has ended.
+    """
 
     def __init__(self, meter: Meter):
         self.joules = self._seconds = 0.0
@@ -201,7 +207,7 @@ class _Window:
         """Seconds counted so far."""
         return self._seconds + (time.perf_counter() - self._begin if self._begin is not None else 0.0)
 
-    def __enter__(self) -> "_Window":
+    def __enter__(self) -> "EnergyWindow":
         self._meter.begin()
         self._begin = time.perf_counter()
         return self
@@ -246,7 +252,7 @@ def metered(
     if meter is None:
         none = Figure.missing("J", reason)
         return Energy(timed(contextlib.nullcontext), none, none, [], [])
-    with _Window(meter) as window, PowerTrace(meter) as trace:
+    with EnergyWindow(meter) as window, PowerTrace(meter) as trace:
         steps = timed(window.aside)
         while steps and window.elapsed < least_seconds and (more := go_on()):
             steps += more

@@ -81,30 +81,31 @@ def _run(options: argparse.Namespace) -> Outcome:
     from bttlab.baseline import check_writable
     from bttlab.baseline.machine import open_device
     from bttlab.experiments.keep import keep_methods
-    from bttlab.methods import MethodError, Setting, check_combination, describe, parse, run_methods, write_checkpoint
+    from bttlab.methods import MethodError, Setting, describe, parse, run_methods, write_checkpoint
     from bttlab.methods.record import Results, comparison
+    from bttlab.methods.training import changed
     from bttlab.train.run import check_free
 
     if options.threads < 1:
         raise MethodError(f"threads is {options.threads}: it must be at least 1; pass --threads 1")
-    if options.checkpoint is not None:
-        if len(options.names) * len(options.seeds) > 1:
-            raise MethodError(
-                f"--checkpoint {options.checkpoint} is the place of one run, not of "
-                f"{len(options.names) * len(options.seeds)}; give one name and one seed"
-            )
-        check_free(options.checkpoint)
+    if options.checkpoint is not None and len(options.names) * len(options.seeds) > 1:
+        raise MethodError(
+            f"--checkpoint {options.checkpoint} is the place of one run, not of "
+            f"{len(options.names) * len(options.seeds)}; give one name and one seed"
+        )
     torch.set_num_threads(options.threads)
     open_device(options.device)
-    if options.record is not None:
-        check_writable(options.record)
     combinations = [parse(name) for name in options.names]
-    for combination in combinations:
-        check_combination(combination, options.device)
     settings = [
         Setting.of(options.data, options.budget, options.encoders, options.batch, seed, options.device)
         for seed in options.seeds
     ]
+    for combination in combinations:  # all that can be refused is, before anything is written or trained
+        changed(settings[0], combination)
+    if options.checkpoint is not None:
+        check_free(options.checkpoint)
+    if options.record is not None:
+        check_writable(options.record)
     results = Results.read(options.record)
     asked, trainings = [], deque(maxlen=1)
     for setting in settings:

@@ -1,22 +1,24 @@
 """What methods give and take, as figures."""
 
 from collections.abc import Sequence
+from statistics import fmean
 
 import numpy as np
 from IPython.display import Image
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from bttlab.lab.charts import PALETTE, new_figure, style, to_png
 from bttlab.lab.memory_figures import COLOURS
-from bttlab.methods import Result
+from bttlab.methods import Method, Result, methods
+from bttlab.methods.library.tensor import TensorCompression
 from bttlab.methods.record import by_methods, mean
 
 LONGEST = 34  # characters of a name on the axis
-COMPRESSED = 2_000_000  # parameters: a dense model has more, a tensor model fewer
 
 
 def results_figure(results: Sequence[Result], split: str = "dev") -> Figure:
-    """Draw memory by category, time and accuracy of some results, a row for each combination of methods.
+    """Draw memory by category, time, energy where it was metered, and accuracy: a row for each combination of methods.
 
     Parameters
     ----------
@@ -25,10 +27,14 @@ def results_figure(results: Sequence[Result], split: str = "dev") -> Figure:
     split : {"dev", "test"}
     """
     groups = by_methods(results)
+    metered = any(result.joules_per_epoch["value"] is not None for result in results)
     figure = new_figure(9.4, 1.6 + 0.34 * len(groups))
-    memory, seconds, scores = figure.subplots(1, 3, sharey=True, width_ratios=(5, 2.4, 3))
+    ratios = (4.4, 1.9, 1.9, 2.6) if metered else (5, 2.4, 3)
+    memory, seconds, *energy, scores = figure.subplots(1, len(ratios), sharey=True, width_ratios=ratios)
     style(memory, "Peak memory (measured)", "MB ($10^6$ bytes)", "")
     style(seconds, "Epoch (measured)", "seconds", "")
+    for axes in energy:
+        style(axes, "Epoch (measured)", "joules", "")
     style(scores, f"{split.capitalize()} split (measured)", "right (%)", "")
     for row, group in enumerate(groups.values()):
         start = 0.0
@@ -38,21 +44,29 @@ def results_figure(results: Sequence[Result], split: str = "dev") -> Figure:
             memory.barh(row, size, left=start, color=COLOURS[label], height=0.6, label=None if row else label)
             start += size
         memory.text(start, row, f" {start:,.1f}", va="center", fontsize=8)
-        time = mean(group, lambda result: result.seconds_per_epoch["value"])
-        seconds.barh(row, time, color=PALETTE[0], height=0.6)
-        seconds.text(time, row, f" {time:,.1f}", va="center", fontsize=8)
+        _bar(seconds, row, [result.seconds_per_epoch["value"] for result in group])
+        for axes in energy:
+            _bar(axes, row, [result.joules_per_epoch["value"] for result in group])
         for marker, colour, key in (("o", PALETTE[0], "intent_accuracy"), ("s", PALETTE[1], "slot_f1")):
             values = [100 * result.scores[split][key] for result in group]
             scores.plot(values, np.full(len(values), row), marker, color=colour, markersize=5)
     memory.set_yticks(range(len(groups)), [_shortened(name) for name in groups], fontsize=8)
     memory.set_ylim(len(groups) - 0.4, -0.6)
     memory.margins(x=0.14)
-    seconds.margins(x=0.25)
-    scores.set_xlim(0, 102)
+    for axes in (seconds, *energy):
+        axes.margins(x=0.25)
+    scores.set_xlim(-2, 102)
     scores.plot([], [], "o", color=PALETTE[0], label="intent accuracy")
     scores.plot([], [], "s", color=PALETTE[1], label="slot F1")
     figure.legend(*_legend(memory, scores), loc="outside lower center", ncols=8, fontsize=8, frameon=False)
     return figure
+
+
+def _bar(axes: Axes, row: int, values: Sequence[float | None]) -> None:
+    """Draw the mean of some values, if all are known."""
+    if None not in values:
+        axes.barh(row, fmean(values), color=PALETTE[0], height=0.6)
+        axes.text(fmean(values), row, f" {fmean(values):,.1f}", va="center", fontsize=8)
 
 
 def draw_results(results: Sequence[Result], split: str = "dev") -> Image:
@@ -82,6 +96,12 @@ def _shortened(name: str) -> str:
     return name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"
 
 
+def _trains_cores(combination: str) -> bool:
+    """Whether one of the methods makes the model's layers cores; a method of the reader's own is known by no name."""
+    names = (part.partition(":")[0] for part in combination.split("+"))
+    return any(issubclass(methods().get(name, Method), TensorCompression) for name in names)
+
+
 def _close(one: tuple[float, float], other: tuple[float, float]) -> bool:
     """Whether the names of two points would cover each other."""
     return abs(one[0] / other[0] - 1) < 0.03 and abs(one[1] - other[1]) < 2
@@ -106,11 +126,11 @@ def scatter_figure(results: Sequence[Result], split: str = "test") -> Figure:
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_formatter("{x:g}")
-    axes.tick_params(axis="x", which="minor", labelsize=8)
-    small = {name for name, group in groups.items() if group[0].parameters < COMPRESSED}
+    axes.tick_params(axis="x", which="both", labelsize=8)
+    tensor = {name for name in groups if _trains_cores(name)}
     for kind, names, colour, marker in (
-        ("dense", points.keys() - small, PALETTE[1], "s"),
-        ("tensor", small, PALETTE[0], "o"),
+        ("dense", points.keys() - tensor, PALETTE[1], "s"),
+        ("tensor", tensor, PALETTE[0], "o"),
     ):
         if names:
             places = [points[name] for name in names]

@@ -55,6 +55,7 @@ class MethodRun(Run):
         self._setting = Setting(workload.corpus, workload.config, total, seed=workload.seed, device=device)
         self._training: Training | None = None
         self._evaluated, self._since = 0, 0.0
+        self._learns_here = all(method.trains_here for method in self._methods)
 
     def _train(self) -> None:
         self._since = time.perf_counter()
@@ -63,6 +64,8 @@ class MethodRun(Run):
         factor = self.learning_rate / LEARNING_RATE
         setting = replace(self._setting, rate_factor=factor)
         result = run_methods(setting, self._methods, self._on_batch, self._stop, ("dev",), self._begin)
+        if not self._learns_here:
+            self._score()
         if result.samples == self.total:
             keep_methods(result, factor)
         peak = result.memory["peak"]
@@ -79,11 +82,17 @@ class MethodRun(Run):
         self.meter.advance(self._workload.train[: len(losses)], seconds)
         self._add(losses, seconds)
         part = self.count * EVALUATIONS // self.total
-        if self._training is not None and part > self._evaluated:
+        if self._learns_here and part > self._evaluated:
             self._evaluated = part
-            self._evaluate(self._workload, partial(predict_in_batches, self._training.model))
-        self._unpaused.wait()
+            with self._training.aside():
+                self._score()
+        if not self._unpaused.is_set():
+            with self._training.aside():
+                self._unpaused.wait()
         self._since = time.perf_counter()
+
+    def _score(self) -> None:
+        self._evaluate(self._workload, partial(predict_in_batches, self._training.model))
 
 
 def method_target(

@@ -61,6 +61,8 @@ class Method:
     excludes : frozenset of str
         Names of methods, or parts that they change, with which it does not combine for another reason.
     needs_cuda : bool
+    trains_here : bool
+        Whether `training.model` is the one that learns; else it has learned when `train` returns.
     """
 
     name: ClassVar[str]
@@ -69,6 +71,7 @@ class Method:
     changes: ClassVar[frozenset[str]]
     excludes: ClassVar[frozenset[str]] = frozenset()
     needs_cuda: ClassVar[bool] = False
+    trains_here: ClassVar[bool] = True
 
     # --- before training, in this order
 

@@ -51,6 +51,8 @@ class Parallel(Method):
     # What these do between steps, or find out, would stay in the ranks; a stage expects as many tokens as there are.
     excludes = frozenset({"encoders", "ranks", "samples", "subspace", "tokens", "trained parameters", "weights kept"})
 
+    trains_here = False
+
     processes: int = 2
 
     def __post_init__(self) -> None:

@@ -1,11 +1,12 @@
 """Running a combination of methods: train, measure, score."""
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from threading import Event
 from typing import Any
 
-from bttlab.baseline.energy import find_meter
+from bttlab.baseline.energy import EnergyWindow, find_meter
 from bttlab.baseline.machine import load_average
 from bttlab.data import encode
 from bttlab.experiments.provenance import versions
@@ -110,18 +111,20 @@ def run_methods(
             on_batch(batch)
 
     meter, reason = find_meter(training.device)
-    if meter is not None:
-        meter.begin()
-    given = (method.train(training, noted, stop) for method in training.methods)
-    memory = next((found for found in given if found is not None), None)
-    if memory is None:
-        training.run(noted, stop)
+    window = None if meter is None else EnergyWindow(meter)
+    if window is not None:
+        training.aside = window.aside
+    with window or nullcontext():
+        given = (method.train(training, noted, stop) for method in training.methods)
+        memory = next((found for found in given if found is not None), None)
+        if memory is None:
+            training.run(noted, stop)
     if not training.count:
         raise MethodError("stopped before the first step: there is nothing to tell; train again")
     epochs = training.count / len(training.samples)
     energy = {"value": None, "unit": "J", "provenance": None, "how": reason}
-    if meter is not None:
-        energy = measured(meter.end() / epochs, "J", f"{meter.how}, idle power included")
+    if window is not None:
+        energy = measured(window.joules / epochs, "J", f"{meter.how}, idle power included")
     memory = memory or measure_memory(training)
     facts = training.finish()
     return Result(

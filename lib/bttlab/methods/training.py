@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from threading import Event
 from typing import Any
@@ -43,6 +43,20 @@ class Batch:
     indices: np.ndarray | None = None
 
 
+def changed(setting: Setting, methods: Sequence[Method]) -> Setting:
+    """Return the setting as methods change it.
+
+    Raises
+    ------
+    MethodError
+        If the methods do not combine, or one does not run here.
+    """
+    check_combination(methods, setting.device)
+    for method in methods:
+        setting = method.change_setting(setting)
+    return setting
+
+
 class Training:
     """One run: a model, an optimizer, and the methods that change them.
 
@@ -71,6 +85,8 @@ class Training:
         What `seconds_spent` is told by.
     extra : dict
         Where methods keep what they remember, under their names.
+    aside : callable
+        Returns a context for what is done between two steps and is no part of the training: its energy is not counted.
 
     Raises
     ------
@@ -79,20 +95,17 @@ class Training:
     """
 
     def __init__(self, setting: Setting, methods: Sequence[Method] = ()):
-        check_combination(methods, setting.device)
         self.methods = tuple(methods)
+        self.asked_for, self.setting = setting, changed(setting, methods)
         self.extra: dict[str, Any] = {}
+        self.aside: Callable[[], AbstractContextManager] = nullcontext
         self.count = self.steps = 0
         self.seconds_spent = 0.0
         self.clock = GPU_CLOCK if torch.device(setting.device).type == "cuda" else CPU_CLOCK
-        self.asked_for = setting
-        for method in self.methods:
-            setting = method.change_setting(setting)
-        self.setting = setting
         self.random = np.random.Generator(np.random.PCG64([setting.seed, 1]))
         torch.manual_seed(setting.seed)
-        self.vocabulary, self.samples = setting.encode()
-        self.model: nn.Module = Transformer(setting.config, seed=setting.seed).to(setting.device)
+        self.vocabulary, self.samples = self.setting.encode()
+        self.model: nn.Module = Transformer(self.setting.config, seed=setting.seed).to(setting.device)
         for method in self.methods:
             method.change_model(self)
         self.restart_optimizer()

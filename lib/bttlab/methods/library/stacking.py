@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bttlab.methods.method import Method, MethodError
+from bttlab.methods.setting import Setting
 from bttlab.methods.training import Training
 
 
@@ -31,20 +32,19 @@ class Stacking(Method):
     doublings: int = 1
     share: float = 0.3
 
-    def change_model(self, training: Training) -> None:
-        """Leave the first encoders only.
-
-        Raises
-        ------
-        MethodError
-            If there is no encoder for the start.
-        """
-        depth = len(training.model.encoders)
+    def change_setting(self, setting: Setting) -> Setting:
+        """Check that there is an encoder for the start."""
+        depth = setting.config.encoders
         if self.doublings < 1 or depth % 2**self.doublings:
             raise MethodError(
                 f"stacking: doublings is {self.doublings} for {depth} encoder(s): it must be at least 1, and 2 to that "
                 "power divide the encoders; take stacking:doublings=1 with --encoders 2"
             )
+        return setting
+
+    def change_model(self, training: Training) -> None:
+        """Leave the first encoders only."""
+        depth = len(training.model.encoders)
         training.model.encoders = training.model.encoders[: depth >> self.doublings]
         training.extra[self.name] = {"done": 0}
 
