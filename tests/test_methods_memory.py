@@ -7,11 +7,11 @@ import torch
 import torch.nn.functional as F
 
 from bttlab.data import load_corpus
-from bttlab.methods import Batch, Setting, Training, parse, run_methods
+from bttlab.methods import Batch, MethodError, Setting, Training, parse, run_methods
 from bttlab.methods.library import plain_attention, sparse_attention
 from bttlab.methods.library.compressed_activations import CompressedActivations, compress, decompress
 from bttlab.methods.library.eight_bit_optimizer import AdamW8bit, dynamic_values
-from bttlab.methods.library.low_precision_multiply import BFloat16Products
+from bttlab.methods.library.low_precision_multiply import FORMATS, RoundedProducts, scaled_and_rounded
 from bttlab.methods.memory import measure_memory
 from bttlab.tensor import TTLinear
 from tiny_runs import CONFIG, write_corpus
@@ -59,6 +59,18 @@ def test_gradients_stay_the_same_to_the_bit(setting, together, name):
 
 def test_rematerialisation_keeps_fewer_activations(setting):
     assert most(setting, "rematerialisation")["activations"] < 0.5 * most(setting, "dense")["activations"]
+
+
+def test_offloading_moves_all_that_the_backward_pass_needs(setting, monkeypatch):
+    saved, moved, cpu = [], [], torch.Tensor.cpu
+    plain, offloading = (Training(setting, parse(name)) for name in ("dense", "offloading"))
+    batch = Batch(plain.samples[:8])
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: saved.append(tensor.shape) or tensor, lambda x: x):
+        plain.forward(batch)
+    monkeypatch.setattr(torch.Tensor, "cpu", lambda tensor: moved.append(tensor.shape) or cpu(tensor))
+    offloading.forward(batch)
+    assert moved[: len(saved)] == saved and (8, 6, 64) in saved
+    assert len(moved) == len(saved) + 1  # the losses, which are read on the host
 
 
 def test_offloading_on_a_cpu_says_that_it_shows_nothing(setting):
@@ -160,17 +172,40 @@ def test_plain_and_fused_attention_are_the_same_to_rounding(setting):
     assert most(setting, "plain-attention")["activations"] > most(setting, "dense")["activations"]
 
 
-def test_low_precision_products_are_off_by_bf16s_rounding_and_fp32_outside():
+@pytest.mark.parametrize("name, bits", [("bf16", 8), ("fp8", 4)])
+def test_low_precision_products_are_off_by_the_formats_rounding_and_fp32_outside(name, bits):
+    torch.manual_seed(0)
     x, dense = torch.randn(16, 64), torch.nn.Linear(64, 64)
     for layer in (dense, TTLinear(64, 64, (4, 4, 4), (4, 4, 4), 4)):
-        with BFloat16Products():
+        with RoundedProducts(FORMATS[name]):
             rounded = layer(x)
         error = ((rounded - layer(x)).norm() / layer(x).norm()).item()
-        assert 2**-14 < error < 2**-6 and rounded.dtype == torch.float32
+        assert 2 ** (-bits - 6) < error < 2 ** (2 - bits) and rounded.dtype == torch.float32
 
 
-@pytest.mark.parametrize("together", ["", "tensor+"])
-def test_a_step_with_low_precision_products_differs_forward_and_backward(setting, together):
-    exact, rounded = (gradients(setting, name) for name in (together or "dense", together + "low-precision-multiply"))
+def test_fp8_factors_have_four_significant_bits_at_any_size():
+    for size in (1e-6, 1.0, 1e6):
+        x = size * torch.tensor([1.0, 0.5, -0.26, 0.11, 0.0])
+        rounded = scaled_and_rounded(x, torch.float8_e4m3fn)
+        assert rounded[0] == pytest.approx(x[0].item(), rel=1e-6) and rounded[4] == 0
+        errors = (rounded - x).abs()[:4] / x.abs()[:4]
+        assert 0 < errors.max() <= 2**-4
+    assert torch.equal(scaled_and_rounded(torch.zeros(3), torch.float8_e4m3fn), torch.zeros(3))
+
+
+@pytest.mark.parametrize(
+    "together, format, most",
+    [("", "bf16", 0.05), ("tensor+", "bf16", 0.05), ("", "fp8", 0.25), ("tensor+", "fp8", 1)],  # cores: more products
+)
+def test_a_step_with_low_precision_products_differs_forward_and_backward(setting, together, format, most):
+    method = f"low-precision-multiply:format={format}"
+    exact, rounded = (gradients(setting, name) for name in (together or "dense", together + method))
     assert all(gradient.dtype == torch.float32 for gradient in rounded)
-    assert all(0 < error < 0.05 for error in errors(exact, rounded))
+    assert all(0 < error < most for error in errors(exact, rounded))
+
+
+def test_low_precision_products_say_what_rounding_cannot_show_and_take_no_other_format(setting):
+    facts = run_methods(setting, parse("low-precision-multiply:format=fp8"), splits=()).facts
+    assert "nothing of the time, energy and memory" in facts["low_precision"]
+    with pytest.raises(MethodError, match="low-precision-multiply: format is 'fp4': it must be bf16 or fp8"):
+        parse("low-precision-multiply:format=fp4")
