@@ -71,6 +71,15 @@ def test_lora_moves_its_factors_and_the_heads_and_merges_to_the_same_model(setti
     assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(before, training.model(tokens), strict=True))
 
 
+def test_what_lora_adds_to_a_matrix_has_its_rank(setting):
+    training = Training(setting, parse(named("lora:rank=2")))
+    before = training.model.encoders[0].first.base_layer.weight.detach().clone()
+    training.run()
+    training.finish()
+    added = (training.model.encoders[0].first.base_layer.weight.detach() - before).double()
+    assert torch.linalg.matrix_rank(added, rtol=1e-4) == 2
+
+
 def test_adapters_change_nothing_at_first_and_are_all_that_moves_with_norms_and_heads(setting):
     tokens = torch.tensor([[2, 5, 6, 7]])
     full, with_adapters = (

@@ -78,6 +78,33 @@ def test_momentum_sums_gradients_and_adam_takes_a_first_step_of_the_rate(setting
     assert steps.abs().max() == pytest.approx(LEARNING_RATE, rel=0.01)
 
 
+def test_adamw_decays_weights_apart_from_the_gradient_and_adam_does_not(setting):
+    for text, left in (("adamw:learning_rate=0.1,weight_decay=0.5", 0.95), ("adam:learning_rate=0.1", 1)):
+        training, _ = begin(setting, text)
+        training.count = 10
+        training.set_rate()
+        before = values(training)
+        for parameter in training.model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        training.update()
+        for parameter, old in zip(training.model.parameters(), before, strict=True):
+            torch.testing.assert_close(parameter.detach(), left * old)
+
+
+def test_lion_takes_steps_of_one_length_along_a_mean_of_gradients_and_keeps_one_moment(setting):
+    training, batch = begin(setting, "lion:learning_rate=0.01,beta1=0.9,beta2=0.5,weight_decay=0")
+    learn(training, batch)
+    first = [parameter.grad.clone() for parameter in training.model.parameters()]
+    before = values(training)
+    learn(training, batch)
+    for parameter, old, gradient in zip(training.model.parameters(), before, first, strict=True):
+        mean = 0.9 * 0.5 * gradient + 0.1 * parameter.grad
+        clear = mean.abs() > 1e-6  # else its sign is that of rounding
+        torch.testing.assert_close((parameter.detach() - old)[clear], -0.01 * mean.sign()[clear], atol=1e-6, rtol=1e-3)
+    kept = [value for state in training.optimizer.state.values() for value in state.values()]
+    assert sum(value.numel() for value in kept if isinstance(value, torch.Tensor)) == DENSE.parameters_count
+
+
 def test_lars_and_lamb_take_steps_in_proportion_to_each_weights_norm(setting):
     for text, ratio in (
         ("lars:learning_rate=0.1,trust=0.02,momentum=0,weight_decay=0", 0.002),

@@ -34,7 +34,10 @@ class Subspace(Method):
 
     name = "subspace"
     family = "subspaces"
-    source = 'after "Efficient Resource-Constrained Training of Vision Transformers via Subspace Optimization" (WASI)'
+    source = (
+        'after Nguyen et al., arXiv 2510.09160, "Efficient Resource-Constrained Training of Vision Transformers via '
+        'Subspace Optimization" (WASI)'
+    )
     changes = frozenset({"linear layers", "saved activations"})
     excludes = frozenset({"fixup", "bf16"})  # a weight of zeros has no spectrum; bases are FP32
 

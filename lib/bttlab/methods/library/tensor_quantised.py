@@ -14,7 +14,7 @@ SCALE_BYTES = 4  # FP32, one for each core
 class TensorInt8(TensorCompression):
     """Tensor compression with TT and TTM cores rounded to INT8 in the forward pass, trained as FP32.
 
-    Each core has one scale, by its largest entry; gradients pass straight through.
+    Each core has one scale, by its largest entry, where the paper learns scales; gradients pass straight through.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ class TensorInt8(TensorCompression):
 class TensorInt4(TensorInt8):
     """Tensor compression with TT and TTM cores rounded to INT4 in the forward pass, trained as FP32.
 
-    Each core has one scale, by its largest entry; gradients pass straight through.
+    Each core has one scale, by its largest entry, where the paper learns scales; gradients pass straight through.
 
     Parameters
     ----------
