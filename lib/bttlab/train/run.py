@@ -1,5 +1,6 @@
 """A training run: epochs over a corpus, scores and a checkpoint after each, stopped and continued without a trace."""
 
+import importlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -138,6 +139,7 @@ class Run:
             If the folder is another run's, or cannot be written.
         """
         check_model(trainer, self.settings.config)
+        importlib.import_module("bttlab.data.metrics")  # slow: not while a stop is waited for
         progress = progress or ProgressBar()
         self._make_folder()
         with StopSignals() as stop, held(self.folder):
