@@ -21,12 +21,12 @@ def test_the_page_says_what_the_records_say(records):
     assert fill(text, records) == text, "run: python -m bttlab.methods.page"
 
 
-def test_the_records_have_every_method_with_its_defaults_and_one_setting_each(records):
+def test_the_records_have_every_method_with_its_defaults_three_seeds_and_one_setting(records):
     alone, together = ({name: by_methods(results) for name, results in records.items()}).values()
     assert {"dense", *methods()} <= set(alone)
     for groups in (alone, together):
         for name, group in groups.items():
-            assert [result.seed for result in group] == list(range(len(group))), name
+            assert [result.seed for result in group] == [0, 1, 2], name
         settings = {
             (result.corpus, result.encoders, result.batch, result.samples, result.device)
             for group in groups.values()
