@@ -5,11 +5,13 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 
 import pytest
 from distributed import Client
 
 import tiny_runs
+from bttlab.bench.sweep import ChunkLog, chunks_again
 from bttlab.cli import main
 from bttlab.experiments import Filter, RunIndex, read_run
 from bttlab.experiments.keep import flat
@@ -98,6 +100,37 @@ def test_a_worker_that_is_killed(client, corpus, alone, tmp_path):
 
     Sweep(_spec(corpus, chunk_seconds=0.01), tmp_path / "sweep").run(client, kill)
     assert killed and _digests(tmp_path / "sweep") == alone
+
+
+def test_a_worker_killed_in_mid_chunk_costs_that_chunk_alone(client, corpus, tmp_path):
+    """Even while the sweep is busy: what has ended does not wait for it on a worker, to die there."""
+    log, killed = ChunkLog(tmp_path), []
+    client.register_plugin(log, "chunks")
+
+    def kill(progress):
+        if not killed and sum(progress.parts.values()) > 0:
+            killed.append(_kill_in_mid_chunk(client, log))
+        elif killed and any((killed[0], "end") == event[:2] for events in log.read().values() for event in events):
+            sweep.stop()
+
+    fixed = _spec(corpus).fixed | {"epochs": 100_000}
+    sweep = Sweep(_spec(corpus, fixed=fixed, chunk_seconds=0.5), tmp_path / "sweep")
+    sweep.run(client, kill)
+    client.unregister_worker_plugin("chunks")
+    assert killed and chunks_again(log.read()) == 1
+
+
+def _kill_in_mid_chunk(client, log):
+    """Kill a worker that trains and holds no result; returns the chunk that it was at."""
+    processes, deadline = client.run(os.getpid), time.monotonic() + 60
+    while time.monotonic() < deadline:
+        held = client.has_what()
+        for address, process in processes.items():
+            chunk, event, _ = log.read().get(process, [("", "none yet", 0)])[-1]
+            if event == "begin" and not held[address]:
+                os.kill(process, signal.SIGKILL)
+                return chunk
+    pytest.fail(f"results stay on their workers: {held}")
 
 
 def test_a_scheduler_that_comes_back(corpus, alone, tmp_path):

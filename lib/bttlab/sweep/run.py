@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from queue import Empty, SimpleQueue
 
-from distributed import Client, Future, wait
-from distributed.client import FuturesCancelledError
+from distributed import CancelledError, Client, Future
 from distributed.comm import CommClosedError
 
 from bttlab.data import Vocabulary, encode
@@ -230,6 +230,7 @@ class _Loop:
         self._address = client.scheduler.address
         self._own = client.cluster is not None
         self._running: dict[Future, Trial] = {}
+        self._back: SimpleQueue[tuple[Future, Result | Exception | None]] = SimpleQueue()
         self._order: dict[str, int] = {}
         self._begin, self._done_before = time.monotonic(), None
 
@@ -242,7 +243,7 @@ class _Loop:
                     if not self._running:
                         break
                     self._take_in()
-                except (CommClosedError, ConnectionError, FuturesCancelledError):
+                except (CommClosedError, ConnectionError):
                     self._reconnect()
             self._say("")
         finally:
@@ -271,26 +272,38 @@ class _Loop:
             chunk = Chunk(trial.settings, trial.corpus, self._sweep._files(trial), overlay, seconds)
             future = self._client.submit(train_chunk, chunk, **options)
         self._running[future] = trial
+        self._client.loop.add_callback(self._fetch, future)
         self._sweep.progress.parts.setdefault(trial.id, 0.0)
+
+    async def _fetch(self, future: Future) -> None:
+        """Take what a chunk came to off its worker as soon as it has ended, whatever the sweep is busy with.
+
+        What stays on a worker dies with it, and Dask would compute it again.
+        """
+        try:
+            outcome = await future
+        except Exception as error:
+            gone = future.status != "error" and isinstance(error, CancelledError | OSError)
+            outcome = None if gone else error  # None: it is the scheduler that has gone
+        future.release()
+        self._back.put((future, outcome))
 
     def _take_in(self) -> None:
         try:
-            done = wait(list(self._running), timeout=LOOK_SECONDS, return_when="FIRST_COMPLETED").done
-        except TimeoutError:
-            done = set()
+            future, outcome = self._back.get(timeout=LOOK_SECONDS)
+        except Empty:
+            future = None
+        if future in self._running:  # else of a scheduler before
+            if outcome is None:
+                raise ConnectionError
+            trial = self._running.pop(future)
+            if isinstance(outcome, Exception):
+                self._fail(trial, outcome)
+            else:
+                self._take(trial, outcome)
+            self._say("")
         if self._client.status != "running":
             raise ConnectionError
-        for future in done:
-            if future.status in ("cancelled", "lost"):
-                raise ConnectionError
-        for future in done:
-            trial = self._running.pop(future)
-            if future.status == "error":
-                self._fail(trial, future.exception())
-            else:
-                self._take(trial, future.result())
-        if done:
-            self._say("")
 
     def _take(self, trial: Trial, result: Result) -> None:
         sweep = self._sweep
