@@ -12,9 +12,9 @@ import jupyter_core.paths
 import pytest
 
 from bttlab.cli import main
-from bttlab.commands import devices, doctor, self_check
+from bttlab.commands import doctor, self_check
 from bttlab.model import ModelConfig, ReferenceTrainer
-from bttlab.train import read_checkpoint
+from bttlab.train import devices, read_checkpoint
 from bttlab.u50 import build, card_lock, native
 from tiny_runs import write_corpus
 

@@ -335,8 +335,8 @@ def test_ranks_cut_to_different_sizes_run_on_the_emulated_card(setting, tmp_path
         built.append(config)
         return (overlays_folder() / "train_enc2.xclbin").read_bytes()
 
-    monkeypatch.setattr("bttlab.sweep.overlays.built_overlay", prebuilt)
-    monkeypatch.setattr("bttlab.sweep.trials.has_overlay", lambda config: False)
+    monkeypatch.setattr("bttlab.train.overlays.built_overlay", prebuilt)
+    monkeypatch.setattr("bttlab.train.overlays.has_overlay", lambda config: False)
     scores = {}
     for device in ("reference", "emulated"):
         capsys.readouterr()

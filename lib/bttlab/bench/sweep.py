@@ -14,11 +14,11 @@ from distributed.diagnostics.plugin import WorkerPlugin
 
 from bttlab.bench.result import Result, Table, figure, in_digits
 from bttlab.bench.turns import threads_of_torch
-from bttlab.commands.devices import open_trainer
 from bttlab.errors import BttlabError
 from bttlab.sweep import Progress, Sweep, SweepSpec, open_cluster
 from bttlab.sweep.trials import Trial, TrialMaker
 from bttlab.train import CheckpointStore, start_run, tensors_digest
+from bttlab.train.devices import open_trainer
 
 WORKERS = 2
 CHUNK_SECONDS = 5.0

@@ -24,6 +24,7 @@ def run(options: argparse.Namespace) -> Outcome:
     """Run the command."""
     from bttlab.data import Vocabulary, encode, encoding_report, load_corpus
     from bttlab.train import CheckpointStore, ProgressBar, tensors_digest
+    from bttlab.train.devices import open_trainer
     from bttlab.train.evaluation import counted, describe, evaluate
     from bttlab.train.run import check_model
 
@@ -45,7 +46,7 @@ def run(options: argparse.Namespace) -> Outcome:
     samples = encode(split, vocabulary, corpus, settings.config)
     progress.note(f"note: {corpus.name} {options.split}: {encoding_report(split, vocabulary, corpus, settings.config)}")
     device = options.device or settings.device
-    opened = devices.open_trainer(settings.config, device, options.trust, options.wait, options.build)
+    opened = open_trainer(settings.config, device, options.trust, options.wait, options.build)
     check_model(opened.trainer, settings.config)
     progress.note(f"evaluating on {opened.announcement}")
     opened.trainer.load_parameters(checkpoint.parameters)

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from bttlab.commands import devices
 from bttlab.commands.checks import OK, PROBLEM, Check
 from bttlab.figures import measured
 
@@ -19,12 +18,13 @@ def self_check() -> Iterator[Check]:
     from bttlab.model import ModelConfig, Optimizer, initial_parameters
     from bttlab.train import LEARNING_RATES
     from bttlab.train.chunks import chunks
+    from bttlab.train.devices import open_trainer
 
     config, corpus = ModelConfig(encoders=2), load_corpus("airline")
     vocabulary = Vocabulary.from_sentences(corpus.train.words, config.vocabulary_size)
     order = epoch_order(len(corpus.train), 0, 0)[:SAMPLES]
     samples = encode(corpus.train, vocabulary, corpus, config)[order]
-    opened = devices.open_trainer(config, "auto")
+    opened = open_trainer(config, "auto")
     opened.trainer.load_parameters(initial_parameters(config, 0))
     losses = np.zeros(0, np.float32)
     begin = time.perf_counter()

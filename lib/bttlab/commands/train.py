@@ -66,13 +66,14 @@ def run(options: argparse.Namespace) -> Outcome:
     """Run the command."""
     from bttlab.experiments.keep import entering
     from bttlab.train import ProgressBar
+    from bttlab.train.devices import open_trainer
 
     given = {name: getattr(options, name) for name in OPTIONS if getattr(options, name) is not None}
     training = _resumed(options, given) if options.resume else _new(options, given)
     progress = ProgressBar()
     for note in training.notes:
         progress.note(f"note: {note}")
-    opened = devices.open_trainer(training.settings.config, training.settings.device, options.trust, options.wait)
+    opened = open_trainer(training.settings.config, training.settings.device, options.trust, options.wait)
     progress.note(f"training on {opened.announcement}; run folder {training.folder}")
     on_record = entering(training.settings.config, training.samples["train"].lengths, training.settings.optimizer.name)
     return _outcome(training, opened.device, training.train(opened.trainer, opened.device, progress, on_record))

@@ -14,6 +14,7 @@ from bttlab.experiments.keep import digest_of, flat
 from bttlab.model import ModelConfig, Optimizer
 from bttlab.sweep.spec import Range, SpecError, SweepSpec
 from bttlab.train import LEARNING_RATES, RunSettings, read_recipe
+from bttlab.train.overlays import has_overlay
 from bttlab.train.schedule import Schedule
 from bttlab.train.settings import corpus_digest
 
@@ -198,16 +199,6 @@ def _brief(value: Any) -> str:
     if isinstance(value, list | tuple):
         return "x".join(map(str, value))
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def has_overlay(config: ModelConfig) -> bool:
-    """Whether there is a prebuilt overlay for a model."""
-    from bttlab.u50 import OverlayError, overlay_for
-
-    try:
-        return bool(overlay_for(config))
-    except OverlayError:
-        return False
 
 
 def check_buildable(config: ModelConfig) -> None:

@@ -10,13 +10,13 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import bttlab
-from bttlab.commands.devices import OpenedTrainer, open_trainer
 from bttlab.data import Corpus
 from bttlab.errors import BttlabError
 from bttlab.experiments.record import FAILED, RUN_FILE, RunRecord, read_run
 from bttlab.sweep.trials import CARD
 from bttlab.train import CheckpointStore, ProgressBar, Run, RunSettings
 from bttlab.train.checkpoint import LATEST
+from bttlab.train.devices import OpenedTrainer, open_built, open_trainer
 from bttlab.train.metrics_log import METRICS
 
 FILES = (METRICS, LATEST, RUN_FILE)  # of a run's folder, in the order in which they are to be written
@@ -95,7 +95,7 @@ def train_chunk(chunk: Chunk) -> Result:
         store = CheckpointStore(folder)
         checkpoint = store.load()[0] if LATEST in chunk.files else None
         run = Run(folder, chunk.settings, chunk.corpus, store, checkpoint)
-        with opened_device(chunk.settings, chunk.overlay, Path(name)) as opened:
+        with opened_device(chunk.settings, chunk.overlay) as opened:
             try:
                 run.train(opened.trainer, opened.device, _Silent(), enough=_enough(begin + chunk.seconds))
             except BttlabError:
@@ -125,7 +125,7 @@ def estimate_trial(configuration: Mapping[str, Any], corpus: Corpus) -> Result:
 
 
 @contextlib.contextmanager
-def opened_device(settings: RunSettings, overlay: bytes | None, folder: Path) -> Iterator[OpenedTrainer]:
+def opened_device(settings: RunSettings, overlay: bytes | None) -> Iterator[OpenedTrainer]:
     """Open the device of a trial on this worker; a card's lock is held as long as the context.
 
     Raises
@@ -143,15 +143,8 @@ def opened_device(settings: RunSettings, overlay: bytes | None, folder: Path) ->
             yield opened
         finally:
             release_card(pynq.Device.devices[number])
-    elif overlay is None:
-        yield open_trainer(settings.config, settings.device)
     else:
-        from bttlab.u50 import load_overlay
-
-        path = folder / "train.xclbin"
-        path.write_bytes(overlay)
-        card = load_overlay(path, settings.device, trust=True)  # whoever gives a worker work gives it code
-        yield OpenedTrainer(card.train_transformer_1, "the emulated U50, an overlay built for the sweep", "")
+        yield open_trainer(settings.config, settings.device) if overlay is None else open_built(overlay)
 
 
 def cards() -> list[int]:

@@ -1,4 +1,4 @@
-"""Overlays for models without a prebuilt one: built once, kept in the user's cache by the digest of their sources."""
+"""Overlays for models: which have a prebuilt one; for others, one is built once and kept in the user's cache."""
 
 import hashlib
 import json
@@ -9,19 +9,32 @@ import platformdirs
 from bttlab.model import ModelConfig
 from bttlab.train.files import held
 from bttlab.train.settings import RunError
-from bttlab.u50.build import HLS_SOURCE, build, sources_digest, training_overlay
-from bttlab.u50.kernel import OverlayError
-from bttlab.u50.manifest import read_file
+
+
+def has_overlay(config: ModelConfig) -> bool:
+    """Whether there is a prebuilt overlay for a model."""
+    from bttlab.u50 import OverlayError, overlay_for
+
+    try:
+        return bool(overlay_for(config))
+    except OverlayError:
+        return False
 
 
 def built_overlay(config: ModelConfig) -> bytes:
     """Return the .xclbin of a model for the emulated card, from the cache or from the compiler.
+
+    The cache knows it by the digest of its sources.
 
     Raises
     ------
     bttlab.u50.OverlayError
         If there is no compiler, the source does not compile for the model, or another process builds it just now.
     """
+    from bttlab.u50.build import HLS_SOURCE, build, sources_digest, training_overlay
+    from bttlab.u50.kernel import OverlayError
+    from bttlab.u50.manifest import read_file
+
     name = f"sweep_{hashlib.sha256(json.dumps(config.to_dict()).encode()).hexdigest()[:12]}"
     definition = training_overlay(name, config)
     folder = platformdirs.user_cache_path("bttlab") / "overlays" / sources_digest(definition, HLS_SOURCE)[:16]
