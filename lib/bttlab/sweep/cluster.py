@@ -1,9 +1,10 @@
 """The machines that a sweep runs on: workers of its own on this one, or those of any Dask scheduler."""
 
 import contextlib
+import multiprocessing
 import signal
-import threading
 from collections.abc import Iterator, Mapping
+from multiprocessing import resource_tracker
 
 from dask.system import CPU_COUNT
 from distributed import Client, LocalCluster
@@ -13,10 +14,12 @@ import bttlab
 from bttlab.errors import BttlabError
 from bttlab.sweep.trials import CARD
 from bttlab.sweep.worker import cards, ready, sources_digest
+from bttlab.train.stop import StopSignals
 
 WORKER_BYTES = 1_500_000_000  # that PyTorch, pynq and a corpus take of a worker's memory, with room to spare
 CONNECT_SECONDS = 10
-START_SECONDS = 120  # that a worker may take to import PyTorch on a busy machine
+START_SECONDS = 120  # that workers may take to start on a busy machine
+END_SECONDS = 10  # that they may take to end before they are killed
 PACKAGES = ("bttlab", "torch", "numpy", "safetensors", "pynq", "dask", "distributed", "cloudpickle", "msgpack")
 
 
@@ -42,13 +45,17 @@ def open_cluster(
     Raises
     ------
     ClusterError
-        If the scheduler does not answer, or workers here cannot offer what a trial takes.
+        If the scheduler does not answer, workers here cannot offer what a trial takes, or do not start.
     """
     if scheduler is not None:
         if workers is not None:
             raise ClusterError(f"--workers {workers} is for workers on this machine; {scheduler} has its own")
-        with contextlib.closing(connect(scheduler)) as client:
+        client = connect(scheduler)
+        try:
             yield client
+        finally:
+            with contextlib.suppress(TimeoutError):
+                client.close(END_SECONDS)
         return
     if workers is not None and workers < 1:
         raise ClusterError(f"--workers {workers}: give at least 1")
@@ -66,28 +73,55 @@ def open_cluster(
                 "--scheduler with the address of one whose workers have cards"
             )
         count = min(count, len(cards()))
-    with _start(count, dict(resources or {})) as cluster, Client(cluster) as client:
-        client.wait_for_workers(count, timeout=START_SECONDS)
+    with _local(count, dict(resources or {})) as client:
         yield client
 
 
-def _start(count: int, resources: dict[str, float]) -> LocalCluster:
-    """Start workers, which leave Ctrl-C to this process: it ends them in an orderly way."""
-    main = threading.current_thread() is threading.main_thread()
-    handler = signal.signal(signal.SIGINT, signal.SIG_IGN) if main else None  # what they inherit
+@contextlib.contextmanager
+def _local(count: int, resources: dict[str, float]) -> Iterator[Client]:
+    """Start workers; Ctrl-C, whenever it comes, does not reach them: it is this process that ends them."""
+    before = set(multiprocessing.active_children())
+    cluster = client = None
+    try:
+        with StopSignals() as signals:
+            cluster = _scheduler(count, resources)
+        if signals.received:
+            signal.raise_signal(signals.received)
+        client = Client(cluster)
+        cluster.scale(count)
+        try:
+            client.wait_for_workers(count, timeout=START_SECONDS)
+        except TimeoutError:
+            raise ClusterError(
+                f"{count} workers did not start on this machine within {START_SECONDS} s; give fewer with --workers"
+            ) from None
+        yield client
+    finally:
+        with StopSignals():  # another Ctrl-C is not to leave any behind
+            for one in filter(None, (client, cluster)):
+                with contextlib.suppress(TimeoutError):
+                    one.close(END_SECONDS)
+            for process in set(multiprocessing.active_children()) - before:
+                process.kill()
+                process.join()
+
+
+def _scheduler(count: int, resources: dict[str, float]) -> LocalCluster:
+    """Start a scheduler for some workers; the threads that start them block SIGINT, and so do they, who inherit it."""
+    resource_tracker.ensure_running()  # in this thread: whichever does it unblocks SIGINT
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         return LocalCluster(
-            n_workers=count,
+            n_workers=0,
             threads_per_worker=1,
             processes=True,
             memory_limit=MEMORY_LIMIT // count,
             resources=resources,
             dashboard_address=":0",
-            silence_logs="ERROR",
+            silence_logs="CRITICAL",
         )
     finally:
-        if main:
-            signal.signal(signal.SIGINT, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
 def most_workers() -> int:

@@ -243,9 +243,11 @@ class _Loop:
                     if not self._running:
                         break
                     self._take_in()
-                except (CommClosedError, ConnectionError):
+                except (CommClosedError, ConnectionError, TimeoutError):
                     self._reconnect()
-            self._say("")
+            if sweep._stopped:
+                sweep.progress.parts.clear()
+            self._say("stopped" if sweep._stopped else "")
         finally:
             with contextlib.suppress(OSError, TimeoutError):  # a scheduler that is gone has nothing to cancel
                 self._client.cancel(list(self._running), force=True)
@@ -336,7 +338,8 @@ class _Loop:
         if self._own:
             raise ClusterError("the local workers have gone; run the same command again to go on")
         self._say(f"the scheduler at {self._address} has gone; waiting for it")
-        self._client.close(timeout=1)
+        with contextlib.suppress(TimeoutError):
+            self._client.close(timeout=1)
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
             try:
