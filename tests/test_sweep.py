@@ -43,7 +43,7 @@ def _spec(corpus, **values):
     fixed = flat(tiny_runs.settings(corpus))
     del fixed["learning_rate"], fixed["seed"]
     vary = {"learning_rate": RATES, "seed": [0, 1]}
-    return spec_of({"fixed": fixed, "vary": vary, "chunk_seconds": 0.03} | values, "tiny")
+    return spec_of({"fixed": fixed, "vary": vary, "chunk_seconds": 0.1} | values, "tiny")
 
 
 def _digests(folder):
@@ -98,12 +98,12 @@ def test_a_worker_that_is_killed(client, corpus, alone, tmp_path):
             killed.append(process)
             os.kill(process, signal.SIGKILL)
 
-    Sweep(_spec(corpus, chunk_seconds=0.01), tmp_path / "sweep").run(client, kill)
+    Sweep(_spec(corpus, chunk_seconds=0.03), tmp_path / "sweep").run(client, kill)
     assert killed and _digests(tmp_path / "sweep") == alone
 
 
 def test_a_worker_killed_in_mid_chunk_costs_that_chunk_alone(client, corpus, tmp_path):
-    """Even while the sweep is busy: what has ended does not wait for it on a worker, to die there."""
+    """What has ended does not wait on its worker until the sweep has time for it: there it would die, too."""
     log, killed = ChunkLog(tmp_path), []
     client.register_plugin(log, "chunks")
 
@@ -114,22 +114,23 @@ def test_a_worker_killed_in_mid_chunk_costs_that_chunk_alone(client, corpus, tmp
             sweep.stop()
 
     fixed = _spec(corpus).fixed | {"epochs": 100_000}
-    sweep = Sweep(_spec(corpus, fixed=fixed, chunk_seconds=0.5), tmp_path / "sweep")
+    sweep = Sweep(_spec(corpus, fixed=fixed, chunk_seconds=0.3), tmp_path / "sweep")
     sweep.run(client, kill)
     client.unregister_worker_plugin("chunks")
     assert killed and chunks_again(log.read()) == 1
 
 
 def _kill_in_mid_chunk(client, log):
-    """Kill a worker that trains and holds no result; returns the chunk that it was at."""
-    processes, deadline = client.run(os.getpid), time.monotonic() + 60
+    """Kill a worker that has ended a chunk since, is well into the next, and holds no result; returns that chunk."""
+    processes, before, deadline = client.run(os.getpid), log.read(), time.monotonic() + 60
     while time.monotonic() < deadline:
         held = client.has_what()
         for address, process in processes.items():
-            chunk, event, _ = log.read().get(process, [("", "none yet", 0)])[-1]
-            if event == "begin" and not held[address]:
+            events = log.read().get(process, [])
+            since = [event for _, event, _ in events[len(before.get(process, [])) :]]
+            if since[-2:] == ["end", "begin"] and time.time() - events[-1][2] > 0.1 and not held[address]:
                 os.kill(process, signal.SIGKILL)
-                return chunk
+                return events[-1][0]
     pytest.fail(f"results stay on their workers: {held}")
 
 
@@ -187,8 +188,11 @@ def test_estimates(client, tmp_path):
 def test_a_sweep_in_a_notebook_draws_its_trials(client, tmp_path):
     spec = spec_of({"kind": "estimate", "vary": {"clock_mhz": [100, 200], "linear_rank": [8, 12]}}, "view")
     view = SweepView(spec, tmp_path / "sweep", scheduler=client.scheduler.address)
-    assert view.trials == []
     view.start()
+    view.sweep.stop()
+    view.wait()
+    assert view.trials == [] and "0 of 4 trials done; stopped" == view.widget.children[1].value
+    view.start()  # goes on
     view.wait()
     assert len(view.trials) == 4
     for name, scale, axes in zip(("u50.seconds_per_epoch", "u50.memory_bytes"), (1, 1e-6), view._panels, strict=True):

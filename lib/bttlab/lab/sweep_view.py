@@ -76,6 +76,7 @@ class SweepView:
     def start(self) -> None:
         """Run the trials that are not finished, in a thread."""
         if self._thread is None or not self._thread.is_alive():
+            self.sweep = Sweep(self.sweep.spec, self.sweep.folder)  # the one before may have been stopped
             self._thread = threading.Thread(target=self._run, name="bttlab-sweep", daemon=True)
             self._thread.start()
 
@@ -94,7 +95,7 @@ class SweepView:
         try:
             with open_cluster(*self._cluster) as client:
                 self.sweep.run(client, self._show)
-        except BttlabError as error:
+        except (BttlabError, OSError) as error:
             self._status.value = f"<span role='alert'><b>{escape(str(error))}</b></span>"
         with self._lock:
             self._kept.update(self._figure, self._lock, f"Trials of the sweep {self.sweep.spec.name}")
