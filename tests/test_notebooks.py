@@ -1,5 +1,6 @@
 """Every notebook runs from top to bottom, and is committed without what running it leaves behind."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -61,6 +62,18 @@ def test_reads_like_a_chapter(path):
     assert "## Exercises" in headings
     exercises = sum("\ncheck(" in cell.source for cell in _code_cells(notebook))
     assert 2 <= exercises <= 4
+
+
+@every_notebook
+def test_an_imported_name_means_one_thing(path):
+    """A cell far above is run again, or counts on what it imported: a later import is not to change what it does."""
+    places = {}
+    for cell in _code_cells(nbformat.read(path, as_version=4)):
+        source = re.sub(r"(?m)^%.*$", "", cell.source)
+        for node in ast.walk(ast.parse(source)):
+            for alias in node.names if isinstance(node, ast.ImportFrom) else ():
+                places.setdefault(alias.asname or alias.name, set()).add(f"{node.module}.{alias.name}")
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
 
 
 @every_notebook
