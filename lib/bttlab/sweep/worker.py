@@ -138,11 +138,11 @@ def opened_device(settings: RunSettings, overlay: bytes | None) -> Iterator[Open
 
         from bttlab.u50 import release_card
 
-        number, opened = _open_card(settings)
         try:
-            yield opened
-        finally:
-            release_card(pynq.Device.devices[number])
+            yield _open_card(settings)
+        finally:  # also of a card that did not take the overlay
+            for number in cards():
+                release_card(pynq.Device.devices[number])
     else:
         yield open_trainer(settings.config, settings.device) if overlay is None else open_built(overlay)
 
@@ -156,15 +156,15 @@ def cards() -> list[int]:
     return [number for number, card in enumerate(pynq.Device.devices) if not isinstance(card, EmulatedU50)]
 
 
-def _open_card(settings: RunSettings) -> tuple[int, OpenedTrainer]:
+def _open_card(settings: RunSettings) -> OpenedTrainer:
     """Open a card that no other process holds, or wait for this worker's own."""
     from bttlab.u50 import CardBusyError
 
     first, *others = _own_cards()
     for number in (first, *others):
         with contextlib.suppress(CardBusyError):
-            return number, open_trainer(settings.config, str(number))
-    return first, open_trainer(settings.config, str(first), wait=CARD_WAIT_SECONDS)
+            return open_trainer(settings.config, str(number))
+    return open_trainer(settings.config, str(first), wait=CARD_WAIT_SECONDS)
 
 
 def _own_cards() -> list[int]:
