@@ -15,7 +15,6 @@ from bttlab.bench.sweep import ChunkLog, chunks_again
 from bttlab.cli import main
 from bttlab.experiments import Filter, RunIndex, read_run
 from bttlab.experiments.keep import flat
-from bttlab.experiments.record import RunRecord
 from bttlab.lab.sweep_view import SweepView, pareto_front
 from bttlab.sweep import ClusterError, Sweep, SweepError, open_cluster
 from bttlab.sweep.cluster import _check_versions, check_cluster, connect
@@ -295,8 +294,27 @@ def test_optuna_learns_from_the_trials_before(corpus):
         search.tell(trial, (trial.varied["learning_rate"] - 0.3) ** 2 + (trial.varied["optimizer"] == "sgd"))
     assert len(late) == 40
     assert sum(varied["optimizer"] == "momentum" for varied in late[20:]) > 12
-    before = RunRecord("training", "x", fixed | late[0], "d", status="complete", figures={"loss": {"value": 1.0}})
-    assert Proposed(spec, TrialMaker(spec), [before])._count == 1
+
+
+def test_an_interrupted_search_goes_on(client, corpus, tmp_path):
+    pytest.importorskip("optuna")
+    vary = {"learning_rate": {"low": 0.001, "high": 0.1, "log": True}, "optimizer": ["sgd", "momentum"]}
+    fixed = {key: value for key, value in _spec(corpus).fixed.items() if key != "optimizer"}
+    spec = _spec(corpus, search="optuna", trials=7, fixed=fixed, vary=vary)
+    sweep = Sweep(spec, tmp_path / "sweep")
+    sweep.run(client, lambda progress: sweep.stop() if len(progress.records) > 1 else None)
+    before = {path.parent.name: read_run(path.parent) for path in tmp_path.glob("sweep/*/run.json")}
+    done = {id: record.ended for id, record in before.items() if record.status == "complete"}
+    assert 1 < len(done) < 7
+    again = Sweep(spec, tmp_path / "sweep")
+    assert set(again.progress.records) == set(done)
+    again.run(client)
+    after = {path.parent.name: read_run(path.parent) for path in tmp_path.glob("sweep/*/run.json")}
+    assert set(before) < set(after) == set(again.progress.records) and len(after) == 7
+    assert {record.status for record in after.values()} == {"complete"}
+    assert {id: after[id].ended for id in done} == done
+    other = _spec(corpus, search="optuna", trials=7, fixed=fixed | {"seed": 5}, vary=vary)
+    assert Sweep(other, tmp_path / "sweep").progress.records == {}  # trials of another seed are none of its own
 
 
 def test_optuna_that_is_not_installed(corpus, monkeypatch):

@@ -99,16 +99,12 @@ class Sweep:
         before = [read_run(path.parent) for path in sorted(self.folder.glob(f"*/{RUN_FILE}"))]
         self._search: Search = Proposed(spec, maker, before) if spec.search == "optuna" else Listed(maker.all())
         self.progress = Progress(self._search.total)
-        self._waiting: list[Trial] = []
         self._overlays: dict[str, bytes] = {}
         self._entering: dict[str, OnRecord] = {}
         self._stopped = False
-        if spec.search == "optuna":
-            for record in before:  # proposed earlier: they count, and what was begun comes first
-                if record.status == COMPLETE:
-                    self._end(record)
-                else:
-                    self._waiting.append(maker.make({key: record.configuration[key] for key in spec.vary}))
+        if isinstance(self._search, Proposed):
+            for record in self._search.done:
+                self._end(record)
 
     @property
     def resources(self) -> dict[str, float]:
@@ -161,7 +157,7 @@ class Sweep:
     def _next(self) -> Trial | None:
         """The next trial that is not finished; what is finished is counted."""
         while True:
-            trial = self._waiting.pop(0) if self._waiting else self._search.next()
+            trial = self._search.next()
             if trial is None:
                 return None
             if not (self.folder / trial.id / RUN_FILE).exists():

@@ -4,9 +4,11 @@ import sys
 from collections.abc import Iterable
 from typing import Any, Protocol
 
-from bttlab.experiments.record import RunRecord
+from bttlab.experiments.record import COMPLETE, RunRecord
 from bttlab.sweep.spec import Range, SpecError, SweepSpec
 from bttlab.sweep.trials import Trial, TrialMaker
+
+MOST_REPEATS = 100  # proposals of trials that have run already, one after another, after which a search is at its end
 
 
 class Search(Protocol):
@@ -51,7 +53,14 @@ class Proposed:
     spec : SweepSpec
     maker : TrialMaker
     before : iterable of RunRecord
-        Trials of this sweep that have run already; they count, and Optuna learns from them.
+        What the sweep's folder has: Optuna learns from trials of this search that are complete, and what was begun
+        comes first. Others are left alone.
+
+    Attributes
+    ----------
+    total : int
+    done : list of RunRecord
+        Those of `before` that are complete trials of this search.
 
     Raises
     ------
@@ -77,32 +86,36 @@ class Proposed:
         sampler = optuna.samplers.TPESampler(seed=spec.seed, constant_liar=True)
         self._study = optuna.create_study(sampler=sampler, direction=direction)
         self._asked: dict[str, Any] = {}
-        self._known = {record.id for record in before}
-        self._count = 0
+        self._known: set[str] = set()
+        self.done: list[RunRecord] = []
         for record in before:
-            self._learn(optuna, record)
+            params = self._params(record)
+            if params is None:
+                continue
+            if record.status != COMPLETE:
+                self._study.enqueue_trial(params)
+                continue
+            self.done.append(record)
+            self._known.add(record.id)
+            value = record.value(spec.objective)
+            if value is not None:
+                trial = optuna.trial.create_trial(params=params, distributions=self._distributions, value=value)
+                self._study.add_trial(trial)
 
-    def _learn(self, optuna: Any, record: RunRecord) -> None:
-        params = {}
+    def _params(self, record: RunRecord) -> dict[str, Any] | None:
+        """What Optuna would have proposed for a trial; None if this search has no such trial."""
+        varied = {key: record.configuration.get(key) for key in self._spec.vary}
         for key, values in self._spec.vary.items():
-            value = record.configuration.get(key)
-            if isinstance(values, list):
-                if value not in values:
-                    return
-                value = values.index(value)
-            elif not isinstance(value, int | float) or not values.low <= value <= values.high:
-                return
-            params[key] = value
-        objective = record.value(self._spec.objective)
-        if record.status == "complete" and objective is not None:
-            done = optuna.trial.create_trial(params=params, distributions=self._distributions, value=objective)
-            self._study.add_trial(done)
-            self._count += 1
+            inside = varied[key] in values if isinstance(values, list) else _inside(varied[key], values)
+            if not inside:
+                return None
+        if self._maker.make(varied).id != record.id:
+            return None
+        return {k: v.index(varied[k]) if isinstance(v, list) else varied[k] for k, v in self._spec.vary.items()}
 
     def next(self) -> Trial | None:
-        """Return what Optuna proposes, given what it has been told so far."""
-        while self._count < self.total:
-            self._count += 1
+        """Return what Optuna proposes, given what it has been told so far; None too if it repeats itself only."""
+        for _ in range(MOST_REPEATS if len(self._known) < self.total else 0):
             asked = self._study.ask(self._distributions)
             varied = {
                 key: values[asked.params[key]] if isinstance(values, list) else asked.params[key]
@@ -113,16 +126,23 @@ class Proposed:
                 self._known.add(trial.id)
                 self._asked[trial.id] = asked
                 return trial
+            self._tell(asked, None)
         return None
 
     def tell(self, trial: Trial, value: float | None) -> None:
         """Let Optuna learn."""
-        import optuna
-
         asked = self._asked.pop(trial.id, None)
         if asked is not None:
-            state = optuna.trial.TrialState.FAIL if value is None else None
-            self._study.tell(asked, value, state=state)
+            self._tell(asked, value)
+
+    def _tell(self, asked: Any, value: float | None) -> None:
+        from optuna.trial import TrialState
+
+        self._study.tell(asked, value, state=TrialState.FAIL if value is None else None)
+
+
+def _inside(value: Any, values: Range) -> bool:
+    return isinstance(value, int | float) and values.low <= value <= values.high
 
 
 def _distribution(optuna: Any, values: list | Range) -> Any:
