@@ -4,7 +4,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from reliability import concurrency, crash_resume, day, hostile_files, interrupts, long_runs, native_code, threads
+from reliability import (
+    concurrency,
+    crash_resume,
+    day,
+    hostile_files,
+    interrupts,
+    long_runs,
+    native_code,
+    notebooks,
+    threads,
+)
 from reliability.hostile_targets import TARGETS
 from reliability.outcome import Outcome
 
@@ -37,5 +47,6 @@ TRIALS = {
     "long_runs": Trial(long_runs.trial, full=10_000, small=50),
     "day": Trial(day.trial, full=86_400, small=20),  # seconds
     "threads": Trial(threads.trial, full=600, small=2),  # seconds
+    "notebooks": Trial(notebooks.trial, full=600, small=2),  # seconds
     "interrupts": Trial(interrupts.trial, full=100, small=2),
 }

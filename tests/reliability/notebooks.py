@@ -1,0 +1,171 @@
+"""Two notebooks whose dashboards are clicked and whose cells are interrupted at random: no deadlock, nothing stays."""
+
+import contextlib
+import json
+import os
+import queue
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from jupyter_client.manager import start_new_kernel
+
+from bttlab.data import load_corpus
+from bttlab.figures import measured
+from bttlab.lab import Dashboard, Workload, card_target
+from bttlab.lab.runs import FINISHED, STOPPED
+from bttlab.u50 import load_overlay
+from reliability.footprint import MOST_GROWTH, Footprint
+from reliability.outcome import Outcome
+
+OVERLAYS = ("train_enc2", "train_enc4")
+SAMPLES = 400  # of a run: about a second
+BUTTONS = ("start", "pause", "resume", "stop", "clear")
+INTERRUPT = "interrupt"
+SETTLE_WITHIN = 30  # seconds
+ANSWER_WITHIN = 60  # seconds, for any cell, on however busy a machine
+
+
+def trial(count: int) -> Outcome:
+    """Let two notebooks do so for `count` seconds."""
+    draw, faults, figures = random.Random(0), [], {}
+    with contextlib.ExitStack() as stack:
+        notebooks = [stack.enter_context(Notebook(overlay)) for overlay in OVERLAYS]
+        done = dict.fromkeys((*BUTTONS, INTERRUPT), 0)
+        for notebook in notebooks:
+            for action in (*BUTTONS, INTERRUPT, "start"):  # what is made once is there from now on
+                notebook.do(action, draw)
+            notebook.cell("lab.wait()")
+        before = [notebook.footprint() for notebook in notebooks]
+        end = time.monotonic() + count
+        while time.monotonic() < end and not faults:
+            notebook, action = draw.choice(notebooks), draw.choice(list(done))
+            try:
+                notebook.do(action, draw)
+            except (TimeoutError, RuntimeError) as error:
+                faults.append(f"{action} after {sum(done.values())} others: {error}")
+            done[action] += 1
+            time.sleep(draw.uniform(0, 0.2))
+        for notebook, was in zip(notebooks, before, strict=True):
+            if not faults:
+                faults += notebook.cell("lab.faults_at_the_end()")
+                now = notebook.settled(was)
+                faults += [f"{notebook.overlay}: {fault}" for fault in now.faults_since(was)]
+                figures[f"{notebook.overlay}, resident memory before and after"] = measured(
+                    [was.memory, now.memory], "MiB", "/proc/self/statm of its kernel"
+                )
+    tried = (
+        f"Two notebooks at once, with {' and '.join(OVERLAYS)}, each in a Jupyter kernel with a dashboard: for {count} "
+        f"s their buttons ({', '.join(BUTTONS)}) clicked, and a cell that waits for training interrupted, at random: "
+        f"every cell answers within {ANSWER_WITHIN} s, every run ends as finished or stopped, resident memory grows by "
+        f"less than {MOST_GROWTH} MiB, and no file descriptor, thread or temporary file stays"
+    )
+    return Outcome("two notebooks", tried, sum(done.values()), faults, done | figures)
+
+
+class Notebook:
+    """A kernel as its front end sees it; a context that ends it."""
+
+    def __init__(self, overlay: str):
+        self.overlay = overlay
+
+    def __enter__(self) -> "Notebook":
+        self._scratch = tempfile.TemporaryDirectory()
+        places = {"TMPDIR": Path(self._scratch.name, "tmp"), "BTTLAB_RUNS": Path(self._scratch.name, "runs")}
+        for place in places.values():
+            place.mkdir()
+        environment = os.environ | {name: str(place) for name, place in places.items()}
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+        self._manager, self._client = start_new_kernel(
+            startup_timeout=ANSWER_WITHIN, kernel_name="python3", env=environment, stderr=subprocess.DEVNULL
+        )
+        self.cell(f"from reliability.notebooks import Lab; lab = Lab({self.overlay!r})")
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._client.stop_channels()
+        self._manager.shutdown_kernel(now=True)
+        self._manager.cleanup_resources()
+        self._scratch.cleanup()
+
+    def do(self, action: str, draw: random.Random) -> None:
+        """Click a button, or interrupt a cell that waits."""
+        if action != INTERRUPT:
+            self.cell(f"lab.board.{action}()")
+            return
+        message = self._client.execute("lab.board.wait()", store_history=False)
+        time.sleep(draw.uniform(0, 0.3))
+        for _ in range(ANSWER_WITHIN - 1):  # one that comes before the cell begins is lost, as for a user
+            self._manager.interrupt_kernel()
+            with contextlib.suppress(TimeoutError):
+                self._answer(message, 1)
+                return
+        self._answer(message, 1)
+
+    def footprint(self) -> Footprint:
+        """What the kernel holds, as of now."""
+        return Footprint(**self.cell("lab.footprint()"))
+
+    def settled(self, before: Footprint) -> Footprint:
+        """What the kernel holds once it has collected the pipes of threads that have printed: every ten seconds."""
+        end = time.monotonic() + SETTLE_WITHIN
+        while (now := self.footprint()).faults_since(before) and time.monotonic() < end:
+            time.sleep(1)
+        return now
+
+    def cell(self, code: str) -> Any:
+        """Run a cell; returns the value of what it is, through JSON."""
+        return self._answer(
+            self._client.execute(
+                f"value = {code}" if code.startswith("lab.") else code,
+                store_history=False,
+                user_expressions={"value": "__import__('json').dumps(globals().get('value'))"},
+            )
+        )
+
+    def _answer(self, message: str, within: float = ANSWER_WITHIN) -> Any:
+        end = time.monotonic() + within
+        while True:
+            try:
+                reply = self._client.get_shell_msg(timeout=max(0.0, end - time.monotonic()))
+            except queue.Empty as error:
+                raise TimeoutError(f"{self.overlay}: no answer within {within} s") from error
+            if reply["parent_header"].get("msg_id") == message:
+                break
+        content = reply["content"]
+        if content["status"] != "ok" and content["ename"] != "KeyboardInterrupt":
+            raise RuntimeError(f"{self.overlay}: {content['ename']}: {content['evalue']}")
+        value = content.get("user_expressions", {}).get("value", {})
+        text = value.get("data", {}).get("text/plain")
+        return json.loads(text[1:-1]) if text else None
+
+
+class Lab:
+    """What a notebook's cells make: an overlay on a card, and a dashboard that trains on it."""
+
+    def __init__(self, overlay: str):
+        loaded = load_overlay(overlay)
+        config = loaded.train_transformer_1.config
+        workload = Workload.of(load_corpus("airline"), config)
+        self.board = Dashboard([card_target(loaded, workload)], samples=SAMPLES)
+
+    def wait(self) -> None:
+        """Wait for what trains; a pause is ended first."""
+        self.board.resume()
+        self.board.wait()
+
+    def footprint(self) -> dict[str, float]:
+        """What the process holds when nothing trains and no run is shown."""
+        self.wait()
+        self.board.clear()
+        return asdict(Footprint.now())
+
+    def faults_at_the_end(self) -> list[str]:
+        """Name the runs that ended as they must not."""
+        self.wait()
+        return [f"a run is {run.state}: {run.error}" for run in self.board.runs if run.state not in (FINISHED, STOPPED)]
