@@ -6,11 +6,9 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-SPEED = 10.0  # an adaptive optimizer moves an entry by about the learning rate a step: too slow to go from 1 to 0
-
 
 class BondGates(nn.Module):
-    """A diagonal matrix on each internal bond; a `core_map` of the layers of this package.
+    """A diagonal matrix on each internal bond, at first of ones; a `core_map` of the layers of this package.
 
     Parameters
     ----------
@@ -19,18 +17,13 @@ class BondGates(nn.Module):
 
     Attributes
     ----------
-    entries : nn.ParameterList
-        Shapes (r_k,). A gate is `SPEED` times its entry, and starts at 1.
+    gates : nn.ParameterList
+        The diagonals, shapes (r_k,).
     """
 
     def __init__(self, ranks: Sequence[int]):
         super().__init__()
-        self.entries = nn.ParameterList(torch.full((rank,), 1 / SPEED) for rank in ranks)
-
-    @property
-    def gates(self) -> list[Tensor]:
-        """The diagonals, shapes (r_k,)."""
-        return [SPEED * entry for entry in self.entries]
+        self.gates = nn.ParameterList(torch.ones(rank) for rank in ranks)
 
     def forward(self, cores: Sequence[Tensor]) -> list[Tensor]:
         """Return the cores, each but the last times the gates at its right."""

@@ -15,7 +15,6 @@ from bttlab.methods.training import Training
 from bttlab.tensor import TTLinear, TTMEmbedding
 from bttlab.tensor.gates import BondGates, bond_weights, selected
 
-EPSILON = 0.1  # of the sparsity term: gates below it are as good as gone
 EVERY = 5  # updates between two cuts
 DEAD = 1e-4  # of a bond: an index that carries less is cut at once
 MEMORY = 0.95  # of the mean of what the loss feels, over updates
@@ -27,12 +26,13 @@ Layer = TTLinear | TTMEmbedding
 class CoMERA(TensorCompression):
     """Tensor compression whose ranks are chosen while training, cut down to a size target.
 
-    Early, gates on the bonds of all trains make ranks part of what is trained: besides the loss, the size that the
-    gates leave is minimised, with the logarithm log(1 + |g| / 0.1), scaled to 1 at g = 1, in place of a count of the
-    gates that are not zero. Cores are really cut, so that their size falls in a straight line from the start to the
-    target: those indices first whose loss is felt least for the numbers that they take, by the mean of the square of
-    gate times gradient (Molchanov et al., arXiv 1906.10771). Once there, the gates are merged into the cores and
-    training goes on for the loss alone.
+    Early, there are gates of 1 on the bonds of all trains, whose gradients tell what the loss would feel without an
+    index: the mean of its square (Molchanov et al., arXiv 1906.10771, where the gate is 1). Cores are really cut, so
+    that their size falls in a straight line from the start to the target: those indices first that are felt least for
+    the numbers that they take. Once there, the gates go and training goes on for the loss alone.
+
+    The paper trains the gates with the cores, and minimises the size that they leave besides the loss. Here that cost
+    more than the cuts do (docs/methods.md): the gates stay 1, and size and loss meet in the choice of what is cut.
 
     Parameters
     ----------
@@ -42,8 +42,6 @@ class CoMERA(TensorCompression):
         As for tensor.
     target : float
         Part of the numbers in the cores that is to be left.
-    strength : float
-        Of the size in what is minimised.
     settled : float
         Part of the budget after which the target is met.
     """
@@ -54,7 +52,6 @@ class CoMERA(TensorCompression):
     excludes = frozenset({"galore", "tensor-galore"})  # whose subspaces are of one shape
 
     target: float = 0.5
-    strength: float = 0.1
     settled: float = 0.6
 
     def __post_init__(self) -> None:
@@ -67,26 +64,22 @@ class CoMERA(TensorCompression):
         layers = _layers(training)
         for layer in layers:
             layer.core_map = BondGates([core.shape[-1] for core in layer.cores][:-1]).to(training.device)
-        felt = [[torch.zeros_like(entry) for entry in layer.core_map.entries] for layer in layers]
+        felt = [[torch.zeros_like(gate) for gate in layer.core_map.gates] for layer in layers]
         training.extra[self.name] = {"numbers": _numbers(layers), "settled": False, "felt": felt}
 
     def before_update(self, training: Training) -> None:
-        """Note how much the loss feels each gate, and add the gradient of the size that the gates leave."""
+        """Note how much the loss feels each gate, and keep the optimizer from moving it."""
         state = training.extra[self.name]
         if state["settled"]:
             return
-        layers = _layers(training)
-        entries = [entry for layer in layers for entry in layer.core_map.entries]
-        for entry, felt in zip(entries, chain(*state["felt"]), strict=True):
-            if entry.grad is None:  # of a layer that the step left out
-                entry.grad = torch.zeros_like(entry)
-            felt.lerp_((entry.detach() * entry.grad).square(), 1 - MEMORY)
-        size = sum(_soft_numbers(layer) for layer in layers) / state["numbers"]
-        for entry, gradient in zip(entries, torch.autograd.grad(self.strength * size, entries), strict=True):
-            entry.grad += gradient
+        gates = [gate for layer in _layers(training) for gate in layer.core_map.gates]
+        for gate, felt in zip(gates, chain(*state["felt"]), strict=True):
+            # a layer that the step left out has no gradient
+            felt.lerp_(torch.zeros_like(gate) if gate.grad is None else gate.grad.square(), 1 - MEMORY)
+            gate.grad = None
 
     def after_update(self, training: Training) -> None:
-        """Cut what the size of now does not leave room for; at the target, merge the gates into the cores."""
+        """Cut what the size of now does not leave room for; at the target, take the gates away."""
         state = training.extra[self.name]
         if state["settled"] or (training.steps % EVERY and training.progress < self.settled):
             return
@@ -97,9 +90,6 @@ class CoMERA(TensorCompression):
 
     def _settle(self, training: Training) -> None:
         for layer in _layers(training):
-            with torch.no_grad():
-                for core, merged in zip(layer.cores, layer.core_map(list(layer.cores)), strict=True):
-                    core.copy_(merged)
             drop_parameters(training.optimizer, layer.core_map.parameters())
             layer.core_map = None
         training.extra[self.name] |= {"settled": True, "felt": []}
@@ -128,14 +118,14 @@ def cut_to(optimizer: torch.optim.Optimizer, layers: list[Layer], felt: list[lis
     layers : list of TTLinear or TTMEmbedding
         With `BondGates`.
     felt : list of list of Tensor, shapes (r_k,)
-        For each layer and bond; cut like the bonds.
+        For each layer and bond, how much the loss feels each index; cut like the bonds.
     most : int
         Numbers in all cores.
     """
     candidates, keep = [], []
     for i, layer in enumerate(layers):
         keep.append([torch.ones(len(bond), dtype=torch.bool) for bond in felt[i]])
-        for k, carried in enumerate(bond_weights(layer.core_map(list(layer.cores)))):
+        for k, carried in enumerate(bond_weights(list(layer.cores))):
             taken = (layer.cores[k].numel() + layer.cores[k + 1].numel()) / len(carried)
             best = int(carried.argmax())
             for j, (value, weight) in enumerate(zip(felt[i][k].tolist(), carried.tolist(), strict=True)):
@@ -165,20 +155,10 @@ def _cut(optimizer: torch.optim.Optimizer, layer: Layer, kept: list[Tensor]) -> 
     for old, new, pair in zip(before, layer.cores, pairs, strict=True):
         replace_parameter(optimizer, old, new, lambda tensor, pair=pair: selected(tensor, *pair))
     gates = layer.core_map
-    before = list(gates.entries)
-    gates.entries = nn.ParameterList(
-        entry.index_select(0, indices) for entry, indices in zip(before, kept, strict=True)
-    )
-    for old, new, indices in zip(before, gates.entries, kept, strict=True):
+    before = list(gates.gates)
+    gates.gates = nn.ParameterList(gate.index_select(0, indices) for gate, indices in zip(before, kept, strict=True))
+    for old, new, indices in zip(before, gates.gates, kept, strict=True):
         replace_parameter(optimizer, old, new, lambda tensor, indices=indices: tensor.index_select(0, indices))
-
-
-def _soft_numbers(layer: Layer) -> Tensor:
-    """Return the layer's numbers, with a gate's logarithm in place of its being there or not."""
-    ranks = [torch.log1p(gate.abs() / EPSILON).sum() / math.log1p(1 / EPSILON) for gate in layer.core_map.gates]
-    ones = ranks[0].new_ones(())
-    modes = [math.prod(core.shape[1:-1]) for core in layer.cores]
-    return sum(mode * left * right for mode, left, right in zip(modes, [ones, *ranks], [*ranks, ones], strict=True))
 
 
 def _layers(training: Training) -> list[Layer]:
