@@ -156,6 +156,24 @@ def test_comera_cuts_ranks_to_the_size_target_and_scores_as_high(setting):
     assert scores["frame_accuracy"] >= full["frame_accuracy"] > 0.9
 
 
+def test_comeras_gates_tell_what_the_loss_feels_of_each_index_and_stay_one(setting):
+    training = Training(setting, parse("comera:rank=3,embedding_rank=3"))
+    layers = [layer for layer in training.model.modules() if isinstance(layer, TTLinear | TTMEmbedding)]
+    training.set_rate()
+    training.backward(training.forward(next(training._all_batches()))[0])
+    felt = []
+    for layer in layers:
+        for core, gate in zip(layer.cores, layer.core_map.gates, strict=False):
+            felt.append(gate.grad.clone())
+            assert torch.allclose(felt[-1], (core * core.grad).flatten(0, -2).sum(0), atol=1e-6)
+    training.update()
+    noted = [bond for train in training.extra["comera"]["felt"] for bond in train]
+    for bond, gradient in zip(noted, felt, strict=True):
+        torch.testing.assert_close(bond, 0.05 * gradient.square(), atol=0, rtol=1e-4)
+    assert max(gradient.abs().max() for gradient in felt) > 1e-4
+    assert all((gate == 1).all() for layer in layers for gate in layer.core_map.gates)
+
+
 def test_cutting_what_carries_nothing_changes_no_output_and_keeps_the_moments(setting):
     training = Training(setting, parse("comera:rank=4,embedding_rank=4"))
     steps(training, 2)
