@@ -94,7 +94,7 @@ def _train(options: argparse.Namespace) -> dict[str, Any]:
         "format": "dense",
         "encoders": options.encoders,
         "corpus": corpus.name,
-        "recipe": options.recipe,
+        "recipe": Path(options.recipe).stem,
         "batch": options.batch,
         "seed": options.seed,
         "epochs": curve,
