@@ -19,7 +19,7 @@ from bttlab.lab.sweep_view import SweepView, pareto_front
 from bttlab.sweep import ClusterError, Sweep, SweepError, open_cluster
 from bttlab.sweep.cluster import _check_versions, check_cluster, connect
 from bttlab.sweep.search import Proposed
-from bttlab.sweep.spec import spec_of
+from bttlab.sweep.spec import FIGURES, spec_of
 from bttlab.sweep.trials import TrialMaker
 from bttlab.train import CheckpointStore, tensors_digest
 from bttlab.train.files import held
@@ -72,6 +72,8 @@ def test_results_are_those_of_the_trials_alone(client, corpus, alone, tmp_path):
     assert {record.id for record in records} >= set(alone)
     record = read_run(tmp_path / "sweep" / progress.best.id)
     assert record.status == "complete" and record.sweep == "tiny" and "learning_rate=" in record.name
+    known = {name for name in FIGURES["training"] if not name.startswith("u50.")}  # for which the model is too small
+    assert set(record.figures) == known
     best = max(one.value("dev.frame_accuracy") for one in progress.records.values())
     assert progress.best.value("dev.frame_accuracy") == best
 
@@ -180,6 +182,7 @@ def test_estimates(client, tmp_path):
     progress = Sweep(spec, tmp_path / "sweep").run(client)
     times = {r.configuration["clock_mhz"]: r.value("u50.seconds_per_epoch") for r in progress.records.values()}
     assert times[100] == pytest.approx(2 * times[200])
+    assert all(set(FIGURES["estimate"]) == set(record.figures) for record in progress.records.values())
     energies = [record.value("u50.joules_per_epoch") for record in progress.records.values()]
     assert progress.best.value("u50.joules_per_epoch") == min(energies)
 
@@ -246,6 +249,16 @@ def test_a_resource_that_workers_here_cannot_have(tmp_path, capsys):
     assert main(["sweep", str(tmp_path / "sweep.yaml"), "--out", str(tmp_path / "out")]) == 2
     error = capsys.readouterr().err.strip()
     assert "a trial takes GPU=1, which no worker that starts here has" in error and len(error.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_more_workers_than_memory_has_room_for(tmp_path, capsys):
+    (tmp_path / "sweep.yaml").write_text("vary: {seed: [0]}")
+    arguments = ["sweep", str(tmp_path / "sweep.yaml"), "--out", str(tmp_path / "out"), "--workers"]
+    for workers, message in (("0", "give at least 1"), ("100000", "give at most")):
+        assert main([*arguments, workers]) == 2
+        error = capsys.readouterr().err.strip()
+        assert message in error and len(error.splitlines()) == 1
     assert not (tmp_path / "out").exists()
 
 

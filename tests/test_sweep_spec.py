@@ -108,6 +108,8 @@ def test_estimates_vary_the_hardware():
         ({"vary": {"seed": [0]}, "chunk_seconds": 0}, "chunk_seconds"),
         ({"vary": {"seed": [0]}, "resources": {"U50": "one"}}, "resources"),
         ({"vary": {"seed": [0]}, "objective": "loss"}, "say with maximize"),
+        ({"vary": {"seed": [0]}, "objective": "dev.slotf1", "maximize": True}, "do you mean dev.slot_f1"),
+        ({"vary": {"seed": [0]}, "objective": "loss", "maximize": False, "kind": "estimate"}, "that no estimate has"),
         ({"vary": {"linear_rank": [8, 0]}}, "trial linear_rank = 0: linear_rank is 0"),
         ({"vary": {"learning_rate": [-1]}}, "trial learning_rate = -1"),
         ({"vary": {"optimizer": ["adam"]}}, "optimizer is 'adam'"),

@@ -17,6 +17,7 @@ from bttlab.sweep.worker import cards, ready, sources_digest
 from bttlab.train.stop import StopSignals
 
 WORKER_BYTES = 1_500_000_000  # that PyTorch, pynq and a corpus take of a worker's memory, with room to spare
+LEAST_BYTES = 600_000_000  # that a worker takes of it at the least
 CONNECT_SECONDS = 10
 START_SECONDS = 120  # that workers may take to start on a busy machine
 END_SECONDS = 10  # that they may take to end before they are killed
@@ -57,8 +58,10 @@ def open_cluster(
             with contextlib.suppress(TimeoutError):
                 client.close(END_SECONDS)
         return
-    if workers is not None and workers < 1:
-        raise ClusterError(f"--workers {workers}: give at least 1")
+    most = max(2, MEMORY_LIMIT // LEAST_BYTES)
+    if workers is not None and not 1 <= workers <= most:
+        rule = "give at least 1" if workers < 1 else f"the memory here has room for {most}; give at most {most}"
+        raise ClusterError(f"--workers {workers}: {rule}")
     count = workers or most_workers()
     for resource, amount in (resources or {}).items():
         if resource != CARD or amount > 1:

@@ -17,6 +17,15 @@ KINDS = ("training", "estimate")
 SEARCHES = ("grid", "random", "optuna")
 OVERLAYS = ("build", "reference")
 OBJECTIVES = {"training": ("dev.frame_accuracy", True), "estimate": ("u50.joules_per_epoch", False)}
+_SCORES = ("intent_accuracy", "slot_f1", "frame_accuracy", "mean_loss")
+_MODELLED = ("u50.seconds_per_epoch", "u50.joules_per_epoch", "u50.memory_bytes", "u50.lane_utilisation")
+FIGURES = {  # what a complete trial has, one of which is the objective
+    "training": (
+        *(f"{split}.{score}" for split in ("dev", "test") for score in _SCORES),
+        *("loss", "seconds", "samples", "u50.joules", *_MODELLED),
+    ),
+    "estimate": _MODELLED,
+}
 MOST_TRIALS = 100_000
 
 
@@ -133,6 +142,9 @@ class SweepSpec:
         objective, maximize = OBJECTIVES[self.kind]
         if self.objective is None:
             object.__setattr__(self, "objective", objective)
+        elif self.objective not in FIGURES[self.kind]:
+            way_out = nearest(str(self.objective), FIGURES[self.kind])
+            raise SpecError(f"objective is {self.objective!r}, a figure that no {self.kind} has{way_out}")
         elif self.maximize is None and self.objective != objective:
             raise SpecError(f"objective is {self.objective}: say with maximize: true or false what is better")
         if self.maximize is None:
