@@ -20,7 +20,7 @@ from bttlab.sweep import Progress, Sweep, SweepSpec, open_cluster
 MEMORY = ("u50.memory_bytes", "on-chip memory (MB, modelled)", 1e-6)
 # Of a training, what it costs is what a U50 would need for it.
 PANELS = {
-    "training": (("u50.joules", "energy (J, modelled)", 1.0), MEMORY),
+    "training": (("u50.joules", "energy of a U50 (J, modelled)", 1.0), MEMORY),
     "estimate": (("u50.seconds_per_epoch", "time of an epoch (s, modelled)", 1.0), MEMORY),
 }
 STOP_SECONDS = 60.0
@@ -120,7 +120,8 @@ class SweepView:
             return
         axes.scatter(*zip(*points.values(), strict=True), s=24, color=PALETTE[0], label="trial")
         front = pareto_front(list(points.values()), spec.maximize)
-        axes.plot(*zip(*front, strict=True), color=PALETTE[0], linewidth=1, label="none better (Pareto)")
+        ring = {"marker": "o", "markersize": 9, "markerfacecolor": "none"}  # a front may be a single point
+        axes.plot(*zip(*front, strict=True), color=PALETTE[0], linewidth=1, **ring, label="none better (Pareto)")
         if progress.best is not None and progress.best.id in points:
             best = points[progress.best.id]
             axes.scatter(*best, s=150, facecolors="none", edgecolors=PALETTE[1], linewidths=2, label="best so far")
