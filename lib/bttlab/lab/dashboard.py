@@ -20,6 +20,7 @@ from bttlab.lab.canvas import KeptFigure, live_canvas
 from bttlab.lab.run_figure import RunFigure
 from bttlab.lab.runs import FAILED, FINISHED, PAUSED, RUNNING, STOPPED, Run
 from bttlab.lab.targets import Target
+from bttlab.threads import Thread
 
 REDRAW_SECONDS = 0.4
 KEEP_SECONDS = 15.0  # between two updates of the figure that stays in the notebook
@@ -81,7 +82,7 @@ class Dashboard:
         self._name = name
         self._targets = {target.name: target for target in targets}
         self._lock = threading.RLock()
-        self._drawer: threading.Thread | None = None
+        self._drawer: Thread | None = None
         self._drawing = False
         self._figure = RunFigure()
         self._canvas = live_canvas(self._figure.figure, lambda: self._figure.animated, self._lock)
@@ -175,9 +176,7 @@ class Dashboard:
     def _begin_drawing(self) -> None:
         if not self._drawing:
             self._drawing = True
-            self._drawer = threading.Thread(
-                target=self._follow, args=(self._drawer,), name="bttlab-lab-draw", daemon=True
-            )
+            self._drawer = Thread(target=self._follow, args=(self._drawer,), name="bttlab-lab-draw", daemon=True)
             self._drawer.start()
 
     @_button
@@ -270,7 +269,7 @@ class Dashboard:
 
     # --- the drawing thread
 
-    def _follow(self, before: threading.Thread | None) -> None:
+    def _follow(self, before: Thread | None) -> None:
         """Redraw until the run has ended, and once more; first let the thread before this one finish its last."""
         if before is not None:
             before.join()

@@ -23,6 +23,7 @@ from bttlab.lab.losses import MOST_LOSSES, MOST_POINTS, Losses
 from bttlab.lab.meters import EnergyMeter, NoMeter, Recorded
 from bttlab.lab.workload import Workload
 from bttlab.model import NumericalFault, Optimizer, Predictions, Trainer, initial_parameters, predict
+from bttlab.threads import Thread
 
 CHUNK_SECONDS = 0.3  # training between two looks at pause and stop
 LARGEST_CHUNK = 1024  # samples
@@ -89,7 +90,7 @@ class Run:
         self._losses = Losses(total, most_losses)
         self._stop, self._unpaused = threading.Event(), threading.Event()
         self._changing = threading.Lock()  # of the state: its thread ends the run while another pauses it
-        self._thread: threading.Thread | None = None
+        self._thread: Thread | None = None
 
     @property
     def count(self) -> int:
@@ -122,7 +123,7 @@ class Run:
         self._stop.clear()
         self._unpaused.set()
         # daemon: a kernel that is shut down does not wait for the end of the training
-        self._thread = threading.Thread(target=self._run, name="bttlab-lab-run", daemon=True)
+        self._thread = Thread(target=self._run, name="bttlab-lab-run", daemon=True)
         self._thread.start()
 
     def pause(self) -> None:

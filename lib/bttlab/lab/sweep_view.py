@@ -16,6 +16,7 @@ from bttlab.experiments.record import COMPLETE, RunRecord
 from bttlab.lab.canvas import ImageCanvas, KeptFigure
 from bttlab.lab.charts import PALETTE, new_figure, style
 from bttlab.sweep import Progress, Sweep, SweepSpec, open_cluster
+from bttlab.threads import Thread
 
 MEMORY = ("u50.memory_bytes", "on-chip memory (MB, modelled)", 1e-6)
 # Of a training, what it costs is what a U50 would need for it.
@@ -65,7 +66,7 @@ class SweepView:
         stop.on_click(lambda _: self.sweep.stop())
         self.widget = widgets.VBox([widgets.HBox([start, stop]), self._status, self._canvas.widget])
         self.widget.add_class(self._kept.live_class)
-        self._thread: threading.Thread | None = None
+        self._thread: Thread | None = None
         self._show(self.sweep.progress)
 
     @property
@@ -77,7 +78,7 @@ class SweepView:
         """Run the trials that are not finished, in a thread."""
         if self._thread is None or not self._thread.is_alive():
             self.sweep = Sweep(self.sweep.spec, self.sweep.folder)  # the one before may have been stopped
-            self._thread = threading.Thread(target=self._run, name="bttlab-sweep", daemon=True)
+            self._thread = Thread(target=self._run, name="bttlab-sweep", daemon=True)
             self._thread.start()
 
     def wait(self) -> Progress:

@@ -18,6 +18,7 @@ from bttlab.model import (
     check_label_smoothing,
     check_learning_rates,
 )
+from bttlab.threads import Thread
 from bttlab.u50 import records
 from bttlab.u50.kernel import TRAIN_KERNEL, OverlayError
 from bttlab.u50.records import ParameterMemory
@@ -344,9 +345,7 @@ class TrainingRun:
         self._error: Exception | None = None
         lock = trainer._exclusively()
         lock.acquire()
-        self._thread = threading.Thread(
-            target=self._train, args=(trainer, lock, samples, optimizer, rates), name="bttlab-train"
-        )
+        self._thread = Thread(target=self._train, args=(trainer, lock, samples, optimizer, rates), name="bttlab-train")
         self._thread.start()
 
     def _train(self, trainer: TransformerTrainer, lock: threading.Lock, samples, optimizer: Optimizer, rates) -> None:
