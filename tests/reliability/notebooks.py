@@ -129,6 +129,12 @@ class Notebook:
             )
         )
 
+    def _show(self) -> None:
+        """Read what the kernel has published, as a page does that shows it; unread, it would stay in the kernel."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._client.get_iopub_msg(timeout=0)
+
     def _answer(self, message: str, within: float = ANSWER_WITHIN) -> Any:
         end = time.monotonic() + within
         while True:
@@ -138,6 +144,7 @@ class Notebook:
                 raise TimeoutError(f"{self.overlay}: no answer within {within} s") from error
             if reply["parent_header"].get("msg_id") == message:
                 break
+        self._show()
         content = reply["content"]
         if content["status"] != "ok" and content["ename"] != "KeyboardInterrupt":
             raise RuntimeError(f"{self.overlay}: {content['ename']}: {content['evalue']}")
