@@ -1,6 +1,7 @@
 """Fixtures shared by all tests: where the real corpora lie."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,8 @@ import torch
 
 ROOT = Path(__file__).resolve().parents[1]
 torch.set_num_threads(1)
+# A shell starts a job in the background with SIGINT ignored, and so would be all that tests start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _real_corpus(name: str) -> Path:

@@ -1,5 +1,6 @@
 """Two notebooks whose dashboards are clicked and whose cells are interrupted at random: no deadlock, nothing stays."""
 
+import ast
 import contextlib
 import json
 import os
@@ -27,38 +28,33 @@ OVERLAYS = ("train_enc2", "train_enc4")
 SAMPLES = 400  # of a run: about a second
 BUTTONS = ("start", "pause", "resume", "stop", "clear")
 INTERRUPT = "interrupt"
+LOOKS = 10  # at the memory while it goes on
 SETTLE_WITHIN = 30  # seconds
 ANSWER_WITHIN = 60  # seconds, for any cell, on however busy a machine
 
 
 def trial(count: int) -> Outcome:
-    """Let two notebooks do so for `count` seconds."""
-    draw, faults, figures = random.Random(0), [], {}
+    """Let two notebooks do so for `count` seconds, after a tenth of that to warm up."""
+    draw, faults, done, figures = random.Random(0), [], dict.fromkeys((*BUTTONS, INTERRUPT), 0), {}
     with contextlib.ExitStack() as stack:
         notebooks = [stack.enter_context(Notebook(overlay)) for overlay in OVERLAYS]
-        done = dict.fromkeys((*BUTTONS, INTERRUPT), 0)
-        for notebook in notebooks:
-            for action in (*BUTTONS, INTERRUPT, "start"):  # what is made once is there from now on
-                notebook.do(action, draw)
-            notebook.cell("lab.wait()")
-        before = [notebook.footprint() for notebook in notebooks]
-        end = time.monotonic() + count
-        while time.monotonic() < end and not faults:
-            notebook, action = draw.choice(notebooks), draw.choice(list(done))
-            try:
-                notebook.do(action, draw)
-            except (TimeoutError, RuntimeError) as error:
-                faults.append(f"{action} after {sum(done.values())} others: {error}")
-            done[action] += 1
-            time.sleep(draw.uniform(0, 0.2))
-        for notebook, was in zip(notebooks, before, strict=True):
-            if not faults:
-                faults += notebook.cell("lab.faults_at_the_end()")
-                now = notebook.settled(was)
-                faults += [f"{notebook.overlay}: {fault}" for fault in now.faults_since(was)]
-                figures[f"{notebook.overlay}, resident memory before and after"] = measured(
-                    [was.memory, now.memory], "MiB", "/proc/self/statm of its kernel"
+        try:
+            for notebook in notebooks:
+                for action in (*done, "start"):  # what is made once is there from now on
+                    notebook.do(action, draw)
+            _use(notebooks, count / LOOKS, draw, dict(done))
+            before, memory = [notebook.footprint() for notebook in notebooks], []
+            for _ in range(LOOKS):
+                _use(notebooks, count / LOOKS, draw, done)
+                memory.append([notebook.footprint().memory for notebook in notebooks])
+            for notebook, was, *grown in zip(notebooks, before, *memory, strict=True):
+                found = notebook.settled(was).faults_since(was) + notebook.cell("lab.faults()")
+                faults += [f"{notebook.overlay}: {fault}" for fault in found]
+                figures[f"{notebook.overlay}, resident memory before and after every {count / LOOKS:g} s"] = measured(
+                    [was.memory, *grown], "MiB", "/proc/self/statm of its kernel"
                 )
+        except (TimeoutError, RuntimeError) as error:
+            faults.append(f"after {sum(done.values())} clicks and interrupts: {error}")
     tried = (
         f"Two notebooks at once, with {' and '.join(OVERLAYS)}, each in a Jupyter kernel with a dashboard: for {count} "
         f"s their buttons ({', '.join(BUTTONS)}) clicked, and a cell that waits for training interrupted, at random: "
@@ -66,6 +62,16 @@ def trial(count: int) -> Outcome:
         f"less than {MOST_GROWTH} MiB, and no file descriptor, thread or temporary file stays"
     )
     return Outcome("two notebooks", tried, sum(done.values()), faults, done | figures)
+
+
+def _use(notebooks: list["Notebook"], seconds: float, draw: random.Random, done: dict[str, int]) -> None:
+    """Click and interrupt for so long, and count what was done."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        notebook, action = draw.choice(notebooks), draw.choice(list(done))
+        notebook.do(action, draw)
+        done[action] += 1
+        time.sleep(draw.uniform(0, 0.2))
 
 
 class Notebook:
@@ -96,7 +102,7 @@ class Notebook:
     def do(self, action: str, draw: random.Random) -> None:
         """Click a button, or interrupt a cell that waits."""
         if action != INTERRUPT:
-            self.cell(f"lab.board.{action}()")
+            self.cell("lab.clear()" if action == "clear" else f"lab.board.{action}()")
             return
         message = self._client.execute("lab.board.wait()", store_history=False)
         time.sleep(draw.uniform(0, 0.3))
@@ -150,7 +156,7 @@ class Notebook:
             raise RuntimeError(f"{self.overlay}: {content['ename']}: {content['evalue']}")
         value = content.get("user_expressions", {}).get("value", {})
         text = value.get("data", {}).get("text/plain")
-        return json.loads(text[1:-1]) if text else None
+        return json.loads(ast.literal_eval(text)) if text else None
 
 
 class Lab:
@@ -161,19 +167,26 @@ class Lab:
         config = loaded.train_transformer_1.config
         workload = Workload.of(load_corpus("airline"), config)
         self.board = Dashboard([card_target(loaded, workload)], samples=SAMPLES)
+        self._faults: list[str] = []
 
     def wait(self) -> None:
         """Wait for what trains; a pause is ended first."""
         self.board.resume()
         self.board.wait()
 
+    def clear(self) -> None:
+        """Click Clear, and remember runs that ended as they must not."""
+        over = [run for run in self.board.runs if not run.active]
+        self._faults += [f"a run is {run.state}: {run.error}" for run in over if run.state not in (FINISHED, STOPPED)]
+        self.board.clear()
+
     def footprint(self) -> dict[str, float]:
         """What the process holds when nothing trains and no run is shown."""
         self.wait()
-        self.board.clear()
+        self.clear()
+        self._faults += [f"a run is {run.state} when its dashboard has waited for it" for run in self.board.runs]
         return asdict(Footprint.now())
 
-    def faults_at_the_end(self) -> list[str]:
-        """Name the runs that ended as they must not."""
-        self.wait()
-        return [f"a run is {run.state}: {run.error}" for run in self.board.runs if run.state not in (FINISHED, STOPPED)]
+    def faults(self) -> list[str]:
+        """What was wrong with the runs so far."""
+        return self._faults
