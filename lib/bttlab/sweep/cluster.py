@@ -1,6 +1,7 @@
 """The machines that a sweep runs on: workers of its own on this one, or those of any Dask scheduler."""
 
 import contextlib
+import logging
 import multiprocessing
 import signal
 from collections.abc import Iterator, Mapping
@@ -85,6 +86,8 @@ def _local(count: int, resources: dict[str, float]) -> Iterator[Client]:
     """Start workers; Ctrl-C, whenever it comes, does not reach them: it is this process that ends them."""
     before = set(multiprocessing.active_children())
     cluster = client = None
+    # silence_logs ends with the cluster, and workers that hang break their connections after that.
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)
     try:
         with StopSignals() as signals:
             cluster = _scheduler(count, resources)

@@ -139,10 +139,10 @@ class Run:
             If the folder is another run's, or cannot be written.
         """
         check_model(trainer, self.settings.config)
-        importlib.import_module("bttlab.data.metrics")  # slow: not while a stop is waited for
         progress = progress or ProgressBar()
         self._make_folder()
         with StopSignals() as stop, held(self.folder):
+            importlib.import_module("bttlab.data.metrics")  # slow: not while a stop is waited for
             epoch = self._begin(trainer, device, progress)
             with kept(self.folder, self.settings, self.record, device, on_record) as record:
                 result = self._train_epochs(trainer, device, progress, stop, enough, epoch)
