@@ -179,7 +179,20 @@ def zeus(monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
 
 
-def test_energy_of_a_gpu(zeus, monkeypatch):
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that only sleeping moves, so that a busy machine adds nothing."""
+    now, sleep = [0.0], time.sleep
+
+    def sleep_and_move(seconds):
+        sleep(seconds)
+        now[0] += seconds
+
+    monkeypatch.setattr(time, "sleep", sleep_and_move)
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+
+
+def test_energy_of_a_gpu(zeus, clock, monkeypatch):
     meter, reason = find_meter(CUDA)
     assert isinstance(meter, NvmlMeter) and reason == "" and meter.watts() == 300
     idle = Figure.measured(50.0, "W", "fake")
