@@ -8,7 +8,7 @@ import pytest
 
 from bttlab.cli import main
 from bttlab.data import Augmentation, load_corpus
-from bttlab.model import ReferenceTrainer
+from bttlab.model import Predictions, ReferenceTrainer
 from bttlab.train import RunError, Schedule, read_recipe, recipe_names, start_run
 from bttlab.train.schedule import ScheduleError
 from tiny_runs import CONFIG, DEVICE, Interrupter, metrics, resume, settings, train, write_corpus
@@ -94,6 +94,29 @@ def test_command_line_follows_a_recipe_and_records_it(tmp_path, corpus, capsys):
     sgd = ["train", *more, "--optimizer", "sgd", "--samples", "3", "--epochs", "1", "--out", str(tmp_path / "sgd")]
     assert main(sgd) == 0
     assert json.loads(capsys.readouterr().out)["learning_rate"] == 4e-3, "another optimizer brings its own rate"
+
+
+@pytest.mark.parametrize("repair", ["false", "true"])
+def test_a_run_and_its_evaluation_score_repaired_tags_where_the_recipe_says_so(
+    tmp_path, corpus, capsys, monkeypatch, repair
+):
+    begins, goes_on = (load_corpus(corpus).slot_labels.index(label) for label in ("B-city", "I-city"))
+
+    def never_begins(self, samples):
+        slots = np.where(samples.slots == begins, goes_on, samples.slots)
+        return Predictions(np.ones(len(samples), np.float32), samples.intents, slots)
+
+    monkeypatch.setattr(ReferenceTrainer, "predict", never_begins)
+    file = tmp_path / "mine.toml"
+    file.write_text(f"repair_tags = {repair}\n{RECIPE}")
+    run = ["--out", str(tmp_path / "run"), "--recipe", str(file), "--data", str(corpus), "--encoders", "1"]
+    assert main(["train", *run, "--device", "reference", "--samples", "3", "--json"]) == 0
+    trained = json.loads(capsys.readouterr().out)
+    assert main(["eval", "--run", str(tmp_path / "run"), "--json"]) == 0
+    scores = [trained["test"], json.loads(capsys.readouterr().out)]
+    scores += [line["dev"] for line in metrics(tmp_path / "run") if line["event"] == "epoch"]
+    assert {line["frame_accuracy"] for line in scores} == {float(repair == "true")}
+    assert {line["slot_f1"] for line in scores} == {1.0}, "conlleval lets an I- begin a chunk"
 
 
 @pytest.mark.parametrize("name", recipe_names())

@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> Outcome:
     check_model(opened.trainer, settings.config)
     progress.note(f"evaluating on {opened.announcement}")
     opened.trainer.load_parameters(checkpoint.parameters)
-    scores = evaluate(opened.trainer, samples, corpus, options.split, progress)
+    scores = evaluate(opened.trainer, samples, corpus, options.split, progress, repair_tags=settings.repair_tags)
     data = {
         "run": str(options.folder),
         "corpus": corpus.name,

@@ -34,6 +34,9 @@ class Augmentation:
     slot_substitution : float
         Probability with which a slot's value is replaced by another value of the same type, in [0, 1]. Types are the
         labels without what stands before their last point: toloc.city_name and fromloc.city_name share their values.
+    uniform_word_dropout : float
+        Probability with which any word stands as unknown besides, in [0, 1]: what a sentence says then has to be told
+        from more than one of its words.
 
     Raises
     ------
@@ -43,9 +46,10 @@ class Augmentation:
 
     word_dropout: float = 0.0
     slot_substitution: float = 0.0
+    uniform_word_dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        for name, limit in (("word_dropout", math.inf), ("slot_substitution", 1.0)):
+        for name, limit in (("word_dropout", math.inf), ("slot_substitution", 1.0), ("uniform_word_dropout", 1.0)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= limit:
                 rule = "at least 0" if limit == math.inf else "from 0 to 1"
@@ -70,7 +74,9 @@ class Augmenter:
         tokens = vocabulary.to_list()
         known = [token in vocabulary for token in tokens]
         seen = np.array([counts[token] if there else np.inf for token, there in zip(tokens, known, strict=True)])
-        self._dropout = augmentation.word_dropout / (augmentation.word_dropout + np.maximum(seen, 1))
+        by_frequency = augmentation.word_dropout / (augmentation.word_dropout + np.maximum(seen, 1))
+        uniform = np.where(known, augmentation.uniform_word_dropout, 0.0)
+        self._dropout = by_frequency + (1 - by_frequency) * uniform
         self._unknown = np.array([vocabulary.unknown_token(token) for token in tokens], np.int32)
         self._values = _slot_values(corpus.train)
 

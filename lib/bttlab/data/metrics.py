@@ -6,6 +6,7 @@ import numpy as np
 from seqeval.metrics import f1_score
 
 from .corpus import OUTSIDE, PAD, UNK, Corpus, CorpusError, Split
+from .tags import repaired
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class Scores:
     frame_accuracy: float
 
 
-def score(corpus: Corpus, split: Split, predictions) -> Scores:
+def score(corpus: Corpus, split: Split, predictions, repair_tags: bool = False) -> Scores:
     """Compare predictions with a split as it is written in the corpus.
 
     Gold labels that are in no label list are never right. Predicted PAD, UNK and ids beyond the corpus's label list
@@ -37,6 +38,8 @@ def score(corpus: Corpus, split: Split, predictions) -> Scores:
     predictions : Predictions
         ``intents``, integers of shape (n,), and ``slots``, integers of shape (n, sequence_length) in which position 0
         is [CLS] and position 1 the first word.
+    repair_tags : bool
+        Whether predicted tags are made well-formed (`bttlab.data.tags.repaired`) before they are compared.
 
     Raises
     ------
@@ -52,9 +55,11 @@ def score(corpus: Corpus, split: Split, predictions) -> Scores:
     predicted_intents = [_label(corpus.intent_labels, i) for i in intents]
     right = [guess == gold != UNK for guess, gold in zip(predicted_intents, split.intents, strict=True)]
     names = [OUTSIDE if label in (PAD, UNK) else label for label in corpus.slot_labels]
-    predicted = []
+    known, predicted = frozenset(names), []
     for row, tags in zip(slots, split.slots, strict=True):
         guess = [_label(names, i) or OUTSIDE for i in row[1 : 1 + len(tags)]]
+        if repair_tags:
+            guess = repaired(guess, known)
         predicted.append(guess + [OUTSIDE] * (len(tags) - len(guess)))
     frames = [ok and guess == tags for ok, guess, tags in zip(right, predicted, split.slots, strict=True)]
     return Scores(

@@ -85,11 +85,14 @@ def _train(options: argparse.Namespace) -> dict[str, Any]:
     config, recipe = ModelConfig(encoders=options.encoders, format="dense"), read_recipe(options.recipe)
     corpus, progress = load_corpus(options.data), ProgressBar()
     curve: list[dict[str, Any]] = []
+
+    def scores(split: str, trainer: ReferenceTrainer, vocabulary: Vocabulary) -> dict[str, Any]:
+        samples = encode(corpus.split(split), vocabulary, corpus, config)
+        return evaluate(trainer, samples, corpus, split, progress, repair_tags=recipe.repair_tags)
+
     for mean_loss, trainer, vocabulary in train_in_batches(config, recipe, corpus, options.seed, options.batch):
-        dev = encode(corpus.dev, vocabulary, corpus, config)
-        curve.append({"epoch": len(curve) + 1, "dev": evaluate(trainer, dev, corpus, "dev", progress)})
+        curve.append({"epoch": len(curve) + 1, "dev": scores("dev", trainer, vocabulary)})
         progress.note(f"epoch {len(curve)}: mean loss {mean_loss:.3f}; dev {describe(curve[-1]['dev'])}")
-    test = encode(corpus.test, vocabulary, corpus, config)
     return {
         "format": "dense",
         "encoders": options.encoders,
@@ -98,7 +101,7 @@ def _train(options: argparse.Namespace) -> dict[str, Any]:
         "batch": options.batch,
         "seed": options.seed,
         "epochs": curve,
-        "test": evaluate(trainer, test, corpus, "test", progress),
+        "test": scores("test", trainer, vocabulary),
     }
 
 

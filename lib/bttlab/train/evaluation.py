@@ -19,6 +19,7 @@ def evaluate(
     split: str,
     progress: ProgressBar,
     stop: StopSignals | None = None,
+    repair_tags: bool = False,
 ) -> dict[str, Any]:
     """Predict a split and score it.
 
@@ -32,6 +33,8 @@ def evaluate(
     split : {"train", "dev", "test"}
     progress : ProgressBar
     stop : StopSignals, optional
+    repair_tags : bool
+        As in `bttlab.data.metrics.score`.
 
     Returns
     -------
@@ -57,8 +60,9 @@ def evaluate(
         progress.end()
     columns = ([getattr(part, name) for part in parts] for name in ("losses", "intents", "slots"))
     predictions = Predictions(*map(np.concatenate, columns))
+    scores = score(corpus, corpus.split(split), predictions, repair_tags)
     mean_loss = float(np.mean(predictions.losses, dtype=np.float64))
-    return {"mean_loss": mean_loss, **asdict(score(corpus, corpus.split(split), predictions))}
+    return {"mean_loss": mean_loss, **asdict(scores)}
 
 
 def describe(scores: dict[str, Any]) -> str:

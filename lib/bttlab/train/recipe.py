@@ -31,6 +31,7 @@ class Recipe:
     augmentation : Augmentation
     word_classes : bool
     label_smoothing : float
+    repair_tags : bool
     """
 
     epochs: int
@@ -40,6 +41,7 @@ class Recipe:
     augmentation: Augmentation = PLAIN_INPUT
     word_classes: bool = False
     label_smoothing: float = 0.0
+    repair_tags: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.learning_rate, bool) or not isinstance(self.learning_rate, int | float):

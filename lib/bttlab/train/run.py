@@ -164,7 +164,7 @@ class Run:
         try:
             while self._epochs_done < self.settings.epochs:
                 epoch = self._train_epoch(trainer, device, progress, stop, enough)
-            test = evaluate(trainer, self.samples["test"], self.corpus, "test", progress, stop)
+            test = self._evaluate(trainer, "test", progress, stop)
             self._log.append({"event": "test", "epochs": self._epochs_done, "test": test, "device": device})
         except StopRequested:
             self._save(trainer, device)
@@ -231,7 +231,7 @@ class Run:
                     raise StopRequested
         finally:
             progress.end()
-        dev = evaluate(trainer, self.samples["dev"], self.corpus, "dev", progress, stop)
+        dev = self._evaluate(trainer, "dev", progress, stop)
         how = f"time.perf_counter on this host, around training on {device}"
         rate = len(order) / self._seconds
         record = {
@@ -253,6 +253,10 @@ class Run:
         self._save(trainer, device)
         progress.note(f"{epoch}: mean loss {record['mean_loss']:.3f}, {rate:.1f} samples/s; dev {describe(dev)}")
         return record
+
+    def _evaluate(self, trainer: Trainer, split: str, progress: ProgressBar, stop: StopSignals) -> dict[str, Any]:
+        repair = self.settings.repair_tags
+        return evaluate(trainer, self.samples[split], self.corpus, split, progress, stop, repair)
 
     def _count(self, losses: np.ndarray, begin: float) -> None:
         self._seconds += time.perf_counter() - begin

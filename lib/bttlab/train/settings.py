@@ -42,6 +42,8 @@ class RunSettings:
         Whether unknown words are told apart by their looks (`bttlab.data.Vocabulary`).
     label_smoothing : float
         As in `bttlab.model.Trainer`.
+    repair_tags : bool
+        Whether predicted tags are made well-formed before they are scored (`bttlab.data.tags.repaired`).
     recipe : str, optional
         The recipe that these settings are from, as it was called.
     seed : int
@@ -68,6 +70,7 @@ class RunSettings:
     augmentation: Augmentation = PLAIN_INPUT
     word_classes: bool = False
     label_smoothing: float = 0.0
+    repair_tags: bool = False
     recipe: str | None = None
     seed: int = 0
     epochs: int = 1
@@ -83,8 +86,9 @@ class RunSettings:
                 raise RunError(f"{name} is {value!r}: it must be an integer of at least {least}; give --{name} anew")
         check_learning_rates(self.learning_rate, 1)
         check_label_smoothing(self.label_smoothing)
-        if not isinstance(self.word_classes, bool):
-            raise RunError(f"word_classes is {self.word_classes!r}: it must be true or false")
+        for name in ("word_classes", "repair_tags"):
+            if not isinstance(getattr(self, name), bool):
+                raise RunError(f"{name} is {getattr(self, name)!r}: it must be true or false")
         if not all(isinstance(text, str) for text in (self.data, self.device, self.recipe or "")):
             raise RunError(f"data is {self.data!r}, device {self.device!r}, recipe {self.recipe!r}: they must be text")
         if self.unknown_labels not in ("error", "unk"):

@@ -1,0 +1,31 @@
+"""BIO tags that contradict each other, made well-formed."""
+
+from collections.abc import Collection, Sequence
+
+from .corpus import OUTSIDE
+
+
+def repaired(tags: Sequence[str], labels: Collection[str]) -> list[str]:
+    """Return the tags of an utterance such that every I- continues a chunk of its own type.
+
+    A model that names each word's tag by itself may say ``B-x I-y``, which no utterance bears. The chunk keeps the type
+    with which it begins, so the I- becomes ``I-x``; one that follows no chunk begins one. Well-formed tags stay as they
+    are. Where the label wanted does not exist, the next rule holds, and at last the tag stays.
+
+    Parameters
+    ----------
+    tags : sequence of str
+    labels : collection of str
+        The slot labels there are.
+    """
+    result: list[str] = []
+    before = OUTSIDE
+    for tag in tags:
+        kind, _, name = tag.partition("-")
+        if kind == "I":
+            wanted = (f"I-{before}", f"B-{name}", tag) if before != OUTSIDE else (f"B-{name}", tag)
+            tag = next(label for label in wanted if label in labels or label == tag)
+            name = tag[2:]
+        before = OUTSIDE if tag == OUTSIDE else name
+        result.append(tag)
+    return result
