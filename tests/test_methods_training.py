@@ -1,5 +1,6 @@
 """Methods of training: optimizers, large batches, initialisation, pruning, growing, sampling; what each promises."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -40,6 +41,15 @@ def learn(training, batch, steps=1) -> None:
         training.step(batch)
 
 
+def second_step(training, batch) -> Iterator[tuple[torch.nn.Parameter, torch.Tensor, torch.Tensor]]:
+    """Take two steps: each parameter after them, its value and its gradient after the first."""
+    learn(training, batch)
+    first = [parameter.grad.clone() for parameter in training.model.parameters()]
+    before = values(training)
+    learn(training, batch)
+    return zip(training.model.parameters(), before, first, strict=True)
+
+
 def identity_error(training) -> float:
     x = torch.randn(2, 5, DENSE.hidden_size, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
@@ -65,11 +75,7 @@ def test_adamw_by_name_is_what_runs_without_a_method(setting):
 
 def test_momentum_sums_gradients_and_adam_takes_a_first_step_of_the_rate(setting):
     training, batch = begin(setting, "momentum:learning_rate=0.1,momentum=0.5")
-    learn(training, batch)
-    first = [parameter.grad.clone() for parameter in training.model.parameters()]
-    before = values(training)
-    learn(training, batch)
-    for parameter, old, gradient in zip(training.model.parameters(), before, first, strict=True):
+    for parameter, old, gradient in second_step(training, batch):
         torch.testing.assert_close(old - parameter, 0.1 * (0.5 * gradient + parameter.grad), atol=1e-6, rtol=1e-3)
     training, batch = begin(setting, "adam")
     before = values(training)
@@ -93,11 +99,7 @@ def test_adamw_decays_weights_apart_from_the_gradient_and_adam_does_not(setting)
 
 def test_lion_takes_steps_of_one_length_along_a_mean_of_gradients_and_keeps_one_moment(setting):
     training, batch = begin(setting, "lion:learning_rate=0.01,beta1=0.9,beta2=0.5,weight_decay=0")
-    learn(training, batch)
-    first = [parameter.grad.clone() for parameter in training.model.parameters()]
-    before = values(training)
-    learn(training, batch)
-    for parameter, old, gradient in zip(training.model.parameters(), before, first, strict=True):
+    for parameter, old, gradient in second_step(training, batch):
         mean = 0.9 * 0.5 * gradient + 0.1 * parameter.grad
         clear = mean.abs() > 1e-6  # else its sign is that of rounding
         torch.testing.assert_close((parameter.detach() - old)[clear], -0.01 * mean.sign()[clear], atol=1e-6, rtol=1e-3)

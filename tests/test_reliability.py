@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from bttlab.pages import END, begin_of
 from reliability import __main__ as command
 from reliability import report
 from reliability.outcome import Outcome
@@ -30,7 +31,7 @@ def test_a_run_keeps_the_other_results_and_fails_if_an_attempt_failed(tmp_path, 
     outcomes = {"good": Outcome("good", "it", 1, (), {"size": 3}), "bad": Outcome("bad", "that", 2, ["two went wrong"])}
     for name, outcome in outcomes.items():
         monkeypatch.setitem(TRIALS, name, Trial(lambda count, outcome=outcome: outcome, 100, 1))
-    (tmp_path / "reliability.md").write_text(f"before\n{report.BEGIN}\n{report.END}\nafter\n")
+    (tmp_path / "reliability.md").write_text(f"before\n{begin_of(report.TABLE)}\n{END}\nafter\n")
     assert command.main(["good"], tmp_path) == 0
     assert command.main(["bad", "--count", "2"], tmp_path) == 1
     assert "two went wrong" in capsys.readouterr().out

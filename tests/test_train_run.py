@@ -13,6 +13,7 @@ from bttlab.errors import BttlabError
 from bttlab.model import ModelConfig, NumericalFault, Optimizer, ReferenceTrainer, initial_parameters
 from bttlab.train import CheckpointStore, DivergedRun, RunError, read_checkpoint, resume_run, start_run, tensors_digest
 from bttlab.train import run as run_module
+from own_path import environment
 from tiny_runs import CONFIG, DEVICE, SIZES, Interrupter, metrics, resume, settings, train, write_corpus
 
 
@@ -157,9 +158,8 @@ def test_what_scores_need_is_imported_before_a_stop_can_wait_for_it(tmp_path, co
         "print('seqeval' in sys.modules)\n"
         "train(Path(sys.argv[1]), Path(sys.argv[2]), trainer=Interrupter(1, at_first), epochs=1)"
     )
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable, "-c", code, tmp_path / "run", corpus]
-    process = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=True)
+    process = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=300, check=True)
     assert process.stdout.split() == ["False", "True"]
 
 

@@ -1,13 +1,13 @@
 """Files made to do harm: read them, and nothing but an error of our own, or correct work, comes of it."""
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 from bttlab.figures import measured
+from own_path import environment
 from reliability.hostile_worker import MOST_SECONDS
 from reliability.outcome import Outcome
 
@@ -29,11 +29,10 @@ def trial(target: str, count: int) -> Outcome:
     """
     failures: list[str] = []
     accepted, slowest, grown, first = 0, 0.0, 0, 1
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     with tempfile.TemporaryDirectory(dir=_memory()) as folder:
         while first <= count:
             command = [sys.executable, "-m", "reliability.hostile_worker", target, str(first), str(count), folder]
-            process = subprocess.run(command, capture_output=True, text=True, env=environment)
+            process = subprocess.run(command, capture_output=True, text=True, env=environment())
             for line in map(json.loads, process.stdout.splitlines()):
                 if "fault" in line:
                     failures.append(f"input {line['number']}: {line['fault']}")

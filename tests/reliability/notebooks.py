@@ -3,11 +3,9 @@
 import ast
 import contextlib
 import json
-import os
 import queue
 import random
 import subprocess
-import sys
 import tempfile
 import time
 from dataclasses import asdict
@@ -21,6 +19,7 @@ from bttlab.figures import measured
 from bttlab.lab import Dashboard, Workload, card_target
 from bttlab.lab.runs import FINISHED, STOPPED
 from bttlab.u50 import load_overlay
+from own_path import environment
 from reliability.footprint import MOST_GROWTH, Footprint
 from reliability.outcome import Outcome
 
@@ -85,10 +84,9 @@ class Notebook:
         places = {"TMPDIR": Path(self._scratch.name, "tmp"), "BTTLAB_RUNS": Path(self._scratch.name, "runs")}
         for place in places.values():
             place.mkdir()
-        environment = os.environ | {name: str(place) for name, place in places.items()}
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+        own = environment(**{name: str(place) for name, place in places.items()})
         self._manager, self._client = start_new_kernel(
-            startup_timeout=ANSWER_WITHIN, kernel_name="python3", env=environment, stderr=subprocess.DEVNULL
+            startup_timeout=ANSWER_WITHIN, kernel_name="python3", env=own, stderr=subprocess.DEVNULL
         )
         self.cell(f"from reliability.notebooks import Lab; lab = Lab({self.overlay!r})")
         return self

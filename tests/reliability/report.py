@@ -10,9 +10,10 @@ import torch
 
 from bttlab.baseline.machine import describe, load_average
 from bttlab.figures import to_json
+from bttlab.pages import filled
 from reliability.outcome import Outcome
 
-BEGIN, END = "<!-- table of reliability.json -->", "<!-- end of the table -->"
+TABLE = "table of reliability.json"
 HEAD = ("trial", "what was tried", "attempts", "failed", "figures", "command", "machine and day")
 MOST_FAILURES = 20  # that are kept word for word
 
@@ -41,9 +42,8 @@ def save(folder: Path, records: dict[str, Any], order: list[str]) -> None:
     records = {name: records[name] for name in order if name in records}
     (folder / "reliability.json").write_text(to_json(records, indent=1) + "\n", encoding="utf-8")
     page = folder / "reliability.md"
-    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    _, _, after = rest.partition(END)
-    page.write_text(f"{before}{BEGIN}\n\n{table(records)}\n{END}{after}", encoding="utf-8")
+    text = filled(page.read_text(encoding="utf-8"), {TABLE: table(records)}, page.name)
+    page.write_text(text, encoding="utf-8")
 
 
 def table(records: dict[str, Any]) -> str:

@@ -1,7 +1,6 @@
 """Work in a process of its own, so that what it holds, and whether it ends, can be told."""
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -13,6 +12,7 @@ import numpy as np
 from bttlab.data import Samples
 from bttlab.figures import measured
 from bttlab.model import ModelConfig
+from own_path import environment
 from reliability.footprint import Footprint
 
 
@@ -25,10 +25,11 @@ def run(module: str, count: int, timeout: float | None = None) -> dict[str, Any]
         What it printed as JSON: "faults" and "figures"; a fault where it did not end, or failed.
     """
     with tempfile.TemporaryDirectory() as scratch:
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "TMPDIR": scratch}
         command = [sys.executable, "-m", f"reliability.{module}", str(count)]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=timeout)
+            done = subprocess.run(
+                command, capture_output=True, text=True, env=environment(TMPDIR=scratch), timeout=timeout
+            )
         except subprocess.TimeoutExpired as error:
             return {"faults": [f"no end within {error.timeout:.0f} s"], "figures": {}}
     if done.returncode:
