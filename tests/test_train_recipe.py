@@ -112,8 +112,13 @@ def test_a_run_and_its_evaluation_score_repaired_tags_where_the_recipe_says_so(
     run = ["--out", str(tmp_path / "run"), "--recipe", str(file), "--data", str(corpus), "--encoders", "1"]
     assert main(["train", *run, "--device", "reference", "--samples", "3", "--json"]) == 0
     trained = json.loads(capsys.readouterr().out)
-    assert main(["eval", "--run", str(tmp_path / "run"), "--json"]) == 0
+    evaluate = ["eval", "--run", str(tmp_path / "run"), "--json"]
+    assert main(evaluate) == 0
     scores = [trained["test"], json.loads(capsys.readouterr().out)]
+    assert scores[1]["repair_tags"] is (repair == "true")
+    for option, frames in (("--repair-tags", 1.0), ("--no-repair-tags", 0.0)):
+        assert main([*evaluate, option]) == 0
+        assert json.loads(capsys.readouterr().out)["frame_accuracy"] == frames
     scores += [line["dev"] for line in metrics(tmp_path / "run") if line["event"] == "epoch"]
     assert {line["frame_accuracy"] for line in scores} == {float(repair == "true")}
     assert {line["slot_f1"] for line in scores} == {1.0}, "conlleval lets an I- begin a chunk"

@@ -14,6 +14,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--split", choices=("test", "dev", "train"), default="test", help="(default: test)")
     add("--data", metavar="NAME|PATH", help="another corpus, or another place of it (default: the run's)")
     add("--unknown-labels", choices=("error", "unk"), help="as for train (default: the run's)")
+    add(
+        "--repair-tags",
+        action=argparse.BooleanOptionalAction,
+        help="make predicted tags well-formed before they are scored (default: as the run's recipe says)",
+    )
     add("--device", type=devices.device_name, metavar="DEVICE", help=f"{devices.DEVICE_HELP} (default: the run's)")
     add("--build", action="store_true", help="build an overlay for the emulated card if there is none (minutes, once)")
     devices.add_trust(parser)
@@ -50,13 +55,15 @@ def run(options: argparse.Namespace) -> Outcome:
     check_model(opened.trainer, settings.config)
     progress.note(f"evaluating on {opened.announcement}")
     opened.trainer.load_parameters(checkpoint.parameters)
-    scores = evaluate(opened.trainer, samples, corpus, options.split, progress, repair_tags=settings.repair_tags)
+    repair = settings.repair_tags if options.repair_tags is None else options.repair_tags
+    scores = evaluate(opened.trainer, samples, corpus, options.split, progress, repair_tags=repair)
     data = {
         "run": str(options.folder),
         "corpus": corpus.name,
         "split": options.split,
         "epochs_done": checkpoint.epochs_done,
         "position": len(checkpoint.losses),
+        "repair_tags": repair,
         "device": opened.device,
         "parameters_sha256": tensors_digest(checkpoint.parameters),
         **scores,
