@@ -100,6 +100,7 @@ def _train(options: argparse.Namespace) -> dict[str, Any]:
         "recipe": Path(options.recipe).stem,
         "batch": options.batch,
         "seed": options.seed,
+        "repair_tags": recipe.repair_tags,
         "epochs": curve,
         "test": scores("test", trainer, vocabulary),
     }
