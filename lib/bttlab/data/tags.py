@@ -2,8 +2,6 @@
 
 from collections.abc import Collection, Sequence
 
-from .corpus import OUTSIDE
-
 
 def repaired(tags: Sequence[str], labels: Collection[str]) -> list[str]:
     """Return the tags of an utterance such that every I- continues a chunk of its own type.
@@ -19,13 +17,12 @@ def repaired(tags: Sequence[str], labels: Collection[str]) -> list[str]:
         The slot labels there are.
     """
     result: list[str] = []
-    before = OUTSIDE
+    chunk = ""  # the type of the one that a tag may continue
     for tag in tags:
         kind, _, name = tag.partition("-")
         if kind == "I":
-            wanted = (f"I-{before}", f"B-{name}", tag) if before != OUTSIDE else (f"B-{name}", tag)
-            tag = next(label for label in wanted if label in labels or label == tag)
+            tag = next(label for label in (f"I-{chunk}", f"B-{name}", tag) if label in labels or label == tag)
             name = tag[2:]
-        before = OUTSIDE if tag == OUTSIDE else name
+        chunk = name
         result.append(tag)
     return result
