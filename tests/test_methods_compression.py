@@ -267,10 +267,10 @@ def test_quantised_cores_have_few_values_and_gradients_straight_through(setting,
 
 
 def test_quantised_bytes_are_those_of_the_cores_bits_and_the_rest(setting):
-    facts = {bits: Training(setting, parse(f"tensor-int{bits}:rank=4,embedding_rank=4")).finish() for bits in (8, 4)}
+    facts = {bits: Training(setting, parse(f"tensor-int{bits}")).finish() for bits in (8, 4)}
     numbers = facts[8]["numbers_in_cores"]
     assert facts[8]["quantised_bytes"] - facts[4]["quantised_bytes"] == numbers // 2
-    cores = len(cores_of(Training(setting, parse(TENSOR))))
+    cores = len(cores_of(Training(setting, parse("tensor"))))
     assert facts[8]["fp32_bytes"] - facts[8]["quantised_bytes"] == 3 * numbers - 4 * cores
 
 

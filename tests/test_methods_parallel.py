@@ -46,9 +46,8 @@ def whole(setting) -> int:
 
 
 def test_data_parallel_ranks_learn_what_one_process_learns_from_the_whole_batch(setting):
-    tensor = "tensor:rank=4,embedding_rank=4"
-    memory = assert_as_one_process(setting, "data-parallel", tensor)
-    size = 4 * sum(parameter.numel() for parameter in Training(setting, parse(tensor)).model.parameters())
+    memory = assert_as_one_process(setting, "data-parallel", "tensor")
+    size = 4 * sum(parameter.numel() for parameter in Training(setting, parse("tensor")).model.parameters())
     assert bytes_of(memory, "parameters") == bytes_of(memory, "gradients") == [size, size]
 
 

@@ -87,13 +87,6 @@ class ModelConfig:
         if self.format == "tensor":
             full_ranks(self.linear_rank, len(self.linear_out_modes) + len(self.linear_in_modes))
             ttm_shapes(self.embedding_row_modes, self.embedding_column_modes, self.embedding_rank)
-            for name in ("linear_rank", "embedding_rank"):
-                rank = getattr(self, name)
-                if rank > self.hidden_size:
-                    raise ConfigError(
-                        f"{name} is {rank}: a rank above the hidden size, {self.hidden_size}, saves nothing; choose "
-                        "a lower one"
-                    )
 
     def _mode_sizes(self) -> dict[str, int]:
         return {
