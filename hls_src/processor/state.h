@@ -1,0 +1,75 @@
+// What is on chip: banks, held operands, sums, statistics, the program and its tables; and what a run of the machine gets
+// and gives beside them. docs/processor.md is the page.
+#ifndef BTTLAB_PROCESSOR_STATE_H
+#define BTTLAB_PROCESSOR_STATE_H
+
+#include "isa.h"
+#include "word.h"
+
+#define DECLARE_BANK(number, depth, block) static Word bank_##number[depth];
+BTTLAB_BANKS(DECLARE_BANK)
+
+// Held operands: a row of each is a memory of its own.
+static Word held[ENGINES][ROWS][HELD_DEPTH];
+// Sums of an engine's rows, on two sides: the engine adds to one, the drain reads the other.
+static Word sums[ENGINES][2][ROWS][SLOTS];
+// Of rows that the vector unit works on: m, i, p, q.
+static float statistic[4][STATISTICS];
+
+// Of the loss, for each word and, at LAST_ROW, for the intent; read after the loop.
+static float loss_sum[SEQUENCE + 1], loss_margin[SEQUENCE + 1];
+static int argument[SEQUENCE + 1];
+
+struct Register {
+    int offset, shift, low, high;
+};
+
+struct Function {
+    int base, mode, bits;
+    float low, high, steps;
+    int first;  // floor(low x steps)
+};
+
+struct Range {
+    int first, count;
+};
+
+// What LOAD_PROGRAM brings, beside the instructions.
+struct Program {
+    int instructions;  // 0: none is loaded
+    Range section[SECTIONS];
+    int sequence_length, intents, slots;
+    int slice_limit[SLICE_TABLES];
+    Register registers[REGISTERS];
+    float constant[CONSTANTS];
+    Function function[FUNCTIONS];
+};
+static Program program;
+static IntWord instruction_memory[2][PROGRAM_DEPTH];                   // the two halves of an instruction
+static float function_table[3][FUNCTION_ENTRIES];                      // c0, c1, c2
+static IntWord shuffle_table[SHUFFLE_ENTRIES];                         // fields 0-15 entry in, 16-31 entry out
+
+// Field f of an instruction (or of two entries of a shuffle), without its sign.
+static inline int field_of(const IntWord &half, int f) { return (half[f / 2] >> (f % 2 ? 16 : 0)) & 0xffff; }
+
+struct Sample {
+    int tokens, intent;
+    float scalar[SCALARS];
+    int slice[SLICE_TABLES][SEQUENCE];
+    int slot[SEQUENCE];
+};
+
+enum OptimizerName { SGD, MOMENTUM, ADAMW };
+enum Pending { NOTHING, APPLY, DISCARD };
+
+// Of a run of the loop.
+struct Run {
+    int first, count;  // instructions
+    int optimizer;
+    float beta1, beta2, epsilon;
+    int pending;                             // what the update unit does
+    float rate, step, root, keep;            // of the sample that the pending update belongs to
+    bool beyond, state_beyond[3];            // set, never cleared, by the run: a gradient; p, m, v
+};
+
+#endif
