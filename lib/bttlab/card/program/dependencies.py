@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from bttlab.card.program.instruction import (
+    ACCUMULATE,
     DRAIN_0,
     ENGINE_1,
     EXPAND,
@@ -55,8 +56,8 @@ class Wait(NamedTuple):
     drained: bool
 
 
-def accesses(instruction: Instruction, slice_span: tuple[int, ...]) -> Iterator[Access]:
-    """Yield what an instruction reads and writes, of banks, held memories, sums and statistics."""
+def accesses(instruction: Instruction, slice_span: tuple[int, ...], sums: bool = True) -> Iterator[Access]:
+    """Yield what an instruction reads and writes, of banks, held memories, statistics and, if asked for, sums."""
     for number in instruction.reads():
         operand = instruction.operands[number]
         yield Access(operand.memory, *instruction.span(operand, slice_span), False)
@@ -64,6 +65,8 @@ def accesses(instruction: Instruction, slice_span: tuple[int, ...]) -> Iterator[
         operand = instruction.operands[number]
         yield Access(operand.memory, *instruction.span(operand, slice_span), True)
     side = int(bool(instruction.flags & MACHINE.SIDE))
+    if not sums and instruction.unit != VECTOR:
+        return
     if instruction.unit <= ENGINE_1 and instruction.operation != EXPAND:
         yield Access(f"sums {instruction.unit} {side}", 0, 1, True)
     elif instruction.unit in (DRAIN_0, DRAIN_0 + 1):
@@ -86,16 +89,22 @@ def has_ports(memory: str) -> bool:
     return memory.startswith(("bank", "held"))
 
 
-def data_waits(instructions: Sequence[Instruction], slice_span: tuple[int, ...]) -> list[list[Wait]]:
-    """Return what each instruction waits for because of words, whatever the order of units' queues.
+def data_waits(instructions: Sequence[Instruction], slice_span: tuple[int, ...], sums: bool = True) -> list[list[Wait]]:
+    """Return what each instruction waits for because of words, in the order of the list.
 
-    Of several waits for one unit only those are given that no later one of the list implies.
+    Without `sums`, a drain waits for the one instruction whose sums it fetches, and nothing else is said of them: which
+    side an engine sums on is free.
     """
+    filled: dict[int, int] = {}  # the last instruction that an engine summed with for a drain
     history: dict[str, list[tuple[int, Access]]] = defaultdict(list)
     waits: list[list[Wait]] = []
     for i, instruction in enumerate(instructions):
         mine: dict[int, bool] = {}
-        touched = list(accesses(instruction, slice_span))
+        touched = list(accesses(instruction, slice_span, sums))
+        if not sums and instruction.unit in (DRAIN_0, DRAIN_0 + 1):
+            mine[filled[instruction.unit - DRAIN_0]] = True
+        elif not sums and instruction.unit <= ENGINE_1 and instruction.operation == ACCUMULATE:
+            filled[instruction.unit] = i
         for access in touched:
             for j, other in history[access.memory]:
                 if not (access.writes or other.writes) or access.low >= other.high or other.low >= access.high:
