@@ -39,7 +39,7 @@ constexpr int SHUFFLE_WORDS = 128;    // of a block of the shuffle unit
 constexpr int SHUFFLE_GAP = 16;       // idle steps between its blocks
 constexpr int SHUFFLE_ENTRIES = 1024; // of its tables
 constexpr int FUNCTION_ENTRIES = 2048;
-constexpr int FUNCTIONS = 16, REGISTERS = 64, CONSTANTS = 64, SCALARS = 14, SLICE_TABLES = 3;
+constexpr int FUNCTIONS = 16, REGISTERS = 64, CONSTANTS = 64, SCALARS = 14, SLICE_TABLES = 4;
 
 // Banks: number, words, block (U: UltraRAM, B: block RAM).
 #define BTTLAB_BANKS(BANK) \
