@@ -7,6 +7,7 @@ hls_src but the constants.
 import itertools
 import re
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -34,19 +35,23 @@ def bank_depths() -> list[int]:
     return [int(depth) for depth in re.findall(r"BANK\(\d+, (\d+), ", (PROCESSOR / "config.h").read_text())]
 
 
+def enumerators() -> dict[str, int]:
+    """The names of isa.h and state.h."""
+    text = re.sub(r"//.*", "", (PROCESSOR / "isa.h").read_text() + (PROCESSOR / "state.h").read_text())
+    values = {}
+    for body in re.findall(r"enum \w+ \{(.*?)\}", text, re.DOTALL):
+        following = 0
+        for name, _, value in re.findall(r"(\w+)( = (\d+))?", body):
+            values[name] = int(value or following)
+            following = values[name] + 1
+    return values
+
+
 C = constants()
 DEPTHS = bank_depths()
 LANES, ROWS, SLOTS, SEQUENCE = C["LANES"], C["ROWS"], C["SLOTS"], C["SEQUENCE"]
 LAST_ROW = C["LAST_ROW"]
-ENGINE_0, ENGINE_1, DRAIN_0, DRAIN_1, VECTOR, SHUFFLE, UPDATE = range(7)
-EXPAND, ACCUMULATE, REDUCE = range(3)
-(
-    *(COPY, ADD, SUM, VARIANCE, NORMALIZE, AFFINE, NORM_SUMS, NORM_BACK, COLUMNS, FUNCTION, TIMES_FUNCTION, TANH_BACK),
-    *(MAXIMUM, EXPONENT, SCALE, LOSS_BACK, DOT, SOFTMAX_BACK),
-) = range(18)
-CHECK, ONE, SIDE, CLEAR, INTENT, LOSS = 1, 2, 4, 8, 16, 32
-SGD, MOMENTUM, ADAMW = range(3)
-NOTHING, APPLY, DISCARD = range(3)
+ISA = SimpleNamespace(**enumerators())
 
 
 @dataclass
@@ -117,7 +122,7 @@ class Sample:
     tokens: int
     intent: int
     scalar: np.ndarray  # 14 floats
-    slice: np.ndarray  # 3 x SEQUENCE
+    slice: np.ndarray  # SLICE_TABLES x SEQUENCE
     slot: np.ndarray  # SEQUENCE
 
 
@@ -125,11 +130,11 @@ class Sample:
 class Call:
     """What a run gets beside the sample, and what it sets."""
 
-    optimizer: int = SGD
+    optimizer: int = ISA.SGD
     beta1: float = 0.9
     beta2: float = 0.999
     epsilon: float = 1e-8
-    pending: int = NOTHING
+    pending: int = ISA.NOTHING
     rate: float = 0.0
     step: float = 0.0
     root: float = 0.0
@@ -173,8 +178,8 @@ class Machine:
 
     def run(self, instructions: list[Instruction], sample: Sample, call: Call) -> None:
         """Execute instructions in their order."""
-        units = {ENGINE_0: self.engine, ENGINE_1: self.engine, DRAIN_0: self.drain, DRAIN_1: self.drain}
-        units |= {VECTOR: self.vector, SHUFFLE: self.shuffle, UPDATE: self.update}
+        units = {ISA.ENGINE_0: self.engine, ISA.ENGINE_1: self.engine, ISA.DRAIN_0: self.drain, ISA.DRAIN_1: self.drain}
+        units |= {ISA.VECTOR: self.vector, ISA.SHUFFLE: self.shuffle, ISA.UPDATE: self.update}
         with np.errstate(all="ignore"):
             for code in instructions:
                 self.code, self.sample, self.call = code, sample, call
@@ -192,7 +197,7 @@ class Machine:
                     before = self.index = index
                     self.first = all(index[j] == 0 for j in range(4) if code.depth_mask >> j & 1)
                     self.last = all(index[j] == self.live[j] - 1 for j in range(4) if code.depth_mask >> j & 1)
-                    if code.unit == SHUFFLE or all(i < live for i, live in zip(index, self.live, strict=True)):
+                    if code.unit == ISA.SHUFFLE or all(i < live for i, live in zip(index, self.live, strict=True)):
                         units[code.unit]()
 
     # Codes, operands
@@ -223,7 +228,7 @@ class Machine:
         return self.bank[self.code.operands[o].where][self.address(o)].copy()
 
     def write(self, o: int, word: np.ndarray) -> None:
-        if self.code.flags & CHECK:
+        if self.code.flags & ISA.CHECK:
             self.call.beyond |= is_beyond(word)
         if self.has(o):
             self.bank[self.code.operands[o].where][self.address(o)] = word
@@ -239,14 +244,14 @@ class Machine:
 
     def engine(self) -> None:
         e, k = self.code.unit, min(self.count, ROWS)
-        sums = self.sums[e, 1 if self.code.flags & SIDE else 0][:, self.slot % SLOTS]
+        sums = self.sums[e, 1 if self.code.flags & ISA.SIDE else 0][:, self.slot % SLOTS]
         depth = [j for j in range(4) if self.code.depth_mask >> j & 1]
-        fold = self.code.operation == REDUCE and self.index[depth[0]] == self.n[depth[0]] - 1
-        if self.code.operation == EXPAND:
+        fold = self.code.operation == ISA.REDUCE and self.index[depth[0]] == self.n[depth[0]] - 1
+        if self.code.operation == ISA.EXPAND:
             result, scalars, held = self.read(3), self.read(2), self.held[e, :, self.address(0)]
             for r in range(k):
                 result = result + scalars[r] * held[r]
-        elif self.code.operation == ACCUMULATE:
+        elif self.code.operation == ISA.ACCUMULATE:
             stream, scalars = self.read(1), self.read(2)
             for r in range(ROWS):
                 c = scalars[r] if r < k else f32(0)
@@ -260,15 +265,15 @@ class Machine:
             addend = self.read(3)
             for r in range(k):
                 result[r] = tree(sums[r]) + addend[r] if self.has(3) else tree(sums[r])
-            if self.code.flags & ONE and k < LANES:
+            if self.code.flags & ISA.ONE and k < LANES:
                 result[k] = 1
-        if self.code.operation == EXPAND or fold:
+        if self.code.operation == ISA.EXPAND or fold:
             self.write(4, result)
             self.write_held(5, result)
 
     def drain(self) -> None:
-        side = 1 if self.code.flags & SIDE else 0
-        self.write(4, self.sums[self.code.unit - DRAIN_0, side, self.row(), self.address(0)])
+        side = 1 if self.code.flags & ISA.SIDE else 0
+        self.write(4, self.sums[self.code.unit - ISA.DRAIN_0, side, self.row(), self.address(0)])
 
     # Vector unit
 
@@ -291,10 +296,10 @@ class Machine:
     def vector(self) -> None:
         code, slot, last, f0, f1 = self.code, self.slot, self.last, self.f0, self.f1
         row = ((code.operands[5].base if self.has(5) else 0) + slot) % C["STATISTICS"]
-        kept = LAST_ROW if code.flags & INTENT else slot % SEQUENCE
+        kept = LAST_ROW if code.flags & ISA.INTENT else slot % SEQUENCE
         place = LANES * self.index[code.word_level] + np.arange(LANES)
         valid = place < self.count if self.count else np.full(LANES, True)
-        label = self.sample.intent if code.flags & INTENT else self.sample.slot[(slot + 1) % SEQUENCE]
+        label = self.sample.intent if code.flags & ISA.INTENT else self.sample.slot[(slot + 1) % SEQUENCE]
         is_label = place == label
         zero = np.zeros(LANES, f32)
 
@@ -307,43 +312,43 @@ class Machine:
         c = self.read(2)
         r0 = r1 = None
         match code.operation:
-            case 0:
+            case ISA.COPY:
                 r0 = a
-            case 1:
+            case ISA.ADD:
                 r0 = a + b
-            case 2:
+            case ISA.SUM:
                 r0 = masked(a + b) if self.has(1) else masked(a)
                 total = self.add_to_row(0, r0)
                 if last:
                     self.statistic[0, row] = f0 * tree(total)
-            case 3:
+            case ISA.VARIANCE:
                 u = masked(a - m)
                 total = self.add_to_row(0, u * u)
                 if last:
                     self.statistic[1, row] = f32(1) / np.sqrt(f0 * tree(total) + f1)
-            case 4:
+            case ISA.NORMALIZE:
                 r0 = (a - m) * i
                 r1 = r0 * b + c
-            case 5:
+            case ISA.AFFINE:
                 r0 = a * b + c
-            case 6:
+            case ISA.NORM_SUMS:
                 d = masked(a * b)
                 first, second = self.add_to_row(0, d), self.add_to_row(1, masked(d * c))
                 if last:
                     self.statistic[2, row], self.statistic[3, row] = f0 * tree(first), f0 * tree(second)
-            case 7:
+            case ISA.NORM_BACK:
                 r0 = ((a * b - p) - c * q) * i
-            case 8:
+            case ISA.COLUMNS:
                 products, terms = self.add_to_row(0, masked(a * b)), self.add_to_row(1, masked(a))
                 if last:
                     r0, r1 = products, terms
-            case 9:
+            case ISA.FUNCTION:
                 r0 = self.function(a)
-            case 10:
+            case ISA.TIMES_FUNCTION:
                 r0 = self.function(a) * b
-            case 11:
+            case ISA.TANH_BACK:
                 r0 = a * (f32(1) - b * b)
-            case 12:
+            case ISA.MAXIMUM:
                 at = slot % C["ROW_SLOTS"]
                 if self.first:
                     self.largest[at], self.place[at] = -np.inf, 0
@@ -352,23 +357,23 @@ class Machine:
                         self.largest[at], self.place[at] = a[lane], place[lane]
                 if last:
                     self.statistic[0, row], self.argument[kept] = self.largest[at], self.place[at]
-            case 13:
+            case ISA.EXPONENT:
                 r0 = masked(self.function((a - m) * f0))
                 total = self.add_to_row(0, r0)
-                margin = self.add_to_row(1, masked(a - m, valid & is_label)) if code.flags & LOSS else zero
+                margin = self.add_to_row(1, masked(a - m, valid & is_label)) if code.flags & ISA.LOSS else zero
                 if last:
                     self.statistic[1, row] = f1 / tree(total)
-                    if code.flags & LOSS:
+                    if code.flags & ISA.LOSS:
                         self.loss_sum[kept], self.loss_margin[kept] = tree(total), tree(margin)
-            case 14:
+            case ISA.SCALE:
                 r0 = a * i
-            case 15:
+            case ISA.LOSS_BACK:
                 r0 = (a * i - f0) - masked(np.full(LANES, f1), is_label)
-            case 16:
+            case ISA.DOT:
                 total = self.add_to_row(0, masked(a * b))
                 if last:
                     self.statistic[2, row] = tree(total)
-            case 17:
+            case ISA.SOFTMAX_BACK:
                 r0 = ((b - p) * a) * f0
         if r0 is not None:
             self.write(3, masked(r0))
@@ -396,14 +401,14 @@ class Machine:
 
     def update(self) -> None:
         call = self.call
-        if call.pending == NOTHING:
+        if call.pending == ISA.NOTHING:
             return
-        if call.pending == APPLY:
+        if call.pending == ISA.APPLY:
             p, g, m, v = (self.read(o) for o in range(4))
             rate, beta1, beta2 = f32(call.rate), f32(call.beta1), f32(call.beta2)
-            if call.optimizer == SGD:
+            if call.optimizer == ISA.SGD:
                 p = p - rate * g
-            elif call.optimizer == MOMENTUM:
+            elif call.optimizer == ISA.MOMENTUM:
                 m = beta1 * m + g
                 p = p - rate * m
             else:
@@ -411,10 +416,10 @@ class Machine:
                 v = beta2 * v + ((f32(1) - beta2) * g) * g
                 step, root, keep, epsilon = (f32(x) for x in (call.step, call.root, call.keep, call.epsilon))
                 p = p * keep - (step * m) / (np.sqrt(v) * root + epsilon)
-            words = [p] if call.optimizer == SGD else [p, m] if call.optimizer == MOMENTUM else [p, m, v]
+            words = [p] if call.optimizer == ISA.SGD else [p, m] if call.optimizer == ISA.MOMENTUM else [p, m, v]
             for o, word in zip((0, 2, 3), words, strict=False):
                 self.bank[self.code.operands[o].where][self.address(o)] = word
                 limit = SQUARE_LIMIT if o == 3 else STATE_LIMIT
                 call.state_beyond[o and o - 1] |= is_beyond(word, limit)
-        if self.code.flags & CLEAR:
+        if self.code.flags & ISA.CLEAR:
             self.bank[self.code.operands[1].where][self.address(1)] = 0
