@@ -53,11 +53,10 @@ class Machine:
 
     @property
     def digest(self) -> int:
-        """What a program is bound to: a number of 31 bits that any change of width, depth or latency changes."""
+        """What a program is bound to: FNV-1a over config.h's constants and the banks' depths, without its sign."""
         value = 2166136261
-        for text in (str(sorted(self.constants.items())), str(self.banks)):
-            for byte in text.encode():
-                value = (value ^ byte) * 16777619 % 2**32
+        for width in (*self.constants.values(), *(bank.depth for bank in self.banks)):
+            value = (value ^ width & 0xFFFFFFFF) * 16777619 % 2**32
         return value & 0x7FFFFFFF
 
 

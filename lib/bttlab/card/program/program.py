@@ -99,11 +99,8 @@ class Program:
 
 
 def checksum(image: np.ndarray) -> int:
-    """Return the checksum of an image, its own place taken as 0: a sum of words, each times its place, modulo 2^32."""
-    values = image.view(np.uint32).reshape(-1).astype(np.uint64).copy()
-    values[LANES + 7] = 0
-    weights = 2 * np.arange(len(values), dtype=np.uint64) + 1
-    total = int(np.sum(values * weights % (1 << 32)) % (1 << 32))
+    """Return the integer that makes all integers of an image add up to 0 modulo 2^32."""
+    total = -int(np.sum(image, dtype=np.int64)) % (1 << 32)
     return total - (1 << 32) if total >> 31 else total
 
 
@@ -194,7 +191,8 @@ def _transfers(model: ModelProgram, into: bool) -> list[Instruction]:
     ranges += [(f"bank {bank}", 0, model.layout.words) for bank in (banks.FIRST_MOMENT, banks.SECOND_MOMENT)]
     for memory, base, words in ranges:
         for first in range(0, words, MACHINE.TRANSFER_WORDS):
-            loops = [Loop("w", min(words - first, MACHINE.TRANSFER_WORDS))]
+            # The words are the outermost loop's: there the kernel reads how many it brings from HBM.
+            loops = [Loop("w", min(words - first, MACHINE.TRANSFER_WORDS)), *(Loop(name, 1) for name in "abc")]
             chip = at(memory, base + first, w=1)
             if into:
                 b.vector(MACHINE.COPY, "load", loops, at(f"bank {MACHINE.IN_BANK}", 0, w=1), r0=chip)
