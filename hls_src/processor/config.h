@@ -59,13 +59,13 @@ constexpr int FUNCTIONS = 16, REGISTERS = 64, CONSTANTS = 64, SCALARS = 14, SLIC
     BANK(13, 20480, U)     \
     BANK(14, 20480, U)     \
     BANK(15, 12288, U)     \
-    BANK(16, 4096, U)      \
-    BANK(17, 4096, U)      \
-    BANK(18, 4096, U)      \
-    BANK(19, 4096, U)      \
+    BANK(16, 8192, U)      \
+    BANK(17, 8192, U)      \
+    BANK(18, 8192, U)      \
+    BANK(19, 8192, U)      \
     BANK(20, 4096, U)      \
-    BANK(21, 4096, U)      \
-    BANK(22, 4096, U)      \
+    BANK(21, 8192, U)      \
+    BANK(22, 8192, U)      \
     BANK(23, 8192, U)
 constexpr int BANKS = 24;
 constexpr int IN_BANK = 0, OUT_BANK = 1, TRANSFER_WORDS = 1024;
