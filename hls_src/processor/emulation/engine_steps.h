@@ -44,14 +44,14 @@ static void place_engine(Nest &nest, const Sample &sample) {
     place_held(nest, HELD_OUT, code.operand[HELD_OUT].where % ENGINES, &scratch_word, writes, sample);
 }
 
-static inline void write_result(const Nest &nest, const Step &step, const Lanes &value, Run &run) {
-    if (nest.code->flags & CHECK) run.beyond |= is_beyond(value, STATE_LIMIT);
+static inline void write_result(const Nest &nest, const Step &step, const Lanes &value, Marks &marks) {
+    mark_beyond(marks, value, STATE_LIMIT);
     store(nest.operand[BANK_OUT].memory + step.offset[BANK_OUT], value);
     const int row = nest.code->operand[HELD_OUT].valid ? row_of(nest, step) : 0;
     store(held_row(nest.operand[HELD_OUT], row) + step.offset[HELD_OUT], value);
 }
 
-static void expand_steps(const Nest &nest, Run &run) {
+static void expand_steps(const Nest &nest, Marks &marks) {
     const int k = used_rows(nest);
     each_step(nest, live_box(nest), [&](const Step &step) {
         const Word *scalars = nest.operand[SCALARS_IN].memory + step.offset[SCALARS_IN];
@@ -59,7 +59,7 @@ static void expand_steps(const Nest &nest, Run &run) {
         for (int r = 0; r < k; r++) {
             sum = sum + all(scalar_of(scalars, r)) * load(held_row(nest.operand[HELD_IN], r) + step.offset[HELD_IN]);
         }
-        write_result(nest, step, sum, run);
+        write_result(nest, step, sum, marks);
     });
 }
 
@@ -77,7 +77,7 @@ static void accumulate_steps(const Nest &nest) {
     });
 }
 
-static void reduce_steps(const Nest &nest, Run &run) {
+static void reduce_steps(const Nest &nest, Marks &marks) {
     const int k = used_rows(nest), f = depth_level(nest);
     Word(*row)[SLOTS] = sums[nest.code->unit - ENGINE_0][nest.code->flags & SIDE ? 1 : 0];
     each_step(nest, live_box(nest), [&](const Step &step) {
@@ -98,7 +98,7 @@ static void reduce_steps(const Nest &nest, Run &run) {
             for (int r = 0; r < k; r++) result[r] += scalar_of(addend, r);
         }
         if ((nest.code->flags & ONE) && k < ROWS) result[k] = 1.0f;
-        write_result(nest, step, load(&result), run);
+        write_result(nest, step, load(&result), marks);
     });
 }
 
@@ -111,12 +111,14 @@ static void run_drain(Nest &nest, const Sample &sample, Run &run) {
         run.beyond = true;
         return;
     }
-    Reach &from = nest.operand[HELD_IN];
+    const Reach &from = nest.operand[HELD_IN];
+    Marks marks = {};
     each_step(nest, box, [&](const Step &step) {
         const Lanes value = load(from.memory + row_of(nest, step) * SLOTS + step.offset[HELD_IN]);
-        if (nest.code->flags & CHECK) run.beyond |= is_beyond(value, STATE_LIMIT);
+        mark_beyond(marks, value, STATE_LIMIT);
         store(nest.operand[BANK_OUT].memory + step.offset[BANK_OUT], value);
     });
+    if (nest.code->flags & CHECK) run.beyond |= any_mark(marks);
 }
 
 #endif

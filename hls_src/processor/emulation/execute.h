@@ -3,23 +3,10 @@
 #ifndef BTTLAB_PROCESSOR_EMULATION_EXECUTE_H
 #define BTTLAB_PROCESSOR_EMULATION_EXECUTE_H
 
-#include "engine_steps.h"
+#include "engine.h"
 #include "shuffle.h"
 #include "update.h"
 #include "vector.h"
-
-static void run_engine(Nest &nest, const Sample &sample, Run &run) {
-    place_engine(nest, sample);
-    if (!nest.is_inside) {
-        run.beyond = true;
-        return;
-    }
-    switch (nest.code->operation) {
-        case EXPAND: return expand_steps(nest, run);
-        case ACCUMULATE: return accumulate_steps(nest);
-        case REDUCE: return reduce_steps(nest, run);
-    }
-}
 
 // Instructions [run.first, run.first + run.count); 0 cycles. An instruction that leaves its memories (the check of
 // programs lets none pass) is not executed, and the sample counts as beyond the limits.

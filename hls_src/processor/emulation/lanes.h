@@ -32,7 +32,7 @@ LANE_BY_LANE(operator-, a.part[i] - b.part[i])
 LANE_BY_LANE(operator*, a.part[i] *b.part[i])
 LANE_BY_LANE(operator/, a.part[i] / b.part[i])
 LANE_BY_LANE(operator&, (Part)((IntPart)a.part[i] & (IntPart)b.part[i]))
-LANE_BY_LANE(larger_magnitude, (Part)((IntPart)a.part[i] > (IntPart)b.part[i] ? (IntPart)a.part[i] : (IntPart)b.part[i]))
+LANE_BY_LANE(operator|, (Part)((IntPart)a.part[i] | (IntPart)b.part[i]))
 
 static inline Lanes load(const Word *word) {
     Lanes result;
@@ -84,17 +84,21 @@ static inline Lanes one_lane(int lane) {
     return result;
 }
 
-static inline Lanes magnitude(const Lanes &value) { return value & all(float_of(0x7fffffff)); }
+// Of any number of words: whether a lane had a magnitude of at least that of `limit`'s bits, or was not a number.
+struct Marks {
+    IntPart lane;
+};
 
-// Whether a lane has a magnitude of at least that of `limit`'s bits, or is not a number.
-static inline bool is_beyond(const Lanes &value, int limit) {
-    IntPart any = {};
+static inline void mark_beyond(Marks &marks, const Lanes &value, int limit) {
     UNROLL
-    for (int i = 0; i < PARTS; i++) any |= ((IntPart)value.part[i] & 0x7fffffff) >= limit;
-    int result = 0;
+    for (int i = 0; i < PARTS; i++) marks.lane |= ((IntPart)value.part[i] & 0x7fffffff) >= limit;
+}
+
+static inline bool any_mark(const Marks &marks) {
+    bool any = false;
     UNROLL
-    for (int l = 0; l < REGISTER_BYTES / 4; l++) result |= any[l];
-    return result != 0;
+    for (int l = 0; l < REGISTER_BYTES / 4; l++) any |= marks.lane[l] != 0;
+    return any;
 }
 
 // Lane l meets lane l + 8, then l + 4, l + 2, l + 1.
@@ -106,6 +110,38 @@ static inline float tree(const Lanes &value) {
     const Four four = __builtin_shufflevector(eight, eight, 0, 1, 2, 3) + __builtin_shufflevector(eight, eight, 4, 5, 6, 7);
     const float low = four[0] + four[2], high = four[1] + four[3];
     return low + high;
+}
+
+// The trees of LANES words, side by side: eight share a register, so that no addition is of one lane alone.
+static inline Lanes trees(const Word *words) {
+    typedef float Eight __attribute__((vector_size(32), may_alias));
+    Eight half[LANES], sum[2];
+    UNROLL
+    for (int i = 0; i < LANES; i++) {
+        const Eight *value = reinterpret_cast<const Eight *>(words + i);
+        half[i] = value[0] + value[1];
+    }
+    UNROLL
+    for (int group = 0; group < 2; group++) {
+        Eight quarter[4], pair[2];
+        UNROLL
+        for (int i = 0; i < 4; i++) {
+            const Eight a = half[8 * group + i], b = half[8 * group + i + 4];
+            quarter[i] = __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11) +
+                         __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15);
+        }
+        UNROLL
+        for (int i = 0; i < 2; i++) {
+            const Eight a = quarter[2 * i], b = quarter[2 * i + 1];
+            pair[i] = __builtin_shufflevector(a, b, 0, 1, 8, 9, 4, 5, 12, 13) +
+                      __builtin_shufflevector(a, b, 2, 3, 10, 11, 6, 7, 14, 15);
+        }
+        sum[group] = __builtin_shufflevector(pair[0], pair[1], 0, 2, 8, 10, 4, 6, 12, 14) +
+                     __builtin_shufflevector(pair[0], pair[1], 1, 3, 9, 11, 5, 7, 13, 15);
+    }
+    Lanes result;
+    __builtin_memcpy(&result, sum, sizeof(result));
+    return result;
 }
 
 #endif

@@ -127,7 +127,7 @@ static inline bool settle(Nest &nest, const Instruction &code, const Sample &sam
     }
     int weight = 1;
     for (int j = LEVELS - 1; j >= 0; j--) {
-        nest.slot_weight[j] = code.slot_level == 7 || j > code.slot_level ? weight : 0;
+        nest.slot_weight[j] = code.slot_level >= LEVELS || j > code.slot_level ? weight : 0;
         weight *= nest.n[j];
     }
     nest.count = code_value(code.count, sample);

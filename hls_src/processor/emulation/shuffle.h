@@ -31,6 +31,7 @@ static void run_shuffle(Nest &nest, const Sample &sample, Run &run) {
         run.beyond = true;
         return;
     }
+    Marks marks = {};
     for (int block = 0; block < nest.n[0]; block++) {
         // A block's words go in while those of the block before go out; into the other half, so that either may be first.
         if (block > 0) {
@@ -44,7 +45,7 @@ static void run_shuffle(Nest &nest, const Sample &sample, Run &run) {
                     if (field >> 15) value[l] = column_half(c, block - 1)[place];
                 }
                 const Lanes result = load(&value);
-                if (code.flags & CHECK) run.beyond |= is_beyond(result, STATE_LIMIT);
+                mark_beyond(marks, result, STATE_LIMIT);
                 store(nest.operand[SHUFFLED_OUT].memory + step.offset[SHUFFLED_OUT], result);
                 const int row = code.operand[SHUFFLED_HELD].valid ? row_of(nest, step) : 0;
                 store(held_row(nest.operand[SHUFFLED_HELD], row) + step.offset[SHUFFLED_HELD], result);
@@ -64,6 +65,7 @@ static void run_shuffle(Nest &nest, const Sample &sample, Run &run) {
             });
         }
     }
+    if (code.flags & CHECK) run.beyond |= any_mark(marks);
 }
 
 #endif

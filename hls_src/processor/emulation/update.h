@@ -22,6 +22,7 @@ static void update_steps(const Nest &nest, Run &run) {
     const Lanes beta1 = all(run.beta1), beta2 = all(run.beta2), epsilon = all(run.epsilon);
     const Lanes rest1 = all(1.0f - run.beta1), rest2 = all(1.0f - run.beta2);
     const bool clear = nest.code->flags & CLEAR;
+    Marks marks[3] = {};
     each_step(nest, live_box(nest), [&](const Step &step) {
         const auto word = [&](int o) { return nest.operand[o].memory + step.offset[o]; };
         const Lanes g = load(word(GRADIENT));
@@ -37,16 +38,17 @@ static void update_steps(const Nest &nest, Run &run) {
                 m = m + rest1 * g;
                 const Lanes v = beta2 * load(word(SQUARE)) + (rest2 * g) * g;
                 p = p * keep - (step_size * m) / (root_of(v) * root + epsilon);
-                run.state_beyond[2] |= is_beyond(v, SQUARE_LIMIT);
+                mark_beyond(marks[2], v, SQUARE_LIMIT);
                 store(word(SQUARE), v);
             }
-            run.state_beyond[1] |= is_beyond(m, STATE_LIMIT);
+            mark_beyond(marks[1], m, STATE_LIMIT);
             store(word(MEAN), m);
         }
-        run.state_beyond[0] |= is_beyond(p, STATE_LIMIT);
+        mark_beyond(marks[0], p, STATE_LIMIT);
         store(word(PARAMETERS), p);
         if (clear) store(word(GRADIENT), all(0.0f));
     });
+    for (int i = 0; i < 3; i++) run.state_beyond[i] |= any_mark(marks[i]);
 }
 
 static void run_update(Nest &nest, const Sample &sample, Run &run) {

@@ -45,10 +45,11 @@ static inline Lanes add_to_row(int which, const Nest &nest, const Step &step, co
 template <int OPERATION>
 static void vector_steps(const Nest &nest, const Sample &sample, Run &run) {
     const Instruction &code = *nest.code;
-    const bool check = code.flags & CHECK, missing_b = !code.operand[B_IN].valid;
+    const bool missing_b = !code.operand[B_IN].valid;
     const float f0 = nest.f0, f1 = nest.f1;
     const Function &function = program.function[code.operand[STATISTIC_ROW].where % FUNCTIONS];
     const Lanes zero = all(0.0f);
+    Marks marks = {};
     each_step(nest, live_box(nest), [&](const Step &step) {
         const int row = (code.operand[STATISTIC_ROW].base + step.slot) % STATISTICS;
         const int kept = code.flags & INTENT ? LAST_ROW : step.slot % SEQUENCE;
@@ -138,12 +139,14 @@ static void vector_steps(const Nest &nest, const Sample &sample, Run &run) {
         if (!writes) return;
         r0 = r0 & valid;
         r1 = r1 & valid;
-        if (check) run.beyond |= is_beyond(r0, STATE_LIMIT) | is_beyond(r1, STATE_LIMIT);
+        mark_beyond(marks, r0, STATE_LIMIT);
+        mark_beyond(marks, r1, STATE_LIMIT);
         store(nest.operand[RESULT_0].memory + step.offset[RESULT_0], r0);
         if (OPERATION == NORMALIZE || OPERATION == COLUMNS) {
             store(nest.operand[RESULT_1].memory + step.offset[RESULT_1], r1);
         }
     });
+    if (code.flags & CHECK) run.beyond |= any_mark(marks);
 }
 
 static void run_vector(Nest &nest, const Sample &sample, Run &run) {
