@@ -205,7 +205,8 @@ class Builder:
         ) else blocks + 1
         if not isinstance(blocks, int):
             more = more._replace(low=blocks.low + 1)
-        loops = [Loop("block", more), *([Loop("gate", gate)] if gate is not None else []), *loops]
+        loops = [Loop("gate", 1 if gate is None else gate), *([] if out else [Loop("x", 1)]), *loops]
+        loops = [Loop("block", more), *loops]  # level 0 counts blocks
         entry_out = {"y": 1} | ({"x": count} if out is not None else {})
         operands = {
             0: At("", base, {"y": 1} | ({"x": x_in} if out is not None else {})),
