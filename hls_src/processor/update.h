@@ -28,7 +28,7 @@ ALWAYS_INLINE Updated update_step(const Run &run, const Word &p, const Word &g, 
     const Word decayed = splat(run.beta1) * m, weighted = splat(1.0f - run.beta1) * g;
     const Word first = decayed + choose(adamw, weighted, g);
     const Word second = splat(run.beta2) * v + (splat(1.0f - run.beta2) * g) * g;
-    const Word step = splat(adamw ? run.step : run.rate) * choose(run.optimizer == SGD, g, first);
+    const Word step = splat(choose(adamw, run.step, run.rate)) * choose(run.optimizer == SGD, g, first);
     const Word change = choose(adamw, step / (square_root(second) * splat(run.root) + splat(run.epsilon)), step);
     return {choose(adamw, p * splat(run.keep), p) - change, first, second};
 }
