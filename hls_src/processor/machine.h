@@ -117,17 +117,19 @@ ALWAYS_INLINE bool may_begin(const Instruction &instruction, const Count *ended,
 
 // Runs instructions [run.first, run.first + run.count) to the end; returns the cycles that it took.
 static int run(Run &section, const Sample &sample) {
-    const Run run = section;
+    const Factors factors = factors_of(section);
+    const bool pending = section.pending != NOTHING, applying = section.pending == APPLY;
+    const bool has_m = section.optimizer != SGD, has_v = section.optimizer == ADAMW;
     const int intent = sample.intent;
     Nest nest[UNITS] = {};
     EngineOperationBits engine_operation[ENGINES] = {};
     VectorOperationBits vector_operation = {};
     Supply supply[UNITS] = {};
     Dispatcher dispatcher = {};
-    dispatcher.next = run.first;
-    dispatcher.end = run.first + run.count;
-    bool finished = false, stuck = false, beyond = run.beyond;
-    bool p_beyond = run.state_beyond[0], m_beyond = run.state_beyond[1], v_beyond = run.state_beyond[2];
+    dispatcher.next = section.first;
+    dispatcher.end = section.first + section.count;
+    bool finished = false, stuck = false, beyond = section.beyond;
+    bool p_beyond = section.state_beyond[0], m_beyond = section.state_beyond[1], v_beyond = section.state_beyond[2];
     int cycles = 0, place_before = 0, quiet = 0;
     prepare(sample);
 Cycles:
@@ -160,7 +162,7 @@ Cycles:
         const EngineStep engine_1 = engine_step(1, nest[ENGINE_1], engine_operation[1], nest[DRAIN_1], read[STREAM_1], read[SCALARS_1], read[ADDEND_1]);
         const VectorStep vector = vector_step(nest[VECTOR], vector_operation, intent, read[VECTOR_A], read[VECTOR_B], read[VECTOR_C]);
         const Word shuffled = shuffle_step(nest[SHUFFLE], read[SHUFFLE_SOURCE]);
-        const Updated updated = update_step(run, read[UPDATE_P], read[UPDATE_G], read[UPDATE_M], read[UPDATE_V]);
+        const Updated updated = update_step(factors, read[UPDATE_P], read[UPDATE_G], read[UPDATE_M], read[UPDATE_V]);
         const bool drain_acts[ENGINES] = {is_live(nest[DRAIN_0], 0), is_live(nest[DRAIN_1], 0)};
 
         // Checks.
@@ -171,7 +173,7 @@ Cycles:
         beyond |= ((nest[VECTOR].flags & CHECK) != 0) & vector.writes_0 & is_beyond(vector.r0, STATE_LIMIT);
         beyond |= ((nest[VECTOR].flags & CHECK) != 0) & vector.writes_1 & is_beyond(vector.r1, STATE_LIMIT);
         beyond |= ((nest[SHUFFLE].flags & CHECK) != 0) & gives & is_beyond(shuffled, STATE_LIMIT);
-        const bool applies = update_acts & (run.pending == APPLY), has_m = run.optimizer != SGD, has_v = run.optimizer == ADAMW;
+        const bool applies = update_acts & applying;
         p_beyond |= applies & is_beyond(updated.p, STATE_LIMIT);
         m_beyond |= applies & has_m & is_beyond(updated.m, STATE_LIMIT);
         v_beyond |= applies & has_v & is_beyond(updated.v, SQUARE_LIMIT);
@@ -264,7 +266,7 @@ Cycles:
             const bool ends = nest[u].busy & is_end(nest[u]);
             const bool begins = (!nest[u].busy | ends) & unit.ready[FETCH - 2] & may_begin(unit.fetched[FETCH - 2], ended, drained);
             if (begins) {
-                begin(nest[u], unit.fetched[FETCH - 2], (u == UPDATE) & (run.pending == NOTHING));
+                begin(nest[u], unit.fetched[FETCH - 2], (u == UPDATE) & !pending);
                 if (u < ENGINES) decode(engine_operation[u % ENGINES], unit.fetched[FETCH - 2]);
                 if (u == VECTOR) decode(vector_operation, unit.fetched[FETCH - 2]);
             } else {
