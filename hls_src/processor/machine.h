@@ -62,12 +62,17 @@ Prepare_Registers:
         UNROLL
         for (int c = 0; c < CODES; c++) registers[c][r] = value < rule.low ? rule.low : value > rule.high ? rule.high : value;
     }
-Prepare_Immediates:
-    for (int c = 0; c < CONSTANTS + SCALARS; c++) {
+Prepare_Constants:
+    for (int c = 0; c < CONSTANTS; c++) {
 #pragma HLS PIPELINE II=1
-        const float value = c < CONSTANTS ? program.constant[c] : sample.scalar[c - CONSTANTS];
-        immediates[0][c] = value;
-        immediates[1][c] = value;
+        immediates[0][c] = program.constant[c];
+        immediates[1][c] = program.constant[c];
+    }
+Prepare_Scalars:
+    for (int s = 0; s < SCALARS; s++) {
+#pragma HLS PIPELINE II=1
+        immediates[0][CONSTANTS + s] = sample.scalar[s];
+        immediates[1][CONSTANTS + s] = sample.scalar[s];
     }
 Prepare_Functions:
     for (int f = 0; f < FUNCTIONS; f++) {
@@ -83,7 +88,7 @@ Prepare_Functions:
 
 // A code of the instruction as a number, in the field that had the code.
 ALWAYS_INLINE void settle(IntWord &half, int f, int memory) {
-    const int code = field_of(half, f), value = code >> 15 ? registers[memory][code & (REGISTERS - 1)] : code;
+    const int code = field_of(half, f), value = choose(code >> 15, registers[memory][code & (REGISTERS - 1)], code);
     const int other = half[f / 2] & (f % 2 ? 0xffff : static_cast<int>(0xffff0000));
     half[f / 2] = other | value << (f % 2 ? 16 : 0);
 }
@@ -111,14 +116,20 @@ ALWAYS_INLINE bool may_begin(const Instruction &instruction, const Count *ended,
 }
 
 // Runs instructions [run.first, run.first + run.count) to the end; returns the cycles that it took.
-static int run(Run &run, const Sample &sample) {
+static int run(Run &section, const Sample &sample) {
+    const Factors factors = factors_of(section);
+    const bool pending = section.pending != NOTHING, applying = section.pending == APPLY;
+    const bool has_m = section.optimizer != SGD, has_v = section.optimizer == ADAMW;
+    const int intent = sample.intent;
     Nest nest[UNITS] = {};
+    EngineOperationBits engine_operation[ENGINES] = {};
+    VectorOperationBits vector_operation = {};
     Supply supply[UNITS] = {};
     Dispatcher dispatcher = {};
-    dispatcher.next = run.first;
-    dispatcher.end = run.first + run.count;
-    bool finished = false, beyond = run.beyond;
-    bool p_beyond = run.state_beyond[0], m_beyond = run.state_beyond[1], v_beyond = run.state_beyond[2];
+    dispatcher.next = section.first;
+    dispatcher.end = section.first + section.count;
+    bool finished = false, stuck = false, beyond = section.beyond;
+    bool p_beyond = section.state_beyond[0], m_beyond = section.state_beyond[1], v_beyond = section.state_beyond[2];
     int cycles = 0, place_before = 0, quiet = 0;
     prepare(sample);
 Cycles:
@@ -147,25 +158,25 @@ Cycles:
         for (int r = 0; r < READERS; r++) read[r] = loaded_word(requests[r], loaded);
 
         // Steps.
-        const EngineStep engine_0 = engine_step(0, nest[ENGINE_0], nest[DRAIN_0], read[STREAM_0], read[SCALARS_0], read[ADDEND_0]);
-        const EngineStep engine_1 = engine_step(1, nest[ENGINE_1], nest[DRAIN_1], read[STREAM_1], read[SCALARS_1], read[ADDEND_1]);
-        const VectorStep vector = vector_step(nest[VECTOR], sample, read[VECTOR_A], read[VECTOR_B], read[VECTOR_C]);
+        const EngineStep engine_0 = engine_step(0, nest[ENGINE_0], engine_operation[0], nest[DRAIN_0], read[STREAM_0], read[SCALARS_0], read[ADDEND_0]);
+        const EngineStep engine_1 = engine_step(1, nest[ENGINE_1], engine_operation[1], nest[DRAIN_1], read[STREAM_1], read[SCALARS_1], read[ADDEND_1]);
+        const VectorStep vector = vector_step(nest[VECTOR], vector_operation, intent, read[VECTOR_A], read[VECTOR_B], read[VECTOR_C]);
         const Word shuffled = shuffle_step(nest[SHUFFLE], read[SHUFFLE_SOURCE]);
-        const Updated updated = update_step(run, read[UPDATE_P], read[UPDATE_G], read[UPDATE_M], read[UPDATE_V]);
+        const Updated updated = update_step(factors, read[UPDATE_P], read[UPDATE_G], read[UPDATE_M], read[UPDATE_V]);
         const bool drain_acts[ENGINES] = {is_live(nest[DRAIN_0], 0), is_live(nest[DRAIN_1], 0)};
 
         // Checks.
-        beyond |= ((nest[ENGINE_0].flags & CHECK) != 0) && engine_0.writes && is_beyond(engine_0.result, STATE_LIMIT);
-        beyond |= ((nest[ENGINE_1].flags & CHECK) != 0) && engine_1.writes && is_beyond(engine_1.result, STATE_LIMIT);
-        beyond |= ((nest[DRAIN_0].flags & CHECK) != 0) && drain_acts[0] && is_beyond(engine_0.moved, STATE_LIMIT);
-        beyond |= ((nest[DRAIN_1].flags & CHECK) != 0) && drain_acts[1] && is_beyond(engine_1.moved, STATE_LIMIT);
-        beyond |= ((nest[VECTOR].flags & CHECK) != 0) && vector.writes_0 && is_beyond(vector.r0, STATE_LIMIT);
-        beyond |= ((nest[VECTOR].flags & CHECK) != 0) && vector.writes_1 && is_beyond(vector.r1, STATE_LIMIT);
-        beyond |= ((nest[SHUFFLE].flags & CHECK) != 0) && gives && is_beyond(shuffled, STATE_LIMIT);
-        const bool applies = update_acts && (run.pending == APPLY), has_m = run.optimizer != SGD, has_v = run.optimizer == ADAMW;
-        p_beyond |= applies && is_beyond(updated.p, STATE_LIMIT);
-        m_beyond |= applies && has_m && is_beyond(updated.m, STATE_LIMIT);
-        v_beyond |= applies && has_v && is_beyond(updated.v, SQUARE_LIMIT);
+        beyond |= ((nest[ENGINE_0].flags & CHECK) != 0) & engine_0.writes & is_beyond(engine_0.result, STATE_LIMIT);
+        beyond |= ((nest[ENGINE_1].flags & CHECK) != 0) & engine_1.writes & is_beyond(engine_1.result, STATE_LIMIT);
+        beyond |= ((nest[DRAIN_0].flags & CHECK) != 0) & drain_acts[0] & is_beyond(engine_0.moved, STATE_LIMIT);
+        beyond |= ((nest[DRAIN_1].flags & CHECK) != 0) & drain_acts[1] & is_beyond(engine_1.moved, STATE_LIMIT);
+        beyond |= ((nest[VECTOR].flags & CHECK) != 0) & vector.writes_0 & is_beyond(vector.r0, STATE_LIMIT);
+        beyond |= ((nest[VECTOR].flags & CHECK) != 0) & vector.writes_1 & is_beyond(vector.r1, STATE_LIMIT);
+        beyond |= ((nest[SHUFFLE].flags & CHECK) != 0) & gives & is_beyond(shuffled, STATE_LIMIT);
+        const bool applies = update_acts & applying;
+        p_beyond |= applies & is_beyond(updated.p, STATE_LIMIT);
+        m_beyond |= applies & has_m & is_beyond(updated.m, STATE_LIMIT);
+        v_beyond |= applies & has_v & is_beyond(updated.v, SQUARE_LIMIT);
 
         // Stores.
         Write writes[WRITERS];
@@ -181,9 +192,9 @@ Cycles:
         writes[CLEARED_G] = {requests[UPDATE_G], Word{}};
         writes[CLEARED_G].to.valid &= (nest[UPDATE].flags & CLEAR) != 0;
         writes[UPDATED_M] = {requests[UPDATE_M], updated.m};
-        writes[UPDATED_M].to.valid &= applies && has_m;
+        writes[UPDATED_M].to.valid &= applies & has_m;
         writes[UPDATED_V] = {requests[UPDATE_V], updated.v};
-        writes[UPDATED_V].to.valid &= applies && has_v;
+        writes[UPDATED_V].to.valid &= applies & has_v;
         BTTLAB_BANKS(STORE_BANK)
 
         // Stores of held rows.
@@ -195,14 +206,15 @@ Cycles:
         for (int e = 0; e < ENGINES; e++) {
             bool hit[3];
             UNROLL
-            for (int w = 0; w < 3; w++) hit[w] = to_held[w].valid && ((to_held[w].bank & 1) == e);
+            for (int w = 0; w < 3; w++) hit[w] = to_held[w].valid & ((to_held[w].bank & 1) == e);
             const Word word = choose(hit[0], engine_0.result, choose(hit[1], engine_1.result, shuffled));
-            const int row = hit[0] ? to_row[0] : hit[1] ? to_row[1] : to_row[2];
-            const Address address = hit[0] ? to_held[0].address : hit[1] ? to_held[1].address : to_held[2].address;
-            const bool any = hit[0] || hit[1] || hit[2];
+            const Address address = choose(hit[0], to_held[0].address, choose(hit[1], to_held[1].address, to_held[2].address));
             UNROLL
             for (int r = 0; r < ROWS; r++) {
-                if (any && (row == r)) held[e][r][address & (HELD_DEPTH - 1)] = word;
+                bool enable = false;
+                UNROLL
+                for (int w = 0; w < 3; w++) enable |= hit[w] & (to_row[w] == r);
+                if (enable) held[e][r][address & (HELD_DEPTH - 1)] = word;
             }
         }
 
@@ -225,9 +237,9 @@ Cycles:
         bool is_full = false;
         UNROLL
         for (int u = 0; u < UNITS; u++) {
-            is_full |= (to_unit == u) && (static_cast<Count>(supply[u].sent - supply[u].taken) == QUEUE);
+            is_full |= (to_unit == u) & (static_cast<Count>(supply[u].sent - supply[u].taken) == QUEUE);
         }
-        const bool sends = dispatcher.ready[FETCH - 2] && !is_full;
+        const bool sends = dispatcher.ready[FETCH - 2] & !is_full;
         const bool has_next = dispatcher.next != dispatcher.end;
         UNROLL
         for (int i = FETCH - 2; i > 1; i--) dispatcher.fetched[i] = dispatcher.fetched[i - 1];
@@ -235,8 +247,8 @@ Cycles:
         dispatcher.fetched[0] = {instruction_memory[0][dispatcher.next & (PROGRAM_DEPTH - 1)],
                                  instruction_memory[1][dispatcher.next & (PROGRAM_DEPTH - 1)]};
         UNROLL
-        for (int i = FETCH - 2; i > 0; i--) dispatcher.ready[i] = dispatcher.ready[i - 1] && !sends;
-        dispatcher.ready[0] = has_next && !sends;
+        for (int i = FETCH - 2; i > 0; i--) dispatcher.ready[i] = dispatcher.ready[i - 1] & !sends;
+        dispatcher.ready[0] = has_next & !sends;
         dispatcher.next += sends;
 
         bool is_quiet = !sends;
@@ -244,17 +256,19 @@ Cycles:
         for (int u = 0; u < UNITS; u++) is_quiet &= !nest[u].busy;
         const bool is_stuck = quiet == STUCK_CYCLES;
         quiet = is_quiet ? quiet + 1 : 0;
-        finished = is_done || is_stuck;
-        run.stuck = is_stuck && !is_done;
+        finished = is_done | is_stuck;
+        stuck = is_stuck & !is_done;
 
         // The units: the next step, or the next instruction.
         UNROLL
         for (int u = 0; u < UNITS; u++) {
             Supply &unit = supply[u];
-            const bool ends = nest[u].busy && is_end(nest[u]);
-            const bool begins = (!nest[u].busy || ends) && unit.ready[FETCH - 2] && may_begin(unit.fetched[FETCH - 2], ended, drained);
+            const bool ends = nest[u].busy & is_end(nest[u]);
+            const bool begins = (!nest[u].busy | ends) & unit.ready[FETCH - 2] & may_begin(unit.fetched[FETCH - 2], ended, drained);
             if (begins) {
-                begin(nest[u], unit.fetched[FETCH - 2], u == UPDATE && run.pending == NOTHING);
+                begin(nest[u], unit.fetched[FETCH - 2], (u == UPDATE) & !pending);
+                if (u < ENGINES) decode(engine_operation[u % ENGINES], unit.fetched[FETCH - 2]);
+                if (u == VECTOR) decode(vector_operation, unit.fetched[FETCH - 2]);
             } else {
                 nest[u].busy &= !ends;
                 advance(nest[u]);
@@ -264,11 +278,11 @@ Cycles:
             UNROLL
             for (int i = FETCH - 2; i > 0; i--) {
                 unit.fetched[i] = unit.fetched[i - 1];
-                unit.ready[i] = unit.ready[i - 1] && !begins;
+                unit.ready[i] = unit.ready[i - 1] & !begins;
             }
             unit.fetched[0] = head;
-            unit.ready[0] = waits && !begins;
-            const bool receives = sends && (to_unit == u);
+            unit.ready[0] = waits & !begins;
+            const bool receives = sends & (to_unit == u);
             if (receives) {
                 queue[u][0][unit.sent & (QUEUE - 1)] = outgoing.low;
                 queue[u][1][unit.sent & (QUEUE - 1)] = outgoing.high;
@@ -279,10 +293,11 @@ Cycles:
             unit.ended += ends;
         }
     }
-    run.beyond = beyond;
-    run.state_beyond[0] = p_beyond;
-    run.state_beyond[1] = m_beyond;
-    run.state_beyond[2] = v_beyond;
+    section.beyond = beyond;
+    section.state_beyond[0] = p_beyond;
+    section.state_beyond[1] = m_beyond;
+    section.state_beyond[2] = v_beyond;
+    section.stuck = stuck;
     return cycles + LATENCY;
 }
 

@@ -24,10 +24,14 @@ struct Operand {
     Address at[LEVELS], stride[LEVELS];
 };
 
+// Halvings of a word's lanes, of a tree that adds them.
+constexpr int TREE_LEVELS = 4;
+static_assert(1 << TREE_LEVELS == LANES, "a level for each halving");
+
 struct Nest {
     bool busy;   // a step is done in this cycle
     bool empty;  // of an instruction without steps
-    int operation, flags;
+    int flags;
     Count last[LEVELS];  // index of the last step: bound - 1
     Count live[LEVELS], index[LEVELS];
     Operand operand[OPERANDS];
@@ -40,7 +44,6 @@ struct Nest {
 ALWAYS_INLINE void begin(Nest &nest, const Instruction &instruction, bool has_no_step) {
 #pragma HLS INLINE
     nest.busy = true;
-    nest.operation = field(instruction, FIELD_OPERATION) >> 4 & 255;
     nest.flags = field(instruction, FIELD_FLAGS);
     nest.empty = has_no_step;
 Bounds_Unroll:
@@ -99,7 +102,7 @@ Turn_Unroll:
     UNROLL
     for (int j = LEVELS - 1; j >= 0; j--) {
         changes[j] = inner_end;
-        advances[j] = inner_end && !at_last[j];
+        advances[j] = inner_end & !at_last[j];
         inner_end &= at_last[j];
     }
     bool begins_slots = false;
@@ -107,7 +110,7 @@ Index_Unroll:
     UNROLL
     for (int j = 0; j < LEVELS; j++) {
         nest.index[j] = changes[j] ? (at_last[j] ? 0 : nest.index[j] + 1) : nest.index[j];
-        begins_slots |= changes[j] && (nest.slot_level == j);
+        begins_slots |= changes[j] & (nest.slot_level == j);
     }
     nest.slot = begins_slots ? 0 : nest.slot + 1;
 Address_Unroll:
@@ -128,9 +131,9 @@ Address_Unroll:
 
 // Whether the step's indices of levels [from, LEVELS) are among those that act.
 ALWAYS_INLINE bool is_live(const Nest &nest, int from) {
-    bool live = nest.busy && !nest.empty;
+    bool live = nest.busy & !nest.empty;
     UNROLL
-    for (int j = 0; j < LEVELS; j++) live &= j < from || nest.index[j] < nest.live[j];
+    for (int j = 0; j < LEVELS; j++) live &= (j < from) | (nest.index[j] < nest.live[j]);
     return live;
 }
 
@@ -138,21 +141,21 @@ ALWAYS_INLINE bool is_live(const Nest &nest, int from) {
 ALWAYS_INLINE bool is_first(const Nest &nest) {
     bool first = true;
     UNROLL
-    for (int j = 0; j < LEVELS; j++) first &= !(nest.depth >> j & 1) || nest.index[j] == 0;
+    for (int j = 0; j < LEVELS; j++) first &= !(nest.depth >> j & 1) | (nest.index[j] == 0);
     return first;
 }
 
 ALWAYS_INLINE bool is_last(const Nest &nest) {
     bool last = true;
     UNROLL
-    for (int j = 0; j < LEVELS; j++) last &= !(nest.depth >> j & 1) || nest.index[j] + 1 == nest.live[j];
+    for (int j = 0; j < LEVELS; j++) last &= !(nest.depth >> j & 1) | (nest.index[j] + 1 == nest.live[j]);
     return last;
 }
 
 ALWAYS_INLINE bool is_fold(const Nest &nest) {
     bool fold = true;
     UNROLL
-    for (int j = 0; j < LEVELS; j++) fold &= !(nest.depth >> j & 1) || nest.index[j] == nest.last[j];
+    for (int j = 0; j < LEVELS; j++) fold &= !(nest.depth >> j & 1) | (nest.index[j] == nest.last[j]);
     return fold;
 }
 

@@ -33,7 +33,8 @@ struct Write {
 };
 
 ALWAYS_INLINE Request request(int u, int o, const Nest &nest, bool acts) {
-    return {acts && nest.operand[o].valid, nest.operand[o].where, address_of(u, o, nest)};
+    const bool valid = acts & nest.operand[o].valid;
+    return {valid, nest.operand[o].where, address_of(u, o, nest)};
 }
 
 // The address at a port's load. No request: that of word 0, as for one behind the bank's end.
@@ -43,7 +44,7 @@ ALWAYS_INLINE Address load_address(int bank, int depth, const Request *requests)
 Requests_Unroll:
     UNROLL
     for (int r = 0; r < READERS; r++) {
-        address |= requests[r].valid && (requests[r].bank == bank) ? requests[r].address : 0;
+        address |= requests[r].valid & (requests[r].bank == bank) ? requests[r].address : 0;
     }
     return address < depth ? address : 0;
 }
@@ -67,7 +68,7 @@ ALWAYS_INLINE Write port_store(int bank, int depth, const Write *writes) {
 Writes_Unroll:
     UNROLL
     for (int w = 0; w < WRITERS; w++) {
-        const bool hit = writes[w].to.valid && (writes[w].to.bank == bank);
+        const bool hit = writes[w].to.valid & (writes[w].to.bank == bank);
         chosen.to.valid |= hit;
         chosen.to.address |= hit ? writes[w].to.address : 0;
         chosen.word = choose(hit, writes[w].word, chosen.word);

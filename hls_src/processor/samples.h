@@ -30,18 +30,22 @@ Read_Scalars:
 #pragma HLS UNROLL
         sample.scalar[s] = float_of(head[2 + s]);
     }
-Read_Words:
-    for (int w = 0; w < (SLICE_TABLES + 1) * SEQUENCE_WORDS; w++) {
+Read_Slices:
+    for (int w = 0; w < SLICE_TABLES * SEQUENCE_WORDS; w++) {
         const IntWord word = record[1 + w];
-        const int table = w / SEQUENCE_WORDS, first = w % SEQUENCE_WORDS * LANES;
-    Read_Lanes:
+    Slice_Lanes:
         for (int l = 0; l < LANES; l++) {
 #pragma HLS PIPELINE II=1
-            if (table < SLICE_TABLES) {
-                sample.slice[table][first + l] = word[l];
-            } else {
-                sample.slot[first + l] = word[l];
-            }
+            sample.slice[w / SEQUENCE_WORDS][w % SEQUENCE_WORDS * LANES + l] = word[l];
+        }
+    }
+Read_Slots:
+    for (int w = 0; w < SEQUENCE_WORDS; w++) {
+        const IntWord word = record[1 + SLICE_TABLES * SEQUENCE_WORDS + w];
+    Slot_Lanes:
+        for (int l = 0; l < LANES; l++) {
+#pragma HLS PIPELINE II=1
+            sample.slot[w * LANES + l] = word[l];
         }
     }
 }

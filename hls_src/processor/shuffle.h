@@ -11,10 +11,10 @@ static float columns[LANES][2 * SHUFFLE_WORDS];
 static_assert((SHUFFLE_WORDS & (SHUFFLE_WORDS - 1)) == 0, "a half is a bit of the place");
 
 // Whether a word goes in, and whether one comes out: of the block before.
-ALWAYS_INLINE bool takes_word(const Nest &nest) { return is_live(nest, 1) && (nest.index[0] != nest.last[0]); }
+ALWAYS_INLINE bool takes_word(const Nest &nest) { return is_live(nest, 1) & (nest.index[0] != nest.last[0]); }
 
 ALWAYS_INLINE bool gives_word(const Nest &nest) {
-    return nest.busy && !nest.empty && (nest.index[0] != 0) && (nest.index[LEVELS - 1] < nest.count);
+    return nest.busy & !nest.empty & (nest.index[0] != 0) & (nest.index[LEVELS - 1] < nest.count);
 }
 
 ALWAYS_INLINE Word shuffle_step(const Nest &nest, const Word &source) {
@@ -35,8 +35,8 @@ Lanes_Unroll:
         float value = 0.0f;
     Columns_Unroll:
         UNROLL
-        for (int c = 0; c < LANES; c++) value = (out[l] & 15) == c ? column[c] : value;
-        result[l] = out[l] >> 15 ? value : 0.0f;
+        for (int c = 0; c < LANES; c++) value = choose((out[l] & 15) == c, column[c], value);
+        result[l] = choose(out[l] >> 15, value, 0.0f);
     }
 In_Unroll:
     UNROLL
@@ -44,8 +44,8 @@ In_Unroll:
         float value = 0.0f;
     Source_Unroll:
         UNROLL
-        for (int l = 0; l < LANES; l++) value = (in[c] & 15) == l ? source[l] : value;
-        if (takes && (in[c] >> 15)) columns[c][half | (in[c] >> 4 & (SHUFFLE_WORDS - 1))] = value;
+        for (int l = 0; l < LANES; l++) value = choose((in[c] & 15) == l, source[l], value);
+        if (takes & (in[c] >> 15)) columns[c][half | (in[c] >> 4 & (SHUFFLE_WORDS - 1))] = value;
     }
     return result;
 }

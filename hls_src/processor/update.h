@@ -8,11 +8,30 @@
 
 enum UpdateOperand { PARAMETER, GRADIENT, FIRST_MOMENT, SECOND_MOMENT };
 
+// What an update needs beside its words, the same for the whole run.
+struct Factors {
+    bool adamw, sgd;
+    Word beta1, rest1, beta2, rest2, epsilon, step, root, keep;  // step: what the velocity is multiplied by
+};
+
+ALWAYS_INLINE Factors factors_of(const Run &run) {
+    const bool adamw = run.optimizer == ADAMW;
+    return {adamw,
+            run.optimizer == SGD,
+            splat(run.beta1),
+            splat(1.0f - run.beta1),
+            splat(run.beta2),
+            splat(1.0f - run.beta2),
+            splat(run.epsilon),
+            splat(adamw ? run.step : run.rate),
+            splat(run.root),
+            splat(run.keep)};
+}
+
 struct Updated {
     Word p, m, v;
 };
 
-// sqrt(x) * root + epsilon below it.
 ALWAYS_INLINE Word square_root(const Word &x) {
 #pragma HLS INLINE
     Word root;
@@ -22,15 +41,14 @@ Lanes_Unroll:
     return root;
 }
 
-ALWAYS_INLINE Updated update_step(const Run &run, const Word &p, const Word &g, const Word &m, const Word &v) {
+ALWAYS_INLINE Updated update_step(const Factors &by, const Word &p, const Word &g, const Word &m, const Word &v) {
 #pragma HLS INLINE
-    const bool adamw = run.optimizer == ADAMW;
-    const Word decayed = splat(run.beta1) * m, weighted = splat(1.0f - run.beta1) * g;
-    const Word first = decayed + choose(adamw, weighted, g);
-    const Word second = splat(run.beta2) * v + (splat(1.0f - run.beta2) * g) * g;
-    const Word step = splat(adamw ? run.step : run.rate) * choose(run.optimizer == SGD, g, first);
-    const Word change = choose(adamw, step / (square_root(second) * splat(run.root) + splat(run.epsilon)), step);
-    return {choose(adamw, p * splat(run.keep), p) - change, first, second};
+    const Word decayed = by.beta1 * m, weighted = by.rest1 * g;
+    const Word first = decayed + choose(by.adamw, weighted, g);
+    const Word second = by.beta2 * v + (by.rest2 * g) * g;
+    const Word step = by.step * choose(by.sgd, g, first);
+    const Word change = choose(by.adamw, step / (square_root(second) * by.root + by.epsilon), step);
+    return {choose(by.adamw, p * by.keep, p) - change, first, second};
 }
 
 #endif

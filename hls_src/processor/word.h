@@ -32,11 +32,12 @@ static inline Word splat(float value) {
 #endif
 }
 
-// One of two words, by a bit: a switch, whatever the tool makes of words.
-static inline Word choose(bool first, const Word &one, const Word &other) {
+// One of two, by a bit: a switch. Both are there, so that no tool makes a branch of it and what stands before it twice.
+ALWAYS_INLINE int choose(bool first, int one, int other) { return first ? one : other; }
+ALWAYS_INLINE float choose(bool first, float one, float other) { return first ? one : other; }
+ALWAYS_INLINE Word choose(bool first, Word one, Word other) {
 #if defined(__VITIS_HLS__)
     Word chosen;
-    UNROLL
     for (int l = 0; l < LANES; l++) chosen[l] = first ? one[l] : other[l];
     return chosen;
 #else
