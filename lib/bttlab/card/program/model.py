@@ -179,7 +179,7 @@ class ModelProgram:
         d = work.take(2)
         for name, head, tokens, offset in self._heads():
             pieces = [work.take(3), work.take(0)][: len(head.parts)]
-            total, d_y = work.take(1), work.take(0)
+            total, d_y = work.take(2), work.take(0)
             head.backward(self.pooled[name], pieces, total, d_y)
             layer = linears.names.index(f"{name}_pooler")
             linears.backward(layer, d_y, part(self.hidden, offset), tokens, part(d, offset))
