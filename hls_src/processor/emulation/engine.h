@@ -19,15 +19,15 @@ static bool place_rows(const Nest &nest, Reach &reach) {
 // Where results go, and whether they may be written in another order than the nest's.
 struct Results {
     Reach bank, held;
-    bool to_bank, to_held;
+    bool to_held;
 };
 
 static bool may_tile(const Nest &nest, const Tiled &tiled, Results &results, bool reads_stream) {
     const auto &operand = nest.code->operand;
-    results.to_bank = operand[BANK_OUT].valid;
+    results.bank = nest.operand[BANK_OUT];  // a word of no meaning if the operand is not valid
     results.to_held = operand[HELD_OUT].valid;
-    if (results.to_bank) {
-        const Reach &to = results.bank = nest.operand[BANK_OUT];
+    if (operand[BANK_OUT].valid) {
+        const Reach &to = results.bank;
         if (!is_one_to_one(nest, to, tiled)) return false;
         const auto is_apart = [&](int o) { return nest.operand[o].memory != to.memory || are_apart(nest, nest.operand[o], to); };
         if (!is_apart(reads_stream ? STREAM : SCALARS_IN)) return false;
@@ -118,7 +118,7 @@ static bool expand_tiled(const Nest &nest, Marks &marks) {
                 const int words = x_cut.size(j);
                 tile.held = held + x * tile.held_x + y * tile.held_y;
                 tile.addend = addend + x * tile.addend_x + y * tile.addend_y;
-                tile.result = results.to_bank ? result + x * tile.result_x + y * tile.result_y : nullptr;
+                tile.result = result + x * tile.result_x + y * tile.result_y;
                 tile.held_result = nullptr;
                 if (results.to_held) tile.held_result = held_result + x * tile.held_result_x + y * tile.held_result_y;
                 expand_sizes[rows - 1][words - 1](tile);
@@ -276,9 +276,7 @@ static bool reduce_tiled(const Nest &nest, Marks &marks) {
                 }
                 result = (result & used) | one;
                 if (code.flags & CHECK) mark_beyond(marks, result, STATE_LIMIT);
-                if (results.to_bank) {
-                    store(results.bank.memory + step.offset[BANK_OUT] + y * stride_along(results.bank, tiled.y), result);
-                }
+                store(results.bank.memory + step.offset[BANK_OUT] + y * stride_along(results.bank, tiled.y), result);
                 if (results.to_held) {
                     const long start = results.held.offset(step.index, code.slice_level);
                     store(results.held.memory + start + y * stride_along(results.held, tiled.y), result);
