@@ -41,15 +41,6 @@ static bool may_tile(const Nest &nest, const Tiled &tiled, Results &results, boo
     return true;
 }
 
-static inline bool is_sliced(const Nest &nest, int o, int level) {
-    return nest.operand[o].slice && nest.code->slice_level == level;
-}
-
-// Whether an operand stays where it is along a level.
-static inline bool stays(const Nest &nest, int o, int level) {
-    return nest.operand[o].stride[level] == 0 && !is_sliced(nest, o, level);
-}
-
 static inline bool is_any_sliced(const Nest &nest, int level) {
     bool any = false;
     for (int o = 0; o < OPERANDS; o++) any |= is_sliced(nest, o, level);
@@ -83,8 +74,8 @@ static inline Box outside_of(const Nest &nest, const Tiled &tiled) {
 
 static bool expand_tiled(const Nest &nest, Marks &marks) {
     Tiled tiled;
-    tiled.x = longest_level(nest, [&](int j) { return stays(nest, SCALARS_IN, j) && !stays(nest, HELD_IN, j); });
-    tiled.y = longest_level(nest, [&](int j) { return stays(nest, HELD_IN, j) && !stays(nest, SCALARS_IN, j); });
+    tiled.x = longest_level(nest, [&](int j) { return stays_along(nest, SCALARS_IN, j) && !stays_along(nest, HELD_IN, j); });
+    tiled.y = longest_level(nest, [&](int j) { return stays_along(nest, HELD_IN, j) && !stays_along(nest, SCALARS_IN, j); });
     if (tiled.x < 0 && tiled.y < 0) tiled.y = longest_level(nest, [](int) { return true; });
     Results results = {};
     if (!may_tile(nest, tiled, results, false)) return false;
@@ -158,11 +149,8 @@ static bool accumulate_tiled(const Nest &nest) {
     }
     if (last_slot >= SLOTS || k == 0) return false;
     const Reach *operand = nest.operand;
-    for (int j = slot_level + 1; j < LEVELS; j++) {
-        if (nest.end[j] > 1 && is_any_sliced(nest, j)) return false;
-    }
     Tiled tiled = {-1, -1};
-    tiled.x = longest_level(nest, [&](int j) { return j > slot_level && stays(nest, SCALARS_IN, j); });
+    tiled.x = longest_level(nest, [&](int j) { return j > slot_level && stays_along(nest, SCALARS_IN, j); });
     const Cut x_cut(steps_along(nest, tiled.x), TILE_WORDS), r_cut(k, tiled.x < 0 ? TILE_LINE : TILE_ROWS);
     if (tiled.x >= 0) slots.to[tiled.x] = 0;
 
@@ -231,7 +219,7 @@ static bool reduce_tiled(const Nest &nest, Marks &marks) {
     const Reach *operand = nest.operand;
     if (is_any_sliced(nest, f)) return false;
     Tiled tiled = {-1, -1};
-    tiled.y = longest_level(nest, [&](int j) { return j != f && stays(nest, HELD_IN, j) && !stays(nest, STREAM, j); });
+    tiled.y = longest_level(nest, [&](int j) { return j != f && stays_along(nest, HELD_IN, j) && !stays_along(nest, STREAM, j); });
     // Results are written at the fold: what moves them along the depth belongs to their start.
     Nest folds = nest;
     for (int o = ADDEND; o <= HELD_OUT; o++) {
