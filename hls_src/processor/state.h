@@ -9,8 +9,13 @@
 #define DECLARE_BANK(number, depth, block) static Word bank_##number[depth];
 BTTLAB_BANKS(DECLARE_BANK)
 
-// Held operands: a row of each is a memory of its own.
+// Held operands: a row of each is a memory of its own. For a host, rows are apart by a little more than a power of two,
+// or the words of a step would all meet in one set of its cache.
+#if defined(BTTLAB_FAST)
+static Word held[ENGINES][ROWS][HELD_DEPTH + 4];
+#else
 static Word held[ENGINES][ROWS][HELD_DEPTH];
+#endif
 // Sums of an engine's rows, on two sides: the engine adds to one, the drain reads the other.
 static Word sums[ENGINES][2][ROWS][SLOTS];
 // Of rows that the vector unit works on: m, i, p, q.
