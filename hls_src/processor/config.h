@@ -65,8 +65,8 @@ constexpr int FUNCTIONS = 16, REGISTERS = 64, CONSTANTS = 64, SCALARS = 14, SLIC
     BANK(19, 8192, U)      \
     BANK(20, 8192, U)      \
     BANK(21, 8192, U)      \
-    BANK(22, 8192, U)      \
-    BANK(23, 8192, U)
+    BANK(22, 12288, U)      \
+    BANK(23, 12288, U)
 constexpr int BANKS = 24;
 constexpr int IN_BANK = 0, OUT_BANK = 1, TRANSFER_WORDS = 1024;
 
