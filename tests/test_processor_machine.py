@@ -545,7 +545,7 @@ def test_addresses_with_negative_strides_count_modulo_their_bits(loop, random):
 # Time
 
 FIRST_START = C.FETCH - 1 + C.FETCH + 2
-AFTER_LAST = 2 + C.LATENCY
+AFTER_LAST = 3 + C.LATENCY
 
 
 def time(instructions):
@@ -568,7 +568,7 @@ def time(instructions):
         mine.append(len(start))
         start.append(begin)
         last.append(begin + max(int(np.prod(instruction.n)), 1) - 1)
-    return max(last) + 2 + C.LATENCY
+    return max(last) + AFTER_LAST
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -733,6 +733,7 @@ def test_training_is_gradient_descent(trainer):
         target = 0.9 * (np.arange(CLASSES) == intent) + 0.1 / CLASSES
         biases -= RATE * (chances - target)
     assert set(results[1:, 0, 5] - results[0, 0, 5]) == {MOMENTS - 1}  # cycles: the first has no update to do
+    assert (results[:, 0, 6] > 0).tolist() == [False] * 5 + [True]  # the last update, in FLUSH
     stored = trainer.store()
     np.testing.assert_allclose(stored[:MOMENTS].ravel()[:CLASSES], biases, rtol=1e-4, atol=1e-6)
     assert not stored[:MOMENTS].ravel()[CLASSES:].any()
