@@ -2,9 +2,11 @@
 
 import ctypes
 import functools
+import itertools
 import re
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -294,3 +296,33 @@ def _aligned(array: np.ndarray) -> np.ndarray:
     copy = space[first : first + array.nbytes].view(array.dtype).reshape(array.shape)
     copy[:] = array
     return copy
+
+
+# What tests compare with.
+
+
+def steps(n: tuple[int, ...], live: tuple[int, ...] | None = None) -> Iterator[tuple[int, ...]]:
+    """The indices of four levels at each step that acts."""
+    n, live = ((1,) * (4 - len(v)) + tuple(v) for v in (n, n if live is None else live))
+    for index in itertools.product(*(range(bound) for bound in n)):
+        if all(i < limit for i, limit in zip(index, live, strict=True)):
+            yield index
+
+
+def address(operand: Operand, index: tuple[int, ...]) -> int:
+    """An operand's address at a step."""
+    stride = (0,) * (4 - len(operand.stride)) + tuple(operand.stride)
+    return (operand.base + sum(i * s for i, s in zip(index, stride, strict=True))) % 2**16
+
+
+def tree(word: np.ndarray) -> np.float32:
+    """Lane l meets lane l + half."""
+    while len(word) > 1:
+        word = word[: len(word) // 2] + word[len(word) // 2 :]
+    return word[0]
+
+
+def same(one: np.ndarray, other: np.ndarray) -> None:
+    """Two arrays are equal to the bit."""
+    assert one.shape == other.shape
+    np.testing.assert_array_equal(one.view(np.int32), other.view(np.int32))
