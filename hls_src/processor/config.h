@@ -39,7 +39,7 @@ constexpr int SHUFFLE_WORDS = 128;    // of a block of the shuffle unit
 constexpr int SHUFFLE_GAP = 16;       // idle steps between its blocks
 constexpr int SHUFFLE_ENTRIES = 1024; // of its tables
 constexpr int FUNCTION_ENTRIES = 2048;
-constexpr int FUNCTIONS = 16, REGISTERS = 16, CONSTANTS = 64, SCALARS = 14, SLICE_TABLES = 3;
+constexpr int FUNCTIONS = 16, REGISTERS = 64, CONSTANTS = 64, SCALARS = 14, SLICE_TABLES = 4;
 
 // Banks: number, words, block (U: UltraRAM, B: block RAM).
 #define BTTLAB_BANKS(BANK) \
@@ -59,14 +59,14 @@ constexpr int FUNCTIONS = 16, REGISTERS = 16, CONSTANTS = 64, SCALARS = 14, SLIC
     BANK(13, 20480, U)     \
     BANK(14, 20480, U)     \
     BANK(15, 12288, U)     \
-    BANK(16, 4096, U)      \
-    BANK(17, 4096, U)      \
-    BANK(18, 4096, U)      \
-    BANK(19, 4096, U)      \
+    BANK(16, 8192, U)      \
+    BANK(17, 8192, U)      \
+    BANK(18, 8192, U)      \
+    BANK(19, 8192, U)      \
     BANK(20, 4096, U)      \
-    BANK(21, 4096, U)      \
-    BANK(22, 2048, B)      \
-    BANK(23, 2048, B)
+    BANK(21, 8192, U)      \
+    BANK(22, 8192, U)      \
+    BANK(23, 8192, U)
 constexpr int BANKS = 24;
 constexpr int IN_BANK = 0, OUT_BANK = 1, TRANSFER_WORDS = 1024;
 

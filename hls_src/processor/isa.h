@@ -30,7 +30,7 @@ enum VectorOperation {
 enum FunctionMode { PLAIN, EXPONENTIAL };
 
 enum Flag { CHECK = 1, ONE = 2, SIDE = 4, CLEAR = 8, INTENT = 16, LOSS = 32 };
-enum FlagShift { SLICE_A_SHIFT = 8, SLICE_B_SHIFT = 10, WORD_LEVEL_SHIFT = 12 };
+enum FlagShift { SLICE_A_SHIFT = 8, SLICE_B_SHIFT = 10, WORD_LEVEL_SHIFT = 12, SLICE_LEVEL_SHIFT = 14 };
 
 enum Field {
     FIELD_OPERATION = 0,

@@ -1,0 +1,141 @@
+"""The synthesis source as LLVM IR: every function inlined, every loop that the source unrolls unrolled, nothing else.
+
+clang translates and llvmlite reads. Of LLVM's passes only those run that HLS needs as well to see a pipelined loop:
+inlining, locals into values, constants, unrolling. Nothing merges, hoists or sinks a load or a store, so what the IR asks of a
+memory is what the source asks.
+"""
+
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from bttlab.errors import BttlabError
+
+CLANG = "clang++-16"
+FLAGS = (
+    *("-std=c++17", "-O1", "-Xclang", "-disable-llvm-passes", "-D__SYNTHESIS__", "-ffp-contract=off", "-fno-math-errno"),
+    *("-fno-exceptions", "-fno-rtti", "-gline-tables-only", "-fno-discard-value-names", "-Wno-everything"),
+)
+# Unrolling is asked for by the source; the limit is LLVM's. Merging stores is not asked for.
+LLVM_OPTIONS = (
+    "-pragma-unroll-threshold=100000000",
+    "-unroll-allow-peeling=false",
+    "-simplifycfg-merge-cond-stores=false",
+    "-simplifycfg-hoist-cond-stores=false",
+)
+CONSTANTS = ("LATENCY", "SUM_DISTANCE", "ROWS", "LANES", "ENGINES", "CLOCK_MHZ")
+NOT_INLINED = "noinline"
+
+
+@dataclass(frozen=True)
+class CompiledSource:
+    """The source as clang sees it.
+
+    Attributes
+    ----------
+    module : llvmlite.binding.ModuleRef
+        Its IR, inlined and unrolled.
+    preprocessed : str
+        The source with macros expanded, and lines that tell where each part comes from.
+    constants : dict of str to int
+        Those of `CONSTANTS` that its `config.h` defines.
+    """
+
+    module: object
+    preprocessed: str
+    constants: dict[str, int]
+
+
+def compile_source(unit: Path, include: tuple[Path, ...] = ()) -> CompiledSource:
+    """Compile one translation unit.
+
+    Parameters
+    ----------
+    unit : Path
+        The source file.
+    include : tuple of Path
+        Folders of its headers, beside its own.
+
+    Raises
+    ------
+    BttlabError
+        If clang or llvmlite is missing, or the source does not compile.
+    """
+    if not unit.is_file():
+        raise BttlabError(f"no source {unit}: give the folder that has it with --source")
+    folders = [f"-I{folder}" for folder in (unit.parent, *include)]
+    text = _clang("-S", "-emit-llvm", *folders, "-o", "-", str(unit))
+    preprocessed = _clang("-E", *folders, "-o", "-", str(unit))
+    return CompiledSource(_simplified(text), preprocessed, _constants(unit, folders))
+
+
+def _clang(*arguments: str, check: bool = True) -> str:
+    if shutil.which(CLANG) is None:
+        raise BttlabError(f"{CLANG} is not installed, and the schedule is read from its IR: apt install clang-16")
+    done = subprocess.run([CLANG, *FLAGS, *arguments], capture_output=True, text=True, check=False)
+    if done.returncode and check:
+        errors = [line for line in done.stderr.splitlines() if "error:" in line] or done.stderr.splitlines()[-1:]
+        raise BttlabError(f"{CLANG}: {errors[0] if errors else f'exit code {done.returncode}'}")
+    return done.stdout
+
+
+def _constants(unit: Path, folders: list[str]) -> dict[str, int]:
+    """Let clang evaluate the constants of config.h; one that is not defined is left out."""
+    if not (unit.parent / "config.h").is_file():
+        return {}
+    found = {}
+    with tempfile.TemporaryDirectory() as folder:
+        probe = Path(folder) / "probe.cpp"
+        # Overload resolution decides between the constant, where there is one, and the name declared beside it.
+        lines = [f"namespace beside {{ constexpr int {name} = -1; }}" for name in CONSTANTS]
+        lines += ["using namespace beside;", f'namespace source {{\n#include "{unit.parent.resolve()}/config.h"\n']
+        lines += [f"extern const int schedule_{name} = {name};" for name in CONSTANTS]
+        probe.write_text("\n".join([*lines, "}"]), encoding="utf-8")
+        for line in _clang("-S", "-emit-llvm", *folders, "-o", "-", str(probe)).splitlines():
+            name, _, value = line.partition(" = constant i32 ")
+            if value and "schedule_" in name:
+                number = int(value.split(",")[0])
+                if number >= 0:
+                    found[next(c for c in CONSTANTS if f"schedule_{c}E" in name)] = number
+    return found
+
+
+@cache
+def _llvm():
+    try:
+        import llvmlite.binding as llvm
+    except ModuleNotFoundError:
+        raise BttlabError("llvmlite is not installed, and it reads clang's IR: pip install 'bttlab[test]'") from None
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    for option in LLVM_OPTIONS:
+        llvm.set_option("", option)
+    return llvm
+
+
+def _simplified(text: str):
+    llvm = _llvm()
+    module = llvm.parse_assembly(text)
+    machine = llvm.Target.from_default_triple().create_target_machine()
+    builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(0))
+    for function in module.functions:
+        attributes = b" ".join(function.attributes).decode()
+        if not function.is_declaration and NOT_INLINED not in attributes.split():
+            function.add_function_attribute("alwaysinline")
+    passes = llvm.create_new_module_pass_manager()
+    passes.add_always_inliner_pass()
+    passes.add_sroa_pass()
+    for _ in range(2):  # what an outer loop's unrolling makes constant, the inner ones may need
+        passes.add_sccp_pass()
+        passes.add_loop_simplify_pass()
+        passes.add_lcssa_pass()
+        passes.add_loop_rotate_pass()
+        passes.add_loop_unroll_pass()
+        passes.add_sroa_pass()
+    passes.add_sccp_pass()
+    passes.add_aggressive_dce_pass()
+    passes.run(module, builder)
+    return module
