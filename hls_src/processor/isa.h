@@ -63,7 +63,8 @@ enum Status {
     STATE_NOT_FINITE,
     GRADIENT_NOT_FINITE,
     UPDATE_NOT_FINITE,
-    NO_PROGRAM
+    NO_PROGRAM,
+    PROGRAM_STUCK
 };
 
 constexpr int MAGIC = 0x42545431;  // "1TTB"

@@ -48,6 +48,9 @@ static Program program;
 static IntWord instruction_memory[2][PROGRAM_DEPTH];                   // the two halves of an instruction
 static float function_table[3][FUNCTION_ENTRIES];                      // c0, c1, c2
 static IntWord shuffle_table[SHUFFLE_ENTRIES];                         // fields 0-15 entry in, 16-31 entry out
+// The same for the loop: a table for each lane; the two entries apart.
+static float lane_table[LANES][3][FUNCTION_ENTRIES];
+static FieldWord shuffle_fields[2][SHUFFLE_ENTRIES];
 
 // Field f of an instruction (or of two entries of a shuffle), without its sign.
 static inline int field_of(const IntWord &half, int f) { return (half[f / 2] >> (f % 2 ? 16 : 0)) & 0xffff; }
@@ -62,6 +65,28 @@ struct Sample {
 enum OptimizerName { SGD, MOMENTUM, ADAMW };
 enum Pending { NOTHING, APPLY, DISCARD };
 
+// An entry of the tables, as LOAD_PROGRAM brings it.
+static inline void write_function_entry(int coefficient, int entry, float value) {
+#if defined(BTTLAB_FAST)
+    function_table[coefficient][entry] = value;
+#else
+    UNROLL
+    for (int l = 0; l < LANES; l++) lane_table[l][coefficient][entry] = value;
+#endif
+}
+
+static inline void write_shuffle_entry(int entry, const IntWord &fields) {
+#if defined(BTTLAB_FAST)
+    shuffle_table[entry] = fields;
+#else
+    UNROLL
+    for (int l = 0; l < LANES; l++) {
+        shuffle_fields[0][entry][l] = field_of(fields, l);
+        shuffle_fields[1][entry][l] = field_of(fields, LANES + l);
+    }
+#endif
+}
+
 // Of a run of the loop.
 struct Run {
     int first, count;  // instructions
@@ -70,6 +95,7 @@ struct Run {
     int pending;                             // what the update unit does
     float rate, step, root, keep;            // of the sample that the pending update belongs to
     bool beyond, state_beyond[3];            // set, never cleared, by the run: a gradient; p, m, v
+    bool stuck;                              // the run ended because no instruction could begin any more
 };
 
 #endif

@@ -8,10 +8,12 @@
 #include <hls_vector.h>
 typedef hls::vector<float, LANES> Word;
 typedef hls::vector<int, LANES> IntWord;
-#define UNROLL _Pragma("HLS UNROLL")
+typedef hls::vector<unsigned short, LANES> FieldWord;
+#define UNROLL  // all loops inside a pipelined one are
 #else
 typedef float Word __attribute__((vector_size(4 * LANES)));
 typedef int IntWord __attribute__((vector_size(4 * LANES)));
+typedef unsigned short FieldWord __attribute__((vector_size(2 * LANES)));
 #if defined(__clang__)
 #define UNROLL _Pragma("clang loop unroll(full)")
 #else
@@ -19,11 +21,27 @@ typedef int IntWord __attribute__((vector_size(4 * LANES)));
 #endif
 #endif
 
+// All of the machine becomes one loop.
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
+
 static inline Word splat(float value) {
 #if defined(__VITIS_HLS__)
     return Word(value);
 #else
     return value - Word{};  // x - 0 is x, and -0 too
+#endif
+}
+
+// One of two, by a bit: a switch. Both are there, so that no tool makes a branch of it and what stands before it twice.
+ALWAYS_INLINE int choose(bool first, int one, int other) { return first ? one : other; }
+ALWAYS_INLINE float choose(bool first, float one, float other) { return first ? one : other; }
+ALWAYS_INLINE Word choose(bool first, Word one, Word other) {
+#if defined(__VITIS_HLS__)
+    Word chosen;
+    for (int l = 0; l < LANES; l++) chosen[l] = first ? one[l] : other[l];
+    return chosen;
+#else
+    return first ? one : other;
 #endif
 }
 

@@ -1,0 +1,148 @@
+// LOAD_PROGRAM: a program's image from HBM into the chip; and what a program must be made for: the machine's widths.
+#ifndef BTTLAB_PROCESSOR_LOAD_PROGRAM_H
+#define BTTLAB_PROCESSOR_LOAD_PROGRAM_H
+
+#include "state.h"
+
+// All constants of config.h in its order, then the depths of the banks.
+#define DEPTH_OF(number, depth, block) , depth
+constexpr int WIDTHS[] = {CLOCK_MHZ, LANES, ROWS, ENGINES, SLOTS, HELD_DEPTH, UNITS, LEVELS, OPERANDS, LATENCY, SUM_DISTANCE,
+                          FETCH, QUEUE, PROGRAM_DEPTH, SEQUENCE, STATISTICS, ROW_SLOTS, LAST_ROW, SHUFFLE_WORDS, SHUFFLE_GAP,
+                          SHUFFLE_ENTRIES, FUNCTION_ENTRIES, FUNCTIONS, REGISTERS, CONSTANTS, SCALARS, SLICE_TABLES, BANKS,
+                          IN_BANK, OUT_BANK, TRANSFER_WORDS BTTLAB_BANKS(DEPTH_OF)};
+constexpr int WIDTH_COUNT = sizeof(WIDTHS) / sizeof(WIDTHS[0]);
+
+// FNV-1a over the widths, a number at a time; without its sign.
+constexpr int digest_of_widths() {
+    unsigned digest = 2166136261u;
+    for (int i = 0; i < WIDTH_COUNT; i++) digest = (digest ^ static_cast<unsigned>(WIDTHS[i])) * 16777619u;
+    return static_cast<int>(digest & 0x7fffffffu);
+}
+constexpr int DIGEST = digest_of_widths();
+
+// DESCRIBE: {MAGIC, VERSION, DIGEST, number of widths}, then the widths.
+constexpr int DESCRIPTION_WORDS = 1 + parts(WIDTH_COUNT, LANES);
+
+static void describe(IntWord *results) {
+    IntWord head = {};
+    head[0] = MAGIC, head[1] = VERSION, head[2] = DIGEST, head[3] = WIDTH_COUNT;
+    results[0] = head;
+Describe_Words:
+    for (int w = 0; w < parts(WIDTH_COUNT, LANES); w++) {
+        IntWord word = {};
+    Describe_Lanes:
+        for (int l = 0; l < LANES; l++) word[l] = w * LANES + l < WIDTH_COUNT ? WIDTHS[w * LANES + l] : 0;
+        results[1 + w] = word;
+    }
+}
+
+// An image, in words: {MAGIC, VERSION, DIGEST, instructions, sections}, {sequence length, intents, slots, slice limits,
+// checksum}, registers, constants, functions, tables of functions and shuffles, instructions.
+constexpr int REGISTERS_AT = 2, REGISTERS_A_WORD = LANES / 4;
+constexpr int CONSTANTS_AT = REGISTERS_AT + REGISTERS / REGISTERS_A_WORD;
+constexpr int FUNCTIONS_AT = CONSTANTS_AT + CONSTANTS / LANES, FUNCTIONS_A_WORD = LANES / 8;
+constexpr int TABLES_AT = FUNCTIONS_AT + FUNCTIONS / FUNCTIONS_A_WORD, TABLE_WORDS = FUNCTION_ENTRIES / LANES;
+constexpr int SHUFFLES_AT = TABLES_AT + 3 * TABLE_WORDS;
+constexpr int INSTRUCTIONS_AT = SHUFFLES_AT + SHUFFLE_ENTRIES;
+
+static bool is_inside(const Range &range, int count) {
+    return range.first >= 0 && range.count >= 0 && range.first <= count && range.count <= count - range.first;
+}
+
+// Words that the transfers of a section move, or -1 if one of them is not a COPY of a constant number of words.
+static int transfer_words(const Range &section) {
+    int words = 0;
+    bool good = true;
+Transfer_Words:
+    for (int i = section.first; i < section.first + section.count; i++) {
+        const int bound = field_of(instruction_memory[0][i], FIELD_BOUND);
+        const int kind = field_of(instruction_memory[0][i], FIELD_OPERATION);
+        good &= bound <= TRANSFER_WORDS && kind == (VECTOR | COPY << 4);
+        words += bound;
+    }
+    return good ? words : -1;
+}
+
+static IntWord checked_word(const IntWord *image, int i, int &checksum) {
+#pragma HLS INLINE
+    const IntWord word = image[i];
+    unsigned sum = static_cast<unsigned>(checksum);
+    UNROLL
+    for (int l = 0; l < LANES; l++) sum += static_cast<unsigned>(word[l]);
+    checksum = static_cast<int>(sum);
+    return word;
+}
+
+// Takes a program of `words` words; one that is not made for this machine leaves none. All integers of an image add up to 0.
+static int load_program(const IntWord *image, int words) {
+    int checksum = 0;
+    program.instructions = 0;
+    if (words < INSTRUCTIONS_AT) return NO_PROGRAM;
+    const IntWord head = checked_word(image, 0, checksum), model = checked_word(image, 1, checksum);
+    const int instructions = head[3];
+    if (head[0] != MAGIC || head[1] != VERSION || head[2] != DIGEST) return NO_PROGRAM;
+    if (instructions < 0 || instructions > PROGRAM_DEPTH || words != INSTRUCTIONS_AT + 2 * instructions) return NO_PROGRAM;
+    bool good = true;
+Sections:
+    for (int s = 0; s < SECTIONS; s++) {
+        program.section[s] = {head[4 + 2 * s], head[5 + 2 * s]};
+        good &= is_inside(program.section[s], instructions);
+    }
+    if (!good) return NO_PROGRAM;
+    program.sequence_length = model[0];
+    program.intents = model[1];
+    program.slots = model[2];
+Slice_Limits:
+    for (int s = 0; s < SLICE_TABLES; s++) program.slice_limit[s] = model[3 + s];
+Registers:
+    for (int r = 0; r < REGISTERS; r += REGISTERS_A_WORD) {
+        const IntWord word = checked_word(image, REGISTERS_AT + r / REGISTERS_A_WORD, checksum);
+        for (int i = 0; i < REGISTERS_A_WORD; i++) {
+            program.registers[r + i] = {word[4 * i], word[4 * i + 1] & 31, word[4 * i + 2], word[4 * i + 3]};
+        }
+    }
+Constants:
+    for (int w = 0; w < CONSTANTS / LANES; w++) {
+        const IntWord word = checked_word(image, CONSTANTS_AT + w, checksum);
+        for (int l = 0; l < LANES; l++) program.constant[w * LANES + l] = float_of(word[l]);
+    }
+Functions:
+    for (int f = 0; f < FUNCTIONS; f += FUNCTIONS_A_WORD) {
+        const IntWord word = checked_word(image, FUNCTIONS_AT + f / FUNCTIONS_A_WORD, checksum);
+        for (int i = 0; i < FUNCTIONS_A_WORD; i++) {
+            const int at = 8 * i;
+            program.function[f + i] = {word[at], word[at + 1], word[at + 2] & 15, float_of(word[at + 3]),
+                                       float_of(word[at + 4]), float_of(word[at + 5]), word[at + 6]};
+        }
+    }
+Tables:
+    for (int w = 0; w < 3 * TABLE_WORDS; w++) {
+        const IntWord word = checked_word(image, TABLES_AT + w, checksum);
+        const int coefficient = w / TABLE_WORDS, first = w % TABLE_WORDS * LANES;
+    Table_Entries:
+        for (int i = 0; i < LANES; i++) {
+#pragma HLS PIPELINE II=1
+            write_function_entry(coefficient, first + i, float_of(word[i]));
+        }
+    }
+Shuffles:
+    for (int i = 0; i < SHUFFLE_ENTRIES; i++) {
+#pragma HLS PIPELINE II=1
+        write_shuffle_entry(i, checked_word(image, SHUFFLES_AT + i, checksum));
+    }
+Instructions:
+    for (int i = 0; i < instructions; i++) {
+        instruction_memory[0][i] = checked_word(image, INSTRUCTIONS_AT + 2 * i, checksum);
+        instruction_memory[1][i] = checked_word(image, INSTRUCTIONS_AT + 2 * i + 1, checksum);
+        good &= (field_of(instruction_memory[0][i], FIELD_OPERATION) & 15) < UNITS;
+    }
+    const Range &forward = program.section[FORWARD];
+    const int loaded = transfer_words(program.section[LOAD_SECTION]), stored = transfer_words(program.section[STORE_SECTION]);
+    good &= forward.first + forward.count == program.section[BACKWARD].first && loaded == stored && loaded >= 0;
+    good &= program.sequence_length >= 1 && program.sequence_length <= SEQUENCE;
+    if (!good || checksum != 0) return NO_PROGRAM;
+    program.instructions = instructions;
+    return DONE;
+}
+
+#endif

@@ -1,0 +1,304 @@
+// The machine: one loop, in which every unit does a step of its instruction each cycle. docs/processor.md is the page.
+#ifndef BTTLAB_PROCESSOR_MACHINE_H
+#define BTTLAB_PROCESSOR_MACHINE_H
+
+#include "engine.h"
+#include "ports.h"
+#include "shuffle.h"
+#include "update.h"
+#include "vector.h"
+
+// The cycle in which an instruction's last step is done, and those after it until its results are read: counts of
+// instructions that ended are kept so long.
+constexpr int DRAIN_CYCLES = LATENCY - 2;
+
+// After so many cycles in which no unit does a step and nothing is sent, nothing can happen any more: the program waits for
+// itself.
+constexpr int STUCK_CYCLES = 2 * LATENCY;
+
+// Instructions that wait at a unit, and how many have ended, DRAIN_CYCLES ago the oldest.
+static IntWord queue[UNITS][2][QUEUE];
+static Count ended_before[UNITS][DRAIN_CYCLES];
+// The sample's registers, a memory for each field that may name one: bounds, live, count.
+constexpr int CODES = 2 * LEVELS + 1;
+static Count registers[CODES][REGISTERS];
+
+// What a unit has to do with the dispatcher. An instruction is read from the queue FETCH - 1 cycles before it begins.
+struct Supply {
+    Count sent, seen, taken, ended;  // instructions of this run; `seen`: sent, a cycle ago
+    bool ready[FETCH - 1];           // the head of the queue was read so many cycles ago
+    Instruction fetched[FETCH - 1];
+};
+
+// The dispatcher: reads the program as the units read their queues, and turns registers into numbers on the way.
+struct Dispatcher {
+    Count next, end;
+    bool ready[FETCH - 1];
+    Instruction fetched[FETCH - 1];
+};
+
+// All that the sample and the program bring into the loop's small memories.
+static void prepare(const Sample &sample) {
+#pragma HLS INLINE
+Prepare_Tokens:
+    for (int t = 0; t < SEQUENCE; t++) {
+#pragma HLS PIPELINE II=1
+        labels[t] = sample.slot[t];
+    Units_Unroll:
+        UNROLL
+        for (int u = 0; u < UNITS; u++) {
+            UNROLL
+            for (int o = 0; o < OPERANDS; o++) {
+                UNROLL
+                for (int s = 0; s < SLICE_TABLES; s++) slices[u][o][s * SEQUENCE + t] = sample.slice[s][t];
+            }
+        }
+    }
+Prepare_Registers:
+    for (int r = 0; r < REGISTERS; r++) {
+#pragma HLS PIPELINE II=1
+        const Register &rule = program.registers[r];
+        const int value = (sample.tokens + rule.offset) >> rule.shift;
+        UNROLL
+        for (int c = 0; c < CODES; c++) registers[c][r] = value < rule.low ? rule.low : value > rule.high ? rule.high : value;
+    }
+Prepare_Constants:
+    for (int c = 0; c < CONSTANTS; c++) {
+#pragma HLS PIPELINE II=1
+        immediates[0][c] = program.constant[c];
+        immediates[1][c] = program.constant[c];
+    }
+Prepare_Scalars:
+    for (int s = 0; s < SCALARS; s++) {
+#pragma HLS PIPELINE II=1
+        immediates[0][CONSTANTS + s] = sample.scalar[s];
+        immediates[1][CONSTANTS + s] = sample.scalar[s];
+    }
+Prepare_Functions:
+    for (int f = 0; f < FUNCTIONS; f++) {
+#pragma HLS PIPELINE II=1
+        const Function &g = program.function[f];
+        IntWord word = {};
+        word[0] = g.base, word[1] = g.mode, word[2] = g.bits;
+        word[3] = bits_of(g.low), word[4] = bits_of(g.high), word[5] = bits_of(g.steps);
+        word[6] = g.first;
+        functions[f] = word;
+    }
+}
+
+// A code of the instruction as a number, in the field that had the code.
+ALWAYS_INLINE void settle(IntWord &half, int f, int memory) {
+    const int code = field_of(half, f), value = choose(code >> 15, registers[memory][code & (REGISTERS - 1)], code);
+    const int other = half[f / 2] & (f % 2 ? 0xffff : static_cast<int>(0xffff0000));
+    half[f / 2] = other | value << (f % 2 ? 16 : 0);
+}
+
+ALWAYS_INLINE Instruction settled(Instruction instruction) {
+#pragma HLS INLINE
+    UNROLL
+    for (int j = 0; j < LEVELS; j++) {
+        settle(instruction.low, FIELD_BOUND + j, j);
+        settle(instruction.low, FIELD_LIVE + j, LEVELS + j);
+    }
+    settle(instruction.high, FIELD_COUNT - 2 * LANES, 2 * LEVELS);
+    return instruction;
+}
+
+// Whether an instruction's counts are reached.
+ALWAYS_INLINE bool may_begin(const Instruction &instruction, const Count *ended, const Count *drained) {
+    bool all = true;
+    UNROLL
+    for (int u = 0; u < UNITS; u++) {
+        all &= ended[u] >= field(instruction, FIELD_AFTER_END + u);
+        all &= drained[u] >= field(instruction, FIELD_AFTER_DRAIN + u);
+    }
+    return all;
+}
+
+// Runs instructions [run.first, run.first + run.count) to the end; returns the cycles that it took.
+static int run(Run &section, const Sample &sample) {
+    const Factors factors = factors_of(section);
+    const bool pending = section.pending != NOTHING, applying = section.pending == APPLY;
+    const bool has_m = section.optimizer != SGD, has_v = section.optimizer == ADAMW;
+    const int intent = sample.intent;
+    Nest nest[UNITS] = {};
+    EngineOperationBits engine_operation[ENGINES] = {};
+    VectorOperationBits vector_operation = {};
+    Supply supply[UNITS] = {};
+    Dispatcher dispatcher = {};
+    dispatcher.next = section.first;
+    dispatcher.end = section.first + section.count;
+    bool finished = false, stuck = false, beyond = section.beyond;
+    bool p_beyond = section.state_beyond[0], m_beyond = section.state_beyond[1], v_beyond = section.state_beyond[2];
+    int cycles = 0, place_before = 0, quiet = 0;
+    prepare(sample);
+Cycles:
+    for (; !finished; cycles++) {
+#pragma HLS PIPELINE II=1
+        // Loads: addresses to the ports of the banks, words back.
+        const bool engine_acts[ENGINES] = {is_live(nest[ENGINE_0], 0), is_live(nest[ENGINE_1], 0)};
+        const bool vector_acts = is_live(nest[VECTOR], 0), takes = takes_word(nest[SHUFFLE]), gives = gives_word(nest[SHUFFLE]);
+        const bool update_acts = is_live(nest[UPDATE], 0);
+        Request requests[READERS];
+        UNROLL
+        for (int e = 0; e < ENGINES; e++) {
+            UNROLL
+            for (int o = 0; o < 3; o++) {
+                requests[STREAM_0 + 3 * e + o] = request(e, STREAM_IN + o, nest[e], engine_acts[e]);
+            }
+        }
+        UNROLL
+        for (int o = 0; o < 3; o++) requests[VECTOR_A + o] = request(VECTOR, A_IN + o, nest[VECTOR], vector_acts);
+        requests[SHUFFLE_SOURCE] = request(SHUFFLE, SOURCE_IN, nest[SHUFFLE], takes);
+        UNROLL
+        for (int o = 0; o < 4; o++) requests[UPDATE_P + o] = request(UPDATE, PARAMETER + o, nest[UPDATE], update_acts);
+        Word loaded[BANKS], read[READERS];
+        BTTLAB_BANKS(LOAD_BANK)
+        UNROLL
+        for (int r = 0; r < READERS; r++) read[r] = loaded_word(requests[r], loaded);
+
+        // Steps.
+        const EngineStep engine_0 = engine_step(0, nest[ENGINE_0], engine_operation[0], nest[DRAIN_0], read[STREAM_0], read[SCALARS_0], read[ADDEND_0]);
+        const EngineStep engine_1 = engine_step(1, nest[ENGINE_1], engine_operation[1], nest[DRAIN_1], read[STREAM_1], read[SCALARS_1], read[ADDEND_1]);
+        const VectorStep vector = vector_step(nest[VECTOR], vector_operation, intent, read[VECTOR_A], read[VECTOR_B], read[VECTOR_C]);
+        const Word shuffled = shuffle_step(nest[SHUFFLE], read[SHUFFLE_SOURCE]);
+        const Updated updated = update_step(factors, read[UPDATE_P], read[UPDATE_G], read[UPDATE_M], read[UPDATE_V]);
+        const bool drain_acts[ENGINES] = {is_live(nest[DRAIN_0], 0), is_live(nest[DRAIN_1], 0)};
+
+        // Checks.
+        beyond |= ((nest[ENGINE_0].flags & CHECK) != 0) & engine_0.writes & is_beyond(engine_0.result, STATE_LIMIT);
+        beyond |= ((nest[ENGINE_1].flags & CHECK) != 0) & engine_1.writes & is_beyond(engine_1.result, STATE_LIMIT);
+        beyond |= ((nest[DRAIN_0].flags & CHECK) != 0) & drain_acts[0] & is_beyond(engine_0.moved, STATE_LIMIT);
+        beyond |= ((nest[DRAIN_1].flags & CHECK) != 0) & drain_acts[1] & is_beyond(engine_1.moved, STATE_LIMIT);
+        beyond |= ((nest[VECTOR].flags & CHECK) != 0) & vector.writes_0 & is_beyond(vector.r0, STATE_LIMIT);
+        beyond |= ((nest[VECTOR].flags & CHECK) != 0) & vector.writes_1 & is_beyond(vector.r1, STATE_LIMIT);
+        beyond |= ((nest[SHUFFLE].flags & CHECK) != 0) & gives & is_beyond(shuffled, STATE_LIMIT);
+        const bool applies = update_acts & applying;
+        p_beyond |= applies & is_beyond(updated.p, STATE_LIMIT);
+        m_beyond |= applies & has_m & is_beyond(updated.m, STATE_LIMIT);
+        v_beyond |= applies & has_v & is_beyond(updated.v, SQUARE_LIMIT);
+
+        // Stores.
+        Write writes[WRITERS];
+        writes[RESULT_0] = {request(ENGINE_0, BANK_OUT, nest[ENGINE_0], engine_0.writes), engine_0.result};
+        writes[RESULT_1] = {request(ENGINE_1, BANK_OUT, nest[ENGINE_1], engine_1.writes), engine_1.result};
+        writes[MOVED_0] = {request(DRAIN_0, BANK_OUT, nest[DRAIN_0], drain_acts[0]), engine_0.moved};
+        writes[MOVED_1] = {request(DRAIN_1, BANK_OUT, nest[DRAIN_1], drain_acts[1]), engine_1.moved};
+        writes[VECTOR_R0] = {request(VECTOR, R0_OUT, nest[VECTOR], vector.writes_0), vector.r0};
+        writes[VECTOR_R1] = {request(VECTOR, R1_OUT, nest[VECTOR], vector.writes_1), vector.r1};
+        writes[SHUFFLED] = {request(SHUFFLE, SHUFFLED_BANK, nest[SHUFFLE], gives), shuffled};
+        writes[UPDATED_P] = {requests[UPDATE_P], updated.p};
+        writes[UPDATED_P].to.valid &= applies;
+        writes[CLEARED_G] = {requests[UPDATE_G], Word{}};
+        writes[CLEARED_G].to.valid &= (nest[UPDATE].flags & CLEAR) != 0;
+        writes[UPDATED_M] = {requests[UPDATE_M], updated.m};
+        writes[UPDATED_M].to.valid &= applies & has_m;
+        writes[UPDATED_V] = {requests[UPDATE_V], updated.v};
+        writes[UPDATED_V].to.valid &= applies & has_v;
+        BTTLAB_BANKS(STORE_BANK)
+
+        // Stores of held rows.
+        const Request to_held[3] = {request(ENGINE_0, HELD_OUT, nest[ENGINE_0], engine_0.writes),
+                                    request(ENGINE_1, HELD_OUT, nest[ENGINE_1], engine_1.writes),
+                                    request(SHUFFLE, SHUFFLED_HELD, nest[SHUFFLE], gives)};
+        const int to_row[3] = {row_of(nest[ENGINE_0]), row_of(nest[ENGINE_1]), row_of(nest[SHUFFLE])};
+        UNROLL
+        for (int e = 0; e < ENGINES; e++) {
+            bool hit[3];
+            UNROLL
+            for (int w = 0; w < 3; w++) hit[w] = to_held[w].valid & ((to_held[w].bank & 1) == e);
+            const Word word = choose(hit[0], engine_0.result, choose(hit[1], engine_1.result, shuffled));
+            const Address address = choose(hit[0], to_held[0].address, choose(hit[1], to_held[1].address, to_held[2].address));
+            UNROLL
+            for (int r = 0; r < ROWS; r++) {
+                bool enable = false;
+                UNROLL
+                for (int w = 0; w < 3; w++) enable |= hit[w] & (to_row[w] == r);
+                if (enable) held[e][r][address & (HELD_DEPTH - 1)] = word;
+            }
+        }
+
+        // Counts of instructions that ended, until the beginning of this cycle and until DRAIN_CYCLES before.
+        Count ended[UNITS], drained[UNITS];
+        bool is_done = dispatcher.next == dispatcher.end;
+        UNROLL
+        for (int u = 0; u < UNITS; u++) {
+            ended[u] = supply[u].ended;
+            const Count before = ended_before[u][place_before];
+            drained[u] = cycles < DRAIN_CYCLES ? 0 : before;
+            ended_before[u][place_before] = ended[u];
+            is_done &= supply[u].ended == supply[u].sent;
+        }
+        place_before = place_before == DRAIN_CYCLES - 1 ? 0 : place_before + 1;
+
+        // The dispatcher.
+        const Instruction outgoing = dispatcher.fetched[FETCH - 2];
+        const int to_unit = field(outgoing, FIELD_OPERATION) & 15;
+        bool is_full = false;
+        UNROLL
+        for (int u = 0; u < UNITS; u++) {
+            is_full |= (to_unit == u) & (static_cast<Count>(supply[u].sent - supply[u].taken) == QUEUE);
+        }
+        const bool sends = dispatcher.ready[FETCH - 2] & !is_full;
+        const bool has_next = dispatcher.next != dispatcher.end;
+        UNROLL
+        for (int i = FETCH - 2; i > 1; i--) dispatcher.fetched[i] = dispatcher.fetched[i - 1];
+        dispatcher.fetched[1] = settled(dispatcher.fetched[0]);
+        dispatcher.fetched[0] = {instruction_memory[0][dispatcher.next & (PROGRAM_DEPTH - 1)],
+                                 instruction_memory[1][dispatcher.next & (PROGRAM_DEPTH - 1)]};
+        UNROLL
+        for (int i = FETCH - 2; i > 0; i--) dispatcher.ready[i] = dispatcher.ready[i - 1] & !sends;
+        dispatcher.ready[0] = has_next & !sends;
+        dispatcher.next += sends;
+
+        bool is_quiet = !sends;
+        UNROLL
+        for (int u = 0; u < UNITS; u++) is_quiet &= !nest[u].busy;
+        const bool is_stuck = quiet == STUCK_CYCLES;
+        quiet = is_quiet ? quiet + 1 : 0;
+        finished = is_done | is_stuck;
+        stuck = is_stuck & !is_done;
+
+        // The units: the next step, or the next instruction.
+        UNROLL
+        for (int u = 0; u < UNITS; u++) {
+            Supply &unit = supply[u];
+            const bool ends = nest[u].busy & is_end(nest[u]);
+            const bool begins = (!nest[u].busy | ends) & unit.ready[FETCH - 2] & may_begin(unit.fetched[FETCH - 2], ended, drained);
+            if (begins) {
+                begin(nest[u], unit.fetched[FETCH - 2], (u == UPDATE) & !pending);
+                if (u < ENGINES) decode(engine_operation[u % ENGINES], unit.fetched[FETCH - 2]);
+                if (u == VECTOR) decode(vector_operation, unit.fetched[FETCH - 2]);
+            } else {
+                nest[u].busy &= !ends;
+                advance(nest[u]);
+            }
+            const Instruction head = {queue[u][0][unit.taken & (QUEUE - 1)], queue[u][1][unit.taken & (QUEUE - 1)]};
+            const bool waits = unit.seen != unit.taken;
+            UNROLL
+            for (int i = FETCH - 2; i > 0; i--) {
+                unit.fetched[i] = unit.fetched[i - 1];
+                unit.ready[i] = unit.ready[i - 1] & !begins;
+            }
+            unit.fetched[0] = head;
+            unit.ready[0] = waits & !begins;
+            const bool receives = sends & (to_unit == u);
+            if (receives) {
+                queue[u][0][unit.sent & (QUEUE - 1)] = outgoing.low;
+                queue[u][1][unit.sent & (QUEUE - 1)] = outgoing.high;
+            }
+            unit.seen = unit.sent;
+            unit.sent += receives;
+            unit.taken += begins;
+            unit.ended += ends;
+        }
+    }
+    section.beyond = beyond;
+    section.state_beyond[0] = p_beyond;
+    section.state_beyond[1] = m_beyond;
+    section.state_beyond[2] = v_beyond;
+    section.stuck = stuck;
+    return cycles + LATENCY;
+}
+
+#endif

@@ -1,0 +1,187 @@
+// The loop nest of a unit: where its instruction stands, what each operand's address is, and how a step leads to the next.
+#ifndef BTTLAB_PROCESSOR_NEST_H
+#define BTTLAB_PROCESSOR_NEST_H
+
+#include "state.h"
+
+typedef unsigned short Address;  // of a word; modulo 2^16
+typedef unsigned short Count;    // bounds, indices, instructions
+
+// An instruction on its way from the program to a unit: its two halves.
+struct Instruction {
+    IntWord low, high;
+};
+
+ALWAYS_INLINE int field(const Instruction &instruction, int f) {
+    return f < 2 * LANES ? field_of(instruction.low, f) : field_of(instruction.high, f - 2 * LANES);
+}
+
+// `at[j]` is the address at the first step of the present turn of level j, so at[LEVELS - 1] is that of the present step. A
+// level that advances adds its stride, and all inside it begin there: no product is ever needed.
+struct Operand {
+    bool valid;
+    int where, slice, group;
+    Address at[LEVELS], stride[LEVELS];
+};
+
+// Halvings of a word's lanes, of a tree that adds them.
+constexpr int TREE_LEVELS = 4;
+static_assert(1 << TREE_LEVELS == LANES, "a level for each halving");
+
+struct Nest {
+    bool busy;   // a step is done in this cycle
+    bool empty;  // of an instruction without steps
+    int flags;
+    Count last[LEVELS];  // index of the last step: bound - 1
+    Count live[LEVELS], index[LEVELS];
+    Operand operand[OPERANDS];
+    Count count, slot;
+    int immediate[2];
+    int row_level, row_base, depth, slot_level;
+};
+
+// Takes an instruction, whose bounds are numbers by now.
+ALWAYS_INLINE void begin(Nest &nest, const Instruction &instruction, bool has_no_step) {
+#pragma HLS INLINE
+    nest.busy = true;
+    nest.flags = field(instruction, FIELD_FLAGS);
+    nest.empty = has_no_step;
+Bounds_Unroll:
+    UNROLL
+    for (int j = 0; j < LEVELS; j++) nest.empty |= field(instruction, FIELD_BOUND + j) == 0;
+Levels_Unroll:
+    UNROLL
+    for (int j = 0; j < LEVELS; j++) {
+        nest.last[j] = nest.empty ? 0 : field(instruction, FIELD_BOUND + j) - 1;
+        nest.live[j] = field(instruction, FIELD_LIVE + j);
+        nest.index[j] = 0;
+    }
+Operands_Unroll:
+    UNROLL
+    for (int o = 0; o < OPERANDS; o++) {
+        const int first = FIELD_OPERAND + o * (LEVELS + 2), where = field(instruction, first);
+        Operand &operand = nest.operand[o];
+        operand.valid = where >> 15 & 1;
+        operand.where = where & 31;
+        operand.slice = where >> 8 & 3;
+        operand.group = where >> 10 & 7;
+    Strides_Unroll:
+        UNROLL
+        for (int j = 0; j < LEVELS; j++) {
+            operand.at[j] = field(instruction, first + 1);
+            operand.stride[j] = field(instruction, first + 2 + j);
+        }
+    }
+    nest.count = field(instruction, FIELD_COUNT);
+    nest.immediate[0] = field(instruction, FIELD_IMMEDIATE);
+    nest.immediate[1] = field(instruction, FIELD_IMMEDIATE + 1);
+    const int row = field(instruction, FIELD_ROW);
+    nest.row_level = row & 3;
+    nest.row_base = row >> 2 & 63;
+    nest.depth = row >> 8 & 15;
+    nest.slot_level = row >> 12 & 7;
+    nest.slot = 0;
+}
+
+// Whether this step is the last.
+ALWAYS_INLINE bool is_end(const Nest &nest) {
+    bool end = true;
+    UNROLL
+    for (int j = 0; j < LEVELS; j++) end &= nest.index[j] == nest.last[j];
+    return end;
+}
+
+// The next step. A level changes when all levels inside it are at their last index: those from the one that advances on.
+ALWAYS_INLINE void advance(Nest &nest) {
+#pragma HLS INLINE
+    bool at_last[LEVELS], changes[LEVELS], advances[LEVELS];
+    UNROLL
+    for (int j = 0; j < LEVELS; j++) at_last[j] = nest.index[j] == nest.last[j];
+    bool inner_end = true;
+Turn_Unroll:
+    UNROLL
+    for (int j = LEVELS - 1; j >= 0; j--) {
+        changes[j] = inner_end;
+        advances[j] = inner_end & !at_last[j];
+        inner_end &= at_last[j];
+    }
+    bool begins_slots = false;
+Index_Unroll:
+    UNROLL
+    for (int j = 0; j < LEVELS; j++) {
+        nest.index[j] = changes[j] ? (at_last[j] ? 0 : nest.index[j] + 1) : nest.index[j];
+        begins_slots |= changes[j] & (nest.slot_level == j);
+    }
+    nest.slot = begins_slots ? 0 : nest.slot + 1;
+Address_Unroll:
+    UNROLL
+    for (int o = 0; o < OPERANDS; o++) {
+        Operand &operand = nest.operand[o];
+        Address from = 0, stride = 0;
+        UNROLL
+        for (int j = 0; j < LEVELS; j++) {
+            from |= advances[j] ? operand.at[j] : 0;
+            stride |= advances[j] ? operand.stride[j] : 0;
+        }
+        const Address next = from + stride;
+        UNROLL
+        for (int j = 0; j < LEVELS; j++) operand.at[j] = changes[j] ? next : operand.at[j];
+    }
+}
+
+// Whether the step's indices of levels [from, LEVELS) are among those that act.
+ALWAYS_INLINE bool is_live(const Nest &nest, int from) {
+    bool live = nest.busy & !nest.empty;
+    UNROLL
+    for (int j = 0; j < LEVELS; j++) live &= (j < from) | (nest.index[j] < nest.live[j]);
+    return live;
+}
+
+// First and last of a sum, along the levels of the depth mask; and whether they are at the end of their bound.
+ALWAYS_INLINE bool is_first(const Nest &nest) {
+    bool first = true;
+    UNROLL
+    for (int j = 0; j < LEVELS; j++) first &= !(nest.depth >> j & 1) | (nest.index[j] == 0);
+    return first;
+}
+
+ALWAYS_INLINE bool is_last(const Nest &nest) {
+    bool last = true;
+    UNROLL
+    for (int j = 0; j < LEVELS; j++) last &= !(nest.depth >> j & 1) | (nest.index[j] + 1 == nest.live[j]);
+    return last;
+}
+
+ALWAYS_INLINE bool is_fold(const Nest &nest) {
+    bool fold = true;
+    UNROLL
+    for (int j = 0; j < LEVELS; j++) fold &= !(nest.depth >> j & 1) | (nest.index[j] == nest.last[j]);
+    return fold;
+}
+
+// The index of a level that an instruction names.
+ALWAYS_INLINE Count index_of(const Nest &nest, int level) {
+    Count index = 0;
+    UNROLL
+    for (int j = 0; j < LEVELS; j++) index |= level == j ? nest.index[j] : 0;
+    return index;
+}
+
+ALWAYS_INLINE int row_of(const Nest &nest) { return (nest.row_base + index_of(nest, nest.row_level)) & (ROWS - 1); }
+
+// Offsets of the sample's tokens, a memory for each operand of each unit: all of them are read in one cycle.
+constexpr int SLICE_GROUP = 8;
+static Address slices[UNITS][OPERANDS][SLICE_TABLES * SEQUENCE];
+
+// The address of operand o of unit u in this step.
+ALWAYS_INLINE Address address_of(int u, int o, const Nest &nest) {
+#pragma HLS INLINE
+    const Operand &operand = nest.operand[o];
+    const int table = (operand.slice == 2 ? nest.flags >> SLICE_B_SHIFT : nest.flags >> SLICE_A_SHIFT) & (SLICE_TABLES - 1);
+    const int token = SLICE_GROUP * operand.group + index_of(nest, nest.flags >> SLICE_LEVEL_SHIFT & 3);
+    const Address offset = slices[u][o][table * SEQUENCE + (token & (SEQUENCE - 1))];
+    return operand.at[LEVELS - 1] + (operand.slice ? offset : 0);
+}
+static_assert((SEQUENCE & (SEQUENCE - 1)) == 0 && (SLICE_TABLES & (SLICE_TABLES - 1)) == 0, "addresses of slices are bits");
+
+#endif

@@ -1,0 +1,125 @@
+// What comes in and goes out through HBM with a sample: its record, its result; and what is made of the losses on chip.
+#ifndef BTTLAB_PROCESSOR_SAMPLES_H
+#define BTTLAB_PROCESSOR_SAMPLES_H
+
+#include "state.h"
+
+constexpr int SEQUENCE_WORDS = parts(SEQUENCE, LANES);
+// {tokens, intent, scalars}, slices, slot labels.
+constexpr int RECORD_WORDS = 1 + (SLICE_TABLES + 1) * SEQUENCE_WORDS;
+// {status, intent, losses, cycles}, slots.
+constexpr int RESULT_WORDS = 1 + SEQUENCE_WORDS;
+// A call takes at most this many samples.
+constexpr int MAX_SAMPLES = 1 << 16;
+
+// Scalars of a record that the kernel itself looks at; the others are the program's.
+enum Scalar { RATE, STEP, ROOT, KEEP };
+
+struct Result {
+    int status, intent;
+    float loss, intent_loss, slot_loss;
+    int cycles;
+};
+
+static void read_sample(Sample &sample, const IntWord *record) {
+    const IntWord head = record[0];
+    sample.tokens = head[0];
+    sample.intent = head[1];
+Read_Scalars:
+    for (int s = 0; s < SCALARS; s++) {
+#pragma HLS UNROLL
+        sample.scalar[s] = float_of(head[2 + s]);
+    }
+Read_Slices:
+    for (int w = 0; w < SLICE_TABLES * SEQUENCE_WORDS; w++) {
+        const IntWord word = record[1 + w];
+    Slice_Lanes:
+        for (int l = 0; l < LANES; l++) {
+#pragma HLS PIPELINE II=1
+            sample.slice[w / SEQUENCE_WORDS][w % SEQUENCE_WORDS * LANES + l] = word[l];
+        }
+    }
+Read_Slots:
+    for (int w = 0; w < SEQUENCE_WORDS; w++) {
+        const IntWord word = record[1 + SLICE_TABLES * SEQUENCE_WORDS + w];
+    Slot_Lanes:
+        for (int l = 0; l < LANES; l++) {
+#pragma HLS PIPELINE II=1
+            sample.slot[w * LANES + l] = word[l];
+        }
+    }
+}
+
+// No number of the host's may reach an address before it is known to be inside.
+static int check_sample(const Sample &sample) {
+    if (sample.tokens < 1 || sample.tokens > program.sequence_length) return BAD_LENGTH;
+    if (sample.intent < 0 || sample.intent >= program.intents) return BAD_INTENT;
+    bool bad_token = false, bad_slot = false;
+Check_Tokens:
+    for (int t = 0; t < sample.tokens; t++) {
+#pragma HLS PIPELINE II=1
+    Check_Slices:
+        for (int s = 0; s < SLICE_TABLES; s++) {
+            bad_token |= sample.slice[s][t] < 0 || sample.slice[s][t] >= program.slice_limit[s];
+        }
+        bad_slot |= t > 0 && (sample.slot[t] < 0 || sample.slot[t] >= program.slots);
+    }
+    if (bad_token) return BAD_TOKEN;
+    if (bad_slot) return BAD_SLOT;
+    if (!is_finite(sample.scalar[RATE]) || sample.scalar[RATE] < 0.0f) return BAD_LEARNING_RATE;
+    return DONE;
+}
+
+// ln x for normal x > 0; absolute error below 2e-7 for x <= 1000. Infinity and NaN stay what they are.
+static inline float logarithm(float x) {
+    // x = 2^n m with m in [sqrt(1/2), sqrt(2)): ln m = 2 artanh((m - 1) / (m + 1))
+    const int n = (bits_of(x) - 0x3f3504f3) >> 23;
+    const float m = float_of(bits_of(x) - n * (1 << 23));
+    const float s = (m - 1.0f) / (m + 1.0f);
+    const float square = s * s;
+    float series = 2.0f / 9.0f;
+    series = series * square + 2.0f / 7.0f;
+    series = series * square + 2.0f / 5.0f;
+    series = series * square + 2.0f / 3.0f;
+    series = series * square + 2.0f;
+    return is_finite(x) ? s * series + static_cast<float>(n) * 0.69314718f : x;
+}
+
+// Cross-entropy of the intent, and the mean of that of the words' slots: row t - 1 is that of token t.
+static void read_losses(Result &result, int tokens) {
+    const int words = tokens - 1;
+    float slot_loss = 0.0f;
+    result.intent = argument[LAST_ROW];
+    result.intent_loss = logarithm(loss_sum[LAST_ROW]) - loss_margin[LAST_ROW];
+Losses:
+    for (int row = 0; row < words; row++) {
+#pragma HLS PIPELINE II=8
+        slot_loss += logarithm(loss_sum[row]) - loss_margin[row];
+    }
+    result.slot_loss = words > 0 ? slot_loss / static_cast<float>(words) : 0.0f;
+    result.loss = result.intent_loss + result.slot_loss;
+}
+
+static void write_result(IntWord *record, const Result &result, int tokens) {
+    IntWord head = {};
+    head[0] = result.status;
+    head[1] = result.intent;
+    head[2] = bits_of(result.loss);
+    head[3] = bits_of(result.intent_loss);
+    head[4] = bits_of(result.slot_loss);
+    head[5] = result.cycles;
+    record[0] = head;
+Write_Words:
+    for (int w = 0; w < SEQUENCE_WORDS; w++) {
+        IntWord slots = {};
+    Write_Lanes:
+        for (int l = 0; l < LANES; l++) {
+#pragma HLS PIPELINE II=1
+            const int t = w * LANES + l;
+            slots[l] = t > 0 && t < tokens ? argument[t - 1] : 0;
+        }
+        record[1 + w] = slots;
+    }
+}
+
+#endif

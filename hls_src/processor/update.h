@@ -1,0 +1,46 @@
+// A step of the update unit: one chain of operators for SGD, momentum and AdamW, as torch.optim defines them.
+#ifndef BTTLAB_PROCESSOR_UPDATE_H
+#define BTTLAB_PROCESSOR_UPDATE_H
+
+#include <cmath>
+
+#include "nest.h"
+
+enum UpdateOperand { PARAMETER, GRADIENT, FIRST_MOMENT, SECOND_MOMENT };
+
+// What an update needs beside its words, the same for the whole run.
+struct Factors {
+    bool adamw, sgd;
+    float beta1, rest1, beta2, rest2, epsilon, step, root, keep;  // step: what the velocity is multiplied by
+};
+
+ALWAYS_INLINE Factors factors_of(const Run &run) {
+    const bool adamw = run.optimizer == ADAMW;
+    return {adamw,     run.optimizer == SGD, run.beta1,   1.0f - run.beta1, run.beta2, 1.0f - run.beta2,
+            run.epsilon, adamw ? run.step : run.rate, run.root, run.keep};
+}
+
+struct Updated {
+    Word p, m, v;
+};
+
+ALWAYS_INLINE Word square_root(const Word &x) {
+#pragma HLS INLINE
+    Word root;
+Lanes_Unroll:
+    UNROLL
+    for (int l = 0; l < LANES; l++) root[l] = std::sqrt(x[l]);
+    return root;
+}
+
+ALWAYS_INLINE Updated update_step(const Factors &by, const Word &p, const Word &g, const Word &m, const Word &v) {
+#pragma HLS INLINE
+    const Word decayed = splat(by.beta1) * m, weighted = splat(by.rest1) * g;
+    const Word first = decayed + choose(by.adamw, weighted, g);
+    const Word second = splat(by.beta2) * v + (splat(by.rest2) * g) * g;
+    const Word step = splat(by.step) * choose(by.sgd, g, first);
+    const Word change = choose(by.adamw, step / (square_root(second) * splat(by.root) + splat(by.epsilon)), step);
+    return {choose(by.adamw, p * splat(by.keep), p) - change, first, second};
+}
+
+#endif
