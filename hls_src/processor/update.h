@@ -11,13 +11,21 @@ enum UpdateOperand { PARAMETER, GRADIENT, FIRST_MOMENT, SECOND_MOMENT };
 // What an update needs beside its words, the same for the whole run.
 struct Factors {
     bool adamw, sgd;
-    float beta1, rest1, beta2, rest2, epsilon, step, root, keep;  // step: what the velocity is multiplied by
+    Word beta1, rest1, beta2, rest2, epsilon, step, root, keep;  // step: what the velocity is multiplied by
 };
 
 ALWAYS_INLINE Factors factors_of(const Run &run) {
     const bool adamw = run.optimizer == ADAMW;
-    return {adamw,     run.optimizer == SGD, run.beta1,   1.0f - run.beta1, run.beta2, 1.0f - run.beta2,
-            run.epsilon, adamw ? run.step : run.rate, run.root, run.keep};
+    return {adamw,
+            run.optimizer == SGD,
+            splat(run.beta1),
+            splat(1.0f - run.beta1),
+            splat(run.beta2),
+            splat(1.0f - run.beta2),
+            splat(run.epsilon),
+            splat(adamw ? run.step : run.rate),
+            splat(run.root),
+            splat(run.keep)};
 }
 
 struct Updated {
@@ -35,12 +43,12 @@ Lanes_Unroll:
 
 ALWAYS_INLINE Updated update_step(const Factors &by, const Word &p, const Word &g, const Word &m, const Word &v) {
 #pragma HLS INLINE
-    const Word decayed = splat(by.beta1) * m, weighted = splat(by.rest1) * g;
+    const Word decayed = by.beta1 * m, weighted = by.rest1 * g;
     const Word first = decayed + choose(by.adamw, weighted, g);
-    const Word second = splat(by.beta2) * v + (splat(by.rest2) * g) * g;
-    const Word step = splat(by.step) * choose(by.sgd, g, first);
-    const Word change = choose(by.adamw, step / (square_root(second) * splat(by.root) + splat(by.epsilon)), step);
-    return {choose(by.adamw, p * splat(by.keep), p) - change, first, second};
+    const Word second = by.beta2 * v + (by.rest2 * g) * g;
+    const Word step = by.step * choose(by.sgd, g, first);
+    const Word change = choose(by.adamw, step / (square_root(second) * by.root + by.epsilon), step);
+    return {choose(by.adamw, p * by.keep, p) - change, first, second};
 }
 
 #endif
