@@ -5,6 +5,7 @@
 #include "engine.h"
 #include "ports.h"
 #include "shuffle.h"
+#include "storage.h"
 #include "update.h"
 #include "vector.h"
 
@@ -86,21 +87,23 @@ Prepare_Functions:
     }
 }
 
-// A code of the instruction as a number, in the field that had the code.
-ALWAYS_INLINE void settle(IntWord &half, int f, int memory) {
-    const int code = field_of(half, f), value = choose(code >> 15, registers[memory][code & (REGISTERS - 1)], code);
+// A code of the instruction as a number, in the field that had the code. Codes are taken `from` the instruction as it was:
+// so all of them are settled side by side.
+ALWAYS_INLINE void settle(IntWord &half, const IntWord &from, int f, int memory) {
+    const int code = field_of(from, f), value = choose(code >> 15, registers[memory][code & (REGISTERS - 1)], code);
     const int other = half[f / 2] & (f % 2 ? 0xffff : static_cast<int>(0xffff0000));
     half[f / 2] = other | value << (f % 2 ? 16 : 0);
 }
 
-ALWAYS_INLINE Instruction settled(Instruction instruction) {
+ALWAYS_INLINE Instruction settled(const Instruction &from) {
 #pragma HLS INLINE
+    Instruction instruction = from;
     UNROLL
     for (int j = 0; j < LEVELS; j++) {
-        settle(instruction.low, FIELD_BOUND + j, j);
-        settle(instruction.low, FIELD_LIVE + j, LEVELS + j);
+        settle(instruction.low, from.low, FIELD_BOUND + j, j);
+        settle(instruction.low, from.low, FIELD_LIVE + j, LEVELS + j);
     }
-    settle(instruction.high, FIELD_COUNT - 2 * LANES, 2 * LEVELS);
+    settle(instruction.high, from.high, FIELD_COUNT - 2 * LANES, 2 * LEVELS);
     return instruction;
 }
 
@@ -117,6 +120,7 @@ ALWAYS_INLINE bool may_begin(const Instruction &instruction, const Count *ended,
 
 // Runs instructions [run.first, run.first + run.count) to the end; returns the cycles that it took.
 static int run(Run &section, const Sample &sample) {
+    MACHINE_STORAGE
     const Factors factors = factors_of(section);
     const bool pending = section.pending != NOTHING, applying = section.pending == APPLY;
     const bool has_m = section.optimizer != SGD, has_v = section.optimizer == ADAMW;
@@ -135,6 +139,7 @@ static int run(Run &section, const Sample &sample) {
 Cycles:
     for (; !finished; cycles++) {
 #pragma HLS PIPELINE II=1
+        MACHINE_PROMISES
         // Loads: addresses to the ports of the banks, words back.
         const bool engine_acts[ENGINES] = {is_live(nest[ENGINE_0], 0), is_live(nest[ENGINE_1], 0)};
         const bool vector_acts = is_live(nest[VECTOR], 0), takes = takes_word(nest[SHUFFLE]), gives = gives_word(nest[SHUFFLE]);

@@ -26,7 +26,8 @@ CLOCK_MHZ = 200
 # What the check of programs keeps apart (docs/processor.md), by the constant of config.h that says how far: a word that was
 # computed is read LATENCY steps later at the earliest, a sum is added to again SUM_DISTANCE steps later.
 KEPT_APART = {
-    "LATENCY": ("bank_", "held", "statistic", "columns"),
+    "LATENCY": ("bank_", "held", "statistic", "ended_before"),
+    "SHUFFLE_GAP": ("columns",),
     "SUM_DISTANCE": ("sums", "accumulator", "largest", "largest_place"),
 }
 
@@ -171,9 +172,8 @@ def _schedule(
     circles = solve.recurrences(graph, carried, clock, promised)
     interval = max([1, *(port.interval for port in asked), *(circle.interval for circle in circles)])
     times = solve.Times(graph, carried, clock, interval)
-    while not times.settled and interval < solve.MOST_INTERVAL:
-        interval += 1
-        times = solve.Times(graph, carried, clock, interval)
+    if not times.settled:
+        wrong.append(Violation("recurrence", f"no schedule with {interval} cycles between iterations was found"))
     circles += _exits(graph, times)
     interval = max(interval, *(circle.interval for circle in circles)) if circles else interval
     wrong += [_too_slow(circle, places) for circle in circles if circle.interval > 1]
@@ -226,7 +226,7 @@ def _exits(graph: Graph, times: solve.Times) -> list[solve.Recurrence]:
 
 
 def _too_slow(circle: solve.Recurrence, places: Places) -> Violation:
-    what = {"memory": "from a load to the next", "value": "of a value from one iteration to the next", "exit": "until it is known"}
+    what = {"memory": "from a load to the next", "value": "of a value from one iteration to the next", "circle": "round", "exit": "until it is known"}
     distance = f"{circle.distance} iterations" if circle.distance > 1 else "one iteration"
     promise = "the pragma promises" if circle.promised else "it has"
     return Violation(

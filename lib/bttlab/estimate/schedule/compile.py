@@ -13,6 +13,8 @@ from functools import cache
 from pathlib import Path
 
 from bttlab.errors import BttlabError
+from bttlab.estimate.schedule.pragmas import read_pragmas
+from bttlab.estimate.schedule.root import root_function
 
 CLANG = "clang++-16"
 FLAGS = (
@@ -26,8 +28,9 @@ LLVM_OPTIONS = (
     "-simplifycfg-merge-cond-stores=false",
     "-simplifycfg-hoist-cond-stores=false",
 )
-CONSTANTS = ("LATENCY", "SUM_DISTANCE", "ROWS", "LANES", "ENGINES", "CLOCK_MHZ")
+CONSTANTS = ("LATENCY", "SUM_DISTANCE", "SHUFFLE_GAP", "ROWS", "LANES", "ENGINES", "CLOCK_MHZ")
 NOT_INLINED = "noinline"
+TURNS = 2  # what unrolling an outer loop makes constant, the inner ones may need
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,7 @@ def compile_source(unit: Path, include: tuple[Path, ...] = ()) -> CompiledSource
     folders = [f"-I{folder}" for folder in (unit.parent, *include)]
     text = _clang("-S", "-emit-llvm", *folders, "-o", "-", str(unit))
     preprocessed = _clang("-E", *folders, "-o", "-", str(unit))
-    return CompiledSource(_simplified(text), preprocessed, _constants(unit, folders))
+    return CompiledSource(_simplified(text, preprocessed), preprocessed, _constants(unit, folders))
 
 
 def _clang(*arguments: str, check: bool = True) -> str:
@@ -95,7 +98,7 @@ def _constants(unit: Path, folders: list[str]) -> dict[str, int]:
         lines += [f"extern const int schedule_{name} = {name};" for name in CONSTANTS]
         probe.write_text("\n".join([*lines, "}"]), encoding="utf-8")
         for line in _clang("-S", "-emit-llvm", *folders, "-o", "-", str(probe)).splitlines():
-            name, _, value = line.partition(" = constant i32 ")
+            name, _, value = line.partition("constant i32 ")
             if value and "schedule_" in name:
                 number = int(value.split(",")[0])
                 if number >= 0:
@@ -116,24 +119,34 @@ def _llvm():
     return llvm
 
 
-def _simplified(text: str):
+def _simplified(text: str, preprocessed: str):
     llvm = _llvm()
     module = llvm.parse_assembly(text)
     machine = llvm.Target.from_default_triple().create_target_machine()
     builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(0))
-    for function in module.functions:
+    functions = {function.name: function for function in module.functions if not function.is_declaration}
+    root = root_function(text, read_pragmas(preprocessed))
+    for name, function in functions.items():
         attributes = b" ".join(function.attributes).decode()
-        if not function.is_declaration and NOT_INLINED not in attributes.split():
+        if name == root:
+            function.linkage = "external"
+            function.add_function_attribute("noinline")
+        elif NOT_INLINED not in attributes.split():
             function.add_function_attribute("alwaysinline")
+        if root and name != root:
+            function.linkage = "internal"
     passes = llvm.create_new_module_pass_manager()
     passes.add_always_inliner_pass()
+    if root:
+        passes.add_global_dead_code_eliminate_pass()
     passes.add_sroa_pass()
-    for _ in range(2):  # what an outer loop's unrolling makes constant, the inner ones may need
+    for _ in range(TURNS):
         passes.add_sccp_pass()
         passes.add_loop_simplify_pass()
         passes.add_lcssa_pass()
         passes.add_loop_rotate_pass()
         passes.add_loop_unroll_pass()
+        passes.add_sccp_pass()
         passes.add_sroa_pass()
     passes.add_sccp_pass()
     passes.add_aggressive_dce_pass()

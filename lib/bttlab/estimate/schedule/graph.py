@@ -1,6 +1,7 @@
 """The loop's body as operators and what each waits for: the graph that HLS schedules."""
 
 import re
+from collections import Counter
 from dataclasses import dataclass, field
 
 from bttlab.estimate.schedule import latencies
@@ -19,6 +20,7 @@ INTRINSICS = {
     **{name: "compare" for name in ("smax", "smin", "umax", "umin")},
 }
 IGNORED = ("llvm.lifetime", "llvm.dbg", "llvm.assume", "llvm.experimental.noalias")
+GATES = ("and", "or", "xor")
 WIRES = ("zext", "sext", "trunc", "bitcast", "freeze", "fneg", "shufflevector", "extractvalue", "insertvalue")
 DSP_BITS = (18, 27)  # of the two factors of one DSP48E2, signs included
 
@@ -41,6 +43,8 @@ class Node:
         Width of one.
     choices : int
         What a selection chooses from.
+    gates : int
+        Gates of two inputs that were joined to this one.
     access : Access or None
     """
 
@@ -51,6 +55,7 @@ class Node:
     bits: int = 1
     choices: int = 2
     access: Access | None = None
+    gates: int = 1
 
     @property
     def cycles(self) -> int | None:
@@ -68,8 +73,40 @@ class Node:
         return latencies.delay(self.kind, self.bits, self.choices)
 
 
+def _padding(function: Function) -> set[Instruction]:
+    """Copies of memory that nothing is loaded from: the gaps between the members of structs."""
+    copies, sources, alive = [], {}, set()
+    for instruction in (i for block in function.blocks.values() for i in block):
+        if instruction.opcode == "call" and callee(instruction).startswith(("llvm.memcpy", "llvm.memset")):
+            copies.append(instruction)
+            if callee(instruction).startswith("llvm.memcpy"):
+                sources.setdefault(_root(instruction.operands[0]), []).append(_root(instruction.operands[1]))
+        elif instruction.opcode != "getelementptr" and not callee(instruction).startswith(IGNORED):
+            used = instruction.operands[1:] if instruction.opcode == "store" else instruction.operands
+            alive.update(_root(o) for o in used if o.type == "ptr" and instruction.opcode != "store")
+            alive.update(o for o in instruction.operands[:1] if instruction.opcode == "store" and o.type == "ptr")
+    stack = [value for value in alive | set(sources) if _opcode(value) != "alloca" or value in alive]
+    while stack:
+        for source in sources.pop(stack.pop(), ()):
+            alive.add(source)
+            stack.append(source)
+    return {i for i in copies if _opcode(_root(i.operands[0])) == "alloca" and _root(i.operands[0]) not in alive}
+
+
+def _opcode(value: Value) -> str:
+    return value.opcode if isinstance(value, Instruction) else ""
+
+
+def _root(value: Value) -> Value:
+    while _opcode(value) == "getelementptr":
+        value = value.operands[0]
+    return value
+
+
 def callee(instruction: Instruction) -> str:
-    """Return the name of the function that a call calls."""
+    """Return the name of the function that a call calls; nothing for other instructions."""
+    if instruction.opcode != "call":
+        return ""
     match = re.search(r"@([\w.$]+|\"[^\"]*\")\(", instruction.text)
     return match[1].strip('"') if match else "a function through a pointer"
 
@@ -101,6 +138,7 @@ class Graph:
         self._same: dict[tuple, Node] = {}
         self._constant: dict[Value, str] = {}
         order = [i for block in body.order for i in function.blocks[block]]
+        self._padding = _padding(function)
         self._phis = {i for i in function.blocks[body.header] if i.opcode == "phi"}
         self.widths = Widths(order, self._phis)
         self._lanes = used_lanes(order)
@@ -111,6 +149,7 @@ class Graph:
                 if instruction not in self._phis:
                     self._add(instruction)
         self._close()
+        self._balance()
 
     def node(self, value: Value) -> Node | None:
         """Return the node of a value; None for what does not change in the loop."""
@@ -130,6 +169,24 @@ class Graph:
                     self.back.append((source, self._by_value[phi]))
         found = [self.condition(block) for block in self._body.exits]
         self.exits = [node for node in found if node is not None]
+
+    def _balance(self) -> None:
+        """Join gates of one kind behind each other, as HLS does, to one of many inputs: it is built as a tree."""
+        used: Counter = Counter(other for node in self.nodes for other in node.inputs)
+        used.update([source for source, _ in self.back] + self.exits)
+        joined: set[Node] = set()
+        for node in self.nodes:
+            if node.kind == "logic" and node.instruction.opcode in GATES:
+                inputs: list[Node] = []
+                for other in node.inputs:
+                    if other.kind == "logic" and other.instruction.opcode == node.instruction.opcode and used[other] == 1:
+                        joined.add(other)
+                        inputs += other.inputs
+                        node.gates += other.gates
+                    else:
+                        inputs.append(other)
+                node.inputs = list(dict.fromkeys(inputs))
+        self.nodes = [node for node in self.nodes if node not in joined]
 
     def _new(self, instruction: Instruction, kind: str, inputs: list[Node | None], **more) -> Node:
         kept = list(dict.fromkeys(node for node in inputs if node is not None))
@@ -170,7 +227,7 @@ class Graph:
             self._merge(instruction, inputs)
         elif opcode in ("getelementptr", "alloca", "ret", "unreachable"):
             pass  # addresses are their indices
-        elif opcode == "call" and callee(instruction).startswith(IGNORED):
+        elif opcode == "call" and (callee(instruction).startswith(IGNORED) or instruction in self._padding):
             pass
         else:
             self._operator(instruction, inputs)
@@ -242,10 +299,14 @@ class Graph:
 
     def _pass_through(self, instruction: Instruction, inputs: list[Node | None]) -> Node | None:
         """x - 0, x & all, x | 0, x + 0: what HLS makes a wire of, so that others with the same input are the same."""
+        if instruction.opcode in ("zext", "sext", "trunc", "freeze"):
+            return inputs[0]
         if len(instruction.operands) != 2:
             return None
         (first, second), constants = inputs, [o.text if o.kind == "constant" else "" for o in instruction.operands]
         number = constant_number(constants[1]) if constants[1] else None
+        if instruction.opcode == "icmp" and number == 0 and " icmp ne " in instruction.text and self._bits(instruction.operands[0]) == 1:
+            return first
         if instruction.opcode == "fsub" and constants[1] in ("zeroinitializer", "0.000000e+00"):
             return first
         if instruction.opcode in ("add", "sub", "or", "xor", "shl", "lshr", "ashr") and number == 0:
@@ -271,7 +332,8 @@ class Graph:
             return "add", {}
         if opcode == "icmp":
             sizes = [self._bits(o) for o in operands]
-            return ("logic" if max(sizes) == 1 else "compare"), {"bits": max(sizes)}
+            kind = "compare" if max(sizes) > 1 else "wire" if any(constant) else "logic"
+            return kind, {"bits": max(sizes)}
         if opcode in ("and", "or", "xor"):
             return ("wire" if any(constant) else "logic"), {}
         if opcode == "select":

@@ -132,22 +132,31 @@ def _labels(name: str, text: str) -> list[str]:
     return re.findall(r"^(\"[^\"]*\"|[-\w.$]+):", text[start : text.index("\n}", start)], re.MULTILINE)
 
 
+def _type(ref, known: dict[int, str]) -> str:
+    """The type as LLVM writes it, each asked for once."""
+    address = _address(ref.type)
+    if address not in known:
+        known[address] = str(ref.type)
+    return known[address]
+
+
 def _read_function(function, text: str) -> Function:
+    types: dict[int, str] = {}
     lines = iter(_body(function.name, text))
     blocks = list(function.blocks)
     labels = _labels(function.name, text)
     labels = ([""] if len(labels) < len(blocks) else []) + labels
     name_of = {_address(block): label for block, label in zip(blocks, labels, strict=True)}
     known: dict[int, Value] = {
-        _address(a): Value("argument", str(a.type), f"%{a.name}") for a in function.arguments
+        _address(a): Value("argument", _type(a, types), f"%{a.name}") for a in function.arguments
     }
-    pairs = []
+    pairs: list[tuple[object, Instruction]] = []
     result: dict[str, list[Instruction]] = {}
     for block, label in zip(blocks, labels, strict=True):
         result[label] = []
         for ref in block.instructions:
             line = next(lines)
-            found = Instruction("instruction", str(ref.type), line, opcode=ref.opcode, block=label)
+            found = Instruction("instruction", _type(ref, types), line, opcode=ref.opcode, block=label)
             found.line = int(m[1]) if (m := _LINE.search(line)) else None
             found.loop = int(m[1]) if (m := _LOOP.search(line)) else None
             if found.opcode in ("br", "switch"):
@@ -159,17 +168,17 @@ def _read_function(function, text: str) -> Function:
             result[label].append(found)
     for ref, found in pairs:
         for operand in ref.operands:
-            if not operand.is_block and operand.value_kind.name not in ("basic_block", "metadata_as_value"):
-                found.operands.append(_operand(operand, known))
+            if _address(operand) in known or operand.value_kind.name not in ("basic_block", "metadata_as_value"):
+                found.operands.append(_operand(operand, known, types))
     return Function(function.name, result)
 
 
-def _operand(operand, known: dict[int, Value]) -> Value:
+def _operand(operand, known: dict[int, Value], types: dict[int, str]) -> Value:
     address = _address(operand)
     if address not in known:
         if operand.value_kind.name in ("global_variable", "function"):
             known[address] = Value("global", "ptr", operand.name)
         else:
-            kind, whole = str(operand.type), str(operand)
+            kind, whole = _type(operand, types), str(operand)
             known[address] = Value("constant", kind, whole.removeprefix(kind).strip())
     return known[address]

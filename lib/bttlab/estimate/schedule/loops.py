@@ -82,10 +82,11 @@ def natural_loops(function: Function) -> list[Loop]:
     successors = {block: successors[block] for block in order}
     predecessors = turned(successors)
     above = dominators(entry, order, predecessors)
+    number = {block: i for i, block in enumerate(order)}
     latches: dict[str, list[str]] = {}
     for block in order:
         for other in successors[block]:
-            if _dominates(other, block, above):
+            if number[other] <= number[block] and _dominates(other, block, above):
                 latches.setdefault(other, []).append(block)
     found = []
     for header, ends in latches.items():
@@ -131,6 +132,7 @@ class Body:
             for block in self.order
         }
         self.order = reverse_post_order(loop.header, self.successors)
+        self._number = {block: i for i, block in enumerate(self.order)}
         self.predecessors = turned({block: self.successors[block] for block in self.order})
         self._above = dominators(loop.header, self.order, self.predecessors)
         # What leaves the loop or goes round again ends at one place.
@@ -169,7 +171,7 @@ class Body:
                     stack.extend(self.predecessors[one])
         reach: dict[str, frozenset[str]] = {}
         found = []
-        for one in reversed([b for b in self.order if b in region]) if len(region) > 1 else region:
+        for one in sorted(region, key=self._number.__getitem__, reverse=True):
             ways = frozenset()
             for other in self.successors[one]:
                 ways |= frozenset([one]) if other == block else reach.get(other, frozenset())

@@ -76,12 +76,12 @@ class _Pointer:
 
 
 def source_name(symbol: str) -> str:
-    """Return what the source calls a global variable."""
+    """Return what the source calls a variable, whose name LLVM wraps, or numbers when it inlines a function."""
     if match := re.match(r"_ZZ.*E(\d+)(\w+)$", symbol) or re.match(r"_ZL?(\d+)(\w+)$", symbol):
         return match[2][: int(match[1])]
     if match := re.match(r"_ZN(?:L?\d+\w+?)*?L?(\d+)(\w+)E", symbol):
         return match[2][: int(match[1])]
-    return symbol.removeprefix("%").removesuffix(".addr")
+    return re.sub(r"(\.i\d*|\.addr|\d+)+$", "", symbol.removeprefix("%"))
 
 
 class Memories:
@@ -274,8 +274,18 @@ class Port:
 
 
 def ports(accesses: list[tuple[Instruction, Access]]) -> list[Port]:
-    """Return what is asked of each memory, in the order of names."""
-    counts = Counter((access.memory, instruction.opcode) for instruction, access in accesses)
+    """Return what is asked of each memory, in the order of names.
+
+    Loads through one pointer, of a memory that the loop does not write, are one: HLS reads the word once.
+    """
+    written = {access.memory for instruction, access in accesses if instruction.opcode == "store"}
+    seen = set()
+    counts: Counter = Counter()
+    for instruction, access in accesses:
+        pointer = instruction.operands[-1]
+        if instruction.opcode == "store" or access.memory in written or pointer not in seen:
+            counts[access.memory, instruction.opcode] += 1
+        seen.add(pointer)
     memories = {access.memory for _, access in accesses}
     key = {memory: [int(p) if p.isdigit() else p for p in re.split(r"(\d+)", memory.name)] for memory in memories}
     return [Port(m, counts[m, "load"], counts[m, "store"]) for m in sorted(memories, key=key.__getitem__)]

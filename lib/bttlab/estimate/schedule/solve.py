@@ -8,7 +8,7 @@ from bttlab.estimate.schedule import latencies
 from bttlab.estimate.schedule.graph import Graph, Node
 from bttlab.estimate.schedule.pragmas import Promise
 
-ROUNDS = 400  # of moving loads and phis to later; more than any chain of them needs that has an end
+ROUNDS = 40  # of moving loads and phis to later; more than any chain of them needs that has an end
 MOST_INTERVAL = 512
 
 
@@ -39,7 +39,8 @@ class Recurrence:
     ----------
     name : str
         The memory, or the value.
-    kind : {"memory", "value", "exit"}
+    kind : {"memory", "value", "circle", "exit"}
+        A circle is one of several values or memories.
     latency : int
         Cycles from the load, or the phi, to the load or phi of a later iteration that gets what was made of it.
     distance : int
@@ -140,6 +141,8 @@ class Times:
                     ready = end[other]
             for other in after.get(node, ()):
                 ready = max(ready, self.visible(other) if is_store(other) and is_load(node) else floor(start[other]))
+            if node.gates > 1:
+                ready = max(ready, _tree([end[other] for other in node.inputs], self._parts[node]))
             start[node], end[node] = _span(ready, self._parts[node], self._cycles[node], node.kind)
 
     def visible(self, store: Node) -> int:
@@ -156,6 +159,15 @@ class Times:
             if floor(self.start[edge.target]) < least:
                 self._later[edge.target], moved = float(least), True
         return moved
+
+
+def _tree(ready: list[float], part: float) -> float:
+    """When both inputs of the last gate of a tree are there, where the earliest inputs go in first."""
+    waiting = sorted(ready)
+    while len(waiting) > 2:
+        _, end = _span(waiting[1], part, None, "logic")
+        waiting = sorted([*waiting[2:], end])
+    return waiting[-1]
 
 
 def _span(ready: float, part: float, cycles: int | None, kind: str) -> tuple[float, float]:
@@ -177,43 +189,103 @@ def _span(ready: float, part: float, cycles: int | None, kind: str) -> tuple[flo
 
 
 def recurrences(graph: Graph, carried: list[Edge], clock: latencies.Clock, promised: Iterable[str]) -> list[Recurrence]:
-    """Return the circles that each edge closes, the longest way through the body taken."""
-    promised, found = set(promised), []
+    """Return the circles of one edge between iterations each, and the slowest of those of several.
+
+    Parameters
+    ----------
+    graph : Graph
+    carried : list of Edge
+    clock : latencies.Clock
+    promised : iterable of str
+        Variables whose distance a pragma promises.
+    """
+    promised = set(promised)
+    links = _links(graph, carried, clock)
+    alone = [_recurrence(edge, latency, promised) for start, edge, latency in links if start is edge.target]
+    return sorted(alone + _longest(links), key=lambda r: (-r.interval, r.kind, -r.latency, r.name))
+
+
+def _links(graph: Graph, carried: list[Edge], clock: latencies.Clock) -> list[tuple[Node, Edge, int]]:
+    """From each node that an edge leads to, to each edge of the same circle of circles: cycles until that edge's target may start."""
     parts = {node: clock.part(node.delay) for node in graph.nodes}
     cycles = {node: node.cycles for node in graph.nodes}
-    number = {node: i for i, node in enumerate(graph.nodes)}
     components = strongly_connected(graph, carried)
-    by_target: dict[Node, list[Edge]] = {}
+    members: dict[int, list[Node]] = {}
+    inside: dict[int, list[Edge]] = {}
+    for node in graph.nodes:
+        if node in components:
+            members.setdefault(components[node], []).append(node)
     for edge in carried:
         if components.get(edge.source) == components.get(edge.target) is not None:
-            by_target.setdefault(edge.target, []).append(edge)
-    members: dict[int, list[Node]] = {}
-    for node, component in components.items():
-        members.setdefault(component, []).append(node)
-    for component in members.values():
-        component.sort(key=number.__getitem__)
-    for target, all_edges in by_target.items():
-        end: dict[Node, float] = {}
-        _, end[target] = _span(0.0, parts[target], cycles[target], target.kind)
-        start = {target: 0.0}
-        for node in members[components[target]]:
-            ready = [end[other] for other in node.inputs if other in end]
-            if ready and number[node] > number[target]:
-                start[node], end[node] = _span(max(ready), parts[node], cycles[node], node.kind)
-        for edge in all_edges:
-            if edge.source in end:
-                found.append(_recurrence(edge, start, end, promised))
-    return sorted(found, key=lambda r: (-r.interval, r.kind, -r.latency, r.name))
+            inside.setdefault(components[edge.source], []).append(edge)
+    found = []
+    for component, all_edges in inside.items():
+        for target in dict.fromkeys(edge.target for edge in all_edges):
+            start, end, begun = {target: 0.0}, {}, False
+            for node in members[component]:
+                if node is target:
+                    begun = True
+                    _, end[node] = _span(0.0, parts[node], cycles[node], node.kind)
+                elif begun:
+                    ready = [end[other] for other in node.inputs if other in end]
+                    if ready:
+                        least = _tree(ready, parts[node]) if node.gates > 1 else max(ready)
+                        start[node], end[node] = _span(least, parts[node], cycles[node], node.kind)
+            found += [(target, edge, _there(edge.source, start, end)) for edge in all_edges if edge.source in end]
+    return found
 
 
-def _recurrence(edge: Edge, start: dict, end: dict, promised: set[str]) -> Recurrence:
-    if is_store(edge.source):
-        memory = edge.source.access.memory
-        there = ceil(start[edge.source]) if memory.register else floor(start[edge.source]) + latencies.write_cycles()
-        kind, known = "memory", memory.variable in promised
-    else:
-        there, kind, known = ceil(end[edge.source]), "value", False
-    return Recurrence(edge.name, kind, there, edge.distance, known, edge.source.instruction.line)
+def _there(source: Node, start: dict[Node, float], end: dict[Node, float]) -> int:
+    """When what an edge brings can be used first."""
+    if not is_store(source):
+        return ceil(end[source])
+    if source.access.memory.register:
+        return ceil(start[source])
+    return floor(start[source]) + latencies.write_cycles()
+
+
+def _longest(links: list[tuple[Node, Edge, int]]) -> list[Recurrence]:
+    """The slowest circle of several edges, if it is slower than one iteration a cycle (Bellman and Ford)."""
+    slowest: list[Recurrence] = []
+    for interval in range(1, MOST_INTERVAL):
+        circle = _circle(links, interval)
+        if not circle:
+            return slowest
+        name = " -> ".join(dict.fromkeys(edge.name for _, edge, _ in circle))
+        latency, distance = sum(w for *_, w in circle), sum(edge.distance for _, edge, _ in circle)
+        slowest = [Recurrence(name, "circle", latency, distance, False, circle[-1][1].source.instruction.line)]
+    return slowest
+
+
+def _circle(links: list[tuple[Node, Edge, int]], interval: int) -> list[tuple[Node, Edge, int]]:
+    """A circle that takes longer than its distance times the interval; empty if there is none."""
+    late: dict[Node, int] = {}
+    came: dict[Node, tuple[Node, Edge, int]] = {}
+    nodes = {node for start, edge, _ in links for node in (start, edge.target)}
+    last = None
+    for _ in range(len(nodes) + 1):
+        last = None
+        for link in links:
+            start, edge, latency = link
+            value = late.get(start, 0) + latency - interval * edge.distance
+            if value > late.get(edge.target, 0):
+                late[edge.target], came[edge.target], last = value, link, edge.target
+        if last is None:
+            return []
+    for _ in nodes:
+        last = came[last][0]
+    circle, node = [], last
+    while not circle or node is not last:
+        circle.append(came[node])
+        node = came[node][0]
+    return circle[::-1]
+
+
+def _recurrence(edge: Edge, latency: int, promised: set[str]) -> Recurrence:
+    memory = edge.source.access.memory if is_store(edge.source) else None
+    known = memory is not None and memory.variable in promised
+    kind = "value" if memory is None else "memory"
+    return Recurrence(edge.name, kind, latency, edge.distance, known, edge.source.instruction.line)
 
 
 def strongly_connected(graph: Graph, carried: list[Edge]) -> dict[Node, int]:
