@@ -48,6 +48,7 @@ def _constants() -> SimpleNamespace:
     return SimpleNamespace(**names)
 
 
+CONFIG = re.findall(r"\b([A-Z_]+) = ", (SOURCE / "processor" / "config.h").read_text(encoding="utf-8"))
 C = _constants()
 LANES = C.LANES
 UNIT_NAMES = ("ENGINE_0", "ENGINE_1", "DRAIN_0", "DRAIN_1", "VECTOR", "SHUFFLE", "UPDATE")
@@ -264,6 +265,12 @@ class Loop:
             memory[:] = aligned[2]
         results[:] = aligned[1]
         return results
+
+    def reach(self, command: int, samples: int = 0) -> list[int]:
+        """Return how many bytes a call reaches behind each pointer."""
+        reached = (ctypes.c_longlong * 4)()
+        self._native.trainer_reach(command, samples, 0, *(ctypes.c_float(0),) * 3, *(None,) * 4, reached)
+        return list(reached)
 
     def load(self, program: Program) -> int:
         """Load a program; returns the status."""

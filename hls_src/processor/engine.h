@@ -62,7 +62,8 @@ ALWAYS_INLINE EngineStep engine_step(int e, const Nest &nest, const EngineOperat
     const int held_address = address_of(e, HELD_IN, nest) & (HELD_DEPTH - 1), drained_row = row_of(drain);
     // Of a side that the engine does not use, the drain's slot is read.
     const bool *on_side = operation.on_side;
-    const int slot_of_side[2] = {acts & on_side[0] ? slot : drained_slot, acts & on_side[1] ? slot : drained_slot};
+    const bool sums_up = acts & !expand;
+    const int slot_of_side[2] = {sums_up & on_side[0] ? slot : drained_slot, sums_up & on_side[1] ? slot : drained_slot};
     Word chain = addend, above = {}, tree = {}, moved = {};
 Rows_Unroll:
     UNROLL

@@ -1,0 +1,321 @@
+// Engines, tiled: which levels of an instruction's nest a tile runs along, and the walk through the tiles.
+#ifndef BTTLAB_PROCESSOR_EMULATION_ENGINE_H
+#define BTTLAB_PROCESSOR_EMULATION_ENGINE_H
+
+#include "engine_steps.h"
+#include "order.h"
+#include "tiles.h"
+
+// The result of an engine as held rows: the row, too, is an address. False if rows come round.
+static bool place_rows(const Nest &nest, Reach &reach) {
+    const int level = nest.code->row_level, first = nest.code->row_base, last = first + nest.end[level] - 1;
+    if (first < 0 || last >= ROWS) return false;
+    reach = nest.operand[HELD_OUT];
+    reach.start += first * HELD_PITCH;
+    reach.stride[level] += HELD_PITCH;
+    return true;
+}
+
+// Where results go, and whether they may be written in another order than the nest's.
+struct Results {
+    Reach bank, held;
+    bool to_bank, to_held;
+};
+
+static bool may_tile(const Nest &nest, const Tiled &tiled, Results &results, bool reads_stream) {
+    const auto &operand = nest.code->operand;
+    results.to_bank = operand[BANK_OUT].valid;
+    results.to_held = operand[HELD_OUT].valid;
+    if (results.to_bank) {
+        const Reach &to = results.bank = nest.operand[BANK_OUT];
+        if (!is_one_to_one(nest, to, tiled)) return false;
+        const auto is_apart = [&](int o) { return nest.operand[o].memory != to.memory || are_apart(nest, nest.operand[o], to); };
+        if (!is_apart(reads_stream ? STREAM : SCALARS_IN)) return false;
+        if (!same_steps(nest, nest.operand[ADDEND], to) && !is_apart(ADDEND)) return false;
+    }
+    if (results.to_held) {
+        if (!place_rows(nest, results.held) || !is_one_to_one(nest, results.held, tiled)) return false;
+        const Reach &from = nest.operand[HELD_IN], &to = nest.operand[HELD_OUT];
+        if (from.memory == to.memory && !are_apart(nest, from, to)) return false;
+    }
+    return true;
+}
+
+static inline bool is_sliced(const Nest &nest, int o, int level) {
+    return nest.operand[o].slice && nest.code->slice_level == level;
+}
+
+// Whether an operand stays where it is along a level.
+static inline bool stays(const Nest &nest, int o, int level) {
+    return nest.operand[o].stride[level] == 0 && !is_sliced(nest, o, level);
+}
+
+static inline bool is_any_sliced(const Nest &nest, int level) {
+    bool any = false;
+    for (int o = 0; o < OPERANDS; o++) any |= is_sliced(nest, o, level);
+    return any;
+}
+
+// The longest level with more than one step for which `fits`; -1 if there is none.
+template <typename Fits>
+static inline int longest_level(const Nest &nest, Fits fits) {
+    int longest = -1;
+    for (int j = 0; j < LEVELS; j++) {
+        if (nest.end[j] > 1 && !is_any_sliced(nest, j) && fits(j) && (longest < 0 || nest.end[j] > nest.end[longest])) {
+            longest = j;
+        }
+    }
+    return longest;
+}
+
+static inline int steps_along(const Nest &nest, int level) { return level < 0 ? 1 : nest.end[level]; }
+
+static inline long stride_along(const Reach &reach, int level) { return level < 0 ? 0 : reach.stride[level]; }
+
+// All steps but those along the tiled levels.
+static inline Box outside_of(const Nest &nest, const Tiled &tiled) {
+    Box box = live_box(nest);
+    for (int j = 0; j < LEVELS; j++) {
+        if (tiled.has(j)) box.to[j] = 0;
+    }
+    return box;
+}
+
+static bool expand_tiled(const Nest &nest, Marks &marks) {
+    Tiled tiled;
+    tiled.x = longest_level(nest, [&](int j) { return stays(nest, SCALARS_IN, j) && !stays(nest, HELD_IN, j); });
+    tiled.y = longest_level(nest, [&](int j) { return stays(nest, HELD_IN, j) && !stays(nest, SCALARS_IN, j); });
+    if (tiled.x < 0 && tiled.y < 0) tiled.y = longest_level(nest, [](int) { return true; });
+    Results results = {};
+    if (!may_tile(nest, tiled, results, false)) return false;
+    const Reach *operand = nest.operand;
+    ExpandTile tile;
+    tile.held_x = stride_along(operand[HELD_IN], tiled.x);
+    tile.held_y = stride_along(operand[HELD_IN], tiled.y);
+    tile.scalars_y = stride_along(operand[SCALARS_IN], tiled.y);
+    tile.addend_x = stride_along(operand[ADDEND], tiled.x);
+    tile.addend_y = stride_along(operand[ADDEND], tiled.y);
+    tile.result_x = stride_along(results.bank, tiled.x);
+    tile.result_y = stride_along(results.bank, tiled.y);
+    tile.held_result_x = stride_along(results.held, tiled.x);
+    tile.held_result_y = stride_along(results.held, tiled.y);
+    tile.rows = used_rows(nest);
+    tile.marks = nest.code->flags & CHECK ? &marks : nullptr;
+    const Cut y_cut(steps_along(nest, tiled.y), tiled.x < 0 ? TILE_LINE : TILE_ROWS);
+    const Cut x_cut(steps_along(nest, tiled.x), tiled.y < 0 ? TILE_LINE : TILE_WORDS);
+    each_step(nest, outside_of(nest, tiled), [&](const Step &step) {
+        const Word *held = operand[HELD_IN].memory + step.offset[HELD_IN];
+        const Word *addend = operand[ADDEND].memory + step.offset[ADDEND];
+        tile.scalars = operand[SCALARS_IN].memory + step.offset[SCALARS_IN];
+        Word *result = operand[BANK_OUT].memory + step.offset[BANK_OUT];
+        Word *held_result = nullptr;
+        if (results.to_held) {
+            held_result = results.held.memory + results.held.offset(step.index, nest.code->slice_level);
+        }
+        for (int i = 0, y = 0; i < y_cut.parts; i++) {
+            const int rows = y_cut.size(i);
+            for (int j = 0, x = 0; j < x_cut.parts; j++) {
+                const int words = x_cut.size(j);
+                tile.held = held + x * tile.held_x + y * tile.held_y;
+                tile.addend = addend + x * tile.addend_x + y * tile.addend_y;
+                tile.result = results.to_bank ? result + x * tile.result_x + y * tile.result_y : nullptr;
+                tile.held_result = nullptr;
+                if (results.to_held) tile.held_result = held_result + x * tile.held_result_x + y * tile.held_result_y;
+                expand_sizes[rows - 1][words - 1](tile);
+                x += words;
+            }
+            tile.scalars += rows * tile.scalars_y;
+            y += rows;
+        }
+    });
+    return true;
+}
+
+static inline long first_offset(const Nest &nest, int o) {
+    static const int zeros[LEVELS] = {};
+    return nest.operand[o].offset(zeros, nest.code->slice_level);
+}
+
+constexpr int DEPTH_STEPS = 512;  // of a sum, in one go
+
+static bool is_finite_word(const Word *word) {
+    Marks marks = {};
+    mark_beyond(marks, load(word), 0x7f800000);
+    return !any_mark(marks);
+}
+
+static bool accumulate_tiled(const Nest &nest) {
+    const Instruction &code = *nest.code;
+    // The slots must count the levels inside, the depth the levels outside.
+    const int slot_level = code.slot_level >= LEVELS ? -1 : code.slot_level, k = used_rows(nest);
+    Box depth = live_box(nest), slots = depth;
+    int last_slot = 0;
+    for (int j = 0; j < LEVELS; j++) {
+        const bool is_depth = code.depth_mask >> j & 1;
+        if (nest.n[j] > 1 && is_depth != (j <= slot_level)) return false;
+        (j <= slot_level ? slots : depth).to[j] = 0;
+        if (j > slot_level) last_slot += (nest.end[j] - 1) * nest.slot_weight[j];
+    }
+    if (last_slot >= SLOTS || k == 0) return false;
+    const Reach *operand = nest.operand;
+    for (int j = slot_level + 1; j < LEVELS; j++) {
+        if (nest.end[j] > 1 && is_any_sliced(nest, j)) return false;
+    }
+    Tiled tiled = {-1, -1};
+    tiled.x = longest_level(nest, [&](int j) { return j > slot_level && stays(nest, SCALARS_IN, j); });
+    const Cut x_cut(steps_along(nest, tiled.x), TILE_WORDS), r_cut(k, tiled.x < 0 ? TILE_LINE : TILE_ROWS);
+    if (tiled.x >= 0) slots.to[tiled.x] = 0;
+
+    Word(*sum)[SLOTS] = sums[code.unit - ENGINE_0][code.flags & SIDE ? 1 : 0];
+    static const Word *stream[DEPTH_STEPS], *scalars[DEPTH_STEPS];
+    AccumulateTile tile;
+    tile.stream = stream;
+    tile.scalars = scalars;
+    tile.depth = 0;
+    tile.stream_x = stride_along(operand[STREAM], tiled.x);
+    tile.sum_x = tiled.x < 0 ? 0 : nest.slot_weight[tiled.x];
+    tile.goes_on = false;
+    const auto add_up = [&] {
+        each_step(nest, slots, [&](const Step &step) {
+            // Offsets of the slot alone: those of the depth are in the lists.
+            const long stream_start = step.offset[STREAM] - first_offset(nest, STREAM);
+            tile.scalars_start = step.offset[SCALARS_IN] - first_offset(nest, SCALARS_IN);
+            for (int j = 0, x = 0; j < x_cut.parts; j++) {
+                const int words = x_cut.size(j), slot = step.slot + x * tile.sum_x;
+                tile.stream_start = stream_start + x * tile.stream_x;
+                tile.row = 0;
+                for (int i = 0; i < r_cut.parts; i++) {
+                    const int rows = r_cut.size(i);
+                    tile.sum = &sum[tile.row][slot];
+                    accumulate_sizes[rows - 1][words - 1](tile);
+                    tile.row += rows;
+                }
+                for (int w = 0; k < ROWS && w < words; w++) {
+                    // Rows without scalars add up zeros, unless the stream is not finite: then row 0 is not, either.
+                    AccumulateTile zero = tile;
+                    zero.sum = &sum[k][slot + w * tile.sum_x];
+                    zero.stream_start += w * tile.stream_x;
+                    if (is_finite_word(&sum[0][slot + w * tile.sum_x])) {
+                        store(zero.sum, all(0.0f));
+                    } else {
+                        accumulate_tile<1, 1, false>(zero);
+                    }
+                    for (int r = k + 1; r < ROWS; r++) store(&sum[r][slot + w * tile.sum_x], load(zero.sum));
+                }
+                x += words;
+            }
+        });
+        tile.goes_on = true;
+        tile.depth = 0;
+    };
+    each_step(nest, depth, [&](const Step &step) {
+        stream[tile.depth] = operand[STREAM].memory + step.offset[STREAM];
+        scalars[tile.depth] = operand[SCALARS_IN].memory + step.offset[SCALARS_IN];
+        if (++tile.depth == DEPTH_STEPS) add_up();
+    });
+    if (tile.depth) add_up();
+    return true;
+}
+
+static bool reduce_tiled(const Nest &nest, Marks &marks) {
+    const Instruction &code = *nest.code;
+    const int f = depth_level(nest), k = used_rows(nest);
+    // Slots must tell apart what is inside of the depth, and nothing else; and all must be folded.
+    const int slot_level = code.slot_level >= LEVELS ? -1 : code.slot_level;
+    int last_slot = 0;
+    for (int j = 0; j < LEVELS; j++) {
+        if (nest.n[j] > 1 && (j <= f) != (j <= slot_level)) return false;
+        if (j > f) last_slot += (nest.end[j] - 1) * nest.slot_weight[j];
+    }
+    if (code.depth_mask != 1 << f || nest.end[f] < nest.n[f] || nest.n[f] < 2 || last_slot >= SLOTS || k == 0) return false;
+    const Reach *operand = nest.operand;
+    if (is_any_sliced(nest, f)) return false;
+    Tiled tiled = {-1, -1};
+    tiled.y = longest_level(nest, [&](int j) { return j != f && stays(nest, HELD_IN, j) && !stays(nest, STREAM, j); });
+    // Results are written at the fold: what moves them along the depth belongs to their start.
+    Nest folds = nest;
+    for (int o = ADDEND; o <= HELD_OUT; o++) {
+        Reach &reach = folds.operand[o];
+        reach.start += (nest.n[f] - 1) * reach.stride[f];
+        reach.stride[f] = 0;
+    }
+    Results results = {};
+    if (code.row_level == f || !may_tile(folds, tiled, results, true)) return false;
+    const Cut y_cut(steps_along(nest, tiled.y), TILE_WORDS), r_cut(k, tiled.y < 0 ? TILE_LINE : TILE_ROWS);
+    ReduceTile tile;
+    tile.stream_d = operand[STREAM].stride[f];
+    tile.stream_y = stride_along(operand[STREAM], tiled.y);
+    tile.held_d = operand[HELD_IN].stride[f];
+    tile.depth = nest.n[f] - 1;
+    Word(*kept)[SLOTS] = sums[code.unit - ENGINE_0][code.flags & SIDE ? 1 : 0];
+    Word sum[TILE_WORDS][ROWS];
+    for (int y = 0; y < TILE_WORDS; y++) {
+        for (int r = k; r < ROWS; r++) store(&sum[y][r], all(0.0f));
+    }
+    const bool has_addend = code.operand[ADDEND].valid;
+    const Lanes used = first_lanes(k), one = (code.flags & ONE) ? one_lane(k) & all(1.0f) : all(0.0f);
+    Box box = outside_of(nest, tiled);
+    box.to[f] = 0;
+    each_step(folds, box, [&](const Step &step) {
+        bool is_last_outside = true;
+        for (int j = 0; j < f; j++) is_last_outside &= step.index[j] == box.to[j];
+        for (int i = 0, y = 0; i < y_cut.parts; i++) {
+            const int points = y_cut.size(i);
+            tile.stream = operand[STREAM].memory + step.offset[STREAM] + y * tile.stream_y;
+            for (int j = 0, r = 0; j < r_cut.parts; j++) {
+                const int rows = r_cut.size(j);
+                tile.held = held_row(operand[HELD_IN], r) + step.offset[HELD_IN];
+                tile.sum = reinterpret_cast<Word(*)[ROWS]>(&sum[0][r]);
+                reduce_sizes[points - 1][rows - 1](tile);
+                r += rows;
+            }
+            for (int p = 0; p < points; p++, y++) {
+                Lanes result = trees(sum[p]);
+                if (has_addend) {
+                    result = result + load(operand[ADDEND].memory + step.offset[ADDEND] + y * stride_along(operand[ADDEND], tiled.y));
+                }
+                result = (result & used) | one;
+                if (code.flags & CHECK) mark_beyond(marks, result, STATE_LIMIT);
+                if (results.to_bank) {
+                    store(results.bank.memory + step.offset[BANK_OUT] + y * stride_along(results.bank, tiled.y), result);
+                }
+                if (results.to_held) {
+                    const long start = results.held.offset(step.index, code.slice_level);
+                    store(results.held.memory + start + y * stride_along(results.held, tiled.y), result);
+                }
+                // What the rows in use keep is what the nest's last turn leaves.
+                if (is_last_outside && (tiled.y < 0 || tiled.y > f || y == nest.end[tiled.y] - 1)) {
+                    const int slot = step.slot + (tiled.y > f ? y * nest.slot_weight[tiled.y] : 0);
+                    for (int r = 0; r < k; r++) store(&kept[r][slot], load(&sum[p][r]));
+                }
+            }
+        }
+    });
+    return true;
+}
+
+static void run_engine(Nest &nest, const Sample &sample, Run &run) {
+    place_engine(nest, sample);
+    if (!nest.is_inside) {
+        run.beyond = true;
+        return;
+    }
+    for (int j = 0; j < LEVELS; j++) {
+        if (nest.end[j] <= 0) return;
+    }
+    Marks marks = {};
+    switch (nest.code->operation) {
+        case EXPAND:
+            if (!expand_tiled(nest, marks)) expand_steps(nest, marks);
+            break;
+        case ACCUMULATE:
+            if (!accumulate_tiled(nest)) accumulate_steps(nest);
+            break;
+        case REDUCE:
+            if (!reduce_tiled(nest, marks)) reduce_steps(nest, marks);
+            break;
+    }
+    if (nest.code->flags & CHECK) run.beyond |= any_mark(marks);
+}
+
+#endif

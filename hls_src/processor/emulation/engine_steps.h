@@ -1,0 +1,124 @@
+// Engines and drains step by step, in the order of the nest: for nests that tiles.h does not know, or whose steps read
+// what other steps of theirs write.
+#ifndef BTTLAB_PROCESSOR_EMULATION_ENGINE_STEPS_H
+#define BTTLAB_PROCESSOR_EMULATION_ENGINE_STEPS_H
+
+#include "nest.h"
+
+enum EngineOperand { HELD_IN, STREAM, SCALARS_IN, ADDEND, BANK_OUT, HELD_OUT };
+
+// The held word of row r at an offset of an operand that was placed in row 0.
+static inline Word *held_row(const Reach &reach, int r) { return reach.memory + r * HELD_PITCH; }
+
+static inline int used_rows(const Nest &nest) { return nest.count < ROWS ? nest.count : ROWS; }
+
+static void place_held(Nest &nest, int o, int engine, Word *missing, const Box &box, const Sample &sample) {
+    if (nest.code->operand[o].valid) {
+        place(nest, o, held[engine][0], HELD_DEPTH, box, sample);
+    } else {
+        place_nowhere(nest, o, missing);
+    }
+}
+
+// The level that a REDUCE runs along: the one of its depth mask.
+static inline int depth_level(const Nest &nest) {
+    for (int j = 0; j < LEVELS - 1; j++) {
+        if (nest.code->depth_mask >> j & 1) return j;
+    }
+    return LEVELS - 1;
+}
+
+static void place_engine(Nest &nest, const Sample &sample) {
+    const Instruction &code = *nest.code;
+    Box reads = live_box(nest), writes = reads;
+    if (code.operation == REDUCE) {
+        const int f = depth_level(nest), fold = nest.n[f] - 1;
+        reads.to[f] = nest.end[f] - 1 < fold ? nest.end[f] - 1 : fold - 1;
+        writes.from[f] = fold;  // in a box without a step if that is not live
+    }
+    place_held(nest, HELD_IN, code.unit - ENGINE_0, zero_rows, reads, sample);
+    place_in_bank(nest, STREAM, &zero_word, reads, sample);
+    place_in_bank(nest, SCALARS_IN, &zero_word, reads, sample);
+    place_in_bank(nest, ADDEND, &zero_word, writes, sample);
+    place_in_bank(nest, BANK_OUT, &scratch_word, writes, sample);
+    place_held(nest, HELD_OUT, code.operand[HELD_OUT].where % ENGINES, &scratch_word, writes, sample);
+}
+
+static inline void write_result(const Nest &nest, const Step &step, const Lanes &value, Marks &marks) {
+    mark_beyond(marks, value, STATE_LIMIT);
+    store(nest.operand[BANK_OUT].memory + step.offset[BANK_OUT], value);
+    const int row = nest.code->operand[HELD_OUT].valid ? row_of(nest, step) : 0;
+    store(held_row(nest.operand[HELD_OUT], row) + step.offset[HELD_OUT], value);
+}
+
+static void expand_steps(const Nest &nest, Marks &marks) {
+    const int k = used_rows(nest);
+    each_step(nest, live_box(nest), [&](const Step &step) {
+        const Word *scalars = nest.operand[SCALARS_IN].memory + step.offset[SCALARS_IN];
+        Lanes sum = load(nest.operand[ADDEND].memory + step.offset[ADDEND]);
+        for (int r = 0; r < k; r++) {
+            sum = sum + all(scalar_of(scalars, r)) * load(held_row(nest.operand[HELD_IN], r) + step.offset[HELD_IN]);
+        }
+        write_result(nest, step, sum, marks);
+    });
+}
+
+static void accumulate_steps(const Nest &nest) {
+    const int k = used_rows(nest);
+    Word(*row)[SLOTS] = sums[nest.code->unit - ENGINE_0][nest.code->flags & SIDE ? 1 : 0];
+    each_step(nest, live_box(nest), [&](const Step &step) {
+        const bool first = is_first(nest, step);
+        const Lanes stream = load(nest.operand[STREAM].memory + step.offset[STREAM]);
+        const Word *scalars = nest.operand[SCALARS_IN].memory + step.offset[SCALARS_IN];
+        for (int r = 0; r < ROWS; r++) {
+            Word *sum = &row[r][step.slot % SLOTS];
+            store(sum, (first ? all(0.0f) : load(sum)) + stream * all(r < k ? scalar_of(scalars, r) : 0.0f));
+        }
+    });
+}
+
+static void reduce_steps(const Nest &nest, Marks &marks) {
+    const int k = used_rows(nest), f = depth_level(nest);
+    Word(*row)[SLOTS] = sums[nest.code->unit - ENGINE_0][nest.code->flags & SIDE ? 1 : 0];
+    each_step(nest, live_box(nest), [&](const Step &step) {
+        const int slot = step.slot % SLOTS;
+        if (step.index[f] < nest.n[f] - 1) {
+            const bool first = is_first(nest, step);
+            const Lanes stream = load(nest.operand[STREAM].memory + step.offset[STREAM]);
+            for (int r = 0; r < ROWS; r++) {
+                const Lanes product = stream * load(held_row(nest.operand[HELD_IN], r) + step.offset[HELD_IN]);
+                store(&row[r][slot], (first ? all(0.0f) : load(&row[r][slot])) + product);
+            }
+            return;
+        }
+        Word result = {};
+        for (int r = 0; r < k; r++) result[r] = tree(load(&row[r][slot]));
+        if (nest.code->operand[ADDEND].valid) {
+            const Word *addend = nest.operand[ADDEND].memory + step.offset[ADDEND];
+            for (int r = 0; r < k; r++) result[r] += scalar_of(addend, r);
+        }
+        if ((nest.code->flags & ONE) && k < ROWS) result[k] = 1.0f;
+        write_result(nest, step, load(&result), marks);
+    });
+}
+
+static void run_drain(Nest &nest, const Sample &sample, Run &run) {
+    const Box box = live_box(nest);
+    Word *side = sums[nest.code->unit - DRAIN_0][nest.code->flags & SIDE ? 1 : 0][0];
+    place(nest, HELD_IN, side, SLOTS, box, sample);
+    place_in_bank(nest, BANK_OUT, &scratch_word, box, sample);
+    if (!nest.is_inside) {
+        run.beyond = true;
+        return;
+    }
+    const Reach &from = nest.operand[HELD_IN];
+    Marks marks = {};
+    each_step(nest, box, [&](const Step &step) {
+        const Lanes value = load(from.memory + row_of(nest, step) * SLOTS + step.offset[HELD_IN]);
+        mark_beyond(marks, value, STATE_LIMIT);
+        store(nest.operand[BANK_OUT].memory + step.offset[BANK_OUT], value);
+    });
+    if (nest.code->flags & CHECK) run.beyond |= any_mark(marks);
+}
+
+#endif

@@ -1,0 +1,34 @@
+// The machine of docs/processor.md for a native compiler: its instructions one after the other in the order of the list.
+// The bits are those of the loop (machine.h); only time is not modelled here.
+#ifndef BTTLAB_PROCESSOR_EMULATION_EXECUTE_H
+#define BTTLAB_PROCESSOR_EMULATION_EXECUTE_H
+
+#include "engine.h"
+#include "shuffle.h"
+#include "update.h"
+#include "vector.h"
+
+// Instructions [run.first, run.first + run.count); 0 cycles. An instruction that leaves its memories (the check of
+// programs lets none pass) is not executed, and the sample counts as beyond the limits.
+static int run(Run &run, const Sample &sample) {
+    for (int i = run.first; i < run.first + run.count; i++) {
+        if (!is_decoded[i]) {
+            decoded[i] = decode(instruction_memory[0][i], instruction_memory[1][i]);
+            is_decoded[i] = true;
+        }
+        Nest nest;
+        if (!settle(nest, decoded[i], sample)) continue;
+        switch (decoded[i].unit) {
+            case ENGINE_0:
+            case ENGINE_1: run_engine(nest, sample, run); break;
+            case DRAIN_0:
+            case DRAIN_1: run_drain(nest, sample, run); break;
+            case VECTOR: run_vector(nest, sample, run); break;
+            case SHUFFLE: run_shuffle(nest, sample, run); break;
+            case UPDATE: run_update(nest, sample, run); break;
+        }
+    }
+    return 0;
+}
+
+#endif

@@ -1,0 +1,147 @@
+// A word in the host's vector registers: one of AVX-512 or two of AVX. Arithmetic is element by element, so the bits do
+// not depend on the width. The bare Word of word.h would do, but where registers are narrower the compiler keeps it in
+// memory.
+#ifndef BTTLAB_PROCESSOR_EMULATION_LANES_H
+#define BTTLAB_PROCESSOR_EMULATION_LANES_H
+
+#include "../word.h"
+
+#if defined(__AVX512F__)
+constexpr int REGISTER_BYTES = 64;
+#else
+constexpr int REGISTER_BYTES = 32;
+#endif
+constexpr int PARTS = 4 * LANES / REGISTER_BYTES;
+
+typedef float Part __attribute__((vector_size(REGISTER_BYTES), may_alias));
+typedef int IntPart __attribute__((vector_size(REGISTER_BYTES), may_alias));
+
+struct Lanes {
+    Part part[PARTS];
+};
+
+#define LANE_BY_LANE(name, expression)                             \
+    static inline Lanes name(const Lanes &a, const Lanes &b) {     \
+        Lanes result;                                              \
+        UNROLL                                                     \
+        for (int i = 0; i < PARTS; i++) result.part[i] = expression; \
+        return result;                                             \
+    }
+LANE_BY_LANE(operator+, a.part[i] + b.part[i])
+LANE_BY_LANE(operator-, a.part[i] - b.part[i])
+LANE_BY_LANE(operator*, a.part[i] *b.part[i])
+LANE_BY_LANE(operator/, a.part[i] / b.part[i])
+LANE_BY_LANE(operator&, (Part)((IntPart)a.part[i] & (IntPart)b.part[i]))
+LANE_BY_LANE(operator|, (Part)((IntPart)a.part[i] | (IntPart)b.part[i]))
+
+static inline Lanes load(const Word *word) {
+    Lanes result;
+    UNROLL
+    for (int i = 0; i < PARTS; i++) result.part[i] = reinterpret_cast<const Part *>(word)[i];
+    return result;
+}
+
+static inline void store(Word *word, const Lanes &value) {
+    UNROLL
+    for (int i = 0; i < PARTS; i++) reinterpret_cast<Part *>(word)[i] = value.part[i];
+}
+
+static inline Lanes all(float value) {
+    Lanes result;
+    UNROLL
+    for (int i = 0; i < PARTS; i++) result.part[i] = value - Part{};  // a broadcast: x - 0 is x, and -0 too
+    return result;
+}
+
+static inline float scalar_of(const Word *word, int l) {
+    typedef float Element __attribute__((may_alias));
+    return reinterpret_cast<const Element *>(word)[l];
+}
+
+// A mask of the first `count` lanes, for &.
+static inline Lanes first_lanes(int count) {
+    static const int edge[2 * LANES] = {-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1};
+    typedef int Unaligned __attribute__((vector_size(REGISTER_BYTES), may_alias, aligned(4)));
+    count = count < 0 ? 0 : count > LANES ? LANES : count;
+    Lanes result;
+    UNROLL
+    for (int i = 0; i < PARTS; i++) {
+        result.part[i] = (Part) * reinterpret_cast<const Unaligned *>(edge + LANES - count + i * REGISTER_BYTES / 4);
+    }
+    return result;
+}
+
+// A mask of one lane; of none if there is no such lane.
+static inline Lanes one_lane(int lane) {
+    static const int edge[4 * LANES] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, -1};
+    typedef int Unaligned __attribute__((vector_size(REGISTER_BYTES), may_alias, aligned(4)));
+    const int place = lane < 0 || lane >= LANES ? 0 : 2 * LANES - lane;
+    Lanes result;
+    UNROLL
+    for (int i = 0; i < PARTS; i++) {
+        result.part[i] = (Part) * reinterpret_cast<const Unaligned *>(edge + place + i * REGISTER_BYTES / 4);
+    }
+    return result;
+}
+
+// Of any number of words: whether a lane had a magnitude of at least that of `limit`'s bits, or was not a number.
+struct Marks {
+    IntPart lane;
+};
+
+static inline void mark_beyond(Marks &marks, const Lanes &value, int limit) {
+    UNROLL
+    for (int i = 0; i < PARTS; i++) marks.lane |= ((IntPart)value.part[i] & 0x7fffffff) >= limit;
+}
+
+static inline bool any_mark(const Marks &marks) {
+    bool any = false;
+    UNROLL
+    for (int l = 0; l < REGISTER_BYTES / 4; l++) any |= marks.lane[l] != 0;
+    return any;
+}
+
+// Lane l meets lane l + 8, then l + 4, l + 2, l + 1.
+static inline float tree(const Lanes &value) {
+    typedef float Eight __attribute__((vector_size(32), may_alias));
+    typedef float Four __attribute__((vector_size(16), may_alias));
+    const Eight *half = reinterpret_cast<const Eight *>(&value);
+    const Eight eight = half[0] + half[1];
+    const Four four = __builtin_shufflevector(eight, eight, 0, 1, 2, 3) + __builtin_shufflevector(eight, eight, 4, 5, 6, 7);
+    const float low = four[0] + four[2], high = four[1] + four[3];
+    return low + high;
+}
+
+// The trees of LANES words, side by side: eight share a register, so that no addition is of one lane alone.
+static inline Lanes trees(const Word *words) {
+    typedef float Eight __attribute__((vector_size(32), may_alias));
+    Eight half[LANES], sum[2];
+    UNROLL
+    for (int i = 0; i < LANES; i++) {
+        const Eight *value = reinterpret_cast<const Eight *>(words + i);
+        half[i] = value[0] + value[1];
+    }
+    UNROLL
+    for (int group = 0; group < 2; group++) {
+        Eight quarter[4], pair[2];
+        UNROLL
+        for (int i = 0; i < 4; i++) {
+            const Eight a = half[8 * group + i], b = half[8 * group + i + 4];
+            quarter[i] = __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11) +
+                         __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15);
+        }
+        UNROLL
+        for (int i = 0; i < 2; i++) {
+            const Eight a = quarter[2 * i], b = quarter[2 * i + 1];
+            pair[i] = __builtin_shufflevector(a, b, 0, 1, 8, 9, 4, 5, 12, 13) +
+                      __builtin_shufflevector(a, b, 2, 3, 10, 11, 6, 7, 14, 15);
+        }
+        sum[group] = __builtin_shufflevector(pair[0], pair[1], 0, 2, 8, 10, 4, 6, 12, 14) +
+                     __builtin_shufflevector(pair[0], pair[1], 1, 3, 9, 11, 5, 7, 13, 15);
+    }
+    Lanes result;
+    __builtin_memcpy(&result, sum, sizeof(result));
+    return result;
+}
+
+#endif

@@ -1,0 +1,184 @@
+// Tiles of the engines' contractions that fit the host's vector registers. Every sum takes its terms in the engine's
+// order, one multiplication and one addition a term, so that the bits are the same; a tile only takes many sums at once.
+#ifndef BTTLAB_PROCESSOR_EMULATION_TILES_H
+#define BTTLAB_PROCESSOR_EMULATION_TILES_H
+
+#include "nest.h"
+
+// Largest tiles: of two dimensions, and where there is only one.
+#if defined(__AVX512F__)
+constexpr int TILE_ROWS = 4, TILE_WORDS = 4, TILE_LINE = 8;
+#else
+constexpr int TILE_ROWS = 3, TILE_WORDS = 2, TILE_LINE = 4;
+#endif
+constexpr int LARGEST = TILE_LINE;  // along either dimension
+
+// Cuts a length into equal parts of at most `most`, as far as that goes.
+struct Cut {
+    int parts, least, longer;
+    Cut(int length, int most) : parts((length + most - 1) / most), least(length / parts), longer(length % parts) {}
+    int size(int i) const { return least + (i < longer); }
+};
+
+// EXPAND: result (y, x) = addend (y, x) + sum over r of scalars (y)[r] x held (x)[r]; strides are in words.
+struct ExpandTile {
+    const Word *held;
+    long held_x, held_y;
+    const Word *scalars;
+    long scalars_y;
+    const Word *addend;
+    long addend_x, addend_y;
+    Word *result;
+    long result_x, result_y;
+    Word *held_result;
+    long held_result_x, held_result_y;
+    int rows;
+    Marks *marks;  // if the result is looked at
+};
+
+template <int Y, int X, bool SHARED>
+static void expand_tile(const ExpandTile &tile) {
+    Lanes sum[Y][X];
+    UNROLL
+    for (int y = 0; y < Y; y++) {
+        UNROLL
+        for (int x = 0; x < X; x++) sum[y][x] = load(tile.addend + y * tile.addend_y + x * tile.addend_x);
+    }
+    for (int r = 0; r < tile.rows; r++) {
+        const Word *row = tile.held + r * HELD_PITCH;
+        Lanes held[X];
+        if (SHARED) {
+            UNROLL
+            for (int x = 0; x < X; x++) held[x] = load(row + x * tile.held_x);
+        }
+        UNROLL
+        for (int y = 0; y < Y; y++) {
+            const Lanes scalar = all(scalar_of(tile.scalars + y * tile.scalars_y, r));
+            UNROLL
+            for (int x = 0; x < X; x++) {
+                sum[y][x] = sum[y][x] + scalar * (SHARED ? held[x] : load(row + y * tile.held_y));
+            }
+        }
+    }
+    UNROLL
+    for (int y = 0; y < Y; y++) {
+        UNROLL
+        for (int x = 0; x < X; x++) {
+            if (tile.marks) mark_beyond(*tile.marks, sum[y][x], STATE_LIMIT);
+            if (tile.result) store(tile.result + y * tile.result_y + x * tile.result_x, sum[y][x]);
+            if (tile.held_result) store(tile.held_result + y * tile.held_result_y + x * tile.held_result_x, sum[y][x]);
+        }
+    }
+}
+
+// ACCUMULATE: sum (r, x) = (before +) sum over steps d of stream[d] (x) x scalars[d][r].
+struct AccumulateTile {
+    const Word *const *stream;
+    const Word *const *scalars;
+    int depth;
+    long stream_start, stream_x, scalars_start;
+    int row;  // the first one
+    bool goes_on;
+    Word *sum;  // of row `row`; rows are SLOTS words apart
+    long sum_x;
+};
+
+template <int R, int X, bool HAS_SCALARS>
+static void accumulate_tile(const AccumulateTile &tile) {
+    Lanes sum[R][X];
+    UNROLL
+    for (int r = 0; r < R; r++) {
+        UNROLL
+        for (int x = 0; x < X; x++) sum[r][x] = tile.goes_on ? load(tile.sum + r * SLOTS + x * tile.sum_x) : all(0.0f);
+    }
+    for (int d = 0; d < tile.depth; d++) {
+        const Word *stream = tile.stream[d] + tile.stream_start, *scalars = tile.scalars[d] + tile.scalars_start;
+        Lanes word[X];
+        UNROLL
+        for (int x = 0; x < X; x++) word[x] = load(stream + x * tile.stream_x);
+        UNROLL
+        for (int r = 0; r < R; r++) {
+            const Lanes scalar = all(HAS_SCALARS ? scalar_of(scalars, tile.row + r) : 0.0f);
+            UNROLL
+            for (int x = 0; x < X; x++) sum[r][x] = sum[r][x] + word[x] * scalar;
+        }
+    }
+    UNROLL
+    for (int r = 0; r < R; r++) {
+        UNROLL
+        for (int x = 0; x < X; x++) store(tile.sum + r * SLOTS + x * tile.sum_x, sum[r][x]);
+    }
+}
+
+// REDUCE, before the trees: sum (y, r) = sum over steps d of stream (y, d) x held (d)[r].
+struct ReduceTile {
+    const Word *stream;
+    long stream_d, stream_y;
+    const Word *held;  // of the first row
+    long held_d;
+    int depth;
+    Word (*sum)[ROWS];  // of the first point, from the first row on
+};
+
+template <int Y, int R>
+static void reduce_tile(const ReduceTile &tile) {
+    Lanes sum[Y][R];
+    UNROLL
+    for (int y = 0; y < Y; y++) {
+        UNROLL
+        for (int r = 0; r < R; r++) sum[y][r] = all(0.0f);
+    }
+    const Word *stream = tile.stream, *held = tile.held;
+    for (int d = 0; d < tile.depth; d++, stream += tile.stream_d, held += tile.held_d) {
+        Lanes word[Y];
+        UNROLL
+        for (int y = 0; y < Y; y++) word[y] = load(stream + y * tile.stream_y);
+        UNROLL
+        for (int r = 0; r < R; r++) {
+            const Lanes row = load(held + r * HELD_PITCH);
+            UNROLL
+            for (int y = 0; y < Y; y++) sum[y][r] = sum[y][r] + word[y] * row;
+        }
+    }
+    UNROLL
+    for (int y = 0; y < Y; y++) {
+        UNROLL
+        for (int r = 0; r < R; r++) store(&tile.sum[y][r], sum[y][r]);
+    }
+}
+
+// The compiled tile for so many of both; sizes that no cut gives are not compiled.
+template <int Y, int X>
+static void expand_of_size(const ExpandTile &tile) {
+    constexpr bool is_used = (Y <= TILE_ROWS && X <= TILE_WORDS) || Y == 1 || X == 1;
+    if (X == 1 && Y > 1 && tile.held_y) return expand_tile<Y, 1, false>(tile);
+    expand_tile<is_used ? Y : 1, is_used ? X : 1, true>(tile);
+}
+
+template <int R, int X>
+static void accumulate_of_size(const AccumulateTile &tile) {
+    constexpr bool is_used = (R <= TILE_ROWS && X <= TILE_WORDS) || R == 1 || X == 1;
+    accumulate_tile<is_used ? R : 1, is_used ? X : 1, true>(tile);
+}
+
+template <int Y, int R>
+static void reduce_of_size(const ReduceTile &tile) {
+    constexpr bool is_used = (Y <= TILE_WORDS && R <= TILE_ROWS) || Y == 1 || R == 1;
+    reduce_tile<is_used ? Y : 1, is_used ? R : 1>(tile);
+}
+
+#define SIZES_OF_4(name, a) {name<a, 1>, name<a, 2>, name<a, 3>, name<a, 4>}
+#define SIZES_OF_8(name, a) \
+    {name<a, 1>, name<a, 2>, name<a, 3>, name<a, 4>, name<a, 5>, name<a, 6>, name<a, 7>, name<a, 8>}
+#if defined(__AVX512F__)
+#define ALL_SIZES(name)                                                                            \
+    {SIZES_OF_8(name, 1), SIZES_OF_8(name, 2), SIZES_OF_8(name, 3), SIZES_OF_8(name, 4), SIZES_OF_8(name, 5), \
+     SIZES_OF_8(name, 6), SIZES_OF_8(name, 7), SIZES_OF_8(name, 8)}
+#else
+#define ALL_SIZES(name) {SIZES_OF_4(name, 1), SIZES_OF_4(name, 2), SIZES_OF_4(name, 3), SIZES_OF_4(name, 4)}
+#endif
+static void (*const expand_sizes[LARGEST][LARGEST])(const ExpandTile &) = ALL_SIZES(expand_of_size);
+static void (*const accumulate_sizes[LARGEST][LARGEST])(const AccumulateTile &) = ALL_SIZES(accumulate_of_size);
+static void (*const reduce_sizes[LARGEST][LARGEST])(const ReduceTile &) = ALL_SIZES(reduce_of_size);
+
+#endif

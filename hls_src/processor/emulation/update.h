@@ -1,0 +1,82 @@
+// The update unit: parameters and moments, by the optimizer that the call names.
+#ifndef BTTLAB_PROCESSOR_EMULATION_UPDATE_H
+#define BTTLAB_PROCESSOR_EMULATION_UPDATE_H
+
+#include "nest.h"
+
+enum UpdateOperand { PARAMETERS, GRADIENT, MEAN, SQUARE };
+
+static inline Lanes root_of(const Lanes &value) {
+    Lanes result;
+    UNROLL
+    for (int l = 0; l < LANES; l++) {
+        result.part[l / (REGISTER_BYTES / 4)][l % (REGISTER_BYTES / 4)] =
+            __builtin_sqrtf(value.part[l / (REGISTER_BYTES / 4)][l % (REGISTER_BYTES / 4)]);
+    }
+    return result;
+}
+
+template <int OPTIMIZER>
+static void update_steps(const Nest &nest, Run &run) {
+    const Lanes rate = all(run.rate), step_size = all(run.step), root = all(run.root), keep = all(run.keep);
+    const Lanes beta1 = all(run.beta1), beta2 = all(run.beta2), epsilon = all(run.epsilon);
+    const Lanes rest1 = all(1.0f - run.beta1), rest2 = all(1.0f - run.beta2);
+    const bool clear = nest.code->flags & CLEAR;
+    Marks marks[3] = {};
+    each_step(nest, live_box(nest), [&](const Step &step) {
+        const auto word = [&](int o) { return nest.operand[o].memory + step.offset[o]; };
+        const Lanes g = load(word(GRADIENT));
+        Lanes p = load(word(PARAMETERS));
+        if (OPTIMIZER == SGD) {
+            p = p - rate * g;
+        } else {
+            Lanes m = beta1 * load(word(MEAN));
+            if (OPTIMIZER == MOMENTUM) {
+                m = m + g;
+                p = p - rate * m;
+            } else {
+                m = m + rest1 * g;
+                const Lanes v = beta2 * load(word(SQUARE)) + (rest2 * g) * g;
+                p = p * keep - (step_size * m) / (root_of(v) * root + epsilon);
+                mark_beyond(marks[2], v, SQUARE_LIMIT);
+                store(word(SQUARE), v);
+            }
+            mark_beyond(marks[1], m, STATE_LIMIT);
+            store(word(MEAN), m);
+        }
+        mark_beyond(marks[0], p, STATE_LIMIT);
+        store(word(PARAMETERS), p);
+        if (clear) store(word(GRADIENT), all(0.0f));
+    });
+    for (int i = 0; i < 3; i++) run.state_beyond[i] |= any_mark(marks[i]);
+}
+
+static void run_update(Nest &nest, const Sample &sample, Run &run) {
+    if (run.pending == NOTHING) return;
+    const Box box = live_box(nest);
+    for (int o = 0; o < OPERANDS; o++) {
+        if (o <= SQUARE) {
+            place_in_bank(nest, o, &scratch_word, box, sample);
+        } else {
+            place_nowhere(nest, o, &scratch_word);
+        }
+    }
+    if (!nest.is_inside) {
+        run.beyond = true;
+        return;
+    }
+    if (run.pending == DISCARD) {
+        if (!(nest.code->flags & CLEAR)) return;
+        each_step(nest, box, [&](const Step &step) {
+            store(nest.operand[GRADIENT].memory + step.offset[GRADIENT], all(0.0f));
+        });
+    } else if (run.optimizer == SGD) {
+        update_steps<SGD>(nest, run);
+    } else if (run.optimizer == MOMENTUM) {
+        update_steps<MOMENTUM>(nest, run);
+    } else {
+        update_steps<ADAMW>(nest, run);
+    }
+}
+
+#endif

@@ -1,0 +1,156 @@
+"""The machine compiled for this host: the loop of synthesis, or the fast emulation, called without PYNQ."""
+
+import ctypes
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bttlab.card.machine import machine
+from bttlab.card.program.errors import ProgramError
+from bttlab.card.program.program import Program
+from bttlab.model.config import Optimizer
+
+M = machine()
+OPTIMIZERS = {"sgd": 0, "momentum": 1, "adamw": 2}
+
+
+def sample_dtype() -> np.dtype:
+    """Return the record of a sample (docs/processor.md)."""
+    return np.dtype(
+        [
+            ("tokens", "<i4"),
+            ("intent", "<i4"),
+            ("scalars", "<f4", M.SCALARS),
+            ("slices", "<i4", (M.SLICE_TABLES, M.SEQUENCE)),
+            ("slots", "<i4", M.SEQUENCE),
+        ]
+    )
+
+
+def result_dtype() -> np.dtype:
+    """Return the record of a sample's result."""
+    return np.dtype(
+        [
+            ("status", "<i4"),
+            ("intent", "<i4"),
+            ("loss", "<f4"),
+            ("intent_loss", "<f4"),
+            ("slot_loss", "<f4"),
+            ("cycles", "<i4"),
+            ("unused", "<i4", M.LANES - 6),
+            ("slots", "<i4", M.SEQUENCE),
+        ]
+    )
+
+
+def sample_records(program: Program, samples: Any, rates: np.ndarray, optimizer: Optimizer, smoothing=0.0, step=0):
+    """Return the records of samples.
+
+    Parameters
+    ----------
+    program : Program
+    samples : bttlab.data.Samples
+    rates : ndarray of float, shape (n,)
+    optimizer : Optimizer
+    smoothing : float
+        Label smoothing.
+    step : int
+        Updates so far.
+    """
+    config = program.model.config
+    records = np.zeros(len(samples), sample_dtype())
+    lengths = np.asarray(samples.lengths)
+    records["tokens"], records["intent"] = lengths, samples.intents
+    width = samples.tokens.shape[1]
+    slices = program.model.embedding.slices(samples.tokens.reshape(-1))
+    records["slices"][:, :, :width] = slices.reshape(len(slices), len(samples), width).transpose(1, 0, 2)
+    records["slots"][:, :width] = samples.slots
+    scalars = records["scalars"]
+    rates = np.asarray(rates, np.float32)
+    scalars[:, 0] = rates
+    if optimizer.name == "adamw":
+        steps = step + 1 + np.arange(len(samples))
+        scalars[:, 1] = rates / (1 - optimizer.beta1**steps)
+        scalars[:, 2] = 1 / np.sqrt(1 - optimizer.beta2**steps)
+        scalars[:, 3] = 1 - rates * optimizer.weight_decay
+    share = 1 / np.maximum(lengths - 1, 1)
+    scalars[:, 4] = 1 - smoothing
+    scalars[:, 5] = smoothing / config.intents
+    scalars[:, 6] = share
+    scalars[:, 7] = (1 - smoothing) * share
+    scalars[:, 8] = smoothing / config.slots * share
+    return records
+
+
+class NativeProcessor:
+    """The machine of a shared library, with one program.
+
+    Parameters
+    ----------
+    library : path
+    """
+
+    def __init__(self, library: Path):
+        self._library = ctypes.CDLL(str(library))
+        self.program: Program | None = None
+
+    def _call(self, command, samples=0, optimizer=None, records=None, results=None, memory=None, image=None) -> None:
+        optimizer = optimizer or Optimizer("sgd")
+        beta1 = optimizer.momentum if optimizer.name == "momentum" else optimizer.beta1
+        pointers = [None if a is None else a.ctypes.data_as(ctypes.c_void_p) for a in (records, results, memory, image)]
+        numbers = [ctypes.c_int(n) for n in (command, samples, OPTIMIZERS[optimizer.name])]
+        floats = [ctypes.c_float(f) for f in (beta1, optimizer.beta2, optimizer.epsilon)]
+        self._library.trainer(*numbers, *floats, *pointers)
+
+    def load_program(self, program: Program) -> None:
+        """Load a program.
+
+        Raises
+        ------
+        ProgramError
+            If the machine refuses it: it was made for another one.
+        """
+        image = _aligned(program.image())
+        result = _aligned(np.zeros(1, result_dtype()))
+        self._call(M.LOAD_PROGRAM, len(image), results=result, image=image)
+        if result["status"][0] != M.DONE:
+            raise ProgramError("the machine refuses the program: it was made for another width or version; compile it anew")
+        self.program = program
+
+    def load(self, *states: Mapping[str, np.ndarray]) -> None:
+        """Put parameters, and moments if any, on chip."""
+        layout = self.program.model.layout
+        memory = _aligned(np.zeros((3 * layout.words, M.LANES), np.float32))
+        for n, state in enumerate(states):
+            memory[n * layout.words : (n + 1) * layout.words] = layout.pack(state)
+        self._call(M.LOAD, memory=memory)
+
+    def store(self) -> list[dict[str, np.ndarray]]:
+        """Return parameters, first and second moments."""
+        layout = self.program.model.layout
+        memory = _aligned(np.zeros((3 * layout.words, M.LANES), np.float32))
+        self._call(M.STORE, memory=memory)
+        return [layout.unpack(memory[n * layout.words : (n + 1) * layout.words]) for n in range(3)]
+
+    def train(self, records: np.ndarray, optimizer: Optimizer) -> np.ndarray:
+        """Train on samples' records; return their results."""
+        results = _aligned(np.zeros(len(records), result_dtype()))
+        self._call(M.TRAIN, len(records), optimizer, _aligned(records), results)
+        return results
+
+    def predict(self, records: np.ndarray) -> np.ndarray:
+        """Return the results of samples; the parameters stay."""
+        results = _aligned(np.zeros(len(records), result_dtype()))
+        self._call(M.PREDICT, len(records), None, _aligned(records), results)
+        return results
+
+
+def _aligned(array: np.ndarray) -> np.ndarray:
+    """Return a copy that begins at a multiple of 64 bytes."""
+    buffer = np.zeros(array.nbytes + 64, np.uint8)
+    first = -buffer.ctypes.data % 64
+    copy = buffer[first : first + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy

@@ -1,0 +1,157 @@
+"""Multi-head self-attention: context = softmax(Q K^T / sqrt(head size)) V for each head, and the way back.
+
+Keys lie in engine 0's held memory, values in engine 1's, token t in row t mod ROWS; ROWS tokens make a block. Scores are
+(heads, tokens, blocks) words: a word has a query's scores with a block's keys.
+"""
+
+import math
+from dataclasses import dataclass
+
+from bttlab.card.machine import machine
+from bttlab.card.program.builder import LANES, ROWS, Builder, block_rows, gate, padded
+from bttlab.card.program.functions import EXPONENT
+from bttlab.card.program.instruction import ENGINE_0, ENGINE_1, At, Bound, Loop, Register, at, most_of
+from bttlab.card.program.moving import part
+
+M = machine()
+
+
+@dataclass(frozen=True)
+class Attention:
+    """The attention of a model, whatever the encoder.
+
+    Attributes
+    ----------
+    builder : Builder
+    tokens : Register
+    heads, words : int
+        Words of a token.
+    keys, values : At
+        In the held memories.
+    rows : int
+        First statistic of (head, token).
+    """
+
+    builder: Builder
+    tokens: Register
+    heads: int
+    words: int
+    keys: At
+    values: At
+    rows: int
+
+    @property
+    def most(self) -> int:
+        """Longest sequence."""
+        return most_of(self.tokens)
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of the longest sequence."""
+        return -(-self.most // ROWS)
+
+    @property
+    def head_words(self) -> int:
+        """Words of a head."""
+        return self.words // self.heads
+
+    @property
+    def score_words(self) -> int:
+        """Words of all heads' scores."""
+        return self.heads * self.most * self.blocks
+
+    @property
+    def _scores(self) -> dict[str, int]:
+        return {"h": self.most * self.blocks, "t": self.blocks}
+
+    def _loops(self, block: int, *loops: Loop) -> list[Loop]:
+        """The loops of an instruction for one block of keys; none of its steps if the sample has no such tokens."""
+        return [Loop("g", gate(self.tokens, block)), *loops] if block else list(loops)
+
+    def _inner(self, what, engine, stream: At, held: At, result: At) -> None:
+        """result[h, t] = stream[t, head h] . held[head h]^T, a block of keys after the other."""
+        hw = self.head_words
+        for block in range(self.blocks):
+            self.builder.reduce(
+                engine,
+                what,
+                self._loops(block, Loop("h", self.heads), Loop("w", hw + 1), padded("t", self.tokens)),
+                "w",
+                part(held, block * self.words, h=hw, w=1),
+                part(stream, t=self.words, h=hw, w=1),
+                part(result, block, **self._scores),
+                count=block_rows(self.tokens, block),
+            )
+
+    def _outer(self, what, engine, scalars: At, held: At, result: At) -> None:
+        """result[t, head h] = scalars[h, t] . held[head h]"""
+        hw = self.head_words
+        for block in range(self.blocks):
+            where = part(result, t=self.words, h=hw, w=1)
+            self.builder.expand(
+                engine,
+                what,
+                self._loops(block, Loop("h", self.heads), Loop("t", self.tokens), Loop("w", hw)),
+                part(held, block * self.words, h=hw, w=1),
+                part(scalars, block, **self._scores),
+                where,
+                addend=where if block else None,
+                count=block_rows(self.tokens, block),
+            )
+
+    def _transposed(self, what, engine, scalars: At, stream: At, result: At) -> None:
+        """result[s, head h] = sum over t of scalars[h, t][s] stream[t, head h]"""
+        hw, b = self.head_words, self.builder
+        for block in range(self.blocks):
+            rows = block_rows(self.tokens, block)
+            loops = [Loop("t", self.tokens), padded("h", self.heads, hw), Loop("w", hw)]
+            b.accumulate(
+                engine,
+                what,
+                self._loops(block, *loops),
+                ("t",),
+                "t",
+                part(scalars, block, **self._scores),
+                part(stream, t=self.words, h=hw, w=1),
+                count=rows,
+            )
+            where = part(result, block * ROWS * self.words, s=self.words, w=1)
+            b.drain(engine, what, [Loop("s", rows), Loop("w", self.words)], "s", 0, at("", 0, w=1), where)
+
+    @property
+    def _rows(self) -> dict:
+        """How the vector unit goes through the scores: word by word, in each word row by row."""
+        words = Register(ROWS - 1, 4, 1, self.blocks)
+        tokens = padded("t", self.tokens, self.heads)
+        return {"loops": [Loop("w", words), Loop("h", self.heads), tokens], "slot_loop": "w", "rows": self.rows}
+
+    def forward(self, q: At, p: At, context: At) -> None:
+        """p = softmax(q K^T / sqrt(head size)); context = p V."""
+        b, scale = self.builder, 1 / math.sqrt(self.head_words * LANES)
+        loops = self._rows
+        mask = {"count": self.tokens, "word_loop": "w"}
+        scores = part(p, w=1, **self._scores)
+        self._inner("scores = q k^T", ENGINE_0, q, self.keys, p)
+        b.vector(M.MAXIMUM, "largest score", a=scores, depth=("w",), **loops, **mask)
+        number = b.functions.number(EXPONENT)
+        more = {"function": number, "immediates": (scale, 1.0)}
+        b.vector(M.EXPONENT, "exp(score)", a=scores, r0=scores, depth=("w",), **loops, **mask, **more)
+        b.vector(M.SCALE, "p", a=scores, r0=scores, **loops)
+        self._outer("context = p v", ENGINE_1, p, self.values, context)
+
+    def backward(self, d_context: At, p: At, d_p: At, q: At, d_q: At, d_k: At, d_v: At) -> None:
+        """d_q, d_k, d_v from d_context; d_p is overwritten with the gradient of the scores."""
+        b, scale = self.builder, 1 / math.sqrt(self.head_words * LANES)
+        loops = self._rows
+        slope, share = part(d_p, w=1, **self._scores), part(p, w=1, **self._scores)
+        self._inner("d_p = d_context v^T", ENGINE_1, d_context, self.values, d_p)
+        self._transposed("d_v = p^T d_context", ENGINE_0, p, d_context, d_v)
+        b.vector(M.DOT, "sum of p d_p", a=share, b=slope, depth=("w",), **loops)
+        b.vector(M.SOFTMAX_BACK, "d_scores", a=share, b=slope, r0=slope, immediates=(scale,), **loops)
+        self._outer("d_q = d_scores k", ENGINE_0, d_p, self.keys, d_q)
+        self._transposed("d_k = d_scores^T q", ENGINE_1, d_p, q, d_k)
+
+
+def held_rows(tokens: Bound):
+    """Return a function from a block to how many tokens it has."""
+    return lambda block: block_rows(tokens, block)

@@ -1,0 +1,11 @@
+"""Which bank holds what. Operands that engines read in one cycle lie in different banks, so that both can work at once."""
+
+IN_CORES, OUT_CORES, EMBEDDING, REST = 2, 3, 4, 5  # parameters
+GRADIENT = 4  # the gradient of a parameter in bank b lies in bank b + GRADIENT, at the same address
+FIRST_MOMENT, SECOND_MOMENT = 10, 11
+NORMALIZED = 12  # what LayerNorm keeps
+QUERY_KEY, VALUE_CONTEXT = 13, 14  # what attention keeps
+FEED_FORWARD = 15  # what GELU keeps
+WORK = (16, 17, 18, 19)  # activations and gradients on the way
+SCALARS, SCORES = 20, 21
+SCRATCH = (22, 23)  # of each engine: halves of tensor trains and their gradients

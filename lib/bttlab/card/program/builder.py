@@ -1,0 +1,256 @@
+"""What a program is put together with: memory, registers, constants, tables and the list of instructions."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from bttlab.card.program.errors import ProgramError
+from bttlab.card.program.functions import Functions
+from bttlab.card.program.instruction import (
+    ACCUMULATE,
+    DRAIN_0,
+    EXPAND,
+    MACHINE,
+    REDUCE,
+    SHUFFLE,
+    UPDATE,
+    VECTOR,
+    At,
+    Bound,
+    Instruction,
+    Loop,
+    at,
+    most_of,
+)
+from bttlab.card.program.shuffles import permutation_entries
+
+LANES, ROWS = MACHINE.LANES, MACHINE.ROWS
+
+
+def words_for(elements: int) -> int:
+    """Return how many words hold so many elements."""
+    return -(-elements // LANES)
+
+
+def padded(name: str, bound: Bound, others: int = 1) -> Loop:
+    """Return a loop over sums: with the `others` inside or beside it, a sum comes round after SUM_DISTANCE steps at least."""
+    least = -(-MACHINE.SUM_DISTANCE // max(others, 1))
+    if isinstance(bound, int):
+        return Loop(name, max(bound, least), bound)
+    return Loop(name, bound._replace(low=max(bound.low, least), high=max(bound.high, least)), bound)
+
+
+@dataclass
+class Allocator:
+    """Hands out the words of a memory, one after the other."""
+
+    memory: str
+    depth: int
+    used: int = 0
+    what: list[tuple[str, int, int]] = field(default_factory=list)
+
+    def take(self, name: str, words: int) -> int:
+        """Return the first address of so many words.
+
+        Raises
+        ------
+        ProgramError
+            If the memory has no room for them.
+        """
+        first = self.used
+        if first + words > self.depth:
+            raise ProgramError(
+                f"{name} takes {words} words of {self.memory}, which has {self.depth - first} of {self.depth} left: "
+                "choose fewer encoders, a shorter sequence, smaller ranks or a smaller vocabulary"
+            )
+        self.used += words
+        self.what.append((name, first, words))
+        return first
+
+
+class Builder:
+    """A program in the making: every method appends an instruction, in the order of the mathematics.
+
+    Attributes
+    ----------
+    instructions : list of Instruction
+    label : tuple of str
+        Stage and layer that instructions are appended for.
+    """
+
+    def __init__(self) -> None:
+        self.instructions: list[Instruction] = []
+        self.stage, self.layer = "", ""
+        self.banks = [Allocator(f"bank {n}", bank.depth) for n, bank in enumerate(MACHINE.banks)]
+        self.held = [Allocator(f"held {n}", MACHINE.HELD_DEPTH) for n in range(MACHINE.ENGINES)]
+        self._over = [0] * MACHINE.ENGINES
+        self._over_bank = [0] * MACHINE.BANKS
+        self.functions = Functions()
+        self.entries: dict[bytes, int] = {}
+        self.entry_in: list[np.ndarray] = []
+        self.entry_out: list[np.ndarray] = []
+
+    def take(self, name: str, bank: int, words: int) -> At:
+        """Return where so many words of a bank are for a name."""
+        return at(f"bank {bank}", self.banks[bank].take(name, words))
+
+    def take_over(self, name: str, bank: int, words: int) -> At:
+        """Return words of a bank, from its end, that others may be given, too: for what is needed at another time."""
+        self._over_bank[bank] += words
+        depth = self.banks[bank].depth
+        if self._over_bank[bank] > depth:
+            raise ProgramError(f"{name} takes {words} words of bank {bank}, which has {depth}: choose a shorter sequence")
+        return at(f"bank {bank}", depth - self._over_bank[bank])
+
+    def hold(self, name: str, engine: int, words: int) -> At:
+        """Return where so many words of each row of a held memory are for a name."""
+        return at(f"held {engine}", self.held[engine].take(name, words))
+
+    def hold_over(self, name: str, engine: int, words: int) -> At:
+        """Return words of a held memory, from its end, that others may be given, too: for what is needed at another time.
+
+        Raises
+        ------
+        ProgramError
+            If the memory is not as deep.
+        """
+        self._over[engine] += words
+        if self._over[engine] > MACHINE.HELD_DEPTH:
+            raise ProgramError(f"{name} takes {words} words of held {engine}, which has {MACHINE.HELD_DEPTH}: choose a shorter sequence")
+        return at(f"held {engine}", MACHINE.HELD_DEPTH - self._over[engine])
+
+    def emit(self, unit: int, operation: int, what: str, loops: Sequence[Loop], operands: dict[int, At], **more) -> None:
+        """Append an instruction."""
+        label = (self.stage, self.layer, what)
+        instruction = Instruction(unit, operation, tuple(loops), operands, label, **more)
+        for numbers in (instruction.reads(), instruction.writes()):
+            memories = [operands[n].memory for n in numbers]
+            if len(set(memories)) < len(memories):
+                raise ValueError(f"{label} asks twice for a port: its operands lie in {', '.join(memories)}")
+        self.instructions.append(instruction)
+
+    def expand(self, engine, what, loops, held, scalars, result=None, also=None, addend=None, count=ROWS, **more) -> None:
+        """result = addend + scalars[0] held[0] + ... : a sum down the rows; `also`: into a held memory as well."""
+        operands = {0: held, 2: scalars, 3: addend, 4: result, 5: also}
+        operands = {n: o for n, o in operands.items() if o is not None}
+        self.emit(engine, EXPAND, what, loops, operands, count=count, **more)
+
+    def reduce(self, engine, what, loops, depth, held, stream, result=None, also=None, addend=None, count=ROWS, **more) -> None:
+        """result[r] = sum over the depth and the lanes of held[r] x stream; the depth's loop has one step more, the fold."""
+        operands = {0: held, 1: stream, 3: addend, 4: result, 5: also}
+        operands = {n: o for n, o in operands.items() if o is not None}
+        self.emit(engine, REDUCE, what, loops, operands, count=count, depth=(depth,), slot_loop=depth, **more)
+
+    def accumulate(self, engine, what, loops, depth, slot_loop, scalars, stream, count=ROWS) -> None:
+        """sums[r] = sum over the depth of scalars[r] x stream, on the engine's second side; a drain fetches them."""
+        operands = {1: stream, 2: scalars}
+        more = {"depth": depth, "slot_loop": slot_loop, "flags": MACHINE.SIDE}
+        self.emit(engine, ACCUMULATE, what, loops, operands, count=count, **more)
+
+    def drain(self, engine, what, loops, row_loop, row_base, slots: At, result: At, check=False) -> None:
+        """result = rows of the sums."""
+        flags = MACHINE.SIDE | (MACHINE.CHECK if check else 0)
+        row = (row_loop, row_base) if row_loop else None
+        if row is None:
+            loops = (Loop("one", 1), *loops)
+            row = ("one", row_base)
+        self.emit(DRAIN_0 + engine, 0, what, loops, {0: slots, 4: result}, row=row, flags=flags)
+
+    def vector(self, operation, what, loops, a=None, b=None, c=None, r0=None, r1=None, rows=None, function=None, **more):
+        """Append a row operation; `rows` is the first statistic of its rows, `function` the number of its F."""
+        operands = {0: a, 1: b, 2: c, 3: r0, 4: r1}
+        operands = {n: o for n, o in operands.items() if o is not None}
+        if rows is not None or function is not None:
+            operands[5] = At(f"statistic {function or 0}", rows or 0)
+        self.emit(VECTOR, operation, what, loops, operands, **more)
+
+    def update(self, what, words: Bound, p: At, g: At, m: At, v: At, clear=False) -> None:
+        """p, m, v from g, the gradient; `clear`: g = 0 afterwards."""
+        operands = {n: At(o.memory, o.base, {"w": 1}) for n, o in enumerate((p, g, m, v))}
+        self.emit(UPDATE, 0, what, (Loop("w", words),), operands, flags=MACHINE.CLEAR if clear else 0)
+
+    def shuffle(self, what, blocks: Bound, permutation, source: At, result=None, also=None, row=None, out=None, live=None, out_count=None, gate=None) -> None:
+        """Words of each block in, their elements in another order out.
+
+        Parameters
+        ----------
+        what : str
+        blocks : int or Register
+        permutation : ndarray of int, shape (words out, LANES)
+            For each element out its element in, or -1 for 0.
+        source, result, also : At
+            Strides by "block" and "x", "y": the loops of a block.
+        row : tuple of (str, int), optional
+            Of `also`.
+        out : tuple of (int, int), optional
+            Words out as x times y; by default all as y.
+        live, out_count : int or Register, optional
+            Words in, and words out; by default as many as the permutation takes.
+        gate : Register, optional
+            0 or 1; with 0 the instruction has no step.
+        """
+        permutation = np.asarray(permutation)
+        words_in = permutation.max() // LANES + 1
+        words_out = len(permutation)
+        base = self._entries(permutation, words_in)
+        gap = MACHINE.SHUFFLE_GAP
+        if out is None:
+            steps = max(words_in, words_out) + gap
+            loops = [Loop("y", steps, words_in if live is None else live)]
+            count, x_in = words_out, 0
+        else:
+            x, y = out
+            x_live, y_in = (x, words_in // x) if words_in % x == 0 else (1, words_in)
+            inner = max(y, y_in, -(-(max(words_in, words_out) + gap) // x))
+            loops = [Loop("x", x, x_live), Loop("y", inner, y_in if live is None else live)]
+            count, x_in = y, y_in
+        more = blocks._replace(offset=blocks.offset + (1 << blocks.shift), high=blocks.high + 1) if not isinstance(
+            blocks, int
+        ) else blocks + 1
+        if not isinstance(blocks, int):
+            more = more._replace(low=blocks.low + 1)
+        loops = [Loop("gate", 1 if gate is None else gate), *([] if out else [Loop("x", 1)]), *loops]
+        loops = [Loop("block", more), *loops]  # level 0 counts blocks
+        entry_out = {"y": 1} | ({"x": count} if out is not None else {})
+        operands = {
+            0: At("", base, {"y": 1} | ({"x": x_in} if out is not None else {})),
+            1: source,
+            2: At("", base, entry_out),
+        }
+        for number, operand in ((4, result), (5, also)):
+            if operand is not None:  # what is written in block b belongs to block b - 1
+                operands[number] = At(operand.memory, operand.base - operand.strides.get("block", 0), operand.strides)
+        if row is not None and row[0] == "block":
+            row = ("block", row[1] - 1)
+        if out_count is not None:
+            count = out_count
+        self.emit(SHUFFLE, 0, what, loops, operands, count=count, row=row)
+
+    def _entries(self, permutation: np.ndarray, words_in: int) -> int:
+        key = permutation.tobytes() + bytes([words_in & 255])
+        if key not in self.entries:
+            into, out = permutation_entries(permutation, words_in)
+            self.entries[key] = len(self.entry_in)
+            length = max(len(into), len(out))
+            for table, entries in ((self.entry_in, into), (self.entry_out, out)):
+                table.extend(entries)
+                table.extend([np.zeros(LANES, np.int64)] * (length - len(entries)))
+            if len(self.entry_in) > MACHINE.SHUFFLE_ENTRIES:
+                raise ProgramError(
+                    f"the program's permutations take {len(self.entry_in)} entries, the shuffle unit has "
+                    f"{MACHINE.SHUFFLE_ENTRIES}: choose modes that fill whole words"
+                )
+        return self.entries[key]
+
+
+def block_rows(tokens: Bound, block: int) -> Bound:
+    """Return how many tokens of a block of ROWS there are."""
+    if isinstance(tokens, int):
+        return min(max(tokens - ROWS * block, 0), ROWS)
+    return tokens._replace(offset=tokens.offset - ROWS * block, low=0 if block else tokens.low, high=min(most_of(tokens) - ROWS * block, ROWS))
+
+
+def gate(tokens: Bound, block: int) -> Bound:
+    """Return 1 if there are tokens in a block of ROWS, else 0."""
+    return block_rows(tokens, block)._replace(low=0, high=1)

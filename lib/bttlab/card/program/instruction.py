@@ -1,0 +1,284 @@
+"""One instruction of the training processor: an affine loop nest over banks of words (docs/processor.md)."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from bttlab.card.machine import machine
+
+MACHINE = machine()
+FIELDS = MACHINE.INSTRUCTION_FIELDS
+LEVELS, OPERANDS, UNITS = MACHINE.LEVELS, MACHINE.OPERANDS, MACHINE.UNITS
+ENGINE_0, ENGINE_1, DRAIN_0, DRAIN_1, VECTOR, SHUFFLE, UPDATE = range(UNITS)
+UNIT_NAMES = ("engine 0", "engine 1", "drain 0", "drain 1", "vector", "shuffle", "update")
+EXPAND, ACCUMULATE, REDUCE = range(3)
+
+
+class Register(NamedTuple):
+    """A number that follows from the sample's length: clip((tokens + offset) >> shift, low, high)."""
+
+    offset: int
+    shift: int
+    low: int
+    high: int
+
+    def at(self, tokens: int) -> int:
+        """Return its value for a sample of so many tokens."""
+        return min(max((tokens + self.offset) >> self.shift, self.low), self.high)
+
+
+Bound = int | Register
+
+
+def value_of(bound: Bound, tokens: int) -> int:
+    """Return a bound's value for a sample of so many tokens."""
+    return bound.at(tokens) if isinstance(bound, Register) else bound
+
+
+def most_of(bound: Bound) -> int:
+    """Return a bound's largest value."""
+    return bound.high if isinstance(bound, Register) else bound
+
+
+class Loop(NamedTuple):
+    """A level of the nest.
+
+    Attributes
+    ----------
+    name : str
+    bound : int or Register
+        Steps.
+    live : int or Register, optional
+        Steps that act; by default all.
+    """
+
+    name: str
+    bound: Bound
+    live: Bound | None = None
+
+    @property
+    def acting(self) -> Bound:
+        """The bound of the steps that act."""
+        return self.bound if self.live is None else self.live
+
+
+class Slice(NamedTuple):
+    """Which table of token offsets an operand adds, by which level of the nest, from which group of eight tokens on."""
+
+    table: int
+    level: str
+    group: int = 0
+
+
+@dataclass(frozen=True)
+class At:
+    """Where an operand lies: a memory, the first word's address, and words from step to step of the loops.
+
+    Attributes
+    ----------
+    memory : str
+        "bank 3", "held 0", or "" for entries of the shuffle's tables and slots of sums.
+    base : int
+    strides : dict of str to int
+        By the loops' names; a loop that is not named moves nothing.
+    slice : Slice, optional
+    """
+
+    memory: str
+    base: int
+    strides: dict[str, int] = field(default_factory=dict)
+    slice: Slice | None = None
+
+    @property
+    def number(self) -> int:
+        """The number of its bank or held memory."""
+        return int(self.memory.split()[1]) if self.memory else 0
+
+
+def at(memory: str, base: int, slice: Slice | None = None, **strides: int) -> At:
+    """Return where an operand lies; strides by the loops' names."""
+    return At(memory, base, strides, slice)
+
+
+@dataclass
+class Instruction:
+    """An instruction, by names; `encode` gives its 64 fields.
+
+    Attributes
+    ----------
+    unit, operation : int
+    loops : tuple of Loop
+        Outermost first; at most four.
+    operands : dict of int to At
+        By operand number.
+    label : tuple of str
+        Stage, layer and what it does, for people.
+    count : int or Register
+    immediates : tuple
+        Of floats or of ("scalar", number).
+    depth : tuple of str
+        Loops of the depth mask.
+    slot_loop : str, optional
+        The loop whose advance starts the slots anew; by default none does.
+    row : tuple of (str, int), optional
+        Row level and row base.
+    flags : int
+    word_loop : str, optional
+        The loop that counts the words of a row, for the valid lanes.
+    """
+
+    unit: int
+    operation: int
+    loops: tuple[Loop, ...]
+    operands: dict[int, At]
+    label: tuple[str, ...] = ("", "", "")
+    count: Bound = 0
+    immediates: tuple = ()
+    depth: tuple[str, ...] = ()
+    slot_loop: str | None = None
+    row: tuple[str, int] | None = None
+    flags: int = 0
+    word_loop: str | None = None
+    after_end: list[int] = field(default_factory=lambda: [0] * UNITS)
+    after_drain: list[int] = field(default_factory=lambda: [0] * UNITS)
+
+    def __post_init__(self) -> None:
+        if len(self.loops) > LEVELS:
+            raise ValueError(f"{self.label}: {len(self.loops)} loops; an instruction has {LEVELS}")
+
+    def level(self, name: str) -> int:
+        """Return the level of a loop; outer levels that are not used come first."""
+        names = [loop.name for loop in self.loops]
+        return LEVELS - len(names) + names.index(name)
+
+    def steps(self, tokens: int) -> int:
+        """Return its steps for a sample of so many tokens, idle ones included."""
+        product = 1
+        for loop in self.loops:
+            product *= value_of(loop.bound, tokens)
+        return product
+
+    def grid(self, tokens: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """Return the index of each loop at each step, and which steps act."""
+        bounds = [value_of(loop.bound, tokens) for loop in self.loops]
+        index = np.indices(bounds).reshape(len(bounds), -1) if bounds else np.zeros((0, 1), int)
+        live = np.ones(index.shape[1], bool)
+        for loop, values in zip(self.loops, index, strict=True):
+            live &= values < value_of(loop.acting, tokens)
+        return {loop.name: values for loop, values in zip(self.loops, index, strict=True)}, live
+
+    def addresses(self, operand: At, index: dict[str, np.ndarray], slices: np.ndarray | None = None) -> np.ndarray:
+        """Return an operand's address at each step.
+
+        Parameters
+        ----------
+        operand : At
+        index : dict of str to ndarray
+            From `grid`.
+        slices : ndarray, shape (3, tokens), optional
+            The sample's slice tables; needed where the operand has a slice.
+        """
+        steps = len(next(iter(index.values()))) if index else 1
+        address = np.full(steps, operand.base)
+        for name, stride in operand.strides.items():
+            address = address + index[name] * stride
+        if operand.slice is not None:
+            tokens = 8 * operand.slice.group + index[operand.slice.level]
+            address = address + slices[operand.slice.table][np.minimum(tokens, slices.shape[1] - 1)]
+        return address
+
+    def slots(self, index: dict[str, np.ndarray], tokens: int) -> np.ndarray:
+        """Return each step's slot: steps since the slot loop last advanced."""
+        inner = 1
+        for loop in reversed(self.loops):
+            if loop.name == self.slot_loop:
+                break
+            inner *= value_of(loop.bound, tokens)
+        steps = len(next(iter(index.values())))
+        return np.arange(steps) % inner if inner else np.zeros(steps, int)
+
+    def span(self, operand: At, slice_span: tuple[int, ...] = (0, 0, 0)) -> tuple[int, int]:
+        """Return the lowest address that an operand may take, and the highest and one, whatever the sample."""
+        low = high = operand.base
+        for loop in self.loops:
+            reach = operand.strides.get(loop.name, 0) * max(most_of(loop.acting) - 1, 0)
+            low, high = low + min(reach, 0), high + max(reach, 0)
+        if operand.slice is not None:
+            high += slice_span[operand.slice.table]
+        return low, high + 1
+
+    # What a step of each unit does with each operand: reads before writes.
+    def reads(self) -> Iterator[int]:
+        """Yield the operands that are read from banks and held memories."""
+        numbers = {VECTOR: (0, 1, 2), SHUFFLE: (1,), UPDATE: (0, 1, 2, 3)}
+        for number in (0, 1, 2, 3) if self.unit <= ENGINE_1 else numbers.get(self.unit, ()):
+            if number in self.operands:
+                yield number
+
+    def writes(self) -> Iterator[int]:
+        """Yield the operands that are written to banks and held memories."""
+        if self.unit == UPDATE:
+            numbers: tuple[int, ...] = (0, 1, 2, 3) if self.flags & MACHINE.CLEAR else (0, 2, 3)
+        else:
+            numbers = {VECTOR: (3, 4), SHUFFLE: (4, 5), DRAIN_0: (4,), DRAIN_1: (4,)}.get(self.unit, (4, 5))
+        for number in numbers:
+            if number in self.operands:
+                yield number
+
+
+def encode(instruction: Instruction, code_of, immediate_of) -> np.ndarray:
+    """Return an instruction's fields.
+
+    Parameters
+    ----------
+    instruction : Instruction
+    code_of : callable
+        From a bound to its code.
+    immediate_of : callable
+        From an immediate to its code.
+
+    Returns
+    -------
+    ndarray of uint16, shape (64,)
+    """
+    m = MACHINE
+    fields = np.zeros(FIELDS, np.int64)
+    loops = (Loop("", 1),) * (LEVELS - len(instruction.loops)) + tuple(instruction.loops)
+    fields[m.FIELD_OPERATION] = instruction.unit | instruction.operation << 4
+    flags = instruction.flags
+    if instruction.word_loop is not None:
+        flags |= instruction.level(instruction.word_loop) << m.WORD_LEVEL_SHIFT
+    tables: list[int] = []
+    for number, operand in instruction.operands.items():
+        first = m.FIELD_OPERAND + number * (2 + LEVELS)
+        where = 1 << 15 | operand.number
+        if operand.slice is not None:
+            if operand.slice.table not in tables:
+                tables.append(operand.slice.table)
+            where |= (1 + tables.index(operand.slice.table)) << 8 | operand.slice.group << 10
+            flags |= instruction.level(operand.slice.level) << m.SLICE_LEVEL_SHIFT
+        fields[first] = where
+        fields[first + 1] = operand.base
+        for name, stride in operand.strides.items():
+            fields[first + 2 + instruction.level(name)] = stride
+    if len(tables) > 2:
+        raise ValueError(f"{instruction.label}: {len(tables)} slice tables; an instruction has two")
+    for table, shift in zip(tables, (m.SLICE_A_SHIFT, m.SLICE_B_SHIFT), strict=False):
+        flags |= table << shift
+    fields[m.FIELD_FLAGS] = flags
+    fields[m.FIELD_AFTER_END : m.FIELD_AFTER_END + UNITS] = instruction.after_end
+    fields[m.FIELD_AFTER_DRAIN : m.FIELD_AFTER_DRAIN + UNITS] = instruction.after_drain
+    for level, loop in enumerate(loops):
+        fields[m.FIELD_BOUND + level] = code_of(loop.bound)
+        fields[m.FIELD_LIVE + level] = code_of(loop.acting)
+    fields[m.FIELD_COUNT] = code_of(instruction.count)
+    for number, immediate in enumerate(instruction.immediates):
+        fields[m.FIELD_IMMEDIATE + number] = immediate_of(immediate)
+    row_loop, row_base = instruction.row or (None, 0)
+    row = instruction.level(row_loop) if row_loop is not None else 0
+    mask = sum(1 << instruction.level(name) for name in instruction.depth)
+    slot = 7 if instruction.slot_loop is None else instruction.level(instruction.slot_loop)
+    fields[m.FIELD_ROW] = row | (row_base & 63) << 2 | mask << 8 | slot << 12
+    return (fields & 0xFFFF).astype(np.uint16)

@@ -1,0 +1,165 @@
+"""Where each parameter lies in the banks, and how its elements lie in words; the copy in and out."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from bttlab.card.machine import machine
+from bttlab.card.program import banks
+from bttlab.card.program.builder import Builder, words_for
+from bttlab.card.program.instruction import At, at
+from bttlab.model.config import LINEARS, ModelConfig
+
+LANES = machine().LANES
+
+# The cores of a linear layer as its halves hold them: (core, order of its axes); the last axis lies along the lanes.
+# L = (G1 G2) G3 and R = G4 (G5 G6): `near` is the core at the middle rank, `far` the one at the end.
+OUT_AXES = {"near": (2, (2, 1, 0)), "middle": (1, (2, 1, 0)), "far": (0, (2, 0, 1))}
+IN_AXES = {"near": (3, (0, 1, 2)), "middle": (4, (0, 1, 2)), "far": (5, (0, 2, 1))}
+
+
+@dataclass(frozen=True)
+class Block:
+    """A parameter, or a part of its rows, in a bank.
+
+    Attributes
+    ----------
+    name : str
+    shape : tuple of int
+    axes : tuple of int
+        In this order the axes are read as groups, rows and, along the lanes, columns.
+    bank, base : int
+    columns : int
+    rows : int
+        Of a group.
+    group_rows : int
+        From group to group; what is not filled stays 0.
+    first, last : int
+        The rows that lie here, if it is a part.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    axes: tuple[int, ...]
+    bank: int
+    base: int
+    columns: int
+    rows: int
+    group_rows: int
+    first: int
+    last: int
+
+    @property
+    def row_words(self) -> int:
+        """Words of a row."""
+        return words_for(self.columns)
+
+    @property
+    def groups(self) -> int:
+        """Groups of rows."""
+        return -(-(self.last - self.first) // self.rows)
+
+    @property
+    def words(self) -> int:
+        """Size in words."""
+        return self.groups * self.group_rows * self.row_words
+
+    def where(self, **strides: int) -> At:
+        """Return where its first word lies."""
+        return at(f"bank {self.bank}", self.base, **strides)
+
+    def write(self, memory: np.ndarray, value: np.ndarray) -> None:
+        """Put the parameter into its words, float32 of shape (words, LANES)."""
+        rows = np.ascontiguousarray(value.transpose(self.axes)).reshape(-1, self.columns)[self.first : self.last]
+        target = memory.reshape(self.groups, self.group_rows, self.row_words * LANES)
+        whole = np.zeros((self.groups * self.rows, self.columns), np.float32)
+        whole[: len(rows)] = rows
+        target[:, : self.rows, : self.columns] = whole.reshape(self.groups, self.rows, self.columns)
+
+    def read(self, memory: np.ndarray, into: np.ndarray) -> None:
+        """Take its rows out of its words into the parameter."""
+        source = memory.reshape(self.groups, self.group_rows, self.row_words * LANES)
+        rows = source[:, : self.rows, : self.columns].reshape(-1, self.columns)[: self.last - self.first]
+        moved = np.ascontiguousarray(into.transpose(self.axes)).reshape(-1, self.columns)
+        moved[self.first : self.last] = rows
+        shape = tuple(self.shape[axis] for axis in self.axes)
+        into[...] = moved.reshape(shape).transpose(np.argsort(self.axes))
+
+
+class Layout:
+    """The parameters of a model in the banks.
+
+    Attributes
+    ----------
+    blocks : list of Block
+        In the order in which LOAD and STORE move them.
+    """
+
+    def __init__(self, builder: Builder, shapes: Mapping[str, tuple[int, ...]]):
+        self._builder, self._shapes = builder, shapes
+        self.blocks: list[Block] = []
+        self._of: dict[tuple[str, int], Block] = {}
+
+    def place(self, name, bank, axes=None, columns=None, rows=None, group_rows=None, part=None, padded_rows=0) -> Block:
+        """Give a parameter, or the rows `part` of it, its words in a bank."""
+        shape = self._shapes[name]
+        axes = tuple(range(len(shape))) if axes is None else axes
+        columns = shape[axes[-1]] if columns is None else columns
+        all_rows = int(np.prod(shape)) // columns
+        first, last = part or (0, all_rows)
+        last = min(last, all_rows)
+        rows = last - first if rows is None else rows
+        group_rows = max(rows, padded_rows) if group_rows is None else group_rows
+        block = Block(name, shape, axes, bank, 0, columns, max(rows, 1), max(group_rows, 1), first, last)
+        words = block.words if last > first else group_rows * block.row_words
+        base = self._builder.banks[bank].take(name, words)
+        gradients = self._builder.banks[bank + banks.GRADIENT]
+        assert gradients.take(f"gradient of {name}", words) == base
+        block = Block(name, shape, axes, bank, base, columns, max(rows, 1), max(group_rows, 1), first, last)
+        if last > first:
+            self.blocks.append(block)
+        self._of[name, first] = block
+        return block
+
+    def of(self, name: str, first: int = 0) -> Block:
+        """Return where a parameter lies, or its part that begins with row `first`."""
+        return self._of[name, first]
+
+    @property
+    def words(self) -> int:
+        """Size of all parameters in words."""
+        return sum(block.words for block in self.blocks)
+
+    def pack(self, tensors: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Return the parameters as LOAD takes them, float32 of shape (words, LANES)."""
+        memory, offset = np.zeros((self.words, LANES), np.float32), 0
+        for block in self.blocks:
+            block.write(memory[offset : offset + block.words], np.asarray(tensors[block.name], np.float32))
+            offset += block.words
+        return memory
+
+    def unpack(self, memory: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the parameters that `pack` was given."""
+        tensors, offset = {name: np.zeros(shape, np.float32) for name, shape in self._shapes.items()}, 0
+        for block in self.blocks:
+            block.read(memory[offset : offset + block.words], tensors[block.name])
+            offset += block.words
+        return tensors
+
+
+def linear_names(config: ModelConfig) -> Iterator[str]:
+    """Yield the names of the linear layers in the order of the forward pass."""
+    for i in range(config.encoders):
+        for part in LINEARS:
+            yield f"encoders.{i}.{part}"
+    yield "intent_pooler"
+    yield "slot_pooler"
+
+
+def norm_names(config: ModelConfig) -> Iterator[str]:
+    """Yield the names of the LayerNorms in the order of the forward pass."""
+    yield "embedding.norm"
+    for i in range(config.encoders):
+        yield f"encoders.{i}.attention_norm"
+        yield f"encoders.{i}.feed_forward_norm"

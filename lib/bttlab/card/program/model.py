@@ -1,0 +1,247 @@
+"""The program of a model: forward pass, losses, backward pass and update, in the order of the mathematics."""
+
+from collections.abc import Mapping
+
+from bttlab.card.machine import machine
+from bttlab.card.program import banks
+from bttlab.card.program.attention import Attention, held_rows
+from bttlab.card.program.builder import LANES, ROWS, Builder
+from bttlab.card.program.embedding import Embedding
+from bttlab.card.program.errors import ProgramError
+from bttlab.card.program.functions import GELU, GELU_SLOPE
+from bttlab.card.program.heads import Head
+from bttlab.card.program.instruction import At, Loop, Register, at
+from bttlab.card.program.layout import Layout, linear_names, norm_names
+from bttlab.card.program.linear import LinearLayers
+from bttlab.card.program.moving import held_tokens, part
+from bttlab.card.program.norm import Norm
+from bttlab.card.program.work import WorkMatrices
+from bttlab.model.config import LINEARS, ModelConfig
+
+M = machine()
+# Scalars of the sample's record.
+RATE, STEP, ROOT, KEEP, INTENT_LABEL, INTENT_CLASS, SLOT_WEIGHT, SLOT_LABEL, SLOT_CLASS = range(9)
+
+# Parameters whose gradients are added to slice by slice, or written for the tokens of the sample only.
+ADDED = ("embedding.position.weight", *(f"embedding.word.cores.{k}" for k in range(3)))
+
+
+class ModelProgram:
+    """What a model is on the machine: where everything lies, and the instructions of a sample.
+
+    Parameters
+    ----------
+    config : ModelConfig
+        Of format "tensor".
+    shapes : mapping of str to tuple of int, optional
+        Of the parameters, if they are not the configuration's: each linear layer may have ranks of its own.
+
+    Raises
+    ------
+    ProgramError
+        If the machine does not hold it.
+    """
+
+    def __init__(self, config: ModelConfig, shapes: Mapping[str, tuple[int, ...]] | None = None):
+        if config.format != "tensor":
+            raise ProgramError("the model is dense: the card trains tensor-compressed ones; choose format tensor")
+        if config.sequence_length > M.SEQUENCE or config.hidden_size % (config.heads * LANES):
+            raise ProgramError(
+                f"sequences of {config.sequence_length} and heads of {config.hidden_size / config.heads:g} features: the card "
+                f"takes up to {M.SEQUENCE} tokens, and heads of a multiple of {LANES} features"
+            )
+        self.config = config
+        self.shapes = dict(shapes or config.parameter_shapes())
+        self.builder = b = Builder()
+        self.words = words = config.hidden_size // LANES
+        most = config.sequence_length
+        self.tokens = Register(0, 0, 1, most)
+        self.labelled = Register(-1, 0, 0, most - 1)  # words, that is tokens after [CLS]
+        self.layout = Layout(b, self.shapes)
+        matrix = most * words
+        self._statistics = 0
+
+        self.embedding = Embedding(b, self.layout, self.shapes, self.tokens)
+        self.position = self.layout.place("embedding.position.weight", banks.REST)
+        names = list(linear_names(config))
+        for name in names:
+            self.layout.place(f"{name}.bias", banks.REST)
+        self.norms = []
+        for name in norm_names(config):
+            self.layout.place(f"{name}.weight", banks.REST)
+            self.layout.place(f"{name}.bias", banks.EMBEDDING)
+            kept = b.take(f"normalized by {name}", banks.NORMALIZED, matrix)
+            self.norms.append(Norm(b, self.layout, name, self.tokens, words, kept, self._rows(most)))
+        rows = self._rows(config.heads * most)
+        keys, values = (b.hold(name, e, words * -(-most // ROWS)) for e, name in enumerate(("keys", "values")))
+        self.attention = Attention(b, self.tokens, config.heads, words, keys, values, rows)
+        scores = config.heads * most * self.attention.blocks
+        self.kept = []
+        for _ in range(config.encoders):
+            self.kept.append(
+                {
+                    "q": b.take("queries", banks.QUERY_KEY, matrix),
+                    "k": b.take("keys", banks.QUERY_KEY, matrix),
+                    "v": b.take("values", banks.VALUE_CONTEXT, matrix),
+                    "context": b.take("context", banks.VALUE_CONTEXT, matrix),
+                    "u": b.take("u", banks.FEED_FORWARD, matrix),
+                    "p": b.take("attention", banks.SCORES, scores),
+                }
+            )
+        self.d_scores = b.take("d_scores", banks.SCALARS, scores)
+        intent = (1.0, ("scalar", INTENT_LABEL), ("scalar", INTENT_CLASS))
+        slot = (("scalar", SLOT_WEIGHT), ("scalar", SLOT_LABEL), ("scalar", SLOT_CLASS))
+        self.intent_head = Head(b, self.layout, "intent", config.intents, words, 1, self._rows(1), intent)
+        self.slot_head = Head(b, self.layout, "slot", config.slots, words, self.labelled, self._rows(most), slot)
+        self.linears = LinearLayers(b, self.layout, names, self.shapes, most)
+        self.work = WorkMatrices(b, matrix)
+        self.linears.hold()
+        for bank in (banks.FIRST_MOMENT, banks.SECOND_MOMENT):
+            b.take("moments", bank, self.layout.words)
+
+    def _rows(self, count: int) -> int:
+        """Return the first of so many rows of statistics."""
+        first = self._statistics
+        self._statistics += count
+        if self._statistics > M.STATISTICS:
+            raise ProgramError(
+                f"the model keeps {self._statistics} rows of statistics, the machine {M.STATISTICS}: choose fewer encoders or "
+                "heads, or a shorter sequence"
+            )
+        return first
+
+    # ---- the sample ----------------------------------------------------------------------------------------------
+
+    def emit_forward(self) -> None:
+        """Embedding, encoders, heads and losses."""
+        b, work = self.builder, self.work
+        b.stage = "FP"
+        self.embedding.prepare()
+        rows, total, x = work.take(0), work.take(1), work.take(2)
+        self.embedding.forward(rows)
+        self.norms[0].forward(rows, self.position.where(), total, x)
+        work.give(rows, total)
+        for encoder in range(self.config.encoders):
+            x = self._encoder_forward(encoder, x)
+        self.hidden = x
+        self._heads_forward(x)
+
+    def _encoder_forward(self, e: int, x: At) -> At:
+        """h = LayerNorm(x + output(attention(x))); y = LayerNorm(h + second(GELU(first(h))))"""
+        b, work, linears, kept = self.builder, self.work, self.linears, self.kept[e]
+        query, key, value, output, first, second = range(len(LINEARS) * e, len(LINEARS) * (e + 1))
+        block = held_rows(self.tokens)
+        linears.forward(query, x, self.tokens, kept["q"])
+        linears.forward(key, x, self.tokens, kept["k"], self.attention.keys, block)
+        linears.forward(value, x, self.tokens, kept["v"], self.attention.values, block)
+        b.layer = f"encoders.{e}.attention"
+        self.attention.forward(kept["q"], kept["p"], kept["context"])
+        o, total = work.take(0), work.take(1)
+        linears.forward(output, kept["context"], self.tokens, o)
+        h = work.take(3)
+        self.norms[1 + 2 * e].forward(o, x, total, h)
+        work.give(o, total, x)
+        linears.forward(first, h, self.tokens, kept["u"])
+        activated, y, total = work.take(0), work.take(1), work.take(0)
+        self._gelu(e, activated)
+        linears.forward(second, activated, self.tokens, y)
+        out = work.take(2)
+        self.norms[2 + 2 * e].forward(y, h, total, out)
+        work.give(activated, y, total, h)
+        return out
+
+    def _gelu(self, e: int, activated: At) -> None:
+        b = self.builder
+        b.layer = f"encoders.{e}.gelu"
+        u = part(self.kept[e]["u"], t=self.words, w=1)
+        loops = [Loop("t", self.tokens), Loop("w", self.words)]
+        result = part(activated, t=self.words, w=1)
+        b.vector(M.TIMES_FUNCTION, "GELU(u)", loops, u, r0=result, function=b.functions.number(GELU))
+
+    def _heads_forward(self, x: At) -> None:
+        work, linears = self.work, self.linears
+        self.pooled = {}
+        for name, head, tokens, offset in self._heads():
+            y, pooled = work.take(0), work.take(1)
+            linears.forward(linears.names.index(f"{name}_pooler"), part(x, offset), tokens, y)
+            head.forward(y, pooled)
+            work.give(y)
+            self.pooled[name] = pooled
+
+    def _heads(self):
+        yield "intent", self.intent_head, 1, 0
+        yield "slot", self.slot_head, self.labelled, self.words
+
+    def emit_backward(self) -> None:
+        """Every gradient of the sample."""
+        b, work, linears = self.builder, self.work, self.linears
+        b.stage = "BP"
+        d = work.take(2)
+        for name, head, tokens, offset in self._heads():
+            pieces = [work.take(3), work.take(0)][: len(head.parts)]
+            total, d_y = work.take(2), work.take(0)
+            head.backward(self.pooled[name], pieces, total, d_y)
+            layer = linears.names.index(f"{name}_pooler")
+            linears.backward(layer, d_y, part(self.hidden, offset), tokens, part(d, offset))
+            work.give(*pieces, total, d_y, self.pooled[name])
+        work.give(self.hidden)
+        for encoder in reversed(range(self.config.encoders)):
+            d = self._encoder_backward(encoder, d)
+        gradient = at(f"bank {self.position.bank + banks.GRADIENT}", self.position.base)
+        self.norms[0].backward(d, gradient, check=True)
+        self.embedding.backward(gradient)
+        work.give(d)
+
+    def _encoder_backward(self, e: int, d: At) -> At:
+        """Return the gradient of what went into an encoder, from that of what came out."""
+        b, work, linears, kept = self.builder, self.work, self.linears, self.kept[e]
+        query, key, value, output, first, second = range(len(LINEARS) * e, len(LINEARS) * (e + 1))
+        matrix, loops = {"t": self.words, "w": 1}, [Loop("t", self.tokens), Loop("w", self.words)]
+        last = e == self.config.encoders - 1
+        if not last:  # those of the last encoder are there still
+            b.layer = f"encoders.{e}.attention"
+            block = held_rows(self.tokens)
+            held_tokens(b, "hold keys", kept["k"], self.attention.keys, self.tokens, self.words, block)
+            held_tokens(b, "hold values", kept["v"], self.attention.values, self.tokens, self.words, block)
+        d_total, activated, h = work.take(0), work.take(1), work.take(3)
+        self.norms[2 + 2 * e].backward(d, d_total)
+        self._gelu(e, activated)
+        self.norms[1 + 2 * e].again(h)
+        d_activated, d_u = work.take(3), work.take(2)
+        linears.backward(second, d_total, activated, self.tokens, d_activated)
+        b.layer = f"encoders.{e}.gelu"
+        slope = {"function": b.functions.number(GELU_SLOPE)}
+        u, d_a = part(kept["u"], **matrix), part(d_activated, **matrix)
+        b.vector(M.TIMES_FUNCTION, "d_u = d_a GELU'(u)", loops, u, d_a, r0=part(d_u, **matrix), **slope)
+        d_h = work.take(1)
+        linears.backward(first, d_u, h, self.tokens, d_h, d_total)
+        work.give(d, d_activated, activated, h)
+
+        d_attended, x, d_context = work.take(0), work.take(2), work.take(3)
+        self.norms[1 + 2 * e].backward(d_h, d_attended)
+        self.norms[2 * e].again(x)
+        linears.backward(output, d_attended, kept["context"], self.tokens, d_context)
+        work.give(d_total, d_u, d_h)
+        d_q, d_k, d_v = work.take(0), work.take(1), work.take(3)
+        b.layer = f"encoders.{e}.attention"
+        self.attention.backward(d_context, kept["p"], self.d_scores, kept["q"], d_q, d_k, d_v)
+        d_x = work.take(2)
+        linears.backward(value, d_v, x, self.tokens, d_x, d_attended)
+        linears.backward(query, d_q, x, self.tokens, d_x, d_x)
+        linears.backward(key, d_k, x, self.tokens, d_x, d_x)
+        work.give(d_attended, x, d_context, d_q, d_k, d_v)
+        return d_x
+
+    # ---- the update ----------------------------------------------------------------------------------------------
+
+    def emit_updates(self) -> None:
+        """The update of every parameter; gradients that are added to, or not always written, are 0 afterwards."""
+        b = self.builder
+        b.stage = "PU"
+        offset = 0
+        for block in self.layout.blocks:
+            b.layer = block.name
+            gradient = at(f"bank {block.bank + banks.GRADIENT}", block.base)
+            m, v = (at(f"bank {bank}", offset) for bank in (banks.FIRST_MOMENT, banks.SECOND_MOMENT))
+            b.update("update", block.words, block.where(), gradient, m, v, clear=block.name in ADDED)
+            offset += block.words

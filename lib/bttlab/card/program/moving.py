@@ -1,0 +1,44 @@
+"""Parts of operands, and words copied into held memories."""
+
+import numpy as np
+
+from bttlab.card.program.builder import LANES, ROWS, Builder
+from bttlab.card.program.instruction import At, Bound, Slice
+
+
+def part(whole: At, offset: int = 0, slice: Slice | None = None, **strides: int) -> At:
+    """Return an operand that begins `offset` words after another, with strides of its own."""
+    return At(whole.memory, whole.base + offset, strides, slice)
+
+
+def identity(words: int) -> np.ndarray:
+    """Return the permutation that leaves words as they are."""
+    return np.arange(words * LANES).reshape(words, LANES)
+
+
+def moved(builder: Builder, what: str, source: At, held: At, rows: int, words: int) -> None:
+    """Copy rows of words into the rows of a held memory."""
+    builder.shuffle(
+        what,
+        1,
+        identity(rows * words),
+        part(source, x=words, y=1),
+        also=part(held, y=1),
+        row=("x", 0),
+        out=(rows, words),
+    )
+
+
+def held_tokens(builder: Builder, what: str, source: At, held: At, tokens: Bound, words: int, rows) -> None:
+    """Copy a matrix (tokens, words) into a held memory: token t into row t mod ROWS, a block of ROWS after the other."""
+    from bttlab.card.program.instruction import most_of
+
+    for block in range(-(-most_of(tokens) // ROWS)):
+        builder.shuffle(
+            what,
+            rows(block),
+            identity(words),
+            part(source, block * ROWS * words, block=words, y=1),
+            also=part(held, block * words, y=1),
+            row=("block", 0),
+        )

@@ -1,0 +1,212 @@
+"""A compiled program: its sections, its image in HBM, and what goes with a sample."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from bttlab.card.machine import machine
+from bttlab.card.program import banks
+from bttlab.card.program.builder import Builder
+from bttlab.card.program.dependencies import set_waits
+from bttlab.card.program.errors import ProgramError
+from bttlab.card.program.instruction import (
+    MACHINE,
+    VECTOR,
+    Bound,
+    Instruction,
+    Loop,
+    Register,
+    at,
+    encode,
+)
+from bttlab.card.program.model import ADDED, ModelProgram
+from bttlab.card.program.order import ordered
+from bttlab.model.config import ModelConfig
+
+LANES = MACHINE.LANES
+TYPICAL_TOKENS = 13  # the length that the order is made for: ATIS's mean, rounded up
+
+
+@dataclass
+class Program:
+    """A program as it is loaded.
+
+    Attributes
+    ----------
+    model : ModelProgram
+    forward, backward, flush : list of Instruction
+    load, store, clear : list of Instruction
+    """
+
+    model: ModelProgram
+    forward: list[Instruction]
+    backward: list[Instruction]
+    flush: list[Instruction]
+    load: list[Instruction]
+    store: list[Instruction]
+    clear: list[Instruction]
+
+    @property
+    def sections(self) -> tuple[list[Instruction], ...]:
+        """The sections in the order of isa.h."""
+        return self.forward, self.backward, self.flush, self.load, self.store, self.clear
+
+    @property
+    def sample(self) -> list[Instruction]:
+        """What is executed for a sample that is trained on."""
+        return self.forward + self.backward
+
+    @property
+    def slice_span(self) -> tuple[int, ...]:
+        """The most that a slice of each table adds to an address."""
+        return self.model.embedding.slice_span
+
+    def image(self) -> np.ndarray:
+        """Return the program as LOAD_PROGRAM reads it, int32 of shape (words, 16)."""
+        m, config = MACHINE, self.model.config
+        codes = _Codes()
+        instructions = [i for section in self.sections for i in section]
+        if len(instructions) > m.PROGRAM_DEPTH:
+            raise ProgramError(
+                f"the program has {len(instructions)} instructions, the machine holds {m.PROGRAM_DEPTH}: choose fewer encoders"
+            )
+        fields = np.stack([encode(i, codes.bound, codes.immediate) for i in instructions])
+        sections, first = [], 0
+        for section in self.sections:
+            sections += [first, len(section)]
+            first += len(section)
+        header = np.zeros((2, LANES), np.int32)
+        header[0, : 4 + len(sections)] = [m.MAGIC, m.VERSION, m.digest, len(instructions), *sections]
+        limits = [span + 1 for span in self.slice_span]
+        header[1, : 3 + len(limits)] = [config.sequence_length, config.intents, config.slots, *limits]
+        descriptions, tables = self.model.builder.functions.describe()
+        shuffles = np.zeros((m.SHUFFLE_ENTRIES, 2, LANES), np.uint16)
+        for n, (into, out) in enumerate(zip(self.model.builder.entry_in, self.model.builder.entry_out, strict=True)):
+            shuffles[n] = into, out
+        parts = (
+            header,
+            codes.registers(),
+            codes.constants(),
+            descriptions,
+            tables,
+            shuffles,
+            fields,
+        )
+        image = np.concatenate([np.ascontiguousarray(part).view(np.int32).reshape(-1, LANES) for part in parts])
+        image[1, 7] = checksum(image)
+        return image
+
+
+def checksum(image: np.ndarray) -> int:
+    """Return the integer that makes all integers of an image add up to 0 modulo 2^32."""
+    total = -int(np.sum(image, dtype=np.int64)) % (1 << 32)
+    return total - (1 << 32) if total >> 31 else total
+
+
+class _Codes:
+    """The registers and constants that instructions name, numbered as they come."""
+
+    def __init__(self) -> None:
+        self._registers: list[Register] = []
+        self._constants: list[float] = []
+
+    def bound(self, bound: Bound) -> int:
+        if not isinstance(bound, Register):
+            return bound
+        if bound not in self._registers:
+            self._registers.append(bound)
+            if len(self._registers) > MACHINE.REGISTERS:
+                raise ProgramError(f"the program needs more than the machine's {MACHINE.REGISTERS} registers: choose a shorter sequence")
+        return 1 << 15 | self._registers.index(bound)
+
+    def immediate(self, immediate) -> int:
+        if isinstance(immediate, tuple):
+            return 1 << 15 | immediate[1]
+        value = float(np.float32(immediate))
+        if value not in self._constants:
+            self._constants.append(value)
+            if len(self._constants) > MACHINE.CONSTANTS:
+                raise ProgramError(f"the program needs more than the machine's {MACHINE.CONSTANTS} constants")
+        return self._constants.index(value)
+
+    def registers(self) -> np.ndarray:
+        table = np.zeros((MACHINE.REGISTERS, 4), np.int32)
+        table[: len(self._registers)] = self._registers
+        return table
+
+    def constants(self) -> np.ndarray:
+        table = np.zeros(MACHINE.CONSTANTS, np.float32)
+        table[: len(self._constants)] = self._constants
+        return table
+
+
+def compile_program(config: ModelConfig, shapes: Mapping[str, tuple[int, ...]] | None = None) -> Program:
+    """Return the program that trains a model.
+
+    Parameters
+    ----------
+    config : ModelConfig
+    shapes : mapping of str to tuple of int, optional
+        Of the parameters, where linear layers have ranks of their own.
+
+    Raises
+    ------
+    ProgramError
+        If the machine does not hold the model; the line names the bank and what would fit.
+    """
+    model = ModelProgram(config, shapes)
+    instructions = model.builder.instructions
+    model.emit_updates()
+    flush = list(instructions)
+    instructions.clear()
+    model.emit_updates()
+    model.emit_forward()
+    forward = list(instructions)
+    instructions.clear()
+    model.emit_backward()
+    backward = list(instructions)
+    instructions.clear()
+    spans = model.embedding.slice_span
+    program = Program(
+        model,
+        ordered(forward, spans, TYPICAL_TOKENS),
+        ordered(backward, spans, TYPICAL_TOKENS),
+        flush,
+        _transfers(model, into=True),
+        _transfers(model, into=False),
+        _clears(model),
+    )
+    set_waits(program.sample, spans)
+    for section in (flush, program.clear):
+        set_waits(section, spans)
+    return program
+
+
+def _transfers(model: ModelProgram, into: bool) -> list[Instruction]:
+    """Parameters, first and second moments, between their banks and the bank of transfers, a part at a time."""
+    b = Builder()
+    b.stage, b.layer = "IO", "transfer"
+    ranges = [(f"bank {block.bank}", block.base, block.words) for block in model.layout.blocks]
+    ranges += [(f"bank {bank}", 0, model.layout.words) for bank in (banks.FIRST_MOMENT, banks.SECOND_MOMENT)]
+    for memory, base, words in ranges:
+        for first in range(0, words, MACHINE.TRANSFER_WORDS):
+            # The words are the outermost loop's: there the kernel reads how many it brings from HBM.
+            loops = [Loop("w", min(words - first, MACHINE.TRANSFER_WORDS)), *(Loop(name, 1) for name in "abc")]
+            chip = at(memory, base + first, w=1)
+            if into:
+                b.vector(MACHINE.COPY, "load", loops, at(f"bank {MACHINE.IN_BANK}", 0, w=1), r0=chip)
+            else:
+                b.vector(MACHINE.COPY, "store", loops, chip, r0=at(f"bank {MACHINE.OUT_BANK}", 0, w=1))
+    return b.instructions
+
+
+def _clears(model: ModelProgram) -> list[Instruction]:
+    """Zeros where gradients are added up."""
+    b = Builder()
+    b.stage, b.layer = "IO", "clear"
+    for block in model.layout.blocks:
+        if block.name in ADDED:
+            gradient = at(f"bank {block.bank + banks.GRADIENT}", block.base, w=1)
+            b.vector(MACHINE.COPY, "clear", [Loop("w", block.words)], r0=gradient)
+    return b.instructions

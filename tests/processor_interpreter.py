@@ -1,0 +1,425 @@
+"""The training processor step by step in NumPy, as docs/processor.md says it: slow and plain, to compare others with.
+
+`Machine` has the memories, `run` executes instructions one after the other. Nothing here is shared with the sources in
+hls_src but the constants.
+"""
+
+import itertools
+import re
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+import numpy as np
+
+from conftest import ROOT
+
+PROCESSOR = ROOT / "hls_src" / "processor"
+SIGN = np.uint32(0x7FFFFFFF)
+STATE_LIMIT, SQUARE_LIMIT = 0x5F000000, 0x7F000000
+f32 = np.float32
+
+
+def constants() -> dict[str, int]:
+    """The numbers of config.h."""
+    text = (PROCESSOR / "config.h").read_text()
+    lines = re.findall(r"^constexpr int (.*?);", text, re.MULTILINE)
+    pairs = (re.findall(r"(\w+) = (\w+)", line) for line in lines)
+    values: dict[str, int] = {}
+    for name, value in itertools.chain.from_iterable(pairs):
+        values[name] = values[value] if value in values else int(value)
+    return values
+
+
+def bank_depths() -> list[int]:
+    """Words of each bank."""
+    return [int(depth) for depth in re.findall(r"BANK\(\d+, (\d+), ", (PROCESSOR / "config.h").read_text())]
+
+
+def enumerators() -> dict[str, int]:
+    """The names of isa.h and state.h."""
+    text = re.sub(r"//.*", "", (PROCESSOR / "isa.h").read_text() + (PROCESSOR / "state.h").read_text())
+    values = {}
+    for body in re.findall(r"enum \w+ \{(.*?)\}", text, re.DOTALL):
+        following = 0
+        for name, _, value in re.findall(r"(\w+)( = (\d+))?", body):
+            values[name] = int(value or following)
+            following = values[name] + 1
+    return values
+
+
+C = constants()
+DEPTHS = bank_depths()
+LANES, ROWS, SLOTS, SEQUENCE = C["LANES"], C["ROWS"], C["SLOTS"], C["SEQUENCE"]
+LAST_ROW = C["LAST_ROW"]
+ISA = SimpleNamespace(**enumerators())
+
+
+@dataclass
+class Operand:
+    where: int = 0  # bank, or engine of a held operand
+    base: int = 0
+    stride: tuple[int, ...] = (0, 0, 0, 0)
+    slice: int = 0  # 1: of flag field A, 2: of B
+    group: int = 0
+
+
+@dataclass
+class Instruction:
+    """An instruction in plain numbers; bounds, live and count are codes."""
+
+    unit: int
+    operation: int
+    n: tuple[int, ...]
+    operands: dict[int, Operand]
+    live: tuple[int, ...] = ()
+    flags: int = 0
+    count: int = 0
+    immediate: tuple[int, int] = (0, 0)
+    row_level: int = 0
+    row_base: int = 0
+    depth_mask: int = 0
+    slot_level: int = 0
+    word_level: int = 0
+    slice_tables: tuple[int, int] = (0, 0)
+    slice_level: int = 0
+
+    def __post_init__(self) -> None:
+        self.live = self.live or self.n
+
+    def fields(self) -> list[int]:
+        """The 64 fields."""
+        a, b = self.slice_tables
+        flags = self.flags | a << 8 | b << 10 | self.word_level << 12 | self.slice_level << 14
+        fields = [self.unit | self.operation << 4, flags, *[0] * 14, *self.n, *self.live]
+        for o in range(6):
+            operand = self.operands.get(o)
+            if operand is None:
+                fields += [0] * 6
+            else:
+                where = 1 << 15 | operand.where | operand.slice << 8 | operand.group << 10
+                fields += [where, operand.base, *operand.stride]
+        row = self.row_level | (self.row_base & 63) << 2 | self.depth_mask << 8 | self.slot_level << 12
+        return [value & 0xFFFF for value in [*fields, self.count, *self.immediate, row]]
+
+    def words(self) -> np.ndarray:
+        """Both words of 16 integers."""
+        low_high = np.array(self.fields(), np.uint32).reshape(32, 2)
+        return (low_high[:, 0] | low_high[:, 1] << 16).astype(np.uint32).reshape(2, LANES)
+
+
+@dataclass
+class Function:
+    base: int
+    mode: int
+    bits: int
+    low: float
+    high: float
+    steps: float
+
+
+@dataclass
+class Sample:
+    tokens: int
+    intent: int
+    scalar: np.ndarray  # 14 floats
+    slice: np.ndarray  # SLICE_TABLES x SEQUENCE
+    slot: np.ndarray  # SEQUENCE
+
+
+@dataclass
+class Call:
+    """What a run gets beside the sample, and what it sets."""
+
+    optimizer: int = ISA.SGD
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    pending: int = ISA.NOTHING
+    rate: float = 0.0
+    step: float = 0.0
+    root: float = 0.0
+    keep: float = 0.0
+    beyond: bool = False
+    state_beyond: list[bool] = field(default_factory=lambda: [False] * 3)
+
+
+def tree(word: np.ndarray) -> np.float32:
+    """Lane l meets lane l + 8, then l + 4, l + 2, l + 1."""
+    while len(word) > 1:
+        half = len(word) // 2
+        word = word[:half] + word[half:]
+    return word[0]
+
+
+def is_beyond(word: np.ndarray, limit: int = STATE_LIMIT) -> bool:
+    return bool(((np.asarray(word, f32).view(np.uint32) & SIGN) >= limit).any())
+
+
+class Machine:
+    """All memories, filled with zeros, and the units."""
+
+    def __init__(self) -> None:
+        zeros = lambda *shape: np.zeros(shape, f32)  # noqa: E731
+        self.bank = [zeros(depth, LANES) for depth in DEPTHS]
+        self.held = zeros(2, ROWS, C["HELD_DEPTH"], LANES)
+        self.sums = zeros(2, 2, ROWS, SLOTS, LANES)
+        self.statistic = zeros(4, C["STATISTICS"])
+        self.accumulator = zeros(2, C["ROW_SLOTS"], LANES)
+        self.largest = zeros(C["ROW_SLOTS"])
+        self.place = np.zeros(C["ROW_SLOTS"], np.int32)
+        self.column = zeros(LANES, 2 * C["SHUFFLE_WORDS"])
+        self.loss_sum, self.loss_margin = zeros(SEQUENCE + 1), zeros(SEQUENCE + 1)
+        self.argument = np.zeros(SEQUENCE + 1, np.int32)
+        self.registers = [(0, 0, 0, 0)] * C["REGISTERS"]  # offset, shift, low, high
+        self.constant = zeros(C["CONSTANTS"])
+        self.functions: list[Function] = []
+        self.function_table = zeros(3, C["FUNCTION_ENTRIES"])
+        self.shuffle_table = np.zeros((C["SHUFFLE_ENTRIES"], 32), np.int64)
+
+    def run(self, instructions: list[Instruction], sample: Sample, call: Call) -> None:
+        """Execute instructions in their order."""
+        units = {ISA.ENGINE_0: self.engine, ISA.ENGINE_1: self.engine, ISA.DRAIN_0: self.drain, ISA.DRAIN_1: self.drain}
+        units |= {ISA.VECTOR: self.vector, ISA.SHUFFLE: self.shuffle, ISA.UPDATE: self.update}
+        with np.errstate(all="ignore"):
+            for code in instructions:
+                self.code, self.sample, self.call = code, sample, call
+                self.n = [self.value(x) for x in code.n]
+                self.live = [self.value(x) for x in code.live]
+                self.count = self.value(code.count)
+                self.f0, self.f1 = (self.immediate(x) for x in code.immediate)
+                self.slot = 0
+                before = None
+                for index in itertools.product(*map(range, self.n)):
+                    if before is not None:
+                        advanced = next(j for j in range(4) if index[j] != before[j])
+                        again = code.slot_level != 7 and advanced <= code.slot_level
+                        self.slot = 0 if again else self.slot + 1
+                    before = self.index = index
+                    self.first = all(index[j] == 0 for j in range(4) if code.depth_mask >> j & 1)
+                    self.last = all(index[j] == self.live[j] - 1 for j in range(4) if code.depth_mask >> j & 1)
+                    if code.unit == ISA.SHUFFLE or all(i < live for i, live in zip(index, self.live, strict=True)):
+                        units[code.unit]()
+
+    # Codes, operands
+
+    def value(self, code: int) -> int:
+        if not code >> 15:
+            return code
+        offset, shift, low, high = self.registers[code & 63]
+        return int(np.clip((self.sample.tokens + offset) >> shift, low, high))
+
+    def immediate(self, code: int) -> np.float32:
+        return self.sample.scalar[code & 15] if code >> 15 else self.constant[code]
+
+    def has(self, o: int) -> bool:
+        return o in self.code.operands
+
+    def address(self, o: int) -> int:
+        operand = self.code.operands[o]
+        address = operand.base + sum(i * stride for i, stride in zip(self.index, operand.stride, strict=True))
+        if operand.slice:
+            table = self.code.slice_tables[operand.slice - 1]
+            address += int(self.sample.slice[table][8 * operand.group + self.index[self.code.slice_level]])
+        return address % 2**16
+
+    def read(self, o: int) -> np.ndarray:
+        if not self.has(o):
+            return np.zeros(LANES, f32)
+        return self.bank[self.code.operands[o].where][self.address(o)].copy()
+
+    def write(self, o: int, word: np.ndarray) -> None:
+        if self.code.flags & ISA.CHECK:
+            self.call.beyond |= is_beyond(word)
+        if self.has(o):
+            self.bank[self.code.operands[o].where][self.address(o)] = word
+
+    def write_held(self, o: int, word: np.ndarray) -> None:
+        if self.has(o):
+            self.held[self.code.operands[o].where & 1, self.row()][self.address(o)] = word
+
+    def row(self) -> int:
+        return (self.code.row_base + self.index[self.code.row_level]) % ROWS
+
+    # Engines and drains
+
+    def engine(self) -> None:
+        e, k = self.code.unit, min(self.count, ROWS)
+        sums = self.sums[e, 1 if self.code.flags & ISA.SIDE else 0][:, self.slot % SLOTS]
+        depth = [j for j in range(4) if self.code.depth_mask >> j & 1]
+        fold = self.code.operation == ISA.REDUCE and self.index[depth[0]] == self.n[depth[0]] - 1
+        if self.code.operation == ISA.EXPAND:
+            result, scalars, held = self.read(3), self.read(2), self.held[e, :, self.address(0)]
+            for r in range(k):
+                result = result + scalars[r] * held[r]
+        elif self.code.operation == ISA.ACCUMULATE:
+            stream, scalars = self.read(1), self.read(2)
+            for r in range(ROWS):
+                c = scalars[r] if r < k else f32(0)
+                sums[r] = (f32(0) if self.first else sums[r]) + stream * c
+        elif not fold:
+            stream, held = self.read(1), self.held[e, :, self.address(0)]
+            for r in range(ROWS):
+                sums[r] = (f32(0) if self.first else sums[r]) + stream * held[r]
+        else:
+            result = np.zeros(LANES, f32)
+            addend = self.read(3)
+            for r in range(k):
+                result[r] = tree(sums[r]) + addend[r] if self.has(3) else tree(sums[r])
+            if self.code.flags & ISA.ONE and k < LANES:
+                result[k] = 1
+        if self.code.operation == ISA.EXPAND or fold:
+            self.write(4, result)
+            self.write_held(5, result)
+
+    def drain(self) -> None:
+        side = 1 if self.code.flags & ISA.SIDE else 0
+        self.write(4, self.sums[self.code.unit - ISA.DRAIN_0, side, self.row(), self.address(0)])
+
+    # Vector unit
+
+    def function(self, x: np.ndarray) -> np.ndarray:
+        g = self.functions[self.code.operands[5].where]
+        t = np.minimum(np.maximum(x, f32(g.low)), f32(g.high)) * f32(g.steps)
+        floor = np.floor(t)
+        d, k = t - floor, floor.astype(np.int64)
+        place = k % 2**g.bits if g.mode else k - int(np.floor(f32(g.low) * f32(g.steps)))
+        c0, c1, c2 = self.function_table[:, g.base + place]
+        v = c0 + d * (c1 + d * c2)
+        return (v.view(np.int32) + ((k >> g.bits) << 23).astype(np.int32)).view(f32) if g.mode else v
+
+    def add_to_row(self, which: int, word: np.ndarray) -> np.ndarray:
+        slot = self.slot % C["ROW_SLOTS"]
+        before = f32(0) if self.first else self.accumulator[which, slot]
+        self.accumulator[which, slot] = before + word
+        return self.accumulator[which, slot].copy()
+
+    def vector(self) -> None:
+        code, slot, last, f0, f1 = self.code, self.slot, self.last, self.f0, self.f1
+        row = ((code.operands[5].base if self.has(5) else 0) + slot) % C["STATISTICS"]
+        kept = LAST_ROW if code.flags & ISA.INTENT else slot % SEQUENCE
+        place = LANES * self.index[code.word_level] + np.arange(LANES)
+        valid = place < self.count if self.count else np.full(LANES, True)
+        label = self.sample.intent if code.flags & ISA.INTENT else self.sample.slot[(slot + 1) % SEQUENCE]
+        is_label = place == label
+        zero = np.zeros(LANES, f32)
+
+        def masked(word: np.ndarray, mask: np.ndarray = valid) -> np.ndarray:
+            return np.where(mask, word, f32(0)).astype(f32)
+
+        m, i, p, q = self.statistic[:, row]
+        a = self.read(0)
+        b = self.read(1) if self.has(1) else a
+        c = self.read(2)
+        r0 = r1 = None
+        match code.operation:
+            case ISA.COPY:
+                r0 = a
+            case ISA.ADD:
+                r0 = a + b
+            case ISA.SUM:
+                r0 = masked(a + b) if self.has(1) else masked(a)
+                total = self.add_to_row(0, r0)
+                if last:
+                    self.statistic[0, row] = f0 * tree(total)
+            case ISA.VARIANCE:
+                u = masked(a - m)
+                total = self.add_to_row(0, u * u)
+                if last:
+                    self.statistic[1, row] = f32(1) / np.sqrt(f0 * tree(total) + f1)
+            case ISA.NORMALIZE:
+                r0 = (a - m) * i
+                r1 = r0 * b + c
+            case ISA.AFFINE:
+                r0 = a * b + c
+            case ISA.NORM_SUMS:
+                d = masked(a * b)
+                first, second = self.add_to_row(0, d), self.add_to_row(1, masked(d * c))
+                if last:
+                    self.statistic[2, row], self.statistic[3, row] = f0 * tree(first), f0 * tree(second)
+            case ISA.NORM_BACK:
+                r0 = ((a * b - p) - c * q) * i
+            case ISA.COLUMNS:
+                products, terms = self.add_to_row(0, masked(a * b)), self.add_to_row(1, masked(a))
+                if last:
+                    r0, r1 = products, terms
+            case ISA.FUNCTION:
+                r0 = self.function(a)
+            case ISA.TIMES_FUNCTION:
+                r0 = self.function(a) * b
+            case ISA.TANH_BACK:
+                r0 = a * (f32(1) - b * b)
+            case ISA.MAXIMUM:
+                at = slot % C["ROW_SLOTS"]
+                if self.first:
+                    self.largest[at], self.place[at] = -np.inf, 0
+                for lane in np.flatnonzero(valid):
+                    if a[lane] > self.largest[at]:
+                        self.largest[at], self.place[at] = a[lane], place[lane]
+                if last:
+                    self.statistic[0, row], self.argument[kept] = self.largest[at], self.place[at]
+            case ISA.EXPONENT:
+                r0 = masked(self.function((a - m) * f0))
+                total = self.add_to_row(0, r0)
+                margin = self.add_to_row(1, masked(a - m, valid & is_label)) if code.flags & ISA.LOSS else zero
+                if last:
+                    self.statistic[1, row] = f1 / tree(total)
+                    if code.flags & ISA.LOSS:
+                        self.loss_sum[kept], self.loss_margin[kept] = tree(total), tree(margin)
+            case ISA.SCALE:
+                r0 = a * i
+            case ISA.LOSS_BACK:
+                r0 = (a * i - f0) - masked(np.full(LANES, f1), is_label)
+            case ISA.DOT:
+                total = self.add_to_row(0, masked(a * b))
+                if last:
+                    self.statistic[2, row] = tree(total)
+            case ISA.SOFTMAX_BACK:
+                r0 = ((b - p) * a) * f0
+        if r0 is not None:
+            self.write(3, masked(r0))
+        if r1 is not None:
+            self.write(4, masked(r1))
+
+    # Shuffle and update units
+
+    def shuffle(self) -> None:
+        block, half = self.index[0], C["SHUFFLE_WORDS"]
+        live = all(self.index[j] < self.live[j] for j in (1, 2, 3))
+        if live and block + 1 < self.n[0]:
+            entry, word = self.shuffle_table[self.address(0)][:16], self.read(1)
+            for j in range(LANES):
+                if entry[j] >> 15:
+                    self.column[j, block % 2 * half + (entry[j] >> 4 & 255) % half] = word[entry[j] & 15]
+        if self.index[3] < self.count and block > 0:
+            entry, word = self.shuffle_table[self.address(2)][16:], np.zeros(LANES, f32)
+            for lane in range(LANES):
+                j = entry[lane] & 15
+                if entry[lane] >> 15:
+                    word[lane] = self.column[j, (block - 1) % 2 * half + (entry[j] >> 4 & 255) % half]
+            self.write(4, word)
+            self.write_held(5, word)
+
+    def update(self) -> None:
+        call = self.call
+        if call.pending == ISA.NOTHING:
+            return
+        if call.pending == ISA.APPLY:
+            p, g, m, v = (self.read(o) for o in range(4))
+            rate, beta1, beta2 = f32(call.rate), f32(call.beta1), f32(call.beta2)
+            if call.optimizer == ISA.SGD:
+                p = p - rate * g
+            elif call.optimizer == ISA.MOMENTUM:
+                m = beta1 * m + g
+                p = p - rate * m
+            else:
+                m = beta1 * m + (f32(1) - beta1) * g
+                v = beta2 * v + ((f32(1) - beta2) * g) * g
+                step, root, keep, epsilon = (f32(x) for x in (call.step, call.root, call.keep, call.epsilon))
+                p = p * keep - (step * m) / (np.sqrt(v) * root + epsilon)
+            words = [p] if call.optimizer == ISA.SGD else [p, m] if call.optimizer == ISA.MOMENTUM else [p, m, v]
+            for o, word in zip((0, 2, 3), words, strict=False):
+                self.bank[self.code.operands[o].where][self.address(o)] = word
+                limit = SQUARE_LIMIT if o == 3 else STATE_LIMIT
+                call.state_beyond[o and o - 1] |= is_beyond(word, limit)
+        if self.code.flags & ISA.CLEAR:
+            self.bank[self.code.operands[1].where][self.address(1)] = 0

@@ -1,0 +1,143 @@
+"""The training processor's fast emulation, compiled on the spot and opened to tests: its memories as NumPy arrays."""
+
+import ctypes
+import functools
+import subprocess
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from conftest import ROOT
+from processor_interpreter import LANES, SEQUENCE, C, Call, Function, Instruction, Machine, Sample
+
+FLAGS = (
+    *("-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared"),
+    *("-fvisibility=hidden", "-DBTTLAB_FAST", "-Wall", "-Wextra", "-Wno-unknown-pragmas", "-Wno-psabi"),
+)
+FUNCTION = [
+    ("base", "i4"),
+    ("mode", "i4"),
+    ("bits", "i4"),
+    ("low", "f4"),
+    ("high", "f4"),
+    ("steps", "f4"),
+    ("first", "i4"),
+]
+PROGRAM = np.dtype(
+    [
+        *(
+            ("instructions", "i4"),
+            ("section", "i4", (6, 2)),
+            ("lengths", "i4", 3),
+            ("slice_limit", "i4", C["SLICE_TABLES"]),
+        ),
+        *(("registers", "i4", (C["REGISTERS"], 4)), ("constant", "f4", C["CONSTANTS"])),
+        ("function", FUNCTION, C["FUNCTIONS"]),
+    ]
+)
+
+
+class NativeCall(ctypes.Structure):
+    """Run of state.h."""
+
+    _fields_ = (
+        *((name, ctypes.c_int) for name in ("first", "count", "optimizer")),
+        *((name, ctypes.c_float) for name in ("beta1", "beta2", "epsilon")),
+        ("pending", ctypes.c_int),
+        *((name, ctypes.c_float) for name in ("rate", "step", "root", "keep")),
+        ("beyond", ctypes.c_bool),
+        ("state_beyond", ctypes.c_bool * 3),
+    )
+
+
+class NativeSample(ctypes.Structure):
+    """Sample of state.h."""
+
+    _fields_ = (
+        ("tokens", ctypes.c_int),
+        ("intent", ctypes.c_int),
+        ("scalar", ctypes.c_float * 14),
+        ("slice", ctypes.c_int * SEQUENCE * C["SLICE_TABLES"]),
+        ("slot", ctypes.c_int * SEQUENCE),
+    )
+
+    @classmethod
+    def of(cls, sample: Sample) -> "NativeSample":
+        native = cls(sample.tokens, sample.intent)
+        native.scalar[:] = sample.scalar.tolist()
+        native.slot[:] = sample.slot.tolist()
+        for table in range(C["SLICE_TABLES"]):
+            native.slice[table][:] = sample.slice[table].tolist()
+        return native
+
+
+@functools.cache
+def image(*flags: str) -> bytes:
+    """The driver as a shared library."""
+    with tempfile.TemporaryDirectory() as folder:
+        library = Path(folder) / "driver.so"
+        source = ROOT / "tests" / "processor_driver.cpp"
+        subprocess.run(["g++", *FLAGS, *flags, f"-I{ROOT / 'hls_src'}", str(source), "-o", str(library)], check=True)
+        return library.read_bytes()
+
+
+class Native:
+    """A loaded driver; `memories` are those of the interpreter, by the same names."""
+
+    def __init__(self, *flags: str) -> None:
+        with tempfile.NamedTemporaryFile(suffix=".so") as file:
+            file.write(image(*flags))
+            file.flush()
+            self.library = ctypes.CDLL(file.name)
+        self.library.memory.restype = ctypes.c_void_p
+        self.memories = {f"bank {b}": self.open("bank", b).reshape(-1, LANES) for b in range(C["BANKS"])}
+        held = self.open("held").reshape(2, C["ROWS"], -1, LANES)
+        self.memories["held"] = held[:, :, : C["HELD_DEPTH"]]
+        self.memories["sums"] = self.open("sums").reshape(2, 2, C["ROWS"], C["SLOTS"], LANES)
+        self.memories["statistic"] = self.open("statistic").reshape(4, -1)
+        for name, kind in (("loss_sum", "f4"), ("loss_margin", "f4"), ("argument", "i4")):
+            self.memories[name] = self.open(name, kind=kind)
+        self.program = self.open("program", kind=PROGRAM)[0]
+        self.instructions = self.open("instructions", kind="u4").reshape(2, -1, LANES)
+
+    def open(self, name: str, index: int = 0, kind: str | np.dtype = "f4") -> np.ndarray:
+        size = ctypes.c_long()
+        address = self.library.memory(name.encode(), index, ctypes.byref(size))
+        assert address, name
+        buffer = (ctypes.c_char * size.value).from_address(address)
+        return np.frombuffer(buffer, kind)
+
+    def load(self, machine: Machine) -> None:
+        """Take over the tables of an interpreter's machine."""
+        self.program["registers"] = machine.registers
+        self.program["constant"] = machine.constant
+        for g, function in enumerate(machine.functions):
+            self.program["function"][g] = (*as_row(function), first_step(function))
+        self.open("function_table").reshape(3, -1)[:] = machine.function_table
+        table = machine.shuffle_table.astype(np.uint32)
+        self.open("shuffle_table", kind="u4").reshape(-1, LANES)[:] = table[:, ::2] | table[:, 1::2] << 16
+
+    def run(self, instructions: list[Instruction], sample: Sample, call: Call) -> None:
+        """Execute instructions; `call` gets the flags."""
+        for i, code in enumerate(instructions):
+            self.instructions[:, i] = code.words()
+        names = ("optimizer", "beta1", "beta2", "epsilon", "pending", "rate", "step", "root", "keep")
+        native = NativeCall(count=len(instructions), **{name: getattr(call, name) for name in names})
+        assert self.library.execute(ctypes.byref(native), ctypes.byref(NativeSample.of(sample))) == 0
+        call.beyond, call.state_beyond = native.beyond, list(native.state_beyond)
+
+
+def as_row(function: Function) -> tuple:
+    return (function.base, function.mode, function.bits, function.low, function.high, function.steps)
+
+
+def first_step(function: Function) -> int:
+    return int(np.floor(np.float32(function.low) * np.float32(function.steps)))
+
+
+def memories(machine: Machine) -> dict[str, np.ndarray]:
+    """An interpreter's memories by the names of `Native.memories`."""
+    names = ("held", "sums", "statistic", "loss_sum", "loss_margin", "argument")
+    banks = {f"bank {b}": bank for b, bank in enumerate(machine.bank)}
+    return banks | {name: getattr(machine, name) for name in names}

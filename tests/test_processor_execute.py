@@ -1,0 +1,276 @@
+"""The training processor's fast emulation against the same machine in NumPy: equal bits after random programs."""
+
+import itertools
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from bttlab.u50.native import IMAGES, cpu_features
+
+from processor_interpreter import DEPTHS, ISA, LANES, SEQUENCE, C, Call, Function, Instruction, Machine, Operand, Sample
+from processor_native import Native, memories
+
+Random = np.random.Generator
+PROGRAMS = 60  # of each operation
+ROW_SUMS = {ISA.SUM, ISA.VARIANCE, ISA.NORM_SUMS, ISA.COLUMNS, ISA.MAXIMUM, ISA.EXPONENT, ISA.DOT}
+
+
+def filled_machine(random: Random) -> Machine:
+    """A machine whose memories are filled at random, zeros of both signs among them."""
+    machine = Machine()
+    for memory in memories(machine).values():
+        if memory.dtype == np.float32:
+            memory[:] = values(random, memory.shape)
+    machine.constant[:] = values(random, machine.constant.shape)
+    machine.registers = [
+        (
+            int(random.integers(-3, 4)),
+            int(random.integers(0, 3)),
+            int(random.integers(0, 2)),
+            int(random.integers(2, 12)),
+        )
+        for _ in machine.registers
+    ]
+    machine.functions = [
+        Function(base=0, mode=0, bits=0, low=-4.0, high=3.9375, steps=16.0),
+        Function(base=512, mode=1, bits=5, low=-20.0, high=4.0, steps=46.166241),
+        Function(base=600, mode=0, bits=0, low=-0.7, high=8.0, steps=3.3),
+    ]
+    machine.function_table[:] = random.normal(size=machine.function_table.shape)
+    machine.function_table[:, 512:544] = random.uniform(1, 1.5, (3, 32))
+    machine.shuffle_table[:] = random.integers(0, 2**16, machine.shuffle_table.shape)
+    return machine
+
+
+def values(random: Random, shape: tuple[int, ...]) -> np.ndarray:
+    numbers = random.standard_normal(shape, np.float32)
+    numbers[random.random(shape, np.float32) < 0.02] = 0.0
+    return numbers
+
+
+def any_sample(random: Random) -> Sample:
+    return Sample(
+        tokens=int(random.integers(1, 20)),
+        intent=int(random.integers(0, 40)),
+        scalar=values(random, (14,)),
+        slice=random.integers(0, 90, (C["SLICE_TABLES"], SEQUENCE)),
+        slot=random.integers(-1, 70, SEQUENCE),
+    )
+
+
+def any_operand(random: Random, n: tuple[int, ...], depth: int, where: int, slices: bool = True) -> Operand:
+    """An operand that stays inside its memory; often with strides as contractions have them."""
+    while True:
+        inner = list(itertools.accumulate(n[:0:-1], lambda a, b: a * b, initial=1))[::-1]
+        choices = [[0, 0, 1, 2, weight, weight, int(random.integers(-40, 60))] for weight in inner]
+        stride = tuple(int(random.choice(choice)) for choice in choices)
+        sliced = slices and random.random() < 0.2
+        spans = [(bound - 1) * step for bound, step in zip(n, stride, strict=True)]
+        low, high = sum(min(s, 0) for s in spans), sum(max(s, 0) for s in spans) + (90 if sliced else 0)
+        if high - low < depth:
+            base = int(random.integers(-low, depth - high))
+            group = int(random.integers(0, 3))
+            return Operand(where, base, stride, int(random.integers(1, 3)) if sliced else 0, group if sliced else 0)
+
+
+def any_bank(random: Random) -> int:
+    # Few banks, and small ones: reads and writes shall meet.
+    return int(random.choice([0, 0, 1, 16, 17]))
+
+
+def any_nest(random: Random, largest: int = 9) -> tuple[int, ...]:
+    while True:
+        n = tuple(int(random.choice([1, 2, 3, random.integers(1, largest), 13])) for _ in range(4))
+        if np.prod(n) <= 120:
+            return n
+
+
+def any_code(random: Random, machine: Machine, sample: Sample, value: int) -> int:
+    """A code that gives a value: a register if there is one that does."""
+    for r in random.permutation(C["REGISTERS"]) if random.random() < 0.5 else ():
+        offset, shift, low, high = machine.registers[r]
+        if np.clip((sample.tokens + offset) >> shift, low, high) == value:
+            return 1 << 15 | int(r)
+    return value
+
+
+def shortened(random: Random, n: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(int(random.integers(1, bound + 1)) if random.random() < 0.2 else bound for bound in n)
+
+
+def bank_operands(
+    random: Random, n: tuple[int, ...], which: tuple[int, ...], missing: float = 0.2
+) -> dict[int, Operand]:
+    banks = {o: any_bank(random) for o in which if random.random() >= missing}
+    return {o: any_operand(random, n, DEPTHS[bank], bank) for o, bank in banks.items()}
+
+
+def engine(random: Random, operation: int) -> Instruction:
+    n = any_nest(random)
+    e = int(random.integers(0, 2))
+    operands = bank_operands(random, n, (3, 4)) | bank_operands(random, n, (1, 2), missing=0)
+    operands[0] = any_operand(random, n, C["HELD_DEPTH"], e)
+    if random.random() < 0.3:
+        operands[5] = any_operand(random, n, C["HELD_DEPTH"], int(random.integers(0, 2)))
+    if random.random() < 0.3 and 3 in operands:
+        operands[4] = operands[3]
+    live = shortened(random, n)
+    level = int(random.integers(0, 3))
+    mask, slot_level = int(random.integers(0, 16)), int(random.choice([0, 1, 2, 3, 7]))
+    if operation == ISA.ACCUMULATE and random.random() < 0.7:
+        mask, slot_level = (1 << level + 1) - 1, level
+    if operation == ISA.REDUCE:
+        level = int(random.integers(0, 4))
+        mask = 1 << level
+        if random.random() < 0.8:
+            slot_level = level
+            live = tuple(bound if j == level else low for j, (bound, low) in enumerate(zip(n, live, strict=True)))
+    return Instruction(
+        *(e, operation, n, operands, live),
+        flags=int(random.choice([0, ISA.CHECK, ISA.SIDE, ISA.ONE, ISA.SIDE | ISA.ONE])),
+        count=int(random.choice([12, random.integers(0, 18)])),
+        row_level=int(random.integers(0, 4)),
+        row_base=int(random.integers(-3, 8)),
+        depth_mask=mask,
+        slot_level=slot_level,
+        slice_tables=tuple(random.integers(0, C["SLICE_TABLES"], 2).tolist()),
+        slice_level=int(random.integers(0, 4)),
+    )
+
+
+def drain(random: Random, _operation: int) -> Instruction:
+    n = any_nest(random)
+    operands = bank_operands(random, n, (4,), missing=0)
+    operands[0] = any_operand(random, n, C["SLOTS"], 0, slices=False)
+    return Instruction(
+        *(ISA.DRAIN_0 + int(random.integers(0, 2)), 0, n, operands, shortened(random, n)),
+        flags=int(random.choice([0, ISA.CHECK, ISA.SIDE])),
+        row_level=int(random.integers(0, 4)),
+        row_base=int(random.integers(-3, 8)),
+    )
+
+
+def vector(random: Random, operation: int) -> Instruction:
+    n = any_nest(random)
+    statistic = Operand(int(random.integers(0, 3)), int(random.integers(0, C["STATISTICS"] - 160)))
+    sums_up = operation in ROW_SUMS
+    live = n if sums_up and random.random() < 0.8 else shortened(random, n)
+    level = int(random.integers(0, 4))
+    operands = bank_operands(random, n, (1, 2, 3, 4)) | bank_operands(random, n, (0,), missing=0.05) | {5: statistic}
+    return Instruction(
+        *(ISA.VECTOR, operation, n, operands, live),
+        flags=int(random.choice([0, ISA.CHECK, ISA.LOSS, ISA.LOSS | ISA.INTENT, ISA.INTENT])),
+        count=int(random.choice([0, random.integers(1, 40)])),
+        immediate=(int(random.integers(0, 64)), int(random.choice([0, 1 << 15])) | int(random.integers(0, 14))),
+        depth_mask=(1 << level + 1) - 1,
+        slot_level=level,
+        word_level=int(random.integers(0, 4)),
+        slice_tables=tuple(random.integers(0, C["SLICE_TABLES"], 2).tolist()),
+        slice_level=int(random.integers(0, 4)),
+    )
+
+
+def shuffle(random: Random, _operation: int) -> Instruction:
+    n = (int(random.integers(1, 5)), *any_nest(random, 12)[1:])
+    operands = bank_operands(random, n, (1, 4), missing=0)
+    # An entry a step, the same in all blocks.
+    strides = (0, n[2] * n[3], n[3], 1)
+    operands |= {
+        o: Operand(0, int(random.integers(0, C["SHUFFLE_ENTRIES"] - n[1] * n[2] * n[3])), strides) for o in (0, 2)
+    }
+    if random.random() < 0.5:
+        operands[5] = any_operand(random, n, C["HELD_DEPTH"], int(random.integers(0, 2)), slices=False)
+    return Instruction(
+        *(ISA.SHUFFLE, 0, n, operands, (n[0], *shortened(random, n)[1:])),
+        flags=int(random.choice([0, ISA.CHECK])),
+        count=int(random.integers(0, n[3] + 2)),
+        row_level=int(random.integers(0, 4)),
+        row_base=int(random.integers(-3, 8)),
+    )
+
+
+def fill_columns(random: Random, table: np.ndarray, code: Instruction) -> None:
+    """Write a shuffle's entries: each step that is live writes a place of its own in each column, and all are read."""
+    _, *n = code.n
+    steps = np.arange(np.prod(n)).reshape(n)
+    live = steps[tuple(slice(0, x) for x in code.live[1:])].ravel()
+    places = np.array([random.permutation(C["SHUFFLE_WORDS"])[: len(live)] for _ in range(LANES)])
+    first_in, first_out = code.operands[0].base, code.operands[2].base
+    for s, step in enumerate(live):
+        table[first_in + step, :LANES] = 1 << 15 | random.integers(0, LANES, LANES) | places[:, s] << 4
+    for step in steps.ravel():
+        read = [random.choice(column) for column in places]
+        enable = (random.random(LANES) < 0.9).astype(int) << 15
+        table[first_out + step, LANES:] = enable | random.integers(0, LANES, LANES) | np.array(read) << 4
+
+
+def update(random: Random, _operation: int) -> Instruction:
+    n = any_nest(random)
+    operands = bank_operands(random, n, (0, 1, 2, 3), missing=0)
+    return Instruction(ISA.UPDATE, 0, n, operands, shortened(random, n), flags=int(random.choice([0, ISA.CLEAR])))
+
+
+CASES: list[tuple[str, Callable[[Random, int], Instruction], int]] = [
+    *(
+        (f"engine {name}", engine, o)
+        for o, name in ((ISA.EXPAND, "expand"), (ISA.ACCUMULATE, "accumulate"), (ISA.REDUCE, "reduce"))
+    ),
+    ("drain", drain, 0),
+    *((f"vector {o}", vector, o) for o in range(ISA.SOFTMAX_BACK + 1)),
+    ("shuffle", shuffle, 0),
+    ("update", update, 0),
+]
+
+
+@pytest.fixture(scope="module", params=IMAGES, ids=lambda image: image.name)
+def native(request) -> Native:
+    if not request.param.features <= cpu_features():
+        pytest.skip("this processor cannot run it")
+    return Native(*request.param.flags)
+
+
+@pytest.mark.parametrize(("make", "operation"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+def test_random_instructions_give_equal_bits(native, make, operation):
+    random = np.random.default_rng(operation)
+    machine = filled_machine(random)
+    native.load(machine)
+    filled = {name: memory.copy() for name, memory in memories(machine).items()}
+    for _ in range(PROGRAMS):
+        code = make(random, operation)
+        sample = any_sample(random)
+        if code.unit == ISA.SHUFFLE:
+            fill_columns(random, machine.shuffle_table, code)
+            native.load(machine)
+        code.n, code.live = (tuple(any_code(random, machine, sample, x) for x in xs) for xs in (code.n, code.live))
+        code.count = any_code(random, machine, sample, code.count)
+        optimizer = int(random.choice([ISA.SGD, ISA.MOMENTUM, ISA.ADAMW]))
+        pending = int(random.choice([ISA.NOTHING, ISA.APPLY, ISA.APPLY, ISA.DISCARD]))
+        call = Call(optimizer, pending=pending, rate=0.1, step=0.2, root=1.5, keep=0.99)
+        check(native, machine, filled, [code], sample, call)
+
+
+def check(native, machine, filled, instructions, sample, call) -> None:
+    """Run instructions on both, from the same memories; compare all of them."""
+    for both in (native.memories, memories(machine)):
+        for name, memory in both.items():
+            memory[:] = filled[name]
+    other = Call(**vars(call) | {"state_beyond": [False] * 3})
+    machine.run(instructions, sample, call)
+    native.run(instructions, sample, other)
+    forget_unused_rows(native, machine, instructions, sample)
+    for name, memory in memories(machine).items():
+        same = native.memories[name].view(np.uint32) == memory.view(np.uint32)
+        if memory.dtype == np.float32:
+            same |= np.isnan(memory) & np.isnan(native.memories[name])
+        assert same.all(), (name, np.argwhere(~same)[:8].tolist(), instructions)
+    assert (call.beyond, call.state_beyond) == (other.beyond, other.state_beyond), instructions
+
+
+def forget_unused_rows(native, machine, instructions, sample) -> None:
+    """Nothing reads the sums that a REDUCE leaves in rows that are not in use: the fast emulation makes none."""
+    for code in instructions:
+        if code.operation == ISA.REDUCE and code.unit in (ISA.ENGINE_0, ISA.ENGINE_1):
+            rows = machine.sums[code.unit, 1 if code.flags & ISA.SIDE else 0, machine.count :]
+            rows[:] = 0
+            native.memories["sums"][code.unit, 1 if code.flags & ISA.SIDE else 0, machine.count :] = 0
