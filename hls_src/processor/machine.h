@@ -86,21 +86,23 @@ Prepare_Functions:
     }
 }
 
-// A code of the instruction as a number, in the field that had the code.
-ALWAYS_INLINE void settle(IntWord &half, int f, int memory) {
-    const int code = field_of(half, f), value = choose(code >> 15, registers[memory][code & (REGISTERS - 1)], code);
+// A code of the instruction as a number, in the field that had the code. Codes are taken `from` the instruction as it was, so
+// all of them are settled side by side.
+ALWAYS_INLINE void settle(IntWord &half, const IntWord &from, int f, int memory) {
+    const int code = field_of(from, f), value = choose(code >> 15, registers[memory][code & (REGISTERS - 1)], code);
     const int other = half[f / 2] & (f % 2 ? 0xffff : static_cast<int>(0xffff0000));
     half[f / 2] = other | value << (f % 2 ? 16 : 0);
 }
 
-ALWAYS_INLINE Instruction settled(Instruction instruction) {
+ALWAYS_INLINE Instruction settled(const Instruction &from) {
 #pragma HLS INLINE
+    Instruction instruction = from;
     UNROLL
     for (int j = 0; j < LEVELS; j++) {
-        settle(instruction.low, FIELD_BOUND + j, j);
-        settle(instruction.low, FIELD_LIVE + j, LEVELS + j);
+        settle(instruction.low, from.low, FIELD_BOUND + j, j);
+        settle(instruction.low, from.low, FIELD_LIVE + j, LEVELS + j);
     }
-    settle(instruction.high, FIELD_COUNT - 2 * LANES, 2 * LEVELS);
+    settle(instruction.high, from.high, FIELD_COUNT - 2 * LANES, 2 * LEVELS);
     return instruction;
 }
 
@@ -145,7 +147,8 @@ static int run(Run &section, const Sample &sample) {
 #pragma HLS ARRAY_PARTITION variable=columns dim=1 complete
 #pragma HLS BIND_STORAGE variable=columns type=ram_s2p impl=lutram
 #pragma HLS ARRAY_PARTITION variable=instruction_memory dim=1 complete
-#pragma HLS BIND_STORAGE variable=instruction_memory type=ram_s2p impl=bram
+// In the circle from an instruction to the next: FETCH cycles for all of it.
+#pragma HLS BIND_STORAGE variable=instruction_memory type=ram_s2p impl=bram latency=1
 #pragma HLS ARRAY_PARTITION variable=queue dim=1 complete
 #pragma HLS ARRAY_PARTITION variable=queue dim=2 complete
 #pragma HLS BIND_STORAGE variable=queue type=ram_s2p impl=lutram

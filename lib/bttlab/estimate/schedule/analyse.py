@@ -65,8 +65,8 @@ class Schedule:
     stages : int
         Cycles from an iteration's first operator to its last.
     depth : int
-        Cycles from the load of a word to the first load that sees what was made of it, of memories that promise no
-        dependence.
+        Cycles from the load of a word to the first load that sees what was made of it, of memories that promise LATENCY
+        iterations between them, or no dependence at all.
     ports : list of Port
     spans : list of Span
     recurrences : list of solve.Recurrence
@@ -179,7 +179,9 @@ def _schedule(
     wrong += [_too_slow(circle, places) for circle in circles if circle.interval > 1]
     spans = _spans(graph, times)
     wrong += _of_promises(promised, spans, source.constants, kept_apart)
-    guarded = [s.depth for s in spans if s.memory.variable in promised and promised[s.memory.variable].distance is None]
+    latency = source.constants.get("LATENCY")
+    far = {v for v, p in promised.items() if p.distance is None or p.distance == latency}
+    guarded = [span.depth for span in spans if span.memory.variable in far]
     return Schedule(
         str(place),
         clock.mhz,

@@ -5,6 +5,7 @@ inlining, locals into values, constants, unrolling. Nothing merges, hoists or si
 memory is what the source asks.
 """
 
+import re
 import shutil
 import subprocess
 import tempfile
@@ -72,7 +73,7 @@ def compile_source(unit: Path, include: tuple[Path, ...] = ()) -> CompiledSource
     folders = [f"-I{folder}" for folder in (unit.parent, *include)]
     text = _clang("-S", "-emit-llvm", *folders, "-o", "-", str(unit))
     preprocessed = _clang("-E", *folders, "-o", "-", str(unit))
-    return CompiledSource(_simplified(text, preprocessed), preprocessed, _constants(unit, folders))
+    return CompiledSource(_simplified(text, preprocessed), preprocessed, _constants(unit, folders, preprocessed))
 
 
 def _clang(*arguments: str, check: bool = True) -> str:
@@ -85,25 +86,20 @@ def _clang(*arguments: str, check: bool = True) -> str:
     return done.stdout
 
 
-def _constants(unit: Path, folders: list[str]) -> dict[str, int]:
-    """Let clang evaluate the constants of config.h; one that is not defined is left out."""
-    if not (unit.parent / "config.h").is_file():
+def _constants(unit: Path, folders: list[str], preprocessed: str) -> dict[str, int]:
+    """Let clang evaluate the constants that the source defines, and what its DEPENDENCE pragmas give as distances."""
+    wanted = [name for name in CONSTANTS if re.search(rf"\b{name} = ", preprocessed)]
+    distances = {p.values["distance"] for p in read_pragmas(preprocessed) if "distance" in p.values}
+    wanted += sorted(text for text in distances if not text.isdigit() and text not in wanted)
+    if not wanted:
         return {}
-    found = {}
     with tempfile.TemporaryDirectory() as folder:
         probe = Path(folder) / "probe.cpp"
-        # Overload resolution decides between the constant, where there is one, and the name declared beside it.
-        lines = [f"namespace beside {{ constexpr int {name} = -1; }}" for name in CONSTANTS]
-        lines += ["using namespace beside;", f'namespace source {{\n#include "{unit.parent.resolve()}/config.h"\n']
-        lines += [f"extern const int schedule_{name} = {name};" for name in CONSTANTS]
-        probe.write_text("\n".join([*lines, "}"]), encoding="utf-8")
-        for line in _clang("-S", "-emit-llvm", *folders, "-o", "-", str(probe)).splitlines():
-            name, _, value = line.partition("constant i32 ")
-            if value and "schedule_" in name:
-                number = int(value.split(",")[0])
-                if number >= 0:
-                    found[next(c for c in CONSTANTS if f"schedule_{c}E" in name)] = number
-    return found
+        lines = [f"extern const int schedule_{i} = {text};" for i, text in enumerate(wanted)]
+        probe.write_text("\n".join([f'#include "{unit.resolve()}"', 'extern "C" {', *lines, "}"]), encoding="utf-8")
+        text = _clang("-S", "-emit-llvm", *folders, "-o", "-", str(probe))
+    found = dict(re.findall(r"^@schedule_(\d+) = .*?constant i32 (-?\d+)", text, re.MULTILINE))
+    return {text: int(found[str(i)]) for i, text in enumerate(wanted) if str(i) in found}
 
 
 @cache
