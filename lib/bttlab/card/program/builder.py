@@ -95,6 +95,10 @@ class Builder:
         """Return where so many words of a bank are for a name."""
         return at(f"bank {bank}", self.banks[bank].take(name, words))
 
+    def has_room(self, bank: int, words: int) -> bool:
+        """Return whether a bank has so many words left."""
+        return self.banks[bank].used + words <= self.banks[bank].depth
+
     def take_over(self, name: str, bank: int, words: int) -> At:
         """Return words of a bank, from its end, that others may be given, too: for what is needed at another time."""
         self._over_bank[bank] += words

@@ -35,6 +35,8 @@ class ModelProgram:
         Of format "tensor".
     shapes : mapping of str to tuple of int, optional
         Of the parameters, if they are not the configuration's: each linear layer may have ranks of its own.
+    flow : str or tuple of int
+        Order of contraction of the linear layers (`linear.FLOWS`).
 
     Raises
     ------
@@ -42,7 +44,7 @@ class ModelProgram:
         If the machine does not hold it.
     """
 
-    def __init__(self, config: ModelConfig, shapes: Mapping[str, tuple[int, ...]] | None = None):
+    def __init__(self, config: ModelConfig, shapes: Mapping[str, tuple[int, ...]] | None = None, flow="bidirectional"):
         if config.format != "tensor":
             raise ProgramError("the model is dense: the card trains tensor-compressed ones; choose format tensor")
         if config.sequence_length > M.SEQUENCE or config.hidden_size % (config.heads * LANES):
@@ -93,7 +95,7 @@ class ModelProgram:
         slot = (("scalar", SLOT_WEIGHT), ("scalar", SLOT_LABEL), ("scalar", SLOT_CLASS))
         self.intent_head = Head(b, self.layout, "intent", config.intents, words, 1, self._rows(1), intent)
         self.slot_head = Head(b, self.layout, "slot", config.slots, words, self.labelled, self._rows(most), slot)
-        self.linears = LinearLayers(b, self.layout, names, self.shapes, most)
+        self.linears = LinearLayers(b, self.layout, names, self.shapes, most, flow)
         self.work = WorkMatrices(b, matrix)
         self.linears.hold()
         for bank in (banks.FIRST_MOMENT, banks.SECOND_MOMENT):
