@@ -170,7 +170,7 @@ static int run(Run &section, const Sample &sample) {
     Dispatcher dispatcher = {};
     dispatcher.next = section.first;
     dispatcher.end = section.first + section.count;
-    bool finished = false, stuck = false, beyond = section.beyond;
+    bool finished = false, over = false, stuck = false, beyond = section.beyond;
     bool p_beyond = section.state_beyond[0], m_beyond = section.state_beyond[1], v_beyond = section.state_beyond[2];
     int cycles = 0, place_before = 0, quiet = 0;
     prepare(sample);
@@ -318,8 +318,10 @@ BTTLAB_BANKS(BANK_DISTANCE)
         for (int u = 0; u < UNITS; u++) is_quiet &= !nest[u].busy;
         const bool is_stuck = quiet == STUCK_CYCLES;
         quiet = is_quiet ? quiet + 1 : 0;
-        finished = is_done | is_stuck;
-        stuck = is_stuck & !is_done;
+        // Known a cycle before the loop looks at it: the next cycle begins before this one's units are done.
+        finished = over;
+        over = is_done | is_stuck;
+        stuck |= is_stuck & !is_done;
 
         // The units: the next step, or the next instruction.
         UNROLL
@@ -360,7 +362,7 @@ BTTLAB_BANKS(BANK_DISTANCE)
     section.state_beyond[1] = m_beyond;
     section.state_beyond[2] = v_beyond;
     section.stuck = stuck;
-    return cycles + LATENCY;
+    return cycles - 1 + LATENCY;  // the cycle after the last does nothing
 }
 
 #endif
