@@ -25,6 +25,8 @@ def run(options: argparse.Namespace) -> Outcome:
 
     folder = options.source or SOURCE
     if not (folder / UNIT).is_file():
-        raise BttlabError(f"no {UNIT} in {folder}: --source takes the folder of the machine's source, as hls_src/processor")
+        raise BttlabError(
+            f"no {UNIT} in {folder}: --source takes the folder of the machine's source, as hls_src/processor"
+        )
     data = report.to_dict(*schedule_of(folder / UNIT))
     return Outcome(data, report.to_text(data), 1 if data["violations"] else 0)

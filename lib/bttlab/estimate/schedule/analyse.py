@@ -9,9 +9,9 @@ from bttlab.errors import BttlabError
 from bttlab.estimate.schedule import latencies, solve
 from bttlab.estimate.schedule.compile import CompiledSource, compile_source
 from bttlab.estimate.schedule.graph import Graph
-from bttlab.estimate.schedule.ir import Function, Instruction, Module, read_module
+from bttlab.estimate.schedule.ir import Function, Module, read_module
 from bttlab.estimate.schedule.loops import Body, Loop, natural_loops
-from bttlab.estimate.schedule.memories import Access, Memories, Memory, Port, ports
+from bttlab.estimate.schedule.memories import Memories, Memory, Port, ports
 from bttlab.estimate.schedule.places import Place, Places
 from bttlab.estimate.schedule.pragmas import Pragma, Promise, promises, read_pragmas
 from bttlab.estimate.schedule.violations import (
@@ -92,7 +92,9 @@ class Schedule:
     constants: dict[str, int]
 
 
-def analyse(unit: Path, include: tuple[Path, ...] = (), kept_apart: dict[str, tuple[str, ...]] = KEPT_APART) -> Schedule:
+def analyse(
+    unit: Path, include: tuple[Path, ...] = (), kept_apart: dict[str, tuple[str, ...]] = KEPT_APART
+) -> Schedule:
     """Analyse the loop of a source.
 
     Parameters
@@ -116,7 +118,9 @@ def analyse(unit: Path, include: tuple[Path, ...] = (), kept_apart: dict[str, tu
     pragmas = read_pragmas(source.preprocessed)
     function, loop, place, end = _machine_loop(module, places, pragmas)
     inside = [p for p in pragmas if Path(p.file).name == Path(place.file).name and place.line <= p.line <= end]
-    return _schedule(source, module, places, pragmas, function, loop, (place, promises(inside, source.constants)), kept_apart)
+    return _schedule(
+        source, module, places, pragmas, function, loop, (place, promises(inside, source.constants)), kept_apart
+    )
 
 
 def _machine_loop(module: Module, places: Places, pragmas: list[Pragma]) -> tuple[Function, Loop, Place, int]:
@@ -124,7 +128,9 @@ def _machine_loop(module: Module, places: Places, pragmas: list[Pragma]) -> tupl
     candidates = []
     for function in module.functions:
         for loop in natural_loops(function):
-            number = next((i.loop for latch in loop.latches for i in function.blocks[latch] if i.loop is not None), None)
+            number = next(
+                (i.loop for latch in loop.latches for i in function.blocks[latch] if i.loop is not None), None
+            )
             chain, end = places.loop_range(number)
             if chain:
                 candidates.append((function, loop, chain[-1], end))
@@ -160,9 +166,17 @@ def _schedule(
     inner = [other for other in loops if other.blocks < loop.blocks]
     body = Body(function, loop, [other.header for other in inner])
     wrong = [v for f in module.functions for v in of_pointers(f, places)]
-    wrong += [Violation("loop", f"a loop is left inside the body at {_start(other, function, places)}") for other in inner]
-    found, unresolved = accesses_of([i for block in body.order for i in function.blocks[block]], Memories(module, pragmas), places)
-    wrong += unresolved + _copies(module, places, place)
+    wrong += [
+        Violation("loop", f"a loop is left inside the body at {_start(other, function, places)}") for other in inner
+    ]
+    found, unresolved = accesses_of(
+        [i for block in body.order for i in function.blocks[block]], Memories(module, pragmas), places
+    )
+    wrong += unresolved
+    if source.ways > 1:
+        wrong.append(
+            Violation("copies", f"calls lead to the loop at {place} in {source.ways} ways: it may be built as often")
+        )
     asked = ports(found)
     wrong += of_ports(asked, found, places)
     graph = Graph(function, body, dict(found))
@@ -205,30 +219,24 @@ def _start(loop: Loop, function: Function, places: Places) -> str:
     return str(chain[-1]) if chain else "an unknown line"
 
 
-def _copies(module: Module, places: Places, place: Place) -> list[Violation]:
-    """The loop's function, where it is called from several places: HLS may make the machine as often."""
-    count = 0
-    for function in module.functions:
-        for loop in natural_loops(function):
-            number = next((i.loop for latch in loop.latches for i in function.blocks[latch] if i.loop is not None), None)
-            chain, _ = places.loop_range(number)
-            count += bool(chain) and chain[-1] == place
-    if count > 1:
-        return [Violation("copies", f"the loop at {place} is there {count} times: its function is called from several places")]
-    return []
-
-
 def _exits(graph: Graph, times: solve.Times) -> list[solve.Recurrence]:
     """An iteration starts when it is known that there is one."""
     found = []
     for node in graph.exits:
         latency = max(1, ceil(times.end[node]))
-        found.append(solve.Recurrence("whether there is a next iteration", "exit", latency, 1, False, node.instruction.line))
+        found.append(
+            solve.Recurrence("whether there is a next iteration", "exit", latency, 1, False, node.instruction.line)
+        )
     return found
 
 
 def _too_slow(circle: solve.Recurrence, places: Places) -> Violation:
-    what = {"memory": "from a load to the next", "value": "of a value from one iteration to the next", "circle": "round", "exit": "until it is known"}
+    what = {
+        "memory": "from a load to the next",
+        "value": "of a value from one iteration to the next",
+        "circle": "round",
+        "exit": "until it is known",
+    }
     distance = f"{circle.distance} iterations" if circle.distance > 1 else "one iteration"
     promise = "the pragma promises" if circle.promised else "it has"
     return Violation(
@@ -246,12 +254,17 @@ def _spans(graph: Graph, times: solve.Times) -> list[Span]:
         elif solve.is_store(node):
             stores.setdefault(node.access.memory, []).append(times.visible(node))
     both = [memory for memory in loads if memory in stores and not memory.register]
-    found = [Span(m, min(loads[m]), max(stores[m]) - latencies.write_cycles(), max(stores[m]) - min(loads[m])) for m in both]
+    found = [
+        Span(m, min(loads[m]), max(stores[m]) - latencies.write_cycles(), max(stores[m]) - min(loads[m])) for m in both
+    ]
     return sorted(found, key=lambda span: (-span.depth, span.memory.name))
 
 
 def _of_promises(
-    promised: dict[str, Promise], spans: Iterable[Span], constants: dict[str, int], kept_apart: dict[str, tuple[str, ...]]
+    promised: dict[str, Promise],
+    spans: Iterable[Span],
+    constants: dict[str, int],
+    kept_apart: dict[str, tuple[str, ...]],
 ) -> list[Violation]:
     """What DEPENDENCE promises must be kept by the program, as the page says it is."""
     found = []
@@ -270,9 +283,15 @@ def _of_promises(
             continue
         kept, name = apart[span.memory.variable]
         if kept is None:
-            found.append(Violation("promise", f"{span.memory.name}: no dependence is promised, and no rule of the program keeps that"))
+            found.append(
+                Violation(
+                    "promise", f"{span.memory.name}: no dependence is promised, and no rule of the program keeps that"
+                )
+            )
         elif span.depth > kept:
-            message = f"{span.memory.name}: {span.depth} cycles from a load to where its store is seen, and {name} = {kept}"
+            message = (
+                f"{span.memory.name}: {span.depth} cycles from a load to where its store is seen, and {name} = {kept}"
+            )
             found.append(Violation("depth", message))
         if span.load > span.store:
             message = f"{span.memory.name}: its load is in cycle {span.load}, after its store in cycle {span.store}"

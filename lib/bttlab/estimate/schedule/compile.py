@@ -15,11 +15,19 @@ from pathlib import Path
 
 from bttlab.errors import BttlabError
 from bttlab.estimate.schedule.pragmas import read_pragmas
-from bttlab.estimate.schedule.root import root_function
+from bttlab.estimate.schedule.root import root_function, ways_to
 
 CLANG = "clang++-16"
 FLAGS = (
-    *("-std=c++17", "-O1", "-Xclang", "-disable-llvm-passes", "-D__SYNTHESIS__", "-ffp-contract=off", "-fno-math-errno"),
+    *(
+        "-std=c++17",
+        "-O1",
+        "-Xclang",
+        "-disable-llvm-passes",
+        "-D__SYNTHESIS__",
+        "-ffp-contract=off",
+        "-fno-math-errno",
+    ),
     *("-fno-exceptions", "-fno-rtti", "-gline-tables-only", "-fno-discard-value-names", "-Wno-everything"),
 )
 # Unrolling is asked for by the source; the limit is LLVM's. Merging stores is not asked for.
@@ -45,12 +53,15 @@ class CompiledSource:
     preprocessed : str
         The source with macros expanded, and lines that tell where each part comes from.
     constants : dict of str to int
-        Those of `CONSTANTS` that its `config.h` defines.
+        Those of `CONSTANTS` that it defines, and the distances of its DEPENDENCE pragmas.
+    ways : int
+        In how many ways calls lead to the function with the machine's loop.
     """
 
     module: object
     preprocessed: str
     constants: dict[str, int]
+    ways: int
 
 
 def compile_source(unit: Path, include: tuple[Path, ...] = ()) -> CompiledSource:
@@ -73,7 +84,11 @@ def compile_source(unit: Path, include: tuple[Path, ...] = ()) -> CompiledSource
     folders = [f"-I{folder}" for folder in (unit.parent, *include)]
     text = _clang("-S", "-emit-llvm", *folders, "-o", "-", str(unit))
     preprocessed = _clang("-E", *folders, "-o", "-", str(unit))
-    return CompiledSource(_simplified(text, preprocessed), preprocessed, _constants(unit, folders, preprocessed))
+    root = root_function(text, read_pragmas(preprocessed))
+    module = _simplified(text, root)
+    return CompiledSource(
+        module, preprocessed, _constants(unit, folders, preprocessed), ways_to(text, root) if root else 1
+    )
 
 
 def _clang(*arguments: str, check: bool = True) -> str:
@@ -115,13 +130,12 @@ def _llvm():
     return llvm
 
 
-def _simplified(text: str, preprocessed: str):
+def _simplified(text: str, root: str | None):
     llvm = _llvm()
     module = llvm.parse_assembly(text)
     machine = llvm.Target.from_default_triple().create_target_machine()
     builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(0))
     functions = {function.name: function for function in module.functions if not function.is_declaration}
-    root = root_function(text, read_pragmas(preprocessed))
     for name, function in functions.items():
         attributes = b" ".join(function.attributes).decode()
         if name == root:

@@ -179,7 +179,11 @@ class Graph:
             if node.kind == "logic" and node.instruction.opcode in GATES:
                 inputs: list[Node] = []
                 for other in node.inputs:
-                    if other.kind == "logic" and other.instruction.opcode == node.instruction.opcode and used[other] == 1:
+                    if (
+                        other.kind == "logic"
+                        and other.instruction.opcode == node.instruction.opcode
+                        and used[other] == 1
+                    ):
                         joined.add(other)
                         inputs += other.inputs
                         node.gates += other.gates
@@ -286,7 +290,7 @@ class Graph:
             key = (*key, *shuffle_mask(instruction.text))
         elif instruction.opcode in ("extractvalue", "insertvalue"):
             key = (*key, instruction.text.split("!dbg", 1)[0].rsplit(",", 2)[-2])
-        if key not in self._same or instruction.opcode == "call" and kind == "call":
+        if key not in self._same or (instruction.opcode == "call" and kind == "call"):
             self._same[key] = self._new(instruction, kind, inputs, **more)
         self._by_value[instruction] = self._same[key]
 
@@ -305,7 +309,12 @@ class Graph:
             return None
         (first, second), constants = inputs, [o.text if o.kind == "constant" else "" for o in instruction.operands]
         number = constant_number(constants[1]) if constants[1] else None
-        if instruction.opcode == "icmp" and number == 0 and " icmp ne " in instruction.text and self._bits(instruction.operands[0]) == 1:
+        if (
+            instruction.opcode == "icmp"
+            and number == 0
+            and " icmp ne " in instruction.text
+            and self._bits(instruction.operands[0]) == 1
+        ):
             return first
         if instruction.opcode == "fsub" and constants[1] in ("zeroinitializer", "0.000000e+00"):
             return first

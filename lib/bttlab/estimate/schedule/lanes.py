@@ -9,7 +9,24 @@ from bttlab.estimate.schedule.widths import constant_number
 _MASK = re.compile(r"<(\d+) x i32> (<[^>]*>|splat \(i32 \d+\)|\w+)\s*(?:, !.*)?$")
 # Operations whose lanes each take the same lane of every operand.
 _LANEWISE = frozenset(
-    ("fadd", "fsub", "fmul", "fdiv", "fneg", "fcmp", "icmp", "add", "sub", "mul", "and", "or", "xor", "shl", "lshr", "ashr")
+    (
+        "fadd",
+        "fsub",
+        "fmul",
+        "fdiv",
+        "fneg",
+        "fcmp",
+        "icmp",
+        "add",
+        "sub",
+        "mul",
+        "and",
+        "or",
+        "xor",
+        "shl",
+        "lshr",
+        "ashr",
+    )
 ) | {"select", "phi", "zext", "sext", "trunc", "fptosi", "fptoui", "sitofp", "uitofp", "freeze", "call"}
 
 
@@ -21,7 +38,10 @@ def shuffle_mask(text: str) -> list[int | None]:
         return [int(re.search(r"\d+(?=\))", body)[0])] * count
     if body[0] != "<":
         return [0 if body == "zeroinitializer" else None] * count
-    return [None if "i32" not in part or not part.split()[-1].isdigit() else int(part.split()[-1]) for part in body[1:-1].split(",")]
+    return [
+        None if "i32" not in part or not part.split()[-1].isdigit() else int(part.split()[-1])
+        for part in body[1:-1].split(",")
+    ]
 
 
 def used_lanes(order: list[Instruction]) -> dict[Instruction, int]:
@@ -82,7 +102,8 @@ def _uniform(order: list[Instruction]) -> set[Instruction]:
             if len(set(shuffle_mask(instruction.text)) - {None}) == 1:
                 found.add(instruction)
         elif instruction.opcode in _LANEWISE and all(
-            o in found or lanes_of(o.type)[0] == 1 or o.kind == "constant" and o.text[0] != "<" for o in instruction.operands
+            o in found or lanes_of(o.type)[0] == 1 or (o.kind == "constant" and o.text[0] != "<")
+            for o in instruction.operands
         ):
             found.add(instruction)
     return found

@@ -136,7 +136,9 @@ class Body:
         self.predecessors = turned({block: self.successors[block] for block in self.order})
         self._above = dominators(loop.header, self.order, self.predecessors)
         # What leaves the loop or goes round again ends at one place.
-        self.exits = [b for b in self.order if len(function.successors(b)) != len(self.successors[b]) or not self.successors[b]]
+        self.exits = [
+            b for b in self.order if len(function.successors(b)) != len(self.successors[b]) or not self.successors[b]
+        ]
         end = ""
         with_end = {b: self.successors[b] + ([end] if b in self.exits else []) for b in self.order} | {end: []}
         backward = turned(with_end)

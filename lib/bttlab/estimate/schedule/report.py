@@ -56,7 +56,8 @@ def to_dict(schedule: Schedule, counted: Census, taken: LoopResources) -> dict[s
             for circle in schedule.recurrences
         ],
         "spans": [
-            {"memory": span.memory.name, "load": span.load, "store": span.store, "depth": span.depth} for span in schedule.spans
+            {"memory": span.memory.name, "load": span.load, "store": span.store, "depth": span.depth}
+            for span in schedule.spans
         ],
         "resources": taken.to_dict() | {"assumptions": list(ASSUMPTIONS)},
         "violations": [{"kind": wrong.kind, "message": wrong.message} for wrong in schedule.violations],
@@ -119,7 +120,13 @@ def to_text(data: dict[str, Any]):
         "recurrences: the slowest",
         ("name", "kind", "cycles", "iterations between", "interval"),
         [
-            [c["name"], c["kind"], str(c["latency"]), f"{c['distance']}{' promised' if c['promised'] else ''}", str(c["interval"])]
+            [
+                c["name"],
+                c["kind"],
+                str(c["latency"]),
+                f"{c['distance']}{' promised' if c['promised'] else ''}",
+                str(c["interval"]),
+            ]
             for c in list(worst.values())[:SHOWN]
         ],
     )

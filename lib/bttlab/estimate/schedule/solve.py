@@ -251,9 +251,14 @@ def _longest(links: list[tuple[Node, Edge, int]]) -> list[Recurrence]:
         circle = _circle(links, interval)
         if not circle:
             return slowest
+        # One of a single edge is among the others already.
         name = " -> ".join(dict.fromkeys(edge.name for _, edge, _ in circle))
         latency, distance = sum(w for *_, w in circle), sum(edge.distance for _, edge, _ in circle)
-        slowest = [Recurrence(name, "circle", latency, distance, False, circle[-1][1].source.instruction.line)]
+        slowest = (
+            []
+            if len(circle) == 1
+            else [Recurrence(name, "circle", latency, distance, False, circle[-1][1].source.instruction.line)]
+        )
     return slowest
 
 

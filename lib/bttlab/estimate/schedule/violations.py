@@ -60,8 +60,12 @@ def of_ports(ports: list[Port], accesses: list[tuple[Instruction, Access]], plac
     for port in ports:
         for asked, opcode in ((port.loads, "load"), (port.stores, "store")):
             if asked > 1 and not port.memory.register:
-                lines = sorted({places.text(i.line) for i, a in accesses if a.memory == port.memory and i.opcode == opcode})
-                message = f"{port.memory.name} has {asked} {opcode}s an iteration and one port for them: {', '.join(lines)}"
+                lines = sorted(
+                    {places.text(i.line) for i, a in accesses if a.memory == port.memory and i.opcode == opcode}
+                )
+                message = (
+                    f"{port.memory.name} has {asked} {opcode}s an iteration and one port for them: {', '.join(lines)}"
+                )
                 found.append(Violation("port", message))
     return found
 

@@ -189,9 +189,7 @@ def _transfer(instruction: Instruction, operands: list[Range | None]) -> Range |
 def _demands(instruction: Instruction, own: int) -> list[tuple[Value, int]]:
     """What an instruction looks at of its operands, where `own` low bits of its result are looked at."""
     operands = instruction.operands
-    whole = [
-        (o, 0 if is_float_or_other(o.type) else element_bits(o.type)) for o in operands if o.type not in ("void",)
-    ]
+    whole = [(o, 0 if is_float_or_other(o.type) else element_bits(o.type)) for o in operands if o.type not in ("void",)]
     match instruction.opcode:
         case "add" | "sub" | "mul" | "or" | "xor":
             return [(o, min(own, element_bits(o.type))) for o in operands]
