@@ -3,12 +3,21 @@
 from bttlab.lab.compression import draw_truncation, spectra, truncate
 from bttlab.lab.compression_explorer import CompressionExplorer
 from bttlab.lab.cost_explorer import CostExplorer
-from bttlab.lab.cost_figures import draw_breakdown, draw_held_out, draw_load
+from bttlab.lab.cost_figures import draw_breakdown, draw_load
 from bttlab.lab.cycle_figures import draw_cycles
 from bttlab.lab.dashboard import Dashboard
 from bttlab.lab.design import Design
 from bttlab.lab.design_explorer import DesignExplorer
 from bttlab.lab.exercise import check
+from bttlab.lab.finetuning_figures import (
+    draw_accuracy,
+    draw_largest_batches,
+    draw_published_load,
+    draw_ranking,
+    draw_stages,
+    draw_throughput,
+    draw_utilisation,
+)
 from bttlab.lab.flow_explorer import FlowExplorer
 from bttlab.lab.flow_figures import draw_costs, draw_optimum
 from bttlab.lab.machine import check_machine
@@ -41,18 +50,24 @@ __all__ = [
     "check_machine",
     "chip_bytes",
     "corpus_here",
+    "draw_accuracy",
     "draw_blocks",
     "draw_breakdown",
     "draw_bytes",
     "draw_costs",
     "draw_cycles",
     "draw_energy",
-    "draw_held_out",
+    "draw_largest_batches",
     "draw_load",
     "draw_optimum",
+    "draw_published_load",
+    "draw_ranking",
     "draw_results",
     "draw_scatter",
+    "draw_stages",
+    "draw_throughput",
     "draw_truncation",
+    "draw_utilisation",
     "spectra",
     "torch_bytes",
     "truncate",
