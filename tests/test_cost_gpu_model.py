@@ -17,6 +17,8 @@ from bttlab.cost.models import find_model
 from bttlab.cost.operators import Operator, operators
 from bttlab.cost.published_equations import curve, curve_errors, largest_batch
 
+from conftest import ROOT
+
 PERFECT = Coefficients(1.0, 1.0, 0.0, 0.0, 1.0, 0.0)
 A40 = find_gpu("A40")
 
@@ -182,3 +184,20 @@ def test_published_equations_in_their_authors_reading():
     assert float(fitted(8, 0.25)) == pytest.approx(slope * math.log(8 ** (1 / (0.25 * 1.8))) + constant)
     assert [largest_batch(point) for point in xia2024.largest_batches()] == [6, 8, 20]
     assert curve_errors(xia2024.throughputs()).points == 77
+
+
+def test_the_page_has_the_recorded_errors_and_coefficients():
+    page = (ROOT / "docs" / "cost.md").read_text(encoding="utf-8")
+    recorded = read_calibration()
+    for errors in recorded.errors.values():
+        row = f"| {errors.points} | {100 * errors.median:.1f} % | {100 * errors.nine_of_ten:.1f} % |"
+        assert row in page, row
+    for name, form, unit in (
+        ("arithmetic", "{:.2f}", 1),
+        ("bandwidth", "{:.2f}", 1),
+        ("launch", "{:.1f} µs", 1e6),
+        ("wrapper", "{:.2f} ms", 1e3),
+        ("passes", "{:.2f}", 1),
+        ("tail", "{:.0f} tokens", 1),
+    ):
+        assert f"| {name} | {form.format(unit * getattr(recorded.time, name))} |" in page, name
