@@ -6,12 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from bttlab.baseline.gpus import find_gpu
 from bttlab.cost import xia2024
 from bttlab.cost.calibration import calibrate, errors_of, modelled_largest_batches, predict, read_calibration
 from bttlab.cost.calibration import stage_seconds as modelled_stages
 from bttlab.cost.configuration import FineTuning
 from bttlab.cost.gpu_step import Coefficients, operator_seconds, step_parts, step_seconds
-from bttlab.cost.gpus import find_gpu
 from bttlab.cost.lengths import longest_length, padded_length
 from bttlab.cost.models import find_model
 from bttlab.cost.operators import Operator, operators

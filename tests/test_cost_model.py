@@ -6,12 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from bttlab.baseline.gpus import find_gpu, read_gpus
 from bttlab.cli import main
 from bttlab.cost.configuration import CostError, FineTuning
 from bttlab.cost.design import configurations
 from bttlab.cost.estimate import Estimator
 from bttlab.cost.fit import GRID, CostModel, grid_step
-from bttlab.cost.gpus import find_gpu, read_gpus
 from bttlab.cost.models import find_model
 from bttlab.cost.prices import read_prices
 from bttlab.cost.profiles import RECORDED, read_profiles

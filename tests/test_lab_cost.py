@@ -4,9 +4,9 @@ import matplotlib
 import numpy as np
 import pytest
 
+from bttlab.baseline.gpus import find_gpu, read_gpus
 from bttlab.cost.calibration import read_calibration
 from bttlab.cost.estimate import Estimator
-from bttlab.cost.gpus import find_gpu, read_gpus
 from bttlab.cost.models import find_model
 from bttlab.cost.xia2024 import throughputs
 from bttlab.lab import (

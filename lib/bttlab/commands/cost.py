@@ -68,8 +68,8 @@ def parse_count(text: str) -> int:
 
 
 def _estimate(options: argparse.Namespace) -> Outcome:
+    from bttlab.baseline.gpus import find_gpu
     from bttlab.cost.estimate import ASSUMPTIONS, MODEL_VERSION, Estimator
-    from bttlab.cost.gpus import find_gpu
     from bttlab.cost.models import find_model
     from bttlab.cost.prices import PRICES, read_prices
 
@@ -163,8 +163,8 @@ def _ranking(estimator, config, tokens: int, batch: int | None, about: dict) -> 
     """Every GPU that the model fits, the cheapest first, those without a price after them."""
     from rich.table import Table
 
+    from bttlab.baseline.gpus import read_gpus
     from bttlab.cost.configuration import CostError
-    from bttlab.cost.gpus import read_gpus
 
     found, refused = [], []
     for gpu in read_gpus().values():

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 from scipy import optimize
 
+from bttlab.baseline.gpus import find_gpu
 from bttlab.baseline.storage import RecordError, build, write_whole
 from bttlab.cost import xia2024
 from bttlab.cost.configuration import CostError
@@ -28,7 +29,6 @@ from bttlab.cost.gpu_step import (
     step_seconds,
     token_bytes,
 )
-from bttlab.cost.gpus import find_gpu
 from bttlab.cost.xia2024 import LargestBatch, Stages, Throughput
 from bttlab.data.find import REPOSITORY
 from bttlab.figures import to_json

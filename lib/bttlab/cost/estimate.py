@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from bttlab.baseline.gpus import Gpu
 from bttlab.cost import xia2024
 from bttlab.cost.calibration import Calibration, read_calibration
 from bttlab.cost.configuration import CostError, FineTuning
 from bttlab.cost.gpu_step import RESERVED, fixed_bytes, largest_batch, step_parts, step_seconds, token_bytes
-from bttlab.cost.gpus import Gpu
 from bttlab.cost.lengths import longest_length, padded_length
 from bttlab.cost.models import find_model
 from bttlab.cost.prices import Price, read_prices

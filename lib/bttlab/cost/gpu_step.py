@@ -8,8 +8,9 @@ lengths spread.
 
 from dataclasses import dataclass
 
+from bttlab.baseline.gpus import Gpu
+from bttlab.baseline.roofline import Reach, longest_seconds
 from bttlab.cost.configuration import FineTuning
-from bttlab.cost.gpus import Gpu
 from bttlab.cost.lengths import padded_length
 from bttlab.cost.operators import Operator, operators
 
@@ -65,11 +66,10 @@ MIXER_VALUES = {"attention": 6, "mamba": 10}  # hidden vectors that a mixer keep
 
 def operator_seconds(operator: Operator, gpu: Gpu, precision: str, found: Coefficients) -> float:
     """Return what an operator takes, all its times together."""
-    arithmetic = operator.flops / (found.arithmetic * gpu.peak(precision))
+    reach = Reach(found.arithmetic, found.bandwidth)
     moved = operator.traffic + found.passes * operator.elementwise
-    memory = moved / (found.bandwidth * 1e9 * gpu.bandwidth_gb_s)
     host = operator.kernels * found.launch + operator.wrapped * found.wrapper
-    return operator.times * max(arithmetic, memory, host)
+    return operator.times * longest_seconds(operator.flops, moved, host, gpu, precision, reach)
 
 
 def step_parts(config: FineTuning, gpu: Gpu, batch: int, found: Coefficients) -> dict[tuple[str, str, str], float]:

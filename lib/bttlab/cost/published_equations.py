@@ -7,8 +7,8 @@ C0 = 62 and C1 = 0.89 there for Mixtral, whose weights take 23.35 GB.
 
 import numpy as np
 
+from bttlab.baseline.gpus import find_gpu
 from bttlab.cost.calibration import Errors, errors_of
-from bttlab.cost.gpus import find_gpu
 from bttlab.cost.xia2024 import LargestBatch, Throughput
 
 C3 = {"Mixtral-8x7B": 1.8, "BlackMamba-2.8B": 2.5}

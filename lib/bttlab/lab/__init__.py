@@ -28,7 +28,7 @@ from bttlab.lab.plain_errors import show_sentences
 from bttlab.lab.run_browser import RunBrowser
 from bttlab.lab.runs import RecordedRun
 from bttlab.lab.setting import budget, corpus_here
-from bttlab.lab.targets import baseline_targets, card_target
+from bttlab.lab.targets import baseline_targets, card_target, modelled_targets
 from bttlab.lab.watch import watch
 from bttlab.lab.workload import Workload
 
@@ -68,6 +68,7 @@ __all__ = [
     "draw_throughput",
     "draw_truncation",
     "draw_utilisation",
+    "modelled_targets",
     "spectra",
     "torch_bytes",
     "truncate",

@@ -8,10 +8,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
+from bttlab.baseline.gpus import Gpu
 from bttlab.cost.configuration import FineTuning
 from bttlab.cost.estimate import MODEL_VERSION, Estimate, Estimator
 from bttlab.cost.fit import GRID
-from bttlab.cost.gpus import Gpu
 from bttlab.cost.lengths import longest_length
 from bttlab.lab.charts import PALETTE, new_figure, style
 from bttlab.lab.explorer import Explorer, slider

@@ -9,11 +9,11 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
+from bttlab.baseline.gpus import find_gpu
 from bttlab.cost import xia2024
 from bttlab.cost.calibration import Calibration, modelled_largest_batches, stage_seconds
 from bttlab.cost.estimate import Estimate
 from bttlab.cost.gpu_step import step_seconds
-from bttlab.cost.gpus import find_gpu
 from bttlab.cost.published_equations import curve, largest_batch
 from bttlab.cost.xia2024 import Throughput
 from bttlab.lab.charts import PALETTE, style

@@ -7,10 +7,14 @@ from functools import cache
 from pathlib import Path
 
 from bttlab.baseline.storage import RecordError, build
-from bttlab.cost.configuration import CostError
 from bttlab.data.find import REPOSITORY
+from bttlab.errors import BttlabError
 
 GPUS = REPOSITORY / "data" / "gpus.json"
+
+
+class GpuError(BttlabError):
+    """A GPU that the table does not have, or a table that is none."""
 
 
 @dataclass(frozen=True)
@@ -61,14 +65,14 @@ def read_gpus(path: Path = GPUS) -> dict[str, Gpu]:
 
     Raises
     ------
-    CostError
+    GpuError
         If it cannot be read.
     """
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))["gpus"]
         return {row.gpu: row for row in build(list[Gpu], rows, "gpus")}
     except (RecordError, OSError, ValueError, LookupError, TypeError) as error:
-        raise CostError(f"{path} is no table of GPUs ({error}); data/gpus.json shows the form") from None
+        raise GpuError(f"{path} is no table of GPUs ({error}); data/gpus.json shows the form") from None
 
 
 def find_gpu(name: str) -> Gpu:
@@ -76,14 +80,14 @@ def find_gpu(name: str) -> Gpu:
 
     Raises
     ------
-    CostError
+    GpuError
         If it is not in the table; the message names the nearest that is.
     """
     by_name = {known.casefold(): gpu for gpu in read_gpus().values() for known in (gpu.gpu, *gpu.aliases)}
     if name.casefold() in by_name:
         return by_name[name.casefold()]
     nearest = difflib.get_close_matches(name.casefold(), by_name, n=1, cutoff=0.0)[0]
-    raise CostError(
+    raise GpuError(
         f"GPU {name!r} is not in the table of GPUs: the nearest is {by_name[nearest].gpu}; take it, or add a row to "
         "data/gpus.json"
     )
