@@ -20,6 +20,7 @@ from bttlab.lab.finetuning_figures import (
 )
 from bttlab.lab.flow_explorer import FlowExplorer
 from bttlab.lab.flow_figures import draw_costs, draw_optimum
+from bttlab.lab.gpu_beside import gpu_over_card
 from bttlab.lab.machine import check_machine
 from bttlab.lab.memory_figures import chip_bytes, draw_blocks, draw_bytes, draw_energy, torch_bytes
 from bttlab.lab.method_figures import draw_results, draw_scatter
@@ -68,6 +69,7 @@ __all__ = [
     "draw_throughput",
     "draw_truncation",
     "draw_utilisation",
+    "gpu_over_card",
     "modelled_targets",
     "spectra",
     "torch_bytes",
