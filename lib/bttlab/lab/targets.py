@@ -88,12 +88,17 @@ def baseline_targets(workload: Workload) -> list[Target]:
 
 
 def modelled_targets(workload: Workload, gpus: Sequence[str] = ("RTX-3090",)) -> list[Target]:
-    """Return what GPUs that are not here would show: losses trained on the CPU, time and energy modelled."""
+    """Return what GPUs that are not here would show: losses trained on the CPU, time and energy modelled.
+
+    None where a GPU is at hand, since that one is measured.
+    """
+    if torch.cuda.is_available():
+        return []
     return [_modelled(format, find_gpu(name), workload) for name in gpus for format in BASELINES]
 
 
 def _modelled(format: str, gpu: Gpu, workload: Workload) -> Target:
-    name = f"{gpu.gpu} (modelled), {BASELINES[format]}"
+    name = f"modelled {gpu.gpu}, {BASELINES[format]}"
     of_lengths: dict[int, Modelled] = {}
 
     def model(sample: Samples) -> Modelled:
