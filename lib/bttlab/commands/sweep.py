@@ -16,7 +16,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     add = parser.add_argument
     add("spec", type=Path, metavar="SPEC.yaml", help="what to vary; docs/experiments.md explains the file")
-    add("--scheduler", metavar="ADDRESS", help="a Dask scheduler, as tcp://host:8786 (default: workers here)")
+    add("--scheduler", metavar="ADDRESS", help="a Dask scheduler, as tls://host:8786 (default: workers here)")
+    add("--tls-ca-file", type=Path, metavar="FILE", help="who signs the certificates of that scheduler's cluster")
+    add("--tls-cert", type=Path, metavar="FILE", help="the certificate to show it")
+    add("--tls-key", type=Path, metavar="FILE", help="its key")
     add("--workers", type=int, metavar="N", help="workers here (default: as many as cores and memory allow)")
     add("--out", type=Path, metavar="DIR", help="folder of the sweep, with a run for each trial (default: runs/NAME)")
 
@@ -25,6 +28,7 @@ def run(options: argparse.Namespace) -> Outcome:
     """Run the command."""
     try:
         from bttlab.sweep import Sweep, open_cluster, read_spec
+        from bttlab.sweep.cluster import open_to_all
     except ModuleNotFoundError as error:
         raise BttlabError(
             f"sweeps need {error.name}, which is not installed; install it with: pip install 'bttlab[lab]'"
@@ -32,9 +36,12 @@ def run(options: argparse.Namespace) -> Outcome:
 
     spec = read_spec(options.spec)
     sweep = Sweep(spec, options.out or Path("runs") / spec.name)
+    credentials = _credentials(options)
     line = _Line(spec.objective)
     try:
-        with open_cluster(options.scheduler, options.workers, sweep.resources) as client:
+        with open_cluster(options.scheduler, options.workers, sweep.resources, credentials) as client:
+            if warning := open_to_all(options.scheduler):
+                print(f"bttlab: warning: {warning}", file=sys.stderr)
             sweep.run(client, line.show)
     except KeyboardInterrupt:
         line.end()
@@ -44,6 +51,27 @@ def run(options: argparse.Namespace) -> Outcome:
     finally:
         line.end()
     return _outcome(sweep)
+
+
+def _credentials(options: argparse.Namespace) -> Any:
+    """What the command line says of certificates; None if nothing, and Dask's own configuration holds."""
+    files = {name: getattr(options, name) for name in ("tls_ca_file", "tls_cert", "tls_key")}
+    if not any(files.values()):
+        return None
+    if options.scheduler is None:
+        raise BttlabError("--tls-ca-file, --tls-cert and --tls-key are for --scheduler; workers here have their own")
+    for path in files.values():
+        if path is None:
+            raise BttlabError("--tls-ca-file, --tls-cert and --tls-key go together; give all three")
+        path.read_bytes()  # an error names the file
+    from distributed.security import Security
+
+    return Security(
+        require_encryption=True,
+        tls_ca_file=str(options.tls_ca_file),
+        tls_client_cert=str(options.tls_cert),
+        tls_client_key=str(options.tls_key),
+    )
 
 
 class _Line:

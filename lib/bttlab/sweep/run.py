@@ -223,7 +223,7 @@ class _Loop:
 
     def __init__(self, sweep: Sweep, client: Client, on_change: Callable[[Progress], None]):
         self._sweep, self._client, self._on_change = sweep, client, on_change
-        self._address = client.scheduler.address
+        self._address, self._credentials = client.scheduler.address, client.security
         self._own = client.cluster is not None
         self._running: dict[Future, Trial] = {}
         self._back: SimpleQueue[tuple[Future, Result | Exception | None]] = SimpleQueue()
@@ -339,7 +339,7 @@ class _Loop:
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
             try:
-                self._client = connect(self._address, 5)
+                self._client = connect(self._address, 5, self._credentials)
                 self._client.wait_for_workers(1, timeout=max(1, deadline - time.monotonic()))
                 check_cluster(self._client, self._sweep.resources)
                 break
