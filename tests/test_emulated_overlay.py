@@ -68,7 +68,7 @@ def overlays(tmp_path, monkeypatch):
 @pytest.fixture
 def devices(monkeypatch, tmp_path):
     """Another make of card, a U50, and two emulated ones, in PYNQ's order; with locks of their own."""
-    monkeypatch.setattr("bttlab.u50.card_lock.LOCK_FOLDER", tmp_path)
+    monkeypatch.setattr("bttlab.u50.card_lock.ANYBODYS", tmp_path)
     monkeypatch.setattr("bttlab.u50.overlay._process_lock", functools.cache(CardLock))
     cards = [RealCard("xilinx_u250"), RealCard(U50.platform), EmulatedU50(), EmulatedU50()]
     monkeypatch.setattr(pynq.Device, "_devices", cards, raising=False)
