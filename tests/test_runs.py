@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import sqlite3
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -197,6 +198,30 @@ def test_the_index_is_built_anew_from_folders(three, tmp_path):
     count, faults = three.rebuild([tmp_path])
     assert count == 2 and _names(three) == ["run-3", "run-1"]
     assert len(faults) == 1 and "run-2" in faults[0]
+
+
+def test_the_index_there_is_stays_until_the_next_one_is_whole(three, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="disk"):
+        patch.setattr(Path, "replace", _no_disk)
+        three.rebuild([tmp_path])
+    assert _names(three) == ["run-3", "run-2", "run-1"]
+    assert [path.name for path in three.folder.iterdir()] == [INDEX]
+    three.rebuild([tmp_path])
+    assert _names(three) == ["run-3", "run-2", "run-1"]
+
+
+def _no_disk(*arguments):
+    raise OSError("disk")
+
+
+def test_numbers_of_any_size(three, capsys):
+    """None makes a sound index a damaged one, which a reader would then build anew."""
+    assert _names(three, f"linear_rank<{10**26}", f"linear_rank>-{10**26}", f"linear_rank!={'9' * 5000}")
+    assert main(["runs", "list", "--where", f"linear_rank={10**26}"]) == 0
+    for limit in (10**22, 2**63):
+        assert main(["runs", "list", "--limit", str(limit)]) == 2
+        assert "give how many runs at most" in capsys.readouterr().err
+    assert main(["runs", "list", "--limit", str(2**63 - 1)]) == 0
 
 
 def test_an_index_of_a_newer_version_is_left_alone(three):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from bttlab.commands import Outcome
+from bttlab.terminal import say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,7 +75,7 @@ def _progress(steps: int) -> Iterator[tuple[Callable, Callable]]:
     def on_mode(name: str) -> None:
         nonlocal bar
         if tqdm is None:
-            print(f"bttlab: {name}", file=sys.stderr)
+            say(f"bttlab: {name}")
             return
         if bar is not None:
             bar.close()

@@ -10,6 +10,7 @@ from typing import Any
 
 from bttlab.commands import Outcome
 from bttlab.errors import BttlabError
+from bttlab.terminal import printable, say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,12 +42,12 @@ def run(options: argparse.Namespace) -> Outcome:
     try:
         with open_cluster(options.scheduler, options.workers, sweep.resources, credentials) as client:
             if warning := open_to_all(options.scheduler):
-                print(f"bttlab: warning: {warning}", file=sys.stderr)
+                say(f"bttlab: warning: {warning}")
             sweep.run(client, line.show)
     except KeyboardInterrupt:
         line.end()
         done, total = len(sweep.progress.records), sweep.progress.total
-        print(f"bttlab: {done} of {total} trials are done; the same command goes on", file=sys.stderr)
+        say(f"bttlab: {done} of {total} trials are done; the same command goes on")
         raise
     finally:
         line.end()
@@ -82,13 +83,13 @@ class _Line:
 
     def show(self, progress: Any) -> None:
         """Show the progress."""
-        text = describe(progress, self._objective)
+        text = printable(describe(progress, self._objective))
         if text == self._last:
             return
         if sys.stderr.isatty():
             print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
         elif text.partition(";")[0] != self._last.partition(";")[0]:
-            print(f"bttlab: {text}", file=sys.stderr, flush=True)
+            say(f"bttlab: {text}")
         self._last = text
 
     def end(self) -> None:
@@ -122,7 +123,7 @@ def _outcome(sweep: Any) -> Outcome:
         key=lambda record: (record.value(spec.objective) is None, record.value(spec.objective) or 0),
         reverse=spec.maximize,
     )
-    lines = [f"{record.id}  {record.name}  {_result(record, spec.objective)}" for record in records]
+    lines = [printable(f"{record.id}  {record.name}  {_result(record, spec.objective)}") for record in records]
     lines.append(f"{len(records)} of {progress.total} trials, {progress.failed} failed, in {sweep.folder}")
     order = spec.objective if spec.maximize else f"{spec.objective} --ascending"
     lines.append(f"bttlab runs compare --where 'sweep={spec.name}' --sort {order}")

@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 
 from bttlab.figures import measured
+from bttlab.files import read_regular
 
 METRICS = "metrics.jsonl"
 STRETCHES = 100  # of an epoch at most, whose mean losses are kept
+MOST_BYTES = 1 << 31  # of metrics.jsonl: a month of epochs of three seconds
 MOST_LINES = 1000  # of metrics.jsonl, whose stretches are told apart; of more, a curve has one loss each
 SCORES = ("intent_accuracy", "slot_f1", "frame_accuracy", "mean_loss")
 
@@ -45,7 +47,7 @@ def stretches(losses: np.ndarray) -> list[float]:
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
     """Return the lines of a run's metrics.jsonl that can be read; none if there is no such file."""
     try:
-        text = (Path(folder) / METRICS).read_text(encoding="utf-8", errors="replace")
+        text = read_regular(Path(folder) / METRICS, MOST_BYTES).decode("utf-8", errors="replace")
     except OSError:
         return []
     found = []

@@ -2,11 +2,11 @@
 
 import hashlib
 import json
-import sys
 
 import platformdirs
 
 from bttlab.model import ModelConfig
+from bttlab.terminal import say
 from bttlab.train.files import held
 from bttlab.train.settings import RunError
 
@@ -40,7 +40,7 @@ def built_overlay(config: ModelConfig) -> bytes:
     folder = platformdirs.user_cache_path("bttlab") / "overlays" / sources_digest(definition, HLS_SOURCE)[:16]
     path = folder / f"{name}.xclbin"
     if not path.exists():
-        print(f"bttlab: building an overlay of rank {config.linear_rank}, once", file=sys.stderr)
+        say(f"bttlab: building an overlay of rank {config.linear_rank}, once")
         folder.mkdir(parents=True, exist_ok=True)
         try:
             with held(folder):

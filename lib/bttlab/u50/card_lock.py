@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from bttlab.errors import BttlabError
+from bttlab.locks import holders
 
 ADMINISTRATORS = Path("/run/bttlab")  # root's, with the files in it: nobody else can plant a name there
 ANYBODYS = Path("/tmp")  # of all users; not $TMPDIR, which each may set
@@ -173,21 +174,10 @@ def _read_note(descriptor: int) -> Holder | None:
 
 def _holder(descriptor: int) -> str:
     """Who holds the lock of an open file: what the system says, and the note if it is that process's."""
-    note, holders = _read_note(descriptor), _holders(descriptor)
-    if note is not None and note.is_alive and (not holders or note.pid in holders):
+    note, listed = _read_note(descriptor), [pid for pid in holders(os.fstat(descriptor)) or () if pid > 0]
+    if note is not None and note.is_alive and (not listed or note.pid in listed):
         return str(note)
-    return " and ".join(map(_process, holders)) or "another process"
-
-
-def _holders(descriptor: int) -> list[int]:
-    """The processes that hold the lock of an open file, as the system lists them; none where it does not tell."""
-    found = os.fstat(descriptor)
-    place = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
-    try:
-        lines = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
-    except OSError:
-        return []
-    return [int(line[4]) for line in lines if line[1:2] == ["FLOCK"] and line[5:6] == [place] and int(line[4]) > 0]
+    return " and ".join(map(_process, listed)) or "another process"
 
 
 def _process(pid: int) -> str:
