@@ -103,6 +103,9 @@ class RunRecord:
             expected = kinds.get(name, dict | None if name == "git" else str)
             if name in values and not isinstance(values[name], expected):
                 raise ValueError(f"{name} is {values[name]!r}")
+        for name, figure in values.get("figures", {}).items():
+            if not isinstance(figure, dict) or not {"value", "unit", "provenance"} <= set(figure):
+                raise ValueError(f"figures: {name} is {figure!r}")
         try:
             return cls(**values)
         except TypeError as error:

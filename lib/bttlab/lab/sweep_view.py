@@ -15,7 +15,7 @@ from bttlab.errors import BttlabError
 from bttlab.experiments.index import runs_folder
 from bttlab.experiments.record import COMPLETE, RunRecord
 from bttlab.lab.canvas import ImageCanvas, KeptFigure
-from bttlab.lab.charts import PALETTE, new_figure, style
+from bttlab.lab.charts import PALETTE, as_label, new_figure, style
 from bttlab.sweep import Progress, Sweep, SweepSpec, open_cluster
 from bttlab.sweep.cluster import open_to_all
 from bttlab.threads import Thread
@@ -118,7 +118,7 @@ class SweepView:
     def _draw(self, axes: Axes, cost: str, label: str, scale: float) -> None:
         spec, progress = self.sweep.spec, self.sweep.progress
         axes.clear()
-        style(axes, "", label, f"{spec.objective} ({_provenance(progress, spec.objective)})")
+        style(axes, "", label, as_label(f"{spec.objective} ({_provenance(progress, spec.objective)})"))
         points = {
             record.id: (scale * record.value(cost), record.value(spec.objective))
             for record in progress.records.values()
