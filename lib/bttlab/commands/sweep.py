@@ -76,10 +76,10 @@ def _credentials(options: argparse.Namespace) -> Any:
 
 
 class _Line:
-    """Progress in one line of stderr, redrawn on a terminal, else written when it changes."""
+    """Progress in one line of stderr, redrawn on a terminal, else written when a trial ends or there is a new note."""
 
     def __init__(self, objective: str) -> None:
-        self._objective, self._last = objective, ""
+        self._objective, self._last, self._state = objective, "", None
 
     def show(self, progress: Any) -> None:
         """Show the progress."""
@@ -88,8 +88,9 @@ class _Line:
             return
         if sys.stderr.isatty():
             print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
-        elif text.partition(";")[0] != self._last.partition(";")[0]:
+        elif self._state != (state := (len(progress.records), progress.failed, progress.note)):
             say(f"bttlab: {text}")
+            self._state = state
         self._last = text
 
     def end(self) -> None:

@@ -257,7 +257,11 @@ class _Loop:
             if trial is None:
                 break
             self._submit(trial)
-        self._say("" if workers else f"no workers at {self._address}; waiting for one")
+        self._say(self._missing())
+
+    def _missing(self) -> str:
+        """What to say where nobody is left to work."""
+        return "" if self._sweep.progress.workers else f"no workers at {self._address}; waiting for one"
 
     def _submit(self, trial: Trial) -> None:
         # What was begun first ends first, so that finished trials come early.
@@ -299,7 +303,7 @@ class _Loop:
                 self._fail(trial, outcome)
             else:
                 self._take(trial, outcome)
-            self._say("")
+            self._say(self._missing())
         if self._client.status != "running":
             raise ConnectionError
 
@@ -360,6 +364,7 @@ class _Loop:
             self._done_before, self._begin = done, time.monotonic()
         gained = done - self._done_before
         elapsed = time.monotonic() - self._begin
-        progress.seconds_left = elapsed * (progress.total - done) / gained if gained > 0 else None
+        paced = gained > 0 and progress.workers > 0  # without workers nothing is gained
+        progress.seconds_left = elapsed * (progress.total - done) / gained if paced else None
         progress.note = note
         self._on_change(progress)
