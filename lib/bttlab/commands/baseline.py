@@ -9,6 +9,8 @@ from pathlib import Path
 from bttlab.commands import Outcome
 from bttlab.terminal import say
 
+MOST_THREADS = 1024
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
@@ -40,8 +42,8 @@ def run(options: argparse.Namespace) -> Outcome:
 
     if options.record is not None:
         check_writable(options.record)
-    if options.threads < 1:
-        raise BaselineError(f"threads is {options.threads}: it must be at least 1; give --threads anew")
+    if not 1 <= options.threads <= MOST_THREADS:
+        raise BaselineError(f"threads is {options.threads}: it must be from 1 to {MOST_THREADS}; give --threads anew")
     torch.set_num_threads(options.threads)
     with _progress(options.steps) as (on_step, on_mode):
         record = run_baseline(

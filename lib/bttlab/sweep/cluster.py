@@ -9,8 +9,10 @@ import logging
 import multiprocessing
 import os
 import signal
+import sys
 from collections.abc import Iterator, Mapping
 from multiprocessing import resource_tracker
+from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import dask
@@ -74,6 +76,7 @@ def open_cluster(
             with contextlib.suppress(TimeoutError):
                 client.close(END_SECONDS)
         return
+    _check_main()
     most = max(2, MEMORY_LIMIT // LEAST_BYTES)
     if workers is not None and not 1 <= workers <= most:
         rule = "give at least 1" if workers < 1 else f"the memory here has room for {most}; give at most {most}"
@@ -94,6 +97,17 @@ def open_cluster(
         count = min(count, len(cards()))
     with _local(count, dict(resources or {})) as client:
         yield client
+
+
+def _check_main() -> None:
+    """Refuse a program that a worker, which starts by importing it, would not find."""
+    main = sys.modules["__main__"]
+    file = getattr(main, "__file__", None)
+    if getattr(main, "__spec__", None) is None and file is not None and not Path(file).is_file():
+        raise ClusterError(
+            f"workers on this machine begin by importing the program that starts them, and {file} is no file; put the "
+            "script into one, with what it does under: if __name__ == '__main__':"
+        )
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from bttlab.experiments.keep import OnRecord, kept
 from bttlab.experiments.record import RUN_FILE, STOPPED
 from bttlab.figures import measured
 from bttlab.model import FAULTS, ModelConfig, NumericalFault, Trainer, initial_parameters
-from bttlab.train.checkpoint import Checkpoint, CheckpointStore, tensors_digest
+from bttlab.train.checkpoint import Checkpoint, CheckpointError, CheckpointStore, tensors_digest
 from bttlab.train.chunks import chunks
 from bttlab.train.evaluation import counted, describe, evaluate
 from bttlab.train.files import held, is_draft, is_lock, resume_command, sync_folder
@@ -151,7 +152,14 @@ class Run:
                     self._remove_folder()
                 raise
             with kept(self.folder, self.settings, self.record, device, on_record) as record:
-                result = self._train_epochs(trainer, device, progress, stop, enough, epoch)
+                try:
+                    result = self._train_epochs(trainer, device, progress, stop, enough, epoch)
+                except DivergedRun:
+                    raise
+                except (RunError, CheckpointError):
+                    if self.folder.is_dir():
+                        raise
+                    raise self._saved_beside(trainer, device) from None
                 if result.test is None:
                     record.status = STOPPED
                 return result
@@ -291,6 +299,18 @@ class Run:
         )
         self._store.save(checkpoint)
         self._checkpoint = checkpoint
+
+    def _saved_beside(self, trainer: Trainer, device: str) -> RunError:
+        """Save what is trained where the folder was, once that is gone; returns what there is to say."""
+        gone = f"{self.folder} is gone: it was removed or moved in the middle of the training"
+        beside = self.folder.with_name(f"{self.folder.name}-saved-{os.getpid()}")
+        try:
+            beside.mkdir()
+            self._store = CheckpointStore(beside)
+            self._save(trainer, device)
+        except (OSError, CheckpointError) as error:
+            return RunError(f"{gone}, and nothing can be saved beside it ({error}); look for where it was moved to")
+        return RunError(f"{gone}; what is trained is saved beside it; go on with: {resume_command(beside)}")
 
     def _diverged(self, order: np.ndarray, fault: NumericalFault) -> DivergedRun:
         position = len(self._losses)
