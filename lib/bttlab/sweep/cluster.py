@@ -7,7 +7,6 @@ that is made for one sweep and kept in memory, and keep their files in a folder 
 import contextlib
 import logging
 import multiprocessing
-import os
 import signal
 import sys
 from collections.abc import Iterator, Mapping
@@ -23,6 +22,7 @@ from distributed.system import MEMORY_LIMIT
 
 import bttlab
 from bttlab.errors import BttlabError
+from bttlab.processes import SAFE_PATH, safe_path
 from bttlab.sweep.trials import CARD
 from bttlab.sweep.worker import cards, ready, sources_digest
 from bttlab.train.stop import StopSignals
@@ -33,7 +33,6 @@ CONNECT_SECONDS = 10
 START_SECONDS = 120  # that workers may take to start on a busy machine
 END_SECONDS = 10  # that they may take to end before they are killed
 TLS = ("tls://", "wss://")  # addresses at which only who has the certificate is let in
-SAFE_PATH = "PYTHONSAFEPATH"  # a new process does not import what lies in the folder that it starts in
 PACKAGES = ("bttlab", "torch", "numpy", "safetensors", "pynq", "dask", "distributed", "cloudpickle", "msgpack")
 
 
@@ -163,7 +162,8 @@ def _private_files() -> Iterator[None]:
 
 def _scheduler(count: int, resources: dict[str, float]) -> LocalCluster:
     """Start a scheduler for some workers; the threads that start them block SIGINT, and so do they, who inherit it."""
-    _track_resources()  # in this thread: whichever does it unblocks SIGINT
+    with safe_path():
+        resource_tracker.ensure_running()  # in this thread: whichever does it unblocks SIGINT
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         return LocalCluster(
@@ -179,15 +179,6 @@ def _scheduler(count: int, resources: dict[str, float]) -> LocalCluster:
         )
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-
-
-def _track_resources() -> None:
-    before = os.environ.get(SAFE_PATH)
-    os.environ[SAFE_PATH] = "1"
-    try:
-        resource_tracker.ensure_running()
-    finally:
-        os.environ.pop(SAFE_PATH) if before is None else os.environ.update({SAFE_PATH: before})
 
 
 def _new_credentials() -> Security:
