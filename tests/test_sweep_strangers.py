@@ -7,8 +7,10 @@ import stat
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
+import dask
 import psutil
 import pytest
 import yaml
@@ -17,9 +19,10 @@ from distributed.security import Security
 
 from bttlab.cli import main
 from bttlab.lab.sweep_view import SweepView
-from bttlab.sweep import ClusterError, open_cluster
+from bttlab.sweep import ClusterError, Sweep, open_cluster
 from bttlab.sweep.cluster import connect, open_to_all
 from bttlab.sweep.spec import spec_of
+from bttlab.sweep.worker import estimate_trial
 from two_users import environment, run_as_nobody
 
 STRANGER = """
@@ -174,3 +177,27 @@ def test_another_cluster_s_certificate_is_none(client):
         connect(client.scheduler.address, 3, Security.temporary())
     with Client(client.scheduler.address, security=client.security, timeout=20) as other:
         assert other.run_on_scheduler(os.getpid) == os.getpid()
+
+
+# --- a worker that eats the memory
+
+
+def test_a_trial_that_takes_more_memory_than_its_worker_has(tmp_path, monkeypatch):
+    """Dask ends the worker and starts another; the trial is given up, and no other that its worker had before it."""
+    monkeypatch.setattr("bttlab.sweep.cluster.MEMORY_LIMIT", 900_000_000)
+    monkeypatch.setattr("bttlab.sweep.run.estimate_trial", _estimate_or_eat)
+    spec = spec_of({"kind": "estimate", "vary": {"clock_mhz": [100, 200]}}, "hungry")
+    few = dask.config.set({"distributed.scheduler.allowed-failures": 1})
+    with few, open_cluster(workers=1) as client:
+        progress = Sweep(spec, tmp_path / "sweep").run(client)
+    errors = {record.configuration["clock_mhz"]: record.error for record in progress.records.values()}
+    assert errors[200] == "" and errors[100].startswith("KilledWorker: ")
+
+
+def _estimate_or_eat(configuration, corpus):
+    if configuration["clock_mhz"] == 200:
+        return estimate_trial(configuration, corpus)
+    eaten = []
+    while True:  # with time for who watches
+        eaten.append(b"x" * 20_000_000)
+        time.sleep(0.05)

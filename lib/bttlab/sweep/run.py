@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
-from distributed import CancelledError, Client, Future
+from distributed import CancelledError, Client, Future, KilledWorker
 from distributed.comm import CommClosedError
 
 from bttlab.data import Vocabulary, encode
@@ -228,6 +228,9 @@ class _Loop:
         self._running: dict[Future, Trial] = {}
         self._back: SimpleQueue[tuple[Future, Result | Exception | None]] = SimpleQueue()
         self._order: dict[str, int] = {}
+        # Of trials whose workers died: Dask blames all that a worker had before it, so each goes once more, alone.
+        self._suspects: list[Trial] = []
+        self._alone: set[str] = set()
         self._begin, self._done_before = time.monotonic(), None
 
     def run(self) -> Progress:
@@ -257,6 +260,9 @@ class _Loop:
             if trial is None:
                 break
             self._submit(trial)
+        if not self._running and self._suspects:
+            self._alone.add(self._suspects[0].id)
+            self._submit(self._suspects.pop(0))
         self._say(self._missing())
 
     def _missing(self) -> str:
@@ -299,7 +305,9 @@ class _Loop:
             if outcome is None:
                 raise ConnectionError
             trial = self._running.pop(future)
-            if isinstance(outcome, Exception):
+            if isinstance(outcome, KilledWorker) and trial.id not in self._alone:
+                self._suspects.append(trial)
+            elif isinstance(outcome, Exception):
                 self._fail(trial, outcome)
             else:
                 self._take(trial, outcome)
