@@ -6,11 +6,16 @@ ends.
 
 import contextlib
 import os
+import re
+import shlex
 import shutil
+import socket
 import subprocess
 import sys
 import threading
 import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -93,6 +98,7 @@ def test_a_sweep_outlives_a_minute_without_the_network(two_machines, tmp_path):
 def test_the_documented_unit_starts_such_a_worker_again():
     unit = DOCS.read_text(encoding="utf-8").partition("```ini\n")[2].partition("```")[0]
     lines = dict(line.split("=", 1) for line in unit.replace("\\\n", "").splitlines() if "=" in line)
+    assert "DASK_TEMPORARY_DIRECTORY=%h/cluster" in lines["Environment"].split()
     assert lines["Restart"] == "always" and lines["WantedBy"] == "default.target"
     command = lines["ExecStart"].split()
     assert command[1:3] == ["worker", "tls://HOST:8786"] and "--no-dashboard" in command
@@ -100,6 +106,37 @@ def test_the_documented_unit_starts_such_a_worker_again():
 
     known = {name for option in main.params for name in (*option.opts, *option.secondary_opts)}
     assert {part for part in command if part.startswith("--")} <= known
+
+
+def test_the_documented_scheduler_keeps_and_tells_nothing_where_others_look(tmp_path):
+    lines = re.findall(r"^    export (.*)$", DOCS.read_text(encoding="utf-8"), re.MULTILINE)
+    pairs = [pair.partition("=") for line in lines for pair in shlex.split(line)]
+    variables = {name: value.replace("$HOME/cluster", str(tmp_path / "cluster")) for name, _, value in pairs}
+    assert len(variables) == 3
+    port = _free_port()
+    command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "tls://127.0.0.1:0", "--no-dashboard"]
+    command += ["--dashboard-address", f"127.0.0.1:{port}", *_certificates(tmp_path)]
+    with _running(command, tmp_path, **variables):
+        _wait(lambda: _status(port, "/") is not None)
+        for page in ("/", "/status", "/info/main/workers.html", "/json/identity.json", "/health", "/metrics"):
+            assert _status(port, page) == 404
+        assert list((tmp_path / "cluster" / "dask-scratch-space").glob("scheduler-*"))
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def _status(port: int, page: str) -> int | None:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{page}", timeout=20) as answer:
+            return answer.status
+    except urllib.error.HTTPError as error:
+        return error.code
+    except OSError:
+        return None
 
 
 def _fixed(corpus: Path) -> dict:
@@ -119,8 +156,9 @@ def _at(namespace: str, *arguments: str) -> list[str]:
     return [shutil.which("ip"), "netns", "exec", namespace, sys.executable, *arguments]
 
 
-def _start(command: list[str], folder: Path) -> subprocess.Popen:
+def _start(command: list[str], folder: Path, **more: str) -> subprocess.Popen:
     variables = environment(
+        **more,
         DASK_DISTRIBUTED__COMM__TIMEOUTS__TCP="12s",
         DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT="5s",
         BTTLAB_RUNS=str(folder / "index"),
@@ -129,8 +167,8 @@ def _start(command: list[str], folder: Path) -> subprocess.Popen:
 
 
 @contextlib.contextmanager
-def _running(command: list[str], folder: Path):
-    process = _start(command, folder)
+def _running(command: list[str], folder: Path, **variables: str):
+    process = _start(command, folder, **variables)
     try:
         yield process
     finally:
