@@ -8,6 +8,9 @@ from pathlib import Path
 
 from bttlab.commands import Outcome
 from bttlab.errors import BttlabError
+from bttlab.terminal import say
+
+MOST_THREADS = 1024
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -102,8 +105,8 @@ def _measured(options: argparse.Namespace) -> Outcome:
 
     if options.record is not None:
         check_writable(options.record)
-    if options.threads < 1:
-        raise BaselineError(f"threads is {options.threads}: it must be at least 1; give --threads anew")
+    if not 1 <= options.threads <= MOST_THREADS:
+        raise BaselineError(f"threads is {options.threads}: it must be from 1 to {MOST_THREADS}; give --threads anew")
     torch.set_num_threads(options.threads)
     with _progress(options.steps) as (on_step, on_mode):
         record = run_baseline(
@@ -137,7 +140,7 @@ def _progress(steps: int) -> Iterator[tuple[Callable, Callable]]:
     def on_mode(name: str) -> None:
         nonlocal bar
         if tqdm is None:
-            print(f"bttlab: {name}", file=sys.stderr)
+            say(f"bttlab: {name}")
             return
         if bar is not None:
             bar.close()

@@ -2,7 +2,6 @@
 
 import argparse
 import re
-import sys
 from pathlib import Path
 
 from bttlab.commands import Outcome
@@ -206,7 +205,7 @@ def _profile(options: argparse.Namespace) -> Outcome:
     configs = [find_model(options.model)] if options.model else configurations()
 
     def say(number: int, config) -> None:
-        print(f"bttlab: {number + 1} of {len(configs)}: {config}", file=sys.stderr)
+        say(f"bttlab: {number + 1} of {len(configs)}: {config}")
 
     found = measure_profiles(
         configs, options.record, options.device, parse_bytes(options.memory), date.today().isoformat(), say
