@@ -94,6 +94,7 @@ class Instruction:
     slice_level: int = 0
     after_end: dict[int, int] = field(default_factory=dict)
     after_drain: dict[int, int] = field(default_factory=dict)
+    after_begin: dict[int, int] = field(default_factory=dict)
 
     def fields(self) -> np.ndarray:
         """Return its 64 fields."""
@@ -109,6 +110,8 @@ class Instruction:
         for needs, first in ((self.after_end, C.FIELD_AFTER_END), (self.after_drain, C.FIELD_AFTER_DRAIN)):
             for unit, count in needs.items():
                 fields[first + unit] = count
+        for unit, count in self.after_begin.items():
+            fields[C.FIELD_AFTER_DRAIN + unit] = 1 << 15 | count
         fields[C.FIELD_BOUND : C.FIELD_BOUND + 4] = outer(self.n, 1)
         fields[C.FIELD_LIVE : C.FIELD_LIVE + 4] = outer(self.n if self.live is None else self.live, 1)
         for o, operand in self.operands.items():

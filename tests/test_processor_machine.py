@@ -331,6 +331,8 @@ def time(instructions):
             begin = max(begin, last[of_unit[unit][count - 1]] + 2) if count else begin
         for unit, count in instruction.after_drain.items():
             begin = max(begin, last[of_unit[unit][count - 1]] + C.LATENCY) if count else begin
+        for unit, count in instruction.after_begin.items():
+            begin = max(begin, start[of_unit[unit][count - 1]] + C.LATENCY) if count else begin
         mine.append(len(start))
         start.append(begin)
         last.append(begin + max(int(np.prod(instruction.n)), 1) - 1)
@@ -347,7 +349,11 @@ def test_cycles_are_those_of_the_rule(loop, seed):
         after_end = {int(u): int(random.integers(0, counts[u] + 1)) for u in random.integers(0, C.UNITS, 1)}
         some = random.random() < 0.1
         after_drain = {int(u): int(random.integers(0, counts[u] + 1)) for u in random.integers(0, C.UNITS, int(some))}
-        instructions.append(Instruction(unit, 0, n, after_end=after_end, after_drain=after_drain))
+        instructions.append(Instruction(unit, 0, n, after_end=after_end))
+        if random.random() < 0.5:
+            instructions[-1].after_drain = after_drain
+        else:
+            instructions[-1].after_begin = after_drain
         counts[unit] += 1
     assert loop.run(*instructions) == time(instructions)
 

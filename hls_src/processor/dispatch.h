@@ -12,17 +12,17 @@ constexpr int DRAIN_CYCLES = LATENCY - 2;
 // itself.
 constexpr int STUCK_CYCLES = 2 * LATENCY;
 
-// Instructions that wait at a unit, and how many have ended, DRAIN_CYCLES ago the oldest.
+// Instructions that wait at a unit, and how many have ended and begun, DRAIN_CYCLES ago the oldest.
 static IntWord queue[UNITS][2][QUEUE];
-static Count ended_before[UNITS][DRAIN_CYCLES];
+static Count ended_before[UNITS][DRAIN_CYCLES], begun_before[UNITS][DRAIN_CYCLES];
 // The sample's registers, a memory for each field that may name one: bounds, live, count.
 constexpr int CODES = 2 * LEVELS + 1;
 static Count registers[CODES][REGISTERS];
 
 // What a unit has to do with the dispatcher. An instruction is read from the queue FETCH - 1 cycles before it begins.
 struct Supply {
-    Count sent, seen, taken, ended;  // instructions of this run; `seen`: sent, a cycle ago
-    bool ready[FETCH - 1];           // the head of the queue was read so many cycles ago
+    Count sent, seen, taken, begun, ended;  // instructions of this run; `seen`: sent, `begun`: taken, a cycle ago
+    bool ready[FETCH - 1];                  // the head of the queue was read so many cycles ago
     Instruction fetched[FETCH - 1];
 };
 
@@ -53,13 +53,15 @@ ALWAYS_INLINE Instruction settled(const Instruction &from) {
     return instruction;
 }
 
-// Whether an instruction's counts are reached.
-ALWAYS_INLINE bool may_begin(const Instruction &instruction, const Count *ended, const Count *drained) {
+// Whether an instruction's counts are reached: of those that ended, ended DRAIN_CYCLES ago, or (bit 15) begun as long ago.
+ALWAYS_INLINE bool may_begin(const Instruction &instruction, const Count *ended, const Count *drained,
+                             const Count *chained) {
     bool all = true;
     UNROLL
     for (int u = 0; u < UNITS; u++) {
         all &= ended[u] >= field(instruction, FIELD_AFTER_END + u);
-        all &= drained[u] >= field(instruction, FIELD_AFTER_DRAIN + u);
+        const int after = field(instruction, FIELD_AFTER_DRAIN + u);
+        all &= choose(after >> 15, chained[u], drained[u]) >= (after & 0x7fff);
     }
     return all;
 }

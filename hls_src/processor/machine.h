@@ -83,6 +83,8 @@ static int run(Run &section, const Sample &sample) {
 #pragma HLS BIND_STORAGE variable=queue type=ram_s2p impl=lutram
 #pragma HLS ARRAY_PARTITION variable=ended_before dim=1 complete
 #pragma HLS BIND_STORAGE variable=ended_before type=ram_s2p impl=lutram
+#pragma HLS ARRAY_PARTITION variable=begun_before dim=1 complete
+#pragma HLS BIND_STORAGE variable=begun_before type=ram_s2p impl=lutram
 #pragma HLS ARRAY_PARTITION variable=registers dim=1 complete
 #pragma HLS BIND_STORAGE variable=registers type=ram_s2p impl=lutram
 #pragma HLS ARRAY_PARTITION variable=slices dim=1 complete
@@ -123,6 +125,7 @@ BTTLAB_BANKS(BANK_DISTANCE)
 // A unit looks for what was sent in the cycle before the last; counts of the oldest cycle are replaced after they were read.
 #pragma HLS DEPENDENCE variable=queue type=inter direction=RAW distance=2 dependent=true
 #pragma HLS DEPENDENCE variable=ended_before type=inter direction=RAW distance=DRAIN_CYCLES dependent=true
+#pragma HLS DEPENDENCE variable=begun_before type=inter direction=RAW distance=DRAIN_CYCLES dependent=true
         // Loads: addresses to the ports of the banks, words back.
         const bool engine_acts[ENGINES] = {is_live(nest[ENGINE_0], 0), is_live(nest[ENGINE_1], 0)};
         const bool vector_acts = is_live(nest[VECTOR], 0), takes = takes_word(nest[SHUFFLE]), gives = gives_word(nest[SHUFFLE]);
@@ -210,7 +213,7 @@ BTTLAB_BANKS(BANK_DISTANCE)
         }
 
         // Counts of instructions that ended, until the beginning of this cycle and until DRAIN_CYCLES before.
-        Count ended[UNITS], drained[UNITS];
+        Count ended[UNITS], drained[UNITS], chained[UNITS];
         bool is_done = dispatcher.next == dispatcher.end;
         UNROLL
         for (int u = 0; u < UNITS; u++) {
@@ -218,6 +221,9 @@ BTTLAB_BANKS(BANK_DISTANCE)
             const Count before = ended_before[u][place_before];
             drained[u] = cycles < DRAIN_CYCLES ? 0 : before;
             ended_before[u][place_before] = ended[u];
+            const Count begun = begun_before[u][place_before];
+            chained[u] = cycles < DRAIN_CYCLES ? 0 : begun;
+            begun_before[u][place_before] = supply[u].begun;
             is_done &= supply[u].ended == supply[u].sent;
         }
         place_before = place_before == DRAIN_CYCLES - 1 ? 0 : place_before + 1;
@@ -256,7 +262,8 @@ BTTLAB_BANKS(BANK_DISTANCE)
         for (int u = 0; u < UNITS; u++) {
             Supply &unit = supply[u];
             const bool ends = nest[u].busy & is_end(nest[u]);
-            const bool begins = (!nest[u].busy | ends) & unit.ready[FETCH - 2] & may_begin(unit.fetched[FETCH - 2], ended, drained);
+            const bool may = may_begin(unit.fetched[FETCH - 2], ended, drained, chained);
+            const bool begins = (!nest[u].busy | ends) & unit.ready[FETCH - 2] & may;
             if (begins) {
                 begin(nest[u], unit.fetched[FETCH - 2], (u == UPDATE) & !pending);
                 if (u < ENGINES) decode(engine_operation[u % ENGINES], unit.fetched[FETCH - 2]);
@@ -281,6 +288,7 @@ BTTLAB_BANKS(BANK_DISTANCE)
             }
             unit.seen = unit.sent;
             unit.sent += receives;
+            unit.begun = unit.taken;
             unit.taken += begins;
             unit.ended += ends;
         }
