@@ -3,7 +3,21 @@
 import numpy as np
 import pytest
 
-from processor_loop import LANES, C, Instruction, Loop, Operand, Run, Sample, address, register, same, steps, tree
+from processor_loop import (
+    DEPTHS,
+    LANES,
+    C,
+    Instruction,
+    Loop,
+    Operand,
+    Run,
+    Sample,
+    address,
+    register,
+    same,
+    steps,
+    tree,
+)
 
 F = np.float32
 
@@ -302,7 +316,7 @@ def test_addresses_with_negative_strides_count_modulo_their_bits(loop, random):
     wanted = loop.bank[7].copy()
     for index in steps((3, 3, 5)):
         wanted_address = address(operands[3], index)
-        if wanted_address < C.DEPTHS[7]:
+        if wanted_address < DEPTHS[7]:
             wanted[wanted_address] = loop.bank[4][address(operands[0], index)]
     loop.run(Instruction(C.VECTOR, C.COPY, (3, 3, 5), None, operands))
     same(loop.bank[7], wanted)
