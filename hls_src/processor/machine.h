@@ -212,7 +212,7 @@ BTTLAB_BANKS(BANK_DISTANCE)
             }
         }
 
-        // Counts of instructions that ended, until the beginning of this cycle and until DRAIN_CYCLES before.
+        // Counts of instructions that ended and begun, until the beginning of this cycle and until DRAIN_CYCLES before.
         Count ended[UNITS], drained[UNITS], chained[UNITS];
         bool is_done = dispatcher.next == dispatcher.end;
         UNROLL
@@ -298,7 +298,7 @@ BTTLAB_BANKS(BANK_DISTANCE)
     section.state_beyond[1] = m_beyond;
     section.state_beyond[2] = v_beyond;
     section.stuck = stuck;
-    return cycles + LATENCY;
+    return cycles - 1 + LATENCY;  // the cycle after the last does nothing
 }
 
 #endif

@@ -182,10 +182,11 @@ extern "C" __attribute__((visibility("default"))) void trainer(int command, int 
         invalidate();
 #endif
         write_result(results, result, 0);
-    } else if (program.instructions > 0 && (command == LOAD || command == STORE)) {
-        work(command, 0, {}, records, results, memory);
-    } else if (program.instructions > 0 && (command == TRAIN || command == PREDICT)) {
-        work(command, samples <= MAX_SAMPLES ? samples : 0, {optimizer, beta1, beta2, epsilon}, records, results, memory);
+    } else if (program.instructions > 0 && command >= LOAD && command <= PREDICT) {
+        // One call for all of them: a second one might become a second machine.
+        const bool moves = command == LOAD || command == STORE;
+        const Optimizer chosen = moves ? Optimizer{} : Optimizer{optimizer, beta1, beta2, epsilon};
+        work(command, moves || samples > MAX_SAMPLES ? 0 : samples, chosen, records, results, memory);
     } else if (command == TRAIN || command == PREDICT) {
         Result result = {};
         result.status = NO_PROGRAM;
