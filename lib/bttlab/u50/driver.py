@@ -2,7 +2,7 @@
 
 import itertools
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -38,8 +38,9 @@ class TransformerTrainer(DefaultIP):
 
     def __init__(self, description: dict[str, Any]):
         super().__init__(description)
-        self._start_kernel = self.start
-        del self.start, self.call  # PYNQ's raw calls; `start` is ours
+        # PYNQ's raw calls; `start` is ours. As attributes they would keep this, and its buffers, until Python collects
+        # cycles.
+        del self.start, self.call, self.start_ert, self.start_sw
         self._banks = {
             name: self.device.get_memory_by_name(self.args[name].mem) for name in self.args if self.args[name].mem
         }
@@ -58,6 +59,10 @@ class TransformerTrainer(DefaultIP):
         self._memory = self._banks["memory"].allocate((1 + 3 * words, records.LANES), np.float32)
         self._moments: tuple[str, ...] | None = None  # of the optimizer that the state on chip is of
         self._loaded = False
+
+    @property
+    def _start_kernel(self) -> Callable[..., Any]:
+        return self._start_ert if self.device.has_capability("ERT") else self._start_sw
 
     def load_parameters(
         self, parameters: Mapping[str, np.ndarray], optimizer_state: Mapping[str, np.ndarray] | None = None
