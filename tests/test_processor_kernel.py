@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from processor_loop import CONFIG, IMAGE_WORDS, LANES, C, Instruction, Loop, Operand, Program, register, same
+from processor_loop import DEPTHS, IMAGE_WORDS, LANES, C, Instruction, Loop, Operand, Program, register, same
 
 F = np.float32
 CLASSES, SLOTS = 37, 11
@@ -135,14 +135,8 @@ def trainer(loop, random):
 
 
 def test_description_and_digest(loop):
-    names = ["CLOCK_MHZ", "LANES", "ROWS", "ENGINES", "SLOTS", "HELD_DEPTH", "UNITS", "LEVELS", "OPERANDS", "LATENCY"]
-    constants = [value for name, value in vars(C).items() if name in CONFIG and name != "DEPTHS"]
-    assert loop.widths.tolist() == constants + C.DEPTHS
-    assert [vars(C)[name] for name in names] == loop.widths[: len(names)].tolist()
-    digest = 2166136261
-    for width in loop.widths.tolist():
-        digest = (digest ^ width) * 16777619 % 2**32
-    assert loop.digest == digest & 0x7FFFFFFF
+    assert loop.widths.tolist() == [*C.constants.values(), *DEPTHS]
+    assert loop.digest == C.digest
 
 
 def test_state_goes_in_and_out(trainer, random):

@@ -3,7 +3,21 @@
 import numpy as np
 import pytest
 
-from processor_loop import LANES, C, Instruction, Loop, Operand, Run, Sample, address, register, same, steps, tree
+from processor_loop import (
+    DEPTHS,
+    LANES,
+    C,
+    Instruction,
+    Loop,
+    Operand,
+    Run,
+    Sample,
+    address,
+    register,
+    same,
+    steps,
+    tree,
+)
 
 F = np.float32
 
@@ -302,7 +316,7 @@ def test_addresses_with_negative_strides_count_modulo_their_bits(loop, random):
     wanted = loop.bank[7].copy()
     for index in steps((3, 3, 5)):
         wanted_address = address(operands[3], index)
-        if wanted_address < C.DEPTHS[7]:
+        if wanted_address < DEPTHS[7]:
             wanted[wanted_address] = loop.bank[4][address(operands[0], index)]
     loop.run(Instruction(C.VECTOR, C.COPY, (3, 3, 5), None, operands))
     same(loop.bank[7], wanted)
@@ -311,7 +325,7 @@ def test_addresses_with_negative_strides_count_modulo_their_bits(loop, random):
 # Time
 
 FIRST_START = C.FETCH - 1 + C.FETCH + 2
-AFTER_LAST = 3 + C.LATENCY
+AFTER_LAST = 2 + C.LATENCY
 
 
 def time(instructions):
@@ -331,6 +345,8 @@ def time(instructions):
             begin = max(begin, last[of_unit[unit][count - 1]] + 2) if count else begin
         for unit, count in instruction.after_drain.items():
             begin = max(begin, last[of_unit[unit][count - 1]] + C.LATENCY) if count else begin
+        for unit, count in instruction.after_begin.items():
+            begin = max(begin, start[of_unit[unit][count - 1]] + C.LATENCY) if count else begin
         mine.append(len(start))
         start.append(begin)
         last.append(begin + max(int(np.prod(instruction.n)), 1) - 1)
@@ -347,7 +363,11 @@ def test_cycles_are_those_of_the_rule(loop, seed):
         after_end = {int(u): int(random.integers(0, counts[u] + 1)) for u in random.integers(0, C.UNITS, 1)}
         some = random.random() < 0.1
         after_drain = {int(u): int(random.integers(0, counts[u] + 1)) for u in random.integers(0, C.UNITS, int(some))}
-        instructions.append(Instruction(unit, 0, n, after_end=after_end, after_drain=after_drain))
+        instructions.append(Instruction(unit, 0, n, after_end=after_end))
+        if random.random() < 0.5:
+            instructions[-1].after_drain = after_drain
+        else:
+            instructions[-1].after_begin = after_drain
         counts[unit] += 1
     assert loop.run(*instructions) == time(instructions)
 

@@ -22,7 +22,7 @@ static Count registers[CODES][REGISTERS];
 // What a unit has to do with the dispatcher. An instruction is read from the queue FETCH - 1 cycles before it begins.
 struct Supply {
     Count sent, seen, taken, begun, ended;  // instructions of this run; `seen`: sent, `begun`: taken, a cycle ago
-    bool ready[FETCH - 1];           // the head of the queue was read so many cycles ago
+    bool ready[FETCH - 1];                  // the head of the queue was read so many cycles ago
     Instruction fetched[FETCH - 1];
 };
 
@@ -53,7 +53,7 @@ ALWAYS_INLINE Instruction settled(const Instruction &from) {
     return instruction;
 }
 
-// Whether an instruction's counts are reached.
+// Whether an instruction's counts are reached: of those that ended, ended DRAIN_CYCLES ago, or (bit 15) begun as long ago.
 ALWAYS_INLINE bool may_begin(const Instruction &instruction, const Count *ended, const Count *drained,
                              const Count *chained) {
     bool all = true;
@@ -61,7 +61,7 @@ ALWAYS_INLINE bool may_begin(const Instruction &instruction, const Count *ended,
     for (int u = 0; u < UNITS; u++) {
         all &= ended[u] >= field(instruction, FIELD_AFTER_END + u);
         const int after = field(instruction, FIELD_AFTER_DRAIN + u);
-        all &= (after >> 15 ? chained[u] : drained[u]) >= (after & 0x7fff);
+        all &= choose(after >> 15, chained[u], drained[u]) >= (after & 0x7fff);
     }
     return all;
 }

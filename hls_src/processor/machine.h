@@ -82,8 +82,8 @@ static int run(Run &section, const Sample &sample) {
 #pragma HLS ARRAY_PARTITION variable=queue dim=2 complete
 #pragma HLS BIND_STORAGE variable=queue type=ram_s2p impl=lutram
 #pragma HLS ARRAY_PARTITION variable=ended_before dim=1 complete
-#pragma HLS ARRAY_PARTITION variable=begun_before dim=1 complete
 #pragma HLS BIND_STORAGE variable=ended_before type=ram_s2p impl=lutram
+#pragma HLS ARRAY_PARTITION variable=begun_before dim=1 complete
 #pragma HLS BIND_STORAGE variable=begun_before type=ram_s2p impl=lutram
 #pragma HLS ARRAY_PARTITION variable=registers dim=1 complete
 #pragma HLS BIND_STORAGE variable=registers type=ram_s2p impl=lutram
@@ -262,7 +262,8 @@ BTTLAB_BANKS(BANK_DISTANCE)
         for (int u = 0; u < UNITS; u++) {
             Supply &unit = supply[u];
             const bool ends = nest[u].busy & is_end(nest[u]);
-            const bool begins = (!nest[u].busy | ends) & unit.ready[FETCH - 2] & may_begin(unit.fetched[FETCH - 2], ended, drained, chained);
+            const bool may = may_begin(unit.fetched[FETCH - 2], ended, drained, chained);
+            const bool begins = (!nest[u].busy | ends) & unit.ready[FETCH - 2] & may;
             if (begins) {
                 begin(nest[u], unit.fetched[FETCH - 2], (u == UPDATE) & !pending);
                 if (u < ENGINES) decode(engine_operation[u % ENGINES], unit.fetched[FETCH - 2]);
