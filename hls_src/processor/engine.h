@@ -59,10 +59,11 @@ ALWAYS_INLINE EngineStep engine_step(int e, const Nest &nest, const EngineOperat
     const bool first = is_first(nest), has_addend = nest.operand[ADDEND_IN].valid;
     const bool has_one = nest.flags & ONE, writes = acts & (expand | fold);
     const int slot = nest.slot & (SLOTS - 1), drained_slot = drain.operand[HELD_IN].at[LEVELS - 1] & (SLOTS - 1);
-    const int held_address = nest.operand[HELD_IN].at[LEVELS - 1] & (HELD_DEPTH - 1), drained_row = row_of(drain);
+    const int held_address = address_of(e, HELD_IN, nest) & (HELD_DEPTH - 1), drained_row = row_of(drain);
     // Of a side that the engine does not use, the drain's slot is read.
     const bool *on_side = operation.on_side;
-    const int slot_of_side[2] = {acts & on_side[0] ? slot : drained_slot, acts & on_side[1] ? slot : drained_slot};
+    const bool sums_up = acts & !expand;
+    const int slot_of_side[2] = {sums_up & on_side[0] ? slot : drained_slot, sums_up & on_side[1] ? slot : drained_slot};
     Word chain = addend, above = {}, tree = {}, moved = {};
 Rows_Unroll:
     UNROLL

@@ -121,6 +121,45 @@ static int run(Run &section, const Sample &sample) {
     const bool pending = section.pending != NOTHING, applying = section.pending == APPLY;
     const bool has_m = section.optimizer != SGD, has_v = section.optimizer == ADAMW;
     const int intent = sample.intent;
+// Memories: block RAM and UltraRAM for banks, held operands and tables, LUT RAM for what is small; each row, lane, unit and
+// copy is a memory of its own.
+    BTTLAB_BANKS(BIND_BANK)
+#pragma HLS ARRAY_PARTITION variable=held dim=1 complete
+#pragma HLS ARRAY_PARTITION variable=held dim=2 complete
+#pragma HLS BIND_STORAGE variable=held type=ram_s2p impl=bram
+#pragma HLS ARRAY_PARTITION variable=sums dim=1 complete
+#pragma HLS ARRAY_PARTITION variable=sums dim=2 complete
+#pragma HLS ARRAY_PARTITION variable=sums dim=3 complete
+#pragma HLS BIND_STORAGE variable=sums type=ram_s2p impl=lutram
+#pragma HLS ARRAY_PARTITION variable=statistic dim=1 complete
+#pragma HLS BIND_STORAGE variable=statistic type=ram_s2p impl=bram
+#pragma HLS ARRAY_PARTITION variable=accumulator dim=1 complete
+#pragma HLS BIND_STORAGE variable=accumulator type=ram_s2p impl=lutram
+#pragma HLS BIND_STORAGE variable=largest type=ram_s2p impl=lutram
+#pragma HLS BIND_STORAGE variable=largest_place type=ram_s2p impl=lutram
+#pragma HLS ARRAY_PARTITION variable=lane_table dim=1 complete
+#pragma HLS ARRAY_PARTITION variable=lane_table dim=2 complete
+#pragma HLS BIND_STORAGE variable=lane_table type=ram_s2p impl=bram
+#pragma HLS ARRAY_PARTITION variable=shuffle_fields dim=1 complete
+#pragma HLS BIND_STORAGE variable=shuffle_fields type=ram_s2p impl=bram
+#pragma HLS ARRAY_PARTITION variable=columns dim=1 complete
+#pragma HLS BIND_STORAGE variable=columns type=ram_s2p impl=lutram
+#pragma HLS ARRAY_PARTITION variable=instruction_memory dim=1 complete
+#pragma HLS BIND_STORAGE variable=instruction_memory type=ram_s2p impl=bram
+#pragma HLS ARRAY_PARTITION variable=queue dim=1 complete
+#pragma HLS ARRAY_PARTITION variable=queue dim=2 complete
+#pragma HLS BIND_STORAGE variable=queue type=ram_s2p impl=lutram
+#pragma HLS ARRAY_PARTITION variable=ended_before dim=1 complete
+#pragma HLS BIND_STORAGE variable=ended_before type=ram_s2p impl=lutram
+#pragma HLS ARRAY_PARTITION variable=registers dim=1 complete
+#pragma HLS BIND_STORAGE variable=registers type=ram_s2p impl=lutram
+#pragma HLS ARRAY_PARTITION variable=slices dim=1 complete
+#pragma HLS ARRAY_PARTITION variable=slices dim=2 complete
+#pragma HLS BIND_STORAGE variable=slices type=ram_s2p impl=lutram
+#pragma HLS ARRAY_PARTITION variable=immediates dim=1 complete
+#pragma HLS BIND_STORAGE variable=immediates type=ram_s2p impl=lutram
+#pragma HLS BIND_STORAGE variable=functions type=ram_s2p impl=lutram
+#pragma HLS BIND_STORAGE variable=labels type=ram_s2p impl=lutram
     Nest nest[UNITS] = {};
     EngineOperationBits engine_operation[ENGINES] = {};
     VectorOperationBits vector_operation = {};
@@ -132,9 +171,26 @@ static int run(Run &section, const Sample &sample) {
     bool p_beyond = section.state_beyond[0], m_beyond = section.state_beyond[1], v_beyond = section.state_beyond[2];
     int cycles = 0, place_before = 0, quiet = 0;
     prepare(sample);
+#pragma HLS ARRAY_PARTITION variable=nest dim=0 complete
+#pragma HLS ARRAY_PARTITION variable=supply dim=0 complete
+#pragma HLS ARRAY_PARTITION variable=engine_operation dim=0 complete
 Cycles:
     for (; !finished; cycles++) {
 #pragma HLS PIPELINE II=1
+// Results are read LATENCY cycles after the step that gives them, if not later.
+BTTLAB_BANKS(BANK_DISTANCE)
+#pragma HLS DEPENDENCE variable=held type=inter direction=RAW distance=LATENCY dependent=true
+#pragma HLS DEPENDENCE variable=statistic type=inter direction=RAW distance=LATENCY dependent=true
+// A sum is added to again SUM_DISTANCE cycles later, if not later.
+#pragma HLS DEPENDENCE variable=sums type=inter direction=RAW distance=SUM_DISTANCE dependent=true
+#pragma HLS DEPENDENCE variable=accumulator type=inter direction=RAW distance=SUM_DISTANCE dependent=true
+#pragma HLS DEPENDENCE variable=largest type=inter direction=RAW distance=SUM_DISTANCE dependent=true
+#pragma HLS DEPENDENCE variable=largest_place type=inter direction=RAW distance=SUM_DISTANCE dependent=true
+// A half of the columns is read when its block is over, and SHUFFLE_GAP idle steps have passed.
+#pragma HLS DEPENDENCE variable=columns type=inter direction=RAW distance=SHUFFLE_GAP dependent=true
+// A unit looks for what was sent in the cycle before the last; counts of the oldest cycle are replaced after they were read.
+#pragma HLS DEPENDENCE variable=queue type=inter direction=RAW distance=2 dependent=true
+#pragma HLS DEPENDENCE variable=ended_before type=inter direction=RAW distance=DRAIN_CYCLES dependent=true
         // Loads: addresses to the ports of the banks, words back.
         const bool engine_acts[ENGINES] = {is_live(nest[ENGINE_0], 0), is_live(nest[ENGINE_1], 0)};
         const bool vector_acts = is_live(nest[VECTOR], 0), takes = takes_word(nest[SHUFFLE]), gives = gives_word(nest[SHUFFLE]);
@@ -153,6 +209,7 @@ Cycles:
         UNROLL
         for (int o = 0; o < 4; o++) requests[UPDATE_P + o] = request(UPDATE, PARAMETER + o, nest[UPDATE], update_acts);
         Word loaded[BANKS], read[READERS];
+        bool outside = false;
         BTTLAB_BANKS(LOAD_BANK)
         UNROLL
         for (int r = 0; r < READERS; r++) read[r] = loaded_word(requests[r], loaded);
@@ -196,6 +253,8 @@ Cycles:
         writes[UPDATED_V] = {requests[UPDATE_V], updated.v};
         writes[UPDATED_V].to.valid &= applies & has_v;
         BTTLAB_BANKS(STORE_BANK)
+
+        beyond |= outside;
 
         // Stores of held rows.
         const Request to_held[3] = {request(ENGINE_0, HELD_OUT, nest[ENGINE_0], engine_0.writes),

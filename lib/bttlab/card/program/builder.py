@@ -95,6 +95,10 @@ class Builder:
         """Return where so many words of a bank are for a name."""
         return at(f"bank {bank}", self.banks[bank].take(name, words))
 
+    def has_room(self, bank: int, words: int) -> bool:
+        """Return whether a bank has so many words left."""
+        return self.banks[bank].used + words <= self.banks[bank].depth
+
     def take_over(self, name: str, bank: int, words: int) -> At:
         """Return words of a bank, from its end, that others may be given, too: for what is needed at another time."""
         self._over_bank[bank] += words
@@ -123,7 +127,12 @@ class Builder:
     def emit(self, unit: int, operation: int, what: str, loops: Sequence[Loop], operands: dict[int, At], **more) -> None:
         """Append an instruction."""
         label = (self.stage, self.layer, what)
-        self.instructions.append(Instruction(unit, operation, tuple(loops), operands, label, **more))
+        instruction = Instruction(unit, operation, tuple(loops), operands, label, **more)
+        for numbers in (instruction.reads(), instruction.writes()):
+            memories = [operands[n].memory for n in numbers]
+            if len(set(memories)) < len(memories):
+                raise ValueError(f"{label} asks twice for a port: its operands lie in {', '.join(memories)}")
+        self.instructions.append(instruction)
 
     def expand(self, engine, what, loops, held, scalars, result=None, also=None, addend=None, count=ROWS, **more) -> None:
         """result = addend + scalars[0] held[0] + ... : a sum down the rows; `also`: into a held memory as well."""

@@ -110,7 +110,7 @@ class Head:
         b = self.builder
         b.layer = f"{self.name}_head"
         matrix = {"t": self.words, "w": 1}
-        loops = [Loop("t", self.tokens), Loop("w", self.words)]
+        loops = [Loop("w", self.words), padded("t", self.tokens)]
         tanh = b.functions.number(TANH)
         b.vector(M.FUNCTION, "pooled = tanh(y)", loops, part(y, **matrix), r0=part(pooled, **matrix), function=tanh)
         for p in self.parts:
@@ -178,7 +178,7 @@ class Head:
             for block in range(self.token_blocks):
                 self._backward(p, block, piece)
         matrix = {"t": w, "w": 1}
-        loops = [Loop("t", self.tokens), Loop("w", w)]
+        loops = [Loop("w", w), padded("t", self.tokens)]
         d = pieces[0]
         if len(self.parts) == 2:
             d = d_pooled

@@ -1,0 +1,301 @@
+"""Whether a program does in the machine what it says: every port asked once a cycle, every word read after it was written.
+
+Each step of each instruction is put at its cycle (`timing`), and every word that it reads or writes is listed. The word that
+a read is meant to see is what was written last before it in the order of the list; the word that it gets is what was
+written last, LATENCY cycles or more before. Both must be the same. Nothing here uses the waits that the compiler worked out.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from bttlab.card.program import banks
+from bttlab.card.program.dependencies import STATISTICS_READ, STATISTICS_WRITTEN
+from bttlab.card.program.instruction import (
+    ACCUMULATE,
+    DRAIN_0,
+    ENGINE_1,
+    EXPAND,
+    MACHINE,
+    REDUCE,
+    SHUFFLE,
+    UNIT_NAMES,
+    UPDATE,
+    VECTOR,
+    Instruction,
+    value_of,
+)
+from bttlab.card.program.timing import time_program
+
+M = MACHINE
+# What is on chip when a sample begins: parameters, gradients that are added to, moments.
+LOADED = (*range(banks.IN_CORES, banks.SECOND_MOMENT + 1), M.IN_BANK)
+SUMMING = (M.SUM, M.VARIANCE, M.NORM_SUMS, M.COLUMNS, M.MAXIMUM, M.EXPONENT, M.DOT)
+
+
+class Hazard(NamedTuple):
+    """Something that goes wrong.
+
+    Attributes
+    ----------
+    kind : str
+        "port", "early", "unwritten", "sums", "shuffle" or "range".
+    memory : str
+    cycle : int
+    instructions : tuple of int
+        In the list.
+    text : str
+    """
+
+    kind: str
+    memory: str
+    cycle: int
+    instructions: tuple[int, ...]
+    text: str
+
+
+class _Events:
+    """Accesses of one memory: parallel arrays, put together at the end."""
+
+    def __init__(self) -> None:
+        self.parts: list[tuple[np.ndarray, ...]] = []
+
+    def add(self, key, cycle, instruction, step, writes) -> None:
+        count = len(cycle)
+        self.parts.append((key, cycle, np.full(count, instruction), step, np.full(count, writes)))
+
+    def arrays(self) -> tuple[np.ndarray, ...]:
+        return tuple(np.concatenate(column) for column in zip(*self.parts, strict=True))
+
+
+def find_hazards(
+    instructions: Sequence[Instruction], tokens: int, slices: np.ndarray, updates: bool = True, most: int = 20
+) -> list[Hazard]:
+    """Return what goes wrong when a list of instructions runs.
+
+    Parameters
+    ----------
+    instructions : sequence of Instruction
+        With their waits.
+    tokens : int
+        The sample's length.
+    slices : ndarray of int, shape (4, tokens)
+        The offsets of its tokens' slices.
+    updates : bool
+        Whether an update is pending.
+    most : int
+        Hazards of a kind and memory that are told.
+    """
+    timing = time_program(instructions, tokens, updates)
+    words: dict[str, _Events] = defaultdict(_Events)
+    ports: dict[tuple[str, bool], list] = defaultdict(list)
+    hazards: list[Hazard] = []
+    for i, instruction in enumerate(instructions):
+        if timing.end[i] == timing.begin[i]:
+            continue
+        index, live = instruction.grid(tokens)
+        step = np.arange(len(live))
+        cycle = timing.begin[i] + step
+        for memory, key, acts, writes in _accesses(instruction, index, live, tokens, slices, hazards, i):
+            if not acts.any():
+                continue
+            if memory.startswith("bank") or (memory.startswith("held") and writes):
+                ports[memory, writes].append((cycle[acts], np.full(int(acts.sum()), i)))
+            if key.ndim == 2:  # rows of a held memory
+                rows = key.shape[1]
+                words[memory].add(
+                    key[acts].reshape(-1), np.repeat(cycle[acts], rows), i, np.repeat(step[acts], rows), writes
+                )
+            else:
+                words[memory].add(key[acts], cycle[acts], i, step[acts], writes)
+        hazards += _inside(i, instruction, index, live, tokens)
+    for (memory, writes), uses in ports.items():
+        hazards += _port_hazards(memory, writes, uses)[:most]
+    for memory, events in words.items():
+        hazards += _word_hazards(memory, events, instructions)[:most]
+    return hazards
+
+
+def _accesses(instruction, index, live, tokens, slices, hazards, number):
+    """Yield (memory, key of the word at each step, steps that do it, whether it is written)."""
+    unit, operation = instruction.unit, instruction.operation
+    fold = _fold(instruction, index, tokens)
+    reading, writing = live, live
+    if unit == SHUFFLE:
+        block = index[instruction.loops[0].name]
+        blocks = value_of(instruction.loops[0].bound, tokens)
+        inner = np.ones(len(live), bool)
+        for loop in instruction.loops[1:]:
+            inner &= index[loop.name] < value_of(loop.acting, tokens)
+        reading = inner & (block + 1 < blocks)
+        last = instruction.loops[-1].name
+        writing = (index[last] < value_of(instruction.count, tokens)) & (block > 0)
+    for n in instruction.reads():
+        operand = instruction.operands[n]
+        address = instruction.addresses(operand, index, slices) & 0xFFFF
+        acts = reading
+        if unit <= ENGINE_1 and operation == REDUCE:
+            acts = live & (fold if n == 3 else ~fold)
+        _check_range(hazards, number, operand.memory, address[acts])
+        if operand.memory.startswith("held"):
+            rows = max(value_of(instruction.count, tokens), 0)
+            yield operand.memory, address[:, None] * M.ROWS + np.arange(min(rows, M.ROWS)), acts, False
+        else:
+            yield operand.memory, address, acts, False
+    for n in instruction.writes():
+        operand = instruction.operands[n]
+        address = instruction.addresses(operand, index, slices) & 0xFFFF
+        acts = writing
+        if unit <= ENGINE_1 and operation == REDUCE:
+            acts = live & fold
+        elif unit == VECTOR and operation == M.COLUMNS:
+            acts = live & _last(instruction, index, tokens)
+        _check_range(hazards, number, operand.memory, address[acts])
+        if operand.memory.startswith("held"):
+            yield operand.memory, address * M.ROWS + _row(instruction, index), acts, True
+        else:
+            yield operand.memory, address, acts, True
+    side = int(bool(instruction.flags & M.SIDE))
+    if unit <= ENGINE_1 and operation != EXPAND:
+        yield f"sums {unit} {side}", instruction.slots(index, tokens), live & ~fold, True
+    elif unit in (DRAIN_0, DRAIN_0 + 1):
+        yield f"sums {unit - DRAIN_0} {side}", instruction.addresses(instruction.operands[0], index), live, False
+    elif unit == VECTOR:
+        row = (instruction.operands[5].base if 5 in instruction.operands else 0) + instruction.slots(index, tokens)
+        for k in STATISTICS_READ.get(operation, ()):
+            yield f"statistic {k}", row, live, False
+        for k in STATISTICS_WRITTEN.get(operation, ()):
+            yield f"statistic {k}", row, live & _last(instruction, index, tokens), True
+
+
+def _fold(instruction, index, tokens) -> np.ndarray:
+    steps = len(next(iter(index.values())))
+    if instruction.unit > ENGINE_1 or instruction.operation != REDUCE:
+        return np.zeros(steps, bool)
+    name = instruction.depth[0]
+    bound = next(value_of(loop.bound, tokens) for loop in instruction.loops if loop.name == name)
+    return index[name] == bound - 1
+
+
+def _last(instruction, index, tokens) -> np.ndarray:
+    last = np.ones(len(next(iter(index.values()))), bool)
+    for loop in instruction.loops:
+        if loop.name in instruction.depth:
+            last &= index[loop.name] == value_of(loop.acting, tokens) - 1
+    return last
+
+
+def _row(instruction, index) -> np.ndarray:
+    name, base = instruction.row
+    return (base + index[name]) & (M.ROWS - 1)
+
+
+def _check_range(hazards, number, memory, address) -> None:
+    depth = M.HELD_DEPTH if memory.startswith("held") else M.banks[int(memory.split()[1])].depth
+    if len(address) and address.max() >= depth:
+        text = f"instruction {number} reaches word {address.max()} of {memory}, which has {depth}"
+        hazards.append(Hazard("range", memory, 0, (number,), text))
+
+
+def _inside(i, instruction, index, live, tokens):
+    """Sums that come round too early, and blocks of the shuffle unit without their gap."""
+    if instruction.unit == SHUFFLE:
+        block = 1
+        for loop in instruction.loops[1:]:
+            block *= value_of(loop.bound, tokens)
+        words_in = words_out = 1
+        for loop in instruction.loops[1:-1]:
+            words_in *= value_of(loop.acting, tokens)
+            words_out *= value_of(loop.bound, tokens)
+        words_in *= value_of(instruction.loops[-1].acting, tokens)
+        words_out *= value_of(instruction.count, tokens)
+        if block and block < max(words_in, words_out) + M.SHUFFLE_GAP:
+            text = f"instruction {i}: blocks of {block} steps for {words_in} words in and {words_out} out"
+            return [Hazard("shuffle", "shuffle", 0, (i,), text)]
+        return []
+    sums = instruction.unit <= ENGINE_1 and instruction.operation in (ACCUMULATE, REDUCE)
+    sums |= instruction.unit == VECTOR and instruction.operation in SUMMING
+    if not sums:
+        return []
+    step = np.flatnonzero(live)
+    slot = instruction.slots(index, tokens)[live]
+    room = M.SLOTS if instruction.unit <= ENGINE_1 else M.ROW_SLOTS
+    if len(slot) and slot.max() >= room:
+        text = f"instruction {i} sums in {slot.max() + 1} slots; there are {room}"
+        return [Hazard("range", "sums", 0, (i,), text)]
+    order = np.lexsort((step, slot))
+    same = np.diff(slot[order]) == 0
+    distance = np.diff(step[order])[same]
+    if len(distance) and distance.min() < M.SUM_DISTANCE:
+        text = f"instruction {i} comes back to a sum after {distance.min()} cycles; it takes {M.SUM_DISTANCE}"
+        return [Hazard("sums", "sums", 0, (i,), text)]
+    return []
+
+
+def _port_hazards(memory, writes, uses):
+    cycle = np.concatenate([c for c, _ in uses])
+    who = np.concatenate([n for _, n in uses])
+    order = np.argsort(cycle, kind="stable")
+    cycle, who = cycle[order], who[order]
+    twice = np.flatnonzero(np.diff(cycle) == 0)
+    seen, hazards = set(), []
+    for k in twice:
+        pair = (int(who[k]), int(who[k + 1]))
+        if pair not in seen:
+            seen.add(pair)
+            kind = "store" if writes else "load"
+            text = f"cycle {cycle[k]}: instructions {pair[0]} and {pair[1]} both ask for the {kind} of {memory}"
+            hazards.append(Hazard("port", memory, int(cycle[k]), pair, text))
+    return hazards
+
+
+def _word_hazards(memory, events: _Events, instructions):
+    key, cycle, who, step, writes = events.arrays()
+    meant = _writers(key, (step, who), writes, writes)
+    seen_at = np.where(writes, cycle + M.LATENCY, cycle)
+    got = _writers(key, (seen_at,), ~writes, writes)
+    reads = ~writes
+    loaded = memory.startswith("bank") and int(memory.split()[1]) in LOADED
+    hazards, told = [], set()
+    wrong = np.flatnonzero(reads & (meant != got))
+    for k in wrong[np.argsort(cycle[wrong], kind="stable")]:
+        writer = int(who[meant[k]]) if meant[k] >= 0 else -1
+        pair = (writer, int(who[k]))
+        if pair in told:
+            continue
+        told.add(pair)
+        name = " / ".join(instructions[pair[1]].label)
+        if writer >= 0:
+            text = (
+                f"cycle {cycle[k]}: instruction {pair[1]} ({name}) reads {memory} word {key[k]} that instruction {writer} "
+                f"writes in cycle {cycle[meant[k]]}: it takes {M.LATENCY} cycles"
+            )
+        else:
+            text = f"cycle {cycle[k]}: instruction {pair[1]} ({name}) reads {memory} word {key[k]} after it was overwritten"
+        hazards.append(Hazard("early", memory, int(cycle[k]), pair, text))
+    if not loaded:
+        for k in np.flatnonzero(reads & (meant < 0) & (got < 0)):
+            n = int(who[k])
+            if n not in told:
+                told.add(n)
+                text = f"instruction {n} ({' / '.join(instructions[n].label)}) reads {memory} word {key[k]}, which nobody has written"
+                hazards.append(Hazard("unwritten", memory, int(cycle[k]), (n,), text))
+    return hazards
+
+
+def _writers(key, time, late, writes) -> np.ndarray:
+    """Return for each event the index of the last write of its word before it in `time`; -1 if there is none.
+
+    `late` breaks ties of time: events for which it is true come after the others.
+    """
+    order = np.lexsort((late, *time, key))
+    sorted_writes = np.where(writes[order], np.arange(len(order)), -1)
+    last = np.maximum.accumulate(sorted_writes)
+    first = np.searchsorted(key[order], key[order], side="left")
+    before = np.concatenate([[-1], last[:-1]])
+    before[before < first] = -1
+    result = np.empty(len(order), np.int64)
+    result[order] = np.where(before >= 0, order[np.maximum(before, 0)], -1)
+    return result
