@@ -16,16 +16,16 @@ constexpr int DRAIN_CYCLES = LATENCY - 2;
 // itself.
 constexpr int STUCK_CYCLES = 2 * LATENCY;
 
-// Instructions that wait at a unit, and how many have ended, DRAIN_CYCLES ago the oldest.
+// Instructions that wait at a unit, and how many have ended and begun, DRAIN_CYCLES ago the oldest.
 static IntWord queue[UNITS][2][QUEUE];
-static Count ended_before[UNITS][DRAIN_CYCLES];
+static Count ended_before[UNITS][DRAIN_CYCLES], begun_before[UNITS][DRAIN_CYCLES];
 // The sample's registers, a memory for each field that may name one: bounds, live, count.
 constexpr int CODES = 2 * LEVELS + 1;
 static Count registers[CODES][REGISTERS];
 
 // What a unit has to do with the dispatcher. An instruction is read from the queue FETCH - 1 cycles before it begins.
 struct Supply {
-    Count sent, seen, taken, ended;  // instructions of this run; `seen`: sent, a cycle ago
+    Count sent, seen, taken, begun, ended;  // instructions of this run; `seen`: sent, `begun`: taken, a cycle ago
     bool ready[FETCH - 1];           // the head of the queue was read so many cycles ago
     Instruction fetched[FETCH - 1];
 };
@@ -86,31 +86,35 @@ Prepare_Functions:
     }
 }
 
-// A code of the instruction as a number, in the field that had the code.
-ALWAYS_INLINE void settle(IntWord &half, int f, int memory) {
-    const int code = field_of(half, f), value = choose(code >> 15, registers[memory][code & (REGISTERS - 1)], code);
+// A code of the instruction as a number, in the field that had the code. Codes are taken `from` the instruction as it was, so
+// all of them are settled side by side.
+ALWAYS_INLINE void settle(IntWord &half, const IntWord &from, int f, int memory) {
+    const int code = field_of(from, f), value = choose(code >> 15, registers[memory][code & (REGISTERS - 1)], code);
     const int other = half[f / 2] & (f % 2 ? 0xffff : static_cast<int>(0xffff0000));
     half[f / 2] = other | value << (f % 2 ? 16 : 0);
 }
 
-ALWAYS_INLINE Instruction settled(Instruction instruction) {
+ALWAYS_INLINE Instruction settled(const Instruction &from) {
 #pragma HLS INLINE
+    Instruction instruction = from;
     UNROLL
     for (int j = 0; j < LEVELS; j++) {
-        settle(instruction.low, FIELD_BOUND + j, j);
-        settle(instruction.low, FIELD_LIVE + j, LEVELS + j);
+        settle(instruction.low, from.low, FIELD_BOUND + j, j);
+        settle(instruction.low, from.low, FIELD_LIVE + j, LEVELS + j);
     }
-    settle(instruction.high, FIELD_COUNT - 2 * LANES, 2 * LEVELS);
+    settle(instruction.high, from.high, FIELD_COUNT - 2 * LANES, 2 * LEVELS);
     return instruction;
 }
 
 // Whether an instruction's counts are reached.
-ALWAYS_INLINE bool may_begin(const Instruction &instruction, const Count *ended, const Count *drained) {
+ALWAYS_INLINE bool may_begin(const Instruction &instruction, const Count *ended, const Count *drained,
+                             const Count *chained) {
     bool all = true;
     UNROLL
     for (int u = 0; u < UNITS; u++) {
         all &= ended[u] >= field(instruction, FIELD_AFTER_END + u);
-        all &= drained[u] >= field(instruction, FIELD_AFTER_DRAIN + u);
+        const int after = field(instruction, FIELD_AFTER_DRAIN + u);
+        all &= (after >> 15 ? chained[u] : drained[u]) >= (after & 0x7fff);
     }
     return all;
 }
@@ -145,12 +149,15 @@ static int run(Run &section, const Sample &sample) {
 #pragma HLS ARRAY_PARTITION variable=columns dim=1 complete
 #pragma HLS BIND_STORAGE variable=columns type=ram_s2p impl=lutram
 #pragma HLS ARRAY_PARTITION variable=instruction_memory dim=1 complete
-#pragma HLS BIND_STORAGE variable=instruction_memory type=ram_s2p impl=bram
+// In the circle from an instruction to the next: FETCH cycles for all of it.
+#pragma HLS BIND_STORAGE variable=instruction_memory type=ram_s2p impl=bram latency=1
 #pragma HLS ARRAY_PARTITION variable=queue dim=1 complete
 #pragma HLS ARRAY_PARTITION variable=queue dim=2 complete
 #pragma HLS BIND_STORAGE variable=queue type=ram_s2p impl=lutram
 #pragma HLS ARRAY_PARTITION variable=ended_before dim=1 complete
+#pragma HLS ARRAY_PARTITION variable=begun_before dim=1 complete
 #pragma HLS BIND_STORAGE variable=ended_before type=ram_s2p impl=lutram
+#pragma HLS BIND_STORAGE variable=begun_before type=ram_s2p impl=lutram
 #pragma HLS ARRAY_PARTITION variable=registers dim=1 complete
 #pragma HLS BIND_STORAGE variable=registers type=ram_s2p impl=lutram
 #pragma HLS ARRAY_PARTITION variable=slices dim=1 complete
@@ -191,6 +198,7 @@ BTTLAB_BANKS(BANK_DISTANCE)
 // A unit looks for what was sent in the cycle before the last; counts of the oldest cycle are replaced after they were read.
 #pragma HLS DEPENDENCE variable=queue type=inter direction=RAW distance=2 dependent=true
 #pragma HLS DEPENDENCE variable=ended_before type=inter direction=RAW distance=DRAIN_CYCLES dependent=true
+#pragma HLS DEPENDENCE variable=begun_before type=inter direction=RAW distance=DRAIN_CYCLES dependent=true
         // Loads: addresses to the ports of the banks, words back.
         const bool engine_acts[ENGINES] = {is_live(nest[ENGINE_0], 0), is_live(nest[ENGINE_1], 0)};
         const bool vector_acts = is_live(nest[VECTOR], 0), takes = takes_word(nest[SHUFFLE]), gives = gives_word(nest[SHUFFLE]);
@@ -278,7 +286,7 @@ BTTLAB_BANKS(BANK_DISTANCE)
         }
 
         // Counts of instructions that ended, until the beginning of this cycle and until DRAIN_CYCLES before.
-        Count ended[UNITS], drained[UNITS];
+        Count ended[UNITS], drained[UNITS], chained[UNITS];
         bool is_done = dispatcher.next == dispatcher.end;
         UNROLL
         for (int u = 0; u < UNITS; u++) {
@@ -286,6 +294,9 @@ BTTLAB_BANKS(BANK_DISTANCE)
             const Count before = ended_before[u][place_before];
             drained[u] = cycles < DRAIN_CYCLES ? 0 : before;
             ended_before[u][place_before] = ended[u];
+            const Count begun = begun_before[u][place_before];
+            chained[u] = cycles < DRAIN_CYCLES ? 0 : begun;
+            begun_before[u][place_before] = supply[u].begun;
             is_done &= supply[u].ended == supply[u].sent;
         }
         place_before = place_before == DRAIN_CYCLES - 1 ? 0 : place_before + 1;
@@ -323,7 +334,7 @@ BTTLAB_BANKS(BANK_DISTANCE)
         for (int u = 0; u < UNITS; u++) {
             Supply &unit = supply[u];
             const bool ends = nest[u].busy & is_end(nest[u]);
-            const bool begins = (!nest[u].busy | ends) & unit.ready[FETCH - 2] & may_begin(unit.fetched[FETCH - 2], ended, drained);
+            const bool begins = (!nest[u].busy | ends) & unit.ready[FETCH - 2] & may_begin(unit.fetched[FETCH - 2], ended, drained, chained);
             if (begins) {
                 begin(nest[u], unit.fetched[FETCH - 2], (u == UPDATE) & !pending);
                 if (u < ENGINES) decode(engine_operation[u % ENGINES], unit.fetched[FETCH - 2]);
@@ -348,6 +359,7 @@ BTTLAB_BANKS(BANK_DISTANCE)
             }
             unit.seen = unit.sent;
             unit.sent += receives;
+            unit.begun = unit.taken;
             unit.taken += begins;
             unit.ended += ends;
         }

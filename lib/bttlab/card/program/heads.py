@@ -79,7 +79,7 @@ class Head:
         self.token_blocks = -(-most_of(tokens) // ROWS)
         split = self.class_words > 2
         first_words = -(-self.class_words // 2) if split else self.class_words
-        pieces = [(0, 0, first_words, banks.REST)]
+        pieces = [(0 if split else 1, 0, first_words, banks.REST)]
         if split:
             pieces.append((1, first_words, self.class_words - first_words, banks.EMBEDDING))
         self.parts = []
