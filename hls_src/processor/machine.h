@@ -2,120 +2,49 @@
 #ifndef BTTLAB_PROCESSOR_MACHINE_H
 #define BTTLAB_PROCESSOR_MACHINE_H
 
+#include "dispatch.h"
 #include "engine.h"
 #include "ports.h"
 #include "shuffle.h"
 #include "update.h"
 #include "vector.h"
 
-// The cycle in which an instruction's last step is done, and those after it until its results are read: counts of
-// instructions that ended are kept so long.
-constexpr int DRAIN_CYCLES = LATENCY - 2;
-
-// After so many cycles in which no unit does a step and nothing is sent, nothing can happen any more: the program waits for
-// itself.
-constexpr int STUCK_CYCLES = 2 * LATENCY;
-
-// Instructions that wait at a unit, and how many have ended, DRAIN_CYCLES ago the oldest.
-static IntWord queue[UNITS][2][QUEUE];
-static Count ended_before[UNITS][DRAIN_CYCLES];
-// The sample's registers, a memory for each field that may name one: bounds, live, count.
-constexpr int CODES = 2 * LEVELS + 1;
-static Count registers[CODES][REGISTERS];
-
-// What a unit has to do with the dispatcher. An instruction is read from the queue FETCH - 1 cycles before it begins.
-struct Supply {
-    Count sent, seen, taken, ended;  // instructions of this run; `seen`: sent, a cycle ago
-    bool ready[FETCH - 1];           // the head of the queue was read so many cycles ago
-    Instruction fetched[FETCH - 1];
-};
-
-// The dispatcher: reads the program as the units read their queues, and turns registers into numbers on the way.
-struct Dispatcher {
-    Count next, end;
-    bool ready[FETCH - 1];
-    Instruction fetched[FETCH - 1];
-};
-
-// All that the sample and the program bring into the loop's small memories.
+// All that the sample and the program bring into the loop's small memories: side by side, a store a memory and cycle.
 static void prepare(const Sample &sample) {
 #pragma HLS INLINE
-Prepare_Tokens:
-    for (int t = 0; t < SEQUENCE; t++) {
+Prepare:
+    for (int i = 0; i < SLICE_TABLES * SEQUENCE; i++) {
 #pragma HLS PIPELINE II=1
-        labels[t] = sample.slot[t];
+        const Address slice = sample.slice[i / SEQUENCE][i % SEQUENCE];
     Units_Unroll:
         UNROLL
         for (int u = 0; u < UNITS; u++) {
             UNROLL
-            for (int o = 0; o < OPERANDS; o++) {
-                UNROLL
-                for (int s = 0; s < SLICE_TABLES; s++) slices[u][o][s * SEQUENCE + t] = sample.slice[s][t];
-            }
+            for (int o = 0; o < OPERANDS; o++) slices[u][o][i] = slice;
+        }
+        if (i < SEQUENCE) labels[i] = sample.slot[i];
+        if (i < REGISTERS) {
+            const Register &rule = program.registers[i];
+            const int value = (sample.tokens + rule.offset) >> rule.shift;
+            const int clipped = value < rule.low ? rule.low : value > rule.high ? rule.high : value;
+            UNROLL
+            for (int c = 0; c < CODES; c++) registers[c][i] = clipped;
+        }
+        if (i < CONSTANTS) immediates[0][i] = immediates[1][i] = program.constant[i];
+        // Scalars stand behind the constants, and come when those are there.
+        const int s = i - CONSTANTS;
+        if (s >= 0 && s < SCALARS) immediates[0][i] = immediates[1][i] = sample.scalar[s];
+        if (i < FUNCTIONS) {
+            const Function &g = program.function[i];
+            IntWord word = {};
+            word[0] = g.base, word[1] = g.mode, word[2] = g.bits;
+            word[3] = bits_of(g.low), word[4] = bits_of(g.high), word[5] = bits_of(g.steps);
+            word[6] = g.first;
+            functions[i] = word;
         }
     }
-Prepare_Registers:
-    for (int r = 0; r < REGISTERS; r++) {
-#pragma HLS PIPELINE II=1
-        const Register &rule = program.registers[r];
-        const int value = (sample.tokens + rule.offset) >> rule.shift;
-        UNROLL
-        for (int c = 0; c < CODES; c++) registers[c][r] = value < rule.low ? rule.low : value > rule.high ? rule.high : value;
-    }
-Prepare_Constants:
-    for (int c = 0; c < CONSTANTS; c++) {
-#pragma HLS PIPELINE II=1
-        immediates[0][c] = program.constant[c];
-        immediates[1][c] = program.constant[c];
-    }
-Prepare_Scalars:
-    for (int s = 0; s < SCALARS; s++) {
-#pragma HLS PIPELINE II=1
-        immediates[0][CONSTANTS + s] = sample.scalar[s];
-        immediates[1][CONSTANTS + s] = sample.scalar[s];
-    }
-Prepare_Functions:
-    for (int f = 0; f < FUNCTIONS; f++) {
-#pragma HLS PIPELINE II=1
-        const Function &g = program.function[f];
-        IntWord word = {};
-        word[0] = g.base, word[1] = g.mode, word[2] = g.bits;
-        word[3] = bits_of(g.low), word[4] = bits_of(g.high), word[5] = bits_of(g.steps);
-        word[6] = g.first;
-        functions[f] = word;
-    }
 }
-
-// A code of the instruction as a number, in the field that had the code. Codes are taken `from` the instruction as it was, so
-// all of them are settled side by side.
-ALWAYS_INLINE void settle(IntWord &half, const IntWord &from, int f, int memory) {
-    const int code = field_of(from, f), value = choose(code >> 15, registers[memory][code & (REGISTERS - 1)], code);
-    const int other = half[f / 2] & (f % 2 ? 0xffff : static_cast<int>(0xffff0000));
-    half[f / 2] = other | value << (f % 2 ? 16 : 0);
-}
-
-ALWAYS_INLINE Instruction settled(const Instruction &from) {
-#pragma HLS INLINE
-    Instruction instruction = from;
-    UNROLL
-    for (int j = 0; j < LEVELS; j++) {
-        settle(instruction.low, from.low, FIELD_BOUND + j, j);
-        settle(instruction.low, from.low, FIELD_LIVE + j, LEVELS + j);
-    }
-    settle(instruction.high, from.high, FIELD_COUNT - 2 * LANES, 2 * LEVELS);
-    return instruction;
-}
-
-// Whether an instruction's counts are reached.
-ALWAYS_INLINE bool may_begin(const Instruction &instruction, const Count *ended, const Count *drained) {
-    bool all = true;
-    UNROLL
-    for (int u = 0; u < UNITS; u++) {
-        all &= ended[u] >= field(instruction, FIELD_AFTER_END + u);
-        all &= drained[u] >= field(instruction, FIELD_AFTER_DRAIN + u);
-    }
-    return all;
-}
+static_assert(SLICE_TABLES * SEQUENCE >= CONSTANTS + SCALARS && SLICE_TABLES * SEQUENCE >= REGISTERS, "one loop for all");
 
 // Runs instructions [run.first, run.first + run.count) to the end; returns the cycles that it took.
 static int run(Run &section, const Sample &sample) {
@@ -154,6 +83,8 @@ static int run(Run &section, const Sample &sample) {
 #pragma HLS BIND_STORAGE variable=queue type=ram_s2p impl=lutram
 #pragma HLS ARRAY_PARTITION variable=ended_before dim=1 complete
 #pragma HLS BIND_STORAGE variable=ended_before type=ram_s2p impl=lutram
+#pragma HLS ARRAY_PARTITION variable=begun_before dim=1 complete
+#pragma HLS BIND_STORAGE variable=begun_before type=ram_s2p impl=lutram
 #pragma HLS ARRAY_PARTITION variable=registers dim=1 complete
 #pragma HLS BIND_STORAGE variable=registers type=ram_s2p impl=lutram
 #pragma HLS ARRAY_PARTITION variable=slices dim=1 complete
@@ -170,7 +101,7 @@ static int run(Run &section, const Sample &sample) {
     Dispatcher dispatcher = {};
     dispatcher.next = section.first;
     dispatcher.end = section.first + section.count;
-    bool finished = false, over = false, stuck = false, beyond = section.beyond;
+    bool finished = false, done = false, stuck = false, beyond = section.beyond;
     bool p_beyond = section.state_beyond[0], m_beyond = section.state_beyond[1], v_beyond = section.state_beyond[2];
     int cycles = 0, place_before = 0, quiet = 0;
     prepare(sample);
@@ -194,6 +125,7 @@ BTTLAB_BANKS(BANK_DISTANCE)
 // A unit looks for what was sent in the cycle before the last; counts of the oldest cycle are replaced after they were read.
 #pragma HLS DEPENDENCE variable=queue type=inter direction=RAW distance=2 dependent=true
 #pragma HLS DEPENDENCE variable=ended_before type=inter direction=RAW distance=DRAIN_CYCLES dependent=true
+#pragma HLS DEPENDENCE variable=begun_before type=inter direction=RAW distance=DRAIN_CYCLES dependent=true
         // Loads: addresses to the ports of the banks, words back.
         const bool engine_acts[ENGINES] = {is_live(nest[ENGINE_0], 0), is_live(nest[ENGINE_1], 0)};
         const bool vector_acts = is_live(nest[VECTOR], 0), takes = takes_word(nest[SHUFFLE]), gives = gives_word(nest[SHUFFLE]);
@@ -281,7 +213,7 @@ BTTLAB_BANKS(BANK_DISTANCE)
         }
 
         // Counts of instructions that ended, until the beginning of this cycle and until DRAIN_CYCLES before.
-        Count ended[UNITS], drained[UNITS];
+        Count ended[UNITS], drained[UNITS], chained[UNITS];
         bool is_done = dispatcher.next == dispatcher.end;
         UNROLL
         for (int u = 0; u < UNITS; u++) {
@@ -289,6 +221,9 @@ BTTLAB_BANKS(BANK_DISTANCE)
             const Count before = ended_before[u][place_before];
             drained[u] = cycles < DRAIN_CYCLES ? 0 : before;
             ended_before[u][place_before] = ended[u];
+            const Count begun = begun_before[u][place_before];
+            chained[u] = cycles < DRAIN_CYCLES ? 0 : begun;
+            begun_before[u][place_before] = supply[u].begun;
             is_done &= supply[u].ended == supply[u].sent;
         }
         place_before = place_before == DRAIN_CYCLES - 1 ? 0 : place_before + 1;
@@ -318,9 +253,8 @@ BTTLAB_BANKS(BANK_DISTANCE)
         for (int u = 0; u < UNITS; u++) is_quiet &= !nest[u].busy;
         const bool is_stuck = quiet == STUCK_CYCLES;
         quiet = is_quiet ? quiet + 1 : 0;
-        // Known a cycle before the loop looks at it: the next cycle begins before this one's units are done.
-        finished = over;
-        over = is_done | is_stuck;
+        finished = done;  // a cycle later: whether there is a next one is known when it begins
+        done = is_done | is_stuck;
         stuck |= is_stuck & !is_done;
 
         // The units: the next step, or the next instruction.
@@ -328,7 +262,8 @@ BTTLAB_BANKS(BANK_DISTANCE)
         for (int u = 0; u < UNITS; u++) {
             Supply &unit = supply[u];
             const bool ends = nest[u].busy & is_end(nest[u]);
-            const bool begins = (!nest[u].busy | ends) & unit.ready[FETCH - 2] & may_begin(unit.fetched[FETCH - 2], ended, drained);
+            const bool may = may_begin(unit.fetched[FETCH - 2], ended, drained, chained);
+            const bool begins = (!nest[u].busy | ends) & unit.ready[FETCH - 2] & may;
             if (begins) {
                 begin(nest[u], unit.fetched[FETCH - 2], (u == UPDATE) & !pending);
                 if (u < ENGINES) decode(engine_operation[u % ENGINES], unit.fetched[FETCH - 2]);
@@ -353,6 +288,7 @@ BTTLAB_BANKS(BANK_DISTANCE)
             }
             unit.seen = unit.sent;
             unit.sent += receives;
+            unit.begun = unit.taken;
             unit.taken += begins;
             unit.ended += ends;
         }
@@ -362,7 +298,7 @@ BTTLAB_BANKS(BANK_DISTANCE)
     section.state_beyond[1] = m_beyond;
     section.state_beyond[2] = v_beyond;
     section.stuck = stuck;
-    return cycles - 1 + LATENCY;  // the cycle after the last does nothing
+    return cycles + LATENCY;
 }
 
 #endif

@@ -36,6 +36,8 @@ def words_for(elements: int) -> int:
 def padded(name: str, bound: Bound, others: int = 1) -> Loop:
     """Return a loop over sums: with the `others` inside or beside it, a sum comes round after SUM_DISTANCE steps at least."""
     least = -(-MACHINE.SUM_DISTANCE // max(others, 1))
+    if least <= 1:
+        return Loop(name, bound)
     if isinstance(bound, int):
         return Loop(name, max(bound, least), bound)
     return Loop(name, bound._replace(low=max(bound.low, least), high=max(bound.high, least)), bound)

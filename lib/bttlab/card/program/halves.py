@@ -319,7 +319,7 @@ class HalfCode:
             b.expand(
                 self.engine,
                 "y = z W3",
-                [Loop("t", tokens), Loop("w", half.words)],
+                [Loop("w", half.words), padded("t", tokens)],  # as the vector unit goes through y
                 part(self.held["merged"], w=1),
                 part(z, first, t=1),
                 part(y, first * half.words, t=half.words, w=1),

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from bttlab.card.machine import machine
 from bttlab.card.program import banks
 from bttlab.card.program.attention import Attention, held_rows
-from bttlab.card.program.builder import LANES, ROWS, Builder
+from bttlab.card.program.builder import LANES, ROWS, Builder, padded
 from bttlab.card.program.embedding import Embedding
 from bttlab.card.program.errors import ProgramError
 from bttlab.card.program.functions import GELU, GELU_SLOPE
@@ -156,7 +156,7 @@ class ModelProgram:
         b = self.builder
         b.layer = f"encoders.{e}.gelu"
         u = part(self.kept[e]["u"], t=self.words, w=1)
-        loops = [Loop("t", self.tokens), Loop("w", self.words)]
+        loops = [Loop("w", self.words), padded("t", self.tokens)]
         result = part(activated, t=self.words, w=1)
         b.vector(M.TIMES_FUNCTION, "GELU(u)", loops, u, r0=result, function=b.functions.number(GELU))
 
@@ -198,7 +198,7 @@ class ModelProgram:
         """Return the gradient of what went into an encoder, from that of what came out."""
         b, work, linears, kept = self.builder, self.work, self.linears, self.kept[e]
         query, key, value, output, first, second = range(len(LINEARS) * e, len(LINEARS) * (e + 1))
-        matrix, loops = {"t": self.words, "w": 1}, [Loop("t", self.tokens), Loop("w", self.words)]
+        matrix, loops = {"t": self.words, "w": 1}, [Loop("w", self.words), padded("t", self.tokens)]
         last = e == self.config.encoders - 1
         if not last:  # those of the last encoder are there still
             b.layer = f"encoders.{e}.attention"
