@@ -228,7 +228,8 @@ class Machine:
         return self.bank[self.code.operands[o].where][self.address(o)].copy()
 
     def write(self, o: int, word: np.ndarray) -> None:
-        if self.code.flags & ISA.CHECK:
+        given = self.has(o) or self.code.unit != ISA.VECTOR  # of the vector unit's results only those that go somewhere
+        if self.code.flags & ISA.CHECK and given:
             self.call.beyond |= is_beyond(word)
         if self.has(o):
             self.bank[self.code.operands[o].where][self.address(o)] = word

@@ -194,8 +194,8 @@ static void vector_steps(const Nest &nest, const Sample &sample, Run &run) {
         if (!writes) return;
         r0 = r0 & valid;
         r1 = r1 & valid;
-        mark_beyond(marks, r0, STATE_LIMIT);
-        mark_beyond(marks, r1, STATE_LIMIT);
+        if (code.operand[RESULT_0].valid) mark_beyond(marks, r0, STATE_LIMIT);
+        if (code.operand[RESULT_1].valid) mark_beyond(marks, r1, STATE_LIMIT);
         store(nest.operand[RESULT_0].memory + step.offset[RESULT_0], r0);
         if (OPERATION == NORMALIZE || OPERATION == COLUMNS) {
             store(nest.operand[RESULT_1].memory + step.offset[RESULT_1], r1);
