@@ -1,5 +1,5 @@
-// The machine of docs/processor.md for a native compiler: its instructions one after the other in the order of the list.
-// The bits are those of the loop (machine.h); only time is not modelled here.
+// The machine of docs/processor.md for a native compiler: its instructions one after the other, in the order of the
+// list. The bits are those of the loop (machine.h); only time is not modelled here.
 #ifndef BTTLAB_PROCESSOR_EMULATION_EXECUTE_H
 #define BTTLAB_PROCESSOR_EMULATION_EXECUTE_H
 
@@ -12,6 +12,7 @@
 static void invalidate() {
     for (int i = 0; i < PROGRAM_DEPTH; i++) is_decoded[i] = false;
     forget_maps();
+    take_functions();
 }
 
 // Instructions [run.first, run.first + run.count); 0 cycles. An instruction that leaves its memories (the check of

@@ -4,6 +4,8 @@
 #ifndef BTTLAB_PROCESSOR_EMULATION_LANES_H
 #define BTTLAB_PROCESSOR_EMULATION_LANES_H
 
+#include <immintrin.h>
+
 #include "../word.h"
 
 #if defined(__AVX512F__)
@@ -29,7 +31,7 @@ struct Lanes {
     }
 LANE_BY_LANE(operator+, a.part[i] + b.part[i])
 LANE_BY_LANE(operator-, a.part[i] - b.part[i])
-LANE_BY_LANE(operator*, a.part[i] *b.part[i])
+LANE_BY_LANE(operator*, a.part[i] * b.part[i])
 LANE_BY_LANE(operator/, a.part[i] / b.part[i])
 LANE_BY_LANE(operator&, (Part)((IntPart)a.part[i] & (IntPart)b.part[i]))
 LANE_BY_LANE(operator|, (Part)((IntPart)a.part[i] | (IntPart)b.part[i]))
@@ -53,6 +55,18 @@ static inline Lanes all(float value) {
     return result;
 }
 
+// Eight lanes and eight more.
+static inline Lanes join(__m256 low, __m256 high) {
+    Lanes result;
+#if defined(__AVX512F__)
+    result.part[0] = _mm512_insertf32x8(_mm512_castps256_ps512(low), high, 1);
+#else
+    result.part[0] = low;
+    result.part[1] = high;
+#endif
+    return result;
+}
+
 static inline float scalar_of(const Word *word, int l) {
     typedef float Element __attribute__((may_alias));
     return reinterpret_cast<const Element *>(word)[l];
@@ -73,7 +87,8 @@ static inline Lanes first_lanes(int count) {
 
 // A mask of one lane; of none if there is no such lane.
 static inline Lanes one_lane(int lane) {
-    static const int edge[4 * LANES] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, -1};
+    static const int edge[4 * LANES] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+                                        0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, -1};
     typedef int Unaligned __attribute__((vector_size(REGISTER_BYTES), may_alias, aligned(4)));
     const int place = lane < 0 || lane >= LANES ? 0 : 2 * LANES - lane;
     Lanes result;
@@ -107,7 +122,8 @@ static inline float tree(const Lanes &value) {
     typedef float Four __attribute__((vector_size(16), may_alias));
     const Eight *half = reinterpret_cast<const Eight *>(&value);
     const Eight eight = half[0] + half[1];
-    const Four four = __builtin_shufflevector(eight, eight, 0, 1, 2, 3) + __builtin_shufflevector(eight, eight, 4, 5, 6, 7);
+    const Four four =
+        __builtin_shufflevector(eight, eight, 0, 1, 2, 3) + __builtin_shufflevector(eight, eight, 4, 5, 6, 7);
     const float low = four[0] + four[2], high = four[1] + four[3];
     return low + high;
 }
@@ -139,9 +155,7 @@ static inline Lanes trees(const Word *words) {
         sum[group] = __builtin_shufflevector(pair[0], pair[1], 0, 2, 8, 10, 4, 6, 12, 14) +
                      __builtin_shufflevector(pair[0], pair[1], 1, 3, 9, 11, 5, 7, 13, 15);
     }
-    Lanes result;
-    __builtin_memcpy(&result, sum, sizeof(result));
-    return result;
+    return join(sum[0], sum[1]);
 }
 
 #endif
