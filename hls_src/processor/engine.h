@@ -10,9 +10,13 @@ enum EngineOperand { HELD_IN, STREAM_IN, SCALARS_IN, ADDEND_IN, BANK_OUT, HELD_O
 // The tree of a fold. Lane l of a row's adders adds lanes l and l + LANES/2 of the row's sums, for l < LANES/2; the levels
 // above stand in the free lanes of the rows below, a level a row: lanes [LANES - w, LANES - w/2) add what those of the level
 // before gave in the row above, for w = LANES/2 .. 2, and the last lane adds the addend to the tree. So all lanes of a row
-// add at one time, and a sum is back in its memory one addition after it was read.
-constexpr int span_of_lane(int l) { return LANES - l > LANES / 4 ? LANES / 2 : LANES - l > LANES / 8 ? LANES / 4 : LANES - l > 1 ? 2 : 1; }
-static_assert(LANES == 16, "span_of_lane: the smallest power of two from LANES - l on");
+// add at one time, and a sum is back in its memory one addition after it was read. w is the smallest power of two that is not
+// below LANES - l.
+constexpr int span_of_lane(int l) {
+    const int rest = LANES - l;
+    return rest > LANES / 4 ? LANES / 2 : rest > LANES / 8 ? LANES / 4 : rest > 1 ? 2 : 1;
+}
+static_assert(LANES == 16, "the powers of two in span_of_lane");
 
 ALWAYS_INLINE Word fold_left(const Word &own, const Word &above) {
     Word left = own;
@@ -51,8 +55,8 @@ struct EngineStep {
 };
 
 // The step of engine e; `scalars`, `stream` and `addend` are zeros where the instruction has none.
-ALWAYS_INLINE EngineStep engine_step(int e, const Nest &nest, const EngineOperationBits &operation, const Nest &drain, const Word &stream, const Word &scalars,
-                                     const Word &addend) {
+ALWAYS_INLINE EngineStep engine_step(int e, const Nest &nest, const EngineOperationBits &operation, const Nest &drain,
+                                     const Word &stream, const Word &scalars, const Word &addend) {
 #pragma HLS INLINE
     const bool acts = is_live(nest, 0), expand = operation.expand, reduce = operation.reduce;
     const bool fold = reduce & is_fold(nest), adds = acts & !expand & !fold;
@@ -63,7 +67,8 @@ ALWAYS_INLINE EngineStep engine_step(int e, const Nest &nest, const EngineOperat
     // Of a side that the engine does not use, the drain's slot is read.
     const bool *on_side = operation.on_side;
     const bool sums_up = acts & !expand;
-    const int slot_of_side[2] = {sums_up & on_side[0] ? slot : drained_slot, sums_up & on_side[1] ? slot : drained_slot};
+    const int slot_of_side[2] = {choose(sums_up & on_side[0], slot, drained_slot),
+                                 choose(sums_up & on_side[1], slot, drained_slot)};
     Word chain = addend, above = {}, tree = {}, moved = {};
 Rows_Unroll:
     UNROLL

@@ -6,10 +6,10 @@
 
 // All constants of config.h in its order, then the depths of the banks.
 #define DEPTH_OF(number, depth, block) , depth
-constexpr int WIDTHS[] = {CLOCK_MHZ, LANES, ROWS, ENGINES, SLOTS, HELD_DEPTH, UNITS, LEVELS, OPERANDS, LATENCY, SUM_DISTANCE,
-                          FETCH, QUEUE, PROGRAM_DEPTH, SEQUENCE, STATISTICS, ROW_SLOTS, LAST_ROW, SHUFFLE_WORDS, SHUFFLE_GAP,
-                          SHUFFLE_ENTRIES, FUNCTION_ENTRIES, FUNCTIONS, REGISTERS, CONSTANTS, SCALARS, SLICE_TABLES, BANKS,
-                          IN_BANK, OUT_BANK, TRANSFER_WORDS BTTLAB_BANKS(DEPTH_OF)};
+constexpr int WIDTHS[] = {CLOCK_MHZ, LANES, ROWS, ENGINES, SLOTS, HELD_DEPTH, UNITS, LEVELS, OPERANDS, LATENCY,
+                          SUM_DISTANCE, FETCH, QUEUE, PROGRAM_DEPTH, SEQUENCE, STATISTICS, ROW_SLOTS, LAST_ROW,
+                          SHUFFLE_WORDS, SHUFFLE_GAP, SHUFFLE_ENTRIES, FUNCTION_ENTRIES, FUNCTIONS, REGISTERS,
+                          CONSTANTS, SCALARS, SLICE_TABLES, BANKS, IN_BANK, OUT_BANK, TRANSFER_WORDS BTTLAB_BANKS(DEPTH_OF)};
 constexpr int WIDTH_COUNT = sizeof(WIDTHS) / sizeof(WIDTHS[0]);
 
 // FNV-1a over the widths, a number at a time; without its sign.
@@ -93,7 +93,8 @@ static int load_program(const IntWord *image, int words) {
     const IntWord head = checked_word(image, 0, checksum), model = checked_word(image, 1, checksum);
     const int instructions = head[3];
     if (head[0] != MAGIC || head[1] != VERSION || head[2] != DIGEST) return NO_PROGRAM;
-    if (instructions < 0 || instructions > PROGRAM_DEPTH || words != INSTRUCTIONS_AT + 2 * instructions) return NO_PROGRAM;
+    if (instructions < 0 || instructions > PROGRAM_DEPTH) return NO_PROGRAM;
+    if (words != INSTRUCTIONS_AT + 2 * instructions) return NO_PROGRAM;
     bool good = true;
 Sections:
     for (int s = 0; s < SECTIONS; s++) {
@@ -149,7 +150,8 @@ Instructions:
         good &= (field_of(instruction_memory[0][i], FIELD_OPERATION) & 15) < UNITS;
     }
     const Range &forward = program.section[FORWARD];
-    const int loaded = transfer_words(program.section[LOAD_SECTION]), stored = transfer_words(program.section[STORE_SECTION]);
+    const int loaded = transfer_words(program.section[LOAD_SECTION]);
+    const int stored = transfer_words(program.section[STORE_SECTION]);
     good &= forward.first + forward.count == program.section[BACKWARD].first && loaded == stored && loaded >= 0;
     good &= program.sequence_length >= 1 && program.sequence_length <= SEQUENCE;
     if (!good || checksum != 0) return NO_PROGRAM;

@@ -128,8 +128,8 @@ BTTLAB_BANKS(BANK_DISTANCE)
 #pragma HLS DEPENDENCE variable=begun_before type=inter direction=RAW distance=DRAIN_CYCLES dependent=true
         // Loads: addresses to the ports of the banks, words back.
         const bool engine_acts[ENGINES] = {is_live(nest[ENGINE_0], 0), is_live(nest[ENGINE_1], 0)};
-        const bool vector_acts = is_live(nest[VECTOR], 0), takes = takes_word(nest[SHUFFLE]), gives = gives_word(nest[SHUFFLE]);
-        const bool update_acts = is_live(nest[UPDATE], 0);
+        const bool vector_acts = is_live(nest[VECTOR], 0), update_acts = is_live(nest[UPDATE], 0);
+        const bool takes = takes_word(nest[SHUFFLE]), gives = gives_word(nest[SHUFFLE]);
         Request requests[READERS];
         UNROLL
         for (int e = 0; e < ENGINES; e++) {
@@ -150,9 +150,12 @@ BTTLAB_BANKS(BANK_DISTANCE)
         for (int r = 0; r < READERS; r++) read[r] = loaded_word(requests[r], loaded);
 
         // Steps.
-        const EngineStep engine_0 = engine_step(0, nest[ENGINE_0], engine_operation[0], nest[DRAIN_0], read[STREAM_0], read[SCALARS_0], read[ADDEND_0]);
-        const EngineStep engine_1 = engine_step(1, nest[ENGINE_1], engine_operation[1], nest[DRAIN_1], read[STREAM_1], read[SCALARS_1], read[ADDEND_1]);
-        const VectorStep vector = vector_step(nest[VECTOR], vector_operation, intent, read[VECTOR_A], read[VECTOR_B], read[VECTOR_C]);
+        const EngineStep engine_0 = engine_step(0, nest[ENGINE_0], engine_operation[0], nest[DRAIN_0],
+                                                read[STREAM_0], read[SCALARS_0], read[ADDEND_0]);
+        const EngineStep engine_1 = engine_step(1, nest[ENGINE_1], engine_operation[1], nest[DRAIN_1],
+                                                read[STREAM_1], read[SCALARS_1], read[ADDEND_1]);
+        const VectorStep vector = vector_step(nest[VECTOR], vector_operation, intent, read[VECTOR_A],
+                                              read[VECTOR_B], read[VECTOR_C]);
         const Word shuffled = shuffle_step(nest[SHUFFLE], read[SHUFFLE_SOURCE]);
         const Updated updated = update_step(factors, read[UPDATE_P], read[UPDATE_G], read[UPDATE_M], read[UPDATE_V]);
         const bool drain_acts[ENGINES] = {is_live(nest[DRAIN_0], 0), is_live(nest[DRAIN_1], 0)};
@@ -202,7 +205,8 @@ BTTLAB_BANKS(BANK_DISTANCE)
             UNROLL
             for (int w = 0; w < 3; w++) hit[w] = to_held[w].valid & ((to_held[w].bank & 1) == e);
             const Word word = choose(hit[0], engine_0.result, choose(hit[1], engine_1.result, shuffled));
-            const Address address = choose(hit[0], to_held[0].address, choose(hit[1], to_held[1].address, to_held[2].address));
+            const Address address =
+                choose(hit[0], to_held[0].address, choose(hit[1], to_held[1].address, to_held[2].address));
             UNROLL
             for (int r = 0; r < ROWS; r++) {
                 bool enable = false;

@@ -113,7 +113,7 @@ Index_Unroll:
         nest.index[j] = advances[j] ? nest.index[j] + 1 : changes[j] ? 0 : nest.index[j];
         const bool comes_to_last = nest.left[j] == 1;
         nest.left[j] = advances[j] ? nest.left[j] - 1 : changes[j] ? nest.all_left[j] : nest.left[j];
-        nest.at_last[j] = (advances[j] & comes_to_last) | (!advances[j] & (changes[j] ? nest.single[j] : nest.at_last[j]));
+        nest.at_last[j] = advances[j] ? comes_to_last : changes[j] ? nest.single[j] : nest.at_last[j];
         begins_slots |= changes[j] & (nest.slot_level == j);
     }
     nest.slot = begins_slots ? 0 : nest.slot + 1;

@@ -113,7 +113,8 @@ Writes_Unroll:
 #define HLS_PRAGMA(text) _Pragma(#text)
 #define IMPLEMENTATION_U uram
 #define IMPLEMENTATION_B bram
-#define BIND_BANK_TO(number, implementation) HLS_PRAGMA(HLS BIND_STORAGE variable=bank_##number type=ram_s2p impl=implementation)
+#define BIND_BANK_TO(number, implementation) \
+    HLS_PRAGMA(HLS BIND_STORAGE variable=bank_##number type=ram_s2p impl=implementation)
 #define BIND_BANK(number, depth, block) BIND_BANK_TO(number, IMPLEMENTATION_##block)
 #define BANK_DISTANCE(number, depth, block) \
     HLS_PRAGMA(HLS DEPENDENCE variable=bank_##number type=inter direction=RAW distance=LATENCY dependent=true)

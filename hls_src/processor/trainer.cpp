@@ -80,7 +80,8 @@ static int status_of(const Run &run, const Result &result, const Sample &sample,
 
 // A call is a list of turns with one run of the loop each: for LOAD the CLEAR section, then a transfer a turn; for STORE a
 // transfer a turn; a sample a turn, and for TRAIN the update of the last one, FLUSH. So the loop stands here once.
-static void work(int command, int samples, const Optimizer &optimizer, const IntWord *records, IntWord *results, Word *memory) {
+static void work(int command, int samples, const Optimizer &optimizer, const IntWord *records, IntWord *results,
+                 Word *memory) {
     const Range load_section = program.section[LOAD_SECTION], store_section = program.section[STORE_SECTION];
     const int third = command == LOAD ? transfer_words(load_section) / 3 : 0;
     const int turns = command == LOAD    ? 1 + load_section.count
@@ -92,7 +93,8 @@ static void work(int command, int samples, const Optimizer &optimizer, const Int
     float rate = 0.0f, step = 0.0f, root = 0.0f, keep = 0.0f;  // of the update that is pending
 Turns:
     for (int turn = 0; turn < turns; turn++) {
-        const bool is_flush = command == TRAIN && turn == samples, is_sample = (command == TRAIN || command == PREDICT) && !is_flush;
+        const bool is_flush = command == TRAIN && turn == samples;
+        const bool is_sample = (command == TRAIN || command == PREDICT) && !is_flush;
         const bool is_clear = command == LOAD && turn == 0;
         Result result = {};
         result.status = DONE;

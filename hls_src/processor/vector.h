@@ -44,9 +44,8 @@ Lanes_Unroll:
     for (int l = 0; l < LANES; l++) {
         const float above = choose(x[l] < low, low, x[l]), clamped = choose(above > high, high, above);
         const float t = clamped * steps;
-        const int whole = static_cast<int>(choose(is_finite(t), t, 0.0f));
-        const int k = whole - (static_cast<float>(whole) > t);
-        const float d = t - static_cast<float>(k);
+        const float whole = std::floor(t), d = t - whole;
+        const int k = static_cast<int>(choose(is_finite(whole), whole, 0.0f));
         const int entry = (base + choose(exponential, k & mask, k - first)) & (FUNCTION_ENTRIES - 1);
         const float c0 = lane_table[l][0][entry], c1 = lane_table[l][1][entry], c2 = lane_table[l][2][entry];
         const float v = c0 + d * (c1 + d * c2);
@@ -134,8 +133,8 @@ ALWAYS_INLINE void decode(VectorOperationBits &operation, const Instruction &ins
     for (int i = 0; i <= SOFTMAX_BACK; i++) operation.is[i] = (field(instruction, FIELD_OPERATION) >> 4 & 255) == i;
 }
 
-ALWAYS_INLINE VectorStep vector_step(const Nest &nest, const VectorOperationBits &operation, int intent, const Word &a, const Word &b_read,
-                                     const Word &c) {
+ALWAYS_INLINE VectorStep vector_step(const Nest &nest, const VectorOperationBits &operation, int intent, const Word &a,
+                                     const Word &b_read, const Word &c) {
 #pragma HLS INLINE
     const auto &is = operation.is;
     const bool acts = is_live(nest, 0), first = is_first(nest), last = acts & is_last(nest);
@@ -211,7 +210,8 @@ ALWAYS_INLINE VectorStep vector_step(const Nest &nest, const VectorOperationBits
 
     const bool is_u = is[ADD] | is[SUM], is_product = is[NORMALIZE] | is[SCALE];
     const bool is_function = is[FUNCTION] | is[EXPONENT], is_back = is[NORM_BACK] | is[TANH_BACK];
-    const bool is_scaled = is[TIMES_FUNCTION] | from_b, gives_none = is[VARIANCE] | is[NORM_SUMS] | is[MAXIMUM] | is[DOT];
+    const bool is_scaled = is[TIMES_FUNCTION] | from_b;
+    const bool gives_none = is[VARIANCE] | is[NORM_SUMS] | is[MAXIMUM] | is[DOT];
     const Word r0 = choose(is[COPY], a, choose(is_u, u, choose(is_product, product, choose(is_function, function,
                     choose(is_back, back, choose(is_scaled, scaled, choose(is[AFFINE], moved,
                     choose(is[COLUMNS], sum_0, less))))))));
