@@ -39,6 +39,14 @@ def snips() -> Path:
     return _real_corpus("snips")
 
 
+@pytest.fixture(scope="session")
+def trainer_libraries(tmp_path_factory) -> dict[str, Path]:
+    """The training processor as shared libraries: "fast", the emulation, and "loop", the loop of synthesis."""
+    from training_processor import build_libraries
+
+    return build_libraries(tmp_path_factory.getbasetemp().parent)  # that all of pytest's workers share
+
+
 @pytest.fixture
 def two_users() -> None:
     """Skip the test where no process can be started as another user."""

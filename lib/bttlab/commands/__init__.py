@@ -15,6 +15,7 @@ COMMANDS = {
     "baseline": "train with PyTorch on a GPU or CPU and record time, memory and energy",
     "schedule": "show what the synthesis source is: ports, recurrences, interval, depth, operators",
     "estimate": "model the on-chip memory, resources, time and energy on the U50",
+    "program": "list the processor's program of a model, look for hazards, draw who works when",
     "compare": "train on two devices and compare losses, parameters and cycles",
     "sweep": "run the trials of a specification, here or on a Dask cluster",
     "runs": "list, show, compare and export the runs that trainings, baselines and estimates leave",

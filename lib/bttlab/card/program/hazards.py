@@ -1,18 +1,22 @@
-"""Whether a program does in the machine what it says: every port asked once a cycle, every word read after it was written.
+"""Whether a program does in the machine what it says: every port asked once a cycle, every word read when it is there.
 
-Each step of each instruction is put at its cycle (`timing`), and every word that it reads or writes is listed. The word that
-a read is meant to see is what was written last before it in the order of the list; the word that it gets is what was
-written last, LATENCY cycles or more before. Both must be the same. Nothing here uses the waits that the compiler worked out.
+Each step of each instruction is put at its cycle (`timing`), and every word that it reads or writes is listed. The word
+that a read is meant to see is what was written last before it in the order of the list. What it gets is written at the
+end of a pipeline that is no deeper than LATENCY, but how deep it is, the contract leaves open: so what was written last
+LATENCY cycles or more before it, and what was written last in any cycle before it, must both be that word. And what is
+left in a word at the end must be what was written last in the order of the list. Nothing here uses the waits that the
+compiler worked out.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from bttlab.card.program import banks
 from bttlab.card.program.dependencies import STATISTICS_READ, STATISTICS_WRITTEN
+from bttlab.card.program.errors import ProgramError
 from bttlab.card.program.instruction import (
     ACCUMULATE,
     DRAIN_0,
@@ -21,12 +25,11 @@ from bttlab.card.program.instruction import (
     MACHINE,
     REDUCE,
     SHUFFLE,
-    UNIT_NAMES,
-    UPDATE,
     VECTOR,
     Instruction,
     value_of,
 )
+from bttlab.card.program.program import Program
 from bttlab.card.program.timing import time_program
 
 M = MACHINE
@@ -41,7 +44,7 @@ class Hazard(NamedTuple):
     Attributes
     ----------
     kind : str
-        "port", "early", "unwritten", "sums", "shuffle" or "range".
+        "port", "early", "late", "order", "unwritten", "sums", "shuffle", "range" or "stuck".
     memory : str
     cycle : int
     instructions : tuple of int
@@ -88,7 +91,10 @@ def find_hazards(
     most : int
         Hazards of a kind and memory that are told.
     """
-    timing = time_program(instructions, tokens, updates)
+    try:
+        timing = time_program(instructions, tokens, updates)
+    except ProgramError as error:
+        return [Hazard("stuck", "", 0, (), str(error))]
     words: dict[str, _Events] = defaultdict(_Events)
     ports: dict[tuple[str, bool], list] = defaultdict(list)
     hazards: list[Hazard] = []
@@ -101,6 +107,7 @@ def find_hazards(
         for memory, key, acts, writes in _accesses(instruction, index, live, tokens, slices, hazards, i):
             if not acts.any():
                 continue
+            # Held rows are read by their own engine only, statistics and accumulators used by the vector unit only.
             if memory.startswith("bank") or (memory.startswith("held") and writes):
                 ports[memory, writes].append((cycle[acts], np.full(int(acts.sum()), i)))
             if key.ndim == 2:  # rows of a held memory
@@ -110,12 +117,47 @@ def find_hazards(
                 )
             else:
                 words[memory].add(key[acts], cycle[acts], i, step[acts], writes)
+        acts = live if instruction.unit > ENGINE_1 or instruction.operation != EXPAND else live[:0]
+        if instruction.unit <= DRAIN_0 + 1 and len(acts):
+            memory = f"sums {instruction.unit % M.ENGINES} {int(bool(instruction.flags & M.SIDE))}"
+            ports[memory, False].append((cycle[acts], np.full(int(acts.sum()), i)))
         hazards += _inside(i, instruction, index, live, tokens)
     for (memory, writes), uses in ports.items():
         hazards += _port_hazards(memory, writes, uses)[:most]
     for memory, events in words.items():
         hazards += _word_hazards(memory, events, instructions)[:most]
     return hazards
+
+
+def check_program(
+    program: Program, lengths: Iterable[int], tell: Callable[[int, int], None] = lambda length, count: None
+) -> list[str]:
+    """Return what goes wrong in any section of a program, at these lengths.
+
+    Parameters
+    ----------
+    program : Program
+    lengths : iterable of int
+    tell : callable
+        Is told each length when it is done, and the number of hazards so far.
+    """
+    found: list[str] = []
+    embedding, random = program.model.embedding, np.random.default_rng(0)
+    rows = embedding.rows_1 * embedding.rows_2 * embedding.rows_3
+    nothing = np.zeros((M.SLICE_TABLES, 1), int)
+    for name, section in (("flush", program.flush), ("clear", program.clear)):
+        found += [f"{name}: {hazard.text}" for hazard in find_hazards(section, 1, nothing)]
+    for name, section in (("load", program.load), ("store", program.store)):  # one instruction a run
+        found += [f"{name}: {hazard.text}" for one in section for hazard in find_hazards([one], 1, nothing)]
+    runs = (("train", program.sample, True), ("train, nothing pending", program.sample, False))
+    for length in lengths:
+        ids = random.integers(0, rows, length)
+        ids[-1] = ids[0]  # tokens may come twice: what is added to their slices then adds up
+        slices = embedding.slices(ids)
+        for name, run, updates in (*runs, ("predict", program.forward, False)):
+            found += [f"{name}, {length} tokens: {h.text}" for h in find_hazards(run, length, slices, updates)]
+        tell(length, len(found))
+    return found
 
 
 def _accesses(instruction, index, live, tokens, slices, hazards, number):
@@ -253,49 +295,85 @@ def _port_hazards(memory, writes, uses):
 
 def _word_hazards(memory, events: _Events, instructions):
     key, cycle, who, step, writes = events.arrays()
-    meant = _writers(key, (step, who), writes, writes)
-    seen_at = np.where(writes, cycle + M.LATENCY, cycle)
-    got = _writers(key, (seen_at,), ~writes, writes)
     reads = ~writes
-    loaded = memory.startswith("bank") and int(memory.split()[1]) in LOADED
+    in_list = who * (step.max() + 1) + step
+    meant = _writers(key, in_list, writes, writes)
+    late = _writers(key, np.where(writes, cycle + M.LATENCY, cycle), reads, writes)
+    soon = _writers(key, cycle, writes, writes)
     hazards, told = [], set()
-    wrong = np.flatnonzero(reads & (meant != got))
-    for k in wrong[np.argsort(cycle[wrong], kind="stable")]:
-        writer = int(who[meant[k]]) if meant[k] >= 0 else -1
-        pair = (writer, int(who[k]))
-        if pair in told:
-            continue
-        told.add(pair)
-        name = " / ".join(instructions[pair[1]].label)
-        if writer >= 0:
+
+    def tell(kind, wrong, text_of):
+        for k in wrong[np.argsort(cycle[wrong], kind="stable")]:
+            writer = int(who[meant[k]]) if meant[k] >= 0 else -1
+            pair = (writer, int(who[k]))
+            if (kind, pair) not in told:
+                told.add((kind, pair))
+                reads_it = (
+                    f"instruction {pair[1]} ({' / '.join(instructions[pair[1]].label)}) reads {memory} word {key[k]}"
+                )
+                text = f"cycle {cycle[k]}: {reads_it} {text_of(k, writer)}"
+                hazards.append(Hazard(kind, memory, int(cycle[k]), pair, text))
+
+    def early(k, writer):
+        if writer < 0:
+            return "after it was overwritten"
+        return f"that instruction {writer} writes in cycle {cycle[meant[k]]}: it takes {M.LATENCY} cycles"
+
+    def overwritten(k, writer):
+        return f"in which instruction {who[soon[k]]} wrote in cycle {cycle[soon[k]]} what is meant for later"
+
+    tell("early", np.flatnonzero(reads & (meant != late)), early)
+    tell("late", np.flatnonzero(reads & (meant == late) & (meant != soon)), overwritten)
+    for k, other in _left_behind(key, in_list, cycle, writes):
+        pair = (int(who[k]), int(who[other]))
+        if ("order", pair) not in told:
+            told.add(("order", pair))
             text = (
-                f"cycle {cycle[k]}: instruction {pair[1]} ({name}) reads {memory} word {key[k]} that instruction {writer} "
-                f"writes in cycle {cycle[meant[k]]}: it takes {M.LATENCY} cycles"
+                f"cycle {cycle[other]}: instruction {pair[1]} writes {memory} word {key[k]} after instruction "
+                f"{pair[0]}, whose result is meant to stay (cycle {cycle[k]})"
             )
-        else:
-            text = f"cycle {cycle[k]}: instruction {pair[1]} ({name}) reads {memory} word {key[k]} after it was overwritten"
-        hazards.append(Hazard("early", memory, int(cycle[k]), pair, text))
-    if not loaded:
-        for k in np.flatnonzero(reads & (meant < 0) & (got < 0)):
+            hazards.append(Hazard("order", memory, int(cycle[other]), pair, text))
+    if not (memory.startswith("bank") and int(memory.split()[1]) in LOADED):
+        for k in np.flatnonzero(reads & (meant < 0) & (late < 0)):
             n = int(who[k])
             if n not in told:
                 told.add(n)
-                text = f"instruction {n} ({' / '.join(instructions[n].label)}) reads {memory} word {key[k]}, which nobody has written"
+                name = " / ".join(instructions[n].label)
+                text = f"instruction {n} ({name}) reads {memory} word {key[k]}, which nobody has written"
                 hazards.append(Hazard("unwritten", memory, int(cycle[k]), (n,), text))
     return hazards
 
 
-def _writers(key, time, late, writes) -> np.ndarray:
+def _writers(key, time, after, writes) -> np.ndarray:
     """Return for each event the index of the last write of its word before it in `time`; -1 if there is none.
 
-    `late` breaks ties of time: events for which it is true come after the others.
+    `after` breaks ties of time: events for which it is true come after the others.
     """
-    order = np.lexsort((late, *time, key))
-    sorted_writes = np.where(writes[order], np.arange(len(order)), -1)
-    last = np.maximum.accumulate(sorted_writes)
-    first = np.searchsorted(key[order], key[order], side="left")
+    order = _order(key, time, after)
+    last = np.maximum.accumulate(np.where(writes[order], np.arange(len(order)), -1))
     before = np.concatenate([[-1], last[:-1]])
-    before[before < first] = -1
+    sorted_key = key[order]
+    begins = np.concatenate([[True], sorted_key[1:] != sorted_key[:-1]])
+    first = np.maximum.accumulate(np.where(begins, np.arange(len(order)), 0))
     result = np.empty(len(order), np.int64)
-    result[order] = np.where(before >= 0, order[np.maximum(before, 0)], -1)
+    result[order] = np.where(before >= first, order[before], -1)
     return result
+
+
+def _left_behind(key, in_list, cycle, writes):
+    """Yield (write that is a word's last in the list, write that is its last in time) where they are not the same."""
+    written = np.flatnonzero(writes)
+    if not len(written):
+        return
+    lasts = []
+    for time in (in_list, cycle):
+        order = written[_order(key[written], time[written], np.zeros(len(written), bool))]
+        lasts.append(order[np.concatenate([key[order][1:] != key[order][:-1], [True]])])
+    for k, other in zip(*lasts, strict=True):
+        if k != other:
+            yield k, other
+
+
+def _order(key, time, after) -> np.ndarray:
+    """Return the order of events by word, then time, then ties: by one integer of all three, which sorts fast."""
+    return np.argsort((key.astype(np.int64) * (int(time.max()) + 1) + time) * 2 + after, kind="stable")

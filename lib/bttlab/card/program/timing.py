@@ -1,10 +1,20 @@
-"""When each instruction runs: the machine's rule of order and time (docs/processor.md), from bounds and lengths."""
+"""When each instruction runs: the machine's rule of order and time (docs/processor.md), from bounds and lengths alone.
 
-from collections import deque
+The rule is that of `hls_src/processor/machine.h`, cycle for cycle; a test runs the loop itself beside it. When an
+instruction does its last step in cycle c, the next of the same unit begins in c + 1, what waits for its end in c + 2,
+what waits for its results in c + LATENCY; what is chained to it begins LATENCY cycles after it.
+"""
+
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from bttlab.card.program.instruction import MACHINE, UNITS, Instruction
+from bttlab.card.program.errors import ProgramError
+from bttlab.card.program.instruction import MACHINE, UNIT_NAMES, UNITS, Instruction
+
+FIRST_SENT = MACHINE.FETCH - 1  # the cycle in which the dispatcher sends the first instruction
+TO_UNIT = MACHINE.FETCH + 2  # from there to its first step: into the queue, seen, read, decoded
+SEEN = 1  # cycles after an instruction's end until another unit begins that waited for it
+FINISHED = 2  # cycles after the last end until the loop ends; then the pipeline drains
 
 
 class Timing(NamedTuple):
@@ -13,7 +23,7 @@ class Timing(NamedTuple):
     Attributes
     ----------
     begin, end : list of int
-        Cycle of the first step, and the cycle after the last.
+        Cycle of the first step, and the cycle after the last; an instruction without steps takes a cycle all the same.
     cycles : int
         Of the loop.
     """
@@ -34,32 +44,70 @@ def time_program(instructions: Sequence[Instruction], tokens: int, updates: bool
         The sample's length.
     updates : bool
         Whether an update is pending; else the update unit's instructions have no step.
+
+    Raises
+    ------
+    ProgramError
+        If the program waits for itself.
     """
     fetch, queue, latency = MACHINE.FETCH, MACHINE.QUEUE, MACHINE.LATENCY
     begin = [0] * len(instructions)
     end = [0] * len(instructions)
-    ends: list[list[int]] = [[] for _ in range(UNITS)]  # the cycle after the last step, of each unit's instructions
-    begins: list[list[int]] = [[] for _ in range(UNITS)]
-    last_begin = [-fetch] * UNITS
-    taken: list[deque] = [deque() for _ in range(UNITS)]  # when the instructions that wait leave the queue
-    sent = -1
-    for i, instruction in enumerate(instructions):
-        unit = instruction.unit
-        sent += fetch
-        if len(taken[unit]) == queue:
-            sent = max(sent, taken[unit].popleft())
-        start = max(sent + fetch + 2, last_begin[unit] + fetch, ends[unit][-1] if ends[unit] else 0)
+    sent = [0] * len(instructions)
+    streams: list[list[int]] = [[] for _ in range(UNITS)]  # of each unit: the instructions sent to it
+    begun = [0] * UNITS  # how many of them have their time
+    ends: list[list[int]] = [[] for _ in range(UNITS)]  # the cycle after the last step of each of those
+
+    def send(i: int) -> bool:
+        stream = streams[instructions[i].unit]
+        cycle = sent[i - 1] + fetch if i else FIRST_SENT
+        if len(stream) >= queue:
+            if begun[instructions[i].unit] <= len(stream) - queue:
+                return False
+            cycle = max(cycle, begin[stream[len(stream) - queue]])
+        sent[i] = cycle
+        stream.append(i)
+        return True
+
+    def start(unit: int) -> bool:
+        if begun[unit] == len(streams[unit]):
+            return False
+        i = streams[unit][begun[unit]]
+        instruction = instructions[i]
+        cycle = sent[i] + TO_UNIT
+        if begun[unit]:
+            cycle = max(cycle, begin[streams[unit][begun[unit] - 1]] + fetch, ends[unit][-1])
         for other in range(UNITS):
-            if instruction.after_end[other]:
-                start = max(start, ends[other][instruction.after_end[other] - 1] + 1)
-            if instruction.after_begin[other] > instruction.after_drain[other]:
-                start = max(start, begins[other][instruction.after_begin[other] - 1] + latency)
-            if instruction.after_drain[other]:
-                start = max(start, ends[other][instruction.after_drain[other] - 1] - 1 + latency)
-        steps = instruction.steps(tokens) if updates or unit != MACHINE.UPDATE else 0
-        begin[i], end[i] = start, start + steps
-        begins[unit].append(start)
-        ends[unit].append(start + max(steps, 1))
-        last_begin[unit] = start
-        taken[unit].append(start)
-    return Timing(begin, end, max((e[-1] for e in ends if e), default=0) + 1 + latency)
+            ended, drained, chained = (
+                after[other] for after in (instruction.after_end, instruction.after_drain, instruction.after_begin)
+            )
+            if max(ended, drained, chained) > begun[other]:
+                return False
+            if ended:
+                cycle = max(cycle, ends[other][ended - 1] + SEEN)
+            if chained > drained:  # one field has either; that an instruction began says that those before had ended
+                cycle = max(cycle, begin[streams[other][chained - 1]] + latency)
+            elif drained:
+                cycle = max(cycle, ends[other][drained - 1] + latency - 1)
+        steps = int(instruction.steps(tokens)) if updates or unit != MACHINE.UPDATE else 0
+        begin[i], end[i] = cycle, cycle + steps
+        ends[unit].append(cycle + max(steps, 1))
+        begun[unit] += 1
+        return True
+
+    following = 0
+    while following < len(instructions) or sum(begun) < len(instructions):
+        moved = False
+        while following < len(instructions) and send(following):
+            following += 1
+            moved = True
+        for unit in range(UNITS):
+            while start(unit):
+                moved = True
+        if not moved:
+            waiting = next(s[n] for s, n in zip(streams, begun, strict=True) if n < len(s))
+            unit = UNIT_NAMES[instructions[waiting].unit]
+            raise ProgramError(
+                f"the program waits for itself: instruction {waiting} ({unit}) waits for what cannot begin before it"
+            )
+    return Timing(begin, end, max((e[-1] for e in ends if e), default=0) + FINISHED + latency)

@@ -1,0 +1,63 @@
+"""What the cycles of a program are spent on: by unit, by stage and by layer."""
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+
+from bttlab.card.program.instruction import UNITS, Instruction
+from bttlab.card.program.timing import Timing
+
+WAITING = ("", "waiting")  # cycles in which no unit works
+
+
+def layer_of(instruction: Instruction) -> str:
+    """Return the layer that an instruction works for; that of a parameter if it is an update."""
+    return re.sub(r"(\.cores\.\d+|\.weight|\.bias)$", "", instruction.label[1])
+
+
+def part_of(instruction: Instruction) -> str:
+    """Return the part of the model: "embedding", "encoder 0", ..., "heads"."""
+    names = layer_of(instruction).split(".")
+    if names[0] == "encoders":
+        return f"encoder {names[1]}"
+    return names[0] if names[0] == "embedding" else "heads"
+
+
+def busy_shares(instructions: Sequence[Instruction], timing: Timing) -> list[float]:
+    """Return the part of all cycles in which each unit does steps."""
+    steps = [0] * UNITS
+    for instruction, begin, end in zip(instructions, timing.begin, timing.end, strict=True):
+        steps[instruction.unit] += end - begin
+    return [count / timing.cycles for count in steps]
+
+
+def cycles_by(
+    instructions: Sequence[Instruction], timing: Timing, layer: Callable[[Instruction], str] = layer_of
+) -> dict[tuple[str, str], float]:
+    """Return cycles by (stage, layer): a cycle in which several units work is divided among their layers.
+
+    Returns
+    -------
+    dict of (str, str) to float
+        The values add up to all cycles; `WAITING` has those in which no unit works.
+    """
+    edges: dict[int, list[tuple[int, tuple[str, str]]]] = defaultdict(list)
+    for instruction, begin, end in zip(instructions, timing.begin, timing.end, strict=True):
+        if end > begin:
+            label = (instruction.label[0], layer(instruction))
+            edges[begin].append((1, label))
+            edges[end].append((-1, label))
+    shares: dict[tuple[str, str], float] = defaultdict(float)
+    working: dict[tuple[str, str], int] = defaultdict(int)
+    before, units = 0, 0
+    for cycle in sorted({*edges, timing.cycles}):
+        if units:
+            for label, count in working.items():
+                shares[label] += count * (cycle - before) / units
+        else:
+            shares[WAITING] += cycle - before
+        for change, label in edges[cycle]:
+            working[label] += change
+            units += change
+        before = cycle
+    return {label: count for label, count in shares.items() if count}

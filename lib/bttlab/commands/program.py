@@ -1,0 +1,198 @@
+"""List the program that trains a model on the processor: its instructions, hazards, cycles, and who works when."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from bttlab.commands import Outcome
+from bttlab.errors import BttlabError
+
+FLOWS = ("bidirectional", "right_to_left", "auto")
+TOLD = 20  # hazards
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    add = parser.add_argument
+    add("--encoders", type=int, default=2, metavar="N", help="encoder blocks (default: 2)")
+    add("--rank", type=int, metavar="R", help="rank of the linear layers (default: 12)")
+    add("--vocabulary", type=int, metavar="N", help="tokens that the table has room for (default: 1000)")
+    add("--flow", choices=FLOWS, default=FLOWS[0], help=f"order of contraction (default: {FLOWS[0]})")
+    add("--tokens", type=int, metavar="T", help="length of the sample that is looked at (default: 13)")
+    add("--data", metavar="NAME|PATH", help="say what an epoch of this corpus' training split takes")
+    add("--list", action="store_true", help="list every instruction")
+    add("--check", action="store_true", help="look for hazards at every length; exit code 1 if there are any")
+    add("--gantt", type=Path, metavar="FILE.png", help="draw which unit works when")
+
+
+def run(options: argparse.Namespace) -> Outcome:
+    """Run the command."""
+    from bttlab.card.program.instruction import MACHINE, UNIT_NAMES
+    from bttlab.card.program.listing import SECTION_NAMES, describe
+    from bttlab.card.program.profile import busy_shares, cycles_by
+    from bttlab.card.program.program import TYPICAL_TOKENS, compile_program
+    from bttlab.card.program.timing import time_program
+    from bttlab.model import ModelConfig
+
+    model = ModelConfig(encoders=options.encoders, **({} if options.rank is None else {"linear_rank": options.rank}))
+    if options.vocabulary is not None:
+        model = model.with_vocabulary(options.vocabulary)
+    tokens = min(TYPICAL_TOKENS, model.sequence_length) if options.tokens is None else options.tokens
+    if not 2 <= tokens <= model.sequence_length:
+        raise BttlabError(f"--tokens {tokens}: a sample has 2 to {model.sequence_length} tokens, [CLS] included")
+    if options.gantt is not None and options.gantt.suffix != ".png":
+        raise BttlabError(f"--gantt {options.gantt}: the picture is a PNG; give a name that ends in .png")
+    program = compile_program(model, flow=options.flow)
+
+    timing = time_program(program.sample, tokens)
+    lengths = sorted({*(n for n in (2, 8, 16, 24, 32, 48, 64) if n <= model.sequence_length), tokens})
+    shares = cycles_by(program.sample, timing)
+    units = [sum(i.unit == unit for section in program.sections for i in section) for unit in range(len(UNIT_NAMES))]
+    data: dict[str, Any] = {
+        "provenance": "modelled",
+        "assumptions": assumptions(MACHINE),
+        "clock_mhz": MACHINE.CLOCK_MHZ,
+        "encoders": model.encoders,
+        "flow": options.flow,
+        "sections": dict(zip(SECTION_NAMES, map(len, program.sections), strict=True)),
+        "instructions": dict(zip(UNIT_NAMES, units, strict=True)),
+        "tokens": tokens,
+        "cycles": {str(n): time_program(program.sample, n).cycles for n in lengths},
+        "busy": dict(zip(UNIT_NAMES, busy_shares(program.sample, timing), strict=True)),
+        "cycles_by_stage": _by_stage(shares),
+        "cycles_by_layer": [{"stage": s, "layer": layer, "cycles": count} for (s, layer), count in shares.items()],
+    }
+    if options.data is not None:
+        data["epoch"] = _epoch(options.data, model, program)
+    if options.list:
+        data["list"] = {
+            name: [describe(n, i) for n, i in enumerate(section)]
+            for name, section in zip(SECTION_NAMES, program.sections, strict=True)
+        }
+    if options.check:
+        data["hazards"] = _check(program, model)
+    if options.gantt is not None:
+        data["gantt"] = str(_draw(options, program, timing, tokens))
+    return Outcome(data, _text(data), 1 if data.get("hazards", {}).get("count") else 0)
+
+
+def assumptions(machine: Any) -> list[str]:
+    """Return what the figures assume."""
+    return [
+        f"a clock of {machine.CLOCK_MHZ} MHz, and a loop of interval 1: not synthesised",
+        f"results are read {machine.LATENCY} cycles after the step that gives them (LATENCY in config.h)",
+        "cycles of the machine's loop for a sample that is trained on, the update of the sample before beside it; "
+        "reading its record and writing its result come on top",
+    ]
+
+
+def _by_stage(shares: dict[tuple[str, str], float]) -> dict[str, float]:
+    stages: dict[str, float] = {}
+    for (stage, layer), count in shares.items():
+        stages[stage or layer] = stages.get(stage or layer, 0) + count
+    return {name: stages[name] for name in STAGES if name in stages}
+
+
+def _epoch(name: str, model: Any, program: Any) -> dict[str, Any]:
+    """Cycles and seconds of a corpus' training split, one sample after the other."""
+    from collections import Counter
+
+    from bttlab.card.program.instruction import MACHINE
+    from bttlab.card.program.timing import time_program
+    from bttlab.data import Vocabulary, encode, load_corpus
+
+    corpus = load_corpus(name, "unk")
+    vocabulary = Vocabulary.from_sentences(corpus.train.words, model.vocabulary_size)
+    lengths = Counter(encode(corpus.train, vocabulary, corpus, model).lengths.tolist())
+    cycles = sum(count * time_program(program.sample, length).cycles for length, count in lengths.items())
+    return {
+        "corpus": corpus.name,
+        "samples": lengths.total(),
+        "cycles": cycles,
+        "seconds": {"value": cycles / (MACHINE.CLOCK_MHZ * 1e6), "unit": "s", "provenance": "modelled"},
+    }
+
+
+def _check(program: Any, model: Any) -> dict[str, Any]:
+    """Look for hazards of every section, at every length, with and without an update that is pending."""
+    from bttlab.card.program.hazards import check_program
+
+    def tell(length: int, count: int) -> None:
+        print(f"length {length} of {model.sequence_length}: {count} hazards so far", file=sys.stderr, flush=True)
+
+    found = check_program(program, range(2, model.sequence_length + 1), tell)
+    return {"lengths": [2, model.sequence_length], "count": len(found), "texts": found[:TOLD]}
+
+
+def _draw(options: argparse.Namespace, program: Any, timing: Any, tokens: int) -> Path:
+    try:
+        from bttlab.card.program.gantt import gantt_figure
+        from bttlab.lab.charts import to_png
+    except ModuleNotFoundError as error:
+        raise BttlabError(
+            f"--gantt needs {error.name}, which is not installed; install it with: pip install 'bttlab[lab]'"
+        ) from None
+    title = f"{options.encoders} encoders, {options.flow}, {tokens} tokens, {timing.cycles:,} cycles (modelled)"
+    options.gantt.write_bytes(to_png(gantt_figure(program.sample, timing, title), 1.5))
+    return options.gantt
+
+
+def _text(data: dict[str, Any]) -> str:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(
+        title=f"{data['encoders']} encoders, {data['flow']}; a sample of {data['tokens']} tokens",
+        caption="modelled, not measured: " + "; ".join(data["assumptions"][:2]),
+    )
+    table.add_column("")
+    table.add_column("", justify="right")
+
+    def rows(title: str, values: list[tuple[str, str]]) -> None:
+        table.add_section()
+        table.add_row(f"[bold]{title}[/]", "")
+        for name, value in values:
+            table.add_row(f"  {name}", value)
+
+    rows("instructions by section", [(name, f"{count:,}") for name, count in data["sections"].items()])
+    rows(
+        "instructions by unit (busy)",
+        [(name, f"{count:,} ({data['busy'][name]:.0%})") for name, count in data["instructions"].items()],
+    )
+    clock = data["clock_mhz"] * 1e3
+    rows(
+        f"cycles by length (at {data['clock_mhz']} MHz)",
+        [(f"{n} tokens", f"{count:,} ({count / clock:.3f} ms)") for n, count in data["cycles"].items()],
+    )
+    rows(
+        "cycles by stage",
+        [(STAGES.get(name, name), f"{count:,.0f}") for name, count in data["cycles_by_stage"].items()],
+    )
+    layers = sorted(data["cycles_by_layer"], key=lambda one: -one["cycles"])[:12]
+    rows(
+        "the 12 largest by layer",
+        [(f"{STAGES.get(one['stage'], '')} {one['layer']}".strip(), f"{one['cycles']:,.0f}") for one in layers],
+    )
+    if "epoch" in data:
+        epoch = data["epoch"]
+        rows(
+            f"an epoch of {epoch['corpus']}, {epoch['samples']:,} samples",
+            [("cycles", f"{epoch['cycles']:,}"), ("seconds", f"{epoch['seconds']['value']:.2f}")],
+        )
+    lines = [line for name, lines in data.get("list", {}).items() for line in (f"{name}:", *lines)]
+    # Lines of a listing are not broken, so all is plain text.
+    console = Console(force_terminal=False)
+    with console.capture() as capture:
+        console.print(table)
+    lines.append(capture.get().rstrip("\n"))
+    if "gantt" in data:
+        lines.append(f"{data['gantt']}: who works when")
+    if "hazards" in data:
+        hazards = data["hazards"]
+        low, high = hazards["lengths"]
+        lines += [f"hazards at lengths {low} to {high}: {hazards['count']}", *hazards["texts"]]
+    return "\n".join(lines)
+
+
+STAGES = {"FP": "forward", "BP": "backward", "PU": "update", "waiting": "no unit works"}

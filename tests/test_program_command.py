@@ -1,0 +1,91 @@
+"""bttlab program on the command line."""
+
+import json
+import struct
+
+import pytest
+
+from bttlab.card.program.hazards import Hazard
+from bttlab.card.program.profile import cycles_by
+from bttlab.card.program.program import compile_program
+from bttlab.card.program.timing import time_program
+from bttlab.cli import main
+
+from training_processor import SMALL
+
+
+def run(capsys, *arguments):
+    code = main(["program", *arguments])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_a_program_for_people(capsys):
+    code, out, _ = run(capsys, "--encoders", "1", "--tokens", "17", "--data", "airline")
+    assert code == 0
+    for words in ("1 encoders, bidirectional; a sample of 17 tokens", "modelled, not measured", "engine 1", "seconds"):
+        assert words in out
+
+
+def test_its_figures_agree(capsys):
+    code, out, _ = run(capsys, "--encoders", "1", "--json", "--list", "--data", "airline")
+    data = json.loads(out)
+    cycles = data["cycles"]["13"]
+    assert code == 0 and data["provenance"] == "modelled" and "200 MHz" in data["assumptions"][0]
+    assert sum(data["sections"].values()) == sum(data["instructions"].values())
+    assert sum(data["cycles_by_stage"].values()) == pytest.approx(cycles)
+    assert sum(one["cycles"] for one in data["cycles_by_layer"]) == pytest.approx(cycles)
+    assert all(0 < share < 1 for share in data["busy"].values())
+    assert list(data["cycles"].values()) == sorted(data["cycles"].values())
+    assert data["epoch"]["seconds"]["value"] == pytest.approx(data["epoch"]["cycles"] / 200e6)
+    assert [len(lines) for lines in data["list"].values()] == list(data["sections"].values())
+
+
+def test_every_instruction_in_a_line(capsys):
+    code, out, _ = run(capsys, "--encoders", "1", "--list")
+    lines = out.splitlines()
+    assert code == 0 and lines[0] == "forward:"
+    line = next(line for line in lines if "REDUCE" in line and "scores = q k^T" in line)
+    assert "engine 0" in line and "held=held 0[" in line and "sums over w" in line and "drained" in line
+
+
+def test_cycles_are_divided_among_those_that_work():
+    program = compile_program(SMALL)
+    timing = time_program(program.sample, 9)
+    shares = cycles_by(program.sample, timing)
+    assert sum(shares.values()) == pytest.approx(timing.cycles) and min(shares.values()) > 0
+
+
+def test_the_picture(capsys, tmp_path):
+    code, out, _ = run(capsys, "--encoders", "1", "--gantt", str(tmp_path / "who.png"))
+    image = (tmp_path / "who.png").read_bytes()
+    assert code == 0 and "who.png: who works when" in out
+    width, height = struct.unpack(">II", image[16:24])
+    assert image[:4] == b"\x89PNG" and width > 1500 and height > 600
+
+
+@pytest.mark.parametrize("hazards", [[], [Hazard("port", "bank 3", 7, (1, 2), "cycle 7: both ask for bank 3")]])
+def test_hazards_are_counted(capsys, monkeypatch, hazards):
+    monkeypatch.setattr("bttlab.card.program.hazards.find_hazards", lambda *_, **__: hazards)
+    code, out, err = run(capsys, "--encoders", "1", "--check")
+    assert code == bool(hazards) and "length 32 of 32" in err
+    assert ("hazards at lengths 2 to 32: 0" in out) == (not hazards) and ("both ask for bank 3" in out) == bool(hazards)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--encoders", "0"], "encoders is 0"),
+        (["--encoders", "12"], "choose fewer encoders"),
+        (["--rank", "17"], "choose ranks up to 16"),
+        (["--tokens", "1"], "--tokens 1: a sample has 2 to 32 tokens"),
+        (["--tokens", "33"], "--tokens 33: a sample has 2 to 32 tokens"),
+        (["--gantt", "who.jpg"], "give a name that ends in .png"),
+        (["--gantt", "/no/such/folder/who.png"], "No such file or directory"),
+        (["--data", "no-such-corpus"], "no-such-corpus"),
+        (["--flow", "sideways"], "invalid choice: 'sideways'"),
+    ],
+)
+def test_bad_input(capsys, arguments, message):
+    code, out, err = run(capsys, *arguments)
+    assert code == 2 and not out and message in err and err.count("\n") == 1

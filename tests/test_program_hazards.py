@@ -1,0 +1,232 @@
+"""Proof 2, hazards: programs of the compiler have none; wrong ones, made at random, are caught."""
+
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from bttlab.card.machine import machine
+from bttlab.card.native import sample_records
+from bttlab.card.program.hazards import SUMMING, check_program, find_hazards
+from bttlab.card.program.instruction import ACCUMULATE, ENGINE_1, REDUCE, UNITS, VECTOR, Instruction, value_of
+from bttlab.card.program.program import Program, compile_program
+from bttlab.card.program.timing import time_program
+from bttlab.model import ModelConfig, Optimizer
+
+from training_processor import SMALL, equal_bits, fresh_processor, some_parameters, some_samples
+
+M = machine()
+LENGTHS = (5, 17)  # of the samples that wrong programs are run on: one block of tokens, and a second
+WRONG = 8  # programs of each kind, or more until two were caught
+
+
+@pytest.fixture(scope="module")
+def paper() -> Program:
+    return compile_program(ModelConfig(encoders=2))
+
+
+@pytest.fixture(scope="module")
+def small() -> Program:
+    return compile_program(SMALL)
+
+
+def hazards_of(program: Program, length: int, updates: bool = True, seed: int = 0) -> list[str]:
+    """What goes wrong with a sample of this length."""
+    tokens = some_samples(program.model.config, [length], seed).tokens[0, :length]
+    return [h.text for h in find_hazards(program.sample, length, program.model.embedding.slices(tokens), updates)]
+
+
+@pytest.mark.parametrize("lengths", [range(2, 13), range(13, 23), range(23, 33)], ids=["short", "middle", "long"])
+def test_the_papers_model_at_every_length(paper, lengths):
+    assert not [text for length in lengths for text in hazards_of(paper, length)]
+
+
+def test_every_section_with_and_without_an_update(paper):
+    told = []
+    assert check_program(paper, (16, 32), lambda *progress: told.append(progress)) == []
+    assert told == [(16, 0), (32, 0)]
+
+
+@pytest.mark.parametrize(("encoders", "length"), [(4, 2), (4, 17), (6, 16), (6, 32)])
+def test_deeper_models(encoders, length):
+    assert hazards_of(compile_program(ModelConfig(encoders=encoders)), length) == []
+
+
+@pytest.mark.parametrize("flow", ["right_to_left", "auto"])
+def test_other_flows(flow):
+    program = compile_program(ModelConfig(encoders=2), flow=flow)
+    assert not [text for length in (2, 17, 32) for text in hazards_of(program, length)]
+
+
+def test_a_small_model_in_every_way(small):
+    assert check_program(small, range(2, SMALL.sequence_length + 1)) == []
+
+
+# ---- wrong programs ------------------------------------------------------------------------------------------------
+
+Wrong = tuple[Program, int] | None
+Make = Callable[[np.random.Generator, Program], Wrong]
+
+
+def changed(program: Program, n: int, **values) -> Program:
+    """The program with another instruction in place n of a sample's."""
+    instructions = list(program.sample)
+    instructions[n] = replace(instructions[n], **values)
+    return in_order(program, instructions)
+
+
+def in_order(program: Program, instructions: list[Instruction]) -> Program:
+    count = len(program.forward)
+    return replace(program, forward=instructions[:count], backward=instructions[count:])
+
+
+def waits_of(instruction: Instruction) -> list[tuple[str, int]]:
+    return [
+        (k, u) for k in ("after_end", "after_drain", "after_begin") for u in range(UNITS) if getattr(instruction, k)[u]
+    ]
+
+
+def without_its_waits(random, program) -> Wrong:
+    """An instruction waits for nobody: it reads what is not there yet, or overwrites what is still to be read."""
+    n = int(random.choice([n for n, i in enumerate(program.sample) if waits_of(i)]))
+    return changed(program, n, **{kind: [0] * UNITS for kind, _ in waits_of(program.sample[n])}), n
+
+
+def with_a_lower_wait(random, program) -> Wrong:
+    """It waits for the instruction before the one that it needs."""
+    n = int(random.choice([n for n, i in enumerate(program.sample) if waits_of(i)]))
+    kinds = waits_of(program.sample[n])
+    kind, unit = kinds[random.integers(len(kinds))]
+    counts = list(getattr(program.sample[n], kind))
+    counts[unit] -= 1
+    return changed(program, n, **{kind: counts}), n
+
+
+def with_an_operand_elsewhere(random, program) -> Wrong:
+    """An operand's words lie elsewhere: nobody waits for who writes or reads them there."""
+    n = int(random.integers(len(program.sample)))
+    instruction = program.sample[n]
+    numbers = [m for m, o in instruction.operands.items() if o.memory.startswith(("bank", "held"))]
+    if not numbers:
+        return None
+    number = int(random.choice(numbers))
+    operand = instruction.operands[number]
+    depth = M.banks[operand.number].depth if operand.memory.startswith("bank") else M.HELD_DEPTH
+    low, high = instruction.span(number, program.slice_span)
+    base = int(operand.base + random.integers(-low, depth - high + 1))
+    operands = instruction.operands | {number: replace(operand, base=base)}
+    return changed(program, n, operands=operands), n
+
+
+def with_two_swapped(random, program) -> Wrong:
+    """Two neighbours on different units change places, of which the second reads what the first writes: now the list
+    says that it reads what was there before, while its wait keeps the order that was."""
+    place, candidates = [0] * UNITS, []
+    for n, (one, other) in enumerate(itertools.pairwise(program.sample)):
+        place[one.unit] += 1
+        if one.unit != other.unit and place[one.unit] in (other.after_drain[one.unit], other.after_begin[one.unit]):
+            candidates.append(n)
+    n = int(random.choice(candidates))
+    instructions = list(program.sample)
+    instructions[n : n + 2] = instructions[n + 1], instructions[n]
+    return in_order(program, instructions), n
+
+
+def runs_alike(trainer_libraries, folder, program: Program) -> bool:
+    """Whether the loop of synthesis gives the fast emulation's bits, which executes one instruction after the other."""
+    optimizer = Optimizer("momentum")
+    samples = some_samples(program.model.config, LENGTHS)
+    records = sample_records(program, samples, np.full(len(LENGTHS), 0.01), optimizer)
+    outcomes = []
+    for name in ("loop", "fast"):
+        with fresh_processor(trainer_libraries[name], folder) as processor:
+            processor.load_program(program)
+            processor.load(some_parameters(program.model.config))
+            results = processor.train(records, optimizer)
+            outcomes.append(({f: results[f] for f in ("status", "intent", "loss", "slots")}, *processor.store()))
+    return all(equal_bits(one, other) for one, other in zip(*outcomes, strict=True))
+
+
+@pytest.mark.parametrize("make", [without_its_waits, with_a_lower_wait, with_an_operand_elsewhere, with_two_swapped])
+def test_wrong_programs_are_caught(trainer_libraries, small, tmp_path, make: Make):
+    """Not every one of them does harm: a wait may follow from others, a word may not matter. Whether one does, the loop
+    of synthesis says, which knows nothing of hazards: where its bits are not those of one instruction after the other,
+    there must have been a report. (There may be one where they are: native code has no pipeline LATENCY deep.)"""
+    random = np.random.default_rng(7)
+    harmful = caught = tried = 0
+    while tried < WRONG or (caught < 2 and tried < 5 * WRONG):
+        wrong = make(random, small)
+        if wrong is None:
+            continue
+        tried += 1
+        program, n = wrong
+        reports = [t for k, length in enumerate(LENGTHS) for t in _reports(program, length, k > 0)]
+        alike = runs_alike(trainer_libraries, tmp_path, program)
+        assert alike or reports, f"{make.__name__}: instruction {n} does harm, and nothing is reported"
+        harmful += not alike
+        caught += bool(reports)
+    assert caught >= max(2, harmful)
+
+
+def _reports(program: Program, length: int, updates: bool) -> list[str]:
+    samples = some_samples(program.model.config, LENGTHS)
+    slices = program.model.embedding.slices(samples.tokens[LENGTHS.index(length), :length])
+    return [hazard.kind for hazard in find_hazards(program.sample, length, slices, updates)]
+
+
+def test_two_operands_in_one_bank_are_always_caught(small):
+    """In a step that reads both, the bank's one load is asked twice, whatever else happens."""
+    slices = small.model.embedding.slices(np.arange(5))
+    pairs = [
+        (n, one, other)
+        for n, instruction in enumerate(small.sample)
+        for reads in [[m for m in instruction.reads() if instruction.operands[m].memory.startswith("bank")]]
+        if instruction.steps(5)
+        and len(reads) > 1
+        and not (instruction.unit <= ENGINE_1 and instruction.operation == REDUCE)
+        for one, other in [reads[:2]]
+    ]
+    for n, one, other in np.random.default_rng(0).permutation(pairs)[:8].tolist():
+        operands = dict(small.sample[n].operands)
+        operands[other] = replace(operands[other], memory=operands[one].memory)
+        found = find_hazards(changed(small, n, operands=operands).sample, 5, slices)
+        assert any(h.kind == "port" and h.instructions == (n, n) for h in found)
+
+
+def test_sums_without_their_idle_steps_are_always_caught(small):
+    """Without idle steps a slot comes round after as many steps as act inside the sum: fewer than SUM_DISTANCE."""
+    length, tried = 3, 0
+    slices = small.model.embedding.slices(np.arange(length))
+    for n, instruction in enumerate(small.sample):
+        sums = instruction.unit <= ENGINE_1 and instruction.operation in (ACCUMULATE, REDUCE)
+        sums |= instruction.unit == VECTOR and instruction.operation in SUMMING
+        idle = [loop for loop in instruction.loops if value_of(loop.bound, length) > value_of(loop.acting, length) > 0]
+        if not (sums and idle and instruction.slot_loop) or tried == 8:
+            continue
+        tight = replace(
+            instruction,
+            loops=tuple(loop._replace(bound=loop.acting) if loop in idle else loop for loop in instruction.loops),
+        )
+        names = [loop.name for loop in tight.loops]
+        inside = [value_of(loop.bound, length) for loop in tight.loops[names.index(tight.slot_loop) + 1 :]]
+        turns = [value_of(loop.bound, length) for loop in tight.loops[: names.index(tight.slot_loop) + 1]]
+        if np.prod(inside) < M.SUM_DISTANCE and np.prod(turns) > 1:
+            tried += 1
+            instructions = list(small.sample)
+            instructions[n] = tight
+            found = find_hazards(instructions, length, slices)
+            assert any(h.kind == "sums" and h.instructions == (n,) for h in found)
+    assert tried > 3
+
+
+def test_a_program_that_waits_for_itself(small):
+    """An instruction that waits for a later one of its own unit never begins, and the report says so."""
+    n = next(n for n, i in enumerate(small.sample) if i.unit == VECTOR)
+    after = list(small.sample[n].after_end)
+    after[VECTOR] = 100
+    wrong = changed(small, n, after_end=after)
+    (found,) = find_hazards(wrong.sample, 5, small.model.embedding.slices(np.arange(5)))
+    assert found.kind == "stuck" and "waits for itself" in found.text
+    assert time_program(small.sample, 5).cycles > 0

@@ -1,0 +1,147 @@
+"""The training processor compiled for this host, and what its tests compare it with."""
+
+import contextlib
+import fcntl
+import hashlib
+import subprocess
+from _ctypes import dlclose
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from bttlab.card.native import NativeProcessor, sample_records
+from bttlab.card.program.program import Program
+from bttlab.data import Samples
+from bttlab.model import ModelConfig, Optimizer, Transformer, initial_parameters, loss
+from bttlab.u50.native import IMAGES
+
+from conftest import ROOT
+
+SOURCES = ROOT / "hls_src" / "processor"
+COMMON = ("-std=c++17", "-ffp-contract=off", "-fPIC", "-shared", "-fvisibility=hidden", "-Wno-psabi")
+FLAGS = {  # fast: the emulation; loop: the loop of synthesis as it stands
+    "fast": ("-O3", "-DBTTLAB_FAST"),
+    "loop": ("-O2",),
+}
+# Two encoders of four words: short enough that hundreds of programs can be run in the loop of synthesis.
+SMALL = ModelConfig(
+    encoders=2,
+    sequence_length=18,
+    hidden_size=64,
+    heads=2,
+    vocabulary_size=60,
+    intents=5,
+    slots=19,
+    linear_out_modes=(4, 4, 4),
+    linear_in_modes=(4, 4, 4),
+    linear_rank=4,
+    embedding_row_modes=(3, 4, 5),
+    embedding_column_modes=(4, 4, 4),
+    embedding_rank=6,
+)
+
+
+def build_libraries(folder: Path) -> dict[str, Path]:
+    """Compile both libraries into a folder, once for all processes and as long as the sources stay the same."""
+    digest = hashlib.sha256(repr((COMMON, FLAGS, IMAGES[-1].flags)).encode())
+    for source in sorted(p for p in SOURCES.rglob("*") if p.is_file()):
+        digest.update(source.read_bytes())
+    libraries = {name: folder / f"{name}-{digest.hexdigest()[:16]}.so" for name in FLAGS}
+    with (folder / "trainer.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for name, library in libraries.items():
+            if not library.is_file():
+                unfinished = library.with_suffix(".part")
+                flags = (*COMMON, *FLAGS[name], *IMAGES[-1].flags)
+                subprocess.run(["g++", *flags, SOURCES / "trainer.cpp", "-o", unfinished], check=True)
+                unfinished.rename(library)
+    return libraries
+
+
+@contextlib.contextmanager
+def fresh_processor(library: Path, folder: Path) -> Iterator[NativeProcessor]:
+    """A machine whose memories are all zeros: a copy of the library, which is given back at the end."""
+    copy = folder / f"fresh-{library.name}"
+    copy.write_bytes(library.read_bytes())
+    processor = NativeProcessor(copy)
+    copy.unlink()
+    try:
+        yield processor
+    finally:
+        dlclose(processor._library._handle)
+
+
+def some_samples(config: ModelConfig, lengths: Sequence[int], seed: int = 0) -> Samples:
+    """Samples of these lengths, their tokens and labels at random; the last token comes twice."""
+    random = np.random.default_rng(seed)
+    tokens = np.zeros((len(lengths), config.sequence_length), np.int32)
+    slots = np.zeros_like(tokens)
+    for row, labels, length in zip(tokens, slots, lengths, strict=True):
+        row[:length] = random.integers(1, config.vocabulary_size, length)
+        row[length - 1] = row[length // 2]
+        labels[1:length] = random.integers(0, config.slots, length - 1)
+    intents = random.integers(0, config.intents, len(lengths)).astype(np.int32)
+    return Samples(tokens, np.asarray(lengths, np.int32), intents, slots)
+
+
+def some_parameters(config: ModelConfig, shapes: Mapping[str, tuple[int, ...]] | None = None, seed: int = 0):
+    """Ordinary initial parameters; cores of other shapes are spread as those are, biases are not all 0."""
+    random = np.random.default_rng(seed)
+    parameters = initial_parameters(config, seed)
+    for name, shape in (shapes or {}).items():
+        if parameters[name].shape != shape:
+            parameters[name] = (random.standard_normal(shape) * parameters[name].std()).astype(np.float32)
+    for name, value in parameters.items():
+        if name.endswith(".bias"):
+            parameters[name] = (0.02 * random.standard_normal(value.shape)).astype(np.float32)
+    return parameters
+
+
+def autograd(config: ModelConfig, parameters, sample: Samples) -> tuple[float, dict[str, np.ndarray]]:
+    """Return the loss of a sample and the gradient of every parameter, in float64 by PyTorch."""
+    model = Transformer(config).double()
+    for name, value in parameters.items():
+        owner, _, last = name.rpartition(".")
+        parameter = nn.Parameter(torch.from_numpy(value.astype(np.float64)))
+        module = model.get_submodule(owner)
+        if isinstance(module, nn.ParameterList):
+            module[int(last)] = parameter
+        else:
+            setattr(module, last, parameter)
+    length = int(sample.lengths[0])
+    tokens, slots = (torch.from_numpy(a[0, :length].astype(np.int64)) for a in (sample.tokens, sample.slots))
+    value = loss(*model(tokens), torch.tensor(int(sample.intents[0])), slots[1:])
+    value.backward()
+    return value.item(), {name: p.grad.numpy() for name, p in model.named_parameters()}
+
+
+def first_moments(processor: NativeProcessor, program: Program, parameters, sample: Samples) -> tuple[float, dict]:
+    """Return the loss of a sample and the gradients of the machine: the moments that momentum leaves of one step."""
+    optimizer = Optimizer("momentum")
+    processor.load_program(program)
+    processor.load(parameters)
+    result = processor.train(sample_records(program, sample, [0.0], optimizer), optimizer)[0]
+    assert result["status"] == 1
+    return float(result["loss"]), processor.store()[1]
+
+
+def worst_error(found: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndarray]) -> tuple[float, str]:
+    """Return the largest error of a gradient, relative to the largest of its tensor, and whose it is.
+
+    The gradient of a key's bias is 0: a softmax does not see what is added to all scores of a row. It is compared by
+    the size of the query's bias's gradient.
+    """
+    assert found.keys() == wanted.keys()
+    worst = (0.0, "")
+    for name, gradient in wanted.items():
+        size = np.abs(wanted[name.replace("key.bias", "query.bias")]).max()
+        worst = max(worst, (float(np.abs(found[name] - gradient).max() / size), name))
+    return worst
+
+
+def equal_bits(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> bool:
+    """Whether two states are the same to the bit."""
+    return all(one[name].tobytes() == other[name].tobytes() for name in one)
