@@ -93,7 +93,7 @@ class Head:
             pooled = builder.hold(f"pooled {name}", engine, words * self.token_blocks)
             self.parts.append(Part(engine, block, count, first, turned, pooled))
         self.bias = layout.place(f"{name}_head.bias", banks.REST)
-        self.logits = builder.take(f"{name} logits", banks.SCORES, most_of(tokens) * self.class_words)
+        self.logits = builder.take(f"{name} logits", banks.FEED_FORWARD, most_of(tokens) * self.class_words)
 
     def _block(self, block: int) -> Bound:
         return block_rows(self.tokens, block)

@@ -53,6 +53,10 @@ class ModelProgram:
                 f"features: the card "
                 f"takes up to {M.SEQUENCE} tokens, and heads of a multiple of {LANES} features"
             )
+        for name in ("linear_out_modes", "linear_in_modes", "embedding_row_modes", "embedding_column_modes"):
+            if len(getattr(config, name)) != 3:
+                modes = getattr(config, name)
+                raise ProgramError(f"{name} are {modes}: the card takes trains of three modes at each end")
         self.config = config
         self.shapes = dict(shapes or config.parameter_shapes())
         self.builder = b = Builder()
