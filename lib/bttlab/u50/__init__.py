@@ -10,6 +10,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import pynq  # noqa: F401
 
+from bttlab.card.trainer import Trainer
 from bttlab.u50.card_lock import CardBusyError
 from bttlab.u50.contraction import ContractionKernel
 from bttlab.u50.driver import TransformerTrainer
@@ -28,6 +29,7 @@ __all__ = [
     "ContractionKernel",
     "EmulatedU50",
     "OverlayError",
+    "Trainer",
     "TrainingRun",
     "TransformerTrainer",
     "load_overlay",
