@@ -32,7 +32,7 @@ OPEN void *memory(const char *name, int index, long *size) {
     return nullptr;
 }
 
-OPEN int execute(Run *call, const Sample *sample) {
-    invalidate();
-    return run(*call, *sample);
-}
+// To be called when the instructions have been written.
+OPEN void loaded() { invalidate(); }
+
+OPEN int execute(Run *call, const Sample *sample) { return run(*call, *sample); }

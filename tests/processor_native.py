@@ -122,6 +122,7 @@ class Native:
         """Execute instructions; `call` gets the flags."""
         for i, code in enumerate(instructions):
             self.instructions[:, i] = code.words()
+        self.library.loaded()
         names = ("optimizer", "beta1", "beta2", "epsilon", "pending", "rate", "step", "root", "keep")
         native = NativeCall(count=len(instructions), **{name: getattr(call, name) for name in names})
         assert self.library.execute(ctypes.byref(native), ctypes.byref(NativeSample.of(sample))) == 0

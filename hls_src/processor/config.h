@@ -53,17 +53,17 @@ constexpr int FUNCTIONS = 16, REGISTERS = 64, CONSTANTS = 64, SCALARS = 14, SLIC
     BANK(7, 8192, U)       \
     BANK(8, 12288, U)      \
     BANK(9, 12288, U)      \
-    BANK(10, 32768, U)     \
-    BANK(11, 32768, U)     \
+    BANK(10, 36864, U)     \
+    BANK(11, 36864, U)     \
     BANK(12, 20480, U)     \
     BANK(13, 20480, U)     \
     BANK(14, 20480, U)     \
-    BANK(15, 12288, U)     \
+    BANK(15, 16384, U)     \
     BANK(16, 8192, U)      \
     BANK(17, 8192, U)      \
     BANK(18, 8192, U)      \
     BANK(19, 8192, U)      \
-    BANK(20, 4096, U)      \
+    BANK(20, 8192, U)      \
     BANK(21, 8192, U)      \
     BANK(22, 8192, U)      \
     BANK(23, 8192, U)

@@ -49,16 +49,28 @@ static bool is_inside(const Range &range, int count) {
     return range.first >= 0 && range.count >= 0 && range.first <= count && range.count <= count - range.first;
 }
 
-// Words that the transfers of a section move, or -1 if one of them is not a COPY of a constant number of words.
+// Words that a transfer moves: all steps of its nest, whose bounds are constants; -1 if it is none.
+static int words_of_transfer(int instruction) {
+    const IntWord half = instruction_memory[0][instruction];
+    int words = field_of(half, FIELD_OPERATION) == (VECTOR | COPY << 4) ? 1 : -1;
+Transfer_Bounds:
+    for (int j = 0; j < LEVELS; j++) {
+        const int bound = field_of(half, FIELD_BOUND + j);
+        words = words < 0 || bound > TRANSFER_WORDS ? -1 : words * bound;
+        words = words > TRANSFER_WORDS ? -1 : words;
+    }
+    return words;
+}
+
+// Of all transfers of a section, or -1.
 static int transfer_words(const Range &section) {
     int words = 0;
     bool good = true;
 Transfer_Words:
     for (int i = section.first; i < section.first + section.count; i++) {
-        const int bound = field_of(instruction_memory[0][i], FIELD_BOUND);
-        const int kind = field_of(instruction_memory[0][i], FIELD_OPERATION);
-        good &= bound <= TRANSFER_WORDS && kind == (VECTOR | COPY << 4);
-        words += bound;
+        const int moved = words_of_transfer(i);
+        good &= moved >= 0;
+        words += moved;
     }
     return good ? words : -1;
 }

@@ -16,16 +16,16 @@ constexpr int DRAIN_CYCLES = LATENCY - 2;
 // itself.
 constexpr int STUCK_CYCLES = 2 * LATENCY;
 
-// Instructions that wait at a unit, and how many have ended, DRAIN_CYCLES ago the oldest.
+// Instructions that wait at a unit, and how many have ended and begun, DRAIN_CYCLES ago the oldest.
 static IntWord queue[UNITS][2][QUEUE];
-static Count ended_before[UNITS][DRAIN_CYCLES];
+static Count ended_before[UNITS][DRAIN_CYCLES], begun_before[UNITS][DRAIN_CYCLES];
 // The sample's registers, a memory for each field that may name one: bounds, live, count.
 constexpr int CODES = 2 * LEVELS + 1;
 static Count registers[CODES][REGISTERS];
 
 // What a unit has to do with the dispatcher. An instruction is read from the queue FETCH - 1 cycles before it begins.
 struct Supply {
-    Count sent, seen, taken, ended;  // instructions of this run; `seen`: sent, a cycle ago
+    Count sent, seen, taken, begun, ended;  // instructions of this run; `seen`: sent, `begun`: taken, a cycle ago
     bool ready[FETCH - 1];           // the head of the queue was read so many cycles ago
     Instruction fetched[FETCH - 1];
 };
@@ -86,31 +86,35 @@ Prepare_Functions:
     }
 }
 
-// A code of the instruction as a number, in the field that had the code.
-ALWAYS_INLINE void settle(IntWord &half, int f, int memory) {
-    const int code = field_of(half, f), value = choose(code >> 15, registers[memory][code & (REGISTERS - 1)], code);
+// A code of the instruction as a number, in the field that had the code. Codes are taken `from` the instruction as it was, so
+// all of them are settled side by side.
+ALWAYS_INLINE void settle(IntWord &half, const IntWord &from, int f, int memory) {
+    const int code = field_of(from, f), value = choose(code >> 15, registers[memory][code & (REGISTERS - 1)], code);
     const int other = half[f / 2] & (f % 2 ? 0xffff : static_cast<int>(0xffff0000));
     half[f / 2] = other | value << (f % 2 ? 16 : 0);
 }
 
-ALWAYS_INLINE Instruction settled(Instruction instruction) {
+ALWAYS_INLINE Instruction settled(const Instruction &from) {
 #pragma HLS INLINE
+    Instruction instruction = from;
     UNROLL
     for (int j = 0; j < LEVELS; j++) {
-        settle(instruction.low, FIELD_BOUND + j, j);
-        settle(instruction.low, FIELD_LIVE + j, LEVELS + j);
+        settle(instruction.low, from.low, FIELD_BOUND + j, j);
+        settle(instruction.low, from.low, FIELD_LIVE + j, LEVELS + j);
     }
-    settle(instruction.high, FIELD_COUNT - 2 * LANES, 2 * LEVELS);
+    settle(instruction.high, from.high, FIELD_COUNT - 2 * LANES, 2 * LEVELS);
     return instruction;
 }
 
 // Whether an instruction's counts are reached.
-ALWAYS_INLINE bool may_begin(const Instruction &instruction, const Count *ended, const Count *drained) {
+ALWAYS_INLINE bool may_begin(const Instruction &instruction, const Count *ended, const Count *drained,
+                             const Count *chained) {
     bool all = true;
     UNROLL
     for (int u = 0; u < UNITS; u++) {
         all &= ended[u] >= field(instruction, FIELD_AFTER_END + u);
-        all &= drained[u] >= field(instruction, FIELD_AFTER_DRAIN + u);
+        const int after = field(instruction, FIELD_AFTER_DRAIN + u);
+        all &= (after >> 15 ? chained[u] : drained[u]) >= (after & 0x7fff);
     }
     return all;
 }
@@ -121,6 +125,48 @@ static int run(Run &section, const Sample &sample) {
     const bool pending = section.pending != NOTHING, applying = section.pending == APPLY;
     const bool has_m = section.optimizer != SGD, has_v = section.optimizer == ADAMW;
     const int intent = sample.intent;
+// Memories: block RAM and UltraRAM for banks, held operands and tables, LUT RAM for what is small; each row, lane, unit and
+// copy is a memory of its own.
+    BTTLAB_BANKS(BIND_BANK)
+#pragma HLS ARRAY_PARTITION variable=held dim=1 complete
+#pragma HLS ARRAY_PARTITION variable=held dim=2 complete
+#pragma HLS BIND_STORAGE variable=held type=ram_s2p impl=bram
+#pragma HLS ARRAY_PARTITION variable=sums dim=1 complete
+#pragma HLS ARRAY_PARTITION variable=sums dim=2 complete
+#pragma HLS ARRAY_PARTITION variable=sums dim=3 complete
+#pragma HLS BIND_STORAGE variable=sums type=ram_s2p impl=lutram
+#pragma HLS ARRAY_PARTITION variable=statistic dim=1 complete
+#pragma HLS BIND_STORAGE variable=statistic type=ram_s2p impl=bram
+#pragma HLS ARRAY_PARTITION variable=accumulator dim=1 complete
+#pragma HLS BIND_STORAGE variable=accumulator type=ram_s2p impl=lutram
+#pragma HLS BIND_STORAGE variable=largest type=ram_s2p impl=lutram
+#pragma HLS BIND_STORAGE variable=largest_place type=ram_s2p impl=lutram
+#pragma HLS ARRAY_PARTITION variable=lane_table dim=1 complete
+#pragma HLS ARRAY_PARTITION variable=lane_table dim=2 complete
+#pragma HLS BIND_STORAGE variable=lane_table type=ram_s2p impl=bram
+#pragma HLS ARRAY_PARTITION variable=shuffle_fields dim=1 complete
+#pragma HLS BIND_STORAGE variable=shuffle_fields type=ram_s2p impl=bram
+#pragma HLS ARRAY_PARTITION variable=columns dim=1 complete
+#pragma HLS BIND_STORAGE variable=columns type=ram_s2p impl=lutram
+#pragma HLS ARRAY_PARTITION variable=instruction_memory dim=1 complete
+// In the circle from an instruction to the next: FETCH cycles for all of it.
+#pragma HLS BIND_STORAGE variable=instruction_memory type=ram_s2p impl=bram latency=1
+#pragma HLS ARRAY_PARTITION variable=queue dim=1 complete
+#pragma HLS ARRAY_PARTITION variable=queue dim=2 complete
+#pragma HLS BIND_STORAGE variable=queue type=ram_s2p impl=lutram
+#pragma HLS ARRAY_PARTITION variable=ended_before dim=1 complete
+#pragma HLS ARRAY_PARTITION variable=begun_before dim=1 complete
+#pragma HLS BIND_STORAGE variable=ended_before type=ram_s2p impl=lutram
+#pragma HLS BIND_STORAGE variable=begun_before type=ram_s2p impl=lutram
+#pragma HLS ARRAY_PARTITION variable=registers dim=1 complete
+#pragma HLS BIND_STORAGE variable=registers type=ram_s2p impl=lutram
+#pragma HLS ARRAY_PARTITION variable=slices dim=1 complete
+#pragma HLS ARRAY_PARTITION variable=slices dim=2 complete
+#pragma HLS BIND_STORAGE variable=slices type=ram_s2p impl=lutram
+#pragma HLS ARRAY_PARTITION variable=immediates dim=1 complete
+#pragma HLS BIND_STORAGE variable=immediates type=ram_s2p impl=lutram
+#pragma HLS BIND_STORAGE variable=functions type=ram_s2p impl=lutram
+#pragma HLS BIND_STORAGE variable=labels type=ram_s2p impl=lutram
     Nest nest[UNITS] = {};
     EngineOperationBits engine_operation[ENGINES] = {};
     VectorOperationBits vector_operation = {};
@@ -132,9 +178,27 @@ static int run(Run &section, const Sample &sample) {
     bool p_beyond = section.state_beyond[0], m_beyond = section.state_beyond[1], v_beyond = section.state_beyond[2];
     int cycles = 0, place_before = 0, quiet = 0;
     prepare(sample);
+#pragma HLS ARRAY_PARTITION variable=nest dim=0 complete
+#pragma HLS ARRAY_PARTITION variable=supply dim=0 complete
+#pragma HLS ARRAY_PARTITION variable=engine_operation dim=0 complete
 Cycles:
     for (; !finished; cycles++) {
 #pragma HLS PIPELINE II=1
+// Results are read LATENCY cycles after the step that gives them, if not later.
+BTTLAB_BANKS(BANK_DISTANCE)
+#pragma HLS DEPENDENCE variable=held type=inter direction=RAW distance=LATENCY dependent=true
+#pragma HLS DEPENDENCE variable=statistic type=inter direction=RAW distance=LATENCY dependent=true
+// A sum is added to again SUM_DISTANCE cycles later, if not later.
+#pragma HLS DEPENDENCE variable=sums type=inter direction=RAW distance=SUM_DISTANCE dependent=true
+#pragma HLS DEPENDENCE variable=accumulator type=inter direction=RAW distance=SUM_DISTANCE dependent=true
+#pragma HLS DEPENDENCE variable=largest type=inter direction=RAW distance=SUM_DISTANCE dependent=true
+#pragma HLS DEPENDENCE variable=largest_place type=inter direction=RAW distance=SUM_DISTANCE dependent=true
+// A half of the columns is read when its block is over, and SHUFFLE_GAP idle steps have passed.
+#pragma HLS DEPENDENCE variable=columns type=inter direction=RAW distance=SHUFFLE_GAP dependent=true
+// A unit looks for what was sent in the cycle before the last; counts of the oldest cycle are replaced after they were read.
+#pragma HLS DEPENDENCE variable=queue type=inter direction=RAW distance=2 dependent=true
+#pragma HLS DEPENDENCE variable=ended_before type=inter direction=RAW distance=DRAIN_CYCLES dependent=true
+#pragma HLS DEPENDENCE variable=begun_before type=inter direction=RAW distance=DRAIN_CYCLES dependent=true
         // Loads: addresses to the ports of the banks, words back.
         const bool engine_acts[ENGINES] = {is_live(nest[ENGINE_0], 0), is_live(nest[ENGINE_1], 0)};
         const bool vector_acts = is_live(nest[VECTOR], 0), takes = takes_word(nest[SHUFFLE]), gives = gives_word(nest[SHUFFLE]);
@@ -153,6 +217,7 @@ Cycles:
         UNROLL
         for (int o = 0; o < 4; o++) requests[UPDATE_P + o] = request(UPDATE, PARAMETER + o, nest[UPDATE], update_acts);
         Word loaded[BANKS], read[READERS];
+        bool outside = false;
         BTTLAB_BANKS(LOAD_BANK)
         UNROLL
         for (int r = 0; r < READERS; r++) read[r] = loaded_word(requests[r], loaded);
@@ -197,6 +262,8 @@ Cycles:
         writes[UPDATED_V].to.valid &= applies & has_v;
         BTTLAB_BANKS(STORE_BANK)
 
+        beyond |= outside;
+
         // Stores of held rows.
         const Request to_held[3] = {request(ENGINE_0, HELD_OUT, nest[ENGINE_0], engine_0.writes),
                                     request(ENGINE_1, HELD_OUT, nest[ENGINE_1], engine_1.writes),
@@ -219,7 +286,7 @@ Cycles:
         }
 
         // Counts of instructions that ended, until the beginning of this cycle and until DRAIN_CYCLES before.
-        Count ended[UNITS], drained[UNITS];
+        Count ended[UNITS], drained[UNITS], chained[UNITS];
         bool is_done = dispatcher.next == dispatcher.end;
         UNROLL
         for (int u = 0; u < UNITS; u++) {
@@ -227,6 +294,9 @@ Cycles:
             const Count before = ended_before[u][place_before];
             drained[u] = cycles < DRAIN_CYCLES ? 0 : before;
             ended_before[u][place_before] = ended[u];
+            const Count begun = begun_before[u][place_before];
+            chained[u] = cycles < DRAIN_CYCLES ? 0 : begun;
+            begun_before[u][place_before] = supply[u].begun;
             is_done &= supply[u].ended == supply[u].sent;
         }
         place_before = place_before == DRAIN_CYCLES - 1 ? 0 : place_before + 1;
@@ -264,7 +334,7 @@ Cycles:
         for (int u = 0; u < UNITS; u++) {
             Supply &unit = supply[u];
             const bool ends = nest[u].busy & is_end(nest[u]);
-            const bool begins = (!nest[u].busy | ends) & unit.ready[FETCH - 2] & may_begin(unit.fetched[FETCH - 2], ended, drained);
+            const bool begins = (!nest[u].busy | ends) & unit.ready[FETCH - 2] & may_begin(unit.fetched[FETCH - 2], ended, drained, chained);
             if (begins) {
                 begin(nest[u], unit.fetched[FETCH - 2], (u == UPDATE) & !pending);
                 if (u < ENGINES) decode(engine_operation[u % ENGINES], unit.fetched[FETCH - 2]);
@@ -289,6 +359,7 @@ Cycles:
             }
             unit.seen = unit.sent;
             unit.sent += receives;
+            unit.begun = unit.taken;
             unit.taken += begins;
             unit.ended += ends;
         }

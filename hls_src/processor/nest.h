@@ -32,8 +32,10 @@ struct Nest {
     bool busy;   // a step is done in this cycle
     bool empty;  // of an instruction without steps
     int flags;
-    Count last[LEVELS];  // index of the last step: bound - 1
     Count live[LEVELS], index[LEVELS];
+    // How a level ends is known a step before: whether its index is the last, how many are left, whether there is but one.
+    Count left[LEVELS], all_left[LEVELS];
+    bool at_last[LEVELS], single[LEVELS];
     Operand operand[OPERANDS];
     Count count, slot;
     int immediate[2];
@@ -52,7 +54,9 @@ Bounds_Unroll:
 Levels_Unroll:
     UNROLL
     for (int j = 0; j < LEVELS; j++) {
-        nest.last[j] = nest.empty ? 0 : field(instruction, FIELD_BOUND + j) - 1;
+        const Count bound = field(instruction, FIELD_BOUND + j);
+        nest.all_left[j] = nest.left[j] = bound - 1;
+        nest.at_last[j] = nest.single[j] = nest.empty | (bound == 1);
         nest.live[j] = field(instruction, FIELD_LIVE + j);
         nest.index[j] = 0;
     }
@@ -87,29 +91,29 @@ Operands_Unroll:
 ALWAYS_INLINE bool is_end(const Nest &nest) {
     bool end = true;
     UNROLL
-    for (int j = 0; j < LEVELS; j++) end &= nest.index[j] == nest.last[j];
+    for (int j = 0; j < LEVELS; j++) end &= nest.at_last[j];
     return end;
 }
 
 // The next step. A level changes when all levels inside it are at their last index: those from the one that advances on.
 ALWAYS_INLINE void advance(Nest &nest) {
 #pragma HLS INLINE
-    bool at_last[LEVELS], changes[LEVELS], advances[LEVELS];
-    UNROLL
-    for (int j = 0; j < LEVELS; j++) at_last[j] = nest.index[j] == nest.last[j];
-    bool inner_end = true;
+    bool changes[LEVELS], advances[LEVELS], inner_end = true;
 Turn_Unroll:
     UNROLL
     for (int j = LEVELS - 1; j >= 0; j--) {
         changes[j] = inner_end;
-        advances[j] = inner_end & !at_last[j];
-        inner_end &= at_last[j];
+        advances[j] = inner_end & !nest.at_last[j];
+        inner_end &= nest.at_last[j];
     }
     bool begins_slots = false;
 Index_Unroll:
     UNROLL
     for (int j = 0; j < LEVELS; j++) {
-        nest.index[j] = changes[j] ? (at_last[j] ? 0 : nest.index[j] + 1) : nest.index[j];
+        nest.index[j] = advances[j] ? nest.index[j] + 1 : changes[j] ? 0 : nest.index[j];
+        const bool comes_to_last = nest.left[j] == 1;
+        nest.left[j] = advances[j] ? nest.left[j] - 1 : changes[j] ? nest.all_left[j] : nest.left[j];
+        nest.at_last[j] = (advances[j] & comes_to_last) | (!advances[j] & (changes[j] ? nest.single[j] : nest.at_last[j]));
         begins_slots |= changes[j] & (nest.slot_level == j);
     }
     nest.slot = begins_slots ? 0 : nest.slot + 1;
@@ -155,7 +159,7 @@ ALWAYS_INLINE bool is_last(const Nest &nest) {
 ALWAYS_INLINE bool is_fold(const Nest &nest) {
     bool fold = true;
     UNROLL
-    for (int j = 0; j < LEVELS; j++) fold &= !(nest.depth >> j & 1) | (nest.index[j] == nest.last[j]);
+    for (int j = 0; j < LEVELS; j++) fold &= !(nest.depth >> j & 1) | nest.at_last[j];
     return fold;
 }
 

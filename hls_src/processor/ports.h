@@ -37,8 +37,13 @@ ALWAYS_INLINE Request request(int u, int o, const Nest &nest, bool acts) {
     return {valid, nest.operand[o].where, address_of(u, o, nest)};
 }
 
-// The address at a port's load. No request: that of word 0, as for one behind the bank's end.
-ALWAYS_INLINE Address load_address(int bank, int depth, const Request *requests) {
+// What a port is asked for. An address behind the end of its bank counts as word 0, and is no store; it is `outside`.
+struct Port {
+    bool valid, outside;
+    Address address;
+};
+
+ALWAYS_INLINE Port load_port(int bank, int depth, const Request *requests) {
 #pragma HLS INLINE
     Address address = 0;
 Requests_Unroll:
@@ -46,7 +51,8 @@ Requests_Unroll:
     for (int r = 0; r < READERS; r++) {
         address |= requests[r].valid & (requests[r].bank == bank) ? requests[r].address : 0;
     }
-    return address < depth ? address : 0;
+    const bool outside = address >= depth;
+    return {true, outside, static_cast<Address>(choose(outside, 0, address))};
 }
 
 // The word that a request asked for; zeros if it is not valid.
@@ -61,29 +67,55 @@ ALWAYS_INLINE Word loaded_word(const Request &request, const Word *loaded) {
     return word;
 }
 
-// What a port's store gets.
-ALWAYS_INLINE Write port_store(int bank, int depth, const Write *writes) {
+ALWAYS_INLINE Port store_port(int bank, int depth, const Write *writes) {
 #pragma HLS INLINE
-    Write chosen = {{false, bank, 0}, {}};
+    bool valid = false;
+    Address address = 0;
 Writes_Unroll:
     UNROLL
     for (int w = 0; w < WRITERS; w++) {
         const bool hit = writes[w].to.valid & (writes[w].to.bank == bank);
-        chosen.to.valid |= hit;
-        chosen.to.address |= hit ? writes[w].to.address : 0;
-        chosen.word = choose(hit, writes[w].word, chosen.word);
+        valid |= hit;
+        address |= hit ? writes[w].to.address : 0;
     }
-    chosen.to.valid &= chosen.to.address < depth;
-    return chosen;
+    const bool outside = address >= depth, stores = valid & !outside;
+    return {stores, outside, address};
 }
 
-#define LOAD_BANK(number, depth, block) \
-    loaded[number] = number == OUT_BANK ? Word{} : bank_##number[load_address(number, depth, requests)];
-
-#define STORE_BANK(number, depth, block)                             \
-    if (number != IN_BANK) {                                         \
-        const Write write = port_store(number, depth, writes);       \
-        if (write.to.valid) bank_##number[write.to.address] = write.word; \
+ALWAYS_INLINE Word stored_word(int bank, const Write *writes) {
+#pragma HLS INLINE
+    Word word = {};
+Writes_Unroll:
+    UNROLL
+    for (int w = 0; w < WRITERS; w++) {
+        word = choose(writes[w].to.valid & (writes[w].to.bank == bank), writes[w].word, word);
     }
+    return word;
+}
+
+// The one load of a bank, and its one store.
+#define LOAD_BANK(number, depth, block)                                               \
+    {                                                                                 \
+        const Port port = load_port(number, depth, requests);                         \
+        loaded[number] = number == OUT_BANK ? Word{} : bank_##number[port.address];   \
+        outside |= port.outside;                                                      \
+    }
+
+#define STORE_BANK(number, depth, block)                                              \
+    if (number != IN_BANK) {                                                          \
+        const Port port = store_port(number, depth, writes);                          \
+        if (port.valid) bank_##number[port.address] = stored_word(number, writes);    \
+        outside |= port.outside;                                                      \
+    }
+
+// What HLS is told of a bank: its block, and that a word is read LATENCY cycles after it was written, if not later; the
+// check of a program shows it.
+#define HLS_PRAGMA(text) _Pragma(#text)
+#define IMPLEMENTATION_U uram
+#define IMPLEMENTATION_B bram
+#define BIND_BANK_TO(number, implementation) HLS_PRAGMA(HLS BIND_STORAGE variable=bank_##number type=ram_s2p impl=implementation)
+#define BIND_BANK(number, depth, block) BIND_BANK_TO(number, IMPLEMENTATION_##block)
+#define BANK_DISTANCE(number, depth, block) \
+    HLS_PRAGMA(HLS DEPENDENCE variable=bank_##number type=inter direction=RAW distance=LATENCY dependent=true)
 
 #endif

@@ -11,7 +11,7 @@ static float columns[LANES][2 * SHUFFLE_WORDS];
 static_assert((SHUFFLE_WORDS & (SHUFFLE_WORDS - 1)) == 0, "a half is a bit of the place");
 
 // Whether a word goes in, and whether one comes out: of the block before.
-ALWAYS_INLINE bool takes_word(const Nest &nest) { return is_live(nest, 1) & (nest.index[0] != nest.last[0]); }
+ALWAYS_INLINE bool takes_word(const Nest &nest) { return is_live(nest, 1) & !nest.at_last[0]; }
 
 ALWAYS_INLINE bool gives_word(const Nest &nest) {
     return nest.busy & !nest.empty & (nest.index[0] != 0) & (nest.index[LEVELS - 1] < nest.count);

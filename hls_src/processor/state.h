@@ -51,11 +51,14 @@ struct Program {
 };
 static Program program;
 static IntWord instruction_memory[2][PROGRAM_DEPTH];                   // the two halves of an instruction
-static float function_table[3][FUNCTION_ENTRIES];                      // c0, c1, c2
-static IntWord shuffle_table[SHUFFLE_ENTRIES];                         // fields 0-15 entry in, 16-31 entry out
-// The same for the loop: a table for each lane; the two entries apart.
+#if defined(BTTLAB_FAST)
+static float function_table[3][FUNCTION_ENTRIES];  // c0, c1, c2
+static IntWord shuffle_table[SHUFFLE_ENTRIES];     // fields 0-15 entry in, 16-31 entry out
+#else
+// The loop reads all of it in one cycle: a table for each lane, and the two entries apart.
 static float lane_table[LANES][3][FUNCTION_ENTRIES];
 static FieldWord shuffle_fields[2][SHUFFLE_ENTRIES];
+#endif
 
 // Field f of an instruction (or of two entries of a shuffle), without its sign.
 static inline int field_of(const IntWord &half, int f) { return (half[f / 2] >> (f % 2 ? 16 : 0)) & 0xffff; }

@@ -108,7 +108,7 @@ Turns:
             range = program.section[is_flush ? FLUSH : CLEAR_SECTION];
         } else {
             range = {command == LOAD ? load_section.first + turn - 1 : store_section.first + turn, 1};
-            words = field_of(instruction_memory[0][range.first], FIELD_BOUND);
+            words = words_of_transfer(range.first);
         }
         if (is_clear) state_beyond[0] = state_beyond[1] = state_beyond[2] = false;
         if (command == LOAD) copy_in(memory, moved, words, third, state_beyond);

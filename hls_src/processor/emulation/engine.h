@@ -19,15 +19,15 @@ static bool place_rows(const Nest &nest, Reach &reach) {
 // Where results go, and whether they may be written in another order than the nest's.
 struct Results {
     Reach bank, held;
-    bool to_bank, to_held;
+    bool to_held;
 };
 
 static bool may_tile(const Nest &nest, const Tiled &tiled, Results &results, bool reads_stream) {
     const auto &operand = nest.code->operand;
-    results.to_bank = operand[BANK_OUT].valid;
+    results.bank = nest.operand[BANK_OUT];  // a word of no meaning if the operand is not valid
     results.to_held = operand[HELD_OUT].valid;
-    if (results.to_bank) {
-        const Reach &to = results.bank = nest.operand[BANK_OUT];
+    if (operand[BANK_OUT].valid) {
+        const Reach &to = results.bank;
         if (!is_one_to_one(nest, to, tiled)) return false;
         const auto is_apart = [&](int o) { return nest.operand[o].memory != to.memory || are_apart(nest, nest.operand[o], to); };
         if (!is_apart(reads_stream ? STREAM : SCALARS_IN)) return false;
@@ -39,15 +39,6 @@ static bool may_tile(const Nest &nest, const Tiled &tiled, Results &results, boo
         if (from.memory == to.memory && !are_apart(nest, from, to)) return false;
     }
     return true;
-}
-
-static inline bool is_sliced(const Nest &nest, int o, int level) {
-    return nest.operand[o].slice && nest.code->slice_level == level;
-}
-
-// Whether an operand stays where it is along a level.
-static inline bool stays(const Nest &nest, int o, int level) {
-    return nest.operand[o].stride[level] == 0 && !is_sliced(nest, o, level);
 }
 
 static inline bool is_any_sliced(const Nest &nest, int level) {
@@ -83,8 +74,8 @@ static inline Box outside_of(const Nest &nest, const Tiled &tiled) {
 
 static bool expand_tiled(const Nest &nest, Marks &marks) {
     Tiled tiled;
-    tiled.x = longest_level(nest, [&](int j) { return stays(nest, SCALARS_IN, j) && !stays(nest, HELD_IN, j); });
-    tiled.y = longest_level(nest, [&](int j) { return stays(nest, HELD_IN, j) && !stays(nest, SCALARS_IN, j); });
+    tiled.x = longest_level(nest, [&](int j) { return stays_along(nest, SCALARS_IN, j) && !stays_along(nest, HELD_IN, j); });
+    tiled.y = longest_level(nest, [&](int j) { return stays_along(nest, HELD_IN, j) && !stays_along(nest, SCALARS_IN, j); });
     if (tiled.x < 0 && tiled.y < 0) tiled.y = longest_level(nest, [](int) { return true; });
     Results results = {};
     if (!may_tile(nest, tiled, results, false)) return false;
@@ -118,7 +109,7 @@ static bool expand_tiled(const Nest &nest, Marks &marks) {
                 const int words = x_cut.size(j);
                 tile.held = held + x * tile.held_x + y * tile.held_y;
                 tile.addend = addend + x * tile.addend_x + y * tile.addend_y;
-                tile.result = results.to_bank ? result + x * tile.result_x + y * tile.result_y : nullptr;
+                tile.result = result + x * tile.result_x + y * tile.result_y;
                 tile.held_result = nullptr;
                 if (results.to_held) tile.held_result = held_result + x * tile.held_result_x + y * tile.held_result_y;
                 expand_sizes[rows - 1][words - 1](tile);
@@ -158,11 +149,8 @@ static bool accumulate_tiled(const Nest &nest) {
     }
     if (last_slot >= SLOTS || k == 0) return false;
     const Reach *operand = nest.operand;
-    for (int j = slot_level + 1; j < LEVELS; j++) {
-        if (nest.end[j] > 1 && is_any_sliced(nest, j)) return false;
-    }
     Tiled tiled = {-1, -1};
-    tiled.x = longest_level(nest, [&](int j) { return j > slot_level && stays(nest, SCALARS_IN, j); });
+    tiled.x = longest_level(nest, [&](int j) { return j > slot_level && stays_along(nest, SCALARS_IN, j); });
     const Cut x_cut(steps_along(nest, tiled.x), TILE_WORDS), r_cut(k, tiled.x < 0 ? TILE_LINE : TILE_ROWS);
     if (tiled.x >= 0) slots.to[tiled.x] = 0;
 
@@ -231,7 +219,7 @@ static bool reduce_tiled(const Nest &nest, Marks &marks) {
     const Reach *operand = nest.operand;
     if (is_any_sliced(nest, f)) return false;
     Tiled tiled = {-1, -1};
-    tiled.y = longest_level(nest, [&](int j) { return j != f && stays(nest, HELD_IN, j) && !stays(nest, STREAM, j); });
+    tiled.y = longest_level(nest, [&](int j) { return j != f && stays_along(nest, HELD_IN, j) && !stays_along(nest, STREAM, j); });
     // Results are written at the fold: what moves them along the depth belongs to their start.
     Nest folds = nest;
     for (int o = ADDEND; o <= HELD_OUT; o++) {
@@ -276,9 +264,7 @@ static bool reduce_tiled(const Nest &nest, Marks &marks) {
                 }
                 result = (result & used) | one;
                 if (code.flags & CHECK) mark_beyond(marks, result, STATE_LIMIT);
-                if (results.to_bank) {
-                    store(results.bank.memory + step.offset[BANK_OUT] + y * stride_along(results.bank, tiled.y), result);
-                }
+                store(results.bank.memory + step.offset[BANK_OUT] + y * stride_along(results.bank, tiled.y), result);
                 if (results.to_held) {
                     const long start = results.held.offset(step.index, code.slice_level);
                     store(results.held.memory + start + y * stride_along(results.held, tiled.y), result);

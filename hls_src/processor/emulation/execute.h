@@ -8,6 +8,12 @@
 #include "update.h"
 #include "vector.h"
 
+// To be called when the program has changed.
+static void invalidate() {
+    for (int i = 0; i < PROGRAM_DEPTH; i++) is_decoded[i] = false;
+    forget_maps();
+}
+
 // Instructions [run.first, run.first + run.count); 0 cycles. An instruction that leaves its memories (the check of
 // programs lets none pass) is not executed, and the sample counts as beyond the limits.
 static int run(Run &run, const Sample &sample) {

@@ -95,10 +95,10 @@ static inline void mark_beyond(Marks &marks, const Lanes &value, int limit) {
 }
 
 static inline bool any_mark(const Marks &marks) {
-    bool any = false;
-    UNROLL
-    for (int l = 0; l < REGISTER_BYTES / 4; l++) any |= marks.lane[l] != 0;
-    return any;
+    long part[REGISTER_BYTES / sizeof(long)], any = 0;
+    __builtin_memcpy(part, &marks, sizeof(part));
+    for (long bits : part) any |= bits;
+    return any != 0;
 }
 
 // Lane l meets lane l + 8, then l + 4, l + 2, l + 1.

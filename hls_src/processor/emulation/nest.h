@@ -19,11 +19,6 @@ struct Instruction {
 static Instruction decoded[PROGRAM_DEPTH];
 static bool is_decoded[PROGRAM_DEPTH];
 
-// To be called when instruction_memory has changed.
-static void invalidate() {
-    for (int i = 0; i < PROGRAM_DEPTH; i++) is_decoded[i] = false;
-}
-
 static inline int with_sign(int value, int bits) { return (value ^ (1 << (bits - 1))) - (1 << (bits - 1)); }
 
 static Instruction decode(const IntWord &low, const IntWord &high) {
@@ -195,6 +190,15 @@ static inline void place_in_bank(Nest &nest, int o, Word *missing, const Box &bo
     const auto &operand = nest.code->operand[o];
     if (!operand.valid || operand.where >= BANKS) return place_nowhere(nest, o, missing);
     place(nest, o, bank_memory[operand.where], BANK_DEPTH[operand.where], box, sample);
+}
+
+static inline bool is_sliced(const Nest &nest, int o, int level) {
+    return nest.operand[o].slice && nest.code->slice_level == level;
+}
+
+// Whether an operand stays where it is along a level.
+static inline bool stays_along(const Nest &nest, int o, int level) {
+    return nest.operand[o].stride[level] == 0 && !is_sliced(nest, o, level);
 }
 
 // A step: its indices, the offset of each operand from its memory, and its slot.

@@ -1,4 +1,5 @@
-// The shuffle unit and the update unit.
+// The shuffle unit. What its columns do to a block is one map from elements in to elements out; it is made once for each
+// instruction and size of block, and kept.
 #ifndef BTTLAB_PROCESSOR_EMULATION_SHUFFLE_H
 #define BTTLAB_PROCESSOR_EMULATION_SHUFFLE_H
 
@@ -6,10 +7,129 @@
 
 enum ShuffleOperand { ENTRY_IN, SOURCE, ENTRY_OUT, NOTHING_HERE, SHUFFLED_OUT, SHUFFLED_HELD };
 
-static float column[LANES][2 * SHUFFLE_WORDS];
+// Words that a block may read. Two blocks are on the way; a word of zeros stands behind each.
+constexpr int MOST_READS = 1024;
+static Word block_words[2][MOST_READS + 1];
+
+// Of each element out, in the order of the steps: its place among the elements in; ZERO_PLACE for a lane without one.
+typedef unsigned short Place;
+constexpr int ZERO_PLACE = MOST_READS * LANES;
+static_assert(ZERO_PLACE + LANES <= 1 << 16, "places are numbers of 16 bits");
+constexpr int MAP_WORDS = 1 << 16;
+static Place map_memory[MAP_WORDS][LANES];
+static int map_words;  // in use
+
+struct ShuffleMap {
+    const Instruction *code;
+    int n[LEVELS], live[LEVELS], count;  // those of level 0 are not looked at
+    const Place (*place)[LANES];
+    int run;  // elements that stay side by side: 16, 4 or 1
+};
+constexpr int MAPS = 1024;
+static ShuffleMap maps[MAPS];
+
+static void forget_maps() {
+    map_words = 0;
+    for (int i = 0; i < MAPS; i++) maps[i].code = nullptr;
+}
+
+static ShuffleMap *kept_map(const Nest &nest) {
+    unsigned long number = nest.code - decoded;
+    for (int j = 1; j < LEVELS; j++) number = number * 31 + nest.n[j] * 3 + nest.live[j];
+    return &maps[(number * 31 + nest.count) % MAPS];
+}
+
+static bool is_of(const ShuffleMap &map, const Nest &nest) {
+    bool same = map.code == nest.code && map.count == nest.count;
+    for (int j = 1; j < LEVELS; j++) same &= map.n[j] == nest.n[j] && map.live[j] == nest.live[j];
+    return same;
+}
+
+// The longest run of elements that every word out takes as they stand, each run from its own multiple.
+static int longest_run(const Place (*place)[LANES], int words) {
+    for (int run = LANES; run > 1; run /= 4) {
+        bool stays = true;
+        for (int w = 0; stays && w < words; w++) {
+            for (int l = 0; l < LANES; l++) {
+                const bool zero = place[w][l - l % run] == ZERO_PLACE;
+                stays &= place[w][l] == (zero ? ZERO_PLACE : place[w][l - l % run] + l % run);
+            }
+        }
+        if (stays) return run;
+    }
+    return 1;
+}
+
+// The map of a block whose steps read and write as these boxes say. Places that no word of the block went to are zeros.
+static void make_map(ShuffleMap &map, const Nest &nest, const Box &reads, const Box &writes) {
+    static Place in_column[LANES][SHUFFLE_WORDS];
+    for (int c = 0; c < LANES; c++) {
+        for (int p = 0; p < SHUFFLE_WORDS; p++) in_column[c][p] = ZERO_PLACE;
+    }
+    int word = 0;
+    each_step(nest, reads, [&](const Step &step) {
+        const IntWord &entry = shuffle_table[step.offset[ENTRY_IN]];
+        for (int c = 0; c < LANES; c++) {
+            const int field = field_of(entry, c), place = field >> 4 & (SHUFFLE_WORDS - 1);
+            if (field >> 15) in_column[c][place] = word * LANES + (field & (LANES - 1));
+        }
+        word++;
+    });
+    int steps = 1;
+    for (int j = 1; j < LEVELS; j++) steps *= writes.to[j] + 1;
+    if (map_words + steps > MAP_WORDS) forget_maps();
+    Place(*place)[LANES] = map_memory + map_words;
+    int made = 0;
+    each_step(nest, writes, [&](const Step &step) {
+        const IntWord &entry = shuffle_table[step.offset[ENTRY_OUT]];
+        for (int l = 0; l < LANES; l++) {
+            const int field = field_of(entry, LANES + l), c = field & (LANES - 1);
+            const int from = in_column[c][field_of(entry, LANES + c) >> 4 & (SHUFFLE_WORDS - 1)];
+            place[made][l] = field >> 15 ? from : ZERO_PLACE;
+        }
+        made++;
+    });
+    map_words += steps;
+    map.code = nest.code;
+    map.count = nest.count;
+    for (int j = 1; j < LEVELS; j++) {
+        map.n[j] = nest.n[j];
+        map.live[j] = nest.live[j];
+    }
+    map.place = place;
+    map.run = longest_run(place, made);
+}
 static_assert((SHUFFLE_WORDS & (SHUFFLE_WORDS - 1)) == 0, "places are taken modulo their number");
 
-static inline float *column_half(int c, int block) { return &column[c][block % 2 * SHUFFLE_WORDS]; }
+// A word out of the elements of a block.
+template <int RUN>
+static inline void gather(Word *to, const Word *block, const Place *place) {
+    typedef int Run __attribute__((vector_size(4 * RUN), may_alias, aligned(4)));
+    typedef int Element __attribute__((may_alias));
+    const Element *from = reinterpret_cast<const Element *>(block);
+    Element *out = reinterpret_cast<Element *>(to);
+    UNROLL
+    for (int l = 0; l < LANES; l += RUN) {
+        *reinterpret_cast<Run *>(out + l) = *reinterpret_cast<const Run *>(from + place[l]);
+    }
+}
+
+template <int RUN>
+static void give_block(const Nest &nest, const Box &writes, const Word *block, const Place (*place)[LANES], Marks &marks) {
+    const Reach &bank = nest.operand[SHUFFLED_OUT], &held = nest.operand[SHUFFLED_HELD];
+    const bool to_bank = nest.code->operand[SHUFFLED_OUT].valid, to_held = nest.code->operand[SHUFFLED_HELD].valid;
+    const bool check = nest.code->flags & CHECK;
+    each_step(nest, writes, [&](const Step &step) {
+        if (to_bank) gather<RUN>(bank.memory + step.offset[SHUFFLED_OUT], block, *place);
+        if (to_held) gather<RUN>(held_row(held, row_of(nest, step)) + step.offset[SHUFFLED_HELD], block, *place);
+        if (check) {
+            Word word;
+            gather<RUN>(&word, block, *place);
+            mark_beyond(marks, load(&word), STATE_LIMIT);
+        }
+        place++;
+    });
+}
 
 static void run_shuffle(Nest &nest, const Sample &sample, Run &run) {
     const Instruction &code = *nest.code;
@@ -27,44 +147,35 @@ static void run_shuffle(Nest &nest, const Sample &sample, Run &run) {
     place_nowhere(nest, NOTHING_HERE, &zero_word);
     place_in_bank(nest, SHUFFLED_OUT, &scratch_word, writes, sample);
     place_held(nest, SHUFFLED_HELD, code.operand[SHUFFLED_HELD].where % ENGINES, &scratch_word, writes, sample);
-    if (!nest.is_inside) {
+    long words_in = 1;
+    for (int j = 1; j < LEVELS; j++) words_in *= nest.end[j];
+    if (!nest.is_inside || words_in > MOST_READS) {
         run.beyond = true;
         return;
     }
+    const bool same_entries = stays_along(nest, ENTRY_IN, 0) && stays_along(nest, ENTRY_OUT, 0);
+    ShuffleMap *map = kept_map(nest);
     Marks marks = {};
     for (int block = 0; block < nest.n[0]; block++) {
-        // A block's words go in while those of the block before go out; into the other half, so that either may be first.
+        // A block's words go in while those of the block before go out; to a place of their own, so either may be first.
+        Box in = reads, out = writes;
+        in.from[0] = in.to[0] = block - 1;
+        out.from[0] = out.to[0] = block;
         if (block > 0) {
-            writes.from[0] = writes.to[0] = block;
-            each_step(nest, writes, [&](const Step &step) {
-                const IntWord &entry = shuffle_table[step.offset[ENTRY_OUT]];
-                Word value = {};
-                for (int l = 0; l < LANES; l++) {
-                    const int field = field_of(entry, LANES + l), c = field & (LANES - 1);
-                    const int place = field_of(entry, LANES + c) >> 4 & (SHUFFLE_WORDS - 1);
-                    if (field >> 15) value[l] = column_half(c, block - 1)[place];
-                }
-                const Lanes result = load(&value);
-                mark_beyond(marks, result, STATE_LIMIT);
-                store(nest.operand[SHUFFLED_OUT].memory + step.offset[SHUFFLED_OUT], result);
-                const int row = code.operand[SHUFFLED_HELD].valid ? row_of(nest, step) : 0;
-                store(held_row(nest.operand[SHUFFLED_HELD], row) + step.offset[SHUFFLED_HELD], result);
-            });
+            if (!same_entries || !is_of(*map, nest)) make_map(*map, nest, in, out);
+            const Word *from = block_words[(block - 1) % 2];
+            if (map->run == 16) give_block<16>(nest, out, from, map->place, marks);
+            if (map->run == 4) give_block<4>(nest, out, from, map->place, marks);
+            if (map->run == 1) give_block<1>(nest, out, from, map->place, marks);
         }
+        in.from[0] = in.to[0] = block;
         if (block + 1 < nest.n[0]) {
-            Box in = reads;
-            in.from[0] = in.to[0] = block;
-            each_step(nest, in, [&](const Step &step) {
-                const IntWord &entry = shuffle_table[step.offset[ENTRY_IN]];
-                for (int c = 0; c < LANES; c++) {
-                    const int field = field_of(entry, c);
-                    if (!(field >> 15)) continue;
-                    const Word *word = nest.operand[SOURCE].memory + step.offset[SOURCE];
-                    column_half(c, block)[field >> 4 & (SHUFFLE_WORDS - 1)] = scalar_of(word, field & (LANES - 1));
-                }
-            });
+            Word *to = block_words[block % 2];
+            const Word *source = nest.operand[SOURCE].memory;
+            each_step(nest, in, [&](const Step &step) { store(to++, load(source + step.offset[SOURCE])); });
         }
     }
+    if (!same_entries) map->code = nullptr;
     if (code.flags & CHECK) run.beyond |= any_mark(marks);
 }
 

@@ -30,7 +30,7 @@ struct ExpandTile {
     long addend_x, addend_y;
     Word *result;
     long result_x, result_y;
-    Word *held_result;
+    Word *held_result;  // null: none
     long held_result_x, held_result_y;
     int rows;
     Marks *marks;  // if the result is looked at
@@ -63,11 +63,23 @@ static void expand_tile(const ExpandTile &tile) {
     UNROLL
     for (int y = 0; y < Y; y++) {
         UNROLL
-        for (int x = 0; x < X; x++) {
-            if (tile.marks) mark_beyond(*tile.marks, sum[y][x], STATE_LIMIT);
-            if (tile.result) store(tile.result + y * tile.result_y + x * tile.result_x, sum[y][x]);
-            if (tile.held_result) store(tile.held_result + y * tile.held_result_y + x * tile.held_result_x, sum[y][x]);
+        for (int x = 0; x < X; x++) store(tile.result + y * tile.result_y + x * tile.result_x, sum[y][x]);
+    }
+    if (tile.held_result) {
+        UNROLL
+        for (int y = 0; y < Y; y++) {
+            UNROLL
+            for (int x = 0; x < X; x++) store(tile.held_result + y * tile.held_result_y + x * tile.held_result_x, sum[y][x]);
         }
+    }
+    if (tile.marks) {
+        Marks marks = *tile.marks;
+        UNROLL
+        for (int y = 0; y < Y; y++) {
+            UNROLL
+            for (int x = 0; x < X; x++) mark_beyond(marks, sum[y][x], STATE_LIMIT);
+        }
+        *tile.marks = marks;
     }
 }
 

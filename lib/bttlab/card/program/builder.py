@@ -36,6 +36,8 @@ def words_for(elements: int) -> int:
 def padded(name: str, bound: Bound, others: int = 1) -> Loop:
     """Return a loop over sums: with the `others` inside or beside it, a sum comes round after SUM_DISTANCE steps at least."""
     least = -(-MACHINE.SUM_DISTANCE // max(others, 1))
+    if least <= 1:
+        return Loop(name, bound)
     if isinstance(bound, int):
         return Loop(name, max(bound, least), bound)
     return Loop(name, bound._replace(low=max(bound.low, least), high=max(bound.high, least)), bound)
@@ -94,6 +96,10 @@ class Builder:
     def take(self, name: str, bank: int, words: int) -> At:
         """Return where so many words of a bank are for a name."""
         return at(f"bank {bank}", self.banks[bank].take(name, words))
+
+    def has_room(self, bank: int, words: int) -> bool:
+        """Return whether a bank has so many words left."""
+        return self.banks[bank].used + words <= self.banks[bank].depth
 
     def take_over(self, name: str, bank: int, words: int) -> At:
         """Return words of a bank, from its end, that others may be given, too: for what is needed at another time."""

@@ -1,7 +1,8 @@
 """Which instruction must wait for which: from the words that they read and write, and from the ports that they use.
 
 An instruction waits until another has *drained* (its results are there) to read what that one writes, and until it has
-*ended* (it asks for nothing more) to write what that one reads or writes, or to use its ports.
+*ended* (it asks for nothing more) to write what that one reads or writes, or to use its ports. Where one reads step by step
+what the other writes step by step, it is *chained*: it waits only until the other has begun, and a latency longer.
 """
 
 from collections import defaultdict
@@ -17,6 +18,7 @@ from bttlab.card.program.instruction import (
     UNITS,
     VECTOR,
     Instruction,
+    Register,
     most_of,
 )
 
@@ -41,29 +43,33 @@ STATISTICS_WRITTEN = {
 
 
 class Access(NamedTuple):
-    """A memory, the addresses from low to before high, and whether they are written."""
+    """A memory, the addresses from low to before high, whether they are written, and the operand that does it."""
 
     memory: str
     low: int
     high: int
     writes: bool
+    operand: int | None = None
+
+
+END, CHAIN, DRAIN = range(3)
 
 
 class Wait(NamedTuple):
-    """An earlier instruction that one waits for, and whether for its results."""
+    """An earlier instruction that one waits for, and how long: END, CHAIN or DRAIN."""
 
     instruction: int
-    drained: bool
+    until: int
 
 
 def accesses(instruction: Instruction, slice_span: tuple[int, ...], sums: bool = True) -> Iterator[Access]:
     """Yield what an instruction reads and writes, of banks, held memories, statistics and, if asked for, sums."""
     for number in instruction.reads():
         operand = instruction.operands[number]
-        yield Access(operand.memory, *instruction.span(operand, slice_span), False)
+        yield Access(operand.memory, *instruction.span(number, slice_span), False, number)
     for number in instruction.writes():
         operand = instruction.operands[number]
-        yield Access(operand.memory, *instruction.span(operand, slice_span), True)
+        yield Access(operand.memory, *instruction.span(number, slice_span), True, number)
     side = int(bool(instruction.flags & MACHINE.SIDE))
     if not sums and instruction.unit != VECTOR:
         return
@@ -99,18 +105,20 @@ def data_waits(instructions: Sequence[Instruction], slice_span: tuple[int, ...],
     history: dict[str, list[tuple[int, Access]]] = defaultdict(list)
     waits: list[list[Wait]] = []
     for i, instruction in enumerate(instructions):
-        mine: dict[int, bool] = {}
+        mine: dict[int, int] = {}
         touched = list(accesses(instruction, slice_span, sums))
         if not sums and instruction.unit in (DRAIN_0, DRAIN_0 + 1):
-            mine[filled[instruction.unit - DRAIN_0]] = True
+            mine[filled[instruction.unit - DRAIN_0]] = DRAIN
         elif not sums and instruction.unit <= ENGINE_1 and instruction.operation == ACCUMULATE:
             filled[instruction.unit] = i
         for access in touched:
             for j, other in history[access.memory]:
                 if not (access.writes or other.writes) or access.low >= other.high or other.low >= access.high:
                     continue
-                needs_result = other.writes and not access.writes
-                mine[j] = mine.get(j, False) or needs_result
+                until = END
+                if other.writes and not access.writes:
+                    until = CHAIN if _step_by_step(instructions[j], other, instruction, access) else DRAIN
+                mine[j] = max(mine.get(j, END), until)
         for access in touched:
             known = history[access.memory]
             if access.writes:  # what is wholly overwritten now, nobody needs to look at again
@@ -118,8 +126,31 @@ def data_waits(instructions: Sequence[Instruction], slice_span: tuple[int, ...],
                     (j, o) for j, o in known if not (access.low <= o.low and o.high <= access.high and j in mine)
                 ]
             known.append((i, access))
-        waits.append([Wait(j, drained) for j, drained in sorted(mine.items())])
+        waits.append([Wait(j, until) for j, until in sorted(mine.items())])
     return waits
+
+
+def _step_by_step(writer: Instruction, written: Access, reader: Instruction, read: Access) -> bool:
+    """Return whether a reader, begun no earlier than a writer, reads each word in no earlier a step than it is written."""
+    if written.operand is None or read.operand is None:
+        return False
+    if (writer.unit <= ENGINE_1 and writer.operation != EXPAND) or writer.unit not in (0, ENGINE_1, VECTOR):
+        return False
+    if writer.unit == VECTOR and writer.operation == MACHINE.COLUMNS:
+        return False
+    one, other = writer.loops, reader.loops
+    if len(one) != len(other) or writer.operands[written.operand].memory.startswith("held"):
+        return False
+    for level, (a, b) in enumerate(zip(one, other, strict=True)):
+        # Steps of all levels but the outermost are counted alike; the outermost of the reader may go further.
+        if (a.bound != b.bound or a.acting != b.acting) and (level or isinstance(a.bound, Register) or not isinstance(b.bound, int)):
+            return False
+        if level == 0 and isinstance(a.bound, int) and b.bound < a.bound:
+            return False
+    first, second = writer.operands[written.operand], reader.operands[read.operand]
+    if first.base != second.base or first.slice or second.slice:
+        return False
+    return [first.strides.get(loop.name, 0) for loop in one] == [second.strides.get(loop.name, 0) for loop in other]
 
 
 def set_waits(instructions: Sequence[Instruction], slice_span: tuple[int, ...]) -> None:
@@ -132,11 +163,11 @@ def set_waits(instructions: Sequence[Instruction], slice_span: tuple[int, ...]) 
         place.append(counts[instruction.unit])
     ports: dict[tuple[str, bool], dict[int, int]] = defaultdict(dict)  # the last user of each unit
     for i, instruction in enumerate(instructions):
-        end, drain = [0] * UNITS, [0] * UNITS
+        end, begin, drain = ([0] * UNITS for _ in range(3))
         for wait in waits[i]:
             unit = instructions[wait.instruction].unit
-            counters = drain if wait.drained else end
-            if wait.drained or unit != instruction.unit:
+            counters = (end, begin, drain)[wait.until]
+            if wait.until != END or unit != instruction.unit:
                 counters[unit] = max(counters[unit], place[wait.instruction])
         for access in accesses(instruction, slice_span):
             if not has_ports(access.memory):
@@ -146,4 +177,4 @@ def set_waits(instructions: Sequence[Instruction], slice_span: tuple[int, ...]) 
                 if unit != instruction.unit:
                     end[unit] = max(end[unit], last)
             users[instruction.unit] = place[i]
-        instruction.after_end, instruction.after_drain = end, drain
+        instruction.after_end, instruction.after_begin, instruction.after_drain = end, begin, drain

@@ -79,7 +79,7 @@ class Head:
         self.token_blocks = -(-most_of(tokens) // ROWS)
         split = self.class_words > 2
         first_words = -(-self.class_words // 2) if split else self.class_words
-        pieces = [(0, 0, first_words, banks.REST)]
+        pieces = [(0 if split else 1, 0, first_words, banks.REST)]
         if split:
             pieces.append((1, first_words, self.class_words - first_words, banks.EMBEDDING))
         self.parts = []
@@ -110,7 +110,7 @@ class Head:
         b = self.builder
         b.layer = f"{self.name}_head"
         matrix = {"t": self.words, "w": 1}
-        loops = [Loop("t", self.tokens), Loop("w", self.words)]
+        loops = [Loop("w", self.words), padded("t", self.tokens)]
         tanh = b.functions.number(TANH)
         b.vector(M.FUNCTION, "pooled = tanh(y)", loops, part(y, **matrix), r0=part(pooled, **matrix), function=tanh)
         for p in self.parts:
@@ -178,7 +178,7 @@ class Head:
             for block in range(self.token_blocks):
                 self._backward(p, block, piece)
         matrix = {"t": w, "w": 1}
-        loops = [Loop("t", self.tokens), Loop("w", w)]
+        loops = [Loop("w", w), padded("t", self.tokens)]
         d = pieces[0]
         if len(self.parts) == 2:
             d = d_pooled

@@ -143,6 +143,7 @@ class Instruction:
     word_loop: str | None = None
     after_end: list[int] = field(default_factory=lambda: [0] * UNITS)
     after_drain: list[int] = field(default_factory=lambda: [0] * UNITS)
+    after_begin: list[int] = field(default_factory=lambda: [0] * UNITS)
 
     def __post_init__(self) -> None:
         if len(self.loops) > LEVELS:
@@ -199,11 +200,14 @@ class Instruction:
         steps = len(next(iter(index.values())))
         return np.arange(steps) % inner if inner else np.zeros(steps, int)
 
-    def span(self, operand: At, slice_span: tuple[int, ...] = (0, 0, 0)) -> tuple[int, int]:
+    def span(self, number: int, slice_span: tuple[int, ...]) -> tuple[int, int]:
         """Return the lowest address that an operand may take, and the highest and one, whatever the sample."""
+        operand = self.operands[number]
         low = high = operand.base
+        folds = self.unit <= ENGINE_1 and self.operation == REDUCE and number in (0, 1)  # the last step of the depth reads neither
         for loop in self.loops:
-            reach = operand.strides.get(loop.name, 0) * max(most_of(loop.acting) - 1, 0)
+            steps = most_of(loop.acting) - (folds and loop.name in self.depth)
+            reach = operand.strides.get(loop.name, 0) * max(steps - 1, 0)
             low, high = low + min(reach, 0), high + max(reach, 0)
         if operand.slice is not None:
             high += slice_span[operand.slice.table]
@@ -269,7 +273,11 @@ def encode(instruction: Instruction, code_of, immediate_of) -> np.ndarray:
         flags |= table << shift
     fields[m.FIELD_FLAGS] = flags
     fields[m.FIELD_AFTER_END : m.FIELD_AFTER_END + UNITS] = instruction.after_end
-    fields[m.FIELD_AFTER_DRAIN : m.FIELD_AFTER_DRAIN + UNITS] = instruction.after_drain
+    # One field for both: that a unit began an instruction means that it had ended those before.
+    fields[m.FIELD_AFTER_DRAIN : m.FIELD_AFTER_DRAIN + UNITS] = [
+        1 << 15 | begun if begun > drained else drained
+        for begun, drained in zip(instruction.after_begin, instruction.after_drain, strict=True)
+    ]
     for level, loop in enumerate(loops):
         fields[m.FIELD_BOUND + level] = code_of(loop.bound)
         fields[m.FIELD_LIVE + level] = code_of(loop.acting)

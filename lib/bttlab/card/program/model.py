@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from bttlab.card.machine import machine
 from bttlab.card.program import banks
 from bttlab.card.program.attention import Attention, held_rows
-from bttlab.card.program.builder import LANES, ROWS, Builder
+from bttlab.card.program.builder import LANES, ROWS, Builder, padded
 from bttlab.card.program.embedding import Embedding
 from bttlab.card.program.errors import ProgramError
 from bttlab.card.program.functions import GELU, GELU_SLOPE
@@ -35,6 +35,8 @@ class ModelProgram:
         Of format "tensor".
     shapes : mapping of str to tuple of int, optional
         Of the parameters, if they are not the configuration's: each linear layer may have ranks of its own.
+    flow : str or tuple of int
+        Order of contraction of the linear layers (`linear.FLOWS`).
 
     Raises
     ------
@@ -42,7 +44,7 @@ class ModelProgram:
         If the machine does not hold it.
     """
 
-    def __init__(self, config: ModelConfig, shapes: Mapping[str, tuple[int, ...]] | None = None):
+    def __init__(self, config: ModelConfig, shapes: Mapping[str, tuple[int, ...]] | None = None, flow="bidirectional"):
         if config.format != "tensor":
             raise ProgramError("the model is dense: the card trains tensor-compressed ones; choose format tensor")
         if config.sequence_length > M.SEQUENCE or config.hidden_size % (config.heads * LANES):
@@ -93,7 +95,7 @@ class ModelProgram:
         slot = (("scalar", SLOT_WEIGHT), ("scalar", SLOT_LABEL), ("scalar", SLOT_CLASS))
         self.intent_head = Head(b, self.layout, "intent", config.intents, words, 1, self._rows(1), intent)
         self.slot_head = Head(b, self.layout, "slot", config.slots, words, self.labelled, self._rows(most), slot)
-        self.linears = LinearLayers(b, self.layout, names, self.shapes, most)
+        self.linears = LinearLayers(b, self.layout, names, self.shapes, most, flow)
         self.work = WorkMatrices(b, matrix)
         self.linears.hold()
         for bank in (banks.FIRST_MOMENT, banks.SECOND_MOMENT):
@@ -154,7 +156,7 @@ class ModelProgram:
         b = self.builder
         b.layer = f"encoders.{e}.gelu"
         u = part(self.kept[e]["u"], t=self.words, w=1)
-        loops = [Loop("t", self.tokens), Loop("w", self.words)]
+        loops = [Loop("w", self.words), padded("t", self.tokens)]
         result = part(activated, t=self.words, w=1)
         b.vector(M.TIMES_FUNCTION, "GELU(u)", loops, u, r0=result, function=b.functions.number(GELU))
 
@@ -196,7 +198,7 @@ class ModelProgram:
         """Return the gradient of what went into an encoder, from that of what came out."""
         b, work, linears, kept = self.builder, self.work, self.linears, self.kept[e]
         query, key, value, output, first, second = range(len(LINEARS) * e, len(LINEARS) * (e + 1))
-        matrix, loops = {"t": self.words, "w": 1}, [Loop("t", self.tokens), Loop("w", self.words)]
+        matrix, loops = {"t": self.words, "w": 1}, [Loop("w", self.words), padded("t", self.tokens)]
         last = e == self.config.encoders - 1
         if not last:  # those of the last encoder are there still
             b.layer = f"encoders.{e}.attention"

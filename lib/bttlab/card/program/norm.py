@@ -75,7 +75,7 @@ class Norm:
         self.builder.vector(
             M.AFFINE,
             "y anew",
-            [Loop("t", self.tokens), Loop("w", self.words)],
+            [Loop("w", self.words), padded("t", self.tokens)],
             a=self._matrix(self.kept),
             b=self._parameter("weight"),
             c=self._parameter("bias"),

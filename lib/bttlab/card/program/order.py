@@ -76,7 +76,8 @@ def ordered(instructions: Sequence[Instruction], slice_span: tuple[int, ...], to
     left = [len(w) for w in waits]
     for i, mine in enumerate(waits):
         for wait in mine:
-            followers[wait.instruction].append((i, MACHINE.LATENCY if wait.drained else 0))
+            lag = (0, MACHINE.LATENCY - steps[wait.instruction], MACHINE.LATENCY)[wait.until]
+            followers[wait.instruction].append((i, lag))
     urgency = [0] * len(instructions)  # cycles from its begin to the end of all
     for i in reversed(range(len(instructions))):
         urgency[i] = steps[i] + max((lag + urgency[j] for j, lag in followers[i]), default=0)

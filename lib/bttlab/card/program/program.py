@@ -141,7 +141,9 @@ class _Codes:
         return table
 
 
-def compile_program(config: ModelConfig, shapes: Mapping[str, tuple[int, ...]] | None = None) -> Program:
+def compile_program(
+    config: ModelConfig, shapes: Mapping[str, tuple[int, ...]] | None = None, flow: str | tuple[int, int] = "bidirectional"
+) -> Program:
     """Return the program that trains a model.
 
     Parameters
@@ -149,13 +151,15 @@ def compile_program(config: ModelConfig, shapes: Mapping[str, tuple[int, ...]] |
     config : ModelConfig
     shapes : mapping of str to tuple of int, optional
         Of the parameters, where linear layers have ranks of their own.
+    flow : str or tuple of int
+        "bidirectional", the paper's; "right_to_left"; "auto", the cheapest; or how many cores are merged at each end.
 
     Raises
     ------
     ProgramError
         If the machine does not hold the model; the line names the bank and what would fit.
     """
-    model = ModelProgram(config, shapes)
+    model = ModelProgram(config, shapes, flow)
     instructions = model.builder.instructions
     model.emit_updates()
     flush = list(instructions)

@@ -39,6 +39,7 @@ def time_program(instructions: Sequence[Instruction], tokens: int, updates: bool
     begin = [0] * len(instructions)
     end = [0] * len(instructions)
     ends: list[list[int]] = [[] for _ in range(UNITS)]  # cycle from which an end is seen, of each unit's instructions
+    begins: list[list[int]] = [[] for _ in range(UNITS)]
     last_begin = [-fetch] * UNITS
     taken: list[deque] = [deque() for _ in range(UNITS)]  # when the instructions that wait leave the queue
     sent = -fetch
@@ -51,10 +52,13 @@ def time_program(instructions: Sequence[Instruction], tokens: int, updates: bool
         for other in range(UNITS):
             if instruction.after_end[other]:
                 start = max(start, ends[other][instruction.after_end[other] - 1])
+            if instruction.after_begin[other] > instruction.after_drain[other]:
+                start = max(start, begins[other][instruction.after_begin[other] - 1] + latency)
             if instruction.after_drain[other]:
                 start = max(start, ends[other][instruction.after_drain[other] - 1] + latency)
         steps = instruction.steps(tokens) if updates or unit != MACHINE.UPDATE else 0
         begin[i], end[i] = start, start + steps
+        begins[unit].append(start)
         ends[unit].append(start + max(steps, 1))
         last_begin[unit] = start
         taken[unit].append(start)
