@@ -1,7 +1,12 @@
-// The fast emulation alone, with its memories open to a test (processor_interpreter.py has the same memories in NumPy).
+// The machine without its kernel, with its memories open to a test (processor_interpreter.py has the same in NumPy): the
+// fast emulation, or the loop of synthesis.
 #include <cstring>
 
+#if defined(BTTLAB_FAST)
 #include "processor/emulation/execute.h"
+#else
+#include "processor/machine.h"
+#endif
 
 #define OPEN extern "C" __attribute__((visibility("default")))
 
@@ -26,13 +31,23 @@ OPEN void *memory(const char *name, int index, long *size) {
     NAMED("argument", argument)
     NAMED("program", program)
     NAMED("instructions", instruction_memory)
-    NAMED("function_table", function_table)
-    NAMED("shuffle_table", shuffle_table)
     *size = 0;
     return nullptr;
 }
 
-// To be called when the instructions have been written.
-OPEN void loaded() { invalidate(); }
+// Takes the tables: all c0, all c1, all c2 of the functions, and the entries of shuffles.
+OPEN void take_tables(const float *coefficients, const IntWord *entries) {
+    for (int i = 0; i < 3 * FUNCTION_ENTRIES; i++) {
+        write_function_entry(i / FUNCTION_ENTRIES, i % FUNCTION_ENTRIES, coefficients[i]);
+    }
+    for (int entry = 0; entry < SHUFFLE_ENTRIES; entry++) write_shuffle_entry(entry, entries[entry]);
+}
 
-OPEN int execute(Run *call, const Sample *sample) { return run(*call, *sample); }
+// To be called when instructions or tables have changed.
+OPEN void loaded() {
+#if defined(BTTLAB_FAST)
+    invalidate();
+#endif
+}
+
+OPEN void execute(Run *call, const Sample *sample) { run(*call, *sample); }

@@ -1,4 +1,4 @@
-"""The training processor's fast emulation, compiled on the spot and opened to tests: its memories as NumPy arrays."""
+"""The training processor compiled on the spot and opened to tests: its memories as NumPy arrays."""
 
 import ctypes
 import functools
@@ -13,7 +13,7 @@ from processor_interpreter import LANES, SEQUENCE, C, Call, Function, Instructio
 
 FLAGS = (
     *("-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared"),
-    *("-fvisibility=hidden", "-DBTTLAB_FAST", "-Wall", "-Wextra", "-Wno-unknown-pragmas", "-Wno-psabi"),
+    *("-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-unknown-pragmas", "-Wno-unused-label", "-Wno-psabi"),
 )
 FUNCTION = [
     ("base", "i4"),
@@ -48,6 +48,7 @@ class NativeCall(ctypes.Structure):
         *((name, ctypes.c_float) for name in ("rate", "step", "root", "keep")),
         ("beyond", ctypes.c_bool),
         ("state_beyond", ctypes.c_bool * 3),
+        ("stuck", ctypes.c_bool),
     )
 
 
@@ -114,9 +115,10 @@ class Native:
         self.program["constant"] = machine.constant
         for g, function in enumerate(machine.functions):
             self.program["function"][g] = (*as_row(function), first_step(function))
-        self.open("function_table").reshape(3, -1)[:] = machine.function_table
-        table = machine.shuffle_table.astype(np.uint32)
-        self.open("shuffle_table", kind="u4").reshape(-1, LANES)[:] = table[:, ::2] | table[:, 1::2] << 16
+        fields = machine.shuffle_table.astype(np.uint32)
+        entries = aligned((fields[:, ::2] | fields[:, 1::2] << 16).astype(np.uint32))
+        coefficients = np.ascontiguousarray(machine.function_table)
+        self.library.take_tables(*(ctypes.c_void_p(table.ctypes.data) for table in (coefficients, entries)))
 
     def run(self, instructions: list[Instruction], sample: Sample, call: Call) -> None:
         """Execute instructions; `call` gets the flags."""
@@ -125,8 +127,18 @@ class Native:
         self.library.loaded()
         names = ("optimizer", "beta1", "beta2", "epsilon", "pending", "rate", "step", "root", "keep")
         native = NativeCall(count=len(instructions), **{name: getattr(call, name) for name in names})
-        assert self.library.execute(ctypes.byref(native), ctypes.byref(NativeSample.of(sample))) == 0
+        self.library.execute(ctypes.byref(native), ctypes.byref(NativeSample.of(sample)))
+        assert not native.stuck
         call.beyond, call.state_beyond = native.beyond, list(native.state_beyond)
+
+
+def aligned(array: np.ndarray) -> np.ndarray:
+    """A copy at a multiple of 64 bytes, as words are."""
+    memory = np.zeros(array.nbytes + 64, np.uint8)
+    first = -memory.ctypes.data % 64
+    copy = memory[first : first + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[:] = array
+    return copy
 
 
 def as_row(function: Function) -> tuple:

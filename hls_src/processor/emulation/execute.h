@@ -12,6 +12,7 @@
 static void invalidate() {
     for (int i = 0; i < PROGRAM_DEPTH; i++) is_decoded[i] = false;
     forget_maps();
+    take_functions();
 }
 
 // Instructions [run.first, run.first + run.count); 0 cycles. An instruction that leaves its memories (the check of

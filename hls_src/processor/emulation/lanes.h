@@ -4,6 +4,8 @@
 #ifndef BTTLAB_PROCESSOR_EMULATION_LANES_H
 #define BTTLAB_PROCESSOR_EMULATION_LANES_H
 
+#include <immintrin.h>
+
 #include "../word.h"
 
 #if defined(__AVX512F__)
@@ -50,6 +52,18 @@ static inline Lanes all(float value) {
     Lanes result;
     UNROLL
     for (int i = 0; i < PARTS; i++) result.part[i] = value - Part{};  // a broadcast: x - 0 is x, and -0 too
+    return result;
+}
+
+// Eight lanes and eight more.
+static inline Lanes join(__m256 low, __m256 high) {
+    Lanes result;
+#if defined(__AVX512F__)
+    result.part[0] = _mm512_insertf32x8(_mm512_castps256_ps512(low), high, 1);
+#else
+    result.part[0] = low;
+    result.part[1] = high;
+#endif
     return result;
 }
 
@@ -139,9 +153,7 @@ static inline Lanes trees(const Word *words) {
         sum[group] = __builtin_shufflevector(pair[0], pair[1], 0, 2, 8, 10, 4, 6, 12, 14) +
                      __builtin_shufflevector(pair[0], pair[1], 1, 3, 9, 11, 5, 7, 13, 15);
     }
-    Lanes result;
-    __builtin_memcpy(&result, sum, sizeof(result));
-    return result;
+    return join(sum[0], sum[1]);
 }
 
 #endif

@@ -211,22 +211,31 @@ struct Step {
 // Calls `act` for all steps of a box, in the order of the nest.
 template <typename Act>
 static inline void each_step(const Nest &nest, const Box &box, Act act) {
-    const int slice_level = nest.code->slice_level;
+    const int slice_level = nest.code->slice_level, first = box.from[3], last = box.to[3];
     Step step;
     for (step.index[0] = box.from[0]; step.index[0] <= box.to[0]; step.index[0]++) {
         for (step.index[1] = box.from[1]; step.index[1] <= box.to[1]; step.index[1]++) {
             for (step.index[2] = box.from[2]; step.index[2] <= box.to[2]; step.index[2]++) {
-                step.index[3] = box.from[3];
+                step.index[3] = first;
                 step.slot = 0;
                 for (int j = 0; j < LEVELS; j++) step.slot += step.index[j] * nest.slot_weight[j];
-                for (int o = 0; o < OPERANDS; o++) step.offset[o] = nest.operand[o].offset(step.index, slice_level);
-                for (; step.index[3] <= box.to[3]; step.index[3]++) {
+                // Copies: what a step stores might change the nest, as far as the compiler knows.
+                const int weight = nest.slot_weight[3];
+                long stride[OPERANDS];
+                UNROLL
+                for (int o = 0; o < OPERANDS; o++) {
+                    step.offset[o] = nest.operand[o].offset(step.index, slice_level);
+                    stride[o] = nest.operand[o].stride[3];
+                }
+                for (; step.index[3] <= last; step.index[3]++) {
                     if (slice_level == LEVELS - 1) {
+                        UNROLL
                         for (int o = 0; o < OPERANDS; o++) step.offset[o] = nest.operand[o].offset(step.index, slice_level);
                     }
                     act(step);
-                    step.slot += nest.slot_weight[3];
-                    for (int o = 0; o < OPERANDS; o++) step.offset[o] += nest.operand[o].stride[3];
+                    step.slot += weight;
+                    UNROLL
+                    for (int o = 0; o < OPERANDS; o++) step.offset[o] += stride[o];
                 }
             }
         }

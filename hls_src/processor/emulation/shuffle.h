@@ -104,24 +104,33 @@ static_assert((SHUFFLE_WORDS & (SHUFFLE_WORDS - 1)) == 0, "places are taken modu
 // A word out of the elements of a block.
 template <int RUN>
 static inline void gather(Word *to, const Word *block, const Place *place) {
-    typedef int Run __attribute__((vector_size(4 * RUN), may_alias, aligned(4)));
-    typedef int Element __attribute__((may_alias));
-    const Element *from = reinterpret_cast<const Element *>(block);
-    Element *out = reinterpret_cast<Element *>(to);
+    const float *from = reinterpret_cast<const float *>(block);
+    float *out = reinterpret_cast<float *>(to);
     UNROLL
-    for (int l = 0; l < LANES; l += RUN) {
-        *reinterpret_cast<Run *>(out + l) = *reinterpret_cast<const Run *>(from + place[l]);
+    for (int l = 0; l < LANES && RUN > 1; l += 4) _mm_store_ps(out + l, _mm_loadu_ps(from + place[l]));
+    UNROLL
+    for (int l = 0; l < LANES && RUN == 1; l += 4) {
+        __m128 four = _mm_load_ss(from + place[l]);
+        four = _mm_insert_ps(four, _mm_load_ss(from + place[l + 1]), 0x10);
+        four = _mm_insert_ps(four, _mm_load_ss(from + place[l + 2]), 0x20);
+        _mm_store_ps(out + l, _mm_insert_ps(four, _mm_load_ss(from + place[l + 3]), 0x30));
     }
+}
+
+template <>
+inline void gather<LANES>(Word *to, const Word *block, const Place *place) {
+    store(to, load(block + *place / LANES));
 }
 
 template <int RUN>
 static void give_block(const Nest &nest, const Box &writes, const Word *block, const Place (*place)[LANES], Marks &marks) {
-    const Reach &bank = nest.operand[SHUFFLED_OUT], &held = nest.operand[SHUFFLED_HELD];
+    Word *const bank = nest.operand[SHUFFLED_OUT].memory, *const held = nest.operand[SHUFFLED_HELD].memory;
+    const int row_level = nest.code->row_level, row_base = nest.code->row_base;
     const bool to_bank = nest.code->operand[SHUFFLED_OUT].valid, to_held = nest.code->operand[SHUFFLED_HELD].valid;
     const bool check = nest.code->flags & CHECK;
     each_step(nest, writes, [&](const Step &step) {
-        if (to_bank) gather<RUN>(bank.memory + step.offset[SHUFFLED_OUT], block, *place);
-        if (to_held) gather<RUN>(held_row(held, row_of(nest, step)) + step.offset[SHUFFLED_HELD], block, *place);
+        if (to_bank) gather<RUN>(bank + step.offset[SHUFFLED_OUT], block, *place);
+        if (to_held) gather<RUN>(held + ((row_base + step.index[row_level]) & (ROWS - 1)) * HELD_PITCH + step.offset[SHUFFLED_HELD], block, *place);
         if (check) {
             Word word;
             gather<RUN>(&word, block, *place);

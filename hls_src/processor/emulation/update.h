@@ -9,9 +9,12 @@ enum UpdateOperand { PARAMETERS, GRADIENT, MEAN, SQUARE };
 static inline Lanes root_of(const Lanes &value) {
     Lanes result;
     UNROLL
-    for (int l = 0; l < LANES; l++) {
-        result.part[l / (REGISTER_BYTES / 4)][l % (REGISTER_BYTES / 4)] =
-            __builtin_sqrtf(value.part[l / (REGISTER_BYTES / 4)][l % (REGISTER_BYTES / 4)]);
+    for (int i = 0; i < PARTS; i++) {
+#if defined(__AVX512F__)
+        result.part[i] = _mm512_maskz_sqrt_ps(0xffff, value.part[i]);
+#else
+        result.part[i] = _mm256_sqrt_ps(value.part[i]);
+#endif
     }
     return result;
 }

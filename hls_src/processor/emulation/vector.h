@@ -12,27 +12,82 @@ static struct {
     int place;
 } largest[ROW_SLOTS];
 
-static inline float floor_of(float x) { return __builtin_floorf(x); }
+// The coefficients of an entry side by side: one load brings all.
+static float function_rows[FUNCTION_ENTRIES][4] __attribute__((aligned(16)));
 
-// F of the lanes of a word.
-static inline Lanes function_of(const Function &g, const Lanes &x) {
-    float in[LANES] __attribute__((aligned(64))), out[LANES] __attribute__((aligned(64)));
-    __builtin_memcpy(in, &x, sizeof(in));
-    for (int l = 0; l < LANES; l++) {
-        const float above = in[l] > g.low ? in[l] : g.low;
-        const float y = above < g.high ? above : g.high;
-        const float t = y * g.steps, floor = floor_of(t), d = t - floor;
-        const int k = static_cast<int>(floor);
-        const int j = g.base + (g.mode == EXPONENTIAL ? k & ((1 << g.bits) - 1) : k - g.first);
-        const int entry = j & (FUNCTION_ENTRIES - 1);
-        const float v = function_table[0][entry] + d * (function_table[1][entry] + d * function_table[2][entry]);
-        out[l] = g.mode == EXPONENTIAL ? float_of(bits_of(v) + static_cast<int>(static_cast<unsigned>(k >> g.bits) << 23)) : v;
+static void take_functions() {
+    for (int entry = 0; entry < FUNCTION_ENTRIES; entry++) {
+        for (int c = 0; c < 3; c++) function_rows[entry][c] = function_table[c][entry];
     }
-    Lanes result;
-    __builtin_memcpy(&result, out, sizeof(out));
-    return result;
+}
+
+struct Coefficients {
+    Lanes c[3];
+};
+
+// The coefficients of LANES entries: rows to columns, eight lanes at a time.
+static inline Coefficients coefficients_of(const int *entry) {
+    __m256 c[3][LANES / 8];
+    UNROLL
+    for (int half = 0; half < LANES / 8; half++) {
+        __m256 row[4];
+        UNROLL
+        for (int i = 0; i < 4; i++) {
+            const __m128 low = _mm_load_ps(function_rows[entry[8 * half + i]]);
+            row[i] = _mm256_insertf128_ps(_mm256_castps128_ps256(low), _mm_load_ps(function_rows[entry[8 * half + i + 4]]), 1);
+        }
+        const __m256 front = _mm256_unpacklo_ps(row[0], row[1]), back = _mm256_unpacklo_ps(row[2], row[3]);
+        const __m256 third = _mm256_unpackhi_ps(row[0], row[1]), fourth = _mm256_unpackhi_ps(row[2], row[3]);
+        c[0][half] = _mm256_shuffle_ps(front, back, 0x44);
+        c[1][half] = _mm256_shuffle_ps(front, back, 0xee);
+        c[2][half] = _mm256_shuffle_ps(third, fourth, 0x44);
+    }
+    return {{join(c[0][0], c[0][1]), join(c[1][0], c[1][1]), join(c[2][0], c[2][1])}};
+}
+
+// F of the lanes of a word. What is not a number stays so.
+static inline Lanes function_of(const Function &g, const Lanes &x) {
+    Lanes d;
+    IntPart k[PARTS];
+    int entry[LANES] __attribute__((aligned(REGISTER_BYTES)));
+    UNROLL
+    for (int i = 0; i < PARTS; i++) {
+        const Part zero = {}, low = g.low - zero, high = g.high - zero;
+        const Part above = x.part[i] < low ? low : x.part[i], clamped = above > high ? high : above;
+        const Part t = clamped * (g.steps - zero);
+        const IntPart is_finite = ((IntPart)t & 0x7fffffff) < 0x7f800000;
+        const IntPart whole = __builtin_convertvector((Part)((IntPart)t & is_finite), IntPart);
+        k[i] = whole + (__builtin_convertvector(whole, Part) > t);  // true is -1
+        d.part[i] = t - __builtin_convertvector(k[i], Part);
+        const IntPart j = g.mode == EXPONENTIAL ? k[i] & ((1 << g.bits) - 1) : k[i] - g.first;
+        reinterpret_cast<IntPart *>(entry)[i] = (j + g.base) & (FUNCTION_ENTRIES - 1);
+    }
+    const Coefficients of = coefficients_of(entry);
+    Lanes v = of.c[0] + d * (of.c[1] + d * of.c[2]);
+    if (g.mode != EXPONENTIAL) return v;
+    UNROLL
+    for (int i = 0; i < PARTS; i++) v.part[i] = (Part)((IntPart)v.part[i] + ((k[i] >> g.bits) << 23));
+    return v;
 }
 static_assert((FUNCTION_ENTRIES & (FUNCTION_ENTRIES - 1)) == 0, "entries are taken modulo their number");
+
+// The first of the largest lanes among the first `count`; -1 if none is larger than minus infinity.
+static inline int largest_lane(const Lanes &word, int count) {
+    const Lanes valid = first_lanes(count), least = all(-__builtin_inff());
+    Lanes value;
+    UNROLL
+    for (int i = 0; i < PARTS; i++) {
+        value.part[i] = ((IntPart)valid.part[i] != 0) & (word.part[i] > least.part[i]) ? word.part[i] : least.part[i];
+    }
+    float lane[LANES], most = -__builtin_inff();
+    __builtin_memcpy(lane, &value, sizeof(lane));
+    int place = -1;
+    for (int l = 0; l < LANES; l++) {
+        place = lane[l] > most ? l : place;
+        most = lane[l] > most ? lane[l] : most;
+    }
+    return place;
+}
 
 // Adds a word to the slot's sum of a row; true at the last word: then `total` is the tree of it.
 static inline Lanes add_to_row(int which, const Nest &nest, const Step &step, const Lanes &value) {
@@ -102,11 +157,10 @@ static void vector_steps(const Nest &nest, const Sample &sample, Run &run) {
         if (OPERATION == MAXIMUM) {
             auto &best = largest[step.slot % ROW_SLOTS];
             if (is_first(nest, step)) best = {-__builtin_inff(), 0};
-            const int lanes = nest.count && nest.count - word0 < LANES ? nest.count - word0 : LANES;
-            const Word *word = nest.operand[A_IN].memory + step.offset[A_IN];
-            for (int l = 0; l < lanes; l++) {
-                const float value = scalar_of(word, l);
-                if (value > best.value) best = {value, word0 + l};
+            const int lane = largest_lane(a, nest.count ? nest.count - word0 : LANES);
+            if (lane >= 0) {
+                const float value = scalar_of(nest.operand[A_IN].memory + step.offset[A_IN], lane);
+                if (value > best.value) best = {value, word0 + lane};
             }
             if (is_last(nest, step)) {
                 m = best.value;
