@@ -12,6 +12,8 @@ from bttlab.card.program.errors import ProgramError
 from bttlab.card.program.program import Program, compile_program
 from bttlab.model.config import ModelConfig
 
+Flow = str | tuple[int, int]
+PAPER_FLOW = "bidirectional"
 PROGRAMS = 8  # that are kept: a sweep comes back to its models
 
 
@@ -35,7 +37,7 @@ class CompiledProgram:
 
 
 def compiled_program(
-    config: ModelConfig, shapes: Mapping[str, Sequence[int]] | None = None
+    config: ModelConfig, shapes: Mapping[str, Sequence[int]] | None = None, flow: Flow = PAPER_FLOW
 ) -> CompiledProgram:
     """Return the program of a model; the last few models' are kept.
 
@@ -44,6 +46,8 @@ def compiled_program(
     config : ModelConfig
     shapes : mapping of str to sequence of int, optional
         Of the parameters, where linear layers have ranks of their own.
+    flow : str or tuple of int
+        As for `bttlab.card.program.program.compile_program`.
 
     Raises
     ------
@@ -51,12 +55,14 @@ def compiled_program(
         If the machine does not hold the model.
     """
     items = None if shapes is None else tuple((name, tuple(map(int, shape))) for name, shape in shapes.items())
-    return _compiled(config, items)
+    return _compiled(config, items, flow)
 
 
 @functools.lru_cache(PROGRAMS)
-def _compiled(config: ModelConfig, shapes: tuple[tuple[str, tuple[int, ...]], ...] | None) -> CompiledProgram:
-    program = compile_program(config, None if shapes is None else dict(shapes))
+def _compiled(
+    config: ModelConfig, shapes: tuple[tuple[str, tuple[int, ...]], ...] | None, flow: Flow
+) -> CompiledProgram:
+    program = compile_program(config, None if shapes is None else dict(shapes), flow)
     return CompiledProgram(program, program.image())
 
 

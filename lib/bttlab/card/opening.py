@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from bttlab.card.compiled import compiled_program
+from bttlab.card.compiled import PAPER_FLOW, Flow, compiled_program
 from bttlab.card.trainer import Trainer
 from bttlab.model.config import ModelConfig
 from bttlab.u50.overlay import load_overlay
@@ -14,6 +14,7 @@ def open_trainer(
     config: ModelConfig,
     device="auto",
     shapes: Mapping[str, Sequence[int]] | None = None,
+    flow: Flow = PAPER_FLOW,
     trust: bool = False,
     wait: float = 0.0,
 ) -> Trainer:
@@ -24,6 +25,8 @@ def open_trainer(
     config : ModelConfig
     shapes : mapping of str to sequence of int, optional
         Of the parameters, where linear layers have ranks of their own.
+    flow : str or tuple of int
+        As for `bttlab.card.program.program.compile_program`.
     device, trust, wait
         As for `bttlab.u50.load_overlay`.
 
@@ -41,7 +44,7 @@ def open_trainer(
     bttlab.u50.CardBusyError
         If another process holds the card.
     """
-    compiled_program(config, shapes)  # kept for load_program
+    compiled_program(config, shapes, flow)  # kept for load_program
     trainer = load_overlay(OVERLAY, device, trust, wait).trainer_1
-    trainer.load_program(config, shapes)
+    trainer.load_program(config, shapes, flow)
     return trainer

@@ -15,8 +15,8 @@ _TENSOR = re.compile(r"\.(?:cores\.\d+|weight|bias)$")
 def cycles_by_layer(instructions: Sequence[Instruction], tokens: int, updates: bool = True) -> Table:
     """Return the cycles of a run of the loop, by stage and layer; together they are the run's.
 
-    A cycle counts for the instruction that is the first of the list to need it: what is hidden behind instructions before
-    it takes none.
+    A cycle counts for the first instruction of the list that needs it: what is hidden behind instructions before it
+    takes none.
 
     Parameters
     ----------

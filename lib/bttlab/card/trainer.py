@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from bttlab.card.compiled import CompiledProgram, check_image, compiled_program
+from bttlab.card.compiled import PAPER_FLOW, CompiledProgram, Flow, check_image, compiled_program
 from bttlab.card.machine import machine
 from bttlab.card.native import result_dtype, sample_records
 from bttlab.card.profile import Profile
@@ -15,6 +15,7 @@ from bttlab.card.program.program import Program
 from bttlab.model import ModelConfig, Optimizer, StateError
 from bttlab.u50 import records
 from bttlab.u50.kernel import TRAINER_KERNEL, OverlayError
+from bttlab.u50.manifest import digest, read_file
 from bttlab.u50.training import DONE, TrainingDriver
 
 M = machine()
@@ -24,13 +25,13 @@ STATUSES = (*records.STATUS, "NO_PROGRAM", "PROGRAM_STUCK")
 class Trainer(TrainingDriver):
     """Trains the tensor transformer whose program is loaded, all its parameters on chip, one sample a step.
 
-    `load_program` says which model; then `load_parameters`, `train` and the other methods of `bttlab.model.Trainer`, and
-    `start` for training beside other work. Parameters stay on the card from call to call until others, or another
-    program, are loaded.
+    `load_program` says which model; then come `load_parameters`, `train` and the other methods of
+    `bttlab.model.Trainer`, and `start` for training beside other work. Parameters stay on the card from call to call
+    until others, or another program, are loaded.
     """
 
     bindto = (TRAINER_KERNEL.vlnv,)
-    _statuses = {M.names[name]: name for name in STATUSES}
+    _statuses: Mapping[int, str] = {M.names[name]: name for name in STATUSES}
     _model_of = "the loaded program's model"
     _way_out = "load the program of their model"
 
@@ -48,7 +49,10 @@ class Trainer(TrainingDriver):
         self._check_machine()
 
     def load_program(
-        self, program: Program | ModelConfig, shapes: Mapping[str, Sequence[int]] | None = None
+        self,
+        program: Program | ModelConfig,
+        shapes: Mapping[str, Sequence[int]] | None = None,
+        flow: Flow = PAPER_FLOW,
     ) -> CompiledProgram:
         """Load the program that trains a model; then its parameters have to be loaded.
 
@@ -58,6 +62,8 @@ class Trainer(TrainingDriver):
             A model is compiled, unless it was one of the last few.
         shapes : mapping of str to sequence of int, optional
             Of the model's parameters, where linear layers have ranks of their own.
+        flow : str or tuple of int
+            The model's order of contraction, as for `bttlab.card.program.program.compile_program`.
 
         Returns
         -------
@@ -70,7 +76,7 @@ class Trainer(TrainingDriver):
             then as before, parameters included.
         """
         if isinstance(program, ModelConfig):
-            compiled = compiled_program(program, shapes)
+            compiled = compiled_program(program, shapes, flow)
         else:
             compiled = CompiledProgram(program, program.image())
         check_image(compiled.image)
@@ -106,6 +112,11 @@ class Trainer(TrainingDriver):
     def config(self) -> ModelConfig:
         """The model that is trained."""
         return self.program.program.model.config
+
+    @property
+    def overlay_sha256(self) -> str:
+        """Digest of the overlay that is on the card, as its file has it."""
+        return digest(read_file(self.device.bitfile_name))
 
     def profile(self) -> dict[tuple[str, str], int]:
         """Return the cycles of the samples trained on since the last call, by stage and layer, without what took none.
@@ -153,9 +164,9 @@ class Trainer(TrainingDriver):
         """Raise OverlayError unless the overlay is the machine that this package compiles for."""
         self._run(M.DESCRIBE)
         self._results.sync_from_device()
-        magic, version, digest = self._results[:3].tolist()
-        if (magic, version, digest) != (M.MAGIC, M.VERSION, M.digest):
+        magic, version, widths = self._results[:3].tolist()
+        if (magic, version, widths) != (M.MAGIC, M.VERSION, M.digest):
             raise OverlayError(
-                f"the overlay's machine is version {version} with widths {digest & 0xFFFFFFFF:08x}, bttlab compiles for "
-                f"version {M.VERSION} with widths {M.digest:08x}; rebuild the overlay with: make overlays"
+                f"the overlay's machine is version {version} with widths {widths & 0xFFFFFFFF:08x}, bttlab compiles "
+                f"for version {M.VERSION} with widths {M.digest:08x}; rebuild the overlay with: make overlays"
             )

@@ -222,7 +222,13 @@ def compile_image(definition: OverlayDefinition, image: Image, hls_src: Path) ->
     cached = cache / f"{stem}{key}.so"
     if not cached.exists():
         draft = cache / f"{stem}{os.getpid()}.draft"
-        options = (*COMPILE_FLAGS, *image.flags, *definition.flags, *definition.emulation_flags, f"-I{hls_src / EMULATION_HEADERS}")
+        options = (
+            *COMPILE_FLAGS,
+            *image.flags,
+            *definition.flags,
+            *definition.emulation_flags,
+            f"-I{hls_src / EMULATION_HEADERS}",
+        )
         files = (f"-ffile-prefix-map={hls_src}=.", str(hls_src / definition.source), "-o", str(draft))
         result = _run([compiler, *options, *files, *LINK_FLAGS])
         sys.stderr.write(result.stderr)
