@@ -17,6 +17,10 @@ PORT ?= 8888
 # Containers and Alveo hosts are often root's; the server listens on loopback and asks for its token.
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 
+# Every user of the machine may read what a kernel says at a TCP port. So kernels have sockets in a folder, which is this
+# user's alone, and whose short name leaves room for theirs.
+RUNTIME = JUPYTER_RUNTIME_DIR=$${JUPYTER_RUNTIME_DIR:-$$(mktemp -d)}
+
 .PHONY: lab test bench reliability lock audit overlays clean
 
 $(VENV)/.installed: pyproject.toml requirements.lock
@@ -35,7 +39,7 @@ $(AUDIT)/.installed:
 
 lab: $(VENV)/.installed
 	$(BIN)/bttlab doctor --self-check
-	$(BIN)/jupyter lab $(AS_ROOT) --ServerApp.ip=127.0.0.1 --ServerApp.port=$(PORT) --ServerApp.root_dir=$(CURDIR) --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb
+	$(RUNTIME) $(BIN)/jupyter lab $(AS_ROOT) --KernelManager.transport=ipc --ServerApp.ip=127.0.0.1 --ServerApp.port=$(PORT) --ServerApp.root_dir=$(CURDIR) --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb
 
 test: $(VENV)/.installed
 	$(BIN)/ruff check lib tests notebooks

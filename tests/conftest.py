@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from two_users import interpreter_of_nobody
+
 ROOT = Path(__file__).resolve().parents[1]
 torch.set_num_threads(1)
 # A shell starts a job in the background with SIGINT ignored, and so would be all that tests start and interrupt.
@@ -35,3 +37,10 @@ def atis() -> Path:
 @pytest.fixture(scope="session")
 def snips() -> Path:
     return _real_corpus("snips")
+
+
+@pytest.fixture
+def two_users() -> None:
+    """Skip the test where no process can be started as another user."""
+    if os.geteuid() != 0 or interpreter_of_nobody() is None:
+        pytest.skip("it takes root, and a Python that every user may run, to act as another user")

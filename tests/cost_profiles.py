@@ -3,7 +3,7 @@
 from bttlab.baseline.record import Machine
 from bttlab.cost.configuration import FineTuning
 from bttlab.cost.design import configurations
-from bttlab.cost.profiles import Profile, Profiles
+from bttlab.cost.profiles import VERSION, Profile, Profiles
 
 BUDGET = 2**27
 
@@ -34,4 +34,4 @@ def made_up(configs: list[FineTuning] | None = None) -> Profiles:
         kind="cpu", name="made up", memory_bytes=None, driver=None, cuda=None, cudnn=None, torch="2", python="3",
         system="Linux", precision="highest", cpu="made up", cores=1, threads=1, load_before=[0.0], load_after=[0.0],
     )  # fmt: skip
-    return Profiles(1, machine, "2026-01-01", "made up", "made up", 20e9, BUDGET, profiles)
+    return Profiles(VERSION, machine, "2026-01-01", "made up", "made up", 20e9, BUDGET, profiles)

@@ -2,14 +2,16 @@
 
 import ctypes
 import functools
-import re
+import itertools
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
+
+from bttlab.card.machine import machine
 
 from conftest import ROOT
 
@@ -30,28 +32,9 @@ FLAGS = (
 )
 
 
-def _constants() -> SimpleNamespace:
-    text = "".join((SOURCE / "processor" / name).read_text(encoding="utf-8") for name in ("config.h", "isa.h"))
-    text = re.sub(r"//.*", "", text)
-    names: dict[str, int] = {}
-    for line in re.findall(r"constexpr int ([^;]+);", text):
-        for name, value in re.findall(r"(\w+) = (\w+)", line):
-            names[name] = names[value] if value in names else int(value, 0)
-    for entries in re.findall(r"enum \w+ \{(.*?)\};", text, re.DOTALL):
-        value = 0
-        for entry in filter(None, (e.strip() for e in entries.split(","))):
-            name, _, given = (part.strip() for part in entry.partition("="))
-            value = int(given, 0) if given else value
-            names[name] = value
-            value += 1
-    names["DEPTHS"] = [int(depth) for depth in re.findall(r"BANK\(\d+, (\d+),", text)]
-    return SimpleNamespace(**names)
-
-
-CONFIG = re.findall(r"\b([A-Z_]+) = ", (SOURCE / "processor" / "config.h").read_text(encoding="utf-8"))
-C = _constants()
+C = machine()
+DEPTHS = [bank.depth for bank in C.banks]
 LANES = C.LANES
-UNIT_NAMES = ("ENGINE_0", "ENGINE_1", "DRAIN_0", "DRAIN_1", "VECTOR", "SHUFFLE", "UPDATE")
 IMAGE_WORDS = 2 + C.REGISTERS // 4 + C.CONSTANTS // LANES + C.FUNCTIONS // 2 + 3 * C.FUNCTION_ENTRIES // LANES
 IMAGE_WORDS += C.SHUFFLE_ENTRIES
 
@@ -92,6 +75,7 @@ class Instruction:
     slice_level: int = 0
     after_end: dict[int, int] = field(default_factory=dict)
     after_drain: dict[int, int] = field(default_factory=dict)
+    after_begin: dict[int, int] = field(default_factory=dict)
 
     def fields(self) -> np.ndarray:
         """Return its 64 fields."""
@@ -107,6 +91,8 @@ class Instruction:
         for needs, first in ((self.after_end, C.FIELD_AFTER_END), (self.after_drain, C.FIELD_AFTER_DRAIN)):
             for unit, count in needs.items():
                 fields[first + unit] = count
+        for unit, count in self.after_begin.items():
+            fields[C.FIELD_AFTER_DRAIN + unit] = 1 << 15 | count
         fields[C.FIELD_BOUND : C.FIELD_BOUND + 4] = outer(self.n, 1)
         fields[C.FIELD_LIVE : C.FIELD_LIVE + 4] = outer(self.n if self.live is None else self.live, 1)
         for o, operand in self.operands.items():
@@ -221,7 +207,7 @@ class Loop:
             self._native = ctypes.CDLL(file.name)
         self._native.memory.restype = ctypes.c_void_p
         self._native.memory.argtypes = (ctypes.c_char_p, ctypes.c_int, ctypes.POINTER(ctypes.c_long))
-        self.bank = [self._memory("bank", b, (depth, LANES)) for b, depth in enumerate(C.DEPTHS)]
+        self.bank = [self._memory("bank", b, (depth, LANES)) for b, depth in enumerate(DEPTHS)]
         self.held = self._memory("held", 0, (C.ENGINES, C.ROWS, C.HELD_DEPTH, LANES))
         self.sums = self._memory("sums", 0, (C.ENGINES, 2, C.ROWS, C.SLOTS, LANES))
         self.statistic = self._memory("statistic", 0, (4, C.STATISTICS))
@@ -294,3 +280,33 @@ def _aligned(array: np.ndarray) -> np.ndarray:
     copy = space[first : first + array.nbytes].view(array.dtype).reshape(array.shape)
     copy[:] = array
     return copy
+
+
+# What tests compare with.
+
+
+def steps(n: tuple[int, ...], live: tuple[int, ...] | None = None) -> Iterator[tuple[int, ...]]:
+    """The indices of four levels at each step that acts."""
+    n, live = ((1,) * (4 - len(v)) + tuple(v) for v in (n, n if live is None else live))
+    for index in itertools.product(*(range(bound) for bound in n)):
+        if all(i < limit for i, limit in zip(index, live, strict=True)):
+            yield index
+
+
+def address(operand: Operand, index: tuple[int, ...]) -> int:
+    """An operand's address at a step."""
+    stride = (0,) * (4 - len(operand.stride)) + tuple(operand.stride)
+    return (operand.base + sum(i * s for i, s in zip(index, stride, strict=True))) % 2**16
+
+
+def tree(word: np.ndarray) -> np.float32:
+    """Lane l meets lane l + half."""
+    while len(word) > 1:
+        word = word[: len(word) // 2] + word[len(word) // 2 :]
+    return word[0]
+
+
+def same(one: np.ndarray, other: np.ndarray) -> None:
+    """Two arrays are equal to the bit."""
+    assert one.shape == other.shape
+    np.testing.assert_array_equal(one.view(np.int32), other.view(np.int32))

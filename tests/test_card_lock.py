@@ -1,5 +1,6 @@
 """One process at a time on a card: who is told what, who waits, and what a dead process leaves."""
 
+import errno
 import os
 import re
 import subprocess
@@ -10,8 +11,9 @@ from pathlib import Path
 import pynq
 import pytest
 
-from bttlab.u50 import CardBusyError, overlay, release_card
+from bttlab.u50 import CardBusyError, card_lock, overlay, release_card
 from bttlab.u50.card_lock import CardLock, stale_notes
+from two_users import NOBODY, run_as_nobody, shared_folder, start_as_nobody
 
 CARD = "0000:3b:00.1"
 HOLD = """
@@ -39,7 +41,9 @@ def end(process: subprocess.Popen) -> None:
 
 def test_the_second_process_is_told_who_has_the_card(tmp_path):
     process = hold(tmp_path, 60)
-    told = rf"0000:3b:00.1 is held by process {process.pid} since \d{{4}}-.* with train_enc4: .*--wait SECONDS"
+    told = (
+        rf"0000:3b:00.1 is held by process {process.pid} of user \S+ since \d{{4}}-.* with train_enc4: .*--wait SECONDS"
+    )
     with pytest.raises(CardBusyError, match=told):
         CardLock(CARD, tmp_path).acquire("train_enc2")
     with pytest.raises(CardBusyError, match=rf"is held after 0.3 s by process {process.pid} "):
@@ -94,7 +98,7 @@ def test_a_note_that_is_none_is_no_obstacle(tmp_path, note):
 def test_a_lock_file_that_cannot_be_opened(tmp_path):
     lock = CardLock(CARD, tmp_path)
     lock.path.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(CardBusyError, match="cannot be opened"):
+    with pytest.raises(CardBusyError, match=r"cannot be used: it is of user .*: rm "):
         lock.acquire("train_enc2")
     assert not (tmp_path / "elsewhere").exists()
 
@@ -114,3 +118,94 @@ def test_an_overlay_takes_the_lock_of_a_real_card(tmp_path, monkeypatch):
     assert '"overlay": "train_enc2"' in (tmp_path / "bttlab-0000-3b-00-1.lock").read_text()
     release_card(card)
     assert (tmp_path / "bttlab-0000-3b-00-1.lock").read_text() == ""
+
+
+# --- other users of the machine
+
+PLANT = """
+import os, sys
+path, what = sys.argv[1:]
+{
+    "a pipe": lambda: os.mkfifo(path, 0o666),
+    "a link to /dev/zero": lambda: os.symlink("/dev/zero", path),
+    "a link to a file": lambda: os.symlink(os.path.join(os.path.dirname(path), "precious"), path),
+    "another name of a file": lambda: os.link(os.path.join(os.path.dirname(path), "precious"), path),
+    "a folder": lambda: os.mkdir(path),
+    "a file that is closed": lambda: os.close(os.open(path, os.O_CREAT, 0)),
+}[what]()
+"""
+HOLD_FOR_GOOD = """
+import fcntl, json, os, sys
+descriptor = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT, 0o666)
+os.fchmod(descriptor, 0o666)
+fcntl.flock(descriptor, fcntl.LOCK_EX)
+started = int(open("/proc/1/stat").read().rpartition(")")[2].split()[19])
+os.write(descriptor, json.dumps({"pid": 1, "started": started, "since": 0, "overlay": "a lie"}).encode())
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        *("a pipe", "a link to /dev/zero", "a link to a file", "another name of a file", "a folder"),
+        "a file that is closed",
+    ],
+)
+def test_what_a_stranger_plants_is_no_lock_and_holds_nobody_up(two_users, what, monkeypatch):
+    with shared_folder() as folder:
+        precious = folder / "precious"
+        precious.write_text("as it was")
+        precious.chmod(0o666)
+        lock = CardLock(CARD, folder)
+        run_as_nobody(PLANT, lock.path, what)
+        if what == "a file that is closed":  # to all but root, who tests
+            monkeypatch.setattr(os, "open", _denied)
+        assert stale_notes(folder) == {}
+        with pytest.raises(
+            CardBusyError, match=rf"is of user (nobody|root) \(.*administrator remove it: rm {lock.path}"
+        ):
+            lock.acquire("train_enc2")
+        assert precious.read_text() == "as it was"
+
+
+def _denied(path, *arguments):
+    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+
+
+def test_a_lock_that_a_stranger_holds_for_good(two_users):
+    with shared_folder() as folder:
+        lock = CardLock(CARD, folder)
+        stranger = start_as_nobody(HOLD_FOR_GOOD, lock.path)
+        assert stranger.stdout.readline() == "held\n", stranger.communicate()
+        with pytest.raises(
+            CardBusyError, match=f"by process {stranger.pid} of user nobody: .* administrator to end it"
+        ):
+            lock.acquire("train_enc2")
+        assert stale_notes(folder) == {}
+        stranger.communicate()
+        lock.path.write_text(lock.path.read_text().replace('"pid": 1', '"pid": 4194305'))
+        assert stale_notes(folder) == {}  # a stranger's file says what it likes
+        lock.acquire("train_enc2")
+        lock.release()
+
+
+def test_a_folder_of_the_administrator_s_comes_first(two_users, monkeypatch):
+    with shared_folder(0o755) as folder:
+        monkeypatch.setattr(card_lock, "ADMINISTRATORS", folder)
+        lock = CardLock(CARD)
+        assert lock.path.parent == folder
+        lock.path.touch()
+        lock.path.chmod(0o660)  # a group's
+        assert "PermissionError" in run_as_nobody(
+            "import sys\ntry: open(sys.argv[1])\nexcept OSError as error: print(type(error))", lock.path
+        )
+        lock.acquire("train_enc2")
+        lock.release()
+        for mode, owner in ((0o777, 0), (0o755, NOBODY)):
+            folder.chmod(mode)
+            os.chown(folder, owner, -1)
+            assert card_lock.lock_folder() == card_lock.ANYBODYS
+    monkeypatch.setattr(card_lock, "ADMINISTRATORS", folder / "none")
+    assert card_lock.lock_folder() == card_lock.ANYBODYS

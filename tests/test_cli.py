@@ -10,6 +10,7 @@ from pathlib import Path
 
 import jupyter_core.paths
 import pytest
+from seqeval.metrics import f1_score
 
 from bttlab.cli import main
 from bttlab.commands import doctor, self_check
@@ -87,6 +88,21 @@ def test_train_resume_and_eval(tmp_path, corpus, capsys):
     assert scores["parameters_sha256"] == first["parameters_sha256"] and scores["split"] == "test"
     dev = run_json(capsys, "eval", "--run", str(tmp_path / "run"), "--split", "dev")
     assert {name: dev[name] for name in first["test"]} == first["last_epoch"]["dev"]
+
+    again = run_json(capsys, "eval", "--run", str(tmp_path / "run"), "--predictions", str(tmp_path / "test.txt"))
+    utterances = [block.splitlines() for block in (tmp_path / "test.txt").read_text().strip().split("\n\n")]
+    rows = [[line.split(" ") for line in lines] for lines in utterances]
+    assert len(rows) == 6 and {len(row) for lines in rows for row in lines} == {5}
+    written = Path(corpus, "test", "seq.in").read_text().splitlines()
+    assert [" ".join(row[0] for row in lines) for lines in rows] == [line.strip() for line in written]
+    gold, guessed = ([[row[column] for row in lines] for lines in rows] for column in (3, 4))
+    assert f1_score(gold, guessed, zero_division=0) == pytest.approx(again["slot_f1"])
+    right = sum(lines[0][1] == lines[0][2] for lines in rows) / 6
+    assert right == pytest.approx(again["intent_accuracy"])
+    nowhere = str(tmp_path / "none" / "test.txt")
+    assert "give another file with --predictions" in fails(
+        capsys, "eval", "--run", str(tmp_path / "run"), "--predictions", nowhere
+    )
 
     further = run_json(capsys, "train", "--resume", str(tmp_path / "run"), "--epochs", "2")
     whole = run_json(capsys, *train_arguments(corpus, tmp_path / "whole", "--seed", "3", "--epochs", "2"))
@@ -192,7 +208,7 @@ def test_a_full_disk_is_one_line(tmp_path, corpus):
     result = subprocess.run(command, capture_output=True, text=True)
     assert result.returncode == 2 and result.stdout == "" and "Traceback" not in result.stderr
     assert "cannot be saved (File too large" in result.stderr.splitlines()[-1]
-    assert os.listdir(tmp_path / "run") == []
+    assert not (tmp_path / "run").exists()
 
 
 def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path, corpus, capsys):

@@ -154,7 +154,7 @@ def test_one_profile_is_measured(tmp_path):
         ({"top_k": 5}, "top_k is 5: a token can go to at most the 4 experts"),
         ({"layers": 0}, "layers is 0"),
         ({"hidden": 15}, "hidden is 15: it must be an even multiple of the 2 heads"),
-        ({"method": "qlora"}, "method 'qlora': choose full or lora"),
+        ({"method": "dora"}, "method 'dora': choose full or lora or qlora"),
         ({"architecture": "gpt"}, "architecture 'gpt'"),
     ],
 )
@@ -169,6 +169,9 @@ def test_other_bad_input(tmp_path):
             parse_bytes(text)
     with pytest.raises(CostError, match="the corpus has 8 tokens, a sequence 8"):
         Run(SMALL, stream=np.zeros(8, int))
+    for change in ({"method": "qlora"}, {"precision": "bf16"}, {"mixer": "mamba"}, {"checkpointing": True}):
+        with pytest.raises(CostError, match="it can be estimated, not measured"):
+            Run(replace(SMALL, **change))
     with pytest.raises(CostError, match="no profiles in"):
         read_profiles(tmp_path / "none.json")
     for text in ("[]", '{"version": 9}', '{"version": 1}', "x"):

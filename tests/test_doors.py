@@ -5,16 +5,22 @@ import contextlib
 import json
 import os
 import re
-import shlex
+import shutil
 import signal
 import socket
+import stat
 import subprocess
+import tempfile
 import time
+import types
 import urllib.error
 import urllib.request
 from pathlib import Path
 
+import psutil
 import pytest
+
+from two_users import run_as_nobody
 
 from conftest import ROOT
 
@@ -38,15 +44,17 @@ def lab(tmp_path_factory):
         check=True,
     )
     command = commands.stdout.splitlines()[-1]
-    assert command.startswith(".venv/bin/jupyter lab ")
+    assert " .venv/bin/jupyter lab " in command
     environment = {name: value for name, value in os.environ.items() if not name.startswith("JUPYTER")}
-    environment |= {f"JUPYTER_{name}_DIR": str(folder / name) for name in ("CONFIG", "RUNTIME", "DATA")}
+    environment |= {f"JUPYTER_{name}_DIR": str(folder / name) for name in ("CONFIG", "DATA")}
+    runtime = Path(tempfile.mkdtemp())  # as the command makes one, which leaves room for the names of sockets
+    environment["JUPYTER_RUNTIME_DIR"] = str(runtime)
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(
-            [*shlex.split(command), "--no-browser"], cwd=ROOT, env=environment, stdout=log, stderr=log
+            ["sh", "-c", f"exec env {command} --no-browser"], cwd=ROOT, env=environment, stdout=log, stderr=log, umask=0
         )
     try:
-        while not (found := list(folder.glob("RUNTIME/jpserver-*.json"))):
+        while not (found := list(runtime.glob("jpserver-*.json"))):
             assert process.poll() is None, (folder / "log").read_text()
             time.sleep(0.1)
         token = json.loads(found[0].read_text())["token"]
@@ -54,10 +62,11 @@ def lab(tmp_path_factory):
             with contextlib.suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
                 break
             time.sleep(0.1)
-        yield port, token
+        yield types.SimpleNamespace(port=port, token=token, runtime=runtime, process=process)
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(timeout=60)
+        shutil.rmtree(runtime)
 
 
 def ask(port: int, path: str, **headers: str) -> tuple[int, str]:
@@ -71,7 +80,7 @@ def ask(port: int, path: str, **headers: str) -> tuple[int, str]:
 
 
 def test_the_lab_asks_for_its_token(lab):
-    port, token = lab
+    port, token = lab.port, lab.token
     assert re.fullmatch(r"[0-9a-f]{32,}", token)
     for path in ("/api/contents", "/api/kernels", "/api/terminals"):
         assert ask(port, path)[0] == 403
@@ -83,13 +92,47 @@ def test_the_lab_asks_for_its_token(lab):
 
 
 def test_the_lab_listens_on_loopback_alone(lab):
-    port, _ = lab
+    port = lab.port
     listening = []
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with contextlib.suppress(FileNotFoundError):
             rows = [line.split() for line in Path(table).read_text().splitlines()[1:]]
             listening += [row[1] for row in rows if row[3] == "0A" and row[1].endswith(f":{port:04X}")]
     assert listening == [f"0100007F:{port:04X}"]  # 127.0.0.1
+
+
+CONNECT = """
+import socket, sys
+for path in sys.argv[1:]:
+    try:
+        socket.socket(socket.AF_UNIX).connect(path)
+        print("in", path)
+    except PermissionError:
+        print("out")
+"""
+
+
+def test_neither_token_nor_sockets_of_kernels_are_for_others(lab, two_users):
+    """Whatever the umask; and what a kernel says, which at a TCP port every user of the machine could read."""
+    url = f"http://127.0.0.1:{lab.port}/api/kernels"
+    request = urllib.request.Request(url, b"{}", {"Authorization": f"token {lab.token}"}, method="POST")
+    with urllib.request.urlopen(request) as response:
+        identity = json.loads(response.read())["id"]
+    deadline = time.monotonic() + 120
+    while len(sockets := list(lab.runtime.glob(f"kernel-{identity}-ipc-*"))) < 5:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert stat.S_IMODE(lab.runtime.stat().st_mode) & 0o777 == 0o700
+    for path in (*lab.runtime.glob("jpserver-*.json"), lab.runtime / f"kernel-{identity}.json"):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert set(run_as_nobody(CONNECT, *sockets).split()) == {"out"}
+    server = psutil.Process(lab.process.pid)
+    for process in (server, *server.children(recursive=True)):
+        assert lab.token not in " ".join(process.cmdline())
+        listening = [one.laddr for one in process.net_connections() if one.status == psutil.CONN_LISTEN]
+        assert all(address.ip == "127.0.0.1" for address in listening)
+        # A kernel keeps one, for what its own children print: it takes nothing without a word that it gives them.
+        assert process == server or len(listening) <= 1
 
 
 def code() -> list[tuple[str, str]]:

@@ -1,11 +1,13 @@
 """Which overlay is loaded on which card, and what is refused."""
 
 import functools
+import gc
 import json
 import logging
 import os
 import struct
 import tempfile
+import weakref
 from pathlib import Path
 
 import pynq
@@ -68,7 +70,7 @@ def overlays(tmp_path, monkeypatch):
 @pytest.fixture
 def devices(monkeypatch, tmp_path):
     """Another make of card, a U50, and two emulated ones, in PYNQ's order; with locks of their own."""
-    monkeypatch.setattr("bttlab.u50.card_lock.LOCK_FOLDER", tmp_path)
+    monkeypatch.setattr("bttlab.u50.card_lock.ANYBODYS", tmp_path)
     monkeypatch.setattr("bttlab.u50.overlay._process_lock", functools.cache(CardLock))
     cards = [RealCard("xilinx_u250"), RealCard(U50.platform), EmulatedU50(), EmulatedU50()]
     monkeypatch.setattr(pynq.Device, "_devices", cards, raising=False)
@@ -334,3 +336,21 @@ def test_the_active_device_is_one_that_has_an_overlay(overlays, monkeypatch, pla
     assert pynq.Device.active_device is cards[expected]
     if expected == "emulated":
         assert pynq.Overlay(str(overlays / "both.xclbin")).device is cards["emulated"]
+
+
+@pytest.mark.parametrize("name", ["train_enc2", "contraction"])
+def test_what_an_overlay_took_comes_back_when_nobody_refers_to_it(name):
+    """At once, and not when Python looks for cycles: beside the kernels' threads that may be long after."""
+    card = EmulatedU50()
+    gc.collect()
+    gc.disable()
+    try:
+        overlay = load_overlay(name, card)
+        drivers = [weakref.ref(getattr(overlay, kernel)) for kernel in overlay.ip_dict]
+        image = weakref.ref(next(iter(card._units.values()))._image)
+        assert drivers and all(driver() is not None for driver in drivers)
+        del overlay
+        card.free_bitstream()
+        assert image() is None and not any(driver() for driver in drivers)
+    finally:
+        gc.enable()

@@ -4,11 +4,23 @@ import matplotlib
 import numpy as np
 import pytest
 
+from bttlab.baseline.gpus import find_gpu, read_gpus
+from bttlab.cost.calibration import read_calibration
 from bttlab.cost.estimate import Estimator
 from bttlab.cost.models import find_model
-from bttlab.cost.prices import read_prices
-from bttlab.lab import CostExplorer, draw_breakdown, draw_held_out, draw_load
-from cost_profiles import made_up
+from bttlab.cost.xia2024 import throughputs
+from bttlab.lab import (
+    CostExplorer,
+    draw_accuracy,
+    draw_breakdown,
+    draw_largest_batches,
+    draw_load,
+    draw_published_load,
+    draw_ranking,
+    draw_stages,
+    draw_throughput,
+    draw_utilisation,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -19,18 +31,24 @@ def without_windows():
 
 
 def test_sliders_ask_the_estimator():
-    estimator, gpus = Estimator(made_up()), read_prices()
-    explorer = CostExplorer(estimator, gpus, find_model("tiny"))
-    explorer.gpu.value, explorer.top_k.value, explorer.tokens.value = "RTX-4090", 8, 20
-    wanted = estimator.estimate(find_model("tiny,top_k=8"), gpus["RTX-4090"], 20_000_000)
+    estimator = Estimator()
+    explorer = CostExplorer(estimator, read_gpus(), find_model("mixtral-8x7b,sequence_length=79"))
+    explorer.gpu.value, explorer.top_k.value, explorer.tokens.value = "A40-48GB", 8, 20
+    config = find_model("mixtral-8x7b,sequence_length=79,top_k=8")
+    wanted = estimator.estimate(config, find_gpu("A40"), 20_000_000)
     assert explorer.estimate == wanted
-    assert f"{wanted.largest_batch:,}" in explorer.results and "modelled" in explorer.results
-    assert "tokens a step" in explorer.message  # beyond what was measured
+    assert (
+        f"<b>{wanted.batch:,}</b>" in explorer.results and "modelled" in explorer.results and "USD" in explorer.results
+    )
+    explorer.gpu.value = "RTX-A6000"
+    assert "no price" in explorer.results and "none of the GPUs" in explorer.message
 
 
 def test_a_model_that_does_not_fit_is_said_and_leaves_the_figure():
-    explorer = CostExplorer(Estimator(made_up()), read_prices(), find_model("base,experts=64"))
+    explorer = CostExplorer(Estimator(), read_gpus(), find_model("llama-2-7b"))
+    explorer.gpu.value = "A100-80GB"
     before = explorer.results
+    explorer._config = find_model("mixtral-8x7b")
     explorer.gpu.value = "RTX-3090"
     assert "does not fit RTX-3090 at batch 1" in explorer.message and explorer.results == before
 
@@ -49,9 +67,36 @@ def test_load_is_drawn_in_percent_by_layer():
     np.testing.assert_allclose(images[1].get_array(), 100 * load[:, 1].T)
 
 
-def test_held_out_predictions_of_exact_profiles_lie_on_the_line():
-    model = Estimator(made_up()).model
-    draw_held_out(model)
-    throughput = matplotlib.pyplot.gcf().axes[0].collections[-1].get_offsets()
-    assert len(throughput) == sum(len(profile.batches) for profile in model.profiles)
-    np.testing.assert_allclose(throughput[:, 0], throughput[:, 1], rtol=1e-3)
+def test_published_marks_and_modelled_lines_of_throughput():
+    draw_throughput(read_calibration())
+    panels = [axes for axes in matplotlib.pyplot.gcf().axes if axes.lines]
+    marks = [line for axes in panels for line in axes.lines if line.get_linestyle() == "None"]
+    rates = np.concatenate([line.get_ydata() for line in marks])
+    aside = throughputs("throughput_h100.csv")
+    assert sorted(rates) == sorted(point.sequences_per_second for point in throughputs() + aside)
+    assert "kept aside" in panels[-1].get_title(loc="left")
+
+
+def test_bars_of_the_published_figures_have_their_heights():
+    calibration = read_calibration()
+    draw_largest_batches(calibration)
+    heights = [bar.get_height() for bar in matplotlib.pyplot.gcf().axes[0].patches]
+    assert heights[:3] == [6, 8, 27] and heights[6:] == [6, 8, 20]
+    draw_published_load()
+    bars = matplotlib.pyplot.gcf().axes[0].patches
+    assert sum(bar.get_height() for bar in bars) == pytest.approx(200)  # per cent, before and after
+    draw_stages(calibration)
+    bars = matplotlib.pyplot.gcf().axes[0].patches
+    assert sum(bar.get_height() for bar in bars[:3]) == pytest.approx(1.1 + 1.85 + 0.05)
+    draw_utilisation()
+    values = matplotlib.pyplot.gcf().axes[0].images[0].get_array()
+    assert values[0].tolist() == [57.35, 92.18, 32.66, 69.46, 85.10]
+    draw_accuracy()
+    assert max(matplotlib.pyplot.gcf().axes[0].lines[0].get_ydata()) == pytest.approx(85)
+
+
+def test_the_ranking_has_the_cheapest_on_top():
+    estimator, config = Estimator(), find_model("mixtral-8x7b,sequence_length=174")
+    draw_ranking([estimator.estimate(config, find_gpu(name), 10**6) for name in estimator.prices])
+    costs = [bar.get_width() for bar in matplotlib.pyplot.gcf().axes[1].patches]
+    assert costs == sorted(costs, reverse=True) and len(costs) == len(estimator.prices)

@@ -35,6 +35,14 @@ def test_bands_are_ordered_and_parts_add_up(found):
 def test_the_board_is_between_idle_as_measured_and_its_limit(found):
     idle = read_data("published")["card"]["facts"]["idle_power"]["value"]
     assert idle < found.power.loaded.mid < found.power.running.mid < found.power.running.high < U50.board_watts
+    assert idle < found.power.loaded.low < found.power.running.low  # a kernel adds to what an idle card takes
+
+
+def test_blocks_that_wait_are_clocked(found):
+    idle = busy(found, 0.0).components["memories"]
+    blocks = found.resources.total("uram").mid + found.resources.total("bram36").mid
+    assert 0.2e-3 < idle.mid / blocks < 2e-3  # W a block at 200 MHz: tenths of a milliwatt
+    assert found.power.components["memories"].mid > idle.mid
 
 
 def test_power_grows_with_clock_activity_and_traffic(found):
@@ -83,5 +91,5 @@ def test_the_sensors_levels_are_the_models(found):
 def test_figures_say_that_they_are_modelled(found):
     values = found.power.to_dict()
     for figure in (values["running"], values["between_calls"], *values["components"].values()):
-        assert figure["provenance"] == "modelled" and figure["model"] == "u50-1" and figure["unit"] == "W"
+        assert figure["provenance"] == "modelled" and figure["model"] == "u50-2" and figure["unit"] == "W"
     assert HardwareConfig().clock_mhz == found.hardware.clock_mhz

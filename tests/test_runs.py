@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import sqlite3
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from bttlab.experiments.keep import enter
 from bttlab.experiments.record import RUN_FILE, RecordError
 from bttlab.figures import measured
 from bttlab.lab import RunBrowser
+from bttlab.terminal import printable
 from bttlab.train import tensors_digest
 
 
@@ -199,6 +201,30 @@ def test_the_index_is_built_anew_from_folders(three, tmp_path):
     assert len(faults) == 1 and "run-2" in faults[0]
 
 
+def test_the_index_there_is_stays_until_the_next_one_is_whole(three, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="disk"):
+        patch.setattr(Path, "replace", _no_disk)
+        three.rebuild([tmp_path])
+    assert _names(three) == ["run-3", "run-2", "run-1"]
+    assert [path.name for path in three.folder.iterdir()] == [INDEX]
+    three.rebuild([tmp_path])
+    assert _names(three) == ["run-3", "run-2", "run-1"]
+
+
+def _no_disk(*arguments):
+    raise OSError("disk")
+
+
+def test_numbers_of_any_size(three, capsys):
+    """None makes a sound index a damaged one, which a reader would then build anew."""
+    assert _names(three, f"linear_rank<{10**26}", f"linear_rank>-{10**26}", f"linear_rank!={'9' * 5000}")
+    assert main(["runs", "list", "--where", f"linear_rank={10**26}"]) == 0
+    for limit in (10**22, 2**63):
+        assert main(["runs", "list", "--limit", str(limit)]) == 2
+        assert "give how many runs at most" in capsys.readouterr().err
+    assert main(["runs", "list", "--limit", str(2**63 - 1)]) == 0
+
+
 def test_an_index_of_a_newer_version_is_left_alone(three):
     database = sqlite3.connect(three.path)
     database.execute("PRAGMA user_version = 99")
@@ -304,6 +330,40 @@ def test_the_browser_overlays_curves_and_opens_a_run(corpus, tmp_path, runs, cap
     browser.conditions.value = "seed=1"
     assert [run.record.name for run in browser.chosen] == ["second"]
     assert tensors_digest(browser.checkpoint().parameters) == results[1].parameters_sha256
+
+
+@pytest.mark.parametrize("name", ["a$x^$b", "_hidden", "$", r"\\$\\frac$", "\x1b[31m\n\x00", "%s {0}", ""])
+def test_the_browser_shows_runs_of_any_name(name, corpus, tmp_path, runs):
+    for number, one in enumerate((name, "plain")):
+        tiny_runs.train(tmp_path / str(number), corpus)
+        record = read_run(tmp_path / str(number))
+        record.id, record.name = f"_{number}", one
+        record.write(tmp_path / str(number))
+        enter(record, tmp_path / str(number))
+    browser = RunBrowser("kind=training")
+    assert browser.message == "" and len(browser._axes.lines) == 2
+    browser._axes.figure.canvas.draw()
+    shown = [text.get_text() for text in browser._axes.get_legend().get_texts()]
+    assert len(shown) == 2 and any(text.endswith("plain") for text in shown)
+    for text in browser._axes.get_legend().get_texts():
+        drawn, is_formula = text._preprocess_math(text.get_text())
+        assert not is_formula and drawn.strip() in [f"_0 {printable(name)}".strip(), "_1 plain"]
+
+
+@pytest.mark.parametrize(
+    "figure", [1, None, {"value": 1}, {"value": "x", "unit": "1", "provenance": "measured"}, [], "text"]
+)
+@pytest.mark.parametrize("line", [{"samples": 3, "losses": 7}, {"samples": 3, "dev": {"slot_f1": "x"}}])
+def test_the_browser_beside_a_run_that_is_none(figure, line, corpus, tmp_path, runs, capsys):
+    for name in ("sound", "forged"):
+        tiny_runs.train(tmp_path / name, corpus)
+    path = tmp_path / "forged" / RUN_FILE
+    values = json.loads(path.read_text())
+    path.write_text(json.dumps(values | {"figures": {"dev.frame_accuracy": figure}}))
+    (tmp_path / "forged" / METRICS).write_text(json.dumps(line))
+    _told(capsys, "index", str(tmp_path))
+    browser = RunBrowser("kind=training")
+    assert "sound" in {run.record.name for run in browser.chosen} and len(browser._axes.lines) == 1
 
 
 def test_the_browser_says_what_is_wrong_with_a_filter(three):

@@ -189,7 +189,7 @@ def test_estimates(client, tmp_path):
 
 def test_a_sweep_in_a_notebook_draws_its_trials(client, tmp_path):
     spec = spec_of({"kind": "estimate", "vary": {"clock_mhz": [100, 200], "linear_rank": [8, 12]}}, "view")
-    view = SweepView(spec, tmp_path / "sweep", scheduler=client.scheduler.address)
+    view = SweepView(spec, tmp_path / "sweep", scheduler=client.scheduler.address, credentials=client.security)
     view.start()
     view.sweep.stop()
     view.wait()
@@ -273,7 +273,7 @@ def test_other_versions_on_a_worker(client, monkeypatch):
     found = client.get_versions(packages=["bttlab", "torch", "numpy", "safetensors", "pynq"])
     next(iter(found["workers"].values()))["packages"]["torch"] = "1.0"
     monkeypatch.setattr(client, "get_versions", lambda packages: found)
-    with pytest.raises(ClusterError, match=r"worker tcp.* has torch 1\.0, this process 2"):
+    with pytest.raises(ClusterError, match=r"worker tls.* has torch 1\.0, this process 2"):
         _check_versions(client)
 
 

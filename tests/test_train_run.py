@@ -234,7 +234,7 @@ def test_a_folder_in_use_is_refused(tmp_path, corpus):
     run = start_run(tmp_path / "free", settings(corpus), load_corpus(corpus))
     with run_module.held(tmp_path / "free"), pytest.raises(RunError, match="another process trains"):
         run.train(ReferenceTrainer(CONFIG), DEVICE)
-    assert not list((tmp_path / "free").iterdir())
+    assert [path.name for path in (tmp_path / "free").iterdir()] == [".lock"]
 
 
 def test_a_trainer_of_another_model_is_refused(tmp_path, corpus):

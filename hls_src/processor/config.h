@@ -24,7 +24,7 @@ constexpr int LEVELS = 4;    // of an instruction's loop nest
 constexpr int OPERANDS = 6;  // of an instruction
 
 // Cycles from the step that computes a word to the first step that may read it, for all units.
-constexpr int LATENCY = 176;
+constexpr int LATENCY = 144;
 // The same sum (of an engine's slot, of a row of the vector unit) is added to again after so many cycles at least.
 constexpr int SUM_DISTANCE = 8;
 // Cycles from one instruction to the next, of the dispatcher and of a unit: reading and decoding.
@@ -32,8 +32,8 @@ constexpr int FETCH = 4;
 constexpr int QUEUE = 64;             // instructions that wait at a unit
 constexpr int PROGRAM_DEPTH = 4096;   // instructions of a program
 constexpr int SEQUENCE = 64;          // tokens of a sample's record
-constexpr int STATISTICS = 1024;      // rows of each of the four statistics
-constexpr int ROW_SLOTS = 512;        // accumulators of the vector unit
+constexpr int STATISTICS = 2048;      // rows of each of the four statistics
+constexpr int ROW_SLOTS = 1024;       // accumulators of the vector unit
 constexpr int LAST_ROW = SEQUENCE;    // where the intent's loss is kept, behind those of the words
 constexpr int SHUFFLE_WORDS = 128;    // of a block of the shuffle unit
 constexpr int SHUFFLE_GAP = 16;       // idle steps between its blocks
@@ -47,11 +47,11 @@ constexpr int FUNCTIONS = 16, REGISTERS = 64, CONSTANTS = 64, SCALARS = 14, SLIC
     BANK(1, 1024, B)       \
     BANK(2, 8192, U)       \
     BANK(3, 8192, U)       \
-    BANK(4, 12288, U)      \
+    BANK(4, 16384, U)      \
     BANK(5, 12288, U)      \
     BANK(6, 8192, U)       \
     BANK(7, 8192, U)       \
-    BANK(8, 12288, U)      \
+    BANK(8, 16384, U)      \
     BANK(9, 12288, U)      \
     BANK(10, 36864, U)     \
     BANK(11, 36864, U)     \
@@ -65,8 +65,8 @@ constexpr int FUNCTIONS = 16, REGISTERS = 64, CONSTANTS = 64, SCALARS = 14, SLIC
     BANK(19, 8192, U)      \
     BANK(20, 8192, U)      \
     BANK(21, 8192, U)      \
-    BANK(22, 8192, U)      \
-    BANK(23, 8192, U)
+    BANK(22, 12288, U)      \
+    BANK(23, 12288, U)
 constexpr int BANKS = 24;
 constexpr int IN_BANK = 0, OUT_BANK = 1, TRANSFER_WORDS = 1024;
 

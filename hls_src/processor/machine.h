@@ -2,122 +2,49 @@
 #ifndef BTTLAB_PROCESSOR_MACHINE_H
 #define BTTLAB_PROCESSOR_MACHINE_H
 
+#include "dispatch.h"
 #include "engine.h"
 #include "ports.h"
 #include "shuffle.h"
 #include "update.h"
 #include "vector.h"
 
-// The cycle in which an instruction's last step is done, and those after it until its results are read: counts of
-// instructions that ended are kept so long.
-constexpr int DRAIN_CYCLES = LATENCY - 2;
-
-// After so many cycles in which no unit does a step and nothing is sent, nothing can happen any more: the program waits for
-// itself.
-constexpr int STUCK_CYCLES = 2 * LATENCY;
-
-// Instructions that wait at a unit, and how many have ended and begun, DRAIN_CYCLES ago the oldest.
-static IntWord queue[UNITS][2][QUEUE];
-static Count ended_before[UNITS][DRAIN_CYCLES], begun_before[UNITS][DRAIN_CYCLES];
-// The sample's registers, a memory for each field that may name one: bounds, live, count.
-constexpr int CODES = 2 * LEVELS + 1;
-static Count registers[CODES][REGISTERS];
-
-// What a unit has to do with the dispatcher. An instruction is read from the queue FETCH - 1 cycles before it begins.
-struct Supply {
-    Count sent, seen, taken, begun, ended;  // instructions of this run; `seen`: sent, `begun`: taken, a cycle ago
-    bool ready[FETCH - 1];           // the head of the queue was read so many cycles ago
-    Instruction fetched[FETCH - 1];
-};
-
-// The dispatcher: reads the program as the units read their queues, and turns registers into numbers on the way.
-struct Dispatcher {
-    Count next, end;
-    bool ready[FETCH - 1];
-    Instruction fetched[FETCH - 1];
-};
-
-// All that the sample and the program bring into the loop's small memories.
+// All that the sample and the program bring into the loop's small memories: side by side, a store a memory and cycle.
 static void prepare(const Sample &sample) {
 #pragma HLS INLINE
-Prepare_Tokens:
-    for (int t = 0; t < SEQUENCE; t++) {
+Prepare:
+    for (int i = 0; i < SLICE_TABLES * SEQUENCE; i++) {
 #pragma HLS PIPELINE II=1
-        labels[t] = sample.slot[t];
+        const Address slice = sample.slice[i / SEQUENCE][i % SEQUENCE];
     Units_Unroll:
         UNROLL
         for (int u = 0; u < UNITS; u++) {
             UNROLL
-            for (int o = 0; o < OPERANDS; o++) {
-                UNROLL
-                for (int s = 0; s < SLICE_TABLES; s++) slices[u][o][s * SEQUENCE + t] = sample.slice[s][t];
-            }
+            for (int o = 0; o < OPERANDS; o++) slices[u][o][i] = slice;
+        }
+        if (i < SEQUENCE) labels[i] = sample.slot[i];
+        if (i < REGISTERS) {
+            const Register &rule = program.registers[i];
+            const int value = (sample.tokens + rule.offset) >> rule.shift;
+            const int clipped = value < rule.low ? rule.low : value > rule.high ? rule.high : value;
+            UNROLL
+            for (int c = 0; c < CODES; c++) registers[c][i] = clipped;
+        }
+        if (i < CONSTANTS) immediates[0][i] = immediates[1][i] = program.constant[i];
+        // Scalars stand behind the constants, and come when those are there.
+        const int s = i - CONSTANTS;
+        if (s >= 0 && s < SCALARS) immediates[0][i] = immediates[1][i] = sample.scalar[s];
+        if (i < FUNCTIONS) {
+            const Function &g = program.function[i];
+            IntWord word = {};
+            word[0] = g.base, word[1] = g.mode, word[2] = g.bits;
+            word[3] = bits_of(g.low), word[4] = bits_of(g.high), word[5] = bits_of(g.steps);
+            word[6] = g.first;
+            functions[i] = word;
         }
     }
-Prepare_Registers:
-    for (int r = 0; r < REGISTERS; r++) {
-#pragma HLS PIPELINE II=1
-        const Register &rule = program.registers[r];
-        const int value = (sample.tokens + rule.offset) >> rule.shift;
-        UNROLL
-        for (int c = 0; c < CODES; c++) registers[c][r] = value < rule.low ? rule.low : value > rule.high ? rule.high : value;
-    }
-Prepare_Constants:
-    for (int c = 0; c < CONSTANTS; c++) {
-#pragma HLS PIPELINE II=1
-        immediates[0][c] = program.constant[c];
-        immediates[1][c] = program.constant[c];
-    }
-Prepare_Scalars:
-    for (int s = 0; s < SCALARS; s++) {
-#pragma HLS PIPELINE II=1
-        immediates[0][CONSTANTS + s] = sample.scalar[s];
-        immediates[1][CONSTANTS + s] = sample.scalar[s];
-    }
-Prepare_Functions:
-    for (int f = 0; f < FUNCTIONS; f++) {
-#pragma HLS PIPELINE II=1
-        const Function &g = program.function[f];
-        IntWord word = {};
-        word[0] = g.base, word[1] = g.mode, word[2] = g.bits;
-        word[3] = bits_of(g.low), word[4] = bits_of(g.high), word[5] = bits_of(g.steps);
-        word[6] = g.first;
-        functions[f] = word;
-    }
 }
-
-// A code of the instruction as a number, in the field that had the code. Codes are taken `from` the instruction as it was, so
-// all of them are settled side by side.
-ALWAYS_INLINE void settle(IntWord &half, const IntWord &from, int f, int memory) {
-    const int code = field_of(from, f), value = choose(code >> 15, registers[memory][code & (REGISTERS - 1)], code);
-    const int other = half[f / 2] & (f % 2 ? 0xffff : static_cast<int>(0xffff0000));
-    half[f / 2] = other | value << (f % 2 ? 16 : 0);
-}
-
-ALWAYS_INLINE Instruction settled(const Instruction &from) {
-#pragma HLS INLINE
-    Instruction instruction = from;
-    UNROLL
-    for (int j = 0; j < LEVELS; j++) {
-        settle(instruction.low, from.low, FIELD_BOUND + j, j);
-        settle(instruction.low, from.low, FIELD_LIVE + j, LEVELS + j);
-    }
-    settle(instruction.high, from.high, FIELD_COUNT - 2 * LANES, 2 * LEVELS);
-    return instruction;
-}
-
-// Whether an instruction's counts are reached.
-ALWAYS_INLINE bool may_begin(const Instruction &instruction, const Count *ended, const Count *drained,
-                             const Count *chained) {
-    bool all = true;
-    UNROLL
-    for (int u = 0; u < UNITS; u++) {
-        all &= ended[u] >= field(instruction, FIELD_AFTER_END + u);
-        const int after = field(instruction, FIELD_AFTER_DRAIN + u);
-        all &= (after >> 15 ? chained[u] : drained[u]) >= (after & 0x7fff);
-    }
-    return all;
-}
+static_assert(SLICE_TABLES * SEQUENCE >= CONSTANTS + SCALARS && SLICE_TABLES * SEQUENCE >= REGISTERS, "one loop for all");
 
 // Runs instructions [run.first, run.first + run.count) to the end; returns the cycles that it took.
 static int run(Run &section, const Sample &sample) {
@@ -155,8 +82,8 @@ static int run(Run &section, const Sample &sample) {
 #pragma HLS ARRAY_PARTITION variable=queue dim=2 complete
 #pragma HLS BIND_STORAGE variable=queue type=ram_s2p impl=lutram
 #pragma HLS ARRAY_PARTITION variable=ended_before dim=1 complete
-#pragma HLS ARRAY_PARTITION variable=begun_before dim=1 complete
 #pragma HLS BIND_STORAGE variable=ended_before type=ram_s2p impl=lutram
+#pragma HLS ARRAY_PARTITION variable=begun_before dim=1 complete
 #pragma HLS BIND_STORAGE variable=begun_before type=ram_s2p impl=lutram
 #pragma HLS ARRAY_PARTITION variable=registers dim=1 complete
 #pragma HLS BIND_STORAGE variable=registers type=ram_s2p impl=lutram
@@ -174,7 +101,7 @@ static int run(Run &section, const Sample &sample) {
     Dispatcher dispatcher = {};
     dispatcher.next = section.first;
     dispatcher.end = section.first + section.count;
-    bool finished = false, stuck = false, beyond = section.beyond;
+    bool finished = false, done = false, stuck = false, beyond = section.beyond;
     bool p_beyond = section.state_beyond[0], m_beyond = section.state_beyond[1], v_beyond = section.state_beyond[2];
     int cycles = 0, place_before = 0, quiet = 0;
     prepare(sample);
@@ -285,7 +212,7 @@ BTTLAB_BANKS(BANK_DISTANCE)
             }
         }
 
-        // Counts of instructions that ended, until the beginning of this cycle and until DRAIN_CYCLES before.
+        // Counts of instructions that ended and begun, until the beginning of this cycle and until DRAIN_CYCLES before.
         Count ended[UNITS], drained[UNITS], chained[UNITS];
         bool is_done = dispatcher.next == dispatcher.end;
         UNROLL
@@ -326,15 +253,17 @@ BTTLAB_BANKS(BANK_DISTANCE)
         for (int u = 0; u < UNITS; u++) is_quiet &= !nest[u].busy;
         const bool is_stuck = quiet == STUCK_CYCLES;
         quiet = is_quiet ? quiet + 1 : 0;
-        finished = is_done | is_stuck;
-        stuck = is_stuck & !is_done;
+        finished = done;  // a cycle later: whether there is a next one is known when it begins
+        done = is_done | is_stuck;
+        stuck |= is_stuck & !is_done;
 
         // The units: the next step, or the next instruction.
         UNROLL
         for (int u = 0; u < UNITS; u++) {
             Supply &unit = supply[u];
             const bool ends = nest[u].busy & is_end(nest[u]);
-            const bool begins = (!nest[u].busy | ends) & unit.ready[FETCH - 2] & may_begin(unit.fetched[FETCH - 2], ended, drained, chained);
+            const bool may = may_begin(unit.fetched[FETCH - 2], ended, drained, chained);
+            const bool begins = (!nest[u].busy | ends) & unit.ready[FETCH - 2] & may;
             if (begins) {
                 begin(nest[u], unit.fetched[FETCH - 2], (u == UPDATE) & !pending);
                 if (u < ENGINES) decode(engine_operation[u % ENGINES], unit.fetched[FETCH - 2]);
@@ -369,7 +298,7 @@ BTTLAB_BANKS(BANK_DISTANCE)
     section.state_beyond[1] = m_beyond;
     section.state_beyond[2] = v_beyond;
     section.stuck = stuck;
-    return cycles + LATENCY;
+    return cycles - 1 + LATENCY;  // the cycle after the last does nothing
 }
 
 #endif

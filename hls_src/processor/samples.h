@@ -7,7 +7,7 @@
 constexpr int SEQUENCE_WORDS = parts(SEQUENCE, LANES);
 // {tokens, intent, scalars}, slices, slot labels.
 constexpr int RECORD_WORDS = 1 + (SLICE_TABLES + 1) * SEQUENCE_WORDS;
-// {status, intent, losses, cycles}, slots.
+// {status, intent, losses, cycles, cycles of FLUSH after it}, slots.
 constexpr int RESULT_WORDS = 1 + SEQUENCE_WORDS;
 // A call takes at most this many samples.
 constexpr int MAX_SAMPLES = 1 << 16;
@@ -98,6 +98,13 @@ Losses:
     }
     result.slot_loss = words > 0 ? slot_loss / static_cast<float>(words) : 0.0f;
     result.loss = result.intent_loss + result.slot_loss;
+}
+
+// To the result of a call's last sample: what its update took, beside no other sample.
+static void add_flush(IntWord *record, int cycles) {
+    IntWord head = record[0];
+    head[6] = cycles;
+    record[0] = head;
 }
 
 static void write_result(IntWord *record, const Result &result, int tokens) {

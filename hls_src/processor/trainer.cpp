@@ -88,7 +88,7 @@ static void work(int command, int samples, const Optimizer &optimizer, const Int
                       : command == TRAIN ? samples + 1
                                          : samples;
     static Sample sample;
-    int pending = NOTHING, moved = 0;
+    int pending = NOTHING, moved = 0, last = 0;
     float rate = 0.0f, step = 0.0f, root = 0.0f, keep = 0.0f;  // of the update that is pending
 Turns:
     for (int turn = 0; turn < turns; turn++) {
@@ -136,6 +136,7 @@ Turns:
         }
 
         if (command == STORE) copy_out(memory + moved, words);
+        if (is_flush && samples > 0) add_flush(results + last * RESULT_WORDS, result.cycles);
         moved += words;
         if (is_sample) {
             if (runs) {
@@ -149,6 +150,7 @@ Turns:
                     result.status = PROGRAM_STUCK;
                 }
             }
+            last = turn;
             write_result(results + turn * RESULT_WORDS, result, runs ? sample.tokens : 0);
             // The first that failed is the last; only the update before it, or the clearing after it, is left to do.
             if (result.status != DONE) turn = command == TRAIN ? samples - 1 : turns;
@@ -180,10 +182,11 @@ extern "C" __attribute__((visibility("default"))) void trainer(int command, int 
         invalidate();
 #endif
         write_result(results, result, 0);
-    } else if (program.instructions > 0 && (command == LOAD || command == STORE)) {
-        work(command, 0, {}, records, results, memory);
-    } else if (program.instructions > 0 && (command == TRAIN || command == PREDICT)) {
-        work(command, samples <= MAX_SAMPLES ? samples : 0, {optimizer, beta1, beta2, epsilon}, records, results, memory);
+    } else if (program.instructions > 0 && command >= LOAD && command <= PREDICT) {
+        // One call for all of them: a second one might become a second machine.
+        const bool moves = command == LOAD || command == STORE;
+        const Optimizer chosen = moves ? Optimizer{} : Optimizer{optimizer, beta1, beta2, epsilon};
+        work(command, moves || samples > MAX_SAMPLES ? 0 : samples, chosen, records, results, memory);
     } else if (command == TRAIN || command == PREDICT) {
         Result result = {};
         result.status = NO_PROGRAM;

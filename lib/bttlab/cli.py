@@ -13,12 +13,14 @@ from importlib import import_module
 from typing import NoReturn
 
 import bttlab
-from bttlab.commands import COMMANDS, Outcome
+from bttlab.commands import COMMANDS
 from bttlab.errors import BttlabError
 from bttlab.figures import to_json
+from bttlab.terminal import result, say
 
 BAD_INPUT = 2
 INTERRUPTED = 130
+STDOUT, STDERR = 1, 2
 
 
 class Parser(argparse.ArgumentParser):
@@ -62,11 +64,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     int
         The exit code.
     """
+    _open_standard_files()
     try:
+        _check_names(sys.argv[1:] if arguments is None else arguments)
         options = build_parser().parse_args(arguments)
         with contextlib.redirect_stdout(sys.stderr):  # whatever a library prints, it is not the result
             outcome = options.run(options)
-        _print(outcome, options.json)
+        result(to_json(outcome.data, indent=2) if options.json else outcome.text)
         return outcome.exit_code
     except BttlabError as error:
         return _fail(str(error))
@@ -76,21 +80,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         return _fail(f"{error.filename or 'the system'}: {error.strerror or error}")
     except KeyboardInterrupt:
-        print("bttlab: stopped by Ctrl-C", file=sys.stderr)
+        say("bttlab: stopped by Ctrl-C")
         return INTERRUPTED
 
 
-def _print(outcome: Outcome, as_json: bool) -> None:
-    if as_json:
-        print(to_json(outcome.data, indent=2), flush=True)
-    elif isinstance(outcome.text, str):
-        print(outcome.text, flush=True)
-    else:
-        from rich.console import Console
+def _open_standard_files() -> None:
+    """Put a place for output where the shell has closed one; else the next file that is opened would be that place."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= STDERR:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+    for name, number in (("stdout", STDOUT), ("stderr", STDERR)):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, "w", closefd=False))
 
-        Console().print(outcome.text)
+
+def _check_names(arguments: Sequence[str]) -> None:
+    for argument in arguments:
+        if any("\udc80" <= character <= "\udcff" for character in argument):
+            raise BttlabError(f"{argument!r} has bytes that are no UTF-8, which no run's record can hold; rename it")
 
 
 def _fail(message: str) -> int:
-    print("bttlab: error:", " ".join(message.split("\n")), file=sys.stderr)
+    say("bttlab: error: " + " ".join(message.split("\n")))
     return BAD_INPUT

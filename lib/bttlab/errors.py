@@ -1,5 +1,7 @@
 """The one error type that users see as a single line."""
 
+from bttlab.terminal import printable
+
 LONGEST = 2000  # characters of a message
 
 
@@ -11,12 +13,12 @@ class BttlabError(Exception):
     """
 
     def __str__(self) -> str:
-        text = _shortened(super().__str__().replace("\n", " "))
-        if text.isprintable():
-            return text
-        return _shortened(
-            "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
-        )
+        return _shortened(printable(_shortened(super().__str__().replace("\n", " "))))
+
+
+def shown(number: int) -> str:
+    """Return a number as a message names it, however many digits it has."""
+    return f"{number:,}" if abs(number) < 10**40 else f"a number of {number.bit_length():,} bits"
 
 
 def _shortened(text: str) -> str:

@@ -30,3 +30,29 @@ def read_regular(path: str | Path, most_bytes: int) -> bytes:
         if found.st_size > most_bytes:
             raise OSError(errno.EFBIG, f"it has {found.st_size} bytes, more than {most_bytes >> 20} MiB", str(path))
         return file.read(found.st_size)  # no more, should it grow
+
+
+def writable_by_others(path: str | Path, owned: bool = False) -> Path | None:
+    """Return what lets every user of the machine change a file: it, or a folder on the way to it; None if nothing does.
+
+    A folder in which only owners may remove names, as /tmp, does not count.
+
+    Parameters
+    ----------
+    path : path
+        It need not be there yet.
+    owned : bool
+        Whether what lies on the way must be root's or this user's, too.
+    """
+    ways = [Path(way) for way in (os.path.abspath(path), os.path.realpath(path))]
+    for place in dict.fromkeys(place for way in ways for place in (way, *way.parents)):
+        try:
+            found = place.stat()
+        except FileNotFoundError:
+            continue
+        sticky = stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX
+        if found.st_mode & stat.S_IWOTH and not sticky:
+            return place
+        if owned and found.st_uid not in (0, os.geteuid()):
+            return place
+    return None

@@ -22,12 +22,13 @@ from bttlab.baseline.record import VERSION, CorpusUsed, Figure, Measurement, Rec
 from bttlab.baseline.step import Task
 from bttlab.baseline.timing import OnStep, clock_of, timed_steps
 from bttlab.data import Samples, Vocabulary, encode, epoch_order, load_corpus
-from bttlab.errors import BttlabError
+from bttlab.errors import BttlabError, shown
 from bttlab.model import ModelConfig, Transformer, check_learning_rates
 
 # Name of a baseline -> format of the model and flow of its TT layers
 FORMATS = {"dense": ("dense", None), "tt": ("tensor", "right_to_left"), "btt": ("tensor", "bidirectional")}
 LEARNING_RATE = 4e-3  # that of bttlab train for SGD
+MOST_STEPS = 10**7
 COMPARED_STEPS = 50  # of a mode with eager: later on, differences of rounding have grown
 TOLERANCE = 1e-2  # of a loss, relative
 
@@ -168,6 +169,8 @@ def _check(format: str, steps: int, warmup: int, seed: int, learning_rate: float
     for name, value, least in (("steps", steps, 1), ("warmup", warmup, 0), ("seed", seed, 0)):
         if value < least:
             raise BaselineError(f"{name} is {value}: it must be at least {least}; give --{name} anew")
+        if name != "seed" and value > MOST_STEPS:
+            raise BaselineError(f"{name} is {shown(value)}: it must be at most {MOST_STEPS:,}; give --{name} anew")
     check_learning_rates(learning_rate, 1)
     return FORMATS[format]
 

@@ -104,7 +104,7 @@ def build(kind: Any, value: Any, where: str) -> Any:
     if kind is Any:
         return value
     allowed = (int, float) if kind is float else kind
-    _expect(isinstance(value, allowed) and not isinstance(value, bool), where, kind.__name__, value)
+    _expect(isinstance(value, allowed) and isinstance(value, bool) == (kind is bool), where, kind.__name__, value)
     return value
 
 

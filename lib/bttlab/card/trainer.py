@@ -141,7 +141,8 @@ class Trainer(TrainingDriver):
         return sample_records(self.program.program, samples, rates, optimizer, label_smoothing, self._step)
 
     def _count(self, rows: np.ndarray, results: np.ndarray) -> None:
-        done = int(np.count_nonzero(results["status"] == DONE))
+        bad = np.flatnonzero(results["status"] != DONE)
+        done = int(bad[0]) if len(bad) else len(results)
         self._step += done
         self._profile.add(rows["tokens"][:done].tolist())
 

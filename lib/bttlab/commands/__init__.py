@@ -13,6 +13,7 @@ COMMANDS = {
     "train": "train a tensor transformer, or continue a run",
     "eval": "score a trained model",
     "baseline": "train with PyTorch on a GPU or CPU and record time, memory and energy",
+    "schedule": "show what the synthesis source is: ports, recurrences, interval, depth, operators",
     "estimate": "model the on-chip memory, resources, time and energy on the U50",
     "compare": "train on two devices and compare losses, parameters and cycles",
     "sweep": "run the trials of a specification, here or on a Dask cluster",

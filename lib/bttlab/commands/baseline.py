@@ -1,4 +1,4 @@
-"""Train the same model with PyTorch on a GPU or CPU, measure time, memory and energy, and record them."""
+"""Train the same model with PyTorch on a GPU or CPU and record time, memory and energy; or model them for a GPU."""
 
 import argparse
 import contextlib
@@ -7,14 +7,20 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from bttlab.commands import Outcome
+from bttlab.errors import BttlabError
+from bttlab.terminal import say
+
+MOST_THREADS = 1024
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     add = parser.add_argument
     formats = "dense; tt: tensor, contracted right to left; btt: tensor, bi-directional"
-    add("--format", required=True, metavar="dense|tt|btt", help=formats)
-    add("--device", required=True, metavar="cuda|cpu", help="where to train; CUDA_VISIBLE_DEVICES chooses among GPUs")
+    add("--format", metavar="dense|tt|btt", help=f"{formats}; with --modelled by default all")
+    add("--device", metavar="cuda|cpu", help="where to train; CUDA_VISIBLE_DEVICES chooses among GPUs")
+    add("--modelled", action="store_true", help="train nothing: model a step on --gpu, eager and in CUDA graphs")
+    add("--gpu", metavar="NAME", help="with --modelled: a GPU of data/gpus.json, as RTX-3090")
     add("--encoders", type=int, default=2, metavar="N", help="encoder blocks (default: 2)")
     add("--data", default="airline", metavar="NAME|PATH", help="corpus: atis, snips, airline, or a folder")
     add("--steps", type=int, default=500, metavar="N", help="steps to measure, a sample each (default: 500)")
@@ -30,6 +36,66 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Outcome:
     """Run the command."""
+    if options.modelled or options.gpu is not None:
+        return _modelled(options)
+    for name in ("format", "device"):
+        if getattr(options, name) is None:
+            raise BttlabError(f"--{name} is missing; see bttlab baseline --help")
+    return _measured(options)
+
+
+def _modelled(options: argparse.Namespace) -> Outcome:
+    from rich.table import Table
+
+    from bttlab.baseline import EPOCH_SAMPLES
+    from bttlab.baseline.gpus import find_gpu
+    from bttlab.baseline.modelled import MODES, model_step, typical_sample
+    from bttlab.baseline.run import FORMATS
+    from bttlab.data import load_corpus
+    from bttlab.model import ModelConfig
+
+    for name, value in (("--modelled", options.modelled), ("--gpu", options.gpu)):
+        if not value:
+            raise BttlabError(f"{name} is missing: --gpu NAME --modelled go together")
+    for name in ("device", "record", "modes"):
+        if getattr(options, name) is not None:
+            raise BttlabError(f"--{name} belongs to a measured baseline: leave it out with --modelled")
+    if options.format is not None and options.format not in FORMATS:
+        raise BttlabError(f"format {options.format!r}: choose {', '.join(FORMATS)}")
+    gpu, config = find_gpu(options.gpu), ModelConfig(encoders=options.encoders)
+    sample = typical_sample(load_corpus(options.data), config)
+    found = [
+        model_step(gpu, format, mode, config, sample)
+        for format in ([options.format] if options.format else FORMATS)
+        for mode in MODES
+    ]
+    table = Table(
+        title=f"{gpu.gpu}, {config.encoders} encoders, an utterance of {found[0].tokens} tokens",
+        caption=f"modelled, not measured; low to high. An epoch is {EPOCH_SAMPLES:,} such steps",
+    )
+    for name in ("format", "mode", "kernels", "ms a step", "W", "s an epoch", "J an epoch", "MB held"):
+        table.add_column(name, justify="left" if name in ("format", "mode") else "right")
+    for one in found:
+        table.add_row(
+            one.format,
+            one.mode,
+            str(one.kernels),
+            _band(one.seconds, 1e3),
+            _band(one.watts),
+            f"{EPOCH_SAMPLES * one.seconds[1]:.3g}",
+            _band(one.joules, EPOCH_SAMPLES),
+            f"{one.process_bytes[1] / 1e6:,.0f}",
+        )
+    return Outcome({"gpu": vars(gpu), "steps": [one.to_dict() for one in found]}, table)
+
+
+def _band(values: tuple[float, float, float], scale: float = 1.0) -> str:
+    scaled = [scale * value for value in values]
+    low, middle, high = (f"{value:,.0f}" if value >= 100 else f"{value:.2g}" for value in scaled)
+    return f"{middle} ({low} to {high})"
+
+
+def _measured(options: argparse.Namespace) -> Outcome:
     import torch
 
     from bttlab.baseline import BaselineError, check_writable, run_baseline
@@ -39,8 +105,8 @@ def run(options: argparse.Namespace) -> Outcome:
 
     if options.record is not None:
         check_writable(options.record)
-    if options.threads < 1:
-        raise BaselineError(f"threads is {options.threads}: it must be at least 1; give --threads anew")
+    if not 1 <= options.threads <= MOST_THREADS:
+        raise BaselineError(f"threads is {options.threads}: it must be from 1 to {MOST_THREADS}; give --threads anew")
     torch.set_num_threads(options.threads)
     with _progress(options.steps) as (on_step, on_mode):
         record = run_baseline(
@@ -74,7 +140,7 @@ def _progress(steps: int) -> Iterator[tuple[Callable, Callable]]:
     def on_mode(name: str) -> None:
         nonlocal bar
         if tqdm is None:
-            print(f"bttlab: {name}", file=sys.stderr)
+            say(f"bttlab: {name}")
             return
         if bar is not None:
             bar.close()

@@ -1,7 +1,6 @@
 """Measure side by side: contenders take turns on the same work in one run."""
 
 import argparse
-import sys
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
@@ -10,6 +9,7 @@ from typing import Any
 
 from bttlab.commands import Outcome
 from bttlab.errors import BttlabError
+from bttlab.terminal import say
 
 RECORDED = ("layer", "step", "order", "memory", "start")  # by `all`
 BENCHMARKS = {
@@ -71,7 +71,7 @@ def run(options: argparse.Namespace) -> Outcome:
     before = record.read(folder / page.RECORD) if folder is not None else None
     modules, results = {}, {}
     for name in RECORDED if options.what == "all" else [options.what]:
-        print(f"bench {name} …", file=sys.stderr)
+        say(f"bench {name} …")
         modules[name] = import_module(f"bttlab.bench.{name}")
         results[name] = record.run(partial(_MEASURE[name], modules[name].measure, options))
     found = record.build(results)

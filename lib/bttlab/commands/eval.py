@@ -19,6 +19,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action=argparse.BooleanOptionalAction,
         help="make predicted tags well-formed before they are scored (default: as the run's recipe says)",
     )
+    add(
+        "--predictions",
+        type=Path,
+        metavar="FILE",
+        help="write a line a word: word, intent, predicted intent, tag, predicted tag (conlleval reads the last two)",
+    )
     add("--device", type=devices.device_name, metavar="DEVICE", help=f"{devices.DEVICE_HELP} (default: the run's)")
     add("--overlay", choices=("trainer",), help=f"{devices.OVERLAY_HELP.partition(' (')[0]} (default: as the run)")
     add("--build", action="store_true", help="build an overlay for the emulated card if there is none (minutes, once)")
@@ -31,9 +37,11 @@ def run(options: argparse.Namespace) -> Outcome:
     from bttlab.data import Vocabulary, encode, encoding_report, load_corpus
     from bttlab.train import CheckpointStore, ProgressBar, tensors_digest
     from bttlab.train.devices import open_trainer
-    from bttlab.train.evaluation import counted, describe, evaluate
+    from bttlab.train.evaluation import counted, describe, predict_split, scores_of
     from bttlab.train.run import check_model
 
+    if options.predictions is not None:
+        _write(options.predictions, "", "a")  # fails now rather than after minutes
     progress = ProgressBar()
     checkpoint, warning = CheckpointStore(options.folder).load()
     if warning:
@@ -58,7 +66,13 @@ def run(options: argparse.Namespace) -> Outcome:
     progress.note(f"evaluating on {opened.announcement}")
     opened.trainer.load_parameters(checkpoint.parameters)
     repair = settings.repair_tags if options.repair_tags is None else options.repair_tags
-    scores = evaluate(opened.trainer, samples, corpus, options.split, progress, repair_tags=repair)
+    predictions = predict_split(opened.trainer, samples, options.split, progress)
+    scores = scores_of(predictions, corpus, options.split, repair)
+    if options.predictions is not None:
+        from bttlab.data.metrics import conlleval_lines
+
+        lines = conlleval_lines(corpus, split, predictions, repair)
+        _write(options.predictions, "".join(f"{line}\n" for line in lines))
     data = {
         "run": str(options.folder),
         "corpus": corpus.name,
@@ -66,6 +80,7 @@ def run(options: argparse.Namespace) -> Outcome:
         "epochs_done": checkpoint.epochs_done,
         "position": len(checkpoint.losses),
         "repair_tags": repair,
+        "predictions": str(options.predictions) if options.predictions else None,
         "device": opened.device,
         "parameters_sha256": tensors_digest(checkpoint.parameters),
         **scores,
@@ -74,3 +89,12 @@ def run(options: argparse.Namespace) -> Outcome:
     if data["position"]:
         trained += f" and {counted(data['position'], 'sample')}"
     return Outcome(data, f"{corpus.name} {options.split} after {trained}: {describe(scores)}")
+
+
+def _write(path: Path, text: str, mode: str = "w") -> None:
+    try:
+        with path.open(mode, encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        reason = error.strerror
+        raise BttlabError(f"{path} cannot be written ({reason}); give another file with --predictions") from None

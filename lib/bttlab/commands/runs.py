@@ -1,7 +1,6 @@
 """List, show, compare and export the runs that trainings, baselines, estimates and sweeps leave."""
 
 import argparse
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 
 from bttlab.commands import Outcome
 from bttlab.errors import BttlabError
+from bttlab.terminal import printable, say
 
 SHOWN = 30  # runs in a table, unless --limit says otherwise
 FIGURES = ("dev.intent_accuracy", "dev.slot_f1", "dev.frame_accuracy", "loss")
@@ -101,7 +101,7 @@ def _show(options: argparse.Namespace) -> Outcome:
         "versions": ", ".join(f"{name} {version}" for name, version in record.versions.items()),
         "git": git,
     }
-    lines = [f"{name:11} {value}" for name, value in facts.items()]
+    lines = [printable(f"{name:11} {value}") for name, value in facts.items()]
     lines += ["", _table(("configuration", ""), [(key, _cell(value)) for key, value in record.configuration.items()])]
     rows = [
         (name, _cell(one["value"]), one["unit"], one["provenance"], one.get("how") or one.get("model", ""))
@@ -152,15 +152,16 @@ def _index(options: argparse.Namespace) -> Outcome:
     index = RunIndex()
     count, faults = index.rebuild(options.folders)
     for fault in faults:
-        print(f"bttlab: note: left out: {fault}", file=sys.stderr)
+        say(f"bttlab: note: left out: {fault}")
     return Outcome({"index": str(index.path), "runs": count, "left_out": faults}, f"{count:,} runs in {index.path}")
 
 
 def _filter(options: argparse.Namespace, limit: int) -> Any:
     """The runs that the command line names or chooses, at most `limit` unless it says how many."""
     from bttlab.experiments import Filter, RunIndex
+    from bttlab.experiments.index import LARGEST
 
-    if options.limit is not None and options.limit < 0:
+    if options.limit is not None and not 0 <= options.limit <= LARGEST:
         raise BttlabError(f"--limit {options.limit}: give how many runs at most, or 0 for all")
     ids = [RunIndex().get(name).record.id for name in getattr(options, "runs", [])]
     if options.limit is not None:
@@ -182,6 +183,7 @@ def _cell(value: Any) -> str:
 
 def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Columns with two blanks between them: thousands of lines come at once, and cut and grep can read them."""
+    rows = [[printable(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in (titles, *rows)]
     return "\n".join(line.rstrip() for line in lines)

@@ -10,13 +10,17 @@ from typing import Any
 
 from bttlab.commands import Outcome
 from bttlab.errors import BttlabError
+from bttlab.terminal import printable, say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     add = parser.add_argument
     add("spec", type=Path, metavar="SPEC.yaml", help="what to vary; docs/experiments.md explains the file")
-    add("--scheduler", metavar="ADDRESS", help="a Dask scheduler, as tcp://host:8786 (default: workers here)")
+    add("--scheduler", metavar="ADDRESS", help="a Dask scheduler, as tls://host:8786 (default: workers here)")
+    add("--tls-ca-file", type=Path, metavar="FILE", help="who signs the certificates of that scheduler's cluster")
+    add("--tls-cert", type=Path, metavar="FILE", help="the certificate to show it")
+    add("--tls-key", type=Path, metavar="FILE", help="its key")
     add("--workers", type=int, metavar="N", help="workers here (default: as many as cores and memory allow)")
     add("--out", type=Path, metavar="DIR", help="folder of the sweep, with a run for each trial (default: runs/NAME)")
 
@@ -25,6 +29,7 @@ def run(options: argparse.Namespace) -> Outcome:
     """Run the command."""
     try:
         from bttlab.sweep import Sweep, open_cluster, read_spec
+        from bttlab.sweep.cluster import open_to_all
     except ModuleNotFoundError as error:
         raise BttlabError(
             f"sweeps need {error.name}, which is not installed; install it with: pip install 'bttlab[lab]'"
@@ -32,35 +37,60 @@ def run(options: argparse.Namespace) -> Outcome:
 
     spec = read_spec(options.spec)
     sweep = Sweep(spec, options.out or Path("runs") / spec.name)
+    credentials = _credentials(options)
     line = _Line(spec.objective)
     try:
-        with open_cluster(options.scheduler, options.workers, sweep.resources) as client:
+        with open_cluster(options.scheduler, options.workers, sweep.resources, credentials) as client:
+            if warning := open_to_all(options.scheduler):
+                say(f"bttlab: warning: {warning}")
             sweep.run(client, line.show)
     except KeyboardInterrupt:
         line.end()
         done, total = len(sweep.progress.records), sweep.progress.total
-        print(f"bttlab: {done} of {total} trials are done; the same command goes on", file=sys.stderr)
+        say(f"bttlab: {done} of {total} trials are done; the same command goes on")
         raise
     finally:
         line.end()
     return _outcome(sweep)
 
 
+def _credentials(options: argparse.Namespace) -> Any:
+    """What the command line says of certificates; None if nothing, and Dask's own configuration holds."""
+    files = {name: getattr(options, name) for name in ("tls_ca_file", "tls_cert", "tls_key")}
+    if not any(files.values()):
+        return None
+    if options.scheduler is None:
+        raise BttlabError("--tls-ca-file, --tls-cert and --tls-key are for --scheduler; workers here have their own")
+    for path in files.values():
+        if path is None:
+            raise BttlabError("--tls-ca-file, --tls-cert and --tls-key go together; give all three")
+        path.read_bytes()  # an error names the file
+    from distributed.security import Security
+
+    return Security(
+        require_encryption=True,
+        tls_ca_file=str(options.tls_ca_file),
+        tls_client_cert=str(options.tls_cert),
+        tls_client_key=str(options.tls_key),
+    )
+
+
 class _Line:
-    """Progress in one line of stderr, redrawn on a terminal, else written when it changes."""
+    """Progress in one line of stderr, redrawn on a terminal, else written when a trial ends or there is a new note."""
 
     def __init__(self, objective: str) -> None:
-        self._objective, self._last = objective, ""
+        self._objective, self._last, self._state = objective, "", None
 
     def show(self, progress: Any) -> None:
         """Show the progress."""
-        text = describe(progress, self._objective)
+        text = printable(describe(progress, self._objective))
         if text == self._last:
             return
         if sys.stderr.isatty():
             print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
-        elif text.partition(";")[0] != self._last.partition(";")[0]:
-            print(f"bttlab: {text}", file=sys.stderr, flush=True)
+        elif self._state != (state := (len(progress.records), progress.failed, progress.note)):
+            say(f"bttlab: {text}")
+            self._state = state
         self._last = text
 
     def end(self) -> None:
@@ -94,7 +124,7 @@ def _outcome(sweep: Any) -> Outcome:
         key=lambda record: (record.value(spec.objective) is None, record.value(spec.objective) or 0),
         reverse=spec.maximize,
     )
-    lines = [f"{record.id}  {record.name}  {_result(record, spec.objective)}" for record in records]
+    lines = [printable(f"{record.id}  {record.name}  {_result(record, spec.objective)}") for record in records]
     lines.append(f"{len(records)} of {progress.total} trials, {progress.failed} failed, in {sweep.folder}")
     order = spec.objective if spec.maximize else f"{spec.objective} --ascending"
     lines.append(f"bttlab runs compare --where 'sweep={spec.name}' --sort {order}")

@@ -1,12 +1,22 @@
 """What is fine-tuned, and how: the shapes that every count, prediction and measurement starts from."""
 
+import math
 from dataclasses import dataclass, fields
 
 from bttlab.errors import BttlabError
 
-FLOAT_BYTES = 4  # everything here is FP32
-METHODS = ("full", "lora")
-ARCHITECTURES = ("bttlab", "mixtral")
+CHOICES = {
+    "method": ("full", "lora", "qlora"),
+    "architecture": ("bttlab", "mixtral"),
+    "mixer": ("attention", "mamba"),
+    "adapted": ("all", "experts"),
+    "precision": ("fp32", "bf16"),
+    "padding": ("none", "longest"),
+}
+VALUE_BYTES = {"fp32": 4, "bf16": 2}
+ADAPTER_BYTES = 4  # adapters, their gradients and moments stay FP32 whatever the model is in
+NF4_BYTES = 0.5 + 1 / 64  # four bits, and an 8-bit scale for 64 of them (QLoRA, arXiv 2305.14314, §3)
+STATE, CONVOLUTION = 16, 4  # of a Mamba block: state size and width of the convolution (arXiv 2312.00752, §3.6)
 
 
 class CostError(BttlabError):
@@ -15,24 +25,38 @@ class CostError(BttlabError):
 
 @dataclass(frozen=True)
 class FineTuning:
-    """A mixture-of-experts transformer and the way it is fine-tuned.
+    """A transformer, dense or a mixture of experts, and the way it is fine-tuned.
 
     Attributes
     ----------
     layers, hidden, heads : int
-        Transformer blocks, their width, and the attention heads that share it.
+        Blocks (each a mixer and its experts), their width, and the attention heads that share it.
     experts, top_k : int
-        Experts of each block, and to how many of them a token goes; all of them is *dense*.
+        Experts of each block, and to how many of them a token goes; all of them is *dense*. One expert is a model
+        without a choice, such as Llama.
     expert_hidden : int
         Inner width of an expert (SwiGLU: three matrices).
     sequence_length : int
-        Tokens of a sequence.
-    method : {"full", "lora"}
-        Train every parameter, or low-rank adapters of every linear layer but the output.
+        Tokens of a sequence; with `padding` "longest" the median of the data set.
+    method : {"full", "lora", "qlora"}
+        Train every parameter, or low-rank adapters, over weights as they are or in four bits (NF4).
     lora_rank : int
     vocabulary : int
     architecture : {"bttlab", "mixtral"}
-        Our own transformer, or Mixtral's of Hugging Face transformers, whose experts LoRA leaves alone.
+        For the profiler: our own transformer, or Mixtral's of Hugging Face transformers, whose experts LoRA leaves
+        alone.
+    mixer : {"attention", "mamba"}
+        What mixes the tokens of a sequence. With "mamba" embedding and output are one matrix.
+    key_value_heads : int
+        Heads that keys and values have; 0: as many as queries.
+    adapted : {"all", "experts"}
+        Which linear layers have adapters: all but the output, or experts and router.
+    precision : {"fp32", "bf16"}
+        Of weights, gradients, moments and activations.
+    checkpointing : bool
+        Keep only what enters a block, and compute the block again on the way back.
+    padding : {"none", "longest"}
+        Sequences all of one length, or of many lengths, a batch padded to its longest (`bttlab.cost.lengths`).
 
     Raises
     ------
@@ -51,20 +75,29 @@ class FineTuning:
     lora_rank: int = 8
     vocabulary: int = 1000
     architecture: str = "bttlab"
+    mixer: str = "attention"
+    key_value_heads: int = 0
+    adapted: str = "all"
+    precision: str = "fp32"
+    checkpointing: bool = False
+    padding: str = "none"
 
     def __post_init__(self):
         for field in fields(self):
-            value = getattr(self, field.name)
-            if field.type in (int, "int") and (not isinstance(value, int) or value < 1):
-                raise CostError(f"{field.name} is {value!r}: it must be a whole number from 1 on")
+            value, least = getattr(self, field.name), int(field.name != "key_value_heads")
+            if field.type is int and (type(value) is not int or value < least):
+                raise CostError(f"{field.name} is {value!r}: it must be a whole number from {least} on")
+        for name, known in CHOICES.items():
+            if getattr(self, name) not in known:
+                raise CostError(f"{name} {getattr(self, name)!r}: choose {' or '.join(known)}")
+        if type(self.checkpointing) is not bool:
+            raise CostError(f"checkpointing {self.checkpointing!r}: choose yes or no")
         if self.top_k > self.experts:
             raise CostError(f"top_k is {self.top_k}: a token can go to at most the {self.experts} experts there are")
         if self.hidden % self.heads or self.hidden // self.heads % 2:
             raise CostError(f"hidden is {self.hidden}: it must be an even multiple of the {self.heads} heads")
-        if self.method not in METHODS:
-            raise CostError(f"method {self.method!r}: choose {' or '.join(METHODS)}")
-        if self.architecture not in ARCHITECTURES:
-            raise CostError(f"architecture {self.architecture!r}: choose {' or '.join(ARCHITECTURES)}")
+        if self.key_value_heads and self.heads % self.key_value_heads:
+            raise CostError(f"key_value_heads is {self.key_value_heads}: it must divide the {self.heads} heads")
 
     @property
     def sparsity(self) -> float:
@@ -72,21 +105,47 @@ class FineTuning:
         return self.top_k / self.experts
 
     @property
+    def value_bytes(self) -> int:
+        """Bytes of a value of the model's precision."""
+        return VALUE_BYTES[self.precision]
+
+    @property
+    def mixer_matrices(self) -> tuple[tuple[int, int], ...]:
+        """Matrices of a block's mixer: inputs and outputs of each."""
+        hidden = self.hidden
+        if self.mixer == "mamba":
+            inner, rank = 2 * hidden, math.ceil(hidden / 16)
+            return (hidden, 2 * inner), (inner, rank + 2 * STATE), (rank, inner), (inner, hidden)
+        narrow = hidden // self.heads * (self.key_value_heads or self.heads)
+        return (hidden, hidden), (hidden, narrow), (hidden, narrow), (hidden, hidden)
+
+    @property
+    def expert_matrices(self) -> tuple[tuple[int, int], ...]:
+        """Matrices of an expert: inputs and outputs of each."""
+        hidden, inner = self.hidden, self.expert_hidden
+        return (hidden, inner), (hidden, inner), (inner, hidden)
+
+    @property
     def parameters(self) -> int:
         """Parameters of the model without adapters."""
-        blocks = self.layers * (self._linears("all") + 2 * self.hidden)
-        return blocks + 2 * self.vocabulary * self.hidden + self.hidden
+        vectors = 2 * self.hidden
+        if self.mixer == "mamba":  # convolution with its bias, decay, skip and the step's bias
+            vectors += 2 * self.hidden * (CONVOLUTION + 1 + STATE + 1 + 1)
+        tables = 1 if self.mixer == "mamba" else 2
+        return self.layers * (self._linears("all") + vectors) + tables * self.vocabulary * self.hidden + self.hidden
 
     @property
     def adapters(self) -> int:
         """Parameters of the adapters; 0 for full fine-tuning."""
         if self.method == "full":
             return 0
-        hidden, inner, rank = self.hidden, self.expert_hidden, self.lora_rank
-        attention = 4 * 2 * hidden * rank
+        mixers = sum(map(sum, self.mixer_matrices))
+        others = self.hidden + self.experts + self.experts * sum(map(sum, self.expert_matrices))
         if self.architecture == "mixtral":
-            return self.layers * attention
-        return self.layers * (attention + (hidden + self.experts) * rank + self.experts * 3 * (hidden + inner) * rank)
+            others = 0
+        elif self.adapted == "experts":
+            mixers = 0
+        return self.layers * self.lora_rank * (mixers + others)
 
     @property
     def trainable(self) -> int:
@@ -94,14 +153,28 @@ class FineTuning:
         return self.adapters or self.parameters
 
     @property
+    def trainable_bytes(self) -> int:
+        """Bytes of a value that is trained."""
+        return ADAPTER_BYTES if self.adapters else self.value_bytes
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the model's weights without adapters; with QLoRA the blocks' matrices take four bits an element."""
+        if self.method != "qlora":
+            return self.value_bytes * self.parameters
+        packed = self.layers * self._linears("all")
+        return int(NF4_BYTES * packed) + self.value_bytes * (self.parameters - packed)
+
+    @property
     def state_bytes(self) -> int:
-        """Parameters, adapters and AdamW's moments: what a training run holds between two steps, in bytes."""
-        return FLOAT_BYTES * (self.parameters + self.adapters + 2 * self.trainable)
+        """Weights, adapters and AdamW's moments: what a training run holds between two steps, in bytes."""
+        return self.weight_bytes + ADAPTER_BYTES * self.adapters + 2 * self.trainable_bytes * self.trainable
 
     def _linears(self, which: str) -> int:
         """Elements of a block's matrices: of "all" experts, or of those that are "active" for a token."""
         experts = self.experts if which == "all" else self.top_k
-        return 4 * self.hidden**2 + self.hidden * self.experts + experts * 3 * self.hidden * self.expert_hidden
+        mixers, one = (sum(i * o for i, o in matrices) for matrices in (self.mixer_matrices, self.expert_matrices))
+        return mixers + self.hidden * self.experts + experts * one
 
     @property
     def active(self) -> int:
@@ -109,9 +182,11 @@ class FineTuning:
         return self.layers * self._linears("active") + self.vocabulary * self.hidden
 
     def __str__(self) -> str:
-        lora = f" rank {self.lora_rank}" if self.method == "lora" else ""
-        name = "Mixtral, " if self.architecture == "mixtral" else ""
+        method = self.method if self.method == "full" else f"{self.method} rank {self.lora_rank}"
+        mixer = "Mixtral, " if self.architecture == "mixtral" else "Mamba, " if self.mixer == "mamba" else ""
+        experts = f"top {self.top_k} of {self.experts} experts" if self.experts > 1 else "one expert"
+        details = self.precision + (", checkpointing" if self.checkpointing else "")
         return (
-            f"{name}{self.layers} layers of {self.hidden}, top {self.top_k} of {self.experts} experts of "
-            f"{self.expert_hidden}, sequences of {self.sequence_length}, {self.method}{lora}"
+            f"{mixer}{self.layers} layers of {self.hidden}, {experts} of {self.expert_hidden}, sequences of "
+            f"{self.sequence_length}, {method}, {details}"
         )

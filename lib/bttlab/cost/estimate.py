@@ -1,27 +1,26 @@
-"""What a fine-tuning run takes on a GPU of the price table: batch, throughput, hours and cost, all modelled."""
+"""What a fine-tuning run takes on a GPU: batch, memory, throughput, hours and cost, all modelled."""
 
-from dataclasses import dataclass, fields
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
-import numpy as np
-
+from bttlab.baseline.gpus import Gpu
+from bttlab.cost import xia2024
+from bttlab.cost.calibration import Calibration, read_calibration
 from bttlab.cost.configuration import CostError, FineTuning
-from bttlab.cost.fit import CostModel
-from bttlab.cost.prices import Gpu
-from bttlab.cost.profiles import Profiles
+from bttlab.cost.gpu_step import RESERVED, fixed_bytes, largest_batch, step_parts, step_seconds, token_bytes
+from bttlab.cost.lengths import longest_length, padded_length
+from bttlab.cost.models import find_model
+from bttlab.cost.prices import Price, read_prices
 
-MODEL_VERSION = "cost-1"
-RESERVED = 2**30  # bytes of a GPU that context and libraries take before the first tensor; an assumption
-TRANSFER = 2.0  # by how much a throughput carried to another device may be off either way; an assumption
+MODEL_VERSION = "cost-2"
+UNCHECKED = 1.0  # of a precision that nothing was measured in: twice or half; an assumption
 
 ASSUMPTIONS = (
-    "FP32 throughout, AdamW, no recomputation, no quantisation, one device, sequences of full length",
-    "bytes do not depend on the device: what a step needs beside the parameters transfers as it was fitted; "
+    "one device, AdamW, eager PyTorch as the published runs used it; experts get equal shares of the tokens",
+    "each kind of work takes the longest of its arithmetic, its bytes and its launches; kinds do not overlap",
     f"{RESERVED / 2**30:.0f} GiB of a GPU are taken before the first tensor",
-    "terms that the host pays (step, layers, calls, optimizer tensors) transfer as they are; all others shrink with "
-    "the published FP32 peak of the GPU over the FP32 matrix product measured on the profiled machine",
-    f"nothing of that transfer is checked by a measurement here, hence a factor of {TRANSFER:g} on top of the held-out "
-    "error",
+    "the host that launches kernels is as fast as the one of the published runs",
+    "padding longest: the data set's lengths have the tail that was fitted; hours are tokens over the median length",
 )
 
 
@@ -33,23 +32,42 @@ class Estimate:
     ----------
     config : FineTuning
     gpu : Gpu
+    price : Price or None
+        None if the table has none for this GPU.
     tokens : int
-        Trained on in all, epochs counted.
-    largest_batch, batch : int
-        Sequences that fit, and that are taken.
-    tokens_per_second : (float, float, float)
+        Trained on in all, epochs counted, padding not.
+    largest_batch : int
+        Sequences of the stated length that fit.
+    padded_batch : int
+        Sequences that fit when they are padded to the longest that a run meets; as `largest_batch` without padding.
+    batch : int
+        Sequences that are taken.
+    sequences_per_second : (float, float, float)
         Low, middle and high.
-    extrapolated : list of str
-        What lies outside of what was measured.
+    parts : dict
+        Seconds of a step by stage, kind of work and layer.
+    peak_bytes : float
+        Memory at the peak of a step whose sequences have the expected padding.
+    notes : list of str
+        What lies outside of what was measured, or does not always fit.
     """
 
     config: FineTuning
     gpu: Gpu
+    price: Price | None
     tokens: int
     largest_batch: int
+    padded_batch: int
     batch: int
-    tokens_per_second: tuple[float, float, float]
-    extrapolated: list[str]
+    sequences_per_second: tuple[float, float, float]
+    parts: dict[tuple[str, str, str], float]
+    peak_bytes: float
+    notes: list[str]
+
+    @property
+    def tokens_per_second(self) -> tuple[float, float, float]:
+        """Low, middle and high; padding not counted."""
+        return tuple(self.config.sequence_length * rate for rate in self.sequences_per_second)
 
     @property
     def hours(self) -> tuple[float, float, float]:
@@ -58,44 +76,39 @@ class Estimate:
         return tuple(self.tokens / rate / 3600 for rate in (high, middle, low))
 
     @property
-    def cost(self) -> tuple[float, float, float]:
-        """USD: low, middle and high."""
-        return tuple(hours * self.gpu.usd_per_hour for hours in self.hours)
+    def cost(self) -> tuple[float, float, float] | None:
+        """USD: low, middle and high; None without a price."""
+        return tuple(hours * self.price.usd_per_hour for hours in self.hours) if self.price else None
 
 
 class Estimator:
-    """A fitted model together with the machine its profiles come from.
+    """The calibrated model of a GPU step together with a table of prices.
 
     Parameters
     ----------
-    profiles : Profiles
-
-    Raises
-    ------
-    CostError
-        If they are too few to fit to.
+    calibration : Calibration, optional
+        The recorded one by default.
+    prices : mapping of str to Price, optional
+        The committed table by default.
     """
 
-    def __init__(self, profiles: Profiles):
-        self.profiles = profiles
-        self.model = CostModel(profiles.profiles, profiles.budget_bytes)
+    def __init__(self, calibration: Calibration | None = None, prices: Mapping[str, Price] | None = None):
+        self.calibration = calibration or read_calibration()
+        self.prices = read_prices() if prices is None else prices
 
-    def speed(self, gpu: Gpu) -> float:
-        """Return how many times as fast as the profiled machine a GPU is taken to compute."""
-        return 1e12 * gpu.fp32_tflops / self.profiles.matmul_flops
+    def largest_batch(self, config: FineTuning, gpu: Gpu, length: int | None = None) -> int:
+        """Return how many sequences fit a GPU, of the stated length or of `length` tokens; 0 if none does."""
+        memory = self.calibration.memory
+        return largest_batch(config, gpu.memory_bytes, length or config.sequence_length, memory)
 
-    def largest_batch(self, config: FineTuning, gpu: Gpu) -> int:
-        """Return the largest batch that fits a GPU; 0 if none does."""
-        return self.model.largest_batch(config, int(1e9 * gpu.memory_gb) - RESERVED)
-
-    def tokens_per_second(self, config: FineTuning, gpu: Gpu, batch: int) -> tuple[float, float, float]:
-        """Return low, middle and high: the held-out error that 9 of 10 points stay under, times `TRANSFER`."""
-        middle = self.model.tokens_per_second(config, batch, self.speed(gpu))
-        factor = (1 + float(np.quantile(self.model.held_out.throughput_errors, 0.9))) * TRANSFER
+    def sequences_per_second(self, config: FineTuning, gpu: Gpu, batch: int) -> tuple[float, float, float]:
+        """Return low, middle and high: nine of ten held-out points lie in such a band."""
+        middle = batch / step_seconds(config, gpu, batch, self.calibration.time)
+        factor = self._factor(config, gpu)
         return middle / factor, middle, middle * factor
 
     def estimate(self, config: FineTuning, gpu: Gpu, tokens: int, batch: int | None = None) -> Estimate:
-        """Return what training on `tokens` tokens takes; by default with the largest batch that fits.
+        """Return what training on `tokens` tokens takes; by default with the largest batch that always fits.
 
         Raises
         ------
@@ -107,42 +120,63 @@ class Estimator:
         largest = self.largest_batch(config, gpu)
         if largest < 1:
             raise CostError(
-                f"{config}: it does not fit {gpu.gpu} at batch 1, parameters and optimizer alone take "
-                f"{config.state_bytes / 1e9:,.1f} of {gpu.memory_gb:g} GB; take a larger GPU, shorter sequences, a "
-                "smaller model or lora"
+                f"{config}: it does not fit {gpu.gpu} at batch 1, what it holds between steps alone takes "
+                f"{config.state_bytes / 2**30:,.1f} of {gpu.memory_bytes / 2**30:,.1f} GiB; take a larger GPU, shorter "
+                "sequences, a smaller model, lora or qlora"
             )
         if batch is not None and not 1 <= batch <= largest:
             raise CostError(f"batch is {batch}: on {gpu.gpu} it must be from 1 to {largest}")
-        batch = batch or largest
-        rates = self.tokens_per_second(config, gpu, batch)
-        return Estimate(config, gpu, tokens, largest, batch, rates, self._extrapolated(config, batch))
+        padded = self.largest_batch(config, gpu, longest_length(config))
+        batch = batch or max(1, padded)
+        time = self.calibration.time
+        taken = batch * padded_length(config, batch, time.tail)
+        return Estimate(
+            config,
+            gpu,
+            self.prices.get(gpu.gpu),
+            tokens,
+            largest,
+            padded,
+            batch,
+            self.sequences_per_second(config, gpu, batch),
+            step_parts(config, gpu, batch, time),
+            fixed_bytes(config) + taken * token_bytes(config, self.calibration.memory),
+            self._notes(config, gpu, batch, padded),
+        )
 
-    def _extrapolated(self, config: FineTuning, batch: int) -> list[str]:
-        measured = self.model.profiles
-        found = []
-        for name in (field.name for field in fields(FineTuning)):
-            known, value = {getattr(profile.config, name) for profile in measured}, getattr(config, name)
-            if isinstance(value, str):
-                outside, seen = value not in known, " or ".join(sorted(known))
-            else:
-                outside, seen = not min(known) <= value <= max(known), f"{min(known)} to {max(known)}"
-            # The rank of adapters that are not there means nothing.
-            if outside and not (name == "lora_rank" and config.method == "full"):
-                found.append(f"{name} {value} (measured: {seen})")
-        tokens = batch * config.sequence_length
-        most = max(batch * profile.config.sequence_length for profile in measured for batch in profile.batches)
-        if tokens > most:
-            found.append(f"{tokens:,} tokens a step (measured: up to {most:,})")
-        return found
+    def _factor(self, config: FineTuning, gpu: Gpu) -> float:
+        """By how much a throughput may be off either way."""
+        errors = self.calibration.errors
+        factor = 1 + errors["one model and data set left out"].nine_of_ten
+        if gpu.gpu not in _measured_gpus():
+            factor = max(factor, 1 + errors["one GPU left out"].nine_of_ten)
+        if not _is_measured(config):
+            factor *= 1 + errors["one model left out"].nine_of_ten
+        return factor * (1 + UNCHECKED) if config.precision == "fp32" else factor
 
-    def held_out(self) -> dict[str, Any]:
-        """Return the held-out errors as JSON-ready values, measured against the profiles."""
-        errors, steps = self.model.held_out.throughput_errors, self.model.held_out.batch_steps
-        return {
-            "configurations": len(self.model.profiles),
-            "throughput_median": float(np.median(errors)),
-            "throughput_90_percent": float(np.quantile(errors, 0.9)),
-            "largest_batch_grid_steps_most": int(steps.max()),
-            "largest_batch_grid_steps_mean": float(steps.mean()),
-            "how": "each configuration left out in turn, on the profiled machine",
-        }
+    def _notes(self, config: FineTuning, gpu: Gpu, batch: int, padded: int) -> list[str]:
+        notes = []
+        if batch > padded:
+            longest = longest_length(config)
+            notes.append(f"a batch of {batch} padded to {longest} tokens does not fit, {padded} would")
+        if gpu.gpu not in _measured_gpus():
+            notes.append(f"{gpu.gpu} is none of the GPUs that were fitted to ({', '.join(sorted(_measured_gpus()))})")
+        if not _is_measured(config):
+            notes.append(f"the model is none of those that were fitted to ({', '.join(sorted(xia2024.NAMES))})")
+        if config.precision == "fp32":
+            notes.append("no FP32 run was fitted to: twice or half on top, by assumption")
+        return notes
+
+
+def _measured_gpus() -> set[str]:
+    return {point.gpu for point in xia2024.throughputs()}
+
+
+def _is_measured(config: FineTuning) -> bool:
+    """Whether the published runs differ in nothing but length, routing and padding."""
+    shapes = {"sequence_length": config.sequence_length, "top_k": config.top_k, "padding": config.padding}
+    return any(
+        replace(model, **shapes) == config
+        for model in map(find_model, xia2024.NAMES.values())
+        if config.top_k <= model.experts
+    )

@@ -13,13 +13,12 @@ from functools import cached_property
 import numpy as np
 from scipy import optimize, stats
 
-from bttlab.cost.configuration import FLOAT_BYTES, CostError, FineTuning
+from bttlab.cost.configuration import VALUE_BYTES, CostError, FineTuning
 from bttlab.cost.profiles import Profile
 
 FEWEST = 24  # configurations to fit to
 CONFIDENCE = 0.95
 GRID = sorted({2**power for power in range(40)} | {3 * 2**power for power in range(40)})
-DISPATCH = ("step", "layer", "call", "tensor")  # terms that the host pays: they do not shrink on a faster device
 
 
 def time_terms(config: FineTuning, batch: int) -> dict[str, float]:
@@ -68,7 +67,7 @@ def memory_terms(config: FineTuning, batch: float) -> dict[str, float]:
         "adapter": tokens * layers * (hidden + chosen * inner) if lora else 0,
         "logits": tokens * config.vocabulary,
     }
-    return {name: FLOAT_BYTES * count for name, count in elements.items()}
+    return {name: VALUE_BYTES["fp32"] * count for name, count in elements.items()}
 
 
 @dataclass(frozen=True)
@@ -88,7 +87,7 @@ class Coefficients:
 
 
 class CostModel:
-    """Step time and largest batch of fine-tuning runs on one device.
+    """Step time and largest batch of fine-tuning runs on the device that was profiled.
 
     Parameters
     ----------
@@ -114,13 +113,9 @@ class CostModel:
             )
         self._time, self._memory = _fit_time(self.profiles), _fit_memory(self.profiles, budget)
 
-    def step_seconds(self, config: FineTuning, batch: int, speed: float = 1.0) -> float:
-        """Return the modelled seconds of a step; `speed` divides all terms but those of `DISPATCH`."""
-        return _seconds(self._time, config, batch, speed)
-
-    def tokens_per_second(self, config: FineTuning, batch: int, speed: float = 1.0) -> float:
-        """Return the modelled throughput."""
-        return batch * config.sequence_length / self.step_seconds(config, batch, speed)
+    def step_seconds(self, config: FineTuning, batch: int) -> float:
+        """Return the modelled seconds of a step."""
+        return _seconds(self._time, config, batch)
 
     def largest_batch(self, config: FineTuning, memory: int) -> int:
         """Return the modelled largest batch within `memory` bytes; 0 if not even one sequence fits."""
@@ -201,16 +196,13 @@ def _others(profiles: Sequence[Profile]) -> list[list[Profile]]:
 
 def _predictors(time: Mapping[str, float], memory: Mapping[str, float], budget: int) -> Predictor:
     return (
-        lambda config, batch: batch * config.sequence_length / _seconds(time, config, batch, 1.0),
+        lambda config, batch: batch * config.sequence_length / _seconds(time, config, batch),
         lambda config: _largest_batch(memory, config, budget),
     )
 
 
-def _seconds(coefficients: Mapping[str, float], config: FineTuning, batch: int, speed: float) -> float:
-    return sum(
-        coefficients[name] * count / (1.0 if name in DISPATCH else speed)
-        for name, count in time_terms(config, batch).items()
-    )
+def _seconds(coefficients: Mapping[str, float], config: FineTuning, batch: int) -> float:
+    return sum(coefficients[name] * count for name, count in time_terms(config, batch).items())
 
 
 def _largest_batch(coefficients: Mapping[str, float], config: FineTuning, memory: int) -> int:

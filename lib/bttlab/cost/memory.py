@@ -13,6 +13,7 @@ from collections.abc import Callable
 from functools import partial
 
 from bttlab.cost.configuration import CostError, FineTuning
+from bttlab.processes import safe_path
 
 FITS, TOO_LARGE, BROKEN = 0, 3, 4  # exit codes of a trial
 MOST_BATCH = 4096
@@ -88,7 +89,8 @@ def _fits_cpu(config: FineTuning, budget: int, batch: int) -> bool:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["__main__", "bttlab.cost.trial"])  # or each trial would import them anew
     process = context.Process(target=_trial, args=(config, budget, batch))
-    process.start()
+    with safe_path():
+        process.start()
     process.join()
     if process.exitcode == BROKEN:
         raise CostError(f"a trial with batch {batch} of {config} failed, not for want of memory; see above")

@@ -4,13 +4,28 @@ from dataclasses import fields, replace
 
 from bttlab.cost.configuration import CostError, FineTuning
 
+# Shapes of Mixtral 8x7B (Jiang et al., arXiv 2401.04088, table 1); fine-tuned as in arXiv 2408.04693.
+_MIXTRAL = FineTuning(
+    32, 4096, 32, 8, 2, 14_336, 512, "qlora", 16, 32_000, key_value_heads=8, adapted="experts", precision="bf16",
+    checkpointing=True, padding="longest",
+)  # fmt: skip
+# Shapes of BlackMamba 630M/2.8B (its config.json; arXiv 2402.01771): pairs of a Mamba block and a mixture of experts.
+_BLACKMAMBA = FineTuning(
+    18, 1472, 16, 8, 1, 3872, 512, vocabulary=50_304, mixer="mamba", precision="bf16", padding="longest"
+)
+# Shapes of Llama 2 7B (Touvron et al., arXiv 2307.09288).
+_LLAMA = FineTuning(
+    32, 4096, 32, 1, 1, 11_008, 512, "lora", 16, 32_000, precision="bf16", checkpointing=True, padding="longest"
+)
 MODELS = {
     "tiny": FineTuning(3, 128, 4, 8, 2, 256),
     "small": FineTuning(6, 256, 8, 8, 2, 512, sequence_length=128),
     "base": FineTuning(12, 768, 12, 8, 2, 2048, sequence_length=512, vocabulary=32_000),
-    # Shapes of Mixtral 8x7B (Jiang et al., arXiv 2401.04088, table 1), but for its grouped keys and values.
-    "mixtral-8x7b": FineTuning(32, 4096, 32, 8, 2, 14_336, 512, "lora", 16, 32_000),
+    "mixtral-8x7b": _MIXTRAL,
+    "blackmamba-2.8b": _BLACKMAMBA,
+    "llama-2-7b": _LLAMA,
 }
+_WORDS = {"yes": True, "no": False}
 
 
 def find_model(text: str) -> FineTuning:
@@ -25,10 +40,13 @@ def find_model(text: str) -> FineTuning:
     if name not in MODELS:
         raise CostError(f"model {name!r} is none of {', '.join(MODELS)}; change one of them, as small,layers=4,top_k=1")
     kinds = {field.name: field.type for field in fields(FineTuning)}
-    values: dict[str, int | str] = {}
+    values: dict[str, int | str | bool] = {}
     for change in changes:
         field, _, value = change.partition("=")
         if field not in kinds:
             raise CostError(f"model {text!r}: {field!r} is none of {', '.join(kinds)}")
-        values[field] = int(value) if kinds[field] is int and value.isdecimal() else value
+        if kinds[field] is int and value.isdecimal():
+            values[field] = int(value)
+        else:
+            values[field] = _WORDS.get(value, value) if kinds[field] is bool else value
     return replace(MODELS[name], **values)

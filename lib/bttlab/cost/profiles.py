@@ -19,7 +19,7 @@ from bttlab.cost.training import Run, clock_of
 from bttlab.data.find import REPOSITORY
 from bttlab.figures import to_json
 
-VERSION = 1  # of the file
+VERSION = 2  # of the file
 RECORDED = REPOSITORY / "data" / "cost" / "cpu.json"
 ROUNDS = 7  # over the batch sizes, in turn; the medians count
 MOST_TOKENS = 4096  # of a batch whose time is measured

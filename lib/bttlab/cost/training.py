@@ -37,10 +37,14 @@ class Run:
     Raises
     ------
     CostError
-        If the stream is shorter than a sequence.
+        If the stream is shorter than a sequence, or the model is one that is estimated only.
     """
 
     def __init__(self, config: FineTuning, device: str = "cpu", stream: np.ndarray | None = None, seed: int = 0):
+        plain = {"mixer": "attention", "key_value_heads": 0, "adapted": "all", "precision": "fp32"}
+        plain |= {"checkpointing": False, "padding": "none"}
+        if config.method == "qlora" or any(getattr(config, name) != value for name, value in plain.items()):
+            raise CostError(f"{config}: it can be estimated, not measured; the profiler runs FP32, full or with LoRA")
         torch.manual_seed(seed)
         self.config, self.device = config, device
         self._random = np.random.default_rng(seed)

@@ -16,6 +16,7 @@ import torch
 from bttlab.cost.configuration import FineTuning
 from bttlab.cost.memory import BROKEN, FITS, TOO_LARGE
 from bttlab.cost.training import Run
+from bttlab.terminal import say
 
 _SMALLEST = FineTuning(1, 8, 1, 1, 1, 8, sequence_length=4, vocabulary=8)
 _M_MMAP_THRESHOLD = -3  # of mallopt(3)
@@ -36,7 +37,7 @@ def trial(config: FineTuning, budget: int, batch: int) -> None:
         _two_steps(config, batch)
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "alloc" not in str(error):
-            print(error, file=sys.stderr)
+            say(error)
             sys.exit(BROKEN)
         sys.exit(TOO_LARGE)
     sys.exit(FITS)

@@ -7,6 +7,7 @@ import hashlib
 import http.client
 import os
 import shutil
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -19,7 +20,8 @@ from .corpus import MOST_BYTES, CorpusError
 from .store import store_corpus
 
 BASE_URL = "https://raw.githubusercontent.com/monologg/JointBERT/41f1e8422544a422fd7a9dd7d00302294122f52b/data"
-TIMEOUT_S = 20
+TIMEOUT_S = 20  # without a byte
+MOST_SECONDS = 600  # for a file
 
 # SHA-256 of every file, by corpus.
 SOURCES = {
@@ -112,8 +114,11 @@ def _append(url: str, file: BinaryIO) -> None:
         with _OPENER.open(urllib.request.Request(url, headers=headers), timeout=TIMEOUT_S) as response:
             if not (response.headers["Content-Range"] or "").startswith(f"bytes {start}-"):
                 file.truncate(0)
-            while block := response.read(1 << 16):
+            end = time.monotonic() + MOST_SECONDS
+            while block := response.read1(1 << 16):  # what is there, however little a server sends at a time
                 file.write(block)
+                if time.monotonic() > end:
+                    raise DownloadError(f"{url} takes longer than {MOST_SECONDS} s; what came is kept, try again")
                 if file.tell() > MOST_BYTES:
                     raise DownloadError(f"{url} has more than {MOST_BYTES >> 20} MiB, which no file of a corpus has")
             if response.length:

@@ -1,5 +1,6 @@
 """Scores of joint intent and slot labelling, by the rules of the field (conlleval chunks, computed by seqeval)."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,11 +24,13 @@ class Scores:
     frame_accuracy: float
 
 
-def score(corpus: Corpus, split: Split, predictions, repair_tags: bool = False) -> Scores:
-    """Compare predictions with a split as it is written in the corpus.
+def named(
+    corpus: Corpus, split: Split, predictions, repair_tags: bool = False
+) -> tuple[list[str | None], list[list[str]]]:
+    """Return predictions by name, as they are scored: an intent for each utterance, and a tag for each of its words.
 
-    Gold labels that are in no label list are never right. Predicted PAD, UNK and ids beyond the corpus's label list
-    count as the tag O for a word and as wrong for an intent. Words that were cut count as predicted O.
+    Predicted PAD, UNK and ids beyond the corpus's label list are the tag O for a word; an intent beyond the list is
+    None. Words that were cut have the tag O.
 
     Parameters
     ----------
@@ -52,8 +55,6 @@ def score(corpus: Corpus, split: Split, predictions, repair_tags: bool = False) 
             f"{len(split)} utterances, but predicted intents of shape {intents.shape} and slots of shape "
             f"{slots.shape}; each utterance needs one prediction"
         )
-    predicted_intents = [_label(corpus.intent_labels, i) for i in intents]
-    right = [guess == gold != UNK for guess, gold in zip(predicted_intents, split.intents, strict=True)]
     names = [OUTSIDE if label in (PAD, UNK) else label for label in corpus.slot_labels]
     known, predicted = frozenset(names), []
     for row, tags in zip(slots, split.slots, strict=True):
@@ -61,6 +62,26 @@ def score(corpus: Corpus, split: Split, predictions, repair_tags: bool = False) 
         if repair_tags:
             guess = repaired(guess, known)
         predicted.append(guess + [OUTSIDE] * (len(tags) - len(guess)))
+    return [_label(corpus.intent_labels, i) for i in intents], predicted
+
+
+def score(corpus: Corpus, split: Split, predictions, repair_tags: bool = False) -> Scores:
+    """Compare predictions with a split as it is written in the corpus.
+
+    Gold labels that are in no label list are never right; predictions count as `named` says.
+
+    Parameters
+    ----------
+    corpus, split, predictions, repair_tags
+        As for `named`.
+
+    Raises
+    ------
+    CorpusError
+        If there is not one prediction for each utterance.
+    """
+    intents, predicted = named(corpus, split, predictions, repair_tags)
+    right = [guess == gold != UNK for guess, gold in zip(intents, split.intents, strict=True)]
     frames = [ok and guess == tags for ok, guess, tags in zip(right, predicted, split.slots, strict=True)]
     return Scores(
         utterances=len(split),
@@ -72,3 +93,22 @@ def score(corpus: Corpus, split: Split, predictions, repair_tags: bool = False) 
 
 def _label(labels: list[str], index: int) -> str | None:
     return labels[index] if 0 <= index < len(labels) else None
+
+
+def conlleval_lines(corpus: Corpus, split: Split, predictions, repair_tags: bool = False) -> Iterator[str]:
+    """Yield a line for each word, and an empty one after each utterance.
+
+    Columns, divided by spaces: word, intent, predicted intent, tag, predicted tag. conlleval takes the last two.
+
+    Parameters
+    ----------
+    corpus, split, predictions, repair_tags
+        As for `named`.
+    """
+    intents, predicted = named(corpus, split, predictions, repair_tags)
+    for words, intent, guess, tags, guesses in zip(
+        split.words, split.intents, intents, split.slots, predicted, strict=True
+    ):
+        for word, tag, guessed in zip(words, tags, guesses, strict=True):
+            yield f"{word} {intent} {guess or UNK} {tag} {guessed}"
+        yield ""

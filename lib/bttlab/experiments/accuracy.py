@@ -15,6 +15,7 @@ from typing import Any
 
 from bttlab.errors import BttlabError
 from bttlab.experiments.curves import read_metrics
+from bttlab.terminal import say
 
 SCORES = {"intent_accuracy": "intent", "slot_f1": "slot F1", "frame_accuracy": "frame"}
 HOW = "measured: conlleval chunks by seqeval, on the splits as they are written"
@@ -165,7 +166,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             draw(record, options.picture)
     except (BttlabError, OSError, ValueError) as error:
-        print(error, file=sys.stderr)
+        say(error)
         return 2
     return 0
 

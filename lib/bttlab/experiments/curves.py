@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 
 from bttlab.figures import measured
+from bttlab.files import read_regular
 
 METRICS = "metrics.jsonl"
 STRETCHES = 100  # of an epoch at most, whose mean losses are kept
+MOST_BYTES = 1 << 31  # of metrics.jsonl: a month of epochs of three seconds
 MOST_LINES = 1000  # of metrics.jsonl, whose stretches are told apart; of more, a curve has one loss each
 SCORES = ("intent_accuracy", "slot_f1", "frame_accuracy", "mean_loss")
 
@@ -45,7 +47,7 @@ def stretches(losses: np.ndarray) -> list[float]:
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
     """Return the lines of a run's metrics.jsonl that can be read; none if there is no such file."""
     try:
-        text = (Path(folder) / METRICS).read_text(encoding="utf-8", errors="replace")
+        text = read_regular(Path(folder) / METRICS, MOST_BYTES).decode("utf-8", errors="replace")
     except OSError:
         return []
     found = []
@@ -60,7 +62,14 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
 
 
 def read_curves(folder: Path) -> Curves:
-    """Return the curves of a training, or of a baseline by its record; empty where there are none."""
+    """Return the curves of a training, or of a baseline by its record; empty where there are none that can be read."""
+    try:
+        return _read_curves(Path(folder))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+        return Curves()
+
+
+def _read_curves(folder: Path) -> Curves:
     curves, done = Curves(), 0
     lines = read_metrics(folder)
     for line in lines:
@@ -71,16 +80,16 @@ def read_curves(folder: Path) -> Curves:
         losses = fine or [line.get("mean_loss")]
         ends = np.linspace(0, count, len(losses) + 1)[1:] + done
         curves.samples += ends.tolist()
-        curves.losses += [np.nan if loss is None else loss for loss in losses]
+        curves.losses += [np.nan if loss is None else float(loss) for loss in losses]
         done += count
         if isinstance(line.get("dev"), dict):
             curves.scored.append(done)
             for name in SCORES:
                 value = line["dev"].get(name)
-                curves.scores[name].append(np.nan if value is None else value)
-    record = Path(folder) / "record.json"
+                curves.scores[name].append(np.nan if value is None else float(value))
+    record = folder / "record.json"
     if not curves.samples and record.is_file():
-        values = json.loads(record.read_text(encoding="utf-8"))
+        values = json.loads(read_regular(record, MOST_BYTES))
         losses = values["modes"][values["best"]]["losses"]
         curves.losses = stretches(losses)
         curves.samples = np.linspace(0, len(losses), len(curves.losses) + 1)[1:].tolist()

@@ -2,6 +2,7 @@
 
 import csv
 import os
+import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -11,6 +12,7 @@ from typing import Any
 from bttlab.errors import BttlabError
 from bttlab.experiments.curves import read_curves
 from bttlab.experiments.index import FoundRun
+from bttlab.terminal import printable
 
 
 class ExportError(BttlabError):
@@ -24,12 +26,12 @@ def to_csv(runs: Sequence[FoundRun], path: Path) -> None:
     figures = list(dict.fromkeys(name for run in runs for name in run.record.figures))
     with Path(path).open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow([*fixed, *keys, *figures, "folder"])
+        writer.writerow([*fixed, *map(_as_cell, keys), *map(_as_cell, figures), "folder"])
         for run in runs:
             record = run.record
             values = [record.figures.get(name, {}).get("value") for name in figures]
             known = [getattr(record, name) for name in fixed] + [record.configuration.get(key) for key in keys]
-            writer.writerow([*known, *values, run.folder])
+            writer.writerow([*map(_as_cell, known), *map(_as_cell, values), _as_cell(str(run.folder))])
 
 
 def to_tensorboard(runs: Sequence[FoundRun], folder: Path) -> None:
@@ -43,7 +45,7 @@ def to_tensorboard(runs: Sequence[FoundRun], folder: Path) -> None:
     writer = _needs("torch.utils.tensorboard", "tensorboard").SummaryWriter
     for run in runs:
         record, curves = run.record, read_curves(run.folder)
-        with writer(str(Path(folder) / f"{record.name}-{record.id}")) as board:
+        with writer(str(Path(folder) / _as_name(f"{record.name}-{record.id}"))) as board:
             for tag, step, value in _points(curves):
                 board.add_scalar(tag, value, step)
             board.add_text("figures", _provenance(record))
@@ -78,8 +80,22 @@ def _log_to(mlflow: Any, runs: Sequence[FoundRun], uri: str) -> None:
                 mlflow.log_metric(tag.replace("/", "."), value, step=step)
             mlflow.log_metrics(_numbers(record))
             mlflow.log_text(_provenance(record), "figures.md")
-            if record.checkpoint and (run.folder / record.checkpoint).is_file():
-                mlflow.log_artifact(str(run.folder / record.checkpoint))
+            checkpoint = run.folder / Path(record.checkpoint).name  # nothing from outside of the run's folder
+            if record.checkpoint and checkpoint.is_file() and not checkpoint.is_symlink():
+                mlflow.log_artifact(str(checkpoint))
+
+
+def _as_name(text: str) -> str:
+    """A run's name as that of one folder: it leads nowhere else."""
+    return re.sub(r"[^\w .,=+@-]", "_", text).lstrip(".") or "run"
+
+
+def _as_cell(value: Any) -> Any:
+    """A value that a spreadsheet takes for no formula, whoever named the run."""
+    if isinstance(value, str):
+        value = printable(value)
+        return f"'{value}" if value.startswith(("=", "+", "-", "@")) else value
+    return value
 
 
 def _needs(module: str, package: str) -> Any:

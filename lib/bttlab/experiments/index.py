@@ -11,13 +11,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from bttlab.errors import BttlabError
 from bttlab.experiments.record import INTERRUPTED, RUN_FILE, RUNNING, RecordError, RunRecord, read_run
+from bttlab.locks import is_held
 
 INDEX = "index.sqlite"
 VERSION = 1
+DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+LARGEST = 2**63 - 1  # of SQLite's whole numbers
 BUSY_SECONDS = 30  # that a writer waits for another
 _SCHEMA = """
 CREATE TABLE runs (
@@ -56,7 +60,7 @@ class Filter:
     ascending : bool
         The smallest come first.
     limit : int
-        At most so many; 0 for all.
+        At most so many, up to `LARGEST`; 0 for all.
     ids : sequence of str
         Only these.
     """
@@ -96,7 +100,7 @@ class RunIndex:
     def add_all(self, runs: Iterable[tuple[RunRecord, Path]]) -> None:
         """Put runs in, all or none."""
         marks = ", ".join("?" * (len(COLUMNS) + 1))
-        rows = ((*_columns(record, Path(folder)), record.to_json()) for record, folder in runs)
+        rows = [(*_columns(record, Path(folder)), record.to_json()) for record, folder in runs]
         with self._open(write=True) as database:
             database.executemany(f"INSERT OR REPLACE INTO runs VALUES ({marks})", rows)
 
@@ -119,10 +123,18 @@ class RunIndex:
                     faults.append(str(error))
                 else:
                     found[record.id] = (record, path.parent.absolute())
-        for suffix in ("", "-wal", "-shm"):
-            self.path.with_name(INDEX + suffix).unlink(missing_ok=True)
-        self.add_all(found.values())
+        self._replace_by(found.values())
         return len(found), faults
+
+    def _replace_by(self, runs: Iterable[tuple[RunRecord, Path]]) -> None:
+        """Put a new index in the place of the one there is, once it is whole."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(prefix=".index-", dir=self.folder) as name:
+            draft = RunIndex(Path(name))
+            draft.add_all(runs)
+            for suffix in ("-wal", "-shm"):  # what these hold is of the file that goes
+                self.path.with_name(INDEX + suffix).unlink(missing_ok=True)
+            draft.path.replace(self.path)
 
     def count(self, chosen: Filter = Filter()) -> int:
         """Return how many runs meet a filter's conditions."""
@@ -249,6 +261,8 @@ class RunIndex:
         except sqlite3.OperationalError as error:
             raise RunIndexError(f"{self.path} cannot be used ({error}); set BTTLAB_RUNS to a folder of yours") from None
         except sqlite3.DatabaseError as error:
+            if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) not in DAMAGED:
+                raise RunIndexError(f"{self.path}: {error}") from None
             raise RunIndexError(
                 f"{self.path} is damaged ({error}); build it anew with: bttlab runs index FOLDER, naming the folders "
                 "that your runs lie in"
@@ -282,7 +296,13 @@ def nearest(key: str, known: Iterable[str]) -> str:
 
 def _columns(record: RunRecord, folder: Path) -> list[str]:
     values = {name: getattr(record, name) for name in COLUMNS if name != "folder"}
-    return [(values | {"folder": str(folder.absolute())})[name] for name in COLUMNS]
+    found = [(values | {"folder": str(folder.absolute())})[name] for name in COLUMNS]
+    for value in found:
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise RunIndexError(f"{value!r} has bytes that are no UTF-8; rename it") from None
+    return found
 
 
 def _expression(key: str) -> str:
@@ -299,9 +319,11 @@ def _value(text: str) -> Any:
     """A number where it is one, else text; lists as JSON has them, such as [12,8,8]."""
     for kind in (int, float):
         try:
-            return kind(text)
+            value = kind(text)
         except ValueError:
             continue
+        if kind is float or abs(value) <= LARGEST:
+            return value
     return text.replace(" ", "") if text.startswith("[") else text
 
 
@@ -313,23 +335,4 @@ def _found(folder: str, text: str) -> FoundRun:
 
 def _status(status: str, folder: Path) -> str:
     """As recorded; but who died while running could not say so."""
-    return INTERRUPTED if status == RUNNING and not _is_held(folder) else status
-
-
-def _is_held(folder: Path) -> bool:
-    """Whether a process trains in the folder."""
-    import fcntl
-
-    try:
-        descriptor = os.open(folder, os.O_RDONLY)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return False
-    except BlockingIOError:
-        return True
-    except OSError:  # a file system without locks: who knows
-        return True
-    finally:
-        os.close(descriptor)
+    return INTERRUPTED if status == RUNNING and not is_held(folder) else status

@@ -1,7 +1,6 @@
 """Keeping runs: the record of a training from its beginning to its end, baselines, and estimates."""
 
 import hashlib
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -14,6 +13,7 @@ from bttlab.experiments.index import RunIndex, runs_folder
 from bttlab.experiments.provenance import git_state, versions
 from bttlab.experiments.record import COMPLETE, FAILED, RUN_FILE, STOPPED, RunRecord, read_run
 from bttlab.figures import measured, to_json
+from bttlab.terminal import say
 
 OnRecord = Callable[[RunRecord, Path], None]
 
@@ -50,7 +50,7 @@ def kept(folder: Path, settings, corpus, device: str, on_record: OnRecord | None
         try:
             record.write(folder)
         except OSError as error:
-            print(f"bttlab: note: {folder / RUN_FILE} is not written ({error.strerror})", file=sys.stderr)
+            say(f"bttlab: note: {folder / RUN_FILE} is not written ({error.strerror})")
 
     write()
     try:
@@ -130,7 +130,7 @@ def enter(record: RunRecord, folder: Path) -> None:
     try:
         RunIndex().add(record, folder)
     except (BttlabError, OSError) as error:
-        print(f"bttlab: note: the run is not in the index: {error}", file=sys.stderr)
+        say(f"bttlab: note: the run is not in the index: {error}")
 
 
 def keep_baseline(record, name: str = "") -> None:
@@ -252,7 +252,7 @@ def _place(run: RunRecord, files: Mapping[str, str]) -> None:
     try:
         folder = runs_folder() / run.id
     except ModuleNotFoundError as error:  # a GPU's host needs torch and numpy alone
-        print(f"bttlab: note: the run is not kept: {error.name} is not installed", file=sys.stderr)
+        say(f"bttlab: note: the run is not kept: {error.name} is not installed")
         return
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -260,6 +260,6 @@ def _place(run: RunRecord, files: Mapping[str, str]) -> None:
             (folder / name).write_text(text + "\n", encoding="utf-8")
         run.write(folder)
     except OSError as error:
-        print(f"bttlab: note: the run is not kept: {folder}: {error.strerror}", file=sys.stderr)
+        say(f"bttlab: note: the run is not kept: {folder}: {error.strerror}")
     else:
         enter(run, folder)

@@ -12,9 +12,11 @@ from typing import Any
 
 from bttlab.errors import BttlabError
 from bttlab.figures import to_json
+from bttlab.files import read_regular
 
 RUN_FILE = "run.json"
 FORMAT = 1
+MOST_BYTES = 1 << 26  # of a record
 RUNNING, COMPLETE, STOPPED, FAILED = "running", "complete", "stopped", "failed"
 INTERRUPTED = "interrupted"  # what is found of a running one whose process is gone
 
@@ -101,6 +103,9 @@ class RunRecord:
             expected = kinds.get(name, dict | None if name == "git" else str)
             if name in values and not isinstance(values[name], expected):
                 raise ValueError(f"{name} is {values[name]!r}")
+        for name, figure in values.get("figures", {}).items():
+            if not isinstance(figure, dict) or not {"value", "unit", "provenance"} <= set(figure):
+                raise ValueError(f"figures: {name} is {figure!r}")
         try:
             return cls(**values)
         except TypeError as error:
@@ -131,7 +136,7 @@ def read_run(folder: Path) -> RunRecord:
     """
     path = Path(folder) / RUN_FILE
     try:
-        return RunRecord.from_json(path.read_bytes())
+        return RunRecord.from_json(read_regular(path, MOST_BYTES))
     except OSError as error:
         raise RecordError(f"{path} cannot be read ({error.strerror}); name the folder of a run") from None
     except (ValueError, RecursionError) as error:

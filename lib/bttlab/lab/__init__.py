@@ -3,14 +3,24 @@
 from bttlab.lab.compression import draw_truncation, spectra, truncate
 from bttlab.lab.compression_explorer import CompressionExplorer
 from bttlab.lab.cost_explorer import CostExplorer
-from bttlab.lab.cost_figures import draw_breakdown, draw_held_out, draw_load
+from bttlab.lab.cost_figures import draw_breakdown, draw_load
 from bttlab.lab.cycle_figures import draw_cycles
 from bttlab.lab.dashboard import Dashboard
 from bttlab.lab.design import Design
 from bttlab.lab.design_explorer import DesignExplorer
 from bttlab.lab.exercise import check
+from bttlab.lab.finetuning_figures import (
+    draw_accuracy,
+    draw_largest_batches,
+    draw_published_load,
+    draw_ranking,
+    draw_stages,
+    draw_throughput,
+    draw_utilisation,
+)
 from bttlab.lab.flow_explorer import FlowExplorer
 from bttlab.lab.flow_figures import draw_costs, draw_optimum
+from bttlab.lab.gpu_beside import gpu_over_card
 from bttlab.lab.machine import check_machine
 from bttlab.lab.memory_figures import chip_bytes, draw_blocks, draw_bytes, draw_energy, torch_bytes
 from bttlab.lab.method_figures import draw_results, draw_scatter
@@ -19,7 +29,7 @@ from bttlab.lab.plain_errors import show_sentences
 from bttlab.lab.run_browser import RunBrowser
 from bttlab.lab.runs import RecordedRun
 from bttlab.lab.setting import budget, corpus_here
-from bttlab.lab.targets import baseline_targets, card_target
+from bttlab.lab.targets import baseline_targets, card_target, modelled_targets
 from bttlab.lab.watch import watch
 from bttlab.lab.workload import Workload
 
@@ -41,18 +51,26 @@ __all__ = [
     "check_machine",
     "chip_bytes",
     "corpus_here",
+    "draw_accuracy",
     "draw_blocks",
     "draw_breakdown",
     "draw_bytes",
     "draw_costs",
     "draw_cycles",
     "draw_energy",
-    "draw_held_out",
+    "draw_largest_batches",
     "draw_load",
     "draw_optimum",
+    "draw_published_load",
+    "draw_ranking",
     "draw_results",
     "draw_scatter",
+    "draw_stages",
+    "draw_throughput",
     "draw_truncation",
+    "draw_utilisation",
+    "gpu_over_card",
+    "modelled_targets",
     "spectra",
     "torch_bytes",
     "truncate",

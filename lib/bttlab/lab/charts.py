@@ -10,6 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from bttlab.terminal import printable
+
 # Okabe and Ito's colours, which colour-blind readers can tell apart; yellow is left out, white paper swallows it.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 SMOOTHING = 100  # samples in the moving mean of a loss curve
@@ -36,6 +38,12 @@ def new_figure(width: float, height: float) -> Figure:
     figure = Figure(figsize=(width, height), dpi=DOTS_PER_INCH, layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     return figure
+
+
+def as_label(name: str) -> str:
+    """Return a name that somebody gave as matplotlib shows it as it is: no formula, nor hidden from legends."""
+    shown = printable(name).replace("$", r"\$")
+    return f" {shown}" if shown.startswith("_") else shown
 
 
 def style(axes: Axes, title: str, x_label: str, y_label: str) -> None:

@@ -1,4 +1,4 @@
-"""Sliders over the model of the cost: what a fine-tuning run costs by batch size, sparsity, length and GPU."""
+"""Sliders over the model of a GPU step: what a fine-tuning run takes by batch size, sparsity, length and GPU."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -6,17 +6,21 @@ from dataclasses import replace
 import ipywidgets as widgets
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
+from bttlab.baseline.gpus import Gpu
 from bttlab.cost.configuration import FineTuning
 from bttlab.cost.estimate import MODEL_VERSION, Estimate, Estimator
 from bttlab.cost.fit import GRID
-from bttlab.cost.prices import Gpu
+from bttlab.cost.lengths import longest_length
 from bttlab.lab.charts import PALETTE, new_figure, style
 from bttlab.lab.explorer import Explorer, slider
 
 
 class CostExplorer(Explorer):
     """Choose GPU, sparsity, sequence length and tokens; the curves show the cost with its band.
+
+    Without a price they show hours.
 
     Parameters
     ----------
@@ -28,15 +32,15 @@ class CostExplorer(Explorer):
     Attributes
     ----------
     estimate : Estimate
-        With the largest batch.
+        With the largest batch that always fits.
     """
 
     def __init__(self, estimator: Estimator, gpus: Mapping[str, Gpu], config: FineTuning):
         self._estimator, self._gpus, self._config = estimator, gpus, config
         self.gpu = widgets.Dropdown(options=sorted(gpus), description="GPU", layout={"width": "250px"})
         self.top_k = slider(config.top_k, 1, config.experts, "top k")
-        self.length = slider(config.sequence_length, 16, 512, "sequence")
-        self.tokens = slider(1000, 1, 10_000, "10⁶ tokens")
+        self.length = slider(config.sequence_length, 16, 1024, "sequence")
+        self.tokens = slider(10, 1, 1000, "10⁶ tokens")
         self.estimate: Estimate | None = None
         figure = new_figure(8.3, 3.9)
         self._over_batch, self._over_sparsity = figure.subplots(1, 2)
@@ -49,25 +53,36 @@ class CostExplorer(Explorer):
         self.estimate = found = self._estimator.estimate(config, gpu, tokens)
         self._draw_over_batch(found)
         self._draw_over_sparsity(found)
-        low, middle, high = found.cost
+        money = "no price in the table"
+        if found.cost is not None:
+            low, middle, high = found.cost
+            asked = f"price published by {found.price.provider}, {found.price.date}"
+            money = f"<b>{middle:,.3g} USD</b>, between {low:,.3g} and {high:,.3g} ({asked})"
         results = (
-            f"up to <b>{found.largest_batch:,}</b> sequences a step; with as many, <b>{found.hours[1]:,.3g} h</b> and "
-            f"<b>{middle:,.3g} USD</b>, between {low:,.3g} and {high:,.3g} (modelled, {MODEL_VERSION}; price published "
-            f"by {gpu.provider}, {gpu.date})"
+            f"<b>{found.batch:,}</b> sequences a step, <b>{found.sequences_per_second[1]:,.3g}</b> a second: "
+            f"<b>{found.hours[1]:,.3g} h</b>, {money}; modelled, {MODEL_VERSION}"
         )
-        note = f"extrapolated: {'; '.join(found.extrapolated)}" if found.extrapolated else ""
-        return results, note
+        return results, "; ".join(found.notes)
 
     def _costs(self, found: Estimate, config: FineTuning, batch: int) -> np.ndarray:
-        low, middle, high = self._estimator.tokens_per_second(config, found.gpu, batch)
-        return found.tokens / np.array([high, middle, low]) / 3600 * found.gpu.usd_per_hour
+        """USD, or hours where there is no price: low, middle, high."""
+        low, middle, high = self._estimator.sequences_per_second(config, found.gpu, batch)
+        hours = found.tokens / config.sequence_length / np.array([high, middle, low]) / 3600
+        return hours * found.price.usd_per_hour if found.price else hours
+
+    def _largest(self, config: FineTuning, gpu: Gpu) -> int:
+        return self._estimator.largest_batch(config, gpu, longest_length(config))
+
+    def _clear(self, axes: Axes, title: str, x_label: str) -> None:
+        axes.clear()
+        style(axes, title, x_label, "USD (modelled)" if self.estimate.price else "hours (modelled)")
 
     def _draw_over_batch(self, found: Estimate) -> None:
         axes = self._over_batch
-        _clear(axes, f"Cost over batch size, {found.gpu.gpu}", "sequences a step")
+        self._clear(axes, f"Over batch size, {found.gpu.gpu}", "sequences a step")
         for top_k in sorted({1, 2, found.config.top_k, found.config.experts}):
             config = replace(found.config, top_k=top_k)
-            batches = [batch for batch in GRID if batch <= self._estimator.largest_batch(config, found.gpu)]
+            batches = [batch for batch in GRID if batch <= self._largest(config, found.gpu)]
             if not batches:
                 continue
             low, middle, high = np.array([self._costs(found, config, batch) for batch in batches]).T
@@ -79,15 +94,19 @@ class CostExplorer(Explorer):
                 label=f"top {top_k}", linestyle="-" if chosen else {1: ":", 2: "-."}.get(top_k, "--"),
             )  # fmt: skip
         axes.set(xscale="log", yscale="log")
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axis.set_major_formatter(StrMethodFormatter("{x:g}"))
+            axis.set_minor_formatter(NullFormatter())
         axes.legend(fontsize=8, frameon=False)
 
     def _draw_over_sparsity(self, found: Estimate) -> None:
         axes = self._over_sparsity
-        _clear(axes, "Cost over sparsity, largest batch", "experts a token goes to, of all")
+        self._clear(axes, "Over sparsity, largest batch", "share of the experts a token goes to")
         points = []
         for top_k in range(1, found.config.experts + 1):
             config = replace(found.config, top_k=top_k)
-            largest = self._estimator.largest_batch(config, found.gpu)
+            largest = self._largest(config, found.gpu)
             if largest:
                 points.append((config.sparsity, *self._costs(found, config, largest)))
         sparsity, low, middle, high = np.array(points).T
@@ -95,7 +114,7 @@ class CostExplorer(Explorer):
         axes.plot(sparsity, middle, color=PALETTE[0], marker="o", markersize=4)
         axes.scatter(
             [found.config.sparsity],
-            [found.cost[1]],
+            [self._costs(found, found.config, found.batch)[1]],
             s=120,
             facecolors="none",
             edgecolors=PALETTE[1],
@@ -103,8 +122,3 @@ class CostExplorer(Explorer):
             zorder=3,
         )
         axes.set(xlim=(0, 1.05), ylim=(0, None))
-
-
-def _clear(axes: Axes, title: str, x_label: str) -> None:
-    axes.clear()
-    style(axes, title, x_label, "USD (modelled)")

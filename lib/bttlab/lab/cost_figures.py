@@ -1,11 +1,10 @@
-"""Figures of what fine-tuning costs: time by stage and layer, load of the experts, predictions beside measurements."""
+"""Figures of what fine-tuning costs on this machine: time by stage and layer, load of the experts."""
 
 from collections.abc import Mapping
 
 import matplotlib.pyplot as plt
 import numpy as np
 
-from bttlab.cost.fit import CostModel
 from bttlab.lab.charts import PALETTE, style
 
 LAYER_COLOURS = {
@@ -77,22 +76,3 @@ def draw_load(load: np.ndarray, steps: int) -> None:
     panels[0, 0].set_yticks(range(1, experts + 1))
     bar = figure.colorbar(image, ax=panels[0].tolist())
     bar.set_label("share of the tokens (%, measured)")
-
-
-def draw_held_out(model: CostModel) -> None:
-    """Draw what the model predicts of each configuration from all the others, over what was measured."""
-    _, panels = plt.subplots(1, 2, figsize=(8.3, 3.9), layout="constrained")
-    found = model.held_out
-    measured = np.concatenate([profile.tokens_per_second for profile in model.profiles])
-    pairs = (
-        (measured, measured * np.concatenate(found.throughput), "Throughput (tokens/s)"),
-        (*np.array([(real, guess) for guess, real in found.batches], float).T, "Largest batch (sequences)"),
-    )
-    for axes, (real, guess, title) in zip(panels, pairs, strict=True):
-        style(axes, title, "measured", "modelled, configuration held out")
-        ends = np.array([real.min() / 1.3, real.max() * 1.3])
-        axes.fill_between(ends, 0.9 * ends, 1.1 * ends, color="0.88", label="10 % off")
-        axes.plot(ends, ends, color="0.5", linewidth=1)
-        axes.scatter(real, guess, s=12, color=PALETTE[0], zorder=3)
-        axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
-        axes.legend(fontsize=8, loc="upper left", frameon=False)

@@ -331,7 +331,7 @@ def _what_failed(run: Run) -> str:
 def _status(run: Run) -> str:
     parts = [f"<b>{escape(run.name)}</b>: {run.state}", f"{run.count:,} of {run.total:,} samples"]
     if run.rate:
-        parts.append(f"{run.rate:,.0f} samples/s (measured)")
+        parts.append(f"{run.rate:,.0f} samples/s ({run.time_provenance})")
         if run.active:
             parts.append(f"{_duration((run.total - run.count) / run.rate)} left")
     if run.meter.provenance:

@@ -8,7 +8,7 @@ from IPython.display import Image
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bttlab.lab.charts import PALETTE, new_figure, style, to_png
+from bttlab.lab.charts import PALETTE, as_label, new_figure, style, to_png
 from bttlab.lab.memory_figures import COLOURS
 from bttlab.methods import Method, Result, methods
 from bttlab.methods.library.tensor import TensorCompression
@@ -93,7 +93,7 @@ def _legend(*panels) -> tuple[list, list]:
 
 
 def _shortened(name: str) -> str:
-    return name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"
+    return as_label(name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…")
 
 
 def _trains_cores(combination: str) -> bool:

@@ -6,8 +6,9 @@ from bttlab.errors import BttlabError
 from bttlab.experiments import Filter, RunIndex
 from bttlab.experiments.curves import read_curves
 from bttlab.experiments.index import FoundRun
-from bttlab.lab.charts import PALETTE, new_figure, style
+from bttlab.lab.charts import PALETTE, as_label, new_figure, style
 from bttlab.lab.explorer import Explorer
+from bttlab.terminal import printable
 from bttlab.train import Checkpoint, CheckpointStore
 
 MOST_CURVES = len(PALETTE)  # that can be told apart
@@ -96,15 +97,16 @@ class RunBrowser(Explorer):
             scaled = y if name == "loss" else [100 * value for value in y]
             mark = "o" if len(x) < 30 else None
             text = f"{run.record.id[:6]} {run.record.name}"
-            axes.plot(x, scaled, color=colour, linewidth=1.4, marker=mark, markersize=4, label=text[:60])
+            axes.plot(x, scaled, color=colour, linewidth=1.4, marker=mark, markersize=4, label=as_label(text[:60]))
         axes.set_ylim(bottom=0)
         if axes.get_legend_handles_labels()[0]:
             axes.legend(fontsize=8, framealpha=0.8)
-        return f"no such curve: {', '.join(empty)}" if empty else ""
+        return printable(f"no such curve: {', '.join(empty)}") if empty else ""
 
 
 def _label(run: FoundRun) -> str:
     record = run.record
     accuracy = record.value("dev.frame_accuracy")
-    score = "" if accuracy is None else f", dev frame accuracy {accuracy:.1%}"
-    return f"{record.id[:6]}  {record.begun[:16].replace('T', ' ')}  {record.status:9}  {record.name}{score}"
+    score = f", dev frame accuracy {accuracy:.1%}" if isinstance(accuracy, int | float) else ""
+    begun = record.begun[:16].replace("T", " ")
+    return printable(f"{record.id[:6]}  {begun}  {record.status:9}  {record.name}{score}")

@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.text import Text
 from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
 
-from bttlab.lab.charts import DOTS_PER_INCH, PALETTE, SMOOTHING, style, thinned
+from bttlab.lab.charts import DOTS_PER_INCH, PALETTE, SMOOTHING, as_label, style, thinned
 from bttlab.lab.runs import Run
 
 SIZE = (8.3, 5.4)  # inches: what a cell has room for beside JupyterLab's file browser
@@ -90,9 +90,9 @@ class RunFigure:
         self._limit(self._loss, (0, samples), (0, _round_up(max((top for top, _ in tops), default=8.0))))
         self._limit(self._dev, (0, samples), (0, MOST_PERCENT))
         self._limit(self._energy, (0, samples), (0, _round_up(max((top for _, top in tops), default=1.0))))
-        self._name(self._loss, [(lines.smooth, f"{lines.run.name} (measured)") for lines in self._lines])
+        self._name(self._loss, [(lines.smooth, as_label(f"{lines.run.name} (measured)")) for lines in self._lines])
         metered = [(lines.energy, lines.run) for lines in self._lines if lines.run.meter.provenance]
-        self._name(self._energy, [(line, f"{run.name} ({run.meter.provenance})") for line, run in metered])
+        self._name(self._energy, [(line, as_label(f"{run.name} ({run.meter.provenance})")) for line, run in metered])
         self._draw_memory(runs)
         self._say_what_is_missing(runs)
         stale, self._stale = self._stale, False
@@ -135,7 +135,7 @@ class RunFigure:
         axes.set(xlim=(LEAST_BYTES, max(1e8, 3 * most)), ylim=(len(known) - 0.4, -0.6))
         for row, (i, run) in enumerate(known):
             axes.barh(row, run.memory.bytes, height=0.36, color=PALETTE[i % len(PALETTE)])
-            axes.text(LEAST_BYTES * 1.1, row - 0.22, run.name, fontsize=_SMALL, va="bottom")
+            axes.text(LEAST_BYTES * 1.1, row - 0.22, as_label(run.name), fontsize=_SMALL, va="bottom")
             text = f"{run.memory.bytes / 1e6:,.1f} MB ({run.memory.provenance})"
             axes.text(LEAST_BYTES * 1.1, row, text, fontsize=_SMALL, va="center", color="white", fontweight="bold")
 
@@ -148,7 +148,7 @@ class RunFigure:
         reasons: dict[str, dict[str, None]] = {}
         for run in runs:
             if not run.meter.provenance:
-                reasons.setdefault(run.meter.how, {})[run.name] = None
+                reasons.setdefault(run.meter.how, {})[as_label(run.name)] = None
         metered = any(run.meter.provenance for run in runs)
         if metered:  # the lines rise from the left: room is below, on the right
             parts = [f"{len(names)} without: {reason}" for reason, names in reasons.items()]

@@ -12,6 +12,7 @@ from functools import partial
 import numpy as np
 import torch
 
+from bttlab.baseline.modelled import MODEL_VERSION, Modelled
 from bttlab.baseline.record import Record
 from bttlab.baseline.run import run_baseline
 from bttlab.data import Samples
@@ -78,6 +79,7 @@ class Run:
 
     follows_learning_rate = True
     is_scored = True  # on the dev split, now and then
+    time_provenance = "measured"  # of `seconds`
 
     def __init__(self, name: str, total: int, learning_rate: float, meter: EnergyMeter, most_losses: int = MOST_LOSSES):
         self.name, self.total, self.learning_rate, self.meter = name, total, learning_rate, meter
@@ -333,6 +335,46 @@ class BaselineRun(Run):
         self.meter.advance(self._workload.train[self._order[step]], seconds)
         self._add(np.array([loss], np.float32), seconds)
         self._unpaused.wait()
+
+
+class ModelledRun(BaselineRun):
+    """What a GPU that is not here would show.
+
+    The losses and scores are those of the same training on the CPU; the GPU's time, energy and memory are modelled.
+
+    Parameters
+    ----------
+    name, total, learning_rate, workload, format
+        As for `BaselineRun`.
+    model : callable
+        Takes one sample, returns the `bttlab.baseline.modelled.Modelled` step on it.
+    """
+
+    time_provenance = "modelled"
+
+    def __init__(
+        self,
+        name: str,
+        total: int,
+        learning_rate: float,
+        workload: Workload,
+        format: str,
+        model: Callable[[Samples], Modelled],
+    ):
+        meter = Recorded("modelled", f"the GPU model {MODEL_VERSION}, the middle of its band; the whole board")
+        super().__init__(name, total, learning_rate, meter, workload, format, "cpu", "eager")
+        self._model = model
+
+    def _train(self) -> None:
+        super()._train()
+        longest = self._workload.train.lengths[self._order].argmax()
+        held = self._model(self._workload.train[self._order[longest : longest + 1]]).process_bytes[1]
+        self.memory = Memory(held, "modelled", f"the GPU model {MODEL_VERSION}: context, workspace and tensors")
+
+    def _on_step(self, step: int, loss: float, seconds: float) -> None:
+        found = self._model(self._workload.train[self._order[step : step + 1]])
+        self.meter.joules += found.joules[1]
+        super()._on_step(step, loss, found.seconds[1])
 
 
 class RecordedRun(Run):

@@ -6,6 +6,7 @@ from html import escape
 from pathlib import Path
 
 import ipywidgets as widgets
+from distributed.security import Security
 from IPython.display import display
 from matplotlib.axes import Axes
 
@@ -14,8 +15,9 @@ from bttlab.errors import BttlabError
 from bttlab.experiments.index import runs_folder
 from bttlab.experiments.record import COMPLETE, RunRecord
 from bttlab.lab.canvas import ImageCanvas, KeptFigure
-from bttlab.lab.charts import PALETTE, new_figure, style
+from bttlab.lab.charts import PALETTE, as_label, new_figure, style
 from bttlab.sweep import Progress, Sweep, SweepSpec, open_cluster
+from bttlab.sweep.cluster import open_to_all
 from bttlab.threads import Thread
 
 MEMORY = ("u50.memory_bytes", "on-chip memory (MB, modelled)", 1e-6)
@@ -37,6 +39,7 @@ class SweepView:
         By default one of the sweep's name among the user's runs.
     scheduler : str, optional
     workers : int, optional
+    credentials : distributed.Security, optional
         As for `bttlab.sweep.open_cluster`.
 
     Attributes
@@ -51,9 +54,10 @@ class SweepView:
         folder: Path | None = None,
         scheduler: str | None = None,
         workers: int | None = None,
+        credentials: Security | None = None,
     ):
         self.sweep = Sweep(spec, folder or runs_folder() / spec.name)
-        self._cluster = (scheduler, workers, self.sweep.resources)
+        self._cluster = (scheduler, workers, self.sweep.resources, credentials)
         self._lock = threading.RLock()
         self._figure = new_figure(8.3, 3.5)
         self._panels = self._figure.subplots(1, 2)
@@ -64,7 +68,10 @@ class SweepView:
         stop = widgets.Button(description="Stop", icon="stop")
         start.on_click(lambda _: self.start())
         stop.on_click(lambda _: self.sweep.stop())
-        self.widget = widgets.VBox([widgets.HBox([start, stop]), self._status, self._canvas.widget])
+        parts = [widgets.HBox([start, stop]), self._status, self._canvas.widget]
+        if warning := open_to_all(scheduler):
+            parts.append(widgets.HTML(f"<span role='alert'><b>{escape(warning)}</b></span>"))
+        self.widget = widgets.VBox(parts)
         self.widget.add_class(self._kept.live_class)
         self._thread: Thread | None = None
         self._show(self.sweep.progress)
@@ -111,7 +118,7 @@ class SweepView:
     def _draw(self, axes: Axes, cost: str, label: str, scale: float) -> None:
         spec, progress = self.sweep.spec, self.sweep.progress
         axes.clear()
-        style(axes, "", label, f"{spec.objective} ({_provenance(progress, spec.objective)})")
+        style(axes, "", label, as_label(f"{spec.objective} ({_provenance(progress, spec.objective)})"))
         points = {
             record.id: (scale * record.value(cost), record.value(spec.objective))
             for record in progress.records.values()

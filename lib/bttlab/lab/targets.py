@@ -1,15 +1,18 @@
-"""What a dashboard can train on: the card that holds an overlay, and PyTorch on this machine."""
+"""What a dashboard can train on: the card that holds an overlay, PyTorch on this machine, a GPU by its model."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pynq
 import torch
 
 from bttlab.baseline.energy import find_meter
+from bttlab.baseline.gpus import Gpu, find_gpu
+from bttlab.baseline.modelled import Modelled, model_step
+from bttlab.data import Samples
 from bttlab.lab.card_model import ModelledMeter, memory_of
 from bttlab.lab.meters import EnergyMeter, NoMeter, PowerMeter, card_watts
-from bttlab.lab.runs import BaselineRun, Run, TrainerRun
+from bttlab.lab.runs import BaselineRun, ModelledRun, Run, TrainerRun
 from bttlab.lab.workload import Workload
 from bttlab.model import ModelConfig, Optimizer
 from bttlab.u50 import EmulatedU50
@@ -82,6 +85,32 @@ def baseline_targets(workload: Workload) -> list[Target]:
     """Return PyTorch's dense and tensor training: on CUDA where there is one, and on the CPU."""
     devices = ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]
     return [_baseline(format, device, workload) for device in devices for format in BASELINES]
+
+
+def modelled_targets(workload: Workload, gpus: Sequence[str] = ("RTX-3090",)) -> list[Target]:
+    """Return what GPUs that are not here would show: losses trained on the CPU, time and energy modelled.
+
+    None where a GPU is at hand, since that one is measured.
+    """
+    if torch.cuda.is_available():
+        return []
+    return [_modelled(format, find_gpu(name), workload) for name in gpus for format in BASELINES]
+
+
+def _modelled(format: str, gpu: Gpu, workload: Workload) -> Target:
+    name = f"modelled {gpu.gpu}, {BASELINES[format]}"
+    of_lengths: dict[int, Modelled] = {}
+
+    def model(sample: Samples) -> Modelled:
+        length = int(sample.lengths[0])
+        if length not in of_lengths:
+            of_lengths[length] = model_step(gpu, format, "graphs", workload.config, sample)
+        return of_lengths[length]
+
+    def make_run(total: int, learning_rate: float) -> Run:
+        return ModelledRun(name, total, learning_rate, workload, format, model)
+
+    return Target(name, make_run)
 
 
 def _baseline(format: str, device: str, workload: Workload) -> Target:

@@ -17,6 +17,7 @@ from bttlab.methods.record import SCORES, Results, by_methods, joules, mean
 from bttlab.methods.registry import DENSE, parse
 from bttlab.methods.run import Result
 from bttlab.pages import filled
+from bttlab.terminal import say
 
 FOLDER = REPOSITORY / "data" / "methods"
 # Record -> the methods with which the others in it are compared
@@ -111,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name, figure in pictures.items():
             (PAGE.parent / "images" / f"methods_{name}.png").write_bytes(to_png(figure))
     except (BttlabError, OSError) as error:
-        print(error, file=sys.stderr)
+        say(error)
         return 2
     return 0
 

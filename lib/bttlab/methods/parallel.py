@@ -27,6 +27,7 @@ from bttlab.methods.memory import measure_memory
 from bttlab.methods.method import Method, MethodError
 from bttlab.methods.training import Batch, OnBatch, Training
 from bttlab.model import batch_losses
+from bttlab.processes import safe_path
 
 CLOCK = "processor time of the busiest of {} processes (time.process_time); waiting for the others is none"
 START = "forkserver"
@@ -93,7 +94,8 @@ class Parallel(Method):
         stopped = context.Event()
         receiver, sender = context.Pipe(duplex=False)
         common = (self, training.asked_for, training.methods, folder, torch.get_num_threads(), stopped, sender)
-        started = torch.multiprocessing.start_processes(_rank, common, self.processes, False, True, START)
+        with safe_path():
+            started = torch.multiprocessing.start_processes(_rank, common, self.processes, False, True, START)
         sender.close()
         running = {process.sentinel: process for process in started.processes}
         try:

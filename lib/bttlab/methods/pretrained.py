@@ -10,7 +10,6 @@ comparison. What it costs is among the facts of a run, and no part of the run's 
 import hashlib
 import json
 import os
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +22,7 @@ from bttlab.data import Corpus, Vocabulary, encode, load_corpus
 from bttlab.methods.method import Method, MethodError
 from bttlab.methods.setting import BATCH, Setting
 from bttlab.methods.training import LEARNING_RATE, Training
+from bttlab.terminal import say
 
 SOURCE = "airline"
 VERSION = 1  # of what is trained, besides what `_identity` names
@@ -134,7 +134,7 @@ def _digest(setting: Setting, vocabulary: Vocabulary) -> str:
 def _train(setting: Setting, vocabulary: Vocabulary, path: Path) -> None:
     from safetensors.torch import save_file
 
-    print(f"bttlab: training a model on {setting.samples} samples of {SOURCE} first, once", file=sys.stderr)
+    say(f"bttlab: training a model on {setting.samples} samples of {SOURCE} first, once")
     state = torch.get_rng_state()
     training = Training(setting)
     training.vocabulary = vocabulary

@@ -5,10 +5,12 @@ import os
 from dataclasses import dataclass, replace
 
 from bttlab.data import Corpus, Samples, Vocabulary, encode, load_corpus
+from bttlab.errors import shown
 from bttlab.methods.method import MethodError
 from bttlab.model import ModelConfig
 
 BATCH = 8  # utterances
+MOST_SAMPLES = 10**8
 SCORED_AT_ONCE = 64  # utterances
 
 
@@ -48,6 +50,10 @@ class Setting:
         for name, way_out in (("samples", "--budget 500, or --budget 1epoch"), ("batch", "--batch 8")):
             if getattr(self, name) < 1:
                 raise MethodError(f"{name} is {getattr(self, name)}: it must be at least 1; pass {way_out}")
+            if getattr(self, name) > MOST_SAMPLES:
+                raise MethodError(
+                    f"{name} is {shown(getattr(self, name))}: it must be at most {MOST_SAMPLES:,}; pass {way_out}"
+                )
         if self.seed < 0:
             raise MethodError(f"seed is {self.seed}: it must be at least 0; pass --seed 0")
 

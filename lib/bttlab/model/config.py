@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from numbers import Integral
 from typing import Any
 
-from bttlab.errors import BttlabError
+from bttlab.errors import BttlabError, shown
 from bttlab.tensor.shapes import balanced_modes, check_modes, full_ranks, tt_shapes, ttm_shapes
 
 FORMATS = ("tensor", "dense")
@@ -75,6 +75,8 @@ class ModelConfig:
             value = getattr(self, name)
             if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
                 raise ConfigError(f"{name} is {value!r}: it must be an integer of at least {least}")
+            if value > _MOST[name]:
+                raise ConfigError(f"{name} is {shown(value)}: it must be at most {_MOST[name]:,}")
             object.__setattr__(self, name, int(value))  # a NumPy integer would not go into JSON
         if self.hidden_size % self.heads:
             raise ConfigError(
@@ -122,9 +124,11 @@ class ModelConfig:
 
         Raises
         ------
-        bttlab.tensor.ShapeError
-            If the number is not an integer of at least 1.
+        ConfigError, bttlab.tensor.ShapeError
+            If the number is not an integer of at least 1, or absurdly large.
         """
+        if isinstance(tokens, Integral) and tokens > _MOST["vocabulary_size"]:
+            raise ConfigError(f"vocabulary is {shown(tokens)}: it must be at most {_MOST['vocabulary_size']:,}")
         modes = balanced_modes(tokens)
         return replace(self, vocabulary_size=math.prod(modes), embedding_row_modes=modes)
 
@@ -177,6 +181,18 @@ class ModelConfig:
         return BYTES_PER_PARAMETER * self.parameters_count
 
 
+# Beyond these the answer takes minutes, or more memory than there is, and nobody meant to ask.
+_MOST = {
+    "encoders": 128,
+    "sequence_length": 1 << 12,
+    "hidden_size": 1 << 16,
+    "heads": 1 << 16,
+    "vocabulary_size": 216**3,
+    "intents": 10**5,
+    "slots": 10**5,
+    "linear_rank": 10**5,
+    "embedding_rank": 10**5,
+}
 _LEAST = {
     "encoders": 1,
     "sequence_length": 2,  # [CLS] and a word

@@ -1,18 +1,28 @@
-"""The machines that a sweep runs on: workers of its own on this one, or those of any Dask scheduler."""
+"""The machines that a sweep runs on: workers of its own on this one, or those of any Dask scheduler.
+
+Whoever may talk to a Dask scheduler or worker runs code in it. So those that start here talk TLS with a certificate
+that is made for one sweep and kept in memory, and keep their files in a folder of this user's alone.
+"""
 
 import contextlib
 import logging
 import multiprocessing
 import signal
+import sys
 from collections.abc import Iterator, Mapping
 from multiprocessing import resource_tracker
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
+import dask
 from dask.system import CPU_COUNT
 from distributed import Client, LocalCluster
+from distributed.security import Security
 from distributed.system import MEMORY_LIMIT
 
 import bttlab
 from bttlab.errors import BttlabError
+from bttlab.processes import SAFE_PATH, safe_path
 from bttlab.sweep.trials import CARD
 from bttlab.sweep.worker import cards, ready, sources_digest
 from bttlab.train.stop import StopSignals
@@ -22,6 +32,7 @@ LEAST_BYTES = 600_000_000  # that a worker takes of it at the least
 CONNECT_SECONDS = 10
 START_SECONDS = 120  # that workers may take to start on a busy machine
 END_SECONDS = 10  # that they may take to end before they are killed
+TLS = ("tls://", "wss://")  # addresses at which only who has the certificate is let in
 PACKAGES = ("bttlab", "torch", "numpy", "safetensors", "pynq", "dask", "distributed", "cloudpickle", "msgpack")
 
 
@@ -31,7 +42,10 @@ class ClusterError(BttlabError):
 
 @contextlib.contextmanager
 def open_cluster(
-    scheduler: str | None = None, workers: int | None = None, resources: Mapping[str, float] | None = None
+    scheduler: str | None = None,
+    workers: int | None = None,
+    resources: Mapping[str, float] | None = None,
+    credentials: Security | None = None,
 ) -> Iterator[Client]:
     """Connect to a scheduler, or start workers here that end with the context.
 
@@ -43,6 +57,8 @@ def open_cluster(
         Processes to start here; by default as many as cores and memory allow.
     resources : mapping, optional
         What a trial takes. Workers that start here offer the cards of this machine, and nothing else.
+    credentials : Security, optional
+        For a scheduler, by default what Dask's own configuration says. Workers that start here get new ones.
 
     Raises
     ------
@@ -52,13 +68,14 @@ def open_cluster(
     if scheduler is not None:
         if workers is not None:
             raise ClusterError(f"--workers {workers} is for workers on this machine; {scheduler} has its own")
-        client = connect(scheduler)
+        client = connect(scheduler, credentials=credentials)
         try:
             yield client
         finally:
             with contextlib.suppress(TimeoutError):
                 client.close(END_SECONDS)
         return
+    _check_main()
     most = max(2, MEMORY_LIMIT // LEAST_BYTES)
     if workers is not None and not 1 <= workers <= most:
         rule = "give at least 1" if workers < 1 else f"the memory here has room for {most}; give at most {most}"
@@ -81,6 +98,17 @@ def open_cluster(
         yield client
 
 
+def _check_main() -> None:
+    """Refuse a program that a worker, which starts by importing it, would not find."""
+    main = sys.modules["__main__"]
+    file = getattr(main, "__file__", None)
+    if getattr(main, "__spec__", None) is None and file is not None and not Path(file).is_file():
+        raise ClusterError(
+            f"workers on this machine begin by importing the program that starts them, and {file} is no file; put the "
+            "script into one, with what it does under: if __name__ == '__main__':"
+        )
+
+
 @contextlib.contextmanager
 def _local(count: int, resources: dict[str, float]) -> Iterator[Client]:
     """Start workers; Ctrl-C, whenever it comes, does not reach them: it is this process that ends them."""
@@ -88,33 +116,54 @@ def _local(count: int, resources: dict[str, float]) -> Iterator[Client]:
     cluster = client = None
     # silence_logs ends with the cluster, and workers that hang break their connections after that.
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
-    try:
-        with StopSignals() as signals:
-            cluster = _scheduler(count, resources)
-        if signals.received:
-            signal.raise_signal(signals.received)
-        client = Client(cluster)
-        cluster.scale(count)
+    with _private_files():
         try:
-            client.wait_for_workers(count, timeout=START_SECONDS)
-        except TimeoutError:
-            raise ClusterError(
-                f"{count} workers did not start on this machine within {START_SECONDS} s; give fewer with --workers"
-            ) from None
-        yield client
-    finally:
-        with StopSignals():  # another Ctrl-C is not to leave any behind
-            for one in filter(None, (client, cluster)):
-                with contextlib.suppress(TimeoutError):
-                    one.close(END_SECONDS)
-            for process in set(multiprocessing.active_children()) - before:
-                process.kill()
-                process.join()
+            with StopSignals() as signals:
+                cluster = _scheduler(count, resources)
+            if signals.received:
+                signal.raise_signal(signals.received)
+            client = Client(cluster)
+            cluster.scale(count)
+            try:
+                client.wait_for_workers(count, timeout=START_SECONDS)
+            except TimeoutError:
+                raise ClusterError(
+                    f"{count} workers did not start on this machine within {START_SECONDS} s; give fewer with --workers"
+                ) from None
+            yield client
+        finally:
+            with StopSignals():  # another Ctrl-C is not to leave any behind
+                for one in filter(None, (client, cluster)):
+                    with contextlib.suppress(TimeoutError):
+                        one.close(END_SECONDS)
+                for process in set(multiprocessing.active_children()) - before:
+                    process.kill()
+                    process.join()
+
+
+@contextlib.contextmanager
+def _private_files() -> Iterator[None]:
+    """Keep what the scheduler and the workers that start within it write, and import from, where nobody else can write.
+
+    By default Dask takes `dask-scratch-space` in the folder for temporary files, whoever made it, and puts it before
+    everything else that Python imports from. Nor do they import from the folder that they are started in. Their HTTP
+    servers, which listen on loopback and ask for no certificate, serve nothing.
+    """
+    with TemporaryDirectory(prefix="bttlab-sweep-", ignore_cleanup_errors=True) as folder:
+        values = {
+            "temporary-directory": folder,
+            "distributed.scheduler.http.routes": [],
+            "distributed.worker.http.routes": [],
+            f"distributed.nanny.pre-spawn-environ.{SAFE_PATH}": 1,
+        }
+        with dask.config.set(values):
+            yield
 
 
 def _scheduler(count: int, resources: dict[str, float]) -> LocalCluster:
     """Start a scheduler for some workers; the threads that start them block SIGINT, and so do they, who inherit it."""
-    resource_tracker.ensure_running()  # in this thread: whichever does it unblocks SIGINT
+    with safe_path():
+        resource_tracker.ensure_running()  # in this thread: whichever does it unblocks SIGINT
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         return LocalCluster(
@@ -123,11 +172,24 @@ def _scheduler(count: int, resources: dict[str, float]) -> LocalCluster:
             processes=True,
             memory_limit=MEMORY_LIMIT // count,
             resources=resources,
-            dashboard_address=":0",
+            security=_new_credentials(),
+            dashboard_address=None,
+            scheduler_kwargs={"dashboard_address": "127.0.0.1:0"},
             silence_logs="CRITICAL",
         )
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
+def _new_credentials() -> Security:
+    """Make a key and a certificate that exist in memory alone; both ends of a connection must show it."""
+    try:
+        return Security.temporary()
+    except ImportError:
+        raise ClusterError(
+            "workers on this machine need cryptography, which is not installed; install it with: pip install "
+            "'bttlab[lab]'"
+        ) from None
 
 
 def most_workers() -> int:
@@ -135,8 +197,26 @@ def most_workers() -> int:
     return max(1, min(CPU_COUNT, MEMORY_LIMIT // WORKER_BYTES))
 
 
-def connect(address: str, seconds: float = CONNECT_SECONDS) -> Client:
+def open_to_all(scheduler: str | None) -> str:
+    """Return what is to be said of a scheduler that asks nobody for a certificate; nothing if it does."""
+    if scheduler is None or scheduler.startswith(TLS):
+        return ""
+    return (
+        f"{scheduler} is not TLS: whoever reaches it, or this process, over the network runs code in both; "
+        "docs/experiments.md shows how to start a cluster with certificates"
+    )
+
+
+def connect(address: str, seconds: float = CONNECT_SECONDS, credentials: Security | None = None) -> Client:
     """Connect to a scheduler.
+
+    Parameters
+    ----------
+    address : str
+    seconds : float
+        That it may take to answer.
+    credentials : Security, optional
+        By default what Dask's configuration says.
 
     Raises
     ------
@@ -144,12 +224,12 @@ def connect(address: str, seconds: float = CONNECT_SECONDS) -> Client:
         If it does not answer.
     """
     try:
-        return Client(address, timeout=seconds)
-    except (OSError, ValueError, TimeoutError) as error:
+        return Client(address, timeout=seconds, security=credentials)
+    except (OSError, ValueError, TypeError, TimeoutError) as error:  # TypeError: TLS without a certificate
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ClusterError(
-            f"no scheduler answers at {address} ({reason}); start one with: dask scheduler, or leave --scheduler "
-            "out to run on this machine"
+            f"no scheduler answers at {address} ({reason}); see whether it runs, and whether the certificate "
+            "is its own (--tls-ca-file, --tls-cert, --tls-key); or leave --scheduler out to run on this machine"
         ) from None
 
 

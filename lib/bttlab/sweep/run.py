@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
-from distributed import CancelledError, Client, Future
+from distributed import CancelledError, Client, Future, KilledWorker
 from distributed.comm import CommClosedError
 
 from bttlab.data import Vocabulary, encode
@@ -223,11 +223,14 @@ class _Loop:
 
     def __init__(self, sweep: Sweep, client: Client, on_change: Callable[[Progress], None]):
         self._sweep, self._client, self._on_change = sweep, client, on_change
-        self._address = client.scheduler.address
+        self._address, self._credentials = client.scheduler.address, client.security
         self._own = client.cluster is not None
         self._running: dict[Future, Trial] = {}
         self._back: SimpleQueue[tuple[Future, Result | Exception | None]] = SimpleQueue()
         self._order: dict[str, int] = {}
+        # Of trials whose workers died: Dask blames all that a worker had before it, so each goes once more, alone.
+        self._suspects: list[Trial] = []
+        self._alone: set[str] = set()
         self._begin, self._done_before = time.monotonic(), None
 
     def run(self) -> Progress:
@@ -257,7 +260,14 @@ class _Loop:
             if trial is None:
                 break
             self._submit(trial)
-        self._say("" if workers else f"no workers at {self._address}; waiting for one")
+        if not self._running and self._suspects:
+            self._alone.add(self._suspects[0].id)
+            self._submit(self._suspects.pop(0))
+        self._say(self._missing())
+
+    def _missing(self) -> str:
+        """What to say where nobody is left to work."""
+        return "" if self._sweep.progress.workers else f"no workers at {self._address}; waiting for one"
 
     def _submit(self, trial: Trial) -> None:
         # What was begun first ends first, so that finished trials come early.
@@ -295,11 +305,13 @@ class _Loop:
             if outcome is None:
                 raise ConnectionError
             trial = self._running.pop(future)
-            if isinstance(outcome, Exception):
+            if isinstance(outcome, KilledWorker) and trial.id not in self._alone:
+                self._suspects.append(trial)
+            elif isinstance(outcome, Exception):
                 self._fail(trial, outcome)
             else:
                 self._take(trial, outcome)
-            self._say("")
+            self._say(self._missing())
         if self._client.status != "running":
             raise ConnectionError
 
@@ -339,7 +351,7 @@ class _Loop:
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
             try:
-                self._client = connect(self._address, 5)
+                self._client = connect(self._address, 5, self._credentials)
                 self._client.wait_for_workers(1, timeout=max(1, deadline - time.monotonic()))
                 check_cluster(self._client, self._sweep.resources)
                 break
@@ -360,6 +372,7 @@ class _Loop:
             self._done_before, self._begin = done, time.monotonic()
         gained = done - self._done_before
         elapsed = time.monotonic() - self._begin
-        progress.seconds_left = elapsed * (progress.total - done) / gained if gained > 0 else None
+        paced = gained > 0 and progress.workers > 0  # without workers nothing is gained
+        progress.seconds_left = elapsed * (progress.total - done) / gained if paced else None
         progress.note = note
         self._on_change(progress)

@@ -17,6 +17,7 @@ import torch
 from bttlab.data import Augmenter, Corpus, Vocabulary, encode, epoch_order, load_corpus
 from bttlab.errors import BttlabError
 from bttlab.model import ConfigError, ModelConfig, ReferenceTrainer, Transformer, batch_losses, equal_length_batches
+from bttlab.terminal import say
 from bttlab.train.evaluation import describe, evaluate
 from bttlab.train.progress import ProgressBar
 from bttlab.train.recipe import Recipe, read_recipe
@@ -76,7 +77,7 @@ def main(arguments: list[str] | None = None) -> int:
         record = _train(options)
         options.record.write_text(json.dumps(record, indent=1) + "\n")
     except (BttlabError, OSError) as error:
-        print(error, file=sys.stderr)
+        say(error)
         return 2
     return 0
 

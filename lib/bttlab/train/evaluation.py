@@ -46,8 +46,23 @@ def evaluate(
     StopRequested
         Between two chunks, if the user asked for it.
     """
+    predictions = predict_split(trainer, samples, split, progress, stop)
+    return scores_of(predictions, corpus, split, repair_tags)
+
+
+def scores_of(predictions: Predictions, corpus: Corpus, split: str, repair_tags: bool = False) -> dict[str, Any]:
+    """Return what `evaluate` does, of predictions that are there."""
     from bttlab.data.metrics import score  # its import is slow
 
+    scores = score(corpus, corpus.split(split), predictions, repair_tags)
+    mean_loss = float(np.mean(predictions.losses, dtype=np.float64))
+    return {"mean_loss": mean_loss, **asdict(scores)}
+
+
+def predict_split(
+    trainer: Trainer, samples: Samples, split: str, progress: ProgressBar, stop: StopSignals | None = None
+) -> Predictions:
+    """Predict a split; parameters and errors as of `evaluate`."""
     parts = []
     progress.begin(f"{split} split", len(samples))
     try:
@@ -59,10 +74,7 @@ def evaluate(
     finally:
         progress.end()
     columns = ([getattr(part, name) for part in parts] for name in ("losses", "intents", "slots"))
-    predictions = Predictions(*map(np.concatenate, columns))
-    scores = score(corpus, corpus.split(split), predictions, repair_tags)
-    mean_loss = float(np.mean(predictions.losses, dtype=np.float64))
-    return {"mean_loss": mean_loss, **asdict(scores)}
+    return Predictions(*map(np.concatenate, columns))
 
 
 def describe(scores: dict[str, Any]) -> str:

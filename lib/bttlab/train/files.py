@@ -1,6 +1,6 @@
 """Files that outlive a crash, and one process at a time in a run's folder."""
 
-import fcntl
+import contextlib
 import os
 import re
 import shlex
@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from bttlab import locks
 from bttlab.train.settings import RunError
 
 _DRAFT = re.compile(r"\..+\.\d+\.draft")
@@ -33,6 +34,11 @@ def written_draft(path: Path, data: bytes) -> Iterator[Path]:
         draft.unlink(missing_ok=True)
 
 
+def is_lock(path: Path) -> bool:
+    """Whether a file is what `held` leaves."""
+    return path.name == locks.LOCK_FILE
+
+
 def is_draft(path: Path) -> bool:
     """Whether a file is what a crash in the middle of `written_draft` leaves."""
     return _DRAFT.fullmatch(path.name) is not None
@@ -56,17 +62,17 @@ def held(folder: Path) -> Iterator[None]:
     RunError
         If another run is in it.
     """
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
+    with contextlib.ExitStack() as stack:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            stack.enter_context(locks.held(folder))
+        except locks.FolderBusyError:
             raise RunError(f"another process trains in {folder}; wait for it, or choose another --out") from None
-        except OSError:  # a file system without locks
-            pass
+        except OSError as error:
+            raise RunError(
+                f"{folder / locks.LOCK_FILE} cannot be locked ({error.strerror}); choose another --out, or copy "
+                "the run to a folder of yours"
+            ) from None
         yield
-    finally:
-        os.close(descriptor)
 
 
 def resume_command(folder: Path) -> str:

@@ -2,11 +2,12 @@
 
 import hashlib
 import json
-import sys
 
 import platformdirs
 
+from bttlab.files import writable_by_others
 from bttlab.model import ModelConfig
+from bttlab.terminal import say
 from bttlab.train.files import held
 from bttlab.train.settings import RunError
 
@@ -37,16 +38,26 @@ def built_overlay(config: ModelConfig) -> bytes:
 
     name = f"sweep_{hashlib.sha256(json.dumps(config.to_dict()).encode()).hexdigest()[:12]}"
     definition = training_overlay(name, config)
-    folder = platformdirs.user_cache_path("bttlab") / "overlays" / sources_digest(definition, HLS_SOURCE)[:16]
+    cache = platformdirs.user_cache_path("bttlab")
+    folder = cache / "overlays" / sources_digest(definition, HLS_SOURCE)[:16]
     path = folder / f"{name}.xclbin"
     if not path.exists():
-        print(f"bttlab: building an overlay of rank {config.linear_rank}, once", file=sys.stderr)
-        folder.mkdir(parents=True, exist_ok=True)
+        say(f"bttlab: building an overlay of rank {config.linear_rank}, once")
+        for made in (*reversed(folder.relative_to(cache).parents), folder.relative_to(cache)):
+            (cache / made).mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
             with held(folder):
                 build([definition], HLS_SOURCE, folder)
+                path.chmod(0o600)  # whatever the umask
+                path.chmod(0o600)  # whatever the umask
         except RunError:
             raise OverlayError(
                 f"another process builds {path} just now; when it has ended, run the same command again"
             ) from None
+    # It holds native code, which is trusted for lying here.
+    if place := writable_by_others(path, owned=True):
+        raise OverlayError(
+            f"{path} holds native code, and others can change {place}; make that yours alone, remove the overlay, and "
+            "run the same command again"
+        )
     return read_file(path)

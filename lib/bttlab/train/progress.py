@@ -8,6 +8,8 @@ from collections.abc import Iterable
 import numpy as np
 from tqdm import tqdm
 
+from bttlab.terminal import printable
+
 RECENT = 100  # samples that the bar's loss is the mean of
 
 
@@ -25,7 +27,7 @@ class ProgressBar:
         self._bar = tqdm(
             total=total,
             initial=done,
-            desc=title,
+            desc=printable(title),
             unit=" samples",
             file=sys.stderr,
             leave=terminal,
@@ -53,4 +55,4 @@ class ProgressBar:
 
     def note(self, text: str) -> None:
         """Say something, on a line of its own."""
-        tqdm.write(f"bttlab: {text}", file=sys.stderr)
+        tqdm.write(printable(f"bttlab: {text}"), file=sys.stderr)

@@ -1,6 +1,8 @@
 """A training run: epochs over a corpus, scores and a checkpoint after each, stopped and continued without a trace."""
 
+import contextlib
 import importlib
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,10 +18,10 @@ from bttlab.experiments.keep import OnRecord, kept
 from bttlab.experiments.record import RUN_FILE, STOPPED
 from bttlab.figures import measured
 from bttlab.model import FAULTS, ModelConfig, NumericalFault, Trainer, initial_parameters
-from bttlab.train.checkpoint import Checkpoint, CheckpointStore, tensors_digest
+from bttlab.train.checkpoint import Checkpoint, CheckpointError, CheckpointStore, tensors_digest
 from bttlab.train.chunks import chunks
 from bttlab.train.evaluation import counted, describe, evaluate
-from bttlab.train.files import held, is_draft, resume_command, sync_folder
+from bttlab.train.files import held, is_draft, is_lock, resume_command, sync_folder
 from bttlab.train.metrics_log import MetricsLog
 from bttlab.train.progress import ProgressBar
 from bttlab.train.settings import CorpusRecord, RunError, RunSettings
@@ -140,12 +142,24 @@ class Run:
         """
         check_model(trainer, self.settings.config)
         progress = progress or ProgressBar()
-        self._make_folder()
+        made = self._make_folder()
         with StopSignals() as stop, held(self.folder):
             importlib.import_module("bttlab.data.metrics")  # slow: not while a stop is waited for
-            epoch = self._begin(trainer, device, progress)
+            try:
+                epoch = self._begin(trainer, device, progress)
+            except BaseException:
+                if made and self._checkpoint is None:  # no half of a run stays
+                    self._remove_folder()
+                raise
             with kept(self.folder, self.settings, self.record, device, on_record) as record:
-                result = self._train_epochs(trainer, device, progress, stop, enough, epoch)
+                try:
+                    result = self._train_epochs(trainer, device, progress, stop, enough, epoch)
+                except DivergedRun:
+                    raise
+                except (RunError, CheckpointError):
+                    if self.folder.is_dir():
+                        raise
+                    raise self._saved_beside(trainer, device) from None
                 if result.test is None:
                     record.status = STOPPED
                 return result
@@ -177,13 +191,23 @@ class Run:
         signal = None if test or stop.received is None else int(stop.received)
         return RunResult(signal, self._epochs_done, len(self._losses), epoch, test, digest)
 
-    def _make_folder(self) -> None:
+    def _make_folder(self) -> bool:
+        """Make the run's folder; whether there was none."""
         try:
-            if not self.folder.exists():
-                self.folder.mkdir(parents=True, exist_ok=True)
-                sync_folder(self.folder.parent)
+            if self.folder.exists():
+                return False
+            self.folder.mkdir(parents=True, exist_ok=True)
+            sync_folder(self.folder.parent)
+            return True
         except OSError as error:
             raise RunError(f"{self.folder} cannot be made ({error.strerror}); choose another --out") from None
+
+    def _remove_folder(self) -> None:
+        for path in self.folder.iterdir():
+            if is_draft(path) or is_lock(path):
+                path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # it holds more than we put there
+            self.folder.rmdir()
 
     def _begin(self, trainer: Trainer, device: str, progress: ProgressBar) -> dict[str, Any] | None:
         """Load the trainer, tidy the folder, and return the record of the last epoch."""
@@ -276,6 +300,18 @@ class Run:
         self._store.save(checkpoint)
         self._checkpoint = checkpoint
 
+    def _saved_beside(self, trainer: Trainer, device: str) -> RunError:
+        """Save what is trained where the folder was, once that is gone; returns what there is to say."""
+        gone = f"{self.folder} is gone: it was removed or moved in the middle of the training"
+        beside = self.folder.with_name(f"{self.folder.name}-saved-{os.getpid()}")
+        try:
+            beside.mkdir()
+            self._store = CheckpointStore(beside)
+            self._save(trainer, device)
+        except (OSError, CheckpointError) as error:
+            return RunError(f"{gone}, and nothing can be saved beside it ({error}); look for where it was moved to")
+        return RunError(f"{gone}; what is trained is saved beside it; go on with: {resume_command(beside)}")
+
     def _diverged(self, order: np.ndarray, fault: NumericalFault) -> DivergedRun:
         position = len(self._losses)
         sample = f"sample {position} (utterance {order[position]} of {self.corpus.name}'s train split)"
@@ -353,7 +389,7 @@ def check_model(trainer: Trainer, config: ModelConfig) -> None:
 def check_free(folder: Path) -> None:
     """Raise RunError unless a new run may use the folder: it is not there, or holds nothing of worth."""
     try:
-        found = [path for path in folder.iterdir() if not is_draft(path) and path.name != RUN_FILE]
+        found = [path for path in folder.iterdir() if not (is_draft(path) or is_lock(path)) and path.name != RUN_FILE]
     except FileNotFoundError:
         return
     except OSError as error:

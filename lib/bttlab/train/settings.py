@@ -9,12 +9,13 @@ from typing import Any
 
 from bttlab.data import Augmentation, Corpus, CorpusError, Vocabulary
 from bttlab.data.corpus import SPLIT_NAMES, UNK
-from bttlab.errors import BttlabError
+from bttlab.errors import BttlabError, shown
 from bttlab.model import ModelConfig, Optimizer, check_label_smoothing, check_learning_rates
 from bttlab.train.schedule import Schedule
 
 # At batch 1. Momentum 0.9 makes a step ten times as long in the end, so it starts from a tenth.
 LEARNING_RATES = {"sgd": 4e-3, "momentum": 4e-4, "adamw": 3e-4}
+MOST_EPOCHS = 10**6
 PLAIN_SCHEDULE, PLAIN_INPUT = Schedule(), Augmentation()
 
 
@@ -87,6 +88,8 @@ class RunSettings:
                 continue
             if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
                 raise RunError(f"{name} is {value!r}: it must be an integer of at least {least}; give --{name} anew")
+        if self.epochs > MOST_EPOCHS:
+            raise RunError(f"epochs is {shown(self.epochs)}: it must be at most {MOST_EPOCHS:,}; give --epochs anew")
         check_learning_rates(self.learning_rate, 1)
         check_label_smoothing(self.label_smoothing)
         for name in ("word_classes", "repair_tags"):

@@ -1,21 +1,32 @@
 """One process at a time on a real card: an advisory lock, and a note in its file of who holds it.
 
-The system lets go of the lock when its process ends, however it ends; the note is only what others are told. Emulated
-cards belong to their process and need none.
+The system lets go of the lock when its process ends, however it ends; the note is only what others are told, and the
+system is asked first. Emulated cards belong to their process and need none.
+
+Every user of the machine may write in /tmp, so whatever lies there under a lock's name is looked at before it is used:
+a regular file with this one name, opened without waiting and without following links. A lock that another user holds
+for good can only be told of; an administrator makes /run/bttlab (docs/security.md) where that is not to be.
 """
 
+import errno
 import fcntl
+import itertools
 import json
 import os
+import pwd
 import re
+import stat
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from bttlab.errors import BttlabError
+from bttlab.locks import holders
 
-LOCK_FOLDER = Path("/tmp")  # of all users; not $TMPDIR, which each may set
+ADMINISTRATORS = Path("/run/bttlab")  # root's, with the files in it: nobody else can plant a name there
+ANYBODYS = Path("/tmp")  # of all users; not $TMPDIR, which each may set
 NOTE_BYTES = 4096
+MOST_NOTES = 64  # that are looked at
 POLL_SECONDS = 0.2
 
 
@@ -50,7 +61,7 @@ class Holder:
 
     def __str__(self) -> str:
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.since))
-        return f"process {self.pid} since {since} with {self.overlay}"
+        return f"{_process(self.pid)} since {since} with {self.overlay}"
 
 
 class CardLock:
@@ -66,7 +77,7 @@ class CardLock:
 
     def __init__(self, card: str, folder: Path | None = None):
         self.card = card
-        self.path = Path(folder or LOCK_FOLDER) / f"bttlab-{re.sub('[^A-Za-z0-9]+', '-', card)}.lock"
+        self.path = Path(folder or lock_folder()) / f"bttlab-{re.sub('[^A-Za-z0-9]+', '-', card)}.lock"
         self._descriptor: int | None = None
 
     def acquire(self, overlay: str, wait: float = 0.0) -> None:
@@ -102,49 +113,117 @@ class CardLock:
             descriptor = _opened(self.path)
         except OSError as error:
             raise CardBusyError(
-                f"{self.path}, the lock of {self.card}, cannot be opened ({error.strerror}); remove it if nobody trains"
+                f"{self.path}, the lock of {self.card}, cannot be used: {_fault(self.path, error)}"
             ) from None
         end = time.monotonic() + wait
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return descriptor
-            except BlockingIOError:
-                if time.monotonic() >= end:
-                    os.close(descriptor)
-                    holder = _read_note(self.path)
-                    waited = f" after {wait:g} s" if wait else ""
-                    raise CardBusyError(
-                        f"{self.card} is held{waited} by {holder or 'another process'}: wait for it with --wait "
-                        "SECONDS, end it, or use --device emulated"
-                    ) from None
-                time.sleep(min(POLL_SECONDS, max(0.0, end - time.monotonic())))
+        try:
+            while True:
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    return descriptor
+                except BlockingIOError:
+                    if time.monotonic() >= end:
+                        waited = f" after {wait:g} s" if wait else ""
+                        raise CardBusyError(
+                            f"{self.card} is held{waited} by {_holder(descriptor)}: wait for it with --wait SECONDS, "
+                            "ask whose it is or an administrator to end it, or use --device emulated"
+                        ) from None
+                    time.sleep(min(POLL_SECONDS, max(0.0, end - time.monotonic())))
+        except BaseException:
+            os.close(descriptor)
+            raise
+
+
+def lock_folder() -> Path:
+    """Return where the locks lie, the same for all users: the administrator's folder, if there is one, else /tmp."""
+    try:
+        found = ADMINISTRATORS.lstat()
+    except OSError:
+        return ANYBODYS
+    own = stat.S_ISDIR(found.st_mode) and found.st_uid == 0 and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return ADMINISTRATORS if own else ANYBODYS
 
 
 def stale_notes(folder: Path | None = None) -> dict[Path, Holder]:
-    """Return the lock files in which a process that is gone still stands: its card is free, the next one takes it."""
-    notes = {path: _read_note(path) for path in sorted(Path(folder or LOCK_FOLDER).glob("bttlab-*.lock"))}
-    return {path: holder for path, holder in notes.items() if holder is not None and not holder.is_alive}
+    """Return the lock files in which a process that is gone still stands: its card is free, the next one takes it.
+
+    Only files of root and of this user are looked at: what others write is not to be believed, nor theirs to remove.
+    """
+    notes = {}
+    for path in itertools.islice(Path(folder or lock_folder()).glob("bttlab-*.lock"), MOST_NOTES):
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            continue
+        try:
+            if _is_lock(os.fstat(descriptor)) and os.fstat(descriptor).st_uid in (0, os.geteuid()):
+                notes[path] = _read_note(descriptor)
+        finally:
+            os.close(descriptor)
+    return {path: notes[path] for path in sorted(notes) if notes[path] is not None and not notes[path].is_alive}
 
 
-def _read_note(path: Path) -> Holder | None:
+def _read_note(descriptor: int) -> Holder | None:
     """Who noted that it holds a card; None if nobody did, or the note is none."""
     try:
-        holder = Holder(**json.loads(path.read_bytes()[:NOTE_BYTES]))
+        holder = Holder(**json.loads(os.pread(descriptor, NOTE_BYTES, 0)))
         return Holder(int(holder.pid), int(holder.started), float(holder.since), str(holder.overlay))
     except (OSError, ValueError, TypeError, OverflowError, RecursionError):
         return None
 
 
-def _opened(path: Path) -> int:
-    """Open a lock file that every user of the machine may lock."""
-    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+def _holder(descriptor: int) -> str:
+    """Who holds the lock of an open file: what the system says, and the note if it is that process's."""
+    note, listed = _read_note(descriptor), [pid for pid in holders(os.fstat(descriptor)) or () if pid > 0]
+    if note is not None and note.is_alive and (not listed or note.pid in listed):
+        return str(note)
+    return " and ".join(map(_process, listed)) or "another process"
+
+
+def _process(pid: int) -> str:
+    """A process in words, with its user."""
     try:
-        return os.open(path, flags)
+        return f"process {pid} of user {_user(os.stat(f'/proc/{pid}').st_uid)}"
+    except OSError:
+        return f"process {pid}"
+
+
+def _user(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def _opened(path: Path) -> int:
+    """Open a lock file that every user of the machine may lock; what is no lock file is not waited for, nor changed."""
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        descriptor = os.open(path, flags)
     except FileNotFoundError:
-        descriptor = os.open(path, flags | os.O_CREAT, 0o666)
-        os.fchmod(descriptor, 0o666)  # whatever the umask
-        return descriptor
+        try:
+            descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666)
+            os.fchmod(descriptor, 0o666)  # whatever the umask
+        except FileExistsError:  # since a moment ago
+            descriptor = os.open(path, flags)
+    if not _is_lock(os.fstat(descriptor)):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is no lock file")
+    return descriptor
+
+
+def _is_lock(found: os.stat_result) -> bool:
+    """Whether it is a regular file that has no other name, under which it would be somebody's."""
+    return stat.S_ISREG(found.st_mode) and found.st_nlink == 1
+
+
+def _fault(path: Path, error: OSError) -> str:
+    """Why a lock file cannot be used, and who can put that right."""
+    try:
+        owner = _user(path.lstat().st_uid)
+    except OSError:
+        return f"{error.strerror}; ask an administrator to make it, as docs/security.md says"
+    return f"it is of user {owner} ({error.strerror}); have that user or an administrator remove it: rm {path}"
 
 
 def _start_of(pid: int) -> int | None:

@@ -1,7 +1,7 @@
 """The driver of the contraction kernels: `overlay.contract_right_to_left_1` and `overlay.contract_bidirectional_1`."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,8 +92,8 @@ class ContractionKernel(DefaultIP):
 
     def __init__(self, description: dict[str, Any]):
         super().__init__(description)
-        self._start_kernel = self.start
-        del self.start, self.call  # PYNQ's raw calls
+        # PYNQ's raw calls. As attributes they would keep this, and its buffers, until Python collects cycles.
+        del self.start, self.call, self.start_ert, self.start_sw
         self.flow = next(flow for flow, kernel in CONTRACTION_KERNELS.items() if kernel.vlnv == description["type"])
         banks = {name: self.device.get_memory_by_name(self.args[name].mem) for name in self.args if self.args[name].mem}
         self._lock = threading.Lock()
@@ -109,6 +109,10 @@ class ContractionKernel(DefaultIP):
         self._operands, self._results = (
             banks[name].allocate((words, LANES), np.float32) for name in ("operands", "results")
         )
+
+    @property
+    def _start_kernel(self) -> Callable[..., Any]:
+        return self._start_ert if self.device.has_capability("ERT") else self._start_sw
 
     def forward(self, x: Any, cores: Sequence[Any]) -> Forward:
         """Contract x with the cores.

@@ -19,6 +19,7 @@ from pynq.pl_server.xclbin_parser import XclBin
 from pynq.pmbus import XrtRail
 
 from bttlab.errors import BttlabError
+from bttlab.files import writable_by_others
 from bttlab.model.config import ModelConfig
 from bttlab.u50.compute_unit import CardError, ComputeUnit
 from bttlab.u50.facts import U50
@@ -268,11 +269,17 @@ class EmulatedU50(pynq.Device):
             return
         folder = overlays_folder()
         entries = read_manifest(folder)
-        if any(entry.sha256 == parser.sha256 for entry in entries):
+        forged = writable_by_others(folder / MANIFEST)
+        if any(entry.sha256 == parser.sha256 for entry in entries) and not forged:
             return
         way_out = (
             f"if you trust its author, load it with --trust, trust=True in Python, or BTTLAB_TRUST={parser.sha256}"
         )
+        if forged:
+            raise OverlayError(
+                f"{parser.path} holds native code, and what {folder / MANIFEST} lists is nobody's word: every user of "
+                f"this machine can write to {forged}; chmod o-w {forged}; or, {way_out}"
+            )
         for entry in entries:
             if (folder / entry.file).resolve() == parser.path.resolve():
                 raise OverlayError(

@@ -135,6 +135,10 @@ def _components(resources: Resources, hardware: HardwareConfig, activity: Activi
         )
         operators += cycle * PICO * hertz * switching
     memories = (activity.uram_accesses * c["uram_access"] + activity.bram_accesses * c["bram36_access"]) * PICO
+    # A block that is not read or written is clocked all the same.
+    for resource, access in (("uram", "uram_access"), ("bram36", "bram36_access")):
+        blocks = getattr(resources.total(resource), bound)
+        memories += c["on_chip_idle"] * blocks * c[access] * PICO * hertz
     # From the chip's rails to the board's 12 V, with the leakage that a hotter chip adds.
     to_board = (1 + c["static_per_dynamic"]) / c["regulator_efficiency"]
     return {

@@ -1,7 +1,7 @@
 """What drivers of training kernels have in common: parameters, samples and states, on a card and an emulated one."""
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 import numpy as np
@@ -50,14 +50,19 @@ class TrainingDriver(DefaultIP):
 
     def __init__(self, description: dict[str, Any]):
         super().__init__(description)
-        self._start_kernel = self.start
-        del self.start, self.call  # PYNQ's raw calls; `start` is ours
+        # PYNQ's raw calls; `start` is ours. As attributes they would keep this, and its buffers, until Python collects
+        # cycles.
+        del self.start, self.call, self.start_ert, self.start_sw
         self._banks = {
             name: self.device.get_memory_by_name(self.args[name].mem) for name in self.args if self.args[name].mem
         }
         self._busy = threading.Lock()
         self._moments: tuple[str, ...] | None = None  # of the optimizer that the state on chip is of
         self._loaded = False
+
+    @property
+    def _start_kernel(self) -> Callable[..., Any]:
+        return self._start_ert if self.device.has_capability("ERT") else self._start_sw
 
     def load_parameters(
         self, parameters: Mapping[str, np.ndarray], optimizer_state: Mapping[str, np.ndarray] | None = None

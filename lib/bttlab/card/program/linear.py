@@ -102,6 +102,12 @@ class LinearLayers:
             code.merge()
         return code
 
+    def _begin(self, layer: int) -> Builder:
+        for scratch in self._scratch:
+            scratch.begin()
+        self.builder.layer = self.names[layer]
+        return self.builder
+
     # ---- passes --------------------------------------------------------------------------------------------------
 
     def forward(self, layer: int, x: At, tokens: Bound, y: At, also: At | None = None, rows=None) -> None:
@@ -117,8 +123,7 @@ class LinearLayers:
         rows : callable, optional
             From a block's number to its tokens; needed with `also`.
         """
-        b = self.builder
-        b.layer = self.names[layer]
+        b = self._begin(layer)
         code = self.half(layer, IN)
         words = self.halves[layer][OUT].words
         self._lower(layer, code, x, tokens, self.z[layer])
@@ -155,8 +160,7 @@ class LinearLayers:
 
     def backward(self, layer: int, d_y: At, x: At, tokens: Bound, d_x: At, addend: At | None = None) -> None:
         """d_x = addend + d_y W; the gradients of the cores and of the bias."""
-        b = self.builder
-        b.layer = self.names[layer]
+        b = self._begin(layer)
         d_z = self._d_z[layer % len(self._d_z)]
         out, into = self.half(layer, OUT), self.half(layer, IN)
         d_lowered = out.lower(out.turned("turn d_y", d_y, tokens), tokens, d_z, False)
@@ -167,8 +171,7 @@ class LinearLayers:
         if out.half.merged == 3:
             lifted = [self.z[layer]]
         else:  # what the forward pass had between z and y
-            own = out.scratch.take(most_of(tokens) * out.half.token_words)
-            lifted = self._again(out, self.z[layer], tokens, own)
+            lifted = self._again(out, self.z[layer], tokens)
         out.backward(lifted, d_lowered, tokens, d_bias if whole else None)
         if not whole:
             words = out.half.words
@@ -190,11 +193,9 @@ class LinearLayers:
             lowered = into.lower(into.turned("turn x", x, tokens), tokens, self.z[layer], into.half.rank < ROWS)
         into.backward(d_lifted, lowered, tokens, None)
 
-    def _again(self, out: HalfCode, z: At, tokens: Bound, own: At) -> list[At]:
+    def _again(self, out: HalfCode, z: At, tokens: Bound) -> list[At]:
         """The way from z towards y once more, but for y itself."""
-        before = len(self.builder.instructions)
-        lifted = out.lift(z, tokens, own, None)
-        assert len(self.builder.instructions) > before
+        lifted = out.lift(z, tokens, at(f"bank {banks.WORK[0]}", 0), None)
         self.builder.instructions.pop()  # the last one makes y
         return lifted
 
@@ -216,20 +217,32 @@ class LinearLayers:
 
 
 class Scratch:
-    """Words of a bank in turn: by the time they are taken again, what they held has long been used."""
+    """Words of a bank in turn: those of one pass through a layer lie side by side, the next pass goes on behind them."""
 
     def __init__(self, builder: Builder, bank: int):
-        self.bank, self.depth, self.next = bank, builder.banks[bank].depth, 0
+        self.bank, self.depth, self.next, self.taken = bank, builder.banks[bank].depth, 0, 0
         builder.take("scratch", bank, self.depth)
 
+    def begin(self) -> None:
+        """Begin a pass: what was taken before is no longer needed."""
+        self.taken = 0
+
     def take(self, words: int) -> At:
-        """Return so many words."""
-        if words > self.depth:
+        """Return so many words.
+
+        Raises
+        ------
+        ProgramError
+            If the pass takes more than there are.
+        """
+        rest = self.depth - self.next
+        if words > rest:  # words lie in one piece
+            self.next, self.taken = 0, self.taken + rest
+        self.taken += words
+        if self.taken > self.depth:
             raise ProgramError(
-                f"a half of a linear layer takes {words} words of bank {self.bank}, which has {self.depth}: choose smaller "
-                "modes or a shorter sequence"
+                f"a linear layer needs {self.taken} words of bank {self.bank} at once, which has {self.depth}: choose a shorter "
+                "sequence, or an order of contraction that merges more cores"
             )
-        if self.next + words > self.depth:
-            self.next = 0
         first, self.next = self.next, self.next + words
         return at(f"bank {self.bank}", first)

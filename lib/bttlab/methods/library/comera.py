@@ -1,4 +1,4 @@
-"""CoMERA: ranks chosen while training, under a size target."""
+"""Ranks cut while training, down to a size target: CoMERA's aim, by what the loss feels in place of trained gates."""
 
 import math
 from dataclasses import dataclass
@@ -24,15 +24,16 @@ Layer = TTLinear | TTMEmbedding
 
 @dataclass(frozen=True)
 class CoMERA(TensorCompression):
-    """Tensor compression whose ranks are chosen while training, cut down to a size target.
+    """Tensor compression whose ranks are cut while training, down to a size target, by importance; not CoMERA's gates.
 
     Early, there are gates of 1 on the bonds of all trains, whose gradients tell what the loss would feel without an
     index: the mean of its square (Molchanov et al., arXiv 1906.10771, where the gate is 1). Cores are really cut, so
     that their size falls in a straight line from the start to the target: those indices first that are felt least for
     the numbers that they take. Once there, the gates go and training goes on for the loss alone.
 
-    The paper trains the gates with the cores, and minimises the size that they leave besides the loss. Here that cost
-    more than the cuts do (docs/methods.md): the gates stay 1, and size and loss meet in the choice of what is cut.
+    This is not the published method, which trains the gates with the cores, minimises the size that they leave besides
+    the loss, and then trains on at that size. Here that cost more than the cuts do (docs/methods.md): the gates stay 1,
+    and size and loss meet in the choice of what is cut.
 
     Parameters
     ----------
@@ -47,7 +48,10 @@ class CoMERA(TensorCompression):
     """
 
     name = "comera"
-    source = "after Yang et al., arXiv 2405.14377 (size as a second objective, then training at the target size)"
+    source = (
+        "aim of Yang et al., arXiv 2405.14377 (CoMERA), reached by importance (Molchanov et al., arXiv 1906.10771) "
+        "instead of trained gates"
+    )
     changes = TensorCompression.changes | {"ranks"}
     excludes = frozenset({"galore", "tensor-galore"})  # whose subspaces are of one shape
 

@@ -1,4 +1,4 @@
-"""Subspace training: weights and the activations kept for the backward pass, both of low rank."""
+"""Subspace training: weights as factors, and activations kept for the backward pass in a subspace that follows them."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,10 +14,13 @@ from bttlab.tensor import TTLinear
 
 @dataclass(frozen=True)
 class Subspace(Method):
-    """Keep the weights of linear layers as two factors, and their inputs by coordinates in a basis that follows.
+    """Train weights as two factors of fixed rank, and keep their inputs by coordinates in a basis that follows.
 
-    The paper begins with trained weights, whose spectrum falls; here training is from scratch, with random weights,
-    whose spectrum is nearly flat. So what is explained is less, and the factors are scaled up to the weights' norm.
+    Of the published method (WASI) this has the activations' half: their basis takes a step of subspace iteration each
+    forward pass, here for the features of a token alone. It has not the weights' half, where the weights' subspace is
+    iterated, too: here the two factors are trained like any parameters. The paper begins with trained weights, whose
+    spectrum falls; here training is from scratch, with random weights, whose spectrum is nearly flat. So what is
+    explained is less, and the factors are scaled up to the weights' norm.
     With weights=false the layers stay as they are, TT layers, too.
 
     Parameters
@@ -36,7 +39,7 @@ class Subspace(Method):
     family = "subspaces"
     source = (
         'after Nguyen et al., arXiv 2510.09160, "Efficient Resource-Constrained Training of Vision Transformers via '
-        'Subspace Optimization" (WASI)'
+        'Subspace Optimization" (WASI): its activations; weights as trained factors instead'
     )
     changes = frozenset({"linear layers", "saved activations"})
     excludes = frozenset({"fixup", "bf16"})  # a weight of zeros has no spectrum; bases are FP32

@@ -1,0 +1,93 @@
+"""The table of GPUs, data/gpus.json: what a model of a step must know of one. All of it published."""
+
+import difflib
+import json
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from bttlab.baseline.storage import RecordError, build
+from bttlab.data.find import REPOSITORY
+from bttlab.errors import BttlabError
+
+GPUS = REPOSITORY / "data" / "gpus.json"
+
+
+class GpuError(BttlabError):
+    """A GPU that the table does not have, or a table that is none."""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A row of the table.
+
+    Attributes
+    ----------
+    gpu : str
+    aliases : list of str
+        Other names it goes by.
+    bf16_tflops : float
+        Peak of matrix products in BF16 on tensor cores, dense, sums in FP32, 10^12 operations a second.
+    fp32_tflops : float
+        Peak of FP32 arithmetic outside tensor cores, 10^12 operations a second.
+    bandwidth_gb_s : float
+        Of the memory, 10^9 bytes a second.
+    memory_mib : int
+        Memory that programs see, 2^20 bytes.
+    idle_w, board_w : float
+        Power without work, a typical reading of nvidia-smi, and the board's limit, W.
+    source : str
+    """
+
+    gpu: str
+    aliases: list[str]
+    bf16_tflops: float
+    fp32_tflops: float
+    bandwidth_gb_s: float
+    memory_mib: int
+    idle_w: float
+    board_w: float
+    source: str
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory that programs see."""
+        return self.memory_mib * 2**20
+
+    def peak(self, precision: str) -> float:
+        """Return the peak of matrix products in a precision, operations a second."""
+        return 1e12 * (self.bf16_tflops if precision == "bf16" else self.fp32_tflops)
+
+
+@cache
+def read_gpus(path: Path = GPUS) -> dict[str, Gpu]:
+    """Return the GPUs of a table by their names.
+
+    Raises
+    ------
+    GpuError
+        If it cannot be read.
+    """
+    try:
+        rows = json.loads(path.read_text(encoding="utf-8"))["gpus"]
+        return {row.gpu: row for row in build(list[Gpu], rows, "gpus")}
+    except (RecordError, OSError, ValueError, LookupError, TypeError) as error:
+        raise GpuError(f"{path} is no table of GPUs ({error}); data/gpus.json shows the form") from None
+
+
+def find_gpu(name: str) -> Gpu:
+    """Return the GPU of that name or alias, whatever its case.
+
+    Raises
+    ------
+    GpuError
+        If it is not in the table; the message names the nearest that is.
+    """
+    by_name = {known.casefold(): gpu for gpu in read_gpus().values() for known in (gpu.gpu, *gpu.aliases)}
+    if name.casefold() in by_name:
+        return by_name[name.casefold()]
+    nearest = difflib.get_close_matches(name.casefold(), by_name, n=1, cutoff=0.0)[0]
+    raise GpuError(
+        f"GPU {name!r} is not in the table of GPUs: the nearest is {by_name[nearest].gpu}; take it, or add a row to "
+        "data/gpus.json"
+    )

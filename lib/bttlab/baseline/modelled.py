@@ -1,0 +1,217 @@
+"""What training the model of the U50 would take on a GPU that is not here: modelled, with a band, never measured.
+
+The kernels of a step are counted by running it once on the CPU: every operator that makes something new is a kernel or
+a few, with its operations and bytes. Each takes the longest of its arithmetic, its bytes and its launch, with the
+shares of the published peaks that `bttlab.cost.calibration` fitted to published runs. At batch 1 nearly all of them
+wait for launches, so what a launch costs, with and without CUDA graphs, makes the band. Measured records take the place
+of these figures wherever there are any.
+"""
+
+import json
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
+
+from bttlab.baseline.gpus import Gpu
+from bttlab.baseline.memory import measure_memory
+from bttlab.baseline.roofline import Reach, longest_seconds
+from bttlab.baseline.run import FORMATS, LEARNING_RATE
+from bttlab.baseline.step import Task
+from bttlab.data import Corpus, Samples, Vocabulary, encode
+from bttlab.data.find import REPOSITORY
+from bttlab.model import ModelConfig
+
+MODEL_VERSION = "gpu-1"
+CALIBRATION = REPOSITORY / "data" / "cost" / "gpu_model.json"
+MODES = ("eager", "graphs")
+BOUNDS = ("low", "value", "high")
+# Seconds a kernel takes at least. Eager: the host's launch; in the middle as fitted to the published runs, at the low
+# end half of it, as their H100's host must have done it. In a CUDA graph some microseconds: a kernel of 2.9 µs was
+# published to take 3.4 there (NVIDIA's "Getting Started with CUDA Graphs", 2019); the band is an engineering estimate.
+LAUNCH = {"eager": (8e-6, None, 25e-6), "graphs": (1.5e-6, 3.0e-6, 6e-6)}
+# Power over idle, as a share of what the board may take over idle: as soon as anything runs, and for the part of the
+# time that kernels run. Engineering estimate: clocks are up, but kernels of some microseconds fill few processors.
+RUNNING_POWER = (0.08, 0.15, 0.25)
+BUSY_POWER = (0.10, 0.25, 0.45)
+CONTEXT = (300e6, 450e6, 650e6)  # bytes of context and kernels' code in a PyTorch process; engineering estimate
+SEGMENT = 2 * 2**20  # bytes that the caching allocator takes at a time, at least
+WORKSPACE = 8 * 2**20  # bytes of cuBLAS's scratch, PyTorch's default for GPUs before Hopper, whose is 32 MiB
+HOPPER_WORKSPACE = 32 * 2**20
+# Kernels of an operator that is more than one on a GPU.
+KERNELS = {
+    "native_layer_norm_backward": 2,
+    "embedding_dense_backward": 4,
+    "_scaled_dot_product_flash_attention_for_cpu_backward": 3,
+    "_foreach_add_": 3,
+}
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """An operator of a step.
+
+    Attributes
+    ----------
+    launches : int
+    flops, moved : float
+        Operations of matrix products, and bytes read and written.
+    """
+
+    launches: int
+    flops: float
+    moved: float
+
+
+@dataclass(frozen=True)
+class Modelled:
+    """A training step on a GPU; each figure low, middle and high.
+
+    Attributes
+    ----------
+    gpu, format, mode : str
+    encoders, tokens, kernels : int
+    seconds, watts, joules : (float, float, float)
+        Of a step; of the board while it runs; of a step.
+    process_bytes : (float, float, float)
+        What the process holds: context, workspace, tensors in whole segments.
+    tensor_bytes : float
+        The most that tensors hold, counted.
+    """
+
+    gpu: str
+    format: str
+    mode: str
+    encoders: int
+    tokens: int
+    kernels: int
+    seconds: tuple[float, float, float]
+    watts: tuple[float, float, float]
+    joules: tuple[float, float, float]
+    process_bytes: tuple[float, float, float]
+    tensor_bytes: float
+
+    @property
+    def label(self) -> str:
+        """What to call it in a legend."""
+        return f"{self.format}, {self.encoders}-ENC, {self.gpu}, {self.mode} (modelled)"
+
+    def to_dict(self) -> dict:
+        """Return JSON-ready values, each figure with its unit, provenance and model."""
+        found = {"gpu": self.gpu, "format": self.format, "mode": self.mode, "encoders": self.encoders}
+        found |= {"tokens": self.tokens, "kernels": self.kernels}
+        for name, unit in (("seconds", "s"), ("watts", "W"), ("joules", "J"), ("process_bytes", "bytes")):
+            band = dict(zip(BOUNDS, getattr(self, name), strict=True))
+            found[name] = band | {"unit": unit, "provenance": "modelled", "model": MODEL_VERSION}
+        found["tensor_bytes"] = {"value": self.tensor_bytes, "unit": "bytes", "provenance": "measured"}
+        return found
+
+
+class _Counter(TorchDispatchMode):
+    """While entered, notes the operators that make or change tensors."""
+
+    def __init__(self):
+        super().__init__()
+        self.kernels: list[Kernel] = []
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:  # as of `bttlab.baseline.memory.StorageMeter`
+        return False
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        name = function.overloadpacket.__name__
+        if not function.is_view and name not in ("_unsafe_view", "detach"):
+            tensors = [leaf for leaf in tree_leaves((args, kwargs, result)) if isinstance(leaf, Tensor)]
+            count = flop_registry.get(function.overloadpacket)
+            flops = count(*args, **(kwargs or {}), out_val=result) if count else 0
+            self.kernels.append(Kernel(KERNELS.get(name, 1), float(flops), float(sum(t.nbytes for t in tensors))))
+        return result
+
+
+def count_kernels(task: Task) -> list[Kernel]:
+    """Return the kernels of a training step on a task's first sample."""
+    task.step(0, task.loss)  # what only a first step does is no part of any other
+    with _Counter() as counter:
+        task.step(0, task.loss)
+    return counter.kernels
+
+
+@cache
+def _reach() -> tuple[Reach, float]:
+    """The fitted shares of the peaks, and the fitted seconds of a launch."""
+    time = json.loads(CALIBRATION.read_text(encoding="utf-8"))["time"]
+    return Reach(time["arithmetic"], time["bandwidth"]), time["launch"]
+
+
+def typical_sample(corpus: Corpus, config: ModelConfig) -> Samples:
+    """Return a training sample whose length is nearest to the mean of its corpus."""
+    vocabulary = Vocabulary.from_sentences(corpus.train.words, config.vocabulary_size)
+    samples = encode(corpus.train, vocabulary, corpus, config)
+    nearest = int(np.argmin(np.abs(samples.lengths - samples.lengths.mean())))
+    return samples[nearest : nearest + 1]
+
+
+def model_step(gpu: Gpu, format: str, mode: str, config: ModelConfig, sample: Samples) -> Modelled:
+    """Model a training step.
+
+    Parameters
+    ----------
+    gpu : Gpu
+    format : {"dense", "tt", "btt"}
+    mode : {"eager", "graphs"}
+    config : ModelConfig
+        Its format is put right.
+    sample : Samples
+        One, whose length counts.
+    """
+    kernels, tensor_bytes = _counted(format, config, sample)
+    reach, fitted = _reach()
+    floors = [fitted if floor is None else floor for floor in LAUNCH[mode]]
+    seconds = tuple(sum(_seconds(kernel, floor, gpu, reach) for kernel in kernels) for floor in floors)
+    # What the device itself is busy for, whoever launches: as in a graph.
+    working = sum(_seconds(kernel, LAUNCH["graphs"][1], gpu, reach) for kernel in kernels)
+    busy = min(1.0, working / seconds[1])
+    over = gpu.board_w - gpu.idle_w
+    watts = tuple(
+        gpu.idle_w + over * (running + share * busy) for running, share in zip(RUNNING_POWER, BUSY_POWER, strict=True)
+    )
+    workspace = HOPPER_WORKSPACE if gpu.gpu.startswith(("H100", "H200")) else WORKSPACE
+    held = workspace + SEGMENT * -(-tensor_bytes // SEGMENT)
+    return Modelled(
+        gpu.gpu,
+        format,
+        mode,
+        config.encoders,
+        int(sample.lengths[0]),
+        sum(kernel.launches for kernel in kernels),
+        seconds,
+        watts,
+        tuple(time * power for time, power in zip(seconds, watts, strict=True)),
+        tuple(context + held for context in CONTEXT),
+        tensor_bytes,
+    )
+
+
+def _seconds(kernel: Kernel, floor: float, gpu: Gpu, reach: Reach) -> float:
+    return longest_seconds(kernel.flops, kernel.moved, kernel.launches * floor, gpu, "fp32", reach)
+
+
+_COUNTED: dict[tuple, tuple[list[Kernel], float]] = {}
+
+
+def _counted(format: str, config: ModelConfig, sample: Samples) -> tuple[list[Kernel], float]:
+    """Kernels and peak bytes of a step; they do not depend on the GPU, and are counted once."""
+    kind, flow = FORMATS[format]
+    values = config.to_dict() | {"format": kind}
+    key = (format, json.dumps(values, sort_keys=True), int(sample.lengths[0]))
+    if key not in _COUNTED:
+        task = Task(ModelConfig.from_dict(values), flow or "bidirectional", sample, LEARNING_RATE, 0, "cpu")
+        with torch.random.fork_rng(devices=[]):
+            _COUNTED[key] = count_kernels(task), measure_memory(task).peak.value
+    return _COUNTED[key]

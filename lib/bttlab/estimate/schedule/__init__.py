@@ -1,0 +1,27 @@
+"""What the synthesis source is shown to do: `bttlab schedule`.
+
+clang translates the source, LLVM inlines and unrolls it, and what is left of the machine's loop is read instruction by
+instruction: which port each load and store asks, how long each way round the loop takes, when each operator starts, how many
+operators there are. No figure is taken from a pragma but the distances that DEPENDENCE promises, and those are held against the
+schedule.
+"""
+
+from pathlib import Path
+
+from bttlab.estimate.schedule import report
+from bttlab.estimate.schedule.analyse import Schedule, analyse
+from bttlab.estimate.schedule.census import Census, census
+from bttlab.estimate.schedule.resources import LoopResources, resources
+from bttlab.u50.facts import ROOT
+
+SOURCE = ROOT / "hls_src" / "processor"
+UNIT = "trainer.cpp"
+
+__all__ = ["SOURCE", "UNIT", "Schedule", "analyse", "census", "report", "resources", "schedule_of"]
+
+
+def schedule_of(unit: Path) -> tuple[Schedule, Census, LoopResources]:
+    """Return schedule, operators and resources of the loop in a source."""
+    schedule = analyse(unit)
+    counted = census(schedule.graph.nodes, schedule.places)
+    return schedule, counted, resources(schedule, counted)

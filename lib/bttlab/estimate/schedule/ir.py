@@ -1,0 +1,184 @@
+"""A function of LLVM IR as Python objects: llvmlite gives the operands, the printed module the rest."""
+
+import ctypes
+import re
+from dataclasses import dataclass, field
+
+_LABEL = re.compile(r"label %(\"[^\"]*\"|[-\w.$]+)")
+_LINE = re.compile(r"!dbg !(\d+)")
+_LOOP = re.compile(r"!llvm\.loop !(\d+)")
+_STRUCT = re.compile(r"^(%[\w.\":]+) = type (.*)$", re.MULTILINE)
+_GLOBAL = re.compile(
+    r"^@([\w.$]+|\"[^\"]*\") = (?:[a-z_]+ )*?(?:global|constant) (.*)$",
+    re.MULTILINE,
+)
+
+
+@dataclass(eq=False, slots=True)
+class Value:
+    """A constant, an argument, a global variable or a function.
+
+    Attributes
+    ----------
+    kind : {"constant", "argument", "global", "instruction", "block"}
+    type : str
+        As LLVM writes it.
+    text : str
+        A constant's value, a name otherwise.
+    """
+
+    kind: str
+    type: str
+    text: str
+
+
+@dataclass(eq=False, slots=True)
+class Instruction(Value):
+    """An instruction; `text` is the whole line.
+
+    Attributes
+    ----------
+    opcode : str
+    operands : list of Value
+        Without the blocks that a branch or a phi names.
+    blocks : list of str
+        Those: where a branch goes to, where each operand of a phi comes from.
+    block : str
+    line : int or None
+        Number of its !DILocation.
+    loop : int or None
+        Number of the metadata of the loop whose latch it ends.
+    """
+
+    opcode: str = ""
+    operands: list[Value] = field(default_factory=list)
+    blocks: list[str] = field(default_factory=list)
+    block: str = ""
+    line: int | None = None
+    loop: int | None = None
+
+    @property
+    def name(self) -> str:
+        """What it is called in the IR; empty if it gives nothing."""
+        return self.text.split(" = ", 1)[0].strip() if " = " in self.text else ""
+
+
+@dataclass(eq=False)
+class Function:
+    """A function with a body: its blocks in order, each a list of instructions."""
+
+    name: str
+    blocks: dict[str, list[Instruction]]
+
+    def successors(self, block: str) -> list[str]:
+        """Return where a block's end goes to."""
+        last = self.blocks[block][-1]
+        return list(dict.fromkeys(last.blocks)) if last.opcode in ("br", "switch") else []
+
+
+@dataclass(eq=False)
+class Module:
+    """Functions, types of global variables, and lines of the source.
+
+    Attributes
+    ----------
+    functions : list of Function
+    globals : dict of str to str
+        Type of each global variable, as LLVM writes it.
+    types : dict of str to str
+        Bodies of named structs.
+    metadata : dict of int to str
+    """
+
+    functions: list[Function]
+    globals: dict[str, str]
+    types: dict[str, str]
+    metadata: dict[int, str]
+
+
+def read_module(module) -> Module:
+    """Read an llvmlite module."""
+    text = str(module)
+    metadata = {int(n): body for n, body in re.findall(r"^!(\d+) = (.*)$", text, re.MULTILINE)}
+    variables = {name.strip('"'): body for name, body in _GLOBAL.findall(text)}
+    functions = [_read_function(f, text) for f in module.functions if not f.is_declaration]
+    return Module(functions, variables, dict(_STRUCT.findall(text)), metadata)
+
+
+def _address(value) -> int:
+    return ctypes.cast(value._ptr, ctypes.c_void_p).value
+
+
+def _body(name: str, text: str) -> list[str]:
+    """The printed instructions of a function, one string each."""
+    quoted = name if re.fullmatch(r"[-\w.$]+", name) else f'"{name}"'
+    start = re.search(rf"^define [^\n]*@{re.escape(quoted)}\(.*$", text, re.MULTILINE).end()
+    lines, found = text[start : text.index("\n}", start)].split("\n"), []
+    inside_switch = False
+    for line in lines:
+        if inside_switch:
+            found[-1] += " " + line.strip()
+            inside_switch = line.strip()[:1] != "]"
+        elif line.startswith("  ") and line.strip() and not line.lstrip().startswith(("#dbg_", ";")):
+            found.append(line.strip())
+            inside_switch = line.lstrip().startswith("switch ") and "]" not in line
+    return found
+
+
+def _labels(name: str, text: str) -> list[str]:
+    """The names of a function's blocks in order, as its branches call them; the first may have none."""
+    quoted = name if re.fullmatch(r"[-\w.$]+", name) else f'"{name}"'
+    start = re.search(rf"^define [^\n]*@{re.escape(quoted)}\(.*$", text, re.MULTILINE).end()
+    return re.findall(r"^(\"[^\"]*\"|[-\w.$]+):", text[start : text.index("\n}", start)], re.MULTILINE)
+
+
+def _type(ref, known: dict[int, str]) -> str:
+    """The type as LLVM writes it, each asked for once."""
+    address = _address(ref.type)
+    if address not in known:
+        known[address] = str(ref.type)
+    return known[address]
+
+
+def _read_function(function, text: str) -> Function:
+    types: dict[int, str] = {}
+    lines = iter(_body(function.name, text))
+    blocks = list(function.blocks)
+    labels = _labels(function.name, text)
+    labels = ([""] if len(labels) < len(blocks) else []) + labels
+    name_of = {_address(block): label for block, label in zip(blocks, labels, strict=True)}
+    known: dict[int, Value] = {
+        _address(a): Value("argument", _type(a, types), f"%{a.name}") for a in function.arguments
+    }
+    pairs: list[tuple[object, Instruction]] = []
+    result: dict[str, list[Instruction]] = {}
+    for block, label in zip(blocks, labels, strict=True):
+        result[label] = []
+        for ref in block.instructions:
+            line = next(lines)
+            found = Instruction("instruction", _type(ref, types), line, opcode=ref.opcode, block=label)
+            found.line = int(m[1]) if (m := _LINE.search(line)) else None
+            found.loop = int(m[1]) if (m := _LOOP.search(line)) else None
+            if found.opcode in ("br", "switch"):
+                found.blocks = _LABEL.findall(line)
+            elif found.opcode == "phi":
+                found.blocks = [name_of[_address(b)] for b in ref.incoming_blocks]
+            known[_address(ref)] = found
+            pairs.append((ref, found))
+            result[label].append(found)
+    for ref, found in pairs:
+        for operand in ref.operands:
+            if _address(operand) in known or operand.value_kind.name not in ("basic_block", "metadata_as_value"):
+                found.operands.append(_operand(operand, known, types))
+    return Function(function.name, result)
+
+
+def _operand(operand, known: dict[int, Value], types: dict[int, str]) -> Value:
+    address = _address(operand)
+    if address not in known:
+        if operand.value_kind.name in ("global_variable", "function"):
+            known[address] = Value("global", "ptr", operand.name)
+        else:
+            kind, whole = _type(operand, types), str(operand)
+            known[address] = Value("constant", kind, whole.removeprefix(kind).strip())
+    return known[address]

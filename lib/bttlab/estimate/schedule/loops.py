@@ -1,0 +1,183 @@
+"""Natural loops, and what decides whether a block of a loop's body is reached."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from bttlab.estimate.schedule.ir import Function
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A natural loop.
+
+    Attributes
+    ----------
+    header : str
+    blocks : frozenset of str
+    latches : tuple of str
+        Blocks that go back to the header.
+    """
+
+    header: str
+    blocks: frozenset[str]
+    latches: tuple[str, ...]
+
+
+def dominators(entry: str, order: list[str], predecessors: dict[str, list[str]]) -> dict[str, str]:
+    """Return the immediate dominator of each block (Cooper, Harvey, Kennedy); `order` is a reverse post-order."""
+    number = {block: i for i, block in enumerate(order)}
+    found = {entry: entry}
+    changed = True
+    while changed:
+        changed = False
+        for block in order[1:]:
+            new = None
+            for other in predecessors[block]:
+                if other in found:
+                    new = other if new is None else _meet(new, other, found, number)
+            if new is not None and found.get(block) != new:
+                found[block], changed = new, True
+    return found
+
+
+def _meet(a: str, b: str, found: dict[str, str], number: dict[str, int]) -> str:
+    while a != b:
+        while number[a] > number[b]:
+            a = found[a]
+        while number[b] > number[a]:
+            b = found[b]
+    return a
+
+
+def reverse_post_order(entry: str, successors: dict[str, list[str]]) -> list[str]:
+    """Return blocks so that each stands before those it goes to, backward edges excepted."""
+    seen, found, stack = {entry}, [], [(entry, iter(successors[entry]))]
+    while stack:
+        block, rest = stack[-1]
+        for other in rest:
+            if other not in seen:
+                seen.add(other)
+                stack.append((other, iter(successors[other])))
+                break
+        else:
+            found.append(block)
+            stack.pop()
+    return found[::-1]
+
+
+def turned(edges: dict[str, list[str]]) -> dict[str, list[str]]:
+    """Return the edges backward."""
+    found: dict[str, list[str]] = {block: [] for block in edges}
+    for block, others in edges.items():
+        for other in others:
+            found[other].append(block)
+    return found
+
+
+def natural_loops(function: Function) -> list[Loop]:
+    """Return a function's loops; those with one header are one."""
+    entry = next(iter(function.blocks))
+    successors = {block: function.successors(block) for block in function.blocks}
+    order = reverse_post_order(entry, successors)
+    successors = {block: successors[block] for block in order}
+    predecessors = turned(successors)
+    above = dominators(entry, order, predecessors)
+    number = {block: i for i, block in enumerate(order)}
+    latches: dict[str, list[str]] = {}
+    for block in order:
+        for other in successors[block]:
+            if number[other] <= number[block] and _dominates(other, block, above):
+                latches.setdefault(other, []).append(block)
+    found = []
+    for header, ends in latches.items():
+        inside, stack = {header}, list(ends)
+        while stack:
+            block = stack.pop()
+            if block not in inside:
+                inside.add(block)
+                stack.extend(predecessors[block])
+        found.append(Loop(header, frozenset(inside), tuple(ends)))
+    return found
+
+
+def _dominates(a: str, b: str, above: dict[str, str]) -> bool:
+    while b != a and above[b] != b:
+        b = above[b]
+    return a == b
+
+
+class Body:
+    """The body of a loop as a graph without circles: the edges back to the header are taken out.
+
+    Parameters
+    ----------
+    function : Function
+    loop : Loop
+    inner : iterable of str
+        Headers of loops inside: their edges back are taken out, too.
+    """
+
+    def __init__(self, function: Function, loop: Loop, inner: Iterable[str] = ()) -> None:
+        self.header = loop.header
+        back = {loop.header, *inner}
+        order = reverse_post_order(loop.header, {b: function.successors(b) for b in function.blocks})
+        number = {block: i for i, block in enumerate(order)}
+        self.order = [block for block in order if block in loop.blocks]
+        self.successors = {
+            block: [
+                other
+                for other in function.successors(block)
+                if other in loop.blocks and not (other in back and number[other] <= number[block])
+            ]
+            for block in self.order
+        }
+        self.order = reverse_post_order(loop.header, self.successors)
+        self._number = {block: i for i, block in enumerate(self.order)}
+        self.predecessors = turned({block: self.successors[block] for block in self.order})
+        self._above = dominators(loop.header, self.order, self.predecessors)
+        # What leaves the loop or goes round again ends at one place.
+        self.exits = [
+            b for b in self.order if len(function.successors(b)) != len(self.successors[b]) or not self.successors[b]
+        ]
+        end = ""
+        with_end = {b: self.successors[b] + ([end] if b in self.exits else []) for b in self.order} | {end: []}
+        backward = turned(with_end)
+        self._below = dominators(end, reverse_post_order(end, backward), with_end)
+
+    def controllers(self, block: str) -> list[str]:
+        """Return the blocks whose branches decide whether this one is reached."""
+        return self._controllers().get(block, [])
+
+    def _controllers(self) -> dict[str, list[str]]:
+        if not hasattr(self, "_control"):
+            self._control: dict[str, list[str]] = {}
+            for block in self.order:
+                others = self.successors[block]
+                if len(others) + (block in self.exits) < 2:
+                    continue
+                for other in others:
+                    while other and other != self._below[block]:
+                        self._control.setdefault(other, []).append(block)
+                        other = self._below[other]
+        return self._control
+
+    def deciders(self, block: str) -> list[str]:
+        """Return the blocks whose branches decide from where this one is reached, seen from what dominates it."""
+        top = self._above[block]
+        region, stack = set(), list(self.predecessors[block])
+        while stack:
+            one = stack.pop()
+            if one not in region:
+                region.add(one)
+                if one != top:
+                    stack.extend(self.predecessors[one])
+        reach: dict[str, frozenset[str]] = {}
+        found = []
+        for one in sorted(region, key=self._number.__getitem__, reverse=True):
+            ways = frozenset()
+            for other in self.successors[one]:
+                ways |= frozenset([one]) if other == block else reach.get(other, frozenset())
+            reach[one] = ways
+            if len(ways) > 1:
+                found.append(one)
+        return found

@@ -1,0 +1,75 @@
+"""Where in the source an instruction stands, and by which calls it came there: LLVM's debug information."""
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+_FIELD = re.compile(r"(\w+): (?:!(\d+)|(\d+)|\"([^\"]*)\")")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A line of the source.
+
+    Attributes
+    ----------
+    function : str
+        With template arguments.
+    file : str
+    line : int
+    start : int
+        Line at which the function begins.
+    """
+
+    function: str
+    file: str
+    line: int
+    start: int
+
+    def __str__(self) -> str:
+        return f"{Path(self.file).name}:{self.line}"
+
+
+class Places:
+    """The module's locations.
+
+    Parameters
+    ----------
+    metadata : dict of int to str
+    """
+
+    def __init__(self, metadata: dict[int, str]) -> None:
+        self._metadata = metadata
+        self.chain = cache(self._chain)
+        self._fields = cache(self._read)
+
+    def _read(self, number: int) -> dict[str, str]:
+        return {key: ref or value or text for key, ref, value, text in _FIELD.findall(self._metadata.get(number, ""))}
+
+    def _chain(self, number: int | None) -> tuple[Place, ...]:
+        """Return the places of a location: the outermost function's line first, that of the instruction last."""
+        found = []
+        while number is not None:
+            location = self._fields(number)
+            scope = int(location["scope"])
+            while "DISubprogram" not in self._metadata[scope]:
+                scope = int(self._fields(scope)["scope"])
+            subprogram = self._fields(scope)
+            file = self._fields(int(subprogram["file"]))["filename"]
+            found.append(Place(subprogram["name"], file, int(location["line"]), int(subprogram.get("line", 0))))
+            number = int(location["inlinedAt"]) if "inlinedAt" in location else None
+        return tuple(reversed(found))
+
+    def text(self, number: int | None) -> str:
+        """Return file and line for people."""
+        chain = self._chain(number)
+        return str(chain[-1]) if chain else "an unknown line"
+
+    def loop_range(self, number: int | None) -> tuple[tuple[Place, ...], int]:
+        """Return the place at which a loop begins, and its last line, from the number of its metadata."""
+        if number is None:
+            return (), 0
+        refs = [int(n) for n in re.findall(r"!(\d+)", self._metadata[number])]
+        lines = [self._chain(n) for n in refs if "!DILocation" in self._metadata.get(n, "")]
+        return (lines[0], lines[-1][-1].line) if lines else ((), 0)

@@ -1,0 +1,160 @@
+"""What the loop takes of the card: operators by their cost, memories by the geometry of blocks, registers by the schedule."""
+
+from collections import Counter
+from dataclasses import dataclass
+from math import ceil, floor
+
+from bttlab.estimate.schedule.analyse import Schedule
+from bttlab.estimate.schedule.census import Census, operators
+from bttlab.estimate.schedule.graph import Node
+from bttlab.estimate.schedule.memories import Memory
+from bttlab.u50.constants import Band, constant, modelled, read_data
+from bttlab.u50.facts import U50
+from bttlab.u50.geometry import Blocks, blocks
+
+RESOURCES = ("dsps", "lookup_tables", "flip_flops", "bram36", "uram")
+COSTS = {
+    "fadd": "add",
+    "fmul": "multiply",
+    "fdiv": "divide",
+    "fsqrt": "square_root",
+    "fcompare": "compare",
+    "fconvert": "convert",
+    "ffloor": "convert",
+}
+# LUTs a bit of integer logic (low, likely, high): a carry chain has a bit a LUT6; two choices of two with a common
+# condition share one; three gates of two inputs fit one; a barrel shifter has a LUT a bit and level.
+LOGIC_LUTS = {
+    "add": (0.5, 1.0, 1.0),
+    "compare": (0.25, 0.5, 0.6),
+    "select": (0.33, 0.5, 1.0),
+    "logic": (0.2, 0.35, 1.0),
+    "shift": (1.0, 2.0, 3.0),
+}
+# A value that waits: a cycle is a flip-flop a bit; longer waits are shift registers of LUTs, 16 cycles (two bits a LUT) or
+# 32 (one), with a flip-flop at the end. Vivado takes them from three cycles on.
+SHIFT_FROM, SHIFT_CYCLES = 3, 32
+ASSUMPTIONS = (
+    "operators as PG060 lists them, multipliers with full DSP usage (2 DSP48E2; with maximum usage 3)",
+    "every value waits from when it is there until it is used last: in flip-flops up to two cycles, then in shift registers",
+    "multiplexers have half a LUT a bit for each choice of two",
+    "ports to HBM, loops beside the machine's, and copies of registers for fan-out and crossing between SLRs are not in it",
+)
+
+
+@dataclass(frozen=True)
+class LoopResources:
+    """What the loop takes.
+
+    Attributes
+    ----------
+    parts : dict of str to dict of str to Band
+        Of operators, logic, registers and memories, by resource.
+    memories : dict of str to Blocks
+        By variable.
+    """
+
+    parts: dict[str, dict[str, Band]]
+    memories: dict[str, Blocks]
+
+    def total(self, resource: str) -> Band:
+        """Return what all parts take of one of `RESOURCES`."""
+        return sum((part[resource] for part in self.parts.values() if resource in part), Band(0, 0, 0, resource))
+
+    def to_dict(self) -> dict:
+        """Return what --json prints."""
+        budget = read_data("platform")["user_budget"]
+        return {
+            resource: self.total(resource).to_dict()
+            | modelled(resource)
+            | {
+                "budget": budget[resource],
+                "share": self.total(resource).mid / budget[resource],
+                "share_of_card": self.total(resource).mid / getattr(U50, resource),
+                "parts": {name: part[resource].mid for name, part in self.parts.items() if resource in part},
+            }
+            for resource in RESOURCES
+        }
+
+
+def resources(schedule: Schedule, counted: Census) -> LoopResources:
+    """Return what a schedule's loop takes.
+
+    Parameters
+    ----------
+    schedule : Schedule
+    counted : Census
+    """
+    found, by_variable = _memories([port.memory for port in schedule.ports])
+    parts = {
+        "operators": _operators(counted),
+        "logic": _logic(schedule.graph.nodes),
+        "registers": _registers(schedule),
+        "memories": {name: Band(*[getattr(found, name)] * 3, name) for name in RESOURCES if hasattr(found, name)},
+    }
+    return LoopResources(parts, by_variable)
+
+
+def _operators(counted: Census) -> dict[str, Band]:
+    costs = read_data("operators")["operators"]
+    found = {}
+    for resource in ("dsps", "lookup_tables", "flip_flops"):
+        total = Band(0, 0, 0, resource)
+        for kind, count in counted.total.items():
+            if kind in COSTS:
+                each = constant(costs[COSTS[kind]][resource])
+                if (kind, resource) == ("fmul", "dsps"):
+                    each = Band(each.low, each.low, each.high, resource)  # full usage; PG060
+                total += each.scaled(count, resource)
+            elif kind == "multiply" and resource == "dsps":
+                total += Band(count, count, count, resource)
+        found[resource] = total
+    return found
+
+
+def _logic(nodes: list[Node]) -> dict[str, Band]:
+    bits: Counter = Counter()
+    for node in nodes:
+        if node.kind in LOGIC_LUTS:
+            bits[node.kind] += operators(node) * node.bits
+    totals = [sum(count * LOGIC_LUTS[kind][i] for kind, count in bits.items()) for i in range(3)]
+    return {"lookup_tables": Band(*totals, "lookup_tables")}
+
+
+def _registers(schedule: Schedule) -> dict[str, Band]:
+    """Registers between stages: of each value, as many cycles as its last reader comes after it."""
+    times, last = schedule.times, {}
+    for node in schedule.graph.nodes:
+        begin = floor(times.start[node])
+        for other in node.inputs:
+            last[other] = max(last.get(other, 0), begin)
+    for source, phi in schedule.graph.back:
+        last[source] = max(last.get(source, 0), floor(times.start[phi]) + schedule.interval)
+    flip_flops = tables = 0
+    for node, end in last.items():
+        if node.kind == "store" or not node.instruction.type or node.instruction.type == "void":
+            continue
+        bits = node.lanes * node.bits
+        held = end - floor(times.end[node])
+        own = node.kind == "wire" and all(n in last for n in node.inputs)
+        if held <= 0 or own:
+            continue
+        if held < SHIFT_FROM:
+            flip_flops += bits * held
+        else:
+            flip_flops += bits
+            tables += bits * ceil((held - 1) / SHIFT_CYCLES) * (0.5 if held <= SHIFT_CYCLES // 2 else 1)
+    return {
+        "flip_flops": Band(0.6 * flip_flops, flip_flops, 1.5 * flip_flops, "flip_flops"),
+        "lookup_tables": Band(0.6 * tables, tables, 1.2 * tables, "lookup_tables"),
+    }
+
+
+def _memories(memories: list[Memory]) -> tuple[Blocks, dict[str, Blocks]]:
+    found: dict[str, Blocks] = {}
+    for memory in memories:
+        if memory.implementation == "argument":
+            continue
+        binding = {"register": "registers"}.get(memory.implementation, memory.implementation)
+        found[memory.variable] = found.get(memory.variable, Blocks()) + blocks(binding, memory.width, memory.words)
+    return sum(found.values(), Blocks()), found

@@ -1,0 +1,58 @@
+"""The paper's two headlines on our terms: a GPU's energy and memory over the U50's, both modelled."""
+
+from dataclasses import dataclass
+
+from bttlab.baseline import EPOCH_SAMPLES
+from bttlab.baseline.gpus import Gpu
+from bttlab.baseline.modelled import model_step
+from bttlab.data import Samples
+from bttlab.model import ModelConfig
+from bttlab.u50.estimate import Estimate, estimate
+
+Ratio = tuple[float, float, float]
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A model on a GPU over the same model on the U50; ratios are low, middle and high, all modelled.
+
+    Attributes
+    ----------
+    encoders : int
+    energy : dict of str to Ratio
+        Joules of an epoch: tensor training on the GPU over the U50, by mode ("eager", "graphs").
+    memory : Ratio
+        Bytes that a process of dense training holds, context and workspaces included, over the arrays on the chip.
+    tensors : float
+        Bytes of that process's tensors alone over the arrays on the chip.
+    parameters : float
+        Dense over tensor parameters.
+    """
+
+    encoders: int
+    energy: dict[str, Ratio]
+    memory: Ratio
+    tensors: float
+    parameters: float
+
+
+def gpu_over_card(gpu: Gpu, encoders: int, sample: Samples) -> Beside:
+    """Compare a GPU with the U50 on utterances as long as `sample`, which is one."""
+    config = ModelConfig(encoders=encoders)
+    card = estimate(config, lengths={int(sample.lengths[0]): EPOCH_SAMPLES})
+    chip = sum(array.bytes for array in card.arrays)
+    dense = model_step(gpu, "dense", "graphs", config, sample)
+    sizes = [ModelConfig(encoders=encoders, format=kind).parameters_count for kind in ("dense", "tensor")]
+    return Beside(
+        encoders,
+        {mode: _energy(gpu, mode, config, sample, card) for mode in ("eager", "graphs")},
+        tuple(held / chip for held in dense.process_bytes),
+        dense.tensor_bytes / chip,
+        sizes[0] / sizes[1],
+    )
+
+
+def _energy(gpu: Gpu, mode: str, config: ModelConfig, sample: Samples, card: Estimate) -> Ratio:
+    joules = [EPOCH_SAMPLES * value for value in model_step(gpu, "btt", mode, config, sample).joules]
+    own = card.energy_per_epoch
+    return joules[0] / own.high, joules[1] / own.mid, joules[2] / own.low

@@ -1,0 +1,124 @@
+"""Modelled GPU baselines: what a step's kernels are, and what they take on a GPU that is not here."""
+
+import json
+
+import numpy as np
+import pytest
+
+from bttlab.baseline.gpus import find_gpu
+from bttlab.baseline.modelled import LAUNCH, count_kernels, model_step, typical_sample
+from bttlab.baseline.step import Task
+from bttlab.cli import main
+from bttlab.data import load_corpus
+from bttlab.lab import Workload, gpu_over_card, modelled_targets
+from bttlab.model import ModelConfig
+from bttlab.u50.estimate import estimate
+
+from conftest import ROOT
+
+CONFIG = ModelConfig()
+
+
+@pytest.fixture(scope="module")
+def sample():
+    return typical_sample(load_corpus("airline"), CONFIG)
+
+
+@pytest.mark.parametrize(
+    ("format", "flow", "weights"), [("dense", "bidirectional", 14 * 768**2), ("tensor", "bidirectional", None)]
+)
+def test_operations_of_a_step_are_those_of_its_shapes(sample, format, flow, weights):
+    kernels = count_kernels(Task(ModelConfig(format=format), flow, sample, 4e-3, 0, "cpu"))
+    tokens = int(sample.lengths[0])
+    flops = sum(kernel.flops for kernel in kernels)
+    if format == "dense":  # six matrices an encoder, the slot pooler: all tokens; the intent pooler: one
+        rows = 13 * tokens + 1
+        wanted = 3 * 2 * (rows * 768**2 + 768 * 22 + (tokens - 1) * 768 * 122)
+        assert flops == pytest.approx(wanted, rel=0.02)
+        assert sum(kernel.moved for kernel in kernels) > 3 * 4 * weights
+    else:
+        assert flops < 0.3 * 3 * 2 * 13 * tokens * 768**2
+    assert 50 < sum(kernel.launches for kernel in kernels) < 1000
+
+
+def test_graphs_spare_launches_and_tensor_training_has_more_of_them(sample):
+    gpu = find_gpu("RTX-3090")
+    steps = {(f, m): model_step(gpu, f, m, CONFIG, sample) for f in ("dense", "tt", "btt") for m in LAUNCH}
+    for one in steps.values():
+        for band in (one.seconds, one.watts, one.joules, one.process_bytes):
+            assert 0 < band[0] < band[1] < band[2]
+        assert gpu.idle_w < one.watts[0] and one.watts[2] < gpu.board_w
+        assert one.joules[1] == pytest.approx(one.seconds[1] * one.watts[1])
+        assert one.process_bytes[0] > one.tensor_bytes
+    for format in ("dense", "tt", "btt"):
+        assert steps[format, "graphs"].seconds[1] < steps[format, "eager"].seconds[1] / 2
+    assert steps["dense", "eager"].kernels < steps["btt", "eager"].kernels < steps["tt", "eager"].kernels
+    assert steps["dense", "eager"].tensor_bytes > 2 * 36.7e6 > 10 * steps["btt", "eager"].tensor_bytes
+
+
+def test_eager_steps_wait_for_launches_on_any_gpu(sample):
+    slow, fast = (model_step(find_gpu(name), "btt", "eager", CONFIG, sample) for name in ("RTX-3090", "H100"))
+    assert fast.seconds[1] == pytest.approx(slow.seconds[1], rel=0.05)
+    dense = [model_step(find_gpu(name), "dense", "graphs", CONFIG, sample) for name in ("RTX-3090", "H100")]
+    assert dense[1].seconds[1] < 0.9 * dense[0].seconds[1]  # weights come in faster
+
+
+def test_ratios_over_the_card_are_quotients_of_both_models(sample):
+    gpu, row = find_gpu("RTX-3090"), gpu_over_card(find_gpu("RTX-3090"), 2, sample)
+    card = estimate(CONFIG, lengths={int(sample.lengths[0]): 1})
+    for mode, ratio in row.energy.items():
+        step = model_step(gpu, "btt", mode, CONFIG, sample)
+        assert ratio[0] < ratio[1] < ratio[2]
+        assert ratio[1] == pytest.approx(step.joules[1] / card.energy_per_sample.mid, rel=0.02)
+    dense = model_step(gpu, "dense", "graphs", CONFIG, sample)
+    chip = sum(array.bytes for array in card.arrays)
+    assert row.memory == tuple(held / chip for held in dense.process_bytes)
+    assert row.parameters == pytest.approx(9_179_280 / 300_288)
+    page = (ROOT / "docs" / "energy.md").read_text(encoding="utf-8")
+    for form, ratio in (
+        ("{1:.0f} ({0:.1f} to {2:.0f})", row.energy["eager"]),
+        ("{1:.0f} ({0:.0f} to {2:.0f})", row.memory),
+    ):
+        assert f"| {form.format(*ratio)} |" in page
+
+
+def test_the_dashboards_modelled_gpu_says_so():
+    workload = Workload.of(load_corpus("airline"), CONFIG)
+    target = next(target for target in modelled_targets(workload) if "bi-directional" in target.name)
+    assert "modelled" in target.name
+    run = target.make_run(20, 4e-3)
+    run.start()
+    assert run.join(60) and run.state == "finished" and run.error == ""
+    gpu = find_gpu("RTX-3090")
+    order = workload.order(20)
+    steps = [model_step(gpu, "btt", "graphs", CONFIG, workload.train[i : i + 1]) for i in order]
+    assert run.seconds == pytest.approx(sum(step.seconds[1] for step in steps))
+    assert run.energy[-1][1] == pytest.approx(sum(step.joules[1] for step in steps))
+    assert (run.meter.provenance, run.memory.provenance, run.time_provenance) == ("modelled",) * 3
+    assert np.isfinite(run.losses).all() and len(run.losses) == 20
+
+
+def test_modelled_on_the_command_line(capsys):
+    assert main(["baseline", "--gpu", "RTX-3090", "--modelled", "--json"]) == 0
+    steps = json.loads(capsys.readouterr().out)["steps"]
+    assert [(one["format"], one["mode"]) for one in steps[:2]] == [("dense", "eager"), ("dense", "graphs")]
+    assert len(steps) == 6 and all(one["joules"]["provenance"] == "modelled" for one in steps)
+    assert main(["baseline", "--gpu", "3090", "--modelled", "--format", "btt"]) == 0
+    assert "modelled, not measured" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--gpu", "RTX-3090"], "--modelled is missing"),
+        (["--modelled"], "--gpu is missing"),
+        (["--modelled", "--gpu", "RTX-309"], "GPU 'RTX-309' is not in the table of GPUs: the nearest is RTX-3090"),
+        (["--modelled", "--gpu", "A100", "--format", "cp"], "format 'cp': choose dense, tt, btt"),
+        (["--modelled", "--gpu", "A100", "--device", "cuda"], "--device belongs to a measured baseline"),
+        (["--device", "cpu"], "--format is missing"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(capsys, words, message):
+    code = main(["baseline", *words])
+    captured = capsys.readouterr()
+    assert code == 2 and not captured.out and captured.err.count("\n") == 1 and message in captured.err

@@ -1,0 +1,151 @@
+"""One process at a time in a folder, and no other user of the machine between it and its work."""
+
+import os
+import stat
+
+import pytest
+
+import tiny_runs
+from bttlab.cli import main
+from bttlab.experiments import RunIndex
+from bttlab.experiments.record import RunRecord, read_run
+from bttlab.locks import LOCK_FILE, FolderBusyError, held, is_held
+from bttlab.train import files, start_run
+from bttlab.train.settings import RunError
+from two_users import NOBODY, run_as_nobody, shared_folder, start_as_nobody
+
+# Whatever may be locked of a run by who may only read it: the folder, and every file in it.
+LOCK_ALL = """
+import fcntl, os, sys
+folder, held = sys.argv[1], []
+for path in (folder, *(os.path.join(folder, name) for name in os.listdir(folder))):
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        held.append(os.path.basename(path))
+    except OSError as error:
+        pass
+print(*held, flush=True)
+sys.stdin.read()
+"""
+IS_HELD = """
+import sys
+from bttlab.locks import is_held
+print(is_held(sys.argv[1]))
+"""
+
+
+def test_two_parts_of_a_process_and_who_only_asks(tmp_path):
+    assert not is_held(tmp_path) and not list(tmp_path.iterdir())
+    with held(tmp_path):
+        assert is_held(tmp_path)
+        with pytest.raises(FolderBusyError), held(tmp_path):
+            pass
+        assert is_held(tmp_path)
+    assert not is_held(tmp_path)
+
+
+def test_asking_whether_a_run_goes_on_turns_nobody_away(tmp_path, monkeypatch):
+    """Whoever lists runs is not to hold one, be it for a moment."""
+    taken = []
+    for name in ("flock", "lockf"):
+        monkeypatch.setattr(f"fcntl.{name}", lambda *arguments: taken.append(arguments))
+    with held(tmp_path):
+        pass
+    import fcntl
+
+    control = fcntl.fcntl
+    monkeypatch.setattr(fcntl, "fcntl", lambda *request: taken.append(request[1]) or control(*request))
+    assert not is_held(tmp_path) and taken == [fcntl.F_OFD_GETLK]
+
+
+def test_a_lock_whatever_the_umask(tmp_path):
+    before = os.umask(0)
+    try:
+        with held(tmp_path):
+            assert stat.S_IMODE((tmp_path / LOCK_FILE).stat().st_mode) == 0o600
+    finally:
+        os.umask(before)
+
+
+@pytest.mark.parametrize("plant", [os.mkfifo, os.mkdir, lambda path: os.symlink("/dev/zero", path)])
+def test_what_is_planted_as_a_lock(plant, tmp_path):
+    plant(tmp_path / LOCK_FILE)
+    with pytest.raises(RunError, match=r"\.lock cannot be locked"), files.held(tmp_path):
+        pass
+    assert not is_held(tmp_path)
+
+
+def test_a_reader_of_a_run_s_folder_cannot_block_it(two_users):
+    with shared_folder(0o755) as folder:
+        corpus = tiny_runs.write_corpus(folder / "corpus")
+        tiny_runs.train(folder / "run", corpus)
+        reader = start_as_nobody(LOCK_ALL, folder / "run")
+        locked = reader.stdout.readline().split()
+        assert "run" in locked and LOCK_FILE not in locked
+        result = tiny_runs.resume(folder / "run", epochs=4)
+        assert result.epochs_done == 4
+        reader.communicate()
+
+
+def test_another_user_sees_that_a_run_goes_on(two_users):
+    with shared_folder(0o755) as folder:
+        assert run_as_nobody(IS_HELD, folder) == "False"
+        with held(folder):
+            assert run_as_nobody(IS_HELD, folder) == "True"
+        assert run_as_nobody(IS_HELD, folder) == "False"
+
+
+def test_a_lock_of_another_user(two_users, monkeypatch):
+    """Root may open every file, so it is told apart by what another user would be told."""
+    with shared_folder(0o777) as folder:
+        run_as_nobody("import sys\nfrom bttlab.locks import held\nwith held(sys.argv[1]): pass", folder)
+        assert (folder / LOCK_FILE).stat().st_uid == NOBODY
+        (folder / LOCK_FILE).unlink()
+        with held(folder):
+            pass
+        said = run_as_nobody(
+            "import sys\nfrom pathlib import Path\nfrom bttlab.train.files import held\n"
+            "try:\n    with held(Path(sys.argv[1])): print('in')\nexcept Exception as error: print(error)",
+            folder,
+        )
+        assert "cannot be locked (Permission denied)" in said and "copy the run" in said.replace("\n", " ")
+
+
+def test_a_run_that_cannot_begin_leaves_no_folder(tmp_path, monkeypatch):
+    corpus = tiny_runs.write_corpus(tmp_path / "corpus")
+
+    def no_disk(*arguments):
+        raise RunError("no room")
+
+    monkeypatch.setattr("bttlab.train.checkpoint.CheckpointStore.save", no_disk)
+    with pytest.raises(RunError, match="no room"):
+        tiny_runs.train(tmp_path / "run", corpus)
+    assert not (tmp_path / "run").exists()
+    (tmp_path / "made").mkdir()  # by the user
+    with pytest.raises(RunError, match="no room"):
+        tiny_runs.train(tmp_path / "made", corpus)
+    assert (tmp_path / "made").exists()
+    assert start_run(tmp_path / "made", tiny_runs.settings(corpus), _corpus(corpus)) is not None
+
+
+def _corpus(folder):
+    from bttlab.data import load_corpus
+
+    return load_corpus(folder)
+
+
+def test_pipes_among_the_runs_of_a_shared_folder(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("BTTLAB_RUNS", str(tmp_path / "index"))
+    for name in ("run.json", "metrics.jsonl", "record.json"):
+        folder = tmp_path / "runs" / name
+        folder.mkdir(parents=True)
+        if name != "run.json":
+            RunRecord("training", name, {}, "x", id=name[:3]).write(folder)
+        os.mkfifo(folder / name)
+    assert main(["runs", "index", str(tmp_path / "runs")]) == 0
+    assert "it is no file" in capsys.readouterr().err
+    from bttlab.experiments.curves import read_curves
+
+    for run in RunIndex().find():
+        assert read_curves(run.folder).samples == [] and read_run(run.folder).kind == "training"

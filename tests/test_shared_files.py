@@ -1,0 +1,263 @@
+"""Files that other users of the machine may have made, swapped or written: what is done with them, and what is not."""
+
+import csv
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import platformdirs
+import pytest
+
+import tiny_runs
+from bttlab.experiments import export
+from bttlab.experiments.index import FoundRun
+from bttlab.experiments.record import RunRecord
+from bttlab.files import writable_by_others
+from bttlab.model import ModelConfig
+from bttlab.train import overlays as built
+from bttlab.u50 import EmulatedU50, emulation, load_overlay
+from bttlab.u50.kernel import OverlayError
+from bttlab.u50.manifest import digest, overlays_folder
+from bttlab.u50.native import NativeImage
+from own_path import environment
+from two_users import NOBODY, interpreter_of_nobody, shared_folder
+from two_users import environment as environment_of_nobody
+
+from conftest import ROOT
+
+
+def test_who_can_write_on_the_way_to_a_file(tmp_path):
+    file = tmp_path / "a" / "b" / "file"
+    file.parent.mkdir(parents=True)
+    file.write_text("")
+    assert writable_by_others(file, owned=True) is None and writable_by_others(file.with_name("none")) is None
+    for place in (file, file.parent, tmp_path / "a"):
+        before = stat.S_IMODE(place.stat().st_mode)
+        place.chmod(0o777)
+        assert writable_by_others(file) == place
+        place.chmod(0o1777)
+        assert (writable_by_others(file) is None) == place.is_dir()  # as /tmp
+        place.chmod(before)
+    (tmp_path / "link").symlink_to(file)
+    file.parent.chmod(0o777)
+    assert writable_by_others(tmp_path / "link") == file.parent
+
+
+def test_what_another_user_owns(two_users):
+    with shared_folder(0o755) as folder:
+        (folder / "file").write_text("")
+        os.chown(folder / "file", NOBODY, -1)
+        assert writable_by_others(folder / "file") is None
+        assert writable_by_others(folder / "file", owned=True) == folder / "file"
+
+
+# --- overlays
+
+
+@pytest.fixture
+def lab_overlays(tmp_path, monkeypatch):
+    """A copy of an overlay and the manifest, and no trust from tests before."""
+    folder = tmp_path / "overlays"
+    folder.mkdir()
+    for name in ("manifest.json", "train_enc2.xclbin"):
+        shutil.copy(overlays_folder() / name, folder)
+    monkeypatch.setenv("BTTLAB_OVERLAYS", str(folder))
+    monkeypatch.setattr(EmulatedU50, "_trusted", set())
+    return folder
+
+
+def test_a_manifest_that_everybody_may_write(lab_overlays):
+    """With it comes whatever overlay its writer likes."""
+    load_overlay("train_enc2", EmulatedU50())
+    for place in (lab_overlays, lab_overlays / "manifest.json"):
+        before = stat.S_IMODE(place.stat().st_mode)
+        place.chmod(0o777)
+        with pytest.raises(OverlayError, match=f"every user of this machine can write to {place}; chmod o-w"):
+            load_overlay("train_enc2", EmulatedU50())
+        load_overlay("train_enc2", EmulatedU50(), trust=True)
+        EmulatedU50._trusted.clear()
+        place.chmod(before)
+
+
+@pytest.mark.parametrize("after", range(4))
+def test_an_overlay_that_is_swapped_between_check_and_load(after, lab_overlays, monkeypatch):
+    """Whatever is read when: code runs only if these very bytes were checked."""
+    path, reads, loaded = lab_overlays / "train_enc2.xclbin", [], []
+    sound = path.read_bytes()
+    swapped = sound.replace(b"\x7fELF", b"\x7fELG")
+    assert swapped != sound
+
+    def read(place):
+        reads.append(place)
+        if len(reads) == after:
+            path.write_bytes(swapped)
+        return original(place)
+
+    original = emulation.read_file
+    monkeypatch.setattr(emulation, "read_file", read)
+    monkeypatch.setattr("bttlab.u50.overlay.read_file", read)
+    load = NativeImage.__init__
+    monkeypatch.setattr(NativeImage, "__init__", lambda self, image: (loaded.append(image), load(self, image))[1])
+    try:
+        load_overlay(path, EmulatedU50())
+    except OverlayError:
+        assert not loaded
+    else:
+        assert loaded and all(image in sound for image in loaded)
+
+
+def test_a_built_overlay_in_a_cache_of_others(tmp_path, monkeypatch, two_users):
+    """It is native code that is trusted for lying there."""
+    monkeypatch.setattr(platformdirs, "user_cache_path", lambda name: tmp_path / "cache")
+
+    def build(definitions, source, folder):
+        (folder / f"{definitions[0].name}.xclbin").write_bytes(b"built")
+
+    monkeypatch.setattr("bttlab.u50.build.build", build)
+    before = os.umask(0)
+    try:
+        assert built.built_overlay(ModelConfig(linear_rank=5)) == b"built"
+    finally:
+        os.umask(before)
+    [path] = (tmp_path / "cache").rglob("*.xclbin")
+    for place in (path.parent, path.parent.parent, tmp_path / "cache"):
+        assert stat.S_IMODE(place.stat().st_mode) == 0o700
+    for change, undo in (
+        (lambda: path.chmod(0o666), lambda: path.chmod(0o600)),
+        (lambda: path.parent.chmod(0o777), lambda: path.parent.chmod(0o700)),
+        (lambda: os.chown(path, NOBODY, -1), lambda: os.chown(path, 0, -1)),
+    ):
+        change()
+        with pytest.raises(OverlayError, match="native code, and others can change"):
+            built.built_overlay(ModelConfig(linear_rank=5))
+        undo()
+    assert built.built_overlay(ModelConfig(linear_rank=5)) == b"built"
+    assert digest(path.read_bytes())
+
+
+# --- what goes out
+
+
+@pytest.mark.parametrize(
+    "name", ["../../escape", "/tmp/escape", "..", "a/b", "\x1b[31m", "=cmd|' /C calc'!A0", "+1", ""]
+)
+def test_runs_of_any_name_are_exported_below_the_folder_and_as_text(name, tmp_path, monkeypatch):
+    record = RunRecord("training", name, {"data": name, name or "x": "-2+3"}, "a device", id="../x")
+    runs, made = [FoundRun(record, tmp_path / "run")], []
+
+    class Writer:
+        def __init__(self, place):
+            made.append(Path(place))
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *exception): ...
+
+        add_text = add_hparams = add_scalar = lambda *arguments, **options: None
+
+    monkeypatch.setattr(export, "_needs", lambda *names: type("Module", (), {"SummaryWriter": Writer}))
+    export.to_tensorboard(runs, tmp_path / "board")
+    assert [Path(os.path.normpath(place)).parent for place in made] == [tmp_path / "board"]
+    export.to_csv(runs, tmp_path / "runs.csv")
+    with (tmp_path / "runs.csv").open(newline="") as file:
+        rows = list(csv.reader(file))
+    assert len(rows) == 2 and not any(cell[:1] in tuple("=+-@") for row in rows for cell in row if cell)
+    assert all(cell.isprintable() for row in rows for cell in row)
+
+
+def test_only_a_run_s_own_checkpoint_goes_to_mlflow(tmp_path):
+    logged = []
+    (tmp_path / "run").mkdir()
+    (tmp_path / "secret").write_text("")
+    (tmp_path / "run" / "link").symlink_to(tmp_path / "secret")
+
+    class Tracker:
+        def __getattr__(self, name):
+            return lambda *arguments, **options: _Nothing()
+
+        def log_artifact(self, path):
+            logged.append(path)
+
+    for checkpoint in ("../secret", str(tmp_path / "secret"), "link"):
+        record = RunRecord("training", "x", {}, "a device", checkpoint=checkpoint)
+        export._log_to(Tracker(), [FoundRun(record, tmp_path / "run")], "file:x")
+    assert logged == []
+
+
+class _Nothing:
+    def __enter__(self): ...
+
+    def __exit__(self, *exception): ...
+
+
+# --- another user's home, another user's folder
+
+
+@pytest.mark.parametrize("command", [["doctor"], ["train", "--samples", "1", "--device", "emulated"], ["runs", "list"]])
+def test_a_user_whose_home_may_not_be_written(command, two_users):
+    with shared_folder(0o777) as folder:
+        (folder / "home").mkdir(mode=0o555)
+        variables = environment_of_nobody(HOME=str(folder / "home"), BTTLAB_OVERLAYS=str(ROOT / "overlays"))
+        options = ["--data", str(tiny_runs.write_corpus(folder / "corpus"))] if command[0] == "train" else []
+        script = f"import sys; from bttlab.cli import main; sys.exit(main({command + options}))"
+        done = subprocess.run(
+            [interpreter_of_nobody(), "-c", script],
+            cwd=folder,
+            env=variables,
+            user=NOBODY,
+            group=NOBODY,
+            extra_groups=[],
+            capture_output=True,
+            text=True,
+        )
+        assert "Traceback" not in done.stderr
+        assert done.returncode == 0 or command == ["doctor"], done.stderr
+        if command[0] == "train":
+            assert "the run is not in the index" in done.stderr and list(folder.glob("runs/*/checkpoint.safetensors"))
+
+
+def test_processes_that_a_method_starts_in_a_hostile_folder(tmp_path):
+    """They import from packages, not from where the user stands."""
+    (tmp_path / "multiprocessing.py").write_text(f"open({str(tmp_path / 'run')!r}, 'w')")
+    script = tmp_path / "bin" / "start.py"
+    script.parent.mkdir()
+    script.write_text(
+        "import torch.multiprocessing, multiprocessing\n"
+        "from bttlab.processes import safe_path\n"
+        "if __name__ == '__main__':\n"
+        "    with safe_path():\n"
+        "        process = multiprocessing.get_context('forkserver').Process(target=print)\n"
+        "        process.start()\n"
+        "    process.join()\n"
+        "    raise SystemExit(process.exitcode)\n"
+    )
+    done = subprocess.run([sys.executable, script], cwd=tmp_path, env=environment(), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+# --- the list
+
+
+OPENS = (
+    r"TemporaryDirectory\(|mkdtemp|fcntl\.|socket\(|LocalCluster\(|\bClient\(|init_process_group|get_context\(|FileStore"
+    r"|start_processes|CDLL\(|sqlite3\.connect|urlopen|_OPENER\.open|torch\.load|safe_load|subprocess\.(run|Popen)"
+)
+NO_DOORS = {"u50/compute_unit.py", "u50/hbm.py"}  # functions of libc
+
+
+def test_the_list_names_every_module_that_opens_something():
+    text = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
+    package = ROOT / "lib" / "bttlab"
+    opening = {
+        str(path.relative_to(package)) for path in package.rglob("*.py") if re.search(OPENS, path.read_text("utf-8"))
+    }
+    named = set(re.findall(r"`([\w/]+\.py)`", text))
+    assert opening - NO_DOORS <= named, "say in docs/security.md who can reach it, and why that is safe"
+    for name in named:
+        assert (package / name).exists() or (ROOT / "tests" / name).exists(), name

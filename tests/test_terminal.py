@@ -1,0 +1,162 @@
+"""What files and names hold does not reach the terminal raw, and a missing terminal ends nothing."""
+
+import ast
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from rich.table import Table
+
+import tiny_runs
+from bttlab.cli import main
+from bttlab.errors import BttlabError
+from bttlab.experiments import RunIndex
+from bttlab.experiments.record import RunRecord
+from bttlab.terminal import printable, result, say
+from bttlab.train import ProgressBar
+from own_path import environment
+
+PACKAGE = Path(__file__).resolve().parents[1] / "lib" / "bttlab"
+# a title, a colour, a link, a C1 control, a return, a bell, a turn of the direction, an invisible blank, a byte
+HOSTILE = "\x1b]0;owned\x07\x1b[31m\x1b]8;;http://x\x1b\\\x9b2J\rok\x08\u202e\u200b\udcff"
+# Prints: notebooks, which show text as a browser does; what is run by hand or by our own processes alone.
+OTHERS = {"terminal.py", "u50/build.py", "bench/cold.py", "data/airline/__main__.py", "experiments/accuracy.py"}
+
+
+def test_every_character_is_shown_or_escaped():
+    assert printable("Größe 12 → 8") == "Größe 12 → 8"
+    assert printable(HOSTILE).isprintable() and "\\x1b[31m" in printable(HOSTILE)
+    assert printable("a\nb") == "a\\nb" and printable("a\nb\x1b", lines=True) == "a\nb\\x1b"
+    assert str(BttlabError(HOSTILE)).isprintable()
+
+
+def test_what_is_said_and_shown(capsys):
+    say(HOSTILE)
+    result(f"{HOSTILE}\n{HOSTILE}")
+    table = Table(HOSTILE)
+    table.add_row(HOSTILE.replace("[", ""))
+    result(table)
+    bar = ProgressBar()
+    bar.note(f"{HOSTILE}\nbttlab: error: forged")
+    shown = capsys.readouterr()
+    assert _clean(shown.out) and _clean(shown.err)
+    assert len(shown.err.splitlines()) == 2
+
+
+def test_a_bar_s_title(monkeypatch):
+    stream = io.StringIO()
+    stream.isatty = lambda: True
+    monkeypatch.setattr(sys, "stderr", stream)
+    bar = ProgressBar()
+    bar.begin(HOSTILE, 2)
+    bar.end()
+    assert "\\x1b]0;owned" in stream.getvalue() and "\x1b]" not in stream.getvalue()
+
+
+@pytest.mark.parametrize("command", [["list"], ["show", "abc"], ["compare"]])
+def test_runs_of_others(command, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("BTTLAB_RUNS", str(tmp_path))
+    for number, id in enumerate(("abc", "def")):
+        record = RunRecord(
+            "training", HOSTILE[:-1], {HOSTILE[:-1]: HOSTILE[:-1], "linear_rank": number}, "x\n" + HOSTILE[:-1]
+        )
+        record.id, record.sweep, record.versions = id, HOSTILE[:-1], {HOSTILE[:-1]: HOSTILE[:-1]}
+        record.git = {"commit": HOSTILE[:-1], "changed": False}
+        record.figures["loss"] = {"value": 1.0, "unit": HOSTILE[:-1], "provenance": HOSTILE[:-1], "how": HOSTILE[:-1]}
+        record.end("failed", HOSTILE[:-1])
+        RunIndex().add(record, tmp_path / id)
+    assert main(["runs", *command]) == 0
+    assert _clean(capsys.readouterr().out)
+    assert main(["runs", *command, "--json"]) == 0
+    assert _clean(capsys.readouterr().out)
+
+
+def test_the_notes_of_a_training_on_a_corpus_with_such_a_name(tmp_path, capsys):
+    corpus = tiny_runs.write_corpus(tmp_path / HOSTILE[:-1].replace("/", ""))
+    arguments = [
+        "train",
+        "--data",
+        str(corpus),
+        "--samples",
+        "1",
+        "--device",
+        "reference",
+        "--out",
+        str(tmp_path / "o"),
+    ]
+    assert main(arguments) == 0
+    shown = capsys.readouterr()
+    assert _clean(shown.out) and _clean(shown.err) and "\\x1b]0;owned" in shown.err
+
+
+def test_a_sweep_of_such_a_name(tmp_path, capsys):
+    path = tmp_path / f"{HOSTILE[:8]}.yaml"
+    for text in (
+        yaml.safe_dump({"vary": {HOSTILE[:-1]: [1]}}),
+        '"\x1b',
+        f"vary: {{data: [{json.dumps(HOSTILE[:-1])}]}}",
+    ):
+        path.write_text(text)
+        assert main(["sweep", str(path)]) == 2
+        error = capsys.readouterr().err
+        assert _clean(error) and len(error.splitlines()) == 1
+
+
+def test_only_one_place_prints():
+    for path in sorted(PACKAGE.rglob("*.py")):
+        name = str(path.relative_to(PACKAGE))
+        if name in OTHERS or name.startswith("lab/"):
+            continue
+        for call in (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)):
+            if isinstance(call.func, ast.Name) and call.func.id == "print":
+                raw = [value for value in ast.walk(call) if isinstance(value, ast.FormattedValue)]
+                assert name == "commands/sweep.py" and [ast.unparse(value) for value in raw] in ([], ["{text}"]), name
+
+
+def _clean(text: str) -> bool:
+    return all(line.isprintable() for line in text.split("\n"))
+
+
+# --- a command line as shells and scripts make them
+
+
+@pytest.mark.parametrize("arguments", [["size"], ["doctor"], ["train", "--out", "r", "--samples", "1"], ["size", "-x"]])
+@pytest.mark.parametrize("closed", ["2>&-", "<&- 2>&-"])
+def test_stderr_that_is_closed(arguments, closed, tmp_path):
+    command = f"exec {sys.executable} -m bttlab {' '.join(arguments)} --json {closed}"
+    done = subprocess.run(
+        command, shell=True, cwd=tmp_path, env=environment(BTTLAB_RUNS=str(tmp_path)), capture_output=True
+    )
+    assert done.returncode == (2 if "-x" in arguments else 0)
+    if done.returncode == 0:
+        json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("option", ["--out", "--data", "--resume"])
+def test_bytes_that_are_no_utf_8(option, tmp_path):
+    command = [
+        os.fsencode(sys.executable),
+        b"-m",
+        b"bttlab",
+        b"train",
+        option.encode(),
+        os.fsencode(tmp_path) + b"/a\xff",
+    ]
+    done = subprocess.run(command, env=environment(), capture_output=True, cwd=tmp_path)
+    assert done.returncode == 2 and done.stderr.count(b"\n") == 1 and b"\\udcff" in done.stderr, done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_working_folder_whose_name_is_no_utf_8(tmp_path):
+    folder = os.path.join(os.fsencode(tmp_path), b"a\xff")
+    os.mkdir(folder)
+    corpus = tiny_runs.write_corpus(tmp_path / "corpus")
+    command = [sys.executable, "-m", "bttlab", "train", "--data", str(corpus), "--out", "r", "--device", "reference"]
+    done = subprocess.run(command, env=environment(BTTLAB_RUNS=str(tmp_path)), capture_output=True, cwd=folder)
+    assert done.returncode == 0 and b"Traceback" not in done.stderr, done.stderr
+    assert b"not in the index" in done.stderr
