@@ -1,5 +1,5 @@
-// The machine without its kernel, with its memories open to a test (processor_interpreter.py has the same in NumPy): the
-// fast emulation, or the loop of synthesis.
+// The machine without its kernel, with its memories open to a test (processor_interpreter.py has the same in NumPy):
+// the fast emulation, or the loop of synthesis.
 #include <cstring>
 
 #if defined(BTTLAB_FAST)

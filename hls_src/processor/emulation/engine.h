@@ -29,7 +29,9 @@ static bool may_tile(const Nest &nest, const Tiled &tiled, Results &results, boo
     if (operand[BANK_OUT].valid) {
         const Reach &to = results.bank;
         if (!is_one_to_one(nest, to, tiled)) return false;
-        const auto is_apart = [&](int o) { return nest.operand[o].memory != to.memory || are_apart(nest, nest.operand[o], to); };
+        const auto is_apart = [&](int o) {
+            return nest.operand[o].memory != to.memory || are_apart(nest, nest.operand[o], to);
+        };
         if (!is_apart(reads_stream ? STREAM : SCALARS_IN)) return false;
         if (!same_steps(nest, nest.operand[ADDEND], to) && !is_apart(ADDEND)) return false;
     }
@@ -59,6 +61,11 @@ static inline int longest_level(const Nest &nest, Fits fits) {
     return longest;
 }
 
+// The longest level along which one operand moves and the other stays.
+static inline int longest_moving(const Nest &nest, int moves, int stays) {
+    return longest_level(nest, [&](int j) { return stays_along(nest, stays, j) && !stays_along(nest, moves, j); });
+}
+
 static inline int steps_along(const Nest &nest, int level) { return level < 0 ? 1 : nest.end[level]; }
 
 static inline long stride_along(const Reach &reach, int level) { return level < 0 ? 0 : reach.stride[level]; }
@@ -74,8 +81,8 @@ static inline Box outside_of(const Nest &nest, const Tiled &tiled) {
 
 static bool expand_tiled(const Nest &nest, Marks &marks) {
     Tiled tiled;
-    tiled.x = longest_level(nest, [&](int j) { return stays_along(nest, SCALARS_IN, j) && !stays_along(nest, HELD_IN, j); });
-    tiled.y = longest_level(nest, [&](int j) { return stays_along(nest, HELD_IN, j) && !stays_along(nest, SCALARS_IN, j); });
+    tiled.x = longest_moving(nest, HELD_IN, SCALARS_IN);
+    tiled.y = longest_moving(nest, SCALARS_IN, HELD_IN);
     if (tiled.x < 0 && tiled.y < 0) tiled.y = longest_level(nest, [](int) { return true; });
     Results results = {};
     if (!may_tile(nest, tiled, results, false)) return false;
@@ -215,11 +222,14 @@ static bool reduce_tiled(const Nest &nest, Marks &marks) {
         if (nest.n[j] > 1 && (j <= f) != (j <= slot_level)) return false;
         if (j > f) last_slot += (nest.end[j] - 1) * nest.slot_weight[j];
     }
-    if (code.depth_mask != 1 << f || nest.end[f] < nest.n[f] || nest.n[f] < 2 || last_slot >= SLOTS || k == 0) return false;
+    if (code.depth_mask != 1 << f || nest.end[f] < nest.n[f] || nest.n[f] < 2) return false;
+    if (last_slot >= SLOTS || k == 0) return false;
     const Reach *operand = nest.operand;
     if (is_any_sliced(nest, f)) return false;
     Tiled tiled = {-1, -1};
-    tiled.y = longest_level(nest, [&](int j) { return j != f && stays_along(nest, HELD_IN, j) && !stays_along(nest, STREAM, j); });
+    tiled.y = longest_level(nest, [&](int j) {
+        return j != f && stays_along(nest, HELD_IN, j) && !stays_along(nest, STREAM, j);
+    });
     // Results are written at the fold: what moves them along the depth belongs to their start.
     Nest folds = nest;
     for (int o = ADDEND; o <= HELD_OUT; o++) {
@@ -241,6 +251,7 @@ static bool reduce_tiled(const Nest &nest, Marks &marks) {
         for (int r = k; r < ROWS; r++) store(&sum[y][r], all(0.0f));
     }
     const bool has_addend = code.operand[ADDEND].valid;
+    const long addend_y = stride_along(operand[ADDEND], tiled.y), bank_y = stride_along(results.bank, tiled.y);
     const Lanes used = first_lanes(k), one = (code.flags & ONE) ? one_lane(k) & all(1.0f) : all(0.0f);
     Box box = outside_of(nest, tiled);
     box.to[f] = 0;
@@ -260,11 +271,11 @@ static bool reduce_tiled(const Nest &nest, Marks &marks) {
             for (int p = 0; p < points; p++, y++) {
                 Lanes result = trees(sum[p]);
                 if (has_addend) {
-                    result = result + load(operand[ADDEND].memory + step.offset[ADDEND] + y * stride_along(operand[ADDEND], tiled.y));
+                    result = result + load(operand[ADDEND].memory + step.offset[ADDEND] + y * addend_y);
                 }
                 result = (result & used) | one;
                 if (code.flags & CHECK) mark_beyond(marks, result, STATE_LIMIT);
-                store(results.bank.memory + step.offset[BANK_OUT] + y * stride_along(results.bank, tiled.y), result);
+                store(results.bank.memory + step.offset[BANK_OUT] + y * bank_y, result);
                 if (results.to_held) {
                     const long start = results.held.offset(step.index, code.slice_level);
                     store(results.held.memory + start + y * stride_along(results.held, tiled.y), result);

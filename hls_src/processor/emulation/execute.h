@@ -1,5 +1,5 @@
-// The machine of docs/processor.md for a native compiler: its instructions one after the other in the order of the list.
-// The bits are those of the loop (machine.h); only time is not modelled here.
+// The machine of docs/processor.md for a native compiler: its instructions one after the other, in the order of the
+// list. The bits are those of the loop (machine.h); only time is not modelled here.
 #ifndef BTTLAB_PROCESSOR_EMULATION_EXECUTE_H
 #define BTTLAB_PROCESSOR_EMULATION_EXECUTE_H
 

@@ -31,7 +31,7 @@ struct Lanes {
     }
 LANE_BY_LANE(operator+, a.part[i] + b.part[i])
 LANE_BY_LANE(operator-, a.part[i] - b.part[i])
-LANE_BY_LANE(operator*, a.part[i] *b.part[i])
+LANE_BY_LANE(operator*, a.part[i] * b.part[i])
 LANE_BY_LANE(operator/, a.part[i] / b.part[i])
 LANE_BY_LANE(operator&, (Part)((IntPart)a.part[i] & (IntPart)b.part[i]))
 LANE_BY_LANE(operator|, (Part)((IntPart)a.part[i] | (IntPart)b.part[i]))
@@ -87,7 +87,8 @@ static inline Lanes first_lanes(int count) {
 
 // A mask of one lane; of none if there is no such lane.
 static inline Lanes one_lane(int lane) {
-    static const int edge[4 * LANES] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, -1};
+    static const int edge[4 * LANES] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+                                        0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, -1};
     typedef int Unaligned __attribute__((vector_size(REGISTER_BYTES), may_alias, aligned(4)));
     const int place = lane < 0 || lane >= LANES ? 0 : 2 * LANES - lane;
     Lanes result;
@@ -121,7 +122,8 @@ static inline float tree(const Lanes &value) {
     typedef float Four __attribute__((vector_size(16), may_alias));
     const Eight *half = reinterpret_cast<const Eight *>(&value);
     const Eight eight = half[0] + half[1];
-    const Four four = __builtin_shufflevector(eight, eight, 0, 1, 2, 3) + __builtin_shufflevector(eight, eight, 4, 5, 6, 7);
+    const Four four =
+        __builtin_shufflevector(eight, eight, 0, 1, 2, 3) + __builtin_shufflevector(eight, eight, 4, 5, 6, 7);
     const float low = four[0] + four[2], high = four[1] + four[3];
     return low + high;
 }

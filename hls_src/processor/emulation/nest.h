@@ -69,7 +69,7 @@ static Word zero_word, scratch_word;
 constexpr int HELD_PITCH = sizeof(held[0][0]) / sizeof(Word);  // words from one row of a held operand to the next
 static Word zero_rows[ROWS * HELD_PITCH];
 
-// Where the steps of a nest find an operand: address = start + sum of index x stride (+ slice[index of the slice level]), in words.
+// Where the steps of a nest find an operand, in words: start + sum of index x stride (+ slice[index of the slice level]).
 struct Reach {
     Word *memory;
     int start, stride[LEVELS];
@@ -213,6 +213,10 @@ template <typename Act>
 static inline void each_step(const Nest &nest, const Box &box, Act act) {
     const int slice_level = nest.code->slice_level, first = box.from[3], last = box.to[3];
     Step step;
+    const auto find = [&] {
+        UNROLL
+        for (int o = 0; o < OPERANDS; o++) step.offset[o] = nest.operand[o].offset(step.index, slice_level);
+    };
     for (step.index[0] = box.from[0]; step.index[0] <= box.to[0]; step.index[0]++) {
         for (step.index[1] = box.from[1]; step.index[1] <= box.to[1]; step.index[1]++) {
             for (step.index[2] = box.from[2]; step.index[2] <= box.to[2]; step.index[2]++) {
@@ -223,15 +227,10 @@ static inline void each_step(const Nest &nest, const Box &box, Act act) {
                 const int weight = nest.slot_weight[3];
                 long stride[OPERANDS];
                 UNROLL
-                for (int o = 0; o < OPERANDS; o++) {
-                    step.offset[o] = nest.operand[o].offset(step.index, slice_level);
-                    stride[o] = nest.operand[o].stride[3];
-                }
+                for (int o = 0; o < OPERANDS; o++) stride[o] = nest.operand[o].stride[3];
+                find();
                 for (; step.index[3] <= last; step.index[3]++) {
-                    if (slice_level == LEVELS - 1) {
-                        UNROLL
-                        for (int o = 0; o < OPERANDS; o++) step.offset[o] = nest.operand[o].offset(step.index, slice_level);
-                    }
+                    if (slice_level == LEVELS - 1) find();
                     act(step);
                     step.slot += weight;
                     UNROLL

@@ -1,5 +1,5 @@
-// Whether the steps of a nest may be done in another order than the nest's: along some levels several at once, inside of
-// all other levels.
+// Whether the steps of a nest may be done in another order than the nest's: along some levels several at once, inside
+// of all other levels.
 #ifndef BTTLAB_PROCESSOR_EMULATION_ORDER_H
 #define BTTLAB_PROCESSOR_EMULATION_ORDER_H
 

@@ -1,9 +1,10 @@
-// The shuffle unit. What its columns do to a block is one map from elements in to elements out; it is made once for each
-// instruction and size of block, and kept.
+// The shuffle unit. What its columns do to a block is one map from elements in to elements out; it is made once for
+// each instruction and size of block, and kept.
 #ifndef BTTLAB_PROCESSOR_EMULATION_SHUFFLE_H
 #define BTTLAB_PROCESSOR_EMULATION_SHUFFLE_H
 
 #include "engine_steps.h"
+#include "order.h"
 
 enum ShuffleOperand { ENTRY_IN, SOURCE, ENTRY_OUT, NOTHING_HERE, SHUFFLED_OUT, SHUFFLED_HELD };
 
@@ -122,15 +123,20 @@ inline void gather<LANES>(Word *to, const Word *block, const Place *place) {
     store(to, load(block + *place / LANES));
 }
 
+// Words out: of the block before the steps' own one.
 template <int RUN>
-static void give_block(const Nest &nest, const Box &writes, const Word *block, const Place (*place)[LANES], Marks &marks) {
+static void give_words(const Nest &nest, const Box &writes, const Place (*place)[LANES], Marks &marks) {
     Word *const bank = nest.operand[SHUFFLED_OUT].memory, *const held = nest.operand[SHUFFLED_HELD].memory;
     const int row_level = nest.code->row_level, row_base = nest.code->row_base;
     const bool to_bank = nest.code->operand[SHUFFLED_OUT].valid, to_held = nest.code->operand[SHUFFLED_HELD].valid;
     const bool check = nest.code->flags & CHECK;
+    const Word *block = block_words[(writes.from[0] + 1) % 2];
     each_step(nest, writes, [&](const Step &step) {
         if (to_bank) gather<RUN>(bank + step.offset[SHUFFLED_OUT], block, *place);
-        if (to_held) gather<RUN>(held + ((row_base + step.index[row_level]) & (ROWS - 1)) * HELD_PITCH + step.offset[SHUFFLED_HELD], block, *place);
+        if (to_held) {
+            const int row = (row_base + step.index[row_level]) & (ROWS - 1);
+            gather<RUN>(held + row * HELD_PITCH + step.offset[SHUFFLED_HELD], block, *place);
+        }
         if (check) {
             Word word;
             gather<RUN>(&word, block, *place);
@@ -138,6 +144,14 @@ static void give_block(const Nest &nest, const Box &writes, const Word *block, c
         }
         place++;
     });
+}
+
+// Words in, from the one that has so many before it in its block.
+static int take_words(const Nest &nest, const Box &reads, int before) {
+    Word *to = block_words[reads.from[0] % 2] + before;
+    const Word *source = nest.operand[SOURCE].memory;
+    each_step(nest, reads, [&](const Step &step) { store(to++, load(source + step.offset[SOURCE])); });
+    return to - block_words[reads.from[0] % 2];
 }
 
 static void run_shuffle(Nest &nest, const Sample &sample, Run &run) {
@@ -165,24 +179,36 @@ static void run_shuffle(Nest &nest, const Sample &sample, Run &run) {
     const bool same_entries = stays_along(nest, ENTRY_IN, 0) && stays_along(nest, ENTRY_OUT, 0);
     ShuffleMap *map = kept_map(nest);
     Marks marks = {};
+    // A block's words go in while those of the block before go out: step by step if they may meet in a bank.
+    const Reach &from = nest.operand[SOURCE], &to = nest.operand[SHUFFLED_OUT];
+    const bool meet = from.memory == to.memory && overlap(from, to);
     for (int block = 0; block < nest.n[0]; block++) {
-        // A block's words go in while those of the block before go out; to a place of their own, so either may be first.
         Box in = reads, out = writes;
         in.from[0] = in.to[0] = block - 1;
         out.from[0] = out.to[0] = block;
-        if (block > 0) {
-            if (!same_entries || !is_of(*map, nest)) make_map(*map, nest, in, out);
-            const Word *from = block_words[(block - 1) % 2];
-            if (map->run == 16) give_block<16>(nest, out, from, map->place, marks);
-            if (map->run == 4) give_block<4>(nest, out, from, map->place, marks);
-            if (map->run == 1) give_block<1>(nest, out, from, map->place, marks);
-        }
+        const bool takes = block + 1 < nest.n[0], gives = block > 0;
+        if (gives && (!same_entries || !is_of(*map, nest))) make_map(*map, nest, in, out);
+        const auto give = map->run == 16 ? give_words<16> : map->run == 4 ? give_words<4> : give_words<1>;
         in.from[0] = in.to[0] = block;
-        if (block + 1 < nest.n[0]) {
-            Word *to = block_words[block % 2];
-            const Word *source = nest.operand[SOURCE].memory;
-            each_step(nest, in, [&](const Step &step) { store(to++, load(source + step.offset[SOURCE])); });
+        if (!meet) {
+            if (takes) take_words(nest, in, 0);
+            if (gives) give(nest, out, map->place, marks);
+            continue;
         }
+        int taken = 0, given = 0;
+        Box steps = live_box(nest);
+        for (int j = 1; j < LEVELS; j++) steps.to[j] = nest.n[j] - 1;
+        steps.from[0] = steps.to[0] = block;
+        each_step(nest, steps, [&](const Step &step) {
+            Box here;
+            bool is_in = takes, is_out = gives && step.index[3] <= out.to[3];
+            for (int j = 0; j < LEVELS; j++) {
+                here.from[j] = here.to[j] = step.index[j];
+                is_in &= j == 0 || step.index[j] <= in.to[j];
+            }
+            if (is_in) taken = take_words(nest, here, taken);
+            if (is_out) give(nest, here, map->place + given++, marks);
+        });
     }
     if (!same_entries) map->code = nullptr;
     if (code.flags & CHECK) run.beyond |= any_mark(marks);

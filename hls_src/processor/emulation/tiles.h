@@ -1,5 +1,6 @@
 // Tiles of the engines' contractions that fit the host's vector registers. Every sum takes its terms in the engine's
-// order, one multiplication and one addition a term, so that the bits are the same; a tile only takes many sums at once.
+// order, one multiplication and one addition a term, so that the bits are the same; a tile only takes many sums at
+// once.
 #ifndef BTTLAB_PROCESSOR_EMULATION_TILES_H
 #define BTTLAB_PROCESSOR_EMULATION_TILES_H
 
@@ -69,7 +70,9 @@ static void expand_tile(const ExpandTile &tile) {
         UNROLL
         for (int y = 0; y < Y; y++) {
             UNROLL
-            for (int x = 0; x < X; x++) store(tile.held_result + y * tile.held_result_y + x * tile.held_result_x, sum[y][x]);
+            for (int x = 0; x < X; x++) {
+                store(tile.held_result + y * tile.held_result_y + x * tile.held_result_x, sum[y][x]);
+            }
         }
     }
     if (tile.marks) {

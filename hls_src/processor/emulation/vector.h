@@ -34,7 +34,8 @@ static inline Coefficients coefficients_of(const int *entry) {
         UNROLL
         for (int i = 0; i < 4; i++) {
             const __m128 low = _mm_load_ps(function_rows[entry[8 * half + i]]);
-            row[i] = _mm256_insertf128_ps(_mm256_castps128_ps256(low), _mm_load_ps(function_rows[entry[8 * half + i + 4]]), 1);
+            const __m128 high = _mm_load_ps(function_rows[entry[8 * half + i + 4]]);
+            row[i] = _mm256_insertf128_ps(_mm256_castps128_ps256(low), high, 1);
         }
         const __m256 front = _mm256_unpacklo_ps(row[0], row[1]), back = _mm256_unpacklo_ps(row[2], row[3]);
         const __m256 third = _mm256_unpackhi_ps(row[0], row[1]), fourth = _mm256_unpackhi_ps(row[2], row[3]);
