@@ -20,6 +20,7 @@ from bttlab.data import Samples, Vocabulary, encode, epoch_order, load_corpus
 from bttlab.errors import BttlabError
 from bttlab.model import ModelConfig, NumericalFault, Optimizer, ReferenceTrainer, StateError, initial_parameters
 from bttlab.u50 import EmulatedU50, OverlayError, load_overlay, records
+from bttlab.u50.build import SNIPS_TOKENS
 from bttlab.u50.manifest import overlays_folder, read_manifest
 from bttlab.u50.training import TrainingDriver
 
@@ -27,6 +28,7 @@ M = machine()
 SGD, MOMENTUM, ADAMW = Optimizer("sgd"), Optimizer("momentum"), Optimizer("adamw")
 MODEL = ModelConfig()
 SMALL_RANK = ModelConfig(linear_rank=8)
+SNIPS = ModelConfig().with_vocabulary(SNIPS_TOKENS)
 
 
 @pytest.fixture(scope="module")
@@ -309,9 +311,15 @@ def test_states_of_another_model_or_optimizer_are_refused(trainer, samples):
 # --- programs
 
 
-@pytest.mark.parametrize("config", [SMALL_RANK, ModelConfig(encoders=4)], ids=("rank 8", "4 encoders"))
+@pytest.mark.parametrize(
+    "config",
+    [SMALL_RANK, ModelConfig(encoders=4), ModelConfig(encoders=6), SNIPS],
+    ids=("rank 8", "4 encoders", "6 encoders", "vocabulary of SNIPS"),
+)
 def test_other_models_run_on_the_same_overlay(trainer, samples, config):
     image = trainer.overlay_sha256
+    spread = samples.tokens * (config.vocabulary_size // MODEL.vocabulary_size)  # over all of the table
+    samples = Samples(spread, samples.lengths, samples.intents, samples.slots)
     trainer.load_program(config)
     reference = ReferenceTrainer(config, seed=1)
     trainer.load_parameters(reference.store_parameters())

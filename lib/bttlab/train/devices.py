@@ -73,6 +73,8 @@ def open_trainer(
             raise DeviceError(f"--overlay {overlay} is for a card: leave it out with --device reference")
         return _open_reference(config)
     try:
+        import pynq  # noqa: F401 - what follows needs it
+
         from bttlab.u50 import load_overlay, overlay_for
     except ModuleNotFoundError as error:
         raise DeviceError(
