@@ -298,7 +298,7 @@ BTTLAB_BANKS(BANK_DISTANCE)
     section.state_beyond[1] = m_beyond;
     section.state_beyond[2] = v_beyond;
     section.stuck = stuck;
-    return cycles - 1 + LATENCY;  // the cycle after the last does nothing
+    return cycles + LATENCY;
 }
 
 #endif

@@ -116,7 +116,9 @@ class NativeProcessor:
         result = _aligned(np.zeros(1, result_dtype()))
         self._call(M.LOAD_PROGRAM, len(image), results=result, image=image)
         if result["status"][0] != M.DONE:
-            raise ProgramError("the machine refuses the program: it was made for another width or version; compile it anew")
+            raise ProgramError(
+                "the machine refuses the program: it was made for another width or version; compile it anew"
+            )
         self.program = program
 
     def load(self, *states: Mapping[str, np.ndarray]) -> None:

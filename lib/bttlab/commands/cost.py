@@ -6,6 +6,7 @@ from pathlib import Path
 
 from bttlab.commands import Outcome
 from bttlab.errors import BttlabError
+from bttlab.terminal import say
 
 EXAMPLES = """examples:
   bttlab cost --model mixtral-8x7b,sequence_length=79 --gpu A40-48GB --batch 8 --tokens 1M
@@ -204,11 +205,11 @@ def _profile(options: argparse.Namespace) -> Outcome:
         raise BttlabError("--record is missing: profile writes its measurements to a file; give its name")
     configs = [find_model(options.model)] if options.model else configurations()
 
-    def say(number: int, config) -> None:
+    def tell(number: int, config) -> None:
         say(f"bttlab: {number + 1} of {len(configs)}: {config}")
 
     found = measure_profiles(
-        configs, options.record, options.device, parse_bytes(options.memory), date.today().isoformat(), say
+        configs, options.record, options.device, parse_bytes(options.memory), date.today().isoformat(), tell
     )
     data = {"file": str(options.record), "profiles": len(found.profiles), "machine": found.machine.name}
     return Outcome(data, f"{data['profiles']} profiles of {data['machine']} in {options.record} (measured)")
@@ -223,7 +224,7 @@ def _check(options: argparse.Namespace) -> Outcome:
     from bttlab.cost.calibration import calibrate, errors_of, modelled_largest_batches, predict
     from bttlab.cost.published_equations import curve_errors, largest_batch
 
-    print("bttlab: fitting, and fitting again without each group of points", file=sys.stderr)
+    say("bttlab: fitting, and fitting again without each group of points")
     calibration, groups = calibrate()
     if options.record is not None:
         calibration.write(options.record)

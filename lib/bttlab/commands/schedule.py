@@ -1,4 +1,4 @@
-"""Show what the synthesis source is: ports, recurrences, interval, depth, operators and resources of the machine's loop."""
+"""Show what the synthesis source is: ports, recurrences, interval, depth, operators, cost of the machine's loop."""
 
 import argparse
 from pathlib import Path

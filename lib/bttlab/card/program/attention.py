@@ -1,7 +1,7 @@
 """Multi-head self-attention: context = softmax(Q K^T / sqrt(head size)) V for each head, and the way back.
 
-Keys lie in engine 0's held memory, values in engine 1's, token t in row t mod ROWS; ROWS tokens make a block. Scores are
-(heads, tokens, blocks) words: a word has a query's scores with a block's keys.
+Keys lie in engine 0's held memory, values in engine 1's, token t in row t mod ROWS; ROWS tokens make a block. Scores
+are (heads, tokens, blocks) words: a word has a query's scores with a block's keys.
 """
 
 import math

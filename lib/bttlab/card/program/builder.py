@@ -34,7 +34,7 @@ def words_for(elements: int) -> int:
 
 
 def padded(name: str, bound: Bound, others: int = 1) -> Loop:
-    """Return a loop over sums: with the `others` inside or beside it, a sum comes round after SUM_DISTANCE steps at least."""
+    """Return a loop over sums that, with `others` beside it, come round after SUM_DISTANCE steps at least."""
     least = -(-MACHINE.SUM_DISTANCE // max(others, 1))
     if least <= 1:
         return Loop(name, bound)
@@ -106,7 +106,9 @@ class Builder:
         self._over_bank[bank] += words
         depth = self.banks[bank].depth
         if self._over_bank[bank] > depth:
-            raise ProgramError(f"{name} takes {words} words of bank {bank}, which has {depth}: choose a shorter sequence")
+            raise ProgramError(
+                f"{name} takes {words} words of bank {bank}, which has {depth}: choose a shorter sequence"
+            )
         return at(f"bank {bank}", depth - self._over_bank[bank])
 
     def hold(self, name: str, engine: int, words: int) -> At:
@@ -114,7 +116,8 @@ class Builder:
         return at(f"held {engine}", self.held[engine].take(name, words))
 
     def hold_over(self, name: str, engine: int, words: int) -> At:
-        """Return words of a held memory, from its end, that others may be given, too: for what is needed at another time.
+        """Return words of a held memory, from its end, that others may be given, too: for what is needed at another
+        time.
 
         Raises
         ------
@@ -123,10 +126,15 @@ class Builder:
         """
         self._over[engine] += words
         if self._over[engine] > MACHINE.HELD_DEPTH:
-            raise ProgramError(f"{name} takes {words} words of held {engine}, which has {MACHINE.HELD_DEPTH}: choose a shorter sequence")
+            raise ProgramError(
+                f"{name} takes {words} words of held {engine}, which has {MACHINE.HELD_DEPTH}: choose a shorter "
+                f"sequence"
+            )
         return at(f"held {engine}", MACHINE.HELD_DEPTH - self._over[engine])
 
-    def emit(self, unit: int, operation: int, what: str, loops: Sequence[Loop], operands: dict[int, At], **more) -> None:
+    def emit(
+        self, unit: int, operation: int, what: str, loops: Sequence[Loop], operands: dict[int, At], **more
+    ) -> None:
         """Append an instruction."""
         label = (self.stage, self.layer, what)
         instruction = Instruction(unit, operation, tuple(loops), operands, label, **more)
@@ -136,14 +144,18 @@ class Builder:
                 raise ValueError(f"{label} asks twice for a port: its operands lie in {', '.join(memories)}")
         self.instructions.append(instruction)
 
-    def expand(self, engine, what, loops, held, scalars, result=None, also=None, addend=None, count=ROWS, **more) -> None:
+    def expand(
+        self, engine, what, loops, held, scalars, result=None, also=None, addend=None, count=ROWS, **more
+    ) -> None:
         """result = addend + scalars[0] held[0] + ... : a sum down the rows; `also`: into a held memory as well."""
         operands = {0: held, 2: scalars, 3: addend, 4: result, 5: also}
         operands = {n: o for n, o in operands.items() if o is not None}
         self.emit(engine, EXPAND, what, loops, operands, count=count, **more)
 
-    def reduce(self, engine, what, loops, depth, held, stream, result=None, also=None, addend=None, count=ROWS, **more) -> None:
-        """result[r] = sum over the depth and the lanes of held[r] x stream; the depth's loop has one step more, the fold."""
+    def reduce(
+        self, engine, what, loops, depth, held, stream, result=None, also=None, addend=None, count=ROWS, **more
+    ) -> None:
+        """result[r] = sum over depth and lanes of held[r] x stream; the depth's loop has one step more, the fold."""
         operands = {0: held, 1: stream, 3: addend, 4: result, 5: also}
         operands = {n: o for n, o in operands.items() if o is not None}
         self.emit(engine, REDUCE, what, loops, operands, count=count, depth=(depth,), slot_loop=depth, **more)
@@ -163,7 +175,9 @@ class Builder:
             row = ("one", row_base)
         self.emit(DRAIN_0 + engine, 0, what, loops, {0: slots, 4: result}, row=row, flags=flags)
 
-    def vector(self, operation, what, loops, a=None, b=None, c=None, r0=None, r1=None, rows=None, function=None, **more):
+    def vector(
+        self, operation, what, loops, a=None, b=None, c=None, r0=None, r1=None, rows=None, function=None, **more
+    ):
         """Append a row operation; `rows` is the first statistic of its rows, `function` the number of its F."""
         operands = {0: a, 1: b, 2: c, 3: r0, 4: r1}
         operands = {n: o for n, o in operands.items() if o is not None}
@@ -176,7 +190,20 @@ class Builder:
         operands = {n: At(o.memory, o.base, {"w": 1}) for n, o in enumerate((p, g, m, v))}
         self.emit(UPDATE, 0, what, (Loop("w", words),), operands, flags=MACHINE.CLEAR if clear else 0)
 
-    def shuffle(self, what, blocks: Bound, permutation, source: At, result=None, also=None, row=None, out=None, live=None, out_count=None, gate=None) -> None:
+    def shuffle(
+        self,
+        what,
+        blocks: Bound,
+        permutation,
+        source: At,
+        result=None,
+        also=None,
+        row=None,
+        out=None,
+        live=None,
+        out_count=None,
+        gate=None,
+    ) -> None:
         """Words of each block in, their elements in another order out.
 
         Parameters
@@ -211,9 +238,11 @@ class Builder:
             inner = max(y, y_in, -(-(max(words_in, words_out) + gap) // x))
             loops = [Loop("x", x, x_live), Loop("y", inner, y_in if live is None else live)]
             count, x_in = y, y_in
-        more = blocks._replace(offset=blocks.offset + (1 << blocks.shift), high=blocks.high + 1) if not isinstance(
-            blocks, int
-        ) else blocks + 1
+        more = (
+            blocks._replace(offset=blocks.offset + (1 << blocks.shift), high=blocks.high + 1)
+            if not isinstance(blocks, int)
+            else blocks + 1
+        )
         if not isinstance(blocks, int):
             more = more._replace(low=blocks.low + 1)
         loops = [Loop("gate", 1 if gate is None else gate), *([] if out else [Loop("x", 1)]), *loops]
@@ -254,7 +283,11 @@ def block_rows(tokens: Bound, block: int) -> Bound:
     """Return how many tokens of a block of ROWS there are."""
     if isinstance(tokens, int):
         return min(max(tokens - ROWS * block, 0), ROWS)
-    return tokens._replace(offset=tokens.offset - ROWS * block, low=0 if block else tokens.low, high=min(most_of(tokens) - ROWS * block, ROWS))
+    return tokens._replace(
+        offset=tokens.offset - ROWS * block,
+        low=0 if block else tokens.low,
+        high=min(most_of(tokens) - ROWS * block, ROWS),
+    )
 
 
 def gate(tokens: Bound, block: int) -> Bound:

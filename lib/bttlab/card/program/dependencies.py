@@ -1,7 +1,8 @@
 """Which instruction must wait for which: from the words that they read and write, and from the ports that they use.
 
 An instruction waits until another has *drained* (its results are there) to read what that one writes, and until it has
-*ended* (it asks for nothing more) to write what that one reads or writes, or to use its ports. Where one reads step by step
+*ended* (it asks for nothing more) to write what that one reads or writes, or to use its ports. Where one reads step
+by step
 what the other writes step by step, it is *chained*: it waits only until the other has begun, and a latency longer.
 """
 
@@ -131,7 +132,7 @@ def data_waits(instructions: Sequence[Instruction], slice_span: tuple[int, ...],
 
 
 def _step_by_step(writer: Instruction, written: Access, reader: Instruction, read: Access) -> bool:
-    """Return whether a reader, begun no earlier than a writer, reads each word in no earlier a step than it is written."""
+    """Return whether a reader that begins with a writer reads each word in no earlier a step than it is written."""
     if written.operand is None or read.operand is None:
         return False
     if (writer.unit <= ENGINE_1 and writer.operation != EXPAND) or writer.unit not in (0, ENGINE_1, VECTOR):
@@ -143,7 +144,9 @@ def _step_by_step(writer: Instruction, written: Access, reader: Instruction, rea
         return False
     for level, (a, b) in enumerate(zip(one, other, strict=True)):
         # Steps of all levels but the outermost are counted alike; the outermost of the reader may go further.
-        if (a.bound != b.bound or a.acting != b.acting) and (level or isinstance(a.bound, Register) or not isinstance(b.bound, int)):
+        if (a.bound != b.bound or a.acting != b.acting) and (
+            level or isinstance(a.bound, Register) or not isinstance(b.bound, int)
+        ):
             return False
         if level == 0 and isinstance(a.bound, int) and b.bound < a.bound:
             return False

@@ -1,7 +1,9 @@
 """The embedding: words in tensor-train-matrix format, positions, LayerNorm.
 
-The row of token (i1 i2 i3) is F1[i1] F2[i2] F3[i3] with F1[i1] (n1 x a), F2[i2] (a x n2 x b), F3[i3] (b x n3). From the far end: V = F2
-F3 (a x n2 n3), row = F1 V (n1 x n2 n3). Only the slices that a token touches are read; only their gradients are not zero.
+The row of token (i1 i2 i3) is F1[i1] F2[i2] F3[i3] with F1[i1] (n1 x a), F2[i2] (a x n2 x b), F3[i3] (b x n3). From
+the far end: V = F2
+F3 (a x n2 n3), row = F1 V (n1 x n2 n3). Only the slices that a token touches are read; only their gradients are not
+zero.
 The way back: d_V = F1^T d_row, d_F1 = d_row V^T, d_F2 = d_V F3^T, d_F3 = F2^T d_V; slices that tokens share add up.
 """
 
@@ -40,8 +42,10 @@ class Embedding:
         self.row_words = self.n2 * self.n3 // LANES  # of a token's row, for each of n1
         if max(self.n1, self.n3) > ROWS or self.n2 * self.n3 % LANES or max(self.a_words, self.b_words) > 2:
             raise ProgramError(
-                f"the embedding's column modes are {self.n1}, {self.n2}, {self.n3} and its ranks {self.a}, {self.b}: the "
-                f"first and last mode go up to {ROWS}, the last two multiply to whole words of {LANES}, ranks go up to {2 * ROWS}"
+                f"the embedding's column modes are {self.n1}, {self.n2}, {self.n3} and its ranks {self.a}, "
+                f"{self.b}: the "
+                f"first and last mode go up to {ROWS}, the last two multiply to whole words of {LANES}, ranks go "
+                f"up to {2 * ROWS}"
             )
         name = "embedding.word.cores"
         # F1 as [i1][a][n1], F2 as [i2][a][n2][b], F3 as [i3][n3][b]; a slice of F1 also has room for [n1][a].
@@ -208,7 +212,7 @@ class Embedding:
             count=self.n1,
             flags=M.CHECK,
         )
-        for block, first, count in self._a_blocks():
+        for _, first, count in self._a_blocks():
             b.shuffle(
                 "unpack d_V",
                 self.tokens,

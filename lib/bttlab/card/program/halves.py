@@ -1,7 +1,9 @@
 """One half of a linear layer's tensor train: its three cores, how they are merged, and the way of tokens through them.
 
-A half has a core `near` the middle rank, one in the `middle` and one at the `far` end; N, M, F with ranks k (middle of the
-train), b (between near and middle) and a (between middle and far). Its features are those of (near, middle, far), in this
+A half has a core `near` the middle rank, one in the `middle` and one at the `far` end; N, M, F with ranks k (middle
+of the
+train), b (between near and middle) and a (between middle and far). Its features are those of (near, middle, far), in
+this
 order: the order of the input's features. The output's half is held the other way round, far end of the output first.
 
 How many cores are merged before tokens come decides the order of contraction:
@@ -93,7 +95,9 @@ class Half:
         """The place of (near, middle, far) among the layer's features."""
         if self.engine == IN:
             return np.arange(self.near * self.middle * self.far).reshape(self.near, self.middle, self.far)
-        return np.arange(self.near * self.middle * self.far).reshape(self.far, self.middle, self.near).transpose(2, 1, 0)
+        return (
+            np.arange(self.near * self.middle * self.far).reshape(self.far, self.middle, self.near).transpose(2, 1, 0)
+        )
 
     def _loose(self) -> np.ndarray:
         """The place of (near, middle, far) where each `far` has words of its own."""
@@ -190,7 +194,9 @@ class HalfCode:
         scalars, tail = part(half.cores["near"], k=half.near, j=1), part(self.held["tail"], w=1)
         strides, merged = {"j": half.tail_words, "w": 1}, self.held["merged"]
         if self.engine == IN:
-            b.expand(IN, "R = N tail", loops, tail, scalars, also=part(merged, **strides), count=half.near_rank, row=("k", 0))
+            b.expand(
+                IN, "R = N tail", loops, tail, scalars, also=part(merged, **strides), count=half.near_rank, row=("k", 0)
+            )
             return
         turned = self.scratch.take(half.rank * half.words)
         result = part(turned, k=half.words, **strides)
@@ -298,7 +304,9 @@ class HalfCode:
     def _rows(self, tokens: Bound) -> list[Loop]:
         return [Loop("t", tokens), Loop("j", self.half.near)]
 
-    def lift(self, z: At, tokens: Bound, y: At, addend: At | None, also: At | None = None, first: int = 0, row=None) -> list[At]:
+    def lift(
+        self, z: At, tokens: Bound, y: At, addend: At | None, also: At | None = None, first: int = 0, row=None
+    ) -> list[At]:
         """Return [z, ..., y]: from the middle rank to features in the half's order, with what lies between.
 
         Parameters
@@ -382,8 +390,8 @@ class HalfCode:
         Parameters
         ----------
         lifted, lowered : list of At
-            From `lift` and `lower`: one has the features (or their gradients), the other what the middle rank has of them.
-        tokens : int or Register
+            From `lift` and `lower`: one has the features (or their gradients), the other what the middle rank has of
+            them. tokens : int or Register
         bias : At, optional
             Where the gradient of the bias goes; its words are the features' sums, where z has a one behind it.
         """
@@ -460,13 +468,19 @@ class HalfCode:
         d_merged = self.scratch.take(half.rank * words)
         loops = [Loop("t", tokens), padded("w", words)]
         count = half.rank + (bias is not None)
-        self._outer("d W3 = z^T x", loops, "t", part(z, t=1), part(x, t=words, w=1), half.rank, words, d_merged, count=count)
+        self._outer(
+            "d W3 = z^T x", loops, "t", part(z, t=1), part(x, t=words, w=1), half.rank, words, d_merged, count=count
+        )
         if bias is not None:
-            b.drain(self.engine, "d b", [Loop("w", words)], None, half.rank, at("", 0, w=1), part(bias, w=1), check=True)
+            b.drain(
+                self.engine, "d b", [Loop("w", words)], None, half.rank, at("", 0, w=1), part(bias, w=1), check=True
+            )
         if self.engine == OUT:
             turned = self.scratch.take(half.rank * words)
             permutation = half._through(half._features(), np.arange(words * LANES), words)
-            b.shuffle("turn d W3", half.rank, permutation, part(d_merged, block=words, y=1), part(turned, block=words, y=1))
+            b.shuffle(
+                "turn d W3", half.rank, permutation, part(d_merged, block=words, y=1), part(turned, block=words, y=1)
+            )
             d_merged = turned
         stream = part(d_merged, k=words, j=tail_words, w=1)
         b.reduce(

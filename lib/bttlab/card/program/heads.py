@@ -1,6 +1,7 @@
 """From the last hidden states to the losses and back: the intent from token 0, a slot from each word.
 
-A head is a TT pooler with tanh, then a dense layer. Pooled tokens are held, token t in row t mod ROWS, and the weight's rows
+A head is a TT pooler with tanh, then a dense layer. Pooled tokens are held, token t in row t mod ROWS, and the
+weight's rows
 stream past: logits come as (classes) words with the tokens along the lanes, are turned by the shuffle unit to (tokens,
 classes), and so are their gradients on the way back. A head with many classes has them in two parts, one an engine.
 """
@@ -86,7 +87,9 @@ class Head:
         for engine, first, count, bank in pieces:
             lines = (first * LANES, (first + count) * LANES)
             block = layout.place(f"{name}_head.weight", bank, part=lines, padded_rows=count * LANES)
-            turned = builder.take(f"{name} logits", (banks.SCALARS, banks.SCORES)[engine], count * LANES * self.token_blocks)
+            turned = builder.take(
+                f"{name} logits", (banks.SCALARS, banks.SCORES)[engine], count * LANES * self.token_blocks
+            )
             pooled = builder.hold(f"pooled {name}", engine, words * self.token_blocks)
             self.parts.append(Part(engine, block, count, first, turned, pooled))
         self.bias = layout.place(f"{name}_head.bias", banks.REST)
@@ -103,7 +106,14 @@ class Head:
     def _rows(self) -> dict:
         loops = [Loop("w", self.class_words), padded("t", self.tokens)]
         flags = M.INTENT if self.name == "intent" else 0
-        return {"loops": loops, "slot_loop": "w", "rows": self.rows, "count": self.classes, "word_loop": "w", "flags": flags}
+        return {
+            "loops": loops,
+            "slot_loop": "w",
+            "rows": self.rows,
+            "count": self.classes,
+            "word_loop": "w",
+            "flags": flags,
+        }
 
     def forward(self, y: At, pooled: At) -> None:
         """pooled = tanh(y); logits; softmax, loss and the gradient of the logits."""
@@ -155,12 +165,14 @@ class Head:
         b.vector(M.MAXIMUM, "largest logit", a=logits, depth=("w",), **rows)
         more = rows | {"flags": rows["flags"] | M.LOSS}
         weights = {"immediates": (1.0, self.weight)}
-        b.vector(M.EXPONENT, "exp(logit), loss", a=logits, r0=logits, depth=("w",), function=exponent, **weights, **more)
+        b.vector(
+            M.EXPONENT, "exp(logit), loss", a=logits, r0=logits, depth=("w",), function=exponent, **weights, **more
+        )
         weights = {"immediates": (self.class_weight, self.label_weight)}
         b.vector(M.LOSS_BACK, "d_logits", a=logits, r0=logits, **weights, **rows)
 
     def backward(self, pooled: At, pieces: list[At], d_pooled: At, d_y: At) -> None:
-        """Gradients of weight and bias, and d_y = d_pooled (1 - pooled^2); `pieces`: what each part adds to d_pooled."""
+        """Gradients of weight and bias; d_y = d_pooled (1 - pooled^2); `pieces`: each part's share of d_pooled."""
         b, w = self.builder, self.words
         b.layer = f"{self.name}_head"
         d_logits = part(self.logits, t=self.class_words, w=1)

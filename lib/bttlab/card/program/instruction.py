@@ -204,7 +204,9 @@ class Instruction:
         """Return the lowest address that an operand may take, and the highest and one, whatever the sample."""
         operand = self.operands[number]
         low = high = operand.base
-        folds = self.unit <= ENGINE_1 and self.operation == REDUCE and number in (0, 1)  # the last step of the depth reads neither
+        folds = (
+            self.unit <= ENGINE_1 and self.operation == REDUCE and number in (0, 1)
+        )  # the last step of the depth reads neither
         for loop in self.loops:
             steps = most_of(loop.acting) - (folds and loop.name in self.depth)
             reach = operand.strides.get(loop.name, 0) * max(steps - 1, 0)

@@ -1,9 +1,11 @@
 """A linear layer in tensor-train format, y = x W^T + b, in any of the orders of contraction from both ends.
 
-W[i1 i2 i3, j1 j2 j3] = G1[i1] G2[i2] G3[i3] G4[j1] G5[j2] G6[j3]. In the paper's bi-directional flow (BTT, arXiv 2501.06663,
-section III) G1..G3 merge into L (features x rank), G4..G6 into R (rank x features), whatever the tokens; then z = x R^T and
-y = z L^T + b. The way back goes the same two ways: d_z = d_y L, d_x = d_z R, and the cores' gradients from z, d_y and d_z, x.
-Engine 0 has the input's half, engine 1 the output's (`halves`).
+W[i1 i2 i3, j1 j2 j3] = G1[i1] G2[i2] G3[i3] G4[j1] G5[j2] G6[j3]. In the paper's bi-directional flow (BTT, arXiv
+2501.06663,
+section III) G1..G3 merge into L (features x rank), G4..G6 into R (rank x features), whatever the tokens; then z = x
+R^T and
+y = z L^T + b. The way back goes the same two ways: d_z = d_y L, d_x = d_z R, and the cores' gradients from z, d_y
+and d_z, x. Engine 0 has the input's half, engine 1 the output's (`halves`).
 """
 
 from bttlab.card.machine import machine
@@ -62,7 +64,8 @@ class LinearLayers:
         rank, near_rank, far_rank = order["near"][0], order["near"][2], order["middle"][2]
         if max(rank, near_rank, far_rank) > ROWS:
             raise ProgramError(
-                f"{name} has rank {max(rank, near_rank, far_rank)}; an engine has {ROWS} rows: choose ranks up to {ROWS}"
+                f"{name} has rank {max(rank, near_rank, far_rank)}; an engine has {ROWS} rows: choose ranks up to "
+                f"{ROWS}"
             )
         if modes["middle"] * modes["far"] % LANES:
             raise ProgramError(
@@ -96,7 +99,9 @@ class LinearLayers:
         """Return a layer's half as it is held, and hold it first if it is not there."""
         slots = self._slots[which]
         n = layer % len(slots)
-        code = HalfCode(self.builder, self.halves[layer][which], slots[n], self._scratch[which], self._scratch[1 - which])
+        code = HalfCode(
+            self.builder, self.halves[layer][which], slots[n], self._scratch[which], self._scratch[1 - which]
+        )
         if self._there.get((which, n)) != layer:
             self._there[which, n] = layer
             code.merge()
@@ -217,7 +222,7 @@ class LinearLayers:
 
 
 class Scratch:
-    """Words of a bank in turn: those of one pass through a layer lie side by side, the next pass goes on behind them."""
+    """Words of a bank in turn: those of a pass through a layer lie side by side, the next pass goes on behind."""
 
     def __init__(self, builder: Builder, bank: int):
         self.bank, self.depth, self.next, self.taken = bank, builder.banks[bank].depth, 0, 0
@@ -241,7 +246,8 @@ class Scratch:
         self.taken += words
         if self.taken > self.depth:
             raise ProgramError(
-                f"a linear layer needs {self.taken} words of bank {self.bank} at once, which has {self.depth}: choose a shorter "
+                f"a linear layer needs {self.taken} words of bank {self.bank} at once, which has {self.depth}: "
+                f"choose a shorter "
                 "sequence, or an order of contraction that merges more cores"
             )
         first, self.next = self.next, self.next + words

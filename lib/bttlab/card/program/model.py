@@ -49,7 +49,8 @@ class ModelProgram:
             raise ProgramError("the model is dense: the card trains tensor-compressed ones; choose format tensor")
         if config.sequence_length > M.SEQUENCE or config.hidden_size % (config.heads * LANES):
             raise ProgramError(
-                f"sequences of {config.sequence_length} and heads of {config.hidden_size / config.heads:g} features: the card "
+                f"sequences of {config.sequence_length} and heads of {config.hidden_size / config.heads:g} "
+                f"features: the card "
                 f"takes up to {M.SEQUENCE} tokens, and heads of a multiple of {LANES} features"
             )
         self.config = config
@@ -107,7 +108,8 @@ class ModelProgram:
         self._statistics += count
         if self._statistics > M.STATISTICS:
             raise ProgramError(
-                f"the model keeps {self._statistics} rows of statistics, the machine {M.STATISTICS}: choose fewer encoders or "
+                f"the model keeps {self._statistics} rows of statistics, the machine {M.STATISTICS}: choose fewer "
+                f"encoders or "
                 "heads, or a shorter sequence"
             )
         return first

@@ -3,7 +3,7 @@
 import numpy as np
 
 from bttlab.card.program.builder import LANES, ROWS, Builder
-from bttlab.card.program.instruction import At, Bound, Slice
+from bttlab.card.program.instruction import At, Bound, Slice, most_of
 
 
 def part(whole: At, offset: int = 0, slice: Slice | None = None, **strides: int) -> At:
@@ -30,9 +30,7 @@ def moved(builder: Builder, what: str, source: At, held: At, rows: int, words: i
 
 
 def held_tokens(builder: Builder, what: str, source: At, held: At, tokens: Bound, words: int, rows) -> None:
-    """Copy a matrix (tokens, words) into a held memory: token t into row t mod ROWS, a block of ROWS after the other."""
-    from bttlab.card.program.instruction import most_of
-
+    """Copy a matrix (tokens, words) into a held memory: token t into row t mod ROWS, block after block."""
     for block in range(-(-most_of(tokens) // ROWS)):
         builder.shuffle(
             what,

@@ -56,7 +56,15 @@ class Norm:
         share = 1 / (self.words * LANES)
         b.layer = self.name
         more = {"depth": ("w",), **rows}
-        b.vector(M.SUM, "mean", a=self._matrix(x), b=self._matrix(residual), r0=self._matrix(total), immediates=(share,), **more)
+        b.vector(
+            M.SUM,
+            "mean",
+            a=self._matrix(x),
+            b=self._matrix(residual),
+            r0=self._matrix(total),
+            immediates=(share,),
+            **more,
+        )
         b.vector(M.VARIANCE, "1 / std", a=self._matrix(total), immediates=(share, EPSILON), **more)
         b.vector(
             M.NORMALIZE,
@@ -87,7 +95,9 @@ class Norm:
         b, rows = self.builder, self._rows
         b.layer = self.name
         operands = {"a": self._matrix(d_y), "b": self._parameter("weight"), "c": self._matrix(self.kept)}
-        b.vector(M.NORM_SUMS, "mean(d), mean(d n)", immediates=(1 / (self.words * LANES),), depth=("w",), **operands, **rows)
+        b.vector(
+            M.NORM_SUMS, "mean(d), mean(d n)", immediates=(1 / (self.words * LANES),), depth=("w",), **operands, **rows
+        )
         flags = M.CHECK if check else 0
         b.vector(M.NORM_BACK, "d_x", r0=self._matrix(d_x), flags=flags, **operands, **rows)
         scale, shift = (self.layout.of(f"{self.name}.{kind}") for kind in ("weight", "bias"))

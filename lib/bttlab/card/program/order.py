@@ -1,11 +1,10 @@
-"""In which order instructions are sent: list scheduling by the longest way to the end, for a sample of typical length."""
+"""In which order instructions are sent: list scheduling by the longest way to the end of a typical sample."""
 
 from collections import defaultdict
 from collections.abc import Sequence
 
 from bttlab.card.program.dependencies import accesses, data_waits, has_ports
 from bttlab.card.program.instruction import ACCUMULATE, DRAIN_0, ENGINE_1, EXPAND, MACHINE, UNITS, Instruction
-
 
 NEVER = 1 << 60
 

@@ -5,14 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bttlab.card.machine import machine
 from bttlab.card.program import banks
 from bttlab.card.program.builder import Builder
 from bttlab.card.program.dependencies import set_waits
 from bttlab.card.program.errors import ProgramError
 from bttlab.card.program.instruction import (
     MACHINE,
-    VECTOR,
     Bound,
     Instruction,
     Loop,
@@ -69,7 +67,8 @@ class Program:
         instructions = [i for section in self.sections for i in section]
         if len(instructions) > m.PROGRAM_DEPTH:
             raise ProgramError(
-                f"the program has {len(instructions)} instructions, the machine holds {m.PROGRAM_DEPTH}: choose fewer encoders"
+                f"the program has {len(instructions)} instructions, the machine holds {m.PROGRAM_DEPTH}: choose "
+                f"fewer encoders"
             )
         fields = np.stack([encode(i, codes.bound, codes.immediate) for i in instructions])
         sections, first = [], 0
@@ -117,7 +116,10 @@ class _Codes:
         if bound not in self._registers:
             self._registers.append(bound)
             if len(self._registers) > MACHINE.REGISTERS:
-                raise ProgramError(f"the program needs more than the machine's {MACHINE.REGISTERS} registers: choose a shorter sequence")
+                raise ProgramError(
+                    f"the program needs more than the machine's {MACHINE.REGISTERS} registers: choose a shorter "
+                    f"sequence"
+                )
         return 1 << 15 | self._registers.index(bound)
 
     def immediate(self, immediate) -> int:
@@ -142,7 +144,9 @@ class _Codes:
 
 
 def compile_program(
-    config: ModelConfig, shapes: Mapping[str, tuple[int, ...]] | None = None, flow: str | tuple[int, int] = "bidirectional"
+    config: ModelConfig,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    flow: str | tuple[int, int] = "bidirectional",
 ) -> Program:
     """Return the program that trains a model.
 

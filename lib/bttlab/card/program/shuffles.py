@@ -1,6 +1,7 @@
 """Permutations as the shuffle unit runs them: a word in and a word out a cycle, through LANES columns.
 
-The words in and the words out are the two sides of a graph, with an edge for each element. It has no more than LANES edges
+The words in and the words out are the two sides of a graph, with an edge for each element. It has no more than LANES
+edges
 at a node, so LANES colours are enough that no two edges of a node share one (König): the colour is the column that the
 element goes through, so a word's elements always lie in different columns.
 """

@@ -1,4 +1,4 @@
-"""When each instruction runs: the machine's rule of order and time (docs/processor.md), from bounds and lengths alone."""
+"""When each instruction runs: the machine's rule of order and time (docs/processor.md), from bounds and lengths."""
 
 from collections import deque
 from collections.abc import Sequence

@@ -1,9 +1,9 @@
 """What the synthesis source is shown to do: `bttlab schedule`.
 
 clang translates the source, LLVM inlines and unrolls it, and what is left of the machine's loop is read instruction by
-instruction: which port each load and store asks, how long each way round the loop takes, when each operator starts, how many
-operators there are. No figure is taken from a pragma but the distances that DEPENDENCE promises, and those are held against the
-schedule.
+instruction: which port each load and store asks, how long each way round the loop takes, when each operator starts,
+how many operators there are. No figure is taken from a pragma but the distances that DEPENDENCE promises, and those are
+held against the schedule.
 """
 
 from pathlib import Path

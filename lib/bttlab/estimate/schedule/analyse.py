@@ -23,8 +23,8 @@ from bttlab.estimate.schedule.violations import (
 )
 
 CLOCK_MHZ = 200
-# What the check of programs keeps apart (docs/processor.md), by the constant of config.h that says how far: a word that was
-# computed is read LATENCY steps later at the earliest, a sum is added to again SUM_DISTANCE steps later.
+# What the check of programs keeps apart (docs/processor.md), by the constant of config.h that says how far: a word that
+# was computed is read LATENCY steps later at the earliest, a sum is added to again SUM_DISTANCE steps later.
 KEPT_APART = {
     "LATENCY": ("bank_", "held", "statistic", "ended_before"),
     "SHUFFLE_GAP": ("columns",),
@@ -104,8 +104,8 @@ def analyse(
     include : tuple of Path
         Folders of its headers, beside its own.
     kept_apart : dict of str to tuple of str
-        What is known of memories' distances from elsewhere: names of constants of config.h, and beginnings of the names of
-        the memories they hold for.
+        What is known of memories' distances from elsewhere: names of constants of config.h, and beginnings of the names
+        of the memories they hold for.
 
     Raises
     ------
@@ -241,7 +241,8 @@ def _too_slow(circle: solve.Recurrence, places: Places) -> Violation:
     promise = "the pragma promises" if circle.promised else "it has"
     return Violation(
         "exit" if circle.kind == "exit" else "recurrence",
-        f"{circle.name}: {circle.latency} cycles {what[circle.kind]}, {promise} {distance} (at {places.text(circle.place)})",
+        f"{circle.name}: {circle.latency} cycles {what[circle.kind]}, {promise} {distance} "
+        f"(at {places.text(circle.place)})",
     )
 
 

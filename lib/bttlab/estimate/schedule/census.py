@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import dataclass
+from itertools import pairwise
 
 from bttlab.estimate.schedule.graph import Node
 from bttlab.estimate.schedule.places import Place, Places
@@ -17,7 +18,7 @@ def unit_of(chain: tuple[Place, ...]) -> tuple[str, int]:
 
     Functions whose name ends in `_step` are units; all else is the loop's own.
     """
-    for outer, inner in zip(chain, chain[1:], strict=False):
+    for outer, inner in pairwise(chain):
         if inner.function.split("<")[0].endswith("_step"):
             return inner.function.removesuffix("_step"), outer.line
     return CONTROL, 0

@@ -1,8 +1,8 @@
 """The synthesis source as LLVM IR: every function inlined, every loop that the source unrolls unrolled, nothing else.
 
 clang translates and llvmlite reads. Of LLVM's passes only those run that HLS needs as well to see a pipelined loop:
-inlining, locals into values, constants, unrolling. Nothing merges, hoists or sinks a load or a store, so what the IR asks of a
-memory is what the source asks.
+inlining, locals into values, constants, unrolling. Nothing merges, hoists or sinks a load or a store, so what the IR
+asks of a memory is what the source asks.
 """
 
 import re

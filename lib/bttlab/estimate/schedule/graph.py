@@ -33,8 +33,8 @@ class Node:
     ----------
     instruction : Instruction
     kind : str
-        fadd, fmul, fdiv, fsqrt, fcompare, fconvert, ffloor; add, compare, logic, select, shift, multiply, divide; load, store;
-        wire, phi.
+        fadd, fmul, fdiv, fsqrt, fcompare, fconvert, ffloor; add, compare, logic, select, shift, multiply, divide;
+        load, store; wire, phi; call.
     inputs : list of Node
         Data, addresses and conditions.
     lanes : int

@@ -85,7 +85,8 @@ def promises(pragmas: list[Pragma], constants: dict[str, int]) -> dict[str, Prom
     """
     found = {}
     for pragma in pragmas:
-        if pragma.name != "DEPENDENCE" or pragma.says("intra") or (pragma.says("war", "waw") and not pragma.says("raw")):
+        other = pragma.says("intra") or (pragma.says("war", "waw") and not pragma.says("raw"))
+        if pragma.name != "DEPENDENCE" or other:
             continue
         never = pragma.says("false")
         distance = pragma.values.get("distance")

@@ -1,5 +1,6 @@
 """A schedule for people and for --json."""
 
+import re
 from typing import Any
 
 from bttlab.estimate.schedule.analyse import Schedule
@@ -85,60 +86,66 @@ def to_text(data: dict[str, Any]):
             made.add_row(*row)
         parts.append(made)
 
-    families: dict[str, list[dict]] = {}
+    families: dict[tuple, list[dict]] = {}
     for port in data["ports"]:
-        families.setdefault(port["memory"].split("[")[0], []).append(port)
+        if port["kind"] != "register":
+            shape = (port["words"], port["bits"], port["kind"], port["loads"], port["stores"])
+            families.setdefault((_family(port["memory"]), *shape), []).append(port)
     table(
         "memories: what an iteration asks of each",
         ("memory", "memories", "words", "bits", "kind", "loads", "stores"),
         [
-            [
-                name,
-                str(len(ports)),
-                f"{max(p['words'] for p in ports):,}",
-                str(ports[0]["bits"]),
-                ports[0]["kind"],
-                str(max(p["loads"] for p in ports)),
-                str(max(p["stores"] for p in ports)),
-            ]
-            for name, ports in families.items()
-            if ports[0]["kind"] != "register"
+            [name, str(len(ports)), f"{words:,}", str(bits), kind, str(loads), str(stores)]
+            for (name, words, bits, kind, loads, stores), ports in families.items()
         ],
     )
     units = data["operators"]["units"]
-    kinds = list(data["operators"]["total"])
     table(
         "operators",
-        ("unit", *kinds),
-        [[unit, *(f"{counts.get(kind, 0):,}" for kind in kinds)] for unit, counts in units.items()]
-        + [["all", *(f"{data['operators']['total'][kind]:,}" for kind in kinds)]],
+        ("kind", *units, "all"),
+        [
+            [kind, *(f"{counts.get(kind, 0):,}" for counts in units.values()), f"{total:,}"]
+            for kind, total in data["operators"]["total"].items()
+        ],
     )
     worst: dict[tuple, dict] = {}
     for circle in data["recurrences"]:
-        worst.setdefault((circle["name"].split("[")[0], circle["kind"]), circle)
+        worst.setdefault((_family(circle["name"]), circle["kind"], circle["distance"]), circle)
     table(
         "recurrences: the slowest",
         ("name", "kind", "cycles", "iterations between", "interval"),
         [
             [
-                c["name"],
-                c["kind"],
-                str(c["latency"]),
-                f"{c['distance']}{' promised' if c['promised'] else ''}",
-                str(c["interval"]),
+                circle["name"],
+                circle["kind"],
+                str(circle["latency"]),
+                f"{circle['distance']}{' promised' if circle['promised'] else ''}",
+                str(circle["interval"]),
             ]
-            for c in list(worst.values())[:SHOWN]
+            for circle in list(worst.values())[:SHOWN]
         ],
     )
+    found = {name: data["resources"][name] for name in RESOURCES}
+    parts_of = list(dict.fromkeys(part for one in found.values() for part in one["parts"]))
     table(
         "resources of the loop (modelled)",
-        ("resource", "low", "likely", "high", "of what the shell leaves"),
+        ("resource", "low", "likely", "high", "of budget", *parts_of),
         [
-            [name, f"{r['low']:,.0f}", f"{r['value']:,.0f}", f"{r['high']:,.0f}", f"{r['share']:.0%}"]
-            for name, r in ((name, data["resources"][name]) for name in RESOURCES)
+            [
+                name,
+                *(f"{one[bound]:,.0f}" for bound in ("low", "value", "high")),
+                f"{one['share']:.0%}",
+                *(f"{one['parts'][part]:,.0f}" if part in one["parts"] else "" for part in parts_of),
+            ]
+            for name, one in found.items()
         ],
         caption="; ".join(data["resources"]["assumptions"]),
     )
     wrong = data["violations"]
     parts.append("\n".join([f"violations: {len(wrong)}", *(f"  {w['kind']}: {w['message']}" for w in wrong)]))
     return Group(*parts)
+
+
+def _family(name: str) -> str:
+    """What memories that differ by a number have in common."""
+    return re.sub(r"_\d+$", "_*", name.split("[")[0])

@@ -1,4 +1,4 @@
-"""What the loop takes of the card: operators by their cost, memories by the geometry of blocks, registers by the schedule."""
+"""What the loop takes of the card: operators by their cost, memories by their geometry, registers by the schedule."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -31,14 +31,14 @@ LOGIC_LUTS = {
     "logic": (0.2, 0.35, 1.0),
     "shift": (1.0, 2.0, 3.0),
 }
-# A value that waits: a cycle is a flip-flop a bit; longer waits are shift registers of LUTs, 16 cycles (two bits a LUT) or
-# 32 (one), with a flip-flop at the end. Vivado takes them from three cycles on.
+# A value that waits: a cycle is a flip-flop a bit; longer waits are shift registers of LUTs, 16 cycles (two bits a LUT)
+# or 32 (one), with a flip-flop at the end. Vivado takes them from three cycles on.
 SHIFT_FROM, SHIFT_CYCLES = 3, 32
 ASSUMPTIONS = (
     "operators as PG060 lists them, multipliers with full DSP usage (2 DSP48E2; with maximum usage 3)",
-    "every value waits from when it is there until it is used last: in flip-flops up to two cycles, then in shift registers",
+    "values wait from when they are there to their last use: in flip-flops up to two cycles, then in shift registers",
     "multiplexers have half a LUT a bit for each choice of two",
-    "ports to HBM, loops beside the machine's, and copies of registers for fan-out and crossing between SLRs are not in it",
+    "ports to HBM, the other loops, and copies of registers for fan-out and crossing between SLRs are not in it",
 )
 
 

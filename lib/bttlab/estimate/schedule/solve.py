@@ -206,7 +206,7 @@ def recurrences(graph: Graph, carried: list[Edge], clock: latencies.Clock, promi
 
 
 def _links(graph: Graph, carried: list[Edge], clock: latencies.Clock) -> list[tuple[Node, Edge, int]]:
-    """From each node that an edge leads to, to each edge of the same circle of circles: cycles until that edge's target may start."""
+    """From where an edge leads to, to each edge behind it that leads back: cycles until its target may start."""
     parts = {node: clock.part(node.delay) for node in graph.nodes}
     cycles = {node: node.cycles for node in graph.nodes}
     components = strongly_connected(graph, carried)

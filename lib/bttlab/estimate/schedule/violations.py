@@ -84,6 +84,8 @@ def _operator(node: Node, graph: Graph, places: Places) -> Violation | None:
     if node.kind == "multiply":
         sizes = sorted(graph.widths.bits(o) + (not graph.widths.signed(o)) for o in node.instruction.operands)
         if any(size > most for size, most in zip(sizes, DSP_BITS, strict=True)):
-            message = f"a product of {sizes[0]} and {sizes[1]} bits needs more than one DSP (18 x 27, signs included) at {where}"
+            message = (
+                f"a product of {sizes[0]} and {sizes[1]} bits needs more than one DSP (18 x 27 with signs) at {where}"
+            )
             return Violation("product", message)
     return None
