@@ -38,28 +38,28 @@ def time_program(instructions: Sequence[Instruction], tokens: int, updates: bool
     fetch, queue, latency = MACHINE.FETCH, MACHINE.QUEUE, MACHINE.LATENCY
     begin = [0] * len(instructions)
     end = [0] * len(instructions)
-    ends: list[list[int]] = [[] for _ in range(UNITS)]  # cycle from which an end is seen, of each unit's instructions
+    ends: list[list[int]] = [[] for _ in range(UNITS)]  # the cycle after the last step, of each unit's instructions
     begins: list[list[int]] = [[] for _ in range(UNITS)]
     last_begin = [-fetch] * UNITS
     taken: list[deque] = [deque() for _ in range(UNITS)]  # when the instructions that wait leave the queue
-    sent = -fetch
+    sent = -1
     for i, instruction in enumerate(instructions):
         unit = instruction.unit
         sent += fetch
         if len(taken[unit]) == queue:
-            sent = max(sent, taken[unit].popleft() + 1)
-        start = max(sent + fetch, last_begin[unit] + fetch, ends[unit][-1] if ends[unit] else 0)
+            sent = max(sent, taken[unit].popleft())
+        start = max(sent + fetch + 2, last_begin[unit] + fetch, ends[unit][-1] if ends[unit] else 0)
         for other in range(UNITS):
             if instruction.after_end[other]:
-                start = max(start, ends[other][instruction.after_end[other] - 1])
+                start = max(start, ends[other][instruction.after_end[other] - 1] + 1)
             if instruction.after_begin[other] > instruction.after_drain[other]:
                 start = max(start, begins[other][instruction.after_begin[other] - 1] + latency)
             if instruction.after_drain[other]:
-                start = max(start, ends[other][instruction.after_drain[other] - 1] + latency)
+                start = max(start, ends[other][instruction.after_drain[other] - 1] - 1 + latency)
         steps = instruction.steps(tokens) if updates or unit != MACHINE.UPDATE else 0
         begin[i], end[i] = start, start + steps
         begins[unit].append(start)
         ends[unit].append(start + max(steps, 1))
         last_begin[unit] = start
         taken[unit].append(start)
-    return Timing(begin, end, max((e[-1] for e in ends if e), default=0) + latency)
+    return Timing(begin, end, max((e[-1] for e in ends if e), default=0) + 1 + latency)
