@@ -121,8 +121,9 @@ class Trainer(TrainingDriver):
     def profile(self) -> dict[tuple[str, str], int]:
         """Return the cycles of the samples trained on since the last call, by stage and layer, without what took none.
 
-        Stages are FP, BP and PU. The cycles follow from the program and the samples' lengths: a cycle counts for the
-        first instruction of the list that needs it, so an update that is hidden takes none. That is so on any card.
+        Stages are FP, BP and PU. The cycles are modelled, on any card: they follow from the program and the samples'
+        lengths. A cycle counts for the first instruction of the list that needs it, so an update that is hidden takes
+        none. What passes beside the loop (records, results, LOAD, STORE) is not in it.
         """
         self.program  # noqa: B018 - says so if there is none
         return self._profile.take()
