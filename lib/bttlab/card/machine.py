@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from bttlab.u50.facts import ROOT
 from bttlab.u50.hardware import read_constants
@@ -50,6 +51,11 @@ class Machine:
             if name in table:
                 return table[name]
         raise AttributeError(f"neither config.h nor isa.h defines {name}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return version, digest, widths and banks as JSON-ready values."""
+        banks = [{"depth": bank.depth, "block": bank.block} for bank in self.banks]
+        return {"version": self.VERSION, "digest": self.digest, "widths": dict(self.constants), "banks": banks}
 
     @property
     def digest(self) -> int:

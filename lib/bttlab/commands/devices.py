@@ -6,6 +6,7 @@ DEVICE_HELP = (
     "auto: a U50 if there is one and an overlay for it, else the emulated one; emulated; reference: PyTorch on the "
     "CPU; or a number: that one of pynq.Device.devices"
 )
+OVERLAY_HELP = "trainer: the training processor, with the model's program (default: the overlay built for the model)"
 
 
 def device_name(text: str) -> str:

@@ -12,8 +12,8 @@ from bttlab.errors import BttlabError
 DEFAULTS = {"encoders": 2, "data": "airline", "device": "auto"}
 OPTIMIZER = "sgd"
 OPTIONS = (
-    *("encoders", "vocabulary", "data", "recipe", "epochs", "samples", "optimizer", "learning_rate", "seed", "device"),
-    "unknown_labels",
+    *("encoders", "rank", "vocabulary", "data", "recipe", "epochs", "samples", "optimizer", "learning_rate", "seed"),
+    *("device", "overlay", "unknown_labels"),
 )
 
 
@@ -21,6 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments; none has a default here, so that a resumed run keeps its own."""
     add = parser.add_argument
     add("--encoders", type=int, metavar="N", help="encoder blocks (default: 2)")
+    add("--rank", type=int, metavar="N", help="rank of the linear layers (default: 12)")
     add(
         "--vocabulary",
         type=int,
@@ -45,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--seed", type=int, metavar="N", help="of initial parameters and sample order (default: 0)")
     add("--device", type=devices.device_name, metavar="DEVICE", help=f"{devices.DEVICE_HELP} (default: auto)")
+    add("--overlay", choices=("trainer",), help=devices.OVERLAY_HELP)
     add(
         "--unknown-labels",
         choices=("error", "unk"),
@@ -73,9 +75,15 @@ def run(options: argparse.Namespace) -> Outcome:
     progress = ProgressBar()
     for note in training.notes:
         progress.note(f"note: {note}")
-    opened = open_trainer(training.settings.config, training.settings.device, options.trust, options.wait)
+    config, device, overlay = (getattr(training.settings, name) for name in ("config", "device", "overlay"))
+    opened = open_trainer(config, device, options.trust, options.wait, overlay=overlay)
     progress.note(f"training on {opened.announcement}; run folder {training.folder}")
-    on_record = entering(training.settings.config, training.samples["train"].lengths, training.settings.optimizer.name)
+    enter = entering(config, training.samples["train"].lengths, training.settings.optimizer.name)
+
+    def on_record(record, folder: Path) -> None:
+        record.configuration |= opened.provenance
+        enter(record, folder)
+
     return _outcome(training, opened.device, training.train(opened.trainer, opened.device, progress, on_record))
 
 
@@ -89,7 +97,8 @@ def _new(options: argparse.Namespace, given: dict):
         check_free(options.out)  # before anything slow
     values = DEFAULTS | given
     values["data"] = _absolute(values["data"])
-    config, tokens = ModelConfig(encoders=values.pop("encoders")), values.pop("vocabulary", None)
+    rank = {"linear_rank": values.pop("rank")} if "rank" in values else {}
+    config, tokens = ModelConfig(encoders=values.pop("encoders"), **rank), values.pop("vocabulary", None)
     settings = RunSettings(config=config, **_how_to_train(values))
     if tokens is not None:
         settings = replace(settings, config=config.with_vocabulary(tokens))

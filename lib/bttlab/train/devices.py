@@ -1,6 +1,6 @@
 """What a device's name means: a trainer for a model, on a card, the emulated card, or in PyTorch."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -25,15 +25,23 @@ class OpenedTrainer:
         What it trains on, in words.
     announcement : str
         The same, and why it was chosen.
+    provenance : dict of str to str
+        Digests of what it runs: "overlay.sha256" and "program.sha256"; of the training processor only.
     """
 
     trainer: Trainer
     device: str
     announcement: str
+    provenance: dict[str, str] = field(default_factory=dict)
 
 
 def open_trainer(
-    config: ModelConfig, device: str, trust: bool = False, wait: float = 0.0, build: bool = False
+    config: ModelConfig,
+    device: str,
+    trust: bool = False,
+    wait: float = 0.0,
+    build: bool = False,
+    overlay: str | None = None,
 ) -> OpenedTrainer:
     """Open what trains a model.
 
@@ -46,45 +54,69 @@ def open_trainer(
         As for `bttlab.u50.load_overlay`.
     build : bool
         Whether to build an overlay for the emulated card if the model has none.
+    overlay : {"trainer"}, optional
+        The training processor, with the model's program; by default the overlay that is built for the model.
 
     Raises
     ------
     DeviceError
-        If the device needs pynq, which is not installed.
+        If the device needs pynq, which is not installed, or is no card and an overlay is asked for.
+    bttlab.card.program.errors.ProgramError
+        If the training processor does not hold the model.
     bttlab.u50.OverlayError
         If there is no such card, or no overlay for the model.
     bttlab.u50.CardBusyError
         If another process holds the card.
     """
     if device == "reference":
+        if overlay is not None:
+            raise DeviceError(f"--overlay {overlay} is for a card: leave it out with --device reference")
         return _open_reference(config)
     try:
-        import pynq
+        import pynq  # noqa: F401 - what follows needs it
 
-        from bttlab.u50 import EmulatedU50, load_overlay, overlay_for
+        from bttlab.u50 import load_overlay, overlay_for
     except ModuleNotFoundError as error:
         raise DeviceError(
             f"--device {device} needs {error.name}, which is not installed; install it with: pip install "
             "'bttlab[lab]', or use --device reference"
         ) from None
+    if overlay is not None:
+        return _open_processor(config, device, trust, wait)
     if build:
         from bttlab.train.overlays import built_overlay, has_overlay
 
         if not has_overlay(config):
             return open_built(built_overlay(config))
     name = overlay_for(config)
-    overlay = load_overlay(name, device, trust, wait)
-    card = overlay.device
+    loaded = load_overlay(name, device, trust, wait)
+    return OpenedTrainer(loaded.train_transformer_1, *_words(loaded.device, device, name))
+
+
+def _open_processor(config: ModelConfig, device: str, trust: bool, wait: float) -> OpenedTrainer:
+    """Open the training processor with a model's program."""
+    from bttlab import card
+    from bttlab.card.opening import OVERLAY
+
+    trainer = card.open_trainer(config, device, trust=trust, wait=wait)
+    provenance = {"overlay.sha256": trainer.overlay_sha256, "program.sha256": trainer.program.sha256}
+    return OpenedTrainer(trainer, *_words(trainer.device, device, OVERLAY), provenance)
+
+
+def _words(card, device: str, overlay: str) -> tuple[str, str]:
+    """A card with an overlay in words, and the same with why it was chosen."""
+    import pynq
+
+    from bttlab.u50 import EmulatedU50
+
     if not isinstance(card, EmulatedU50):
-        words = f"{card.name} (card {pynq.Device.devices.index(card)}), overlay {name}"
-        return OpenedTrainer(overlay.train_transformer_1, words, words)
+        words = f"{card.name} (card {pynq.Device.devices.index(card)}), overlay {overlay}"
+        return words, words
     reason = ""
     if device == "auto":
         real = [other.name for other in pynq.Device.devices if not isinstance(other, EmulatedU50)]
-        reason = f" (no hw overlay {name} for {', '.join(real)})" if real else " (no card found)"
-    return OpenedTrainer(
-        overlay.train_transformer_1, f"the emulated U50, overlay {name}", f"the emulated U50{reason}, overlay {name}"
-    )
+        reason = f" (no hw overlay {overlay} for {', '.join(real)})" if real else " (no card found)"
+    return f"the emulated U50, overlay {overlay}", f"the emulated U50{reason}, overlay {overlay}"
 
 
 def open_built(overlay: bytes) -> OpenedTrainer:

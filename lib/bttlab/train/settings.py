@@ -55,6 +55,8 @@ class RunSettings:
         different ones. By default all.
     unknown_labels : {"error", "unk"}
         As in `bttlab.data.load_corpus`.
+    overlay : {"trainer"}, optional
+        Of the card: the training processor, which serves all models. By default the one that is built for the model.
 
     Raises
     ------
@@ -77,6 +79,7 @@ class RunSettings:
     epochs: int = 1
     samples: int | None = None
     unknown_labels: str = "error"
+    overlay: str | None = None
 
     def __post_init__(self) -> None:
         for name, least in (("seed", 0), ("epochs", 1), ("samples", 1)):
@@ -96,10 +99,15 @@ class RunSettings:
             raise RunError(f"data is {self.data!r}, device {self.device!r}, recipe {self.recipe!r}: they must be text")
         if self.unknown_labels not in ("error", "unk"):
             raise RunError(f"unknown_labels is {self.unknown_labels!r}: choose error or unk")
+        if self.overlay not in (None, "trainer"):
+            raise RunError(f"overlay is {self.overlay!r}: choose trainer, or leave it out")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON-ready values."""
-        return asdict(self) | {"config": self.config.to_dict(), "optimizer": self.optimizer.to_dict()}
+        values = asdict(self) | {"config": self.config.to_dict(), "optimizer": self.optimizer.to_dict()}
+        if self.overlay is None:
+            del values["overlay"]
+        return values
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "RunSettings":
@@ -118,8 +126,8 @@ class RunSettings:
         Parameters
         ----------
         changes : mapping
-            Of fields, "encoders" and "optimizer" (by name). Epochs, learning rate, device and the place of the corpus
-            may differ from the run's; the others may only repeat it.
+            Of fields, "encoders", "rank" and "optimizer" (by name). Epochs, learning rate, device, overlay and the
+            place of the corpus may differ from the run's; the others may only repeat it.
 
         Raises
         ------
@@ -128,6 +136,7 @@ class RunSettings:
         """
         fixed = {
             "encoders": self.config.encoders,
+            "rank": self.config.linear_rank,
             "vocabulary": self.config.vocabulary_size,
             "optimizer": self.optimizer.name,
             "seed": self.seed,

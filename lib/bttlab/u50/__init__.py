@@ -10,13 +10,15 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import pynq  # noqa: F401
 
+from bttlab.card.trainer import Trainer
 from bttlab.u50.card_lock import CardBusyError
 from bttlab.u50.contraction import ContractionKernel
-from bttlab.u50.driver import TrainingRun, TransformerTrainer
+from bttlab.u50.driver import TransformerTrainer
 from bttlab.u50.emulation import EmulatedU50, register
 from bttlab.u50.facts import U50
 from bttlab.u50.kernel import OverlayError
 from bttlab.u50.overlay import choose_active_device, load_overlay, overlay_for, release_card
+from bttlab.u50.training_run import TrainingRun
 
 register()
 choose_active_device()
@@ -27,6 +29,7 @@ __all__ = [
     "ContractionKernel",
     "EmulatedU50",
     "OverlayError",
+    "Trainer",
     "TrainingRun",
     "TransformerTrainer",
     "load_overlay",

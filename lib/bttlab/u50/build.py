@@ -17,11 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bttlab.card.machine import read_machine
 from bttlab.errors import BttlabError
 from bttlab.model.config import ModelConfig
 from bttlab.u50.facts import ROOT, U50
 from bttlab.u50.hardware import HardwareConfig
-from bttlab.u50.kernel import CONTRACTION_KERNELS, TRAIN_KERNEL, Kernel, OverlayError
+from bttlab.u50.kernel import CONTRACTION_KERNELS, TRAIN_KERNEL, TRAINER_KERNEL, Kernel, OverlayError
 from bttlab.u50.layer import LayerShape
 from bttlab.u50.manifest import (
     OverlayEntry,
@@ -69,6 +70,8 @@ class OverlayDefinition:
         What the source is compiled for.
     layer_only : bool
         Whether the kernels are of one linear layer of the model, not of the model.
+    emulation_flags : tuple of str
+        What the compiler is told for the emulated card alone.
     """
 
     name: str
@@ -76,17 +79,18 @@ class OverlayDefinition:
     kernels: tuple[Kernel, ...]
     model: ModelConfig | None = None
     layer_only: bool = False
+    emulation_flags: tuple[str, ...] = ()
 
     @property
     def flags(self) -> tuple[str, ...]:
         """The model as -D flags of the C++ compiler."""
         return () if self.model is None else model_flags(self.model)
 
-    @property
-    def shapes(self) -> dict[str, Any]:
-        """What the manifest says it is built for: a model, a layer, or neither."""
+    def shapes(self, hls_src: Path) -> dict[str, Any]:
+        """Return what the manifest says it is built for: a model, a layer, a machine that runs programs, or none."""
         if self.model is None:
-            return {}
+            folder = (hls_src / self.source).parent
+            return {"machine": read_machine(folder).to_dict()} if (folder / "isa.h").is_file() else {}
         if self.layer_only:
             return {"layer": LayerShape.of(self.model).to_dict()}
         return {"model": self.model.to_dict()}
@@ -107,6 +111,10 @@ DEFINITIONS = {
     "train_enc2_snips": training_overlay("train_enc2_snips", ModelConfig(encoders=2).with_vocabulary(SNIPS_TOKENS)),
     "contraction": OverlayDefinition(
         "contraction", "contraction.cpp", tuple(CONTRACTION_KERNELS.values()), ModelConfig(), layer_only=True
+    ),
+    # Its words are vectors of 64 bytes, whose calling convention no other compiler's code has to meet.
+    "trainer": OverlayDefinition(
+        "trainer", "processor/trainer.cpp", (TRAINER_KERNEL,), emulation_flags=("-DBTTLAB_FAST", "-Wno-psabi")
     ),
 }
 
@@ -152,7 +160,7 @@ def source_files(definition: OverlayDefinition, hls_src: Path) -> list[Path]:
         found.add(path)
         for name in re.findall(rb'^\s*#\s*include\s*[<"]([^>"]+)[>"]', read_file(path), re.MULTILINE):
             for folder in (path.parent, hls_src, hls_src / EMULATION_HEADERS):
-                header = folder / name.decode()
+                header = Path(os.path.normpath(folder / name.decode()))
                 if header.is_file():
                     if header not in found:
                         pending.append(header)
@@ -162,10 +170,10 @@ def source_files(definition: OverlayDefinition, hls_src: Path) -> list[Path]:
 
 def sources_digest(definition: OverlayDefinition, hls_src: Path) -> str:
     """Return the digest of all that an overlay is made from, the compiler excepted."""
-    state = hashlib.sha256()
+    state, flags = hashlib.sha256(), (*definition.flags, *definition.emulation_flags)
     for path in source_files(definition, hls_src):
         state.update(f"{path.relative_to(hls_src)} {digest(path.read_bytes())}\n".encode())
-    state.update(repr((definition.kernels, definition.flags, COMPILE_FLAGS, LINK_FLAGS)).encode())
+    state.update(repr((definition.kernels, flags, COMPILE_FLAGS, LINK_FLAGS)).encode())
     state.update(repr([(image.name, image.flags) for image in IMAGES]).encode())
     return state.hexdigest()
 
@@ -214,7 +222,13 @@ def compile_image(definition: OverlayDefinition, image: Image, hls_src: Path) ->
     cached = cache / f"{stem}{key}.so"
     if not cached.exists():
         draft = cache / f"{stem}{os.getpid()}.draft"
-        options = (*COMPILE_FLAGS, *image.flags, *definition.flags, f"-I{hls_src / EMULATION_HEADERS}")
+        options = (
+            *COMPILE_FLAGS,
+            *image.flags,
+            *definition.flags,
+            *definition.emulation_flags,
+            f"-I{hls_src / EMULATION_HEADERS}",
+        )
         files = (f"-ffile-prefix-map={hls_src}=.", str(hls_src / definition.source), "-o", str(draft))
         result = _run([compiler, *options, *files, *LINK_FLAGS])
         sys.stderr.write(result.stderr)
@@ -268,7 +282,7 @@ def build(definitions: Iterable[OverlayDefinition], hls_src: Path, overlays: Pat
                 sources=sources_digest(definition, hls_src),
                 kernels=tuple(kernel.name for kernel in definition.kernels),
                 images=tuple(compiled),
-                **definition.shapes,
+                **definition.shapes(hls_src),
             )
         )
     built = {(entry.name, entry.kind) for entry in entries}
@@ -304,7 +318,7 @@ def install(definition: OverlayDefinition, xclbin: Path, hls_src: Path, overlays
         sha256=digest(data),
         sources=sources_digest(definition, hls_src),
         kernels=tuple(kernel.name for kernel in definition.kernels),
-        **definition.shapes,
+        **definition.shapes(hls_src),
     )
     kept = [other for other in read_manifest(overlays) if other.file != file]
     (overlays / "hw").mkdir(exist_ok=True)

@@ -139,6 +139,22 @@ TRAIN_KERNEL = Kernel(
     ),
 )
 
+TRAINER_KERNEL = Kernel(
+    "trainer",
+    (
+        Argument("command", "int"),
+        Argument("samples", "int"),
+        Argument("optimizer", "int"),
+        Argument("beta1", "float"),
+        Argument("beta2", "float"),
+        Argument("epsilon", "float"),
+        Argument("records", "void*", bank=0),
+        Argument("results", "void*", bank=1),
+        Argument("memory", "void*", bank=2),
+        Argument("program_image", "void*", bank=3),
+    ),
+)
+
 
 def _contraction_kernel(flow: str, bank: int) -> Kernel:
     """The kernel of a contraction flow, its ports on HBM banks of their own from `bank` on."""

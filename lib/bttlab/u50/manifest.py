@@ -43,6 +43,9 @@ class OverlayEntry:
         The ModelConfig it trains, as `ModelConfig.to_dict` gives it.
     layer : mapping, optional
         The layer it contracts, as `bttlab.u50.layer.LayerShape.to_dict` gives it.
+    machine : mapping, optional
+        The training processor's version and widths, as `bttlab.card.machine.Machine.to_dict` gives them: which models
+        it trains is a matter of programs.
 
     Raises
     ------
@@ -60,6 +63,7 @@ class OverlayEntry:
     images: tuple[str, ...] = ()
     model: Mapping[str, Any] | None = None
     layer: Mapping[str, Any] | None = None
+    machine: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         for field in ("kernels", "images"):
@@ -78,6 +82,7 @@ class OverlayEntry:
             "sources": isinstance(self.sources, str) and _DIGEST.fullmatch(self.sources),
             "model": self.model is None or isinstance(self.model, dict),
             "layer": self.layer is None or isinstance(self.layer, dict),
+            "machine": self.machine is None or isinstance(self.machine, dict),
         }
         for field, holds in rules.items():
             if not holds:

@@ -86,7 +86,7 @@ def overlay_for(model: ModelConfig) -> str:
     raise OverlayError(
         f"no overlay in {folder} trains {model.encoders} encoders with a vocabulary of {model.vocabulary_size:,} "
         f"tokens, there are: {', '.join(entry.name for entry in entries) or 'none'}; build it with: make overlays "
-        f"ENCODERS={model.encoders} VOCABULARY={model.vocabulary_size}, or use --device reference"
+        f"ENCODERS={model.encoders} VOCABULARY={model.vocabulary_size}, or use --overlay trainer or --device reference"
     )
 
 

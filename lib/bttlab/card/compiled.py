@@ -1,0 +1,100 @@
+"""Programs as they are loaded: compiled once for a model, and checked before they go to the card."""
+
+import functools
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bttlab.card.machine import Machine, machine
+from bttlab.card.program.errors import ProgramError
+from bttlab.card.program.program import Program, compile_program
+from bttlab.model.config import ModelConfig
+
+Flow = str | tuple[int, int]
+PAPER_FLOW = "bidirectional"
+PROGRAMS = 8  # that are kept: a sweep comes back to its models
+
+
+@dataclass(frozen=True, eq=False)
+class CompiledProgram:
+    """A program and its image in HBM.
+
+    Attributes
+    ----------
+    program : Program
+    image : ndarray of int32, shape (words, 16)
+    """
+
+    program: Program
+    image: np.ndarray
+
+    @functools.cached_property
+    def sha256(self) -> str:
+        """Digest of the image: what a run's record knows the program by."""
+        return hashlib.sha256(self.image.tobytes()).hexdigest()
+
+
+def compiled_program(
+    config: ModelConfig, shapes: Mapping[str, Sequence[int]] | None = None, flow: Flow = PAPER_FLOW
+) -> CompiledProgram:
+    """Return the program of a model; the last few models' are kept.
+
+    Parameters
+    ----------
+    config : ModelConfig
+    shapes : mapping of str to sequence of int, optional
+        Of the parameters, where linear layers have ranks of their own.
+    flow : str or tuple of int
+        As for `bttlab.card.program.program.compile_program`.
+
+    Raises
+    ------
+    ProgramError
+        If the machine does not hold the model.
+    """
+    items = None if shapes is None else tuple((name, tuple(map(int, shape))) for name, shape in shapes.items())
+    return _compiled(config, items, flow)
+
+
+@functools.lru_cache(PROGRAMS)
+def _compiled(
+    config: ModelConfig, shapes: tuple[tuple[str, tuple[int, ...]], ...] | None, flow: Flow
+) -> CompiledProgram:
+    program = compile_program(config, None if shapes is None else dict(shapes), flow)
+    return CompiledProgram(program, program.image())
+
+
+def check_image(image: np.ndarray, card: Machine | None = None) -> None:
+    """Check that an image is whole, and made for a machine.
+
+    Parameters
+    ----------
+    image : ndarray of int32, shape (words, 16)
+    card : Machine, optional
+        By default this package's.
+
+    Raises
+    ------
+    ProgramError
+    """
+    card = card or machine()
+    if image.dtype != np.int32 or image.ndim != 2 or image.shape[1] != card.LANES or len(image) < 2:
+        raise ProgramError(
+            f"the program is {image.dtype} of shape {image.shape}, not words of {card.LANES} integers; compile it anew"
+        )
+    magic, version, digest, instructions = (int(value) for value in image[0, :4])
+    if magic != card.MAGIC:
+        raise ProgramError(f"the program begins with {magic:#x}, not with {card.MAGIC:#x}: it is none; compile it anew")
+    if version != card.VERSION:
+        raise ProgramError(
+            f"the program is of version {version}, the machine on the card of version {card.VERSION}; compile it anew"
+        )
+    if digest != card.digest:
+        raise ProgramError(
+            f"the program is for a machine of other widths ({digest:08x}, on the card {card.digest:08x}); "
+            "compile it anew"
+        )
+    if int(np.sum(image, dtype=np.int64)) % (1 << 32) or not 0 < instructions <= card.PROGRAM_DEPTH:
+        raise ProgramError("the program was damaged: its numbers do not add up to 0; compile it anew")

@@ -1,0 +1,95 @@
+"""Training that goes on beside the caller: what a driver's `start` returns."""
+
+import threading
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bttlab.model import NumericalFault, Optimizer
+from bttlab.threads import Thread
+from bttlab.u50 import records
+
+if TYPE_CHECKING:
+    from bttlab.u50.training import TrainingDriver
+
+CHUNK = 32  # samples between two looks at stop: some tens of milliseconds
+
+
+class TrainingRun:
+    """Training that goes on beside the caller, chunk by chunk; a thread of its own ends with it.
+
+    Attributes
+    ----------
+    total : int
+        Number of samples.
+    """
+
+    def __init__(self, trainer: "TrainingDriver", samples, optimizer: Optimizer, rates: np.ndarray):
+        self.total = len(samples)
+        self._losses: list[np.ndarray] = []
+        self._stop = threading.Event()
+        self._error: Exception | None = None
+        lock = trainer._exclusively()
+        lock.acquire()
+        self._thread = Thread(target=self._train, args=(trainer, lock, samples, optimizer, rates), name="bttlab-train")
+        self._thread.start()
+
+    def _train(self, trainer: "TrainingDriver", lock: threading.Lock, samples, optimizer: Optimizer, rates) -> None:
+        try:
+            for first in range(0, len(samples), CHUNK):
+                if self._stop.is_set():
+                    return
+                part = slice(first, first + CHUNK)
+                try:
+                    self._losses.append(
+                        trainer._call(records.TRAIN, samples[part], rates[part], optimizer)["loss"].copy()
+                    )
+                except NumericalFault as error:
+                    self._losses.append(error.losses)
+                    raise error.at(first + error.sample, self.losses) from None
+        except Exception as error:  # raised where the caller waits
+            self._error = error
+        finally:
+            lock.release()
+
+    @property
+    def losses(self) -> np.ndarray:
+        """Losses so far, float32."""
+        return np.concatenate([np.zeros(0, np.float32), *self._losses])
+
+    @property
+    def done(self) -> bool:
+        """Whether training has ended: all samples done, stopped, or failed."""
+        return not self._thread.is_alive()
+
+    @property
+    def progress(self) -> float:
+        """Part of the samples that are trained on, 0 to 1."""
+        return sum(map(len, tuple(self._losses))) / self.total if self.total else 1.0
+
+    def stop(self) -> None:
+        """Stop at the next chunk's end, within some tens of milliseconds."""
+        self._stop.set()
+
+    def wait(self, timeout: float | None = None) -> np.ndarray:
+        """Wait for the end and return the losses; Ctrl-C stops the training first.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds to wait at most; `done` tells whether that was enough.
+
+        Raises
+        ------
+        NumericalFault
+            As `TrainingDriver.train`.
+        """
+        try:
+            self._thread.join(timeout)
+        except KeyboardInterrupt:
+            self.stop()
+            self._thread.join()
+            raise
+        if self.done and self._error:
+            raise self._error
+        return self.losses
