@@ -325,7 +325,7 @@ def test_addresses_with_negative_strides_count_modulo_their_bits(loop, random):
 # Time
 
 FIRST_START = C.FETCH - 1 + C.FETCH + 2
-AFTER_LAST = 2 + C.LATENCY
+AFTER_LAST = 3 + C.LATENCY
 
 
 def time(instructions):

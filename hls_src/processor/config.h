@@ -24,7 +24,7 @@ constexpr int LEVELS = 4;    // of an instruction's loop nest
 constexpr int OPERANDS = 6;  // of an instruction
 
 // Cycles from the step that computes a word to the first step that may read it, for all units.
-constexpr int LATENCY = 144;
+constexpr int LATENCY = 136;
 // The same sum (of an engine's slot, of a row of the vector unit) is added to again after so many cycles at least.
 constexpr int SUM_DISTANCE = 8;
 // Cycles from one instruction to the next, of the dispatcher and of a unit: reading and decoding.

@@ -165,8 +165,10 @@ BTTLAB_BANKS(BANK_DISTANCE)
         beyond |= ((nest[ENGINE_1].flags & CHECK) != 0) & engine_1.writes & is_beyond(engine_1.result, STATE_LIMIT);
         beyond |= ((nest[DRAIN_0].flags & CHECK) != 0) & drain_acts[0] & is_beyond(engine_0.moved, STATE_LIMIT);
         beyond |= ((nest[DRAIN_1].flags & CHECK) != 0) & drain_acts[1] & is_beyond(engine_1.moved, STATE_LIMIT);
-        beyond |= ((nest[VECTOR].flags & CHECK) != 0) & vector.writes_0 & nest[VECTOR].operand[R0_OUT].valid & is_beyond(vector.r0, STATE_LIMIT);
-        beyond |= ((nest[VECTOR].flags & CHECK) != 0) & vector.writes_1 & nest[VECTOR].operand[R1_OUT].valid & is_beyond(vector.r1, STATE_LIMIT);
+        beyond |= ((nest[VECTOR].flags & CHECK) != 0) & vector.writes_0 & nest[VECTOR].operand[R0_OUT].valid &
+                  is_beyond(vector.r0, STATE_LIMIT);
+        beyond |= ((nest[VECTOR].flags & CHECK) != 0) & vector.writes_1 & nest[VECTOR].operand[R1_OUT].valid &
+                  is_beyond(vector.r1, STATE_LIMIT);
         beyond |= ((nest[SHUFFLE].flags & CHECK) != 0) & gives & is_beyond(shuffled, STATE_LIMIT);
         const bool applies = update_acts & applying;
         p_beyond |= applies & is_beyond(updated.p, STATE_LIMIT);
