@@ -1,12 +1,12 @@
 """List the program that trains a model on the processor: its instructions, hazards, cycles, and who works when."""
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
 from bttlab.commands import Outcome
 from bttlab.errors import BttlabError
+from bttlab.terminal import say
 
 FLOWS = ("bidirectional", "right_to_left", "auto")
 TOLD = 20  # hazards
@@ -119,7 +119,7 @@ def _check(program: Any, model: Any) -> dict[str, Any]:
     from bttlab.card.program.hazards import check_program
 
     def tell(length: int, count: int) -> None:
-        print(f"length {length} of {model.sequence_length}: {count} hazards so far", file=sys.stderr, flush=True)
+        say(f"length {length} of {model.sequence_length}: {count} hazards so far")
 
     found = check_program(program, range(2, model.sequence_length + 1), tell)
     return {"lengths": [2, model.sequence_length], "count": len(found), "texts": found[:TOLD]}
