@@ -12,7 +12,8 @@ from bttlab.card.machine import machine
 from bttlab.card.program import banks
 from bttlab.card.program.builder import LANES, ROWS, Builder, padded
 from bttlab.card.program.errors import ProgramError
-from bttlab.card.program.halves import IN, OUT, Half, HalfCode
+from bttlab.card.program.half_code import HalfCode
+from bttlab.card.program.halves import IN, OUT, Half
 from bttlab.card.program.instruction import At, Bound, Loop, at, most_of
 from bttlab.card.program.layout import IN_AXES, OUT_AXES, Layout
 from bttlab.card.program.moving import part
@@ -176,7 +177,7 @@ class LinearLayers:
         if out.half.merged == 3:
             lifted = [self.z[layer]]
         else:  # what the forward pass had between z and y
-            lifted = self._again(out, self.z[layer], tokens)
+            lifted = out.lift(self.z[layer], tokens, None)
         out.backward(lifted, d_lowered, tokens, d_bias if whole else None)
         if not whole:
             words = out.half.words
@@ -197,12 +198,6 @@ class LinearLayers:
         else:
             lowered = into.lower(into.turned("turn x", x, tokens), tokens, self.z[layer], into.half.rank < ROWS)
         into.backward(d_lifted, lowered, tokens, None)
-
-    def _again(self, out: HalfCode, z: At, tokens: Bound) -> list[At]:
-        """The way from z towards y once more, but for y itself."""
-        lifted = out.lift(z, tokens, at(f"bank {banks.WORK[0]}", 0), None)
-        self.builder.instructions.pop()  # the last one makes y
-        return lifted
 
     def _d_x(self, into: HalfCode, d_z: At, tokens: Bound, d_x: At, addend: At | None) -> list[At]:
         b, half = self.builder, into.half

@@ -1,0 +1,191 @@
+"""One half of a linear layer on the way back: the gradients of its cores."""
+
+from bttlab.card.machine import machine
+from bttlab.card.program.builder import padded
+from bttlab.card.program.half_ways import HalfWays
+from bttlab.card.program.halves import OUT
+from bttlab.card.program.instruction import At, Bound, Loop, at
+from bttlab.card.program.moving import part
+
+M = machine()
+
+
+class HalfCode(HalfWays):
+    """All instructions of one half, gradients included."""
+
+    def backward(self, lifted: list[At], lowered: list[At], tokens: Bound, bias: At | None) -> None:
+        """Gradients of the cores, from both ends' ways through the half.
+
+        Parameters
+        ----------
+        lifted, lowered : list of At
+            From `lift` and `lower`: one has the features (or their gradients), the other what the middle rank has of
+            them. tokens : int or Register
+        bias : At, optional
+            Where the gradient of the bias goes; its words are the features' sums, where z has a one behind it.
+        """
+        half, x, z = self.half, lowered[0], lifted[0]
+        if half.merged == 3:
+            self._merged_backward(z, x, tokens, bias)
+            return
+        v = lifted[1]
+        u = lowered[-2]
+        # d_N[k, j] = sum over t of z[t][k] u[t, j]
+        self._outer(
+            "d N",
+            [Loop("t", tokens), padded("j", half.near)],
+            "t",
+            part(z, t=1),
+            part(u, t=half.near, j=1),
+            half.rank,
+            half.near,
+            half.gradients["near"],
+            check=True,
+        )
+        rows = self._rows(tokens)
+        if half.merged == 2:
+            d_tail = self.scratch.take(half.near_rank * half.tail_words)
+            self._outer(
+                "d tail",
+                [*rows, padded("w", half.tail_words)],
+                "tj",
+                part(v, t=half.near, j=1),
+                part(x, t=half.words, j=half.tail_words, w=1),
+                half.near_rank,
+                half.tail_words,
+                d_tail,
+            )
+            self._tail_backward(d_tail)
+            return
+        q, p = lifted[2], lowered[1]
+        self._outer(
+            "d M",
+            [*rows, padded("m", half.middle)],
+            "tj",
+            part(v, t=half.near, j=1),
+            part(p, t=half.near * half.middle, j=half.middle, m=1),
+            half.near_rank,
+            half.middle,
+            half.gradients["middle"],
+            check=True,
+        )
+        self._far_backward(
+            [*rows, padded("m", half.middle, half.far_words), Loop("f", half.far_words)],
+            ("t", "j"),
+            part(q, t=half.near * half.middle, j=half.middle, m=1),
+            part(x, t=half.near * half.block, j=half.block, m=half.far_words, f=1),
+        )
+
+    def _outer(self, what, loops, depth, scalars, stream, rows, words, result, check=False, count=None) -> None:
+        """result (rows, words) = sum over the depth of scalars^T stream"""
+        self.b.accumulate(self.engine, what, loops, tuple(depth), depth[-1], scalars, stream, count=count or rows)
+        self.b.drain(
+            self.engine,
+            what,
+            [Loop("r", rows), Loop("w", words)],
+            "r",
+            0,
+            at("", 0, w=1),
+            part(result, r=words, w=1),
+            check=check,
+        )
+
+    def _merged_backward(self, z: At, x: At, tokens: Bound, bias: At | None) -> None:
+        """d_W3 = z^T x; d_N and d_tail from it."""
+        b, half = self.b, self.half
+        words, tail_words = half.words, half.tail_words
+        d_merged = self.scratch.take(half.rank * words)
+        loops = [Loop("t", tokens), padded("w", words)]
+        count = half.rank + (bias is not None)
+        self._outer(
+            "d W3 = z^T x", loops, "t", part(z, t=1), part(x, t=words, w=1), half.rank, words, d_merged, count=count
+        )
+        if bias is not None:
+            b.drain(
+                self.engine, "d b", [Loop("w", words)], None, half.rank, at("", 0, w=1), part(bias, w=1), check=True
+            )
+        if self.engine == OUT:
+            turned = self.scratch.take(half.rank * words)
+            b.shuffle(
+                "turn d W3",
+                half.rank,
+                half.from_features,
+                part(d_merged, block=words, y=1),
+                part(turned, block=words, y=1),
+            )
+            d_merged = turned
+        stream = part(d_merged, k=words, j=tail_words, w=1)
+        b.reduce(
+            self.engine,
+            "d N = d W3 tail^T",
+            [Loop("k", half.rank), Loop("w", tail_words + 1), padded("j", half.near)],
+            "w",
+            part(self.held["tail"], w=1),
+            stream,
+            part(half.gradients["near"], k=half.near, j=1),
+            count=half.near_rank,
+            flags=M.CHECK,
+        )
+        d_tail = self.scratch.take(half.near_rank * tail_words)
+        self._outer(
+            "d tail = N^T d W3",
+            [Loop("k", half.rank), Loop("j", half.near), padded("w", tail_words)],
+            "kj",
+            part(half.cores["near"], k=half.near, j=1),
+            stream,
+            half.near_rank,
+            tail_words,
+            d_tail,
+        )
+        self._tail_backward(d_tail)
+
+    def _tail_backward(self, d_tail: At) -> None:
+        """d_M = d_tail F^T; d_F = M^T d_tail."""
+        b, half = self.b, self.half
+        loose = self.scratch.take(half.near_rank * half.block)
+        b.shuffle(
+            "unpack d tail",
+            half.near_rank,
+            half.unpacking,
+            part(d_tail, block=half.tail_words, y=1),
+            part(loose, block=half.block, y=1),
+        )
+        stream = part(loose, b=half.block, m=half.far_words, f=1)
+        b.reduce(
+            self.engine,
+            "d M = d tail F^T",
+            [Loop("b", half.near_rank), Loop("f", half.far_words + 1), padded("m", half.middle)],
+            "f",
+            part(self.held["far"], f=1),
+            stream,
+            part(half.gradients["middle"], b=half.middle, m=1),
+            count=half.far_rank,
+            flags=M.CHECK,
+        )
+        loops = [Loop("b", half.near_rank), padded("m", half.middle, half.far_words), Loop("f", half.far_words)]
+        self._far_backward(loops, ("b",), part(half.cores["middle"], b=half.middle, m=1), stream)
+
+    def _far_backward(self, loops, depth, scalars: At, stream: At) -> None:
+        """d_F = sum of scalars^T stream: an engine sums it in `middle` parts, the vector unit adds them up."""
+        b, half = self.b, self.half
+        b.accumulate(self.engine, "d F, in parts", loops, depth, depth[-1], scalars, stream, count=half.far_rank)
+        parts = self.scratch.take(half.far_rank * half.block)
+        b.drain(
+            self.engine,
+            "d F, in parts",
+            [Loop("a", half.far_rank), Loop("p", half.block)],
+            "a",
+            0,
+            at("", 0, p=1),
+            part(parts, a=half.block, p=1),
+        )
+        b.vector(
+            M.COLUMNS,
+            "d F",
+            [Loop("m", half.middle), padded("a", half.far_rank, half.far_words), Loop("f", half.far_words)],
+            part(parts, m=half.far_words, a=half.block, f=1),
+            r1=part(half.gradients["far"], a=half.far_words, f=1),
+            depth=("m",),
+            slot_loop="m",
+            flags=M.CHECK,
+        )
