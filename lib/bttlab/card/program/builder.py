@@ -263,7 +263,7 @@ class Builder:
         self.emit(SHUFFLE, 0, what, loops, operands, count=count, row=row)
 
     def _entries(self, permutation: np.ndarray, words_in: int) -> int:
-        key = permutation.tobytes() + bytes([words_in & 255])
+        key = permutation.tobytes()
         if key not in self.entries:
             into, out = permutation_entries(permutation, words_in)
             self.entries[key] = len(self.entry_in)

@@ -82,7 +82,7 @@ class ModelProgram:
         rows = self._rows(config.heads * most)
         keys, values = (b.hold(name, e, words * -(-most // ROWS)) for e, name in enumerate(("keys", "values")))
         self.attention = Attention(b, self.tokens, config.heads, words, keys, values, rows)
-        scores = config.heads * most * self.attention.blocks
+        scores = self.attention.score_words
         self.kept = []
         for _ in range(config.encoders):
             self.kept.append(

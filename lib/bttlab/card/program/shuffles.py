@@ -32,14 +32,12 @@ def permutation_entries(permutation: np.ndarray, words_in: int) -> tuple[list[np
         raise ValueError("a permutation asks twice for one element")
     into = [np.zeros(LANES, np.int64) for _ in range(words_in)]
     out = [np.zeros(LANES, np.int64) for _ in range(len(permutation))]
-    place = np.zeros(LANES, np.int64)
     for element, (word, lane), column in _coloured(permutation, words_in):
         source, source_lane = divmod(element, LANES)
         # The place of an element in its column is its word out: no column gives two elements to one word.
         into[source][column] = 1 << 15 | word << 4 | source_lane
         out[word][lane] |= 1 << 15 | column
         out[word][column] |= word << 4
-        place[column] += 1
     return into, out
 
 
