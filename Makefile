@@ -4,6 +4,7 @@
 # make bench         side-by-side benchmarks, into docs/benchmarks.md (BENCH=--strict: what has become worse fails)
 # make lock      requirements.lock anew, after a change of dependencies in pyproject.toml (UPGRADE=1: newer ones of all others)
 # make wheelhouse    all packages in WHEELHOUSE=DIR, for `make lab WHEELHOUSE=DIR` on a machine without a network
+# make wheel     dist/bttlab-VERSION-py3-none-any.whl, which has all that the lab needs but its packages
 # PYTHON=PATH takes another Python than the newest suitable one that tools/find_python finds
 # make audit     ask the Python Packaging Advisory Database about every locked package (needs pypi.org)
 # make overlays  rebuild the emulation overlays from hls_src (needs g++ 12 or later); with VOCABULARY=5000 [ENCODERS=2]
@@ -22,7 +23,7 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 # user's alone, and whose short name leaves room for theirs.
 RUNTIME = JUPYTER_RUNTIME_DIR=$${JUPYTER_RUNTIME_DIR:-$$(mktemp -d)}
 
-.PHONY: lab test bench reliability lock wheelhouse audit overlays clean environment
+.PHONY: lab test bench reliability lock wheelhouse wheel audit overlays clean environment
 
 # A wheelhouse is for the Python that it was made with.
 environment:
@@ -43,8 +44,8 @@ lab: environment
 
 test: environment
 	@tools/test_needs >/dev/null
-	$(BIN)/ruff check lib tests notebooks tools
-	$(BIN)/ruff format --check lib tests tools
+	$(BIN)/ruff check lib tests notebooks tools setup.py
+	$(BIN)/ruff format --check lib tests tools setup.py
 	$(BIN)/pytest --ignore=tests/browser
 	# A browser on a busy machine loses a click now and then: what failed is tried once more, and then it counts.
 	$(BIN)/pytest -n 0 tests/browser || $(BIN)/pytest -n 0 --last-failed tests/browser
@@ -69,8 +70,11 @@ audit: $(AUDIT)/.installed
 	$(AUDIT)/bin/pip-audit --strict --disable-pip --require-hashes --requirement requirements.lock || { $(NOT_AUDITED); }
 	echo $(TORCH) | $(AUDIT)/bin/pip-audit --strict --disable-pip --no-deps --requirement /dev/stdin || { $(NOT_AUDITED); }
 
+wheel: environment
+	$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+
 overlays: environment
 	$(BIN)/python -m bttlab.u50.build $(if $(VOCABULARY),--vocabulary $(VOCABULARY)) $(if $(ENCODERS),--encoders $(ENCODERS))
 
 clean:
-	rm -rf $(VENV) $(AUDIT) hls_src/build
+	rm -rf $(VENV) $(AUDIT) build dist hls_src/build
