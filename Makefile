@@ -1,5 +1,6 @@
 # make lab       environment, check of the machine, JupyterLab on loopback
 # make test      every test: Python, C++ testbenches, notebooks, the lab in a browser
+# make quick     what must hold with each Python, in a minute: for a Python that `make test` was not run with
 # make reliability   long trials of what must hold up, into docs/reliability.md (some: TRIALS='NAME… --count N')
 # make bench         side-by-side benchmarks, into docs/benchmarks.md (BENCH=--strict: what has become worse fails)
 # make lock      requirements.lock anew, after a change of dependencies in pyproject.toml (UPGRADE=1: newer ones of all others)
@@ -13,7 +14,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 AUDIT := .venv-audit
-EXTRAS := lab methods test bench
+EXTRAS := lab methods test bench sources
 TORCH = $$(sed -n 's/^ *"\(torch==[^"]*\)",.*/\1/p' pyproject.toml)
 PORT ?= 8888
 # Containers and Alveo hosts are often root's; the server listens on loopback and asks for its token.
@@ -23,12 +24,12 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 # user's alone, and whose short name leaves room for theirs.
 RUNTIME = JUPYTER_RUNTIME_DIR=$${JUPYTER_RUNTIME_DIR:-$$(mktemp -d)}
 
-.PHONY: lab test bench reliability lock wheelhouse wheel audit overlays clean environment
+.PHONY: lab test quick bench reliability lock wheelhouse wheel audit overlays clean environment
 
 # A wheelhouse is for the Python that it was made with.
 environment:
 	@python=$$(tools/find_python "$(PYTHON)" $(if $(WHEELHOUSE),$$(sed -n 's/.*"python": "\([0-9.]*\)".*/\1/p' "$(WHEELHOUSE)/wheelhouse.json"))) && \
-	"$$python" tools/environment.py install $(VENV) $(if $(PYTHON),,--keep) $(if $(WHEELHOUSE),--wheelhouse "$(WHEELHOUSE)")
+	"$$python" tools/environment.py install $(VENV) $(if $(PYTHON),,--keep) $(if $(WHEELHOUSE),--wheelhouse "$(WHEELHOUSE)") $(if $(UV),--uv "$(UV)")
 
 wheelhouse:
 	@python=$$(tools/find_python "$(PYTHON)") && "$$python" tools/environment.py wheelhouse "$(or $(WHEELHOUSE),wheelhouse)"
@@ -49,6 +50,10 @@ test: environment
 	$(BIN)/pytest --ignore=tests/browser
 	# A browser on a busy machine loses a click now and then: what failed is tried once more, and then it counts.
 	$(BIN)/pytest -n 0 tests/browser || $(BIN)/pytest -n 0 --last-failed tests/browser
+
+# What must hold with each Python: all modules import, the doctor is content, training gives the same bits, a notebook runs.
+quick: environment
+	$(BIN)/pytest -n 0 tests/test_any_python.py "tests/test_notebooks.py::test_runs_in_quick_mode[00_start_here]"
 
 # Threads that wait are to sleep: on a busy machine spinning ones take the cores from those that work.
 bench: environment
