@@ -68,7 +68,7 @@ def _packages() -> Iterator[Check]:
         parsed = Requirement(requirement)
         name, pin, marker = parsed.name, str(parsed.specifier).removeprefix("=="), parsed.marker
         extra = next(iter(re.findall(r'extra == "(\w+)"', str(marker))), "")
-        if extra in ("test", "sources") or (marker and not marker.evaluate({"extra": extra})):  # it may be another Python's
+        if extra in ("test", "sources") or (marker and not marker.evaluate({"extra": extra})):  # another Python's
             continue
         try:
             versions[name] = metadata.version(name)
