@@ -202,7 +202,7 @@ def _pip(python: Path, command: str, *arguments: str, uv: str | None = None) -> 
     if uv is None:
         line = [str(python), "-m", "pip", "--disable-pip-version-check", "--no-input", command, "--quiet", *arguments]
     else:
-        line = [uv, "pip", command, "--quiet", "--python", str(python), *arguments]
+        line = [uv, "pip", command, "--no-config", "--quiet", "--python", str(python), *arguments]
     done = subprocess.run(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
     if done.returncode:
         raise Failure(_explain(done.stdout))
