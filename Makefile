@@ -40,7 +40,7 @@ $(AUDIT)/.installed:
 	touch $@
 
 lab: environment
-	$(BIN)/bttlab doctor --self-check
+	$(BIN)/bttlab doctor --self-check --once
 	$(RUNTIME) $(BIN)/jupyter lab $(AS_ROOT) --KernelManager.transport=ipc --ServerApp.ip=127.0.0.1 --ServerApp.port=$(PORT) --ServerApp.root_dir=$(CURDIR) --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb
 
 test: environment
