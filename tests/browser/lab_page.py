@@ -12,7 +12,7 @@ from pathlib import Path
 from playwright.sync_api import Browser, Locator, TimeoutError, expect
 
 SIZE = {"width": 1280, "height": 1000}
-SECONDS = 120.0
+SECONDS = 600.0  # that cells may take on a busy machine
 _FIND_TEXT = """part => {
     const lines = [...document.querySelectorAll('.widget-html')].map(line => line.innerText.replace(/\\s+/g, ' '));
     return lines.find(line => line.includes(part)) ?? null;

@@ -168,7 +168,7 @@ class Dashboard:
             self._choice.value = target
         if samples is not None:
             self._samples.value = samples
-        run = self._targets[self._choice.value].make_run(self._samples.value, self._rate.value)
+        run = self._targets[self._choice.value].make_run(self._samples.value, self._learning_rate)
         run.start()
         self.runs.append(run)
         self._begin_drawing()
@@ -199,12 +199,12 @@ class Dashboard:
         run.resume()
 
     def _go_on(self, run: Run) -> None:
-        if self._rate.value >= run.fault.learning_rate:
+        if self._learning_rate >= run.fault.learning_rate:
             raise BttlabError(
-                f"learning rate {self._rate.value:g}: at {run.fault.learning_rate:g} sample {run.fault.sample} would "
-                "fail again; set the slider lower, then Continue"
+                f"learning rate {self._learning_rate:g}: at {run.fault.learning_rate:g} sample {run.fault.sample} "
+                "would fail again; set the slider lower, then Continue"
             )
-        run.learning_rate = self._rate.value
+        run.learning_rate = self._learning_rate
         run.start()
         self._begin_drawing()
 
@@ -225,7 +225,7 @@ class Dashboard:
         if run is not None and not run.follows_learning_rate:
             raise BttlabError(f"{run.name} keeps its learning rate to the end; the new one is for the next run")
         if run is not None:
-            run.learning_rate = self._rate.value
+            run.learning_rate = self._learning_rate
 
     def offer(self, target: Target) -> None:
         """Put a target into the choice, in place of one of the same name."""
@@ -304,6 +304,11 @@ class Dashboard:
         self._kept.update(self._figure.figure, self._lock, f"The last figure of the runs on {names}")
 
     # --- the rest
+
+    @property
+    def _learning_rate(self) -> float:
+        """As the slider shows it: who reads 4.0e-3 there trains with 0.004."""
+        return float(f"{self._rate.value:.1e}")
 
     @property
     def _active(self) -> Run | None:

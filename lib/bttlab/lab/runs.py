@@ -19,6 +19,7 @@ from bttlab.data import Samples
 from bttlab.data.metrics import Scores, score
 from bttlab.errors import BttlabError
 from bttlab.experiments.keep import keep_baseline
+from bttlab.experiments.record import now
 from bttlab.lab.kept_runs import Stretch, keep_dashboard_run
 from bttlab.lab.losses import MOST_LOSSES, MOST_POINTS, Losses
 from bttlab.lab.meters import EnergyMeter, NoMeter, Recorded
@@ -68,6 +69,8 @@ class Run:
         Why it failed, in a sentence.
     fault : NumericalFault or None
         What it failed by, if it can go on from before that sample.
+    begun : str
+        When it first started: ISO 8601, UTC.
     seconds : float
         Training alone: without pauses, set-up and the dev split.
     scores : list of (int, Scores)
@@ -83,7 +86,7 @@ class Run:
 
     def __init__(self, name: str, total: int, learning_rate: float, meter: EnergyMeter, most_losses: int = MOST_LOSSES):
         self.name, self.total, self.learning_rate, self.meter = name, total, learning_rate, meter
-        self.state, self.error = READY, ""
+        self.state, self.error, self.begun = READY, "", ""
         self.fault: NumericalFault | None = None
         self.seconds = 0.0
         self.scores: list[tuple[int, Scores]] = []
@@ -122,6 +125,7 @@ class Run:
     def start(self) -> None:
         """Begin, or go on after a fault, in a thread."""
         self.state, self.error, self.fault = RUNNING, "", None
+        self.begun = self.begun or now()
         self._stop.clear()
         self._unpaused.set()
         # daemon: a kernel that is shut down does not wait for the end of the training
@@ -221,6 +225,8 @@ class TrainerRun(Run):
     ----------
     stretches : list of Stretch
         Its losses from one evaluation to the next.
+    rates : list of (int, float)
+        Each learning rate that it trained with, and the samples before the first with it.
     """
 
     def __init__(
@@ -240,6 +246,7 @@ class TrainerRun(Run):
         self._workload, self._trainer, self._optimizer, self._is_there = workload, trainer, optimizer, is_there
         self._keeps = keeps
         self.stretches: list[Stretch] = []
+        self.rates: list[tuple[int, float]] = []
         self._evaluations = max(EVALUATIONS, -(-total // (most_losses // 4)))
         self._reached: tuple[dict[str, np.ndarray], dict[str, np.ndarray]] | None = None  # at a fault
 
@@ -251,9 +258,11 @@ class TrainerRun(Run):
             if not self._is_there():
                 raise RunError("the overlay is no longer on the card: another one was loaded; load it again and start")
             part = self._workload.train[self._workload.part(self.count, min(size, self.total - self.count))]
-            begin, fault = time.perf_counter(), None
+            rate, begin, fault = self.learning_rate, time.perf_counter(), None
+            if not self.rates or self.rates[-1][1] != rate:
+                self.rates.append((self.count, rate))
             try:
-                losses = self._trainer.train(part, self._optimizer, self.learning_rate)
+                losses = self._trainer.train(part, self._optimizer, rate)
             except NumericalFault as error:
                 fault, losses = error, error.losses
             seconds = time.perf_counter() - begin
@@ -329,7 +338,7 @@ class BaselineRun(Run):
             evaluate_at=[-(-part * self.total // EVALUATIONS) for part in range(1, EVALUATIONS + 1)],
         )
         self.memory = _memory_of(record)
-        keep_baseline(record)
+        keep_baseline(record, self.begun)
 
     def _on_step(self, step: int, loss: float, seconds: float) -> None:
         self.meter.advance(self._workload.train[self._order[step]], seconds)
