@@ -373,7 +373,7 @@ def test_the_browser_shows_this_checkouts_runs_unless_asked_for_more(tmp_path, m
     monkeypatch.delenv("BTTLAB_RUNS")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     for number, checkout in ((1, "theirs"), (2, "ours")):
-        monkeypatch.setattr(index_module, "CHECKOUT", Path(checkout))
+        monkeypatch.setattr(index_module, "ROOT", Path(checkout))
         folder = tmp_path / str(number)
         folder.mkdir()
         RunIndex().add(_record(number), folder)

@@ -16,9 +16,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from bttlab.errors import BttlabError
-from bttlab.experiments.provenance import CHECKOUT
 from bttlab.experiments.record import INTERRUPTED, RUN_FILE, RUNNING, RecordError, RunRecord, read_run
 from bttlab.locks import is_held
+from bttlab.places import ROOT
 
 INDEX = "index.sqlite"
 VERSION = 1
@@ -49,8 +49,8 @@ def runs_folder() -> Path:
     """
     if own := os.environ.get("BTTLAB_RUNS"):
         return Path(own).expanduser()
-    digest = hashlib.sha256(str(CHECKOUT).encode()).hexdigest()[:8]
-    return _all_runs() / f"{CHECKOUT.name}-{digest}"
+    digest = hashlib.sha256(str(ROOT).encode()).hexdigest()[:8]
+    return _all_runs() / f"{ROOT.name}-{digest}"
 
 
 def every_index() -> list["RunIndex"]:
