@@ -7,7 +7,7 @@ import numpy as np
 
 from bttlab.card.compiled import PAPER_FLOW, CompiledProgram, Flow, check_image, compiled_program
 from bttlab.card.machine import machine
-from bttlab.card.native import result_dtype, sample_records
+from bttlab.card.native import result_dtype, sample_dtype, sample_records
 from bttlab.card.profile import Profile
 from bttlab.card.program.errors import ProgramError
 from bttlab.card.program.layout import Layout
@@ -130,6 +130,40 @@ class Trainer(TrainingDriver):
         """
         self.program  # noqa: B018 - says so if there is none
         return self._profile.take()
+
+    def execute(self, words: np.ndarray, tokens: int) -> np.ndarray:
+        """Run the loaded program's FORWARD section once, on words of its own: for a program that is no model's.
+
+        Parameters
+        ----------
+        words : ndarray of float32, shape (words, 16)
+            What LOAD brings on chip.
+        tokens : int
+            The sample's length.
+
+        Returns
+        -------
+        ndarray of float32
+            As many words as STORE fetches.
+
+        Raises
+        ------
+        OverlayError
+            If the program did not run to its end.
+        """
+        record = np.zeros(1, sample_dtype())
+        record["tokens"] = tokens
+        with self._exclusively():
+            self._loaded, self._moments = False, None
+            self._memory[: len(words)] = words
+            self._memory.sync_to_device()
+            self._run(M.LOAD)
+            result = self._exchange(M.PREDICT, record, Optimizer("sgd"))[0]
+            if result["status"] != DONE:
+                raise OverlayError(f"the kernel ended with {self._statuses.get(int(result['status']))}; load it anew")
+            self._run(M.STORE)
+        self._memory.sync_from_device()
+        return np.array(self._memory[: len(words)])
 
     # --- the kernel
 

@@ -10,6 +10,8 @@ from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
+from packaging.requirements import Requirement
+
 from bttlab.commands import Outcome
 from bttlab.commands.checks import NOTE, OK, PROBLEM, Check
 from bttlab.errors import BttlabError
@@ -63,10 +65,11 @@ def _python() -> Iterator[Check]:
 def _packages() -> Iterator[Check]:
     versions, wrong, missing = {}, [], {}
     for requirement in metadata.requires("bttlab") or ():
-        match = re.match(r"([\w.-]+)==([^\s;]+)(?:.*extra == \W(\w+))?", requirement)
-        if match is None or match[3] == "test":
+        parsed = Requirement(requirement)
+        name, pin, marker = parsed.name, str(parsed.specifier).removeprefix("=="), parsed.marker
+        extra = next(iter(re.findall(r'extra == "(\w+)"', str(marker))), "")
+        if extra == "test" or (marker and not marker.evaluate({"extra": extra})):  # it may be another Python's
             continue
-        name, pin, extra = match.groups()
         try:
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:

@@ -9,7 +9,7 @@ compiler worked out.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -74,7 +74,12 @@ class _Events:
 
 
 def find_hazards(
-    instructions: Sequence[Instruction], tokens: int, slices: np.ndarray, updates: bool = True, most: int = 20
+    instructions: Sequence[Instruction],
+    tokens: int,
+    slices: np.ndarray,
+    updates: bool = True,
+    most: int = 20,
+    loaded: Container[int] = LOADED,
 ) -> list[Hazard]:
     """Return what goes wrong when a list of instructions runs.
 
@@ -90,6 +95,8 @@ def find_hazards(
         Whether an update is pending.
     most : int
         Hazards of a kind and memory that are told.
+    loaded : container of int
+        Banks whose words are there when the run begins.
     """
     try:
         timing = time_program(instructions, tokens, updates)
@@ -125,7 +132,7 @@ def find_hazards(
     for (memory, writes), uses in ports.items():
         hazards += _port_hazards(memory, writes, uses)[:most]
     for memory, events in words.items():
-        hazards += _word_hazards(memory, events, instructions)[:most]
+        hazards += _word_hazards(memory, events, instructions, loaded)[:most]
     return hazards
 
 
@@ -293,7 +300,7 @@ def _port_hazards(memory, writes, uses):
     return hazards
 
 
-def _word_hazards(memory, events: _Events, instructions):
+def _word_hazards(memory, events: _Events, instructions, loaded):
     key, cycle, who, step, writes = events.arrays()
     reads = ~writes
     in_list = who * (step.max() + 1) + step
@@ -333,7 +340,7 @@ def _word_hazards(memory, events: _Events, instructions):
                 f"{pair[0]}, whose result is meant to stay (cycle {cycle[k]})"
             )
             hazards.append(Hazard("order", memory, int(cycle[other]), pair, text))
-    if not (memory.startswith("bank") and int(memory.split()[1]) in LOADED):
+    if not (memory.startswith("bank") and int(memory.split()[1]) in loaded):
         for k in np.flatnonzero(reads & (meant < 0) & (late < 0)):
             n = int(who[k])
             if n not in told:
