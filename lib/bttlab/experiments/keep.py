@@ -108,7 +108,7 @@ def entering(config, lengths, optimizer: str) -> OnRecord:
 def _estimated(config, lengths, optimizer: str):
     """What the model of the U50 says; None where it is not installed or does not cover the model."""
     try:
-        from bttlab.u50.estimate import estimate
+        from bttlab.estimate.card import estimate
 
         return estimate(config, lengths=lengths, optimizer=optimizer)
     except (ModuleNotFoundError, BttlabError):
@@ -207,7 +207,7 @@ def _method_figures(result) -> dict[str, dict[str, Any]]:
 
 
 def keep_estimate(found, corpus: Mapping[str, str], model_version: str) -> RunRecord:
-    """Keep what the model of the U50 says (`bttlab.u50.estimate.Estimate`); the same question is one run.
+    """Keep what the model of the U50 says (`bttlab.estimate.card.Estimate`); the same question is one run.
 
     Parameters
     ----------
@@ -216,16 +216,15 @@ def keep_estimate(found, corpus: Mapping[str, str], model_version: str) -> RunRe
         "name" and, if it is one, "sha256" of what an epoch is.
     model_version : str
     """
-    hardware = found.hardware
     configuration = found.model.to_dict() | {
         "optimizer": found.optimizer,
-        "lanes": hardware.multiply_accumulates,
-        "clock_mhz": hardware.clock_mhz,
+        "flow": found.flow,
+        "clock_mhz": found.clock_mhz,
         "data": corpus["name"],
     }
     run = RunRecord(
         "estimate",
-        f"enc{found.model.encoders}-rank{found.model.linear_rank}-lanes{configuration['lanes']}-{hardware.clock_mhz}MHz",
+        f"enc{found.model.encoders}-rank{found.model.linear_rank}-{found.flow}-{found.clock_mhz:g}MHz",
         configuration,
         f"a model of the U50 ({model_version})",
         id=digest_of({"kind": "estimate", "model": model_version, **configuration}),
@@ -247,7 +246,7 @@ def card_figures(found) -> dict[str, dict[str, Any]]:
     return {
         "u50.seconds_per_epoch": {"value": found.seconds_per_epoch} | modelled("s"),
         "u50.joules_per_epoch": {"value": energy.mid, "low": energy.low, "high": energy.high} | modelled("J"),
-        "u50.memory_bytes": {"value": sum(array.bytes for array in found.arrays)} | modelled("bytes"),
+        "u50.memory_bytes": {"value": found.memory.bytes} | modelled("bytes"),
         "u50.lane_utilisation": {"value": found.lane_utilisation} | modelled("1"),
     }
 
