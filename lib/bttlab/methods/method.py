@@ -24,6 +24,7 @@ FAMILIES = (
     "large batch",
     "initialisation",
     "sparse training",
+    "parameter sharing",
     "incremental learning",
     "data",
     "memory",
