@@ -133,8 +133,16 @@ def enter(record: RunRecord, folder: Path) -> None:
         say(f"bttlab: note: the run is not in the index: {error}")
 
 
-def keep_baseline(record, name: str = "") -> None:
-    """Keep a baseline (`bttlab.baseline.Record`) in the user's runs: its record whole, and its losses as a curve."""
+def keep_baseline(record, begun: str, name: str = "") -> None:
+    """Keep a baseline (`bttlab.baseline.Record`) in the user's runs: its record whole, and its losses as a curve.
+
+    Parameters
+    ----------
+    record : bttlab.baseline.Record
+    begun : str
+        As `bttlab.experiments.record.now` gave it before the first step.
+    name : str, optional
+    """
     mode = record.measurement
     run = RunRecord(
         "baseline",
@@ -143,6 +151,7 @@ def keep_baseline(record, name: str = "") -> None:
         | {name: getattr(record, name) for name in ("optimizer", "learning_rate", "seed", "steps", "warmup")}
         | {"format": record.format, "flow": record.flow, "mode": record.best, "data": record.corpus.name},
         record.machine.name,
+        begun=begun,
         corpus={"name": record.corpus.name, "sha256": record.corpus.sha256},
         versions=versions(),
         git=git_state(),
@@ -156,12 +165,14 @@ def keep_baseline(record, name: str = "") -> None:
     _place(run, {"record.json": to_json(record.to_dict())})
 
 
-def keep_methods(result, learning_rate_factor: float = 1.0) -> None:
+def keep_methods(result, begun: str, learning_rate_factor: float = 1.0) -> None:
     """Keep a run of the methods lab (`bttlab.methods.Result`) in the user's runs.
 
     Parameters
     ----------
     result : bttlab.methods.Result
+    begun : str
+        As for `keep_baseline`.
     learning_rate_factor : float
         Of every method's learning rate, as the run was asked for.
     """
@@ -173,6 +184,7 @@ def keep_methods(result, learning_rate_factor: float = 1.0) -> None:
         f"{result.corpus}-{result.methods}",
         configuration | {"data": result.corpus, "learning_rate_factor": learning_rate_factor},
         result.device,
+        begun=begun,
         corpus={"name": result.corpus},
         versions=versions(),
         git=git_state(),

@@ -23,6 +23,7 @@ class ModelledMeter:
 
     provenance = "modelled"
     how = f"the U50 model {MODEL_VERSION}, the middle of its band; the whole board"
+    bounds = None
 
     def __init__(self, config: ModelConfig):
         self._config = config
