@@ -4,6 +4,7 @@ from bttlab.tensor.auto import cheapest_order
 from bttlab.tensor.cost import Cost, PassCost, Step, flow_cost, grouped_cost, lookup_cost, optimal_cost
 from bttlab.tensor.flows import FLOWS, Flow, grouped
 from bttlab.tensor.layers import EMBEDDING_STD, TTLinear, TTMEmbedding, xavier_std
+from bttlab.tensor.order import Order, order_cost, order_of
 from bttlab.tensor.quantised import QuantisedCores, fake_quantised
 from bttlab.tensor.shapes import ShapeError, check_modes, full_ranks, tt_shapes, ttm_shapes
 from bttlab.tensor.tt import core_std, matrix_to_tt, tt_to_matrix
@@ -14,6 +15,7 @@ __all__ = [
     "FLOWS",
     "Cost",
     "Flow",
+    "Order",
     "PassCost",
     "QuantisedCores",
     "ShapeError",
@@ -32,6 +34,8 @@ __all__ = [
     "matrix_to_tt",
     "matrix_to_ttm",
     "optimal_cost",
+    "order_cost",
+    "order_of",
     "tt_shapes",
     "tt_to_matrix",
     "ttm_shapes",
