@@ -1,6 +1,6 @@
 """Makes the environment of `make lab` and `make test`, or a wheelhouse for a machine without a network.
 
-    python tools/environment.py install FOLDER [--wheelhouse DIR] [--keep]
+    python tools/environment.py install FOLDER [--wheelhouse DIR] [--keep] [--uv PROGRAM]
     python tools/environment.py wheelhouse DIR
 
 Packages are those of requirements.lock, each of which must have a hash that is there; torch comes by its version alone,
@@ -26,6 +26,7 @@ LOCK, PROJECT = ROOT / "requirements.lock", ROOT / "pyproject.toml"
 MARKER = ".installed"  # in an environment that is whole: with what it was made
 NOTE = "wheelhouse.json"  # in a wheelhouse: for what it was made
 VERSION = f"{sys.version_info[0]}.{sys.version_info[1]}"
+BUILDERS = ("setuptools", "setuptools-scm", "packaging", "typing-extensions", "tomli")
 PROXY = "a proxy (HTTPS_PROXY, PIP_INDEX_URL) that answers with a web page"
 FAILURES = {  # what pip says, and what that means; the first that fits
     r"No space left|Errno 28": "there is no room on the disk",
@@ -46,11 +47,14 @@ def main() -> int:
     install.add_argument("folder", type=Path)
     install.add_argument("--wheelhouse", type=Path, help="take every package from here, and none from a network")
     install.add_argument("--keep", action="store_true", help="an environment of another Python will do")
+    install.add_argument(
+        "--uv", help="install with this program, uv, instead of pip: faster, but it knows no PIP_ variables"
+    )
     commands.add_parser("wheelhouse").add_argument("folder", type=Path)
     options = parser.parse_args()
     try:
         if options.command == "install":
-            install_environment(options.folder, options.wheelhouse, options.keep)
+            install_environment(options.folder, options.wheelhouse, options.keep, options.uv)
         else:
             fill_wheelhouse(options.folder)
     except Failure as failure:
@@ -63,7 +67,7 @@ class Failure(Exception):
     """What went wrong, in one line."""
 
 
-def install_environment(folder: Path, wheelhouse: Path | None, keep: bool) -> None:
+def install_environment(folder: Path, wheelhouse: Path | None, keep: bool, uv: str | None = None) -> None:
     """Bring an environment up to date; make it anew if it is another Python's, or is not whole.
 
     Raises
@@ -89,7 +93,7 @@ def install_environment(folder: Path, wheelhouse: Path | None, keep: bool) -> No
             marker.unlink()
         else:
             venv.create(folder, with_pip=True, symlinks=True)
-        _install(str(folder / "bin" / "python"))
+        _install(folder / "bin" / "python", uv)
         marker.write_text(json.dumps({"pins": _pins()}), encoding="utf-8")
     except (Failure, OSError, subprocess.CalledProcessError) as error:
         if not suits:
@@ -97,19 +101,19 @@ def install_environment(folder: Path, wheelhouse: Path | None, keep: bool) -> No
         raise error if isinstance(error, Failure) else Failure(_explain(str(error))) from None
 
 
-def _install(python: str) -> None:
+def _install(python: Path, uv: str | None) -> None:
+    whole, plain = ("--require-hashes", "--no-deps", "--no-build-isolation"), ("--no-deps", "--no-build-isolation")
     with tempfile.TemporaryDirectory() as scratch:
-        first = _first(scratch)
-        for lock in (first, LOCK):
-            _pip(python, "install", "--require-hashes", "--no-deps", "--no-build-isolation", "--requirement", str(lock))
-    _pip(python, "install", _torch())
-    _pip(python, "install", "--no-deps", "--no-build-isolation", "--editable", str(ROOT))
+        for lock in (_first(scratch), LOCK):
+            _pip(python, "install", *whole, "--requirement", str(lock), uv=uv)
+    _pip(python, "install", _torch(), uv=uv)
+    _pip(python, "install", *plain, "--editable", str(ROOT), uv=uv)
 
 
 def _first(scratch: str) -> Path:
-    """Write the part of the lock that builds the packages which have no wheel."""
-    first = Path(scratch) / "first.lock"
-    first.write_text(_packages()["setuptools"], encoding="utf-8")
+    """Write the part of the lock with which packages are built that have no wheel."""
+    first, packages = Path(scratch) / "first.lock", _packages()
+    first.write_text("\n".join(packages[name] for name in BUILDERS if name in packages), encoding="utf-8")
     return first
 
 
@@ -194,19 +198,22 @@ def _torch() -> str:
     return re.search(r'^ *"(torch==[^"]+)"', PROJECT.read_text(encoding="utf-8"), re.MULTILINE)[1]
 
 
-def _pip(python: str | Path, *arguments: str) -> None:
-    command = [str(python), "-m", "pip", "--disable-pip-version-check", "--no-input", *arguments, "--quiet"]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+def _pip(python: Path, command: str, *arguments: str, uv: str | None = None) -> None:
+    if uv is None:
+        line = [str(python), "-m", "pip", "--disable-pip-version-check", "--no-input", command, "--quiet", *arguments]
+    else:
+        line = [uv, "pip", command, "--no-config", "--quiet", "--python", str(python), *arguments]
+    done = subprocess.run(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
     if done.returncode:
         raise Failure(_explain(done.stdout))
 
 
 def _explain(output: str) -> str:
     """Return in one line why pip failed: what we know the meaning of, and pip's own last error."""
-    errors = [line.strip() for line in output.splitlines() if "rror" in line] or output.split("\n")[-1:]
+    errors = [line.strip() for line in output.splitlines() if "error" in line.lower()] or output.split("\n")[-1:]
     for pattern, meaning in FAILURES.items():
         if re.search(pattern, output):
-            place = f" ({_room()})" if "no room" in meaning else f" ({errors[-1][:200]})"
+            place = f" ({_room()})" if "no room" in meaning else f" ({errors[-1][:300]})"
             return f"the environment could not be made: {meaning}{place}"
     return f"the environment could not be made: {' '.join(errors[-3:])[:600]}"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from playwright.sync_api import Browser, Locator, TimeoutError, expect
 
 SIZE = {"width": 1280, "height": 1000}
-SECONDS = 120.0
+SECONDS = 600.0  # that cells may take on a busy machine
 _FIND_TEXT = """part => {
     const lines = [...document.querySelectorAll('.widget-html')].map(line => line.innerText.replace(/\\s+/g, ' '));
     return lines.find(line => line.includes(part)) ?? null;
@@ -154,9 +154,19 @@ class LabPage:
         """What the widgets' lines of text say; those that hold `part`."""
         return [text for text in self.page.locator(".widget-html").all_inner_texts() if part in text]
 
-    def wait_for_text(self, part: str, seconds: float = 20.0) -> str:
+    def wait_for_text(self, part: str, seconds: float = 60.0) -> str:
         """Wait until a widget's line of text says something; returns the line."""
         return self.page.wait_for_function(_FIND_TEXT, arg=part, timeout=seconds * 1000).json_value()
+
+    def wait_for_hidden(self, part: str) -> str:
+        """Wait until the words for screen readers hold a text; returns them."""
+        words = self.page.locator(".bttlab-words").filter(has_text=part).first
+        words.wait_for(state="attached")
+        return words.text_content()
+
+    def until_gone(self, part: str) -> None:
+        """Wait until no widget's line says something."""
+        self.page.wait_for_function(f"part => ({_FIND_TEXT})(part) === null", arg=part, timeout=20_000)
 
     def until_text(self, part: str, action: Callable[[], None]) -> str:
         """Do something, and again if the line does not say `part` then, as one does who sees that a click was lost."""
@@ -170,7 +180,7 @@ class LabPage:
         """Take a picture of the window, if the environment says where to (BTTLAB_SCREENSHOTS)."""
         folder = os.environ.get("BTTLAB_SCREENSHOTS")
         if folder:
-            self.page.wait_for_timeout(400)
+            self.page.wait_for_timeout(400)  # a picture is for readers, no test looks at it
             self.page.screenshot(path=str(Path(folder) / f"{name}.png"))
 
     # --- the rest

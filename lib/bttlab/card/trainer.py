@@ -14,6 +14,7 @@ from bttlab.card.program.layout import Layout
 from bttlab.card.program.program import Program
 from bttlab.model import ModelConfig, Optimizer, StateError
 from bttlab.u50 import records
+from bttlab.u50.emulation import EmulatedU50
 from bttlab.u50.kernel import TRAINER_KERNEL, OverlayError
 from bttlab.u50.manifest import digest, read_file
 from bttlab.u50.training import DONE, TrainingDriver
@@ -89,6 +90,8 @@ class Trainer(TrainingDriver):
                     "the machine refuses the program: its sections are not those of docs/processor.md; compile it anew"
                 )
         self._loaded_program, self._profile = compiled, Profile(compiled.program)
+        if isinstance(self.device, EmulatedU50):
+            self.device.program_loaded(compiled.program)
         self._loaded, self._moments, self._step = False, None, 0
         words = 3 * self._layout.words
         if len(self._memory) < words:

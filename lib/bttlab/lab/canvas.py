@@ -10,6 +10,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from html import escape
 
 import ipywidgets
 import matplotlib
@@ -183,16 +184,17 @@ class KeptFigure:
         self._handle = DisplayHandle()
         self._handle.display({"text/html": "", "text/plain": ""}, raw=True)
 
-    def update(self, figure: Figure, lock: threading.RLock, caption: str) -> None:
-        """Keep the figure as it is now."""
+    def update(self, figure: Figure, lock: threading.RLock, caption: str) -> bytes | None:
+        """Keep the figure as it is now, with what it shows in words; returns it as PNG if it is displayed at all."""
         if self._handle is None:
-            return
+            return None
         with lock:
             width, _ = figure.get_size_inches() * figure.dpi
             png = to_png(figure, scale=1.5)
         source = f"data:image/png;base64,{base64.b64encode(png).decode()}"
         html = (
             f"<style>body:has(.{self.live_class}) .{self._class} {{ display: none }}</style>"
-            f'<div class="{self._class}"><img alt="{caption}" width="{int(width)}" src="{source}"></div>'
+            f'<div class="{self._class}"><img alt="{escape(caption)}" width="{int(width)}" src="{source}"></div>'
         )
         self._handle.update({"text/html": html, "text/plain": caption}, raw=True)
+        return png

@@ -111,7 +111,7 @@ def find_hazards(
         index, live = instruction.grid(tokens)
         step = np.arange(len(live))
         cycle = timing.begin[i] + step
-        for memory, key, acts, writes in _accesses(instruction, index, live, tokens, slices, hazards, i):
+        for memory, _, key, acts, writes in step_accesses(instruction, index, live, tokens, slices, hazards, i):
             if not acts.any():
                 continue
             # Held rows are read by their own engine only, statistics and accumulators used by the vector unit only.
@@ -167,8 +167,8 @@ def check_program(
     return found
 
 
-def _accesses(instruction, index, live, tokens, slices, hazards, number):
-    """Yield (memory, key of the word at each step, steps that do it, whether it is written)."""
+def step_accesses(instruction, index, live, tokens, slices, hazards, number):
+    """Yield (memory, its operand, key of the word at each step, steps that do it, whether it is written)."""
     unit, operation = instruction.unit, instruction.operation
     fold = _fold(instruction, index, tokens)
     reading, writing = live, live
@@ -190,9 +190,9 @@ def _accesses(instruction, index, live, tokens, slices, hazards, number):
         _check_range(hazards, number, operand.memory, address[acts])
         if operand.memory.startswith("held"):
             rows = max(value_of(instruction.count, tokens), 0)
-            yield operand.memory, address[:, None] * M.ROWS + np.arange(min(rows, M.ROWS)), acts, False
+            yield operand.memory, n, address[:, None] * M.ROWS + np.arange(min(rows, M.ROWS)), acts, False
         else:
-            yield operand.memory, address, acts, False
+            yield operand.memory, n, address, acts, False
     for n in instruction.writes():
         operand = instruction.operands[n]
         address = instruction.addresses(operand, index, slices) & 0xFFFF
@@ -203,20 +203,20 @@ def _accesses(instruction, index, live, tokens, slices, hazards, number):
             acts = live & _last(instruction, index, tokens)
         _check_range(hazards, number, operand.memory, address[acts])
         if operand.memory.startswith("held"):
-            yield operand.memory, address * M.ROWS + _row(instruction, index), acts, True
+            yield operand.memory, n, address * M.ROWS + _row(instruction, index), acts, True
         else:
-            yield operand.memory, address, acts, True
+            yield operand.memory, n, address, acts, True
     side = int(bool(instruction.flags & M.SIDE))
     if unit <= ENGINE_1 and operation != EXPAND:
-        yield f"sums {unit} {side}", instruction.slots(index, tokens), live & ~fold, True
+        yield f"sums {unit} {side}", None, instruction.slots(index, tokens), live & ~fold, True
     elif unit in (DRAIN_0, DRAIN_0 + 1):
-        yield f"sums {unit - DRAIN_0} {side}", instruction.addresses(instruction.operands[0], index), live, False
+        yield f"sums {unit - DRAIN_0} {side}", None, instruction.addresses(instruction.operands[0], index), live, False
     elif unit == VECTOR:
         row = (instruction.operands[5].base if 5 in instruction.operands else 0) + instruction.slots(index, tokens)
         for k in STATISTICS_READ.get(operation, ()):
-            yield f"statistic {k}", row, live, False
+            yield f"statistic {k}", None, row, live, False
         for k in STATISTICS_WRITTEN.get(operation, ()):
-            yield f"statistic {k}", row, live & _last(instruction, index, tokens), True
+            yield f"statistic {k}", None, row, live & _last(instruction, index, tokens), True
 
 
 def _fold(instruction, index, tokens) -> np.ndarray:
