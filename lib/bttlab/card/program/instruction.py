@@ -207,8 +207,11 @@ class Instruction:
         folds = (
             self.unit <= ENGINE_1 and self.operation == REDUCE and number in (0, 1)
         )  # the last step of the depth reads neither
+        shuffled = self.unit == SHUFFLE and number in (4, 5)  # words out are not counted by what acts, that is words in
         for loop in self.loops:
             steps = most_of(loop.acting) - (folds and loop.name in self.depth)
+            if shuffled:
+                steps = most_of(self.count if loop is self.loops[-1] else loop.bound)
             reach = operand.strides.get(loop.name, 0) * max(steps - 1, 0)
             low, high = low + min(reach, 0), high + max(reach, 0)
         if operand.slice is not None:
