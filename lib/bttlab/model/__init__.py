@@ -1,7 +1,7 @@
 """The transformer: configuration, PyTorch reference, one training step."""
 
 from bttlab.model.batches import batch_logits, batch_losses, equal_length_batches, predict_in_batches
-from bttlab.model.config import ConfigError, ModelConfig, Optimizer
+from bttlab.model.config import PAPER_FLOW, ConfigError, ModelConfig, Optimizer
 from bttlab.model.initial import initial_parameters
 from bttlab.model.reference import ReferenceTrainer, predict
 from bttlab.model.size import ModelSize, model_sizes
@@ -19,6 +19,7 @@ from bttlab.model.transformer import Transformer, loss, sample_losses
 
 __all__ = [
     "FAULTS",
+    "PAPER_FLOW",
     "ConfigError",
     "ModelConfig",
     "ModelSize",
