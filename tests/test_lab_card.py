@@ -7,8 +7,9 @@ import torch
 from bttlab.baseline import run as baseline_run
 from bttlab.baseline.run import BaselineError
 from bttlab.data import load_corpus
-from bttlab.experiments import RunIndex
+from bttlab.experiments import Filter, RunIndex
 from bttlab.experiments.curves import read_curves
+from bttlab.experiments.record import now
 from bttlab.lab import Dashboard, Workload, baseline_targets, card_target
 from bttlab.model import ModelConfig, Optimizer, initial_parameters
 from bttlab.train import CheckpointStore
@@ -61,6 +62,38 @@ def test_a_run_can_be_found_again(board, overlay, monkeypatch, tmp_path):
     assert found.record.figures["dev.frame_accuracy"]["value"] == board.runs[0].scores[-1][1].frame_accuracy
 
 
+def test_what_is_kept_is_what_was_done(board, monkeypatch, tmp_path):
+    """The rate as the slider shows it, every rate where there were several, and when the run began."""
+    monkeypatch.setenv("BTTLAB_RUNS", str(tmp_path))
+    board._rate.value = 0.003981  # what the slider steps to at 4.0e-3
+    board.start()
+    board.wait()
+    board._samples.value = 20_000
+    board.start()
+    run = board.runs[-1]
+    begun = run.begun
+    assert until(lambda: run.count > 0)
+    board._rate.value = 1e-3
+    assert until(lambda: len(run.rates) > 1)
+    assert until(lambda: now() > begun)
+    board.stop()
+    board.wait()
+    (plain,) = RunIndex().find(Filter(["learning_rate=0.004"]))
+    assert plain.record.begun == board.runs[0].begun
+    (turned,) = (found for found in RunIndex().find() if found.record.id != plain.record.id)
+    assert turned.record.configuration["learning_rates"] == [[0, 0.004], [run.rates[1][0], 1e-3]]
+    assert turned.record.begun == begun < turned.record.ended
+    assert CheckpointStore(turned.folder).load()[0].settings.learning_rate == 1e-3
+
+
+def test_a_baseline_is_kept_with_its_beginning(board, monkeypatch, tmp_path):
+    monkeypatch.setenv("BTTLAB_RUNS", str(tmp_path))
+    board.start(CPU_BTT, samples=100)
+    board.wait()
+    (found,) = RunIndex().find()
+    assert found.record.begun == board.runs[0].begun
+
+
 def test_the_card_and_pytorch_in_one_figure(board):
     board.start()
     board.wait()
@@ -71,7 +104,7 @@ def test_the_card_and_pytorch_in_one_figure(board):
     np.testing.assert_allclose(pytorch.losses, card.losses[:100], rtol=1e-3)
     assert [count for count, _ in pytorch.scores] == [13, 25, 38, 50, 63, 75, 88, 100]
     assert pytorch.memory.provenance == "measured" and pytorch.memory.bytes > 1e6
-    assert len(board._figure._loss.get_legend().get_texts()) == 2
+    assert len(board._figure.figure.legends[0].get_texts()) == 2
 
 
 def test_a_baseline_can_be_paused_and_stopped(board):

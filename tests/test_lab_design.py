@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from bttlab.data import load_corpus
+from bttlab.estimate import card
 from bttlab.lab import Design, DesignExplorer, Workload, chip_bytes, draw_blocks, draw_bytes, draw_energy
 from bttlab.lab.card_model import ModelledMeter, memory_of
 from bttlab.lab.design import evaluate, pareto
@@ -32,15 +33,15 @@ def test_a_modelled_meter_adds_up_to_the_estimate():
     meter = ModelledMeter(workload.config)
     meter.advance(workload.train[:50], 1.0)
     meter.advance(workload.train[50:100], 99.0)  # how long the emulation took plays no part
-    each = [estimate(workload.config, lengths=[n]).energy_per_sample.mid for n in workload.train.lengths[:100]]
+    each = [card.estimate(workload.config, [n]).energy_per_sample.mid for n in workload.train.lengths[:100]]
     assert meter.provenance == "modelled" and meter.joules == pytest.approx(sum(each), rel=1e-6)
 
 
 def test_memory_is_that_of_the_map():
     memory = memory_of(ModelConfig(encoders=4))
-    found = estimate(ModelConfig(encoders=4))
-    assert memory.provenance == "modelled" and memory.bytes == sum(chip_bytes(found).values())
-    assert chip_bytes(found)["parameters"] >= ModelConfig(encoders=4).parameters_bytes
+    found = card.estimate(ModelConfig(encoders=4)).memory
+    assert memory.provenance == "modelled" and memory.bytes == found.bytes
+    assert found.by_group()["parameters"] >= ModelConfig(encoders=4).parameters_bytes
 
 
 def test_designs_are_those_of_the_estimate():

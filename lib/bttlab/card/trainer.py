@@ -7,13 +7,14 @@ import numpy as np
 
 from bttlab.card.compiled import CompiledProgram, Flow, check_image, compiled_program
 from bttlab.card.machine import machine
-from bttlab.card.native import result_dtype, sample_records
+from bttlab.card.native import result_dtype, sample_dtype, sample_records
 from bttlab.card.profile import Profile
 from bttlab.card.program.errors import ProgramError
 from bttlab.card.program.layout import Layout
 from bttlab.card.program.program import Program
 from bttlab.model import PAPER_FLOW, ModelConfig, Optimizer, StateError
 from bttlab.u50 import records
+from bttlab.u50.emulation import EmulatedU50
 from bttlab.u50.kernel import TRAINER_KERNEL, OverlayError
 from bttlab.u50.manifest import digest, read_file
 from bttlab.u50.training import DONE, TrainingDriver
@@ -96,6 +97,8 @@ class Trainer(TrainingDriver):
                     "the machine refuses the program: its sections are not those of docs/processor.md; compile it anew"
                 )
         self._loaded_program, self._profile = compiled, Profile(compiled.program)
+        if isinstance(self.device, EmulatedU50):
+            self.device.program_loaded(compiled.program)
         self._loaded, self._moments, self._step = False, None, 0
         words = 3 * self._layout.words
         if len(self._memory) < words:
@@ -138,6 +141,40 @@ class Trainer(TrainingDriver):
         """
         self.program  # noqa: B018 - says so if there is none
         return self._profile.take()
+
+    def execute(self, words: np.ndarray, tokens: int) -> np.ndarray:
+        """Run the loaded program's FORWARD section once, on words of its own: for a program that is no model's.
+
+        Parameters
+        ----------
+        words : ndarray of float32, shape (words, 16)
+            What LOAD brings on chip.
+        tokens : int
+            The sample's length.
+
+        Returns
+        -------
+        ndarray of float32
+            As many words as STORE fetches.
+
+        Raises
+        ------
+        OverlayError
+            If the program did not run to its end.
+        """
+        record = np.zeros(1, sample_dtype())
+        record["tokens"] = tokens
+        with self._exclusively():
+            self._loaded, self._moments = False, None
+            self._memory[: len(words)] = words
+            self._memory.sync_to_device()
+            self._run(M.LOAD)
+            result = self._exchange(M.PREDICT, record, Optimizer("sgd"))[0]
+            if result["status"] != DONE:
+                raise OverlayError(f"the kernel ended with {self._statuses.get(int(result['status']))}; load it anew")
+            self._run(M.STORE)
+        self._memory.sync_from_device()
+        return np.array(self._memory[: len(words)])
 
     # --- the kernel
 

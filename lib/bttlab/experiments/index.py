@@ -4,6 +4,7 @@ It holds a copy of every run.json. Lost or damaged, it is built anew from the fo
 """
 
 import difflib
+import hashlib
 import os
 import re
 import sqlite3
@@ -17,6 +18,7 @@ from typing import Any
 from bttlab.errors import BttlabError
 from bttlab.experiments.record import INTERRUPTED, RUN_FILE, RUNNING, RecordError, RunRecord, read_run
 from bttlab.locks import is_held
+from bttlab.places import ROOT
 
 INDEX = "index.sqlite"
 VERSION = 1
@@ -40,10 +42,28 @@ class RunIndexError(BttlabError):
 
 
 def runs_folder() -> Path:
-    """Return the folder of the index, and of runs that have no other: $BTTLAB_RUNS, else the user's data folder."""
+    """Return the folder of the index, and of runs that have no other.
+
+    It is $BTTLAB_RUNS; else one of this checkout's own in the user's data folder, so that nobody takes the runs of
+    another one's source for those of this.
+    """
+    if own := os.environ.get("BTTLAB_RUNS"):
+        return Path(own).expanduser()
+    digest = hashlib.sha256(str(ROOT).encode()).hexdigest()[:8]
+    return _all_runs() / f"{ROOT.name}-{digest}"
+
+
+def every_index() -> list["RunIndex"]:
+    """Return this checkout's index, and those of the user's other checkouts."""
+    own, folder = RunIndex(), _all_runs()
+    others = sorted(path.parent for path in [folder / INDEX, *folder.glob(f"*/{INDEX}")] if path.is_file())
+    return [own, *(RunIndex(other) for other in others if other != own.folder)]
+
+
+def _all_runs() -> Path:
     import platformdirs
 
-    return Path(os.environ.get("BTTLAB_RUNS") or platformdirs.user_data_path("bttlab") / "runs").expanduser()
+    return platformdirs.user_data_path("bttlab") / "runs"
 
 
 @dataclass(frozen=True)

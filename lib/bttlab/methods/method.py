@@ -122,9 +122,9 @@ class Method:
         """Return a context for the backward pass."""
         return nullcontext()
 
-    def added_loss(self, training: Training) -> torch.Tensor | None:
-        """Return what is to be minimised besides the loss, shape (), or None."""
-        return None
+    def objective(self, training: Training, loss: torch.Tensor) -> torch.Tensor:
+        """Return what is minimised in place of the batch's loss, both of shape ()."""
+        return loss
 
     def before_update(self, training: Training) -> None:
         """Act on the gradients."""

@@ -232,9 +232,7 @@ class Training:
                 weighted = losses * torch.from_numpy(batch.weights).to(losses)
             value = weighted.mean()
             for method in self.methods:
-                added = method.added_loss(self)
-                if added is not None:
-                    value = value + added
+                value = method.objective(self, value)
         return value, losses.detach().float().cpu().numpy()
 
     def backward(self, value: Tensor) -> None:

@@ -27,7 +27,7 @@ _RUN = [one.name for one in fields(RunSettings) if one.name not in ("config", *_
 _PARTS = [f"{table}.{one.name}" for table, kind in _TABLES.items() for one in fields(kind)]
 KEYS = {
     "training": [*_MODEL, *_RUN, *_OPTIMIZER, *_PARTS],
-    "estimate": [*_MODEL, "optimizer", "data", "lanes", "clock_mhz"],
+    "estimate": [*_MODEL, "optimizer", "data", "flow", "clock_mhz"],
 }
 
 
@@ -122,7 +122,7 @@ class TrialMaker:
     def _estimate(self, values: dict[str, Any], varied: Mapping[str, Any]) -> Trial:
         from bttlab.sweep.estimates import question
 
-        _, _, configuration = question(values)
+        _, configuration = question(values)
         corpus, sha256 = self._corpus(configuration["data"], "unk")
         decisive = {key: value for key, value in configuration.items() if key != "data"}
         id = digest_of({"kind": "estimate", "corpus": sha256, **decisive})

@@ -1,14 +1,18 @@
 """TT and TTM formats, contraction flows and their costs."""
 
-from bttlab.tensor.auto import cheapest_order
-from bttlab.tensor.cost import Cost, PassCost, Step, flow_cost, grouped_cost, lookup_cost, optimal_cost
-from bttlab.tensor.flows import FLOWS, Flow, grouped
-from bttlab.tensor.layers import EMBEDDING_STD, TTLinear, TTMEmbedding, xavier_std
-from bttlab.tensor.quantised import QuantisedCores, fake_quantised
-from bttlab.tensor.shapes import ShapeError, check_modes, full_ranks, tt_shapes, ttm_shapes
-from bttlab.tensor.tt import core_std, matrix_to_tt, tt_to_matrix
-from bttlab.tensor.ttm import matrix_to_ttm, ttm_to_matrix
+from bttlab.lazy import names_of
 
+_MODULES = {
+    "auto": ("cheapest_order",),
+    "cost": ("Cost", "PassCost", "Step", "flow_cost", "grouped_cost", "lookup_cost", "optimal_cost"),
+    "flows": ("FLOWS", "Flow", "grouped"),
+    "layers": ("EMBEDDING_STD", "TTLinear", "TTMEmbedding", "xavier_std"),
+    "quantised": ("QuantisedCores", "fake_quantised"),
+    "shapes": ("ShapeError", "check_modes", "full_ranks", "tt_shapes", "ttm_shapes"),
+    "tt": ("core_std", "matrix_to_tt", "tt_to_matrix"),
+    "ttm": ("matrix_to_ttm", "ttm_to_matrix"),
+}
+__getattr__ = names_of(globals(), _MODULES)
 __all__ = [
     "EMBEDDING_STD",
     "FLOWS",
