@@ -1,12 +1,8 @@
-// The machine without its kernel, with its memories open to a test (processor_interpreter.py has the same in NumPy):
-// the fast emulation, or the loop of synthesis.
+// The machine and its kernel, with its memories open to a test (processor_interpreter.py has the same in NumPy): the
+// fast emulation, or the loop of synthesis.
 #include <cstring>
 
-#if defined(BTTLAB_FAST)
-#include "processor/emulation/execute.h"
-#else
-#include "processor/machine.h"
-#endif
+#include "processor/trainer.cpp"
 
 #define OPEN extern "C" __attribute__((visibility("default")))
 

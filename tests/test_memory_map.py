@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from bttlab.estimate.geometry import Blocks, blocks, capacity_bits
 from bttlab.model.config import ModelConfig
 from bttlab.u50.build import HLS_SOURCE, model_flags
 from bttlab.u50.facts import U50
-from bttlab.u50.geometry import Blocks, blocks, capacity_bits
 from bttlab.u50.hardware import HardwareConfig
 from bttlab.u50.memory_map import (
     GROUPS,

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from bttlab.estimate.recorded import RECORD, make_record
 from bttlab.estimate.schedule import SOURCE, UNIT, analyse, census, schedule_of
 from bttlab.estimate.schedule import compile as compiling
 from bttlab.estimate.schedule.analyse import Schedule
@@ -188,6 +189,12 @@ def test_second_call_may_build_a_second_machine(analysed):
 @pytest.fixture(scope="module")
 def machine():
     return schedule_of(SOURCE / UNIT)
+
+
+def test_the_record_is_what_the_analysis_finds_anew(machine):
+    made = json.loads(json.dumps(make_record(*machine)))
+    kept = json.loads(RECORD.read_text(encoding="utf-8"))
+    assert kept == made, "make it anew with: bttlab schedule --record"
 
 
 def test_machine(machine):

@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from bttlab.u50.facts import ROOT
+from bttlab.places import ROOT
 from bttlab.u50.hardware import read_constants
 
 SOURCE = ROOT / "hls_src" / "processor"

@@ -6,7 +6,7 @@ A run's folder is the truth about it; the index (`bttlab.experiments.index`) onl
 import json
 import uuid
 from dataclasses import asdict, dataclass, field, fields
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -145,4 +145,4 @@ def read_run(folder: Path) -> RunRecord:
 
 def now() -> str:
     """Return the time, ISO 8601, UTC."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")

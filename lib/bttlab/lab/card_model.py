@@ -5,10 +5,10 @@ import functools
 import numpy as np
 
 from bttlab.data import Samples
+from bttlab.estimate.card import estimate
 from bttlab.lab.runs import Memory
 from bttlab.model import ModelConfig
 from bttlab.u50.constants import MODEL_VERSION
-from bttlab.u50.estimate import estimate
 
 
 class ModelledMeter:
@@ -23,6 +23,7 @@ class ModelledMeter:
 
     provenance = "modelled"
     how = f"the U50 model {MODEL_VERSION}, the middle of its band; the whole board"
+    bounds = None
 
     def __init__(self, config: ModelConfig):
         self._config = config
@@ -43,8 +44,8 @@ def joules_of(config: ModelConfig, length: int) -> float:
 
 
 def memory_of(config: ModelConfig) -> Memory:
-    """Return the bytes that the kernel's arrays hold on the chip."""
-    arrays = estimate(config).arrays
+    """Return the bytes that training a model needs on the chip."""
+    bytes = estimate(config).memory.bytes
     return Memory(
-        sum(array.bytes for array in arrays), "modelled", f"the U50 model {MODEL_VERSION}: arrays on the chip"
+        bytes, "modelled", f"the U50 model {MODEL_VERSION}: words that the program touches, and the machine's"
     )

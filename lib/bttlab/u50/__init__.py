@@ -5,8 +5,11 @@ PYNQ imports it too, as a plug-in of the group pynq.lib, before it looks for dri
 
 import warnings
 
-with warnings.catch_warnings():
-    # PYNQ imports pkg_resources, and knows boards with an Arm processor only.
+from bttlab.lazy import later
+
+# What PYNQ delivers notebooks and builds boards with imports setuptools, pkg_resources and ipywidgets, and takes half a
+# second. PYNQ knows boards with an Arm processor only, and warns of others.
+with warnings.catch_warnings(), later("pynqutils.build_utils", "pynqutils.setup_utils"):
     warnings.simplefilter("ignore")
     import pynq  # noqa: F401
 

@@ -20,7 +20,8 @@ from typing import Any
 from bttlab.card.machine import read_machine
 from bttlab.errors import BttlabError
 from bttlab.model.config import ModelConfig
-from bttlab.u50.facts import ROOT, U50
+from bttlab.places import ROOT
+from bttlab.u50.facts import U50
 from bttlab.u50.hardware import HardwareConfig
 from bttlab.u50.kernel import CONTRACTION_KERNELS, TRAIN_KERNEL, TRAINER_KERNEL, Kernel, OverlayError
 from bttlab.u50.layer import LayerShape

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from bttlab.model.config import LINEARS
-from bttlab.u50.facts import ROOT
+from bttlab.places import ROOT
 from bttlab.u50.kernel import OverlayError
 
 HLS_SOURCE = ROOT / "hls_src"

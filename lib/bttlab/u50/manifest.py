@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from bttlab.files import read_regular
-from bttlab.u50.facts import ROOT
+from bttlab.places import ROOT
 from bttlab.u50.kernel import OverlayError
 
 MANIFEST = "manifest.json"

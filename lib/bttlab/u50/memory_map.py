@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass, replace
 from math import ceil
 from typing import Any
 
+from bttlab.estimate.geometry import Blocks, blocks, capacity_bits
 from bttlab.model.config import LINEARS, ModelConfig
 from bttlab.u50.constants import modelled
-from bttlab.u50.geometry import Blocks, blocks, capacity_bits
 from bttlab.u50.hardware import HardwareConfig
 from bttlab.u50.records import LANES, ParameterMemory, unit_of_update, words_for
 

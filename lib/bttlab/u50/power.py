@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from bttlab.estimate.geometry import URAM_BITS
 from bttlab.model.config import ModelConfig
 from bttlab.u50.constants import Band, constant, read_data
 from bttlab.u50.cycles import useful_macs
-from bttlab.u50.geometry import URAM_BITS
 from bttlab.u50.hardware import HardwareConfig
 from bttlab.u50.operators import Unit, units
 from bttlab.u50.resources import Resources

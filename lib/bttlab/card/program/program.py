@@ -134,7 +134,7 @@ class _Codes:
 
     def registers(self) -> np.ndarray:
         table = np.zeros((MACHINE.REGISTERS, 4), np.int32)
-        table[: len(self._registers)] = self._registers
+        table[: len(self._registers)] = np.reshape(self._registers, (-1, 4))
         return table
 
     def constants(self) -> np.ndarray:
