@@ -2,6 +2,7 @@
 
 import argparse
 import re
+from pathlib import Path
 from typing import Any
 
 from bttlab.commands import Outcome
@@ -26,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--flow", choices=FLOWS, default=FLOWS[0], help=f"order of contraction (default: {FLOWS[0]})")
     add("--clock", type=int, nargs="+", metavar="MHZ", help="clocks of the kernel (default: 200 and 150)")
     add("--optimizer", choices=("sgd", "momentum", "adamw"), default="sgd", help="update rule (default: sgd)")
+    add("--docs", type=Path, metavar="DIR", help="also put the tables of 2, 4 and 6 encoders into this folder's pages")
     data = parser.add_mutually_exclusive_group()
     data.add_argument("--data", metavar="NAME|PATH", help="corpus whose training split is an epoch (default: airline)")
     data.add_argument("--lengths", nargs="+", metavar="MEAN|L:N", help=LENGTHS_HELP)
@@ -67,7 +69,20 @@ def run(options: argparse.Namespace) -> Outcome:
         "estimates": [one.to_dict() | {"at_clocks": _at_clocks(one, clocks)} for one in found],
         "published": read_data("published"),
     }
+    if options.docs is not None:
+        _fill_pages(options.docs, options.data or "atis")
     return Outcome(data, _text(found, clocks, name))
+
+
+def _fill_pages(folder: Path, corpus: str) -> None:
+    from collections import Counter
+
+    from bttlab.data import load_corpus
+    from bttlab.lab import Workload, card_pages
+    from bttlab.model import ModelConfig
+
+    samples = Workload.of(load_corpus(corpus, "unk"), ModelConfig()).train
+    card_pages.write(folder, dict(Counter(samples.lengths.tolist())), card_pages.mean_sample(samples))
 
 
 ASSUMPTIONS = [
