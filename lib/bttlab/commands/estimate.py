@@ -7,6 +7,7 @@ from typing import Any
 
 from bttlab.commands import Outcome
 from bttlab.commands.program import FLOWS
+from bttlab.commands.train import ranks
 from bttlab.errors import BttlabError
 from bttlab.terminal import say
 
@@ -23,7 +24,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--encoders", type=int, nargs="+", default=[2, 4, 6], metavar="N", help="encoder blocks (default: 2 4 6)")
     add("--vocabulary", type=int, metavar="N", help="tokens that the table has room for (default: 1000)")
-    add("--rank", type=int, metavar="R", help="rank of the linear layers (default: 12)")
+    add(
+        "--rank",
+        type=ranks,
+        default={},
+        metavar="N[,LAYER=N…]",
+        help="rank of the linear layers, and of layers that have their own: 12,encoders.0.query=6 (default: 12)",
+    )
     add("--flow", choices=FLOWS, default=FLOWS[0], help=f"order of contraction (default: {FLOWS[0]})")
     add("--clock", type=int, nargs="+", metavar="MHZ", help="clocks of the kernel (default: 200 and 150)")
     add("--optimizer", choices=("sgd", "momentum", "adamw"), default="sgd", help="update rule (default: sgd)")
@@ -48,8 +55,7 @@ def run(options: argparse.Namespace) -> Outcome:
         ) from None
 
     clocks = list(dict.fromkeys(options.clock or CLOCKS))
-    rank = {} if options.rank is None else {"linear_rank": options.rank}
-    models = [ModelConfig(encoders=encoders, **rank) for encoders in options.encoders]
+    models = [ModelConfig(encoders=encoders, **options.rank) for encoders in options.encoders]
     if options.vocabulary is not None:
         models = [model.with_vocabulary(options.vocabulary) for model in models]
     name, lengths = _lengths(options, models[0])
