@@ -83,16 +83,6 @@ def test_connectivity_is_the_kernels(definition):
     assert instances == [(kernel.name, kernel.instance) for kernel in definition.kernels]
 
 
-def test_an_overlay_of_several_kernels(platforms):
-    result = make("VPP=true", "OVERLAY=contraction", PLATFORM_REPO_PATHS=str(platforms))
-    assert result.returncode == 0, result.stderr
-    text = result.stdout.replace("\\\n", " ")
-    compiled = re.findall(r"true --compile .* --kernel (\w+) .*--output (\S+) \S+/contraction\.cpp", text)
-    assert [kernel for kernel, _ in compiled] == [kernel.name for kernel in DEFINITIONS["contraction"].kernels]
-    linked = re.search(r"true --link .*", text)[0]
-    assert all(target in linked for _, target in compiled) and "vitis/contraction.cfg" in linked
-
-
 def as_hardware(data: bytes, mode: int = 0) -> bytes:
     """An emulation overlay whose header says hw."""
     from pynq._3rdparty.xclbin import axlf
