@@ -73,7 +73,8 @@ def draw_blocks(estimates: Mapping[str, Estimate], limits: Mapping[str, int]) ->
     limits : mapping of str to int
         "bram36" and "uram": what the shell leaves to kernels.
     """
-    _, panels = plt.subplots(1, 2, figsize=(8.3, 1.4 + 0.45 * len(estimates)), layout="constrained", sharey=True)
+    size = (8.3, 1.8 + 0.45 * len(estimates))
+    figure, panels = plt.subplots(1, 2, figsize=size, layout="constrained", sharey=True)
     for axes, (resource, title) in zip(panels, (("bram36", "BRAM36"), ("uram", "UltraRAM")), strict=True):
         style(axes, f"{title} blocks (modelled)", "blocks", "")
         for row, found in enumerate(estimates.values()):
@@ -84,12 +85,14 @@ def draw_blocks(estimates: Mapping[str, Estimate], limits: Mapping[str, int]) ->
         axes.text(limits[resource], -0.45, "limit ", ha="right", fontsize=8)
     panels[0].set_yticks(range(len(estimates)), estimates)
     panels[0].invert_yaxis()
+    bars = {bar.get_label(): bar for axes in panels for bar in axes.containers}
+    figure.legend(bars.values(), bars, fontsize=8, ncols=6, loc="outside lower center", frameon=False)
 
 
 def _stack(axes: Axes, row: int, parts: Mapping[str, float]) -> None:
     start = 0.0
     for name, size in parts.items():
-        axes.barh(row, size, left=start, color=COLOURS.get(name, "0.9"), height=0.6)
+        axes.barh(row, size, left=start, color=COLOURS.get(name, "0.9"), height=0.6, label=name)
         start += size
     label = axes.text(start, row, f" {start:,.0f} ", va="center", fontsize=9)
     label.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 0.5})  # a limit's line may pass behind it
