@@ -38,7 +38,7 @@ def watch(run: Watchable, title: str, seconds: float = math.inf) -> np.ndarray:
     Parameters
     ----------
     run : Watchable
-        From `overlay.train_transformer_1.start(…)`, for instance.
+        From `overlay.trainer_1.start(…)`, for instance.
     title : str
         Of the figure; the time left is added.
     seconds : float
