@@ -41,6 +41,11 @@ def test_a_modelled_meter_adds_up_to_the_estimate():
     meter.advance(workload.train[50:100], 99.0)  # how long the emulation took plays no part
     each = [estimate(workload.config, [n]).energy_per_sample.mid for n in workload.train.lengths[:100]]
     assert meter.provenance == "modelled" and meter.joules == pytest.approx(sum(each), rel=1e-6)
+    whole = estimate(workload.config, workload.train.lengths[:100].tolist())
+    assert meter.bounds[0] < meter.joules < meter.bounds[1]
+    assert meter.seconds == pytest.approx(whole.seconds_per_epoch, rel=0.02)
+    meter.advance(workload.train[:0], 1.0)  # before a fault at the first sample
+    assert meter.joules == pytest.approx(sum(each), rel=1e-6)
 
 
 def test_memory_is_that_of_the_map():
