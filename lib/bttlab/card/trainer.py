@@ -5,14 +5,14 @@ from typing import Any
 
 import numpy as np
 
-from bttlab.card.compiled import PAPER_FLOW, CompiledProgram, Flow, check_image, compiled_program
+from bttlab.card.compiled import CompiledProgram, Flow, check_image, compiled_program
 from bttlab.card.machine import machine
 from bttlab.card.native import result_dtype, sample_dtype, sample_records
 from bttlab.card.profile import Profile
 from bttlab.card.program.errors import ProgramError
 from bttlab.card.program.layout import Layout
 from bttlab.card.program.program import Program
-from bttlab.model import ModelConfig, Optimizer, StateError
+from bttlab.model import PAPER_FLOW, ModelConfig, Optimizer, StateError
 from bttlab.u50 import records
 from bttlab.u50.emulation import EmulatedU50
 from bttlab.u50.kernel import TRAINER_KERNEL, OverlayError
@@ -29,6 +29,12 @@ class Trainer(TrainingDriver):
     `load_program` says which model; then come `load_parameters`, `train` and the other methods of
     `bttlab.model.Trainer`, and `start` for training beside other work. Parameters stay on the card from call to call
     until others, or another program, are loaded.
+
+    Attributes
+    ----------
+    counted_cycles : int
+        Of the machine's loop, as it counted them itself in all training so far. The emulated card runs programs
+        without that loop: its count is 0.
     """
 
     bindto = (TRAINER_KERNEL.vlnv,)
@@ -46,6 +52,7 @@ class Trainer(TrainingDriver):
         self._image = self._banks["program_image"].allocate((1, M.LANES), np.int32)
         self._loaded_program: CompiledProgram | None = None
         self._profile: Profile | None = None
+        self.counted_cycles = 0
         self._step = 0
         self._check_machine()
 
@@ -110,6 +117,10 @@ class Trainer(TrainingDriver):
         if self._loaded_program is None:
             raise StateError("no program is on the card: call load_program first")
         return self._loaded_program
+
+    def runs(self, config: ModelConfig, flow: Flow = PAPER_FLOW) -> bool:
+        """Whether the program on the card is the one of a model and a flow."""
+        return self._loaded_program is not None and self.program.sha256 == compiled_program(config, flow=flow).sha256
 
     @property
     def config(self) -> ModelConfig:
@@ -183,6 +194,7 @@ class Trainer(TrainingDriver):
         done = int(bad[0]) if len(bad) else len(results)
         self._step += done
         self._profile.add(rows["tokens"][:done].tolist())
+        self.counted_cycles += int(results["cycles"].sum(dtype=np.int64) + results["flush_cycles"].sum(dtype=np.int64))
 
     def _last_arguments(self, optimizer: Optimizer) -> tuple[Any, ...]:
         return self._records, self._results, self._memory, self._image

@@ -27,7 +27,7 @@ POWERCAP = Path("/sys/class/powercap")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     parser.add_argument(
-        "--self-check", action="store_true", help="train an epoch on overlay train_enc2, too, ten seconds of it at most"
+        "--self-check", action="store_true", help="train an epoch on overlay trainer, too, ten seconds of it at most"
     )
     parser.add_argument(
         "--once", action="store_true", help="leave that training out where it has passed and nothing has changed since"

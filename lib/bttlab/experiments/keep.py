@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from bttlab.errors import BttlabError
@@ -19,7 +20,14 @@ OnRecord = Callable[[RunRecord, Path], None]
 
 
 @contextmanager
-def kept(folder: Path, settings, corpus, device: str, on_record: OnRecord | None) -> Iterator[RunRecord]:
+def kept(
+    folder: Path,
+    settings,
+    corpus,
+    device: str,
+    on_record: OnRecord | None,
+    provenance: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[RunRecord]:
     """Keep the record of a training in its folder, from now to the end of the context.
 
     A record that is there already, of the run's earlier part, is continued. A record that cannot be written does not
@@ -34,11 +42,13 @@ def kept(folder: Path, settings, corpus, device: str, on_record: OnRecord | None
         In words.
     on_record : callable, optional
         Gets the record and the folder before each time that it is written; may add to it.
+    provenance : mapping of str to str
+        What the device runs; part of the configuration.
     """
     from bttlab.train.checkpoint import LATEST
 
-    record = _continued(folder) or RunRecord("training", folder.name, {}, device)
-    record.configuration, record.device, record.checkpoint = flat(settings), device, LATEST
+    record = continued(folder) or RunRecord("training", folder.name, {}, device)
+    record.configuration, record.device, record.checkpoint = flat(settings) | dict(provenance), device, LATEST
     record.corpus = {"name": corpus.name, "sha256": corpus.sha256}
     record.versions, record.git = versions(), git_state()
     record.status, record.error, record.ended = "running", "", ""
@@ -63,7 +73,8 @@ def kept(folder: Path, settings, corpus, device: str, on_record: OnRecord | None
         write()
 
 
-def _continued(folder: Path) -> RunRecord | None:
+def continued(folder: Path) -> RunRecord | None:
+    """Return the record of a run's earlier part, if it can be read."""
     try:
         return read_run(folder)
     except BttlabError:

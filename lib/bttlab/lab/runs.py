@@ -245,7 +245,7 @@ class TrainerRun(Run):
         Starts from the workload's initial parameters, and keeps the trained ones.
     optimizer : Optimizer
     is_there : callable, optional
-        Whether the trainer's card still has its overlay.
+        Whether the trainer's card still has its overlay and program.
     keeps : bool
         Whether it leaves a run that can be found again.
 
@@ -291,7 +291,10 @@ class TrainerRun(Run):
         size, evaluated = 1, self.count * self._evaluations // self.total
         while self._may_go_on():
             if not self._is_there():
-                raise RunError("the overlay is no longer on the card: another one was loaded; load it again and start")
+                raise RunError(
+                    "the run's overlay and program are no longer on the card: others were loaded; load them again and "
+                    "start"
+                )
             part = self._workload.train[self._workload.part(self.count, min(size, self.total - self.count))]
             rate, begin, fault = self.learning_rate, time.perf_counter(), None
             if not self.rates or self.rates[-1][1] != rate:

@@ -37,7 +37,7 @@ def watch(run: Watchable, title: str) -> np.ndarray:
     Parameters
     ----------
     run : Watchable
-        From `overlay.train_transformer_1.start(…)`, for instance.
+        From `overlay.trainer_1.start(…)`, for instance.
     title : str
         Of the figure.
 
