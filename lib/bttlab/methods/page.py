@@ -29,7 +29,6 @@ WITHOUT_ROW = frozenset(
         "data-pruning-early",
         "data-pruning-kmeans",
         "fp16",
-        "sparse-2-4",
         "token-selection",
         "zero-offload",
     }
