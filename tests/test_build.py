@@ -189,8 +189,8 @@ def test_flags_and_kernels_are_printed_for_makefiles(capsys):
     assert build.main(["--flags", "train_enc6"]) == 0
     printed = capsys.readouterr().out
     assert printed.count("\n") == 1 and "-DENCODERS=6 " in printed and "-DEMBEDDING_RANK=30" in printed
-    assert build.main(["--kernels", "contraction"]) == 0
-    assert capsys.readouterr().out == "contraction.cpp contract_right_to_left contract_bidirectional\n"
+    assert build.main(["--kernels", "trainer"]) == 0
+    assert capsys.readouterr().out == "processor/trainer.cpp trainer\n"
 
 
 # --- the overlays of this repository
@@ -199,13 +199,7 @@ def test_flags_and_kernels_are_printed_for_makefiles(capsys):
 def test_the_manifest_says_what_an_overlay_is_built_for():
     entries = {entry.name: entry for entry in read_manifest(overlays_folder())}
     assert ModelConfig.from_dict(entries["train_enc4"].model) == ModelConfig(encoders=4)
-    assert entries["train_enc4"].layer is None and entries["contraction"].model is None
-    assert entries["contraction"].layer == {
-        "out_modes": [12, 8, 8],
-        "in_modes": [8, 8, 12],
-        "rank": 12,
-        "tokens": 32,
-    }
+    assert entries["train_enc4"].machine is None and entries["trainer"].model is None
 
 
 def test_the_prebuilt_overlays_are_as_new_as_their_sources():

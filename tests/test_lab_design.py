@@ -87,6 +87,17 @@ def test_the_explorer_says_what_the_model_says(explorer):
     assert len(explorer._space.get_lines()) == len(FLOWS)
 
 
+def test_feed_forward_layers_have_a_rank_of_their_own(explorer):
+    explorer.choose(Design())
+    explorer.rank.value = 8
+    assert explorer.design == Design(2, 8)  # it moves along
+    explorer.feed_forward.value = 4
+    assert explorer.programs.wait(WAIT) and explorer.design == Design(2, 8, feed_forward=4)
+    mixed, one = explorer.estimate, Design(2, 8).estimate(LENGTHS)
+    assert mixed.model.parameters_count < one.model.parameters_count and "rank 8 and 4" in explorer.results
+    assert mixed.memory.by_group()["parameters"] < one.memory.by_group()["parameters"]
+
+
 def test_a_click_chooses_the_nearest_design(explorer):
     explorer.choose(Design())
     design, found = list(explorer._shown.items())[-1]

@@ -55,12 +55,6 @@ def test_testbench(testbench, model, image, tmp_path):
     run_testbench(testbench, model, image.flags if image.features <= cpu_features() else IMAGES[-1].flags, tmp_path)
 
 
-@pytest.mark.parametrize("flags", [(), ("-D__SYNTHESIS__",)], ids=["native", "the loop that synthesis takes"])
-@pytest.mark.parametrize("model", [ODD, ModelConfig()], ids=["odd sizes", "the model's"])
-def test_contraction_testbench(model, flags, tmp_path):
-    run_testbench("test_contraction", model, (*IMAGES[-1].flags, *flags), tmp_path)
-
-
 def run_testbench(testbench, model, flags, tmp_path):
     program = tmp_path / testbench
     source = HLS_SOURCE / "testbench" / f"{testbench}.cpp"

@@ -23,8 +23,7 @@ from bttlab.model.config import ModelConfig
 from bttlab.places import ROOT
 from bttlab.u50.facts import U50
 from bttlab.u50.hardware import HardwareConfig
-from bttlab.u50.kernel import CONTRACTION_KERNELS, TRAIN_KERNEL, TRAINER_KERNEL, Kernel, OverlayError
-from bttlab.u50.layer import LayerShape
+from bttlab.u50.kernel import TRAIN_KERNEL, TRAINER_KERNEL, Kernel, OverlayError
 from bttlab.u50.manifest import (
     OverlayEntry,
     digest,
@@ -69,8 +68,6 @@ class OverlayDefinition:
     kernels : tuple of Kernel
     model : ModelConfig, optional
         What the source is compiled for.
-    layer_only : bool
-        Whether the kernels are of one linear layer of the model, not of the model.
     emulation_flags : tuple of str
         What the compiler is told for the emulated card alone.
     """
@@ -79,7 +76,6 @@ class OverlayDefinition:
     source: str
     kernels: tuple[Kernel, ...]
     model: ModelConfig | None = None
-    layer_only: bool = False
     emulation_flags: tuple[str, ...] = ()
 
     @property
@@ -88,12 +84,10 @@ class OverlayDefinition:
         return () if self.model is None else model_flags(self.model)
 
     def shapes(self, hls_src: Path) -> dict[str, Any]:
-        """Return what the manifest says it is built for: a model, a layer, a machine that runs programs, or none."""
+        """Return what the manifest says it is built for: a model, a machine that runs programs, or none."""
         if self.model is None:
             folder = (hls_src / self.source).parent
             return {"machine": read_machine(folder).to_dict()} if (folder / "isa.h").is_file() else {}
-        if self.layer_only:
-            return {"layer": LayerShape.of(self.model).to_dict()}
         return {"model": self.model.to_dict()}
 
 
@@ -110,9 +104,6 @@ DEFINITIONS = {
     for encoders in (2, 4, 6)
 } | {
     "train_enc2_snips": training_overlay("train_enc2_snips", ModelConfig(encoders=2).with_vocabulary(SNIPS_TOKENS)),
-    "contraction": OverlayDefinition(
-        "contraction", "contraction.cpp", tuple(CONTRACTION_KERNELS.values()), ModelConfig(), layer_only=True
-    ),
     # Its words are vectors of 64 bytes, whose calling convention no other compiler's code has to meet.
     "trainer": OverlayDefinition(
         "trainer", "processor/trainer.cpp", (TRAINER_KERNEL,), emulation_flags=("-DBTTLAB_FAST", "-Wno-psabi")
@@ -392,7 +383,7 @@ def _sized(encoders: int, tokens: int, definitions: Mapping[str, OverlayDefiniti
     """Return the overlay with room for so many tokens: a known one, or one named after its size."""
     model = ModelConfig(encoders=encoders).with_vocabulary(tokens)
     own = training_overlay(f"train_enc{encoders}_v{model.vocabulary_size}", model)
-    return next((d for d in definitions.values() if d.model == model and not d.layer_only), own)
+    return next((d for d in definitions.values() if d.model == model), own)
 
 
 def _run(command: Sequence[str]) -> subprocess.CompletedProcess:

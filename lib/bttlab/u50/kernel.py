@@ -154,22 +154,3 @@ TRAINER_KERNEL = Kernel(
         Argument("program_image", "void*", bank=3),
     ),
 )
-
-
-def _contraction_kernel(flow: str, bank: int) -> Kernel:
-    """The kernel of a contraction flow, its ports on HBM banks of their own from `bank` on."""
-    return Kernel(
-        f"contract_{flow}",
-        (
-            Argument("command", "int"),
-            Argument("tokens", "int"),
-            Argument("operands", "void*", bank=bank),
-            Argument("results", "void*", bank=bank + 1),
-            Argument("record", "void*", bank=bank + 2),
-        ),
-    )
-
-
-CONTRACTION_KERNELS = {
-    flow: _contraction_kernel(flow, bank) for flow, bank in (("right_to_left", 0), ("bidirectional", 3))
-}
