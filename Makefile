@@ -8,7 +8,7 @@
 # make wheel     dist/bttlab-VERSION-py3-none-any.whl, which has all that the lab needs but its packages
 # PYTHON=PATH takes another Python than the newest suitable one that tools/find_python finds
 # make audit     ask the Python Packaging Advisory Database about every locked package (needs pypi.org)
-# make overlays  rebuild the emulation overlays from hls_src (needs g++ 12 or later); with VOCABULARY=5000 [ENCODERS=2]
+# make overlays  rebuild the emulation overlays from hls_src (needs g++ 12 or later)
 #                build one whose embedding has room for so many tokens instead
 
 VENV := .venv
@@ -79,7 +79,7 @@ wheel: environment
 	$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
 
 overlays: environment
-	$(BIN)/python -m bttlab.u50.build $(if $(VOCABULARY),--vocabulary $(VOCABULARY)) $(if $(ENCODERS),--encoders $(ENCODERS))
+	$(BIN)/python -m bttlab.u50.build
 
 clean:
 	rm -rf $(VENV) $(AUDIT) build dist hls_src/build

@@ -9,6 +9,7 @@ import numpy as np
 import pynq
 import pytest
 
+from bttlab.card.machine import machine
 from bttlab.errors import BttlabError
 from bttlab.model.config import ModelConfig
 from bttlab.u50 import EmulatedU50, build, load_overlay
@@ -173,22 +174,12 @@ def test_the_command(hls, tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().err == "no overlay large; there are: tiny\n"
 
 
-def test_an_overlay_for_a_larger_vocabulary_comes_from_configuration(capsys):
-    assert build.main(["--flags", "--vocabulary", "5000", "--encoders", "4"]) == 0
-    flags = capsys.readouterr().out.split()
-    assert {"-DVOCABULARY_SIZE=5202", "-DROW_MODE_1=18", "-DROW_MODE_2=17", "-DROW_MODE_3=17"} <= set(flags)
-    assert "-DENCODERS=4" in flags
-    assert build.main(["--check", "--vocabulary", "5000"]) == 1
-    assert capsys.readouterr().out.startswith("train_enc2_v5202 has not been built")
-    assert build.main(["--check", "--vocabulary", "11428"]) == 0, "prebuilt, under its own name"
-    assert build.main(["--flags", "--vocabulary", "0"]) == 2
-    assert capsys.readouterr().err == "size is 0: it must be an integer of at least 1\n"
-
-
 def test_flags_and_kernels_are_printed_for_makefiles(capsys):
-    assert build.main(["--flags", "train_enc6"]) == 0
+    assert build.main(["--flags", "contraction"]) == 0
     printed = capsys.readouterr().out
-    assert printed.count("\n") == 1 and "-DENCODERS=6 " in printed and "-DEMBEDDING_RANK=30" in printed
+    assert printed.count("\n") == 1 and "-DENCODERS=2 " in printed and "-DEMBEDDING_RANK=30" in printed
+    assert build.main(["--kernels", "trainer"]) == 0
+    assert capsys.readouterr().out == "processor/trainer.cpp trainer\n"
     assert build.main(["--kernels", "contraction"]) == 0
     assert capsys.readouterr().out == "contraction.cpp contract_right_to_left contract_bidirectional\n"
 
@@ -198,8 +189,8 @@ def test_flags_and_kernels_are_printed_for_makefiles(capsys):
 
 def test_the_manifest_says_what_an_overlay_is_built_for():
     entries = {entry.name: entry for entry in read_manifest(overlays_folder())}
-    assert ModelConfig.from_dict(entries["train_enc4"].model) == ModelConfig(encoders=4)
-    assert entries["train_enc4"].layer is None and entries["contraction"].model is None
+    assert entries["trainer"].model is entries["trainer"].layer is entries["contraction"].model is None
+    assert entries["trainer"].machine["digest"] == machine().digest
     assert entries["contraction"].layer == {
         "out_modes": [12, 8, 8],
         "in_modes": [8, 8, 12],

@@ -338,7 +338,7 @@ def test_the_active_device_is_one_that_has_an_overlay(overlays, monkeypatch, pla
         assert pynq.Overlay(str(overlays / "both.xclbin")).device is cards["emulated"]
 
 
-@pytest.mark.parametrize("name", ["train_enc2", "contraction"])
+@pytest.mark.parametrize("name", ["trainer", "contraction"])
 def test_what_an_overlay_took_comes_back_when_nobody_refers_to_it(name):
     """At once, and not when Python looks for cycles: beside the kernels' threads that may be long after."""
     card = EmulatedU50()

@@ -40,11 +40,14 @@ class Machine:
     banks : tuple of Bank
     names : dict of str to int
         Units, operations, flags, fields, sections, commands and statuses of isa.h.
+    statuses : tuple of str
+        What a sample's result says, by its number.
     """
 
     constants: dict[str, int]
     banks: tuple[Bank, ...]
     names: dict[str, int]
+    statuses: tuple[str, ...]
 
     def __getattr__(self, name: str) -> int:
         for table in (self.__dict__.get("constants", {}), self.__dict__.get("names", {})):
@@ -71,17 +74,20 @@ def read_machine(source: Path = SOURCE) -> Machine:
     config, isa = ((source / name).read_text(encoding="utf-8") for name in ("config.h", "isa.h"))
     banks = {int(m[1]): Bank(int(m[2]), {"U": "uram", "B": "bram"}[m[3]]) for m in _BANK.finditer(config)}
     names: dict[str, int] = {}
+    enums: dict[str, tuple[str, ...]] = {}
     for match in _ENUM.finditer(isa):
-        value = 0
+        value, before = 0, len(names)
         for entry in match[2].split(","):
             name, _, given = entry.partition("=")
             if name.strip():
                 value = int(given, 0) if given.strip() else value
                 names[name.strip()] = value
                 value += 1
+        enums[match[1]] = tuple(names)[before:]
     for name in ("MAGIC", "VERSION"):
         names[name] = int(re.search(rf"constexpr int {name} = (\w+);", isa)[1], 0)
-    return Machine(read_constants(source / "config.h"), tuple(banks[i] for i in range(len(banks))), names)
+    constants = read_constants(source / "config.h")
+    return Machine(constants, tuple(banks[i] for i in range(len(banks))), names, enums["Status"])
 
 
 @cache

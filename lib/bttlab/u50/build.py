@@ -23,7 +23,7 @@ from bttlab.model.config import ModelConfig
 from bttlab.places import ROOT
 from bttlab.u50.facts import U50
 from bttlab.u50.hardware import HardwareConfig
-from bttlab.u50.kernel import CONTRACTION_KERNELS, TRAIN_KERNEL, TRAINER_KERNEL, Kernel, OverlayError
+from bttlab.u50.kernel import CONTRACTION_KERNELS, TRAINER_KERNEL, Kernel, OverlayError
 from bttlab.u50.layer import LayerShape
 from bttlab.u50.manifest import (
     OverlayEntry,
@@ -97,19 +97,7 @@ class OverlayDefinition:
         return {"model": self.model.to_dict()}
 
 
-SNIPS_TOKENS = 11428  # words of its training split, their classes and the special tokens
-
-
-def training_overlay(name: str, model: ModelConfig) -> OverlayDefinition:
-    """Return what the overlay that trains a model is built from."""
-    return OverlayDefinition(name, "train_transformer.cpp", (TRAIN_KERNEL,), model)
-
-
 DEFINITIONS = {
-    f"train_enc{encoders}": training_overlay(f"train_enc{encoders}", ModelConfig(encoders=encoders))
-    for encoders in (2, 4, 6)
-} | {
-    "train_enc2_snips": training_overlay("train_enc2_snips", ModelConfig(encoders=2).with_vocabulary(SNIPS_TOKENS)),
     "contraction": OverlayDefinition(
         "contraction", "contraction.cpp", tuple(CONTRACTION_KERNELS.values()), ModelConfig(), layer_only=True
     ),
@@ -352,13 +340,8 @@ def main(arguments: Sequence[str] | None = None, definitions: Mapping[str, Overl
     action.add_argument("--flags", action="store_true", help="only print the model's -D flags")
     action.add_argument("--kernels", action="store_true", help="only print the source file and its kernels")
     action.add_argument("--install", metavar="FILE", type=Path, help="only add an .xclbin that Vitis linked for a card")
-    parser.add_argument("--vocabulary", metavar="N", type=int, help="only the one for a table of at least N tokens")
-    parser.add_argument("--encoders", metavar="N", type=int, default=2, help="of the one for --vocabulary (default: 2)")
     options = parser.parse_args(arguments)
     try:
-        if options.vocabulary is not None:
-            wanted = _sized(options.encoders, options.vocabulary, definitions)
-            definitions, options.names = {**definitions, wanted.name: wanted}, [wanted.name]
         unknown = sorted(set(options.names) - set(definitions))
         if unknown:
             raise OverlayError(f"no overlay {', '.join(unknown)}; there are: {', '.join(definitions)}")
@@ -386,13 +369,6 @@ def main(arguments: Sequence[str] | None = None, definitions: Mapping[str, Overl
         print(error, file=sys.stderr)
         return 2
     return 0
-
-
-def _sized(encoders: int, tokens: int, definitions: Mapping[str, OverlayDefinition]) -> OverlayDefinition:
-    """Return the overlay with room for so many tokens: a known one, or one named after its size."""
-    model = ModelConfig(encoders=encoders).with_vocabulary(tokens)
-    own = training_overlay(f"train_enc{encoders}_v{model.vocabulary_size}", model)
-    return next((d for d in definitions.values() if d.model == model and not d.layer_only), own)
 
 
 def _run(command: Sequence[str]) -> subprocess.CompletedProcess:

@@ -13,7 +13,7 @@ from bttlab.u50.contraction_cycles import STEPS
 from bttlab.u50.kernel import CONTRACTION_KERNELS, OverlayError
 from bttlab.u50.layer import LayerShape, as_float32
 from bttlab.u50.records import LANES
-from bttlab.u50.training import wait_to_the_end
+from bttlab.u50.training_run import wait_to_the_end
 
 DESCRIBE, FORWARD, BACKWARD = range(3)
 STATUS = ("NOT_REACHED", "DONE", "BAD_TOKENS", "NO_FORWARD")
