@@ -28,7 +28,7 @@ RUNTIME = JUPYTER_RUNTIME_DIR=$${JUPYTER_RUNTIME_DIR:-$$(mktemp -d)}
 
 # A wheelhouse is for the Python that it was made with.
 environment:
-	@python=$$(tools/find_python "$(PYTHON)" $(if $(WHEELHOUSE),$$(sed -n 's/.*"python": "\([0-9.]*\)".*/\1/p' "$(WHEELHOUSE)/wheelhouse.json"))) && \
+	@python=$$(tools/find_python "$(PYTHON)" $(if $(WHEELHOUSE),$$(sed -n 's/.*"python": "\([0-9.]*\)".*/\1/p' "$(WHEELHOUSE)/wheelhouse.json" 2>/dev/null))) && \
 	"$$python" tools/environment.py install $(VENV) $(if $(PYTHON),,--keep) $(if $(WHEELHOUSE),--wheelhouse "$(WHEELHOUSE)") $(if $(UV),--uv "$(UV)")
 
 wheelhouse:

@@ -58,7 +58,8 @@ def identity_error(training) -> float:
 
 ALONE = ["momentum", "adam", "adamw", "lion", "lars", "lamb", "linear-scaling", "fixup", "rezero", "skipinit"]
 ALONE += ["t-fixup", "lottery-ticket", "width", "stacking", "stochastic-depth", "token-dropping"]
-ALONE += ["importance-gradient", "importance-error"]
+ALONE += ["importance-gradient", "importance-error", "fp16", "zero-offload"]
+ALONE += ["shared-encoders"]
 
 
 @pytest.mark.parametrize("name", ALONE)

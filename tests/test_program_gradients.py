@@ -52,7 +52,7 @@ def test_ranks(fast, rank):
     [
         ("bidirectional", False),
         pytest.param("right_to_left", False, marks=TOO_LARGE),
-        pytest.param("auto", False, marks=TOO_LARGE),
+        ("auto", False),
         ("bidirectional", True),
     ],
 )

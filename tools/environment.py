@@ -58,8 +58,11 @@ def main() -> int:
         else:
             fill_wheelhouse(options.folder)
     except Failure as failure:
-        print(failure, file=sys.stderr)
+        _say(str(failure))
         return 2
+    except KeyboardInterrupt:
+        _say("interrupted: the next time it starts anew, with what has been fetched")
+        return 130
     return 0
 
 
@@ -76,7 +79,8 @@ def install_environment(folder: Path, wheelhouse: Path | None, keep: bool, uv: s
         Nothing is left of a new environment that could not be made.
     """
     marker = folder / MARKER
-    suits = marker.is_file() and (keep or _python_of(folder) == VERSION)
+    starts = marker.is_file() and (folder / "bin" / "python").exists()  # its Python may have been removed
+    suits = starts and (keep or _python_of(folder) == VERSION)
     if suits and _made(marker).get("pins") == _pins():
         return
     if suits and keep and _python_of(folder) != VERSION:  # brought up to date by the Python that it is of
@@ -98,16 +102,18 @@ def install_environment(folder: Path, wheelhouse: Path | None, keep: bool, uv: s
     except (Failure, OSError, subprocess.CalledProcessError) as error:
         if not suits:
             shutil.rmtree(folder, ignore_errors=True)
-        raise error if isinstance(error, Failure) else Failure(_explain(str(error))) from None
+        if isinstance(error, Failure):
+            raise
+        raise Failure(_explain(f"{error} {getattr(error, 'output', '')}")) from None
 
 
 def _install(python: Path, uv: str | None) -> None:
-    whole, plain = ("--require-hashes", "--no-deps", "--no-build-isolation"), ("--no-deps", "--no-build-isolation")
+    alone = ("--no-deps", "--no-build-isolation")
     with tempfile.TemporaryDirectory() as scratch:
         for lock in (_first(scratch), LOCK):
-            _pip(python, "install", *whole, "--requirement", str(lock), uv=uv)
+            _pip(python, "install", *alone, "--require-hashes", "--requirement", str(lock), uv=uv)
     _pip(python, "install", _torch(), uv=uv)
-    _pip(python, "install", *plain, "--editable", str(ROOT), uv=uv)
+    _pip(python, "install", *alone, "--editable", str(ROOT), uv=uv)
 
 
 def _first(scratch: str) -> Path:

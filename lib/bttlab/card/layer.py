@@ -5,12 +5,15 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import torch
 
 from bttlab.card.compiled import CompiledProgram
 from bttlab.card.program.errors import ProgramError
 from bttlab.card.program.layer import CORES, LayerProgram, LayerShape, compile_layer
+from bttlab.card.program.own_flow import compile_order
 from bttlab.card.program.timing import Timing, time_program
 from bttlab.card.trainer import Trainer
+from bttlab.tensor.order import Order
 
 PROGRAMS = 64  # that are kept
 
@@ -45,9 +48,17 @@ def shape_of(layer: Any) -> LayerShape:
     return LayerShape(tuple(layer.out_modes), tuple(layer.in_modes), ranks)
 
 
+def _flow(flow: Any) -> Any:
+    """Return a flow as `_compiled` takes it: steps as an order."""
+    is_name = isinstance(flow, str) and "=" not in flow
+    if is_name or isinstance(flow, Order) or (isinstance(flow, tuple) and all(isinstance(n, int) for n in flow)):
+        return flow
+    return Order.of(flow)
+
+
 @lru_cache(PROGRAMS)
 def _compiled(shape: LayerShape, tokens: int, flow: Any) -> CompiledProgram:
-    program = compile_layer(shape, tokens, flow)
+    program = (compile_order if isinstance(flow, Order) else compile_layer)(shape, tokens, flow)
     return CompiledProgram(program, program.image())
 
 
@@ -58,16 +69,19 @@ def layer_program(layer: Any, tokens: int, flow: Any = "bidirectional") -> Layer
     ----------
     layer : bttlab.tensor.TTLinear or LayerShape
     tokens : int
-    flow : str or tuple of int
-        "bidirectional", "right_to_left", "auto", or how many cores are merged at each end.
+    flow : str, tuple of int, or Order
+        "bidirectional", "right_to_left", "auto", or how many cores are merged at each end: as a model's program has it.
+        Or an order of one's own: a `bttlab.tensor.Order`, or its steps, such as "z = x R4", one a line.
 
     Raises
     ------
+    bttlab.tensor.ShapeError
+        If the steps are no order.
     ProgramError
-        If the machine does not hold it; the line says why, and what would do.
+        If the machine cannot run it; the line says why, and what would do.
     """
     shape = layer if isinstance(layer, LayerShape) else shape_of(layer)
-    return _compiled(shape, tokens, flow).program
+    return _compiled(shape, tokens, _flow(flow)).program
 
 
 def run_layer(trainer: Any, layer: Any, flow: Any, x: Any, dy: Any) -> LayerRun:
@@ -79,7 +93,7 @@ def run_layer(trainer: Any, layer: Any, flow: Any, x: Any, dy: Any) -> LayerRun:
         Of the overlay `trainer`. The model that was loaded there is gone afterwards.
     layer : bttlab.tensor.TTLinear
         Its cores and bias are taken as float32.
-    flow : str or tuple of int
+    flow
         As for `layer_program`.
     x, dy : array of shape (tokens, features)
         Input, and the gradient of a loss by y. Arrays and PyTorch tensors are taken as float32.
@@ -90,8 +104,8 @@ def run_layer(trainer: Any, layer: Any, flow: Any, x: Any, dy: Any) -> LayerRun:
 
     Raises
     ------
-    ProgramError
-        If the machine does not hold the program, or a shape is not the layer's; nothing is run then.
+    bttlab.tensor.ShapeError, ProgramError
+        As for `layer_program`, or if x or dy is not of the layer's shape; nothing is run then.
     """
     trainer = trainer if isinstance(trainer, Trainer) else trainer.trainer_1
     shape = shape_of(layer)
@@ -100,7 +114,7 @@ def run_layer(trainer: Any, layer: Any, flow: Any, x: Any, dy: Any) -> LayerRun:
     for name, array, features in (("x", x, shape.in_features), ("dy", dy, shape.out_features)):
         if array.shape != (tokens, features):
             raise ProgramError(f"{name} has the shape {array.shape}: the layer takes (tokens, {features})")
-    compiled = _compiled(shape, tokens, flow)
+    compiled = _compiled(shape, tokens, _flow(flow))
     program = compiled.program
     cores = [_array(core) for core in layer.used_cores()]
     bias = np.zeros(shape.out_features, np.float32) if layer.bias is None else _array(layer.bias)
@@ -115,6 +129,27 @@ def run_layer(trainer: Any, layer: Any, flow: Any, x: Any, dy: Any) -> LayerRun:
         results["db"],
         time_program(program.forward, tokens, False),
     )
+
+
+def autograd_errors(run: LayerRun, layer: Any, x: Any, dy: Any) -> dict[str, float]:
+    """Compare a run with PyTorch's autograd in double precision, W reassembled from the cores.
+
+    Returns
+    -------
+    dict of str to float
+        For y, dx, dG1 to dG6 and db: the largest error, relative to the largest element.
+    """
+    cores = [torch.tensor(_array(core), dtype=torch.double, requires_grad=True) for core in layer.used_cores()]
+    double_x = torch.tensor(_array(x), dtype=torch.double, requires_grad=True)
+    bias = torch.zeros(layer.out_features) if layer.bias is None else layer.bias.detach()
+    bias = bias.double().requires_grad_()
+    weight = torch.einsum("xia,ajb,bkc,cld,dme,eny->ijklmn", *cores).reshape(layer.out_features, layer.in_features)
+    y = double_x @ weight.T + bias
+    gradients = torch.autograd.grad(y, [double_x, *cores, bias], torch.tensor(_array(dy), dtype=torch.double))
+    wanted = [tensor.detach().numpy() for tensor in (y, *gradients)]
+    found = [run.y, run.dx, *run.gradients, run.bias_gradient]
+    names = ["y", "dx", *(f"d{name}" for name in CORES), "db"]
+    return {n: float(np.abs(a - b).max() / np.abs(b).max()) for n, a, b in zip(names, found, wanted, strict=True)}
 
 
 def _array(values: Any) -> np.ndarray:

@@ -99,6 +99,11 @@ class Estimate:
         """Whether the card has room for the machine; that the machine holds the model, its program shows."""
         return not self.resources.excess
 
+    def with_optimizer(self, optimizer: str) -> "Estimate":
+        """Return the same with another update rule: the same cycles, as its unit takes a word a cycle with each."""
+        memory = memory_map(self.model, machine_record(), optimizer, self.flow)
+        return replace(self, optimizer=Optimizer(optimizer).name, memory=memory)
+
     def at_clock(self, clock_mhz: float) -> "Estimate":
         """Return the same at another clock: the same cycles, as the pipeline stays as deep.
 

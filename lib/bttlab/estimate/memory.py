@@ -144,30 +144,37 @@ def memory_map(model: ModelConfig, record: MachineRecord, optimizer: str, flow: 
     bttlab.card.program.errors.ProgramError
         If the machine does not hold the model.
     """
-    owners = _owners(compiled_program(model, flow=flow).program)
     without = (banks.FIRST_MOMENT, banks.SECOND_MOMENT)[len(Optimizer(optimizer).moments) :]
     alike = {memory.name: memory for memory in record.memories}
     found = []
-    for name, words in touched_words(model, flow).items():
+    for name, words in _words_by_group(model, flow).items():
         held = name.startswith("held")
         memory = alike["held" if held else name.replace(" ", "_")]
-        groups = Counter({"held operands": int(words.sum())}) if held else _count(words, owners[name])
-        if name in [f"bank {number}" for number in without]:
-            groups = Counter()
         engines = MACHINE.ENGINES if held else 1
-        taken = memory.blocks
         found.append(
             BankUse(
                 name,
                 memory.kind,
-                len(words),
-                {group: groups[group] for group in GROUPS if groups[group]},
+                memory.words,
+                {} if name in [f"bank {number}" for number in without] else words,
                 memory.count // engines,
-                Blocks(taken.bram36 / engines, taken.uram // engines),
+                Blocks(memory.blocks.bram36 / engines, memory.blocks.uram // engines),
             )
         )
     own = tuple(m for m in record.memories if m.name != "held" and not m.name.startswith("bank_"))
     return MemoryMap(tuple(found), own)
+
+
+@lru_cache(256)
+def _words_by_group(model: ModelConfig, flow: Flow) -> dict[str, dict[str, int]]:
+    """Words of each bank and held memory that the program touches, by what they are for."""
+    owners = _owners(compiled_program(model, flow=flow).program)
+    found = {}
+    for name, words in touched_words(model, flow).items():
+        held = name.startswith("held")
+        counts = Counter({"held operands": int(words.sum())}) if held else _count(words, owners[name])
+        found[name] = {group: counts[group] for group in GROUPS if counts[group]}
+    return found
 
 
 def _count(words: np.ndarray, owners: list[tuple[int, int, str]]) -> Counter:
@@ -179,7 +186,7 @@ def _count(words: np.ndarray, owners: list[tuple[int, int, str]]) -> Counter:
     return found
 
 
-@lru_cache(32)
+@lru_cache(2)
 def touched_words(model: ModelConfig, flow: Flow) -> dict[str, np.ndarray]:
     """Return which words of each bank and held memory a program reads or writes, for any sample, as arrays of bool."""
     program = compiled_program(model, flow=flow).program

@@ -124,7 +124,7 @@ def beside_the_loop(tokens: int) -> int:
     return record + tokens + prepared + LOSS_INTERVAL * (tokens - 1) + m.SEQUENCE + 2 * request
 
 
-@lru_cache(256)
+@lru_cache(4096)
 def sample_work(model: ModelConfig, tokens: int, flow: Flow) -> Work:
     """Return what training on a sample of so many tokens is, with its share of what a call does at its end.
 

@@ -22,7 +22,7 @@ from bttlab.places import ROOT
 
 INDEX = "index.sqlite"
 VERSION = 1
-DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+DAMAGED = (11, 26)  # SQLITE_CORRUPT and SQLITE_NOTADB, which Python 3.10 has no names for
 LARGEST = 2**63 - 1  # of SQLite's whole numbers
 BUSY_SECONDS = 30  # that a writer waits for another
 _SCHEMA = """
@@ -281,7 +281,8 @@ class RunIndex:
         except sqlite3.OperationalError as error:
             raise RunIndexError(f"{self.path} cannot be used ({error}); set BTTLAB_RUNS to a folder of yours") from None
         except sqlite3.DatabaseError as error:
-            if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) not in DAMAGED:
+            plain = type(error) is sqlite3.DatabaseError  # as these are raised; Python 3.10 tells no more
+            if getattr(error, "sqlite_errorcode", DAMAGED[0] if plain else None) not in DAMAGED:
                 raise RunIndexError(f"{self.path}: {error}") from None
             raise RunIndexError(
                 f"{self.path} is damaged ({error}); build it anew with: bttlab runs index FOLDER, naming the folders "

@@ -22,7 +22,7 @@ from bttlab.lab.flow_explorer import FlowExplorer
 from bttlab.lab.flow_figures import draw_costs, draw_optimum
 from bttlab.lab.gpu_beside import gpu_over_card
 from bttlab.lab.machine import check_machine
-from bttlab.lab.memory_figures import chip_bytes, draw_blocks, draw_bytes, draw_energy, torch_bytes
+from bttlab.lab.memory_figures import chip_bytes, draw_banks, draw_bytes, draw_energy, torch_bytes
 from bttlab.lab.method_figures import draw_results, draw_scatter
 from bttlab.lab.methods_lab import MethodsLab
 from bttlab.lab.plain_errors import show_sentences
@@ -52,7 +52,7 @@ __all__ = [
     "chip_bytes",
     "corpus_here",
     "draw_accuracy",
-    "draw_blocks",
+    "draw_banks",
     "draw_breakdown",
     "draw_bytes",
     "draw_costs",

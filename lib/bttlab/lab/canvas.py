@@ -22,6 +22,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from bttlab.lab.charts import to_png
+from bttlab.lab.picture import DARK, FIGURE_CLASS
 
 PATIENCE_SECONDS = 5.0  # that a browser has to take a picture and say so
 Animated = Callable[[], Sequence[Artist]]
@@ -47,6 +48,7 @@ class ImageCanvas:
         self._lock = lock
         self._layers = _Layers(FigureCanvasAgg(figure), animated)
         self.widget = ipywidgets.Image(format="png", layout={"max_width": "100%", "width": f"{int(width)}px"})
+        self.widget.add_class(FIGURE_CLASS)
 
     def draw(self, everything: bool) -> None:
         """Show the figure as it is now; if not everything has changed, only the animated artists are drawn."""
@@ -101,6 +103,7 @@ class ZoomCanvas:
         FigureManager(self.widget, uuid.uuid4().int % 2**31)  # the canvas keeps it
         self.widget.header_visible = False
         self.widget.resizable = False
+        self.widget.add_class(FIGURE_CLASS)
         self._layers = _Layers(self.widget, animated)
 
     def draw(self, everything: bool) -> None:
@@ -193,8 +196,9 @@ class KeptFigure:
             png = to_png(figure, scale=1.5)
         source = f"data:image/png;base64,{base64.b64encode(png).decode()}"
         html = (
-            f"<style>body:has(.{self.live_class}) .{self._class} {{ display: none }}</style>"
-            f'<div class="{self._class}"><img alt="{escape(caption)}" width="{int(width)}" src="{source}"></div>'
+            f"{DARK}<style>body:has(.{self.live_class}) .{self._class} {{ display: none }}</style>"
+            f'<div class="{self._class}"><img class="{FIGURE_CLASS}" alt="{escape(caption)}" width="{int(width)}"'
+            f' src="{source}"></div>'
         )
         self._handle.update({"text/html": html, "text/plain": caption}, raw=True)
         return png

@@ -18,8 +18,9 @@ from IPython.display import display
 from bttlab.errors import BttlabError
 from bttlab.lab.canvas import KeptFigure, live_canvas
 from bttlab.lab.charts import SMOOTHING
+from bttlab.lab.picture import hidden
 from bttlab.lab.run_figure import ACROSS, RunFigure, View
-from bttlab.lab.run_words import curves_csv, download, hidden, in_words
+from bttlab.lab.run_words import curves_csv, download, in_words
 from bttlab.lab.runs import FAILED, FINISHED, PAUSED, RUNNING, STOPPED, Run
 from bttlab.lab.targets import Target
 from bttlab.threads import Thread
@@ -142,7 +143,8 @@ class Dashboard:
         }
         for control in self._view.values():
             control.observe(lambda _: self._draw(), "value")
-        self._status, self._message, self._words, self._files = (widgets.HTML() for _ in range(4))
+        self._status, self._message, self._files = (widgets.HTML() for _ in range(3))
+        self._words = widgets.HTML(hidden(in_words([])))
         self.widget = widgets.VBox(
             [
                 widgets.HBox([self._choice, self._rate, self._samples], layout={"flex_flow": "row wrap"}),

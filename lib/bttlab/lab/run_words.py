@@ -5,7 +5,6 @@ import csv
 import io
 from collections.abc import Sequence
 from dataclasses import asdict
-from html import escape
 
 from bttlab.lab.charts import thinned
 from bttlab.lab.run_figure import SCORES, label_of
@@ -51,12 +50,6 @@ def curves_csv(runs: Sequence[Run]) -> str:
             joules, loss = energy.get(count, [""] * 3), rows.get(count, [""] * 2)
             writer.writerow([label_of(number, run), run.state, count, f"{second:.6g}", *joules, *loss, *values])
     return text.getvalue()
-
-
-def hidden(words: str) -> str:
-    """Return HTML that screen readers read and nobody sees."""
-    place = "position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%)"
-    return f"<p class='bttlab-words' style='{place}'>{escape(words)}</p>"
 
 
 def download(name: str, kind: str, content: bytes) -> str:

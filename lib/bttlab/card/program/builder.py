@@ -262,6 +262,21 @@ class Builder:
             count = out_count
         self.emit(SHUFFLE, 0, what, loops, operands, count=count, row=row)
 
+    def shuffle_rows(self, what, rows: int, permutation, source: At, held: At) -> None:
+        """Each of so many rows of words into a row of a held memory, its elements in another order; in one block.
+
+        `source` has strides by "x", the rows, and "y", their words. The tables are those of ROWS rows, whatever `rows`.
+        """
+        words_out, words_in = len(permutation), permutation.max() // LANES + 1
+        first = np.arange(ROWS)[:, None, None] * words_in * LANES
+        whole = np.where(permutation < 0, -1, permutation + first).reshape(-1, LANES)
+        base = self._entries(whole, ROWS * words_in)
+        steps = max(words_in, words_out) + -(-MACHINE.SHUFFLE_GAP // rows)
+        loops = [Loop("block", 2), Loop("gate", 1), Loop("x", rows), Loop("y", steps, words_in)]
+        entry_in, entry_out = (At("", base, {"x": words, "y": 1}) for words in (words_in, words_out))
+        operands = {0: entry_in, 1: source, 2: entry_out, 5: held}
+        self.emit(SHUFFLE, 0, what, loops, operands, count=words_out, row=("x", 0))
+
     def _entries(self, permutation: np.ndarray, words_in: int) -> int:
         key = permutation.tobytes()
         if key not in self.entries:

@@ -16,9 +16,10 @@ from bttlab.card.program.builder import LANES, ROWS, Builder, block_rows, gate, 
 from bttlab.card.program.functions import EXPONENT, TANH
 from bttlab.card.program.instruction import At, Bound, Loop, at, most_of
 from bttlab.card.program.layout import Block, Layout
-from bttlab.card.program.moving import held_tokens, part
+from bttlab.card.program.moving import moved, part
 
 M = machine()
+ENGINE = 1  # that has a head of one token
 SQUARE = np.arange(LANES * LANES).reshape(LANES, LANES).T  # a square of elements, turned
 
 
@@ -77,7 +78,14 @@ class Head:
         self.classes, self.words, self.tokens, self.rows = classes, words, tokens, rows
         self.weight, self.label_weight, self.class_weight = weights
         self.class_words = words_for(classes)
-        self.token_blocks = -(-most_of(tokens) // ROWS)
+        self._place(builder, layout)
+        self.bias = layout.place(f"{name}_head.bias", banks.REST)
+        self.logits = builder.take(f"{name} logits", banks.FEED_FORWARD, most_of(tokens) * self.class_words)
+
+    def _place(self, builder: Builder, layout: Layout) -> None:
+        """Where weight, logits and pooled tokens lie."""
+        name, words = self.name, self.words
+        self.token_blocks = -(-most_of(self.tokens) // ROWS)
         split = self.class_words > 2
         first_words = -(-self.class_words // 2) if split else self.class_words
         pieces = [(0 if split else 1, 0, first_words, banks.REST)]
@@ -92,8 +100,6 @@ class Head:
             )
             pooled = builder.hold(f"pooled {name}", engine, words * self.token_blocks)
             self.parts.append(Part(engine, block, count, first, turned, pooled))
-        self.bias = layout.place(f"{name}_head.bias", banks.REST)
-        self.logits = builder.take(f"{name} logits", banks.FEED_FORWARD, most_of(tokens) * self.class_words)
 
     def _block(self, block: int) -> Bound:
         return block_rows(self.tokens, block)
@@ -120,16 +126,26 @@ class Head:
         b = self.builder
         b.layer = f"{self.name}_head"
         matrix = {"t": self.words, "w": 1}
-        loops = [Loop("w", self.words), padded("t", self.tokens)]
+        loops = [Loop("t", self.tokens), Loop("w", self.words)]  # as pooled tokens are held
         tanh = b.functions.number(TANH)
         b.vector(M.FUNCTION, "pooled = tanh(y)", loops, part(y, **matrix), r0=part(pooled, **matrix), function=tanh)
-        for p in self.parts:
-            held_tokens(b, "hold pooled", pooled, p.pooled, self.tokens, self.words, self._block)
-            for block in range(self.token_blocks):
-                self._logits(p, block)
+        self._logits(pooled)
         self._loss()
 
-    def _logits(self, p: Part, block: int) -> None:
+    def _logits(self, pooled: At) -> None:
+        for p in self.parts:
+            for block in range(self.token_blocks):
+                words = block * ROWS * self.words, block * self.words
+                source, held = (part(at, n) for at, n in zip((pooled, p.pooled), words, strict=True))
+                moved(self.builder, "hold pooled", source, held, self._block(block), self.words)
+                self._part_logits(p, block)
+
+    @property
+    def pieces(self) -> int:
+        """In how many parts the gradient of the pooled tokens comes."""
+        return len(self.parts)
+
+    def _part_logits(self, p: Part, block: int) -> None:
         b, w = self.builder, self.words
         groups = -(-p.classes // M.SLOTS)
         while p.classes % groups:
@@ -186,19 +202,23 @@ class Head:
             slot_loop="t",
             flags=M.CHECK,
         )
-        for p, piece in zip(self.parts, pieces, strict=False):
-            for block in range(self.token_blocks):
-                self._backward(p, block, piece)
+        self._classes_backward(pooled, pieces)
         matrix = {"t": w, "w": 1}
         loops = [Loop("w", w), padded("t", self.tokens)]
         d = pieces[0]
-        if len(self.parts) == 2:
+        if len(pieces) == 2:
             d = d_pooled
             a, c = (part(piece, **matrix) for piece in pieces)
             b.vector(M.ADD, "d_pooled", loops, a, c, r0=part(d, **matrix))
         b.vector(M.TANH_BACK, "d_y", loops, part(d, **matrix), part(pooled, **matrix), r0=part(d_y, **matrix))
 
-    def _backward(self, p: Part, block: int, piece: At) -> None:
+    def _classes_backward(self, pooled: At, pieces: list[At]) -> None:
+        """Gradients of the weight and of the pooled tokens."""
+        for p, piece in zip(self.parts, pieces, strict=True):
+            for block in range(self.token_blocks):
+                self._part_backward(p, block, piece)
+
+    def _part_backward(self, p: Part, block: int, piece: At) -> None:
         b, w, rows = self.builder, self.words, self._block(block)
         turned = part(p.turned, block * p.classes)
         b.shuffle(
@@ -211,17 +231,6 @@ class Head:
             gate=gate(self.tokens, block) if block else None,
         )
         gradient = at(f"bank {p.block.bank + banks.GRADIENT}", p.block.base, c=w, w=1)
-        b.expand(
-            p.engine,
-            "d_weight = d_logits^T pooled",
-            self._gated(block, Loop("c", p.classes), Loop("w", w)),
-            part(p.pooled, block * w, w=1),
-            part(turned, c=1),
-            gradient,
-            addend=gradient if block else None,
-            count=rows,
-            flags=M.CHECK,
-        )
         b.accumulate(
             p.engine,
             "d_pooled = d_logits weight",
@@ -234,3 +243,62 @@ class Head:
         )
         loops = [Loop("t", rows), Loop("w", w)]
         b.drain(p.engine, "d_pooled", loops, "t", 0, at("", 0, w=1), part(piece, block * ROWS * w, t=w, w=1))
+        b.expand(
+            p.engine,
+            "d_weight = d_logits^T pooled",
+            self._gated(block, Loop("c", p.classes), Loop("w", w)),
+            part(p.pooled, block * w, w=1),
+            part(turned, c=1),
+            gradient,
+            addend=gradient if block else None,
+            count=rows,
+            flags=M.CHECK,
+        )
+
+
+class SingleHead(Head):
+    """The head of one token: rows of the weight are held, and the pooled token streams past, all classes at once."""
+
+    def _place(self, builder: Builder, layout: Layout) -> None:
+        rows = self.class_words * LANES
+        self.weight_block = layout.place(f"{self.name}_head.weight", banks.REST, padded_rows=rows)
+        self.held = builder.hold(f"weight of {self.name}_head", ENGINE, self.class_words * self.words)
+
+    @property
+    def pieces(self) -> int:
+        """One part."""
+        return 1
+
+    def prepare(self) -> None:
+        """The weight into the held memory: class c into row c mod ROWS."""
+        self.builder.layer = f"{self.name}_head"
+        for c in range(self.class_words):
+            source = part(self.weight_block.where(), c * ROWS * self.words)
+            moved(self.builder, "hold weight", source, part(self.held, c * self.words), ROWS, self.words)
+
+    def _logits(self, pooled: At) -> None:
+        self.builder.reduce(
+            ENGINE,
+            "logits",
+            [Loop("w", self.words + 1), padded("c", self.class_words)],
+            "w",
+            part(self.held, c=self.words, w=1),
+            part(pooled, w=1),
+            part(self.logits, c=1),
+        )
+
+    def _classes_backward(self, pooled: At, pieces: list[At]) -> None:
+        b, w = self.builder, self.words
+        result = part(pieces[0], w=1)
+        for c in range(self.class_words):
+            addend = result if c else None
+            d_logits, held = part(self.logits, c), part(self.held, c * w, w=1)
+            what, rows = "d_pooled = d_logits weight", min(ROWS, self.classes - c * ROWS)
+            b.expand(ENGINE, what, [Loop("w", w)], held, d_logits, result, addend=addend, count=rows)
+        for c in range(self.class_words):
+            what = "d_weight = d_logits^T pooled"
+            loops = [Loop("t", 1), Loop("w", w)]
+            b.accumulate(ENGINE, what, loops, ("t",), "t", part(self.logits, c), part(pooled, w=1))
+            block = self.weight_block
+            gradient = at(f"bank {block.bank + banks.GRADIENT}", block.base + c * ROWS * w, r=w, w=1)
+            b.drain(ENGINE, what, [Loop("r", ROWS), Loop("w", w)], "r", 0, at("", 0, w=1), gradient, check=True)

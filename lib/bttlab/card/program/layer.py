@@ -21,6 +21,7 @@ from bttlab.card.program.layout import Block, Layout
 from bttlab.card.program.linear import LinearLayers
 from bttlab.card.program.order import ordered
 from bttlab.card.program.program import Program
+from bttlab.tensor.order import Order
 from bttlab.tensor.shapes import tt_shapes
 
 M = machine()
@@ -83,7 +84,7 @@ class Transfer:
     Attributes
     ----------
     name : str
-        "x", "dy", "G1", "b"; "y", "dx", "dG1", "db".
+        "x", "dy", "G1", "b"; "y", "dx", "dG1", "db"; empty where it only fills up.
     block : Block
         Where it lies, and how.
     """
@@ -126,34 +127,41 @@ class LayerProgram(Program):
     ----------
     shape : LayerShape
     tokens : int
-    flow : str
-        Its name.
     inputs, outputs : list of Transfer
         In the order of LOAD and STORE.
+    order : Order, optional
+        If it is one of one's own.
     """
 
     shape: LayerShape
     tokens: int
-    flow: str
     inputs: list[Transfer]
     outputs: list[Transfer]
+    order: Order | None = None
 
     @property
     def slice_span(self) -> tuple[int, ...]:
         """No instruction has a slice."""
         return NO_SLICES
 
+    def has_tokens(self, instruction: Instruction) -> bool:
+        """Return whether an engine's instruction multiplies with anything of the tokens."""
+        product = instruction.label[2].partition(" = ")[2].split()
+        if self.order is None:
+            return any(loop.name == "t" for loop in instruction.loops)
+        indices = self.order.indices()
+        return any("t" in indices[name if name in indices else name[1:]] for name in product)
+
     def pack(self, tensors: dict[str, np.ndarray]) -> np.ndarray:
         """Return what LOAD takes, float32 of shape (words, LANES)."""
-        return np.concatenate([_packed(t.block, tensors[t.name]) for t in self.inputs])
+        return np.concatenate([_packed(t.block, tensors.get(t.name)) for t in self.inputs])
 
     def unpack(self, memory: np.ndarray) -> dict[str, np.ndarray]:
         """Return the tensors that STORE gave."""
         tensors, first = {}, 0
         for transfer in self.outputs:
-            tensor = np.zeros(transfer.block.shape, np.float32)
-            transfer.block.read(memory[first : first + transfer.block.words], tensor)
-            tensors[transfer.name] = tensor
+            tensors[transfer.name] = np.zeros(transfer.block.shape, np.float32)
+            transfer.block.read(memory[first : first + transfer.block.words], tensors[transfer.name])
             first += transfer.block.words
         return tensors
 
@@ -164,9 +172,10 @@ class LayerProgram(Program):
         return [hazard.text for hazard in find_hazards(self.forward, self.tokens, slices, False, loaded=loaded)]
 
 
-def _packed(block: Block, tensor: np.ndarray) -> np.ndarray:
+def _packed(block: Block, tensor: np.ndarray | None) -> np.ndarray:
     memory = np.zeros((block.words, LANES), np.float32)
-    block.write(memory, np.asarray(tensor, np.float32))
+    if tensor is not None:
+        block.write(memory, np.asarray(tensor, np.float32))
     return memory
 
 
@@ -231,7 +240,6 @@ def compile_layer(shape: LayerShape, tokens: int, flow: str | Sequence[int] = "b
         b,
         shape,
         tokens,
-        flow if isinstance(flow, str) else str(flow),
         [Transfer(n, block) for n, block in zip(["x", "dy", *names], inputs, strict=True)],
         [Transfer(n, block) for n, block in zip(["y", "dx", *(f"d{n}" for n in names)], outputs, strict=True)],
     )
@@ -243,16 +251,28 @@ def gradient_of(block: Block) -> Block:
 
 
 def assemble(
-    builder: Builder, shape: LayerShape, tokens: int, flow: str, inputs: list[Transfer], outputs: list[Transfer]
+    builder: Builder,
+    shape: LayerShape,
+    tokens: int,
+    inputs: list[Transfer],
+    outputs: list[Transfer],
+    order: Order | None = None,
 ) -> LayerProgram:
     """Return the program of what was emitted, in an order that keeps units busy, with its waits."""
     instructions = ordered(builder.instructions, NO_SLICES, tokens)
     set_waits(instructions, NO_SLICES)
+    words = max(sum(t.block.words for t in transfers) for transfers in (inputs, outputs))
+    for transfers in (inputs, outputs):  # the machine loads as many words as it stores
+        transfers += _filling(words - sum(t.block.words for t in transfers), outputs[-1].block)
     load, store = _copies(inputs, into=True), _copies(outputs, into=False)
-    words = sum(t.block.words for t in inputs)
-    assert words == sum(t.block.words for t in outputs)
     model = LayerModel(builder, tokens, words)
-    return LayerProgram(model, instructions, [], [], load, store, [], shape, tokens, flow, inputs, outputs)
+    return LayerProgram(model, instructions, [], [], load, store, [], shape, tokens, inputs, outputs, order)
+
+
+def _filling(words: int, block: Block) -> list[Transfer]:
+    """Return transfers of so many words that nobody needs: what comes in lies where a gradient will be."""
+    sizes = [block.words] * (words // block.words) + [words % block.words]
+    return [Transfer("", matrix_block("", block.bank, block.base, size, LANES)) for size in sizes if size]
 
 
 def _copies(transfers: list[Transfer], into: bool) -> list[Instruction]:

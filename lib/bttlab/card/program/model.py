@@ -9,7 +9,7 @@ from bttlab.card.program.builder import LANES, ROWS, Builder, padded
 from bttlab.card.program.embedding import Embedding
 from bttlab.card.program.errors import ProgramError
 from bttlab.card.program.functions import GELU, GELU_SLOPE
-from bttlab.card.program.heads import Head
+from bttlab.card.program.heads import Head, SingleHead
 from bttlab.card.program.instruction import At, Loop, Register, at
 from bttlab.card.program.layout import Layout, linear_names, norm_names
 from bttlab.card.program.linear import LinearLayers
@@ -21,6 +21,8 @@ from bttlab.model.config import LINEARS, ModelConfig
 M = machine()
 # Scalars of the sample's record.
 RATE, STEP, ROOT, KEEP, INTENT_LABEL, INTENT_CLASS, SLOT_WEIGHT, SLOT_LABEL, SLOT_CLASS = range(9)
+
+UPDATE_WORDS = 256  # an update has its bank's ports for as many cycles, and others wait
 
 # Parameters whose gradients are added to slice by slice, or written for the tokens of the sample only.
 ADDED = ("embedding.position.weight", *(f"embedding.word.cores.{k}" for k in range(3)))
@@ -98,9 +100,9 @@ class ModelProgram:
         self.d_scores = b.take("d_scores", banks.SCALARS, scores)
         intent = (1.0, ("scalar", INTENT_LABEL), ("scalar", INTENT_CLASS))
         slot = (("scalar", SLOT_WEIGHT), ("scalar", SLOT_LABEL), ("scalar", SLOT_CLASS))
-        self.intent_head = Head(b, self.layout, "intent", config.intents, words, 1, self._rows(1), intent)
+        self.intent_head = SingleHead(b, self.layout, "intent", config.intents, words, 1, self._rows(1), intent)
         self.slot_head = Head(b, self.layout, "slot", config.slots, words, self.labelled, self._rows(most), slot)
-        self.linears = LinearLayers(b, self.layout, names, self.shapes, most, flow)
+        self.linears = LinearLayers(b, self.layout, names, self.shapes, most, flow, ("intent_pooler",))
         self.work = WorkMatrices(b, matrix)
         self.linears.hold()
         for bank in (banks.FIRST_MOMENT, banks.SECOND_MOMENT):
@@ -125,6 +127,7 @@ class ModelProgram:
         b, work = self.builder, self.work
         b.stage = "FP"
         self.embedding.prepare()
+        self.intent_head.prepare()
         rows, total, x = work.take(0), work.take(1), work.take(2)
         self.embedding.forward(rows)
         self.norms[0].forward(rows, self.position.where(), total, x)
@@ -171,7 +174,7 @@ class ModelProgram:
         self.pooled = {}
         for name, head, tokens, offset in self._heads():
             y, pooled = work.take(0), work.take(1)
-            linears.forward(linears.names.index(f"{name}_pooler"), part(x, offset), tokens, y)
+            linears.forward(linears.names.index(f"{name}_pooler"), part(x, offset), tokens, y, by_word=False)
             head.forward(y, pooled)
             work.give(y)
             self.pooled[name] = pooled
@@ -186,7 +189,7 @@ class ModelProgram:
         b.stage = "BP"
         d = work.take(2)
         for name, head, tokens, offset in self._heads():
-            pieces = [work.take(3), work.take(0)][: len(head.parts)]
+            pieces = [work.take(3), work.take(0)][: head.pieces]
             total, d_y = work.take(2), work.take(0)
             head.backward(self.pooled[name], pieces, total, d_y)
             layer = linears.names.index(f"{name}_pooler")
@@ -251,5 +254,7 @@ class ModelProgram:
             b.layer = block.name
             gradient = at(f"bank {block.bank + banks.GRADIENT}", block.base)
             m, v = (at(f"bank {bank}", offset) for bank in (banks.FIRST_MOMENT, banks.SECOND_MOMENT))
-            b.update("update", block.words, block.where(), gradient, m, v, clear=block.name in ADDED)
+            for first in range(0, block.words, UPDATE_WORDS):
+                parts = (part(whole, first) for whole in (block.where(), gradient, m, v))
+                b.update("update", min(block.words - first, UPDATE_WORDS), *parts, clear=block.name in ADDED)
             offset += block.words
