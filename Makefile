@@ -1,5 +1,5 @@
 # make lab       environment, check of the machine, JupyterLab on loopback
-# make test      every test: Python, C++ testbenches, notebooks, the lab in a browser
+# make test      every test: Python, notebooks, the lab in a browser
 # make quick     what must hold with each Python, in a minute: for a Python that `make test` was not run with
 # make reliability   long trials of what must hold up, into docs/reliability.md (some: TRIALS='NAME… --count N')
 # make bench         side-by-side benchmarks, into docs/benchmarks.md (BENCH=--strict: what has become worse fails)

@@ -99,7 +99,6 @@ def test_plain_pynq_loads_the_overlay_and_binds_the_driver():
 def test_the_manifest_says_how_wide_the_machine_is():
     entry = next(entry for entry in read_manifest(overlays_folder()) if entry.name == "trainer")
     assert entry.kind == "emulation" and entry.kernels == ("trainer",) and entry.images == ("avx512", "avx2")
-    assert entry.model is None and entry.layer is None
     assert entry.machine == json.loads(json.dumps(M.to_dict()))
     assert entry.machine["digest"] == M.digest and entry.machine["widths"]["LANES"] == M.LANES
 

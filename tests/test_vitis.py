@@ -7,11 +7,11 @@ import sys
 
 import pytest
 
+from bttlab.card.machine import machine
 from bttlab.errors import BttlabError
 from bttlab.u50 import build
 from bttlab.u50.build import DEFINITIONS
 from bttlab.u50.facts import ROOT, U50
-from bttlab.u50.hardware import HardwareConfig
 from bttlab.u50.manifest import overlays_folder, read_manifest
 
 HLS = ROOT / "hls_src"
@@ -65,7 +65,7 @@ def test_the_commands(platforms, target):
 
 
 def test_the_clock_is_the_hardwares():
-    assert f"CLOCK_MHZ ?= {HardwareConfig().clock_mhz}\n" in (HLS / "Makefile").read_text()
+    assert f"CLOCK_MHZ ?= {machine().CLOCK_MHZ}\n" in (HLS / "Makefile").read_text()
 
 
 @pytest.mark.parametrize("definition", DEFINITIONS.values(), ids=DEFINITIONS)
@@ -80,16 +80,6 @@ def test_connectivity_is_the_kernels(definition):
     }
     instances = re.findall(r"^nk=(\w+):1:(\w+)$", text, re.MULTILINE)
     assert instances == [(kernel.name, kernel.instance) for kernel in definition.kernels]
-
-
-def test_an_overlay_of_several_kernels(platforms):
-    result = make("VPP=true", "OVERLAY=contraction", PLATFORM_REPO_PATHS=str(platforms))
-    assert result.returncode == 0, result.stderr
-    text = result.stdout.replace("\\\n", " ")
-    compiled = re.findall(r"true --compile .* --kernel (\w+) .*--output (\S+) \S+/contraction\.cpp", text)
-    assert [kernel for kernel, _ in compiled] == [kernel.name for kernel in DEFINITIONS["contraction"].kernels]
-    linked = re.search(r"true --link .*", text)[0]
-    assert all(target in linked for _, target in compiled) and "vitis/contraction.cfg" in linked
 
 
 def as_hardware(data: bytes, mode: int = 0) -> bytes:

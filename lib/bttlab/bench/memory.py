@@ -12,7 +12,7 @@ from bttlab.baseline.run import FORMATS
 from bttlab.baseline.step import Task
 from bttlab.bench.result import Result, Table, exact_ratio, figure
 from bttlab.data import Samples, Vocabulary, encode, load_corpus
-from bttlab.model import ModelConfig
+from bttlab.model import PAPER_FLOW, ModelConfig
 
 ENCODERS = (2, 4, 6)
 ON_CHIP, ON_CHIP_ADAMW = "on chip (U50)", "on chip (U50), AdamW"
@@ -33,10 +33,9 @@ def measure(corpus: str = "atis", encoders: Sequence[int] = ENCODERS, records: P
     """
     rows, ratios = [], {}
     for count in encoders:
-        arrays = _on_chip(count)
-        chip = sum(size for group, size in arrays if group != "optimizer state")
+        chip = _on_chip(count, "sgd")
         rows.append({"encoders": count, "contender": ON_CHIP, "peak": chip})
-        rows.append({"encoders": count, "contender": ON_CHIP_ADAMW, "peak": sum(size for _, size in arrays)})
+        rows.append({"encoders": count, "contender": ON_CHIP_ADAMW, "peak": _on_chip(count, "adamw")})
         for format, name in NAMES.items():
             kind, flow = FORMATS[format]
             config = ModelConfig(encoders=count, format=kind)
@@ -51,9 +50,8 @@ def measure(corpus: str = "atis", encoders: Sequence[int] = ENCODERS, records: P
             "peak": figure(
                 "bytes",
                 "on chip: modelled; PyTorch on this CPU: measured; on a GPU: measured, from records",
-                "on chip: contents of every array of the memory map, for any utterance and without the "
-                f"optimizer state, which is AdamW's and there always; PyTorch: {COUNTED}; GPU: "
-                "peak of torch.cuda's allocator",
+                "on chip: the words of the banks that the model's program touches, for any utterance, and the "
+                f"machine's own memories; PyTorch: {COUNTED}; GPU: peak of torch.cuda's allocator",
             )
         },
         rows=rows + gpus,
@@ -62,12 +60,12 @@ def measure(corpus: str = "atis", encoders: Sequence[int] = ENCODERS, records: P
     )
 
 
-def _on_chip(encoders: int) -> list[tuple[str, int]]:
-    """Group and bytes of every array."""
-    from bttlab.u50.hardware import HardwareConfig
-    from bttlab.u50.memory_map import memory_map
+def _on_chip(encoders: int, optimizer: str) -> int:
+    """Bytes that the model's program uses on the chip, the machine's own memories with them."""
+    from bttlab.estimate.memory import memory_map
+    from bttlab.estimate.recorded import machine_record
 
-    return [(array.group, array.bytes) for array in memory_map(ModelConfig(encoders=encoders), HardwareConfig())]
+    return memory_map(ModelConfig(encoders=encoders), machine_record(), optimizer, PAPER_FLOW).bytes
 
 
 def _longest(corpus: str, config: ModelConfig) -> Samples:

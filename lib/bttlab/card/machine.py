@@ -1,17 +1,26 @@
 """How wide and how deep the machine is: the constants of hls_src/processor, read where the C++ compiler reads them."""
 
+import ast
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from bttlab.places import ROOT
-from bttlab.u50.hardware import read_constants
+from bttlab.u50.kernel import OverlayError
 
 SOURCE = ROOT / "hls_src" / "processor"
 _BANK = re.compile(r"BANK\((\d+), (\d+), ([UB])\)")
 _ENUM = re.compile(r"enum (\w+) \{(.*?)\};", re.DOTALL)
+_DEFINITION = re.compile(r"^constexpr int ([^;]*);", re.MULTILINE)
+_OPERATORS = {
+    ast.Add: lambda a, b: a + b,
+    ast.Sub: lambda a, b: a - b,
+    ast.Mult: lambda a, b: a * b,
+    ast.Div: lambda a, b: a // b,
+}
 
 
 @dataclass(frozen=True)
@@ -94,3 +103,36 @@ def read_machine(source: Path = SOURCE) -> Machine:
 def machine() -> Machine:
     """Return the machine of this package."""
     return read_machine()
+
+
+def read_constants(header: Path) -> dict[str, int]:
+    """Return the integer constants that a header defines, in order; each may use those before it.
+
+    Raises
+    ------
+    OverlayError
+        If a definition is more than names, integers, + - * / and brackets.
+    """
+    constants: dict[str, int] = {}
+    for match in _DEFINITION.finditer(header.read_text(encoding="utf-8")):
+        for definition in match[1].split(","):
+            name, _, expression = definition.partition("=")
+            try:
+                constants[name.strip()] = _value(ast.parse(expression.strip(), mode="eval").body, constants)
+            except (KeyError, SyntaxError):
+                raise OverlayError(
+                    f"{header}: {definition.strip()!r} is no constant that Python can read; use integers, constants "
+                    "before it, + - * / and brackets"
+                ) from None
+    return constants
+
+
+def _value(node: ast.expr, constants: Mapping[str, int]) -> int:
+    match node:
+        case ast.Constant(value=int(value)):
+            return value
+        case ast.Name(id=name):
+            return constants[name]
+        case ast.BinOp(left=left, op=op, right=right):
+            return _OPERATORS[type(op)](_value(left, constants), _value(right, constants))
+    raise KeyError(node)

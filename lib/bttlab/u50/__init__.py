@@ -15,7 +15,6 @@ with warnings.catch_warnings(), later("pynqutils.build_utils", "pynqutils.setup_
 
 from bttlab.card.trainer import Trainer
 from bttlab.u50.card_lock import CardBusyError
-from bttlab.u50.contraction import ContractionKernel
 from bttlab.u50.emulation import EmulatedU50, register
 from bttlab.u50.facts import U50
 from bttlab.u50.kernel import OverlayError
@@ -28,7 +27,6 @@ choose_active_device()
 __all__ = [
     "U50",
     "CardBusyError",
-    "ContractionKernel",
     "EmulatedU50",
     "OverlayError",
     "Trainer",
