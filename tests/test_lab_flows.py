@@ -23,7 +23,7 @@ from bttlab.tensor import Order, TTLinear, order_cost, order_of
 from bttlab.u50 import EmulatedU50, load_overlay
 
 MODES = (12, 8, 8), (8, 8, 12)
-FLOWS = {"right to left": "right_to_left", "bi-directional": "bidirectional", "auto": "auto"}
+FLOWS = {"right to left": "right_to_left", "bi-directional": "bidirectional", "two merged": (2, 2)}
 MINE = "R5 = G5 G6\nu = x R5\nz = u G4\nL2 = G1 G2\nL3 = L2 G3\ny = z L3"
 MIDDLE_FIRST = "a = x G5\nb = a G6\nc = b G4\nd = c G3\ne = d G2\ny = e G1"
 
@@ -44,11 +44,12 @@ def test_every_cycle_of_a_program_has_one_kind(layer):
         kinds = cycles_by_kind(program)
         assert sum(kinds.values()) == time_program(program.forward, 13, False).cycles
         assert kinds[KINDS[0]] > 0 and min(kinds.values()) >= 0
-    assert cycles_by_kind(layer_program(layer, 13, "right_to_left"))[KINDS[1]] == 0  # it merges nothing
+    merged, single = (cycles_by_kind(layer_program(layer, 13, flow)) for flow in ("bidirectional", "right_to_left"))
+    assert merged[KINDS[1]] > 4 * single[KINDS[1]] and merged[KINDS[0]] < single[KINDS[0]]
 
 
 def test_the_schedule_shows_every_instruction(layer):
-    programs = {"mine": layer_program(layer, 13, MINE), "auto": layer_program(layer, 13, "auto")}
+    programs = {"mine": layer_program(layer, 13, MINE), "two merged": layer_program(layer, 13, (2, 2))}
     draw_schedule(programs)
     panels = plt.gcf().axes
     for axes, (name, program) in zip(panels, programs.items(), strict=True):
@@ -100,11 +101,11 @@ def test_the_exercises_have_an_answer(layer, overlay):
 
 
 def test_what_the_notebook_says_of_the_flows(layer):
-    """Merging does not pay for one token; bi-directional is ahead long before twelve, and flat."""
-    cycles = {flow: [flow_cycles(layer, flow, t) for t in (1, 6, 32)] for flow in FLOWS.values()}
-    both, right, auto = cycles["bidirectional"], cycles["right_to_left"], cycles["auto"]
-    assert min(right[0], auto[0]) < both[0] and both[1] < right[1] and both[2] < min(right[2], auto[2])
-    assert both[2] < 2 * both[0]
+    """Right to left is ahead for a token, two merged for a sentence, bi-directional for the longest; it is flat."""
+    right, both, two = ([flow_cycles(layer, flow, t) for t in (1, 8, 13, 32)] for flow in FLOWS.values())
+    assert right[0] < min(both[0], two[0])
+    assert both[1] < right[1] and all(two[n] < min(both[n], right[n]) for n in (1, 2))
+    assert both[3] < min(right[3], two[3]) and both[3] < 2 * both[0]
 
 
 def test_the_explorer_steps_through_an_order_of_ones_own():

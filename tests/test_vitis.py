@@ -11,6 +11,7 @@ from bttlab.card.machine import machine
 from bttlab.errors import BttlabError
 from bttlab.u50 import build
 from bttlab.u50.build import DEFINITIONS
+from bttlab.u50.constants import read_data
 from bttlab.u50.facts import ROOT, U50
 from bttlab.u50.manifest import overlays_folder, read_manifest
 
@@ -116,3 +117,18 @@ def test_what_is_no_overlay_for_a_card(tmp_path, capsys):
     assert "broken.xclbin: not an .xclbin" in capsys.readouterr().err
     assert build.main(["--install", str(broken)]) == 2
     assert "the one name of the overlay" in capsys.readouterr().err
+
+
+def test_operators_are_those_that_the_schedule_counts_with():
+    text = (HLS / "vitis" / "operators.tcl").read_text()
+    told = {name: int(cycles) for name, cycles in re.findall(r"^config_op (\w+) .*-latency (\d+)$", text, re.MULTILINE)}
+    cycles = {name: entry["value"] for name, entry in read_data("latencies")["cycles"].items()}
+    assert told == {name: cycles["fadd" if name == "fsub" else name] for name in told}
+    assert {"fadd", "fmul", "fdiv", "fsqrt"} <= told.keys()
+    assert "config_op fmul -impl fulldsp" in text  # 2 DSPs: the low end of operators.json, as the schedule takes it
+
+
+def test_report_ends_with_the_comparison(platforms):
+    result = make("report", "VPP=true", PLATFORM_REPO_PATHS=str(platforms))
+    assert result.returncode == 0, result.stderr
+    assert "-m bttlab schedule" in result.stdout.split("csynth.rpt")[-1] and "--csynth" in result.stdout

@@ -12,7 +12,7 @@ from bttlab.baseline.run import FORMATS
 from bttlab.baseline.step import Task
 from bttlab.bench.result import Result, Table, exact_ratio, figure
 from bttlab.data import Samples, Vocabulary, encode, load_corpus
-from bttlab.model import PAPER_FLOW, ModelConfig
+from bttlab.model import ModelConfig
 
 ENCODERS = (2, 4, 6)
 ON_CHIP, ON_CHIP_ADAMW = "on chip (U50)", "on chip (U50), AdamW"
@@ -33,9 +33,9 @@ def measure(corpus: str = "atis", encoders: Sequence[int] = ENCODERS, records: P
     """
     rows, ratios = [], {}
     for count in encoders:
-        chip = _on_chip(count, "sgd")
+        chip, with_moments = (_on_chip(count, optimizer) for optimizer in ("sgd", "adamw"))
         rows.append({"encoders": count, "contender": ON_CHIP, "peak": chip})
-        rows.append({"encoders": count, "contender": ON_CHIP_ADAMW, "peak": _on_chip(count, "adamw")})
+        rows.append({"encoders": count, "contender": ON_CHIP_ADAMW, "peak": with_moments})
         for format, name in NAMES.items():
             kind, flow = FORMATS[format]
             config = ModelConfig(encoders=count, format=kind)
@@ -50,8 +50,8 @@ def measure(corpus: str = "atis", encoders: Sequence[int] = ENCODERS, records: P
             "peak": figure(
                 "bytes",
                 "on chip: modelled; PyTorch on this CPU: measured; on a GPU: measured, from records",
-                "on chip: the words of the banks that the model's program touches, for any utterance, and the "
-                f"machine's own memories; PyTorch: {COUNTED}; GPU: peak of torch.cuda's allocator",
+                "on chip: words of the banks that the program touches for any utterance, and the machine's other "
+                f"memories whole; PyTorch: {COUNTED}; GPU: peak of torch.cuda's allocator",
             )
         },
         rows=rows + gpus,
@@ -61,11 +61,10 @@ def measure(corpus: str = "atis", encoders: Sequence[int] = ENCODERS, records: P
 
 
 def _on_chip(encoders: int, optimizer: str) -> int:
-    """Bytes that the model's program uses on the chip, the machine's own memories with them."""
-    from bttlab.estimate.memory import memory_map
-    from bttlab.estimate.recorded import machine_record
+    """Bytes that training needs on the chip."""
+    from bttlab.estimate.card import estimate
 
-    return memory_map(ModelConfig(encoders=encoders), machine_record(), optimizer, PAPER_FLOW).bytes
+    return estimate(ModelConfig(encoders=encoders), optimizer=optimizer).memory.bytes
 
 
 def _longest(corpus: str, config: ModelConfig) -> Samples:

@@ -63,7 +63,7 @@ class Trainer(DefaultIP):
         self._busy = threading.Lock()
         self._moments: tuple[str, ...] | None = None  # of the optimizer that the state on chip is of
         self._loaded = False
-        widths = len(M.constants) + len(M.banks)
+        widths = len(M.widths)
         self._result_record = result_dtype()
         self._records = self._banks["records"].allocate((M.LANES,), np.int32)
         self._results = self._banks["results"].allocate(((1 + -(-widths // M.LANES)) * M.LANES,), np.int32)

@@ -14,11 +14,11 @@ from bttlab.card.program.layer import LayerProgram
 from bttlab.card.program.timing import time_program
 from bttlab.lab.charts import PALETTE
 
-KINDS = ("products with tokens", "products of cores alone", "re-ordering and moving", "row operations")
+KINDS = ("engines, with tokens", "engines, cores alone", "re-ordering and moving", "row operations")
 COLOURS = dict(zip(KINDS, PALETTE, strict=False))
 HATCH = {"FP": "", "BP": "////"}
 WAITING = "waiting for results"
-NAMED = 0.045  # of the figure's width: a bar of so much has room for its name
+NAMED = 0.015  # of the figure's width: what a letter of a bar's name takes
 
 
 def kind_of(program: LayerProgram, instruction: Instruction) -> str:
@@ -61,8 +61,8 @@ def _draw_units(axes: Axes, program: LayerProgram, timing, units: Sequence[int],
         axes.barh(
             lane, end - begin, left=begin, height=0.8, color=colour, edgecolor="white", linewidth=0.5, hatch=hatch
         )
-        if instruction.unit <= ENGINE_1 and end - begin > NAMED * most:
-            result = instruction.label[2].split(" = ")[0]
+        result = instruction.label[2].split(" = ")[0]
+        if instruction.unit <= ENGINE_1 and end - begin > NAMED * (1 + len(result)) * most:
             box = {"facecolor": "white", "edgecolor": "none", "pad": 1, "alpha": 0.85}
             axes.text((begin + end) / 2, lane, result, ha="center", va="center", fontsize=7, bbox=box, clip_on=True)
     axes.set_yticks(range(len(units)), [UNIT_NAMES[unit] for unit in units], fontsize=8)
