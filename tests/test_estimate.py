@@ -10,6 +10,7 @@ import pytest
 from bttlab.card.native import NativeProcessor, sample_records
 from bttlab.card.program.program import compile_program
 from bttlab.card.program.timing import time_program
+from bttlab.data import load_corpus
 from bttlab.errors import BttlabError
 from bttlab.estimate import work
 from bttlab.estimate.card import CLOCK_MHZ, EstimateError, estimate
@@ -45,7 +46,7 @@ def test_cycles_are_those_that_the_loop_of_synthesis_counts(trainer_libraries):
     results = loop.train(sample_records(program, samples, [1e-3] * 3, optimizer), optimizer)
     modelled = [work_of(program.sample, length).loop for length in lengths]
     assert results["cycles"][1:].tolist() == modelled[1:]  # the first has no update beside it
-    assert results["unused"][-1][0] == work_of(program.flush, 1).loop  # of the call's last sample
+    assert results["flush_cycles"][-1] == work_of(program.flush, 1).loop  # of the call's last sample
 
 
 def test_a_sample_is_its_loop_a_share_of_the_last_update_and_what_passes_beside():
@@ -220,3 +221,15 @@ def test_what_has_no_answer(model, options, message):
         estimate(model, **options)
     assert "\n" not in str(caught.value)
     assert not isinstance(caught.value, EstimateError) or "lengths" in options or "clock_mhz" in options
+
+
+@pytest.mark.parametrize(("encoders", "limit"), [(2, 3.5), (4, 5.8), (6, 8.2)])
+def test_an_epoch_of_atis_is_as_fast_as_asked(atis, encoders, limit):
+    lengths = Counter(min(32, len(words) + 1) for words in load_corpus(atis).train.words)
+    assert estimate(ModelConfig(encoders=encoders), lengths, clock_mhz=200).seconds_per_epoch <= limit
+
+
+def test_layers_with_ranks_of_their_own(found):
+    mixed = estimate(ModelConfig(ranks={"encoders.0.first": 4, "encoders.1.query": 16}), LENGTHS)
+    assert mixed.memory.by_group()["parameters"] != found.memory.by_group()["parameters"]
+    assert mixed.to_dict()["model"]["ranks"] == {"encoders.0.first": 4, "encoders.1.query": 16}

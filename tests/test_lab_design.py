@@ -41,6 +41,11 @@ def test_a_modelled_meter_adds_up_to_the_estimate():
     meter.advance(workload.train[50:100], 99.0)  # how long the emulation took plays no part
     each = [estimate(workload.config, [n]).energy_per_sample.mid for n in workload.train.lengths[:100]]
     assert meter.provenance == "modelled" and meter.joules == pytest.approx(sum(each), rel=1e-6)
+    whole = estimate(workload.config, workload.train.lengths[:100].tolist())
+    assert meter.bounds[0] < meter.joules < meter.bounds[1]
+    assert meter.seconds == pytest.approx(whole.seconds_per_epoch, rel=0.02)
+    meter.advance(workload.train[:0], 1.0)  # before a fault at the first sample
+    assert meter.joules == pytest.approx(sum(each), rel=1e-6)
 
 
 def test_memory_is_that_of_the_map():
@@ -80,6 +85,17 @@ def test_the_explorer_says_what_the_model_says(explorer):
     assert f"{2 * found.seconds_per_epoch:,.2f} s" in explorer.results
     assert set(explorer._shown) == {Design(d.encoders, d.rank, d.flow, "sgd", CLOCK_MHZ // 2) for d in grid(2, RANKS)}
     assert len(explorer._space.get_lines()) == len(FLOWS)
+
+
+def test_feed_forward_layers_have_a_rank_of_their_own(explorer):
+    explorer.choose(Design())
+    explorer.rank.value = 8
+    assert explorer.design == Design(2, 8)  # it moves along
+    explorer.feed_forward.value = 4
+    assert explorer.programs.wait(WAIT) and explorer.design == Design(2, 8, feed_forward=4)
+    mixed, one = explorer.estimate, Design(2, 8).estimate(LENGTHS)
+    assert mixed.model.parameters_count < one.model.parameters_count and "rank 8 and 4" in explorer.results
+    assert mixed.memory.by_group()["parameters"] < one.memory.by_group()["parameters"]
 
 
 def test_a_click_chooses_the_nearest_design(explorer):

@@ -31,6 +31,7 @@ def test_what_pynq_delivers_notebooks_with_is_there_when_asked_for():
 @pytest.mark.parametrize("package", [bttlab.model, bttlab.tensor])
 def test_each_public_name_is_found_in_its_module(package):
     assert sorted(package.__all__) == sorted(name for names in package._MODULES.values() for name in names)
+    assert not {*package.__all__} & package._MODULES.keys()  # importing such a module would hide the name
     for name in package.__all__:
         assert getattr(package, name) is not None
     with pytest.raises(AttributeError, match="no_such_name"):

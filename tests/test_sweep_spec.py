@@ -94,7 +94,7 @@ def test_estimates_vary_flow_and_clock():
         ({"vary": {}}, "vary is empty"),
         ({"vary": {"seed": []}}, "give a list of values"),
         ({"vary": {"seed": 3}}, "give a list of values"),
-        ({"vary": {"rank": [8]}}, "do you mean linear_rank"),
+        ({"vary": {"rank": [8]}}, "do you mean ranks or linear_rank"),
         ({"vary": {"lerning_rate": [1e-3]}}, "do you mean learning_rate"),
         ({"vary": {"warm_up": [0.1]}}, "schedule.warm_up"),
         ({"vary": {"clock_mhz": [100]}}, "no key 'clock_mhz'"),

@@ -7,11 +7,12 @@ import sys
 
 import pytest
 
+from bttlab.card.machine import machine
 from bttlab.errors import BttlabError
 from bttlab.u50 import build
 from bttlab.u50.build import DEFINITIONS
+from bttlab.u50.constants import read_data
 from bttlab.u50.facts import ROOT, U50
-from bttlab.u50.hardware import HardwareConfig
 from bttlab.u50.manifest import overlays_folder, read_manifest
 
 HLS = ROOT / "hls_src"
@@ -59,13 +60,13 @@ def test_the_commands(platforms, target):
     compiled, linked = (re.search(rf"true {action} .*", text)[0] for action in ("--compile", "--link"))
     for command in (compiled, linked):
         assert f"--target {target}" in command and f"{U50.platform}.xpfm" in command
-    assert set(DEFINITIONS["train_enc2"].flags) <= set(compiled.split())
-    assert "--hls.clock 180000000:train_transformer" in compiled and "--kernel_frequency 180" in linked
+    assert set(DEFINITIONS["trainer"].flags) <= set(compiled.split())
+    assert "--hls.clock 180000000:trainer" in compiled and "--kernel_frequency 180" in linked
     assert ("--install" in text) == (target == "hw")
 
 
 def test_the_clock_is_the_hardwares():
-    assert f"CLOCK_MHZ ?= {HardwareConfig().clock_mhz}\n" in (HLS / "Makefile").read_text()
+    assert f"CLOCK_MHZ ?= {machine().CLOCK_MHZ}\n" in (HLS / "Makefile").read_text()
 
 
 @pytest.mark.parametrize("definition", DEFINITIONS.values(), ids=DEFINITIONS)
@@ -116,3 +117,18 @@ def test_what_is_no_overlay_for_a_card(tmp_path, capsys):
     assert "broken.xclbin: not an .xclbin" in capsys.readouterr().err
     assert build.main(["--install", str(broken)]) == 2
     assert "the one name of the overlay" in capsys.readouterr().err
+
+
+def test_operators_are_those_that_the_schedule_counts_with():
+    text = (HLS / "vitis" / "operators.tcl").read_text()
+    told = {name: int(cycles) for name, cycles in re.findall(r"^config_op (\w+) .*-latency (\d+)$", text, re.MULTILINE)}
+    cycles = {name: entry["value"] for name, entry in read_data("latencies")["cycles"].items()}
+    assert told == {name: cycles["fadd" if name == "fsub" else name] for name in told}
+    assert {"fadd", "fmul", "fdiv", "fsqrt"} <= told.keys()
+    assert "config_op fmul -impl fulldsp" in text  # 2 DSPs: the low end of operators.json, as the schedule takes it
+
+
+def test_report_ends_with_the_comparison(platforms):
+    result = make("report", "VPP=true", PLATFORM_REPO_PATHS=str(platforms))
+    assert result.returncode == 0, result.stderr
+    assert "-m bttlab schedule" in result.stdout.split("csynth.rpt")[-1] and "--csynth" in result.stdout

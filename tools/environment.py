@@ -57,7 +57,7 @@ def main() -> int:
             install_environment(options.folder, options.wheelhouse, options.keep, options.uv)
         else:
             fill_wheelhouse(options.folder)
-    except Failure as failure:
+    except (Failure, OSError) as failure:
         _say(str(failure))
         return 2
     except KeyboardInterrupt:

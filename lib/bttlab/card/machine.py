@@ -11,6 +11,7 @@ from bttlab.u50.hardware import read_constants
 
 SOURCE = ROOT / "hls_src" / "processor"
 _BANK = re.compile(r"BANK\((\d+), (\d+), ([UB])\)")
+_PORT = re.compile(r"PORT\((\w+), (\w+), (\d), ([\d, ]+)\)")
 _ENUM = re.compile(r"enum (\w+) \{(.*?)\};", re.DOTALL)
 
 
@@ -30,6 +31,31 @@ class Bank:
 
 
 @dataclass(frozen=True)
+class Port:
+    """A load or a store of a unit.
+
+    Attributes
+    ----------
+    name : str
+    unit, operand : int
+    stores : bool
+    banks : tuple of int
+        That it reaches.
+    """
+
+    name: str
+    unit: int
+    operand: int
+    stores: bool
+    banks: tuple[int, ...]
+
+    @property
+    def mask(self) -> int:
+        """Its banks, a bit each."""
+        return sum(1 << bank for bank in self.banks)
+
+
+@dataclass(frozen=True)
 class Machine:
     """The machine that a program is compiled for.
 
@@ -38,12 +64,15 @@ class Machine:
     constants : dict of str to int
         Of config.h, by their names there.
     banks : tuple of Bank
+    ports : tuple of Port
+        Loads, then stores.
     names : dict of str to int
         Units, operations, flags, fields, sections, commands and statuses of isa.h.
     """
 
     constants: dict[str, int]
     banks: tuple[Bank, ...]
+    ports: tuple[Port, ...]
     names: dict[str, int]
 
     def __getattr__(self, name: str) -> int:
@@ -53,15 +82,28 @@ class Machine:
         raise AttributeError(f"neither config.h nor isa.h defines {name}")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return version, digest, widths and banks as JSON-ready values."""
-        banks = [{"depth": bank.depth, "block": bank.block} for bank in self.banks]
-        return {"version": self.VERSION, "digest": self.digest, "widths": dict(self.constants), "banks": banks}
+        """Return version, digest, widths, banks and ports as JSON-ready values."""
+        more = {
+            "banks": [{"depth": bank.depth, "block": bank.block} for bank in self.banks],
+            "ports": {port.name: list(port.banks) for port in self.ports},
+        }
+        return {"version": self.VERSION, "digest": self.digest, "widths": dict(self.constants), **more}
+
+    def reach(self, unit: int, operand: int, stores: bool) -> Port:
+        """Return the port by which a unit's operand comes from its bank, or goes there."""
+        return next(p for p in self.ports if (p.unit, p.operand, p.stores) == (unit, operand, stores))
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """What a program is made for: config.h's constants, the banks' depths, and the banks of each port."""
+        depths, masks = (bank.depth for bank in self.banks), (port.mask for port in self.ports)
+        return (*self.constants.values(), *depths, *masks)
 
     @property
     def digest(self) -> int:
-        """What a program is bound to: FNV-1a over config.h's constants and the banks' depths, without its sign."""
+        """What a program is bound to: FNV-1a over its widths, without its sign."""
         value = 2166136261
-        for width in (*self.constants.values(), *(bank.depth for bank in self.banks)):
+        for width in self.widths:
             value = (value ^ width & 0xFFFFFFFF) * 16777619 % 2**32
         return value & 0x7FFFFFFF
 
@@ -81,7 +123,12 @@ def read_machine(source: Path = SOURCE) -> Machine:
                 value += 1
     for name in ("MAGIC", "VERSION"):
         names[name] = int(re.search(rf"constexpr int {name} = (\w+);", isa)[1], 0)
-    return Machine(read_constants(source / "config.h"), tuple(banks[i] for i in range(len(banks))), names)
+    readers, writers = config.index("BTTLAB_READERS"), config.index("BTTLAB_WRITERS")
+    ports = tuple(
+        Port(m[1], names[m[2]], int(m[3]), m.start() > writers, tuple(int(bank) for bank in m[4].split(",")))
+        for m in _PORT.finditer(config, readers)
+    )
+    return Machine(read_constants(source / "config.h"), tuple(banks[i] for i in range(len(banks))), ports, names)
 
 
 @cache

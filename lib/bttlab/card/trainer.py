@@ -44,7 +44,7 @@ class Trainer(TrainingDriver):
 
     def __init__(self, description: dict[str, Any]):
         super().__init__(description)
-        widths = len(M.constants) + len(M.banks)
+        widths = len(M.widths)
         self._result_record = result_dtype()
         self._records = self._banks["records"].allocate((M.LANES,), np.int32)
         self._results = self._banks["results"].allocate(((1 + -(-widths // M.LANES)) * M.LANES,), np.int32)

@@ -21,6 +21,8 @@ NEEDED_TO_TRAIN = ("pynq", "setuptools")  # of the extra "lab"; the rest of it i
 CORPORA = ("airline", "atis", "snips")
 LEAST_DISK_BYTES = 200e6
 WIDGETS = {"jupyter-matplotlib": "ipympl", "@jupyter-widgets/jupyterlab-manager": "ipywidgets"}  # by extension
+GPU_NODES = tuple(map(Path, ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")))  # NVIDIA's driver, AMD's, Windows's
+NO_GPU = "none; baselines run on the CPU, or from recorded files"
 POWERCAP = Path("/sys/class/powercap")
 
 
@@ -199,6 +201,9 @@ def _corpora() -> Iterator[Check]:
 
 
 def _gpu() -> Iterator[Check]:
+    if not shutil.which("nvidia-smi") and not any(map(Path.exists, GPU_NODES)):  # torch takes long to import
+        yield Check("gpu", NOTE, NO_GPU)
+        return
     import torch
 
     if torch.cuda.is_available():
@@ -208,7 +213,7 @@ def _gpu() -> Iterator[Check]:
         way_out = "for baselines on it, install the CUDA build of torch"
         yield Check("gpu", NOTE, f"there is an NVIDIA driver, but torch {torch.__version__} cannot use it", way_out)
     else:
-        yield Check("gpu", NOTE, "none; baselines run on the CPU, or from recorded files")
+        yield Check("gpu", NOTE, NO_GPU)
 
 
 def _energy_meters() -> Iterator[Check]:

@@ -2,10 +2,12 @@
 
 import argparse
 import re
+from pathlib import Path
 from typing import Any
 
 from bttlab.commands import Outcome
 from bttlab.commands.program import FLOWS
+from bttlab.commands.train import ranks
 from bttlab.errors import BttlabError
 from bttlab.terminal import say
 
@@ -22,10 +24,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--encoders", type=int, nargs="+", default=[2, 4, 6], metavar="N", help="encoder blocks (default: 2 4 6)")
     add("--vocabulary", type=int, metavar="N", help="tokens that the table has room for (default: 1000)")
-    add("--rank", type=int, metavar="R", help="rank of the linear layers (default: 12)")
+    add(
+        "--rank",
+        type=ranks,
+        default={},
+        metavar="N[,LAYER=N…]",
+        help="rank of the linear layers, and of layers that have their own: 12,encoders.0.query=6 (default: 12)",
+    )
     add("--flow", choices=FLOWS, default=FLOWS[0], help=f"order of contraction (default: {FLOWS[0]})")
     add("--clock", type=int, nargs="+", metavar="MHZ", help="clocks of the kernel (default: 200 and 150)")
     add("--optimizer", choices=("sgd", "momentum", "adamw"), default="sgd", help="update rule (default: sgd)")
+    add("--docs", type=Path, metavar="DIR", help="also put the tables of 2, 4 and 6 encoders into this folder's pages")
     data = parser.add_mutually_exclusive_group()
     data.add_argument("--data", metavar="NAME|PATH", help="corpus whose training split is an epoch (default: airline)")
     data.add_argument("--lengths", nargs="+", metavar="MEAN|L:N", help=LENGTHS_HELP)
@@ -46,8 +55,7 @@ def run(options: argparse.Namespace) -> Outcome:
         ) from None
 
     clocks = list(dict.fromkeys(options.clock or CLOCKS))
-    rank = {} if options.rank is None else {"linear_rank": options.rank}
-    models = [ModelConfig(encoders=encoders, **rank) for encoders in options.encoders]
+    models = [ModelConfig(encoders=encoders, **options.rank) for encoders in options.encoders]
     if options.vocabulary is not None:
         models = [model.with_vocabulary(options.vocabulary) for model in models]
     name, lengths = _lengths(options, models[0])
@@ -67,7 +75,20 @@ def run(options: argparse.Namespace) -> Outcome:
         "estimates": [one.to_dict() | {"at_clocks": _at_clocks(one, clocks)} for one in found],
         "published": read_data("published"),
     }
+    if options.docs is not None:
+        _fill_pages(options.docs, options.data or "atis")
     return Outcome(data, _text(found, clocks, name))
+
+
+def _fill_pages(folder: Path, corpus: str) -> None:
+    from collections import Counter
+
+    from bttlab.data import load_corpus
+    from bttlab.lab import Workload, card_pages
+    from bttlab.model import ModelConfig
+
+    samples = Workload.of(load_corpus(corpus, "unk"), ModelConfig()).train
+    card_pages.write(folder, dict(Counter(samples.lengths.tolist())), card_pages.mean_sample(samples))
 
 
 ASSUMPTIONS = [

@@ -14,6 +14,7 @@ from bttlab.experiments.index import RunIndex, runs_folder
 from bttlab.experiments.provenance import git_state, versions
 from bttlab.experiments.record import COMPLETE, FAILED, RUN_FILE, STOPPED, RunRecord, read_run
 from bttlab.figures import measured, to_json
+from bttlab.model.config import PAPER_FLOW
 from bttlab.terminal import say
 
 OnRecord = Callable[[RunRecord, Path], None]
@@ -96,7 +97,7 @@ def flat(settings) -> dict[str, Any]:
     return found
 
 
-def entering(config, lengths, optimizer: str) -> OnRecord:
+def entering(config, lengths, optimizer: str, flow: str = PAPER_FLOW) -> OnRecord:
     """Return what puts a training into the user's index, with what the model of the U50 says of it.
 
     Parameters
@@ -104,9 +105,10 @@ def entering(config, lengths, optimizer: str) -> OnRecord:
     config : ModelConfig
     lengths : ndarray of int
         Real tokens of the training split's samples.
-    optimizer : str
+    optimizer, flow : str
+        Update rule, and order of contraction.
     """
-    found = _estimated(config, lengths, optimizer)
+    found = _estimated(config, lengths, optimizer, flow)
 
     def on_record(record: RunRecord, folder: Path) -> None:
         if found is not None:
@@ -116,12 +118,12 @@ def entering(config, lengths, optimizer: str) -> OnRecord:
     return on_record
 
 
-def _estimated(config, lengths, optimizer: str):
+def _estimated(config, lengths, optimizer: str, flow: str):
     """What the model of the U50 says; None where it is not installed or does not cover the model."""
     try:
         from bttlab.estimate.card import estimate
 
-        return estimate(config, lengths=lengths, optimizer=optimizer)
+        return estimate(config, lengths, optimizer, flow)
     except (ModuleNotFoundError, BttlabError):
         return None
 

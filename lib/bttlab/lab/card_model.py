@@ -19,28 +19,36 @@ class ModelledMeter:
     Parameters
     ----------
     config : ModelConfig
+
+    Attributes
+    ----------
+    seconds : float
+        That a U50 would have taken.
     """
 
     provenance = "modelled"
     how = f"the U50 model {MODEL_VERSION}, the middle of its band; the whole board"
-    bounds = None
 
     def __init__(self, config: ModelConfig):
         self._config = config
-        self.joules = 0.0
+        self.joules, self.bounds, self.seconds = 0.0, (0.0, 0.0), 0.0
 
     def advance(self, samples: Samples, seconds: float) -> None:
         """Count some samples by their lengths."""
         lengths, counts = np.unique(samples.lengths, return_counts=True)
-        self.joules += sum(
-            count * joules_of(self._config, int(length)) for length, count in zip(lengths, counts, strict=True)
-        )
+        steps = [count * step_of(self._config, int(length)) for length, count in zip(lengths, counts, strict=True)]
+        low, middle, high, took = (sum(steps) + np.zeros(4)).tolist()
+        self.joules += middle
+        self.bounds = self.bounds[0] + low, self.bounds[1] + high
+        self.seconds += took
 
 
 @functools.cache
-def joules_of(config: ModelConfig, length: int) -> float:
-    """Return the modelled energy of a training step on a sample of `length` real tokens, in joules."""
-    return estimate(config, lengths=[length]).energy_per_sample.mid
+def step_of(config: ModelConfig, length: int) -> np.ndarray:
+    """Return a training step on a sample of `length` real tokens, modelled: joules low, middle, high, and seconds."""
+    found = estimate(config, lengths=[length])
+    energy = found.energy_per_sample
+    return np.array([energy.low, energy.mid, energy.high, found.seconds_per_sample])
 
 
 def memory_of(config: ModelConfig) -> Memory:

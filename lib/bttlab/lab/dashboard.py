@@ -151,7 +151,7 @@ class Dashboard:
                 widgets.HBox(list(self._buttons.values()), layout={"flex_flow": "row wrap"}),
                 self._status,
                 self._message,
-                self._canvas.widget,
+                widgets.Box([self._canvas.widget], layout={"overflow": "auto"}),  # in a narrow window it scrolls
                 widgets.HBox([*self._view.values(), self._files], layout={"flex_flow": "row wrap"}),
                 self._words,
             ]
@@ -248,6 +248,11 @@ class Dashboard:
             raise BttlabError(f"{run.name} keeps its learning rate to the end; the new one is for the next run")
         if run is not None:
             run.learning_rate = self._learning_rate
+
+    def leave_starting_to_others(self) -> None:
+        """Hide what chooses a target and starts it: whoever holds the dashboard has a button of their own."""
+        for widget in (self._choice, self._buttons["Start"]):
+            widget.layout.display = "none"
 
     def offer(self, target: Target) -> None:
         """Put a target into the choice, in place of one of the same name."""
@@ -385,6 +390,8 @@ def _status(run: Run) -> str:
     parts = [f"<b>{escape(run.name)}</b>: {run.state}", f"{run.count:,} of {run.total:,} samples"]
     if run.rate:
         parts.append(f"{run.rate:,.0f} samples/s ({run.time_provenance})")
+        if modelled := getattr(run.meter, "seconds", 0.0):
+            parts.append(f"a U50: {run.count / modelled:,.0f} samples/s (modelled)")
         if run.active:
             parts.append(f"{_duration((run.total - run.count) / run.rate)} left")
     if run.meter.provenance:

@@ -7,6 +7,7 @@ from bttlab.card.compiled import PAPER_FLOW
 from bttlab.estimate.card import CLOCK_MHZ, Estimate, estimate
 from bttlab.model import ModelConfig
 
+FEED_FORWARD = ("first", "second")  # of an encoder's layers
 FLOWS = {"bidirectional": "bi-directional", "auto": "auto", "right_to_left": "right to left"}
 
 
@@ -17,11 +18,13 @@ class Design:
     Attributes
     ----------
     encoders, rank : int
-        Of the model; the rank is that of its linear layers.
+        Of the model; the rank is that of its linear layers, unless they have their own.
     flow : str
         Order of contraction: one of `FLOWS`.
     optimizer : {"sgd", "momentum", "adamw"}
     clock_mhz : int
+    feed_forward : int, optional
+        Rank of the two layers between which GELU stands; by default `rank`.
     """
 
     encoders: int = 2
@@ -29,6 +32,11 @@ class Design:
     flow: str = PAPER_FLOW
     optimizer: str = "sgd"
     clock_mhz: int = CLOCK_MHZ
+    feed_forward: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.feed_forward is None:
+            object.__setattr__(self, "feed_forward", self.rank)
 
     @property
     def program(self) -> "Design":
@@ -37,12 +45,15 @@ class Design:
 
     def estimate(self, lengths: Mapping[int, int]) -> Estimate:
         """Return what the model of the U50 says; errors as for `bttlab.estimate.card.estimate`."""
-        model = ModelConfig(encoders=self.encoders, linear_rank=self.rank)
+        own = {}
+        if self.feed_forward != self.rank:
+            own = {f"encoders.{i}.{part}": self.feed_forward for i in range(self.encoders) for part in FEED_FORWARD}
+        model = ModelConfig(encoders=self.encoders, linear_rank=self.rank, ranks=own)
         return estimate(model, lengths, self.optimizer, self.flow, self.clock_mhz)
 
     def __str__(self) -> str:
-        words = f"{self.encoders} encoders, rank {self.rank}, {FLOWS[self.flow]}, {self.optimizer}"
-        return f"{words}, {self.clock_mhz} MHz"
+        rank = f"{self.rank}" if self.feed_forward == self.rank else f"{self.rank} and {self.feed_forward}"
+        return f"{self.encoders} encoders, rank {rank}, {FLOWS[self.flow]}, {self.optimizer}, {self.clock_mhz} MHz"
 
 
 def grid(encoders: int, ranks: Iterable[int]) -> list[Design]:

@@ -109,6 +109,7 @@ class DesignExplorer(Explorer):
     def __init__(self, lengths: Mapping[int, int], design: Design):
         self.encoders = slider(design.encoders, 1, MOST_ENCODERS, "encoders")
         self.rank = slider(design.rank, 1, max(RANKS), "rank")
+        self.feed_forward = slider(design.feed_forward, 1, max(RANKS), "feed-forward")
         self.clock = slider(design.clock_mhz, LEAST_CLOCK, CLOCK_MHZ, "clock (MHz)")
         options = [(words, name) for name, words in FLOWS.items()]
         self.flow = widgets.Dropdown(options=options, value=design.flow, description="flow", layout={"width": "250px"})
@@ -120,16 +121,19 @@ class DesignExplorer(Explorer):
         )
         self.design, self.estimate = design, None
         self.programs = Programs(lengths, self.refresh)
-        self._controls = (self.encoders, self.rank, self.flow, self.optimizer, self.clock)
+        self._controls = (self.encoders, self.rank, self.flow, self.optimizer, self.clock, self.feed_forward)
+        self.rank.observe(self._follow, "value")
         figure = new_figure(8.3, 4.2)
         self._space, self._machine = figure.subplots(1, 2, width_ratios=(3, 2))
-        rows = [widgets.HBox([self.encoders, self.rank]), widgets.HBox([self.flow, self.optimizer]), self.clock]
+        rows = [widgets.HBox([self.encoders, self.rank]), widgets.HBox([self.feed_forward, self.flow])]
+        rows.append(widgets.HBox([self.clock, self.optimizer]))
         super().__init__(figure, rows, canvas=live_canvas)
         figure.canvas.mpl_connect("button_press_event", self._click)
 
     def choose(self, design: Design) -> None:
         """Set the controls to a design."""
-        chosen = (design.encoders, design.rank, design.flow, design.optimizer, design.clock_mhz)
+        first = (design.encoders, design.rank, design.flow)
+        chosen = (*first, design.optimizer, design.clock_mhz, design.feed_forward)
         self._holding = True
         for control, value in zip(self._controls, chosen, strict=True):
             control.value = value
@@ -137,6 +141,13 @@ class DesignExplorer(Explorer):
         self.refresh()
 
     _holding = False
+
+    def _follow(self, change) -> None:
+        """Move the rank of the feed-forward layers along, unless they have their own."""
+        if not self._holding and self.feed_forward.value == change["old"]:
+            self._holding = True
+            self.feed_forward.value = change["new"]
+            self._holding = False
 
     def refresh(self) -> None:
         """Redraw, unless several controls are being set at once."""

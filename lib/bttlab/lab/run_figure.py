@@ -60,7 +60,7 @@ class RunFigure:
     def __init__(self) -> None:
         self.figure = Figure(figsize=SIZE, dpi=DOTS_PER_INCH, facecolor="white")
         grid = self.figure.add_gridspec(
-            2, 2, width_ratios=(5, 4), left=0.085, right=0.955, bottom=0.235, top=0.95, hspace=0.46, wspace=0.25
+            2, 2, width_ratios=(5, 4), left=0.125, right=0.955, bottom=0.235, top=0.95, hspace=0.46, wspace=0.25
         )
         self._loss, self._memory = (self.figure.add_subplot(grid[0, column]) for column in (0, 1))
         self._dev, self._energy = (self.figure.add_subplot(grid[1, column]) for column in (0, 1))

@@ -22,8 +22,8 @@ from bttlab.terminal import say
 FOLDER = ROOT / "data" / "methods"
 # Record -> the methods with which the others in it are compared
 RECORDS = {"atis.json": DENSE, "atis_tensor.json": "tensor"}
-# They are for a GPU: on a CPU the one takes several times as long, and the other moves nothing
-WITHOUT_ROW = frozenset({"fp16", "zero-offload"})
+# Methods without a row: the page says why
+WITHOUT_ROW = frozenset({"autoprog", "data-pruning-kmeans", "fp16", "token-selection", "zero-offload"})
 PAGE = ROOT / "docs" / "methods.md"
 _HEADER = [
     "methods",

@@ -204,7 +204,7 @@ def _entering(trial: Trial) -> OnRecord:
     config, corpus = trial.settings.config, trial.corpus
     vocabulary = Vocabulary.from_sentences(corpus.train.words, config.vocabulary_size)
     lengths = encode(corpus.train, vocabulary, corpus, config).lengths
-    return entering(config, lengths, trial.settings.optimizer.name)
+    return entering(config, lengths, trial.settings.optimizer.name, trial.settings.flow)
 
 
 class _Loop:

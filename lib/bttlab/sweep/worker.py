@@ -207,7 +207,7 @@ def _enough(deadline: float) -> Callable[[], bool]:
 
 def ready() -> str:
     """Import what takes long, so that no trial waits for it, and return `sources_digest`."""
-    import bttlab.data.metrics  # noqa: F401
+    import seqeval.metrics  # noqa: F401
 
     return sources_digest()
 

@@ -149,7 +149,7 @@ class Run:
         progress = progress or ProgressBar()
         made = self._make_folder()
         with StopSignals() as stop, held(self.folder):
-            importlib.import_module("bttlab.data.metrics")  # slow: not while a stop is waited for
+            importlib.import_module("seqeval.metrics")  # slow: not while a stop is waited for
             try:
                 epoch = self._begin(trainer, device, progress, provenance)
             except BaseException:

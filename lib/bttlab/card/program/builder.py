@@ -135,13 +135,21 @@ class Builder:
     def emit(
         self, unit: int, operation: int, what: str, loops: Sequence[Loop], operands: dict[int, At], **more
     ) -> None:
-        """Append an instruction."""
+        """Append an instruction.
+
+        Raises
+        ------
+        ProgramError
+            If an operand lies in a bank that its port does not reach.
+        """
         label = (self.stage, self.layer, what)
         instruction = Instruction(unit, operation, tuple(loops), operands, label, **more)
         for numbers in (instruction.reads(), instruction.writes()):
             memories = [operands[n].memory for n in numbers]
             if len(set(memories)) < len(memories):
                 raise ValueError(f"{label} asks twice for a port: its operands lie in {', '.join(memories)}")
+        for _, text in instruction.unreached():
+            raise ProgramError(f"{' / '.join(label)}: {text}: choose another bank for it")
         self.instructions.append(instruction)
 
     def expand(

@@ -83,11 +83,12 @@ def accesses(instruction: Instruction, slice_span: tuple[int, ...], sums: bool =
         yield Access(f"sums {instruction.unit - DRAIN_0} {side}", 0, 1, False)
     elif instruction.unit == VECTOR:
         base = instruction.operands[5].base if 5 in instruction.operands else 0
-        rows = 1
+        rows = steps = 1
         for loop in reversed(instruction.loops):
             if loop.name == instruction.slot_loop:
                 break
-            rows *= most_of(loop.bound)
+            rows += (most_of(loop.acting) - 1) * steps
+            steps *= most_of(loop.bound)
         for k in STATISTICS_READ.get(instruction.operation, ()):
             yield Access(f"statistic {k}", base, base + rows, False)
         for k in STATISTICS_WRITTEN.get(instruction.operation, ()):

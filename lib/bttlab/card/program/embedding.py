@@ -62,11 +62,14 @@ class Embedding:
         # Only needed before the first and after the last linear layer: where merged halves lie in between.
         held_words = GROUP * self.n2  # a group of tokens is made while another is in use
         self.held_v = [[builder.hold_over("V", ENGINE_1, held_words) for _ in range(self.a_words)] for _ in range(2)]
-        self.held_d = [builder.hold_over("d_row", e, most * self.row_words) for e in (ENGINE_0, ENGINE_1)]
+        self.held_d = [
+            builder.hold_over("d_row", e, most * n) for e, n in ((ENGINE_0, self.n2), (ENGINE_1, self.row_words))
+        ]
         # Not needed while encoders work: where these keep what they need for the way back.
         self.loose = builder.take_over("V, loose", banks.VALUE_CONTEXT, most * self.a * self.n2)
-        token_words = max(self.a * self.row_words, self.n1 * self.n2)
-        self.d_v = self.loose_rows = builder.take_over("d_V, or rows", banks.QUERY_KEY, most * token_words)
+        self.loose_rows = builder.take_over("rows, loose", banks.QUERY_KEY, most * self.n1 * self.n2)
+        # Both engines read d_V at a time. V lies in this bank, too, but is read before.
+        self.copy = builder.take_over("d_V, loose", banks.FEED_FORWARD, most * self.n2 * max(self.a, self.n1))
         self.parts = builder.take_over("d_F3, in parts", banks.QUERY_KEY, most * self.n3 * GROUP)
         self.d_f3 = builder.take_over("d_F3 of tokens", banks.QUERY_KEY, most * self.slice_3)
         self.slice_words = (self.slice_1, self.slice_2, self.slice_3, 4)
@@ -181,7 +184,7 @@ class Embedding:
                     addend=loose if word else None,
                     count=min(ROWS, self.b - ROWS * word),
                 )
-        loose = part(self.loose_rows, GROUP * group * n, t=n, m=self.n2, n=1)
+        loose, whole = (part(x, GROUP * group * n, t=n, m=self.n2, n=1) for x in (self.loose_rows, self.copy))
         for block, _, count in self._a_blocks():
             b.expand(
                 ENGINE_1,
@@ -189,7 +192,7 @@ class Embedding:
                 [Loop("t", tokens), Loop("m", self.n1), Loop("n", self.n2)],
                 part(held[block], t=self.n2, n=1),
                 part(self.f1_rows, block, slice=Slice(F1, "t", group), m=self.a_words),
-                loose,
+                whole if block == self.a_words - 1 else loose,
                 addend=loose if block else None,
                 count=count,
             )
@@ -198,33 +201,26 @@ class Embedding:
             "pack the rows",
             tokens,
             self._packing(self.n1),
-            part(self.loose_rows, GROUP * group * n, block=n, y=1),
+            part(self.copy, GROUP * group * n, block=n, y=1),
             part(rows, GROUP * group * width, block=width, y=1),
+            gate=tokens._replace(high=1) if group else None,
         )
 
     def backward(self, d_rows: At) -> None:
         """Gradients of the cores from d_rows (tokens, features)."""
         b, width, an = self.builder, self.row_words, self.a * self.n2
         b.layer = "embedding"
-        for engine in (ENGINE_0, ENGINE_1):
+        for engine, order in ((ENGINE_0, self._unpacking(self.n1)), (ENGINE_1, identity(self.n1 * width))):
+            words = len(order) // self.n1
             b.shuffle(
                 "hold d_row",
                 self.tokens,
-                identity(self.n1 * width),
-                part(d_rows, block=self.n1 * width, x=width, y=1),
-                also=part(self.held_d[engine], block=width, y=1),
+                order,
+                _whole(part(d_rows, block=self.n1 * width, y=1), self.n1 * width, self.n1),
+                also=part(self.held_d[engine], block=words, y=1),
                 row=("x", 0),
-                out=(self.n1, width),
+                out=(self.n1, words),
             )
-        b.expand(
-            ENGINE_0,
-            "d_V = F1^T d_row",
-            [Loop("t", self.tokens), Loop("a", self.a), Loop("w", width)],
-            part(self.held_d[ENGINE_0], t=width, w=1),
-            part(self.f1.where(), slice=Slice(F1, "t"), a=1),
-            part(self.d_v, t=self.a * width, a=width, w=1),
-            count=self.n1,
-        )
         steps = -(-M.LATENCY // (width + 1))  # of a token, so many that the next one's sums read what this one's wrote
         gradient = at(f"bank {self.f1.bank + banks.GRADIENT}", self.f1.base)
         where = part(gradient, slice=Slice(F1, "t"), a=1)
@@ -240,14 +236,18 @@ class Embedding:
             count=self.n1,
             flags=M.CHECK,
         )
-        for _, first, count in self._a_blocks():
-            b.shuffle(
-                "unpack d_V",
-                self.tokens,
-                self._unpacking(count),
-                part(self.d_v, first * width, block=self.a * width, y=1),
-                part(self.loose, first * self.n2, block=an, y=1),
-            )
+        loose, copy = (part(x, t=an, a=self.n2, n=1) for x in (self.loose, self.copy))
+        loops = [Loop("t", self.tokens), Loop("a", self.a), Loop("n", self.n2)]
+        b.expand(
+            ENGINE_0,
+            "d_V = F1^T d_row",
+            loops,
+            part(self.held_d[ENGINE_0], t=self.n2, n=1),
+            part(self.f1.where(), slice=Slice(F1, "t"), a=1),
+            loose,
+            count=self.n1,
+        )
+        b.vector(M.COPY, "d_V", loops, loose, r0=copy)
         gradient = at(f"bank {self.f2.bank + banks.GRADIENT}", self.f2.base)
         where = part(gradient, slice=Slice(F2, "t"), an=self.b_words, w=1)
         steps = -(-M.LATENCY // self.b_words)
@@ -256,7 +256,7 @@ class Embedding:
             "d_F2 = d_V F3^T",
             [Loop("t", self.tokens), Loop("an", max(an, steps), an), Loop("w", self.b_words)],
             part(self.held_f3[ENGINE_1], 2, slice=Slice(F3_HELD, "t"), w=1),
-            part(self.loose, t=an, an=1),
+            part(self.copy, t=an, an=1),
             where,
             addend=where,
             count=self.n3,

@@ -174,7 +174,6 @@ class HalfWays:
         also: At | None = None,
         first: int = 0,
         row=None,
-        by_word: bool = True,
     ) -> list[At]:
         """Return [z, ..., y]: from the middle rank to features in the half's order, with what lies between.
 
@@ -190,16 +189,13 @@ class HalfWays:
             A held memory that gets y as well (merged halves only).
         first : int
             The first token.
-        by_word : bool
-            Whether words of all tokens come one after the other, or tokens (merged halves only).
         """
         b, half = self.b, self.half
         if half.merged == 3:
-            loops = [Loop("w", half.words), Loop("t", tokens)]
             b.expand(
                 self.engine,
                 "y = z W3",
-                loops if by_word else loops[::-1],  # as the vector or the shuffle unit goes through y
+                [Loop("w", half.words), Loop("t", tokens)],  # as the vector unit goes through y
                 part(self.held["merged"], w=1),
                 part(z, first, t=1),
                 part(y, first * half.words, t=half.words, w=1),

@@ -44,7 +44,7 @@ class Hazard(NamedTuple):
     Attributes
     ----------
     kind : str
-        "port", "early", "late", "order", "unwritten", "sums", "shuffle", "range" or "stuck".
+        "port", "early", "late", "order", "unwritten", "sums", "shuffle", "range", "reach" or "stuck".
     memory : str
     cycle : int
     instructions : tuple of int
@@ -106,6 +106,7 @@ def find_hazards(
     ports: dict[tuple[str, bool], list] = defaultdict(list)
     hazards: list[Hazard] = []
     for i, instruction in enumerate(instructions):
+        hazards += [Hazard("reach", "", 0, (i,), f"instruction {i}: {text}") for _, text in instruction.unreached()]
         if timing.end[i] == timing.begin[i]:
             continue
         index, live = instruction.grid(tokens)

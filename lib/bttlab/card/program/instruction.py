@@ -237,6 +237,20 @@ class Instruction:
             if number in self.operands:
                 yield number
 
+    def unreached(self) -> Iterator[tuple[int, str]]:
+        """Yield the operands whose bank their port does not reach, and what to say of it."""
+        for stores, numbers in ((False, self.reads()), (True, self.writes())):
+            for number in numbers:
+                operand = self.operands[number]
+                if not operand.memory.startswith("bank"):
+                    continue
+                port = MACHINE.reach(self.unit, number, stores)
+                if operand.number not in port.banks:
+                    reached = ", ".join(map(str, port.banks))
+                    kind = "writes" if stores else "reads"
+                    text = f"operand {number} {kind} {operand.memory}, {port.name} reaches banks {reached}"
+                    yield number, text
+
 
 def encode(instruction: Instruction, code_of, immediate_of) -> np.ndarray:
     """Return an instruction's fields.

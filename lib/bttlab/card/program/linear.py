@@ -21,6 +21,7 @@ from bttlab.card.program.moving import part
 M = machine()
 # Cores that are merged of the input's half and of the output's, before tokens come.
 FLOWS = {"bidirectional": (3, 3), "right_to_left": (1, 1), "auto": (2, 3)}
+D_Z = 8  # places for d_z: so many layers may wait for their gradients
 AUTO_SINGLE = (2, 2)  # "auto", of a layer that one token comes to: turning it is cheaper than merging L
 
 
@@ -55,9 +56,14 @@ class LinearLayers:
             # Where halves differ, engines take turns with them, so that both have as much to do.
             turn = layer % 2 if merged[IN] != merged[OUT] else 0
             self.halves.append(tuple(self._half(name, w, shapes, at_ends[w], w ^ turn) for w in (IN, OUT)))
-        self.z = [builder.take(f"z of {name}", banks.SCALARS, sequence_length) for name in self.names]
+        # z in one bank, d_z in the other; layers whose first halves are on different engines write to different ones.
+        self._bank = [(banks.SCALARS, banks.SCORES)[pair[IN].engine] for pair in self.halves]
+        self.z = [builder.take(f"z of {n}", bank, sequence_length) for n, bank in zip(names, self._bank, strict=True)]
         self.most = sequence_length
-        self._d_z = [builder.take("d_z", banks.SCORES, sequence_length) for _ in range(4)]
+        self._d_z = {
+            bank: [builder.take("d_z", other, sequence_length) for _ in range(D_Z)]
+            for bank, other in ((banks.SCALARS, banks.SCORES), (banks.SCORES, banks.SCALARS))
+        }
         turned = max((out.token_words for _, out in self.halves if out.is_turned), default=0)
         self._bias = [builder.take("b, turned", banks.SCORES, turned) for _ in range(2)]
         self._there: dict[tuple[int, int], int] = {}  # (engine, slot): the layer that is held there
@@ -103,8 +109,8 @@ class LinearLayers:
                     self.builder.hold(f"a linear layer's half, slot {2 * n + i}", engine, sizes[i]) for i in (0, 1)
                 )
         for layer, (half, _) in enumerate(self.halves):  # what tokens leave on their way, if there is room
-            if half.merged < 3 and self.builder.has_room(banks.SCALARS, self.most * half.near):
-                self._kept[layer] = self.builder.take("u", banks.SCALARS, self.most * half.near)
+            if half.merged < 3 and self.builder.has_room(self._bank[layer], self.most * half.near):
+                self._kept[layer] = self.builder.take("u", self._bank[layer], self.most * half.near)
 
     def half(self, layer: int, which: int) -> HalfCode:
         """Return a layer's half as it is held, and hold it first if it is not there."""
@@ -129,9 +135,7 @@ class LinearLayers:
 
     # ---- passes --------------------------------------------------------------------------------------------------
 
-    def forward(
-        self, layer: int, x: At, tokens: Bound, y: At, also: At | None = None, rows=None, by_word: bool = True
-    ) -> None:
+    def forward(self, layer: int, x: At, tokens: Bound, y: At, also: At | None = None, rows=None) -> None:
         """y = x W^T + b.
 
         Parameters
@@ -143,8 +147,6 @@ class LinearLayers:
             A held memory that gets y as well: token t into row t mod ROWS, blocks of ROWS tokens one after the other.
         rows : callable, optional
             From a block's number to its tokens; needed with `also`.
-        by_word : bool
-            Whether y comes word by word, or token by token.
         """
         b = self._begin(layer)
         code = self.half(layer, IN)
@@ -154,7 +156,7 @@ class LinearLayers:
         bias = self.layout.of(f"{self.names[layer]}.bias").where()
         if not code.half.is_turned:
             if also is None:
-                code.lift(self.z[layer], tokens, y, part(bias, w=1), by_word=by_word)
+                code.lift(self.z[layer], tokens, y, part(bias, w=1))
                 return
             for block in range(-(-most_of(tokens) // ROWS)):
                 held = part(also, block * words, w=1)
@@ -184,7 +186,7 @@ class LinearLayers:
     def backward(self, layer: int, d_y: At, x: At, tokens: Bound, d_x: At, addend: At | None = None) -> None:
         """d_x = addend + d_y W; the gradients of the cores and of the bias."""
         b = self._begin(layer)
-        d_z = self._d_z[layer % len(self._d_z)]
+        d_z = self._d_z[self._bank[layer]][layer % D_Z]
         out, into = self.half(layer, OUT), self.half(layer, IN)
         d_lowered = out.lower(out.turned("turn d_y", d_y, tokens), tokens, d_z, False)
         d_lifted = self._d_x(into, d_z, tokens, d_x, addend)

@@ -9,7 +9,7 @@ from bttlab.card.program.builder import LANES, ROWS, Builder, padded
 from bttlab.card.program.embedding import Embedding
 from bttlab.card.program.errors import ProgramError
 from bttlab.card.program.functions import GELU, GELU_SLOPE
-from bttlab.card.program.heads import Head, SingleHead
+from bttlab.card.program.heads import Head
 from bttlab.card.program.instruction import At, Loop, Register, at
 from bttlab.card.program.layout import Layout, linear_names, norm_names
 from bttlab.card.program.linear import LinearLayers
@@ -100,7 +100,7 @@ class ModelProgram:
         self.d_scores = b.take("d_scores", banks.SCALARS, scores)
         intent = (1.0, ("scalar", INTENT_LABEL), ("scalar", INTENT_CLASS))
         slot = (("scalar", SLOT_WEIGHT), ("scalar", SLOT_LABEL), ("scalar", SLOT_CLASS))
-        self.intent_head = SingleHead(b, self.layout, "intent", config.intents, words, 1, self._rows(1), intent)
+        self.intent_head = Head(b, self.layout, "intent", config.intents, words, 1, self._rows(1), intent)
         self.slot_head = Head(b, self.layout, "slot", config.slots, words, self.labelled, self._rows(most), slot)
         self.linears = LinearLayers(b, self.layout, names, self.shapes, most, flow, ("intent_pooler",))
         self.work = WorkMatrices(b, matrix)
@@ -127,7 +127,8 @@ class ModelProgram:
         b, work = self.builder, self.work
         b.stage = "FP"
         self.embedding.prepare()
-        self.intent_head.prepare()
+        for head in (self.intent_head, self.slot_head):
+            head.prepare()
         rows, total, x = work.take(0), work.take(1), work.take(2)
         self.embedding.forward(rows)
         self.norms[0].forward(rows, self.position.where(), total, x)
@@ -173,8 +174,8 @@ class ModelProgram:
         work, linears = self.work, self.linears
         self.pooled = {}
         for name, head, tokens, offset in self._heads():
-            y, pooled = work.take(0), work.take(1)
-            linears.forward(linears.names.index(f"{name}_pooler"), part(x, offset), tokens, y, by_word=False)
+            y, pooled = work.take(0), [work.take(bank) for bank in (1, 3)][: len(head.parts)]
+            linears.forward(linears.names.index(f"{name}_pooler"), part(x, offset), tokens, y)
             head.forward(y, pooled)
             work.give(y)
             self.pooled[name] = pooled
@@ -189,12 +190,12 @@ class ModelProgram:
         b.stage = "BP"
         d = work.take(2)
         for name, head, tokens, offset in self._heads():
-            pieces = [work.take(3), work.take(0)][: head.pieces]
+            pieces = [work.take(3), work.take(0)][: len(head.parts)]
             total, d_y = work.take(2), work.take(0)
             head.backward(self.pooled[name], pieces, total, d_y)
             layer = linears.names.index(f"{name}_pooler")
             linears.backward(layer, d_y, part(self.hidden, offset), tokens, part(d, offset))
-            work.give(*pieces, total, d_y, self.pooled[name])
+            work.give(*pieces, total, d_y, *self.pooled[name])
         work.give(self.hidden)
         for encoder in reversed(range(self.config.encoders)):
             d = self._encoder_backward(encoder, d)

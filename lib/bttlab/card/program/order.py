@@ -7,9 +7,12 @@ ports and, for an engine, a side of the sums allow; what is less urgent fills th
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from heapq import heapify, heappop, heappush
 
 from bttlab.card.program.dependencies import accesses, data_waits, has_ports
 from bttlab.card.program.instruction import ACCUMULATE, DRAIN_0, ENGINE_1, EXPAND, MACHINE, Instruction
+
+NEVER = 1 << 60
 
 
 class _Taken:
@@ -139,10 +142,20 @@ def ordered(instructions: Sequence[Instruction], slice_span: tuple[int, ...], to
     urgency = [0] * len(instructions)  # cycles from its begin to the end of all
     for i in reversed(range(len(instructions))):
         urgency[i] = steps[i] + max((lag + urgency[j] for j, lag in followers[i]), default=0)
-    earliest = schedule.earliest
-    # What an instruction waits for comes before it in the list, and is more urgent.
-    for i in sorted(range(len(instructions)), key=lambda i: (-urgency[i], i)):
-        for placed in schedule.place(i, earliest[i]):
+    # Those that wait for nothing that has no place yet; what has no steps at this length is in nobody's way, and must
+    # not be late: what comes after it would be.
+    left = [0] * len(instructions)
+    for j, _ in (follower for mine in followers for follower in mine):
+        left[j] += 1
+    urgency = [NEVER if i.steps(tokens) == 0 else u for i, u in zip(instructions, urgency, strict=True)]
+    ready = [(-urgency[i], i) for i, count in enumerate(left) if not count]
+    heapify(ready)
+    while ready:
+        _, i = heappop(ready)
+        for placed in schedule.place(i, schedule.earliest[i]):
             for j, lag in followers[placed]:
-                earliest[j] = max(earliest[j], schedule.end(placed) + lag)
+                schedule.earliest[j] = max(schedule.earliest[j], schedule.end(placed) + lag)
+                left[j] -= 1
+                if not left[j]:
+                    heappush(ready, (-urgency[j], j))
     return [instructions[i] for i in sorted(range(len(instructions)), key=lambda i: (schedule.begin[i], i))]

@@ -28,7 +28,8 @@ class CoMERA(TensorCompression):
     A gate for each index of each bond is trained with the cores; indices whose gate nears 0 are cut. The size that the
     gates leave, as a part of that at the start, counts by a relaxation: absolute values in place of being there or not.
     Early, the loss plus `size_weight` times this size is minimised; late, whichever of the two is further above its
-    target. `core_weight` times the cores' squares keeps gates from falling while cores rise.
+    target. `core_weight` times the cores' squares keeps gates from falling while cores rise. How fast gates move, at
+    what size they count as gone, and how much the objective counts that does not lead, are choices made here.
 
     Parameters
     ----------
@@ -69,8 +70,7 @@ class CoMERA(TensorCompression):
         """Put gates on every bond."""
         layers = trains(training)
         for layer in layers:
-            ranks = [core.shape[-1] for core in layer.cores][:-1]
-            layer.core_map = BondGates(ranks, SPEED).to(training.device)
+            layer.core_map = BondGates([core.shape[-1] for core in layer.cores][:-1], SPEED).to(training.device)
         training.extra[self.name] = {"numbers": numbers(layers), "loss": None, "loss_target": None}
 
     def objective(self, training: Training, loss: Tensor) -> Tensor:
