@@ -1,5 +1,5 @@
 # make lab       environment, check of the machine, JupyterLab on loopback
-# make test      every test: Python, C++ testbenches, notebooks, the lab in a browser
+# make test      every test: Python, notebooks, the lab in a browser
 # make quick     what must hold with each Python, in a minute: for a Python that `make test` was not run with
 # make reliability   long trials of what must hold up, into docs/reliability.md (some: TRIALS='NAME… --count N')
 # make bench         side-by-side benchmarks, into docs/benchmarks.md (BENCH=--strict: what has become worse fails)
@@ -8,7 +8,7 @@
 # make wheel     dist/bttlab-VERSION-py3-none-any.whl, which has all that the lab needs but its packages
 # PYTHON=PATH takes another Python than the newest suitable one that tools/find_python finds
 # make audit     ask the Python Packaging Advisory Database about every locked package (needs pypi.org)
-# make overlays  rebuild the emulation overlays from hls_src (needs g++ 12 or later); with VOCABULARY=5000 [ENCODERS=2]
+# make overlays  rebuild the emulation overlays from hls_src (needs g++ 12 or later)
 #                build one whose embedding has room for so many tokens instead
 
 VENV := .venv
@@ -79,7 +79,7 @@ wheel: environment
 	$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
 
 overlays: environment
-	$(BIN)/python -m bttlab.u50.build $(if $(VOCABULARY),--vocabulary $(VOCABULARY)) $(if $(ENCODERS),--encoders $(ENCODERS))
+	$(BIN)/python -m bttlab.u50.build
 
 clean:
 	rm -rf $(VENV) $(AUDIT) build dist hls_src/build

@@ -11,18 +11,17 @@ import pytest
 
 from bttlab import cli
 from bttlab.card import Trainer, compiled, open_trainer
-from bttlab.card.machine import machine
+from bttlab.card.machine import SOURCE, machine
 from bttlab.card.profile import cycles_by_layer
 from bttlab.card.program.errors import ProgramError
 from bttlab.card.program.program import checksum
 from bttlab.card.program.timing import time_program
-from bttlab.card.trainer import STATUSES
+from bttlab.card.trainer import MAX_SAMPLES
 from bttlab.data import Samples, Vocabulary, encode, epoch_order, load_corpus
 from bttlab.model import ModelConfig, NumericalFault, Optimizer, ReferenceTrainer, StateError, initial_parameters
 from bttlab.train import CheckpointStore, RunSettings
-from bttlab.u50 import EmulatedU50, OverlayError, load_overlay, records
+from bttlab.u50 import EmulatedU50, OverlayError, load_overlay
 from bttlab.u50.manifest import overlays_folder, read_manifest
-from bttlab.u50.training import TrainingDriver
 
 M = machine()
 SGD, MOMENTUM, ADAMW = Optimizer("sgd"), Optimizer("momentum"), Optimizer("adamw")
@@ -100,15 +99,15 @@ def test_plain_pynq_loads_the_overlay_and_binds_the_driver():
 def test_the_manifest_says_how_wide_the_machine_is():
     entry = next(entry for entry in read_manifest(overlays_folder()) if entry.name == "trainer")
     assert entry.kind == "emulation" and entry.kernels == ("trainer",) and entry.images == ("avx512", "avx2")
-    assert entry.model is None
     assert entry.machine == json.loads(json.dumps(M.to_dict()))
     assert entry.machine["digest"] == M.digest and entry.machine["widths"]["LANES"] == M.LANES
 
 
-def test_commands_and_statuses_are_those_of_the_isa():
-    for name in ("DESCRIBE", "LOAD", "STORE", "TRAIN", "PREDICT"):
-        assert M.names[name] == getattr(records, name)
-    assert [M.names[name] for name in STATUSES] == list(range(len(STATUSES)))
+def test_what_the_driver_knows_of_the_source_is_so():
+    assert [M.names[name] for name in M.statuses] == list(range(len(M.statuses)))
+    assert M.statuses[:2] == ("NOT_REACHED", "DONE") and M.statuses[-1] == "PROGRAM_STUCK"
+    source = (SOURCE / "samples.h").read_text()
+    assert f"MAX_SAMPLES = 1 << {MAX_SAMPLES.bit_length() - 1};" in source and MAX_SAMPLES == 1 << 16
 
 
 def test_a_fresh_card_asks_for_a_program_and_then_for_parameters(samples):
@@ -122,15 +121,15 @@ def test_a_fresh_card_asks_for_a_program_and_then_for_parameters(samples):
 
 
 def test_an_overlay_of_other_widths_is_refused(monkeypatch):
-    real = TrainingDriver._run
+    real = Trainer._run
 
     def other_widths(self, command, *arguments):
         real(self, command, *arguments)
-        if command == records.DESCRIBE:
+        if command == M.DESCRIBE:
             self._results[2] += 1
             self._results.sync_to_device()
 
-    monkeypatch.setattr(TrainingDriver, "_run", other_widths)
+    monkeypatch.setattr(Trainer, "_run", other_widths)
     with pytest.raises(OverlayError, match=r"version 1 with widths .* rebuild the overlay with: make overlays"):
         _ = load_overlay("trainer", EmulatedU50()).trainer_1
 

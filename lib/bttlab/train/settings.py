@@ -155,7 +155,7 @@ def _brief(value: Any) -> str:
     """A setting in an error, ranks as the command takes them."""
     if isinstance(value, tuple):
         value = ",".join(f"{name}={rank}" for name, rank in value)
-    return str(value or "none")
+    return "none" if value in (None, "") else str(value)
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,10 @@ with warnings.catch_warnings(), later("pynqutils.build_utils", "pynqutils.setup_
 
 from bttlab.card.trainer import Trainer
 from bttlab.u50.card_lock import CardBusyError
-from bttlab.u50.driver import TransformerTrainer
 from bttlab.u50.emulation import EmulatedU50, register
 from bttlab.u50.facts import U50
 from bttlab.u50.kernel import OverlayError
-from bttlab.u50.overlay import choose_active_device, load_overlay, overlay_for, release_card
+from bttlab.u50.overlay import choose_active_device, load_overlay, release_card
 from bttlab.u50.training_run import TrainingRun
 
 register()
@@ -32,8 +31,6 @@ __all__ = [
     "OverlayError",
     "Trainer",
     "TrainingRun",
-    "TransformerTrainer",
     "load_overlay",
-    "overlay_for",
     "release_card",
 ]

@@ -123,22 +123,6 @@ class Kernel:
         return ctypes.CFUNCTYPE(None, *types)
 
 
-TRAIN_KERNEL = Kernel(
-    "train_transformer",
-    (
-        Argument("command", "int"),
-        Argument("samples", "int"),
-        Argument("optimizer_name", "int"),
-        Argument("beta1", "float"),
-        Argument("beta2", "float"),
-        Argument("epsilon", "float"),
-        Argument("weight_decay", "float"),
-        Argument("sample_records", "void*", bank=0),
-        Argument("results", "void*", bank=1),
-        Argument("memory", "void*", bank=2),
-    ),
-)
-
 TRAINER_KERNEL = Kernel(
     "trainer",
     (

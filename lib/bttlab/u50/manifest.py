@@ -36,11 +36,9 @@ class OverlayEntry:
     sha256 : str
         Digest of the file.
     sources : str
-        Digest of the sources, flags and model it was built from.
+        Digest of the sources and flags it was built from.
     kernels, images : sequence of str
         Names of its kernels, and of the compiled images in it (none in an hw overlay).
-    model : mapping, optional
-        The ModelConfig it trains, as `ModelConfig.to_dict` gives it.
     machine : mapping, optional
         The training processor's version and widths, as `bttlab.card.machine.Machine.to_dict` gives them: which models
         it trains is a matter of programs.
@@ -59,7 +57,6 @@ class OverlayEntry:
     sources: str
     kernels: tuple[str, ...]
     images: tuple[str, ...] = ()
-    model: Mapping[str, Any] | None = None
     machine: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
@@ -77,7 +74,6 @@ class OverlayEntry:
             "images": all(map(str.isprintable, self.images)),
             "sha256": isinstance(self.sha256, str) and _DIGEST.fullmatch(self.sha256),
             "sources": isinstance(self.sources, str) and _DIGEST.fullmatch(self.sources),
-            "model": self.model is None or isinstance(self.model, dict),
             "machine": self.machine is None or isinstance(self.machine, dict),
         }
         for field, holds in rules.items():
