@@ -245,7 +245,7 @@ class OwnFlow:
         return self.tensors[name]
 
     def _place(self, name: str, words: int, writer: Port, *readers: Port) -> At:
-        """Return room for a tensor in a bank that a port writes, and others read; rather where both engines reach it."""
+        """Return room for a tensor in a bank that a port writes and others read, best where both engines reach it."""
         rooms = [
             room
             for bank, room in self.rooms.items()
@@ -280,7 +280,7 @@ class OwnFlow:
             self._release(lying.place)
 
     def _arranged(self, tensor: Tensor, arrangement: Arrangement, reader: Port, but: str = "") -> Lying:
-        """Return the tensor in an arrangement, where a port reads it, and in another memory than `but`; a copy if need be."""
+        """Return the tensor in an arrangement, where a port reads it, in another memory than `but`: a copy if need be."""
         for lying in tensor.lying:
             is_so = arrangement in lying.arrangement.views(self.sizes)
             if is_so and lying.place.number in reader.banks and lying.place.memory != but:
