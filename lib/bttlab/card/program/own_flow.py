@@ -280,7 +280,7 @@ class OwnFlow:
             self._release(lying.place)
 
     def _arranged(self, tensor: Tensor, arrangement: Arrangement, reader: Port, but: str = "") -> Lying:
-        """Return the tensor in an arrangement, where a port reads it and in no memory called `but`: a copy if need be."""
+        """Return the tensor in an arrangement, where a port reads it and not in the memory `but`: a copy if need be."""
         for lying in tensor.lying:
             is_so = arrangement in lying.arrangement.views(self.sizes)
             if is_so and lying.place.number in reader.banks and lying.place.memory != but:
