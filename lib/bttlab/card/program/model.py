@@ -127,10 +127,10 @@ class ModelProgram:
         b, work = self.builder, self.work
         b.stage = "FP"
         self.embedding.prepare()
-        for head in (self.intent_head, self.slot_head):
-            head.prepare()
         rows, total, x = work.take(0), work.take(1), work.take(2)
         self.embedding.forward(rows)
+        for head in (self.intent_head, self.slot_head):  # not before V, which may lie where weights are held
+            head.prepare()
         self.norms[0].forward(rows, self.position.where(), total, x)
         work.give(rows, total)
         for encoder in range(self.config.encoders):
