@@ -76,7 +76,7 @@ class Project:
         _wheel(self.index, "cuda")
 
     def make(self, *goals: str, under: tuple[str, ...] = (), **environment: str) -> subprocess.CompletedProcess:
-        clean = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "PYTHON"))}
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "PYTHON", "MAKE"))}
         index = {"PIP_FIND_LINKS": str(self.index), "PIP_NO_INDEX": "1"}
         variables = clean | {"PIP_CONFIG_FILE": os.devnull, "PIP_RETRIES": "0"}
         variables |= environment or index
