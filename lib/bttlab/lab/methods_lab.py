@@ -19,7 +19,7 @@ from bttlab.methods.record import by_methods, mean
 from bttlab.methods.training import LEARNING_RATE
 
 _ROW = {"flex_flow": "row wrap"}
-_GRID = {"display": "grid", "grid_template_columns": "repeat(auto-fill, minmax(158px, 1fr))", "flex": "1 1 auto"}
+_GRID = {"display": "grid", "grid_template_columns": "repeat(auto-fill, minmax(145px, 1fr))", "flex": "1 1 auto"}
 _SCROLLED = {"max_height": "210px", "overflow": "auto", "flex": "0 0 auto"}  # the dashboard stays in view below
 
 
@@ -60,7 +60,7 @@ class MethodsLab:
         for family in FAMILIES:
             boxes = [box for name, box in self._boxes.items() if methods()[name].family == family]
             if boxes:
-                heading = widgets.HTML(f"<b>{family}</b>", layout={"flex": "0 0 165px"})
+                heading = widgets.HTML(f"<b>{family}</b>", layout={"flex": "0 0 145px"})
                 self._groups[family] = widgets.HBox(
                     [heading, widgets.Box(boxes, layout=_GRID)], layout={"flex": "0 0 auto"}
                 )
