@@ -140,7 +140,7 @@ class Builder:
         Raises
         ------
         ProgramError
-            If an operand lies in a bank that its port does not reach.
+            If an operand lies in a bank that its port does not reach, or more rows are summed than have accumulators.
         """
         label = (self.stage, self.layer, what)
         instruction = Instruction(unit, operation, tuple(loops), operands, label, **more)
@@ -148,6 +148,12 @@ class Builder:
             memories = [operands[n].memory for n in numbers]
             if len(set(memories)) < len(memories):
                 raise ValueError(f"{label} asks twice for a port: its operands lie in {', '.join(memories)}")
+        slots = instruction.sum_slots
+        if slots > MACHINE.ROW_SLOTS:
+            raise ProgramError(
+                f"{' / '.join(label)} sums {slots} rows at once, the vector unit {MACHINE.ROW_SLOTS}: choose fewer "
+                "heads or a shorter sequence"
+            )
         for _, text in instruction.unreached():
             raise ProgramError(f"{' / '.join(label)}: {text}: choose another bank for it")
         self.instructions.append(instruction)

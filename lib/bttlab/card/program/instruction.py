@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -236,6 +237,14 @@ class Instruction:
         for number in numbers:
             if number in self.operands:
                 yield number
+
+    @property
+    def sum_slots(self) -> int:
+        """The most slots that sums of the vector unit take; 0 for what sums nothing."""
+        names = [loop.name for loop in self.loops]
+        if self.unit != VECTOR or not self.depth or self.slot_loop is None:
+            return 0
+        return prod(most_of(loop.bound) for loop in self.loops[names.index(self.slot_loop) + 1 :])
 
     def unreached(self) -> Iterator[tuple[int, str]]:
         """Yield the operands whose bank their port does not reach, and what to say of it."""
