@@ -22,7 +22,7 @@ M = machine()
 # Scalars of the sample's record.
 RATE, STEP, ROOT, KEEP, INTENT_LABEL, INTENT_CLASS, SLOT_WEIGHT, SLOT_LABEL, SLOT_CLASS = range(9)
 
-UPDATE_WORDS = 256  # an update has its bank's ports for as many cycles, and others wait
+UPDATE_WORDS = 128  # an update has its bank's ports for as many cycles, and others wait
 
 # Parameters whose gradients are added to slice by slice, or written for the tokens of the sample only.
 ADDED = ("embedding.position.weight", *(f"embedding.word.cores.{k}" for k in range(3)))

@@ -8,14 +8,14 @@ model's own layers (`linear`) are written by hand instead; they know how many co
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from bttlab.card.machine import machine
+from bttlab.card.machine import Port, machine
 from bttlab.card.program import banks
 from bttlab.card.program.arrangement import Arrangement, hold, rearrange, rearranging_steps
 from bttlab.card.program.builder import LANES, Builder, padded
 from bttlab.card.program.errors import ProgramError
-from bttlab.card.program.instruction import At, Loop
+from bttlab.card.program.instruction import DRAIN_0, SHUFFLE, VECTOR, At, Loop
 from bttlab.card.program.layer import (
     CORES,
     DX,
@@ -46,9 +46,9 @@ from bttlab.tensor.order import Order, Product
 M = machine()
 TURN = M.LATENCY  # cycles that a re-ordering costs beside its steps: what comes next waits for its results
 MOST_PASSES = 16
-# Tensors of the forward pass and gradients lie in banks of their own: a product of the backward pass reads one of each.
-FORWARD_BANKS = (banks.SCRATCH[0], banks.SCALARS, Y)
-BACKWARD_BANKS = (banks.SCRATCH[1], banks.SCORES, DX)
+COMMON = banks.SCALARS  # both engines read it, as stream and as scalars
+INTERMEDIATES = (COMMON, banks.SCORES, *banks.SCRATCH, Y, DX)
+_SHUFFLED, _SHUFFLE_SOURCE = M.reach(SHUFFLE, 4, True), M.reach(SHUFFLE, 1, False)
 # The cores as a model's layers have them, by indices.
 _DIMENSIONS = {
     name: (f"r{k - 1}", f"{'i' if k < 4 else 'j'}{(k - 1) % 3 + 1}", f"r{k}") for k, name in enumerate(CORES, 1)
@@ -118,7 +118,7 @@ class OwnFlow:
     def __init__(self, shape: LayerShape, tokens: int, order: Order):
         self.b, self.shape, self.tokens, self.order = Builder(), shape, tokens, order
         self.sizes = order.sizes(tokens, shape.out_modes, shape.in_modes, shape.ranks)
-        self.rooms = {bank: Room(bank, M.banks[bank].depth) for bank in (*FORWARD_BANKS, *BACKWARD_BANKS)}
+        self.rooms = {bank: Room(bank, M.banks[bank].depth) for bank in INTERMEDIATES}
         self.load = [0.0, 0.0]  # steps of each engine
         self.tensors: dict[str, Tensor] = {}
         self.indices = {name: frozenset(of) for name, of in order.indices().items()}
@@ -190,7 +190,7 @@ class OwnFlow:
                     f"contract {one} earlier"
                 )
         words = math.prod(self.sizes[i] for i in self.indices[step[0]]) // LANES
-        most = min(max(self.rooms[bank].depth for bank in pool) for pool in (FORWARD_BANKS, BACKWARD_BANKS))
+        most = max(room.depth for room in self.rooms.values())
         if words > most:
             raise ProgramError(
                 f"'{_text(step)}': {step[0]} takes {words:,} words, a bank for intermediates has {most:,}: choose "
@@ -223,11 +223,11 @@ class OwnFlow:
     def _features(self, name: str, bias: At | None) -> Block:
         """Return y or dx as it is stored, a token after the other; y gets its bias."""
         modes = ("i1", "i2", "i3") if name == "y" else ("j1", "j2", "j3")
-        lying = self._arranged(self.tensors[name], Arrangement(("t", *modes), 3))
+        lying = self._arranged(self.tensors[name], Arrangement(("t", *modes), 3), M.reach(VECTOR, 0, False))
         columns = math.prod(self.sizes[m] for m in modes)
         words = columns // LANES
         if bias is not None:
-            target = self._place(name, lying.arrangement.words(self.sizes))
+            target = self._place(name, lying.arrangement.words(self.sizes), M.reach(VECTOR, 3, True))
             matrix, loops = {"t": words, "w": 1}, [Loop("t", self.tokens), Loop("w", words)]
             add = (
                 At(one.memory, one.base, m) for one, m in ((lying.place, matrix), (bias, {"w": 1}), (target, matrix))
@@ -244,15 +244,26 @@ class OwnFlow:
         self.tensors[name] = Tensor(name, self.indices[name])
         return self.tensors[name]
 
-    def _place(self, name: str, words: int, but: str = "") -> At:
-        """Return room for a tensor, in the bank with the most of it."""
-        is_gradient = name in self.indices and name.startswith("d") and name[1:] in self.indices
-        rooms = [self.rooms[bank] for bank in (BACKWARD_BANKS if is_gradient else FORWARD_BANKS)]
-        rooms = [room for room in rooms if f"bank {room.bank}" != but]
-        for room in sorted(rooms, key=lambda room: -room.free):
+    def _place(self, name: str, words: int, writer: Port, *readers: Port) -> At:
+        """Return room for a tensor in a bank that a port writes and others read, best where both engines reach it."""
+        rooms = [
+            room
+            for bank, room in self.rooms.items()
+            if bank in writer.banks and all(bank in reader.banks for reader in readers)
+        ]
+        is_gradient = name.startswith("d") and name[1:] in self.indices
+        if is_gradient:  # apart from the tensors of the forward pass, with which they are multiplied
+            rooms.sort(key=lambda room: (room.bank == COMMON, -room.free))
+        else:
+            rooms.sort(key=lambda room: (room.bank != COMMON, -room.free))
+        for room in rooms:
             first = room.take(words)
             if first is not None:
                 return At(f"bank {room.bank}", first)
+        if not rooms:
+            raise ProgramError(
+                f"{name}: no bank is reached by {', '.join(p.name for p in (writer, *readers))} together"
+            )
         room = max(rooms, key=lambda room: room.free)
         raise ProgramError(
             f"{name} takes {words:,} words; bank {room.bank} has {room.free:,} of {room.depth:,} left: choose fewer "
@@ -268,13 +279,15 @@ class OwnFlow:
         for lying in self.tensors[name].lying:
             self._release(lying.place)
 
-    def _arranged(self, tensor: Tensor, arrangement: Arrangement) -> Lying:
-        """Return the tensor in an arrangement, re-ordered if it does not lie so."""
+    def _arranged(self, tensor: Tensor, arrangement: Arrangement, reader: Port, but: str = "") -> Lying:
+        """Return the tensor in an arrangement, where a port reads it and not in the memory `but`: a copy if need be."""
         for lying in tensor.lying:
-            if arrangement in lying.arrangement.views(self.sizes):
+            is_so = arrangement in lying.arrangement.views(self.sizes)
+            if is_so and lying.place.number in reader.banks and lying.place.memory != but:
                 return Lying(lying.place, arrangement)
         source = min(tensor.lying, key=lambda one: self._steps_between(one.arrangement, arrangement))
-        place = self._place(tensor.name, arrangement.words(self.sizes))
+        others = replace(reader, banks=tuple(bank for bank in reader.banks if f"bank {bank}" != but))
+        place = self._place(tensor.name, arrangement.words(self.sizes), _SHUFFLED, others)
         rearrange(self.b, f"turn {tensor.name}", self.sizes, source.place, source.arrangement, place, arrangement)
         tensor.lying.append(Lying(place, arrangement))
         return tensor.lying[-1]
@@ -291,7 +304,7 @@ class OwnFlow:
                 (one for one in tensor.lying if not {*fixed, rows} & {*one.arrangement.packed}), tensor.lying[0]
             )
             if set(fixed) & set(source.arrangement.packed):
-                source = self._arranged(tensor, Arrangement((*fixed, rows, *words.order), words.lanes))
+                source = self._arranged(tensor, Arrangement((*fixed, rows, *words.order), words.lanes), _SHUFFLE_SOURCE)
             strides = source.strides(self.sizes)
             for number, turn in enumerate(passes(self.sizes, fixed)):
                 base = source.place.base + sum(strides[i] * n for i, n in turn.items())
@@ -456,9 +469,11 @@ class OwnFlow:
 
     def _expanding(self, what, engine, one, other, arrangement, ks, words, result, to, runs):
         def emit() -> None:
-            a = self._arranged(one, arrangement)
+            a = self._arranged(one, arrangement, M.reach(engine, 2, False))
             held = self._held(engine, other, tuple(ks[:-1]), ks[-1], words)
-            place = self._place(result, to.words(self.sizes), a.place.memory if runs > 1 else "")
+            addend = M.reach(engine, 3, False)
+            apart = replace(addend, banks=tuple(bank for bank in addend.banks if bank != a.place.number))
+            place = self._place(result, to.words(self.sizes), M.reach(engine, 4, True), *([apart] if runs > 1 else []))
             c = Lying(place, to)
             expand(self.b, engine, what, self.sizes, a, ks, held, words, c)
             self.tensors[result].lying.append(c)
@@ -467,9 +482,9 @@ class OwnFlow:
 
     def _reducing(self, what, engine, one, other, arrangement, ks, row, ns, result, to):
         def emit() -> None:
-            a = self._arranged(one, arrangement)
+            a = self._arranged(one, arrangement, M.reach(engine, 1, False))
             held = self._held(engine, other, tuple(ns[:-1]), ns[-1], row)
-            c = Lying(self._place(result, to.words(self.sizes)), to)
+            c = Lying(self._place(result, to.words(self.sizes), M.reach(engine, 4, True)), to)
             reduce(self.b, engine, what, self.sizes, a, ks, held, ns, c)
             self.tensors[result].lying.append(c)
 
@@ -477,10 +492,9 @@ class OwnFlow:
 
     def _accumulating(self, what, engine, one, other, rows, words, ms, result, to):
         def emit() -> None:
-            a, stream = self._arranged(one, rows), self._arranged(other, words)
-            if a.place.memory == stream.place.memory:
-                raise ProgramError(f"{what}: {one.name} and {other.name} lie in one bank")
-            c = Lying(self._place(result, to.words(self.sizes)), to)
+            a = self._arranged(one, rows, M.reach(engine, 2, False))
+            stream = self._arranged(other, words, M.reach(engine, 1, False), a.place.memory)
+            c = Lying(self._place(result, to.words(self.sizes), M.reach(DRAIN_0 + engine, 4, True)), to)
             accumulate(self.b, engine, what, self.sizes, a, ms, stream, c)
             self.tensors[result].lying.append(c)
 
