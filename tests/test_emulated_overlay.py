@@ -299,7 +299,7 @@ def test_a_manifest_is_read_back(overlays):
         (lambda rows: rows[0].update(file="/x.xclbin"), "is not allowed"),
         (lambda rows: rows[0].update(kind="magic"), "is not allowed"),
         (lambda rows: rows[0].update(kernels="vadd"), "list of names"),
-        (lambda rows: rows[0].update(model=[1]), "is not allowed"),
+        (lambda rows: rows[0].update(machine=[1]), "is not allowed"),
         (lambda rows: rows[0].update(colour="red"), "colour"),
         (lambda rows: rows.append(rows[0]), "twice"),
         (lambda rows: rows.append(7), "no manifest"),

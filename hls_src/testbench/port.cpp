@@ -3,6 +3,7 @@
 // trainer_reach tells. IMAGE is a file with a program.
 #include "../processor/trainer.cpp"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -84,7 +85,8 @@ static bool load_program(bool garbage) {
         const int lane = static_cast<int>(draw(LANES)), value = any_number(words), before = image.get()[word][lane];
         image.get()[word][lane] = value;
         // The sum stays 0: only what the numbers mean can be refused.
-        image.get()[1][LANES - 1] += before - value;
+        const unsigned sum = static_cast<unsigned>(image.get()[1][LANES - 1]) + before - static_cast<unsigned>(value);
+        image.get()[1][LANES - 1] = static_cast<int>(sum);
     }
     trainer(LOAD_PROGRAM, claimed, 0, 0.0f, 0.0f, 0.0f, nullptr, results.get(), nullptr, image.get());
     return results.get()[0][0] == DONE;
