@@ -9,11 +9,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush
 
-from bttlab.card.program.dependencies import accesses, data_waits, has_ports
+from bttlab.card.program.dependencies import Wait, accesses, data_waits, has_ports
 from bttlab.card.program.instruction import ACCUMULATE, DRAIN_0, ENGINE_1, EXPAND, MACHINE, Instruction
 
 NEVER = 1 << 60
-ENGINE_WEIGHT = 1.3  # of an engine's steps in the urgency: engines are scarce; tried out on 2, 4 and 6 encoders
+# Of an engine's steps in the urgency, since engines are scarce: all are tried, and the shortest order is taken.
+ENGINE_WEIGHTS = (1.0, 1.1, 1.2, 1.3, 1.4, 1.5)
 
 
 class _Taken:
@@ -51,7 +52,9 @@ class _Schedule:
     def __init__(self, instructions: Sequence[Instruction], slice_span: tuple[int, ...], tokens: int):
         self.instructions = instructions
         self.earliest = [0] * len(instructions)  # because of what has its place
-        self.steps = [max(i.steps(tokens), MACHINE.FETCH) for i in instructions]
+        steps = [i.steps(tokens) for i in instructions]
+        self.acts = [count > 0 for count in steps]
+        self.steps = [max(count, MACHINE.FETCH) for count in steps]
         self.begin = [0] * len(instructions)
         self.uses: list[list[object]] = []  # unit and ports of each
         self.drains: dict[int, list[int]] = {}  # of an accumulation
@@ -64,6 +67,7 @@ class _Schedule:
                 self.drains[i] = []
             elif instruction.unit in (DRAIN_0, DRAIN_0 + 1):
                 self.drains[filled[instruction.unit - DRAIN_0]].append(i)
+        self.sides: dict[int, int] = {}  # of the sums, that an accumulation and its drains have
         self._drained = {drain for drains in self.drains.values() for drain in drains}
         self._taken: dict[object, _Taken] = defaultdict(_Taken)
 
@@ -91,9 +95,7 @@ class _Schedule:
                 continue
             side = sides.index(start)
             self._taken[self.instructions[i].unit, "side", side].take(start, last)
-            for n in (i, *self.drains.get(i, ())):
-                flags = self.instructions[n].flags & ~MACHINE.SIDE
-                self.instructions[n].flags = flags | (MACHINE.SIDE if side else 0)
+            self.sides |= dict.fromkeys((i, *self.drains.get(i, ())), side)
             for drain, begin in drains:
                 self._take(drain, begin)
             break
@@ -129,8 +131,17 @@ def ordered(instructions: Sequence[Instruction], slice_span: tuple[int, ...], to
         The length that the order is made for; it is right for every other, too.
     """
     waits = data_waits(instructions, slice_span, sums=False)
-    schedule = _Schedule(instructions, slice_span, tokens)
-    steps = schedule.steps
+    schedules = [_placed(_Schedule(instructions, slice_span, tokens), waits, weight) for weight in ENGINE_WEIGHTS]
+    best = min(schedules, key=lambda schedule: max(map(schedule.end, range(len(instructions))), default=0))
+    for i, side in best.sides.items():
+        flags = instructions[i].flags & ~MACHINE.SIDE
+        instructions[i].flags = flags | (MACHINE.SIDE if side else 0)
+    return [instructions[i] for i in sorted(range(len(instructions)), key=lambda i: (best.begin[i], i))]
+
+
+def _placed(schedule: _Schedule, waits: Sequence[Sequence[Wait]], engine_weight: float) -> _Schedule:
+    """Give every instruction its place; `engine_weight` counts an engine's steps in the urgency."""
+    instructions, steps = schedule.instructions, schedule.steps
     followers: list[list[tuple[int, int]]] = [[] for _ in instructions]
     for i, mine in enumerate(waits):
         for wait in mine:
@@ -142,14 +153,14 @@ def ordered(instructions: Sequence[Instruction], slice_span: tuple[int, ...], to
                 followers[wait].append((i, 1 - steps[wait]))
     urgency = [0.0] * len(instructions)  # cycles from its begin to the end of all
     for i in reversed(range(len(instructions))):
-        weight = ENGINE_WEIGHT if instructions[i].unit <= ENGINE_1 else 1
+        weight = engine_weight if instructions[i].unit <= ENGINE_1 else 1
         urgency[i] = weight * steps[i] + max((lag + urgency[j] for j, lag in followers[i]), default=0)
     # Those that wait for nothing that has no place yet; what has no steps at this length is in nobody's way, and must
     # not be late: what comes after it would be.
     left = [0] * len(instructions)
     for j, _ in (follower for mine in followers for follower in mine):
         left[j] += 1
-    urgency = [NEVER if i.steps(tokens) == 0 else u for i, u in zip(instructions, urgency, strict=True)]
+    urgency = [u if acts else NEVER for acts, u in zip(schedule.acts, urgency, strict=True)]
     ready = [(-urgency[i], i) for i, count in enumerate(left) if not count]
     heapify(ready)
     while ready:
@@ -160,4 +171,4 @@ def ordered(instructions: Sequence[Instruction], slice_span: tuple[int, ...], to
                 left[j] -= 1
                 if not left[j]:
                     heappush(ready, (-urgency[j], j))
-    return [instructions[i] for i in sorted(range(len(instructions)), key=lambda i: (schedule.begin[i], i))]
+    return schedule
