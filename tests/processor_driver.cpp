@@ -2,17 +2,8 @@
 // fast emulation, or the loop of synthesis.
 #include <cstring>
 
-<<<<<<< HEAD
 #define BTTLAB_EVERY_BANK  // operands of these tests lie anywhere
-
-#if defined(BTTLAB_FAST)
-#include "processor/emulation/execute.h"
-#else
-#include "processor/machine.h"
-#endif
-=======
 #include "processor/trainer.cpp"
->>>>>>> main
 
 #define OPEN extern "C" __attribute__((visibility("default")))
 

@@ -252,7 +252,7 @@ def test_machine_whose_words_come_round_too_soon(tmp_path):
     edits = [("config.h", "SUM_DISTANCE = 8", "SUM_DISTANCE = 7"), ("config.h", "LATENCY = 136", "LATENCY = 100")]
     found = analyse(broken(tmp_path, edits))
     wrong = {v.message.split("[")[0] for v in found.violations if v.kind == "recurrence"}
-    assert {"sums", "accumulator", "statistic", "bank_10"} <= wrong
+    assert {"sums", "accumulator", "statistic"} <= wrong and any(name.startswith("bank_") for name in wrong)
     assert found.interval == 2
 
 

@@ -23,6 +23,8 @@ from bttlab.train import CheckpointStore, RunSettings
 from bttlab.u50 import EmulatedU50, OverlayError, load_overlay
 from bttlab.u50.manifest import overlays_folder, read_manifest
 
+from emulated_kernels import container
+
 M = machine()
 SGD, MOMENTUM, ADAMW = Optimizer("sgd"), Optimizer("momentum"), Optimizer("adamw")
 MODEL = ModelConfig()
@@ -395,6 +397,15 @@ def test_an_overlay_of_ones_own_is_trusted_or_refused(tmp_path, capsys, monkeypa
     assert cli.main([*command, str(tmp_path / "b"), "--trust"]) == 0
 
 
+def test_an_overlay_of_other_kernels_is_one_line_and_no_folder(tmp_path, capsys):
+    other = tmp_path / "other.xclbin"
+    other.write_bytes(container())
+    command = ["train", "--samples", "2", "--device", "emulated", "--overlay", str(other), "--trust"]
+    assert cli.main([*command, "--out", str(tmp_path / "run")]) == 2 and not (tmp_path / "run").exists()
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "not the training processor" in line]
+    assert line.startswith("bttlab")
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -404,7 +415,6 @@ def test_an_overlay_of_ones_own_is_trusted_or_refused(tmp_path, capsys, monkeypa
         (["--hidden-size", "8192", "--heads", "64"], "the first and last mode go up to 16"),
         (["--encoders", "30"], "choose fewer encoders"),
         (["--flow", "sideways"], "flow is 'sideways': choose bidirectional, right_to_left, auto"),
-        (["--overlay", "contraction"], "not the training processor"),
         (["--overlay", "missing"], "no overlay 'missing'"),
         (["--device", "reference", "--overlay", "trainer"], "leave it out with --device reference"),
     ],

@@ -12,7 +12,7 @@ from typing import Any
 
 from bttlab.errors import BttlabError
 from bttlab.figures import to_json
-from bttlab.files import read_regular
+from bttlab.files import read_regular, written_draft
 
 RUN_FILE = "run.json"
 FORMAT = 1
@@ -119,8 +119,6 @@ class RunRecord:
         OSError
             If it cannot be written.
         """
-        from bttlab.train.files import written_draft  # imports torch
-
         path = Path(folder) / RUN_FILE
         with written_draft(path, self.to_json().encode() + b"\n") as draft:
             draft.replace(path)

@@ -19,12 +19,13 @@ from bttlab.data import Vocabulary, encode
 from bttlab.errors import BttlabError
 from bttlab.experiments.keep import OnRecord, enter, entering
 from bttlab.experiments.record import COMPLETE, FAILED, RUN_FILE, RunRecord, read_run
+from bttlab.files import written_draft
 from bttlab.sweep.cluster import ClusterError, check_cluster, connect
 from bttlab.sweep.search import Listed, Proposed, Search
 from bttlab.sweep.spec import SweepSpec
 from bttlab.sweep.trials import CARD, Trial, TrialMaker
 from bttlab.sweep.worker import FILES, Chunk, Result, estimate_trial, train_chunk
-from bttlab.train.files import held, written_draft
+from bttlab.train.files import held
 from bttlab.train.settings import RunError
 
 AHEAD = 2  # trials handed out beyond the workers there are, so that none waits for this process

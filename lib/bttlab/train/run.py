@@ -18,11 +18,12 @@ from bttlab.experiments.curves import stretches
 from bttlab.experiments.keep import OnRecord, continued, kept
 from bttlab.experiments.record import RUN_FILE, STOPPED
 from bttlab.figures import measured
+from bttlab.files import is_draft, sync_folder
 from bttlab.model import FAULTS, ModelConfig, NumericalFault, Trainer, initial_parameters
 from bttlab.train.checkpoint import Checkpoint, CheckpointError, CheckpointStore, tensors_digest
 from bttlab.train.chunks import chunks
 from bttlab.train.evaluation import counted, describe, evaluate
-from bttlab.train.files import held, is_draft, is_lock, resume_command, sync_folder
+from bttlab.train.files import held, is_lock, resume_command
 from bttlab.train.metrics_log import MetricsLog
 from bttlab.train.progress import ProgressBar
 from bttlab.train.settings import CorpusRecord, RunError, RunSettings
