@@ -40,8 +40,9 @@ def trial(count: int) -> Outcome:
         notebooks = [stack.enter_context(Notebook(encoders)) for encoders in ENCODERS]
         try:
             for notebook in notebooks:
-                for action in (*done, "start"):  # what is made once is there from now on
+                for action in (*done, "start"):
                     notebook.do(action, draw)
+                notebook.footprint()  # of a whole run: what is made once is there from now on
             _use(notebooks, count / LOOKS, draw, dict(done))
             before, memory = [notebook.footprint() for notebook in notebooks], []
             for _ in range(LOOKS):
