@@ -1,17 +1,20 @@
 # make lab       environment, check of the machine, JupyterLab on loopback
-# make test      every test: Python, C++ testbenches, notebooks, the lab in a browser
+# make test      every test: Python, notebooks, the lab in a browser
+# make quick     what must hold with each Python, in a minute: for a Python that `make test` was not run with
 # make reliability   long trials of what must hold up, into docs/reliability.md (some: TRIALS='NAME… --count N')
 # make bench         side-by-side benchmarks, into docs/benchmarks.md (BENCH=--strict: what has become worse fails)
-# make lock      requirements.lock anew, after a change of dependencies in pyproject.toml
+# make lock      requirements.lock anew, after a change of dependencies in pyproject.toml (UPGRADE=1: newer ones of all others)
+# make wheelhouse    all packages in WHEELHOUSE=DIR, for `make lab WHEELHOUSE=DIR` on a machine without a network
+# make wheel     dist/bttlab-VERSION-py3-none-any.whl, which has all that the lab needs but its packages
+# PYTHON=PATH takes another Python than the newest suitable one that tools/find_python finds
 # make audit     ask the Python Packaging Advisory Database about every locked package (needs pypi.org)
-# make overlays  rebuild the emulation overlays from hls_src (needs g++ 12 or later); with VOCABULARY=5000 [ENCODERS=2]
+# make overlays  rebuild the emulation overlays from hls_src (needs g++ 12 or later)
 #                build one whose embedding has room for so many tokens instead
 
-PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 AUDIT := .venv-audit
-EXTRAS := lab methods test bench
+EXTRAS := lab methods test bench sources
 TORCH = $$(sed -n 's/^ *"\(torch==[^"]*\)",.*/\1/p' pyproject.toml)
 PORT ?= 8888
 # Containers and Alveo hosts are often root's; the server listens on loopback and asks for its token.
@@ -21,44 +24,49 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 # user's alone, and whose short name leaves room for theirs.
 RUNTIME = JUPYTER_RUNTIME_DIR=$${JUPYTER_RUNTIME_DIR:-$$(mktemp -d)}
 
-.PHONY: lab test bench reliability lock audit overlays clean
+.PHONY: lab test quick bench reliability lock wheelhouse wheel audit overlays clean environment
 
-$(VENV)/.installed: pyproject.toml requirements.lock
-	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info[:2] == (3, 11) else "BTT Lab needs Python 3.11 (its packages are pinned for it), not " + sys.version.split()[0] + ": make PYTHON=python3.11 …")'
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --require-hashes --no-deps --requirement requirements.lock
-	# torch by its version alone: which build it is, for the CPU or for CUDA, and so its hash, the index decides
-	$(BIN)/pip install --quiet $(TORCH)
-	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
-	touch $@
+# A wheelhouse is for the Python that it was made with.
+environment:
+	@python=$$(tools/find_python "$(PYTHON)" $(if $(WHEELHOUSE),$$(sed -n 's/.*"python": "\([0-9.]*\)".*/\1/p' "$(WHEELHOUSE)/wheelhouse.json" 2>/dev/null))) && \
+	"$$python" tools/environment.py install $(VENV) $(if $(PYTHON),,--keep) $(if $(WHEELHOUSE),--wheelhouse "$(WHEELHOUSE)") $(if $(UV),--uv "$(UV)")
+
+wheelhouse:
+	@python=$$(tools/find_python "$(PYTHON)") && "$$python" tools/environment.py wheelhouse "$(or $(WHEELHOUSE),wheelhouse)"
 
 $(AUDIT)/.installed:
-	$(PYTHON) -m venv $(AUDIT)
+	python=$$(tools/find_python "$(PYTHON)") && "$$python" -m venv $(AUDIT)
 	$(AUDIT)/bin/pip install --quiet pip-audit==2.10.1 uv==0.13.9
 	touch $@
 
-lab: $(VENV)/.installed
-	$(BIN)/bttlab doctor --self-check
+lab: environment
+	$(BIN)/bttlab doctor --self-check --once
 	$(RUNTIME) $(BIN)/jupyter lab $(AS_ROOT) --KernelManager.transport=ipc --ServerApp.ip=127.0.0.1 --ServerApp.port=$(PORT) --ServerApp.root_dir=$(CURDIR) --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb
 
-test: $(VENV)/.installed
-	$(BIN)/ruff check lib tests notebooks
-	$(BIN)/ruff format --check lib tests
+test: environment
+	@tools/test_needs >/dev/null
+	$(BIN)/ruff check lib tests notebooks tools setup.py
+	$(BIN)/ruff format --check lib tests tools setup.py
 	$(BIN)/pytest --ignore=tests/browser
 	# A browser on a busy machine loses a click now and then: what failed is tried once more, and then it counts.
 	$(BIN)/pytest -n 0 tests/browser || $(BIN)/pytest -n 0 --last-failed tests/browser
 
+# What must hold with each Python: all modules import, the doctor is content, training gives the same bits, a notebook runs.
+quick: environment
+	$(BIN)/pytest -n 0 tests/test_any_python.py "tests/test_notebooks.py::test_runs_in_quick_mode[00_start_here]"
+
 # Threads that wait are to sleep: on a busy machine spinning ones take the cores from those that work.
-bench: $(VENV)/.installed
+bench: environment
 	OMP_WAIT_POLICY=passive $(BIN)/bttlab bench all --docs docs $(BENCH)
 
-reliability: $(VENV)/.installed
+reliability: environment
 	PYTHONPATH=lib:tests $(BIN)/python -m reliability $(TRIALS)
 
-# The lock is for Python 3.11 on Linux and has a hash of every file of each package but torch. Where torch is built for
-# CUDA it would list the libraries of that build, too: so it is made where the index has torch for the CPU.
+# One lock for every Python, on Linux: a marker says which of two versions is whose; that all are for x86-64 need not stand at
+# each. It has a hash of every file of each package but torch.
 lock: $(AUDIT)/.installed
-	$(AUDIT)/bin/uv pip compile --quiet --generate-hashes $(addprefix --extra ,$(EXTRAS)) --python-version 3.11 --python-platform linux --no-emit-package torch --no-header --output-file requirements.lock pyproject.toml
+	$(AUDIT)/bin/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes $(addprefix --extra ,$(EXTRAS)) $(if $(UPGRADE),--upgrade) --no-emit-package torch --no-header --output-file requirements.lock pyproject.toml
+	sed -i "s/python_full_version < '3.13' and //; s/platform_machine == 'x86_64' and sys_platform == 'linux'//; s/ and  / /; s/ ;  / /" requirements.lock
 
 NOT_AUDITED = echo "not passed: where a package of PyPI is not found, the database at https://pypi.org is out of reach" >&2; exit 1
 
@@ -67,8 +75,11 @@ audit: $(AUDIT)/.installed
 	$(AUDIT)/bin/pip-audit --strict --disable-pip --require-hashes --requirement requirements.lock || { $(NOT_AUDITED); }
 	echo $(TORCH) | $(AUDIT)/bin/pip-audit --strict --disable-pip --no-deps --requirement /dev/stdin || { $(NOT_AUDITED); }
 
-overlays: $(VENV)/.installed
-	$(BIN)/python -m bttlab.u50.build $(if $(VOCABULARY),--vocabulary $(VOCABULARY)) $(if $(ENCODERS),--encoders $(ENCODERS))
+wheel: environment
+	$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+
+overlays: environment
+	$(BIN)/python -m bttlab.u50.build
 
 clean:
-	rm -rf $(VENV) $(AUDIT) hls_src/build
+	rm -rf $(VENV) $(AUDIT) build dist hls_src/build

@@ -1,12 +1,9 @@
-// The machine without its kernel, with its memories open to a test (processor_interpreter.py has the same in NumPy):
-// the fast emulation, or the loop of synthesis.
+// The machine and its kernel, with its memories open to a test (processor_interpreter.py has the same in NumPy): the
+// fast emulation, or the loop of synthesis.
 #include <cstring>
 
-#if defined(BTTLAB_FAST)
-#include "processor/emulation/execute.h"
-#else
-#include "processor/machine.h"
-#endif
+#define BTTLAB_EVERY_BANK  // operands of these tests lie anywhere
+#include "processor/trainer.cpp"
 
 #define OPEN extern "C" __attribute__((visibility("default")))
 

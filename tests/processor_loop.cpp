@@ -1,6 +1,8 @@
 // The kernel of the training processor with its memories open to a test (processor_loop.py).
 #include <cstring>
 
+#define BTTLAB_EVERY_BANK  // operands of these tests lie anywhere
+
 #include "processor/trainer.cpp"
 
 #define OPEN extern "C" __attribute__((visibility("default")))

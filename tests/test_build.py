@@ -9,8 +9,8 @@ import numpy as np
 import pynq
 import pytest
 
+from bttlab.card.machine import machine
 from bttlab.errors import BttlabError
-from bttlab.model.config import ModelConfig
 from bttlab.u50 import EmulatedU50, build, load_overlay
 from bttlab.u50.build import OverlayDefinition
 from bttlab.u50.facts import ROOT
@@ -25,15 +25,13 @@ TINY = OverlayDefinition("tiny", "tiny.cpp", (VADD,))
 
 @pytest.fixture
 def hls(tmp_path):
-    """A folder of HLS sources: the small kernels, with a header of their own and one of the emulation headers."""
+    """A folder of HLS sources: the small kernels, with headers of their own."""
     folder = tmp_path / "hls_src"
-    (folder / "emulation").mkdir(parents=True)
-    (folder / "tiny.cpp").write_text(
-        '#include "parts/scale.h"\n#include <hls_stand_in.h>\n#include <math.h>\n' + SOURCE
-    )
+    folder.mkdir()
+    (folder / "tiny.cpp").write_text('#include "parts/scale.h"\n#include "stand_in.h"\n#include <math.h>\n' + SOURCE)
     (folder / "parts").mkdir()
     (folder / "parts" / "scale.h").write_text("#pragma once\n")
-    (folder / "emulation" / "hls_stand_in.h").write_text("#pragma HLS INTERFACE\n")
+    (folder / "stand_in.h").write_text("#pragma HLS INTERFACE\n")
     (folder / "testbench.cpp").write_text('#include "tiny.cpp"\n')
     return folder
 
@@ -43,7 +41,7 @@ def test_a_build_and_what_it_leaves(hls, tmp_path, capfd, monkeypatch):
     overlays.mkdir()
     [entry] = build.build([TINY], hls, overlays)
     assert capfd.readouterr().err == ""  # no warnings
-    assert entry.images == tuple(level.name for level in IMAGES) and entry.kernels == ("vadd",) and entry.model is None
+    assert entry.images == tuple(level.name for level in IMAGES) and entry.kernels == ("vadd",)
     assert read_manifest(overlays) == (entry,)
     assert {path.name for path in overlays.iterdir()} == {"manifest.json", "tiny.xclbin"}
     assert build.stale([TINY], hls, overlays) == {}
@@ -78,7 +76,7 @@ def test_a_second_build_keeps_other_overlays_and_compiles_nothing(hls, tmp_path,
     assert all(path.stat().st_mtime_ns == time for path, time in times.items())
 
 
-@pytest.mark.parametrize("file", ["tiny.cpp", "parts/scale.h", "emulation/hls_stand_in.h"])
+@pytest.mark.parametrize("file", ["tiny.cpp", "parts/scale.h", "stand_in.h"])
 def test_a_changed_source_makes_an_overlay_stale(hls, tmp_path, file):
     assert build.stale([TINY], hls, tmp_path) == {"tiny": "has not been built"}
     build.build([TINY], hls, tmp_path)
@@ -92,10 +90,10 @@ def test_a_changed_source_makes_an_overlay_stale(hls, tmp_path, file):
     assert len(list((hls / "build").glob("tiny-*.so"))) == len(IMAGES)
 
 
-def test_a_changed_model_kernel_or_file_makes_an_overlay_stale(hls, tmp_path, monkeypatch):
+def test_a_changed_flag_kernel_or_file_makes_an_overlay_stale(hls, tmp_path, monkeypatch):
     build.build([TINY], hls, tmp_path)
     for changed in (
-        replace(TINY, model=ModelConfig()),
+        replace(TINY, emulation_flags=("-DOTHER",)),
         replace(TINY, kernels=(replace(VADD, arguments=VADD.arguments[:4]),)),
     ):
         assert build.stale([changed], hls, tmp_path) == {"tiny": "is older than its sources"}
@@ -146,14 +144,6 @@ def test_a_source_that_is_not_what_is_described(hls, tmp_path, old, new, message
         build.build([TINY], hls, tmp_path)
 
 
-def test_models_that_the_accelerator_is_not_written_for():
-    assert "-DENCODERS=4" in build.model_flags(ModelConfig(encoders=4))
-    assert "-DCOLUMN_MODE_3=8" in build.model_flags(ModelConfig())
-    for model in (ModelConfig(format="dense"), ModelConfig(linear_out_modes=(12, 64))):
-        with pytest.raises(BttlabError, match="three modes"):
-            build.model_flags(model)
-
-
 # --- the command
 
 
@@ -173,39 +163,17 @@ def test_the_command(hls, tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().err == "no overlay large; there are: tiny\n"
 
 
-def test_an_overlay_for_a_larger_vocabulary_comes_from_configuration(capsys):
-    assert build.main(["--flags", "--vocabulary", "5000", "--encoders", "4"]) == 0
-    flags = capsys.readouterr().out.split()
-    assert {"-DVOCABULARY_SIZE=5202", "-DROW_MODE_1=18", "-DROW_MODE_2=17", "-DROW_MODE_3=17"} <= set(flags)
-    assert "-DENCODERS=4" in flags
-    assert build.main(["--check", "--vocabulary", "5000"]) == 1
-    assert capsys.readouterr().out.startswith("train_enc2_v5202 has not been built")
-    assert build.main(["--check", "--vocabulary", "11428"]) == 0, "prebuilt, under its own name"
-    assert build.main(["--flags", "--vocabulary", "0"]) == 2
-    assert capsys.readouterr().err == "size is 0: it must be an integer of at least 1\n"
-
-
-def test_flags_and_kernels_are_printed_for_makefiles(capsys):
-    assert build.main(["--flags", "train_enc6"]) == 0
-    printed = capsys.readouterr().out
-    assert printed.count("\n") == 1 and "-DENCODERS=6 " in printed and "-DEMBEDDING_RANK=30" in printed
-    assert build.main(["--kernels", "contraction"]) == 0
-    assert capsys.readouterr().out == "contraction.cpp contract_right_to_left contract_bidirectional\n"
+def test_kernels_are_printed_for_makefiles(capsys):
+    assert build.main(["--kernels", "trainer"]) == 0
+    assert capsys.readouterr().out == "processor/trainer.cpp trainer\n"
 
 
 # --- the overlays of this repository
 
 
 def test_the_manifest_says_what_an_overlay_is_built_for():
-    entries = {entry.name: entry for entry in read_manifest(overlays_folder())}
-    assert ModelConfig.from_dict(entries["train_enc4"].model) == ModelConfig(encoders=4)
-    assert entries["train_enc4"].layer is None and entries["contraction"].model is None
-    assert entries["contraction"].layer == {
-        "out_modes": [12, 8, 8],
-        "in_modes": [8, 8, 12],
-        "rank": 12,
-        "tokens": 32,
-    }
+    (entry,) = read_manifest(overlays_folder())
+    assert entry.name == "trainer" and entry.machine["digest"] == machine().digest
 
 
 def test_the_prebuilt_overlays_are_as_new_as_their_sources():

@@ -19,7 +19,7 @@ CARD = "0000:3b:00.1"
 HOLD = """
 import sys, time
 from bttlab.u50.card_lock import CardLock
-CardLock(sys.argv[1], sys.argv[2]).acquire("train_enc4")
+CardLock(sys.argv[1], sys.argv[2]).acquire("own")
 print("held", flush=True)
 time.sleep(float(sys.argv[3]))
 """
@@ -41,14 +41,12 @@ def end(process: subprocess.Popen) -> None:
 
 def test_the_second_process_is_told_who_has_the_card(tmp_path):
     process = hold(tmp_path, 60)
-    told = (
-        rf"0000:3b:00.1 is held by process {process.pid} of user \S+ since \d{{4}}-.* with train_enc4: .*--wait SECONDS"
-    )
+    told = rf"0000:3b:00.1 is held by process {process.pid} of user \S+ since \d{{4}}-.* with own: .*--wait SECONDS"
     with pytest.raises(CardBusyError, match=told):
-        CardLock(CARD, tmp_path).acquire("train_enc2")
+        CardLock(CARD, tmp_path).acquire("trainer")
     with pytest.raises(CardBusyError, match=rf"is held after 0.3 s by process {process.pid} "):
-        CardLock(CARD, tmp_path).acquire("train_enc2", wait=0.3)
-    CardLock("0000:5e:00.1", tmp_path).acquire("train_enc2")  # another card is free
+        CardLock(CARD, tmp_path).acquire("trainer", wait=0.3)
+    CardLock("0000:5e:00.1", tmp_path).acquire("trainer")  # another card is free
     assert stale_notes(tmp_path) == {}
     end(process)
 
@@ -56,7 +54,7 @@ def test_the_second_process_is_told_who_has_the_card(tmp_path):
 def test_waiting_for_a_card_that_becomes_free(tmp_path):
     process = hold(tmp_path, 0.5)
     lock = CardLock(CARD, tmp_path)
-    lock.acquire("train_enc2", wait=60)
+    lock.acquire("trainer", wait=60)
     lock.release()
     assert process.wait(60) == 0
 
@@ -65,16 +63,16 @@ def test_a_process_that_died_leaves_a_note_and_no_lock(tmp_path):
     process = hold(tmp_path, 60)
     end(process)
     [(path, holder)] = stale_notes(tmp_path).items()
-    assert (holder.pid, holder.overlay) == (process.pid, "train_enc4")
+    assert (holder.pid, holder.overlay) == (process.pid, "own")
     lock = CardLock(CARD, tmp_path)
-    lock.acquire("train_enc2")
+    lock.acquire("trainer")
     assert lock.path == path and stale_notes(tmp_path) == {}
     lock.release()
 
 
 def test_a_process_number_that_was_given_again_is_another_process(tmp_path):
     lock = CardLock(CARD, tmp_path)
-    lock.acquire("train_enc2")
+    lock.acquire("trainer")
     note = lock.path.read_text()
     assert f'"pid": {os.getpid()}' in note
     lock.path.write_text(re.sub(r'"started": (\d+)', r'"started": 1\1', note))
@@ -89,9 +87,9 @@ def test_a_note_that_is_none_is_no_obstacle(tmp_path, note):
     lock = CardLock(CARD, tmp_path)
     lock.path.write_text(note)
     assert stale_notes(tmp_path) == {}
-    lock.acquire("train_enc2")
+    lock.acquire("trainer")
     with pytest.raises(CardBusyError):
-        CardLock(CARD, tmp_path).acquire("train_enc4")  # flock holds between two descriptors of a process as well
+        CardLock(CARD, tmp_path).acquire("own")  # flock holds between two descriptors of a process as well
     lock.release()
 
 
@@ -99,7 +97,7 @@ def test_a_lock_file_that_cannot_be_opened(tmp_path):
     lock = CardLock(CARD, tmp_path)
     lock.path.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(CardBusyError, match=r"cannot be used: it is of user .*: rm "):
-        lock.acquire("train_enc2")
+        lock.acquire("trainer")
     assert not (tmp_path / "elsewhere").exists()
 
 
@@ -110,12 +108,12 @@ def test_an_overlay_takes_the_lock_of_a_real_card(tmp_path, monkeypatch):
     monkeypatch.setattr(overlay, "_from_manifest", lambda name: {("hw", "fake_u50"): Path("a.xclbin")})
     monkeypatch.setattr(pynq, "Overlay", lambda path, device: (path, device))
     process = hold(tmp_path, 60)
-    with pytest.raises(CardBusyError, match=f"process {process.pid} .* with train_enc4"):
-        overlay.load_overlay("train_enc2", card)
+    with pytest.raises(CardBusyError, match=f"process {process.pid} .* with own"):
+        overlay.load_overlay("trainer", card)
     end(process)
     for _ in range(2):  # a process that has the card may load again
-        assert overlay.load_overlay("train_enc2", card) == ("a.xclbin", card)
-    assert '"overlay": "train_enc2"' in (tmp_path / "bttlab-0000-3b-00-1.lock").read_text()
+        assert overlay.load_overlay("trainer", card) == ("a.xclbin", card)
+    assert '"overlay": "trainer"' in (tmp_path / "bttlab-0000-3b-00-1.lock").read_text()
     release_card(card)
     assert (tmp_path / "bttlab-0000-3b-00-1.lock").read_text() == ""
 
@@ -166,7 +164,7 @@ def test_what_a_stranger_plants_is_no_lock_and_holds_nobody_up(two_users, what, 
         with pytest.raises(
             CardBusyError, match=rf"is of user (nobody|root) \(.*administrator remove it: rm {lock.path}"
         ):
-            lock.acquire("train_enc2")
+            lock.acquire("trainer")
         assert precious.read_text() == "as it was"
 
 
@@ -182,12 +180,12 @@ def test_a_lock_that_a_stranger_holds_for_good(two_users):
         with pytest.raises(
             CardBusyError, match=f"by process {stranger.pid} of user nobody: .* administrator to end it"
         ):
-            lock.acquire("train_enc2")
+            lock.acquire("trainer")
         assert stale_notes(folder) == {}
         stranger.communicate()
         lock.path.write_text(lock.path.read_text().replace('"pid": 1', '"pid": 4194305'))
         assert stale_notes(folder) == {}  # a stranger's file says what it likes
-        lock.acquire("train_enc2")
+        lock.acquire("trainer")
         lock.release()
 
 
@@ -201,7 +199,7 @@ def test_a_folder_of_the_administrator_s_comes_first(two_users, monkeypatch):
         assert "PermissionError" in run_as_nobody(
             "import sys\ntry: open(sys.argv[1])\nexcept OSError as error: print(type(error))", lock.path
         )
-        lock.acquire("train_enc2")
+        lock.acquire("trainer")
         lock.release()
         for mode, owner in ((0o777, 0), (0o755, NOBODY)):
             folder.chmod(mode)

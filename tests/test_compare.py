@@ -6,6 +6,8 @@ import numpy as np
 import pynq
 import pytest
 
+from bttlab.card.compiled import compiled_program
+from bttlab.card.program.timing import time_program
 from bttlab.data import Samples
 from bttlab.errors import BttlabError
 from bttlab.model import ModelConfig, Optimizer
@@ -39,10 +41,12 @@ def test_two_emulated_cards_give_the_same_bits(comparison):
     assert {p.name for p in comparison.parameters} == set(MODEL.parameter_shapes())
 
 
-def test_counted_cycles_are_near_the_models(comparison):
+def test_cycles_are_those_of_the_programs_steps(comparison, samples):
+    program = compiled_program(MODEL).program
+    runs = [time_program(program.sample, n, number > 0).cycles for number, n in enumerate(samples.lengths.tolist())]
+    assert comparison.modelled_cycles == sum(runs) + time_program(program.flush, 1).cycles
     for run in comparison.runs:
-        assert run.cycles["value"] == pytest.approx(comparison.modelled_cycles, rel=0.01)
-        assert run.cycles["provenance"] == "modelled"
+        assert (run.cycles["value"], run.cycles["provenance"]) == (comparison.modelled_cycles, "modelled")
 
 
 def test_every_figure_of_the_json_says_where_it_is_from(comparison):
@@ -58,10 +62,13 @@ def test_a_difference_is_found_and_measured():
     b = np.array([3, 4.5, -0.0], np.float32)
     found = Difference.between("x", a, b)
     assert (found.size, found.different, found.largest, found.relative) == (3, 2, 0.5, 0.1)
-    runs = tuple(DeviceRun(n, n == "e", 200, x, {"x": x}, 1e-3, None) for n, x in (("card", b), ("e", a)))
-    whole = Comparison(runs, found, 1, (found,), 10**5)
+    runs = tuple(
+        DeviceRun(n, n == "e", 200, x, {"x": x}, 1e-3, 10**5, c) for n, x, c in (("card", b, 200_000), ("e", a, 0))
+    )
+    whole = Comparison(runs, found, 1, (found,))
     assert not whole.identical and whole.to_dict()["first_different_sample"] == 1
     assert runs[0].cycles["value"] == 200e3 and runs[0].cycles["provenance"] == "measured"
+    assert runs[1].cycles["value"] == 1e5 and runs[1].cycles["provenance"] == "modelled"
 
 
 def test_devices_that_are_not_here(samples):

@@ -48,7 +48,7 @@ def write(folder: Path, **changes: str | bytes | None) -> Path:
 @pytest.fixture
 def elsewhere(tmp_path, monkeypatch):
     """A machine without corpora, cache or network: an empty repository, cache and $BTTLAB_DATA."""
-    monkeypatch.setattr(find_module, "REPOSITORY", tmp_path / "repository")
+    monkeypatch.setattr(find_module, "ROOT", tmp_path / "repository")
     monkeypatch.setattr("platformdirs.user_cache_path", lambda name: tmp_path / "cache" / name)
     monkeypatch.setattr(download_module, "BASE_URL", "http://127.0.0.1:9/nowhere")
     monkeypatch.setenv("BTTLAB_DATA", str(tmp_path / "mine"))

@@ -1,17 +1,29 @@
-"""Estimates: what follows from what, and what is refused."""
+"""Estimates: what follows from what, beside the machine itself, and what is refused."""
 
 import json
 from collections import Counter
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from bttlab.card.native import NativeProcessor, sample_records
+from bttlab.card.program.program import compile_program
+from bttlab.card.program.timing import time_program
+from bttlab.data import load_corpus
 from bttlab.errors import BttlabError
-from bttlab.model.config import ModelConfig
-from bttlab.u50.cycles import sample_cycles
-from bttlab.u50.estimate import at_clock, check_fits, estimate, nearest_that_fits, with_lanes
-from bttlab.u50.hardware import HardwareConfig
-from bttlab.u50.resources import RESOURCES, TARGET, budget
+from bttlab.estimate import work
+from bttlab.estimate.card import CLOCK_MHZ, EstimateError, estimate
+from bttlab.estimate.memory import GROUPS, KEPT, memory_map, touched_words
+from bttlab.estimate.recorded import SOURCE, machine_record, source_digest
+from bttlab.estimate.resources import budget, resources
+from bttlab.estimate.work import BESIDE, CALL_SAMPLES, beside_the_loop, sample_work, work_of
+from bttlab.model import ModelConfig, Optimizer
+from bttlab.train.chunks import LARGEST_CHUNK
+from bttlab.u50.native import IMAGES
+
+from processor_native import Native
+from training_processor import SMALL, some_parameters, some_samples
 
 MODEL = ModelConfig(encoders=2)
 LENGTHS = [13] * 30 + [7] * 10 + [32]
@@ -19,106 +31,205 @@ LENGTHS = [13] * 30 + [7] * 10 + [32]
 
 @pytest.fixture(scope="module")
 def found():
-    return estimate(MODEL, lengths=LENGTHS)
+    return estimate(MODEL, LENGTHS)
+
+
+# ---- cycles ----------------------------------------------------------------------------------------------------------
+
+
+def test_cycles_are_those_that_the_loop_of_synthesis_counts(trainer_libraries):
+    loop = NativeProcessor(trainer_libraries["loop"])
+    program, lengths = compile_program(SMALL), (18, 5, 9)
+    loop.load_program(program)
+    loop.load(some_parameters(SMALL))
+    samples, optimizer = some_samples(SMALL, lengths), Optimizer("sgd")
+    results = loop.train(sample_records(program, samples, [1e-3] * 3, optimizer), optimizer)
+    modelled = [work_of(program.sample, length).loop for length in lengths]
+    assert results["cycles"][1:].tolist() == modelled[1:]  # the first has no update beside it
+    assert results["flush_cycles"][-1] == work_of(program.flush, 1).loop  # of the call's last sample
+
+
+def test_a_sample_is_its_loop_a_share_of_the_last_update_and_what_passes_beside():
+    program = compile_program(SMALL)
+    one = sample_work(SMALL, 9, "bidirectional")
+    flush = work_of(program.flush, 1)
+    assert one.loop == time_program(program.sample, 9).cycles + sum(round(n / 32) for n in flush.cycles.values())
+    assert one.cycles[BESIDE] == beside_the_loop(9) == one.total - one.loop
+    assert CALL_SAMPLES == LARGEST_CHUNK
+
+
+def test_what_passes_beside_the_loop_is_what_the_source_says():
+    text = (SOURCE / "samples.h").read_text() + (SOURCE / "machine.h").read_text()
+    assert f"#pragma HLS PIPELINE II={work.LOSS_INTERVAL}\n        slot_loss" in text
+    for loop in ("Slice_Lanes:", "Slot_Lanes:", "Check_Tokens:", "Write_Lanes:", "Prepare:"):
+        assert "#pragma HLS PIPELINE II=1" in text[text.index(loop) :][:160]
 
 
 def test_an_epoch_is_its_samples(found):
     assert found.samples == 41
-    expected = sum(sum(sample_cycles(MODEL, HardwareConfig(), length).values()) for length in LENGTHS)
-    assert sum(found.cycles.values()) == expected
-    assert found.seconds_per_epoch == pytest.approx(expected / (found.hardware.clock_mhz * 1e6))
+    expected = sum(sample_work(MODEL, length, "bidirectional").total for length in LENGTHS)
+    assert found.work.total == expected == sum(found.work.by_stage().values())
+    assert found.seconds_per_epoch == pytest.approx(expected / (CLOCK_MHZ * 1e6))
     assert found.seconds_per_sample * 41 == pytest.approx(found.seconds_per_epoch)
-    assert estimate(MODEL, lengths=Counter(LENGTHS)) == found
-
-
-def test_no_schedule_beats_the_bound(found):
-    assert 0 < found.bound_seconds < found.seconds_per_epoch
-    assert found.lane_utilisation == pytest.approx(found.bound_seconds / found.seconds_per_epoch)
-    narrow = estimate(MODEL, replace(HardwareConfig(), engine_rows=HardwareConfig().engine_rows // 2), LENGTHS)
-    assert narrow.bound_seconds == pytest.approx(2 * found.bound_seconds)
-    assert narrow.multiply_accumulates == found.multiply_accumulates
-
-
-def test_adamw_takes_longer(found):
-    assert estimate(MODEL, None, LENGTHS, "adamw").seconds_per_epoch > found.seconds_per_epoch
+    assert estimate(MODEL, Counter(LENGTHS)).work == found.work
 
 
 def test_more_of_anything_takes_longer(found):
-    for model in (replace(MODEL, encoders=4), replace(MODEL, linear_rank=24)):
-        other = estimate(model, lengths=LENGTHS)
+    for model in (replace(MODEL, encoders=4), replace(MODEL, linear_rank=16)):
+        other = estimate(model, LENGTHS)
         assert other.seconds_per_epoch > found.seconds_per_epoch
         assert other.energy_per_epoch.mid > found.energy_per_epoch.mid
-    slower = estimate(MODEL, at_clock(HardwareConfig(), 100), LENGTHS)
-    assert slower.seconds_per_epoch == pytest.approx(found.seconds_per_epoch * HardwareConfig().clock_mhz / 100)
+
+
+def test_units_work_no_more_than_there_are_cycles(found):
+    for unit, share in found.work.shares.items():
+        assert 0 < share < 1, unit
+    assert found.lane_utilisation < (found.work.shares["engine 0"] + found.work.shares["engine 1"]) / 2
+    wide = estimate(replace(MODEL, linear_rank=16), LENGTHS)
+    assert wide.lane_utilisation > found.lane_utilisation  # more rows of the same engines
+
+
+def test_another_clock_is_the_same_cycles(found):
+    slower = found.at_clock(100)
+    assert slower.seconds_per_epoch == pytest.approx(2 * found.seconds_per_epoch)
     assert slower.power.running.mid < found.power.running.mid
+    assert slower.energy_per_epoch.mid > found.energy_per_epoch.mid  # the idle board is paid by the second
 
 
-def test_a_faster_clock_takes_deeper_pipelines():
-    hardware = HardwareConfig()
-    faster = at_clock(hardware, hardware.clock_mhz * 5 // 4)
-    assert faster.add > hardware.add and faster.mul > hardware.mul and faster.read == hardware.read
-    assert at_clock(hardware, hardware.clock_mhz) == hardware
-    assert estimate(MODEL, faster, LENGTHS).seconds_per_epoch < estimate(MODEL, hardware, LENGTHS).seconds_per_epoch
+# ---- memory ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_words_of_the_map_are_those_that_the_machine_touches():
+    """Every word holds a mark before; what a whole call leaves of the marks is what no program's step touched."""
+    native = Native("-DBTTLAB_FAST", *IMAGES[-1].flags)
+    program, optimizer = compile_program(SMALL), Optimizer("adamw")
+    banks = {name: memory for name, memory in native.memories.items() if name.startswith("bank")}
+    random = np.random.default_rng(1)
+    marks = {name: random.integers(1, 2**20, memory.shape).astype(np.float32) for name, memory in banks.items()}
+    changed = {name: np.zeros(len(memory), bool) for name, memory in banks.items()}
+    for seed in range(3):
+        for name, memory in banks.items():
+            memory[:] = marks[name]
+        processor = NativeProcessor.__new__(NativeProcessor)
+        processor._library, processor.program = native.library, None
+        processor.load_program(program)
+        processor.load(some_parameters(SMALL, seed=seed))
+        samples = some_samples(SMALL, (18, 2, 11, 18), seed)
+        results = processor.train(sample_records(program, samples, [1e-2] * 4, optimizer), optimizer)
+        assert (results["status"] == 1).all()  # so nothing of the marks, which are large, came into a sum
+        processor.store()
+        for name, memory in banks.items():
+            changed[name] |= (memory != marks[name]).any(axis=1)
+    touched = touched_words(SMALL, "bidirectional")
+    for name in banks:
+        if name not in ("bank 0", "bank 1"):  # what comes in and goes out may be the mark again
+            missing, too_many = changed[name] & ~touched[name], touched[name] & ~changed[name]
+            assert not missing.any(), (name, np.flatnonzero(missing)[:5])
+            assert too_many.sum() <= 0.02 * touched[name].sum(), (name, np.flatnonzero(too_many)[:5])
+
+
+def test_parameters_and_state_take_what_the_layout_says():
+    layout = compile_program(MODEL).model.layout
+    for optimizer, moments in (("sgd", 0), ("momentum", 1), ("adamw", 2)):
+        groups = memory_map(MODEL, machine_record(), optimizer, "bidirectional").by_group()
+        assert groups["parameters"] == groups["gradients"] == 64 * layout.words
+        assert groups["optimizer state"] == moments * 64 * layout.words
+    assert groups["parameters"] >= MODEL.parameters_bytes
+
+
+def test_the_map_adds_up_and_fits_into_its_banks(found):
+    memory = found.memory
+    assert set(memory.by_group()) == set(GROUPS) and all(
+        memory.by_group()[name] for name in ("activations", "gradients")
+    )
+    assert memory.bytes == sum(bank.bytes for bank in memory.banks) + sum(one.bytes for one in memory.own)
+    assert all(0 <= bank.words <= bank.depth for bank in memory.banks)
+    assert memory.blocks.uram == found.resources.parts["uram"]["memories"].mid
+    assert memory.blocks.bram36 == found.resources.parts["bram36"]["memories"].mid
+    deeper = estimate(replace(MODEL, encoders=4), LENGTHS).memory.by_group()
+    assert deeper["activations"] > memory.by_group()["activations"]
+
+
+def test_every_kind_of_what_is_kept_is_in_the_program():
+    names = [name for bank in compile_program(MODEL).model.builder.banks for name, _, _ in bank.what]
+    assert not [kept for kept in KEPT if not any(name.startswith(kept) for name in names)]
+
+
+# ---- resources -------------------------------------------------------------------------------------------------------
+
+
+def test_the_record_is_of_the_source_that_is_here():
+    record = machine_record()
+    assert record.is_current, "hls_src/processor has changed: bttlab schedule --record"
+    assert record.sources == source_digest() != source_digest(SOURCE / "emulation")
+    assert (record.interval, record.violations) == (1, 0)
+
+
+def test_resources_are_the_census_and_the_ports(found):
+    record = machine_record()
+    for resource, parts in found.resources.parts.items():
+        loop = sum(band.mid for part, band in parts.items() if part != "ports")
+        assert loop == pytest.approx(sum(band.mid for band in record.parts[resource].values()))
+        assert found.resources.utilisation(resource) == pytest.approx(
+            sum(b.mid for b in parts.values()) / budget(resource)
+        )
+    assert sum(record.share_of(unit, "dsps") for unit in record.units) == pytest.approx(1)
+
+
+def test_a_multiplication_more_changes_resources_and_power(found):
+    record = machine_record()
+    units = {name: dict(counts) for name, counts in record.units.items()}
+    units["vector"]["fmul"] += 100
+    parts = {name: dict(bands) for name, bands in record.parts.items()}
+    parts["dsps"]["operators"] = parts["dsps"]["operators"].scaled(1.1)
+    more = replace(record, units=units, parts=parts)
+    assert more.share_of("vector", "dsps") > record.share_of("vector", "dsps")
+    assert resources(more).total("dsps").mid > found.resources.total("dsps").mid
+
+
+# ---- what is told, what is refused -----------------------------------------------------------------------------------
 
 
 def test_the_json_is_complete_and_says_that_it_is_modelled(found):
     values = json.loads(json.dumps(found.to_dict()))
     assert values["samples"] == 41 and values["mean_length"] == pytest.approx(sum(LENGTHS) / 41)
-    for name in ("seconds_per_sample", "seconds_per_epoch", "bound_seconds_per_epoch", "energy_per_epoch"):
+    for name in ("seconds_per_sample", "seconds_per_epoch", "energy_per_epoch"):
         assert values[name]["provenance"] == "modelled" and values[name]["unit"] in ("s", "J")
     stages = values["cycles"]["by_stage"]
     assert sum(stages[stage] for stage in ("FP", "BP", "PU", "IO")) == values["cycles"]["per_epoch"]["value"]
-    assert sum(values["cycles"]["by_stage_and_unit"]["FP"].values()) == stages["FP"]
-    assert values["memory"]["by_binding"]["uram"]["blocks"] == values["resources"]["kernel"]["uram"]["value"]
+    assert sum(values["cycles"]["by_stage_and_layer"]["FP"].values()) == stages["FP"]
+    assert values["memory"]["blocks"]["uram"] == values["resources"]["kernel"]["uram"]["value"]
+    assert values["schedule"]["of_this_source"]
 
 
 @pytest.mark.parametrize(
-    ("model", "hardware", "lengths", "message"),
+    ("model", "options", "message"),
     [
-        (MODEL, {}, [], "no samples"),
-        (MODEL, {}, [33], "1 samples of 33 tokens: lengths are 1 to 32"),
-        (MODEL, {}, [0], "lengths are 1 to 32"),
-        (MODEL, {}, {13: 0}, "of at least one sample"),
-        (MODEL, {"clock_mhz": 20}, [13], "a clock of 20 MHz: .* take 50"),
-        (MODEL, {"clock_mhz": 301}, [13], "a clock of 301 MHz: .* take 300"),
-        (MODEL, {"add": 40}, [13], "a sum is ready after 41 cycles, but an engine's row keeps 32"),
-        (replace(MODEL, heads=96), {}, [13], "8 features of a head do not fill words of 16 lanes"),
+        (MODEL, {"lengths": []}, "no samples"),
+        (MODEL, {"lengths": [33]}, "1 samples of 33 tokens: lengths are 1 to 32"),
+        (MODEL, {"lengths": [0]}, "lengths are 1 to 32"),
+        (MODEL, {"lengths": {13: 0}}, "of at least one sample"),
+        (MODEL, {"clock_mhz": 20}, "a clock of 20 MHz: .* take 50"),
+        (MODEL, {"clock_mhz": 300}, "a clock of 300 MHz: .* take 200"),
+        (MODEL, {"flow": "left"}, "flow is 'left'"),
+        (replace(MODEL, encoders=30), {}, "which has .* left: choose fewer encoders"),
+        (replace(MODEL, linear_rank=24), {}, "rank 24; an engine has 16 rows"),
     ],
 )
-def test_what_the_source_cannot_be_built_for(model, hardware, lengths, message):
+def test_what_has_no_answer(model, options, message):
     with pytest.raises(BttlabError, match=message) as caught:
-        estimate(model, replace(HardwareConfig(), **hardware), lengths)
+        estimate(model, **options)
     assert "\n" not in str(caught.value)
+    assert not isinstance(caught.value, EstimateError) or "lengths" in options or "clock_mhz" in options
 
 
-@pytest.mark.parametrize(
-    ("lanes", "near"), [(0, "take 32"), (-5, "take 32"), (100, "take 96 or 128"), (15, "take 32"), (3200, "512")]
-)
-def test_lanes_that_make_no_rows(lanes, near):
-    with pytest.raises(BttlabError, match=near):
-        with_lanes(HardwareConfig(), lanes)
+@pytest.mark.parametrize(("encoders", "limit"), [(2, 3.5), (4, 5.8), (6, 8.2)])
+def test_an_epoch_of_atis_is_as_fast_as_asked(atis, encoders, limit):
+    lengths = Counter(min(32, len(words) + 1) for words in load_corpus(atis).train.words)
+    assert estimate(ModelConfig(encoders=encoders), lengths, clock_mhz=200).seconds_per_epoch <= limit
 
 
-def test_lanes_are_rows_of_words():
-    assert with_lanes(HardwareConfig(), 96).multiply_accumulates == 96
-
-
-@pytest.mark.parametrize("encoders", [2, 4, 6])
-def test_no_resource_is_fuller_than_what_routes_without_a_fight(encoders):
-    found = estimate(ModelConfig(encoders=encoders), lengths=LENGTHS).resources
-    assert {name: found.utilisation(name) for name in RESOURCES if found.utilisation(name) > TARGET} == {}
-
-
-def test_a_model_that_is_too_large_names_what_is_short_and_gets_a_smaller_one_proposed():
-    large = estimate(replace(MODEL, encoders=30), lengths=LENGTHS)
-    assert not large.fits
-    with pytest.raises(BttlabError, match=r"30 encoders .* do not fit a U50: over in .*UltraRAM blocks by ") as caught:
-        check_fits(large)
-    message = str(caught.value)
-    over = int(message.partition("UltraRAM blocks by ")[2].split()[0].replace(",", ""))
-    assert over == round(large.resources.total("uram").mid - budget("uram")) and "\n" not in message
-    option, value = nearest_that_fits(large.model, HardwareConfig()).split()
-    assert f"{option} {value} would fit" in message
-    field = {"--encoders": "encoders", "--rank": "linear_rank"}[option]
-    assert estimate(replace(large.model, **{field: int(value)}), lengths=LENGTHS).fits
-    assert not estimate(replace(large.model, **{field: int(value) + 1}), lengths=LENGTHS).fits
+def test_layers_with_ranks_of_their_own(found):
+    mixed = estimate(ModelConfig(ranks={"encoders.0.first": 4, "encoders.1.query": 16}), LENGTHS)
+    assert mixed.memory.by_group()["parameters"] != found.memory.by_group()["parameters"]
+    assert mixed.to_dict()["model"]["ranks"] == {"encoders.0.first": 4, "encoders.1.query": 16}

@@ -7,8 +7,9 @@ import torch
 from bttlab.baseline import run as baseline_run
 from bttlab.baseline.run import BaselineError
 from bttlab.data import load_corpus
-from bttlab.experiments import RunIndex
+from bttlab.experiments import Filter, RunIndex
 from bttlab.experiments.curves import read_curves
+from bttlab.experiments.record import now
 from bttlab.lab import Dashboard, Workload, baseline_targets, card_target
 from bttlab.model import ModelConfig, Optimizer, initial_parameters
 from bttlab.train import CheckpointStore
@@ -25,7 +26,9 @@ def workload():
 
 @pytest.fixture
 def overlay():
-    return load_overlay("train_enc2", "emulated")
+    overlay = load_overlay("trainer", "emulated")
+    overlay.trainer_1.load_program(ModelConfig())
+    return overlay
 
 
 @pytest.fixture
@@ -39,7 +42,7 @@ def board(overlay, workload):
 def test_the_same_losses_as_in_one_call(board, overlay, workload):
     board.start()
     board.wait()
-    trainer = overlay.train_transformer_1
+    trainer = overlay.trainer_1
     trainer.load_parameters(initial_parameters(workload.config, 0))
     expected = trainer.train(workload.train[workload.order(200)], Optimizer("sgd"), board._rate.value)
     np.testing.assert_array_equal(board.runs[0].losses, expected)
@@ -54,9 +57,41 @@ def test_a_run_can_be_found_again(board, overlay, monkeypatch, tmp_path):
     assert read_curves(found.folder).samples[-1] == 200
     checkpoint, warning = CheckpointStore(found.folder).load()
     assert warning is None and len(checkpoint.losses) == 200
-    for name, array in overlay.train_transformer_1.store_parameters().items():
+    for name, array in overlay.trainer_1.store_parameters().items():
         np.testing.assert_array_equal(checkpoint.parameters[name], array)
     assert found.record.figures["dev.frame_accuracy"]["value"] == board.runs[0].scores[-1][1].frame_accuracy
+
+
+def test_what_is_kept_is_what_was_done(board, monkeypatch, tmp_path):
+    """The rate as the slider shows it, every rate where there were several, and when the run began."""
+    monkeypatch.setenv("BTTLAB_RUNS", str(tmp_path))
+    board._rate.value = 0.003981  # what the slider steps to at 4.0e-3
+    board.start()
+    board.wait()
+    board._samples.value = 20_000
+    board.start()
+    run = board.runs[-1]
+    begun = run.begun
+    assert until(lambda: run.count > 0)
+    board._rate.value = 1e-3
+    assert until(lambda: len(run.rates) > 1)
+    assert until(lambda: now() > begun)
+    board.stop()
+    board.wait()
+    (plain,) = RunIndex().find(Filter(["learning_rate=0.004"]))
+    assert plain.record.begun == board.runs[0].begun
+    (turned,) = (found for found in RunIndex().find() if found.record.id != plain.record.id)
+    assert turned.record.configuration["learning_rates"] == [[0, 0.004], [run.rates[1][0], 1e-3]]
+    assert turned.record.begun == begun < turned.record.ended
+    assert CheckpointStore(turned.folder).load()[0].settings.learning_rate == 1e-3
+
+
+def test_a_baseline_is_kept_with_its_beginning(board, monkeypatch, tmp_path):
+    monkeypatch.setenv("BTTLAB_RUNS", str(tmp_path))
+    board.start(CPU_BTT, samples=100)
+    board.wait()
+    (found,) = RunIndex().find()
+    assert found.record.begun == board.runs[0].begun
 
 
 def test_the_card_and_pytorch_in_one_figure(board):
@@ -69,7 +104,7 @@ def test_the_card_and_pytorch_in_one_figure(board):
     np.testing.assert_allclose(pytorch.losses, card.losses[:100], rtol=1e-3)
     assert [count for count, _ in pytorch.scores] == [13, 25, 38, 50, 63, 75, 88, 100]
     assert pytorch.memory.provenance == "measured" and pytorch.memory.bytes > 1e6
-    assert len(board._figure._loss.get_legend().get_texts()) == 2
+    assert len(board._figure.figure.legends[0].get_texts()) == 2
 
 
 def test_a_baseline_can_be_paused_and_stopped(board):
@@ -85,7 +120,7 @@ def test_a_baseline_can_be_paused_and_stopped(board):
 
 
 def test_after_a_numerical_fault_it_goes_on_from_before_that_sample(overlay, workload):
-    trainer, optimizer = overlay.train_transformer_1, Optimizer("adamw", epsilon=1e-20)  # 0.1 is too much for it
+    trainer, optimizer = overlay.trainer_1, Optimizer("adamw", epsilon=1e-20)  # 0.1 is too much for it
     board = Dashboard([card_target(overlay, workload, optimizer)], samples=2_000, learning_rate=1e-4)
     board.start()
     (run,) = board.runs
@@ -108,21 +143,25 @@ def test_after_a_numerical_fault_it_goes_on_from_before_that_sample(overlay, wor
     board.close()
 
 
-def test_another_overlay_is_noticed(board, overlay):
+@pytest.mark.parametrize("other", ["overlay", "program"])
+def test_another_overlay_or_program_is_noticed(board, overlay, other):
     board._samples.value = 20_000
     board.start()
     assert until(lambda: board.runs[0].count > 0)
     board.pause()
-    assert until(lambda: not overlay.train_transformer_1._busy.locked())
-    load_overlay("train_enc4", overlay.device)
+    assert until(lambda: not overlay.trainer_1._busy.locked())
+    if other == "overlay":
+        load_overlay("trainer", overlay.device)
+    else:
+        overlay.trainer_1.load_program(ModelConfig(linear_rank=8))
     board.resume()
     board.wait()
     assert "no longer on the card" in board._message.value or "kernel" in board._message.value
 
 
 def test_the_trainer_in_use_elsewhere_is_said(board, overlay, workload):
-    overlay.train_transformer_1.load_parameters(initial_parameters(workload.config, 0))
-    other = overlay.train_transformer_1.start(workload.train[workload.order(4_000)], Optimizer(), 4e-3)
+    overlay.trainer_1.load_parameters(initial_parameters(workload.config, 0))
+    other = overlay.trainer_1.start(workload.train[workload.order(4_000)], Optimizer(), 4e-3)
     board.start()
     board.wait()
     assert "the kernel is training already" in board._message.value
@@ -164,7 +203,7 @@ def test_a_gpu_out_of_memory_is_a_sentence_and_the_next_run_works(board, monkeyp
 
 
 def test_a_card_in_use_is_a_sentence_and_the_next_run_works(board, overlay, workload):
-    trainer = overlay.train_transformer_1
+    trainer = overlay.trainer_1
     trainer.load_parameters(initial_parameters(trainer.config, 0))
     other = trainer.start(workload.train[workload.order(20_000)], Optimizer("sgd"), 1e-4)
     board.start()

@@ -1,6 +1,5 @@
 """The cost of fine-tuning in the lab: the explorer and the figures."""
 
-import matplotlib
 import numpy as np
 import pytest
 
@@ -21,13 +20,6 @@ from bttlab.lab import (
     draw_throughput,
     draw_utilisation,
 )
-
-
-@pytest.fixture(autouse=True)
-def without_windows():
-    matplotlib.use("agg")
-    yield
-    matplotlib.pyplot.close("all")
 
 
 def test_sliders_ask_the_estimator():
@@ -55,21 +47,21 @@ def test_a_model_that_does_not_fit_is_said_and_leaves_the_figure():
 
 def test_breakdown_adds_up():
     stage = {"attention": 0.001, "router": 0.002, "experts": 0.003, "norm": 0.004, "other": 0.005}
-    draw_breakdown({"a model": {"forward": stage, "backward": stage, "optimizer": {"all": 0.01}}})
-    bars = matplotlib.pyplot.gcf().axes[0].patches
+    figure = draw_breakdown({"a model": {"forward": stage, "backward": stage, "optimizer": {"all": 0.01}}}).figure
+    bars = figure.axes[0].patches
     assert len(bars) == 11 and max(bar.get_x() + bar.get_width() for bar in bars) == pytest.approx(40)
 
 
 def test_load_is_drawn_in_percent_by_layer():
     load = np.random.default_rng(0).dirichlet(np.ones(4), size=(5, 2))
-    draw_load(load, 100)
-    images = [axes.images[0] for axes in matplotlib.pyplot.gcf().axes[:2]]
+    figure = draw_load(load, 100).figure
+    images = [axes.images[0] for axes in figure.axes[:2]]
     np.testing.assert_allclose(images[1].get_array(), 100 * load[:, 1].T)
 
 
 def test_published_marks_and_modelled_lines_of_throughput():
-    draw_throughput(read_calibration())
-    panels = [axes for axes in matplotlib.pyplot.gcf().axes if axes.lines]
+    figure = draw_throughput(read_calibration()).figure
+    panels = [axes for axes in figure.axes if axes.lines]
     marks = [line for axes in panels for line in axes.lines if line.get_linestyle() == "None"]
     rates = np.concatenate([line.get_ydata() for line in marks])
     aside = throughputs("throughput_h100.csv")
@@ -79,24 +71,24 @@ def test_published_marks_and_modelled_lines_of_throughput():
 
 def test_bars_of_the_published_figures_have_their_heights():
     calibration = read_calibration()
-    draw_largest_batches(calibration)
-    heights = [bar.get_height() for bar in matplotlib.pyplot.gcf().axes[0].patches]
+    figure = draw_largest_batches(calibration).figure
+    heights = [bar.get_height() for bar in figure.axes[0].patches]
     assert heights[:3] == [6, 8, 27] and heights[6:] == [6, 8, 20]
-    draw_published_load()
-    bars = matplotlib.pyplot.gcf().axes[0].patches
+    figure = draw_published_load().figure
+    bars = figure.axes[0].patches
     assert sum(bar.get_height() for bar in bars) == pytest.approx(200)  # per cent, before and after
-    draw_stages(calibration)
-    bars = matplotlib.pyplot.gcf().axes[0].patches
+    figure = draw_stages(calibration).figure
+    bars = figure.axes[0].patches
     assert sum(bar.get_height() for bar in bars[:3]) == pytest.approx(1.1 + 1.85 + 0.05)
-    draw_utilisation()
-    values = matplotlib.pyplot.gcf().axes[0].images[0].get_array()
+    figure = draw_utilisation().figure
+    values = figure.axes[0].images[0].get_array()
     assert values[0].tolist() == [57.35, 92.18, 32.66, 69.46, 85.10]
-    draw_accuracy()
-    assert max(matplotlib.pyplot.gcf().axes[0].lines[0].get_ydata()) == pytest.approx(85)
+    figure = draw_accuracy().figure
+    assert max(figure.axes[0].lines[0].get_ydata()) == pytest.approx(85)
 
 
 def test_the_ranking_has_the_cheapest_on_top():
     estimator, config = Estimator(), find_model("mixtral-8x7b,sequence_length=174")
-    draw_ranking([estimator.estimate(config, find_gpu(name), 10**6) for name in estimator.prices])
-    costs = [bar.get_width() for bar in matplotlib.pyplot.gcf().axes[1].patches]
+    figure = draw_ranking([estimator.estimate(config, find_gpu(name), 10**6) for name in estimator.prices]).figure
+    costs = [bar.get_width() for bar in figure.axes[1].patches]
     assert costs == sorted(costs, reverse=True) and len(costs) == len(estimator.prices)

@@ -1,5 +1,6 @@
 """The dashboard without a browser: what its buttons do, what it says, and what it leaves behind."""
 
+import csv
 import io
 import threading
 import time
@@ -11,7 +12,7 @@ from PIL import Image
 from bttlab.data import load_corpus
 from bttlab.lab import Dashboard, Workload
 from bttlab.lab.losses import MOST_POINTS
-from bttlab.lab.meters import PowerMeter
+from bttlab.lab.meters import PowerMeter, Recorded
 from bttlab.lab.runs import CHUNK_SECONDS, Memory, Run
 from bttlab.model import ModelConfig, NumericalFault
 from lab_trainers import PretendTrainer, our_threads, pretend_target, until
@@ -67,7 +68,7 @@ def test_the_figure_shows_the_losses(board_of):
     np.testing.assert_array_equal(line.get_xdata(), np.arange(1, 301))
     np.testing.assert_array_equal(line.get_ydata(), board.runs[0].losses)
     assert board._canvas.widget.value != before
-    assert Image.open(io.BytesIO(board._canvas.widget.value)).size == (830, 540)
+    assert Image.open(io.BytesIO(board._canvas.widget.value)).size == (830, 640)
 
 
 def test_the_figure_moves_while_the_kernel_runs(board_of):
@@ -129,12 +130,105 @@ def test_runs_are_overlaid(board_of):
     board.start("pretend 1", samples=200)
     board.wait()
     assert [run.name for run in board.runs] == ["pretend 0", "pretend 1"]
-    names = [text.get_text() for text in board._figure._loss.get_legend().get_texts()]
-    assert names == ["pretend 0 (measured)", "pretend 1 (measured)"]
+    setting = "sgd, learning rate 0.004, seed 0; time measured, no energy"
+    assert _names(board) == [f"1 pretend 0, {setting}", f"2 pretend 1, {setting}"]
     colours = {lines.smooth.get_color() for lines in board._figure._lines}
     assert len(colours) == 2
     board.clear()
-    assert not board.runs and board._figure._loss.get_legend() is None
+    assert not board.runs and _names(board) == []
+
+
+def _names(board):
+    return [text.get_text() for legend in board._figure.figure.legends for text in legend.get_texts()]
+
+
+def test_two_runs_of_a_target_are_told_apart(board_of):
+    board = board_of(PretendTrainer())
+    for rate in (4e-3, 1e-3):
+        board._rate.value = rate
+        board.start()
+        board.wait()
+    first, second = _names(board)
+    assert first.startswith("1 pretend 0, sgd, learning rate 0.004") and "learning rate 0.001" in second
+
+
+def test_the_axis_may_be_time_or_energy(board_of):
+    """Short and long runs become comparable; a run without a meter has no place on the energy's axis."""
+    board = board_of(PretendTrainer(), PretendTrainer(), meter=None)
+    board.start()
+    board.wait()
+    (run,) = board.runs
+    lines = board._figure._lines[0]
+    board._view["across"].value = "time"
+    assert lines.smooth.get_xdata()[-1] == pytest.approx(run.seconds)
+    assert lines.scores[0].get_xdata()[-1] == pytest.approx(run.seconds)
+    assert board._figure._loss.get_xlabel() == "training time (s)" == board._figure._energy.get_xlabel()
+    board._view["across"].value = "energy"
+    assert np.isnan(lines.smooth.get_xdata()).all() and board._figure._energy.get_xlabel() == "samples trained on"
+
+
+def test_smoothing_and_the_logarithmic_axis(board_of):
+    board = board_of(PretendTrainer())
+    board.start()
+    board.wait()
+    line, losses = board._figure._lines[0].smooth, board.runs[0].losses
+    assert line.get_ydata()[-1] == pytest.approx(losses[-100:].mean())
+    board._view["smoothing"].value = 20
+    assert line.get_ydata()[-1] == pytest.approx(losses[-20:].mean())
+    assert "last 20" in board._figure._loss.get_title("left")
+    board._view["logarithmic"].value = True
+    assert board._figure._loss.get_yscale() == "log" and board._figure._loss.get_ylim()[0] < losses[-20:].mean()
+
+
+def test_a_modelled_energy_is_drawn_with_its_band(board_of):
+    meter = Recorded("modelled", "a model")
+    meter.advance = lambda samples, seconds: meter.add(*(len(samples) * np.array([1.0, 2.0, 5.0])))
+    board = board_of(PretendTrainer(), meter=meter)
+    board.start()
+    board.wait()
+    assert board.runs[0].energy[-1] == (300, 600.0, 300.0, 1500.0)
+    (path,) = board._figure._lines[0].band.get_paths()
+    assert path.vertices[:, 1].max() == 1500.0 < board._figure._energy.get_ylim()[1]
+
+
+def test_the_curves_as_a_table_and_in_words(board_of):
+    board = board_of(PretendTrainer(), meter=PowerMeter(lambda: 40.0, "a meter"))
+    board._ipython_display_()
+    board.start()
+    board.wait()
+    rows = list(csv.DictReader(io.StringIO(board.to_csv())))
+    losses = {int(row["samples"]): float(row["loss"]) for row in rows if row["loss"]}
+    assert losses == {k: pytest.approx(1 / k) for k in range(1, 301)}
+    assert rows[-1]["intent_accuracy"] == "1.0" and float(rows[-1]["joules"]) == pytest.approx(
+        40 * board.runs[0].seconds
+    )
+    assert "finished after 300 of 300 samples" in board._words.value and "slot F1 100.0%" in board._words.value
+    assert "download='runs.csv'" in board._files.value and "download='runs.png'" in board._files.value
+
+
+def test_only_buttons_that_do_something_can_be_pressed(board_of):
+    board = board_of(PretendTrainer(seconds=1e-3), samples=20_000)
+
+    def enabled():
+        return [name for name, button in board._buttons.items() if not button.disabled]
+
+    assert enabled() == ["Start"]
+    board.start()
+    assert enabled() == ["Pause", "Stop"]
+    board.pause()
+    assert enabled() == ["Continue", "Stop"]
+    board.stop()
+    board.wait()
+    assert enabled() == ["Start", "Clear"]
+
+
+def test_a_refusal_goes_when_it_is_no_longer_true(board_of):
+    board = board_of(PretendTrainer(seconds=1e-3), samples=500)
+    board.start()
+    board.resume()
+    assert "running already" in _message(board)
+    board.wait()
+    assert _message(board) == ""
 
 
 def test_the_learning_rate_is_followed(board_of):
@@ -155,7 +249,7 @@ def test_the_energy_of_a_day_stays_short():
         meter.advance(None, CHUNK_SECONDS)
         run._add(np.ones(1, np.float32), CHUNK_SECONDS)
         assert len(run.energy) <= MOST_POINTS
-    counts, joules = np.transpose(run.energy)
+    counts, joules, *_ = np.transpose(run.energy)
     assert len(counts) > MOST_POINTS / 2 and (np.diff(counts) > 0).all() and counts[-1] == chunks
     np.testing.assert_allclose(joules, 40 * CHUNK_SECONDS * counts)
 
@@ -166,10 +260,10 @@ def test_energy_and_memory_tell_where_they_come_from(board_of):
     run = board.runs[0]
     run.memory = Memory(4e6, "modelled", "a map")
     board.wait()
-    count, joules = run.energy[-1]
+    count, joules, *_ = run.energy[-1]
     assert count == 300 and joules == pytest.approx(40 * run.seconds, rel=0.01)
     assert "J so far (measured: a meter)" in board._status.value
-    assert [text.get_text() for text in board._figure._energy.get_legend().get_texts()] == ["pretend 0 (measured)"]
+    assert "time and energy measured" in _names(board)[0]
     assert "4.0 MB (modelled)" in [text.get_text() for text in board._figure._memory.texts]
 
 
@@ -254,7 +348,7 @@ def test_after_a_numerical_fault_continue_goes_on_with_a_lower_learning_rate(boa
     assert trainer.rates[-1] == pytest.approx(1e-3)
     np.testing.assert_array_equal(run.losses, (1.0 / np.arange(1, 301)).astype(np.float32))
     assert run.scores[-1][0] == 300 and not our_threads()
-    _press(board, "Continue")
+    board.resume()
     assert "nothing to continue" in _message(board)
 
 

@@ -14,6 +14,7 @@ from bttlab.lab.meters import NoMeter
 from bttlab.lab.method_figures import results_figure
 from bttlab.lab.method_runs import MethodRun
 from bttlab.methods import MethodError
+from bttlab.methods.page import read_records
 from lab_trainers import our_threads
 from tiny_runs import CONFIG, write_corpus
 
@@ -45,6 +46,31 @@ def test_boxes_write_the_combination_and_keep_its_parameters(lab):
     assert lab._text.value == "tensor:rank=3" and "arXiv 2501.06663" in lab._message.value
     lab._boxes["tensor"].value = False
     assert lab._text.value == "dense" and not lab._train.disabled
+
+
+def test_the_search_shows_what_it_is_about(lab):
+    def shown():
+        return {name for name, box in lab._boxes.items() if box.layout.display != "none"}
+
+    everything = shown()
+    lab._search.value = "lion"
+    assert "lion" in shown() < everything
+    assert [family for family, group in lab._groups.items() if group.layout.display != "none"] == ["optimizers"]
+    lab._search.value = ""
+    assert shown() == everything == set(lab._boxes)
+
+
+def test_presets_are_what_the_record_says(lab):
+    choices = {title.partition(" (")[0]: name for title, name in lab._preset.options}
+    rows = read_records()["atis.json"]
+    smallest = min(rows, key=lambda one: one.memory["peak"]["value"])
+    assert choices["least memory"] == smallest.methods
+    lab._preset.value = choices["tensor's memory, best slot F1"]
+    assert lab._text.value == lab._preset.value and lab._boxes["tensor"].value and not lab._train.disabled
+
+
+def test_there_is_one_button_that_starts(lab):
+    assert lab.dashboard._buttons["Start"].layout.display == "none" and lab._train.layout.display is None
 
 
 def test_what_does_not_combine_is_said_and_cannot_be_trained(lab):

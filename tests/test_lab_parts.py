@@ -61,6 +61,13 @@ def test_watching_a_run(capsys):
     assert "4 samples in" in capsys.readouterr().out
 
 
+def test_a_watched_run_ends_when_its_time_is_over(capsys):
+    run = _Run()
+    run.total = 10**9
+    assert 0 < len(watch(run, "a run", seconds=0.3)) < run.total and run.stopped
+    assert "stopped of 1,000,000,000" in capsys.readouterr().out
+
+
 def test_interrupting_a_watched_run_stops_it(capsys):
     run = _Run(KeyboardInterrupt())
     assert len(watch(run, "a run")) == 0 and run.stopped

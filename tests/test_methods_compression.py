@@ -10,7 +10,9 @@ import torch
 from bttlab.cli import main
 from bttlab.data import load_corpus
 from bttlab.methods import MethodError, Setting, Training, export, parse, run_methods, write_checkpoint
-from bttlab.methods.library.comera import cut_to
+from bttlab.methods.bonds import trains
+from bttlab.methods.library.comera import relaxed_size
+from bttlab.methods.library.rank_pruning import cut_to
 from bttlab.methods.memory import flat, measure_memory
 from bttlab.methods.projected import ProjectedAdamW
 from bttlab.methods.run import score_split
@@ -18,7 +20,6 @@ from bttlab.methods.subspaces import LowRankLinear, followed
 from bttlab.model import ModelConfig, ReferenceTrainer, predict_in_batches
 from bttlab.tensor import ShapeError, TTLinear, TTMEmbedding
 from bttlab.train import CheckpointStore
-from bttlab.u50.manifest import overlays_folder
 from tiny_runs import CONFIG, write_corpus
 
 DENSE = replace(CONFIG, format="dense")
@@ -138,9 +139,9 @@ def test_galore_leaves_cores_to_tensor_galore():
 # --- ranks
 
 
-def test_comera_cuts_ranks_to_the_size_target_and_scores_as_high(setting):
+def test_rank_pruning_cuts_ranks_to_the_size_target_and_scores_as_high(setting):
     setting = replace(setting, samples=500)
-    training = Training(setting, parse("comera:rank=6,embedding_rank=6,target=0.6"))
+    training = Training(setting, parse("rank-pruning:rank=6,embedding_rank=6,target=0.6"))
     sizes = []
     training.run(lambda losses: sizes.append(sum(core.numel() for core in cores_of(training))))
     facts = training.finish()
@@ -156,8 +157,8 @@ def test_comera_cuts_ranks_to_the_size_target_and_scores_as_high(setting):
     assert scores["frame_accuracy"] >= full["frame_accuracy"] > 0.9
 
 
-def test_comeras_gates_tell_what_the_loss_feels_of_each_index_and_stay_one(setting):
-    training = Training(setting, parse("comera:rank=3,embedding_rank=3"))
+def test_gates_tell_what_the_loss_feels_of_each_index_and_stay_one(setting):
+    training = Training(setting, parse("rank-pruning:rank=3,embedding_rank=3"))
     layers = [layer for layer in training.model.modules() if isinstance(layer, TTLinear | TTMEmbedding)]
     training.set_rate()
     training.backward(training.forward(next(training._all_batches()))[0])
@@ -167,7 +168,7 @@ def test_comeras_gates_tell_what_the_loss_feels_of_each_index_and_stay_one(setti
             felt.append(gate.grad.clone())
             assert torch.allclose(felt[-1], (core * core.grad).flatten(0, -2).sum(0), atol=1e-6)
     training.update()
-    noted = [bond for train in training.extra["comera"]["felt"] for bond in train]
+    noted = [bond for train in training.extra["rank-pruning"]["felt"] for bond in train]
     for bond, gradient in zip(noted, felt, strict=True):
         torch.testing.assert_close(bond, 0.05 * gradient.square(), atol=0, rtol=1e-4)
     assert max(gradient.abs().max() for gradient in felt) > 1e-4
@@ -175,7 +176,7 @@ def test_comeras_gates_tell_what_the_loss_feels_of_each_index_and_stay_one(setti
 
 
 def test_cutting_what_carries_nothing_changes_no_output_and_keeps_the_moments(setting):
-    training = Training(setting, parse("comera:rank=4,embedding_rank=4"))
+    training = Training(setting, parse("rank-pruning:rank=4,embedding_rank=4"))
     steps(training, 2)
     layers = [layer for layer in training.model.modules() if isinstance(layer, TTLinear | TTMEmbedding)]
     with torch.no_grad():
@@ -186,7 +187,7 @@ def test_cutting_what_carries_nothing_changes_no_output_and_keeps_the_moments(se
     before = training.model(tokens)
     core = layers[1].cores[1]
     moment = training.optimizer.state[core]["exp_avg"].clone()
-    cut_to(training.optimizer, layers, training.extra["comera"]["felt"], most=10**9)
+    cut_to(training.optimizer, layers, training.extra["rank-pruning"]["felt"], most=10**9)
     after = training.model(tokens)
     assert all(core.shape[-1] == 3 for layer in layers for core in layer.cores[:-1])
     assert all(torch.allclose(*pair, atol=1e-6) for pair in zip(before, after, strict=True))
@@ -196,8 +197,8 @@ def test_cutting_what_carries_nothing_changes_no_output_and_keeps_the_moments(se
     steps(training, 1)
 
 
-def test_a_comera_model_exports_at_its_largest_ranks_and_says_the_same(setting, tmp_path):
-    training = Training(replace(setting, samples=60), parse("comera:rank=5,embedding_rank=4"))
+def test_a_pruned_model_exports_at_its_largest_ranks_and_says_the_same(setting, tmp_path):
+    training = Training(replace(setting, samples=60), parse("rank-pruning:rank=5,embedding_rank=4"))
     training.run()
     ranks = training.finish()["ranks"]
     config = write_checkpoint(training, tmp_path / "run")
@@ -214,7 +215,7 @@ def test_a_comera_model_exports_at_its_largest_ranks_and_says_the_same(setting, 
 
 
 def test_train_goes_on_with_what_a_method_left(setting, tmp_path, capsys):
-    training = Training(setting, parse("comera:rank=3,embedding_rank=3"))
+    training = Training(setting, parse("rank-pruning:rank=3,embedding_rank=3"))
     training.run()
     training.finish()
     write_checkpoint(training, tmp_path / "run")
@@ -240,6 +241,59 @@ def test_a_model_with_parts_of_its_own_is_not_exported(setting):
     training.model.adapter = torch.nn.Linear(2, 2)
     with pytest.raises(MethodError, match=r"has adapter\.bias otherwise than a model of its configuration"):
         export(training)
+
+
+def test_the_relaxed_size_counts_the_numbers_that_gates_of_one_and_zero_leave(setting):
+    training = Training(setting, parse("comera:rank=4,embedding_rank=4"))
+    (layer, *_) = layers = trains(training)
+    assert sum(map(relaxed_size, layers)).item() == pytest.approx(sum(core.numel() for core in cores_of(training)))
+    with torch.no_grad():
+        for k, gate in enumerate(layer.core_map.gates):
+            gate[: k + 1] = 0
+    left = [core.shape[1:-1].numel() * (4 - k if k else 1) * (3 - k) for k, core in enumerate(layer.cores[:-1])]
+    left.append(layer.cores[-1].shape[1:-1].numel() * (4 - len(left)))
+    assert relaxed_size(layer).item() == pytest.approx(sum(left))
+
+
+def test_comeras_gates_get_the_gradient_of_loss_and_size_early_and_of_what_is_above_its_target_late(setting):
+    training = Training(setting, parse("comera:rank=3,embedding_rank=3,size_weight=2,core_weight=0.5,target=0.5"))
+    layers, state = trains(training), training.extra["comera"]
+    gates = [gate for layer in layers for gate in layer.core_map.gates]
+    cores = cores_of(training)
+    loss = sum((gate * torch.arange(1.0, 4)).sum() for gate in gates)
+    (of_loss, of_size) = (
+        torch.cat(torch.autograd.grad(value, gates, retain_graph=True))
+        for value in (loss, sum(map(relaxed_size, layers)) / state["numbers"])
+    )
+
+    def gradient():
+        return torch.cat(torch.autograd.grad(training.methods[0].objective(training, loss), gates, retain_graph=True))
+
+    torch.testing.assert_close(gradient(), of_loss + 2 * of_size)
+    squares = torch.autograd.grad(training.methods[0].objective(training, loss), cores)
+    assert all(torch.allclose(grad, core) for grad, core in zip(squares, cores, strict=True))  # 0.5 times core^2
+    training.count = 39
+    state["loss_target"] = 0.0
+    torch.testing.assert_close(gradient(), 1.5 * of_loss + 0.5 * of_size)
+    state["loss_target"] = loss.item()
+    torch.testing.assert_close(gradient(), 0.5 * of_loss + 1.5 * of_size)
+
+
+def test_comera_trains_gates_cuts_what_they_leave_and_puts_them_into_the_cores(setting):
+    text = "comera:rank=5,embedding_rank=5,size_weight=0.5,target=0.5,rate_factor=8"
+    training = Training(replace(setting, samples=1200), parse(text))
+    sizes = []
+    training.run(lambda losses: sizes.append(sum(core.numel() for core in cores_of(training))))
+    gates = torch.cat([gate for layer in trains(training) for gate in layer.core_map.diagonals()])
+    assert gates.min() < 0.9 and gates.std() > 0.05
+    tokens = torch.from_numpy(training.samples.tokens[:3, :5].astype("int64"))
+    before = training.model(tokens)
+    facts = training.finish()
+    assert all(torch.allclose(*pair, atol=1e-5) for pair in zip(before, training.model(tokens), strict=True))
+    assert sizes == sorted(sizes, reverse=True)
+    assert facts["numbers_in_cores"] < 0.9 * facts["numbers_in_cores_at_start"] == 0.9 * sizes[0]
+    assert not any("core_map" in name for name, _ in training.model.named_parameters())
+    assert score_split(training, "dev")["frame_accuracy"] > 0.8
 
 
 # --- low precision
@@ -341,26 +395,18 @@ def test_subspace_takes_only_the_parts_it_is_asked_for():
         parse("subspace:weights=false,activations=false")
 
 
-def test_ranks_cut_to_different_sizes_run_on_the_emulated_card(setting, tmp_path, capsys, monkeypatch):
-    training = Training(replace(setting, config=ModelConfig(format="dense")), parse("comera"))
+def test_ranks_cut_to_different_sizes_run_on_the_emulated_card(setting, tmp_path, capsys):
+    training = Training(replace(setting, config=ModelConfig(format="dense")), parse("rank-pruning"))
     layers = [layer for layer in training.model.modules() if isinstance(layer, TTLinear | TTMEmbedding)]
-    cut_to(training.optimizer, layers, training.extra["comera"]["felt"], most=140_000)
+    cut_to(training.optimizer, layers, training.extra["rank-pruning"]["felt"], most=140_000)
     assert training.finish()["ranks"]["embedding.word"] == [27, 30]
     assert write_checkpoint(training, tmp_path / "run") == ModelConfig()
-    built = []
-
-    def prebuilt(config):  # compiling one for the test would take minutes
-        built.append(config)
-        return (overlays_folder() / "train_enc2.xclbin").read_bytes()
-
-    monkeypatch.setattr("bttlab.train.overlays.built_overlay", prebuilt)
-    monkeypatch.setattr("bttlab.train.overlays.has_overlay", lambda config: False)
     scores = {}
     for device in ("reference", "emulated"):
         capsys.readouterr()
-        assert main(["eval", "--run", str(tmp_path / "run"), "--device", device, "--build", "--json"]) == 0
+        assert main(["eval", "--run", str(tmp_path / "run"), "--device", device, "--json"]) == 0
         scores[device] = json.loads(capsys.readouterr().out)
-    assert built == [ModelConfig()] and "built for the model" in scores["emulated"]["device"]
+    assert scores["emulated"]["device"] == "the emulated U50, overlay trainer"
     assert scores["emulated"]["mean_loss"] == pytest.approx(scores["reference"]["mean_loss"], abs=1e-5)
     assert scores["emulated"]["slot_f1"] == scores["reference"]["slot_f1"]
 

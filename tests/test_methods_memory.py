@@ -209,3 +209,59 @@ def test_low_precision_products_say_what_rounding_cannot_show_and_take_no_other_
     assert "nothing of the time, energy and memory" in facts["low_precision"]
     with pytest.raises(MethodError, match="low-precision-multiply: format is 'fp4': it must be bf16 or fp8"):
         parse("low-precision-multiply:format=fp4")
+
+
+def test_fp16_activations_are_half_as_wide_and_parameters_and_gradients_are_not(setting):
+    training, seen = Training(setting, parse("fp16")), []
+    training.model.encoders[0].first.register_forward_hook(lambda module, inputs, output: seen.append(output.dtype))
+    training.step(Batch(training.samples[:8]))
+    assert seen == [torch.float16]
+    assert {p.dtype for p in training.model.parameters()} == {p.grad.dtype for p in training.model.parameters()}
+    assert training.model.encoders[0].first.weight.grad.dtype == torch.float32
+
+
+@pytest.mark.parametrize("together", ["", "tensor+"])
+def test_the_scaled_loss_saves_gradients_that_fp16_would_lose_and_leaves_no_scale_in_them(setting, together):
+    exact = gradients(setting, together or "dense")
+    scaled, plain = (gradients(setting, f"{together}fp16:scale={scale}") for scale in (4096, 2.0**-18))
+    assert max(errors(exact, scaled)) < 0.05
+    assert max(errors(exact, plain)) > 0.5  # as small as if the gradients were so: what underflows is gone
+
+
+def test_a_step_whose_gradient_is_not_finite_is_left_out_and_halves_the_scale(setting):
+    training = Training(setting, parse("fp16:scale=4294967296,growth=2"))
+    scaler, scales, moved = training.extra["fp16"]["scaler"], [], []
+    training.count = 10
+    for _ in range(40):
+        before = training.model.intent_head.weight.detach().clone()
+        training.step(Batch(training.samples[:8]))
+        training.count = 10
+        moved.append(not torch.equal(before, training.model.intent_head.weight))
+        scales.append(scaler.get_scale())
+    first = moved.index(True)
+    assert 0 < first < 30 and scales[first - 1] == 2.0 ** (32 - first)
+    assert 2 * scales[first] in scales[first:]  # two good steps doubled it
+    assert training.methods[0].finish(training) == {"loss_scale": scales[-1], "steps_left_out": moved.count(False)}
+    assert all(parameter.isfinite().all() for parameter in training.model.parameters())
+
+
+def test_zero_offload_steps_as_adamw_does_and_leaves_the_model_no_gradient_and_no_state(setting):
+    ways = {}
+    for name in ("dense", "zero-offload"):
+        training = Training(setting, parse(name))
+        for _ in range(3):
+            training.count = 10
+            training.step(Batch(training.samples[:8]))
+        ways[name] = training
+    plain, offloaded = ways.values()
+    assert all(map(torch.equal, plain.model.parameters(), offloaded.model.parameters()))
+    places = {parameter.untyped_storage().data_ptr() for parameter in offloaded.model.parameters()}
+    for parameter, state in offloaded.optimizer.state.items():
+        assert parameter.grad is None and state["copy"].grad is None
+        assert state["copy"].untyped_storage().data_ptr() not in places
+        assert all(state[name].device.type == "cpu" for name in ("copy", "exp_avg", "exp_avg_sq"))
+    facts = offloaded.finish()
+    assert facts["host_bytes"] == 3 * 4 * sum(parameter.numel() for parameter in offloaded.model.parameters())
+    state = measure_memory(offloaded)["most"]["optimizer_state"]["value"]
+    assert facts["host_bytes"] <= state < 1.01 * facts["host_bytes"]
+    assert facts["zero_offload"].startswith("nothing to see: on a CPU run")

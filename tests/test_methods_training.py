@@ -9,6 +9,7 @@ import torch
 
 from bttlab.data import load_corpus
 from bttlab.methods import Batch, MethodError, Setting, Training, parse, run_methods
+from bttlab.methods.library.data_pruning import distances, k_means
 from bttlab.methods.training import LEARNING_RATE
 from bttlab.model import batch_losses, predict_in_batches
 from bttlab.tensor import EMBEDDING_STD
@@ -58,7 +59,8 @@ def identity_error(training) -> float:
 
 ALONE = ["momentum", "adam", "adamw", "lion", "lars", "lamb", "linear-scaling", "fixup", "rezero", "skipinit"]
 ALONE += ["t-fixup", "lottery-ticket", "width", "stacking", "stochastic-depth", "token-dropping"]
-ALONE += ["importance-gradient", "importance-error"]
+ALONE += ["importance-gradient", "importance-error", "data-pruning-early", "data-pruning-kmeans"]
+ALONE += ["shared-encoders", "fp16", "zero-offload", "token-selection", "autoprog"]
 
 
 @pytest.mark.parametrize("name", ALONE)
@@ -306,3 +308,107 @@ def test_the_score_by_gradient_is_the_norm_that_autograd_finds_at_the_heads_inpu
 def test_without_a_gradient_all_utterances_are_alike(setting):
     training, batch = begin(setting, "fixup+importance-gradient")  # whose heads are 0
     assert training.methods[1].chances(training, batch.samples).tolist() == [0.25] * 4
+
+
+@pytest.mark.parametrize("name", ["data-pruning-early", "data-pruning-kmeans"])
+def test_data_pruning_looks_at_all_utterances_then_trains_on_those_with_the_highest_scores(setting, name):
+    setting = replace(setting, samples=400)
+    training = Training(setting, parse(f"{name}:share=0.25,look=0.5"))
+    (method,), seen, scores = training.methods, [], []
+    found, step = method.scores, training.step
+
+    def noted(*arguments):
+        scores.append(found(*arguments))
+        return scores[-1]
+
+    object.__setattr__(method, "scores", noted)
+    training.step = lambda batch: seen.append((training.progress, batch.indices)) or step(batch)
+    training.run()
+    count = len(training.samples)
+    kept = set(np.argsort(-scores[0], kind="stable")[: round(0.25 * count)].tolist())
+    early, late = (
+        {int(i) for progress, indices in seen for i in indices if (progress >= 0.5) == after} for after in (False, True)
+    )
+    assert len(scores) == 1 and early == set(range(count)) and late == kept
+    assert training.finish() == {"utterances_kept": len(kept)}
+
+
+def test_early_scores_are_the_norms_of_the_errors_one_utterance_at_a_time(setting):
+    training, _ = begin(setting, "data-pruning-early")
+    found = training.methods[0].scores(training, training.samples)
+    for i in (0, 7):
+        length = int(training.samples.lengths[i])
+        tokens = torch.from_numpy(training.samples.tokens[i, :length].astype(np.int64))
+        with torch.no_grad():
+            intent, slots = (logits.softmax(-1).numpy() for logits in training.model(tokens))
+        intent[training.samples.intents[i]] -= 1
+        slots[np.arange(length - 1), training.samples.slots[i, 1:length]] -= 1
+        assert found[i] == pytest.approx(np.linalg.norm(intent) + np.linalg.norm(slots, axis=1).mean(), rel=1e-4)
+
+
+def test_k_means_finds_separate_clusters_and_scores_by_the_distance_from_the_nearest():
+    random = np.random.default_rng(0)
+    middles = np.array([[0, 0], [10, 0], [0, 10]], np.float32)
+    points = (middles[:, None] + 0.1 * random.standard_normal((3, 50, 2))).reshape(-1, 2).astype(np.float32)
+    centres = k_means(points, 3, np.random.default_rng(2))
+    assert all(np.linalg.norm(centres - middle, axis=1).min() < 0.1 for middle in middles)
+    expected = np.linalg.norm(points[:, None] - centres, axis=2)
+    assert np.allclose(distances(points, centres), expected, atol=1e-2)
+
+
+def test_token_selection_leaves_out_the_words_with_the_lowest_mean_losses(setting):
+    training, batch = begin(setting, "token-selection:share=0.4")
+    known = training.extra["losses of words"]
+    assert np.isinf(known).all()
+    losses = training.forward(batch)[1]
+    known[:] = np.inf
+    part = training.methods[0].change_batch(training, batch).samples
+    with torch.no_grad():
+        assert losses == pytest.approx(batch_losses(training.model, part).numpy(), rel=1e-5)
+    known[:] = np.random.default_rng(0).permutation(len(known))
+    part = training.methods[0].change_batch(training, batch).samples
+    for whole, left in zip(batch.samples.tokens[:, 1:6], part.tokens[:, 1:4], strict=True):
+        threshold = np.sort(known[whole])[-3]
+        assert left.tolist() == [word for word in whole if known[word] >= threshold]
+    training.methods[0].losses(training, replace(batch, samples=part))  # moves the means of its words by a tenth
+    logits = training.model(torch.from_numpy(part.tokens[:, :4].astype(np.int64)))[1].log_softmax(2).detach().numpy()
+    word = int(part.tokens[0, 1])
+    seen = [-logits[i, j, part.slots[i, 1 + j]] for i, j in zip(*np.nonzero(part.tokens[:, 1:4] == word), strict=True)]
+    before = np.random.default_rng(0).permutation(len(known))[word]
+    assert known[word] == pytest.approx(0.9 * before + 0.1 * np.mean(seen), rel=1e-4)
+
+
+def test_autoprog_tries_all_depths_keeps_the_cheapest_loss_and_grows_by_means(setting):
+    config = replace(DENSE, encoders=3)
+    training = Training(replace(setting, config=config, samples=400), parse("autoprog:share=0.6,search=0.5"))
+    (method,), seen = training.methods, []
+    choose, grown = method.best, []
+    object.__setattr__(method, "best", lambda losses: (choose(losses), grown.append(dict(losses)), 2)[2])
+    training.run(lambda _: seen.append((training.progress, len(training.model.encoders))))
+    assert {depth for progress, depth in seen if progress < 0.14} == {1, 2, 3}  # a search
+    assert {depth for progress, depth in seen if 0.16 < progress < 0.29} == {2}
+    assert {depth for progress, depth in seen if 0.32 < progress < 0.44} == {2, 3}  # never shallower again
+    assert {depth for progress, depth in seen if progress > 0.61} == {3}
+    assert training.finish() == {"depths": [2, 2, 3]} and len(grown) == 2 and set(grown[0]) == {1, 2, 3}
+    assert {p for group in training.optimizer.param_groups for p in group["params"]} == set(training.trained)
+    assert choose({1: [9.0, 2.0], 2: [0.0, 1.7], 3: [0.0, 1.5]}) == 1  # 2 sqrt 2 < 1.7 sqrt 3 < 1.5 sqrt 4
+    assert choose({1: [9.0, 2.0], 2: [0.0, 1.6]}) == 2
+
+
+def test_autoprogs_new_encoders_are_the_running_means_of_the_old(setting):
+    training, batch = begin(setting, "autoprog:stages=2,share=0.5,search=0.2")
+    means, encoder = None, training.model.encoders[0]
+    object.__setattr__(training.methods[0], "best", lambda losses: 1)
+    training.count = 10  # the rate has risen
+    while len(training.extra["autoprog"]["depths"]) < 2:
+        training.step(batch)
+        now = [parameter.detach().clone() for parameter in encoder.parameters()]
+        means = now if means is None else [0.9 * mean + 0.1 * new for mean, new in zip(means, now, strict=True)]
+    first, second = training.model.encoders
+    assert first is encoder and len(training.extra["autoprog"]["depths"]) == 2
+    for mean, parameter, old in zip(means, second.parameters(), first.parameters(), strict=True):
+        torch.testing.assert_close(parameter.detach(), mean)
+        assert parameter is not old
+    assert not torch.equal(first.first.weight, second.first.weight) and not training.optimizer.state
+    with pytest.raises(MethodError, match="autoprog: a model of one encoder cannot grow"):
+        Training(replace(setting, config=replace(DENSE, encoders=1)), parse("autoprog"))

@@ -240,3 +240,39 @@ def test_unknown_fields_are_refused():
 def test_optimizers_that_are_refused(change, message):
     with pytest.raises(BttlabError, match=message):
         Optimizer(**change)
+
+
+def test_layers_have_ranks_of_their_own():
+    config = ModelConfig(ranks={"slot_pooler": (3, 4, 5, 6, 7), "embedding.word": (20, 30), "encoders.0.query": 6})
+    assert config.ranks == (("embedding.word", (20, 30)), ("encoders.0.query", 6), ("slot_pooler", (3, 4, 5, 6, 7)))
+    shapes = config.parameter_shapes()
+    assert shapes["slot_pooler.cores.2"] == (4, 8, 5) and shapes["embedding.word.cores.1"] == (20, 10, 8, 30)
+    assert shapes["encoders.0.query.cores.1"] == (6, 8, 6) and shapes["encoders.1.query.cores.1"] == (12, 8, 12)
+    assert ModelConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+    assert {name: p.shape for name, p in Transformer(config).named_parameters()} == shapes
+    assert "ranks" not in ModelConfig().to_dict()
+
+
+@pytest.mark.parametrize(
+    ("ranks", "message"),
+    [
+        ({"encoders.2.query": 6}, "'encoders.2.query', which is no layer"),
+        ({"slot_head": 6}, "'slot_head', which is no layer"),
+        ({"slot_pooler": 0}, "rank is 0"),
+        ({"slot_pooler": (3, 4)}, "has 2 entries: 6 cores have 5 internal ranks"),
+        (7, "give layers and their ranks"),
+    ],
+)
+def test_ranks_that_no_layer_takes(ranks, message):
+    with pytest.raises(ValueError, match=message):
+        ModelConfig(ranks=ranks)
+
+
+def test_another_hidden_size_brings_its_modes():
+    assert ModelConfig().with_hidden_size(768) == ModelConfig()
+    config = ModelConfig(heads=4).with_hidden_size(256)
+    assert (config.linear_out_modes, config.linear_in_modes) == ((8, 8, 4), (4, 8, 8))
+    with pytest.raises(ValueError, match="hidden_size 100 is not divisible by heads 12"):
+        ModelConfig().with_hidden_size(100)
+    with pytest.raises(ValueError, match="hidden_size is 0"):
+        ModelConfig().with_hidden_size(0)

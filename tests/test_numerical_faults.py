@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 
+from bttlab.card import open_trainer
+from bttlab.card.machine import machine
 from bttlab.data import Samples
 from bttlab.errors import BttlabError
 from bttlab.model import ModelConfig, NumericalFault, Optimizer, ReferenceTrainer, StateError, initial_parameters
-from bttlab.u50 import EmulatedU50, load_overlay, records
+from bttlab.u50 import EmulatedU50
 
 CONFIG = ModelConfig()
 OPTIMIZERS = [Optimizer(name) for name in ("sgd", "momentum", "adamw")]
@@ -15,7 +17,7 @@ FAULTY = 5  # the sample that is
 
 @pytest.fixture(scope="module")
 def overlay():
-    return load_overlay("train_enc2", EmulatedU50()).train_transformer_1
+    return open_trainer(CONFIG, EmulatedU50())
 
 
 @pytest.fixture(params=["emulated", "reference"])
@@ -116,7 +118,7 @@ def test_memory_that_is_damaged_behind_the_drivers_back(overlay, samples, name, 
     parameters[name][-1] = value  # of the position embedding a row that these samples do not use
     overlay._block(0)[:] = overlay._layout.pack(parameters)
     overlay._memory.sync_to_device()
-    overlay._run(records.LOAD)
+    overlay._run(machine().LOAD)
     with pytest.raises(NumericalFault) as caught:
         overlay.train(samples, Optimizer("sgd"), 1e-3)
     assert (caught.value.fault, caught.value.sample) == (fault, 0)

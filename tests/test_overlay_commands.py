@@ -24,7 +24,7 @@ def train(capsys, *arguments) -> dict:
 
 def test_an_epoch_of_atis_reports_the_test_metrics(atis, tmp_path, capsys):
     report = train(capsys, "--encoders", 2, "--data", atis, "--epochs", 1, "--seed", 0, "--out", tmp_path / "run")
-    assert report["device"] == "the emulated U50, overlay train_enc2" and report["parameters"] == 300_288
+    assert report["device"] == "the emulated U50, overlay trainer" and report["parameters"] == 300_288
     assert report["last_epoch"]["samples"] == 4478 and report["test"]["utterances"] == 893
     # Far above what always answering flight (70.8 %) and tagging nothing would score.
     assert report["test"]["intent_accuracy"] > 0.78 and report["test"]["slot_f1"] > 0.55
@@ -88,7 +88,7 @@ def test_an_overlay_that_is_not_the_manifests_needs_trust(tmp_path, capsys, monk
     ):
         assert main(command) == 2
         error = capsys.readouterr().err
-        assert "train_enc2.xclbin is not the file that manifest.json lists" in error and "--trust" in error
+        assert "trainer.xclbin is not the file that manifest.json lists" in error and "--trust" in error
         assert main([*command, "--trust"]) == 0
         EmulatedU50._trusted.clear()
 

@@ -1,4 +1,4 @@
-"""The prebuilt overlays against the PyTorch reference, on real ATIS and on the emulated card."""
+"""Models on the overlay against the PyTorch reference, on real ATIS and on the emulated card."""
 
 import hashlib
 import re
@@ -8,20 +8,22 @@ import threading
 import time
 
 import numpy as np
-import pynq
 import pytest
 
+from bttlab.card import open_trainer
+from bttlab.card.machine import machine
 from bttlab.data import Augmenter, Samples, Vocabulary, encode, epoch_order, load_corpus
 from bttlab.data.metrics import score
 from bttlab.errors import BttlabError
 from bttlab.model import ModelConfig, NumericalFault, Optimizer, ReferenceTrainer, StateError, initial_parameters
 from bttlab.train import read_recipe
-from bttlab.u50 import U50, EmulatedU50, OverlayError, load_overlay, overlay_for, records
+from bttlab.u50 import U50, EmulatedU50, OverlayError
 from bttlab.u50.manifest import overlays_folder, read_file
 from bttlab.u50.xclbin import read_xclbin
 
 from conftest import ROOT
 
+M = machine()
 SGD, MOMENTUM, ADAMW = Optimizer("sgd"), Optimizer("momentum"), Optimizer("adamw")
 
 
@@ -48,7 +50,7 @@ def card():
 
 @pytest.fixture
 def trainer(card):
-    trainer = load_overlay("train_enc2", card).train_transformer_1
+    trainer = open_trainer(ModelConfig(), card)
     trainer.load_parameters(initial_parameters(trainer.config, 0))
     return trainer
 
@@ -66,17 +68,10 @@ def relative(got, want) -> float:
     return float(np.linalg.norm(got - want) / np.linalg.norm(want))
 
 
-def test_plain_pynq_loads_the_overlay_and_binds_the_driver():
-    overlay = pynq.Overlay(str(overlays_folder() / "train_enc2.xclbin"))
-    assert overlay.train_transformer_1.config == ModelConfig()
-    assert isinstance(overlay.device, EmulatedU50)
-    assert "TransformerTrainer" in overlay.__doc__
-
-
 @pytest.mark.parametrize("encoders", [2, 4, 6])
 def test_parameters_come_back_as_they_went_in(card, encoders, samples):
-    trainer = load_overlay(f"train_enc{encoders}", card).train_transformer_1
     config = ModelConfig(encoders=encoders)
+    trainer = open_trainer(config, card)
     assert trainer.config == config
     parameters = initial_parameters(config, 3)
     trainer.load_parameters(parameters)
@@ -115,11 +110,11 @@ def test_the_first_200_losses_are_those_of_the_reference(trainer, reference, sam
     assert want[-50:].mean() < want[:50].mean() * 0.8, "it learns"
 
 
-def test_the_overlay_for_snips_gives_the_losses_of_the_reference(card, snips):
+def test_the_model_for_snips_gives_the_losses_of_the_reference(card, snips):
     corpus = load_corpus(snips)
     vocabulary = Vocabulary.from_sentences(corpus.train.words, None, word_classes=True)
     model = ModelConfig().with_vocabulary(len(vocabulary))
-    trainer, reference = load_overlay(overlay_for(model), card).train_transformer_1, ReferenceTrainer(model)
+    trainer, reference = open_trainer(model, card), ReferenceTrainer(model)
     trainer.load_parameters(reference.store_parameters())
     samples = encode(corpus.train[:40], vocabulary, corpus, model)
     assert samples.tokens.max() > ModelConfig().vocabulary_size
@@ -190,7 +185,7 @@ def test_every_image_and_every_run_gives_the_same_bits(samples, optimizer, monke
         if image == "avx2":
             monkeypatch.setenv("BTTLAB_IMAGE", "avx2")
         card = EmulatedU50()
-        trainer = load_overlay("train_enc2", card).train_transformer_1
+        trainer = open_trainer(ModelConfig(), card)
         assert image != "avx2" or card.image == "avx2"
         trainer.load_parameters(initial_parameters(trainer.config, 0))
         trainer.train(samples[:60], optimizer, 1e-3)
@@ -256,11 +251,16 @@ def test_a_loss_that_is_not_finite_stops_before_its_update(trainer, samples):
 
 @pytest.mark.parametrize(
     ("argument", "command", "samples"),
-    [("_records", records.TRAIN, 40), ("_results", records.PREDICT, 80), ("_memory", records.STORE, 0)],
+    [
+        ("_records", M.TRAIN, 40),
+        ("_results", M.PREDICT, 80),
+        ("_memory", M.STORE, 0),
+        ("_image", M.LOAD_PROGRAM, 9_000),
+    ],
 )
 def test_a_buffer_that_is_too_short_for_a_call_is_refused(trainer, argument, command, samples):
-    name = "sample_records" if argument == "_records" else argument[1:]
-    trainer._records, trainer._results = (trainer._banks[n].allocate((1 << 16,)) for n in ("sample_records", "results"))
+    name = "program_image" if argument == "_image" else argument[1:]
+    trainer._records, trainer._results = (trainer._banks[n].allocate((1 << 16,)) for n in ("records", "results"))
     setattr(trainer, argument, trainer._banks[name].allocate((1024,)))
     with pytest.raises(
         BttlabError, match=rf"argument {name}, .* has 4,096 bytes to the end of its buffer, but this call "
@@ -307,7 +307,7 @@ def test_a_forgotten_sync_is_said(trainer, samples, monkeypatch):
 
 def test_parameters_of_another_model_are_refused(trainer, samples):
     before = fingerprint(trainer)
-    with pytest.raises(StateError, match=r"another model.*2 encoders"):
+    with pytest.raises(StateError, match=r"another model.*loaded program's model of 2 encoders; load the program"):
         trainer.load_parameters(initial_parameters(ModelConfig(encoders=4), 0))
     assert fingerprint(trainer) == before
     trainer.train(samples[:2], ADAMW, 1e-3)
@@ -316,26 +316,25 @@ def test_parameters_of_another_model_are_refused(trainer, samples):
 
 
 def test_training_needs_parameters_first(card, samples):
-    fresh = load_overlay("train_enc2", card).train_transformer_1
+    fresh = open_trainer(ModelConfig(), card)
     with pytest.raises(StateError, match="load_parameters"):
         fresh.train(samples[:1], SGD, 1e-3)
 
 
 def test_the_images_allocate_nothing_and_fit_on_the_card(tmp_path):
     """No image imports an allocator; its static arrays, which are the on-chip memories, stay below BRAM plus URAM."""
-    for encoders in (2, 4, 6):
-        for name, image in read_xclbin(read_file(overlays_folder() / f"train_enc{encoders}.xclbin")).images.items():
-            path = tmp_path / f"{name}.so"
-            path.write_bytes(image)
-            symbols = subprocess.run(["nm", "-D", "--undefined-only", path], capture_output=True, text=True, check=True)
-            imported = set(re.findall(r" [Uw] (\w+)", symbols.stdout))
-            assert imported <= {"memcpy", "memset", "memmove", "__cxa_finalize", "__gmon_start__"} | {
-                "_ITM_deregisterTMCloneTable",
-                "_ITM_registerTMCloneTable",
-            }
-            sections = subprocess.run(["size", "-A", "-d", path], capture_output=True, text=True, check=True).stdout
-            static = sum(int(size) for size in re.findall(r"^\.(?:bss|data)\s+(\d+)", sections, re.MULTILINE))
-            assert 1e6 < static < U50.bram_bytes + U50.uram_bytes
+    for name, image in read_xclbin(read_file(overlays_folder() / "trainer.xclbin")).images.items():
+        path = tmp_path / f"{name}.so"
+        path.write_bytes(image)
+        symbols = subprocess.run(["nm", "-D", "--undefined-only", path], capture_output=True, text=True, check=True)
+        imported = set(re.findall(r" [Uw] (\w+)", symbols.stdout))
+        assert imported <= {"memcpy", "memset", "memmove", "__cxa_finalize", "__gmon_start__"} | {
+            "_ITM_deregisterTMCloneTable",
+            "_ITM_registerTMCloneTable",
+        }
+        sections = subprocess.run(["size", "-A", "-d", path], capture_output=True, text=True, check=True).stdout
+        static = sum(int(size) for size in re.findall(r"^\.(?:bss|data)\s+(\d+)", sections, re.MULTILINE))
+        assert 1e6 < static < U50.bram_bytes + U50.uram_bytes
 
 
 def test_the_process_stays_below_a_gibibyte_beyond_torch():
@@ -346,10 +345,10 @@ peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 before = peak()
 from bttlab.data import Vocabulary, encode, load_corpus
 from bttlab.model import ModelConfig, Optimizer, initial_parameters
-from bttlab.u50 import load_overlay
+from bttlab.card import open_trainer
 corpus, config = load_corpus("airline"), ModelConfig(encoders=6)
 vocabulary = Vocabulary.from_sentences(corpus.train.words, config.vocabulary_size)
-trainer = load_overlay("train_enc6", "emulated").train_transformer_1
+trainer = open_trainer(config, "emulated")
 trainer.load_parameters(initial_parameters(config, 0))
 losses = trainer.train(encode(corpus.train, vocabulary, corpus, config)[:200], Optimizer("adamw"), 3e-4)
 assert losses[-50:].mean() < losses[:50].mean()

@@ -1,77 +1,77 @@
-"""The power model: parts, bands, and what is known of the card."""
+"""The power model: parts, bands, what is known of the card, and what the emulated card's sensors show of it."""
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 
-from bttlab.model.config import ModelConfig
+from bttlab.card import open_trainer
+from bttlab.card.program.instruction import MACHINE, UNIT_NAMES
+from bttlab.estimate.card import CLOCK_MHZ, estimate, power_levels
+from bttlab.estimate.power import power
+from bttlab.estimate.recorded import machine_record
+from bttlab.estimate.work import Work
+from bttlab.model import ModelConfig, Optimizer
 from bttlab.u50.constants import read_data
-from bttlab.u50.estimate import estimate, power_levels
 from bttlab.u50.facts import U50
-from bttlab.u50.hardware import HardwareConfig
-from bttlab.u50.power import Activity, activity, power
-from bttlab.u50.telemetry import PowerLevels
+from bttlab.u50.telemetry import PowerLevels, board_sensors
+
+from training_processor import SMALL, some_parameters, some_samples
+
+CYCLES = 10**6
+IDLE = read_data("published")["card"]["facts"]["idle_power"]["value"]
 
 
 @pytest.fixture(scope="module")
 def found():
-    return estimate(ModelConfig(encoders=2), lengths=[13])
+    return estimate(ModelConfig(encoders=2), [13])
 
 
-def busy(found, part: float, clock: int = 200, **rates: float):
-    """Power with every unit filled to `part`."""
-    names = {unit.name: part for unit in found.resources.parts}
-    rates = {"uram_accesses": 0.0, "bram_accesses": 0.0, "hbm_bits": 0.0} | rates
-    return power(found.resources, replace(found.hardware, clock_mhz=clock), Activity(names, **rates))
+def busy(found, part: float, clock: int = CLOCK_MHZ, memories: float = 0.0):
+    """Power with every unit acting, and every bank read and written, in a part of all cycles."""
+    acting = Counter(dict.fromkeys(UNIT_NAMES, round(part * CYCLES)))
+    words = Counter({f"bank {b}": round(memories * CYCLES) for b in range(MACHINE.BANKS)})
+    work = Work(Counter({("FP", ""): CYCLES}), acting, acting, 0, words, words)
+    return power(machine_record(), found.resources, work, 1, clock).components
 
 
 def test_bands_are_ordered_and_parts_add_up(found):
     for band in (*found.power.components.values(), found.power.running, found.power.loaded):
         assert 0 <= band.low <= band.mid <= band.high and band.unit == "W"
     assert found.power.running.mid == pytest.approx(sum(band.mid for band in found.power.components.values()))
-    assert found.power.loaded.mid < found.power.running.mid
 
 
 def test_the_board_is_between_idle_as_measured_and_its_limit(found):
-    idle = read_data("published")["card"]["facts"]["idle_power"]["value"]
-    assert idle < found.power.loaded.mid < found.power.running.mid < found.power.running.high < U50.board_watts
-    assert idle < found.power.loaded.low < found.power.running.low  # a kernel adds to what an idle card takes
+    for mhz in (CLOCK_MHZ, 150):
+        at = found.at_clock(mhz).power
+        assert IDLE < at.loaded.low < at.running.low  # a kernel adds to what an idle card takes
+        assert at.loaded.mid < at.running.mid < at.running.high < U50.board_watts
 
 
-def test_blocks_that_wait_are_clocked(found):
-    idle = busy(found, 0.0).components["memories"]
-    blocks = found.resources.total("uram").mid + found.resources.total("bram36").mid
-    assert 0.2e-3 < idle.mid / blocks < 2e-3  # W a block at 200 MHz: tenths of a milliwatt
-    assert found.power.components["memories"].mid > idle.mid
+def test_memories_take_what_a_hundred_blocks_that_are_read_take(found):
+    """Of 8 blocks wide, one of each cascade, at 200 MHz: tens of milliwatts a bank, watts all together."""
+    quiet, loud = (busy(found, 0.5, memories=part)["memories"] for part in (0.0, 1.0))
+    assert 0.3 < quiet.mid < 1.7 < loud.mid < 6
+    assert quiet.mid < found.power.components["memories"].mid < loud.mid
+    a_bank = (loud.mid - quiet.mid) / (MACHINE.BANKS - 2)
+    assert 0.02 < a_bank < 0.15
 
 
-def test_power_grows_with_clock_activity_and_traffic(found):
+def test_power_grows_with_clock_and_activity(found):
     quiet, loud = busy(found, 0.1), busy(found, 0.9)
-    assert quiet.components["operators"].mid < loud.components["operators"].mid
-    assert quiet.components["clocking"] == loud.components["clocking"]
-    twice = busy(found, 0.9, clock=400)
-    for name in ("operators", "clocking"):
-        assert twice.components[name].mid == pytest.approx(2 * loud.components[name].mid)
-    traffic = busy(found, 0.1, hbm_bits=8 * 14.375e9)  # one pseudo-channel at its limit
-    assert 0.4 < traffic.components["HBM transfers"].mid < 1.6
+    for name in ("engines", "other operators", "switches and registers"):
+        assert quiet[name].mid < loud[name].mid
+    assert quiet["clocks"] == loud["clocks"] and quiet["board, idle"] == loud["board, idle"]
+    half = busy(found, 0.9, clock=CLOCK_MHZ // 2)
+    for name in ("engines", "clocks", "memories"):
+        assert half[name].mid == pytest.approx(loud[name].mid / 2)
 
 
 def test_a_multiply_accumulate_takes_tens_of_picojoules(found):
-    engine = next(part for part in found.resources.parts if part.name == "contraction")
-    alone = replace(found.resources, parts=(engine,))
-    watts = busy(replace(found, resources=alone), 1.0).components["operators"]
-    lanes = found.hardware.multiply_accumulates
-    per_operation = [bound / (lanes * 200e6) * 1e12 for bound in (watts.low, watts.mid, watts.high)]
-    assert 20 < per_operation[0] < per_operation[1] < 100 and per_operation[2] < 200
-
-
-def test_activity_is_useful_work_over_slots(found):
-    model, hardware = found.model, found.hardware
-    once = activity(model, hardware, 13, found.seconds_per_sample, 1000)
-    assert all(0 <= part <= 1 for part in once.units.values())
-    slower = activity(model, hardware, 13, 2 * found.seconds_per_sample, 1000)
-    assert slower.units["gelu"] == pytest.approx(once.units["gelu"] / 2)
-    assert slower.hbm_bits == pytest.approx(once.hbm_bits / 2) and once.uram_accesses > 0 < once.bram_accesses
+    watts = busy(found, 1.0)["engines"]
+    lanes = MACHINE.ENGINES * MACHINE.ROWS * MACHINE.LANES
+    each = [bound / (lanes * CLOCK_MHZ * 1e6) * 1e12 for bound in (watts.low, watts.mid, watts.high)]
+    assert 10 < each[0] < each[1] < 100 and each[2] < 200
 
 
 def test_energy_is_power_times_time(found):
@@ -81,15 +81,30 @@ def test_energy_is_power_times_time(found):
     assert energy.unit == "J"
 
 
-def test_the_sensors_levels_are_the_models(found):
-    levels, alone = power_levels(found.model), PowerLevels.without_overlay()
+def test_an_operator_more_takes_more(found):
+    parts = {name: dict(bands) for name, bands in found.resources.parts.items()}
+    parts["dsps"]["operators"] = parts["dsps"]["operators"].scaled(2)
+    more = power(machine_record(), replace(found.resources, parts=parts), found.work, 1, CLOCK_MHZ)
+    assert more.running.mid > found.power.running.mid
+
+
+def test_the_emulated_cards_sensors_show_the_loaded_programs_power():
+    trainer = open_trainer(SMALL, "emulated")
+    card, alone = trainer.device, PowerLevels.without_overlay()
+    levels = power_levels(trainer.program.program)
     assert alone.idle < levels.idle < levels.running
-    assert levels.running - levels.idle == pytest.approx(found.power.running.mid - found.power.loaded.mid)
     assert 0 < levels.running_vccint - levels.idle_vccint < levels.running - levels.idle
+    seen = card._telemetry._levels()
+    assert seen == levels
+    trainer.load_parameters(some_parameters(SMALL))
+    before = card._telemetry._power
+    trainer.train(some_samples(SMALL, [18] * 200), Optimizer("sgd"), 1e-3)
+    assert board_sensors(card)["power"].value > before - 1
+    trainer.load_program(replace(SMALL, encoders=1))
+    assert card._telemetry._levels() != levels
 
 
 def test_figures_say_that_they_are_modelled(found):
     values = found.power.to_dict()
     for figure in (values["running"], values["between_calls"], *values["components"].values()):
-        assert figure["provenance"] == "modelled" and figure["model"] == "u50-2" and figure["unit"] == "W"
-    assert HardwareConfig().clock_mhz == found.hardware.clock_mhz
+        assert figure["provenance"] == "modelled" and figure["model"] == "u50-3" and figure["unit"] == "W"

@@ -46,7 +46,8 @@ def test_every_instruction_in_a_line(capsys):
     lines = out.splitlines()
     assert code == 0 and lines[0] == "forward:"
     line = next(line for line in lines if "REDUCE" in line and "scores = q k^T" in line)
-    assert "engine 0" in line and "held=held 0[" in line and "sums over w" in line and "drained" in line
+    assert "engine 0" in line and "held=held 0[" in line and "sums over w" in line and "begun" in line
+    assert "drained" in out
 
 
 def test_cycles_are_divided_among_those_that_work():

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from bttlab.card.machine import machine
-from bttlab.card.native import sample_records
+from bttlab.card.native import NativeProcessor, sample_records
+from bttlab.card.program.builder import Builder
+from bttlab.card.program.errors import ProgramError
 from bttlab.card.program.hazards import SUMMING, check_program, find_hazards
-from bttlab.card.program.instruction import ACCUMULATE, ENGINE_1, REDUCE, UNITS, VECTOR, Instruction, value_of
+from bttlab.card.program.instruction import ACCUMULATE, ENGINE_1, REDUCE, UNITS, VECTOR, Instruction, Loop, at, value_of
 from bttlab.card.program.program import Program, compile_program
 from bttlab.card.program.timing import time_program
 from bttlab.model import ModelConfig, Optimizer
@@ -193,6 +195,24 @@ def test_two_operands_in_one_bank_are_always_caught(small):
         operands[other] = replace(operands[other], memory=operands[one].memory)
         found = find_hazards(changed(small, n, operands=operands).sample, 5, slices)
         assert any(h.kind == "port" and h.instructions == (n, n) for h in found)
+
+
+@pytest.mark.parametrize("library", ["loop", "fast"])
+def test_a_bank_that_a_port_does_not_reach(trainer_libraries, small, library):
+    """The compiler, the check and the machine refuse it."""
+    n = next(n for n, i in enumerate(small.sample) if i.unit == VECTOR and 3 in i.operands)
+    instruction = small.sample[n]
+    assert list(instruction.unreached()) == []
+    operand = replace(instruction.operands[3], memory=f"bank {M.IN_BANK}")
+    wrong = changed(small, n, operands=instruction.operands | {3: operand})
+    found = find_hazards(wrong.sample, 5, small.model.embedding.slices(np.arange(5)))
+    assert any(h.kind == "reach" and h.instructions == (n,) and "VECTOR_R0 reaches banks" in h.text for h in found)
+    processor = NativeProcessor(trainer_libraries[library])
+    with pytest.raises(ProgramError, match="the machine refuses the program"):
+        processor.load_program(wrong)
+    processor.load_program(small)
+    with pytest.raises(ProgramError, match="operand 3 writes bank 0, VECTOR_R0 reaches banks"):
+        Builder().vector(M.COPY, "nowhere", [Loop("w", 1)], r0=at("bank 0", 0))
 
 
 def test_sums_without_their_idle_steps_are_always_caught(small):

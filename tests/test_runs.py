@@ -12,6 +12,7 @@ import tiny_runs
 from bttlab.cli import main
 from bttlab.errors import BttlabError
 from bttlab.experiments import Filter, RunIndex, RunRecord, read_run
+from bttlab.experiments import index as index_module
 from bttlab.experiments.curves import METRICS, MOST_LINES, read_curves, stretches
 from bttlab.experiments.index import INDEX, RunIndexError
 from bttlab.experiments.keep import enter
@@ -268,6 +269,8 @@ def test_list_show_and_compare(three, capsys):
     compared = _told(capsys, "compare", "run-1", "0003")
     assert compared["differing"] == ["linear_rank", "learning_rate", "modes"]
     assert {run["name"] for run in compared["runs"]} == {"run-1", "run-3"}
+    listed = _told(capsys, "list", "--where", "linear_rank>4", "--where", "linear_rank<12", "data=atis")
+    assert [run["name"] for run in listed["runs"]] == ["run-2"]
     for arguments in (["list"], ["show", "run-1"], ["compare"]):
         assert main(["runs", *arguments]) == 0
         assert "run-1" in capsys.readouterr().out
@@ -364,6 +367,23 @@ def test_the_browser_beside_a_run_that_is_none(figure, line, corpus, tmp_path, r
     _told(capsys, "index", str(tmp_path))
     browser = RunBrowser("kind=training")
     assert "sound" in {run.record.name for run in browser.chosen} and len(browser._axes.lines) == 1
+
+
+def test_the_browser_shows_this_checkouts_runs_unless_asked_for_more(tmp_path, monkeypatch):
+    monkeypatch.delenv("BTTLAB_RUNS")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    for number, checkout in ((1, "theirs"), (2, "ours")):
+        monkeypatch.setattr(index_module, "ROOT", Path(checkout))
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        RunIndex().add(_record(number), folder)
+    assert _names(RunIndex()) == ["run-2"]
+    browser = RunBrowser("linear_rank>0")
+    assert [run.record.name for run in browser.chosen] == ["run-2"]
+    browser.everywhere.value = True
+    assert {run.record.name for run in browser._found.values()} == {"run-1", "run-2"}
+    browser.conditions.value = "learning_rate=0.1"
+    assert [run.record.name for run in browser.chosen] == ["run-1"]
 
 
 def test_the_browser_says_what_is_wrong_with_a_filter(three):

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import platformdirs
 import pytest
 
 import tiny_runs
@@ -17,11 +16,9 @@ from bttlab.experiments import export
 from bttlab.experiments.index import FoundRun
 from bttlab.experiments.record import RunRecord
 from bttlab.files import writable_by_others
-from bttlab.model import ModelConfig
-from bttlab.train import overlays as built
 from bttlab.u50 import EmulatedU50, emulation, load_overlay
 from bttlab.u50.kernel import OverlayError
-from bttlab.u50.manifest import digest, overlays_folder
+from bttlab.u50.manifest import overlays_folder
 from bttlab.u50.native import NativeImage
 from own_path import environment
 from two_users import NOBODY, interpreter_of_nobody, shared_folder
@@ -63,7 +60,7 @@ def lab_overlays(tmp_path, monkeypatch):
     """A copy of an overlay and the manifest, and no trust from tests before."""
     folder = tmp_path / "overlays"
     folder.mkdir()
-    for name in ("manifest.json", "train_enc2.xclbin"):
+    for name in ("manifest.json", "trainer.xclbin"):
         shutil.copy(overlays_folder() / name, folder)
     monkeypatch.setenv("BTTLAB_OVERLAYS", str(folder))
     monkeypatch.setattr(EmulatedU50, "_trusted", set())
@@ -72,13 +69,13 @@ def lab_overlays(tmp_path, monkeypatch):
 
 def test_a_manifest_that_everybody_may_write(lab_overlays):
     """With it comes whatever overlay its writer likes."""
-    load_overlay("train_enc2", EmulatedU50())
+    load_overlay("trainer", EmulatedU50())
     for place in (lab_overlays, lab_overlays / "manifest.json"):
         before = stat.S_IMODE(place.stat().st_mode)
         place.chmod(0o777)
         with pytest.raises(OverlayError, match=f"every user of this machine can write to {place}; chmod o-w"):
-            load_overlay("train_enc2", EmulatedU50())
-        load_overlay("train_enc2", EmulatedU50(), trust=True)
+            load_overlay("trainer", EmulatedU50())
+        load_overlay("trainer", EmulatedU50(), trust=True)
         EmulatedU50._trusted.clear()
         place.chmod(before)
 
@@ -86,7 +83,7 @@ def test_a_manifest_that_everybody_may_write(lab_overlays):
 @pytest.mark.parametrize("after", range(4))
 def test_an_overlay_that_is_swapped_between_check_and_load(after, lab_overlays, monkeypatch):
     """Whatever is read when: code runs only if these very bytes were checked."""
-    path, reads, loaded = lab_overlays / "train_enc2.xclbin", [], []
+    path, reads, loaded = lab_overlays / "trainer.xclbin", [], []
     sound = path.read_bytes()
     swapped = sound.replace(b"\x7fELF", b"\x7fELG")
     assert swapped != sound
@@ -108,35 +105,6 @@ def test_an_overlay_that_is_swapped_between_check_and_load(after, lab_overlays, 
         assert not loaded
     else:
         assert loaded and all(image in sound for image in loaded)
-
-
-def test_a_built_overlay_in_a_cache_of_others(tmp_path, monkeypatch, two_users):
-    """It is native code that is trusted for lying there."""
-    monkeypatch.setattr(platformdirs, "user_cache_path", lambda name: tmp_path / "cache")
-
-    def build(definitions, source, folder):
-        (folder / f"{definitions[0].name}.xclbin").write_bytes(b"built")
-
-    monkeypatch.setattr("bttlab.u50.build.build", build)
-    before = os.umask(0)
-    try:
-        assert built.built_overlay(ModelConfig(linear_rank=5)) == b"built"
-    finally:
-        os.umask(before)
-    [path] = (tmp_path / "cache").rglob("*.xclbin")
-    for place in (path.parent, path.parent.parent, tmp_path / "cache"):
-        assert stat.S_IMODE(place.stat().st_mode) == 0o700
-    for change, undo in (
-        (lambda: path.chmod(0o666), lambda: path.chmod(0o600)),
-        (lambda: path.parent.chmod(0o777), lambda: path.parent.chmod(0o700)),
-        (lambda: os.chown(path, NOBODY, -1), lambda: os.chown(path, 0, -1)),
-    ):
-        change()
-        with pytest.raises(OverlayError, match="native code, and others can change"):
-            built.built_overlay(ModelConfig(linear_rank=5))
-        undo()
-    assert built.built_overlay(ModelConfig(linear_rank=5)) == b"built"
-    assert digest(path.read_bytes())
 
 
 # --- what goes out

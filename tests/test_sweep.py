@@ -215,7 +215,7 @@ def test_the_front_is_what_no_other_beats_in_both():
 
 
 def test_a_trial_that_trains_elsewhere_needs_no_card(corpus, monkeypatch, tmp_path):
-    monkeypatch.setattr("bttlab.sweep.trials.has_overlay", lambda config: True)
+    monkeypatch.setattr("bttlab.sweep.trials.check_fits", lambda settings: None)
     fixed = {key: value for key, value in _spec(corpus).fixed.items() if key != "device"}
     spec = _spec(corpus, fixed=fixed, vary={"device": ["U50", "reference"]}, resources={"GPU": 1})
     sweep = Sweep(spec, tmp_path)

@@ -13,8 +13,8 @@ from types import SimpleNamespace
 import pynq
 
 import tiny_runs
-from bttlab import u50
 from bttlab.bench.sweep import ChunkLog
+from bttlab.card import opening
 from bttlab.experiments.keep import flat
 from bttlab.model import ReferenceTrainer
 from bttlab.sweep import Sweep, open_cluster
@@ -36,9 +36,14 @@ class StandIn(pynq.Device):
 class OnStandIn(ReferenceTrainer):
     """What trains on it: notes each call with the lock that its process then held, and fails if it is not alone."""
 
-    def __init__(self, folder: Path):
+    overlay_sha256, program = "0" * 64, SimpleNamespace(sha256="1" * 64)
+
+    def __init__(self, folder: Path, device: pynq.Device):
         super().__init__(tiny_runs.CONFIG)
-        self._folder = folder
+        self._folder, self.device = folder, device
+
+    def load_program(self, *arguments):
+        """Take any: PyTorch needs none."""
 
     def train(self, *arguments):
         with self._alone():
@@ -62,12 +67,14 @@ def install(folder: Path) -> None:
     pynq.Device.devices.append(StandIn())
     overlay.CardLock = lambda card: CardLock(card, folder)
     overlay._from_manifest = lambda name: {("hw", "stand_in"): folder / "train.xclbin"}
-    pynq.Overlay = lambda path, device: SimpleNamespace(device=device, train_transformer_1=OnStandIn(folder))
-    u50.overlay_for = lambda config: "train_tiny"
+    pynq.Overlay = lambda path, device: SimpleNamespace(
+        device=device, ip_dict={"trainer_1": {}}, trainer_1=OnStandIn(folder, device)
+    )
+    opening.compiled_program = lambda *arguments: None  # the machine does not hold so small a model
 
 
 def test_workers_that_offer_the_same_card_take_turns(tmp_path, monkeypatch):
-    monkeypatch.setattr("bttlab.sweep.trials.has_overlay", lambda config: True)
+    monkeypatch.setattr("bttlab.sweep.trials.check_fits", lambda settings: None)
     corpus = tiny_runs.write_corpus(tmp_path / "corpus")
     fixed = flat(tiny_runs.settings(corpus)) | {"device": "U50"}
     del fixed["seed"]

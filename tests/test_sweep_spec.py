@@ -67,20 +67,23 @@ def test_a_recipe_and_what_is_changed_of_it():
     assert other.learning_rate == LEARNING_RATES["sgd"]
 
 
-def test_a_model_without_an_overlay_runs_where_the_user_says():
-    values = {"vary": {"linear_rank": [12, 5]}, "fixed": {"data": "airline"}}
-    assert [trial.settings.device for trial in _trials(**values)] == ["emulated", "emulated"]
-    devices = [trial.settings.device for trial in _trials(**values, overlays="reference")]
-    assert devices == ["emulated", "reference"]
+def test_a_model_that_the_card_does_not_hold_is_refused_at_once():
+    fixed = {"data": "airline"}
+    assert [trial.settings.device for trial in _trials(vary={"linear_rank": [12, 5]}, fixed=fixed)] == ["emulated"] * 2
+    with pytest.raises(SpecError, match=r"trial linear_rank = 40: .*has rank 40.* choose ranks up to"):
+        _trials(vary={"linear_rank": [12, 40]}, fixed=fixed)
+    elsewhere = _trials(vary={"linear_rank": [12, 40]}, fixed=fixed | {"device": "reference"})
+    assert [trial.settings.config.linear_rank for trial in elsewhere] == [12, 40]
 
 
-def test_estimates_vary_the_hardware():
-    found = _trials(kind="estimate", vary={"lanes": [192, 384], "clock_mhz": [100, 200], "linear_rank": [8]})
-    assert [(t.configuration["lanes"], t.configuration["clock_mhz"]) for t in found] == [
-        (192, 100),
-        (192, 200),
-        (384, 100),
-        (384, 200),
+def test_estimates_vary_flow_and_clock():
+    vary = {"flow": ["bidirectional", "auto"], "clock_mhz": [100, 200], "linear_rank": [8]}
+    found = _trials(kind="estimate", vary=vary)
+    assert [(t.configuration["flow"], t.configuration["clock_mhz"]) for t in found] == [
+        ("bidirectional", 100),
+        ("bidirectional", 200),
+        ("auto", 100),
+        ("auto", 200),
     ]
 
 
@@ -91,10 +94,10 @@ def test_estimates_vary_the_hardware():
         ({"vary": {}}, "vary is empty"),
         ({"vary": {"seed": []}}, "give a list of values"),
         ({"vary": {"seed": 3}}, "give a list of values"),
-        ({"vary": {"rank": [8]}}, "do you mean linear_rank"),
+        ({"vary": {"rank": [8]}}, "do you mean ranks or linear_rank"),
         ({"vary": {"lerning_rate": [1e-3]}}, "do you mean learning_rate"),
         ({"vary": {"warm_up": [0.1]}}, "schedule.warm_up"),
-        ({"vary": {"lanes": [384]}}, "no key 'lanes'"),
+        ({"vary": {"clock_mhz": [100]}}, "no key 'clock_mhz'"),
         ({"vary": {"seed": [0]}, "fixed": {"seed": 1}}, "under vary and under fixed"),
         ({"vary": {"seed": [0]}, "fxied": {}}, "do you mean fixed"),
         ({"vary": {"seed": [0]}, "kind": "train"}, "kind is 'train'"),
@@ -121,7 +124,7 @@ def test_estimates_vary_the_hardware():
         ({"vary": {"intents": [3]}}, "intent labels"),
         ({"vary": {"recipe": ["snpis"]}}, "no recipe"),
         ({"kind": "estimate", "vary": {"clock_mhz": [20]}}, "a clock of 20 MHz"),
-        ({"kind": "estimate", "vary": {"lanes": [100]}}, "100 lanes"),
+        ({"kind": "estimate", "vary": {"linear_rank": [24]}}, "ranks up to 16"),
     ],
 )
 def test_a_mistake_is_one_sentence(values, message):

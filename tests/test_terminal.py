@@ -18,7 +18,7 @@ from bttlab.errors import BttlabError
 from bttlab.experiments import RunIndex
 from bttlab.experiments.record import RunRecord
 from bttlab.terminal import printable, result, say
-from bttlab.train import ProgressBar
+from bttlab.train import ProgressBar, progress
 from own_path import environment
 
 PACKAGE = Path(__file__).resolve().parents[1] / "lib" / "bttlab"
@@ -92,6 +92,17 @@ def test_the_notes_of_a_training_on_a_corpus_with_such_a_name(tmp_path, capsys):
     assert main(arguments) == 0
     shown = capsys.readouterr()
     assert _clean(shown.out) and _clean(shown.err) and "\\x1b]0;owned" in shown.err
+
+
+def test_progress_in_a_log_comes_in_lines(monkeypatch, capsys):
+    monkeypatch.setattr(progress, "LOG_SECONDS", 0.0)
+    bar = progress.ProgressBar()
+    bar.begin("epoch 1", 2)
+    for loss in (2.0, 1.0):
+        bar.advance([loss])
+    bar.end()
+    shown = capsys.readouterr().err
+    assert _clean(shown) and shown.endswith("\n") and "loss=1.500" in shown.splitlines()[-1]
 
 
 def test_a_sweep_of_such_a_name(tmp_path, capsys):

@@ -210,6 +210,10 @@ def test_resume_refuses_another_run(tmp_path, corpus):
     for changes, message in (
         ({"encoders": 4}, "--encoders 4: the run has 1"),
         ({"optimizer": "adamw"}, "--optimizer adamw: the run has sgd"),
+        ({"linear_rank": 3}, "--rank 3: the run has 2"),
+        ({"ranks": (("intent_pooler", 3),)}, "--rank intent_pooler=3: the run has none"),
+        ({"hidden_size": 32}, "--hidden-size 32: the run has 16"),
+        ({"flow": "auto"}, "--flow auto: the run has bidirectional"),
         ({"seed": 1}, "--seed 1: the run has 0"),
         ({"samples": 4}, "--samples 4: the run has 3"),
         ({"unknown_labels": "unk"}, "--unknown-labels unk"),

@@ -7,11 +7,12 @@ import sys
 
 import pytest
 
+from bttlab.card.machine import machine
 from bttlab.errors import BttlabError
 from bttlab.u50 import build
 from bttlab.u50.build import DEFINITIONS
+from bttlab.u50.constants import read_data
 from bttlab.u50.facts import ROOT, U50
-from bttlab.u50.hardware import HardwareConfig
 from bttlab.u50.manifest import overlays_folder, read_manifest
 
 HLS = ROOT / "hls_src"
@@ -47,8 +48,8 @@ def test_what_is_missing_is_one_line(platforms, arguments, message):
 
 
 def test_an_unknown_overlay(platforms):
-    result = make("VPP=true", "OVERLAY=train_enc3", PLATFORM_REPO_PATHS=str(platforms))
-    assert result.returncode == 2 and "no overlay train_enc3" in result.stderr
+    result = make("VPP=true", "OVERLAY=tutor", PLATFORM_REPO_PATHS=str(platforms))
+    assert result.returncode == 2 and "no overlay tutor" in result.stderr
 
 
 @pytest.mark.parametrize("target", ["hw", "hw_emu"])
@@ -59,13 +60,13 @@ def test_the_commands(platforms, target):
     compiled, linked = (re.search(rf"true {action} .*", text)[0] for action in ("--compile", "--link"))
     for command in (compiled, linked):
         assert f"--target {target}" in command and f"{U50.platform}.xpfm" in command
-    assert set(DEFINITIONS["train_enc2"].flags) <= set(compiled.split())
-    assert "--hls.clock 180000000:train_transformer" in compiled and "--kernel_frequency 180" in linked
+    assert compiled.endswith("/hls_src/processor/trainer.cpp")
+    assert "--hls.clock 180000000:trainer" in compiled and "--kernel_frequency 180" in linked
     assert ("--install" in text) == (target == "hw")
 
 
 def test_the_clock_is_the_hardwares():
-    assert f"CLOCK_MHZ ?= {HardwareConfig().clock_mhz}\n" in (HLS / "Makefile").read_text()
+    assert f"CLOCK_MHZ ?= {machine().CLOCK_MHZ}\n" in (HLS / "Makefile").read_text()
 
 
 @pytest.mark.parametrize("definition", DEFINITIONS.values(), ids=DEFINITIONS)
@@ -82,16 +83,6 @@ def test_connectivity_is_the_kernels(definition):
     assert instances == [(kernel.name, kernel.instance) for kernel in definition.kernels]
 
 
-def test_an_overlay_of_several_kernels(platforms):
-    result = make("VPP=true", "OVERLAY=contraction", PLATFORM_REPO_PATHS=str(platforms))
-    assert result.returncode == 0, result.stderr
-    text = result.stdout.replace("\\\n", " ")
-    compiled = re.findall(r"true --compile .* --kernel (\w+) .*--output (\S+) \S+/contraction\.cpp", text)
-    assert [kernel for kernel, _ in compiled] == [kernel.name for kernel in DEFINITIONS["contraction"].kernels]
-    linked = re.search(r"true --link .*", text)[0]
-    assert all(target in linked for _, target in compiled) and "vitis/contraction.cfg" in linked
-
-
 def as_hardware(data: bytes, mode: int = 0) -> bytes:
     """An emulation overlay whose header says hw."""
     from pynq._3rdparty.xclbin import axlf
@@ -102,7 +93,7 @@ def as_hardware(data: bytes, mode: int = 0) -> bytes:
 
 
 def test_an_overlay_for_a_card_is_listed_beside_the_emulated_one(tmp_path):
-    emulated = (overlays_folder() / "train_enc2.xclbin").read_bytes()
+    emulated = (overlays_folder() / "trainer.xclbin").read_bytes()
     linked = tmp_path / "linked.xclbin"
     linked.write_bytes(as_hardware(emulated))
     overlays = tmp_path / "overlays"
@@ -110,19 +101,34 @@ def test_an_overlay_for_a_card_is_listed_beside_the_emulated_one(tmp_path):
     (overlays / "manifest.json").write_bytes((overlays_folder() / "manifest.json").read_bytes())
     before = read_manifest(overlays)
     for _ in range(2):  # again replaces
-        entry = build.install(DEFINITIONS["train_enc2"], linked, HLS, overlays)
-    assert (entry.kind, entry.file, entry.platform) == ("hw", "hw/train_enc2.xclbin", U50.platform)
+        entry = build.install(DEFINITIONS["trainer"], linked, HLS, overlays)
+    assert (entry.kind, entry.file, entry.platform) == ("hw", "hw/trainer.xclbin", U50.platform)
     assert (overlays / entry.file).read_bytes() == linked.read_bytes()
     assert len(read_manifest(overlays)) == len(before) + 1 and entry in read_manifest(overlays)
 
 
 def test_what_is_no_overlay_for_a_card(tmp_path, capsys):
-    emulated = overlays_folder() / "train_enc2.xclbin"
+    emulated = overlays_folder() / "trainer.xclbin"
     with pytest.raises(BttlabError, match="is built for sw_emu"):
-        build.install(DEFINITIONS["train_enc2"], emulated, HLS, tmp_path)
+        build.install(DEFINITIONS["trainer"], emulated, HLS, tmp_path)
     broken = tmp_path / "broken.xclbin"
     broken.write_bytes(b"x")
-    assert build.main(["--install", str(broken), "train_enc2"]) == 2
+    assert build.main(["--install", str(broken), "trainer"]) == 2
     assert "broken.xclbin: not an .xclbin" in capsys.readouterr().err
     assert build.main(["--install", str(broken)]) == 2
     assert "the one name of the overlay" in capsys.readouterr().err
+
+
+def test_operators_are_those_that_the_schedule_counts_with():
+    text = (HLS / "vitis" / "operators.tcl").read_text()
+    told = {name: int(cycles) for name, cycles in re.findall(r"^config_op (\w+) .*-latency (\d+)$", text, re.MULTILINE)}
+    cycles = {name: entry["value"] for name, entry in read_data("latencies")["cycles"].items()}
+    assert told == {name: cycles["fadd" if name == "fsub" else name] for name in told}
+    assert {"fadd", "fmul", "fdiv", "fsqrt"} <= told.keys()
+    assert "config_op fmul -impl fulldsp" in text  # 2 DSPs: the low end of operators.json, as the schedule takes it
+
+
+def test_report_ends_with_the_comparison(platforms):
+    result = make("report", "VPP=true", PLATFORM_REPO_PATHS=str(platforms))
+    assert result.returncode == 0, result.stderr
+    assert "-m bttlab schedule" in result.stdout.split("csynth.rpt")[-1] and "--csynth" in result.stdout

@@ -12,7 +12,7 @@ from pynq._3rdparty import xclbin as axlf
 from pynq.overlay import _create_call
 from pynq.pl_server.xclbin_parser import XclBin
 
-from bttlab.u50.kernel import TRAIN_KERNEL, Argument, Kernel, OverlayError
+from bttlab.u50.kernel import TRAINER_KERNEL, Argument, Kernel, OverlayError
 from bttlab.u50.xclbin import (
     EMULATION_DATA,
     FIRST_SECTION,
@@ -79,8 +79,8 @@ def test_registers_are_where_vitis_hls_puts_them():
         "vadd", [Argument(name, "int*", bank=0) for name in ("in1", "in2", "out")] + [Argument("size", "int")]
     )
     assert vadd.offsets == (0x10, 0x1C, 0x28, 0x34)
-    assert TRAIN_KERNEL.offsets == (0x10, 0x18, 0x20, 0x28, 0x30, 0x38, 0x40, 0x48, 0x54, 0x60)
-    assert TRAIN_KERNEL.vlnv == "xilinx.com:hls:train_transformer:1.0"
+    assert TRAINER_KERNEL.offsets == (0x10, 0x18, 0x20, 0x28, 0x30, 0x38, 0x40, 0x4C, 0x58, 0x64)
+    assert TRAINER_KERNEL.vlnv == "xilinx.com:hls:trainer:1.0"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bttlab.u50.kernel import TRAIN_KERNEL
+from bttlab.u50.kernel import TRAINER_KERNEL
 from bttlab.u50.xclbin import EmulationOverlay, pack_xclbin, read_container
 
 HEADERS = Path("/usr/include/xrt")
@@ -45,7 +45,7 @@ int main(int, char **arguments) {
 def test_xrt_reads_the_container(tmp_path):
     source, program, overlay = tmp_path / "read.cpp", tmp_path / "read", tmp_path / "train.xclbin"
     source.write_text(PROGRAM)
-    data = pack_xclbin(EmulationOverlay([TRAIN_KERNEL], {"avx2": b"image"}))
+    data = pack_xclbin(EmulationOverlay([TRAINER_KERNEL], {"avx2": b"image"}))
     overlay.write_bytes(data)
     command = ["g++", "-std=c++17", f"-I{HEADERS}", str(source), "-o", str(program), "-lxrt_coreutil", "-luuid"]
     subprocess.run(command, check=True)
@@ -55,8 +55,8 @@ def test_xrt_reads_the_container(tmp_path):
     container = read_container(data)
     platform, uuid, is_emulation = printed[0].split()
     assert (platform, uuid.replace("-", ""), is_emulation) == (container.platform, container.uuid, "1")
-    assert printed[1] == f"train_transformer:train_transformer_1 {0x800000}"
-    for line, argument, offset in zip(printed[2:], TRAIN_KERNEL.arguments, TRAIN_KERNEL.offsets, strict=False):
+    assert printed[1] == f"trainer:trainer_1 {0x800000}"
+    for line, argument, offset in zip(printed[2:], TRAINER_KERNEL.arguments, TRAINER_KERNEL.offsets, strict=False):
         memory = [f"HBM[{argument.bank}]"] if argument.is_pointer else []
         assert line.split() == [argument.name, *argument.ctype.split(), str(offset), str(argument.size), *memory]
-    assert printed[2 + len(TRAIN_KERNEL.arguments) :] == [f"HBM[{i}] {i} {i << 28} {1 << 18} 1" for i in range(3)]
+    assert printed[2 + len(TRAINER_KERNEL.arguments) :] == [f"HBM[{i}] {i} {i << 28} {1 << 18} 1" for i in range(4)]

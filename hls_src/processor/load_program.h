@@ -2,14 +2,16 @@
 #ifndef BTTLAB_PROCESSOR_LOAD_PROGRAM_H
 #define BTTLAB_PROCESSOR_LOAD_PROGRAM_H
 
+#include "reach.h"
 #include "state.h"
 
-// All constants of config.h in its order, then the depths of the banks.
+// All constants of config.h in its order, then the depths of the banks, then the banks of the ports, a bit each.
 #define DEPTH_OF(number, depth, block) , depth
 constexpr int WIDTHS[] = {CLOCK_MHZ, LANES, ROWS, ENGINES, SLOTS, HELD_DEPTH, UNITS, LEVELS, OPERANDS, LATENCY,
                           SUM_DISTANCE, FETCH, QUEUE, PROGRAM_DEPTH, SEQUENCE, STATISTICS, ROW_SLOTS, LAST_ROW,
                           SHUFFLE_WORDS, SHUFFLE_GAP, SHUFFLE_ENTRIES, FUNCTION_ENTRIES, FUNCTIONS, REGISTERS,
-                          CONSTANTS, SCALARS, SLICE_TABLES, BANKS, IN_BANK, OUT_BANK, TRANSFER_WORDS BTTLAB_BANKS(DEPTH_OF)};
+                          CONSTANTS, SCALARS, SLICE_TABLES, BANKS, IN_BANK, OUT_BANK, TRANSFER_WORDS BTTLAB_BANKS(DEPTH_OF)
+                          BTTLAB_READERS(REACH_OF_PORT) BTTLAB_WRITERS(REACH_OF_PORT)};
 constexpr int WIDTH_COUNT = sizeof(WIDTHS) / sizeof(WIDTHS[0]);
 
 // FNV-1a over the widths, a number at a time; without its sign.
@@ -73,6 +75,24 @@ Transfer_Words:
         words += moved;
     }
     return good ? words : -1;
+}
+
+// Whether every port that an instruction uses reaches the bank that its operand names.
+static bool reaches_its_banks(int instruction) {
+    const IntWord low = instruction_memory[0][instruction], high = instruction_memory[1][instruction];
+    const int unit = field_of(low, FIELD_OPERATION) & 15, clears = field_of(low, FIELD_FLAGS) & CLEAR;
+    bool good = true;
+Ports:
+    for (int p = 0; p < READERS + WRITERS; p++) {
+        const bool stores = p >= READERS;
+        const UnitPort port = stores ? WRITER_PORTS[p - READERS] : READER_PORTS[p];
+        const int banks = stores ? written_by(p - READERS) : read_by(p);
+        const int first = FIELD_OPERAND + port.operand * (LEVELS + 2);
+        const int where = first < 2 * LANES ? field_of(low, first) : field_of(high, first - 2 * LANES);
+        const bool used = port.unit == unit && where >> 15 && !(p - READERS == CLEARED_G && !clears);
+        good &= !used || (banks >> (where & 31) & 1);
+    }
+    return good;
 }
 
 static IntWord checked_word(const IntWord *image, int i, int &checksum) {
@@ -147,7 +167,7 @@ Instructions:
     for (int i = 0; i < instructions; i++) {
         instruction_memory[0][i] = checked_word(image, INSTRUCTIONS_AT + 2 * i, checksum);
         instruction_memory[1][i] = checked_word(image, INSTRUCTIONS_AT + 2 * i + 1, checksum);
-        good &= (field_of(instruction_memory[0][i], FIELD_OPERATION) & 15) < UNITS;
+        good &= (field_of(instruction_memory[0][i], FIELD_OPERATION) & 15) < UNITS && reaches_its_banks(i);
     }
     const Range &forward = program.section[FORWARD];
     const int loaded = transfer_words(program.section[LOAD_SECTION]);

@@ -147,7 +147,7 @@ BTTLAB_BANKS(BANK_DISTANCE)
         bool outside = false;
         BTTLAB_BANKS(LOAD_BANK)
         UNROLL
-        for (int r = 0; r < READERS; r++) read[r] = loaded_word(requests[r], loaded);
+        for (int r = 0; r < READERS; r++) read[r] = loaded_word(r, requests[r], loaded);
 
         // Steps.
         const EngineStep engine_0 = engine_step(0, nest[ENGINE_0], engine_operation[0], nest[DRAIN_0],
@@ -176,22 +176,24 @@ BTTLAB_BANKS(BANK_DISTANCE)
         v_beyond |= applies & has_v & is_beyond(updated.v, SQUARE_LIMIT);
 
         // Stores.
-        Write writes[WRITERS];
-        writes[RESULT_0] = {request(ENGINE_0, BANK_OUT, nest[ENGINE_0], engine_0.writes), engine_0.result};
-        writes[RESULT_1] = {request(ENGINE_1, BANK_OUT, nest[ENGINE_1], engine_1.writes), engine_1.result};
-        writes[MOVED_0] = {request(DRAIN_0, BANK_OUT, nest[DRAIN_0], drain_acts[0]), engine_0.moved};
-        writes[MOVED_1] = {request(DRAIN_1, BANK_OUT, nest[DRAIN_1], drain_acts[1]), engine_1.moved};
-        writes[VECTOR_R0] = {request(VECTOR, R0_OUT, nest[VECTOR], vector.writes_0), vector.r0};
-        writes[VECTOR_R1] = {request(VECTOR, R1_OUT, nest[VECTOR], vector.writes_1), vector.r1};
-        writes[SHUFFLED] = {request(SHUFFLE, SHUFFLED_BANK, nest[SHUFFLE], gives), shuffled};
-        writes[UPDATED_P] = {requests[UPDATE_P], updated.p};
-        writes[UPDATED_P].to.valid &= applies;
-        writes[CLEARED_G] = {requests[UPDATE_G], Word{}};
-        writes[CLEARED_G].to.valid &= (nest[UPDATE].flags & CLEAR) != 0;
-        writes[UPDATED_M] = {requests[UPDATE_M], updated.m};
-        writes[UPDATED_M].to.valid &= applies & has_m;
-        writes[UPDATED_V] = {requests[UPDATE_V], updated.v};
-        writes[UPDATED_V].to.valid &= applies & has_v;
+        Request to[WRITERS];
+        to[ENGINE_OUT_0] = request(ENGINE_0, BANK_OUT, nest[ENGINE_0], engine_0.writes);
+        to[ENGINE_OUT_1] = request(ENGINE_1, BANK_OUT, nest[ENGINE_1], engine_1.writes);
+        to[MOVED_0] = request(DRAIN_0, BANK_OUT, nest[DRAIN_0], drain_acts[0]);
+        to[MOVED_1] = request(DRAIN_1, BANK_OUT, nest[DRAIN_1], drain_acts[1]);
+        to[VECTOR_R0] = request(VECTOR, R0_OUT, nest[VECTOR], vector.writes_0);
+        to[VECTOR_R1] = request(VECTOR, R1_OUT, nest[VECTOR], vector.writes_1);
+        to[SHUFFLED] = request(SHUFFLE, SHUFFLED_BANK, nest[SHUFFLE], gives);
+        to[UPDATED_P] = requests[UPDATE_P];
+        to[UPDATED_P].valid &= applies;
+        to[CLEARED_G] = requests[UPDATE_G];
+        to[CLEARED_G].valid &= (nest[UPDATE].flags & CLEAR) != 0;
+        to[UPDATED_M] = requests[UPDATE_M];
+        to[UPDATED_M].valid &= applies & has_m;
+        to[UPDATED_V] = requests[UPDATE_V];
+        to[UPDATED_V].valid &= applies & has_v;
+        const Word words[WRITERS] = {engine_0.result, engine_1.result, engine_0.moved, engine_1.moved, vector.r0, vector.r1,
+                                     shuffled,        updated.p,       Word{},         updated.m,      updated.v};
         BTTLAB_BANKS(STORE_BANK)
 
         beyond |= outside;

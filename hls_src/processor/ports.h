@@ -1,25 +1,11 @@
 // The ports of the banks: one load and one store each. A request's address is switched to the port of its bank before it,
-// the word after it. That no two requests of a cycle ask for the same port is the program's duty.
+// the word after it. That no two requests of a cycle ask for the same port is the program's duty, and that none asks for
+// a bank that it does not reach.
 #ifndef BTTLAB_PROCESSOR_PORTS_H
 #define BTTLAB_PROCESSOR_PORTS_H
 
 #include "nest.h"
-
-// Who reads and who writes.
-enum Reader {
-    STREAM_0, SCALARS_0, ADDEND_0, STREAM_1, SCALARS_1, ADDEND_1,
-    VECTOR_A, VECTOR_B, VECTOR_C,
-    SHUFFLE_SOURCE,
-    UPDATE_P, UPDATE_G, UPDATE_M, UPDATE_V,
-    READERS
-};
-enum Writer {
-    RESULT_0, RESULT_1, MOVED_0, MOVED_1,
-    VECTOR_R0, VECTOR_R1,
-    SHUFFLED,
-    UPDATED_P, CLEARED_G, UPDATED_M, UPDATED_V,
-    WRITERS
-};
+#include "reach.h"
 
 struct Request {
     bool valid;
@@ -27,10 +13,30 @@ struct Request {
     Address address;
 };
 
-struct Write {
-    Request to;
-    Word word;
-};
+// The word that a code names, of those whose bit is in the mask: a tree of switches of two, a level for each bit of the code.
+// Two levels of it are a LUT a bit, and where there is no word, there is no switch.
+ALWAYS_INLINE Word word_at(int code, const Word *words, int mask) {
+#pragma HLS INLINE
+    Word tree[32];
+#pragma HLS ARRAY_PARTITION variable=tree complete
+    UNROLL
+    for (int i = 0; i < 32; i++) {
+        if (mask >> i & 1) tree[i] = words[i];
+    }
+Levels_Unroll:
+    UNROLL
+    for (int level = 0; level < 5; level++) {
+        const int span = 1 << level, half = (1 << span) - 1;
+    Pairs_Unroll:
+        UNROLL
+        for (int i = 0; i < 32; i += 2 * span) {
+            const bool one = mask >> i & half, other = mask >> (i + span) & half;
+            if (one & other) tree[i] = choose(code >> level & 1, tree[i + span], tree[i]);
+            if (!one & other) tree[i] = tree[i + span];
+        }
+    }
+    return tree[0];
+}
 
 ALWAYS_INLINE Request request(int u, int o, const Nest &nest, bool acts) {
     const bool valid = acts & nest.operand[o].valid;
@@ -49,48 +55,48 @@ ALWAYS_INLINE Port load_port(int bank, int depth, const Request *requests) {
 Requests_Unroll:
     UNROLL
     for (int r = 0; r < READERS; r++) {
-        address |= requests[r].valid & (requests[r].bank == bank) ? requests[r].address : 0;
+        if (read_by(r) >> bank & 1) {
+            address |= requests[r].valid & (requests[r].bank == bank) ? requests[r].address : 0;
+        }
     }
     const bool outside = address >= depth;
     return {true, outside, static_cast<Address>(choose(outside, 0, address))};
 }
 
-// The word that a request asked for; zeros if it is not valid.
-ALWAYS_INLINE Word loaded_word(const Request &request, const Word *loaded) {
+// The word that a reader asked for; zeros if its request is not valid.
+ALWAYS_INLINE Word loaded_word(int reader, const Request &request, const Word *loaded) {
 #pragma HLS INLINE
-    Word word = {};
-    if (request.valid) {
-    Banks_Unroll:
-        UNROLL
-        for (int b = 0; b < BANKS; b++) word = choose(request.bank == b, loaded[b], word);
-    }
-    return word;
+    return choose(request.valid, word_at(request.bank, loaded, read_by(reader)), Word{});
 }
 
-ALWAYS_INLINE Port store_port(int bank, int depth, const Write *writes) {
+struct StorePort {
+    bool valid, outside;
+    int writer;
+    Address address;
+};
+
+ALWAYS_INLINE StorePort store_port(int bank, int depth, const Request *requests) {
 #pragma HLS INLINE
     bool valid = false;
     Address address = 0;
+    int writer = 0;
 Writes_Unroll:
     UNROLL
     for (int w = 0; w < WRITERS; w++) {
-        const bool hit = writes[w].to.valid & (writes[w].to.bank == bank);
-        valid |= hit;
-        address |= hit ? writes[w].to.address : 0;
+        if (written_by(w) >> bank & 1) {
+            const bool hit = requests[w].valid & (requests[w].bank == bank);
+            valid |= hit;
+            address |= hit ? requests[w].address : 0;
+            writer |= hit ? w : 0;
+        }
     }
     const bool outside = address >= depth, stores = valid & !outside;
-    return {stores, outside, address};
+    return {stores, outside, writer, address};
 }
 
-ALWAYS_INLINE Word stored_word(int bank, const Write *writes) {
-#pragma HLS INLINE
-    Word word = {};
-Writes_Unroll:
-    UNROLL
-    for (int w = 0; w < WRITERS; w++) {
-        word = choose(writes[w].to.valid & (writes[w].to.bank == bank), writes[w].word, word);
-    }
-    return word;
+// Who writes a bank, a bit each.
+constexpr int writers_of(int bank, int writer = 0) {
+    return writer == WRITERS ? 0 : (written_by(writer) >> bank & 1) << writer | writers_of(bank, writer + 1);
 }
 
 // The one load of a bank, and its one store.
@@ -101,11 +107,12 @@ Writes_Unroll:
         outside |= port.outside;                                                      \
     }
 
-#define STORE_BANK(number, depth, block)                                              \
-    if (number != IN_BANK) {                                                          \
-        const Port port = store_port(number, depth, writes);                          \
-        if (port.valid) bank_##number[port.address] = stored_word(number, writes);    \
-        outside |= port.outside;                                                      \
+#define STORE_BANK(number, depth, block)                                                    \
+    if (number != IN_BANK) {                                                                \
+        constexpr int writers = writers_of(number);                                         \
+        const StorePort port = store_port(number, depth, to);                               \
+        if (port.valid) bank_##number[port.address] = word_at(port.writer, words, writers); \
+        outside |= port.outside;                                                            \
     }
 
 // What HLS is told of a bank: its block, and that a word is read LATENCY cycles after it was written, if not later; the

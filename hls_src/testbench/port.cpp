@@ -1,11 +1,16 @@
-// The kernel's port under sanitizers, with what a host can put there: valid samples (`port train COUNT`), and arguments and
-// records that are garbage (`port fuzz COUNT SEED`) in buffers of exactly the bytes that train_transformer_reach tells.
-#include "../train_transformer.cpp"
+// The kernel's port under sanitizers, with what a host can put there: valid samples (`port train COUNT SEED IMAGE`), and
+// arguments, records and programs that are garbage (`port fuzz COUNT SEED IMAGE`), in buffers of exactly the bytes that
+// trainer_reach tells. IMAGE is a file with a program.
+#include "../processor/trainer.cpp"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 #include <memory>
+#include <vector>
 
 static unsigned long long state = 1;
 
@@ -29,22 +34,29 @@ static float any_float() {
 }
 
 static void fill_sample(IntWord *record) {
-    for (int w = 0; w < RECORD_WORDS; w++) record[w] = IntWord(0);
-    const int tokens = 2 + static_cast<int>(draw(SEQUENCE_LENGTH - 1));
+    std::memset(record, 0, RECORD_WORDS * sizeof(IntWord));
+    const int tokens = 2 + static_cast<int>(draw(program.sequence_length - 1));
+    const float share = 1.0f / static_cast<float>(tokens - 1);
+    // rate, step, root, keep; weights of the labels: intent, its classes, slots, theirs
+    const float scalars[] = {1e-3f, 1e-3f, 1.0f, 1.0f, 1.0f, 0.0f, share, share, 0.0f};
     record[0][0] = tokens;
-    record[0][1] = static_cast<int>(draw(INTENTS));
-    record[0][2] = bits_of(1e-3f);
+    record[0][1] = static_cast<int>(draw(program.intents));
+    for (int s = 0; s < 9; s++) record[0][2 + s] = bits_of(scalars[s]);
     for (int t = 0; t < tokens; t++) {
-        record[1 + t / LANES][t % LANES] = static_cast<int>(draw(VOCABULARY_SIZE));
-        record[1 + SEQUENCE_WORDS + t / LANES][t % LANES] = t > 0 ? static_cast<int>(draw(SLOTS)) : 0;
+        for (int table = 0; table < SLICE_TABLES; table++) {
+            const int limit = program.slice_limit[table];
+            record[1 + table * SEQUENCE_WORDS + t / LANES][t % LANES] = limit > 0 ? static_cast<int>(draw(limit)) : 0;
+        }
+        const int slot = t > 0 ? static_cast<int>(draw(program.slots)) : 0;
+        record[1 + SLICE_TABLES * SEQUENCE_WORDS + t / LANES][t % LANES] = slot;
     }
 }
 
 static void spoil(IntWord *record) {
-    const int edges[] = {SEQUENCE_LENGTH, INTENTS, VOCABULARY_SIZE, SLOTS};
+    const int edges[] = {program.sequence_length, program.intents, program.slice_limit[0], program.slots};
     for (unsigned n = draw(3); n > 0; n--) {
         const int word = draw(3) ? static_cast<int>(draw(RECORD_WORDS)) : 0;
-        record[word][word ? draw(LANES) : draw(4)] = any_number(edges[draw(4)]);
+        record[word][word ? draw(LANES) : draw(11)] = any_number(edges[draw(4)]);
     }
 }
 
@@ -55,12 +67,35 @@ static std::unique_ptr<T, decltype(&std::free)> buffer(long long bytes) {
     return {static_cast<T *>(memory), std::free};
 }
 
-static int statuses[UPDATE_NOT_FINITE + 1];
+static std::vector<char> sound_program;
+static int statuses[PROGRAM_STUCK + 1];
+
+// LOAD_PROGRAM with a whole image, or with one that was damaged; returns whether the kernel takes it.
+static bool load_program(bool garbage) {
+    const int words = static_cast<int>(sound_program.size() / sizeof(IntWord));
+    const int given = garbage && draw(4) == 0 ? any_number(words) : words;
+    const int claimed = given < 0 || given > 2 * words ? words : given;
+    long long bytes[4];
+    trainer_reach(LOAD_PROGRAM, claimed, 0, 0, 0, 0, nullptr, nullptr, nullptr, nullptr, bytes);
+    const auto image = buffer<IntWord>(bytes[3]), results = buffer<IntWord>(bytes[1]);
+    const size_t copied = std::min<size_t>(bytes[3], sound_program.size());
+    if (copied > 0) std::memcpy(image.get(), sound_program.data(), copied);
+    for (unsigned n = garbage ? 1 + draw(3) : 0; n > 0 && claimed > 1; n--) {
+        const int word = draw(2) ? static_cast<int>(draw(claimed)) : static_cast<int>(draw(2));
+        const int lane = static_cast<int>(draw(LANES)), value = any_number(words), before = image.get()[word][lane];
+        image.get()[word][lane] = value;
+        // The sum stays 0: only what the numbers mean can be refused.
+        const unsigned sum = static_cast<unsigned>(image.get()[1][LANES - 1]) + before - static_cast<unsigned>(value);
+        image.get()[1][LANES - 1] = static_cast<int>(sum);
+    }
+    trainer(LOAD_PROGRAM, claimed, 0, 0.0f, 0.0f, 0.0f, nullptr, results.get(), nullptr, image.get());
+    return results.get()[0][0] == DONE;
+}
 
 // One call; returns whether what it said is in order.
 static bool call(int command, int samples, int optimizer, const float *constants, bool garbage) {
-    long long bytes[3];
-    train_transformer_reach(command, samples, optimizer, 0, 0, 0, 0, nullptr, nullptr, nullptr, bytes);
+    long long bytes[4];
+    trainer_reach(command, samples, optimizer, 0, 0, 0, nullptr, nullptr, nullptr, nullptr, bytes);
     const auto records = buffer<IntWord>(bytes[0]), results = buffer<IntWord>(bytes[1]);
     const auto memory = buffer<Word>(bytes[2]);
     const bool runs = bytes[0] > 0;
@@ -68,23 +103,24 @@ static bool call(int command, int samples, int optimizer, const float *constants
         fill_sample(records.get() + s * RECORD_WORDS);
         if (garbage) spoil(records.get() + s * RECORD_WORDS);
     }
-    for (int i = 1; bytes[2] > 0 && i <= PARAMETER_WORDS; i++) {  // step and moments stay 0
+    const long long words = bytes[2] / static_cast<long long>(sizeof(Word));
+    for (long long i = 0; i < words / 3; i++) {  // moments stay 0
         for (int l = 0; l < LANES; l++) memory.get()[i][l] = draw(50) ? (draw(2000) - 1000.0f) * 1e-4f : 0.0f;
     }
-    if (garbage && bytes[2] > 0 && draw(2) == 0) memory.get()[draw(1 + PARAMETER_WORDS)][draw(LANES)] = any_float();
-    train_transformer(command, samples, optimizer, constants[0], constants[1], constants[2], constants[3], records.get(),
-                      results.get(), memory.get());
+    if (garbage && words > 0 && draw(2) == 0) memory.get()[draw(static_cast<unsigned>(words))][draw(LANES)] = any_float();
+    trainer(command, samples, optimizer, constants[0], constants[1], constants[2], records.get(), results.get(),
+            memory.get(), nullptr);
     bool stopped = false;
     for (int s = 0; runs && s < samples; s++) {
         const IntWord *result = results.get() + s * RESULT_WORDS;
         const int status = result[0][0];
-        if (status < NOT_REACHED || status > UPDATE_NOT_FINITE || stopped != (status == NOT_REACHED)) return false;
+        if (status < NOT_REACHED || status > PROGRAM_STUCK || stopped != (status == NOT_REACHED)) return false;
         statuses[status]++;
         stopped = stopped || status != DONE;
-        if (status == DONE && (result[0][1] < 0 || result[0][1] >= INTENTS)) return false;
-        for (int t = 0; t < SEQUENCE_LENGTH; t++) {
+        if (status == DONE && (result[0][1] < 0 || result[0][1] >= program.intents)) return false;
+        for (int t = 0; status == DONE && t < SEQUENCE; t++) {
             const int slot = result[1 + t / LANES][t % LANES];
-            if (slot < 0 || slot >= SLOTS) return false;
+            if (slot < 0 || slot >= program.slots) return false;
         }
     }
     return true;
@@ -92,29 +128,33 @@ static bool call(int command, int samples, int optimizer, const float *constants
 
 // Parameters as a host might load them, small and random.
 static void load_parameters() {
-    const float none[4] = {};
+    const float none[3] = {};
     call(LOAD, 0, SGD, none, false);
 }
 
 static int fuzz(int count) {
-    load_parameters();
     for (int i = 0; i < count; i++) {
-        const float constants[4] = {draw(3) ? 0.9f : any_float(), draw(3) ? 0.999f : any_float(),
-                                    draw(3) ? 1e-8f : any_float(), draw(3) ? 0.01f : any_float()};
-        const int command = draw(8) ? TRAIN + static_cast<int>(draw(2)) : any_number(PROFILE);
+        if (i % 100 == 0) {
+            for (int n = 0; n < 10; n++) load_program(true);
+            if (!load_program(false)) return 2;
+            load_parameters();
+        }
+        const float constants[3] = {draw(3) ? 0.9f : any_float(), draw(3) ? 0.999f : any_float(),
+                                    draw(3) ? 1e-8f : any_float()};
+        int command = draw(8) ? TRAIN + static_cast<int>(draw(2)) : any_number(LOAD_PROGRAM);
+        if (command == LOAD_PROGRAM) command = DESCRIBE;  // above
         const int samples = draw(4) ? static_cast<int>(draw(4)) : any_number(draw(64) ? 8 : MAX_SAMPLES);
         const int optimizer = draw(4) ? static_cast<int>(draw(3)) : any_number(ADAMW);
         if (!call(command, samples, optimizer, constants, true)) {
             std::printf("call %d: a status or a label out of range\n", i);
             return 1;
         }
-        if (i % 100 == 99) load_parameters();
     }
     return 0;
 }
 
 static int train(int count) {
-    const float constants[4] = {0.9f, 0.999f, 1e-8f, 0.01f};
+    const float constants[3] = {0.9f, 0.999f, 1e-8f};
     load_parameters();
     for (int i = 0; i < count; i++) call(TRAIN, 1, i % 3, constants, false);
     return statuses[DONE] == count ? 0 : 1;
@@ -123,6 +163,9 @@ static int train(int count) {
 int main(int, char **arguments) {
     const int count = std::atoi(arguments[2]);
     state = static_cast<unsigned long long>(std::atoi(arguments[3]));
+    std::ifstream image(arguments[4], std::ios::binary);
+    sound_program.assign(std::istreambuf_iterator<char>(image), {});
+    if (!load_program(false)) return 2;
     const int failed = std::strcmp(arguments[1], "fuzz") ? train(count) : fuzz(count);
     for (const int number : statuses) std::printf("%d ", number);
     std::printf("\n");

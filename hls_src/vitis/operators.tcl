@@ -1,5 +1,8 @@
-# The operators that data/u50/operators.json counts, and none that would change the bits: no reassociation, no fusing.
-config_op fadd -impl fulldsp
-config_op fsub -impl fulldsp
-config_op fmul -impl maxdsp
+# The operators that bttlab schedule counts and times (data/u50/operators.json, latencies.json), and none that would change the
+# bits: no reassociation, no fusing.
+config_op fadd -impl fulldsp -latency 5
+config_op fsub -impl fulldsp -latency 5
+config_op fmul -impl fulldsp -latency 4
+config_op fdiv -impl fabric -latency 16
+config_op fsqrt -impl fabric -latency 16
 config_compile -unsafe_math_optimizations=false

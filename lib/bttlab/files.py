@@ -1,9 +1,14 @@
-"""Reading files that anybody may have made."""
+"""Reading files that anybody may have made, and writing files that outlive a crash."""
 
 import errno
 import os
+import re
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+_DRAFT = re.compile(r"\..+\.\d+\.draft")
 
 
 def read_regular(path: str | Path, most_bytes: int) -> bytes:
@@ -56,3 +61,37 @@ def writable_by_others(path: str | Path, owned: bool = False) -> Path | None:
         if owned and found.st_uid not in (0, os.geteuid()):
             return place
     return None
+
+
+@contextmanager
+def written_draft(path: Path, data: bytes) -> Iterator[Path]:
+    """Write a file's next content beside it, safe on disk, for the caller to rename; it is gone in the end.
+
+    Raises
+    ------
+    OSError
+        If it cannot be written.
+    """
+    draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
+    try:
+        with draft.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        yield draft
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def is_draft(path: Path) -> bool:
+    """Whether a file is what a crash in the middle of `written_draft` leaves."""
+    return _DRAFT.fullmatch(path.name) is not None
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames in a folder last through a power failure."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -17,6 +17,11 @@ from playwright.sync_api import Browser, sync_playwright
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 60
 TOKEN = "a-token-for-the-test"
+# No question about news over the page, and cells that are out of sight are there all the same.
+SETTINGS = {
+    "apputils-extension/notification": '{"fetchNews": "false"}',
+    "notebook-extension/tracker": '{"windowingMode": "none"}',
+}
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
@@ -33,9 +38,10 @@ def lab_url(lab_folder) -> Iterator[str]:
     """The address of JupyterLab."""
     folder = lab_folder
     settings = folder / "settings"
-    news = settings / "@jupyterlab" / "apputils-extension" / "notification.jupyterlab-settings"
-    news.parent.mkdir(parents=True)
-    news.write_text('{"fetchNews": "false"}')
+    for name, text in SETTINGS.items():
+        file = settings / "@jupyterlab" / f"{name}.jupyterlab-settings"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -43,6 +49,7 @@ def lab_url(lab_folder) -> Iterator[str]:
     command += [f"--ServerApp.port={port}", "--ServerApp.ip=127.0.0.1", f"--IdentityProvider.token={TOKEN}"]
     command += [f"--LabApp.user_settings_dir={settings}", f"--LabApp.workspaces_dir={folder / 'workspaces'}"]
     environment = os.environ | {"JUPYTER_CONFIG_DIR": str(folder / "config"), "BTTLAB_EMULATED_CARDS": "1"}
+    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "lib"), str(ROOT / "tests")])
     with open(folder / "jupyter.log", "w") as log:
         server = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
         try:

@@ -9,13 +9,18 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
-from playwright.sync_api import Browser, Locator, TimeoutError
+from playwright.sync_api import Browser, Locator, TimeoutError, expect
 
 SIZE = {"width": 1280, "height": 1000}
-SECONDS = 120.0
+SECONDS = 600.0  # that cells may take on a busy machine
 _FIND_TEXT = """part => {
     const lines = [...document.querySelectorAll('.widget-html')].map(line => line.innerText.replace(/\\s+/g, ' '));
     return lines.find(line => line.includes(part)) ?? null;
+}"""
+_ALL_RAN = """() => {
+    const prompts = [...document.querySelectorAll('.jp-CodeCell .jp-InputArea-prompt')].map(one => one.innerText);
+    const failed = document.querySelector(".jp-OutputArea-output[data-mime-type*='error']") !== null;
+    return failed ? !prompts.some(text => text.includes('*')) : prompts.every(text => /\\[\\d+\\]/.test(text));
 }"""
 THEME = "@jupyterlab/apputils-extension:themes"
 
@@ -55,19 +60,15 @@ class LabPage:
     # --- running cells
 
     def run_all(self, timeout: float = SECONDS) -> None:
-        """Run every cell and wait for the last."""
+        """Run every cell and wait for the last, or for one that fails."""
         self._menu("Run", "Run All Cells")
-        time.sleep(1.0)
-        self._kernel_is("idle", timeout)
+        self.page.wait_for_function(_ALL_RAN, timeout=timeout * 1000)
 
     def run_cell_with(self, text: str, wait: bool = True, timeout: float = SECONDS) -> Locator:
         """Run the cell whose source holds a text; returns the cell."""
         cell = self.scroll_to(text)
         cell.locator(".cm-content").first.click()
-        self.page.keyboard.press("Control+Enter")
-        if wait:
-            time.sleep(0.5)
-            self._kernel_is("idle", timeout)
+        self._run(cell, wait, timeout)
         return cell
 
     def python(self, expression: str) -> str:
@@ -78,15 +79,26 @@ class LabPage:
 
     def run_new(self, source: str, wait: bool = True) -> None:
         """Put a cell below the last one and run it."""
-        self._to_end()
-        self.page.keyboard.press("b")
-        self.page.keyboard.press("Enter")
-        self.page.keyboard.insert_text(source)
-        self.page.keyboard.press("Control+Enter")
+        cells = self.page.locator(".jp-Notebook .jp-Cell")
+        before = cells.count()
         self.page.keyboard.press("Escape")
+        cells.last.locator(".jp-InputPrompt").click()
+        self.page.keyboard.press("b")
+        cells.nth(before).wait_for()
+        self.page.keyboard.press("Enter")
+        cells.last.locator(".cm-content:focus").wait_for()
+        self.page.keyboard.insert_text(source)
+        self._run(cells.last, wait, SECONDS)
+        self.page.keyboard.press("Escape")
+
+    def _run(self, cell: Locator, wait: bool, timeout: float) -> None:
+        """Run the cell that has the cursor; what says that it runs, and that it ran, is its prompt."""
+        prompt = cell.locator(".jp-InputPrompt")
+        before = prompt.inner_text()
+        self.page.keyboard.press("Control+Enter")
+        expect(prompt).not_to_have_text(before, timeout=timeout * 1000)
         if wait:
-            time.sleep(0.4)
-            self._kernel_is("idle")
+            expect(prompt).to_have_text(re.compile(r"\[\d+\]"), timeout=timeout * 1000)
 
     def interrupt(self) -> None:
         """Interrupt the kernel."""
@@ -96,8 +108,8 @@ class LabPage:
         """Restart the kernel and wait until it is there again."""
         self.page.get_by_role("menuitem", name="Kernel", exact=True).click()
         self.page.locator(".lm-Menu-item[data-command='kernelmenu:restart']").click()
-        self.page.locator(".jp-Dialog button.jp-mod-accept").click()
-        time.sleep(1.0)
+        with self.page.expect_response(re.compile("/api/kernels/.*/restart")):
+            self.page.locator(".jp-Dialog button.jp-mod-accept").click()
         self._kernel_is("idle")
 
     @property
@@ -115,9 +127,7 @@ class LabPage:
         """Bring the cell whose source holds a text to the top of the page."""
         cell = self.cell_with(text)
         cell.wait_for(state="attached")
-        for _ in range(4):  # cells above may still grow as they come into view
-            cell.evaluate("cell => cell.scrollIntoView({block: 'start'})")
-            self.page.wait_for_timeout(300)
+        cell.evaluate("cell => cell.scrollIntoView({block: 'start'})")
         return cell
 
     def button(self, name: str) -> Locator:
@@ -144,9 +154,19 @@ class LabPage:
         """What the widgets' lines of text say; those that hold `part`."""
         return [text for text in self.page.locator(".widget-html").all_inner_texts() if part in text]
 
-    def wait_for_text(self, part: str, seconds: float = 20.0) -> str:
+    def wait_for_text(self, part: str, seconds: float = 60.0) -> str:
         """Wait until a widget's line of text says something; returns the line."""
         return self.page.wait_for_function(_FIND_TEXT, arg=part, timeout=seconds * 1000).json_value()
+
+    def wait_for_hidden(self, part: str) -> str:
+        """Wait until the words for screen readers hold a text; returns them."""
+        words = self.page.locator(".bttlab-words").filter(has_text=part).first
+        words.wait_for(state="attached")
+        return words.text_content()
+
+    def until_gone(self, part: str) -> None:
+        """Wait until no widget's line says something."""
+        self.page.wait_for_function(f"part => ({_FIND_TEXT})(part) === null", arg=part, timeout=20_000)
 
     def until_text(self, part: str, action: Callable[[], None]) -> str:
         """Do something, and again if the line does not say `part` then, as one does who sees that a click was lost."""
@@ -160,7 +180,7 @@ class LabPage:
         """Take a picture of the window, if the environment says where to (BTTLAB_SCREENSHOTS)."""
         folder = os.environ.get("BTTLAB_SCREENSHOTS")
         if folder:
-            self.page.wait_for_timeout(400)
+            self.page.wait_for_timeout(400)  # a picture is for readers, no test looks at it
             self.page.screenshot(path=str(Path(folder) / f"{name}.png"))
 
     # --- the rest
@@ -193,12 +213,6 @@ class LabPage:
     def _menu(self, menu: str, item: str) -> None:
         self.page.get_by_role("menuitem", name=menu, exact=True).click()
         self.page.get_by_role("menuitem", name=item, exact=True).click()
-
-    def _to_end(self) -> None:
-        self.page.keyboard.press("Escape")
-        self.page.locator(".jp-WindowedPanel-outer").evaluate("panel => panel.scrollTop = panel.scrollHeight")
-        time.sleep(0.3)
-        self.page.locator(".jp-Notebook .jp-Cell").last.locator(".jp-InputPrompt").click()
 
     def _call(self, method: str, path: str, body: dict | None = None):
         request = urllib.request.Request(

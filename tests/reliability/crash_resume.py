@@ -7,8 +7,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from bttlab.files import is_draft
 from bttlab.train import CheckpointStore
-from bttlab.train.files import is_draft
 from reliability.outcome import Outcome
 from reliability.training_process import finish, new_run, train, wait_for
 from tiny_runs import metrics, write_corpus

@@ -14,7 +14,7 @@ from safetensors.numpy import load, save
 
 from bttlab.data import airline, read_corpus
 from bttlab.data.corpus import SPLIT_NAMES
-from bttlab.model import ModelConfig, Optimizer, initial_parameters
+from bttlab.model import Optimizer, initial_parameters
 from bttlab.train import Checkpoint, CheckpointStore, CorpusRecord, RunSettings, read_checkpoint
 from bttlab.train import checkpoint as checkpoint_module
 from bttlab.u50 import EmulatedU50
@@ -181,8 +181,6 @@ class Manifest(OneFile):
         """Read the manifest."""
         for entry in read_manifest(self.folder):
             assert (self.folder / entry.file).resolve().is_relative_to(self.folder.resolve())
-            if entry.model is not None:
-                ModelConfig.from_dict(entry.model)
             " ".join((entry.name, entry.file, entry.platform, *entry.kernels, *entry.images)).encode()  # can be shown
 
     def restructure(self, data: bytes, draw: random.Random) -> bytes:

@@ -1,16 +1,17 @@
-"""Overlays loaded and kernels called many times over: nothing accumulates."""
+"""Overlays and programs loaded and kernels called many times over: nothing accumulates."""
 
 import sys
 
 import numpy as np
 
-from bttlab.model import Optimizer, initial_parameters
-from bttlab.u50 import EmulatedU50, load_overlay
+from bttlab.card import open_trainer
+from bttlab.model import ModelConfig, Optimizer, initial_parameters
+from bttlab.u50 import EmulatedU50
 from reliability import worker
 from reliability.footprint import MOST_GROWTH, Footprint
 from reliability.outcome import Outcome
 
-OVERLAYS = ("train_enc2", "train_enc6")
+ENCODERS = (2, 6)  # of the two models
 CALLS = 10  # after each load
 WARM_UP = 10  # loads, until caches and allocators have what they need
 
@@ -19,9 +20,9 @@ def trial(count: int) -> Outcome:
     """Call kernels `count` times, and load an overlay for every ten calls."""
     found = worker.run("long_runs", count)
     tried = (
-        f"{' and '.join(OVERLAYS)} loaded in turn on one emulated card, and after each load {CALLS} kernel calls that "
-        f"train on one sample, all in one process: after the first {WARM_UP} loads resident memory grows by less than "
-        f"{MOST_GROWTH} MiB, and no file descriptor, thread or temporary file stays"
+        "The overlay and the programs of 2-ENC and 6-ENC loaded in turn on one emulated card, and after each load "
+        f"{CALLS} kernel calls that train on one sample, all in one process: after the first {WARM_UP} loads resident "
+        f"memory grows by less than {MOST_GROWTH} MiB, and no file descriptor, thread or temporary file stays"
     )
     return Outcome("nothing accumulates", tried, count, found["faults"], found["figures"])
 
@@ -31,7 +32,7 @@ def main(count: int) -> None:
     card, draw = EmulatedU50(), np.random.default_rng(0)
 
     def load_and_call(number: int) -> None:
-        trainer = load_overlay(OVERLAYS[number % 2], card).train_transformer_1
+        trainer = open_trainer(ModelConfig(encoders=ENCODERS[number % 2]), card)
         trainer.load_parameters(initial_parameters(trainer.config, 0))
         for _ in range(CALLS):
             trainer.train(worker.random_samples(trainer.config, 1, draw), Optimizer("adamw"), 1e-4)

@@ -18,12 +18,13 @@ from bttlab.data import load_corpus
 from bttlab.figures import measured
 from bttlab.lab import Dashboard, Workload, card_target
 from bttlab.lab.runs import FINISHED, STOPPED
+from bttlab.model import ModelConfig
 from bttlab.u50 import load_overlay
 from own_path import environment
 from reliability.footprint import MOST_GROWTH, Footprint
 from reliability.outcome import Outcome
 
-OVERLAYS = ("train_enc2", "train_enc4")
+ENCODERS = (2, 4)  # of the two models
 SAMPLES = 400  # of a run: about a second
 BUTTONS = ("start", "pause", "resume", "stop", "clear")
 INTERRUPT = "interrupt"
@@ -36,11 +37,12 @@ def trial(count: int) -> Outcome:
     """Let two notebooks do so for `count` seconds, after a tenth of that to warm up."""
     draw, faults, done, figures = random.Random(0), [], dict.fromkeys((*BUTTONS, INTERRUPT), 0), {}
     with contextlib.ExitStack() as stack:
-        notebooks = [stack.enter_context(Notebook(overlay)) for overlay in OVERLAYS]
+        notebooks = [stack.enter_context(Notebook(encoders)) for encoders in ENCODERS]
         try:
             for notebook in notebooks:
-                for action in (*done, "start"):  # what is made once is there from now on
+                for action in (*done, "start"):
                     notebook.do(action, draw)
+                notebook.footprint()  # of a whole run: what is made once is there from now on
             _use(notebooks, count / LOOKS, draw, dict(done))
             before, memory = [notebook.footprint() for notebook in notebooks], []
             for _ in range(LOOKS):
@@ -48,14 +50,14 @@ def trial(count: int) -> Outcome:
                 memory.append([notebook.footprint().memory for notebook in notebooks])
             for notebook, was, *grown in zip(notebooks, before, *memory, strict=True):
                 found = notebook.settled(was).faults_since(was) + notebook.cell("lab.faults()")
-                faults += [f"{notebook.overlay}: {fault}" for fault in found]
-                figures[f"{notebook.overlay}, resident memory before and after every {count / LOOKS:g} s"] = measured(
-                    [was.memory, *grown], "MiB", "/proc/self/statm of its kernel"
+                faults += [f"{notebook.encoders}-ENC: {fault}" for fault in found]
+                figures[f"{notebook.encoders}-ENC, resident memory before and after every {count / LOOKS:g} s"] = (
+                    measured([was.memory, *grown], "MiB", "/proc/self/statm of its kernel")
                 )
         except (TimeoutError, RuntimeError) as error:
             faults.append(f"after {sum(done.values())} clicks and interrupts: {error}")
     tried = (
-        f"Two notebooks at once, with {' and '.join(OVERLAYS)}, each in a Jupyter kernel with a dashboard: for {count} "
+        f"Two notebooks at once, with 2-ENC and 4-ENC, each in a Jupyter kernel with a dashboard: for {count} "
         f"s their buttons ({', '.join(BUTTONS)}) clicked, and a cell that waits for training interrupted, at random: "
         f"every cell answers within {ANSWER_WITHIN} s, every run ends as finished or stopped, resident memory grows by "
         f"less than {MOST_GROWTH} MiB, and no file descriptor, thread or temporary file stays"
@@ -76,8 +78,8 @@ def _use(notebooks: list["Notebook"], seconds: float, draw: random.Random, done:
 class Notebook:
     """A kernel as its front end sees it; a context that ends it."""
 
-    def __init__(self, overlay: str):
-        self.overlay = overlay
+    def __init__(self, encoders: int):
+        self.encoders = encoders
 
     def __enter__(self) -> "Notebook":
         self._scratch = tempfile.TemporaryDirectory()
@@ -88,7 +90,7 @@ class Notebook:
         self._manager, self._client = start_new_kernel(
             startup_timeout=ANSWER_WITHIN, kernel_name="python3", env=own, stderr=subprocess.DEVNULL
         )
-        self.cell(f"from reliability.notebooks import Lab; lab = Lab({self.overlay!r})")
+        self.cell(f"from reliability.notebooks import Lab; lab = Lab({self.encoders})")
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -145,13 +147,13 @@ class Notebook:
             try:
                 reply = self._client.get_shell_msg(timeout=max(0.0, end - time.monotonic()))
             except queue.Empty as error:
-                raise TimeoutError(f"{self.overlay}: no answer within {within} s") from error
+                raise TimeoutError(f"{self.encoders}-ENC: no answer within {within} s") from error
             if reply["parent_header"].get("msg_id") == message:
                 break
         self._show()
         content = reply["content"]
         if content["status"] != "ok" and content["ename"] != "KeyboardInterrupt":
-            raise RuntimeError(f"{self.overlay}: {content['ename']}: {content['evalue']}")
+            raise RuntimeError(f"{self.encoders}-ENC: {content['ename']}: {content['evalue']}")
         value = content.get("user_expressions", {}).get("value", {})
         text = value.get("data", {}).get("text/plain")
         return json.loads(ast.literal_eval(text)) if text else None
@@ -160,11 +162,9 @@ class Notebook:
 class Lab:
     """What a notebook's cells make: an overlay on a card, and a dashboard that trains on it."""
 
-    def __init__(self, overlay: str):
-        loaded = load_overlay(overlay)
-        config = loaded.train_transformer_1.config
-        workload = Workload.of(load_corpus("airline"), config)
-        self.board = Dashboard([card_target(loaded, workload)], samples=SAMPLES)
+    def __init__(self, encoders: int):
+        workload = Workload.of(load_corpus("airline"), ModelConfig(encoders=encoders))
+        self.board = Dashboard([card_target(load_overlay("trainer"), workload)], samples=SAMPLES)
         self._faults: list[str] = []
 
     def wait(self) -> None:

@@ -1,4 +1,4 @@
-"""Threads with an overlay each that start and stop training at random: no deadlock, nothing stays."""
+"""Threads with a card each that start and stop training at random: no deadlock, nothing stays."""
 
 import faulthandler
 import sys
@@ -9,14 +9,15 @@ from functools import partial
 
 import numpy as np
 
+from bttlab.card import open_trainer
 from bttlab.figures import measured
-from bttlab.model import Optimizer, initial_parameters
-from bttlab.u50 import EmulatedU50, OverlayError, load_overlay
+from bttlab.model import ModelConfig, Optimizer, initial_parameters
+from bttlab.u50 import EmulatedU50, OverlayError
 from reliability import worker
 from reliability.footprint import MOST_GROWTH, Footprint
 from reliability.outcome import Outcome
 
-OVERLAYS = ("train_enc2", "train_enc4")
+ENCODERS = (2, 4)  # of the two models
 SAMPLES = 96  # of a training run: three chunks
 LOAD_EVERY = 10  # starts
 END_WITHIN = 60  # seconds, for a run that was asked to stop, on however busy a machine
@@ -27,7 +28,7 @@ def trial(count: int) -> Outcome:
     """Let two threads do so for `count` seconds."""
     found = worker.run("threads", count, timeout=count + 10 * END_WITHIN)
     tried = (
-        f"{' and '.join(OVERLAYS)} on emulated cards of their own, a thread for each, in one process: after one load "
+        f"2-ENC and 4-ENC on emulated cards of their own, a thread for each, in one process: after one load "
         f"each, for {count} s training on {SAMPLES} samples started, and stopped after a random time or left to its "
         f"end, a second start refused meanwhile, the overlay loaded anew for every {LOAD_EVERY} starts: every run "
         f"ends, resident memory grows by less than {MOST_GROWTH} MiB, and no file descriptor, thread or temporary "
@@ -39,8 +40,8 @@ def trial(count: int) -> Outcome:
 class User:
     """A thread's work, and how often it did what."""
 
-    def __init__(self, overlay: str, seed: int):
-        self.overlay, self.card, self.draw = overlay, EmulatedU50(), np.random.default_rng(seed)
+    def __init__(self, encoders: int, seed: int):
+        self.config, self.card, self.draw = ModelConfig(encoders=encoders), EmulatedU50(), np.random.default_rng(seed)
         self.starts = self.stops = self.refusals = 0
         self.faults: list[str] = []
 
@@ -48,12 +49,12 @@ class User:
         """Load the overlay, start and stop; again and again."""
         try:
             while goes_on():
-                trainer = load_overlay(self.overlay, self.card).train_transformer_1
-                trainer.load_parameters(initial_parameters(trainer.config, 0))
+                trainer = open_trainer(self.config, self.card)
+                trainer.load_parameters(initial_parameters(self.config, 0))
                 for _ in range(LOAD_EVERY):
                     self._start_and_stop(trainer)
         except Exception as error:  # whatever it is, it has to be told
-            self.faults.append(f"{self.overlay}, start {self.starts}: {type(error).__name__}: {error}")
+            self.faults.append(f"{self.config.encoders}-ENC, start {self.starts}: {type(error).__name__}: {error}")
 
     def _start_and_stop(self, trainer) -> None:
         samples = worker.random_samples(trainer.config, SAMPLES, self.draw)
@@ -89,7 +90,7 @@ def _started(users: list[User], goes_on: Callable[[User], bool]) -> list[threadi
 def main(seconds: int) -> None:
     """Do it, and print what it came to."""
     faulthandler.dump_traceback_later(seconds + 5 * END_WITHIN, exit=True)
-    users = [User(overlay, seed) for seed, overlay in enumerate(OVERLAYS)]
+    users = [User(encoders, seed) for seed, encoders in enumerate(ENCODERS)]
     warming = _started(users, lambda user: user.starts == 0)  # at once: memory is the most when all of them train
     for thread in warming:
         thread.join()

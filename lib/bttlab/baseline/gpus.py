@@ -7,10 +7,10 @@ from functools import cache
 from pathlib import Path
 
 from bttlab.baseline.storage import RecordError, build
-from bttlab.data.find import REPOSITORY
 from bttlab.errors import BttlabError
+from bttlab.places import ROOT
 
-GPUS = REPOSITORY / "data" / "gpus.json"
+GPUS = ROOT / "data" / "gpus.json"
 
 
 class GpuError(BttlabError):

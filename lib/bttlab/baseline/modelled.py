@@ -24,11 +24,11 @@ from bttlab.baseline.roofline import Reach, longest_seconds
 from bttlab.baseline.run import FORMATS, LEARNING_RATE
 from bttlab.baseline.step import Task
 from bttlab.data import Corpus, Samples, Vocabulary, encode
-from bttlab.data.find import REPOSITORY
 from bttlab.model import ModelConfig
+from bttlab.places import ROOT
 
 MODEL_VERSION = "gpu-1"
-CALIBRATION = REPOSITORY / "data" / "cost" / "gpu_model.json"
+CALIBRATION = ROOT / "data" / "cost" / "gpu_model.json"
 MODES = ("eager", "graphs")
 BOUNDS = ("low", "value", "high")
 # Seconds a kernel takes at least. Eager: the host's launch; in the middle as fitted to the published runs, at the low

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from functools import partial
 from threading import Event
 
@@ -142,7 +142,7 @@ def run_baseline(
         command += f" --modes {' '.join(names)}"
     return Record(
         version=VERSION,
-        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         bttlab=bttlab.__version__,
         command=command,
         machine=describe(where, load_before),

@@ -15,7 +15,8 @@ def main(contender: str, corpus: str, encoders: int) -> dict[str, float]:
     from bttlab.model import ModelConfig, Optimizer, ReferenceTrainer, initial_parameters
 
     if contender == "emulated U50":
-        from bttlab.u50 import EmulatedU50, load_overlay
+        from bttlab.card import open_trainer
+        from bttlab.u50 import EmulatedU50
     stages = {"import": time.perf_counter() - START}
 
     start = time.perf_counter()
@@ -27,7 +28,7 @@ def main(contender: str, corpus: str, encoders: int) -> dict[str, float]:
 
     start = time.perf_counter()
     if contender == "emulated U50":
-        trainer = load_overlay(f"train_enc{encoders}", EmulatedU50()).train_transformer_1
+        trainer = open_trainer(config, EmulatedU50())
         trainer.load_parameters(initial_parameters(config, 0))
     else:
         trainer = ReferenceTrainer(config)

@@ -35,7 +35,7 @@ def _contenders(corpus: str, encoders: int, samples: int) -> dict[str, Callable[
     from bttlab.model import ModelConfig
     from bttlab.u50 import EmulatedU50, load_overlay
 
-    overlay = load_overlay(f"train_enc{encoders}", EmulatedU50())
+    overlay = load_overlay("trainer", EmulatedU50())
     target = card_target(overlay, Workload.of(load_corpus(corpus), ModelConfig(encoders=encoders)))
 
     def train(start: Callable[[], Run], finish: Callable[[], None]) -> float:

@@ -33,10 +33,9 @@ def measure(corpus: str = "atis", encoders: Sequence[int] = ENCODERS, records: P
     """
     rows, ratios = [], {}
     for count in encoders:
-        arrays = _on_chip(count)
-        chip = sum(size for group, size in arrays if group != "optimizer state")
+        chip, with_moments = (_on_chip(count, optimizer) for optimizer in ("sgd", "adamw"))
         rows.append({"encoders": count, "contender": ON_CHIP, "peak": chip})
-        rows.append({"encoders": count, "contender": ON_CHIP_ADAMW, "peak": sum(size for _, size in arrays)})
+        rows.append({"encoders": count, "contender": ON_CHIP_ADAMW, "peak": with_moments})
         for format, name in NAMES.items():
             kind, flow = FORMATS[format]
             config = ModelConfig(encoders=count, format=kind)
@@ -51,9 +50,8 @@ def measure(corpus: str = "atis", encoders: Sequence[int] = ENCODERS, records: P
             "peak": figure(
                 "bytes",
                 "on chip: modelled; PyTorch on this CPU: measured; on a GPU: measured, from records",
-                "on chip: contents of every array of the memory map, for any utterance and without the "
-                f"optimizer state, which is AdamW's and there always; PyTorch: {COUNTED}; GPU: "
-                "peak of torch.cuda's allocator",
+                "on chip: words of the banks that the program touches for any utterance, and the machine's other "
+                f"memories whole; PyTorch: {COUNTED}; GPU: peak of torch.cuda's allocator",
             )
         },
         rows=rows + gpus,
@@ -62,12 +60,11 @@ def measure(corpus: str = "atis", encoders: Sequence[int] = ENCODERS, records: P
     )
 
 
-def _on_chip(encoders: int) -> list[tuple[str, int]]:
-    """Group and bytes of every array."""
-    from bttlab.u50.hardware import HardwareConfig
-    from bttlab.u50.memory_map import memory_map
+def _on_chip(encoders: int, optimizer: str) -> int:
+    """Bytes that training needs on the chip."""
+    from bttlab.estimate.card import estimate
 
-    return [(array.group, array.bytes) for array in memory_map(ModelConfig(encoders=encoders), HardwareConfig())]
+    return estimate(ModelConfig(encoders=encoders), optimizer=optimizer).memory.bytes
 
 
 def _longest(corpus: str, config: ModelConfig) -> Samples:

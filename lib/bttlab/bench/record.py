@@ -5,7 +5,7 @@ import os
 import platform
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,7 @@ def run(measure: Callable[[], Result]) -> dict[str, Any]:
     """Run a benchmark and return its part of a record: what it found, when, and beside what load."""
     load_before = load_average()
     found = asdict(measure())
-    date = datetime.now(UTC).isoformat(timespec="seconds")
+    date = datetime.now(timezone.utc).isoformat(timespec="seconds")
     return found | {"date": date, "load_before": load_before, "load_after": load_average()}
 
 

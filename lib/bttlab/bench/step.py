@@ -49,17 +49,18 @@ def measure(
 def _contenders(corpus: str, encoders: int, samples: int) -> dict[str, Callable[[], None]]:
     from bttlab.baseline.step import Task
     from bttlab.bench.peers import IMPLEMENTATIONS, PeerTask
+    from bttlab.card import open_trainer
     from bttlab.data import Vocabulary, encode, epoch_order, load_corpus
     from bttlab.model import ModelConfig, Optimizer, initial_parameters
-    from bttlab.u50 import EmulatedU50, load_overlay
+    from bttlab.u50 import EmulatedU50
 
     config = ModelConfig(encoders=encoders)
     data = load_corpus(corpus)
     vocabulary = Vocabulary.from_sentences(data.train.words, config.vocabulary_size)
     train = encode(data.train, vocabulary, data, config)
     train = train[epoch_order(len(train), 0, 0)[:samples]]
-    overlay = load_overlay(f"train_enc{encoders}", EmulatedU50()).train_transformer_1
-    overlay.load_parameters(initial_parameters(config, 0))
+    trainer = open_trainer(config, EmulatedU50())
+    trainer.load_parameters(initial_parameters(config, 0))
 
     def task(flow: str, config: ModelConfig = config) -> Task:
         return Task(config, flow, train, LEARNING_RATE, 0, "cpu")
@@ -77,7 +78,7 @@ def _contenders(corpus: str, encoders: int, samples: int) -> dict[str, Callable[
             task.step(index, task.loss)
 
     def on_card() -> None:
-        overlay.train(train, Optimizer("sgd"), LEARNING_RATE)
+        trainer.train(train, Optimizer("sgd"), LEARNING_RATE)
 
     return {OURS: on_card} | {name: partial(steps, task) for name, task in tasks.items()}
 

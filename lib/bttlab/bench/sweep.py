@@ -63,7 +63,7 @@ def measure(corpus: str = "atis", samples: int = 100, vary: dict[str, list] | No
     samples : int
         Of a trial's epoch.
     vary : dict of str to list, optional
-        By default 24 trials: rank x learning rate x seed; rank 8 trains in PyTorch, rank 12 on the emulated U50.
+        By default 24 trials: rank x learning rate x seed, on the emulated U50.
 
     Raises
     ------
@@ -71,7 +71,7 @@ def measure(corpus: str = "atis", samples: int = 100, vary: dict[str, list] | No
         If a trial of a sweep does not end with the bits of the same trial alone.
     """
     fixed = {"data": corpus, "samples": samples, "optimizer": "adamw"}
-    spec = SweepSpec("bench", vary or VARY, fixed, overlays="reference", chunk_seconds=CHUNK_SECONDS)
+    spec = SweepSpec("bench", vary or VARY, fixed, chunk_seconds=CHUNK_SECONDS)
     trials = TrialMaker(spec).all()
     with TemporaryDirectory(prefix="bttlab-bench-") as name:
         folder = Path(name)

@@ -10,11 +10,10 @@ import numpy as np
 from bttlab.card.machine import Machine, machine
 from bttlab.card.program.errors import ProgramError
 from bttlab.card.program.program import Program, compile_program
-from bttlab.model.config import ModelConfig
+from bttlab.model.config import PAPER_FLOW, ModelConfig
 
 Flow = str | tuple[int, int]
-PAPER_FLOW = "bidirectional"
-PROGRAMS = 8  # that are kept: a sweep comes back to its models
+PROGRAMS = 32  # that are kept: a sweep comes back to its models
 
 
 @dataclass(frozen=True, eq=False)

@@ -39,7 +39,8 @@ def result_dtype() -> np.dtype:
             ("intent_loss", "<f4"),
             ("slot_loss", "<f4"),
             ("cycles", "<i4"),
-            ("unused", "<i4", M.LANES - 6),
+            ("flush_cycles", "<i4"),
+            ("unused", "<i4", M.LANES - 7),
             ("slots", "<i4", M.SEQUENCE),
         ]
     )

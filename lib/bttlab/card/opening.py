@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 
-from bttlab.card.compiled import PAPER_FLOW, Flow, compiled_program
+from bttlab.card.compiled import Flow, compiled_program
 from bttlab.card.trainer import Trainer
-from bttlab.model.config import ModelConfig
+from bttlab.model.config import PAPER_FLOW, ModelConfig
+from bttlab.u50.kernel import TRAINER_KERNEL, OverlayError
 from bttlab.u50.overlay import load_overlay
 
 OVERLAY = "trainer"
@@ -17,6 +18,7 @@ def open_trainer(
     flow: Flow = PAPER_FLOW,
     trust: bool = False,
     wait: float = 0.0,
+    overlay: str = OVERLAY,
 ) -> Trainer:
     """Load the overlay of the training processor, and on it the program of a model.
 
@@ -29,6 +31,8 @@ def open_trainer(
         As for `bttlab.card.program.program.compile_program`.
     device, trust, wait
         As for `bttlab.u50.load_overlay`.
+    overlay : str
+        Its name in the manifest, or the path of an .xclbin.
 
     Returns
     -------
@@ -40,11 +44,17 @@ def open_trainer(
     bttlab.card.program.errors.ProgramError
         If the machine does not hold the model; no card is touched then.
     bttlab.u50.OverlayError
-        If there is no such card, or no overlay for it.
+        If there is no such card, no overlay for it, or the overlay is not the training processor.
     bttlab.u50.CardBusyError
         If another process holds the card.
     """
     compiled_program(config, shapes, flow)  # kept for load_program
-    trainer = load_overlay(OVERLAY, device, trust, wait).trainer_1
+    loaded = load_overlay(overlay, device, trust, wait)
+    if TRAINER_KERNEL.instance not in loaded.ip_dict:
+        raise OverlayError(
+            f"overlay {overlay} has {', '.join(loaded.ip_dict) or 'no kernels'}, not {TRAINER_KERNEL.instance}: it is "
+            f"not the training processor; use overlay {OVERLAY}"
+        )
+    trainer = getattr(loaded, TRAINER_KERNEL.instance)
     trainer.load_program(config, shapes, flow)
     return trainer

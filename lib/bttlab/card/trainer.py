@@ -1,43 +1,69 @@
 """The driver of the training processor: what `overlay.trainer_1` is, on a card and on the emulated one."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
 
 import numpy as np
+from pynq import DefaultIP
 
-from bttlab.card.compiled import PAPER_FLOW, CompiledProgram, Flow, check_image, compiled_program
+from bttlab.card.compiled import CompiledProgram, Flow, check_image, compiled_program
 from bttlab.card.machine import machine
-from bttlab.card.native import result_dtype, sample_records
+from bttlab.card.native import OPTIMIZERS, result_dtype, sample_dtype, sample_records
 from bttlab.card.profile import Profile
 from bttlab.card.program.errors import ProgramError
 from bttlab.card.program.layout import Layout
 from bttlab.card.program.program import Program
-from bttlab.model import ModelConfig, Optimizer, StateError
-from bttlab.u50 import records
+from bttlab.model import (
+    PAPER_FLOW,
+    ModelConfig,
+    NumericalFault,
+    Optimizer,
+    Predictions,
+    StateError,
+    check_finite,
+    check_label_smoothing,
+    check_learning_rates,
+)
+from bttlab.u50.emulation import EmulatedU50
 from bttlab.u50.kernel import TRAINER_KERNEL, OverlayError
 from bttlab.u50.manifest import digest, read_file
-from bttlab.u50.training import DONE, TrainingDriver
+from bttlab.u50.training_run import TrainingRun, wait_to_the_end
 
 M = machine()
-STATUSES = (*records.STATUS, "NO_PROGRAM", "PROGRAM_STUCK")
+STATUS_NAMES = dict(enumerate(M.statuses))
+MOMENTS = ("first_moment", "second_moment")
+MAX_SAMPLES = 1 << 16  # of a call, as in hls_src/processor/samples.h
 
 
-class Trainer(TrainingDriver):
+class Trainer(DefaultIP):
     """Trains the tensor transformer whose program is loaded, all its parameters on chip, one sample a step.
 
     `load_program` says which model; then come `load_parameters`, `train` and the other methods of
     `bttlab.model.Trainer`, and `start` for training beside other work. Parameters stay on the card from call to call
     until others, or another program, are loaded.
+
+    Attributes
+    ----------
+    counted_cycles : int
+        Of the machine's loop, as it counted them itself in all training so far. The emulated card runs programs
+        without that loop: its count is 0.
     """
 
     bindto = (TRAINER_KERNEL.vlnv,)
-    _statuses: Mapping[int, str] = {M.names[name]: name for name in STATUSES}
-    _model_of = "the loaded program's model"
-    _way_out = "load the program of their model"
 
     def __init__(self, description: dict[str, Any]):
         super().__init__(description)
-        widths = len(M.constants) + len(M.banks)
+        # PYNQ's raw calls; `start` is ours. As attributes they would keep this, and its buffers, until Python collects
+        # cycles.
+        del self.start, self.call, self.start_ert, self.start_sw
+        self._banks = {
+            name: self.device.get_memory_by_name(self.args[name].mem) for name in self.args if self.args[name].mem
+        }
+        self._busy = threading.Lock()
+        self._moments: tuple[str, ...] | None = None  # of the optimizer that the state on chip is of
+        self._loaded = False
+        widths = len(M.widths)
         self._result_record = result_dtype()
         self._records = self._banks["records"].allocate((M.LANES,), np.int32)
         self._results = self._banks["results"].allocate(((1 + -(-widths // M.LANES)) * M.LANES,), np.int32)
@@ -45,6 +71,7 @@ class Trainer(TrainingDriver):
         self._image = self._banks["program_image"].allocate((1, M.LANES), np.int32)
         self._loaded_program: CompiledProgram | None = None
         self._profile: Profile | None = None
+        self.counted_cycles = 0
         self._step = 0
         self._check_machine()
 
@@ -89,6 +116,8 @@ class Trainer(TrainingDriver):
                     "the machine refuses the program: its sections are not those of docs/processor.md; compile it anew"
                 )
         self._loaded_program, self._profile = compiled, Profile(compiled.program)
+        if isinstance(self.device, EmulatedU50):
+            self.device.program_loaded(compiled.program)
         self._loaded, self._moments, self._step = False, None, 0
         words = 3 * self._layout.words
         if len(self._memory) < words:
@@ -107,6 +136,10 @@ class Trainer(TrainingDriver):
         if self._loaded_program is None:
             raise StateError("no program is on the card: call load_program first")
         return self._loaded_program
+
+    def runs(self, config: ModelConfig, flow: Flow = PAPER_FLOW) -> bool:
+        """Whether the program on the card is the one of a model and a flow."""
+        return self._loaded_program is not None and self.program.sha256 == compiled_program(config, flow=flow).sha256
 
     @property
     def config(self) -> ModelConfig:
@@ -128,7 +161,158 @@ class Trainer(TrainingDriver):
         self.program  # noqa: B018 - says so if there is none
         return self._profile.take()
 
+    def execute(self, words: np.ndarray, tokens: int) -> np.ndarray:
+        """Run the loaded program's FORWARD section once, on words of its own: for a program that is no model's.
+
+        Parameters
+        ----------
+        words : ndarray of float32, shape (words, 16)
+            What LOAD brings on chip.
+        tokens : int
+            The sample's length.
+
+        Returns
+        -------
+        ndarray of float32
+            As many words as STORE fetches.
+
+        Raises
+        ------
+        OverlayError
+            If the program did not run to its end.
+        """
+        record = np.zeros(1, sample_dtype())
+        record["tokens"] = tokens
+        with self._exclusively():
+            self._loaded, self._moments = False, None
+            self._memory[: len(words)] = words
+            self._memory.sync_to_device()
+            self._run(M.LOAD)
+            result = self._exchange(M.PREDICT, record, Optimizer("sgd"))[0]
+            if result["status"] != M.DONE:
+                raise OverlayError(f"the kernel ended with {STATUS_NAMES.get(int(result['status']))}; load it anew")
+            self._run(M.STORE)
+        self._memory.sync_from_device()
+        return np.array(self._memory[: len(words)])
+
+    def load_parameters(
+        self, parameters: Mapping[str, np.ndarray], optimizer_state: Mapping[str, np.ndarray] | None = None
+    ) -> None:
+        """Put parameters and optimizer state on chip; without a state, training starts from none.
+
+        Parameters
+        ----------
+        parameters : mapping of str to ndarray
+            Under the names and of the shapes of `ModelConfig.parameter_shapes`; PyTorch tensors are taken as well.
+        optimizer_state : mapping of str to ndarray, optional
+            From `store_optimizer_state`, of this driver or of `bttlab.model.ReferenceTrainer`.
+
+        Raises
+        ------
+        StateError
+            If they are of another model or hold numbers that are not finite; the card is left as it was then.
+        """
+        blocks = [self._checked("parameters", parameters)]
+        step, moments = 0, None
+        if optimizer_state is not None:
+            step = int(optimizer_state["step"])
+            moments = tuple(m for m in MOMENTS if any(key.startswith(f"{m}.") for key in optimizer_state))
+            for moment in moments:
+                tensors = {
+                    k.removeprefix(f"{moment}."): v for k, v in optimizer_state.items() if k.startswith(f"{moment}.")
+                }
+                blocks.append(self._checked(moment, tensors))
+        with self._exclusively():
+            self._memory[:] = 0
+            for i, block in enumerate(blocks):
+                self._block(i)[:] = self._layout.pack(block)
+            self._step = step
+            self._memory.sync_to_device()
+            self._run(M.LOAD)
+        self._moments = moments if step else None
+        self._loaded = True
+
+    def store_parameters(self) -> dict[str, np.ndarray]:
+        """Return a copy of the parameters on chip."""
+        self._store()
+        return self._layout.unpack(self._block(0))
+
+    def store_optimizer_state(self) -> dict[str, np.ndarray]:
+        """Return a copy of the optimizer state on chip: "step" and the moments of every parameter."""
+        self._store()
+        state: dict[str, np.ndarray] = {"step": np.asarray(self._step, np.int64)}
+        for i, moment in enumerate(self._moments or (), 1):
+            state |= {f"{moment}.{name}": tensor for name, tensor in self._layout.unpack(self._block(i)).items()}
+        return state
+
+    def train(
+        self, samples, optimizer: Optimizer, learning_rate: float | np.ndarray, label_smoothing: float = 0.0
+    ) -> np.ndarray:
+        """Take one step a sample, in order.
+
+        Parameters
+        ----------
+        samples : bttlab.data.Samples
+        optimizer : Optimizer
+            The one that the state on chip is of, or any where training starts.
+        learning_rate : float or ndarray of shape (n,)
+        label_smoothing : float
+            As in `bttlab.model.Trainer`.
+
+        Returns
+        -------
+        ndarray of float32, shape (n,)
+            Each sample's loss before its update, without label smoothing.
+
+        Raises
+        ------
+        NumericalFault
+            At the first sample whose loss, gradient or update is not finite; parameters and state are as before it.
+        bttlab.errors.BttlabError
+            If ids, learning rates or the optimizer are not allowed; nothing is changed then.
+
+        Notes
+        -----
+        Ctrl-C takes effect once the kernel has finished the samples of the call; `start` can be stopped in between.
+        """
+        rates = self._check(samples, optimizer, learning_rate)
+        check_label_smoothing(label_smoothing)
+        with self._exclusively():
+            return self._train(samples, rates, optimizer, label_smoothing)
+
+    def predict(self, samples) -> Predictions:
+        """Return losses and labels of the samples; the parameters stay.
+
+        Raises
+        ------
+        bttlab.errors.BttlabError
+            If ids are not allowed.
+        """
+        self._check_ready(samples)
+        with self._exclusively():
+            results = self._call(M.PREDICT, samples, np.zeros(len(samples)), Optimizer("sgd"))
+        labels = results["slots"][:, : self.config.sequence_length].copy()
+        return Predictions(results["loss"].copy(), results["intent"].copy(), labels)
+
+    evaluate = predict
+
+    def start(self, samples, optimizer: Optimizer, learning_rate: float | np.ndarray) -> TrainingRun:
+        """Start training and return at once.
+
+        Parameters and errors are those of `train`; a NumericalFault is raised by the run's `wait`.
+
+        Returns
+        -------
+        TrainingRun
+        """
+        rates = self._check(samples, optimizer, learning_rate)
+        return TrainingRun(self, samples, optimizer, rates)
+
     # --- the kernel
+
+    @property
+    def _start_kernel(self) -> Callable[..., Any]:
+        return self._start_ert if self.device.has_capability("ERT") else self._start_sw
 
     @property
     def _layout(self) -> Layout:
@@ -142,13 +326,11 @@ class Trainer(TrainingDriver):
         return sample_records(self.program.program, samples, rates, optimizer, label_smoothing, self._step)
 
     def _count(self, rows: np.ndarray, results: np.ndarray) -> None:
-        bad = np.flatnonzero(results["status"] != DONE)
+        bad = np.flatnonzero(results["status"] != M.DONE)
         done = int(bad[0]) if len(bad) else len(results)
         self._step += done
         self._profile.add(rows["tokens"][:done].tolist())
-
-    def _last_arguments(self, optimizer: Optimizer) -> tuple[Any, ...]:
-        return self._records, self._results, self._memory, self._image
+        self.counted_cycles += int(results["cycles"].sum(dtype=np.int64) + results["flush_cycles"].sum(dtype=np.int64))
 
     def _send(self, image: np.ndarray) -> bool:
         """Whether the machine takes a program."""
@@ -172,3 +354,113 @@ class Trainer(TrainingDriver):
                 f"the overlay's machine is version {version} with widths {widths & 0xFFFFFFFF:08x}, bttlab compiles "
                 f"for version {M.VERSION} with widths {M.digest:08x}; rebuild the overlay with: make overlays"
             )
+
+    def _check(self, samples, optimizer: Optimizer, learning_rate: float | np.ndarray) -> np.ndarray:
+        self._check_ready(samples)
+        rates = np.asarray(check_learning_rates(learning_rate, len(samples)), np.float32)
+        if self._moments is not None and self._moments != tuple(optimizer.moments):
+            raise StateError(
+                f"the optimizer state on chip keeps {', '.join(self._moments) or 'no moments'} but {optimizer.name} "
+                f"needs {', '.join(optimizer.moments) or 'none'}: go on with its own optimizer, or load the parameters "
+                "anew"
+            )
+        return rates
+
+    def _check_ready(self, samples) -> None:
+        if not self._loaded:
+            raise StateError("no parameters are on the card: call load_parameters first")
+        samples.validate(self.config)
+
+    def _exclusively(self) -> threading.Lock:
+        """The lock that a kernel call holds: one at a time."""
+        if self._busy.locked():
+            raise OverlayError("the kernel is training already: wait for that run, or stop it, first")
+        return self._busy
+
+    def _train(self, samples, rates: np.ndarray, optimizer: Optimizer, label_smoothing: float = 0.0) -> np.ndarray:
+        """Train on samples that are checked; returns their losses."""
+        return self._call(M.TRAIN, samples, rates, optimizer, label_smoothing)["loss"].copy()
+
+    def _call(
+        self, command: int, samples, rates: np.ndarray, optimizer: Optimizer, label_smoothing: float = 0.0
+    ) -> np.ndarray:
+        """Train on or predict samples, as many kernel calls as that takes; returns their results."""
+        if command == M.TRAIN and len(samples):
+            self._moments = tuple(optimizer.moments)
+        done = np.zeros(len(samples), self._result_record)
+        for first in range(0, len(samples), MAX_SAMPLES):
+            part = slice(first, first + MAX_SAMPLES)
+            rows = self._rows(samples[part], rates[part], optimizer, label_smoothing)
+            done[part] = self._exchange(command, rows, optimizer)
+            bad = np.flatnonzero(done["status"][part] != M.DONE)
+            if len(bad):
+                self._refuse(done, first + int(bad[0]), rates)
+        return done
+
+    def _exchange(self, command: int, rows: np.ndarray, optimizer: Optimizer) -> np.ndarray:
+        """Run the kernel once on records of samples; returns their results."""
+        size = len(rows) * self._result_record.itemsize
+        self._records = self._at_least("records", self._records, rows.nbytes)
+        self._results = self._at_least("results", self._results, size)
+        on_card, results = (self._records.view(np.uint8)[: rows.nbytes], self._results.view(np.uint8)[:size])
+        on_card[:] = rows.view(np.uint8)
+        results[:] = 0
+        results.sync_to_device()
+        on_card.sync_to_device()
+        try:
+            self._run(command, len(rows), optimizer)
+        finally:  # Ctrl-C comes after the kernel's end
+            results.sync_from_device()
+            found = np.array(results).view(self._result_record)
+            if command == M.TRAIN:
+                self._count(rows, found)
+        return found
+
+    def _refuse(self, results: np.ndarray, sample: int, rates: np.ndarray) -> NoReturn:
+        status = STATUS_NAMES.get(int(results["status"][sample]), "an unknown status")
+        if status.endswith("_NOT_FINITE"):
+            fault = status.removesuffix("_NOT_FINITE").lower()
+            raise NumericalFault(fault, sample, results["loss"][:sample].copy(), float(rates[sample]))
+        raise OverlayError(  # the host's samples are valid: `train` and `predict` check them
+            f"the kernel found {status} in sample {sample}, which is right in host memory: its record did not reach "
+            "the card; was sync_to_device left out? Parameters are as before that sample"
+        )
+
+    def _run(self, command: int, samples: int = 0, optimizer: Optimizer | None = None) -> None:
+        """Run the kernel to its end."""
+        o = optimizer or Optimizer("sgd")
+        beta1 = o.momentum if o.name == "momentum" else o.beta1
+        number = OPTIMIZERS[o.name]
+        buffers = (self._records, self._results, self._memory, self._image)
+        wait_to_the_end(self._start_kernel(command, samples, number, beta1, o.beta2, o.epsilon, *buffers))
+
+    def _store(self) -> None:
+        """Bring parameters and moments to the host's parameter memory."""
+        with self._exclusively():
+            self._run(M.STORE)
+        self._memory.sync_from_device()
+
+    def _block(self, number: int) -> np.ndarray:
+        """Parameters (0), first (1) or second moments (2) in the host's parameter memory."""
+        first = number * self._layout.words
+        return np.asarray(self._memory[first : first + self._layout.words])
+
+    def _at_least(self, argument: str, buffer: np.ndarray, size: int) -> np.ndarray:
+        """Return the buffer, or a new one where it is smaller than `size` bytes."""
+        if buffer.nbytes >= size:
+            return buffer
+        return self._banks[argument].allocate((max(size, 2 * buffer.nbytes) // 4,), np.int32)
+
+    def _checked(self, what: str, tensors: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        shapes = self._shapes
+        arrays = {name: np.asarray(tensor, np.float32) for name, tensor in tensors.items()}
+        check_finite(what, arrays)
+        found = {name: array.shape for name, array in arrays.items()}
+        if found != shapes:
+            wrong = next(n for n in (*shapes, *found) if found.get(n) != shapes.get(n))
+            raise StateError(
+                f"{what} of another model: {wrong} is {found.get(wrong, 'missing')}, but "
+                f"{shapes.get(wrong, 'not there')} in the loaded program's model of {self.config.encoders} "
+                "encoders; load the program of their model"
+            )
+        return arrays

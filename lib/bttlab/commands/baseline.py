@@ -101,6 +101,7 @@ def _measured(options: argparse.Namespace) -> Outcome:
     from bttlab.baseline import BaselineError, check_writable, run_baseline
     from bttlab.baseline.run import LEARNING_RATE
     from bttlab.experiments.keep import keep_baseline
+    from bttlab.experiments.record import now
     from bttlab.model import ModelConfig
 
     if options.record is not None:
@@ -108,6 +109,7 @@ def _measured(options: argparse.Namespace) -> Outcome:
     if not 1 <= options.threads <= MOST_THREADS:
         raise BaselineError(f"threads is {options.threads}: it must be from 1 to {MOST_THREADS}; give --threads anew")
     torch.set_num_threads(options.threads)
+    begun = now()
     with _progress(options.steps) as (on_step, on_mode):
         record = run_baseline(
             options.format,
@@ -124,7 +126,7 @@ def _measured(options: argparse.Namespace) -> Outcome:
         )
     if options.record is not None:
         record.write(options.record)
-    keep_baseline(record, options.record.stem if options.record else "")
+    keep_baseline(record, begun, options.record.stem if options.record else "")
     return Outcome(record.to_dict(), _text(record))
 
 

@@ -32,7 +32,9 @@ def run(options: argparse.Namespace) -> Outcome:
         raise CompareError(f"{options.samples} samples: compare at least one")
     model, optimizer = ModelConfig(encoders=options.encoders), Optimizer(options.optimizer)
     corpus = load_corpus(options.data, "unk")
-    vocabulary = Vocabulary.from_sentences(corpus.train.words, model.vocabulary_size)
+    vocabulary = Vocabulary.from_sentences(corpus.train.words, None)
+    if len(vocabulary) > model.vocabulary_size:  # as train has it: room for all words
+        model = model.with_vocabulary(len(vocabulary))
     order = epoch_order(len(corpus.train), options.seed, 0)[: options.samples]
     samples = encode(corpus.train, vocabulary, corpus, model)[order]
     rate = LEARNING_RATES[optimizer.name] if options.learning_rate is None else options.learning_rate
@@ -63,7 +65,7 @@ def describe(comparison: Any) -> str:
         lines.append(
             f"{run.name}: {run.seconds:.4g} s (measured{', on this computer' * run.emulated}), {cycles['value']:,.0f} "
             f"cycles ({cycles['provenance']}, {cycles['how']}), "
-            f"{cycles['value'] / comparison.modelled_cycles - 1:+.2%} of the model's"
+            f"{cycles['value'] / comparison.modelled_cycles - 1:+.2%} of the program's"
         )
-    lines.append(f"the model: {comparison.modelled_cycles:,.0f} cycles (modelled)")
+    lines.append(f"the program: {comparison.modelled_cycles:,.0f} cycles (modelled)")
     return "\n".join(lines)

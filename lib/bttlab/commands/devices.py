@@ -1,12 +1,14 @@
-"""--device, --trust and --wait, which several commands take."""
+"""--device, --overlay, --trust and --wait, which several commands take."""
 
 import argparse
+import os
+from pathlib import Path
 
 DEVICE_HELP = (
-    "auto: a U50 if there is one and an overlay for it, else the emulated one; emulated; reference: PyTorch on the "
+    "auto: a U50 if there is one with a hw overlay, else the emulated one; emulated; reference: PyTorch on the "
     "CPU; or a number: that one of pynq.Device.devices"
 )
-OVERLAY_HELP = "trainer: the training processor, with the model's program (default: the overlay built for the model)"
+OVERLAY_HELP = "overlay of the card: a name in overlays/manifest.json, or an .xclbin of your own"
 
 
 def device_name(text: str) -> str:
@@ -16,6 +18,19 @@ def device_name(text: str) -> str:
             f"no device {text!r}; choose auto, emulated, reference, or the number of one that bttlab doctor lists"
         )
     return text
+
+
+def add_overlay(parser: argparse.ArgumentParser, default: str) -> None:
+    """Add --overlay."""
+    parser.add_argument(
+        "--overlay", type=overlay_name, metavar="NAME|FILE", help=f"{OVERLAY_HELP} (default: {default})"
+    )
+
+
+def overlay_name(text: str) -> str:
+    """Return the argument of --overlay as it is from everywhere, for argparse."""
+    path = Path(text).expanduser()
+    return str(path.resolve()) if os.sep in text or path.suffix == ".xclbin" else text
 
 
 def add_trust(parser: argparse.ArgumentParser) -> None:

@@ -10,31 +10,45 @@ from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
+from packaging.requirements import Requirement
+
 from bttlab.commands import Outcome
 from bttlab.commands.checks import NOTE, OK, PROBLEM, Check
+from bttlab.commands.passed import passed_before, remember
 from bttlab.errors import BttlabError
 
 NEEDED_TO_TRAIN = ("pynq", "setuptools")  # of the extra "lab"; the rest of it is for notebooks
 CORPORA = ("airline", "atis", "snips")
 LEAST_DISK_BYTES = 200e6
 WIDGETS = {"jupyter-matplotlib": "ipympl", "@jupyter-widgets/jupyterlab-manager": "ipywidgets"}  # by extension
+GPU_NODES = tuple(map(Path, ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")))  # NVIDIA's driver, AMD's, Windows's
+NO_GPU = "none; baselines run on the CPU, or from recorded files"
 POWERCAP = Path("/sys/class/powercap")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     parser.add_argument(
-        "--self-check", action="store_true", help="train an epoch on overlay train_enc2, too, ten seconds of it at most"
+        "--self-check", action="store_true", help="train an epoch on overlay trainer, too, ten seconds of it at most"
+    )
+    parser.add_argument(
+        "--once", action="store_true", help="leave that training out where it has passed and nothing has changed since"
     )
 
 
 def run(options: argparse.Namespace) -> Outcome:
     """Run the command."""
     checks = list(_examine(EXAMINATIONS))
-    if options.self_check:
+    if options.self_check and options.once and passed_before():
+        detail = "has passed with these overlays, packages and processor"
+        checks.append(Check("self-check", OK, detail, "to train again: bttlab doctor --self-check"))
+    elif options.self_check:
         from bttlab.commands.self_check import self_check
 
-        checks += _examine([self_check])
+        trained = list(_examine([self_check]))
+        if all(check.status == OK for check in trained):
+            remember()
+        checks += trained
     problems = sum(check.status == PROBLEM for check in checks)
     lines = []
     for check in checks:
@@ -63,10 +77,11 @@ def _python() -> Iterator[Check]:
 def _packages() -> Iterator[Check]:
     versions, wrong, missing = {}, [], {}
     for requirement in metadata.requires("bttlab") or ():
-        match = re.match(r"([\w.-]+)==([^\s;]+)(?:.*extra == \W(\w+))?", requirement)
-        if match is None or match[3] == "test":
+        parsed = Requirement(requirement)
+        name, pin, marker = parsed.name, str(parsed.specifier).removeprefix("=="), parsed.marker
+        extra = next(iter(re.findall(r'extra == "(\w+)"', str(marker))), "")
+        if extra in ("test", "sources") or (marker and not marker.evaluate({"extra": extra})):  # another Python's
             continue
-        name, pin, extra = match.groups()
         try:
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
@@ -186,6 +201,9 @@ def _corpora() -> Iterator[Check]:
 
 
 def _gpu() -> Iterator[Check]:
+    if not shutil.which("nvidia-smi") and not any(map(Path.exists, GPU_NODES)):  # torch takes long to import
+        yield Check("gpu", NOTE, NO_GPU)
+        return
     import torch
 
     if torch.cuda.is_available():
@@ -195,7 +213,7 @@ def _gpu() -> Iterator[Check]:
         way_out = "for baselines on it, install the CUDA build of torch"
         yield Check("gpu", NOTE, f"there is an NVIDIA driver, but torch {torch.__version__} cannot use it", way_out)
     else:
-        yield Check("gpu", NOTE, "none; baselines run on the CPU, or from recorded files")
+        yield Check("gpu", NOTE, NO_GPU)
 
 
 def _energy_meters() -> Iterator[Check]:

@@ -2,10 +2,14 @@
 
 import argparse
 import re
+from pathlib import Path
 from typing import Any
 
 from bttlab.commands import Outcome
+from bttlab.commands.program import FLOWS
+from bttlab.commands.train import ranks
 from bttlab.errors import BttlabError
+from bttlab.terminal import say
 
 SAMPLES = 4478  # of ATIS's training split
 MOST_SAMPLES = 10**7
@@ -20,10 +24,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--encoders", type=int, nargs="+", default=[2, 4, 6], metavar="N", help="encoder blocks (default: 2 4 6)")
     add("--vocabulary", type=int, metavar="N", help="tokens that the table has room for (default: 1000)")
-    add("--rank", type=int, metavar="R", help="rank of the linear layers (default: 12)")
-    add("--lanes", type=int, metavar="N", help="multiply-accumulate lanes of all engines (default: as in hls_src)")
-    add("--clock", type=int, metavar="MHZ", help="clock of the kernel (default: as in hls_src)")
+    add(
+        "--rank",
+        type=ranks,
+        default={},
+        metavar="N[,LAYER=N…]",
+        help="rank of the linear layers, and of layers that have their own: 12,encoders.0.query=6 (default: 12)",
+    )
+    add("--flow", choices=FLOWS, default=FLOWS[0], help=f"order of contraction (default: {FLOWS[0]})")
+    add("--clock", type=int, nargs="+", metavar="MHZ", help="clocks of the kernel (default: 200 and 150)")
     add("--optimizer", choices=("sgd", "momentum", "adamw"), default="sgd", help="update rule (default: sgd)")
+    add("--docs", type=Path, metavar="DIR", help="also put the tables of 2, 4 and 6 encoders into this folder's pages")
     data = parser.add_mutually_exclusive_group()
     data.add_argument("--data", metavar="NAME|PATH", help="corpus whose training split is an epoch (default: airline)")
     data.add_argument("--lengths", nargs="+", metavar="MEAN|L:N", help=LENGTHS_HELP)
@@ -32,30 +43,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> Outcome:
     """Run the command."""
     from bttlab.experiments.keep import keep_estimate
-    from bttlab.model import ModelConfig, Optimizer
+    from bttlab.model import ModelConfig
 
     try:
+        from bttlab.estimate.card import CLOCKS, estimate
+        from bttlab.estimate.recorded import machine_record
         from bttlab.u50.constants import MODEL_VERSION, read_data
-        from bttlab.u50.estimate import at_clock, check_fits, estimate, with_lanes
-        from bttlab.u50.hardware import HardwareConfig
     except ModuleNotFoundError as error:
         raise BttlabError(
             f"the U50's model needs {error.name}, which is not installed; install it with: pip install 'bttlab[lab]'"
         ) from None
 
-    hardware = HardwareConfig()
-    if options.lanes is not None:
-        hardware = with_lanes(hardware, options.lanes)
-    if options.clock is not None:
-        hardware = at_clock(hardware, options.clock)
-    rank = {} if options.rank is None else {"linear_rank": options.rank}
-    models = [ModelConfig(encoders=encoders, **rank) for encoders in options.encoders]
+    clocks = list(dict.fromkeys(options.clock or CLOCKS))
+    models = [ModelConfig(encoders=encoders, **options.rank) for encoders in options.encoders]
     if options.vocabulary is not None:
         models = [model.with_vocabulary(options.vocabulary) for model in models]
     name, lengths = _lengths(options, models[0])
-    found = [estimate(model, hardware, lengths, options.optimizer) for model in models]
-    for one in found:
-        check_fits(one)
+    found = [estimate(model, lengths, options.optimizer, options.flow, clocks[0]) for model in models]
+    if not machine_record().is_current:
+        say(
+            "bttlab: note: resources and power are of another source than hls_src/processor has now; "
+            "bttlab schedule --record makes them anew"
+        )
     for one in found:
         keep_estimate(one, {"name": name}, MODEL_VERSION)
     data = {
@@ -63,21 +72,38 @@ def run(options: argparse.Namespace) -> Outcome:
         "model": MODEL_VERSION,
         "assumptions": ASSUMPTIONS,
         "epoch": name,
-        "estimates": [
-            {"optimizer_state_bytes": len(Optimizer(options.optimizer).moments) * one.model.parameters_bytes}
-            | one.to_dict()
-            for one in found
-        ],
+        "estimates": [one.to_dict() | {"at_clocks": _at_clocks(one, clocks)} for one in found],
         "published": read_data("published"),
     }
-    return Outcome(data, _table(found, name))
+    if options.docs is not None:
+        _fill_pages(options.docs, options.data or "atis")
+    return Outcome(data, _text(found, clocks, name))
+
+
+def _fill_pages(folder: Path, corpus: str) -> None:
+    from collections import Counter
+
+    from bttlab.data import load_corpus
+    from bttlab.lab import Workload, card_pages
+    from bttlab.model import ModelConfig
+
+    samples = Workload.of(load_corpus(corpus, "unk"), ModelConfig()).train
+    card_pages.write(folder, dict(Counter(samples.lengths.tolist())), card_pages.mean_sample(samples))
 
 
 ASSUMPTIONS = [
-    "cycles: trip count x II + depth of every loop, argued in hls_src; not synthesised",
-    "resources: documented costs of the operators the source instantiates, each unit once; low and high in the JSON",
-    "power: data/u50/power.json; most constants are engineering estimates, so energy is a band",
+    "cycles: those of the program's steps, as many as the loop of synthesis takes on a host; interval and "
+    "depth are shown by LLVM's analysis (bttlab schedule), nothing is synthesised",
+    "resources: the analysis's census at documented costs, kept in data/u50/machine.json; low and high in the JSON",
+    "power: data/u50/power.json and the units' and memories' activity; most constants are engineering estimates, so "
+    "energy is a band",
 ]
+
+
+def _at_clocks(found: Any, clocks: list[int]) -> dict[str, Any]:
+    """Time, power and energy at each clock; the first is the estimate's own."""
+    names = ("seconds_per_sample", "seconds_per_epoch", "power", "energy_per_sample", "energy_per_epoch")
+    return {str(mhz): {name: found.at_clock(mhz).to_dict()[name] for name in names} for mhz in clocks}
 
 
 def _lengths(options: argparse.Namespace, model: Any) -> tuple[str, dict[int, int]]:
@@ -119,18 +145,20 @@ def parse_lengths(words: list[str]) -> dict[int, int]:
     return histogram
 
 
-def _table(found: list, epoch: str) -> Any:
+def _text(found: list, clocks: list[int], epoch: str) -> Any:
+    from rich.console import Group
     from rich.table import Table
 
+    from bttlab.estimate.memory import GROUPS
+    from bttlab.estimate.recorded import RESOURCES, TARGET, machine_record
+    from bttlab.estimate.work import STAGES
     from bttlab.u50.constants import MODEL_VERSION
-    from bttlab.u50.resources import RESOURCES, TARGET
 
-    first = found[0]
+    first, record = found[0], machine_record()
     table = Table(
-        title=f"{first.hardware.multiply_accumulates} lanes at {first.hardware.clock_mhz} MHz; an epoch is {epoch}: "
-        f"{first.samples:,} samples, {first.optimizer}",
-        caption=f"modelled ({MODEL_VERSION}), not measured; (low to high) from the constants' uncertainty. Parts are "
-        f"of what the shell leaves to kernels; above {TARGET:.0%} routing gets hard",
+        title=f"An epoch is {epoch}: {first.samples:,} samples, {first.optimizer}, {first.flow}",
+        caption=f"modelled ({MODEL_VERSION}), not measured; (low to high) from the constants' uncertainty. MB = 10^6 "
+        "bytes. Multipliers of the engines: cycles in which a row in use multiplies",
     )
     table.add_column("encoders")
     for one in found:
@@ -139,26 +167,34 @@ def _table(found: list, epoch: str) -> Any:
     def row(name: str, text) -> None:
         table.add_row(name, *(text(one) for one in found))
 
-    for resource, name in RESOURCES.items():
-        row(name, lambda e, r=resource: f"{e.resources.total(r).mid:,.0f} ({e.resources.utilisation(r):.0%})")
-    row("cycles a sample", lambda e: f"{sum(e.cycles.values()) / e.samples:,.0f}")
+    row("cycles a sample", lambda e: f"{e.work.total / e.samples:,.0f}")
     for stage, name in STAGES.items():
-        row(f"  {name}", lambda e, s=stage: f"{_of_stage(e, s) / e.samples:,.0f}")
-    row("time a sample, ms", lambda e: f"{1e3 * e.seconds_per_sample:.3f}")
-    row("time an epoch, s", lambda e: f"{e.seconds_per_epoch:.2f}")
-    row("  bound: all lanes always busy", lambda e: f"{e.bound_seconds:.2f}")
-    row("lanes' time well spent", lambda e: f"{e.lane_utilisation:.0%}")
-    row("power of the board, W", lambda e: _band(e.power.running, "{:.0f}"))
-    row("energy a sample, mJ", lambda e: _band(e.energy_per_sample.scaled(1e3), "{:.1f}"))
-    row("energy an epoch, J", lambda e: _band(e.energy_per_epoch, "{:.0f}"))
-    return table
-
-
-STAGES = {"FP": "forward", "BP": "backward", "PU": "update", "IO": "HBM"}
-
-
-def _of_stage(found: Any, stage: str) -> int:
-    return sum(count for (of, _), count in found.cycles.items() if of == stage)
+        row(f"  {name}", lambda e, s=stage: f"{e.work.by_stage()[s] / e.samples:,.0f}")
+    for unit in ("engine 0", "engine 1", "vector", "shuffle", "update"):
+        row(f"{unit} busy", lambda e, u=unit: f"{e.work.shares[u]:.0%}")
+    row("multipliers of the engines", lambda e: f"{e.lane_utilisation:.0%}")
+    row("on the chip, MB", lambda e: f"{e.memory.bytes / 1e6:.2f}")
+    for group in GROUPS:
+        row(f"  {group}", lambda e, g=group: f"{e.memory.by_group()[g] / 1e6:.2f}")
+    for mhz in clocks:
+        at = f" at {mhz} MHz"
+        row("time a sample, ms," + at, lambda e, c=mhz: f"{1e3 * e.at_clock(c).seconds_per_sample:.3f}")
+        row("time an epoch, s," + at, lambda e, c=mhz: f"{e.at_clock(c).seconds_per_epoch:.2f}")
+        row("power of the board, W," + at, lambda e, c=mhz: _band(e.at_clock(c).power.running, "{:.0f}"))
+        row("energy an epoch, J," + at, lambda e, c=mhz: _band(e.at_clock(c).energy_per_epoch, "{:.0f}"))
+    taken = Table(
+        title=f"The machine, whatever the model: interval {record.interval}, depth {record.depth} at "
+        f"{record.clock_mhz:g} MHz",
+        caption=f"modelled; of what the shell leaves to kernels. Above {TARGET:.0%} routing gets hard, above 100 % it "
+        "does not fit",
+    )
+    for column in ("", "likely", "low to high", "of the budget"):
+        taken.add_column(column, justify="right" if column else "left")
+    for resource, name in RESOURCES.items():
+        band, share = first.resources.total(resource), first.resources.utilisation(resource)
+        over = " (too much)" if resource in first.resources.excess else ""
+        taken.add_row(name, f"{band.mid:,.0f}", f"{band.low:,.0f} to {band.high:,.0f}", f"{share:.0%}{over}")
+    return Group(table, taken)
 
 
 def _band(band: Any, form: str) -> str:

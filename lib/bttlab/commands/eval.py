@@ -26,8 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="write a line a word: word, intent, predicted intent, tag, predicted tag (conlleval reads the last two)",
     )
     add("--device", type=devices.device_name, metavar="DEVICE", help=f"{devices.DEVICE_HELP} (default: the run's)")
-    add("--overlay", choices=("trainer",), help=f"{devices.OVERLAY_HELP.partition(' (')[0]} (default: as the run)")
-    add("--build", action="store_true", help="build an overlay for the emulated card if there is none (minutes, once)")
+    devices.add_overlay(parser, "the run's")
     devices.add_trust(parser)
     devices.add_wait(parser)
 
@@ -61,7 +60,7 @@ def run(options: argparse.Namespace) -> Outcome:
     progress.note(f"note: {corpus.name} {options.split}: {encoding_report(split, vocabulary, corpus, settings.config)}")
     device = options.device or settings.device
     overlay = options.overlay or (settings.overlay if device != "reference" else None)
-    opened = open_trainer(settings.config, device, options.trust, options.wait, options.build, overlay)
+    opened = open_trainer(settings.config, device, options.trust, options.wait, settings.flow, overlay)
     check_model(opened.trainer, settings.config)
     progress.note(f"evaluating on {opened.announcement}")
     opened.trainer.load_parameters(checkpoint.parameters)

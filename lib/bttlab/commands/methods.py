@@ -81,6 +81,7 @@ def _run(options: argparse.Namespace) -> Outcome:
     from bttlab.baseline import check_writable
     from bttlab.baseline.machine import open_device
     from bttlab.experiments.keep import keep_methods
+    from bttlab.experiments.record import now
     from bttlab.methods import MethodError, Setting, describe, parse, run_methods, write_checkpoint
     from bttlab.methods.record import Results, comparison
     from bttlab.methods.training import changed
@@ -112,6 +113,7 @@ def _run(options: argparse.Namespace) -> Outcome:
         for combination in combinations:
             found = results.find(describe(combination), setting)
             if found is None or options.checkpoint:
+                begun = now()
                 label = f"{describe(combination)}, seed {setting.seed}"
                 with tqdm(total=setting.samples, desc=label, unit=" samples", file=sys.stderr, mininterval=1.0) as bar:
                     again = run_methods(
@@ -120,7 +122,7 @@ def _run(options: argparse.Namespace) -> Outcome:
                         lambda losses, bar=bar: bar.update(len(losses)),
                         on_training=trainings.append,
                     )
-                keep_methods(again)
+                keep_methods(again, begun)
                 if found is None:
                     results.add(again)
                 found = again

@@ -12,7 +12,7 @@ from bttlab.terminal import printable, say
 
 SHOWN = 30  # runs in a table, unless --limit says otherwise
 FIGURES = ("dev.intent_accuracy", "dev.slot_f1", "dev.frame_accuracy", "loss")
-VARIED = ("encoders", "linear_rank", "optimizer", "learning_rate", "seed")
+VARIED = ("encoders", "linear_rank", "optimizer", "learning_rate", "learning_rates", "seed")
 LISTED = ("id", "begun", "ended", "kind", "name", "sweep", "device", *VARIED, *FIGURES)
 CONDITION = "such as linear_rank=8, learning_rate<=0.01, kind=training, dev.frame_accuracy>0.9; all must hold"
 
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         added = actions.add_parser(name, help=summary, description=summary, allow_abbrev=False)
         added.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
         if chooses:
-            added.add_argument("--where", nargs="+", default=[], metavar="KEY=VALUE", help=CONDITION)
+            added.add_argument("--where", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help=CONDITION)
             added.add_argument(
                 "--sort", default="begun", metavar="KEY", help="largest or latest first (default: begun)"
             )

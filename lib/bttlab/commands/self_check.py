@@ -13,7 +13,7 @@ SECONDS = 10.0
 
 
 def self_check() -> Iterator[Check]:
-    """Train train_enc2 on the airline corpus and compare the first losses with the last."""
+    """Train 2-ENC on the airline corpus and compare the first losses with the last."""
     from bttlab.data import Vocabulary, encode, epoch_order, load_corpus
     from bttlab.model import ModelConfig, Optimizer, initial_parameters
     from bttlab.train import LEARNING_RATES

@@ -3,17 +3,20 @@
 import argparse
 import os
 import time
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 from bttlab.commands import Outcome, devices
 from bttlab.errors import BttlabError
 
 DEFAULTS = {"encoders": 2, "data": "airline", "device": "auto"}
 OPTIMIZER = "sgd"
+MODEL = ("encoders", "rank", "embedding_rank", "hidden_size", "heads", "sequence_length", "vocabulary")
 OPTIONS = (
-    *("encoders", "rank", "vocabulary", "data", "recipe", "epochs", "samples", "optimizer", "learning_rate", "seed"),
-    *("device", "overlay", "unknown_labels"),
+    *MODEL,
+    *("data", "recipe", "epochs", "samples", "optimizer", "learning_rate", "seed"),
+    *("flow", "device", "overlay", "unknown_labels"),
 )
 
 
@@ -21,7 +24,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments; none has a default here, so that a resumed run keeps its own."""
     add = parser.add_argument
     add("--encoders", type=int, metavar="N", help="encoder blocks (default: 2)")
-    add("--rank", type=int, metavar="N", help="rank of the linear layers (default: 12)")
+    add(
+        "--rank",
+        type=ranks,
+        metavar="N[,LAYER=N…]",
+        help="rank of the linear layers, and of layers that have their own: 12,encoders.0.query=6 (default: 12)",
+    )
+    add("--embedding-rank", type=int, metavar="N", help="rank of the word embedding (default: 30)")
+    add("--hidden-size", type=int, metavar="N", help="features of a token (default: 768)")
+    add("--heads", type=int, metavar="N", help="attention heads, which divide them (default: 12)")
+    add("--sequence-length", type=int, metavar="N", help="longest sequence in tokens, [CLS] included (default: 32)")
     add(
         "--vocabulary",
         type=int,
@@ -46,7 +58,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--seed", type=int, metavar="N", help="of initial parameters and sample order (default: 0)")
     add("--device", type=devices.device_name, metavar="DEVICE", help=f"{devices.DEVICE_HELP} (default: auto)")
-    add("--overlay", choices=("trainer",), help=devices.OVERLAY_HELP)
+    add(
+        "--flow",
+        metavar="FLOW",
+        help="order of contraction: bidirectional (the paper's), right_to_left, or auto, with the fewest "
+        "multiplications (default: bidirectional)",
+    )
+    devices.add_overlay(parser, "trainer")
     add(
         "--unknown-labels",
         choices=("error", "unk"),
@@ -71,20 +89,34 @@ def run(options: argparse.Namespace) -> Outcome:
     from bttlab.train.devices import open_trainer
 
     given = {name: getattr(options, name) for name in OPTIONS if getattr(options, name) is not None}
+    given |= given.pop("rank", {})
     training = _resumed(options, given) if options.resume else _new(options, given)
     progress = ProgressBar()
     for note in training.notes:
         progress.note(f"note: {note}")
-    config, device, overlay = (getattr(training.settings, name) for name in ("config", "device", "overlay"))
-    opened = open_trainer(config, device, options.trust, options.wait, overlay=overlay)
+    settings = training.settings
+    opened = open_trainer(
+        settings.config, settings.device, options.trust, options.wait, settings.flow, settings.overlay
+    )
     progress.note(f"training on {opened.announcement}; run folder {training.folder}")
-    enter = entering(config, training.samples["train"].lengths, training.settings.optimizer.name)
+    enter = entering(settings.config, training.samples["train"].lengths, settings.optimizer.name, settings.flow)
+    result = training.train(opened.trainer, opened.device, progress, enter, provenance=opened.provenance)
+    return _outcome(training, opened.device, result)
 
-    def on_record(record, folder: Path) -> None:
-        record.configuration |= opened.provenance
-        enter(record, folder)
 
-    return _outcome(training, opened.device, training.train(opened.trainer, opened.device, progress, on_record))
+def ranks(text: str) -> dict[str, Any]:
+    """Read the argument of --rank, for argparse: fields of ModelConfig."""
+    default, *own = text.split(",")
+    try:
+        found: dict[str, Any] = {"linear_rank": int(default)}
+        pairs = [part.split("=") for part in own]
+        if pairs:
+            found["ranks"] = tuple(sorted((name, int(rank)) for name, rank in pairs))
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: give a rank, and after commas layers with ranks of their own: 12,encoders.0.query=6"
+        ) from None
+    return found
 
 
 def _new(options: argparse.Namespace, given: dict):
@@ -97,8 +129,14 @@ def _new(options: argparse.Namespace, given: dict):
         check_free(options.out)  # before anything slow
     values = DEFAULTS | given
     values["data"] = _absolute(values["data"])
-    rank = {"linear_rank": values.pop("rank")} if "rank" in values else {}
-    config, tokens = ModelConfig(encoders=values.pop("encoders"), **rank), values.pop("vocabulary", None)
+    hidden, tokens = values.pop("hidden_size", None), values.pop("vocabulary", None)
+    model = {field.name: values.pop(field.name) for field in fields(ModelConfig) if field.name in values}
+    if hidden is None:
+        config = ModelConfig(**model)
+    else:  # its heads must divide it
+        heads = model.pop("heads", ModelConfig.heads)
+        config = ModelConfig(**model, heads=1).with_hidden_size(hidden)
+        config = replace(config, heads=heads)
     settings = RunSettings(config=config, **_how_to_train(values))
     if tokens is not None:
         settings = replace(settings, config=config.with_vocabulary(tokens))

@@ -30,10 +30,10 @@ from bttlab.cost.gpu_step import (
     token_bytes,
 )
 from bttlab.cost.xia2024 import LargestBatch, Stages, Throughput
-from bttlab.data.find import REPOSITORY
 from bttlab.figures import to_json
+from bttlab.places import ROOT
 
-RECORDED = REPOSITORY / "data" / "cost" / "gpu_model.json"
+RECORDED = ROOT / "data" / "cost" / "gpu_model.json"
 STAGES_ON = "A40-48GB"
 _START = Coefficients(0.55, 0.75, 20e-6, 0.4e-3, 2.0, 100.0)
 _LEAST = Coefficients(0.2, 0.5, 3e-6, 1e-6, 0.3, 5.0)

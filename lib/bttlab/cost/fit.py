@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from scipy import optimize, stats
+from scipy import optimize, special
 
 from bttlab.cost.configuration import VALUE_BYTES, CostError, FineTuning
 from bttlab.cost.profiles import Profile
@@ -240,7 +240,7 @@ def _least_squares(terms: Sequence[Mapping[str, float]], targets: np.ndarray) ->
 
 def _jackknife(whole: Mapping[str, float], without: Sequence[Mapping[str, float]]) -> Coefficients:
     n = len(without)
-    t = stats.t.ppf((1 + CONFIDENCE) / 2, n - 1)
+    t = special.stdtrit(n - 1, (1 + CONFIDENCE) / 2)  # of Student's t; scipy.stats takes a second to import
     half = {}
     for name in whole:
         values = np.array([fit[name] for fit in without])

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from bttlab.baseline.storage import RecordError, build
 from bttlab.cost.configuration import CostError
-from bttlab.data.find import REPOSITORY
+from bttlab.places import ROOT
 
-PRICES = REPOSITORY / "data" / "gpu_prices.json"
+PRICES = ROOT / "data" / "gpu_prices.json"
 
 
 @dataclass(frozen=True)

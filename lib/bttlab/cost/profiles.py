@@ -16,11 +16,11 @@ from bttlab.cost.breakdown import time_breakdown
 from bttlab.cost.configuration import CostError, FineTuning
 from bttlab.cost.memory import measure_largest_batch
 from bttlab.cost.training import Run, clock_of
-from bttlab.data.find import REPOSITORY
 from bttlab.figures import to_json
+from bttlab.places import ROOT
 
 VERSION = 2  # of the file
-RECORDED = REPOSITORY / "data" / "cost" / "cpu.json"
+RECORDED = ROOT / "data" / "cost" / "cpu.json"
 ROUNDS = 7  # over the batch sizes, in turn; the medians count
 MOST_TOKENS = 4096  # of a batch whose time is measured
 

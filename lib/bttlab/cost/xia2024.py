@@ -6,9 +6,9 @@ from functools import cache
 
 from bttlab.cost.configuration import FineTuning
 from bttlab.cost.models import find_model
-from bttlab.data.find import REPOSITORY
+from bttlab.places import ROOT
 
-FOLDER = REPOSITORY / "data" / "cost" / "xia2024"
+FOLDER = ROOT / "data" / "cost" / "xia2024"
 MEDIANS = {"commonsense": 79, "math": 174}  # tokens of a sequence
 NAMES = {"Mixtral-8x7B": "mixtral-8x7b", "BlackMamba-2.8B": "blackmamba-2.8b"}
 PROFILED_LENGTH = 128  # tokens of every sequence in the authors' runs that were timed stage by stage

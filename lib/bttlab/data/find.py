@@ -3,12 +3,12 @@
 import os
 from pathlib import Path
 
+from bttlab.places import ROOT
+
 from . import airline
 from .corpus import Corpus, CorpusError, read_corpus
 from .download import SOURCES, DownloadError, download
 from .store import store_corpus
-
-REPOSITORY = Path(__file__).resolve().parents[3]
 
 
 def load_corpus(name_or_path: str | os.PathLike, unknown_labels: str = "error") -> Corpus:
@@ -20,7 +20,7 @@ def corpus_places(name: str) -> list[Path]:
     """Where a corpus of this name is looked for, in order; the last is the user cache."""
     import platformdirs  # here: a corpus given by its folder needs no cache
 
-    places = [REPOSITORY / "data" / name, platformdirs.user_cache_path("bttlab") / "data" / name]
+    places = [ROOT / "data" / name, platformdirs.user_cache_path("bttlab") / "data" / name]
     if os.environ.get("BTTLAB_DATA"):
         places.insert(0, Path(os.environ["BTTLAB_DATA"]) / name)
     return places
@@ -30,7 +30,7 @@ def find_corpus(name_or_path: str | os.PathLike) -> Path:
     """The folder of a corpus.
 
     Anything with a path separator, and any existing folder, is a path. A name is looked for as a folder in
-    ``$BTTLAB_DATA``, the repository's ``data/`` and the user cache; failing that, atis and snips are downloaded to
+    ``$BTTLAB_DATA``, the project's ``data/`` and the user cache; failing that, atis and snips are downloaded to
     the user cache, and airline is generated there.
 
     Raises

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from seqeval.metrics import f1_score
 
 from .corpus import OUTSIDE, PAD, UNK, Corpus, CorpusError, Split
 from .tags import repaired
@@ -80,6 +79,8 @@ def score(corpus: Corpus, split: Split, predictions, repair_tags: bool = False) 
     CorpusError
         If there is not one prediction for each utterance.
     """
+    from seqeval.metrics import f1_score  # here: it imports scikit-learn, which takes a second
+
     intents, predicted = named(corpus, split, predictions, repair_tags)
     right = [guess == gold != UNK for guess, gold in zip(intents, split.intents, strict=True)]
     frames = [ok and guess == tags for ok, guess, tags in zip(right, predicted, split.slots, strict=True)]

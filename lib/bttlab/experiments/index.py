@@ -4,6 +4,7 @@ It holds a copy of every run.json. Lost or damaged, it is built anew from the fo
 """
 
 import difflib
+import hashlib
 import os
 import re
 import sqlite3
@@ -17,10 +18,11 @@ from typing import Any
 from bttlab.errors import BttlabError
 from bttlab.experiments.record import INTERRUPTED, RUN_FILE, RUNNING, RecordError, RunRecord, read_run
 from bttlab.locks import is_held
+from bttlab.places import ROOT
 
 INDEX = "index.sqlite"
 VERSION = 1
-DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+DAMAGED = (11, 26)  # SQLITE_CORRUPT and SQLITE_NOTADB, which Python 3.10 has no names for
 LARGEST = 2**63 - 1  # of SQLite's whole numbers
 BUSY_SECONDS = 30  # that a writer waits for another
 _SCHEMA = """
@@ -40,10 +42,28 @@ class RunIndexError(BttlabError):
 
 
 def runs_folder() -> Path:
-    """Return the folder of the index, and of runs that have no other: $BTTLAB_RUNS, else the user's data folder."""
+    """Return the folder of the index, and of runs that have no other.
+
+    It is $BTTLAB_RUNS; else one of this checkout's own in the user's data folder, so that nobody takes the runs of
+    another one's source for those of this.
+    """
+    if own := os.environ.get("BTTLAB_RUNS"):
+        return Path(own).expanduser()
+    digest = hashlib.sha256(str(ROOT).encode()).hexdigest()[:8]
+    return _all_runs() / f"{ROOT.name}-{digest}"
+
+
+def every_index() -> list["RunIndex"]:
+    """Return this checkout's index, and those of the user's other checkouts."""
+    own, folder = RunIndex(), _all_runs()
+    others = sorted(path.parent for path in [folder / INDEX, *folder.glob(f"*/{INDEX}")] if path.is_file())
+    return [own, *(RunIndex(other) for other in others if other != own.folder)]
+
+
+def _all_runs() -> Path:
     import platformdirs
 
-    return Path(os.environ.get("BTTLAB_RUNS") or platformdirs.user_data_path("bttlab") / "runs").expanduser()
+    return platformdirs.user_data_path("bttlab") / "runs"
 
 
 @dataclass(frozen=True)
@@ -261,7 +281,8 @@ class RunIndex:
         except sqlite3.OperationalError as error:
             raise RunIndexError(f"{self.path} cannot be used ({error}); set BTTLAB_RUNS to a folder of yours") from None
         except sqlite3.DatabaseError as error:
-            if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) not in DAMAGED:
+            plain = type(error) is sqlite3.DatabaseError  # as these are raised; Python 3.10 tells no more
+            if getattr(error, "sqlite_errorcode", DAMAGED[0] if plain else None) not in DAMAGED:
                 raise RunIndexError(f"{self.path}: {error}") from None
             raise RunIndexError(
                 f"{self.path} is damaged ({error}); build it anew with: bttlab runs index FOLDER, naming the folders "

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from bttlab.errors import BttlabError
@@ -13,13 +14,21 @@ from bttlab.experiments.index import RunIndex, runs_folder
 from bttlab.experiments.provenance import git_state, versions
 from bttlab.experiments.record import COMPLETE, FAILED, RUN_FILE, STOPPED, RunRecord, read_run
 from bttlab.figures import measured, to_json
+from bttlab.model.config import PAPER_FLOW
 from bttlab.terminal import say
 
 OnRecord = Callable[[RunRecord, Path], None]
 
 
 @contextmanager
-def kept(folder: Path, settings, corpus, device: str, on_record: OnRecord | None) -> Iterator[RunRecord]:
+def kept(
+    folder: Path,
+    settings,
+    corpus,
+    device: str,
+    on_record: OnRecord | None,
+    provenance: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[RunRecord]:
     """Keep the record of a training in its folder, from now to the end of the context.
 
     A record that is there already, of the run's earlier part, is continued. A record that cannot be written does not
@@ -34,11 +43,13 @@ def kept(folder: Path, settings, corpus, device: str, on_record: OnRecord | None
         In words.
     on_record : callable, optional
         Gets the record and the folder before each time that it is written; may add to it.
+    provenance : mapping of str to str
+        What the device runs; part of the configuration.
     """
     from bttlab.train.checkpoint import LATEST
 
-    record = _continued(folder) or RunRecord("training", folder.name, {}, device)
-    record.configuration, record.device, record.checkpoint = flat(settings), device, LATEST
+    record = continued(folder) or RunRecord("training", folder.name, {}, device)
+    record.configuration, record.device, record.checkpoint = flat(settings) | dict(provenance), device, LATEST
     record.corpus = {"name": corpus.name, "sha256": corpus.sha256}
     record.versions, record.git = versions(), git_state()
     record.status, record.error, record.ended = "running", "", ""
@@ -63,7 +74,8 @@ def kept(folder: Path, settings, corpus, device: str, on_record: OnRecord | None
         write()
 
 
-def _continued(folder: Path) -> RunRecord | None:
+def continued(folder: Path) -> RunRecord | None:
+    """Return the record of a run's earlier part, if it can be read."""
     try:
         return read_run(folder)
     except BttlabError:
@@ -85,7 +97,7 @@ def flat(settings) -> dict[str, Any]:
     return found
 
 
-def entering(config, lengths, optimizer: str) -> OnRecord:
+def entering(config, lengths, optimizer: str, flow: str = PAPER_FLOW) -> OnRecord:
     """Return what puts a training into the user's index, with what the model of the U50 says of it.
 
     Parameters
@@ -93,9 +105,10 @@ def entering(config, lengths, optimizer: str) -> OnRecord:
     config : ModelConfig
     lengths : ndarray of int
         Real tokens of the training split's samples.
-    optimizer : str
+    optimizer, flow : str
+        Update rule, and order of contraction.
     """
-    found = _estimated(config, lengths, optimizer)
+    found = _estimated(config, lengths, optimizer, flow)
 
     def on_record(record: RunRecord, folder: Path) -> None:
         if found is not None:
@@ -105,12 +118,12 @@ def entering(config, lengths, optimizer: str) -> OnRecord:
     return on_record
 
 
-def _estimated(config, lengths, optimizer: str):
+def _estimated(config, lengths, optimizer: str, flow: str):
     """What the model of the U50 says; None where it is not installed or does not cover the model."""
     try:
-        from bttlab.u50.estimate import estimate
+        from bttlab.estimate.card import estimate
 
-        return estimate(config, lengths=lengths, optimizer=optimizer)
+        return estimate(config, lengths, optimizer, flow)
     except (ModuleNotFoundError, BttlabError):
         return None
 
@@ -133,8 +146,16 @@ def enter(record: RunRecord, folder: Path) -> None:
         say(f"bttlab: note: the run is not in the index: {error}")
 
 
-def keep_baseline(record, name: str = "") -> None:
-    """Keep a baseline (`bttlab.baseline.Record`) in the user's runs: its record whole, and its losses as a curve."""
+def keep_baseline(record, begun: str, name: str = "") -> None:
+    """Keep a baseline (`bttlab.baseline.Record`) in the user's runs: its record whole, and its losses as a curve.
+
+    Parameters
+    ----------
+    record : bttlab.baseline.Record
+    begun : str
+        As `bttlab.experiments.record.now` gave it before the first step.
+    name : str, optional
+    """
     mode = record.measurement
     run = RunRecord(
         "baseline",
@@ -143,6 +164,7 @@ def keep_baseline(record, name: str = "") -> None:
         | {name: getattr(record, name) for name in ("optimizer", "learning_rate", "seed", "steps", "warmup")}
         | {"format": record.format, "flow": record.flow, "mode": record.best, "data": record.corpus.name},
         record.machine.name,
+        begun=begun,
         corpus={"name": record.corpus.name, "sha256": record.corpus.sha256},
         versions=versions(),
         git=git_state(),
@@ -156,12 +178,14 @@ def keep_baseline(record, name: str = "") -> None:
     _place(run, {"record.json": to_json(record.to_dict())})
 
 
-def keep_methods(result, learning_rate_factor: float = 1.0) -> None:
+def keep_methods(result, begun: str, learning_rate_factor: float = 1.0) -> None:
     """Keep a run of the methods lab (`bttlab.methods.Result`) in the user's runs.
 
     Parameters
     ----------
     result : bttlab.methods.Result
+    begun : str
+        As for `keep_baseline`.
     learning_rate_factor : float
         Of every method's learning rate, as the run was asked for.
     """
@@ -173,6 +197,7 @@ def keep_methods(result, learning_rate_factor: float = 1.0) -> None:
         f"{result.corpus}-{result.methods}",
         configuration | {"data": result.corpus, "learning_rate_factor": learning_rate_factor},
         result.device,
+        begun=begun,
         corpus={"name": result.corpus},
         versions=versions(),
         git=git_state(),
@@ -195,7 +220,7 @@ def _method_figures(result) -> dict[str, dict[str, Any]]:
 
 
 def keep_estimate(found, corpus: Mapping[str, str], model_version: str) -> RunRecord:
-    """Keep what the model of the U50 says (`bttlab.u50.estimate.Estimate`); the same question is one run.
+    """Keep what the model of the U50 says (`bttlab.estimate.card.Estimate`); the same question is one run.
 
     Parameters
     ----------
@@ -204,16 +229,15 @@ def keep_estimate(found, corpus: Mapping[str, str], model_version: str) -> RunRe
         "name" and, if it is one, "sha256" of what an epoch is.
     model_version : str
     """
-    hardware = found.hardware
     configuration = found.model.to_dict() | {
         "optimizer": found.optimizer,
-        "lanes": hardware.multiply_accumulates,
-        "clock_mhz": hardware.clock_mhz,
+        "flow": found.flow,
+        "clock_mhz": found.clock_mhz,
         "data": corpus["name"],
     }
     run = RunRecord(
         "estimate",
-        f"enc{found.model.encoders}-rank{found.model.linear_rank}-lanes{configuration['lanes']}-{hardware.clock_mhz}MHz",
+        f"enc{found.model.encoders}-rank{found.model.linear_rank}-{found.flow}-{found.clock_mhz:g}MHz",
         configuration,
         f"a model of the U50 ({model_version})",
         id=digest_of({"kind": "estimate", "model": model_version, **configuration}),
@@ -235,7 +259,7 @@ def card_figures(found) -> dict[str, dict[str, Any]]:
     return {
         "u50.seconds_per_epoch": {"value": found.seconds_per_epoch} | modelled("s"),
         "u50.joules_per_epoch": {"value": energy.mid, "low": energy.low, "high": energy.high} | modelled("J"),
-        "u50.memory_bytes": {"value": sum(array.bytes for array in found.arrays)} | modelled("bytes"),
+        "u50.memory_bytes": {"value": found.memory.bytes} | modelled("bytes"),
         "u50.lane_utilisation": {"value": found.lane_utilisation} | modelled("1"),
     }
 

@@ -4,13 +4,12 @@ import platform
 import subprocess
 from functools import cache
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import bttlab
+from bttlab.places import INSTALLED, ROOT
 
 PACKAGES = ("torch", "numpy", "safetensors", "pynq", "dask", "distributed")
-CHECKOUT = Path(__file__).resolve().parents[3]
 
 
 @cache
@@ -28,6 +27,8 @@ def versions() -> dict[str, str]:
 @cache
 def git_state() -> dict[str, Any] | None:
     """Return bttlab's checkout: "commit", and "changed" if tracked files differ from it. None outside of one."""
+    if INSTALLED:
+        return None
     try:
         commit = _git("rev-parse", "HEAD")
         return {"commit": commit, "changed": bool(_git("status", "--porcelain", "--untracked-files=no"))}
@@ -36,5 +37,5 @@ def git_state() -> dict[str, Any] | None:
 
 
 def _git(*arguments: str) -> str:
-    command = ["git", "-C", str(CHECKOUT), *arguments]
+    command = ["git", "-C", str(ROOT), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()

@@ -6,13 +6,13 @@ A run's folder is the truth about it; the index (`bttlab.experiments.index`) onl
 import json
 import uuid
 from dataclasses import asdict, dataclass, field, fields
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from bttlab.errors import BttlabError
 from bttlab.figures import to_json
-from bttlab.files import read_regular
+from bttlab.files import read_regular, written_draft
 
 RUN_FILE = "run.json"
 FORMAT = 1
@@ -119,8 +119,6 @@ class RunRecord:
         OSError
             If it cannot be written.
         """
-        from bttlab.train.files import written_draft  # imports torch
-
         path = Path(folder) / RUN_FILE
         with written_draft(path, self.to_json().encode() + b"\n") as draft:
             draft.replace(path)
@@ -145,4 +143,4 @@ def read_run(folder: Path) -> RunRecord:
 
 def now() -> str:
     """Return the time, ISO 8601, UTC."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")

@@ -4,7 +4,7 @@ from bttlab.lab.compression import draw_truncation, spectra, truncate
 from bttlab.lab.compression_explorer import CompressionExplorer
 from bttlab.lab.cost_explorer import CostExplorer
 from bttlab.lab.cost_figures import draw_breakdown, draw_load
-from bttlab.lab.cycle_figures import draw_cycles
+from bttlab.lab.cycle_figures import draw_cycles, draw_schedule
 from bttlab.lab.dashboard import Dashboard
 from bttlab.lab.design import Design
 from bttlab.lab.design_explorer import DesignExplorer
@@ -22,9 +22,17 @@ from bttlab.lab.flow_explorer import FlowExplorer
 from bttlab.lab.flow_figures import draw_costs, draw_optimum
 from bttlab.lab.gpu_beside import gpu_over_card
 from bttlab.lab.machine import check_machine
-from bttlab.lab.memory_figures import chip_bytes, draw_blocks, draw_bytes, draw_energy, torch_bytes
+from bttlab.lab.memory_figures import chip_bytes, draw_banks, draw_bytes, draw_energy, torch_bytes
 from bttlab.lab.method_figures import draw_results, draw_scatter
 from bttlab.lab.methods_lab import MethodsLab
+from bttlab.lab.own_flow import (
+    check_flow,
+    compare_flows,
+    flow_cycles,
+    flow_is_refused,
+    flow_is_right,
+    show_program,
+)
 from bttlab.lab.plain_errors import show_sentences
 from bttlab.lab.run_browser import RunBrowser
 from bttlab.lab.runs import RecordedRun
@@ -48,11 +56,13 @@ __all__ = [
     "budget",
     "card_target",
     "check",
+    "check_flow",
     "check_machine",
     "chip_bytes",
+    "compare_flows",
     "corpus_here",
     "draw_accuracy",
-    "draw_blocks",
+    "draw_banks",
     "draw_breakdown",
     "draw_bytes",
     "draw_costs",
@@ -65,12 +75,17 @@ __all__ = [
     "draw_ranking",
     "draw_results",
     "draw_scatter",
+    "draw_schedule",
     "draw_stages",
     "draw_throughput",
     "draw_truncation",
     "draw_utilisation",
+    "flow_cycles",
+    "flow_is_refused",
+    "flow_is_right",
     "gpu_over_card",
     "modelled_targets",
+    "show_program",
     "spectra",
     "torch_bytes",
     "truncate",

@@ -7,8 +7,10 @@ the mouse.
 import base64
 import io
 import threading
+import time
 import uuid
 from collections.abc import Callable, Sequence
+from html import escape
 
 import ipywidgets
 import matplotlib
@@ -20,7 +22,9 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from bttlab.lab.charts import to_png
+from bttlab.lab.picture import DARK, FIGURE_CLASS
 
+PATIENCE_SECONDS = 5.0  # that a browser has to take a picture and say so
 Animated = Callable[[], Sequence[Artist]]
 
 
@@ -44,6 +48,7 @@ class ImageCanvas:
         self._lock = lock
         self._layers = _Layers(FigureCanvasAgg(figure), animated)
         self.widget = ipywidgets.Image(format="png", layout={"max_width": "100%", "width": f"{int(width)}px"})
+        self.widget.add_class(FIGURE_CLASS)
 
     def draw(self, everything: bool) -> None:
         """Show the figure as it is now; if not everything has changed, only the animated artists are drawn."""
@@ -60,28 +65,70 @@ class ImageCanvas:
 
 
 class ZoomCanvas:
-    """A figure on ipympl's canvas, with its tools for zooming; parameters and attributes as for `ImageCanvas`."""
+    """A figure on ipympl's canvas, with its tools for zooming; parameters and attributes as for `ImageCanvas`.
+
+    ipympl sends what has changed since the picture before. A browser that is slower than the pictures come drops some,
+    and then shows a mixture of several. So every picture here is whole, and the next one is drawn when the browser has
+    asked for it, which it does after it has taken the last; or, where nobody reads its answers (a cell computes, and
+    the page has no thread for widgets), after `PATIENCE_SECONDS`.
+    """
 
     def __init__(self, figure: Figure, animated: Animated, lock: threading.RLock):
         from ipympl.backend_nbagg import Canvas, FigureManager
 
-        class LockedCanvas(Canvas):
+        outer = self
+
+        class WholePictures(Canvas):
             def _handle_message(self, widget, content, buffers):
                 with lock:
                     super()._handle_message(widget, content, buffers)
 
+            def handle_draw(self, event):
+                """The browser has taken the last picture."""
+                outer._show()
+
+            def draw_idle(self):
+                """Everything is to be drawn anew, since the mouse has moved the axes."""
+                outer._everything = True
+                super().draw_idle()
+
+            def get_diff_image(self):
+                self._force_full = True
+                return super().get_diff_image()
+
         self._lock = lock
-        self.widget = LockedCanvas(figure)
+        self._everything = True
+        self._asked: float | None = None  # since when the browser has been asked
+        self.widget = WholePictures(figure)
         FigureManager(self.widget, uuid.uuid4().int % 2**31)  # the canvas keeps it
         self.widget.header_visible = False
         self.widget.resizable = False
+        self.widget.add_class(FIGURE_CLASS)
         self._layers = _Layers(self.widget, animated)
 
     def draw(self, everything: bool) -> None:
-        """Show the figure as it is now; if not everything has changed, only the animated artists are drawn."""
+        """Have the figure shown as it is when the browser is ready for it.
+
+        Parameters
+        ----------
+        everything : bool
+            Whether something else than the animated artists has changed.
+        """
         with self._lock:
-            if not self.widget.syncing_data_url:  # before, no browser is there; once it is, it asks for everything
-                self._layers.draw(everything)
+            self._everything = self._everything or everything
+            if self.widget.syncing_data_url:  # before, no browser is there; once it is, it asks for everything
+                return
+            if self._asked is not None:
+                if time.monotonic() - self._asked < PATIENCE_SECONDS:
+                    return
+                self._show()
+            self._asked = time.monotonic()
+            self.widget.send_event("draw")
+
+    def _show(self) -> None:
+        self._asked = None
+        everything, self._everything = self._everything, False
+        self._layers.draw(everything)
 
     def close(self) -> None:
         """Leave nothing behind."""
@@ -140,16 +187,18 @@ class KeptFigure:
         self._handle = DisplayHandle()
         self._handle.display({"text/html": "", "text/plain": ""}, raw=True)
 
-    def update(self, figure: Figure, lock: threading.RLock, caption: str) -> None:
-        """Keep the figure as it is now."""
+    def update(self, figure: Figure, lock: threading.RLock, caption: str) -> bytes | None:
+        """Keep the figure as it is now, with what it shows in words; returns it as PNG if it is displayed at all."""
         if self._handle is None:
-            return
+            return None
         with lock:
             width, _ = figure.get_size_inches() * figure.dpi
             png = to_png(figure, scale=1.5)
         source = f"data:image/png;base64,{base64.b64encode(png).decode()}"
         html = (
-            f"<style>body:has(.{self.live_class}) .{self._class} {{ display: none }}</style>"
-            f'<div class="{self._class}"><img alt="{caption}" width="{int(width)}" src="{source}"></div>'
+            f"{DARK}<style>body:has(.{self.live_class}) .{self._class} {{ display: none }}</style>"
+            f'<div class="{self._class}"><img class="{FIGURE_CLASS}" alt="{escape(caption)}" width="{int(width)}"'
+            f' src="{source}"></div>'
         )
         self._handle.update({"text/html": html, "text/plain": caption}, raw=True)
+        return png

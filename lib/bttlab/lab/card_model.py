@@ -5,10 +5,10 @@ import functools
 import numpy as np
 
 from bttlab.data import Samples
+from bttlab.estimate.card import estimate
 from bttlab.lab.runs import Memory
 from bttlab.model import ModelConfig
 from bttlab.u50.constants import MODEL_VERSION
-from bttlab.u50.estimate import estimate
 
 
 class ModelledMeter:
@@ -19,6 +19,11 @@ class ModelledMeter:
     Parameters
     ----------
     config : ModelConfig
+
+    Attributes
+    ----------
+    seconds : float
+        That a U50 would have taken.
     """
 
     provenance = "modelled"
@@ -26,25 +31,29 @@ class ModelledMeter:
 
     def __init__(self, config: ModelConfig):
         self._config = config
-        self.joules = 0.0
+        self.joules, self.bounds, self.seconds = 0.0, (0.0, 0.0), 0.0
 
     def advance(self, samples: Samples, seconds: float) -> None:
         """Count some samples by their lengths."""
         lengths, counts = np.unique(samples.lengths, return_counts=True)
-        self.joules += sum(
-            count * joules_of(self._config, int(length)) for length, count in zip(lengths, counts, strict=True)
-        )
+        steps = [count * step_of(self._config, int(length)) for length, count in zip(lengths, counts, strict=True)]
+        low, middle, high, took = (sum(steps) + np.zeros(4)).tolist()
+        self.joules += middle
+        self.bounds = self.bounds[0] + low, self.bounds[1] + high
+        self.seconds += took
 
 
 @functools.cache
-def joules_of(config: ModelConfig, length: int) -> float:
-    """Return the modelled energy of a training step on a sample of `length` real tokens, in joules."""
-    return estimate(config, lengths=[length]).energy_per_sample.mid
+def step_of(config: ModelConfig, length: int) -> np.ndarray:
+    """Return a training step on a sample of `length` real tokens, modelled: joules low, middle, high, and seconds."""
+    found = estimate(config, lengths=[length])
+    energy = found.energy_per_sample
+    return np.array([energy.low, energy.mid, energy.high, found.seconds_per_sample])
 
 
 def memory_of(config: ModelConfig) -> Memory:
-    """Return the bytes that the kernel's arrays hold on the chip."""
-    arrays = estimate(config).arrays
+    """Return the bytes that training a model needs on the chip."""
+    bytes = estimate(config).memory.bytes
     return Memory(
-        sum(array.bytes for array in arrays), "modelled", f"the U50 model {MODEL_VERSION}: arrays on the chip"
+        bytes, "modelled", f"the U50 model {MODEL_VERSION}: words that the program touches, and the machine's"
     )

@@ -4,11 +4,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import matplotlib.pyplot as plt
 import torch
 from torch import Tensor
 
-from bttlab.lab.charts import PALETTE
+from bttlab.lab.charts import PALETTE, new_figure
+from bttlab.lab.picture import Picture
 from bttlab.tensor import matrix_to_tt, tt_to_matrix
 
 
@@ -68,7 +68,7 @@ def spectra(matrix: Tensor, out_modes: Sequence[int], in_modes: Sequence[int]) -
 
 def draw_truncation(
     matrices: Mapping[str, Tensor], out_modes: Sequence[int], in_modes: Sequence[int], ranks: Sequence[int]
-) -> None:
+) -> Picture:
     """Draw error and parameters over the rank.
 
     Parameters
@@ -77,7 +77,8 @@ def draw_truncation(
         Of one shape, under the names that the legend gives them.
     out_modes, in_modes, ranks : sequence of int
     """
-    _, (left, right) = plt.subplots(1, 2, figsize=(8.3, 3.2), layout="constrained")
+    figure = new_figure(8.3, 3.2)
+    (left, right) = figure.subplots(1, 2)
     for (name, matrix), colour in zip(matrices.items(), PALETTE, strict=False):
         found = [truncate(matrix, out_modes, in_modes, rank) for rank in ranks]
         left.semilogx(ranks, [cut.error for cut in found], "o-", label=name, color=colour)
@@ -89,3 +90,4 @@ def draw_truncation(
         axes.legend()
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
+    return Picture(figure, "Error and parameters over the rank.")

@@ -7,7 +7,7 @@ tensor networks. Indices are named t (tokens), i1, i2, … (output modes), j1, j
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bttlab.tensor import Cost, Step, flow_cost, tt_shapes
+from bttlab.tensor import Cost, Order, Step, flow_cost, order_cost, tt_shapes
 
 PASSES = ("forward", "backward")
 
@@ -65,9 +65,9 @@ class Film:
         return getattr(self, name)
 
 
-def film(flow: str, tokens: int, out_modes: Sequence[int], in_modes: Sequence[int], rank: int) -> Film:
-    """Return the film of a flow; parameters and errors as for `bttlab.tensor.flow_cost`."""
-    cost = flow_cost(flow, tokens, out_modes, in_modes, rank)
+def film(flow: str | Order, tokens: int, out_modes: Sequence[int], in_modes: Sequence[int], rank: int) -> Film:
+    """Return the film of a flow; parameters and errors as for `bttlab.tensor.flow_cost` and `order_cost`."""
+    cost = (order_cost if isinstance(flow, Order) else flow_cost)(flow, tokens, out_modes, in_modes, rank)
     shapes = tt_shapes(out_modes, in_modes, rank)
     outs = [f"i{k + 1}" for k in range(len(out_modes))]
     ins = [f"j{k + 1}" for k in range(len(in_modes))]

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 
-import matplotlib.pyplot as plt
 import numpy as np
 
-from bttlab.lab.charts import PALETTE, style
+from bttlab.lab.charts import PALETTE, new_figure, style
+from bttlab.lab.picture import Picture
 
 LAYER_COLOURS = {
     "attention": PALETTE[0],
@@ -18,7 +18,7 @@ LAYER_COLOURS = {
 LABELS = {"other": "embedding, output, loss", "all": "optimizer"}
 
 
-def draw_breakdown(rows: Mapping[str, Mapping[str, Mapping[str, float]]]) -> None:
+def draw_breakdown(rows: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Picture:
     """Draw the time of a step by stage and layer, a bar for each row.
 
     Parameters
@@ -26,7 +26,8 @@ def draw_breakdown(rows: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Non
     rows : mapping of str to dict
         Each as from `bttlab.cost.breakdown.time_breakdown`.
     """
-    _, axes = plt.subplots(figsize=(8.3, 1.6 + 0.6 * len(rows)), layout="constrained")
+    figure = new_figure(8.3, 1.6 + 0.6 * len(rows))
+    axes = figure.subplots()
     style(axes, "Time of a step (measured)", "ms", "")
     for row, stages in enumerate(rows.values()):
         start = 0.0
@@ -49,9 +50,10 @@ def draw_breakdown(rows: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Non
     axes.set_yticks(range(len(rows)), rows)
     axes.set_ylim(len(rows) - 0.45, -0.75)
     axes.legend(fontsize=8, ncols=6, loc="upper center", bbox_to_anchor=(0.45, -0.3), frameon=False)
+    return Picture(figure, "The time of a step by stage and layer, a bar for each row.")
 
 
-def draw_load(load: np.ndarray, steps: int) -> None:
+def draw_load(load: np.ndarray, steps: int) -> Picture:
     """Draw the share of the tokens that each expert gets over training, a heat map for each layer.
 
     Parameters
@@ -62,9 +64,8 @@ def draw_load(load: np.ndarray, steps: int) -> None:
         That were trained.
     """
     _, layers, experts = load.shape
-    figure, panels = plt.subplots(
-        1, layers, figsize=(8.3, 1.2 + 0.25 * experts), layout="constrained", sharey=True, squeeze=False
-    )
+    figure = new_figure(8.3, 1.2 + 0.25 * experts)
+    panels = figure.subplots(1, layers, sharey=True, squeeze=False)
     for layer, axes in enumerate(panels[0]):
         image = axes.imshow(
             100 * load[:, layer].T, aspect="auto", cmap="cividis", vmin=0, vmax=100 * load.max(),
@@ -76,3 +77,4 @@ def draw_load(load: np.ndarray, steps: int) -> None:
     panels[0, 0].set_yticks(range(1, experts + 1))
     bar = figure.colorbar(image, ax=panels[0].tolist())
     bar.set_label("share of the tokens (%, measured)")
+    return Picture(figure, "The share of the tokens that each expert gets over training, a heat map for each layer.")

@@ -1,61 +1,115 @@
-"""Cycles of the contraction kernels over tokens, as a figure."""
+"""One layer's program on the card as figures: who works when, and cycles over tokens."""
 
-import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import matplotlib.pyplot as plt
-import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.patches import Patch
+from matplotlib.ticker import StrMethodFormatter
 
+from bttlab.card.layer import layer_program
+from bttlab.card.program.instruction import DRAIN_0, ENGINE_1, SHUFFLE, UNIT_NAMES, Instruction
+from bttlab.card.program.layer import LayerProgram
+from bttlab.card.program.timing import time_program
 from bttlab.lab.charts import PALETTE
-from bttlab.u50.contraction_cycles import STEPS, predict
-from bttlab.u50.layer import LayerShape
 
-WITH_TOKENS = ("z", "y", "dz", "dx", "dL3", "dR4")  # of the bi-directional flow's products
-TITLES = {"right_to_left": "right to left", "bidirectional": "bi-directional"}
-KINDS = ("products with tokens", "products of cores alone", "re-ordering", "from and to HBM")
-
-
-def kind_of(flow: str, step: str) -> str:
-    """Return what a step of a contraction kernel does, one of `KINDS`."""
-    if step in ("load", "store"):
-        return KINDS[3]
-    if step.split()[0] in ("turn", "pack", "transpose"):
-        return KINDS[2]
-    return KINDS[1] if flow == "bidirectional" and step not in WITH_TOKENS else KINDS[0]
+KINDS = ("engines, with tokens", "engines, cores alone", "re-ordering and moving", "row operations")
+COLOURS = dict(zip(KINDS, PALETTE, strict=False))
+HATCH = {"FP": "", "BP": "////"}
+WAITING = "waiting for results"
+NAMED = 0.015  # of the figure's width: what a letter of a bar's name takes
 
 
-def cycles_by_kind(flow: str, shape: LayerShape, tokens: int) -> dict[str, int]:
-    """Return the cycles of both passes by kind of step; where steps run side by side, the first of `KINDS` counts."""
-    cycles = dict.fromkeys(KINDS, 0)
-    for spans in predict(flow, shape, tokens).values():
-        edges = sorted({edge for span in spans.values() for edge in span})
-        for begin, end in itertools.pairwise(edges):
-            going_on = {kind_of(flow, name) for name, span in spans.items() if span[0] <= begin and end <= span[1]}
-            cycles[min(going_on, key=KINDS.index)] += end - begin
+def kind_of(program: LayerProgram, instruction: Instruction) -> str:
+    """Return what an instruction of a layer's program does, one of `KINDS`."""
+    if instruction.unit <= ENGINE_1:
+        return KINDS[0] if program.has_tokens(instruction) else KINDS[1]
+    return KINDS[2] if instruction.unit in (DRAIN_0, DRAIN_0 + 1, SHUFFLE) else KINDS[3]
+
+
+def draw_schedule(programs: Mapping[str, LayerProgram]) -> None:
+    """Draw which unit works when, a panel a program, all over the same cycles (modelled).
+
+    Parameters
+    ----------
+    programs : mapping of str to LayerProgram
+        By the panels' titles.
+    """
+    units = [n for n in range(len(UNIT_NAMES)) if any(i.unit == n for p in programs.values() for i in p.forward)]
+    figure, panels = plt.subplots(
+        len(programs), 1, figsize=(8.3, 0.7 + 2.1 * len(programs)), layout="constrained", sharex=True, squeeze=False
+    )
+    timings = {name: time_program(program.forward, program.tokens, False) for name, program in programs.items()}
+    most = max(timing.cycles for timing in timings.values())
+    for axes, (name, program) in zip(panels[:, 0], programs.items(), strict=True):
+        _draw_units(axes, program, timings[name], units, most)
+        title = f"{name}: {timings[name].cycles:,} cycles, {program.tokens} tokens (modelled)"
+        axes.set_title(title, loc="left", fontsize=10, fontweight="bold")
+    panels[-1, 0].set(xlabel="cycle", xlim=(0, most))
+    panels[-1, 0].xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    marks = [Patch(facecolor=colour, label=kind) for kind, colour in COLOURS.items()]
+    marks.append(Patch(facecolor="white", edgecolor="black", hatch=HATCH["BP"], label="backward pass"))
+    figure.legend(handles=marks, loc="outside lower center", ncols=3, fontsize=8, frameon=False)
+
+
+def _draw_units(axes: Axes, program: LayerProgram, timing, units: Sequence[int], most: int) -> None:
+    for instruction, begin, end in zip(program.forward, timing.begin, timing.end, strict=True):
+        lane = units.index(instruction.unit)
+        colour = COLOURS[kind_of(program, instruction)]
+        hatch = HATCH[instruction.label[0]]
+        axes.barh(
+            lane, end - begin, left=begin, height=0.8, color=colour, edgecolor="white", linewidth=0.5, hatch=hatch
+        )
+        result = instruction.label[2].split(" = ")[0]
+        if instruction.unit <= ENGINE_1 and end - begin > NAMED * (1 + len(result)) * most:
+            box = {"facecolor": "white", "edgecolor": "none", "pad": 1, "alpha": 0.85}
+            axes.text((begin + end) / 2, lane, result, ha="center", va="center", fontsize=7, bbox=box, clip_on=True)
+    axes.set_yticks(range(len(units)), [UNIT_NAMES[unit] for unit in units], fontsize=8)
+    axes.set_ylim(len(units) - 0.5, -0.5)
+    axes.tick_params(axis="y", length=0)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def cycles_by_kind(program: LayerProgram) -> dict[str, int]:
+    """Return a program's cycles by kind, together all; where several units work, the first of `KINDS` counts."""
+    timing = time_program(program.forward, program.tokens, False)
+    changes: dict[int, list[tuple[int, int]]] = {}
+    for instruction, begin, end in zip(program.forward, timing.begin, timing.end, strict=True):
+        kind = KINDS.index(kind_of(program, instruction))
+        changes.setdefault(begin, []).append((kind, 1))
+        changes.setdefault(end, []).append((kind, -1))
+    cycles = dict.fromkeys((*KINDS, WAITING), 0)
+    working, before = [0] * len(KINDS), 0
+    for cycle in sorted({*changes, timing.cycles}):
+        kind = next((KINDS[n] for n, count in enumerate(working) if count), WAITING)
+        cycles[kind] += cycle - before
+        before = cycle
+        for number, change in changes.get(cycle, ()):
+            working[number] += change
     return cycles
 
 
-def draw_cycles(tokens: Sequence[int], shape: LayerShape) -> None:
+def draw_cycles(tokens: Sequence[int], layer: Any, flows: Mapping[str, Any]) -> None:
     """Draw the modelled cycles of both passes over tokens, a panel a flow, by what they are spent on.
 
     Parameters
     ----------
     tokens : sequence of int
-    shape : LayerShape
-        Of the kernels.
+    layer : bttlab.tensor.TTLinear
+    flows : mapping of str to flow
+        As for `bttlab.card.layer.layer_program`, by the panels' titles.
     """
-    _, panels = plt.subplots(1, 2, figsize=(8.3, 3.6), layout="constrained", sharey=True)
-    parts = {flow: [cycles_by_kind(flow, shape, t) for t in tokens] for flow in STEPS}
-    totals = {flow: np.array([sum(at.values()) for at in counts]) / 1e3 for flow, counts in parts.items()}
-    for axes, (flow, counts) in zip(panels, parts.items(), strict=True):
-        rows = [[at[kind] / 1e3 for at in counts] for kind in KINDS]
-        axes.stackplot(tokens, rows, labels=KINDS, colors=PALETTE)
-        other = next(name for name in totals if name != flow)
-        axes.plot(tokens, totals[other], "k--", label="the other flow in all")
-        axes.set(title=TITLES[flow], xlabel="tokens", xlim=(tokens[0], tokens[-1]))
-    panels[0].set_ylabel("thousand cycles, both passes (modelled)")
-    handles, labels = panels[0].get_legend_handles_labels()
-    panels[0].legend(handles[::-1], labels[::-1], fontsize=8, loc="upper left")
-    for axes in panels:
+    figure, panels = plt.subplots(1, len(flows), figsize=(8.3, 3.7), layout="constrained", sharey=True)
+    kinds = (*KINDS, WAITING)
+    colours = [*COLOURS.values(), "0.8"]
+    for axes, (name, flow) in zip(panels, flows.items(), strict=True):
+        counts = [cycles_by_kind(layer_program(layer, t, flow)) for t in tokens]
+        rows = [[count[kind] / 1e3 for count in counts] for kind in kinds]
+        axes.stackplot(tokens, rows, labels=kinds, colors=colours)
+        axes.set(title=name, xlabel="tokens", xlim=(tokens[0], tokens[-1]))
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(alpha=0.25)
+    panels[0].set_ylabel("thousand cycles, both passes (modelled)")
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=8, frameon=False)

@@ -17,13 +17,17 @@ from IPython.display import display
 
 from bttlab.errors import BttlabError
 from bttlab.lab.canvas import KeptFigure, live_canvas
-from bttlab.lab.run_figure import RunFigure
+from bttlab.lab.charts import SMOOTHING
+from bttlab.lab.picture import hidden
+from bttlab.lab.run_figure import ACROSS, RunFigure, View
+from bttlab.lab.run_words import curves_csv, download, in_words
 from bttlab.lab.runs import FAILED, FINISHED, PAUSED, RUNNING, STOPPED, Run
 from bttlab.lab.targets import Target
 from bttlab.threads import Thread
 
 REDRAW_SECONDS = 0.4
 KEEP_SECONDS = 15.0  # between two updates of the figure that stays in the notebook
+SMOOTHINGS = [("1 sample", 1), ("20 samples", 20), ("100 samples", SMOOTHING), ("500 samples", 500)]
 STOP_SECONDS = 2.0  # that closing waits for a run to end
 _open: dict[str, "Dashboard"] = {}
 
@@ -37,6 +41,7 @@ def _button(action: Callable) -> Callable:
             with self._lock:
                 self._say("")
                 action(self, *arguments, **keywords)
+                self._enable()
         except BttlabError as error:
             self._say(str(error))
         except KeyboardInterrupt:
@@ -84,6 +89,7 @@ class Dashboard:
         self._lock = threading.RLock()
         self._drawer: Thread | None = None
         self._drawing = False
+        self._said_in = (0, "")
         self._figure = RunFigure()
         self._canvas = live_canvas(self._figure.figure, lambda: self._figure.animated, self._lock)
         self._kept = KeptFigure()
@@ -117,7 +123,7 @@ class Dashboard:
             layout={"width": "380px"},
         )
         self._rate.observe(lambda _: self._change_rate(), "value")
-        buttons = []
+        self._buttons = {}
         for label, icon, action in (
             ("Start", "play", self.start),
             ("Pause", "pause", self.pause),
@@ -127,15 +133,27 @@ class Dashboard:
         ):
             button = widgets.Button(description=label, icon=icon, layout={"width": "105px"})
             button.on_click(lambda _, action=action: action())
-            buttons.append(button)
-        self._status, self._message = widgets.HTML(), widgets.HTML()
+            self._buttons[label] = button
+        self._view = {
+            "across": widgets.Dropdown(options=list(ACROSS), description="across", layout={"width": "170px"}),
+            "smoothing": widgets.Dropdown(
+                options=SMOOTHINGS, value=SMOOTHING, description="mean of", layout={"width": "160px"}
+            ),
+            "logarithmic": widgets.Checkbox(description="logarithmic loss", indent=False, layout={"width": "150px"}),
+        }
+        for control in self._view.values():
+            control.observe(lambda _: self._draw(), "value")
+        self._status, self._message, self._files = (widgets.HTML() for _ in range(3))
+        self._words = widgets.HTML(hidden(in_words([])))
         self.widget = widgets.VBox(
             [
                 widgets.HBox([self._choice, self._rate, self._samples], layout={"flex_flow": "row wrap"}),
-                widgets.HBox(buttons),
+                widgets.HBox(list(self._buttons.values()), layout={"flex_flow": "row wrap"}),
                 self._status,
                 self._message,
-                self._canvas.widget,
+                widgets.Box([self._canvas.widget], layout={"overflow": "auto"}),  # in a narrow window it scrolls
+                widgets.HBox([*self._view.values(), self._files], layout={"flex_flow": "row wrap"}),
+                self._words,
             ]
         )
         self.widget.add_class(self._kept.live_class)
@@ -145,6 +163,10 @@ class Dashboard:
         self._kept.display()
         if self.runs:
             self._keep()
+
+    def to_csv(self) -> str:
+        """Return the runs' curves: a line for each point, which says where its figures come from."""
+        return curves_csv(self.runs)
 
     # --- what buttons do; as methods they do the same
 
@@ -168,7 +190,7 @@ class Dashboard:
             self._choice.value = target
         if samples is not None:
             self._samples.value = samples
-        run = self._targets[self._choice.value].make_run(self._samples.value, self._rate.value)
+        run = self._targets[self._choice.value].make_run(self._samples.value, self._learning_rate)
         run.start()
         self.runs.append(run)
         self._begin_drawing()
@@ -199,12 +221,12 @@ class Dashboard:
         run.resume()
 
     def _go_on(self, run: Run) -> None:
-        if self._rate.value >= run.fault.learning_rate:
+        if self._learning_rate >= run.fault.learning_rate:
             raise BttlabError(
-                f"learning rate {self._rate.value:g}: at {run.fault.learning_rate:g} sample {run.fault.sample} would "
-                "fail again; set the slider lower, then Continue"
+                f"learning rate {self._learning_rate:g}: at {run.fault.learning_rate:g} sample {run.fault.sample} "
+                "would fail again; set the slider lower, then Continue"
             )
-        run.learning_rate = self._rate.value
+        run.learning_rate = self._learning_rate
         run.start()
         self._begin_drawing()
 
@@ -225,7 +247,12 @@ class Dashboard:
         if run is not None and not run.follows_learning_rate:
             raise BttlabError(f"{run.name} keeps its learning rate to the end; the new one is for the next run")
         if run is not None:
-            run.learning_rate = self._rate.value
+            run.learning_rate = self._learning_rate
+
+    def leave_starting_to_others(self) -> None:
+        """Hide what chooses a target and starts it: whoever holds the dashboard has a button of their own."""
+        for widget in (self._choice, self._buttons["Start"]):
+            widget.layout.display = "none"
 
     def offer(self, target: Target) -> None:
         """Put a target into the choice, in place of one of the same name."""
@@ -293,17 +320,44 @@ class Dashboard:
 
     def _draw(self) -> None:
         with self._lock:
-            everything = self._figure.update(self.runs)
+            view = View(**{name: control.value for name, control in self._view.items()})
+            everything = self._figure.update(self.runs, view)
             self._status.value = _status(self.runs[-1]) if self.runs else "Choose what to train on, and start."
+            if self._state() != self._said_in:  # what was said of another state may no longer be true
+                self._say("")
             if self.runs and self.runs[-1].state == FAILED:
                 self._say(_what_failed(self.runs[-1]))
+            self._enable()
         self._canvas.draw(everything)
 
     def _keep(self) -> None:
-        names = ", ".join(dict.fromkeys(run.name for run in self.runs))
-        self._kept.update(self._figure.figure, self._lock, f"The last figure of the runs on {names}")
+        with self._lock:
+            words = in_words(self.runs)
+            self._words.value = hidden(words)
+            if png := self._kept.update(self._figure.figure, self._lock, words):
+                table = self.to_csv().encode()
+                self._files.value = download("runs.png", "image/png", png) + download("runs.csv", "text/csv", table)
 
     # --- the rest
+
+    def _enable(self) -> None:
+        """Let the buttons be pressed that do something now."""
+        run = self._active
+        faulty = run is None and bool(self.runs) and self.runs[-1].fault is not None
+        may = {
+            "Start": run is None,
+            "Pause": run is not None and run.state == RUNNING,
+            "Continue": faulty or (run is not None and run.state == PAUSED),
+            "Stop": run is not None,
+            "Clear": any(not run.active for run in self.runs),
+        }
+        for name, button in self._buttons.items():
+            button.disabled = not may[name]
+
+    @property
+    def _learning_rate(self) -> float:
+        """As the slider shows it: who reads 4.0e-3 there trains with 0.004."""
+        return float(f"{self._rate.value:.1e}")
 
     @property
     def _active(self) -> Run | None:
@@ -315,7 +369,11 @@ class Dashboard:
             raise BttlabError(f"there is nothing to {action}: no run is going; start one first")
         return run
 
+    def _state(self) -> tuple[int, str]:
+        return len(self.runs), self.runs[-1].state if self.runs else ""
+
     def _say(self, message: str) -> None:
+        self._said_in = self._state()
         self._message.value = f"<span role='alert'><b>{escape(message)}</b></span>" if message else ""
 
 
@@ -332,6 +390,8 @@ def _status(run: Run) -> str:
     parts = [f"<b>{escape(run.name)}</b>: {run.state}", f"{run.count:,} of {run.total:,} samples"]
     if run.rate:
         parts.append(f"{run.rate:,.0f} samples/s ({run.time_provenance})")
+        if modelled := getattr(run.meter, "seconds", 0.0):
+            parts.append(f"a U50: {run.count / modelled:,.0f} samples/s (modelled)")
         if run.active:
             parts.append(f"{_duration((run.total - run.count) / run.rate)} left")
     if run.meter.provenance:

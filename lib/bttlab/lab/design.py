@@ -1,65 +1,61 @@
-"""The space of designs: rank, encoders, engine and clock, and which of them nobody should build."""
+"""The space of designs: what is trained, and how the machine is told to; the machine itself stays as it is."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from bttlab.errors import BttlabError
+from bttlab.card.compiled import PAPER_FLOW
+from bttlab.estimate.card import CLOCK_MHZ, Estimate, estimate
 from bttlab.model import ModelConfig
-from bttlab.u50.estimate import Estimate, at_clock, estimate
-from bttlab.u50.hardware import HardwareConfig
+
+FEED_FORWARD = ("first", "second")  # of an encoder's layers
+FLOWS = {"bidirectional": "bi-directional", "auto": "auto", "right_to_left": "right to left"}
 
 
 @dataclass(frozen=True)
 class Design:
-    """A configuration of model and accelerator.
+    """A model, its program and the clock.
 
     Attributes
     ----------
     encoders, rank : int
-        Of the model; the rank is that of its linear layers.
-    rows : int
-        Rows of the contraction engine, each as many lanes as a word has.
+        Of the model; the rank is that of its linear layers, unless they have their own.
+    flow : str
+        Order of contraction: one of `FLOWS`.
+    optimizer : {"sgd", "momentum", "adamw"}
     clock_mhz : int
+    feed_forward : int, optional
+        Rank of the two layers between which GELU stands; by default `rank`.
     """
 
-    encoders: int
-    rank: int
-    rows: int
-    clock_mhz: int
+    encoders: int = 2
+    rank: int = 12
+    flow: str = PAPER_FLOW
+    optimizer: str = "sgd"
+    clock_mhz: int = CLOCK_MHZ
+    feed_forward: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.feed_forward is None:
+            object.__setattr__(self, "feed_forward", self.rank)
+
+    @property
+    def program(self) -> "Design":
+        """The same for SGD at the schedule's clock: designs that differ in these alone have the same program."""
+        return replace(self, optimizer="sgd", clock_mhz=CLOCK_MHZ)
 
     def estimate(self, lengths: Mapping[int, int]) -> Estimate:
-        """Return what the model of the U50 says; errors as for `bttlab.u50.estimate.estimate`."""
-        model = ModelConfig(encoders=self.encoders, linear_rank=self.rank)
-        hardware = replace(at_clock(HardwareConfig(), self.clock_mhz), engine_rows=self.rows)
-        return estimate(model, hardware, lengths)
+        """Return what the model of the U50 says; errors as for `bttlab.estimate.card.estimate`."""
+        own = {}
+        if self.feed_forward != self.rank:
+            own = {f"encoders.{i}.{part}": self.feed_forward for i in range(self.encoders) for part in FEED_FORWARD}
+        model = ModelConfig(encoders=self.encoders, linear_rank=self.rank, ranks=own)
+        return estimate(model, lengths, self.optimizer, self.flow, self.clock_mhz)
 
     def __str__(self) -> str:
-        return f"{self.encoders} encoders, rank {self.rank}, {self.rows} engine rows, {self.clock_mhz} MHz"
+        rank = f"{self.rank}" if self.feed_forward == self.rank else f"{self.rank} and {self.feed_forward}"
+        return f"{self.encoders} encoders, rank {rank}, {FLOWS[self.flow]}, {self.optimizer}, {self.clock_mhz} MHz"
 
 
-def evaluate(designs: Iterable[Design], lengths: Mapping[int, int]) -> dict[Design, Estimate]:
-    """Return the estimates of those designs that the source can be built for."""
-    found = {}
-    for design in designs:
-        try:
-            found[design] = design.estimate(lengths)
-        except BttlabError:
-            continue
-    return found
-
-
-def pareto(points: Mapping[Design, tuple[float, float]]) -> list[Design]:
-    """Return the designs that no other beats in both figures, by rising first figure.
-
-    Parameters
-    ----------
-    points : mapping of Design to (float, float)
-        Of both, less is better.
-    """
-    best: list[Design] = []
-    least = float("inf")
-    for design, (_, second) in sorted(points.items(), key=lambda item: item[1]):
-        if second < least:
-            best.append(design)
-            least = second
-    return best
+def grid(encoders: int, ranks: Iterable[int]) -> list[Design]:
+    """Return the programs that are drawn beside each other."""
+    return [Design(encoders, rank, flow) for flow in FLOWS for rank in ranks]

@@ -1,20 +1,92 @@
-"""Sliders and a figure to click on, over the model of the U50: does it fit, how long, how much energy."""
+"""Sliders and a figure to click on, over the model of the U50: how long, how much energy, how busy, how full.
 
+Every point is a program: compiling one and timing it for each length takes about a second, so they are made in the
+background, the one that is asked for first, and a line says how many are still to come.
+"""
+
+import contextlib
+import threading
 from collections.abc import Mapping
 
 import ipywidgets as widgets
 import numpy as np
-from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
+from bttlab.errors import BttlabError
+from bttlab.estimate.card import CLOCK_MHZ, LEAST_CLOCK, Estimate
 from bttlab.lab.canvas import live_canvas
 from bttlab.lab.charts import PALETTE, new_figure, style
-from bttlab.lab.design import Design, evaluate, pareto
+from bttlab.lab.design import FLOWS, Design, grid
 from bttlab.lab.explorer import Explorer, slider
 from bttlab.u50.constants import MODEL_VERSION
-from bttlab.u50.estimate import Estimate
-from bttlab.u50.resources import RESOURCES
 
-ENCODERS, RANKS, ROWS, CLOCKS = (1, 2, 4, 6), (4, 8, 12, 16, 24), (2, 4, 8, 12, 16), (100, 150, 200, 250, 300)
+RANKS = (4, 8, 12, 16)
+MARKERS = dict(zip(FLOWS, "osD", strict=True))
+UNITS = ("engine 0", "engine 1", "vector", "shuffle", "update")
+MOST_ENCODERS = 8
+STAYS = {"parameters", "gradients", "optimizer state", "activations"}  # in a bank, for as long as it is needed
+
+
+class Programs:
+    """Estimates of designs, each program made once, by a thread that lives as long as there is something to do.
+
+    Parameters
+    ----------
+    lengths : mapping of int to int
+        How many samples of each length an epoch has.
+    done : callable
+        Is told whenever a program is there; in the thread.
+    """
+
+    def __init__(self, lengths: Mapping[int, int], done):
+        self._lengths, self._done = dict(lengths), done
+        self._made: dict[Design, Estimate | BttlabError] = {}
+        self._wanted: list[Design] = []
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+
+    def find(self, design: Design) -> Estimate | None:
+        """Return a design's estimate; None while its program is not there.
+
+        Raises
+        ------
+        BttlabError
+            If there is none: the machine does not hold the model.
+        """
+        made = self._made.get(design.program)
+        if isinstance(made, BttlabError):
+            raise made
+        return made.with_optimizer(design.optimizer).at_clock(design.clock_mhz) if made else None
+
+    def want(self, designs: list[Design]) -> int:
+        """Ask for programs, the first of them first, and for no others; returns how many are not there yet."""
+        with self._changed:
+            self._wanted = [d for d in dict.fromkeys(d.program for d in designs) if d not in self._made]
+            if self._wanted and self._thread is None:
+                self._thread = threading.Thread(target=self._work, daemon=True)
+                self._thread.start()
+            return len(self._wanted)
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until nothing is wanted; returns whether that was so in time."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._thread is None, seconds)
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                if not self._wanted:
+                    self._thread = None
+                    self._changed.notify_all()
+                    return
+                design = self._wanted[0]
+            try:
+                made = design.estimate(self._lengths)
+            except BttlabError as error:
+                made = error
+            with self._changed:
+                self._made[design] = made
+                self._wanted = [d for d in self._wanted if d != design]
+            self._done()
 
 
 class DesignExplorer(Explorer):
@@ -25,111 +97,139 @@ class DesignExplorer(Explorer):
     lengths : mapping of int to int
         How many samples of each length an epoch has.
     design : Design
-        Where the sliders stand at first.
+        Where the controls stand at first.
 
     Attributes
     ----------
     design : Design
-    estimate : Estimate
+    estimate : Estimate or None
+        None while its program is compiled.
     """
 
     def __init__(self, lengths: Mapping[int, int], design: Design):
-        self._lengths = dict(lengths)
-        self.encoders = slider(design.encoders, 1, 12, "encoders")
-        self.rank = slider(design.rank, 1, 48, "rank")
-        self.rows = slider(design.rows, 1, 16, "engine rows")
-        self.clock = slider(design.clock_mhz, 50, 300, "clock (MHz)")
-        self.design, self.estimate = design, None
-        self._others: dict[int, dict[Design, Estimate]] = {}
-        figure = new_figure(8.3, 4.2)
-        self._space, self._resources = figure.subplots(1, 2, width_ratios=(3, 2))
-        super().__init__(
-            figure,
-            [widgets.HBox([self.encoders, self.rank]), widgets.HBox([self.rows, self.clock])],
-            canvas=live_canvas,
+        self.encoders = slider(design.encoders, 1, MOST_ENCODERS, "encoders")
+        self.rank = slider(design.rank, 1, max(RANKS), "rank")
+        self.feed_forward = slider(design.feed_forward, 1, max(RANKS), "feed-forward")
+        self.clock = slider(design.clock_mhz, LEAST_CLOCK, CLOCK_MHZ, "clock (MHz)")
+        options = [(words, name) for name, words in FLOWS.items()]
+        self.flow = widgets.Dropdown(options=options, value=design.flow, description="flow", layout={"width": "250px"})
+        self.optimizer = widgets.Dropdown(
+            options=("sgd", "momentum", "adamw"),
+            value=design.optimizer,
+            description="optimizer",
+            layout={"width": "250px"},
         )
+        self.design, self.estimate = design, None
+        self.programs = Programs(lengths, self.refresh)
+        self._controls = (self.encoders, self.rank, self.flow, self.optimizer, self.clock, self.feed_forward)
+        self.rank.observe(self._follow, "value")
+        figure = new_figure(8.3, 4.2)
+        self._space, self._machine = figure.subplots(1, 2, width_ratios=(3, 2))
+        rows = [widgets.HBox([self.encoders, self.rank]), widgets.HBox([self.feed_forward, self.flow])]
+        rows.append(widgets.HBox([self.clock, self.optimizer]))
+        super().__init__(figure, rows, canvas=live_canvas)
         figure.canvas.mpl_connect("button_press_event", self._click)
 
     def choose(self, design: Design) -> None:
-        """Set the sliders to a design."""
-        chosen = (design.encoders, design.rank, design.rows, design.clock_mhz)
+        """Set the controls to a design."""
+        first = (design.encoders, design.rank, design.flow)
+        chosen = (*first, design.optimizer, design.clock_mhz, design.feed_forward)
         self._holding = True
-        for control, value in zip((self.encoders, self.rank, self.rows, self.clock), chosen, strict=True):
+        for control, value in zip(self._controls, chosen, strict=True):
             control.value = value
         self._holding = False
         self.refresh()
 
     _holding = False
 
+    def _follow(self, change) -> None:
+        """Move the rank of the feed-forward layers along, unless they have their own."""
+        if not self._holding and self.feed_forward.value == change["old"]:
+            self._holding = True
+            self.feed_forward.value = change["new"]
+            self._holding = False
+
     def refresh(self) -> None:
-        """Redraw, unless several sliders are being set at once."""
+        """Redraw, unless several controls are being set at once."""
         if not self._holding:
             super().refresh()
 
     def _click(self, event) -> None:
-        if event.inaxes is not self._space or event.xdata is None:
+        shown = self._shown
+        if event.inaxes is not self._space or event.xdata is None or not shown:
             return
-        designs = list(self._shown)
-        here = np.log([event.xdata, event.ydata])
-        distances = [np.hypot(*(np.log(_figures(self._shown[design])) - here)) for design in designs]
+        designs = list(shown)
+        here = self._space.transData.transform((event.xdata, event.ydata))
+        points = self._space.transData.transform([_figures(shown[design]) for design in designs])
+        distances = np.hypot(*(points - here).T)
         self.choose(designs[int(np.argmin(distances))])
 
     @property
     def _shown(self) -> dict[Design, Estimate]:
-        """The designs in the figure: all with this number of encoders."""
-        encoders = self.encoders.value
-        if encoders not in self._others:
-            every = (Design(encoders, rank, rows, clock) for rank in RANKS for rows in ROWS for clock in CLOCKS)
-            self._others[encoders] = evaluate(every, self._lengths)
-        return self._others[encoders]
+        """The designs in the figure that are there: all with these encoders, this optimizer and this clock."""
+        found = {}
+        for program in grid(self.encoders.value, RANKS):
+            design = Design(program.encoders, program.rank, program.flow, self.optimizer.value, self.clock.value)
+            with contextlib.suppress(BttlabError):
+                if (made := self.programs.find(design)) is not None:
+                    found[design] = made
+        return found
 
     def _update(self) -> tuple[str, str]:
-        design = Design(self.encoders.value, self.rank.value, self.rows.value, self.clock.value)
-        found = design.estimate(self._lengths)
-        self.design, self.estimate = design, found
-        self._draw_space(found)
-        self._draw_resources(found)
+        design = Design(*(control.value for control in self._controls))
+        self.design, self.estimate = design, None
+        missing = self.programs.want([design, *grid(design.encoders, RANKS)])
+        self.estimate = found = self.programs.find(design)
+        shown = self._shown
+        self._draw_space(shown, found)
+        self._draw_machine(found)
+        working = f"compiling and timing programs: {missing} to come" if missing else ""
+        if found is None:
+            return f"<b>{design}</b>: its program is being compiled …", working
         energy, seconds = found.energy_per_epoch, found.seconds_per_epoch
-        fits = "it fits" if found.fits else "it does <b>not</b> fit"
         results = (
-            f"<b>{design}</b>: {fits}; an epoch of {found.samples:,} samples takes <b>{seconds:,.1f} s</b> and "
+            f"<b>{design}</b>: an epoch of {found.samples:,} samples takes <b>{seconds:,.2f} s</b> and "
             f"<b>{energy.mid:,.0f} J</b>, between {energy.low:,.0f} and {energy.high:,.0f} (modelled, {MODEL_VERSION})"
         )
-        names = ", ".join(f"{RESOURCES[name]} (by {excess:,.0f})" for name, excess in found.resources.excess.items())
-        return results, f"more than the card has: {names}" if names else ""
+        return results, working
 
-    def _draw_space(self, chosen: Estimate) -> None:
+    def _draw_space(self, shown: Mapping[Design, Estimate], chosen: Estimate | None) -> None:
         axes = self._space
         axes.clear()
-        style(axes, "Click on a design", "time of an epoch (s, modelled)", "energy of an epoch (J, modelled)")
-        axes.set(xscale="log", yscale="log")
-        for axis in (axes.xaxis, axes.yaxis):
-            axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-            axis.set_major_formatter(StrMethodFormatter("{x:g}"))
-            axis.set_minor_formatter(NullFormatter())
-        groups = {True: {}, False: {}}
-        for design, found in self._shown.items():
-            groups[found.fits][design] = _figures(found)
-        for fits, (colour, marker, name) in ((False, ("0.7", "x", "too large")), (True, (PALETTE[0], "o", "fits"))):
-            if groups[fits]:
-                axes.scatter(*zip(*groups[fits].values(), strict=True), s=18, color=colour, marker=marker, label=name)
-        best = [groups[True][design] for design in pareto(groups[True])]
-        if best:
-            axes.plot(*zip(*best, strict=True), color=PALETTE[0], linewidth=1, label="none better (Pareto)")
-        axes.scatter(*_figures(chosen), s=170, facecolors="none", edgecolors=PALETTE[1], linewidths=2.5, label="chosen")
-        axes.legend(fontsize=8, loc="upper left", framealpha=0.8)
+        style(axes, "Click on a program", "parameters (thousand)", "energy of an epoch (J, modelled)")
+        for colour, (flow, name) in zip(PALETTE, FLOWS.items(), strict=False):
+            points = {design.rank: _figures(found) for design, found in shown.items() if design.flow == flow}
+            if points:
+                places = zip(*(points[rank] for rank in sorted(points)), strict=True)
+                axes.plot(*places, color=colour, marker=MARKERS[flow], linewidth=1, label=name)
+        cheapest = {design.rank: design for design in sorted(shown, key=lambda d: -_figures(shown[d])[1])}
+        for design, found in shown.items():
+            above = -15 if cheapest[design.rank] == design else 8
+            where = {"xytext": (0, above), "textcoords": "offset points", "ha": "center", "fontsize": 8}
+            axes.annotate(f"{design.rank}: {found.seconds_per_epoch:.1f} s", _figures(found), **where)
+        if chosen is not None:
+            ring = {"facecolors": "none", "edgecolors": "0.1", "linewidths": 2}
+            axes.scatter(*_figures(chosen), s=170, **ring, label="chosen")
+        axes.margins(0.16, 0.1)
+        axes.set_ylim(bottom=0)
+        if shown or chosen:
+            axes.legend(fontsize=8, loc="lower right", framealpha=0.8, title="rank: time of an epoch", title_fontsize=8)
 
-    def _draw_resources(self, found: Estimate) -> None:
-        axes = self._resources
+    def _draw_machine(self, found: Estimate | None) -> None:
+        axes = self._machine
         axes.clear()
-        style(axes, "Of what the card has (modelled)", "%", "")
-        for row, name in enumerate(RESOURCES):
-            part = 100 * found.resources.utilisation(name)
-            axes.barh(row, part, color=PALETTE[2] if part <= 100 else PALETTE[1], height=0.55)
-            axes.text(2, row - 0.34, f"{RESOURCES[name]}: {part:.0f} %", fontsize=9, va="bottom")
-        axes.axvline(100, color="0.2", linestyle="--", linewidth=1)
-        axes.set(yticks=[], ylim=(len(RESOURCES) - 0.4, -0.9), xlim=(0, None))
+        style(axes, "The machine (modelled)", "%", "")
+        if found is not None:
+            of_the_model = (bank for bank in found.memory.banks if STAYS & bank.groups.keys())
+            fullest = max(of_the_model, key=lambda bank: bank.words / bank.depth)
+            bars = [(f"{unit} busy", found.work.shares[unit], PALETTE[2]) for unit in UNITS]
+            bars.append(("the engines' multipliers", found.lane_utilisation, PALETTE[2]))
+            bars.append((f"{fullest.name}, the fullest", fullest.words / fullest.depth, PALETTE[0]))
+            for row, (name, part, colour) in enumerate(bars):
+                axes.barh(row, 100 * part, color=colour, height=0.5)
+                axes.text(1, row - 0.31, f"{name}: {part:.0%}", fontsize=9, va="bottom")
+        axes.set(yticks=[], ylim=(len(UNITS) + 1.6, -0.9), xlim=(0, 100))
 
 
 def _figures(found: Estimate) -> tuple[float, float]:
-    return found.seconds_per_epoch, found.energy_per_epoch.mid
+    return found.model.parameters_count / 1e3, found.energy_per_epoch.mid

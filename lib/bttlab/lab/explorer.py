@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from bttlab.errors import BttlabError
 from bttlab.lab.canvas import ImageCanvas, KeptFigure
+from bttlab.lab.picture import describe, hidden
 
 
 class Explorer:
@@ -36,7 +37,8 @@ class Explorer:
         self._results, self._message = widgets.HTML(), widgets.HTML()
         self._canvas = canvas(figure, lambda: (), self._lock)
         self._kept = KeptFigure()
-        self.widget = widgets.VBox([*controls, self._results, self._message, self._canvas.widget])
+        self._words = widgets.HTML()
+        self.widget = widgets.VBox([*controls, self._results, self._message, self._canvas.widget, self._words])
         self.widget.add_class(self._kept.live_class)
         for control in _values(controls):
             control.observe(lambda _: self.refresh(), "value")
@@ -58,6 +60,7 @@ class Explorer:
             with self._lock:
                 self._results.value, note = self._update()
                 self._canvas.draw(everything=True)
+                self._words.value = hidden(describe(self._figure))
             self._say(note)
         except BttlabError as error:
             self._say(str(error))
@@ -74,7 +77,7 @@ class Explorer:
     def _ipython_display_(self) -> None:
         display(self.widget)
         self._kept.display()
-        self._kept.update(self._figure, self._lock, type(self).__name__)
+        self._kept.update(self._figure, self._lock, describe(self._figure))
 
 
 def slider(value: int, least: int, most: int, name: str, width: str = "250px") -> widgets.IntSlider:

@@ -5,9 +5,9 @@ In all of them open or filled marks and plain bars are published, lines and hatc
 
 from collections.abc import Sequence
 
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
 
 from bttlab.baseline.gpus import find_gpu
 from bttlab.cost import xia2024
@@ -16,7 +16,8 @@ from bttlab.cost.estimate import Estimate
 from bttlab.cost.gpu_step import step_seconds
 from bttlab.cost.published_equations import curve, largest_batch
 from bttlab.cost.xia2024 import Throughput
-from bttlab.lab.charts import PALETTE, style
+from bttlab.lab.charts import PALETTE, new_figure, style
+from bttlab.lab.picture import Picture
 
 SPARSE, DENSE = PALETTE[0], PALETTE[1]
 STAGE_COLOURS = {"forward": PALETTE[0], "backward": PALETTE[1], "optimizer": PALETTE[2]}
@@ -30,9 +31,10 @@ SETTINGS = {
 }
 
 
-def draw_largest_batches(calibration: Calibration) -> None:
+def draw_largest_batches(calibration: Calibration) -> Picture:
     """Draw the largest batches of 512 tokens: published, by our model, and by equation 1."""
-    _, axes = plt.subplots(figsize=(7, 3.2), layout="constrained")
+    figure = new_figure(7, 3.2)
+    axes = figure.subplots()
     style(axes, "Largest batch, Mixtral-8x7B, QLoRA, top 2 of 8, 512 tokens", "", "sequences")
     found = modelled_largest_batches(calibration.memory)
     groups = (
@@ -46,9 +48,10 @@ def draw_largest_batches(calibration: Calibration) -> None:
         axes.bar_label(bars, fontsize=8)
     axes.set_xticks(range(len(found)), [point.gpu for point, _ in found])
     axes.legend(fontsize=8, frameon=False, loc="upper left")
+    return Picture(figure, "The largest batches of 512 tokens.")
 
 
-def draw_throughput(calibration: Calibration, aside: bool = True) -> None:
+def draw_throughput(calibration: Calibration, aside: bool = True) -> Picture:
     """Draw throughput over batch size by model, data set and GPU.
 
     Parameters
@@ -62,7 +65,8 @@ def draw_throughput(calibration: Calibration, aside: bool = True) -> None:
     for point in points:
         series.setdefault((point.model, point.data_set, point.gpu), []).append(point)
     rows = -(-len(series) // 3)
-    figure, panels = plt.subplots(rows, 3, figsize=(9.2, 2.5 * rows + 0.5), layout="constrained", squeeze=False)
+    figure = new_figure(9.2, 2.5 * rows + 0.5)
+    panels = figure.subplots(rows, 3, squeeze=False)
     for axes in panels.flat[len(series) :]:
         axes.set_axis_off()
     for axes, ((model, data_set, gpu), members) in zip(panels.flat, series.items(), strict=False):
@@ -71,6 +75,7 @@ def draw_throughput(calibration: Calibration, aside: bool = True) -> None:
         axes.set_title(f"{model}, {data_set}\n{gpu}{kept}", loc="left", fontsize=9, fontweight="bold")
     handles, labels = panels.flat[0].get_legend_handles_labels()
     figure.legend(handles, labels, fontsize=8, ncols=3, loc="outside lower center", frameon=False)
+    return Picture(figure, "Throughput over batch size by model, data set and GPU.")
 
 
 def _throughput_panel(axes: Axes, members: Sequence[Throughput], calibration: Calibration) -> None:
@@ -94,10 +99,11 @@ def _throughput_panel(axes: Axes, members: Sequence[Throughput], calibration: Ca
     axes.set(xlim=(0, None), ylim=(0, None))
 
 
-def draw_stages(calibration: Calibration) -> None:
+def draw_stages(calibration: Calibration) -> Picture:
     """Draw the stages of a step on the A40, sequences of 128 tokens: published and modelled."""
     models = list(dict.fromkeys(point.model for point in xia2024.stages()))
-    figure, panels = plt.subplots(1, len(models), figsize=(9.2, 3.6), layout="constrained")
+    figure = new_figure(9.2, 3.6)
+    panels = figure.subplots(1, len(models))
     for axes, model in zip(panels, models, strict=True):
         style(axes, f"{model}, A40", "batch size", "seconds a step")
         chosen = [point for point in xia2024.stages() if point.model == model]
@@ -111,12 +117,13 @@ def draw_stages(calibration: Calibration) -> None:
         axes.set_xticks(
             range(len(chosen)), [f"{name}\n{point.batch}" for name, point in zip(names, chosen, strict=True)]
         )
-    handles = [plt.Rectangle((0, 0), 1, 1, color=colour) for colour in STAGE_COLOURS.values()]
+    handles = [Rectangle((0, 0), 1, 1, color=colour) for colour in STAGE_COLOURS.values()]
     handles += [
-        plt.Rectangle((0, 0), 1, 1, facecolor="0.8", hatch=hatch, edgecolor="0.4", linewidth=0) for hatch in ("", "///")
+        Rectangle((0, 0), 1, 1, facecolor="0.8", hatch=hatch, edgecolor="0.4", linewidth=0) for hatch in ("", "///")
     ]
     labels = [*STAGE_COLOURS, "plain: published", "hatched: modelled"]
     figure.legend(handles, labels, fontsize=8, ncols=5, loc="outside lower center", frameon=False)
+    return Picture(figure, "The stages of a step on the A40, sequences of 128 tokens.")
 
 
 def _stack(axes: Axes, at: float, seconds: dict[str, float], hatch: str | None) -> None:
@@ -128,9 +135,10 @@ def _stack(axes: Axes, at: float, seconds: dict[str, float], hatch: str | None) 
         bottom += value
 
 
-def draw_utilisation() -> None:
+def draw_utilisation() -> Picture:
     """Draw how busy the A40's processors and memory are in each kernel of Mixtral's experts; published."""
-    figure, panels = plt.subplots(1, 2, figsize=(9.2, 3.4), layout="constrained")
+    figure = new_figure(9.2, 3.4)
+    panels = figure.subplots(1, 2)
     for axes, (what, title) in zip(
         panels,
         (("sm_utilisation_percent", "Processors (SM)"), ("dram_utilisation_percent", "Memory (DRAM)")),
@@ -148,12 +156,14 @@ def draw_utilisation() -> None:
         axes.set_xticks(range(len(SETTINGS)), SETTINGS.values(), fontsize=8, rotation=20)
         axes.set_title(f"{title} (published)", loc="left", fontsize=10, fontweight="bold")
     figure.colorbar(image, ax=panels.tolist(), label="busy (%)")
+    return Picture(figure, "How busy the A40's processors and memory are in each kernel of Mixtral's experts.")
 
 
-def draw_published_load() -> None:
+def draw_published_load() -> Picture:
     """Draw how many tokens each of Mixtral's experts gets, before and after fine-tuning; published."""
     rows = {row["data_set_and_state"]: row for row in xia2024.rows("expert_load_mixtral.csv")}
-    _, panels = plt.subplots(1, 2, figsize=(9.2, 2.9), layout="constrained")
+    figure = new_figure(9.2, 2.9)
+    panels = figure.subplots(1, 2)
     for axes, (key, name) in zip(panels, (("HE", "HellaSwag"), ("GS", "GSM8K")), strict=True):
         style(axes, f"{name} (published)", "expert", "share of the tokens (%)")
         for shift, state, label, colour in (
@@ -165,13 +175,15 @@ def draw_published_load() -> None:
         axes.axhline(100 / 8, color="0.2", linewidth=1, linestyle="--", label="fair")
         axes.set_ylim(0, 20)
         axes.legend(fontsize=8, frameon=False, ncols=3, loc="upper center")
+    return Picture(figure, "How many tokens each of Mixtral's experts gets, before and after fine-tuning.")
 
 
-def draw_accuracy() -> None:
+def draw_accuracy() -> Picture:
     """Draw accuracy over epochs of fine-tuning, sparse against dense; published."""
     rows = xia2024.rows("accuracy_by_epoch.csv")
     epochs = [int(row["Accuracy"]) for row in rows]
-    figure, panels = plt.subplots(1, 4, figsize=(9.2, 2.7), layout="constrained")
+    figure = new_figure(9.2, 2.7)
+    panels = figure.subplots(1, 4)
     names = {"MIX": "Mixtral", "BLK": "BlackMamba"}
     tests = {"HE": "HellaSwag", "GS": "GSM8K"}
     for axes, (model, test) in zip(panels, ((m, t) for m in names for t in tests), strict=True):
@@ -183,12 +195,14 @@ def draw_accuracy() -> None:
         axes.set_ylim(0, None)
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, fontsize=8, ncols=2, loc="outside lower center", frameon=False)
+    return Picture(figure, "Accuracy over epochs of fine-tuning, sparse against dense.")
 
 
-def draw_ranking(estimates: Sequence[Estimate]) -> None:
+def draw_ranking(estimates: Sequence[Estimate]) -> Picture:
     """Draw throughput and cost of one run on several GPUs, modelled, with their bands; all need a price."""
     found = sorted(estimates, key=lambda one: one.cost[1], reverse=True)
-    _, panels = plt.subplots(1, 2, figsize=(9.2, 0.9 + 0.42 * len(found)), layout="constrained", sharey=True)
+    figure = new_figure(9.2, 0.9 + 0.42 * len(found))
+    panels = figure.subplots(1, 2, sharey=True)
     for axes, (title, unit, bands) in zip(
         panels,
         (
@@ -208,3 +222,4 @@ def draw_ranking(estimates: Sequence[Estimate]) -> None:
             middle, range(len(found)), xerr=[middle - low, high - middle], fmt="none", ecolor="0.2", capsize=3
         )
     panels[0].set_yticks(range(len(found)), [f"{one.gpu.gpu}, batch {one.batch}" for one in found])
+    return Picture(figure, "Throughput and cost of one run on several GPUs, modelled, with their bands.")

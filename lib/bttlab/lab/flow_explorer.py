@@ -7,7 +7,7 @@ from bttlab.lab.charts import PALETTE, new_figure, style
 from bttlab.lab.contraction import PASSES, Film, Frame, film
 from bttlab.lab.explorer import Explorer, slider
 from bttlab.lab.network_picture import draw_network
-from bttlab.tensor import FLOWS
+from bttlab.tensor import FLOWS, Order
 
 FLOW_NAMES = {"right_to_left": "right to left", "bidirectional": "bi-directional", "reconstruct": "reconstruct"}
 MOST_TOKENS, MOST_RANK = 128, 64
@@ -21,6 +21,8 @@ class FlowExplorer(Explorer):
     out_modes, in_modes : tuple of int
     tokens, rank : int
         Where the sliders stand at first.
+    own : Order or str, optional
+        An order of one's own, or its steps: shown first, as "my own".
 
     Attributes
     ----------
@@ -35,11 +37,12 @@ class FlowExplorer(Explorer):
         in_modes: tuple[int, ...] = (8, 8, 12),
         tokens: int = 32,
         rank: int = 12,
+        own: Order | str | None = None,
     ):
+        flows = [] if own is None else [("my own", Order.of(own, len(out_modes), len(in_modes)))]
+        flows += [(FLOW_NAMES[name], name) for name in FLOWS]
         self._modes = out_modes, in_modes
-        self.flow = widgets.Dropdown(
-            options=[(FLOW_NAMES[name], name) for name in FLOWS], description="flow", layout={"width": "250px"}
-        )
+        self.flow = widgets.Dropdown(options=flows, description="flow", layout={"width": "250px"})
         self.part = widgets.ToggleButtons(options=PASSES, style={"button_width": "90px"})
         self.tokens = slider(tokens, 1, MOST_TOKENS, "tokens")
         self.rank = slider(rank, 1, MOST_RANK, "rank")

@@ -6,8 +6,9 @@ from bttlab.baseline import EPOCH_SAMPLES
 from bttlab.baseline.gpus import Gpu
 from bttlab.baseline.modelled import model_step
 from bttlab.data import Samples
+from bttlab.estimate.card import Estimate, estimate
+from bttlab.estimate.geometry import capacity_bits
 from bttlab.model import ModelConfig
-from bttlab.u50.estimate import Estimate, estimate
 
 Ratio = tuple[float, float, float]
 
@@ -22,9 +23,12 @@ class Beside:
     energy : dict of str to Ratio
         Joules of an epoch: tensor training on the GPU over the U50, by mode ("eager", "graphs").
     memory : Ratio
-        Bytes that a process of dense training holds, context and workspaces included, over the arrays on the chip.
+        Bytes that a process of dense training holds, context and workspaces included, over those that training needs on
+        the chip.
+    blocks : Ratio
+        The same over all block RAM and UltraRAM that the machine occupies, filled or not.
     tensors : float
-        Bytes of that process's tensors alone over the arrays on the chip.
+        Bytes of that process's tensors alone over those that training needs on the chip.
     parameters : float
         Dense over tensor parameters.
     """
@@ -32,6 +36,7 @@ class Beside:
     encoders: int
     energy: dict[str, Ratio]
     memory: Ratio
+    blocks: Ratio
     tensors: float
     parameters: float
 
@@ -40,13 +45,14 @@ def gpu_over_card(gpu: Gpu, encoders: int, sample: Samples) -> Beside:
     """Compare a GPU with the U50 on utterances as long as `sample`, which is one."""
     config = ModelConfig(encoders=encoders)
     card = estimate(config, lengths={int(sample.lengths[0]): EPOCH_SAMPLES})
-    chip = sum(array.bytes for array in card.arrays)
+    chip, blocks = card.memory.bytes, capacity_bits(card.memory.blocks) / 8
     dense = model_step(gpu, "dense", "graphs", config, sample)
     sizes = [ModelConfig(encoders=encoders, format=kind).parameters_count for kind in ("dense", "tensor")]
     return Beside(
         encoders,
         {mode: _energy(gpu, mode, config, sample, card) for mode in ("eager", "graphs")},
         tuple(held / chip for held in dense.process_bytes),
+        tuple(held / blocks for held in dense.process_bytes),
         dense.tensor_bytes / chip,
         sizes[0] / sizes[1],
     )

@@ -76,12 +76,15 @@ def keep_dashboard_run(
         data=str(corpus.folder),
         device="auto",
         optimizer=optimizer,
-        learning_rate=run.learning_rate,
+        learning_rate=run.rates[-1][1],
         seed=workload.seed,
         epochs=-(-run.total // epoch),
     )
     known = CorpusRecord.of(corpus, workload.config)
-    record = RunRecord("training", f"dashboard-{corpus.name}-enc{workload.config.encoders}", flat(settings), run.name)
+    configuration = flat(settings) | {"learning_rates": run.rates}
+    del configuration["learning_rate" if len(run.rates) > 1 else "learning_rates"]  # no one rate made what came of many
+    name = f"dashboard-{corpus.name}-enc{workload.config.encoders}"
+    record = RunRecord("training", name, configuration, run.name, begun=run.begun)
     folder = runs_folder() / record.id
     folder.mkdir(parents=True)
     checkpoint = Checkpoint(

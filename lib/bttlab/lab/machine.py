@@ -25,7 +25,8 @@ def check_machine(self_check: bool = False) -> HTML:
     for check in checks:
         colour, word = _MARKS[check["status"]]
         way_out = f"<br><em>{escape(check['way_out'])}</em>" if check["way_out"] else ""
-        badge = f"<span style='background:{colour};color:white;padding:1px 7px;border-radius:8px'>{word}</span>"
+        looks = f"background:{colour};color:white;padding:1px 7px;border-radius:8px;white-space:nowrap"
+        badge = f"<span style='{looks}'>{word}</span>"
         cells = (badge, f"<b>{escape(check['name'])}</b>", escape(check["detail"]) + way_out)
         rows.append("<tr>" + "".join(f"<td style='text-align:left'>{cell}</td>" for cell in cells) + "</tr>")
     return HTML(f"<table>{''.join(rows)}</table>")

@@ -3,12 +3,10 @@
 from collections.abc import Mapping, Sequence
 
 import matplotlib.pyplot as plt
-from matplotlib.axes import Axes
 
 from bttlab.baseline.record import Memory
+from bttlab.estimate.card import Estimate
 from bttlab.lab.charts import PALETTE, style
-from bttlab.u50.estimate import Estimate
-from bttlab.u50.memory_map import by_group
 
 # A colour for each kind of byte, the same on the chip and in PyTorch.
 COLOURS = {
@@ -16,20 +14,17 @@ COLOURS = {
     "gradients": PALETTE[1],
     "optimizer state": PALETTE[2],
     "activations": PALETTE[5],
-    "merged cores": PALETTE[3],
-    "scratch": "0.6",
+    "held operands": PALETTE[3],
+    "on the way": "0.6",
     "temporaries": "0.6",
-    "engine": "0.8",
+    "the machine's own": "0.8",
     "inputs": "0.8",
 }
 
 
 def chip_bytes(estimate: Estimate) -> dict[str, int]:
-    """Return the bytes of the on-chip arrays by group."""
-    found: dict[str, int] = {}
-    for array in estimate.arrays:
-        found[array.group] = found.get(array.group, 0) + array.bytes
-    return found
+    """Return the bytes that training needs on the chip, by what they are for."""
+    return {group: size for group, size in estimate.memory.by_group().items() if size}
 
 
 def torch_bytes(memory: Memory) -> dict[str, int]:
@@ -64,35 +59,30 @@ def draw_bytes(rows: Mapping[str, Mapping[str, float]], title: str) -> None:
     axes.legend(fontsize=8, ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.28), frameon=False)
 
 
-def draw_blocks(estimates: Mapping[str, Estimate], limits: Mapping[str, int]) -> None:
-    """Draw how many blocks of BRAM and UltraRAM each group takes, with the card's limits.
-
-    Parameters
-    ----------
-    estimates : mapping of str to Estimate
-    limits : mapping of str to int
-        "bram36" and "uram": what the shell leaves to kernels.
-    """
-    _, panels = plt.subplots(1, 2, figsize=(8.3, 1.4 + 0.45 * len(estimates)), layout="constrained", sharey=True)
-    for axes, (resource, title) in zip(panels, (("bram36", "BRAM36"), ("uram", "UltraRAM")), strict=True):
-        style(axes, f"{title} blocks (modelled)", "blocks", "")
-        for row, found in enumerate(estimates.values()):
-            parts = {name: getattr(blocks, resource) for name, blocks in by_group(found.arrays).items()}
-            parts["HBM ports"] = found.resources.total(resource).mid - sum(parts.values())
-            _stack(axes, row, parts)
-        axes.axvline(limits[resource], color="0.2", linestyle="--", label="limit" if resource == "bram36" else None)
-        axes.text(limits[resource], -0.45, "limit ", ha="right", fontsize=8)
-    panels[0].set_yticks(range(len(estimates)), estimates)
-    panels[0].invert_yaxis()
-
-
-def _stack(axes: Axes, row: int, parts: Mapping[str, float]) -> None:
-    start = 0.0
-    for name, size in parts.items():
-        axes.barh(row, size, left=start, color=COLOURS.get(name, "0.9"), height=0.6)
-        start += size
-    label = axes.text(start, row, f" {start:,.0f} ", va="center", fontsize=9)
-    label.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 0.5})  # a limit's line may pass behind it
+def draw_banks(estimate: Estimate) -> None:
+    """Draw how deep each bank is, and which of its words a model's program touches, by what they are for."""
+    banks = estimate.memory.banks
+    _, axes = plt.subplots(figsize=(8.3, 1.4 + 0.23 * len(banks)), layout="constrained")
+    encoders = estimate.model.encoders
+    style(axes, f"Words of each bank, {encoders} encoders, {estimate.optimizer} (modelled)", "thousand words", "")
+    groups = dict.fromkeys(group for bank in banks for group in bank.groups)
+    for row, bank in enumerate(banks):
+        start = 0.0
+        for group, words in bank.groups.items():
+            axes.barh(row, words / 1e3, left=start, color=COLOURS[group], height=0.7)
+            start += words / 1e3
+        axes.barh(row, bank.depth / 1e3, color="none", edgecolor="0.3", linewidth=0.8, height=0.7)
+        blocks = f"{bank.blocks.uram} UltraRAM" if bank.kind == "uram" else f"{bank.blocks.bram36:g} BRAM36"
+        axes.text(bank.depth / 1e3 + 0.3, row, f"{bank.words / bank.depth:.0%} of {blocks}", va="center", fontsize=8)
+    axes.set_yticks(range(len(banks)), [bank.name for bank in banks], fontsize=8)
+    axes.set_ylim(len(banks) - 0.4, -0.6)
+    axes.set_xlim(0, 1.28 * max(bank.depth for bank in banks) / 1e3)
+    axes.legend(
+        [plt.Rectangle((0, 0), 1, 1, color=COLOURS[group]) for group in groups],
+        list(groups),
+        loc="lower right",
+        fontsize=8,
+    )
 
 
 def draw_energy(estimates: Mapping[str, Estimate]) -> None:
@@ -102,7 +92,7 @@ def draw_energy(estimates: Mapping[str, Estimate]) -> None:
     names: Sequence[str] = tuple(next(iter(estimates.values())).power.components)
     for row, found in enumerate(estimates.values()):
         start = 0.0
-        for name, colour in zip(names, PALETTE, strict=False):
+        for name, colour in zip(names, ("0.75", *PALETTE), strict=True):
             joules = found.power.components[name].mid * found.seconds_per_epoch
             axes.barh(row, joules, left=start, color=colour, height=0.55, label=name if row == 0 else None)
             start += joules
@@ -110,4 +100,4 @@ def draw_energy(estimates: Mapping[str, Estimate]) -> None:
         axes.plot([band.low, band.high], [row, row], color="0.15", linewidth=1.5, marker="|", markersize=9)
     axes.set_yticks(range(len(estimates)), estimates)
     axes.invert_yaxis()
-    axes.legend(fontsize=8, ncols=5, loc="upper center", bbox_to_anchor=(0.5, -0.25), frameon=False)
+    axes.legend(fontsize=8, ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.25), frameon=False)

@@ -19,11 +19,14 @@ class EnergyMeter(Protocol):
         The meter or the model; or why there is none.
     joules : float
         So far.
+    bounds : (float, float) or None
+        Of a modelled figure: the joules with all that is uncertain at its least and at its most.
     """
 
     provenance: str | None
     how: str
     joules: float
+    bounds: tuple[float, float] | None
 
     def advance(self, samples: Samples, seconds: float) -> None:
         """Count the training on some samples that has just ended and took so long."""
@@ -34,6 +37,7 @@ class NoMeter:
 
     provenance = None
     joules = 0.0
+    bounds = None
 
     def __init__(self, reason: str):
         self.how = reason
@@ -47,7 +51,12 @@ class Recorded:
 
     def __init__(self, provenance: str, how: str):
         self.provenance, self.how = provenance, how
-        self.joules = 0.0
+        self.joules, self.bounds = 0.0, (0.0, 0.0)
+
+    def add(self, low: float, middle: float, high: float) -> None:
+        """Count joules."""
+        self.joules += middle
+        self.bounds = self.bounds[0] + low, self.bounds[1] + high
 
     def advance(self, samples: Samples, seconds: float) -> None:
         """Count nothing more."""
@@ -65,6 +74,7 @@ class PowerMeter:
     """
 
     provenance = "measured"
+    bounds = None
 
     def __init__(self, watts: Callable[[], float], how: str):
         self._watts = watts

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from statistics import fmean
 
 import numpy as np
-from IPython.display import Image
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bttlab.lab.charts import PALETTE, as_label, new_figure, style, to_png
+from bttlab.lab.charts import PALETTE, as_label, new_figure, style
 from bttlab.lab.memory_figures import COLOURS
+from bttlab.lab.picture import Picture
 from bttlab.methods import Method, Result, methods
 from bttlab.methods.library.tensor import TensorCompression
 from bttlab.methods.record import by_methods, mean
@@ -69,18 +69,15 @@ def _bar(axes: Axes, row: int, values: Sequence[float | None]) -> None:
         axes.text(fmean(values), row, f" {fmean(values):,.1f}", va="center", fontsize=8)
 
 
-def draw_results(results: Sequence[Result], split: str = "dev") -> Image:
+def draw_results(results: Sequence[Result], split: str = "dev") -> Picture:
     """Return `results_figure` as a picture, which a notebook shows and keeps."""
-    return _picture(results_figure(results, split))
+    names = ", ".join(by_methods(results))
+    return Picture(results_figure(results, split), f"What training takes and reaches, by methods: {names}.")
 
 
-def draw_scatter(results: Sequence[Result], split: str = "test") -> Image:
+def draw_scatter(results: Sequence[Result], split: str = "test") -> Picture:
     """Return `scatter_figure` as a picture, which a notebook shows and keeps."""
-    return _picture(scatter_figure(results, split))
-
-
-def _picture(figure: Figure) -> Image:
-    return Image(to_png(figure, scale=2), width=int(figure.get_figwidth() * figure.dpi))
+    return Picture(scatter_figure(results, split), "Methods of training by peak memory and slot F1.")
 
 
 def _legend(*panels) -> tuple[list, list]:

@@ -67,7 +67,7 @@ class MethodRun(Run):
         if not self._learns_here:
             self._score()
         if result.samples == self.total:
-            keep_methods(result, factor)
+            keep_methods(result, self.begun, factor)
         peak = result.memory["peak"]
         self.memory = Memory(peak["value"], peak["provenance"], peak["how"])
         if self._on_result is not None:

@@ -1,5 +1,6 @@
 """The methods lab: tick methods, train with them, and see what each gives and takes."""
 
+from collections.abc import Mapping, Sequence
 from html import escape
 
 import ipywidgets as widgets
@@ -10,11 +11,16 @@ from bttlab.lab.charts import to_png
 from bttlab.lab.dashboard import Dashboard
 from bttlab.lab.method_figures import results_figure
 from bttlab.lab.method_runs import method_target
+from bttlab.lab.picture import FIGURE_CLASS, describe, hidden
 from bttlab.lab.workload import Workload
 from bttlab.methods import DENSE, FAMILIES, Result, methods, parse
+from bttlab.methods.page import RECORDS, read_records
+from bttlab.methods.record import by_methods, mean
 from bttlab.methods.training import LEARNING_RATE
 
 _ROW = {"flex_flow": "row wrap"}
+_GRID = {"display": "grid", "grid_template_columns": "repeat(auto-fill, minmax(145px, 1fr))", "flex": "1 1 auto"}
+_SCROLLED = {"max_height": "210px", "overflow": "auto", "flex": "0 0 auto"}  # the dashboard stays in view below
 
 
 class MethodsLab:
@@ -46,14 +52,32 @@ class MethodsLab:
             most_samples,
             name="methods",
         )
-        wide = {"width": "auto", "min_width": "158px"}
-        self._boxes = {name: widgets.Checkbox(description=name, indent=False, layout=wide) for name in methods()}
-        groups = []
+        self.dashboard.leave_starting_to_others()
+        self._boxes = {
+            name: widgets.Checkbox(description=name, indent=False, layout={"width": "auto"}) for name in methods()
+        }
+        self._groups = {}
         for family in FAMILIES:
             boxes = [box for name, box in self._boxes.items() if methods()[name].family == family]
             if boxes:
-                heading = widgets.HTML(f"<b>{family}</b>", layout={"flex": "0 0 165px"})
-                groups.append(widgets.HBox([heading, widgets.HBox(boxes, layout=_ROW)]))
+                heading = widgets.HTML(f"<b>{family}</b>", layout={"flex": "0 0 145px"})
+                self._groups[family] = widgets.HBox(
+                    [heading, widgets.Box(boxes, layout=_GRID)], layout={"flex": "0 0 auto"}
+                )
+        self._search = widgets.Text(
+            description="search",
+            placeholder="a name, a family, or a word of what it changes",
+            continuous_update=True,
+            style={"description_width": "70px"},
+            layout={"width": "400px"},
+        )
+        self._search.observe(lambda _: self._find(), "value")
+        self._preset = widgets.Dropdown(
+            options=[("choose …", ""), *presets(read_records()).items()],
+            description="preset",
+            layout={"width": "420px"},
+        )
+        self._preset.observe(lambda _: self._choose(), "value")
         for box in self._boxes.values():
             box.observe(lambda _: self._write(), "value")
         self._text = widgets.Text(
@@ -65,8 +89,18 @@ class MethodsLab:
         self._train.on_click(lambda _: self.train())
         self._message = widgets.HTML()
         self._picture = widgets.Image(format="png", layout={"display": "none"})
+        self._picture.add_class(FIGURE_CLASS)
+        self._words = widgets.HTML()
         self.widget = widgets.VBox(
-            [*groups, widgets.HBox([self._text, self._train]), self._message, self.dashboard.widget, self._picture]
+            [
+                widgets.HBox([self._search, self._preset], layout=_ROW),
+                widgets.VBox(list(self._groups.values()), layout=_SCROLLED),
+                widgets.HBox([self._text, self._train], layout=_ROW),
+                self._message,
+                self.dashboard.widget,
+                self._picture,
+                self._words,
+            ]
         )
         self._check()
 
@@ -90,6 +124,25 @@ class MethodsLab:
         self.dashboard.close()
         self.widget.close()
 
+    def _find(self) -> None:
+        """Show the boxes of the methods that the search's words are about."""
+        words = self._search.value.lower().split()
+        for name, box in self._boxes.items():
+            method = methods()[name]
+            told = f"{name} {method.family} {method.__doc__}".lower()
+            box.layout.display = None if all(word in told for word in words) else "none"
+        for group in self._groups.values():
+            shown = any(box.layout.display != "none" for box in group.children[1].children)
+            group.layout.display = None if shown else "none"
+
+    def _choose(self) -> None:
+        """Tick what a preset names."""
+        if self._preset.value:
+            chosen = {part.partition(":")[0] for part in self._preset.value.split("+")}
+            for name, box in self._boxes.items():
+                box.value = name in chosen
+            self._text.value = self._preset.value
+
     def _write(self) -> None:
         """Name in the text what is ticked; parameters that stand there stay."""
         there = {part.partition(":")[0]: part for part in self._text.value.split("+")}
@@ -112,5 +165,40 @@ class MethodsLab:
 
     def _on_result(self, result: Result) -> None:
         self.results.append(result)
-        self._picture.value = to_png(results_figure(self.results))
+        figure = results_figure(self.results)
+        self._picture.value, self._words.value = to_png(figure), hidden(describe(figure))
         self._picture.layout.display = "block"
+
+
+def presets(records: Mapping[str, Sequence[Result]]) -> dict[str, str]:
+    """Return combinations of methods by what they are best at, as measured.
+
+    Parameters
+    ----------
+    records : mapping of str to sequence of Result
+        From `bttlab.methods.page.read_records`: each method, and what combines with tensor compression.
+
+    Returns
+    -------
+    dict of str to str
+        What is said of it to the methods.
+    """
+    single, tensor = (by_methods(records[name]) for name in RECORDS)
+
+    def memory(group: Sequence[Result]) -> float:
+        return mean(group, lambda one: one.memory["peak"]["value"])
+
+    def seconds(group: Sequence[Result]) -> float:
+        return mean(group, lambda one: one.seconds_per_epoch["value"])
+
+    def slots(group: Sequence[Result]) -> float:
+        return mean(group, lambda one: one.scores["test"]["slot_f1"])
+
+    same = [name for name in tensor if memory(tensor[name]) <= 1.05 * memory(tensor["tensor"])]
+    found = {
+        "least memory": min(single, key=lambda name: memory(single[name])),
+        "tensor's memory, best slot F1": max(same, key=lambda name: slots(tensor[name])),
+        "fastest epoch": min(single, key=lambda name: seconds(single[name])),
+        "best slot F1": max(single, key=lambda name: slots(single[name])),
+    }
+    return {f"{title} (measured): {name}": name for title, name in found.items()}

@@ -5,7 +5,7 @@ import ipywidgets as widgets
 from bttlab.errors import BttlabError
 from bttlab.experiments import Filter, RunIndex
 from bttlab.experiments.curves import read_curves
-from bttlab.experiments.index import FoundRun
+from bttlab.experiments.index import FoundRun, RunIndexError, every_index
 from bttlab.lab.charts import PALETTE, as_label, new_figure, style
 from bttlab.lab.explorer import Explorer
 from bttlab.terminal import printable
@@ -13,6 +13,7 @@ from bttlab.train import Checkpoint, CheckpointStore
 
 MOST_CURVES = len(PALETTE)  # that can be told apart
 SHOWN = 200  # runs in the list
+_ROW = {"flex_flow": "row wrap"}
 CURVES = {
     "loss": ("Mean loss of a stretch (measured)", "loss"),
     "frame_accuracy": ("Frame accuracy on the dev split (measured)", "right (%)"),
@@ -29,11 +30,12 @@ class RunBrowser(Explorer):
     conditions : str
         To begin with, such as "kind=training linear_rank=8"; blanks between them.
     index : RunIndex, optional
-        By default the user's.
+        By default this checkout's; a box adds those of the user's other checkouts.
     """
 
     def __init__(self, conditions: str = "kind!=estimate", index: RunIndex | None = None):
         self._index = index or RunIndex()
+        self.everywhere = widgets.Checkbox(description="other checkouts' runs, too", indent=False)
         self._found: dict[str, FoundRun] = {}
         wide = {"description_width": "70px"}
         self.conditions = widgets.Text(
@@ -43,10 +45,10 @@ class RunBrowser(Explorer):
             description="runs", rows=7, style=wide, layout={"width": "780px"}
         )  # of names, as long as the filter finds
         self.curve = widgets.Dropdown(options=list(CURVES), description="curve", style=wide, layout={"width": "240px"})
-        self._applied = ""
+        self._applied: tuple[str, bool] | None = None
         figure = new_figure(8.3, 3.6)
         self._axes = figure.subplots()
-        super().__init__(figure, [widgets.HBox([self.conditions, self.curve]), self.runs])
+        super().__init__(figure, [widgets.HBox([self.conditions, self.curve, self.everywhere], layout=_ROW), self.runs])
 
     @property
     def chosen(self) -> list[FoundRun]:
@@ -66,18 +68,28 @@ class RunBrowser(Explorer):
         return CheckpointStore(self.chosen[0].folder).load()[0]
 
     def _update(self) -> tuple[str, str]:
-        if self.conditions.value != self._applied or not self._found:
-            self._search()
+        asked = self.conditions.value, self.everywhere.value
+        if asked != self._applied or not self._found:
+            self._search(*asked)
+            self._applied = asked
         chosen = self.chosen[:MOST_CURVES]
         note = self._draw(chosen)
         if len(self.chosen) > MOST_CURVES:
             note = f"{len(self.chosen)} runs are selected; the first {MOST_CURVES} are drawn"
         return f"{len(self._found):,} runs, {len(self.chosen)} selected (Ctrl-click for several)", note
 
-    def _search(self) -> None:
-        found = self._index.find(Filter(self.conditions.value.split(), limit=SHOWN))
-        self._applied = self.conditions.value
-        self._found = {_label(run): run for run in found}
+    def _search(self, conditions: str, everywhere: bool) -> None:
+        asked, found, faults = Filter(conditions.split(), limit=SHOWN), [], []
+        indexes = every_index() if everywhere else [self._index]
+        for index in indexes:
+            try:
+                found += index.find(asked)
+            except RunIndexError as error:  # such as: no run of that checkout has the key
+                faults.append(error)
+        if len(faults) == len(indexes):
+            raise faults[0]
+        found.sort(key=lambda run: run.record.begun, reverse=True)
+        self._found = {_label(run): run for run in found[:SHOWN]}
         kept = [name for name in self.runs.value if name in self._found]
         self.runs.options = list(self._found)
         self.runs.value = kept or list(self._found)[: min(3, len(self._found))]

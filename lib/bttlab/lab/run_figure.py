@@ -6,6 +6,7 @@ drawn only when they change; the lines are *animated* in matplotlib's sense: dra
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -14,20 +15,41 @@ from matplotlib.lines import Line2D
 from matplotlib.text import Text
 from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
 
-from bttlab.lab.charts import DOTS_PER_INCH, PALETTE, SMOOTHING, as_label, style, thinned
+from bttlab.lab.charts import DOTS_PER_INCH, PALETTE, SMOOTHING, as_label, smooth, style, thinned
 from bttlab.lab.runs import Run
 
-SIZE = (8.3, 5.4)  # inches: what a cell has room for beside JupyterLab's file browser
+SIZE = (8.3, 6.4)  # inches: what a cell has room for beside JupyterLab's file browser
 SCORES = (("intent_accuracy", "intent accuracy", "-"), ("slot_f1", "slot F1", "--"), ("frame_accuracy", "frame", ":"))
 _THOUSANDS = FuncFormatter(lambda value, _: f"{value:,.4g}" if value < 10 else f"{value:,.0f}")
 _SMALL = 8.5
 _PAPER = {"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 1}
 MOST_PERCENT = 120  # of the dev split's axis: the legend stands above 100
 LEAST_BYTES = 1e5
+LEGEND_ROWS = 6  # of the runs' names in full size
+ACROSS = {"samples": "samples trained on", "time": "training time (s)", "energy": "energy (J)"}
+
+
+@dataclass(frozen=True)
+class View:
+    """How the curves are looked at.
+
+    Attributes
+    ----------
+    across : {"samples", "time", "energy"}
+        What runs along the axis; of the energy's own panel samples, where it would be energy.
+    logarithmic : bool
+        The loss's axis.
+    smoothing : int
+        Samples in the moving mean of the losses.
+    """
+
+    across: str = "samples"
+    logarithmic: bool = False
+    smoothing: int = SMOOTHING
 
 
 class RunFigure:
-    """Four panels over the samples trained on; every line and bar named with its provenance.
+    """Four panels; every run has a number and a colour, and its name below tells where its figures come from.
 
     Attributes
     ----------
@@ -38,14 +60,14 @@ class RunFigure:
     def __init__(self) -> None:
         self.figure = Figure(figsize=SIZE, dpi=DOTS_PER_INCH, facecolor="white")
         grid = self.figure.add_gridspec(
-            2, 2, width_ratios=(5, 4), left=0.085, right=0.955, bottom=0.09, top=0.94, hspace=0.46, wspace=0.25
+            2, 2, width_ratios=(5, 4), left=0.125, right=0.955, bottom=0.235, top=0.95, hspace=0.46, wspace=0.25
         )
         self._loss, self._memory = (self.figure.add_subplot(grid[0, column]) for column in (0, 1))
         self._dev, self._energy = (self.figure.add_subplot(grid[1, column]) for column in (0, 1))
-        style(self._loss, f"Loss of a sample, and mean of the last {SMOOTHING}", "samples trained on", "loss")
-        style(self._dev, "Dev split (measured)", "samples trained on", "right (%)")
+        style(self._loss, "", "", "loss")
+        style(self._dev, "Dev split (measured)", "", "right (%)")
         style(self._memory, "Memory for training", "bytes (logarithmic)", "")
-        style(self._energy, "Energy so far", "samples trained on", "energy (J)")
+        style(self._energy, "Energy so far", "", "energy (J)")
         self._energy.yaxis.set_major_formatter(_THOUSANDS)
         for axes in (self._loss, self._dev, self._energy):
             axes.xaxis.set_major_formatter(_THOUSANDS)
@@ -61,42 +83,58 @@ class RunFigure:
         self._memory.xaxis.set_major_formatter(EngFormatter("B"))
         self._notes = {axes: _new_note(axes) for axes in self.figure.axes}
         self._lines: list[_Lines] = []
+        self._view: View | None = None
+        self._names: list[str] = []
         self._bars = None
         self._limits: dict[Axes, tuple] = {}
         self._stale = True
         self.update([])
 
     @property
-    def animated(self) -> list[Line2D]:
-        """What moves: the lines of the runs."""
+    def animated(self) -> list:
+        """What moves: the lines of the runs, and their bands."""
         return [artist for lines in self._lines for artist in lines.artists]
 
-    def update(self, runs: Sequence[Run]) -> bool:
+    def update(self, runs: Sequence[Run], view: View = View()) -> bool:
         """Show the runs as they are now.
 
         Returns
         -------
         bool
-            Whether something else than the animated lines has changed.
+            Whether something else than what is animated has changed.
         """
+        if view != self._view:
+            self._look(view)
         if [lines.run for lines in self._lines] != list(runs[: len(self._lines)]):
             for lines in self._lines:
                 lines.remove()
             self._lines, self._stale = [], True
         for run in runs[len(self._lines) :]:
             self._lines.append(_Lines(run, PALETTE[len(self._lines) % len(PALETTE)], self))
-        tops = [lines.update() for lines in self._lines]
-        samples = max((run.total if run.active else max(run.count, 1) for run in runs), default=100)
-        self._limit(self._loss, (0, samples), (0, _round_up(max((top for top, _ in tops), default=8.0))))
-        self._limit(self._dev, (0, samples), (0, MOST_PERCENT))
-        self._limit(self._energy, (0, samples), (0, _round_up(max((top for _, top in tops), default=1.0))))
-        self._name(self._loss, [(lines.smooth, as_label(f"{lines.run.name} (measured)")) for lines in self._lines])
-        metered = [(lines.energy, lines.run) for lines in self._lines if lines.run.meter.provenance]
-        self._name(self._energy, [(line, as_label(f"{run.name} ({run.meter.provenance})")) for line, run in metered])
+        bounds = [lines.update(view) for lines in self._lines]
+        across = {name: (0, max((_extent(run, name) for run in runs), default=100)) for name in ACROSS}
+        least = min((least for least, _, _ in bounds), default=0.01) if view.logarithmic else 0
+        self._limit(
+            self._loss, across[view.across], (least, _round_up(max((top for _, top, _ in bounds), default=8.0)))
+        )
+        self._limit(self._dev, across[view.across], (0, MOST_PERCENT))
+        top = _round_up(max((top for _, _, top in bounds), default=1.0))
+        self._limit(self._energy, across["time" if view.across == "time" else "samples"], (0, top))
+        self._name(label_of(number, run) for number, run in enumerate(runs, 1))
         self._draw_memory(runs)
         self._say_what_is_missing(runs)
         stale, self._stale = self._stale, False
         return stale
+
+    def _look(self, view: View) -> None:
+        self._view, self._stale = view, True
+        self._limits.clear()
+        title = f"Loss, and mean of the last {view.smoothing} (measured)"
+        self._loss.set_title(title, loc="left", fontweight="bold", fontsize=11)
+        self._loss.set_yscale("log" if view.logarithmic else "linear")
+        for axes in (self._loss, self._dev):
+            axes.set_xlabel(ACROSS[view.across])
+        self._energy.set_xlabel(ACROSS["time" if view.across == "time" else "samples"])
 
     def _limit(self, axes: Axes, x: tuple, y: tuple) -> None:
         """Set limits, unless the reader has zoomed in."""
@@ -107,17 +145,17 @@ class RunFigure:
         self._limits[axes] = axes.get_xlim(), axes.get_ylim()
         self._stale = True
 
-    def _name(self, axes: Axes, lines: list[tuple[Line2D, str]]) -> None:
-        legend = axes.get_legend()
-        shown = [text.get_text() for text in legend.get_texts()] if legend else []
-        if shown == [name for _, name in lines]:
+    def _name(self, names) -> None:
+        names = [as_label(name) for name in names]
+        if names == self._names:
             return
-        self._stale = True
-        if legend:
+        self._names, self._stale = names, True
+        for legend in self.figure.legends[:]:
             legend.remove()
-        if lines:
-            place = "upper right" if axes is self._loss else "upper left"
-            axes.legend(*zip(*lines, strict=True), loc=place, fontsize=8, framealpha=0.7)
+        if names:
+            size = 8 * min(1.0, LEGEND_ROWS / len(names))
+            handles = [lines.smooth for lines in self._lines]
+            self.figure.legend(handles, names, loc="lower left", fontsize=size, frameon=False, bbox_to_anchor=(0.06, 0))
 
     def _draw_memory(self, runs: Sequence[Run]) -> None:
         known = [(i, run) for i, run in enumerate(runs) if run.memory is not None]
@@ -135,7 +173,7 @@ class RunFigure:
         axes.set(xlim=(LEAST_BYTES, max(1e8, 3 * most)), ylim=(len(known) - 0.4, -0.6))
         for row, (i, run) in enumerate(known):
             axes.barh(row, run.memory.bytes, height=0.36, color=PALETTE[i % len(PALETTE)])
-            axes.text(LEAST_BYTES * 1.1, row - 0.22, as_label(run.name), fontsize=_SMALL, va="bottom")
+            axes.text(LEAST_BYTES * 1.1, row - 0.22, as_label(f"{i + 1} {run.name}"), fontsize=_SMALL, va="bottom")
             text = f"{run.memory.bytes / 1e6:,.1f} MB ({run.memory.provenance})"
             axes.text(LEAST_BYTES * 1.1, row, text, fontsize=_SMALL, va="center", color="white", fontweight="bold")
 
@@ -145,19 +183,16 @@ class RunFigure:
         known = len(silent) < len(runs) or not runs
         self._note(self._memory, "" if known else "known at the end" if waiting else "no figure")
         self._note(self._loss, "" if runs else "Nothing has been started yet.")
-        reasons: dict[str, dict[str, None]] = {}
-        for run in runs:
+        reasons: dict[str, list[str]] = {}
+        for number, run in enumerate(runs, 1):
             if not run.meter.provenance:
-                reasons.setdefault(run.meter.how, {})[as_label(run.name)] = None
-        metered = any(run.meter.provenance for run in runs)
-        if metered:  # the lines rise from the left: room is below, on the right
-            parts = [f"{len(names)} without: {reason}" for reason, names in reasons.items()]
-            self._note(
-                self._energy, "\n".join(_wrapped(part, 30) for part in parts), x=0.98, y=0.03, ha="right", va="bottom"
-            )
+                reasons.setdefault(run.meter.how, []).append(str(number))
+        parts = [f"none of {', '.join(numbers)}: {reason}" for reason, numbers in reasons.items()]
+        if any(run.meter.provenance for run in runs):  # the lines rise from the left: room is below, on the right
+            place = {"x": 0.98, "y": 0.03, "ha": "right", "va": "bottom"}
         else:
-            parts = [f"{'; '.join(names)}: none, {reason}" for reason, names in reasons.items()]
-            self._note(self._energy, "\n\n".join(map(_wrapped, parts)), x=0.5, y=0.5, ha="center", va="center")
+            place = {"x": 0.5, "y": 0.5, "ha": "center", "va": "center"}
+        self._note(self._energy, "\n".join(_wrapped(part, 34) for part in parts), **place)
         unscored = any(not run.is_scored for run in runs)
         title = "Dev split (measured; not of records)" if unscored else "Dev split (measured)"
         if self._dev.get_title("left") != title:
@@ -184,26 +219,54 @@ class _Lines:
             parent._dev.plot([], [], color=colour, linestyle=line, marker="o", markersize=3)[0] for _, _, line in SCORES
         ]
         self.energy = parent._energy.plot([], [], color=colour, linewidth=2)[0]
-        self.artists = [self.raw, self.smooth, *self.scores, self.energy]
+        self.band = parent._energy.fill_between([], [], [], color=colour, alpha=0.15, linewidth=0)
+        self.artists = [self.band, self.raw, self.smooth, *self.scores, self.energy]
         for artist in self.artists:
             artist.set_animated(True)
 
-    def update(self) -> tuple[float, float]:
-        """Take the run's data; returns the tops of the loss and the energy axes that it needs."""
-        (counts, losses, means), scores, energy = self.run.curve, list(self.run.scores), list(self.run.energy)
+    def update(self, view: View) -> tuple[float, float, float]:
+        """Take the run's data; returns the bottom and the top of the loss axis, and the energy's top, that it needs."""
+        run = self.run
+        (counts, losses, means), scores = run.curve, list(run.scores)
+        if view.smoothing != SMOOTHING and len(run.losses) >= len(counts) > 0 and counts[-1] == len(run.losses):
+            means = smooth(run.losses, view.smoothing)[counts - 1]
         shown = thinned(losses)
-        self.raw.set_data(counts[shown], losses[shown])
-        self.smooth.set_data(counts[shown], means[shown])
+        x = run.at(counts[shown], view.across)
+        self.raw.set_data(x, losses[shown])
+        self.smooth.set_data(x, means[shown])
+        x = run.at(np.array([count for count, _ in scores]), view.across)
         for line, (name, _, _) in zip(self.scores, SCORES, strict=True):
-            line.set_data([count for count, _ in scores], [100 * getattr(values, name) for _, values in scores])
-        points = np.array(energy)[thinned(energy)] if energy else np.zeros((0, 2))
-        self.energy.set_data(points[:, 0], points[:, 1])
+            line.set_data(x, [100 * getattr(values, name) for _, values in scores])
+        energy = np.array(run.energy or np.zeros((0, 4)))
+        energy = energy[thinned(energy)]
+        x = run.at(energy[:, 0], "time" if view.across == "time" else "samples")
+        self.energy.set_data(x, energy[:, 1])
+        self.band.set_data(x, energy[:, 2], energy[:, 3])
         top = 1.1 * float(np.quantile(losses, 0.99)) if len(losses) else 8.0
-        return max(1.0, top), 1.25 * energy[-1][1] if energy and energy[-1][1] else 1.0
+        least = 10.0 ** np.floor(np.log10(np.min(means))) if len(means) and np.min(means) > 0 else 0.01
+        return least, max(1.0, top), 1.25 * energy[-1, 3] if len(energy) and energy[-1, 3] else 1.0
 
     def remove(self) -> None:
         for artist in self.artists:
             artist.remove()
+
+
+def label_of(number: int, run: Run) -> str:
+    """Return what a run is called: its number and name, what it is trained with, and where its figures come from."""
+    if run.meter.provenance == run.time_provenance:
+        figures = f"time and energy {run.time_provenance}"
+    else:
+        energy = f"energy {run.meter.provenance}" if run.meter.provenance else "no energy"
+        figures = f"time {run.time_provenance}, {energy}"
+    return f"{number} {run.name}, {run.setting}; {figures}"
+
+
+def _extent(run: Run, across: str) -> float:
+    """How far a run will go: in seconds and joules only about."""
+    done = {"samples": run.count, "time": run.seconds, "energy": run.meter.joules}[across]
+    if across == "samples":
+        return run.total if run.active else max(done, 1)
+    return _round_up(max(1e-3, done * run.total / run.count if run.active and run.count else done))
 
 
 def _new_note(axes: Axes) -> Text:

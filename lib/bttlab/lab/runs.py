@@ -19,6 +19,7 @@ from bttlab.data import Samples
 from bttlab.data.metrics import Scores, score
 from bttlab.errors import BttlabError
 from bttlab.experiments.keep import keep_baseline
+from bttlab.experiments.record import now
 from bttlab.lab.kept_runs import Stretch, keep_dashboard_run
 from bttlab.lab.losses import MOST_LOSSES, MOST_POINTS, Losses
 from bttlab.lab.meters import EnergyMeter, NoMeter, Recorded
@@ -68,12 +69,16 @@ class Run:
         Why it failed, in a sentence.
     fault : NumericalFault or None
         What it failed by, if it can go on from before that sample.
+    begun : str
+        When it first started: ISO 8601, UTC.
     seconds : float
         Training alone: without pauses, set-up and the dev split.
     scores : list of (int, Scores)
         Samples trained on, and the scores of the dev split then.
-    energy : list of (int, float)
-        Samples trained on, and joules so far; every second point goes when there are `MOST_POINTS`.
+    clock : list of (int, float)
+        Samples trained on, and seconds so far; every second point goes when there are `MOST_POINTS`.
+    energy : list of (int, float, float, float)
+        Samples trained on, and joules so far: the figure and its band. As long as `clock`, or empty without a meter.
     memory : Memory or None
     """
 
@@ -83,11 +88,12 @@ class Run:
 
     def __init__(self, name: str, total: int, learning_rate: float, meter: EnergyMeter, most_losses: int = MOST_LOSSES):
         self.name, self.total, self.learning_rate, self.meter = name, total, learning_rate, meter
-        self.state, self.error = READY, ""
+        self.state, self.error, self.begun = READY, "", ""
         self.fault: NumericalFault | None = None
         self.seconds = 0.0
         self.scores: list[tuple[int, Scores]] = []
-        self.energy: list[tuple[int, float]] = []
+        self.clock: list[tuple[int, float]] = [(0, 0.0)]
+        self.energy: list[tuple[int, float, float, float]] = []
         self.memory: Memory | None = None
         self._losses = Losses(total, most_losses)
         self._stop, self._unpaused = threading.Event(), threading.Event()
@@ -110,6 +116,26 @@ class Run:
         return self._losses.curve
 
     @property
+    def setting(self) -> str:
+        """What it is trained with, in words."""
+        return f"learning rate {self.learning_rate:g}"
+
+    def at(self, counts: np.ndarray, across: str) -> np.ndarray:
+        """Return where samples lie on another axis.
+
+        Parameters
+        ----------
+        counts : ndarray
+            Samples trained on.
+        across : {"samples", "time", "energy"}
+            "time" in seconds of training, "energy" in joules; without a meter NaN, which is not drawn.
+        """
+        if across == "samples":
+            return counts
+        known = np.array(self.clock if across == "time" else self.energy or [(0, np.nan)])
+        return np.interp(counts, known[:, 0], known[:, 1])
+
+    @property
     def active(self) -> bool:
         """Whether it has begun and not ended."""
         return self.state in (RUNNING, PAUSED)
@@ -122,6 +148,7 @@ class Run:
     def start(self) -> None:
         """Begin, or go on after a fault, in a thread."""
         self.state, self.error, self.fault = RUNNING, "", None
+        self.begun = self.begun or now()
         self._stop.clear()
         self._unpaused.set()
         # daemon: a kernel that is shut down does not wait for the end of the training
@@ -168,10 +195,15 @@ class Run:
     def _add(self, losses: np.ndarray, seconds: float) -> None:
         self._losses.add(losses)
         self.seconds += seconds
+        if len(self.clock) == MOST_POINTS:
+            self.clock, self.energy = (
+                self.clock[::2],
+                self.energy[::2],
+            )  # new lists: whoever draws may hold the old ones
+        self.clock.append((self.count, self.seconds))
         if self.meter.provenance:
-            if len(self.energy) == MOST_POINTS:
-                self.energy = self.energy[::2]  # a new list: whoever draws may hold the old one
-            self.energy.append((self.count, self.meter.joules))
+            joules = self.meter.joules
+            self.energy.append((self.count, joules, *(self.meter.bounds or (joules, joules))))
 
     def _evaluate(self, workload: Workload, predict: Callable[[Samples], Predictions]) -> None:
         """Score the dev split, unless the run is stopped meanwhile."""
@@ -213,7 +245,7 @@ class TrainerRun(Run):
         Starts from the workload's initial parameters, and keeps the trained ones.
     optimizer : Optimizer
     is_there : callable, optional
-        Whether the trainer's card still has its overlay.
+        Whether the trainer's card still has its overlay and program.
     keeps : bool
         Whether it leaves a run that can be found again.
 
@@ -221,6 +253,8 @@ class TrainerRun(Run):
     ----------
     stretches : list of Stretch
         Its losses from one evaluation to the next.
+    rates : list of (int, float)
+        Each learning rate that it trained with, and the samples before the first with it.
     """
 
     def __init__(
@@ -240,8 +274,16 @@ class TrainerRun(Run):
         self._workload, self._trainer, self._optimizer, self._is_there = workload, trainer, optimizer, is_there
         self._keeps = keeps
         self.stretches: list[Stretch] = []
+        self.rates: list[tuple[int, float]] = []
         self._evaluations = max(EVALUATIONS, -(-total // (most_losses // 4)))
         self._reached: tuple[dict[str, np.ndarray], dict[str, np.ndarray]] | None = None  # at a fault
+
+    @property
+    def setting(self) -> str:
+        """The optimizer, each learning rate, and the seed."""
+        rates = [rate for _, rate in self.rates] or [self.learning_rate]
+        moved = " → ".join(["…"] * (len(rates) > 3) + [f"{rate:g}" for rate in rates[-3:]])
+        return f"{self._optimizer.name}, learning rate {moved}, seed {self._workload.seed}"
 
     def _train(self) -> None:
         start = self._reached or (initial_parameters(self._workload.config, self._workload.seed),)
@@ -249,11 +291,16 @@ class TrainerRun(Run):
         size, evaluated = 1, self.count * self._evaluations // self.total
         while self._may_go_on():
             if not self._is_there():
-                raise RunError("the overlay is no longer on the card: another one was loaded; load it again and start")
+                raise RunError(
+                    "the run's overlay and program are no longer on the card: others were loaded; load them again and "
+                    "start"
+                )
             part = self._workload.train[self._workload.part(self.count, min(size, self.total - self.count))]
-            begin, fault = time.perf_counter(), None
+            rate, begin, fault = self.learning_rate, time.perf_counter(), None
+            if not self.rates or self.rates[-1][1] != rate:
+                self.rates.append((self.count, rate))
             try:
-                losses = self._trainer.train(part, self._optimizer, self.learning_rate)
+                losses = self._trainer.train(part, self._optimizer, rate)
             except NumericalFault as error:
                 fault, losses = error, error.losses
             seconds = time.perf_counter() - begin
@@ -311,6 +358,11 @@ class BaselineRun(Run):
         self._workload, self._format, self._device, self._mode = workload, format, device, mode
         self._order = workload.order(total)
 
+    @property
+    def setting(self) -> str:
+        """The optimizer, the learning rate and the seed."""
+        return f"sgd, learning rate {self.learning_rate:g}, seed {self._workload.seed}"
+
     def _train(self) -> None:
         if self._device == "cpu":
             torch.set_num_threads(1)  # as bttlab baseline: at batch 1 more threads mostly wait for each other
@@ -329,7 +381,7 @@ class BaselineRun(Run):
             evaluate_at=[-(-part * self.total // EVALUATIONS) for part in range(1, EVALUATIONS + 1)],
         )
         self.memory = _memory_of(record)
-        keep_baseline(record)
+        keep_baseline(record, self.begun)
 
     def _on_step(self, step: int, loss: float, seconds: float) -> None:
         self.meter.advance(self._workload.train[self._order[step]], seconds)
@@ -373,7 +425,7 @@ class ModelledRun(BaselineRun):
 
     def _on_step(self, step: int, loss: float, seconds: float) -> None:
         found = self._model(self._workload.train[self._order[step : step + 1]])
-        self.meter.joules += found.joules[1]
+        self.meter.add(*found.joules)
         super()._on_step(step, loss, found.seconds[1])
 
 
@@ -391,10 +443,11 @@ class RecordedRun(Run):
         done, energy = record.measurement, record.measurement.energy.per_step
         meter = NoMeter(energy.how) if energy.value is None else Recorded(energy.provenance, energy.how)
         super().__init__(f"recorded: {record.label_of()}", len(done.losses), record.learning_rate, meter)
-        meter.joules = (energy.value or 0.0) * self.total
+        if energy.value is not None:
+            meter.add(*[energy.value * self.total] * 3)
         self._add(np.array(done.losses, np.float32), sum(done.step_seconds))
         if self.energy:
-            self.energy.insert(0, (0, 0.0))
+            self.energy.insert(0, (0, 0.0, 0.0, 0.0))
         self.memory = _memory_of(record)
         self.state = FINISHED
 

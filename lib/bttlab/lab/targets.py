@@ -42,26 +42,29 @@ def card_target(overlay: pynq.Overlay, workload: Workload, optimizer: Optimizer 
     Parameters
     ----------
     overlay : pynq.Overlay
-        From `bttlab.u50.load_overlay`; the dashboard trains with its `train_transformer_1`, whose parameters are the
-        trained ones afterwards.
+        From `bttlab.u50.load_overlay("trainer")`; the dashboard trains with its `trainer_1`, with the program of the
+        workload's model in the paper's flow, which is loaded if it is not on the card. Its parameters are the trained
+        ones afterwards.
     workload : Workload
     optimizer : Optimizer, optional
         By default SGD.
     """
-    device = overlay.device
+    device, trainer = overlay.device, overlay.trainer_1
     emulated = isinstance(device, EmulatedU50)
     name = f"{'emulated ' if emulated else ''}U50, TT bi-directional"
 
     def make_run(total: int, learning_rate: float) -> Run:
+        if not trainer.runs(workload.config):
+            trainer.load_program(workload.config)
         run = TrainerRun(
             name,
             total,
             learning_rate,
             card_meter(device, workload.config),
             workload,
-            overlay.train_transformer_1,
+            trainer,
             optimizer or Optimizer("sgd"),
-            overlay.is_loaded,
+            lambda: overlay.is_loaded() and trainer.runs(workload.config),
             keeps=True,
         )
         run.memory = memory_of(workload.config)

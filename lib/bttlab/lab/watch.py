@@ -1,5 +1,6 @@
 """Watching one training run to its end: the loss curve grows while the kernel works."""
 
+import math
 import time
 from typing import Protocol
 
@@ -31,15 +32,17 @@ class Watchable(Protocol):
         """Wait for the end, at most `timeout` seconds, and return the losses."""
 
 
-def watch(run: Watchable, title: str) -> np.ndarray:
+def watch(run: Watchable, title: str, seconds: float = math.inf) -> np.ndarray:
     """Draw a run's loss until it ends; the cell waits with it, and interrupting the kernel stops the run.
 
     Parameters
     ----------
     run : Watchable
-        From `overlay.train_transformer_1.start(…)`, for instance.
+        From `overlay.trainer_1.start(…)`, for instance.
     title : str
-        Of the figure.
+        Of the figure; the time left is added.
+    seconds : float
+        Stop it after so many.
 
     Returns
     -------
@@ -56,17 +59,27 @@ def watch(run: Watchable, title: str) -> np.ndarray:
     begin = time.perf_counter()
     try:
         while not run.done:
-            run.wait(REFRESH_SECONDS)
-            handle.update(_image(run, title))
+            left = begin + seconds - time.perf_counter()
+            if left <= 0:
+                run.stop()
+            run.wait(min(REFRESH_SECONDS, max(left, 0.01)))
+            handle.update(_image(run, f"{title}; {_left(run, time.perf_counter() - begin, seconds)}"))
     except KeyboardInterrupt:
         run.stop()
     finally:
-        seconds = time.perf_counter() - begin
+        took = time.perf_counter() - begin
         handle.update(_image(run, title))
     losses = run.wait()
     stopped = "" if len(losses) == run.total else f", stopped of {run.total:,}"
-    print(f"{len(losses):,} samples{stopped} in {seconds:.1f} s: {len(losses) / seconds:,.0f} samples/s (measured)")
+    print(f"{len(losses):,} samples{stopped} in {took:.1f} s: {len(losses) / took:,.0f} samples/s (measured)")
     return losses
+
+
+def _left(run: Watchable, took: float, most: float) -> str:
+    """How long it will still take: until all samples are done, or the time is over."""
+    count = len(run.losses)
+    left = min(took / count * (run.total - count) if count else math.inf, most - took)
+    return f"{max(0, left):.0f} s left" if left < math.inf else "beginning"
 
 
 def _image(run: Watchable, title: str) -> Image:

@@ -36,7 +36,8 @@ def export(training: Training) -> tuple[ModelConfig, dict[str, np.ndarray]]:
         If the model has other parts than its configuration tells of, such as adapters.
     """
     model, config = training.model, training.setting.config
-    layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, TTLinear | TTMEmbedding)}
+    every = model.named_modules(remove_duplicate=False)  # encoders may share what they are made of
+    layers = {name: layer for name, layer in every if isinstance(layer, TTLinear | TTMEmbedding)}
     linear = [_rank(layer) for layer in layers.values() if isinstance(layer, TTLinear)]
     embedding = [_rank(layer) for layer in layers.values() if isinstance(layer, TTMEmbedding)]
     config = replace(
@@ -44,7 +45,7 @@ def export(training: Training) -> tuple[ModelConfig, dict[str, np.ndarray]]:
         linear_rank=max(linear, default=config.linear_rank),
         embedding_rank=max(embedding, default=config.embedding_rank),
     )
-    found = dict(model.named_parameters())
+    found = dict(model.named_parameters(remove_duplicate=False))
     with torch.no_grad():
         for name, layer in layers.items():
             for part in [part for part in found if part.startswith(f"{name}.core")]:

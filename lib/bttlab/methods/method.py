@@ -24,6 +24,7 @@ FAMILIES = (
     "large batch",
     "initialisation",
     "sparse training",
+    "parameter sharing",
     "incremental learning",
     "data",
     "memory",
@@ -122,12 +123,20 @@ class Method:
         """Return a context for the backward pass."""
         return nullcontext()
 
-    def added_loss(self, training: Training) -> torch.Tensor | None:
-        """Return what is to be minimised besides the loss, shape (), or None."""
-        return None
+    def objective(self, training: Training, loss: torch.Tensor) -> torch.Tensor:
+        """Return what is minimised in place of the batch's loss, both of shape ()."""
+        return loss
+
+    def scaled(self, training: Training, value: torch.Tensor) -> torch.Tensor:
+        """Return what the backward pass starts from in place of what is minimised, both of shape ()."""
+        return value
 
     def before_update(self, training: Training) -> None:
         """Act on the gradients."""
+
+    def step(self, training: Training) -> bool:
+        """Let the optimizer take its step, in a way of this method's own; returns whether this was done."""
+        return False
 
     def after_update(self, training: Training) -> None:
         """Act on the parameters, or on the model: `training.progress` says how much of the budget is used."""

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bttlab.baseline.storage import write_whole
-from bttlab.data.find import REPOSITORY
 from bttlab.errors import BttlabError
 from bttlab.experiments.accuracy import in_per_cent
 from bttlab.methods.method import FAMILIES
@@ -17,12 +16,15 @@ from bttlab.methods.record import SCORES, Results, by_methods, joules, mean
 from bttlab.methods.registry import DENSE, parse
 from bttlab.methods.run import Result
 from bttlab.pages import filled
+from bttlab.places import ROOT
 from bttlab.terminal import say
 
-FOLDER = REPOSITORY / "data" / "methods"
+FOLDER = ROOT / "data" / "methods"
 # Record -> the methods with which the others in it are compared
 RECORDS = {"atis.json": DENSE, "atis_tensor.json": "tensor"}
-PAGE = REPOSITORY / "docs" / "methods.md"
+# Methods without a row: the page says why
+WITHOUT_ROW = frozenset({"autoprog", "data-pruning-kmeans", "fp16", "token-selection", "zero-offload"})
+PAGE = ROOT / "docs" / "methods.md"
 _HEADER = [
     "methods",
     "seeds",

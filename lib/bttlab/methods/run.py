@@ -9,6 +9,7 @@ from typing import Any
 from bttlab.baseline.energy import EnergyWindow, find_meter
 from bttlab.baseline.machine import load_average
 from bttlab.data import encode
+from bttlab.data.metrics import score
 from bttlab.experiments.provenance import versions
 from bttlab.figures import measured
 from bttlab.methods.memory import measure_memory
@@ -150,8 +151,6 @@ def run_methods(
 
 def score_split(training: Training, split: str) -> dict[str, Any]:
     """Return the scores of a split, with the model as it is."""
-    from bttlab.data.metrics import score  # its import is slow
-
     corpus, config = training.setting.corpus, training.setting.config
     samples = encode(corpus.split(split), training.vocabulary, corpus, config)
     return asdict(score(corpus, corpus.split(split), predict_in_batches(training.model, samples, SCORED_AT_ONCE)))

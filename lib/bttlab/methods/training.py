@@ -232,9 +232,7 @@ class Training:
                 weighted = losses * torch.from_numpy(batch.weights).to(losses)
             value = weighted.mean()
             for method in self.methods:
-                added = method.added_loss(self)
-                if added is not None:
-                    value = value + added
+                value = method.objective(self, value)
         return value, losses.detach().float().cpu().numpy()
 
     def backward(self, value: Tensor) -> None:
@@ -242,13 +240,15 @@ class Training:
         with ExitStack() as stack:
             for method in self.methods:
                 stack.enter_context(method.around_backward(self))
+                value = method.scaled(self, value)
             value.backward()
 
     def update(self) -> None:
         """Let the methods act on the gradients, and the optimizer on the parameters."""
         for method in self.methods:
             method.before_update(self)
-        self.optimizer.step()
+        if not any(method.step(self) for method in self.methods):
+            self.optimizer.step()
 
     def finish(self) -> dict[str, Any]:
         """Let the methods end their work; returns their facts."""

@@ -1,24 +1,29 @@
 """The transformer: configuration, PyTorch reference, one training step."""
 
-from bttlab.model.batches import batch_logits, batch_losses, equal_length_batches, predict_in_batches
-from bttlab.model.config import ConfigError, ModelConfig, Optimizer
-from bttlab.model.initial import initial_parameters
-from bttlab.model.reference import ReferenceTrainer, predict
-from bttlab.model.size import ModelSize, model_sizes
-from bttlab.model.trainer import (
-    FAULTS,
-    NumericalFault,
-    Predictions,
-    StateError,
-    Trainer,
-    check_finite,
-    check_label_smoothing,
-    check_learning_rates,
-)
-from bttlab.model.transformer import Transformer, loss, sample_losses
+from bttlab.lazy import names_of
 
+_MODULES = {
+    "batches": ("batch_logits", "batch_losses", "equal_length_batches", "predict_in_batches"),
+    "config": ("PAPER_FLOW", "ConfigError", "ModelConfig", "Optimizer"),
+    "initial": ("initial_parameters",),
+    "reference": ("ReferenceTrainer", "predict"),
+    "size": ("ModelSize", "model_sizes"),
+    "trainer": (
+        "FAULTS",
+        "NumericalFault",
+        "Predictions",
+        "StateError",
+        "Trainer",
+        "check_finite",
+        "check_label_smoothing",
+        "check_learning_rates",
+    ),
+    "transformer": ("Transformer", "loss", "sample_losses"),
+}
+__getattr__ = names_of(globals(), _MODULES)
 __all__ = [
     "FAULTS",
+    "PAPER_FLOW",
     "ConfigError",
     "ModelConfig",
     "ModelSize",

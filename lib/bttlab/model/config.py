@@ -1,15 +1,16 @@
 """What a transformer and its optimizer are made of; sizes follow from here alone."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from numbers import Integral
 from typing import Any
 
 from bttlab.errors import BttlabError, shown
-from bttlab.tensor.shapes import balanced_modes, check_modes, full_ranks, tt_shapes, ttm_shapes
+from bttlab.tensor.shapes import balanced_modes, check_modes, factors, full_ranks, tt_shapes, ttm_shapes
 
 FORMATS = ("tensor", "dense")
+PAPER_FLOW = "bidirectional"  # the order of contraction of arXiv 2501.06663
 OPTIMIZERS = ("sgd", "momentum", "adamw")
 LINEARS = ("query", "key", "value", "output", "first", "second")  # of an encoder, in the order of the forward pass
 BELOW_ONE = 1 - 2**-24  # the FP32 number before 1
@@ -46,6 +47,9 @@ class ModelConfig:
         Factorisations of `vocabulary_size` and `hidden_size` in the TTM embedding.
     embedding_rank : int
         Every internal rank of the TTM embedding.
+    ranks : mapping of str to int or sequence of int
+        Layers with ranks of their own, by name, such as {"encoders.0.query": 6, "embedding.word": (20, 30)}: one for
+        all bonds between cores, or each internal rank in order. Kept as sorted pairs.
 
     Raises
     ------
@@ -67,6 +71,7 @@ class ModelConfig:
     embedding_row_modes: tuple[int, ...] = (10, 10, 10)
     embedding_column_modes: tuple[int, ...] = (12, 8, 8)
     embedding_rank: int = 30
+    ranks: tuple[tuple[str, int | tuple[int, ...]], ...] = ()
 
     def __post_init__(self) -> None:
         if self.format not in FORMATS:
@@ -86,9 +91,17 @@ class ModelConfig:
         for name, size in self._mode_sizes().items():
             modes = check_modes(name, getattr(self, name), size if self.format == "tensor" else None)
             object.__setattr__(self, name, modes)
+        object.__setattr__(self, "ranks", _pairs(self.ranks))
         if self.format == "tensor":
             full_ranks(self.linear_rank, len(self.linear_out_modes) + len(self.linear_in_modes))
-            ttm_shapes(self.embedding_row_modes, self.embedding_column_modes, self.embedding_rank)
+            full_ranks(self.embedding_rank, len(self.embedding_row_modes))
+            known = self.parameter_shapes()
+            for name, _ in self.ranks:
+                if f"{name}.cores.0" not in known:
+                    raise ConfigError(
+                        f"ranks name {name!r}, which is no layer of the model; there are, for instance, "
+                        "encoders.0.query, intent_pooler and embedding.word"
+                    )
 
     def _mode_sizes(self) -> dict[str, int]:
         return {
@@ -99,8 +112,10 @@ class ModelConfig:
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON-ready values (tuples become lists)."""
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+        """Return the fields as JSON-ready values (tuples become lists); `ranks` only where there are any."""
+        values = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+        ranks = {name: list(rank) if isinstance(rank, tuple) else rank for name, rank in values.pop("ranks")}
+        return values | ({"ranks": ranks} if ranks else {})
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "ModelConfig":
@@ -116,6 +131,29 @@ class ModelConfig:
         if unknown:
             raise ConfigError(f"{', '.join(map(repr, unknown))}: no field of the model: use {', '.join(sorted(known))}")
         return cls(**values)
+
+    def rank_of(self, layer: str) -> int | tuple[int, ...]:
+        """Return the rank of a layer, by its name: one for all bonds between its cores, or each."""
+        default = self.embedding_rank if layer.startswith("embedding.") else self.linear_rank
+        return dict(self.ranks).get(layer, default)
+
+    def with_hidden_size(self, size: int) -> "ModelConfig":
+        """Return this configuration with another hidden size.
+
+        Its modes are the three factors of the least sum, the largest first (last in `linear_in_modes`): 12, 8, 8 of
+        768.
+
+        Raises
+        ------
+        ConfigError, bttlab.tensor.ShapeError
+            If the size is not an integer of at least 1, absurdly large, or not divisible by the heads.
+        """
+        if not isinstance(size, Integral) or not 1 <= size <= _MOST["hidden_size"]:
+            raise ConfigError(f"hidden_size is {shown(size)}: it must be an integer of 1 to {_MOST['hidden_size']:,}")
+        out = factors(size)
+        return replace(
+            self, hidden_size=size, linear_out_modes=out, linear_in_modes=out[::-1], embedding_column_modes=out
+        )
 
     def with_vocabulary(self, tokens: int) -> "ModelConfig":
         """Return this configuration with room for so many token ids.
@@ -139,7 +177,7 @@ class ModelConfig:
 
         def linear(name: str) -> None:
             if self.format == "tensor":
-                cores = tt_shapes(self.linear_out_modes, self.linear_in_modes, self.linear_rank)
+                cores = tt_shapes(self.linear_out_modes, self.linear_in_modes, self.rank_of(name))
                 shapes.update({f"{name}.cores.{k}": shape for k, shape in enumerate(cores)})
             else:
                 shapes[f"{name}.weight"] = (hidden, hidden)
@@ -153,7 +191,8 @@ class ModelConfig:
             shapes[f"{name}.bias"] = (labels,)
 
         if self.format == "tensor":
-            cores = ttm_shapes(self.embedding_row_modes, self.embedding_column_modes, self.embedding_rank)
+            rank = self.rank_of("embedding.word")
+            cores = ttm_shapes(self.embedding_row_modes, self.embedding_column_modes, rank)
             shapes.update({f"embedding.word.cores.{k}": shape for k, shape in enumerate(cores)})
         else:
             shapes["embedding.word.weight"] = (self.vocabulary_size, hidden)
@@ -179,6 +218,15 @@ class ModelConfig:
     def parameters_bytes(self) -> int:
         """Size of the parameters in bytes, in FP32."""
         return BYTES_PER_PARAMETER * self.parameters_count
+
+
+def _pairs(ranks: Any) -> tuple[tuple[str, int | tuple[int, ...]], ...]:
+    """Sorted (layer, rank) of a mapping or of pairs; what a rank may be is checked with the shapes."""
+    try:
+        pairs = {str(name): tuple(rank) if isinstance(rank, Iterable) else rank for name, rank in dict(ranks).items()}
+    except (TypeError, ValueError):
+        raise ConfigError(f"ranks are {ranks!r}: give layers and their ranks, such as encoders.0.query=6") from None
+    return tuple(sorted(pairs.items()))
 
 
 # Beyond these the answer takes minutes, or more memory than there is, and nobody meant to ask.

@@ -34,9 +34,9 @@ class Transformer(nn.Module):
         super().__init__()
         self.config = config
         self.embedding = Embedding(config)
-        self.encoders = nn.ModuleList(Encoder(config, flow) for _ in range(config.encoders))
-        self.intent_pooler = _linear(config, flow)
-        self.slot_pooler = _linear(config, flow)
+        self.encoders = nn.ModuleList(Encoder(config, flow, i) for i in range(config.encoders))
+        self.intent_pooler = _linear(config, flow, "intent_pooler")
+        self.slot_pooler = _linear(config, flow, "slot_pooler")
         self.intent_head = nn.Linear(config.hidden_size, config.intents)
         self.slot_head = nn.Linear(config.hidden_size, config.slots)
         self.load(initial_parameters(config, seed))
@@ -82,7 +82,7 @@ class Embedding(nn.Module):
                 config.hidden_size,
                 config.embedding_row_modes,
                 config.embedding_column_modes,
-                config.embedding_rank,
+                config.rank_of("embedding.word"),
             )
         else:
             self.word = nn.Embedding(config.vocabulary_size, config.hidden_size)
@@ -106,11 +106,11 @@ class Encoder(nn.Module):
 
     attend = staticmethod(F.scaled_dot_product_attention)
 
-    def __init__(self, config: ModelConfig, flow: str):
+    def __init__(self, config: ModelConfig, flow: str, number: int):
         super().__init__()
         self.heads = config.heads
         for name in LINEARS:
-            setattr(self, name, _linear(config, flow))
+            setattr(self, name, _linear(config, flow, f"encoders.{number}.{name}"))
         self.attention_norm = nn.LayerNorm(config.hidden_size, LAYER_NORM_EPSILON)
         self.feed_forward_norm = nn.LayerNorm(config.hidden_size, LAYER_NORM_EPSILON)
 
@@ -153,8 +153,8 @@ def sample_losses(
     return intent_losses + slot_losses.mean(1)
 
 
-def _linear(config: ModelConfig, flow: str) -> nn.Module:
+def _linear(config: ModelConfig, flow: str, name: str) -> nn.Module:
     hidden = config.hidden_size
     if config.format == "dense":
         return nn.Linear(hidden, hidden)
-    return TTLinear(hidden, hidden, config.linear_out_modes, config.linear_in_modes, config.linear_rank, flow)
+    return TTLinear(hidden, hidden, config.linear_out_modes, config.linear_in_modes, config.rank_of(name), flow)

@@ -4,36 +4,35 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from bttlab.card.compiled import PAPER_FLOW
 from bttlab.data import Corpus, Vocabulary, encode
+from bttlab.estimate.card import CLOCK_MHZ, Estimate, estimate
 from bttlab.model import ModelConfig, Optimizer
-from bttlab.u50.estimate import Estimate, at_clock, check, estimate, with_lanes
-from bttlab.u50.hardware import HardwareConfig
 
 
-def question(values: Mapping[str, Any]) -> tuple[ModelConfig, HardwareConfig, dict[str, Any]]:
-    """Return the model, the hardware and the whole configuration that a flat one means.
+def question(values: Mapping[str, Any]) -> tuple[ModelConfig, dict[str, Any]]:
+    """Return the model and the whole configuration that a flat one means.
 
     Raises
     ------
     bttlab.errors.BttlabError
-        If a value is outside its range, or the accelerator's source cannot be built for it.
+        If a value is outside its range, or the machine does not hold the model.
     """
     values = dict(values)
-    optimizer, data = Optimizer(values.pop("optimizer", "sgd")).name, values.pop("data", "airline")
-    hardware = HardwareConfig()
-    if "clock_mhz" in values:
-        hardware = at_clock(hardware, values.pop("clock_mhz"))
-    if "lanes" in values:
-        hardware = with_lanes(hardware, values.pop("lanes"))
+    whole = {
+        "optimizer": Optimizer(values.pop("optimizer", "sgd")).name,
+        "flow": values.pop("flow", PAPER_FLOW),
+        "clock_mhz": values.pop("clock_mhz", CLOCK_MHZ),
+        "data": values.pop("data", "airline"),
+    }
     model = ModelConfig(**values)
-    check(model, hardware)
-    whole = {"optimizer": optimizer, "lanes": hardware.multiply_accumulates, "clock_mhz": hardware.clock_mhz}
-    return model, hardware, model.to_dict() | whole | {"data": data}
+    estimate(model, flow=whole["flow"], clock_mhz=whole["clock_mhz"])  # is refused if it cannot be
+    return model, model.to_dict() | whole
 
 
 def answer(configuration: Mapping[str, Any], corpus: Corpus) -> Estimate:
     """Return the estimate of a trial; an epoch is the corpus's training split."""
-    model, hardware, _ = question(configuration)
+    model, whole = question(configuration)
     vocabulary = Vocabulary.from_sentences(corpus.train.words, model.vocabulary_size)
     lengths = Counter(encode(corpus.train, vocabulary, corpus, model).lengths.tolist())
-    return estimate(model, hardware, lengths, configuration["optimizer"])
+    return estimate(model, lengths, whole["optimizer"], whole["flow"], whole["clock_mhz"])

@@ -19,13 +19,13 @@ from bttlab.data import Vocabulary, encode
 from bttlab.errors import BttlabError
 from bttlab.experiments.keep import OnRecord, enter, entering
 from bttlab.experiments.record import COMPLETE, FAILED, RUN_FILE, RunRecord, read_run
+from bttlab.files import written_draft
 from bttlab.sweep.cluster import ClusterError, check_cluster, connect
 from bttlab.sweep.search import Listed, Proposed, Search
 from bttlab.sweep.spec import SweepSpec
-from bttlab.sweep.trials import CARD, REFERENCE, Trial, TrialMaker
+from bttlab.sweep.trials import CARD, Trial, TrialMaker
 from bttlab.sweep.worker import FILES, Chunk, Result, estimate_trial, train_chunk
-from bttlab.train.files import held, written_draft
-from bttlab.train.overlays import built_overlay, has_overlay
+from bttlab.train.files import held
 from bttlab.train.settings import RunError
 
 AHEAD = 2  # trials handed out beyond the workers there are, so that none waits for this process
@@ -99,7 +99,6 @@ class Sweep:
         before = [read_run(path.parent) for path in sorted(self.folder.glob(f"*/{RUN_FILE}"))]
         self._search: Search = Proposed(spec, maker, before) if spec.search == "optuna" else Listed(maker.all())
         self.progress = Progress(self._search.total)
-        self._overlays: dict[str, bytes] = {}
         self._entering: dict[str, OnRecord] = {}
         self._stopped = False
         if isinstance(self._search, Proposed):
@@ -181,15 +180,6 @@ class Sweep:
         folder = self.folder / trial.id
         return {name: (folder / name).read_bytes() for name in FILES if (folder / name).exists()}
 
-    def _overlay(self, trial: Trial) -> bytes | None:
-        config = trial.settings.config
-        if trial.settings.device in (REFERENCE, CARD) or has_overlay(config):
-            return None
-        key = repr(config)
-        if key not in self._overlays:
-            self._overlays[key] = built_overlay(config)
-        return self._overlays[key]
-
     def _keep(self, trial: Trial, result: Result) -> RunRecord:
         """Write what came back: metrics, then the checkpoint that goes with them, then the record."""
         folder, record = self.folder / trial.id, result.record
@@ -215,7 +205,7 @@ def _entering(trial: Trial) -> OnRecord:
     config, corpus = trial.settings.config, trial.corpus
     vocabulary = Vocabulary.from_sentences(corpus.train.words, config.vocabulary_size)
     lengths = encode(corpus.train, vocabulary, corpus, config).lengths
-    return entering(config, lengths, trial.settings.optimizer.name)
+    return entering(config, lengths, trial.settings.optimizer.name, trial.settings.flow)
 
 
 class _Loop:
@@ -276,8 +266,8 @@ class _Loop:
         if trial.settings is None:
             future = self._client.submit(estimate_trial, trial.configuration, trial.corpus, **options)
         else:
-            overlay, seconds = self._sweep._overlay(trial), self._sweep.spec.chunk_seconds
-            chunk = Chunk(trial.settings, trial.corpus, self._sweep._files(trial), overlay, seconds)
+            seconds = self._sweep.spec.chunk_seconds
+            chunk = Chunk(trial.settings, trial.corpus, self._sweep._files(trial), seconds)
             future = self._client.submit(train_chunk, chunk, **options)
         self._running[future] = trial
         self._client.loop.add_callback(self._fetch, future)

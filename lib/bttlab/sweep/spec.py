@@ -15,7 +15,6 @@ from bttlab.files import read_regular
 LARGEST = 1 << 20  # bytes of a specification
 KINDS = ("training", "estimate")
 SEARCHES = ("grid", "random", "optuna")
-OVERLAYS = ("build", "reference")
 OBJECTIVES = {"training": ("dev.frame_accuracy", True), "estimate": ("u50.joules_per_epoch", False)}
 _SCORES = ("intent_accuracy", "slot_f1", "frame_accuracy", "mean_loss")
 _MODELLED = ("u50.seconds_per_epoch", "u50.joules_per_epoch", "u50.memory_bytes", "u50.lane_utilisation")
@@ -86,8 +85,6 @@ class SweepSpec:
         The figure by which trials are compared; by default the dev split's frame accuracy, or energy an epoch.
     maximize : bool, optional
         Whether more of it is better.
-    overlays : {"build", "reference"}
-        A model without a prebuilt overlay: build one, or train it with PyTorch.
     resources : mapping of str to number
         What a trial takes of its Dask worker, besides what its device takes.
     chunk_seconds : float
@@ -108,12 +105,11 @@ class SweepSpec:
     seed: int = 0
     objective: str | None = None
     maximize: bool | None = None
-    overlays: str = "build"
     resources: Mapping[str, float] = field(default_factory=dict)
     chunk_seconds: float = 15.0
 
     def __post_init__(self) -> None:
-        for name, choices in (("kind", KINDS), ("search", SEARCHES), ("overlays", OVERLAYS)):
+        for name, choices in (("kind", KINDS), ("search", SEARCHES)):
             if getattr(self, name) not in choices:
                 raise SpecError(f"{name} is {getattr(self, name)!r}: choose one of {', '.join(choices)}")
         if not isinstance(self.name, str) or not self.name or "/" in self.name or self.name.startswith("."):

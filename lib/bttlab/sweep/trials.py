@@ -14,7 +14,6 @@ from bttlab.experiments.keep import digest_of, flat
 from bttlab.model import ModelConfig, Optimizer
 from bttlab.sweep.spec import Range, SpecError, SweepSpec
 from bttlab.train import LEARNING_RATES, RunSettings, read_recipe
-from bttlab.train.overlays import has_overlay
 from bttlab.train.schedule import Schedule
 from bttlab.train.settings import corpus_digest
 
@@ -28,7 +27,7 @@ _RUN = [one.name for one in fields(RunSettings) if one.name not in ("config", *_
 _PARTS = [f"{table}.{one.name}" for table, kind in _TABLES.items() for one in fields(kind)]
 KEYS = {
     "training": [*_MODEL, *_RUN, *_OPTIMIZER, *_PARTS],
-    "estimate": [*_MODEL, "optimizer", "data", "lanes", "clock_mhz"],
+    "estimate": [*_MODEL, "optimizer", "data", "flow", "clock_mhz"],
 }
 
 
@@ -111,11 +110,8 @@ class TrialMaker:
             tokens = self._tokens(corpus, sha256, settings.word_classes)
             if tokens > settings.config.vocabulary_size:
                 settings = replace(settings, config=settings.config.with_vocabulary(tokens))
-        if settings.device != REFERENCE and not has_overlay(settings.config):
-            if self.spec.overlays == "reference":
-                settings = replace(settings, device=REFERENCE)
-            else:
-                check_buildable(settings.config)
+        if settings.device != REFERENCE:
+            check_fits(settings)
         words = Vocabulary.from_sentences(corpus.train.words[:1], settings.config.vocabulary_size)
         encode(corpus.train[:1], words, corpus, settings.config)  # whether its labels fit the model
         configuration = flat(settings)
@@ -126,7 +122,7 @@ class TrialMaker:
     def _estimate(self, values: dict[str, Any], varied: Mapping[str, Any]) -> Trial:
         from bttlab.sweep.estimates import question
 
-        _, _, configuration = question(values)
+        _, configuration = question(values)
         corpus, sha256 = self._corpus(configuration["data"], "unk")
         decisive = {key: value for key, value in configuration.items() if key != "data"}
         id = digest_of({"kind": "estimate", "corpus": sha256, **decisive})
@@ -201,11 +197,10 @@ def _brief(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def check_buildable(config: ModelConfig) -> None:
-    """Refuse a model that the accelerator's source is not written for."""
-    from bttlab.u50.build import model_flags
-    from bttlab.u50.estimate import check
-    from bttlab.u50.hardware import HardwareConfig
-
-    model_flags(config)
-    check(config, HardwareConfig())
+def check_fits(settings: RunSettings) -> None:
+    """Refuse a model that the machine on the card does not hold."""
+    try:
+        from bttlab.card.compiled import compiled_program
+    except ModuleNotFoundError:  # PYNQ is the workers' then
+        return
+    compiled_program(settings.config, flow=settings.flow)

@@ -12,11 +12,11 @@ from typing import Any
 import bttlab
 from bttlab.data import Corpus
 from bttlab.errors import BttlabError
-from bttlab.experiments.record import FAILED, RUN_FILE, RunRecord, read_run
+from bttlab.experiments.record import COMPLETE, RUN_FILE, RunRecord, read_run
 from bttlab.sweep.trials import CARD
 from bttlab.train import CheckpointStore, ProgressBar, Run, RunSettings
 from bttlab.train.checkpoint import LATEST
-from bttlab.train.devices import OpenedTrainer, open_built, open_trainer
+from bttlab.train.devices import OpenedTrainer, open_trainer
 from bttlab.train.metrics_log import METRICS
 
 FILES = (METRICS, LATEST, RUN_FILE)  # of a run's folder, in the order in which they are to be written
@@ -34,8 +34,6 @@ class Chunk:
         Whole, so that workers need none of their own.
     files : mapping of str to bytes
         The run's folder so far.
-    overlay : bytes or None
-        The .xclbin of a model that has no prebuilt one.
     seconds : float
         To train for, at least one sample.
     """
@@ -43,7 +41,6 @@ class Chunk:
     settings: RunSettings
     corpus: Corpus
     files: Mapping[str, bytes]
-    overlay: bytes | None
     seconds: float
 
 
@@ -95,9 +92,10 @@ def train_chunk(chunk: Chunk) -> Result:
         store = CheckpointStore(folder)
         checkpoint = store.load()[0] if LATEST in chunk.files else None
         run = Run(folder, chunk.settings, chunk.corpus, store, checkpoint)
-        with opened_device(chunk.settings, chunk.overlay) as opened:
+        with opened_device(chunk.settings) as opened:
+            enough = _enough(begin + chunk.seconds)
             try:
-                run.train(opened.trainer, opened.device, _Silent(), enough=_enough(begin + chunk.seconds))
+                run.train(opened.trainer, opened.device, _Silent(), enough=enough, provenance=opened.provenance)
             except BttlabError:
                 pass  # a diverged run: its record says so
         record = read_run(folder)
@@ -119,13 +117,12 @@ def estimate_trial(configuration: Mapping[str, Any], corpus: Corpus) -> Result:
     found = answer(configuration, corpus)
     record = RunRecord("estimate", "", dict(configuration), f"a model of the U50 ({MODEL_VERSION})")
     record.figures, record.versions, record.git = card_figures(found), versions(), git_state()
-    over = "" if found.fits else f"it does not fit the card: too much of {', '.join(found.resources.excess)}"
-    record.end("complete" if found.fits else FAILED, over)
+    record.end(COMPLETE)
     return Result(record, {}, 0, time.perf_counter() - begin)
 
 
 @contextlib.contextmanager
-def opened_device(settings: RunSettings, overlay: bytes | None) -> Iterator[OpenedTrainer]:
+def opened_device(settings: RunSettings) -> Iterator[OpenedTrainer]:
     """Open the device of a trial on this worker; a card's lock is held as long as the context.
 
     Raises
@@ -144,7 +141,7 @@ def opened_device(settings: RunSettings, overlay: bytes | None) -> Iterator[Open
             for number in cards():
                 release_card(pynq.Device.devices[number])
     else:
-        yield open_trainer(settings.config, settings.device) if overlay is None else open_built(overlay)
+        yield _open(settings, settings.device)
 
 
 def cards() -> list[int]:
@@ -163,8 +160,13 @@ def _open_card(settings: RunSettings) -> OpenedTrainer:
     first, *others = _own_cards()
     for number in (first, *others):
         with contextlib.suppress(CardBusyError):
-            return open_trainer(settings.config, str(number))
-    return open_trainer(settings.config, str(first), wait=CARD_WAIT_SECONDS)
+            return _open(settings, str(number))
+    return _open(settings, str(first), wait=CARD_WAIT_SECONDS)
+
+
+def _open(settings: RunSettings, device: str, wait: float = 0.0) -> OpenedTrainer:
+    """Open a device with the trial's program, which this process keeps for the trial's next chunk."""
+    return open_trainer(settings.config, device, wait=wait, flow=settings.flow, overlay=settings.overlay)
 
 
 def _own_cards() -> list[int]:
@@ -205,7 +207,7 @@ def _enough(deadline: float) -> Callable[[], bool]:
 
 def ready() -> str:
     """Import what takes long, so that no trial waits for it, and return `sources_digest`."""
-    import bttlab.data.metrics  # noqa: F401
+    import seqeval.metrics  # noqa: F401
 
     return sources_digest()
 

@@ -1,19 +1,25 @@
 """TT and TTM formats, contraction flows and their costs."""
 
-from bttlab.tensor.auto import cheapest_order
-from bttlab.tensor.cost import Cost, PassCost, Step, flow_cost, grouped_cost, lookup_cost, optimal_cost
-from bttlab.tensor.flows import FLOWS, Flow, grouped
-from bttlab.tensor.layers import EMBEDDING_STD, TTLinear, TTMEmbedding, xavier_std
-from bttlab.tensor.quantised import QuantisedCores, fake_quantised
-from bttlab.tensor.shapes import ShapeError, check_modes, full_ranks, tt_shapes, ttm_shapes
-from bttlab.tensor.tt import core_std, matrix_to_tt, tt_to_matrix
-from bttlab.tensor.ttm import matrix_to_ttm, ttm_to_matrix
+from bttlab.lazy import names_of
 
+_MODULES = {
+    "auto": ("cheapest_order",),
+    "cost": ("Cost", "PassCost", "Step", "flow_cost", "grouped_cost", "lookup_cost", "optimal_cost"),
+    "flows": ("FLOWS", "Flow", "grouped"),
+    "layers": ("EMBEDDING_STD", "TTLinear", "TTMEmbedding", "xavier_std"),
+    "order": ("Order", "order_cost", "order_of"),
+    "quantised": ("QuantisedCores", "fake_quantised"),
+    "shapes": ("ShapeError", "check_modes", "full_ranks", "tt_shapes", "ttm_shapes"),
+    "tt": ("core_std", "matrix_to_tt", "tt_to_matrix"),
+    "ttm": ("matrix_to_ttm", "ttm_to_matrix"),
+}
+__getattr__ = names_of(globals(), _MODULES)
 __all__ = [
     "EMBEDDING_STD",
     "FLOWS",
     "Cost",
     "Flow",
+    "Order",
     "PassCost",
     "QuantisedCores",
     "ShapeError",
@@ -32,6 +38,8 @@ __all__ = [
     "matrix_to_tt",
     "matrix_to_ttm",
     "optimal_cost",
+    "order_cost",
+    "order_of",
     "tt_shapes",
     "tt_to_matrix",
     "ttm_shapes",

@@ -108,7 +108,7 @@ def lookup_cost(tokens: int, row_modes: Sequence[int], column_modes: Sequence[in
     """
     _check_tokens(tokens)
     shapes = ttm_shapes(row_modes, column_modes, rank)
-    forward, backward = _Pass({"y"}), _Pass(set())
+    forward, backward = PassProducts({"y"}), PassProducts(set())
     columns = shapes[0][2]
     for k, (before, _, n, after) in enumerate(shapes[1:], 2):
         product = f"P{k}" if k < len(shapes) else "y"
@@ -155,7 +155,7 @@ def optimal_cost(
     operands = [tuple(sizes[index] for index in term) for term in terms]
     path, _ = opt_einsum.contract_path(f"{','.join(terms)}->{output}", *operands, shapes=True, optimize=search)
 
-    network = _Pass({"y"})
+    network = PassProducts({"y"})
     remaining = [("x" if k == 0 else f"G{k}", set(term)) for k, term in enumerate(terms)]
     for number, pair in enumerate(path, 1):
         (right, b), (left, a) = (remaining.pop(position) for position in sorted(pair, reverse=True))
@@ -167,7 +167,7 @@ def optimal_cost(
     return network.cost({})
 
 
-class _Pass:
+class PassProducts:
     """Collects the matrix products of one pass; `external` are results that are no intermediates."""
 
     def __init__(self, external: set[str]):
@@ -205,7 +205,7 @@ def _product(result: str, reads: tuple[str, str], rows: int, inner: int, columns
     return result, reads, step
 
 
-def _cost(forward: _Pass, backward: _Pass) -> Cost:
+def _cost(forward: PassProducts, backward: PassProducts) -> Cost:
     kept = {name: size for name, size in forward.intermediates().items() if name in backward.reads()}
     return Cost(forward.cost({}), backward.cost(kept), sum(kept.values()))
 
@@ -244,9 +244,9 @@ def _merge_right(first: int, shapes: list) -> tuple[list[tuple], list[tuple], st
     return forward, backward, merged
 
 
-def _two_passes(out_shapes: list, in_shapes: list) -> tuple[_Pass, _Pass]:
+def _two_passes(out_shapes: list, in_shapes: list) -> tuple[PassProducts, PassProducts]:
     count = len(out_shapes) + len(in_shapes)
-    return _Pass({"y"}), _Pass({"dx", *(f"dG{k}" for k in range(1, count + 1))})
+    return PassProducts({"y"}), PassProducts({"dx", *(f"dG{k}" for k in range(1, count + 1))})
 
 
 def _bidirectional(tokens: int, out_shapes: list, in_shapes: list) -> Cost:

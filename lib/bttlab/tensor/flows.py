@@ -14,19 +14,21 @@ References
    arXiv 2501.06663: right-to-left and bi-directional contraction.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import accumulate, chain
-from typing import NamedTuple
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, NamedTuple
 
 from bttlab.tensor.tt import merge_left, merge_left_backward, merge_right, merge_right_backward
 
-Cores = Sequence[Tensor]
-Saved = tuple[Tensor, ...]
+if TYPE_CHECKING:  # costs are counted from these flows, too, where there is no need of torch
+    from torch import Tensor
+
+    Cores = Sequence[Tensor]
+    Saved = tuple[Tensor, ...]
 
 
 def bidirectional(x: Tensor, out_cores: Cores, in_cores: Cores, bias: Tensor | None = None) -> tuple[Tensor, Saved]:
@@ -113,7 +115,7 @@ def right_to_left_backward(
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    return x.mm(weight.t()) if bias is None else torch.addmm(bias, x, weight.t())
+    return x.mm(weight.t()) if bias is None else bias.addmm(x, weight.t())
 
 
 class Flow(NamedTuple):

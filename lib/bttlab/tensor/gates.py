@@ -14,20 +14,27 @@ class BondGates(nn.Module):
     ----------
     ranks : sequence of int
         The internal ranks.
+    speed : float
+        Adam moves every parameter by about the learning rate a step: the diagonals move so many times as fast.
 
     Attributes
     ----------
     gates : nn.ParameterList
-        The diagonals, shapes (r_k,).
+        The diagonals over `speed`, shapes (r_k,).
     """
 
-    def __init__(self, ranks: Sequence[int]):
+    def __init__(self, ranks: Sequence[int], speed: float = 1.0):
         super().__init__()
-        self.gates = nn.ParameterList(torch.ones(rank) for rank in ranks)
+        self.gates = nn.ParameterList(torch.full((rank,), 1 / speed) for rank in ranks)
+        self.speed = speed
+
+    def diagonals(self) -> list[Tensor]:
+        """Return the diagonals, shapes (r_k,)."""
+        return [self.speed * gate for gate in self.gates]
 
     def forward(self, cores: Sequence[Tensor]) -> list[Tensor]:
-        """Return the cores, each but the last times the gates at its right."""
-        return [*(core * gate for core, gate in zip(cores[:-1], self.gates, strict=True)), cores[-1]]
+        """Return the cores, each but the last times the diagonal at its right."""
+        return [*(core * gate for core, gate in zip(cores[:-1], self.diagonals(), strict=True)), cores[-1]]
 
 
 def bond_weights(cores: Sequence[Tensor]) -> list[Tensor]:

@@ -57,6 +57,13 @@ def balanced_modes(size: int) -> tuple[int, int, int]:
     return next(modes for modes in candidates if math.prod(modes) >= size)
 
 
+def factors(size: int) -> tuple[int, int, int]:
+    """Return the three factors of a number that have the least sum, the largest first."""
+    divisors = [d for d in range(1, size + 1) if size % d == 0]
+    triples = [(size // (b * c), b, c) for c in divisors for b in divisors if b >= c and size % (b * c) == 0]
+    return min((t for t in triples if t[0] >= t[1]), key=sum)
+
+
 def full_ranks(rank: int | Sequence[int], modes: int) -> tuple[int, ...]:
     """Return all ranks (1, r_1, ..., r_(modes-1), 1) of a train of `modes` cores.
 

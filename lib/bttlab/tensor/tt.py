@@ -8,12 +8,16 @@ References
 .. [1] I. V. Oseledets, "Tensor-Train Decomposition", SIAM J. Sci. Comput. 33(5), 2011.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
-
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from bttlab.tensor.shapes import ShapeError, check_cores, check_modes, full_ranks
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def merge_left(cores: Sequence[Tensor]) -> list[Tensor]:

@@ -17,9 +17,9 @@ import safetensors.numpy
 from safetensors import SafetensorError
 
 from bttlab.errors import BttlabError
-from bttlab.files import read_regular
+from bttlab.files import read_regular, sync_folder, written_draft
 from bttlab.model import check_finite
-from bttlab.train.files import resume_command, sync_folder, written_draft
+from bttlab.train.files import resume_command
 from bttlab.train.settings import CorpusRecord, RunSettings
 
 LATEST, PREVIOUS = "checkpoint.safetensors", "checkpoint.previous.safetensors"

@@ -1,13 +1,11 @@
 """What a device's name means: a trainer for a model, on a card, the emulated card, or in PyTorch."""
 
 from dataclasses import dataclass, field
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import torch
 
 from bttlab.errors import BttlabError
-from bttlab.model import ModelConfig, ReferenceTrainer, Trainer
+from bttlab.model import PAPER_FLOW, ModelConfig, ReferenceTrainer, Trainer
 
 
 class DeviceError(BttlabError):
@@ -26,7 +24,7 @@ class OpenedTrainer:
     announcement : str
         The same, and why it was chosen.
     provenance : dict of str to str
-        Digests of what it runs: "overlay.sha256" and "program.sha256"; of the training processor only.
+        What a card runs: "overlay", "overlay.sha256" and "program.sha256"; of the reference nothing.
     """
 
     trainer: Trainer
@@ -40,7 +38,7 @@ def open_trainer(
     device: str,
     trust: bool = False,
     wait: float = 0.0,
-    build: bool = False,
+    flow: str = PAPER_FLOW,
     overlay: str | None = None,
 ) -> OpenedTrainer:
     """Open what trains a model.
@@ -52,55 +50,44 @@ def open_trainer(
         auto, emulated, reference, or the number of one of `pynq.Device.devices`.
     trust, wait
         As for `bttlab.u50.load_overlay`.
-    build : bool
-        Whether to build an overlay for the emulated card if the model has none.
-    overlay : {"trainer"}, optional
-        The training processor, with the model's program; by default the overlay that is built for the model.
+    flow : {"bidirectional", "right_to_left", "auto"}
+        Order of contraction in the linear layers.
+    overlay : str, optional
+        Of the card: the name of one in the manifest, or the path of an .xclbin; by default the training processor.
 
     Raises
     ------
     DeviceError
         If the device needs pynq, which is not installed, or is no card and an overlay is asked for.
     bttlab.card.program.errors.ProgramError
-        If the training processor does not hold the model.
+        If the machine on the card does not hold the model.
     bttlab.u50.OverlayError
-        If there is no such card, or no overlay for the model.
+        If there is no such card, or no such overlay for it.
     bttlab.u50.CardBusyError
         If another process holds the card.
     """
     if device == "reference":
         if overlay is not None:
             raise DeviceError(f"--overlay {overlay} is for a card: leave it out with --device reference")
-        return _open_reference(config)
+        return _open_reference(config, flow)
     try:
         import pynq  # noqa: F401 - what follows needs it
 
-        from bttlab.u50 import load_overlay, overlay_for
+        from bttlab import card
+        from bttlab.card.opening import OVERLAY
     except ModuleNotFoundError as error:
         raise DeviceError(
             f"--device {device} needs {error.name}, which is not installed; install it with: pip install "
             "'bttlab[lab]', or use --device reference"
         ) from None
-    if overlay is not None:
-        return _open_processor(config, device, trust, wait)
-    if build:
-        from bttlab.train.overlays import built_overlay, has_overlay
-
-        if not has_overlay(config):
-            return open_built(built_overlay(config))
-    name = overlay_for(config)
-    loaded = load_overlay(name, device, trust, wait)
-    return OpenedTrainer(loaded.train_transformer_1, *_words(loaded.device, device, name))
-
-
-def _open_processor(config: ModelConfig, device: str, trust: bool, wait: float) -> OpenedTrainer:
-    """Open the training processor with a model's program."""
-    from bttlab import card
-    from bttlab.card.opening import OVERLAY
-
-    trainer = card.open_trainer(config, device, trust=trust, wait=wait)
-    provenance = {"overlay.sha256": trainer.overlay_sha256, "program.sha256": trainer.program.sha256}
-    return OpenedTrainer(trainer, *_words(trainer.device, device, OVERLAY), provenance)
+    overlay = overlay or OVERLAY
+    trainer = card.open_trainer(config, device, flow=flow, trust=trust, wait=wait, overlay=overlay)
+    provenance = {
+        "overlay": overlay,
+        "overlay.sha256": trainer.overlay_sha256,
+        "program.sha256": trainer.program.sha256,
+    }
+    return OpenedTrainer(trainer, *_words(trainer.device, device, overlay), provenance)
 
 
 def _words(card, device: str, overlay: str) -> tuple[str, str]:
@@ -119,25 +106,7 @@ def _words(card, device: str, overlay: str) -> tuple[str, str]:
     return f"the emulated U50, overlay {overlay}", f"the emulated U50{reason}, overlay {overlay}"
 
 
-def open_built(overlay: bytes) -> OpenedTrainer:
-    """Open the emulated card with an overlay that was built for a model.
-
-    Parameters
-    ----------
-    overlay : bytes
-        An .xclbin from `bttlab.train.overlays.built_overlay`, here or in a process that is trusted: it holds code.
-    """
-    from bttlab.u50 import load_overlay
-
-    with TemporaryDirectory(prefix="bttlab-overlay-") as folder:
-        path = Path(folder) / "train.xclbin"
-        path.write_bytes(overlay)
-        loaded = load_overlay(path, "emulated", trust=True)
-    words = "the emulated U50, an overlay built for the model"
-    return OpenedTrainer(loaded.train_transformer_1, words, words)
-
-
-def _open_reference(config: ModelConfig) -> OpenedTrainer:
+def _open_reference(config: ModelConfig, flow: str) -> OpenedTrainer:
     torch.set_num_threads(1)  # the same bits whatever the number of cores; at batch 1 more do not help
     words = f"the PyTorch reference on the CPU (torch {torch.__version__}, 1 thread)"
-    return OpenedTrainer(ReferenceTrainer(config), words, words)
+    return OpenedTrainer(ReferenceTrainer(config, flow), words, words)

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from bttlab.data import Corpus, Samples
+from bttlab.data.metrics import score
 from bttlab.model import Predictions, Trainer
 from bttlab.train.chunks import chunks
 from bttlab.train.progress import ProgressBar
@@ -52,8 +53,6 @@ def evaluate(
 
 def scores_of(predictions: Predictions, corpus: Corpus, split: str, repair_tags: bool = False) -> dict[str, Any]:
     """Return what `evaluate` does, of predictions that are there."""
-    from bttlab.data.metrics import score  # its import is slow
-
     scores = score(corpus, corpus.split(split), predictions, repair_tags)
     mean_loss = float(np.mean(predictions.losses, dtype=np.float64))
     return {"mean_loss": mean_loss, **asdict(scores)}

@@ -1,8 +1,6 @@
-"""Files that outlive a crash, and one process at a time in a run's folder."""
+"""One process at a time in a run's folder."""
 
 import contextlib
-import os
-import re
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,46 +9,10 @@ from pathlib import Path
 from bttlab import locks
 from bttlab.train.settings import RunError
 
-_DRAFT = re.compile(r"\..+\.\d+\.draft")
-
-
-@contextmanager
-def written_draft(path: Path, data: bytes) -> Iterator[Path]:
-    """Write a file's next content beside it, safe on disk, for the caller to rename; it is gone in the end.
-
-    Raises
-    ------
-    OSError
-        If it cannot be written.
-    """
-    draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
-    try:
-        with draft.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        yield draft
-    finally:
-        draft.unlink(missing_ok=True)
-
 
 def is_lock(path: Path) -> bool:
     """Whether a file is what `held` leaves."""
     return path.name == locks.LOCK_FILE
-
-
-def is_draft(path: Path) -> bool:
-    """Whether a file is what a crash in the middle of `written_draft` leaves."""
-    return _DRAFT.fullmatch(path.name) is not None
-
-
-def sync_folder(folder: Path) -> None:
-    """Make renames in a folder last through a power failure."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager

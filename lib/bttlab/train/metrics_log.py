@@ -7,7 +7,8 @@ from typing import Any
 
 from bttlab.experiments.curves import METRICS
 from bttlab.figures import to_json
-from bttlab.train.files import resume_command, sync_folder, written_draft
+from bttlab.files import sync_folder, written_draft
+from bttlab.train.files import resume_command
 from bttlab.train.settings import RunError
 
 

@@ -11,6 +11,7 @@ from tqdm import tqdm
 from bttlab.terminal import printable
 
 RECENT = 100  # samples that the bar's loss is the mean of
+LOG_SECONDS = 10.0  # between two lines where there is no terminal
 
 
 class ProgressBar:
@@ -29,12 +30,11 @@ class ProgressBar:
             initial=done,
             desc=printable(title),
             unit=" samples",
-            file=sys.stderr,
+            file=sys.stderr if terminal else _Lines(),
             leave=terminal,
             dynamic_ncols=terminal,
-            # in a log, a line now and then
-            mininterval=0.1 if terminal else 10.0,
-            delay=0.0 if terminal else 10.0,
+            mininterval=0.1 if terminal else LOG_SECONDS,
+            delay=0.0 if terminal else LOG_SECONDS,
         )
         self._bar._time = time.monotonic  # not the wall clock, which may be set back
         self._bar.start_t = self._bar.last_print_t = time.monotonic()
@@ -56,3 +56,14 @@ class ProgressBar:
     def note(self, text: str) -> None:
         """Say something, on a line of its own."""
         tqdm.write(printable(f"bttlab: {text}"), file=sys.stderr)
+
+
+class _Lines:
+    """Takes what tqdm would draw again and again, for a log: as lines of text."""
+
+    def write(self, text: str) -> None:
+        if text.strip():
+            sys.stderr.write(f"{text.strip()}\n")
+
+    def flush(self) -> None:
+        sys.stderr.flush()

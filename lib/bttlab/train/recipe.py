@@ -1,12 +1,16 @@
 """Recipes: how to train, in a TOML file. Those that come with the package lie in train/recipes."""
 
 import os
-import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
+
+try:
+    import tomllib
+except ModuleNotFoundError:  # Python 3.10
+    import tomli as tomllib
 
 from bttlab.data import Augmentation
 from bttlab.errors import BttlabError

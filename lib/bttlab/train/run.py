@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -14,14 +15,15 @@ import numpy as np
 from bttlab.data import Augmenter, Corpus, Vocabulary, encode, encoding_report, epoch_order, load_corpus
 from bttlab.data.corpus import SPLIT_NAMES
 from bttlab.experiments.curves import stretches
-from bttlab.experiments.keep import OnRecord, kept
+from bttlab.experiments.keep import OnRecord, continued, kept
 from bttlab.experiments.record import RUN_FILE, STOPPED
 from bttlab.figures import measured
+from bttlab.files import is_draft, sync_folder
 from bttlab.model import FAULTS, ModelConfig, NumericalFault, Trainer, initial_parameters
 from bttlab.train.checkpoint import Checkpoint, CheckpointError, CheckpointStore, tensors_digest
 from bttlab.train.chunks import chunks
 from bttlab.train.evaluation import counted, describe, evaluate
-from bttlab.train.files import held, is_draft, is_lock, resume_command, sync_folder
+from bttlab.train.files import held, is_lock, resume_command
 from bttlab.train.metrics_log import MetricsLog
 from bttlab.train.progress import ProgressBar
 from bttlab.train.settings import CorpusRecord, RunError, RunSettings
@@ -116,6 +118,7 @@ class Run:
         progress: ProgressBar | None = None,
         on_record: OnRecord | None = None,
         enough: Callable[[], bool] = lambda: False,
+        provenance: Mapping[str, str] = MappingProxyType({}),
     ) -> RunResult:
         """Train up to the number of epochs in the settings, then score the test split.
 
@@ -132,6 +135,9 @@ class Run:
             Gets the run's record and its folder whenever run.json is about to be written.
         enough : callable, optional
             Asked after every few samples whether to stop before the next ones, as a signal does.
+        provenance : mapping of str to str
+            What the device runs, as `bttlab.train.devices.OpenedTrainer` has it; it goes into run.json, and a run that
+            continues on something else says so.
 
         Raises
         ------
@@ -144,14 +150,14 @@ class Run:
         progress = progress or ProgressBar()
         made = self._make_folder()
         with StopSignals() as stop, held(self.folder):
-            importlib.import_module("bttlab.data.metrics")  # slow: not while a stop is waited for
+            importlib.import_module("seqeval.metrics")  # slow: not while a stop is waited for
             try:
-                epoch = self._begin(trainer, device, progress)
+                epoch = self._begin(trainer, device, progress, provenance)
             except BaseException:
                 if made and self._checkpoint is None:  # no half of a run stays
                     self._remove_folder()
                 raise
-            with kept(self.folder, self.settings, self.record, device, on_record) as record:
+            with kept(self.folder, self.settings, self.record, device, on_record, provenance) as record:
                 try:
                     result = self._train_epochs(trainer, device, progress, stop, enough, epoch)
                 except DivergedRun:
@@ -209,7 +215,9 @@ class Run:
         with contextlib.suppress(OSError):  # it holds more than we put there
             self.folder.rmdir()
 
-    def _begin(self, trainer: Trainer, device: str, progress: ProgressBar) -> dict[str, Any] | None:
+    def _begin(
+        self, trainer: Trainer, device: str, progress: ProgressBar, provenance: Mapping[str, str]
+    ) -> dict[str, Any] | None:
         """Load the trainer, tidy the folder, and return the record of the last epoch."""
         if self._checkpoint is None:
             check_free(self.folder)  # again, now that nobody else can come in
@@ -222,11 +230,19 @@ class Run:
             self._save(trainer, device)
         else:
             trainer.load_parameters(self._checkpoint.parameters, self._checkpoint.optimizer_state)
-            if device != self._checkpoint.device:
-                progress.note(
-                    f"the run so far was on {self._checkpoint.device}: an unbroken run may differ in its last bits"
-                )
+            before = self._checkpoint.device if device != self._checkpoint.device else self._other(provenance)
+            if before:
+                progress.note(f"the run so far was on {before}: an unbroken run may differ in its last bits")
         return records[-1] if records else None
+
+    def _other(self, provenance: Mapping[str, str]) -> str:
+        """The overlay or the program that run.json names and the device does not run now, in words."""
+        before = continued(self.folder)
+        for what in ("overlay", "program"):
+            found = before and before.configuration.get(f"{what}.sha256")
+            if found and found != provenance.get(f"{what}.sha256"):
+                return f"another {what} (SHA-256 {str(found)[:12]}…)"
+        return ""
 
     def _train_epoch(
         self, trainer: Trainer, device: str, progress: ProgressBar, stop: StopSignals, enough: Callable[[], bool]
@@ -378,12 +394,10 @@ def resume_run(folder: Path, changes: Mapping[str, Any] | None = None) -> Run:
 def check_model(trainer: Trainer, config: ModelConfig) -> None:
     """Raise RunError unless a trainer is for a model."""
     own, wanted = trainer.config.to_dict(), config.to_dict()
-    differences = [f"{name} {own[name]}, not {wanted[name]}" for name in wanted if own[name] != wanted[name]]
-    if differences:
-        raise RunError(
-            f"the overlay is for another model than the run's ({'; '.join(differences)}); build one for it, or use "
-            "--device reference"
-        )
+    names = [name for name in own | wanted if own.get(name) != wanted.get(name)]
+    if names:
+        differences = "; ".join(f"{name} {own.get(name, 'none')}, not {wanted.get(name, 'none')}" for name in names)
+        raise RunError(f"the trainer is for another model than the run's ({differences}); open one for the run's")
 
 
 def check_free(folder: Path) -> None:

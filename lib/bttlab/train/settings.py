@@ -3,19 +3,21 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from numbers import Integral
 from typing import Any
 
 from bttlab.data import Augmentation, Corpus, CorpusError, Vocabulary
 from bttlab.data.corpus import SPLIT_NAMES, UNK
 from bttlab.errors import BttlabError, shown
-from bttlab.model import ModelConfig, Optimizer, check_label_smoothing, check_learning_rates
+from bttlab.model import PAPER_FLOW, ModelConfig, Optimizer, check_label_smoothing, check_learning_rates
 from bttlab.train.schedule import Schedule
 
 # At batch 1. Momentum 0.9 makes a step ten times as long in the end, so it starts from a tenth.
 LEARNING_RATES = {"sgd": 4e-3, "momentum": 4e-4, "adamw": 3e-4}
 MOST_EPOCHS = 10**6
+FLOWS = (PAPER_FLOW, "right_to_left", "auto")
+_OPTIONS = {"linear_rank": "rank", "ranks": "rank"}  # the command's, where fields are called otherwise
 PLAIN_SCHEDULE, PLAIN_INPUT = Schedule(), Augmentation()
 
 
@@ -55,8 +57,11 @@ class RunSettings:
         different ones. By default all.
     unknown_labels : {"error", "unk"}
         As in `bttlab.data.load_corpus`.
-    overlay : {"trainer"}, optional
-        Of the card: the training processor, which serves all models. By default the one that is built for the model.
+    flow : {"bidirectional", "right_to_left", "auto"}
+        Order of contraction in the linear layers: the paper's, the one that contracts token by token, or the one with
+        the fewest multiplications.
+    overlay : str, optional
+        Of the card: the name of one in the manifest, or the absolute path of an .xclbin. By default trainer.
 
     Raises
     ------
@@ -79,6 +84,7 @@ class RunSettings:
     epochs: int = 1
     samples: int | None = None
     unknown_labels: str = "error"
+    flow: str = PAPER_FLOW
     overlay: str | None = None
 
     def __post_init__(self) -> None:
@@ -95,19 +101,17 @@ class RunSettings:
         for name in ("word_classes", "repair_tags"):
             if not isinstance(getattr(self, name), bool):
                 raise RunError(f"{name} is {getattr(self, name)!r}: it must be true or false")
-        if not all(isinstance(text, str) for text in (self.data, self.device, self.recipe or "")):
-            raise RunError(f"data is {self.data!r}, device {self.device!r}, recipe {self.recipe!r}: they must be text")
+        for name in ("data", "device", "recipe", "overlay"):
+            if not isinstance(getattr(self, name) or "", str):
+                raise RunError(f"{name} is {getattr(self, name)!r}: it must be text")
         if self.unknown_labels not in ("error", "unk"):
             raise RunError(f"unknown_labels is {self.unknown_labels!r}: choose error or unk")
-        if self.overlay not in (None, "trainer"):
-            raise RunError(f"overlay is {self.overlay!r}: choose trainer, or leave it out")
+        if self.flow not in FLOWS:
+            raise RunError(f"flow is {self.flow!r}: choose {', '.join(FLOWS)}")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON-ready values."""
-        values = asdict(self) | {"config": self.config.to_dict(), "optimizer": self.optimizer.to_dict()}
-        if self.overlay is None:
-            del values["overlay"]
-        return values
+        return asdict(self) | {"config": self.config.to_dict(), "optimizer": self.optimizer.to_dict()}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "RunSettings":
@@ -126,32 +130,32 @@ class RunSettings:
         Parameters
         ----------
         changes : mapping
-            Of fields, "encoders", "rank" and "optimizer" (by name). Epochs, learning rate, device, overlay and the
-            place of the corpus may differ from the run's; the others may only repeat it.
+            Of fields, of the model's fields, "optimizer" (by name) and "vocabulary". Epochs, learning rate, device,
+            overlay and the place of the corpus may differ from the run's; the others may only repeat it.
 
         Raises
         ------
         RunError
             If another run would come of it.
         """
-        fixed = {
-            "encoders": self.config.encoders,
-            "rank": self.config.linear_rank,
-            "vocabulary": self.config.vocabulary_size,
-            "optimizer": self.optimizer.name,
-            "seed": self.seed,
-            "samples": self.samples,
-            "unknown_labels": self.unknown_labels,
-            "recipe": self.recipe,
-        }
+        fixed = {field.name: getattr(self.config, field.name) for field in fields(ModelConfig)}
+        fixed |= {"vocabulary": self.config.vocabulary_size, "optimizer": self.optimizer.name}
+        fixed |= {name: getattr(self, name) for name in ("seed", "samples", "unknown_labels", "recipe", "flow")}
         for name, own in fixed.items():
             if name in changes and changes[name] != own:
-                option = "--" + name.replace("_", "-")
+                option = "--" + _OPTIONS.get(name, name).replace("_", "-")
                 raise RunError(
-                    f"{option} {changes[name]}: the run has {'none' if own is None else own}, and a run continues as "
-                    f"it began; leave {option} out, or start another run"
+                    f"{option} {_brief(changes[name])}: the run has {_brief(own)}, and a run continues as it began; "
+                    f"leave {option} out, or start another run"
                 )
         return replace(self, **{name: value for name, value in changes.items() if name not in fixed})
+
+
+def _brief(value: Any) -> str:
+    """A setting in an error, ranks as the command takes them."""
+    if isinstance(value, tuple):
+        value = ",".join(f"{name}={rank}" for name, rank in value)
+    return "none" if value in (None, "") else str(value)
 
 
 @dataclass(frozen=True)

@@ -17,13 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bttlab.card.machine import read_machine
+from bttlab.card.machine import machine, read_machine
 from bttlab.errors import BttlabError
-from bttlab.model.config import ModelConfig
-from bttlab.u50.facts import ROOT, U50
-from bttlab.u50.hardware import HardwareConfig
-from bttlab.u50.kernel import CONTRACTION_KERNELS, TRAIN_KERNEL, TRAINER_KERNEL, Kernel, OverlayError
-from bttlab.u50.layer import LayerShape
+from bttlab.places import ROOT
+from bttlab.u50.facts import U50
+from bttlab.u50.kernel import TRAINER_KERNEL, Kernel, OverlayError
 from bttlab.u50.manifest import (
     OverlayEntry,
     digest,
@@ -37,7 +35,6 @@ from bttlab.u50.native import IMAGES, Image
 from bttlab.u50.xclbin import EmulationOverlay, pack_xclbin, read_container
 
 HLS_SOURCE = ROOT / "hls_src"
-EMULATION_HEADERS = "emulation"  # stand-ins for the headers of Vitis HLS
 CACHE = "build"
 
 COMPILE_FLAGS = (
@@ -66,10 +63,6 @@ class OverlayDefinition:
     source : str
         File with the kernels' top functions, relative to the folder of HLS sources.
     kernels : tuple of Kernel
-    model : ModelConfig, optional
-        What the source is compiled for.
-    layer_only : bool
-        Whether the kernels are of one linear layer of the model, not of the model.
     emulation_flags : tuple of str
         What the compiler is told for the emulated card alone.
     """
@@ -77,78 +70,20 @@ class OverlayDefinition:
     name: str
     source: str
     kernels: tuple[Kernel, ...]
-    model: ModelConfig | None = None
-    layer_only: bool = False
     emulation_flags: tuple[str, ...] = ()
 
-    @property
-    def flags(self) -> tuple[str, ...]:
-        """The model as -D flags of the C++ compiler."""
-        return () if self.model is None else model_flags(self.model)
-
-    def shapes(self, hls_src: Path) -> dict[str, Any]:
-        """Return what the manifest says it is built for: a model, a layer, a machine that runs programs, or none."""
-        if self.model is None:
-            folder = (hls_src / self.source).parent
-            return {"machine": read_machine(folder).to_dict()} if (folder / "isa.h").is_file() else {}
-        if self.layer_only:
-            return {"layer": LayerShape.of(self.model).to_dict()}
-        return {"model": self.model.to_dict()}
-
-
-SNIPS_TOKENS = 11428  # words of its training split, their classes and the special tokens
-
-
-def training_overlay(name: str, model: ModelConfig) -> OverlayDefinition:
-    """Return what the overlay that trains a model is built from."""
-    return OverlayDefinition(name, "train_transformer.cpp", (TRAIN_KERNEL,), model)
+    def machine(self, hls_src: Path) -> dict[str, Any] | None:
+        """Return the machine that the source describes, as the manifest has it; None if it is no processor's."""
+        folder = (hls_src / self.source).parent
+        return read_machine(folder).to_dict() if (folder / "isa.h").is_file() else None
 
 
 DEFINITIONS = {
-    f"train_enc{encoders}": training_overlay(f"train_enc{encoders}", ModelConfig(encoders=encoders))
-    for encoders in (2, 4, 6)
-} | {
-    "train_enc2_snips": training_overlay("train_enc2_snips", ModelConfig(encoders=2).with_vocabulary(SNIPS_TOKENS)),
-    "contraction": OverlayDefinition(
-        "contraction", "contraction.cpp", tuple(CONTRACTION_KERNELS.values()), ModelConfig(), layer_only=True
-    ),
     # Its words are vectors of 64 bytes, whose calling convention no other compiler's code has to meet.
     "trainer": OverlayDefinition(
         "trainer", "processor/trainer.cpp", (TRAINER_KERNEL,), emulation_flags=("-DBTTLAB_FAST", "-Wno-psabi")
     ),
 }
-
-
-def model_flags(model: ModelConfig) -> tuple[str, ...]:
-    """Return a model as -D flags, which the HLS source reads in shape.h.
-
-    Raises
-    ------
-    OverlayError
-        If the model is not in tensor format with three modes at each end, which is what the source is written for.
-    """
-    values = {
-        "ENCODERS": model.encoders,
-        "SEQUENCE_LENGTH": model.sequence_length,
-        "HIDDEN_SIZE": model.hidden_size,
-        "HEADS": model.heads,
-        "VOCABULARY_SIZE": model.vocabulary_size,
-        "INTENTS": model.intents,
-        "SLOTS": model.slots,
-        "LINEAR_RANK": model.linear_rank,
-        "EMBEDDING_RANK": model.embedding_rank,
-    }
-    modes = {
-        "OUT_MODE": model.linear_out_modes,
-        "IN_MODE": model.linear_in_modes,
-        "ROW_MODE": model.embedding_row_modes,
-        "COLUMN_MODE": model.embedding_column_modes,
-    }
-    if model.format != "tensor" or any(len(value) != 3 for value in modes.values()):
-        raise OverlayError("the accelerator trains models in tensor format with three modes at each end")
-    for name, value in modes.items():
-        values |= {f"{name}_{k}": mode for k, mode in enumerate(value, 1)}
-    return tuple(f"-D{name}={value}" for name, value in values.items())
 
 
 def source_files(definition: OverlayDefinition, hls_src: Path) -> list[Path]:
@@ -159,7 +94,7 @@ def source_files(definition: OverlayDefinition, hls_src: Path) -> list[Path]:
         path = pending.pop()
         found.add(path)
         for name in re.findall(rb'^\s*#\s*include\s*[<"]([^>"]+)[>"]', read_file(path), re.MULTILINE):
-            for folder in (path.parent, hls_src, hls_src / EMULATION_HEADERS):
+            for folder in (path.parent, hls_src):
                 header = Path(os.path.normpath(folder / name.decode()))
                 if header.is_file():
                     if header not in found:
@@ -170,10 +105,10 @@ def source_files(definition: OverlayDefinition, hls_src: Path) -> list[Path]:
 
 def sources_digest(definition: OverlayDefinition, hls_src: Path) -> str:
     """Return the digest of all that an overlay is made from, the compiler excepted."""
-    state, flags = hashlib.sha256(), (*definition.flags, *definition.emulation_flags)
+    state = hashlib.sha256()
     for path in source_files(definition, hls_src):
         state.update(f"{path.relative_to(hls_src)} {digest(path.read_bytes())}\n".encode())
-    state.update(repr((definition.kernels, flags, COMPILE_FLAGS, LINK_FLAGS)).encode())
+    state.update(repr((definition.kernels, definition.emulation_flags, COMPILE_FLAGS, LINK_FLAGS)).encode())
     state.update(repr([(image.name, image.flags) for image in IMAGES]).encode())
     return state.hexdigest()
 
@@ -222,13 +157,7 @@ def compile_image(definition: OverlayDefinition, image: Image, hls_src: Path) ->
     cached = cache / f"{stem}{key}.so"
     if not cached.exists():
         draft = cache / f"{stem}{os.getpid()}.draft"
-        options = (
-            *COMPILE_FLAGS,
-            *image.flags,
-            *definition.flags,
-            *definition.emulation_flags,
-            f"-I{hls_src / EMULATION_HEADERS}",
-        )
+        options = (*COMPILE_FLAGS, *image.flags, *definition.emulation_flags)
         files = (f"-ffile-prefix-map={hls_src}=.", str(hls_src / definition.source), "-o", str(draft))
         result = _run([compiler, *options, *files, *LINK_FLAGS])
         sys.stderr.write(result.stderr)
@@ -270,7 +199,7 @@ def build(definitions: Iterable[OverlayDefinition], hls_src: Path, overlays: Pat
     entries = []
     for definition in definitions:
         compiled = {image.name: images[definition, image] for image in IMAGES}
-        data = pack_xclbin(EmulationOverlay(definition.kernels, compiled, clock_mhz=HardwareConfig().clock_mhz))
+        data = pack_xclbin(EmulationOverlay(definition.kernels, compiled, clock_mhz=machine().CLOCK_MHZ))
         write_atomically(overlays / f"{definition.name}.xclbin", data)
         entries.append(
             OverlayEntry(
@@ -282,7 +211,7 @@ def build(definitions: Iterable[OverlayDefinition], hls_src: Path, overlays: Pat
                 sources=sources_digest(definition, hls_src),
                 kernels=tuple(kernel.name for kernel in definition.kernels),
                 images=tuple(compiled),
-                **definition.shapes(hls_src),
+                machine=definition.machine(hls_src),
             )
         )
     built = {(entry.name, entry.kind) for entry in entries}
@@ -318,7 +247,7 @@ def install(definition: OverlayDefinition, xclbin: Path, hls_src: Path, overlays
         sha256=digest(data),
         sources=sources_digest(definition, hls_src),
         kernels=tuple(kernel.name for kernel in definition.kernels),
-        **definition.shapes(hls_src),
+        machine=definition.machine(hls_src),
     )
     kept = [other for other in read_manifest(overlays) if other.file != file]
     (overlays / "hw").mkdir(exist_ok=True)
@@ -348,24 +277,15 @@ def main(arguments: Sequence[str] | None = None, definitions: Mapping[str, Overl
     parser.add_argument("names", metavar="NAME", nargs="*", help=f"default: all of {', '.join(definitions)}")
     action = parser.add_mutually_exclusive_group()
     action.add_argument("--check", action="store_true", help="only say which overlays are older than their sources")
-    action.add_argument("--flags", action="store_true", help="only print the model's -D flags")
     action.add_argument("--kernels", action="store_true", help="only print the source file and its kernels")
     action.add_argument("--install", metavar="FILE", type=Path, help="only add an .xclbin that Vitis linked for a card")
-    parser.add_argument("--vocabulary", metavar="N", type=int, help="only the one for a table of at least N tokens")
-    parser.add_argument("--encoders", metavar="N", type=int, default=2, help="of the one for --vocabulary (default: 2)")
     options = parser.parse_args(arguments)
     try:
-        if options.vocabulary is not None:
-            wanted = _sized(options.encoders, options.vocabulary, definitions)
-            definitions, options.names = {**definitions, wanted.name: wanted}, [wanted.name]
         unknown = sorted(set(options.names) - set(definitions))
         if unknown:
             raise OverlayError(f"no overlay {', '.join(unknown)}; there are: {', '.join(definitions)}")
         chosen = [definitions[name] for name in options.names or definitions]
-        if options.flags:
-            for definition in chosen:
-                print(*definition.flags)
-        elif options.kernels:
+        if options.kernels:
             for definition in chosen:
                 print(definition.source, *(kernel.name for kernel in definition.kernels))
         elif options.install:
@@ -385,13 +305,6 @@ def main(arguments: Sequence[str] | None = None, definitions: Mapping[str, Overl
         print(error, file=sys.stderr)
         return 2
     return 0
-
-
-def _sized(encoders: int, tokens: int, definitions: Mapping[str, OverlayDefinition]) -> OverlayDefinition:
-    """Return the overlay with room for so many tokens: a known one, or one named after its size."""
-    model = ModelConfig(encoders=encoders).with_vocabulary(tokens)
-    own = training_overlay(f"train_enc{encoders}_v{model.vocabulary_size}", model)
-    return next((d for d in definitions.values() if d.model == model and not d.layer_only), own)
 
 
 def _run(command: Sequence[str]) -> subprocess.CompletedProcess:

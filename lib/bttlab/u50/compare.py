@@ -1,6 +1,6 @@
 """The same training on two devices, and how far they come apart: a card beside its emulation, above all.
 
-Both have the same source, the same order of every sum and their own transcendental functions, so a card should give the
+Both run the same program, with the same order of every sum and the same tables of functions, so a card should give the
 bits of the emulated one, with one exception known beforehand: AMD's floating-point operators take subnormal numbers as
 zero (PG060).
 """
@@ -13,13 +13,11 @@ from typing import Any
 import numpy as np
 import pynq
 
+from bttlab.card.opening import open_trainer
 from bttlab.errors import BttlabError
+from bttlab.figures import measured
 from bttlab.model import ModelConfig, Optimizer, initial_parameters
-from bttlab.u50.constants import modelled
-from bttlab.u50.cycles import epoch_cycles
 from bttlab.u50.emulation import EmulatedU50
-from bttlab.u50.hardware import HardwareConfig
-from bttlab.u50.overlay import load_overlay
 
 NAMES = ("u50", "emulated")
 
@@ -44,8 +42,10 @@ class DeviceRun:
         After the last sample.
     seconds : float
         Wall-clock time of the one call that trained, measured; on a card it bounds the kernel's time from above.
-    counted_cycles : int or None
-        What the emulated card counted, loop by loop; a card counts none.
+    modelled_cycles : int
+        What the program's steps say of these samples.
+    counted_cycles : int
+        What the machine's loop counted; 0 on the emulated card, which runs programs without one.
     """
 
     name: str
@@ -54,20 +54,15 @@ class DeviceRun:
     losses: np.ndarray
     parameters: dict[str, np.ndarray]
     seconds: float
-    counted_cycles: int | None
+    modelled_cycles: int
+    counted_cycles: int = 0
 
     @property
     def cycles(self) -> dict[str, Any]:
         """The cycles that training took, with where they come from."""
-        if self.counted_cycles is not None:
-            return {"value": self.counted_cycles, "how": "counted by the emulated card"} | modelled("cycles")
-        how = "wall-clock time of the call times the clock: an upper bound, it includes the host's part"
-        return {
-            "value": self.seconds * self.clock_mhz * 1e6,
-            "unit": "cycles",
-            "provenance": "measured",
-            "how": how,
-        }
+        if self.counted_cycles:
+            return measured(self.counted_cycles, "cycles", "counted by the card's loop")
+        return modelled_cycles(self.modelled_cycles)
 
 
 @dataclass(frozen=True)
@@ -114,15 +109,17 @@ class Comparison:
     first_different : int or None
         The first sample whose losses differ in a bit.
     parameters : tuple of Difference
-    modelled_cycles : int
-        What the cycle model says of these samples.
     """
 
     runs: tuple[DeviceRun, DeviceRun]
     losses: Difference
     first_different: int | None
     parameters: tuple[Difference, ...]
-    modelled_cycles: int
+
+    @property
+    def modelled_cycles(self) -> int:
+        """What the program's steps say of these samples."""
+        return self.runs[1].modelled_cycles
 
     @property
     def identical(self) -> bool:
@@ -152,7 +149,7 @@ class Comparison:
                 }
                 for run in self.runs
             ],
-            "cycles": {"value": self.modelled_cycles} | modelled("cycles"),
+            "cycles": modelled_cycles(self.modelled_cycles),
         }
 
 
@@ -203,7 +200,7 @@ def compare(
     Parameters
     ----------
     model : ModelConfig
-        One that an overlay is built for.
+        One that the machine on the card holds.
     names : sequence of str
         Of two devices, as `open_device` takes them; the second is the reference.
     samples : bttlab.data.Samples
@@ -212,16 +209,16 @@ def compare(
     seed : int
         Of the initial parameters.
     trust : bool
-        As for `load_overlay`.
+        As for `bttlab.u50.load_overlay`.
 
     Raises
     ------
     CompareError
         If they are not two devices that are here.
-    bttlab.u50.OverlayError
-        If one of them has no overlay for the model.
+    bttlab.card.program.errors.ProgramError, bttlab.u50.OverlayError
+        If the machine does not hold the model, or one of them has no overlay.
     bttlab.model.NumericalFault
-        As `TransformerTrainer.train`.
+        As `bttlab.card.Trainer.train`.
     """
     if len(names) != 2:
         raise CompareError(f"{len(names)} devices: a comparison is of two; give --device twice")
@@ -238,7 +235,6 @@ def compare(
         tuple(
             Difference.between(name, tensor, first.parameters[name]) for name, tensor in reference.parameters.items()
         ),
-        sum(epoch_cycles(model, HardwareConfig(), samples.lengths, optimizer.name).values()),
     )
 
 
@@ -251,17 +247,22 @@ def _run(
     learning_rate: float,
     trust: bool,
 ) -> DeviceRun:
-    overlay = load_overlay(f"train_enc{model.encoders}", device, trust)
-    trainer = overlay.train_transformer_1
+    trainer = open_trainer(model, device, trust=trust)
     trainer.load_parameters(parameters)
-    trainer.profile()  # from here on
     begin = time.perf_counter()
     losses = trainer.train(samples, optimizer, learning_rate)
     seconds = time.perf_counter() - begin
-    cycles = sum(trainer.profile().values()) or None
+    cycles = sum(trainer.profile().values())
+    counted = 0 if isinstance(device, EmulatedU50) else trainer.counted_cycles
     clock = device.clocks["clock0"]["frequency"]  # the data clock, which kernels run at
     stored = trainer.store_parameters()
-    return DeviceRun(device.name, isinstance(device, EmulatedU50), clock, losses, stored, seconds, cycles)
+    return DeviceRun(device.name, isinstance(device, EmulatedU50), clock, losses, stored, seconds, cycles, counted)
+
+
+def modelled_cycles(value: int) -> dict[str, Any]:
+    """Return cycles as the program's steps say them, with where they come from."""
+    how = "the program's steps, at an interval of 1"
+    return {"value": value, "unit": "cycles", "provenance": "modelled", "how": how}
 
 
 def _bits(values: np.ndarray) -> np.ndarray:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from bttlab.u50.facts import ROOT
+from bttlab.places import ROOT
 
-MODEL_VERSION = "u50-2"  # of cycles, resources and power together; figures of different versions do not compare
+MODEL_VERSION = "u50-3"  # of cycles, resources and power together; figures of different versions do not compare
 BANDS = ("low", "value", "high")
 
 

@@ -20,14 +20,13 @@ from pynq.pmbus import XrtRail
 
 from bttlab.errors import BttlabError
 from bttlab.files import writable_by_others
-from bttlab.model.config import ModelConfig
 from bttlab.u50.compute_unit import CardError, ComputeUnit
 from bttlab.u50.facts import U50
 from bttlab.u50.hbm import CardMemory, HbmBank
 from bttlab.u50.kernel import CONTROL_RANGE, OverlayError
 from bttlab.u50.manifest import MANIFEST, digest, overlays_folder, read_file, read_manifest
 from bttlab.u50.native import NativeImage, choose_image
-from bttlab.u50.telemetry import DeviceInfo, PowerLevels, Telemetry, modelled_rails
+from bttlab.u50.telemetry import DeviceInfo, Telemetry, modelled_rails
 from bttlab.u50.xclbin import control_address, read_xclbin
 
 logger = logging.getLogger("bttlab.u50")
@@ -148,7 +147,7 @@ class EmulatedU50(pynq.Device):
             raise
         logger.info("%s on %s, image %s", bitstream.bitfile_name, self.name, name)
         self._units, self.image, self.contexts = units, name, {}
-        self._telemetry.load(functools.cache(lambda: self._power_levels(parser)))
+        self._telemetry.load()
         self.post_download(bitstream, parser)
         self._loaded = parser, self.bitfile_name
 
@@ -288,18 +287,16 @@ class EmulatedU50(pynq.Device):
                 )
         raise OverlayError(f"{parser.path} holds native code and does not stand in {folder / MANIFEST}; {way_out}")
 
-    def _power_levels(self, parser: XclBin) -> PowerLevels:
-        """The power model's levels for an overlay whose model the manifest names; of others nothing is known."""
-        try:
-            entries = read_manifest(overlays_folder())
-            model = next((entry.model for entry in entries if entry.sha256 == parser.sha256), None)
-            if model is not None:
-                from bttlab.u50.estimate import power_levels
+    def program_loaded(self, program: Any) -> None:
+        """Note the program that the training processor on the card has: its power is what the sensors show.
 
-                return power_levels(ModelConfig.from_dict(model))
-        except BttlabError:
-            pass
-        return PowerLevels.without_overlay()
+        Parameters
+        ----------
+        program : bttlab.card.program.program.Program
+        """
+        from bttlab.estimate.card import power_levels
+
+        self._telemetry.load(functools.cache(lambda: power_levels(program)))
 
     def _forget(self) -> None:
         """Describe a card without an overlay."""

@@ -2,9 +2,9 @@
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[3]
+from bttlab.places import ROOT
+
 BRAM36_BYTES = 36 * 1024 // 8
 URAM_BYTES = 288 * 1024 // 8
 

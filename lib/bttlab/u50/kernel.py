@@ -123,22 +123,6 @@ class Kernel:
         return ctypes.CFUNCTYPE(None, *types)
 
 
-TRAIN_KERNEL = Kernel(
-    "train_transformer",
-    (
-        Argument("command", "int"),
-        Argument("samples", "int"),
-        Argument("optimizer_name", "int"),
-        Argument("beta1", "float"),
-        Argument("beta2", "float"),
-        Argument("epsilon", "float"),
-        Argument("weight_decay", "float"),
-        Argument("sample_records", "void*", bank=0),
-        Argument("results", "void*", bank=1),
-        Argument("memory", "void*", bank=2),
-    ),
-)
-
 TRAINER_KERNEL = Kernel(
     "trainer",
     (
@@ -154,22 +138,3 @@ TRAINER_KERNEL = Kernel(
         Argument("program_image", "void*", bank=3),
     ),
 )
-
-
-def _contraction_kernel(flow: str, bank: int) -> Kernel:
-    """The kernel of a contraction flow, its ports on HBM banks of their own from `bank` on."""
-    return Kernel(
-        f"contract_{flow}",
-        (
-            Argument("command", "int"),
-            Argument("tokens", "int"),
-            Argument("operands", "void*", bank=bank),
-            Argument("results", "void*", bank=bank + 1),
-            Argument("record", "void*", bank=bank + 2),
-        ),
-    )
-
-
-CONTRACTION_KERNELS = {
-    flow: _contraction_kernel(flow, bank) for flow, bank in (("right_to_left", 0), ("bidirectional", 3))
-}

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from bttlab.files import read_regular
-from bttlab.u50.facts import ROOT
+from bttlab.places import ROOT
 from bttlab.u50.kernel import OverlayError
 
 MANIFEST = "manifest.json"
@@ -36,13 +36,9 @@ class OverlayEntry:
     sha256 : str
         Digest of the file.
     sources : str
-        Digest of the sources, flags and model it was built from.
+        Digest of the sources and flags it was built from.
     kernels, images : sequence of str
         Names of its kernels, and of the compiled images in it (none in an hw overlay).
-    model : mapping, optional
-        The ModelConfig it trains, as `ModelConfig.to_dict` gives it.
-    layer : mapping, optional
-        The layer it contracts, as `bttlab.u50.layer.LayerShape.to_dict` gives it.
     machine : mapping, optional
         The training processor's version and widths, as `bttlab.card.machine.Machine.to_dict` gives them: which models
         it trains is a matter of programs.
@@ -61,8 +57,6 @@ class OverlayEntry:
     sources: str
     kernels: tuple[str, ...]
     images: tuple[str, ...] = ()
-    model: Mapping[str, Any] | None = None
-    layer: Mapping[str, Any] | None = None
     machine: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
@@ -80,8 +74,6 @@ class OverlayEntry:
             "images": all(map(str.isprintable, self.images)),
             "sha256": isinstance(self.sha256, str) and _DIGEST.fullmatch(self.sha256),
             "sources": isinstance(self.sources, str) and _DIGEST.fullmatch(self.sources),
-            "model": self.model is None or isinstance(self.model, dict),
-            "layer": self.layer is None or isinstance(self.layer, dict),
             "machine": self.machine is None or isinstance(self.machine, dict),
         }
         for field, holds in rules.items():

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pynq
 
-from bttlab.model import ModelConfig
 from bttlab.u50.card_lock import CardLock
 from bttlab.u50.emulation import EmulatedU50
 from bttlab.u50.kernel import OverlayError
@@ -70,26 +69,6 @@ def load_overlay(
     )
 
 
-def overlay_for(model: ModelConfig) -> str:
-    """Return the name of the overlay that trains a model, from the manifest of `overlays_folder()`.
-
-    Raises
-    ------
-    OverlayError
-        If there is none.
-    """
-    folder = overlays_folder()
-    entries = [entry for entry in read_manifest(folder) if entry.model is not None]
-    for entry in entries:
-        if entry.model == model.to_dict():
-            return entry.name
-    raise OverlayError(
-        f"no overlay in {folder} trains {model.encoders} encoders with a vocabulary of {model.vocabulary_size:,} "
-        f"tokens, there are: {', '.join(entry.name for entry in entries) or 'none'}; build it with: make overlays "
-        f"ENCODERS={model.encoders} VOCABULARY={model.vocabulary_size}, or use --overlay trainer or --device reference"
-    )
-
-
 def release_card(card: pynq.Device) -> None:
     """Let other processes have a real card; its overlay is not to be used any more."""
     _lock_of(card).release()
@@ -110,7 +89,7 @@ def _process_lock(card: str) -> CardLock:
 def choose_active_device() -> None:
     """Make the emulated card PYNQ's active device if no real card has an overlay here and none was chosen before.
 
-    So a plain `pynq.Overlay("overlays/train_enc2.xclbin")` works as it is, also beside a card without hw overlays.
+    So a plain `pynq.Overlay("overlays/trainer.xclbin")` works as it is, also beside a card without hw overlays.
     """
     if "_active_device" in vars(pynq.Device):
         return

@@ -3,7 +3,7 @@
 The emulated card fills the structure that XRT fills (`xclDeviceInfo2`), and PYNQ makes its rails of it as it does of a
 real card's. The values are the power model's, for a card that has the loaded overlay and whose kernel runs or does not
 just now. They follow in wall-clock time what the emulated kernel does, which is not as fast as the card's: energy is
-power times *modelled* time (`bttlab.u50.estimate`), never the sum of these readings.
+power times *modelled* time (`bttlab.estimate.card`), never the sum of these readings.
 """
 
 import math

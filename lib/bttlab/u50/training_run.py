@@ -1,16 +1,15 @@
 """Training that goes on beside the caller: what a driver's `start` returns."""
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bttlab.model import NumericalFault, Optimizer
 from bttlab.threads import Thread
-from bttlab.u50 import records
 
 if TYPE_CHECKING:
-    from bttlab.u50.training import TrainingDriver
+    from bttlab.card.trainer import Trainer
 
 CHUNK = 32  # samples between two looks at stop: some tens of milliseconds
 
@@ -24,7 +23,7 @@ class TrainingRun:
         Number of samples.
     """
 
-    def __init__(self, trainer: "TrainingDriver", samples, optimizer: Optimizer, rates: np.ndarray):
+    def __init__(self, trainer: "Trainer", samples, optimizer: Optimizer, rates: np.ndarray):
         self.total = len(samples)
         self._losses: list[np.ndarray] = []
         self._stop = threading.Event()
@@ -34,16 +33,14 @@ class TrainingRun:
         self._thread = Thread(target=self._train, args=(trainer, lock, samples, optimizer, rates), name="bttlab-train")
         self._thread.start()
 
-    def _train(self, trainer: "TrainingDriver", lock: threading.Lock, samples, optimizer: Optimizer, rates) -> None:
+    def _train(self, trainer: "Trainer", lock: threading.Lock, samples, optimizer: Optimizer, rates) -> None:
         try:
             for first in range(0, len(samples), CHUNK):
                 if self._stop.is_set():
                     return
                 part = slice(first, first + CHUNK)
                 try:
-                    self._losses.append(
-                        trainer._call(records.TRAIN, samples[part], rates[part], optimizer)["loss"].copy()
-                    )
+                    self._losses.append(trainer._train(samples[part], rates[part], optimizer))
                 except NumericalFault as error:
                     self._losses.append(error.losses)
                     raise error.at(first + error.sample, self.losses) from None
@@ -82,7 +79,7 @@ class TrainingRun:
         Raises
         ------
         NumericalFault
-            As `TrainingDriver.train`.
+            As `bttlab.card.Trainer.train`.
         """
         try:
             self._thread.join(timeout)
@@ -93,3 +90,16 @@ class TrainingRun:
         if self.done and self._error:
             raise self._error
         return self.losses
+
+
+def wait_to_the_end(handle: Any) -> None:
+    """Wait for a kernel call, also through a KeyboardInterrupt, raised then: half a call would leave half a result."""
+    interrupt = None
+    while True:
+        try:
+            handle.wait()
+            break
+        except KeyboardInterrupt as error:
+            interrupt = error
+    if interrupt:
+        raise interrupt

@@ -135,13 +135,27 @@ class Builder:
     def emit(
         self, unit: int, operation: int, what: str, loops: Sequence[Loop], operands: dict[int, At], **more
     ) -> None:
-        """Append an instruction."""
+        """Append an instruction.
+
+        Raises
+        ------
+        ProgramError
+            If an operand lies in a bank that its port does not reach, or more rows are summed than have accumulators.
+        """
         label = (self.stage, self.layer, what)
         instruction = Instruction(unit, operation, tuple(loops), operands, label, **more)
         for numbers in (instruction.reads(), instruction.writes()):
             memories = [operands[n].memory for n in numbers]
             if len(set(memories)) < len(memories):
                 raise ValueError(f"{label} asks twice for a port: its operands lie in {', '.join(memories)}")
+        slots = instruction.sum_slots
+        if slots > MACHINE.ROW_SLOTS:
+            raise ProgramError(
+                f"{' / '.join(label)} sums {slots} rows at once, the vector unit {MACHINE.ROW_SLOTS}: choose fewer "
+                "heads or a shorter sequence"
+            )
+        for _, text in instruction.unreached():
+            raise ProgramError(f"{' / '.join(label)}: {text}: choose another bank for it")
         self.instructions.append(instruction)
 
     def expand(
@@ -261,6 +275,21 @@ class Builder:
         if out_count is not None:
             count = out_count
         self.emit(SHUFFLE, 0, what, loops, operands, count=count, row=row)
+
+    def shuffle_rows(self, what, rows: int, permutation, source: At, held: At) -> None:
+        """Each of so many rows of words into a row of a held memory, its elements in another order; in one block.
+
+        `source` has strides by "x", the rows, and "y", their words. The tables are those of ROWS rows, whatever `rows`.
+        """
+        words_out, words_in = len(permutation), permutation.max() // LANES + 1
+        first = np.arange(ROWS)[:, None, None] * words_in * LANES
+        whole = np.where(permutation < 0, -1, permutation + first).reshape(-1, LANES)
+        base = self._entries(whole, ROWS * words_in)
+        steps = max(words_in, words_out) + -(-MACHINE.SHUFFLE_GAP // rows)
+        loops = [Loop("block", 2), Loop("gate", 1), Loop("x", rows), Loop("y", steps, words_in)]
+        entry_in, entry_out = (At("", base, {"x": words, "y": 1}) for words in (words_in, words_out))
+        operands = {0: entry_in, 1: source, 2: entry_out, 5: held}
+        self.emit(SHUFFLE, 0, what, loops, operands, count=words_out, row=("x", 0))
 
     def _entries(self, permutation: np.ndarray, words_in: int) -> int:
         key = permutation.tobytes()

@@ -16,8 +16,11 @@ from bttlab.card.program.instruction import (
     ENGINE_1,
     EXPAND,
     MACHINE,
+    REDUCE,
+    SHUFFLE,
     UNITS,
     VECTOR,
+    Bound,
     Instruction,
     Register,
     most_of,
@@ -80,11 +83,12 @@ def accesses(instruction: Instruction, slice_span: tuple[int, ...], sums: bool =
         yield Access(f"sums {instruction.unit - DRAIN_0} {side}", 0, 1, False)
     elif instruction.unit == VECTOR:
         base = instruction.operands[5].base if 5 in instruction.operands else 0
-        rows = 1
+        rows = steps = 1
         for loop in reversed(instruction.loops):
             if loop.name == instruction.slot_loop:
                 break
-            rows *= most_of(loop.bound)
+            rows += (most_of(loop.acting) - 1) * steps
+            steps *= most_of(loop.bound)
         for k in STATISTICS_READ.get(instruction.operation, ()):
             yield Access(f"statistic {k}", base, base + rows, False)
         for k in STATISTICS_WRITTEN.get(instruction.operation, ()):
@@ -106,20 +110,19 @@ def data_waits(instructions: Sequence[Instruction], slice_span: tuple[int, ...],
     history: dict[str, list[tuple[int, Access]]] = defaultdict(list)
     waits: list[list[Wait]] = []
     for i, instruction in enumerate(instructions):
-        mine: dict[int, int] = {}
+        mine: dict[int, set[int]] = defaultdict(set)
         touched = list(accesses(instruction, slice_span, sums))
         if not sums and instruction.unit in (DRAIN_0, DRAIN_0 + 1):
-            mine[filled[instruction.unit - DRAIN_0]] = DRAIN
+            mine[filled[instruction.unit - DRAIN_0]].add(DRAIN)
         elif not sums and instruction.unit <= ENGINE_1 and instruction.operation == ACCUMULATE:
             filled[instruction.unit] = i
         for access in touched:
             for j, other in history[access.memory]:
                 if not (access.writes or other.writes) or access.low >= other.high or other.low >= access.high:
                     continue
-                until = END
-                if other.writes and not access.writes:
-                    until = CHAIN if _step_by_step(instructions[j], other, instruction, access) else DRAIN
-                mine[j] = max(mine.get(j, END), until)
+                chained = _step_by_step(instructions[j], other, instruction, access)
+                later = DRAIN if other.writes and not access.writes else END
+                mine[j].add(CHAIN if chained else later)
         for access in touched:
             known = history[access.memory]
             if access.writes:  # what is wholly overwritten now, nobody needs to look at again
@@ -127,33 +130,80 @@ def data_waits(instructions: Sequence[Instruction], slice_span: tuple[int, ...],
                     (j, o) for j, o in known if not (access.low <= o.low and o.high <= access.high and j in mine)
                 ]
             known.append((i, access))
-        waits.append([Wait(j, until) for j, until in sorted(mine.items())])
+        waits.append([Wait(j, u) for j, until in sorted(mine.items()) for u in ({DRAIN} if DRAIN in until else until)])
     return waits
 
 
-def _step_by_step(writer: Instruction, written: Access, reader: Instruction, read: Access) -> bool:
-    """Return whether a reader that begins with a writer reads each word in no earlier a step than it is written."""
-    if written.operand is None or read.operand is None:
+class _Level(NamedTuple):
+    """A loop as an operand sees it: indices that touch a word, steps for each, words from one to the next."""
+
+    acting: Bound
+    bound: Bound
+    stride: int
+
+
+def _levels(instruction: Instruction, access: Access, again: bool) -> list[_Level]:
+    """Return the loops that an operand's words follow, outermost first; without those that have one step at most.
+
+    With `again`, steps may come later than the levels say, but no sooner.
+    """
+    operand = instruction.operands[access.operand]
+    folds = instruction.unit <= ENGINE_1 and instruction.operation == REDUCE and access.operand in (0, 1)
+    levels: list[_Level] = []
+    for n, loop in enumerate(instruction.loops):
+        acting = loop.acting
+        if (folds and loop.name in instruction.depth) or (instruction.unit == SHUFFLE and n == 0):
+            acting = _less(loop.bound)  # the fold reads neither; the last block is only written
+        if most_of(loop.bound) > 1:
+            levels.append(_Level(acting, loop.bound, operand.strides.get(loop.name, 0)))
+    if again:  # the same words once more
+        levels = [level for level in levels if level.stride]
+    merged: list[_Level] = []
+    for level in levels:  # rows one after the other are one loop
+        outer = merged[-1] if merged else None
+        whole = outer and _is_number(outer, level) and outer.stride == level.acting * level.stride
+        if whole and (again or level.acting == level.bound):
+            level = _Level(outer.acting * level.acting, outer.bound * level.bound, level.stride)
+            merged.pop()
+        merged.append(level)
+    return merged
+
+
+def _is_number(*levels: _Level) -> bool:
+    return not any(isinstance(bound, Register) for level in levels for bound in level[:2])
+
+
+def _less(bound: Bound) -> Bound:
+    if not isinstance(bound, Register):
+        return bound - 1
+    return bound._replace(offset=bound.offset - (1 << bound.shift), low=bound.low - 1, high=bound.high - 1)
+
+
+def _at_least(one: Bound, other: Bound) -> bool:
+    """Return whether a bound is as large as another at every length."""
+    if isinstance(one, Register) and isinstance(other, Register):
+        return one[:2] == other[:2] and one.low >= other.low and one.high >= other.high
+    return one == other or (not isinstance(one, Register) and one >= most_of(other))
+
+
+def _step_by_step(first: Instruction, before: Access, second: Instruction, after: Access) -> bool:
+    """Return whether an instruction that begins with another touches each word in no earlier a step than that one."""
+    if before.operand is None or after.operand is None or first.operands[before.operand].memory.startswith("held"):
         return False
-    if (writer.unit <= ENGINE_1 and writer.operation != EXPAND) or writer.unit not in (0, ENGINE_1, VECTOR):
+    if first.unit not in (0, ENGINE_1, VECTOR) or (first.unit <= ENGINE_1 and first.operation != EXPAND):
         return False
-    if writer.unit == VECTOR and writer.operation == MACHINE.COLUMNS:
+    if first.unit == VECTOR and first.operation == MACHINE.COLUMNS:
         return False
-    one, other = writer.loops, reader.loops
-    if len(one) != len(other) or writer.operands[written.operand].memory.startswith("held"):
+    if second.unit not in (0, ENGINE_1, VECTOR, SHUFFLE) or (second.unit == SHUFFLE and after.writes):
         return False
-    for level, (a, b) in enumerate(zip(one, other, strict=True)):
-        # Steps of all levels but the outermost are counted alike; the outermost of the reader may go further.
-        if (a.bound != b.bound or a.acting != b.acting) and (
-            level or isinstance(a.bound, Register) or not isinstance(b.bound, int)
-        ):
-            return False
-        if level == 0 and isinstance(a.bound, int) and b.bound < a.bound:
-            return False
-    first, second = writer.operands[written.operand], reader.operands[read.operand]
-    if first.base != second.base or first.slice or second.slice:
+    one, other = first.operands[before.operand], second.operands[after.operand]
+    if one.base != other.base or one.slice or other.slice:
         return False
-    return [first.strides.get(loop.name, 0) for loop in one] == [second.strides.get(loop.name, 0) for loop in other]
+    levels, others = _levels(first, before, False), _levels(second, after, True)
+    if [(a.acting, a.stride) for a in levels] != [(b.acting, b.stride) for b in others]:
+        return False
+    # A step of an outer loop takes as many steps as there are in the loops inside it.
+    return all(_at_least(b.bound, a.bound) for a, b in zip(levels[1:], others[1:], strict=True))
 
 
 def set_waits(instructions: Sequence[Instruction], slice_span: tuple[int, ...]) -> None:

@@ -19,7 +19,7 @@ from bttlab.card.program.moving import identity, part
 
 M = machine()
 F1, F2, F3, F3_HELD = range(4)  # slice tables
-GROUP = 8  # tokens whose parts of d_F3 an engine sums at once
+GROUP = 8  # tokens that an engine works on at once
 
 
 class Embedding:
@@ -40,7 +40,8 @@ class Embedding:
         (_, self.rows_1, self.n1, self.a), (_, self.rows_2, self.n2, self.b), (_, self.rows_3, self.n3, _) = cores
         self.a_words, self.b_words = words_for(self.a), words_for(self.b)
         self.row_words = self.n2 * self.n3 // LANES  # of a token's row, for each of n1
-        if max(self.n1, self.n3) > ROWS or self.n2 * self.n3 % LANES or max(self.a_words, self.b_words) > 2:
+        too_long = max(self.n1, min(self.a, ROWS)) * self.n2 > M.SHUFFLE_WORDS
+        if max(self.n1, self.n3) > ROWS or self.n2 * self.n3 % LANES or max(self.a_words, self.b_words) > 2 or too_long:
             raise ProgramError(
                 f"the embedding's column modes are {self.n1}, {self.n2}, {self.n3} and its ranks {self.a}, "
                 f"{self.b}: the "
@@ -59,11 +60,16 @@ class Embedding:
         self.held_f3 = [builder.hold("F3", e, 4 * self.rows_3) for e in (ENGINE_0, ENGINE_1)]
         self.v = builder.take("V", banks.FEED_FORWARD, most * self.a * self.row_words)
         # Only needed before the first and after the last linear layer: where merged halves lie in between.
-        self.held_v = [builder.hold_over("V", ENGINE_1, most * self.row_words) for _ in range(self.a_words)]
-        self.held_d = [builder.hold_over("d_row", e, most * self.row_words) for e in (ENGINE_0, ENGINE_1)]
+        held_words = GROUP * self.n2  # a group of tokens is made while another is in use
+        self.held_v = [[builder.hold_over("V", ENGINE_1, held_words) for _ in range(self.a_words)] for _ in range(2)]
+        self.held_d = [
+            builder.hold_over("d_row", e, most * n) for e, n in ((ENGINE_0, self.n2), (ENGINE_1, self.row_words))
+        ]
         # Not needed while encoders work: where these keep what they need for the way back.
         self.loose = builder.take_over("V, loose", banks.VALUE_CONTEXT, most * self.a * self.n2)
-        self.d_v = builder.take_over("d_V", banks.QUERY_KEY, most * self.a * self.row_words)
+        self.loose_rows = builder.take_over("rows, loose", banks.QUERY_KEY, most * self.n1 * self.n2)
+        # Both engines read d_V at a time. V lies in this bank, too, but is read before.
+        self.copy = builder.take_over("d_V, loose", banks.FEED_FORWARD, most * self.n2 * max(self.a, self.n1))
         self.parts = builder.take_over("d_F3, in parts", banks.QUERY_KEY, most * self.n3 * GROUP)
         self.d_f3 = builder.take_over("d_F3 of tokens", banks.QUERY_KEY, most * self.slice_3)
         self.slice_words = (self.slice_1, self.slice_2, self.slice_3, 4)
@@ -132,71 +138,89 @@ class Embedding:
             out=(self.n3, self.b_words),
         )
 
+    def _group(self, group: int) -> Register:
+        """Return how many tokens of a group there are."""
+        return self.tokens._replace(offset=-GROUP * group, low=0, high=GROUP)
+
     def forward(self, rows: At) -> None:
         """rows (tokens, features) of the words' table."""
         b = self.builder
         b.layer = "embedding"
         an, width = self.a * self.n2, self.row_words
-        loose = part(self.loose, t=an, an=1)
-        for word in range(self.b_words):
-            b.expand(
-                ENGINE_0,
-                "V = F2 F3",
-                [Loop("t", self.tokens), Loop("an", an)],
-                part(self.held_f3[ENGINE_0], word, slice=Slice(F3_HELD, "t")),
-                part(self.f2.where(), word, slice=Slice(F2, "t"), an=self.b_words),
-                loose,
-                addend=loose if word else None,
-                count=min(ROWS, self.b - ROWS * word),
-            )
-        for block, first, count in self._a_blocks():
-            source = part(self.loose, first * self.n2, block=an, x=self.n2, y=1)
+        for group in range(-(-most_of(self.tokens) // GROUP)):
+            self._group_forward(group, rows)
+        for _, first, count in self._a_blocks():  # for the way back
             b.shuffle(
                 "pack V",
                 self.tokens,
                 self._packing(count),
-                source,
+                part(self.loose, first * self.n2, block=an, x=self.n2, y=1),
                 part(self.v, first * width, block=self.a * width, x=width, y=1),
-                part(self.held_v[block], block=width, y=1),
-                row=("x", 0),
                 out=(count, width),
             )
+
+    def _group_forward(self, group: int, rows: At) -> None:
+        b, tokens, an, n = self.builder, self._group(group), self.a * self.n2, self.n1 * self.n2
+        held = self.held_v[group % 2]
+        for block, first, count in self._a_blocks():
+            loose = part(self.loose, GROUP * group * an + first * self.n2, t=an, a=self.n2, n=1)
+            for word in range(self.b_words):
+                last = word == self.b_words - 1
+                b.expand(
+                    ENGINE_0,
+                    "V = F2 F3",
+                    [Loop("t", tokens), Loop("a", count), Loop("n", self.n2)],
+                    part(self.held_f3[ENGINE_0], word, slice=Slice(F3_HELD, "t", group)),
+                    part(
+                        self.f2.where(),
+                        first * self.n2 * self.b_words + word,
+                        slice=Slice(F2, "t", group),
+                        a=self.n2 * self.b_words,
+                        n=self.b_words,
+                    ),
+                    loose,
+                    also=part(held[block], t=self.n2, n=1) if last else None,
+                    row=("a", 0) if last else None,
+                    addend=loose if word else None,
+                    count=min(ROWS, self.b - ROWS * word),
+                )
+        loose, whole = (part(x, GROUP * group * n, t=n, m=self.n2, n=1) for x in (self.loose_rows, self.copy))
         for block, _, count in self._a_blocks():
-            where = part(rows, t=self.n1 * width, n=width, w=1)
             b.expand(
                 ENGINE_1,
                 "row = F1 V",
-                [Loop("t", self.tokens), Loop("n", self.n1), Loop("w", width)],
-                part(self.held_v[block], t=width, w=1),
-                part(self.f1_rows, block, slice=Slice(F1, "t"), n=self.a_words),
-                where,
-                addend=where if block else None,
+                [Loop("t", tokens), Loop("m", self.n1), Loop("n", self.n2)],
+                part(held[block], t=self.n2, n=1),
+                part(self.f1_rows, block, slice=Slice(F1, "t", group), m=self.a_words),
+                whole if block == self.a_words - 1 else loose,
+                addend=loose if block else None,
                 count=count,
             )
+        width = self.n1 * self.row_words
+        b.shuffle(
+            "pack the rows",
+            tokens,
+            self._packing(self.n1),
+            part(self.copy, GROUP * group * n, block=n, y=1),
+            part(rows, GROUP * group * width, block=width, y=1),
+            gate=tokens._replace(high=1) if group else None,
+        )
 
     def backward(self, d_rows: At) -> None:
         """Gradients of the cores from d_rows (tokens, features)."""
         b, width, an = self.builder, self.row_words, self.a * self.n2
         b.layer = "embedding"
-        for engine in (ENGINE_0, ENGINE_1):
+        for engine, order in ((ENGINE_0, self._unpacking(self.n1)), (ENGINE_1, identity(self.n1 * width))):
+            words = len(order) // self.n1
             b.shuffle(
                 "hold d_row",
                 self.tokens,
-                identity(self.n1 * width),
-                part(d_rows, block=self.n1 * width, x=width, y=1),
-                also=part(self.held_d[engine], block=width, y=1),
+                order,
+                _whole(part(d_rows, block=self.n1 * width, y=1), self.n1 * width, self.n1),
+                also=part(self.held_d[engine], block=words, y=1),
                 row=("x", 0),
-                out=(self.n1, width),
+                out=(self.n1, words),
             )
-        b.expand(
-            ENGINE_0,
-            "d_V = F1^T d_row",
-            [Loop("t", self.tokens), Loop("a", self.a), Loop("w", width)],
-            part(self.held_d[ENGINE_0], t=width, w=1),
-            part(self.f1.where(), slice=Slice(F1, "t"), a=1),
-            part(self.d_v, t=self.a * width, a=width, w=1),
-            count=self.n1,
-        )
         steps = -(-M.LATENCY // (width + 1))  # of a token, so many that the next one's sums read what this one's wrote
         gradient = at(f"bank {self.f1.bank + banks.GRADIENT}", self.f1.base)
         where = part(gradient, slice=Slice(F1, "t"), a=1)
@@ -212,14 +236,18 @@ class Embedding:
             count=self.n1,
             flags=M.CHECK,
         )
-        for _, first, count in self._a_blocks():
-            b.shuffle(
-                "unpack d_V",
-                self.tokens,
-                self._unpacking(count),
-                part(self.d_v, first * width, block=self.a * width, y=1),
-                part(self.loose, first * self.n2, block=an, y=1),
-            )
+        loose, copy = (part(x, t=an, a=self.n2, n=1) for x in (self.loose, self.copy))
+        loops = [Loop("t", self.tokens), Loop("a", self.a), Loop("n", self.n2)]
+        b.expand(
+            ENGINE_0,
+            "d_V = F1^T d_row",
+            loops,
+            part(self.held_d[ENGINE_0], t=self.n2, n=1),
+            part(self.f1.where(), slice=Slice(F1, "t"), a=1),
+            loose,
+            count=self.n1,
+        )
+        b.vector(M.COPY, "d_V", loops, loose, r0=copy)
         gradient = at(f"bank {self.f2.bank + banks.GRADIENT}", self.f2.base)
         where = part(gradient, slice=Slice(F2, "t"), an=self.b_words, w=1)
         steps = -(-M.LATENCY // self.b_words)
@@ -228,7 +256,7 @@ class Embedding:
             "d_F2 = d_V F3^T",
             [Loop("t", self.tokens), Loop("an", max(an, steps), an), Loop("w", self.b_words)],
             part(self.held_f3[ENGINE_1], 2, slice=Slice(F3_HELD, "t"), w=1),
-            part(self.loose, t=an, an=1),
+            part(self.copy, t=an, an=1),
             where,
             addend=where,
             count=self.n3,
@@ -244,7 +272,7 @@ class Embedding:
             pieces -= 1
         each = pieces * self.b_words
         for group in range(-(-most_of(self.tokens) // GROUP)):
-            tokens = self.tokens._replace(offset=-GROUP * group, low=0, high=GROUP)
+            tokens = self._group(group)
             b.accumulate(
                 ENGINE_0,
                 "d_F3 = F2^T d_V, in parts",

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import erf
 
 from bttlab.card.machine import machine
 from bttlab.card.program.errors import ProgramError
@@ -55,6 +54,8 @@ class Function:
 
 
 def _gelu_share(x):
+    from scipy.special import erf  # here: it takes long, and only who makes a program needs it
+
     return (1 + erf(x / math.sqrt(2))) / 2
 
 

@@ -44,18 +44,8 @@ class HalfCode(HalfWays):
         )
         rows = self._rows(tokens)
         if half.merged == 2:
-            d_tail = self.scratch.take(half.near_rank * half.tail_words)
-            self._outer(
-                "d tail",
-                [*rows, padded("w", half.tail_words)],
-                "tj",
-                part(v, t=half.near, j=1),
-                part(x, t=half.words, j=half.tail_words, w=1),
-                half.near_rank,
-                half.tail_words,
-                d_tail,
-            )
-            self._tail_backward(d_tail)
+            scalars, stream = {"t": half.near, "j": 1}, {"t": half.words, "j": half.tail_words}
+            self._tail_backward(self._d_tail("d tail", rows[0], v, scalars, x, stream))
             return
         q, p = lifted[2], lowered[1]
         self._outer(
@@ -104,7 +94,7 @@ class HalfCode(HalfWays):
             b.drain(
                 self.engine, "d b", [Loop("w", words)], None, half.rank, at("", 0, w=1), part(bias, w=1), check=True
             )
-        if self.engine == OUT:
+        if half.which == OUT:
             turned = self.scratch.take(half.rank * words)
             b.shuffle(
                 "turn d W3",
@@ -126,18 +116,34 @@ class HalfCode(HalfWays):
             count=half.near_rank,
             flags=M.CHECK,
         )
-        d_tail = self.scratch.take(half.near_rank * tail_words)
-        self._outer(
-            "d tail = N^T d W3",
-            [Loop("k", half.rank), Loop("j", half.near), padded("w", tail_words)],
-            "kj",
-            part(half.cores["near"], k=half.near, j=1),
-            stream,
-            half.near_rank,
-            tail_words,
-            d_tail,
-        )
-        self._tail_backward(d_tail)
+        scalars, matrix = {"k": half.near, "j": 1}, {"k": words, "j": tail_words}
+        near = half.cores["near"]
+        self._tail_backward(self._d_tail("d tail = N^T d W3", Loop("k", half.rank), near, scalars, d_merged, matrix))
+
+    def _d_tail(self, what: str, outer: Loop, a: At, a_strides: dict, c: At, c_strides: dict) -> At:
+        """d_tail (near_rank, tail_words) = sum over the outer loop and j of a^T c.
+
+        Where a row of words is too short for its sums to come round again, several j have sums of their own.
+        """
+        b, half, words = self.b, self.half, self.half.tail_words
+        pieces = next((p for p in range(1, half.near + 1) if not half.near % p and p * words >= M.SUM_DISTANCE), 1)
+        result = self.scratch.take(half.near_rank * words)
+        parts = self.scratch.take(half.near_rank * pieces * words) if pieces > 1 else result
+        a_strides, c_strides = ({**s, "j": pieces * s["j"], "p": s["j"]} for s in (a_strides, c_strides))
+        loops = [outer, Loop("j", half.near // pieces), Loop("p", pieces), padded("w", words, pieces)]
+        more = half.near_rank, pieces * words, parts
+        self._outer(what, loops, outer.name + "j", part(a, **a_strides), part(c, **c_strides, w=1), *more)
+        if pieces > 1:
+            b.vector(
+                M.COLUMNS,
+                "d tail",
+                [Loop("p", pieces), padded("r", half.near_rank, words), Loop("w", words)],
+                part(parts, p=words, r=pieces * words, w=1),
+                r1=part(result, r=words, w=1),
+                depth=("p",),
+                slot_loop="p",
+            )
+        return result
 
     def _tail_backward(self, d_tail: At) -> None:
         """d_M = d_tail F^T; d_F = M^T d_tail."""

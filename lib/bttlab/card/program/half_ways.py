@@ -2,7 +2,7 @@
 
 from bttlab.card.machine import machine
 from bttlab.card.program.builder import Builder, padded
-from bttlab.card.program.halves import IN, OUT, Half
+from bttlab.card.program.halves import IN, Half
 from bttlab.card.program.instruction import At, Bound, Loop, most_of
 from bttlab.card.program.moving import moved, part
 
@@ -46,27 +46,20 @@ class HalfWays:
             part(loose, bj=half.far_words, f=1),
             count=half.far_rank,
         )
-        b.shuffle(
-            "pack the tail",
-            half.near_rank,
-            half.packing,
-            part(loose, block=half.block, y=1),
-            also=part(self.held["tail"], y=1),
-            row=("block", 0),
-        )
+        source, tail = part(loose, x=half.block, y=1), part(self.held["tail"], y=1)
+        b.shuffle_rows("pack the tail", half.near_rank, half.packing, source, tail)
         if half.merged == 2:
             return
         loops = [Loop("k", half.rank), Loop("j", half.near), Loop("w", half.tail_words)]
         scalars, tail = part(half.cores["near"], k=half.near, j=1), part(self.held["tail"], w=1)
         strides, merged = {"j": half.tail_words, "w": 1}, self.held["merged"]
-        if self.engine == IN:
-            b.expand(
-                IN, "R = N tail", loops, tail, scalars, also=part(merged, **strides), count=half.near_rank, row=("k", 0)
-            )
+        if half.which == IN:
+            also = part(merged, **strides)
+            b.expand(self.engine, "R = N tail", loops, tail, scalars, also=also, count=half.near_rank, row=("k", 0))
             return
         turned = self.scratch.take(half.rank * half.words)
         result = part(turned, k=half.words, **strides)
-        b.expand(OUT, "L^T = N tail, turned", loops, tail, scalars, result, count=half.near_rank)
+        b.expand(self.engine, "L^T = N tail, turned", loops, tail, scalars, result, count=half.near_rank)
         source = part(turned, block=half.words, y=1)
         b.shuffle("turn L^T", half.rank, half.to_features, source, also=part(merged, y=1), row=("block", 0))
 
@@ -118,10 +111,13 @@ class HalfWays:
         u = kept or self.scratch.take(most_of(tokens) * half.near)
         result = [x, u, z]
         if half.merged == 2:
+            depth = Loop("w", half.tail_words + 1)
             b.reduce(
                 self.engine,
                 "u = x W2^T",
-                [Loop("t", tokens), Loop("w", half.tail_words + 1), padded("j", half.near)],
+                [Loop("t", tokens), depth, padded("j", half.near)]
+                if isinstance(tokens, int)
+                else [Loop("j", half.near), depth, padded("t", tokens)],  # as the words of x come
                 "w",
                 part(self.held["tail"], w=1),
                 part(x, t=half.words, j=half.tail_words, w=1),
@@ -199,7 +195,7 @@ class HalfWays:
             b.expand(
                 self.engine,
                 "y = z W3",
-                [Loop("w", half.words), padded("t", tokens)],  # as the vector unit goes through y
+                [Loop("w", half.words), Loop("t", tokens)],  # as the vector unit goes through y
                 part(self.held["merged"], w=1),
                 part(z, first, t=1),
                 part(y, first * half.words, t=half.words, w=1),
@@ -211,6 +207,8 @@ class HalfWays:
             return [z, y]
         v = self.lifted.take(most_of(tokens) * half.near)
         rows = self._rows(tokens)
+        if half.merged == 2:  # as the vector unit goes through y
+            rows.reverse()
         b.expand(
             self.engine,
             "v = z N",
@@ -226,7 +224,7 @@ class HalfWays:
             b.expand(
                 self.engine,
                 "y = v W2",
-                [*rows, Loop("w", half.tail_words)],
+                [rows[0], Loop("w", half.tail_words), rows[1]],
                 part(self.held["tail"], w=1),
                 part(v, t=half.near, j=1),
                 part(y, t=half.words, j=half.tail_words, w=1),

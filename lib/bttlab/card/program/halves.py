@@ -20,7 +20,7 @@ import numpy as np
 from bttlab.card.program.builder import LANES, words_for
 from bttlab.card.program.instruction import At
 
-IN, OUT = 0, 1  # halves, and the engines that have them
+IN, OUT = 0, 1  # halves: the input's and the output's
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,10 @@ class Half:
 
     Attributes
     ----------
-    engine : int
+    which : int
         IN or OUT.
+    engine : int
+        The engine that has it.
     merged : int
         Cores that are merged before tokens come: 1, 2 or 3.
     rank, near_rank, far_rank : int
@@ -42,6 +44,7 @@ class Half:
         of a, F as (a) words of `far`.
     """
 
+    which: int
     engine: int
     merged: int
     rank: int
@@ -90,7 +93,7 @@ class Half:
 
     def _features(self) -> np.ndarray:
         """The place of (near, middle, far) among the layer's features."""
-        if self.engine == IN:
+        if self.which == IN:
             return np.arange(self.near * self.middle * self.far).reshape(self.near, self.middle, self.far)
         return (
             np.arange(self.near * self.middle * self.far).reshape(self.far, self.middle, self.near).transpose(2, 1, 0)
@@ -137,4 +140,4 @@ class Half:
     @property
     def is_turned(self) -> bool:
         """Whether tokens' features have another order than the layer's, or gaps."""
-        return self.merged == 1 or (self.merged == 2 and self.engine == OUT)
+        return self.merged == 1 or (self.merged == 2 and self.which == OUT)

@@ -9,7 +9,7 @@ compiler worked out.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -44,7 +44,7 @@ class Hazard(NamedTuple):
     Attributes
     ----------
     kind : str
-        "port", "early", "late", "order", "unwritten", "sums", "shuffle", "range" or "stuck".
+        "port", "early", "late", "order", "unwritten", "sums", "shuffle", "range", "reach" or "stuck".
     memory : str
     cycle : int
     instructions : tuple of int
@@ -74,7 +74,12 @@ class _Events:
 
 
 def find_hazards(
-    instructions: Sequence[Instruction], tokens: int, slices: np.ndarray, updates: bool = True, most: int = 20
+    instructions: Sequence[Instruction],
+    tokens: int,
+    slices: np.ndarray,
+    updates: bool = True,
+    most: int = 20,
+    loaded: Container[int] = LOADED,
 ) -> list[Hazard]:
     """Return what goes wrong when a list of instructions runs.
 
@@ -90,6 +95,8 @@ def find_hazards(
         Whether an update is pending.
     most : int
         Hazards of a kind and memory that are told.
+    loaded : container of int
+        Banks whose words are there when the run begins.
     """
     try:
         timing = time_program(instructions, tokens, updates)
@@ -99,12 +106,13 @@ def find_hazards(
     ports: dict[tuple[str, bool], list] = defaultdict(list)
     hazards: list[Hazard] = []
     for i, instruction in enumerate(instructions):
+        hazards += [Hazard("reach", "", 0, (i,), f"instruction {i}: {text}") for _, text in instruction.unreached()]
         if timing.end[i] == timing.begin[i]:
             continue
         index, live = instruction.grid(tokens)
         step = np.arange(len(live))
         cycle = timing.begin[i] + step
-        for memory, key, acts, writes in _accesses(instruction, index, live, tokens, slices, hazards, i):
+        for memory, _, key, acts, writes in step_accesses(instruction, index, live, tokens, slices, hazards, i):
             if not acts.any():
                 continue
             # Held rows are read by their own engine only, statistics and accumulators used by the vector unit only.
@@ -125,7 +133,7 @@ def find_hazards(
     for (memory, writes), uses in ports.items():
         hazards += _port_hazards(memory, writes, uses)[:most]
     for memory, events in words.items():
-        hazards += _word_hazards(memory, events, instructions)[:most]
+        hazards += _word_hazards(memory, events, instructions, loaded)[:most]
     return hazards
 
 
@@ -160,8 +168,8 @@ def check_program(
     return found
 
 
-def _accesses(instruction, index, live, tokens, slices, hazards, number):
-    """Yield (memory, key of the word at each step, steps that do it, whether it is written)."""
+def step_accesses(instruction, index, live, tokens, slices, hazards, number):
+    """Yield (memory, its operand, key of the word at each step, steps that do it, whether it is written)."""
     unit, operation = instruction.unit, instruction.operation
     fold = _fold(instruction, index, tokens)
     reading, writing = live, live
@@ -183,9 +191,9 @@ def _accesses(instruction, index, live, tokens, slices, hazards, number):
         _check_range(hazards, number, operand.memory, address[acts])
         if operand.memory.startswith("held"):
             rows = max(value_of(instruction.count, tokens), 0)
-            yield operand.memory, address[:, None] * M.ROWS + np.arange(min(rows, M.ROWS)), acts, False
+            yield operand.memory, n, address[:, None] * M.ROWS + np.arange(min(rows, M.ROWS)), acts, False
         else:
-            yield operand.memory, address, acts, False
+            yield operand.memory, n, address, acts, False
     for n in instruction.writes():
         operand = instruction.operands[n]
         address = instruction.addresses(operand, index, slices) & 0xFFFF
@@ -196,20 +204,20 @@ def _accesses(instruction, index, live, tokens, slices, hazards, number):
             acts = live & _last(instruction, index, tokens)
         _check_range(hazards, number, operand.memory, address[acts])
         if operand.memory.startswith("held"):
-            yield operand.memory, address * M.ROWS + _row(instruction, index), acts, True
+            yield operand.memory, n, address * M.ROWS + _row(instruction, index), acts, True
         else:
-            yield operand.memory, address, acts, True
+            yield operand.memory, n, address, acts, True
     side = int(bool(instruction.flags & M.SIDE))
     if unit <= ENGINE_1 and operation != EXPAND:
-        yield f"sums {unit} {side}", instruction.slots(index, tokens), live & ~fold, True
+        yield f"sums {unit} {side}", None, instruction.slots(index, tokens), live & ~fold, True
     elif unit in (DRAIN_0, DRAIN_0 + 1):
-        yield f"sums {unit - DRAIN_0} {side}", instruction.addresses(instruction.operands[0], index), live, False
+        yield f"sums {unit - DRAIN_0} {side}", None, instruction.addresses(instruction.operands[0], index), live, False
     elif unit == VECTOR:
         row = (instruction.operands[5].base if 5 in instruction.operands else 0) + instruction.slots(index, tokens)
         for k in STATISTICS_READ.get(operation, ()):
-            yield f"statistic {k}", row, live, False
+            yield f"statistic {k}", None, row, live, False
         for k in STATISTICS_WRITTEN.get(operation, ()):
-            yield f"statistic {k}", row, live & _last(instruction, index, tokens), True
+            yield f"statistic {k}", None, row, live & _last(instruction, index, tokens), True
 
 
 def _fold(instruction, index, tokens) -> np.ndarray:
@@ -293,7 +301,7 @@ def _port_hazards(memory, writes, uses):
     return hazards
 
 
-def _word_hazards(memory, events: _Events, instructions):
+def _word_hazards(memory, events: _Events, instructions, loaded):
     key, cycle, who, step, writes = events.arrays()
     reads = ~writes
     in_list = who * (step.max() + 1) + step
@@ -333,7 +341,7 @@ def _word_hazards(memory, events: _Events, instructions):
                 f"{pair[0]}, whose result is meant to stay (cycle {cycle[k]})"
             )
             hazards.append(Hazard("order", memory, int(cycle[other]), pair, text))
-    if not (memory.startswith("bank") and int(memory.split()[1]) in LOADED):
+    if not (memory.startswith("bank") and int(memory.split()[1]) in loaded):
         for k in np.flatnonzero(reads & (meant < 0) & (late < 0)):
             n = int(who[k])
             if n not in told:

@@ -1,25 +1,21 @@
 """From the last hidden states to the losses and back: the intent from token 0, a slot from each word.
 
-A head is a TT pooler with tanh, then a dense layer. Pooled tokens are held, token t in row t mod ROWS, and the
-weight's rows
-stream past: logits come as (classes) words with the tokens along the lanes, are turned by the shuffle unit to (tokens,
-classes), and so are their gradients on the way back. A head with many classes has them in two parts, one an engine.
+A head is a TT pooler with tanh, then a dense layer. The weight's rows are held, class c in row c mod ROWS, and pooled
+tokens stream past: logits come as words of classes. A head with many classes has them in two parts, one an engine; what
+both engines read in one cycle, the pooled tokens and the logits' gradients, is there twice.
 """
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from bttlab.card.machine import machine
 from bttlab.card.program import banks
-from bttlab.card.program.builder import LANES, ROWS, Builder, block_rows, gate, padded, words_for
+from bttlab.card.program.builder import LANES, ROWS, Builder, padded, words_for
 from bttlab.card.program.functions import EXPONENT, TANH
 from bttlab.card.program.instruction import At, Bound, Loop, at, most_of
 from bttlab.card.program.layout import Block, Layout
-from bttlab.card.program.moving import held_tokens, part
+from bttlab.card.program.moving import moved, part
 
 M = machine()
-SQUARE = np.arange(LANES * LANES).reshape(LANES, LANES).T  # a square of elements, turned
 
 
 @dataclass(frozen=True)
@@ -35,23 +31,21 @@ class Part:
         Of classes, LANES of them each.
     first : int
         The first of these words.
-    turned : At
-        Logits, then their gradients, as (classes) words of tokens, a block of tokens after the other.
-    pooled : At
-        The pooled tokens in the engine's held memory.
+    held : At
+        The weight in the engine's held memory.
+    logits : At
+        Logits, then their gradients, as words of classes.
+    stride : int
+        From a token's logits to the next one's.
     """
 
     engine: int
     block: Block
     words: int
     first: int
-    turned: At
-    pooled: At
-
-    @property
-    def classes(self) -> int:
-        """Classes, filled up to whole words."""
-        return self.words * LANES
+    held: At
+    logits: At
+    stride: int
 
 
 class Head:
@@ -77,7 +71,8 @@ class Head:
         self.classes, self.words, self.tokens, self.rows = classes, words, tokens, rows
         self.weight, self.label_weight, self.class_weight = weights
         self.class_words = words_for(classes)
-        self.token_blocks = -(-most_of(tokens) // ROWS)
+        most = most_of(tokens)
+        self.logits = builder.take(f"{name} logits", banks.FEED_FORWARD, most * self.class_words)
         split = self.class_words > 2
         first_words = -(-self.class_words // 2) if split else self.class_words
         pieces = [(0 if split else 1, 0, first_words, banks.REST)]
@@ -87,20 +82,12 @@ class Head:
         for engine, first, count, bank in pieces:
             lines = (first * LANES, (first + count) * LANES)
             block = layout.place(f"{name}_head.weight", bank, part=lines, padded_rows=count * LANES)
-            turned = builder.take(
-                f"{name} logits", (banks.SCALARS, banks.SCORES)[engine], count * LANES * self.token_blocks
-            )
-            pooled = builder.hold(f"pooled {name}", engine, words * self.token_blocks)
-            self.parts.append(Part(engine, block, count, first, turned, pooled))
+            held = builder.hold(f"weight of {name}_head", engine, count * words)
+            logits, stride = self.logits, self.class_words
+            if first:
+                logits, stride = builder.take(f"{name} logits", banks.SCORES, most * count), count
+            self.parts.append(Part(engine, block, count, first, held, logits, stride))
         self.bias = layout.place(f"{name}_head.bias", banks.REST)
-        self.logits = builder.take(f"{name} logits", banks.FEED_FORWARD, most_of(tokens) * self.class_words)
-
-    def _block(self, block: int) -> Bound:
-        return block_rows(self.tokens, block)
-
-    def _gated(self, block: int, *loops: Loop) -> list[Loop]:
-        """The loops of an instruction for one block of tokens; none of its steps if the sample has no such tokens."""
-        return [Loop("gate", gate(self.tokens, block)), *loops] if block else list(loops)
 
     @property
     def _rows(self) -> dict:
@@ -115,53 +102,54 @@ class Head:
             "flags": flags,
         }
 
-    def forward(self, y: At, pooled: At) -> None:
-        """pooled = tanh(y); logits; softmax, loss and the gradient of the logits."""
+    def _matrix(self) -> list[Loop]:
+        return [Loop("w", self.words), Loop("t", self.tokens)]
+
+    def prepare(self) -> None:
+        """The weight into the held memories."""
         b = self.builder
         b.layer = f"{self.name}_head"
-        matrix = {"t": self.words, "w": 1}
-        loops = [Loop("w", self.words), padded("t", self.tokens)]
-        tanh = b.functions.number(TANH)
-        b.vector(M.FUNCTION, "pooled = tanh(y)", loops, part(y, **matrix), r0=part(pooled, **matrix), function=tanh)
         for p in self.parts:
-            held_tokens(b, "hold pooled", pooled, p.pooled, self.tokens, self.words, self._block)
-            for block in range(self.token_blocks):
-                self._logits(p, block)
-        self._loss()
+            for c in range(p.words):
+                source = p.block.where()
+                source, held = part(source, c * ROWS * self.words), part(p.held, c * self.words)
+                moved(b, "hold weight", source, held, ROWS, self.words)
 
-    def _logits(self, p: Part, block: int) -> None:
+    def forward(self, y: At, pooled: list[At]) -> None:
+        """pooled = tanh(y), once for each part; logits; softmax, loss and the gradient of the logits."""
         b, w = self.builder, self.words
-        groups = -(-p.classes // M.SLOTS)
-        while p.classes % groups:
-            groups += 1
-        each = p.classes // groups
-        turned = part(p.turned, block * p.classes, g=each, c=1)
-        b.reduce(
-            p.engine,
-            "logits, turned",
-            self._gated(block, Loop("g", groups), Loop("w", w + 1), Loop("c", each)),
-            "w",
-            part(p.pooled, block * w, w=1),
-            part(p.block.where(), g=each * w, c=w, w=1),
-            turned,
-            count=self._block(block),
-        )
-        b.shuffle(
-            "turn logits",
-            p.words,
-            SQUARE,
-            part(p.turned, block * p.classes, block=LANES, y=1),
-            part(self.logits, block * ROWS * self.class_words + p.first, block=1, y=self.class_words),
-            out_count=self._block(block),
-            gate=gate(self.tokens, block) if block else None,
-        )
+        b.layer = f"{self.name}_head"
+        tanh = b.functions.number(TANH)
+        first, *others = (part(copy, t=w, w=1) for copy in pooled)
+        b.vector(M.FUNCTION, "pooled = tanh(y)", self._matrix(), part(y, t=w, w=1), r0=first, function=tanh)
+        for copy in others:
+            b.vector(M.COPY, "pooled", self._matrix(), first, r0=copy)
+        for p, stream in zip(self.parts, pooled, strict=True):
+            classes, tokens, depth = Loop("c", p.words), padded("t", self.tokens), Loop("w", w + 1)
+            loops = [classes, depth, tokens]
+            if self.tokens == 1:
+                loops = [depth, padded("c", p.words)]
+            b.reduce(
+                p.engine,
+                "logits",
+                loops,
+                "w",
+                part(p.held, c=w, w=1),
+                part(stream, w=1) if self.tokens == 1 else part(stream, t=w, w=1),
+                part(p.logits, c=1) if self.tokens == 1 else part(p.logits, t=p.stride, c=1),
+            )
+        self._loss()
 
     def _loss(self) -> None:
         b, rows = self.builder, self._rows
         logits = part(self.logits, t=self.class_words, w=1)
-        bias = part(self.bias.where(), w=1)
         exponent = b.functions.number(EXPONENT)
-        b.vector(M.ADD, "logits + b", a=logits, b=bias, r0=logits, **rows)
+        for p in self.parts:
+            loops = [Loop("w", p.words), padded("t", self.tokens)]
+            more = {"count": self.classes - p.first * LANES, "word_loop": "w"}
+            bias = part(self.bias.where(), p.first, w=1)
+            own, whole = part(p.logits, t=p.stride, w=1), part(self.logits, p.first, t=self.class_words, w=1)
+            b.vector(M.ADD, "logits + b", loops, own, bias, r0=whole, **more)
         b.vector(M.MAXIMUM, "largest logit", a=logits, depth=("w",), **rows)
         more = rows | {"flags": rows["flags"] | M.LOSS}
         weights = {"immediates": (1.0, self.weight)}
@@ -170,67 +158,53 @@ class Head:
         )
         weights = {"immediates": (self.class_weight, self.label_weight)}
         b.vector(M.LOSS_BACK, "d_logits", a=logits, r0=logits, **weights, **rows)
+        for p in self.parts[1:]:
+            loops = [Loop("w", p.words), Loop("t", self.tokens)]
+            whole = part(self.logits, p.first, t=self.class_words, w=1)
+            b.vector(M.COPY, "d_logits", loops, whole, r0=part(p.logits, t=p.stride, w=1))
 
-    def backward(self, pooled: At, pieces: list[At], d_pooled: At, d_y: At) -> None:
+    def backward(self, pooled: list[At], pieces: list[At], d_pooled: At, d_y: At) -> None:
         """Gradients of weight and bias; d_y = d_pooled (1 - pooled^2); `pieces`: each part's share of d_pooled."""
         b, w = self.builder, self.words
         b.layer = f"{self.name}_head"
-        d_logits = part(self.logits, t=self.class_words, w=1)
+        matrix = {"t": w, "w": 1}
+        for p, piece in zip(self.parts, pieces, strict=True):
+            result = part(piece, **matrix)
+            for c in range(p.words):
+                b.expand(
+                    p.engine,
+                    "d_pooled = d_logits weight",
+                    self._matrix(),
+                    part(p.held, c * w, w=1),
+                    part(p.logits, c, t=p.stride),
+                    result,
+                    addend=result if c else None,
+                    count=min(ROWS, self.classes - (p.first + c) * LANES),
+                )
+        loops, d = self._matrix(), pieces[0]
+        if len(self.parts) == 2:
+            d = d_pooled
+            a, c = (part(piece, **matrix) for piece in pieces)
+            b.vector(M.ADD, "d_pooled", loops, a, c, r0=part(d, **matrix))
+        b.vector(M.TANH_BACK, "d_y", loops, part(d, **matrix), part(pooled[0], **matrix), r0=part(d_y, **matrix))
         b.vector(
             M.COLUMNS,
             "d_b",
             [Loop("t", self.tokens), padded("w", self.class_words)],
-            a=d_logits,
+            a=part(self.logits, t=self.class_words, w=1),
             r1=at(f"bank {self.bias.bank + banks.GRADIENT}", self.bias.base, w=1),
             depth=("t",),
             slot_loop="t",
             flags=M.CHECK,
         )
-        for p, piece in zip(self.parts, pieces, strict=False):
-            for block in range(self.token_blocks):
-                self._backward(p, block, piece)
-        matrix = {"t": w, "w": 1}
-        loops = [Loop("w", w), padded("t", self.tokens)]
-        d = pieces[0]
-        if len(self.parts) == 2:
-            d = d_pooled
-            a, c = (part(piece, **matrix) for piece in pieces)
-            b.vector(M.ADD, "d_pooled", loops, a, c, r0=part(d, **matrix))
-        b.vector(M.TANH_BACK, "d_y", loops, part(d, **matrix), part(pooled, **matrix), r0=part(d_y, **matrix))
+        for p, stream in zip(self.parts, pooled, strict=True):
+            for c in range(p.words):
+                self._d_weight(p, c, part(stream, **matrix))
 
-    def _backward(self, p: Part, block: int, piece: At) -> None:
-        b, w, rows = self.builder, self.words, self._block(block)
-        turned = part(p.turned, block * p.classes)
-        b.shuffle(
-            "turn d_logits",
-            p.words,
-            SQUARE,
-            part(self.logits, block * ROWS * self.class_words + p.first, block=1, y=self.class_words),
-            part(turned, block=LANES, y=1),
-            live=rows,
-            gate=gate(self.tokens, block) if block else None,
-        )
-        gradient = at(f"bank {p.block.bank + banks.GRADIENT}", p.block.base, c=w, w=1)
-        b.expand(
-            p.engine,
-            "d_weight = d_logits^T pooled",
-            self._gated(block, Loop("c", p.classes), Loop("w", w)),
-            part(p.pooled, block * w, w=1),
-            part(turned, c=1),
-            gradient,
-            addend=gradient if block else None,
-            count=rows,
-            flags=M.CHECK,
-        )
-        b.accumulate(
-            p.engine,
-            "d_pooled = d_logits weight",
-            self._gated(block, Loop("c", p.classes), padded("w", w)),
-            ("c",),
-            "c",
-            part(turned, c=1),
-            part(p.block.where(), c=w, w=1),
-            count=rows,
-        )
-        loops = [Loop("t", rows), Loop("w", w)]
-        b.drain(p.engine, "d_pooled", loops, "t", 0, at("", 0, w=1), part(piece, block * ROWS * w, t=w, w=1))
+    def _d_weight(self, p: Part, c: int, stream: At) -> None:
+        """d_weight = d_logits^T pooled, of a word of classes."""
+        b, w, what = self.builder, self.words, "d_weight = d_logits^T pooled"
+        loops = [Loop("t", self.tokens), padded("w", w)]
+        b.accumulate(p.engine, what, loops, ("t",), "t", part(p.logits, c, t=p.stride), stream)
+        gradient = at(f"bank {p.block.bank + banks.GRADIENT}", p.block.base + c * ROWS * w, r=w, w=1)
+        b.drain(p.engine, what, [Loop("r", ROWS), Loop("w", w)], "r", 0, at("", 0, w=1), gradient, check=True)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -207,10 +208,14 @@ class Instruction:
         folds = (
             self.unit <= ENGINE_1 and self.operation == REDUCE and number in (0, 1)
         )  # the last step of the depth reads neither
-        for loop in self.loops:
-            steps = most_of(loop.acting) - (folds and loop.name in self.depth)
-            reach = operand.strides.get(loop.name, 0) * max(steps - 1, 0)
-            low, high = low + min(reach, 0), high + max(reach, 0)
+        for n, loop in enumerate(self.loops):
+            first, last = 0, most_of(loop.acting) - 1 - (folds and loop.name in self.depth)
+            if self.unit == SHUFFLE and number >= 4:  # written: not in the first block, and as many words as `count`
+                first, last = int(n == 0), most_of(self.count if n == len(self.loops) - 1 else loop.bound) - 1
+            elif self.unit == SHUFFLE and n == 0:  # read: not in the last block
+                last -= 1
+            ends = [operand.strides.get(loop.name, 0) * index for index in (first, max(last, first))]
+            low, high = low + min(ends), high + max(ends)
         if operand.slice is not None:
             high += slice_span[operand.slice.table]
         return low, high + 1
@@ -232,6 +237,28 @@ class Instruction:
         for number in numbers:
             if number in self.operands:
                 yield number
+
+    @property
+    def sum_slots(self) -> int:
+        """The most slots that sums of the vector unit take; 0 for what sums nothing."""
+        names = [loop.name for loop in self.loops]
+        if self.unit != VECTOR or not self.depth or self.slot_loop is None:
+            return 0
+        return prod(most_of(loop.bound) for loop in self.loops[names.index(self.slot_loop) + 1 :])
+
+    def unreached(self) -> Iterator[tuple[int, str]]:
+        """Yield the operands whose bank their port does not reach, and what to say of it."""
+        for stores, numbers in ((False, self.reads()), (True, self.writes())):
+            for number in numbers:
+                operand = self.operands[number]
+                if not operand.memory.startswith("bank"):
+                    continue
+                port = MACHINE.reach(self.unit, number, stores)
+                if operand.number not in port.banks:
+                    reached = ", ".join(map(str, port.banks))
+                    kind = "writes" if stores else "reads"
+                    text = f"operand {number} {kind} {operand.memory}, {port.name} reaches banks {reached}"
+                    yield number, text
 
 
 def encode(instruction: Instruction, code_of, immediate_of) -> np.ndarray:

@@ -20,7 +20,9 @@ from bttlab.card.program.moving import part
 
 M = machine()
 # Cores that are merged of the input's half and of the output's, before tokens come.
-FLOWS = {"bidirectional": (3, 3), "right_to_left": (1, 1), "auto": (2, 2)}
+FLOWS = {"bidirectional": (3, 3), "right_to_left": (1, 1), "auto": (2, 3)}
+D_Z = 8  # places for d_z: so many layers may wait for their gradients
+AUTO_SINGLE = (2, 2)  # "auto", of a layer that one token comes to: turning it is cheaper than merging L
 
 
 class LinearLayers:
@@ -37,27 +39,39 @@ class LinearLayers:
     sequence_length : int
     flow : str or tuple of int
         One of FLOWS, or how many cores are merged of the input's half and of the output's.
+    single : collection of str
+        Layers that one token comes to.
     """
 
-    def __init__(self, builder: Builder, layout: Layout, names, shapes, sequence_length: int, flow):
+    def __init__(self, builder: Builder, layout: Layout, names, shapes, sequence_length: int, flow, single=()):
         self.builder, self.layout, self.names = builder, layout, list(names)
         merged = FLOWS.get(flow, flow)
         if not (isinstance(merged, tuple) and len(merged) == 2 and set(merged) <= {1, 2, 3}):
             raise ProgramError(
                 f"flow is {flow!r}: choose {', '.join(FLOWS)}, or how many cores are merged at each end, (1..3, 1..3)"
             )
-        self.halves = [tuple(self._half(name, w, shapes, merged[w]) for w in (IN, OUT)) for name in self.names]
-        self.z = [builder.take(f"z of {name}", banks.SCALARS, sequence_length) for name in self.names]
+        self.halves = []
+        for layer, name in enumerate(self.names):
+            at_ends = AUTO_SINGLE if flow == "auto" and name in single else merged
+            # Where halves differ, engines take turns with them, so that both have as much to do.
+            turn = layer % 2 if merged[IN] != merged[OUT] else 0
+            self.halves.append(tuple(self._half(name, w, shapes, at_ends[w], w ^ turn) for w in (IN, OUT)))
+        # z in one bank, d_z in the other; layers whose first halves are on different engines write to different ones.
+        self._bank = [(banks.SCALARS, banks.SCORES)[pair[IN].engine] for pair in self.halves]
+        self.z = [builder.take(f"z of {n}", bank, sequence_length) for n, bank in zip(names, self._bank, strict=True)]
         self.most = sequence_length
-        self._d_z = [builder.take("d_z", banks.SCORES, sequence_length) for _ in range(4)]
+        self._d_z = {
+            bank: [builder.take("d_z", other, sequence_length) for _ in range(D_Z)]
+            for bank, other in ((banks.SCALARS, banks.SCORES), (banks.SCORES, banks.SCALARS))
+        }
         turned = max((out.token_words for _, out in self.halves if out.is_turned), default=0)
         self._bias = [builder.take("b, turned", banks.SCORES, turned) for _ in range(2)]
-        self._there: dict[tuple[int, int], int] = {}  # (half, slot): the layer that is held there
-        self._slots: list[list[dict[str, At]]] = [[], []]
+        self._there: dict[tuple[int, int], int] = {}  # (engine, slot): the layer that is held there
+        self._slots: list[list[At]] = [[], []]
         self._scratch = [Scratch(builder, bank) for bank in banks.SCRATCH]
         self._kept: dict[int, At] = {}
 
-    def _half(self, name: str, which: int, shapes, merged: int) -> Half:
+    def _half(self, name: str, which: int, shapes, merged: int, engine: int) -> Half:
         axes = OUT_AXES if which == OUT else IN_AXES
         shape = {kind: shapes[f"{name}.cores.{core}"] for kind, (core, _) in axes.items()}
         modes = {kind: s[1] for kind, s in shape.items()}
@@ -73,38 +87,43 @@ class LinearLayers:
                 f"{name}: the modes {modes['middle']} and {modes['far']} at an end of the train multiply to "
                 f"{modes['middle'] * modes['far']}, which does not fill words of {LANES}: choose other modes"
             )
-        bank = banks.OUT_CORES if which == OUT else banks.IN_CORES
+        bank = (banks.IN_CORES, banks.OUT_CORES)[engine]
         cores, gradients = {}, {}
         for kind, (core, order_of) in axes.items():
             block = self.layout.place(f"{name}.cores.{core}", bank, order_of)
             cores[kind] = block.where()
             gradients[kind] = at(f"bank {bank + banks.GRADIENT}", block.base)
-        return Half(which, merged, rank, near_rank, far_rank, *modes.values(), cores, gradients)
+        return Half(which, engine, merged, rank, near_rank, far_rank, *modes.values(), cores, gradients)
 
     def hold(self) -> None:
         """Divide what is left of the held memories into slots for halves; call it last."""
-        for which in (IN, OUT):
-            held = [pair[which].held() for pair in self.halves]
-            sizes = {name: max(parts[name][1] for parts in held) for name in held[0]}
-            memory = self.builder.held[which]
-            count = min((memory.depth - memory.used) // sum(sizes.values()), len(held))
-            if count < 2:
-                memory.take("two halves of linear layers", 2 * sum(sizes.values()))
-            for n in range(count):
-                self._slots[which].append({k: self.builder.hold(f"{k}, slot {n}", which, w) for k, w in sizes.items()})
+        for engine, slots in enumerate(self._slots):
+            sizes = [0, 0]  # of the slots of even and odd layers
+            for layer, pair in enumerate(self.halves):
+                half = next(half for half in pair if half.engine == engine)
+                sizes[layer % 2] = max(sizes[layer % 2], sum(words for _, words in half.held().values()))
+            memory = self.builder.held[engine]
+            count = min((memory.depth - memory.used) // sum(sizes), -(-len(self.halves) // 2))
+            for n in range(max(count, 1)):
+                slots.extend(
+                    self.builder.hold(f"a linear layer's half, slot {2 * n + i}", engine, sizes[i]) for i in (0, 1)
+                )
         for layer, (half, _) in enumerate(self.halves):  # what tokens leave on their way, if there is room
-            if half.merged < 3 and self.builder.has_room(banks.SCALARS, self.most * half.near):
-                self._kept[layer] = self.builder.take("u", banks.SCALARS, self.most * half.near)
+            if half.merged < 3 and self.builder.has_room(self._bank[layer], self.most * half.near):
+                self._kept[layer] = self.builder.take("u", self._bank[layer], self.most * half.near)
 
     def half(self, layer: int, which: int) -> HalfCode:
         """Return a layer's half as it is held, and hold it first if it is not there."""
-        slots = self._slots[which]
+        half = self.halves[layer][which]
+        engine, slots = half.engine, self._slots[half.engine]
         n = layer % len(slots)
-        code = HalfCode(
-            self.builder, self.halves[layer][which], slots[n], self._scratch[which], self._scratch[1 - which]
-        )
-        if self._there.get((which, n)) != layer:
-            self._there[which, n] = layer
+        held, first = {}, 0
+        for name, (_, words) in half.held().items():
+            held[name] = part(slots[n], first)
+            first += words
+        code = HalfCode(self.builder, half, held, self._scratch[engine], self._scratch[1 - engine])
+        if self._there.get((engine, n)) != layer:
+            self._there[engine, n] = layer
             code.merge()
         return code
 
@@ -167,7 +186,7 @@ class LinearLayers:
     def backward(self, layer: int, d_y: At, x: At, tokens: Bound, d_x: At, addend: At | None = None) -> None:
         """d_x = addend + d_y W; the gradients of the cores and of the bias."""
         b = self._begin(layer)
-        d_z = self._d_z[layer % len(self._d_z)]
+        d_z = self._d_z[self._bank[layer]][layer % D_Z]
         out, into = self.half(layer, OUT), self.half(layer, IN)
         d_lowered = out.lower(out.turned("turn d_y", d_y, tokens), tokens, d_z, False)
         d_lifted = self._d_x(into, d_z, tokens, d_x, addend)

@@ -22,6 +22,8 @@ M = machine()
 # Scalars of the sample's record.
 RATE, STEP, ROOT, KEEP, INTENT_LABEL, INTENT_CLASS, SLOT_WEIGHT, SLOT_LABEL, SLOT_CLASS = range(9)
 
+UPDATE_WORDS = 128  # an update has its bank's ports for as many cycles, and others wait
+
 # Parameters whose gradients are added to slice by slice, or written for the tokens of the sample only.
 ADDED = ("embedding.position.weight", *(f"embedding.word.cores.{k}" for k in range(3)))
 
@@ -100,7 +102,7 @@ class ModelProgram:
         slot = (("scalar", SLOT_WEIGHT), ("scalar", SLOT_LABEL), ("scalar", SLOT_CLASS))
         self.intent_head = Head(b, self.layout, "intent", config.intents, words, 1, self._rows(1), intent)
         self.slot_head = Head(b, self.layout, "slot", config.slots, words, self.labelled, self._rows(most), slot)
-        self.linears = LinearLayers(b, self.layout, names, self.shapes, most, flow)
+        self.linears = LinearLayers(b, self.layout, names, self.shapes, most, flow, ("intent_pooler",))
         self.work = WorkMatrices(b, matrix)
         self.linears.hold()
         for bank in (banks.FIRST_MOMENT, banks.SECOND_MOMENT):
@@ -127,6 +129,8 @@ class ModelProgram:
         self.embedding.prepare()
         rows, total, x = work.take(0), work.take(1), work.take(2)
         self.embedding.forward(rows)
+        for head in (self.intent_head, self.slot_head):  # not before V, which may lie where weights are held
+            head.prepare()
         self.norms[0].forward(rows, self.position.where(), total, x)
         work.give(rows, total)
         for encoder in range(self.config.encoders):
@@ -170,7 +174,7 @@ class ModelProgram:
         work, linears = self.work, self.linears
         self.pooled = {}
         for name, head, tokens, offset in self._heads():
-            y, pooled = work.take(0), work.take(1)
+            y, pooled = work.take(0), [work.take(bank) for bank in (1, 3)][: len(head.parts)]
             linears.forward(linears.names.index(f"{name}_pooler"), part(x, offset), tokens, y)
             head.forward(y, pooled)
             work.give(y)
@@ -191,7 +195,7 @@ class ModelProgram:
             head.backward(self.pooled[name], pieces, total, d_y)
             layer = linears.names.index(f"{name}_pooler")
             linears.backward(layer, d_y, part(self.hidden, offset), tokens, part(d, offset))
-            work.give(*pieces, total, d_y, self.pooled[name])
+            work.give(*pieces, total, d_y, *self.pooled[name])
         work.give(self.hidden)
         for encoder in reversed(range(self.config.encoders)):
             d = self._encoder_backward(encoder, d)
@@ -251,5 +255,7 @@ class ModelProgram:
             b.layer = block.name
             gradient = at(f"bank {block.bank + banks.GRADIENT}", block.base)
             m, v = (at(f"bank {bank}", offset) for bank in (banks.FIRST_MOMENT, banks.SECOND_MOMENT))
-            b.update("update", block.words, block.where(), gradient, m, v, clear=block.name in ADDED)
+            for first in range(0, block.words, UPDATE_WORDS):
+                parts = (part(whole, first) for whole in (block.where(), gradient, m, v))
+                b.update("update", min(block.words - first, UPDATE_WORDS), *parts, clear=block.name in ADDED)
             offset += block.words

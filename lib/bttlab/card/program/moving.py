@@ -3,7 +3,7 @@
 import numpy as np
 
 from bttlab.card.program.builder import LANES, ROWS, Builder
-from bttlab.card.program.instruction import At, Bound, Slice, most_of
+from bttlab.card.program.instruction import At, Bound, Loop, Slice, most_of
 
 
 def part(whole: At, offset: int = 0, slice: Slice | None = None, **strides: int) -> At:
@@ -16,17 +16,11 @@ def identity(words: int) -> np.ndarray:
     return np.arange(words * LANES).reshape(words, LANES)
 
 
-def moved(builder: Builder, what: str, source: At, held: At, rows: int, words: int) -> None:
-    """Copy rows of words into the rows of a held memory."""
-    builder.shuffle(
-        what,
-        1,
-        identity(rows * words),
-        part(source, x=words, y=1),
-        also=part(held, y=1),
-        row=("x", 0),
-        out=(rows, words),
-    )
+def moved(builder: Builder, what: str, source: At, held: At, rows: Bound, words: int) -> None:
+    """Copy rows of words into the rows of a held memory: its engine passes them on."""
+    loops = [Loop("r", rows), Loop("w", words)]
+    addend, also = part(source, r=words, w=1), part(held, w=1)
+    builder.expand(held.number, what, loops, None, None, also=also, addend=addend, count=0, row=("r", 0))
 
 
 def held_tokens(builder: Builder, what: str, source: At, held: At, tokens: Bound, words: int, rows) -> None:

@@ -1,60 +1,121 @@
-"""In which order instructions are sent: list scheduling by the longest way to the end of a typical sample."""
+"""In which order instructions are sent: list scheduling by the longest way to the end of a typical sample.
 
+Instructions are placed one after the other, the most urgent first, each as early as what it waits for, its unit, its
+ports and, for an engine, a side of the sums allow; what is less urgent fills the gaps.
+"""
+
+from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from heapq import heapify, heappop, heappush
 
-from bttlab.card.program.dependencies import accesses, data_waits, has_ports
-from bttlab.card.program.instruction import ACCUMULATE, DRAIN_0, ENGINE_1, EXPAND, MACHINE, UNITS, Instruction
+from bttlab.card.program.dependencies import Wait, accesses, data_waits, has_ports
+from bttlab.card.program.instruction import ACCUMULATE, DRAIN_0, ENGINE_1, EXPAND, MACHINE, Instruction
 
 NEVER = 1 << 60
+# Of an engine's steps in the urgency, since engines are scarce: all are tried, and the shortest order is taken.
+ENGINE_WEIGHTS = (1.0, 1.1, 1.2, 1.3, 1.4, 1.5)
 
 
-class _Sums:
-    """Which side of an engine's sums an instruction takes: one whose earlier sums have all been drained."""
+class _Taken:
+    """When something is in use: intervals that neither overlap nor touch."""
 
-    def __init__(self, instructions: Sequence[Instruction], left: Sequence[int]):
-        self._instructions, self._waiting = instructions, left
-        self._free = [[0, 0] for _ in range(MACHINE.ENGINES)]  # from when on a side may be taken
-        self._left: dict[int, int] = {}  # drains of an accumulation that have no place yet
-        self._drains: dict[int, list[int]] = {}
-        self._source: dict[int, int] = {}  # of a drain: its accumulation
+    def __init__(self) -> None:
+        self._begins, self._ends = [-1], [0]
+
+    def free(self, start: int, cycles: int) -> int:
+        """Return the first time from `start` on at which it is free for so many cycles."""
+        begins, ends = self._begins, self._ends
+        for n in range(bisect_right(begins, start) - 1, len(begins)):
+            if begins[n] >= start + cycles:
+                break
+            start = max(start, ends[n])
+        return start
+
+    def take(self, begin: int, end: int) -> None:
+        """Note that it is in use from `begin` to before `end`."""
+        n = bisect_right(self._begins, begin)
+        if self._ends[n - 1] == begin:
+            n -= 1
+            self._ends[n] = end
+        else:
+            self._begins.insert(n, begin)
+            self._ends.insert(n, end)
+        if n + 1 < len(self._begins) and self._begins[n + 1] == end:
+            self._ends[n] = self._ends.pop(n + 1)
+            del self._begins[n + 1]
+
+
+class _Schedule:
+    """When each instruction begins, as far as it is known."""
+
+    def __init__(self, instructions: Sequence[Instruction], slice_span: tuple[int, ...], tokens: int):
+        self.instructions = instructions
+        self.earliest = [0] * len(instructions)  # because of what has its place
+        steps = [i.steps(tokens) for i in instructions]
+        self.acts = [count > 0 for count in steps]
+        self.steps = [max(count, MACHINE.FETCH) for count in steps]
+        self.begin = [0] * len(instructions)
+        self.uses: list[list[object]] = []  # unit and ports of each
+        self.drains: dict[int, list[int]] = {}  # of an accumulation
         filled: dict[int, int] = {}
         for i, instruction in enumerate(instructions):
+            ports = {(a.memory, a.writes) for a in accesses(instruction, slice_span) if has_ports(a.memory)}
+            self.uses.append([instruction.unit, *sorted(ports)])
             if instruction.unit <= ENGINE_1 and instruction.operation == ACCUMULATE:
                 filled[instruction.unit] = i
-                self._left[i] = 0
-                self._drains[i] = []
+                self.drains[i] = []
             elif instruction.unit in (DRAIN_0, DRAIN_0 + 1):
-                self._source[i] = filled[instruction.unit - DRAIN_0]
-                self._left[self._source[i]] += 1
-                self._drains[self._source[i]].append(i)
+                self.drains[filled[instruction.unit - DRAIN_0]].append(i)
+        self.sides: dict[int, int] = {}  # of the sums, that an accumulation and its drains have
+        self._drained = {drain for drains in self.drains.values() for drain in drains}
+        self._taken: dict[object, _Taken] = defaultdict(_Taken)
 
-    def _sums(self, i: int) -> bool:
-        return self._instructions[i].unit <= ENGINE_1 and self._instructions[i].operation != EXPAND
+    def end(self, i: int) -> int:
+        """Return the cycle after the last step of an instruction that has its place."""
+        return self.begin[i] + self.steps[i]
 
-    def free(self, i: int) -> int:
-        """Return from when on there is a side for an instruction, NEVER if there is none yet.
+    def place(self, i: int, start: int) -> Iterable[int]:
+        """Give an instruction its place from `start` on, and what it sums for a drain to that drain's; return them."""
+        if i in self._drained:
+            return ()
+        while True:
+            start = self._free(i, start)
+            end = start + self.steps[i]
+            if self.instructions[i].unit > ENGINE_1 or self.instructions[i].operation == EXPAND:
+                break
+            drains: list[tuple[int, int]] = []
+            for drain in self.drains.get(i, ()):
+                earliest = drains[-1][1] + self.steps[drains[-1][0]] if drains else end + MACHINE.LATENCY
+                drains.append((drain, self._free(drain, max(earliest, self.earliest[drain]))))
+            last = max((begin + self.steps[drain] for drain, begin in drains), default=end)
+            sides = [self._taken[self.instructions[i].unit, "side", side].free(start, last - start) for side in (0, 1)]
+            if min(sides) > start:
+                start = min(sides)
+                continue
+            side = sides.index(start)
+            self._taken[self.instructions[i].unit, "side", side].take(start, last)
+            self.sides |= dict.fromkeys((i, *self.drains.get(i, ())), side)
+            for drain, begin in drains:
+                self._take(drain, begin)
+            break
+        self._take(i, start)
+        return (i, *self.drains.get(i, ()))
 
-        Drains must wait for nothing but the sums: else both sides could be taken by sums that nobody can fetch.
-        """
-        if any(self._waiting[drain] > 1 for drain in self._drains.get(i, ())):
-            return NEVER
-        return min(self._free[self._instructions[i].unit]) if self._sums(i) else 0
+    def _free(self, i: int, start: int) -> int:
+        """Return the first time at which all that an instruction uses is free."""
+        while True:
+            later = start
+            for use in self.uses[i]:
+                later = self._taken[use].free(later, self.steps[i])
+            if later == start:
+                return start
+            start = later
 
-    def take(self, i: int, end: int) -> None:
-        """Note that an instruction was given its place."""
-        instruction = self._instructions[i]
-        if i in self._source:
-            source = self._source[i]
-            self._left[source] -= 1
-            instruction.flags = instruction.flags & ~MACHINE.SIDE | self._instructions[source].flags & MACHINE.SIDE
-            if not self._left[source]:
-                self._free[instruction.unit - DRAIN_0][int(bool(instruction.flags & MACHINE.SIDE))] = end
-        elif self._sums(i):
-            sides = self._free[instruction.unit]
-            side = int(sides[1] < sides[0])
-            instruction.flags = instruction.flags & ~MACHINE.SIDE | (MACHINE.SIDE if side else 0)
-            sides[side] = NEVER if self._left.get(i) else end
+    def _take(self, i: int, begin: int) -> None:
+        self.begin[i] = begin
+        for use in self.uses[i]:
+            self._taken[use].take(begin, begin + self.steps[i])
 
 
 def ordered(instructions: Sequence[Instruction], slice_span: tuple[int, ...], tokens: int) -> list[Instruction]:
@@ -70,57 +131,44 @@ def ordered(instructions: Sequence[Instruction], slice_span: tuple[int, ...], to
         The length that the order is made for; it is right for every other, too.
     """
     waits = data_waits(instructions, slice_span, sums=False)
-    steps = [max(i.steps(tokens), MACHINE.FETCH) for i in instructions]
+    schedules = [_placed(_Schedule(instructions, slice_span, tokens), waits, weight) for weight in ENGINE_WEIGHTS]
+    best = min(schedules, key=lambda schedule: max(map(schedule.end, range(len(instructions))), default=0))
+    for i, side in best.sides.items():
+        flags = instructions[i].flags & ~MACHINE.SIDE
+        instructions[i].flags = flags | (MACHINE.SIDE if side else 0)
+    return [instructions[i] for i in sorted(range(len(instructions)), key=lambda i: (best.begin[i], i))]
+
+
+def _placed(schedule: _Schedule, waits: Sequence[Sequence[Wait]], engine_weight: float) -> _Schedule:
+    """Give every instruction its place; `engine_weight` counts an engine's steps in the urgency."""
+    instructions, steps = schedule.instructions, schedule.steps
     followers: list[list[tuple[int, int]]] = [[] for _ in instructions]
-    left = [len(w) for w in waits]
     for i, mine in enumerate(waits):
         for wait in mine:
             lag = (0, MACHINE.LATENCY - steps[wait.instruction], MACHINE.LATENCY)[wait.until]
             followers[wait.instruction].append((i, lag))
-    urgency = [0] * len(instructions)  # cycles from its begin to the end of all
+    for i, drains in schedule.drains.items():  # they have their places with it: what they wait for comes first
+        for wait in {wait.instruction for drain in drains for wait in waits[drain]}:
+            if wait < i:
+                followers[wait].append((i, 1 - steps[wait]))
+    urgency = [0.0] * len(instructions)  # cycles from its begin to the end of all
     for i in reversed(range(len(instructions))):
-        urgency[i] = steps[i] + max((lag + urgency[j] for j, lag in followers[i]), default=0)
-    ports = [
-        [(a.memory, a.writes) for a in accesses(instruction, slice_span) if has_ports(a.memory)]
-        for instruction in instructions
-    ]
-    sums = _Sums(instructions, left)
-    ready: list[set[int]] = [set() for _ in range(UNITS)]
-    earliest = [0] * len(instructions)
-    for i, count in enumerate(left):
-        if not count:
-            ready[instructions[i].unit].add(i)
-    unit_free = [0] * UNITS
-    port_free: dict[tuple[str, bool], int] = defaultdict(int)
-    result: list[tuple[int, int]] = []
-    for _ in instructions:
-        best = None
-        for unit in range(UNITS):
-            starts = [
-                (max(unit_free[unit], earliest[i], sums.free(i), *(port_free[p] for p in ports[i])), -urgency[i], i)
-                for i in ready[unit]
-                if sums.free(i) < NEVER
-            ]
-            if not starts:
-                continue
-            soonest = min(starts)[0]
-            # Of those that could begin within a latency of the soonest, the most urgent one.
-            choice = min(starts, key=lambda s: (s[0] > soonest + MACHINE.LATENCY, s[1], s[0]))
-            if best is None or choice < best:
-                best = choice
-        start, _, i = best
-        unit = instructions[i].unit
-        ready[unit].remove(i)
-        end = start + steps[i]
-        unit_free[unit] = end
-        sums.take(i, end)
-        for port in ports[i]:
-            port_free[port] = end
-        result.append((start, i))
-        for j, lag in followers[i]:
-            earliest[j] = max(earliest[j], end + lag)
-            left[j] -= 1
-            if not left[j]:
-                ready[instructions[j].unit].add(j)
-    result.sort()
-    return [instructions[i] for _, i in result]
+        weight = engine_weight if instructions[i].unit <= ENGINE_1 else 1
+        urgency[i] = weight * steps[i] + max((lag + urgency[j] for j, lag in followers[i]), default=0)
+    # Those that wait for nothing that has no place yet; what has no steps at this length is in nobody's way, and must
+    # not be late: what comes after it would be.
+    left = [0] * len(instructions)
+    for j, _ in (follower for mine in followers for follower in mine):
+        left[j] += 1
+    urgency = [u if acts else NEVER for acts, u in zip(schedule.acts, urgency, strict=True)]
+    ready = [(-urgency[i], i) for i, count in enumerate(left) if not count]
+    heapify(ready)
+    while ready:
+        _, i = heappop(ready)
+        for placed in schedule.place(i, schedule.earliest[i]):
+            for j, lag in followers[placed]:
+                schedule.earliest[j] = max(schedule.earliest[j], schedule.end(placed) + lag)
+                left[j] -= 1
+                if not left[j]:
+                    heappush(ready, (-urgency[j], j))
+    return schedule

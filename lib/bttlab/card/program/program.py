@@ -23,7 +23,8 @@ from bttlab.card.program.order import ordered
 from bttlab.model.config import ModelConfig
 
 LANES = MACHINE.LANES
-TYPICAL_TOKENS = 13  # the length that the order is made for: ATIS's mean, rounded up
+TYPICAL_TOKENS = 13  # ATIS's mean, rounded up
+ORDER_TOKENS = 12  # the length that the order is made for: ATIS's mean, rounded down
 
 
 @dataclass
@@ -134,7 +135,7 @@ class _Codes:
 
     def registers(self) -> np.ndarray:
         table = np.zeros((MACHINE.REGISTERS, 4), np.int32)
-        table[: len(self._registers)] = self._registers
+        table[: len(self._registers)] = np.reshape(self._registers, (-1, 4))
         return table
 
     def constants(self) -> np.ndarray:
@@ -178,8 +179,8 @@ def compile_program(
     spans = model.embedding.slice_span
     program = Program(
         model,
-        ordered(forward, spans, TYPICAL_TOKENS),
-        ordered(backward, spans, TYPICAL_TOKENS),
+        ordered(forward, spans, ORDER_TOKENS),
+        ordered(backward, spans, ORDER_TOKENS),
         flush,
         _transfers(model, into=True),
         _transfers(model, into=False),

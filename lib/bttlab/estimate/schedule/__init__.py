@@ -12,7 +12,7 @@ from bttlab.estimate.schedule import report
 from bttlab.estimate.schedule.analyse import Schedule, analyse
 from bttlab.estimate.schedule.census import Census, census
 from bttlab.estimate.schedule.resources import LoopResources, resources
-from bttlab.u50.facts import ROOT
+from bttlab.places import ROOT
 
 SOURCE = ROOT / "hls_src" / "processor"
 UNIT = "trainer.cpp"

@@ -40,7 +40,7 @@ class Node:
     lanes : int
         Operators side by side.
     bits : int
-        Width of one.
+        Width of one; of a comparison, of what it compares.
     choices : int
         What a selection chooses from.
     gates : int
@@ -56,6 +56,11 @@ class Node:
     choices: int = 2
     access: Access | None = None
     gates: int = 1
+
+    @property
+    def result_bits(self) -> int:
+        """Width of all that comes out: of a comparison a bit a lane."""
+        return self.lanes * (1 if self.kind in ("compare", "fcompare") else self.bits)
 
     @property
     def cycles(self) -> int | None:
@@ -95,6 +100,14 @@ def _padding(function: Function) -> set[Instruction]:
 
 def _opcode(value: Value) -> str:
     return value.opcode if isinstance(value, Instruction) else ""
+
+
+def _is_one_bit(value: Value) -> bool:
+    """Whether a value is another one's single bit, in its place: compared with 0 it is that bit's wire."""
+    if _opcode(value) != "and" or value.operands[1].kind != "constant":
+        return False
+    number = constant_number(value.operands[1].text)
+    return number is not None and number > 0 and number & (number - 1) == 0
 
 
 def _root(value: Value) -> Value:
@@ -285,6 +298,7 @@ class Graph:
             return
         kind, more = self._kind(instruction)
         words = instruction.text.split("=", 1)[-1].split("!", 1)[0].split()[:3]
+        words = [word for word in words if word[0] != "%"]  # operands stand in the key as nodes
         key = (*words, instruction.type, *map(self._key, instruction.operands))
         if instruction.opcode == "shufflevector":
             key = (*key, *shuffle_mask(instruction.text))
@@ -340,6 +354,8 @@ class Graph:
         if opcode in ("add", "sub"):
             return "add", {}
         if opcode == "icmp":
+            if constant[1] and constant_number(operands[1].text) == 0 and _is_one_bit(operands[0]):
+                return "wire", {"bits": 1}
             sizes = [self._bits(o) for o in operands]
             kind = "compare" if max(sizes) > 1 else "wire" if any(constant) else "logic"
             return kind, {"bits": max(sizes)}

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cache
 from math import ceil
 
-from bttlab.u50.facts import ROOT
+from bttlab.places import ROOT
 
 FILE = ROOT / "data" / "u50" / "latencies.json"
 

@@ -4,13 +4,13 @@ from collections import Counter
 from dataclasses import dataclass
 from math import ceil, floor
 
+from bttlab.estimate.geometry import Blocks, blocks
 from bttlab.estimate.schedule.analyse import Schedule
 from bttlab.estimate.schedule.census import Census, operators
 from bttlab.estimate.schedule.graph import Node
 from bttlab.estimate.schedule.memories import Memory
 from bttlab.u50.constants import Band, constant, modelled, read_data
 from bttlab.u50.facts import U50
-from bttlab.u50.geometry import Blocks, blocks
 
 RESOURCES = ("dsps", "lookup_tables", "flip_flops", "bram36", "uram")
 COSTS = {
@@ -22,22 +22,24 @@ COSTS = {
     "fconvert": "convert",
     "ffloor": "convert",
 }
-# LUTs a bit of integer logic (low, likely, high): a carry chain has a bit a LUT6; two choices of two with a common
-# condition share one; three gates of two inputs fit one; a barrel shifter has a LUT a bit and level.
+# LUTs a bit of integer logic (low, likely, high): a carry chain has a bit a LUT6; three gates of two inputs fit one; a
+# barrel shifter has a LUT a bit and level. Of choices of two: what a tree packs to at best; what `_packed` finds; a
+# LUT each.
 LOGIC_LUTS = {
     "add": (0.5, 1.0, 1.0),
     "compare": (0.25, 0.5, 0.6),
-    "select": (0.33, 0.5, 1.0),
+    "select": (0.33, 0, 1.0),
     "logic": (0.2, 0.35, 1.0),
     "shift": (1.0, 2.0, 3.0),
 }
 # A value that waits: a cycle is a flip-flop a bit; longer waits are shift registers of LUTs, 16 cycles (two bits a LUT)
 # or 32 (one), with a flip-flop at the end. Vivado takes them from three cycles on.
 SHIFT_FROM, SHIFT_CYCLES = 3, 32
+LUT_INPUTS = 6
 ASSUMPTIONS = (
     "operators as PG060 lists them, multipliers with full DSP usage (2 DSP48E2; with maximum usage 3)",
     "values wait from when they are there to their last use: in flip-flops up to two cycles, then in shift registers",
-    "multiplexers have half a LUT a bit for each choice of two",
+    "choices of two behind each other in a cycle share a LUT of six inputs (UG574: a choice of four is one)",
     "ports to HBM, the other loops, and copies of registers for fan-out and crossing between SLRs are not in it",
 )
 
@@ -88,7 +90,7 @@ def resources(schedule: Schedule, counted: Census) -> LoopResources:
     found, by_variable = _memories([port.memory for port in schedule.ports])
     parts = {
         "operators": _operators(counted),
-        "logic": _logic(schedule.graph.nodes),
+        "logic": _logic(schedule),
         "registers": _registers(schedule),
         "memories": {name: Band(*[getattr(found, name)] * 3, name) for name in RESOURCES if hasattr(found, name)},
     }
@@ -112,13 +114,47 @@ def _operators(counted: Census) -> dict[str, Band]:
     return found
 
 
-def _logic(nodes: list[Node]) -> dict[str, Band]:
+def _logic(schedule: Schedule) -> dict[str, Band]:
     bits: Counter = Counter()
-    for node in nodes:
+    for node in schedule.graph.nodes:
         if node.kind in LOGIC_LUTS:
             bits[node.kind] += operators(node) * node.bits
-    totals = [sum(count * LOGIC_LUTS[kind][i] for kind, count in bits.items()) for i in range(3)]
-    return {"lookup_tables": Band(*totals, "lookup_tables")}
+    low, likely, high = (sum(count * LOGIC_LUTS[kind][i] for kind, count in bits.items()) for i in range(3))
+    likely += sum(_packed(schedule).values())
+    return {"lookup_tables": Band(min(low, likely), likely, high, "lookup_tables")}
+
+
+def _packed(schedule: Schedule) -> dict[Node, float]:
+    """LUTs of each selection, those of others in it among them.
+
+    A LUT6 gives a function of six inputs, or two of five that they share. So a selection takes in the ones that only it
+    uses, in the same cycle and as wide, as long as six inputs hold what both choose from and by; and where five hold
+    them for two bits, these share a LUT. Of a selection by an index, three choices are a LUT.
+    """
+    graph, start = schedule.graph, schedule.times.start
+    used: Counter = Counter(other for node in graph.nodes for other in node.inputs)
+    used.update([source for source, _ in graph.back] + graph.exits)
+    data: dict[Node, set] = {}
+    by: dict[Node, set] = {}
+    found: dict[Node, float] = {}
+    for node in graph.nodes:
+        if node.kind != "select":
+            continue
+        width = node.lanes * node.bits
+        if node.instruction.opcode not in ("select", "phi"):
+            found[node] = width * max(0.5, (node.choices - 1) / 3)
+            continue
+        chosen = node.instruction.operands[node.instruction.opcode == "select" :]
+        data[node] = {graph.node(value) for value in chosen} - {None}
+        by[node] = set(node.inputs) - data[node]
+        for one in sorted(data[node] & found.keys(), key=lambda n: len(data.get(n, ())) + len(by.get(n, ()))):
+            alike = (one.lanes, one.bits, floor(start[one])) == (node.lanes, node.bits, floor(start[node]))
+            inside, by_all = data[node] - {one} | data.get(one, set()), by[node] | by.get(one, set())
+            if one in data and used[one] == 1 and alike and len(inside) + len(by_all) <= LUT_INPUTS:
+                data[node], by[node] = inside, by_all
+                del found[one]
+        found[node] = width * (0.5 if 2 * len(data[node]) + len(by[node]) < LUT_INPUTS else 1)
+    return found
 
 
 def _registers(schedule: Schedule) -> dict[str, Band]:
@@ -134,7 +170,7 @@ def _registers(schedule: Schedule) -> dict[str, Band]:
     for node, end in last.items():
         if node.kind == "store" or not node.instruction.type or node.instruction.type == "void":
             continue
-        bits = node.lanes * node.bits
+        bits = node.result_bits
         held = end - floor(times.end[node])
         own = node.kind == "wire" and all(n in last for n in node.inputs)
         if held <= 0 or own:

@@ -1,39 +1,35 @@
-"""Ranks cut while training, down to a size target: CoMERA's aim, by what the loss feels in place of trained gates."""
+"""CoMERA: ranks that are trained with the cores, by gates whose size is a second objective."""
 
 import math
 from dataclasses import dataclass
-from itertools import chain, pairwise
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from bttlab.methods.bonds import Train, cut, numbers, ranks, trains
 from bttlab.methods.library.tensor import TensorCompression
 from bttlab.methods.method import MethodError
-from bttlab.methods.parameters import drop_parameters, replace_parameter
+from bttlab.methods.parameters import drop_parameters
 from bttlab.methods.training import Training
-from bttlab.tensor import TTLinear, TTMEmbedding
-from bttlab.tensor.gates import BondGates, bond_weights, selected
+from bttlab.tensor.gates import BondGates
 
+SPEED = 10.0  # of the gates: at a core's learning rate none would come from 1 to 0 within an epoch
 EVERY = 5  # updates between two cuts
-DEAD = 1e-4  # of a bond: an index that carries less is cut at once
-MEMORY = 0.95  # of the mean of what the loss feels, over updates
-
-Layer = TTLinear | TTMEmbedding
+GONE = 0.05  # a gate below it is as good as 0
+MEMORY = 0.95  # of the running mean of the loss, over updates
+RHO = 0.5  # how much either objective counts while the other one leads
 
 
 @dataclass(frozen=True)
 class CoMERA(TensorCompression):
-    """Tensor compression whose ranks are cut while training, down to a size target, by importance; not CoMERA's gates.
+    """Tensor compression whose ranks are trained: gates on the bonds, their size a second objective, in two stages.
 
-    Early, there are gates of 1 on the bonds of all trains, whose gradients tell what the loss would feel without an
-    index: the mean of its square (Molchanov et al., arXiv 1906.10771, where the gate is 1). Cores are really cut, so
-    that their size falls in a straight line from the start to the target: those indices first that are felt least for
-    the numbers that they take. Once there, the gates go and training goes on for the loss alone.
-
-    This is not the published method, which trains the gates with the cores, minimises the size that they leave besides
-    the loss, and then trains on at that size. Here that cost more than the cuts do (docs/methods.md): the gates stay 1,
-    and size and loss meet in the choice of what is cut.
+    A gate for each index of each bond is trained with the cores; indices whose gate nears 0 are cut. The size that the
+    gates leave, as a part of that at the start, counts by a relaxation: absolute values in place of being there or not.
+    Early, the loss plus `size_weight` times this size is minimised; late, whichever of the two is further above its
+    target. `core_weight` times the cores' squares keeps gates from falling while cores rise. How fast gates move, at
+    what size they count as gone, and how much the objective counts that does not lead, are choices made here.
 
     Parameters
     ----------
@@ -42,132 +38,85 @@ class CoMERA(TensorCompression):
     rate_factor
         As for tensor.
     target : float
-        Part of the numbers in the cores that is to be left.
-    settled : float
-        Part of the budget after which the target is met.
+        Of the late stage: part of the numbers in the cores.
+    loss_target : float
+        Of the late stage: part of the mean loss with which the early one ends.
+    early : float
+        Part of the budget after which the late stage begins.
+    size_weight, core_weight : float
+        The paper's gamma and beta.
     """
 
     name = "comera"
-    source = (
-        "aim of Yang et al., arXiv 2405.14377 (CoMERA), reached by importance (Molchanov et al., arXiv 1906.10771) "
-        "instead of trained gates"
-    )
+    source = "Yang et al., arXiv 2405.14377, section 3 (multi-objective training, early and late stage)"
     changes = TensorCompression.changes | {"ranks"}
     excludes = frozenset({"galore", "tensor-galore"})  # whose subspaces are of one shape
 
     target: float = 0.5
-    settled: float = 0.6
+    loss_target: float = 0.5
+    early: float = 0.5
+    size_weight: float = 1.0
+    core_weight: float = 1e-5
 
     def __post_init__(self) -> None:
-        for name in ("target", "settled"):
+        for name in ("target", "early"):
             if not 0 < getattr(self, name) < 1:
-                raise MethodError(f"method comera: {name} is {getattr(self, name)}: it must be between 0 and 1")
+                raise MethodError(f"method {self.name}: {name} is {getattr(self, name)}: it must be between 0 and 1")
+        for name in ("loss_target", "size_weight", "core_weight"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise MethodError(f"method {self.name}: {name} is {getattr(self, name)}: it must be at least 0")
 
     def change_model(self, training: Training) -> None:
         """Put gates on every bond."""
-        layers = _layers(training)
+        layers = trains(training)
         for layer in layers:
-            layer.core_map = BondGates([core.shape[-1] for core in layer.cores][:-1]).to(training.device)
-        felt = [[torch.zeros_like(gate) for gate in layer.core_map.gates] for layer in layers]
-        training.extra[self.name] = {"numbers": _numbers(layers), "settled": False, "felt": felt}
+            layer.core_map = BondGates([core.shape[-1] for core in layer.cores][:-1], SPEED).to(training.device)
+        training.extra[self.name] = {"numbers": numbers(layers), "loss": None, "loss_target": None}
 
-    def before_update(self, training: Training) -> None:
-        """Note how much the loss feels each gate, and keep the optimizer from moving it."""
-        state = training.extra[self.name]
-        if state["settled"]:
-            return
-        gates = [gate for layer in _layers(training) for gate in layer.core_map.gates]
-        for gate, felt in zip(gates, chain(*state["felt"]), strict=True):
-            # a layer that the step left out has no gradient
-            felt.lerp_(torch.zeros_like(gate) if gate.grad is None else gate.grad.square(), 1 - MEMORY)
-            gate.grad = None
+    def objective(self, training: Training, loss: Tensor) -> Tensor:
+        """Return the weighted sum of loss, relaxed size and squares of the cores."""
+        state, layers = training.extra[self.name], trains(training)
+        now = loss.item()
+        state["loss"] = now if state["loss"] is None else MEMORY * state["loss"] + (1 - MEMORY) * now
+        size = sum(map(relaxed_size, layers)) / state["numbers"]
+        of_loss, of_size = 1.0, self.size_weight
+        if training.progress >= self.early:
+            if state["loss_target"] is None:
+                state["loss_target"] = self.loss_target * state["loss"]
+            loss_leads = state["loss"] - state["loss_target"] >= size.item() - self.target
+            of_loss, of_size = (1 + RHO, RHO) if loss_leads else (RHO, 1 + RHO)
+        squares = sum(core.square().sum() for layer in layers for core in layer.cores)
+        return of_loss * loss + of_size * size + self.core_weight * squares
 
     def after_update(self, training: Training) -> None:
-        """Cut what the size of now does not leave room for; at the target, take the gates away."""
-        state = training.extra[self.name]
-        if state["settled"] or (training.steps % EVERY and training.progress < self.settled):
+        """Cut the indices whose gates are gone; every bond keeps its largest."""
+        if training.steps % EVERY:
             return
-        allowed = max(self.target, 1 - (1 - self.target) * training.progress / self.settled)
-        cut_to(training.optimizer, _layers(training), state["felt"], int(allowed * state["numbers"]))
-        if allowed == self.target:
-            self._settle(training)
-
-    def _settle(self, training: Training) -> None:
-        for layer in _layers(training):
-            drop_parameters(training.optimizer, layer.core_map.parameters())
-            layer.core_map = None
-        training.extra[self.name] |= {"settled": True, "felt": []}
+        for layer in trains(training):
+            diagonals = [diagonal.detach().abs() for diagonal in layer.core_map.diagonals()]
+            kept = [(d >= min(GONE, float(d.max()))).nonzero()[:, 0] for d in diagonals]
+            if any(len(indices) < len(diagonal) for indices, diagonal in zip(kept, diagonals, strict=True)):
+                cut(training.optimizer, layer, kept)
 
     def finish(self, training: Training) -> dict[str, Any]:
-        """Return the ranks that were chosen."""
-        if not training.extra[self.name]["settled"]:
-            self._settle(training)
-        layers = {name: layer for name, layer in training.model.named_modules() if isinstance(layer, Layer)}
+        """Put the gates into the cores; return the ranks that were found."""
+        layers = trains(training)
+        for layer in layers:
+            with torch.no_grad():
+                for core, gated in zip(layer.cores, layer.used_cores(), strict=True):
+                    core.copy_(gated)
+            drop_parameters(training.optimizer, layer.core_map.parameters())
+            layer.core_map = None
         return {
             "numbers_in_cores_at_start": training.extra[self.name]["numbers"],
-            "numbers_in_cores": _numbers(list(layers.values())),
-            "ranks": {name: [core.shape[-1] for core in layer.cores][:-1] for name, layer in layers.items()},
+            "numbers_in_cores": numbers(layers),
+            "ranks": ranks(training),
         }
 
 
-@torch.no_grad()
-def cut_to(optimizer: torch.optim.Optimizer, layers: list[Layer], felt: list[list[Tensor]], most: int) -> None:
-    """Cut indices of bonds, those first that are felt least for what they take, until so many numbers are left.
-
-    Indices that carry next to nothing are cut in any case, and every bond keeps one.
-
-    Parameters
-    ----------
-    optimizer : torch.optim.Optimizer
-    layers : list of TTLinear or TTMEmbedding
-        With `BondGates`.
-    felt : list of list of Tensor, shapes (r_k,)
-        For each layer and bond, how much the loss feels each index; cut like the bonds.
-    most : int
-        Numbers in all cores.
-    """
-    candidates, keep = [], []
-    for i, layer in enumerate(layers):
-        keep.append([torch.ones(len(bond), dtype=torch.bool) for bond in felt[i]])
-        for k, carried in enumerate(bond_weights(list(layer.cores))):
-            taken = (layer.cores[k].numel() + layer.cores[k + 1].numel()) / len(carried)
-            best = int(carried.argmax())
-            for j, (value, weight) in enumerate(zip(felt[i][k].tolist(), carried.tolist(), strict=True)):
-                if j != best:
-                    candidates.append((weight >= DEAD, value / taken, i, k, j))
-    shapes = [[list(core.shape) for core in layer.cores] for layer in layers]
-    left = sum(math.prod(shape) for train in shapes for shape in train)
-    for alive, _, i, k, j in sorted(candidates):
-        if alive and left <= most:
-            break
-        keep[i][k][j] = False
-        for shape, axis in ((shapes[i][k], -1), (shapes[i][k + 1], 0)):
-            left -= math.prod(shape) // shape[axis]
-            shape[axis] -= 1
-    for i, (layer, bonds) in enumerate(zip(layers, keep, strict=True)):
-        if not all(bond.all() for bond in bonds):
-            kept = [bond.nonzero()[:, 0].to(felt[i][0].device) for bond in bonds]
-            felt[i] = list(map(torch.index_select, felt[i], [0] * len(kept), kept))
-            _cut(optimizer, layer, kept)
-
-
-def _cut(optimizer: torch.optim.Optimizer, layer: Layer, kept: list[Tensor]) -> None:
-    ends = [None, *kept, None]
-    pairs = list(pairwise(ends))
-    before = list(layer.cores)
-    layer.set_cores([selected(core, *pair) for core, pair in zip(before, pairs, strict=True)])
-    for old, new, pair in zip(before, layer.cores, pairs, strict=True):
-        replace_parameter(optimizer, old, new, lambda tensor, pair=pair: selected(tensor, *pair))
-    gates = layer.core_map
-    before = list(gates.gates)
-    gates.gates = nn.ParameterList(gate.index_select(0, indices) for gate, indices in zip(before, kept, strict=True))
-    for old, new, indices in zip(before, gates.gates, kept, strict=True):
-        replace_parameter(optimizer, old, new, lambda tensor, indices=indices: tensor.index_select(0, indices))
-
-
-def _layers(training: Training) -> list[Layer]:
-    return [layer for layer in training.model.modules() if isinstance(layer, Layer)]
-
-
-def _numbers(layers: list[Layer]) -> int:
-    return sum(core.numel() for layer in layers for core in layer.cores)
+def relaxed_size(layer: Train) -> Tensor:
+    """Return the numbers in a train's cores, where an index of a bond counts as much as its gate: shape ()."""
+    bonds = [diagonal.abs().sum() for diagonal in layer.core_map.diagonals()]
+    ends = [bonds[0].new_ones(()), *bonds, bonds[0].new_ones(())]
+    modes = [math.prod(core.shape[1:-1]) for core in layer.cores]
+    return sum(mode * left * right for mode, left, right in zip(modes, ends, ends[1:], strict=False))

@@ -32,7 +32,7 @@ class GaLore(Method):
     family = "gradient compression"
     source = "Zhao et al., arXiv 2403.03507, section 4 and algorithm 2"
     changes = frozenset({"optimizer"})
-    excludes = frozenset({"tensor", "tensor-int8", "tensor-int4", "comera"})  # cores are no matrices: tensor-galore
+    excludes = frozenset({"tensor", "tensor-int8", "tensor-int4", "ranks"})  # cores are no matrices: tensor-galore
 
     rank: int = 64
     every: int = 50

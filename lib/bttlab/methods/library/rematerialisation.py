@@ -20,5 +20,5 @@ class Rematerialisation(Method):
 
     def change_model(self, training: Training) -> None:
         """Checkpoint each encoder; modules and parameters keep their names."""
-        for encoder in training.model.encoders:
+        for encoder in set(training.model.encoders):  # which may be the same one more than once
             encoder.forward = partial(checkpoint, encoder.forward, use_reentrant=False)

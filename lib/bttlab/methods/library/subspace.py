@@ -42,7 +42,7 @@ class Subspace(Method):
         'Subspace Optimization" (WASI): its activations; weights as trained factors instead'
     )
     changes = frozenset({"linear layers", "saved activations"})
-    excludes = frozenset({"fixup", "bf16"})  # a weight of zeros has no spectrum; bases are FP32
+    excludes = frozenset({"fixup", "bf16", "fp16"})  # a weight of zeros has no spectrum; bases are FP32
 
     weights: bool = True
     activations: bool = True

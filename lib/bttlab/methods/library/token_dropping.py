@@ -52,19 +52,23 @@ class TokenDropping(Method):
 
     def __post_init__(self) -> None:
         if not 0 <= self.share < 1:
-            raise MethodError(f"token-dropping: share is {self.share}: it must be at least 0 and below 1; take 0.15")
+            raise MethodError(f"{self.name}: share is {self.share}: it must be at least 0 and below 1; take 0.15")
 
     def change_model(self, training: Training) -> None:
         """Give the embedding a place for positions."""
         training.model.embedding = training.extra[self.name] = PlacedEmbedding(training.model.embedding)
+
+    def worth(self, training: Training, words: np.ndarray) -> np.ndarray:
+        """Return in which order the words of utterances stay, the highest first: shape (n, words), of their ids."""
+        return -training.random.random(words.shape)
 
     def change_batch(self, training: Training, batch: Batch) -> Batch:
         """Return the batch with fewer words, the same number of each utterance."""
         samples = batch.samples
         count, words = len(samples), int(samples.lengths[0]) - 1
         staying = max(1, round((1 - self.share) * words))
-        drawn = training.random.random((count, words)).argsort(1)[:, :staying]
-        places = np.concatenate([np.zeros((count, 1), np.int64), 1 + np.sort(drawn, 1)], 1)
+        chosen = (-self.worth(training, samples.tokens[:, 1 : words + 1])).argsort(1, kind="stable")[:, :staying]
+        places = np.concatenate([np.zeros((count, 1), np.int64), 1 + np.sort(chosen, 1)], 1)
         training.extra[self.name].positions = torch.from_numpy(places).to(training.device)
         tokens, slots = (np.zeros_like(array) for array in (samples.tokens, samples.slots))
         tokens[:, : staying + 1] = np.take_along_axis(samples.tokens, places, 1)

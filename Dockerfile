@@ -1,0 +1,26 @@
+# syntax=docker/dockerfile:1
+# JupyterLab with BTT Lab for a user without privileges; docs/hosts.md says how to build and run it. Untried: it was written
+# without a container engine, and tests/test_container.py checks what can be checked without one.
+#
+# The base is not pinned by digest, for want of a registry of images to ask. Pin it where you build:
+# docker build --build-arg BASE=docker.io/library/python:3.12-slim-bookworm@sha256:… .
+ARG BASE=docker.io/library/python:3.12-slim-bookworm
+
+FROM ${BASE} AS base
+RUN apt-get update && apt-get install --yes --no-install-recommends make && rm -rf /var/lib/apt/lists/* \
+ && useradd --create-home --uid 1000 lab
+
+FROM base AS build
+WORKDIR /opt/bttlab
+COPY . .
+RUN make environment PYTHON=python3
+
+FROM base
+# Root's, at the path that it was made at: the user can write to none of it.
+COPY --from=build /opt/bttlab /opt/bttlab
+ENV PATH=/opt/bttlab/.venv/bin:$PATH PYTHONDONTWRITEBYTECODE=1
+USER lab
+WORKDIR /home/lab
+EXPOSE 8888
+# The server listens on the container's addresses, asks for its token, and is published on the host's loopback alone.
+CMD ["sh", "-c", "bttlab notebooks notebooks && bttlab doctor && exec jupyter lab --no-browser --KernelManager.transport=ipc --ServerApp.ip=0.0.0.0 --ServerApp.port=8888 --ServerApp.root_dir=/home/lab --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb"]

@@ -1,0 +1,157 @@
+"""One linear layer on the card, in any flow: its program loaded, run once, and what it took."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+
+from bttlab.card.compiled import CompiledProgram
+from bttlab.card.program.errors import ProgramError
+from bttlab.card.program.layer import CORES, LayerProgram, LayerShape, compile_layer
+from bttlab.card.program.own_flow import compile_order
+from bttlab.card.program.timing import Timing, time_program
+from bttlab.card.trainer import Trainer
+from bttlab.tensor.order import Order
+
+PROGRAMS = 64  # that are kept
+
+
+@dataclass(frozen=True)
+class LayerRun:
+    """What a layer's program gave, and what it took.
+
+    Attributes
+    ----------
+    program : LayerProgram
+    y, dx : ndarray of float32, shape (tokens, features)
+    gradients : list of ndarray
+        Of the six cores, in their shapes.
+    bias_gradient : ndarray, shape (features,)
+    timing : Timing
+        When each instruction runs, and the cycles of both passes: what the machine's loop takes, to the cycle
+        (modelled: from the program alone).
+    """
+
+    program: LayerProgram
+    y: np.ndarray
+    dx: np.ndarray
+    gradients: list[np.ndarray]
+    bias_gradient: np.ndarray
+    timing: Timing
+
+
+def shape_of(layer: Any) -> LayerShape:
+    """Return the shape of a `bttlab.tensor.TTLinear`."""
+    ranks = tuple(int(core.shape[2]) for core in layer.used_cores())[:-1]
+    return LayerShape(tuple(layer.out_modes), tuple(layer.in_modes), ranks)
+
+
+def _flow(flow: Any) -> Any:
+    """Return a flow as `_compiled` takes it: steps as an order."""
+    is_name = isinstance(flow, str) and "=" not in flow
+    if is_name or isinstance(flow, Order) or (isinstance(flow, tuple) and all(isinstance(n, int) for n in flow)):
+        return flow
+    return Order.of(flow)
+
+
+@lru_cache(PROGRAMS)
+def _compiled(shape: LayerShape, tokens: int, flow: Any) -> CompiledProgram:
+    program = (compile_order if isinstance(flow, Order) else compile_layer)(shape, tokens, flow)
+    return CompiledProgram(program, program.image())
+
+
+def layer_program(layer: Any, tokens: int, flow: Any = "bidirectional") -> LayerProgram:
+    """Return a layer's program.
+
+    Parameters
+    ----------
+    layer : bttlab.tensor.TTLinear or LayerShape
+    tokens : int
+    flow : str, tuple of int, or Order
+        "bidirectional", "right_to_left", "auto", or how many cores are merged at each end: as a model's program has it.
+        Or an order of one's own: a `bttlab.tensor.Order`, or its steps, such as "z = x R4", one a line.
+
+    Raises
+    ------
+    bttlab.tensor.ShapeError
+        If the steps are no order.
+    ProgramError
+        If the machine cannot run it; the line says why, and what would do.
+    """
+    shape = layer if isinstance(layer, LayerShape) else shape_of(layer)
+    return _compiled(shape, tokens, _flow(flow)).program
+
+
+def run_layer(trainer: Any, layer: Any, flow: Any, x: Any, dy: Any) -> LayerRun:
+    """Run a layer's forward and backward pass on the card.
+
+    Parameters
+    ----------
+    trainer : Trainer or pynq.Overlay
+        Of the overlay `trainer`. The model that was loaded there is gone afterwards.
+    layer : bttlab.tensor.TTLinear
+        Its cores and bias are taken as float32.
+    flow
+        As for `layer_program`.
+    x, dy : array of shape (tokens, features)
+        Input, and the gradient of a loss by y. Arrays and PyTorch tensors are taken as float32.
+
+    Returns
+    -------
+    LayerRun
+
+    Raises
+    ------
+    bttlab.tensor.ShapeError, ProgramError
+        As for `layer_program`, or if x or dy is not of the layer's shape; nothing is run then.
+    """
+    trainer = trainer if isinstance(trainer, Trainer) else trainer.trainer_1
+    shape = shape_of(layer)
+    x, dy = (_array(values) for values in (x, dy))
+    tokens = len(x) if x.ndim == 2 else 0
+    for name, array, features in (("x", x, shape.in_features), ("dy", dy, shape.out_features)):
+        if array.shape != (tokens, features):
+            raise ProgramError(f"{name} has the shape {array.shape}: the layer takes (tokens, {features})")
+    compiled = _compiled(shape, tokens, _flow(flow))
+    program = compiled.program
+    cores = [_array(core) for core in layer.used_cores()]
+    bias = np.zeros(shape.out_features, np.float32) if layer.bias is None else _array(layer.bias)
+    trainer.load_program(program)
+    words = trainer.execute(program.pack({"x": x, "dy": dy, "b": bias, **dict(zip(CORES, cores, strict=True))}), tokens)
+    results = program.unpack(words)
+    return LayerRun(
+        program,
+        results["y"],
+        results["dx"],
+        [results[f"d{name}"] for name in CORES],
+        results["db"],
+        time_program(program.forward, tokens, False),
+    )
+
+
+def autograd_errors(run: LayerRun, layer: Any, x: Any, dy: Any) -> dict[str, float]:
+    """Compare a run with PyTorch's autograd in double precision, W reassembled from the cores.
+
+    Returns
+    -------
+    dict of str to float
+        For y, dx, dG1 to dG6 and db: the largest error, relative to the largest element.
+    """
+    cores = [torch.tensor(_array(core), dtype=torch.double, requires_grad=True) for core in layer.used_cores()]
+    double_x = torch.tensor(_array(x), dtype=torch.double, requires_grad=True)
+    bias = torch.zeros(layer.out_features) if layer.bias is None else layer.bias.detach()
+    bias = bias.double().requires_grad_()
+    weight = torch.einsum("xia,ajb,bkc,cld,dme,eny->ijklmn", *cores).reshape(layer.out_features, layer.in_features)
+    y = double_x @ weight.T + bias
+    gradients = torch.autograd.grad(y, [double_x, *cores, bias], torch.tensor(_array(dy), dtype=torch.double))
+    wanted = [tensor.detach().numpy() for tensor in (y, *gradients)]
+    found = [run.y, run.dx, *run.gradients, run.bias_gradient]
+    names = ["y", "dx", *(f"d{name}" for name in CORES), "db"]
+    return {n: float(np.abs(a - b).max() / np.abs(b).max()) for n, a, b in zip(names, found, wanted, strict=True)}
+
+
+def _array(values: Any) -> np.ndarray:
+    """Return an array or a tensor, also one that takes part in autograd, as float32."""
+    return np.asarray(values.detach() if hasattr(values, "detach") else values, np.float32)

@@ -1,0 +1,189 @@
+"""A product of two tensors on an engine, in each of its three ways, for any arrangement of their indices.
+
+C = A B sums over the indices k that A and B share; m are the others of A, n those of B. An engine can
+
+    EXPAND      C[m, n] = sum of A[m, k] B[k, n]: k counts the rows of B, which is held; n lies along its words
+    REDUCE      the same, where n counts the rows of B, which is held, and k lies along the words of both
+    ACCUMULATE  the same, where m lies along the lanes of A, n along those of B, and k is gone through in time
+
+Rows are up to ROWS: where there are more, an index is gone through by instructions of its own (*passes*).
+"""
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bttlab.card.machine import machine
+from bttlab.card.program.arrangement import Arrangement, Sizes, fused, offsets
+from bttlab.card.program.builder import LANES, Builder, padded
+from bttlab.card.program.errors import ProgramError
+from bttlab.card.program.instruction import LEVELS, At, Loop, at
+
+M = machine()
+
+
+@dataclass(frozen=True)
+class Lying:
+    """A tensor, or a part of it, as it lies in a bank or a held memory."""
+
+    place: At
+    arrangement: Arrangement
+
+    def strides(self, sizes: Sizes) -> dict[str, int]:
+        """Words from an index to the next."""
+        return self.arrangement.strides(sizes)
+
+
+def passes(sizes: Sizes, indices: Sequence[str]) -> list[dict[str, int]]:
+    """Return the values of indices that are gone through by instructions of their own."""
+    return [dict(zip(indices, turn, strict=True)) for turn in itertools.product(*(range(sizes[i]) for i in indices))]
+
+
+def _offset(strides: dict[str, int], turn: dict[str, int]) -> int:
+    return sum(strides[i] * n for i, n in turn.items())
+
+
+def _split(
+    sizes: Sizes, indices: Sequence[str], strides: dict[str, dict[str, int]], most: int
+) -> tuple[list, list[tuple[int, dict[str, int]]]]:
+    """Return loops for instructions of their own, and up to `most` for the nest."""
+    loops = fused((sizes[i], {name: s[i] for name, s in strides.items()}) for i in indices)
+    return loops[: max(len(loops) - most, 0)], loops[max(len(loops) - most, 0) :]
+
+
+def expand(
+    b: Builder, engine: int, what: str, sizes: Sizes, a: Lying, k: Sequence[str], held: At, words: Arrangement, c: Lying
+) -> None:
+    """C = A B: the last of `k` counts the rows of B, held as `words` n; the others are passes, held one by one."""
+    names = ("scalars", "held", "result")
+    strides = dict(zip(names, (a.strides(sizes), words.strides(sizes), c.strides(sizes)), strict=True))
+    row_words = c.arrangement.row_words(sizes)
+    steps = {i: {name: strides[name].get(i, 0) for name in names} for i in c.arrangement.outer}
+    loops = fused([*((sizes[i], steps[i]) for i in steps), (row_words, {"scalars": 0, "held": 1, "result": 1})])
+    unrolled, nest = loops[: max(len(loops) - LEVELS, 0)], loops[max(len(loops) - LEVELS, 0) :]
+    for number, turn in enumerate(passes(sizes, k[:-1])):
+        for first in offsets(unrolled, names):
+            along = {name: {f"m{n}": s[name] for n, (_, s) in enumerate(nest) if s[name]} for name in names}
+            result = At(c.place.memory, c.place.base + first["result"], along["result"])
+            b.expand(
+                engine,
+                what,
+                [Loop(f"m{n}", size) for n, (size, _) in enumerate(nest)] or [Loop("one", 1)],
+                At(held.memory, held.base + number * words.words(sizes) + first["held"], along["held"]),
+                At(
+                    a.place.memory,
+                    a.place.base + first["scalars"] + _offset(strides["scalars"], turn),
+                    along["scalars"],
+                ),
+                result,
+                addend=result if number else None,
+                count=sizes[k[-1]],
+            )
+
+
+def reduce(
+    b: Builder, engine: int, what: str, sizes: Sizes, a: Lying, k: Sequence[str], held: At, n: Sequence[str], c: Lying
+) -> None:
+    """C = A B: the last of `n` counts the rows of B, the others are passes; `k` lies along the words of both."""
+    stream, result = a.strides(sizes), c.strides(sizes)
+    row = Arrangement(tuple(k), min(a.arrangement.lanes, len(k)))
+    depth = row.words(sizes)
+    m = [i for i in c.arrangement.order if i not in n]
+    unrolled, nest = _split(sizes, m, {"stream": stream, "result": result}, LEVELS - 1)
+    size, strides = nest.pop() if nest else (1, {"stream": 0, "result": 0})
+    inner = max(d for d in range(1, min(size, M.SLOTS) + 1) if size % d == 0)
+    if inner < size:  # more sums than an engine's row has places for
+        outer = (size // inner, {name: s * inner for name, s in strides.items()})
+        if len(nest) == LEVELS - 2:
+            unrolled.append(nest.pop(0))
+        nest.append(outer)
+    names = [f"m{i}" for i in range(len(nest))]
+    for number, turn in enumerate(passes(sizes, n[:-1])):
+        for at_ in offsets(unrolled, ("stream", "result")):
+            parts = {
+                of: {name: s[of] for name, (_, s) in zip(names, nest, strict=True)} | {"i": strides[of]}
+                for of in ("stream", "result")
+            }
+            b.reduce(
+                engine,
+                what,
+                [
+                    *(Loop(name, s) for name, (s, _) in zip(names, nest, strict=True)),
+                    Loop("w", depth + 1),
+                    padded("i", inner),
+                ],
+                "w",
+                At(held.memory, held.base + number * depth, {"w": 1}),
+                At(a.place.memory, a.place.base + at_["stream"], parts["stream"] | {"w": 1}),
+                At(c.place.memory, c.place.base + at_["result"] + _offset(result, turn), parts["result"]),
+                count=sizes[n[-1]],
+            )
+
+
+def accumulate(
+    b: Builder, engine: int, what: str, sizes: Sizes, a: Lying, m: Sequence[str], other: Lying, c: Lying
+) -> None:
+    """C = A B: the lanes of A count the rows of C, the others of `m` are passes; the words of B are those of C."""
+    scalars, stream, result = (one.strides(sizes) for one in (a, other, c))
+    k = [i for i in other.arrangement.order if i in a.arrangement.order]
+    loops = fused((sizes[i], {"scalars": scalars[i], "stream": stream[i]}) for i in k) or [
+        (1, {"scalars": 0, "stream": 0})
+    ]
+    if len(loops) > LEVELS - 1:
+        raise ProgramError(f"{what}: it sums over {len(loops)} loops, an instruction has {LEVELS - 1} for it")
+    words = Arrangement(tuple(i for i in other.arrangement.order if i not in k), other.arrangement.lanes).words(sizes)
+    names = [f"k{n}" for n in range(len(loops))]
+    rows = a.arrangement.packed
+    count, step = math.prod(sizes[i] for i in rows), result[rows[-1]]
+    for turn in passes(sizes, [i for i in m if i not in rows]):
+        for first in range(0, words, M.SLOTS):
+            part = min(words - first, M.SLOTS)
+            b.accumulate(
+                engine,
+                what,
+                [*(Loop(name, size) for name, (size, _) in zip(names, loops, strict=True)), padded("w", part)],
+                tuple(names),
+                names[-1],
+                At(
+                    a.place.memory,
+                    a.place.base + _offset(scalars, turn),
+                    {name: s["scalars"] for name, (_, s) in zip(names, loops, strict=True)},
+                ),
+                At(
+                    other.place.memory,
+                    other.place.base + first,
+                    {name: s["stream"] for name, (_, s) in zip(names, loops, strict=True)} | {"w": 1},
+                ),
+                count=count,
+            )
+            b.drain(
+                engine,
+                what,
+                [Loop("r", count), Loop("w", part)],
+                "r",
+                0,
+                at("", 0, w=1),
+                At(c.place.memory, c.place.base + _offset(result, turn) + first, {"r": step, "w": 1}),
+            )
+
+
+def expand_steps(sizes: Sizes, m: Sequence[str], k: Sequence[str], words: Arrangement) -> int:
+    """Return the steps of `expand`."""
+    return math.prod(sizes[i] for i in (*m, *k[:-1])) * words.words(sizes)
+
+
+def reduce_steps(sizes: Sizes, m: Sequence[str], row: Arrangement, n: Sequence[str]) -> int:
+    """Return the steps of `reduce`."""
+    sums = max(math.prod(sizes[i] for i in m), M.SUM_DISTANCE)
+    return sums * (row.words(sizes) + 1) * math.prod(sizes[i] for i in n[:-1])
+
+
+def accumulate_steps(sizes: Sizes, k: Sequence[str], runs: int, words: int, rows: int) -> int:
+    """Return the steps of `accumulate`, and of the drain after it."""
+    return runs * (math.prod(sizes[i] for i in k) * max(words, M.SUM_DISTANCE) + rows * words)
+
+
+def one_word(sizes: Sizes, indices: Sequence[str]) -> bool:
+    """Return whether indices, packed, fill a word at most."""
+    return math.prod(sizes[i] for i in indices) <= LANES

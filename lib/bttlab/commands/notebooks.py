@@ -1,0 +1,24 @@
+"""Copy the notebooks into a folder to work in; a notebook that is there already stays as it is."""
+
+import argparse
+from pathlib import Path
+
+from bttlab.commands import Outcome
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    parser.add_argument("folder", type=Path, metavar="DIR", help="is made if it is not there")
+
+
+def run(options: argparse.Namespace) -> Outcome:
+    """Run the command."""
+    from bttlab.notebooks import copy_notebooks
+
+    names = copy_notebooks(options.folder)
+    lines = [f"{len(names['copied'])} notebooks copied to {options.folder}: jupyter lab {options.folder}"]
+    if names["same"]:
+        lines.append(f"{len(names['same'])} were there already")
+    for name in names["kept"]:
+        lines.append(f"kept {options.folder / name}, which is another than ours; ours goes into a new folder")
+    return Outcome({"folder": str(options.folder), **names}, "\n".join(lines))

@@ -1,0 +1,228 @@
+"""What lies where on the chip while a model trains: which words of each bank its program touches, and what for."""
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from bttlab.card.compiled import Flow, compiled_program
+from bttlab.card.program import banks
+from bttlab.card.program.hazards import step_accesses
+from bttlab.card.program.instruction import MACHINE
+from bttlab.card.program.program import Program
+from bttlab.estimate.geometry import Blocks
+from bttlab.estimate.recorded import MachineRecord, OnChipMemory
+from bttlab.model.config import ModelConfig, Optimizer
+from bttlab.u50.constants import modelled
+
+WORD_BYTES = 4 * MACHINE.LANES
+ON_THE_WAY = "on the way"
+GROUPS = (
+    "parameters",
+    "gradients",
+    "optimizer state",
+    "activations",
+    ON_THE_WAY,
+    "held operands",
+    "the machine's own",
+)
+# What the forward pass leaves for the backward pass, by the beginning of its name in the program.
+KEPT = (
+    *("normalized by", "queries", "keys", "values", "context", "u", "attention", "V"),
+    *("z of", "intent logits", "slot logits"),
+)
+PARAMETER_BANKS = (banks.IN_CORES, banks.OUT_CORES, banks.EMBEDDING, banks.REST)
+
+
+@dataclass(frozen=True)
+class BankUse:
+    """A bank, or a held memory, and what a program needs of it.
+
+    Attributes
+    ----------
+    name : str
+    kind : {"uram", "bram"}
+    depth : int
+        Words that it has.
+    groups : dict of str to int
+        Words that the program touches, by `GROUPS`.
+    row_words : int
+        Values of a word, over LANES: a held memory's word is a row of each of its memories.
+    blocks : Blocks
+    """
+
+    name: str
+    kind: str
+    depth: int
+    groups: dict[str, int]
+    row_words: int
+    blocks: Blocks
+
+    @property
+    def words(self) -> int:
+        """Words that the program touches."""
+        return sum(self.groups.values())
+
+    @property
+    def bytes(self) -> int:
+        """Their size."""
+        return self.words * self.row_words * WORD_BYTES
+
+
+@dataclass(frozen=True)
+class MemoryMap:
+    """Where a model's training lies.
+
+    Attributes
+    ----------
+    banks : tuple of BankUse
+    own : tuple of OnChipMemory
+        Program, tables, sums and queues: the machine's, whatever the model.
+    """
+
+    banks: tuple[BankUse, ...]
+    own: tuple[OnChipMemory, ...]
+
+    @property
+    def bytes(self) -> int:
+        """What training needs: the words that are touched, and the machine's own memories whole."""
+        return sum(self.by_group().values())
+
+    def by_group(self) -> dict[str, int]:
+        """Return bytes for each of `GROUPS`."""
+        found = dict.fromkeys(GROUPS, 0)
+        for bank in self.banks:
+            for group, words in bank.groups.items():
+                found[group] += words * bank.row_words * WORD_BYTES
+        found["the machine's own"] = sum(memory.bytes for memory in self.own)
+        return found
+
+    @property
+    def blocks(self) -> Blocks:
+        """What the machine's memories take of the FPGA, filled or not."""
+        found = [bank.blocks for bank in self.banks] + [memory.blocks for memory in self.own]
+        return sum(found, Blocks())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what --json prints."""
+        return {
+            "bytes": {"value": self.bytes} | modelled("bytes"),
+            "by_group": self.by_group() | modelled("bytes"),
+            "banks": [
+                {
+                    "name": bank.name,
+                    "kind": bank.kind,
+                    "depth": bank.depth,
+                    "words": bank.words,
+                    "bytes": bank.bytes,
+                    "groups": {group: words for group, words in bank.groups.items() if words},
+                    "uram": bank.blocks.uram,
+                    "bram36": bank.blocks.bram36,
+                }
+                | modelled("words of the depth")
+                for bank in self.banks
+            ],
+            "blocks": {"uram": self.blocks.uram, "bram36": self.blocks.bram36} | modelled("blocks"),
+        }
+
+
+def memory_map(model: ModelConfig, record: MachineRecord, optimizer: str, flow: Flow) -> MemoryMap:
+    """Return where a model's training lies, for samples of any length and any tokens.
+
+    Parameters
+    ----------
+    model : ModelConfig
+    record : MachineRecord
+    optimizer : {"sgd", "momentum", "adamw"}
+        Moments that it does not keep count nothing; their banks are there all the same.
+    flow : str or tuple of int
+
+    Raises
+    ------
+    bttlab.card.program.errors.ProgramError
+        If the machine does not hold the model.
+    """
+    without = (banks.FIRST_MOMENT, banks.SECOND_MOMENT)[len(Optimizer(optimizer).moments) :]
+    alike = {memory.name: memory for memory in record.memories}
+    found = []
+    for name, words in _words_by_group(model, flow).items():
+        held = name.startswith("held")
+        memory = alike["held" if held else name.replace(" ", "_")]
+        engines = MACHINE.ENGINES if held else 1
+        found.append(
+            BankUse(
+                name,
+                memory.kind,
+                memory.words,
+                {} if name in [f"bank {number}" for number in without] else words,
+                memory.count // engines,
+                Blocks(memory.blocks.bram36 / engines, memory.blocks.uram // engines),
+            )
+        )
+    own = tuple(m for m in record.memories if m.name != "held" and not m.name.startswith("bank_"))
+    return MemoryMap(tuple(found), own)
+
+
+@lru_cache(256)
+def _words_by_group(model: ModelConfig, flow: Flow) -> dict[str, dict[str, int]]:
+    """Words of each bank and held memory that the program touches, by what they are for."""
+    owners = _owners(compiled_program(model, flow=flow).program)
+    found = {}
+    for name, words in touched_words(model, flow).items():
+        held = name.startswith("held")
+        counts = Counter({"held operands": int(words.sum())}) if held else _count(words, owners[name])
+        found[name] = {group: counts[group] for group in GROUPS if counts[group]}
+    return found
+
+
+def _count(words: np.ndarray, owners: list[tuple[int, int, str]]) -> Counter:
+    """Words that are touched, by what they are for; those that belong to nothing for long are on the way."""
+    found: Counter = Counter()
+    for first, length, group in owners:
+        found[group] += int(words[first : first + length].sum())
+    found[ON_THE_WAY] += int(words.sum()) - found.total()
+    return found
+
+
+@lru_cache(2)
+def touched_words(model: ModelConfig, flow: Flow) -> dict[str, np.ndarray]:
+    """Return which words of each bank and held memory a program reads or writes, for any sample, as arrays of bool."""
+    program = compiled_program(model, flow=flow).program
+    depths = {f"bank {b}": bank.depth for b, bank in enumerate(MACHINE.banks)}
+    depths |= {f"held {e}": MACHINE.HELD_DEPTH for e in range(MACHINE.ENGINES)}
+    found = {name: np.zeros(depth, bool) for name, depth in depths.items()}
+    embedding, tokens = program.model.embedding, model.sequence_length
+    no_slices = np.zeros((MACHINE.SLICE_TABLES, tokens), int)
+    for instruction in (i for section in program.sections for i in section):
+        index, live = instruction.grid(tokens)
+        for memory, number, address, acts, _ in step_accesses(instruction, index, live, tokens, no_slices, [], 0):
+            if memory not in found:
+                continue
+            words = address[acts]
+            if memory.startswith("held"):
+                words = np.unique(words // MACHINE.ROWS)
+            offsets = np.zeros(1, int)
+            if (of := instruction.operands[number].slice) is not None:  # any row of its table
+                offsets = np.arange(embedding.slice_rows[of.table]) * embedding.slice_words[of.table]
+            found[memory][(np.unique(words)[:, None] + offsets).reshape(-1)] = True
+    return found
+
+
+def _owners(program: Program) -> dict[str, list[tuple[int, int, str]]]:
+    """What the words of each bank are for: (first, words, group)."""
+    found = {}
+    for b, bank in enumerate(program.model.builder.banks):
+        found[f"bank {b}"] = [(first, words, _group(b, name)) for name, first, words in bank.what]
+    return found
+
+
+def _group(bank: int, name: str) -> str:
+    if bank in PARAMETER_BANKS:
+        return "parameters"
+    if bank - banks.GRADIENT in PARAMETER_BANKS:
+        return "gradients"
+    if bank in (banks.FIRST_MOMENT, banks.SECOND_MOMENT):
+        return "optimizer state"
+    return "activations" if name.startswith(KEPT) else ON_THE_WAY

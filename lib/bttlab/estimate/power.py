@@ -1,0 +1,169 @@
+"""Power of the board from the machine's resources, its clock, and how busy a program keeps its units and memories.
+
+The board's idle power was read on a card (published); an overlay adds what it clocks and HBM that is on, a running
+kernel the switching of its operators and memories. Every constant stands in data/u50/power.json with its source and
+band. The bands are wide: few of the constants have been measured on a U50. They are carried through to the result, all
+low ones and all high ones together; none of them takes away from the idle card's reading.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bttlab.card.program.instruction import MACHINE
+from bttlab.estimate.geometry import URAM_BITS, URAM_WORDS
+from bttlab.estimate.recorded import MachineRecord, OnChipMemory
+from bttlab.estimate.resources import Resources
+from bttlab.estimate.work import Work
+from bttlab.u50.constants import Band, constant, read_data
+from bttlab.u50.telemetry import PowerLevels
+
+PICO = 1e-12
+BOUNDS = ("low", "mid", "high")
+NOTHING = Band(0.0, 0.0, 0.0, "W")
+IDLE, HBM_ON, CLOCKING = "board, idle", "HBM, on", "clocks"
+RECORD_BYTES = 4 * ((MACHINE.SLICE_TABLES + 1) * MACHINE.SEQUENCE + MACHINE.LANES)  # of a sample, in and out
+RESULT_BYTES = 4 * (MACHINE.SEQUENCE + MACHINE.LANES)
+# Whose memories are which, beside banks and held rows: they give a word in the cycles in which this unit acts.
+OWNERS = {"statistic": "vector", "lane_table": "vector", "shuffle_fields": "shuffle"}
+
+
+@dataclass(frozen=True)
+class Power:
+    """Power of the board in watts, from its 12 V.
+
+    Attributes
+    ----------
+    components : mapping of str to Band
+        "board, idle", "HBM, on" and "clocks" while the overlay is on the card; while the kernel runs also "engines",
+        "other operators", "switches and registers", "memories" and "HBM transfers".
+    """
+
+    components: Mapping[str, Band]
+
+    @property
+    def running(self) -> Band:
+        """While the kernel runs."""
+        return sum(self.components.values(), NOTHING)
+
+    @property
+    def loaded(self) -> Band:
+        """With the overlay on the card, between two calls."""
+        return sum((self.components[name] for name in (IDLE, HBM_ON, CLOCKING)), NOTHING)
+
+    @property
+    def levels(self) -> PowerLevels:
+        """What the card's sensors show between calls and within one, in the middle of the band."""
+        alone = PowerLevels.without_overlay()
+        efficiency = constant(read_data("power")["constants"]["regulator_efficiency"]).mid
+        idle, running = self.loaded.mid, self.running.mid
+        rails = (alone.idle_vccint + (board - alone.idle) * efficiency for board in (idle, running))
+        return PowerLevels(idle, running, *rails)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what --json prints."""
+        return {
+            "running": self.running.to_dict(),
+            "between_calls": self.loaded.to_dict(),
+            "components": {name: band.to_dict() for name, band in self.components.items()},
+        }
+
+
+def power(record: MachineRecord, resources: Resources, work: Work, samples: int, clock_mhz: float) -> Power:
+    """Return the board's power while a program runs.
+
+    Parameters
+    ----------
+    record : MachineRecord
+    resources : Resources
+    work : Work
+        Of an epoch.
+    samples : int
+        Of that epoch.
+    clock_mhz : float
+    """
+    seconds = work.total / (clock_mhz * 1e6)
+    hbm_bits = 8 * samples * (RECORD_BYTES + RESULT_BYTES) / seconds
+    by_bound = [_components(record, resources, work, hbm_bits, clock_mhz, bound) for bound in BOUNDS]
+    return Power({name: Band(*(found[name] for found in by_bound), "W") for name in by_bound[0]})
+
+
+def _components(
+    record: MachineRecord, resources: Resources, work: Work, hbm_bits: float, clock_mhz: float, bound: str
+) -> dict[str, float]:
+    c = {name: getattr(constant(entry), bound) for name, entry in read_data("power")["constants"].items()}
+    hertz, shares = clock_mhz * 1e6, work.shares
+
+    def switching(active: float) -> float:
+        return active + c["on_chip_idle"] * (1 - active)
+
+    def cycle(dsps: float, lookup_tables: float, flip_flops: float) -> float:
+        """Energy of a cycle in which all of it is active, in joules."""
+        each = ((dsps, "dsp_cycle"), (lookup_tables, "lookup_table_cycle"), (flip_flops, "flip_flop_cycle"))
+        return PICO * sum(count * c[name] for count, name in each)
+
+    engines = other = 0.0
+    for unit in record.units:
+        taken = [
+            getattr(resources.parts[name].get("operators", NOTHING), bound) * record.share_of(unit, name)
+            for name in ("dsps", "lookup_tables", "flip_flops")
+        ]
+        watts = cycle(*taken) * hertz * switching(shares.get(unit, 1.0))
+        if unit.startswith("engine"):
+            engines += watts
+        else:
+            other += watts
+    # Switches, shift registers and LUT RAM lie on the ways of all units; they switch as the engines do.
+    rest = [
+        sum(getattr(band, bound) for part, band in resources.parts[name].items() if part != "operators")
+        for name in ("dsps", "lookup_tables", "flip_flops")
+    ]
+    switches = cycle(*rest) * hertz * switching((shares["engine 0"] + shares["engine 1"]) / 2)
+
+    memories = 0.0
+    for memory in record.memories:
+        if memory.kind != "lutram":
+            memories += hertz * PICO * _energy(memory, work, c)
+
+    flip_flops = getattr(resources.total("flip_flops"), bound)
+    clocks = c["clock_tree"] * 1e-3 * clock_mhz + c["flip_flop_clock"] * PICO * flip_flops * hertz
+    # From the chip's rails to the board's 12 V, with the leakage that a hotter chip adds.
+    to_board = (1 + c["static_per_dynamic"]) / c["regulator_efficiency"]
+    on_chip = {
+        CLOCKING: clocks,
+        "engines": engines,
+        "other operators": other,
+        "switches and registers": switches,
+        "memories": memories,
+        "HBM transfers": hbm_bits * c["hbm_bit"] * PICO,
+    }
+    return {IDLE: c["idle_board"], HBM_ON: c["hbm_on"]} | {name: watts * to_board for name, watts in on_chip.items()}
+
+
+def _energy(memory: OnChipMemory, work: Work, c: Mapping[str, float]) -> float:
+    """Energy of a cycle in the blocks of some memories, in picojoules.
+
+    The source loads from every port in every cycle, whether an instruction asks or not: a block's port is enabled
+    always. Of a cascade of UltraRAMs one block is (UG440, cascade group). Where nothing is asked, word 0 comes again
+    and again: clock, decoder and bit lines move, the outputs do not.
+    """
+    if memory.kind == "uram":
+        enabled, access = memory.count * -(-memory.bits // URAM_BITS), c["uram_access"]
+        assert memory.words >= URAM_WORDS or memory.blocks.uram == enabled
+    else:
+        enabled, access = memory.blocks.bram36, c["bram36_access"]
+    asked, stored = _activity(memory, work)
+    loads = memory.loads * (asked + c["enabled_idle"] * (1 - asked))
+    return enabled * access * (loads + memory.stores * stored)
+
+
+def _activity(memory: OnChipMemory, work: Work) -> tuple[float, float]:
+    """Parts of all cycles in which each of some memories is read, and written, for an instruction."""
+    if memory.name.startswith("bank_"):
+        name = memory.name.replace("_", " ")
+        return work.reads[name] / work.total, work.writes[name] / work.total
+    if memory.name == "held":  # a load gives all rows of an engine, a store takes one
+        reads, writes = (sum(table[f"held {e}"] for e in range(MACHINE.ENGINES)) for table in (work.reads, work.writes))
+        return reads / (MACHINE.ENGINES * work.total), writes / (memory.count * work.total)
+    share = work.shares.get(OWNERS.get(memory.name, ""), 0.0)
+    return share, share if memory.name == "statistic" else 0.0

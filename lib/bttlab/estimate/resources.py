@@ -1,0 +1,92 @@
+"""What the kernel takes of the FPGA: the machine's loop as it was analysed, and its ports to HBM.
+
+The same for every model: what is trained is a program.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from bttlab.estimate.recorded import RESOURCES, MachineRecord
+from bttlab.u50.constants import Band, constant, read_data
+from bttlab.u50.facts import U50
+from bttlab.u50.kernel import TRAINER_KERNEL
+
+_PUBLISHED = {"provenance": "published", "source": "data/u50/platform.json, facts.json"}
+# Entries of data/u50/operators.json: of each 512-bit port, and of the one for registers.
+_OF_A_PORT = {"lookup_tables": "port_lookup_tables", "flip_flops": "port_flip_flops", "bram36": "port_bram36"}
+_OF_CONTROL = {"lookup_tables": "control_port_lookup_tables", "flip_flops": "control_port_flip_flops"}
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What the kernel takes of what the shell leaves to it.
+
+    Attributes
+    ----------
+    parts : dict of str to dict of str to Band
+        Of each of `RESOURCES`, by part: operators, logic, registers, memories, ports.
+    """
+
+    parts: dict[str, dict[str, Band]]
+
+    def total(self, resource: str) -> Band:
+        """Return what all parts take of a resource."""
+        return sum(self.parts[resource].values(), Band(0, 0, 0, RESOURCES[resource]))
+
+    def utilisation(self, resource: str) -> float:
+        """Return the total over what the shell leaves to kernels: what v++ reports as part of the user budget."""
+        return self.total(resource).mid / budget(resource)
+
+    @property
+    def excess(self) -> dict[str, float]:
+        """By how much each resource that does not suffice is exceeded."""
+        totals = {resource: self.total(resource).mid - budget(resource) for resource in RESOURCES}
+        return {resource: value for resource, value in totals.items() if value > 0}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what --json prints."""
+        return {
+            "platform": read_data("platform")["name"],
+            "kernel": {
+                resource: self.total(resource).to_dict()
+                | {"budget": budget(resource), "utilisation": self.utilisation(resource)}
+                | {"parts": {part: band.mid for part, band in self.parts[resource].items()}}
+                for resource in RESOURCES
+            },
+            "shell": {r: {"value": card(r) - budget(r)} | {"unit": RESOURCES[r]} | _PUBLISHED for r in RESOURCES},
+        }
+
+
+def resources(record: MachineRecord) -> Resources:
+    """Return what the kernel takes.
+
+    Parameters
+    ----------
+    record : MachineRecord
+    """
+    overheads = read_data("operators")["overheads"]
+    hbm = sum(argument.bank is not None for argument in TRAINER_KERNEL.arguments)
+    parts = {}
+    for resource in RESOURCES:
+        found = {part: _in(band, resource) for part, band in record.parts[resource].items()}
+        ports = Band(0, 0, 0, RESOURCES[resource])
+        if resource in _OF_A_PORT:
+            ports += constant(overheads[_OF_A_PORT[resource]]).scaled(hbm, RESOURCES[resource])
+        if resource in _OF_CONTROL:
+            ports += _in(constant(overheads[_OF_CONTROL[resource]]), resource)
+        parts[resource] = found | ({"ports": ports} if ports.mid else {})
+    return Resources(parts)
+
+
+def _in(band: Band, resource: str) -> Band:
+    return band.scaled(1, RESOURCES[resource])
+
+
+def budget(resource: str) -> int:
+    """Return what the shell leaves to kernels (published)."""
+    return read_data("platform")["user_budget"][resource]
+
+
+def card(resource: str) -> int:
+    """Return what the FPGA has (published)."""
+    return getattr(U50, resource)

@@ -1,0 +1,169 @@
+"""What a program makes the machine do for a sample: cycles, steps of the units, accesses of the memories.
+
+All of it follows from the instructions and the sample's length. The loop's cycles are those that the loop of synthesis
+counts (`tests/test_program_steps.py`); what passes beside the loop follows from `hls_src/processor/samples.h`.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import prod
+
+from bttlab.card.compiled import Flow, compiled_program
+from bttlab.card.profile import Table, cycles_by_layer
+from bttlab.card.program.instruction import ENGINE_1, MACHINE, UNIT_NAMES, Instruction, value_of
+from bttlab.card.program.program import Program
+from bttlab.model.config import ModelConfig
+from bttlab.u50.constants import read_data
+
+BESIDE = ("IO", "record, result, loss")
+LOSS_INTERVAL = 8  # cycles a word of the loss (samples.h)
+CALL_SAMPLES = 32  # of a call while training runs (bttlab.train.chunks); at its end the last update is done alone
+STAGES = {"FP": "forward", "BP": "backward", "PU": "update", "IO": "beside the loop"}
+
+
+@dataclass(frozen=True)
+class Work:
+    """What the machine does, for a sample or an epoch.
+
+    Attributes
+    ----------
+    cycles : Counter of (str, str) to int
+        By stage and layer; a cycle counts for the first instruction that needs it, so what is hidden takes none.
+    busy, acting : Counter of str to int
+        Cycles in which each unit does a step, and those in which the step is not idle.
+    multiplications : int
+        Of the engines: rows in use times lanes, of all acting steps.
+    reads, writes : Counter of str to int
+        Words that each bank ("bank 7") and held memory ("held 0", of all rows together) gives and takes.
+    """
+
+    cycles: Table
+    busy: Counter
+    acting: Counter
+    multiplications: int
+    reads: Counter
+    writes: Counter
+
+    def __add__(self, other: "Work") -> "Work":
+        return Work(
+            self.cycles + other.cycles,
+            self.busy + other.busy,
+            self.acting + other.acting,
+            self.multiplications + other.multiplications,
+            self.reads + other.reads,
+            self.writes + other.writes,
+        )
+
+    def times(self, count: float) -> "Work":
+        """Return the work of `count` such samples, in whole cycles."""
+        tables = (self.cycles, self.busy, self.acting, self.reads, self.writes)
+        cycles, busy, acting, reads, writes = (
+            Counter({key: round(count * n) for key, n in table.items()}) for table in tables
+        )
+        return Work(cycles, busy, acting, round(count * self.multiplications), reads, writes)
+
+    @property
+    def total(self) -> int:
+        """All cycles."""
+        return self.cycles.total()
+
+    @property
+    def loop(self) -> int:
+        """Cycles of the machine's loop among them."""
+        return self.total - self.cycles[BESIDE]
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """The part of all cycles in which each unit's step acts."""
+        return {unit: self.acting[unit] / self.total for unit in UNIT_NAMES}
+
+    def by_stage(self) -> dict[str, int]:
+        """Return the cycles of each stage."""
+        found = dict.fromkeys(STAGES, 0)
+        for (stage, _), count in self.cycles.items():
+            found[stage] += count
+        return found
+
+
+NOTHING = Work(Counter(), Counter(), Counter(), 0, Counter(), Counter())
+
+
+def work_of(instructions: Sequence[Instruction], tokens: int) -> Work:
+    """Return what a run of the loop does.
+
+    Parameters
+    ----------
+    instructions : sequence of Instruction
+    tokens : int
+        The sample's length.
+    """
+    cycles = cycles_by_layer(instructions, tokens)
+    busy, acting, reads, writes = Counter(), Counter(), Counter(), Counter()
+    multiplications = 0
+    for i in instructions:
+        steps = prod(value_of(loop.acting, tokens) for loop in i.loops)
+        unit = UNIT_NAMES[i.unit]
+        busy[unit] += i.steps(tokens)
+        acting[unit] += steps
+        if i.unit <= ENGINE_1:
+            multiplications += steps * value_of(i.count, tokens) * MACHINE.LANES
+        for operands, found in ((i.reads(), reads), (i.writes(), writes)):
+            for number in operands:
+                found[i.operands[number].memory] += steps
+    return Work(cycles, busy, acting, multiplications, reads, writes)
+
+
+def beside_the_loop(tokens: int) -> int:
+    """Return the cycles of a sample that are not the loop's: its record in, its losses, its result out."""
+    m = MACHINE
+    record = (m.SLICE_TABLES + 1) * m.SEQUENCE  # an element a cycle
+    prepared = m.SLICE_TABLES * m.SEQUENCE  # into the loop's small memories
+    request = read_data("latencies")["read"]["argument"]["value"]
+    return record + tokens + prepared + LOSS_INTERVAL * (tokens - 1) + m.SEQUENCE + 2 * request
+
+
+@lru_cache(4096)
+def sample_work(model: ModelConfig, tokens: int, flow: Flow) -> Work:
+    """Return what training on a sample of so many tokens is, with its share of what a call does at its end.
+
+    Parameters
+    ----------
+    model : ModelConfig
+    tokens : int
+        Real tokens, [CLS] included.
+    flow : str or tuple of int
+        Order of contraction.
+
+    Raises
+    ------
+    bttlab.card.program.errors.ProgramError
+        If the machine does not hold the model.
+    """
+    return program_work(compiled_program(model, flow=flow).program, tokens)
+
+
+def program_work(program: Program, tokens: int) -> Work:
+    """Return the same of a program.
+
+    Parameters
+    ----------
+    program : Program
+    tokens : int
+    """
+    found = work_of(program.sample, tokens) + work_of(program.flush, 1).times(1 / CALL_SAMPLES)
+    return replace(found, cycles=found.cycles + Counter({BESIDE: beside_the_loop(tokens)}))
+
+
+def epoch_work(model: ModelConfig, lengths: Mapping[int, int], flow: Flow) -> Work:
+    """Return what an epoch is.
+
+    Parameters
+    ----------
+    model : ModelConfig
+    lengths : mapping of int to int
+        How many samples there are of each length.
+    flow : str or tuple of int
+    """
+    return sum((sample_work(model, tokens, flow).times(count) for tokens, count in lengths.items()), NOTHING)

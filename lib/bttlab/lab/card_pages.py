@@ -1,0 +1,173 @@
+"""The tables of docs/ that the model of the U50 gives, between their markers: `bttlab estimate --docs docs`."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from bttlab.baseline import EPOCH_SAMPLES
+from bttlab.baseline.gpus import find_gpu
+from bttlab.baseline.modelled import model_step
+from bttlab.baseline.storage import write_whole
+from bttlab.bench.page import RECORD
+from bttlab.data import Samples
+from bttlab.estimate.card import CLOCKS, Estimate, estimate
+from bttlab.estimate.memory import GROUPS
+from bttlab.estimate.recorded import RESOURCES
+from bttlab.estimate.work import STAGES
+from bttlab.lab.gpu_beside import gpu_over_card
+from bttlab.model import ModelConfig
+from bttlab.pages import filled
+
+ENCODERS = (2, 4, 6)
+FLOWS = {"bidirectional": "bidirectional", "auto": "auto", "right_to_left": "right to left"}
+PAGES = {"accelerator.md": ("epochs", "stages", "memory", "resources"), "energy.md": ("power", "energy", "ratios")}
+GPU = "RTX-3090"
+CORE_WATTS = (5, 8, 12)  # a server's core under load: docs/energy.md
+
+
+def tables(lengths: Mapping[int, int], sample: Samples, core_seconds: float) -> dict[str, str]:
+    """Return all tables.
+
+    Parameters
+    ----------
+    lengths : mapping of int to int
+        Of an epoch.
+    sample : Samples
+        One, for the GPU beside the card.
+    core_seconds : float
+        Of a sample of 2 encoders on one thread of a processor: the emulated card's.
+    """
+    flows = {flow: [estimate(ModelConfig(encoders=n), lengths, flow=flow) for n in ENCODERS] for flow in FLOWS}
+    paper = flows["bidirectional"]
+    return {
+        "epochs": _epochs(flows),
+        "stages": _stages(paper),
+        "memory": _memory(paper),
+        "resources": _resources(paper[0]),
+        "power": _power(paper),
+        "energy": _energy(paper, core_seconds),
+        "ratios": _ratios(sample),
+    }
+
+
+def write(folder: Path, lengths: Mapping[int, int], sample: Samples) -> None:
+    """Put the tables into the pages of a folder.
+
+    Raises
+    ------
+    BttlabError
+        If a marker is missing.
+    """
+    steps = json.loads((folder / RECORD).read_text(encoding="utf-8"))["benchmarks"]["step"]["rows"]
+    core = next(row for row in steps if (row["threads"], row["contender"]) == (1, "emulated U50"))
+    found = tables(lengths, sample, core["time"]["median"] / 1e3)
+    for page, names in PAGES.items():
+        text = (folder / page).read_text(encoding="utf-8")
+        write_whole(folder / page, filled(text, {name: found[name] for name in names}, page))
+
+
+def _markdown(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [headers, ["---", *["---:"] * (len(headers) - 1)], *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _columns(first: str = "") -> list[str]:
+    return [first, *(f"{n}-ENC" for n in ENCODERS)]
+
+
+def _epochs(flows: Mapping[str, Sequence[Estimate]]) -> str:
+    rows = [
+        [f"{FLOWS[flow]}, {mhz} MHz", *(f"{one.at_clock(mhz).seconds_per_epoch:.2f}" for one in found)]
+        for flow, found in flows.items()
+        for mhz in CLOCKS
+    ]
+    return _markdown(_columns("seconds an epoch"), rows)
+
+
+def _stages(found: Sequence[Estimate]) -> str:
+    rows = [
+        [name, *(f"{one.work.by_stage()[stage] / one.samples:,.0f}" for one in found)] for stage, name in STAGES.items()
+    ]
+    rows.append(["all", *(f"{one.work.total / one.samples:,.0f}" for one in found)])
+    for unit in ("engine 0", "engine 1", "vector", "shuffle", "update"):
+        rows.append([f"{unit} busy", *(f"{one.work.shares[unit]:.0%}" for one in found)])
+    rows.append(["multipliers of the engines", *(f"{one.lane_utilisation:.0%}" for one in found)])
+    return _markdown(_columns("cycles a sample"), rows)
+
+
+def _memory(found: Sequence[Estimate]) -> str:
+    groups = [one.memory.by_group() for one in found]
+    rows = [[name, *(f"{group[name] / 1e6:.2f}" for group in groups)] for name in GROUPS]
+    rows.append(["all", *(f"{one.memory.bytes / 1e6:.2f}" for one in found)])
+    return _markdown(_columns("MB (SGD)"), rows)
+
+
+def _resources(found: Estimate) -> str:
+    rows = []
+    for resource, name in RESOURCES.items():
+        band, share = found.resources.total(resource), found.resources.utilisation(resource)
+        parts = ", ".join(f"{part} {value.mid:,.0f}" for part, value in found.resources.parts[resource].items())
+        rows.append([name, f"{band.mid:,.0f}", f"{band.low:,.0f} to {band.high:,.0f}", f"{share:.0%}", parts])
+    return _markdown(["", "likely", "low to high", "of the budget", "parts"], rows)
+
+
+def _power(found: Sequence[Estimate]) -> str:
+    def watts(one: Estimate, name: str) -> str:
+        band = one.power.components[name]
+        return f"{band.mid:.2f} ({band.low:.2f} to {band.high:.2f})"
+
+    rows = [[name, *(watts(one, name) for one in found)] for name in found[0].power.components]
+    rows.append(["all, while it runs", *(_band(one.power.running, 1) for one in found)])
+    rows.append(["between two calls", *(_band(one.power.loaded, 1) for one in found)])
+    return _markdown(_columns(f"W at {CLOCKS[0]} MHz"), rows)
+
+
+def _energy(found: Sequence[Estimate], core_seconds: float) -> str:
+    rows = []
+    for mhz in CLOCKS:
+        at = [one.at_clock(mhz) for one in found]
+        rows.append([f"time of an epoch, s, {mhz} MHz", *(f"{one.seconds_per_epoch:.2f}" for one in at)])
+        rows.append([f"power, W, {mhz} MHz", *(_band(one.power.running, 0) for one in at)])
+        rows.append([f"energy of an epoch, J, {mhz} MHz", *(_band(one.energy_per_epoch, 0) for one in at)])
+    seconds = core_seconds * found[0].samples
+    low, mid, high = (watts * seconds for watts in CORE_WATTS)
+    rows.append(["a processor core, energy of an epoch, J", f"{mid:.0f} ({low:.0f} to {high:.0f})", "", ""])
+    return _markdown(_columns(), rows)
+
+
+def _ratios(sample: Samples) -> str:
+    gpu = find_gpu(GPU)
+    found = [gpu_over_card(gpu, n, sample) for n in ENCODERS]
+    joules = {
+        format: [EPOCH_SAMPLES * value for value in model_step(gpu, format, "graphs", ModelConfig(), sample).joules]
+        for format in ("dense", "btt")
+    }
+
+    def told(ratio: Sequence[float], digits: int = 0) -> str:
+        low, mid, high = ratio
+        return f"{mid:.{0 if mid > 9 else 1}f} ({low:.{digits}f} to {high:.0f})"
+
+    rows = [
+        ["energy an epoch, tensor training (BTT), eager", *(told(r.energy["eager"], 1) for r in found), "up to 3.6"],
+        ["the same in CUDA graphs", *(told(r.energy["graphs"], 1) for r in found), "up to 3.6"],
+        ["memory, process of dense training over words on the chip", *(told(r.memory) for r in found), "30 to 51"],
+        ["the same over all blocks that the machine occupies", *(told(r.blocks) for r in found), ""],
+        ["memory, tensors of dense training over words on the chip", *(f"{r.tensors:.1f}" for r in found), ""],
+        ["parameters, dense over tensor", *(f"{r.parameters:.1f}" for r in found), ""],
+    ]
+    for format, name in (("dense", "dense"), ("btt", "BTT")):
+        low, mid, high = joules[format]
+        rows.append([f"{GPU}, {name} in graphs, J an epoch", f"{mid:,.0f} ({low:,.0f} to {high:,.0f})", "", "", ""])
+    return _markdown([*_columns(f"{GPU} over U50"), "published"], rows)
+
+
+def _band(band, digits: int) -> str:
+    return f"{band.mid:.{digits}f} ({band.low:.{digits}f} to {band.high:.{digits}f})"
+
+
+def mean_sample(samples: Samples) -> Samples:
+    """Return the sample whose length is nearest to the mean."""
+    index = int(np.abs(samples.lengths - samples.lengths.mean()).argmin())
+    return samples[index : index + 1]

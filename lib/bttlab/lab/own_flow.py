@@ -1,0 +1,86 @@
+"""A flow of one's own in the notebook: beside the known ones, as instructions, and checked against autograd."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from bttlab.card.layer import LayerRun, autograd_errors, layer_program, run_layer
+from bttlab.card.program.errors import ProgramError
+from bttlab.card.program.instruction import ENGINE_1
+from bttlab.card.program.layer import LayerProgram
+from bttlab.card.program.listing import describe
+from bttlab.card.program.timing import time_program
+from bttlab.tensor import Order, order_cost, order_of
+
+TOLERANCE = 1e-5  # of the largest element of a tensor: FP32 has seven digits
+KNOWN = ("right_to_left", "bidirectional", "auto")
+
+
+def compare_flows(layer: Any, tokens: int, own: Mapping[str, Any]) -> None:
+    """Print what orders of one's own cost, on paper and as programs, beside the known flows compiled the same way.
+
+    Parameters
+    ----------
+    layer : bttlab.tensor.TTLinear
+    tokens : int
+    own : mapping of str to (Order or str)
+    """
+    shape = layer.out_modes, layer.in_modes, [core.shape[2] for core in layer.used_cores()][:-1]
+    orders = {name: Order.of(order) for name, order in own.items()}
+    orders |= {name: order_of(name, tokens, *shape) for name in KNOWN}
+    print(f"{tokens} tokens{'multiply-accumulates':>32}{'peak elements':>15}{'cycles (modelled)':>19}")
+    for name, order in orders.items():
+        cost = order_cost(order, tokens, *shape)
+        peak = max(cost.forward.peak_elements, cost.backward.peak_elements)
+        print(f"{name:16}{cost.macs:23,}{peak:15,}{_cycles(layer, tokens, order):>19}")
+
+
+def _cycles(layer: Any, tokens: int, order: Order) -> str:
+    try:
+        return f"{time_program(layer_program(layer, tokens, order).forward, tokens, False).cycles:,}"
+    except ProgramError:
+        return "does not fit"
+
+
+def show_program(program: LayerProgram, most: int = 8) -> None:
+    """Print the engines' first instructions, and how many there are in all."""
+    shown = [(n, i) for n, i in enumerate(program.forward) if i.unit <= ENGINE_1][:most]
+    for number, instruction in shown:
+        print(describe(number, instruction))
+    print(f"{len(shown)} of {len(program.forward)} instructions; most=100 shows all of the engines")
+
+
+def check_flow(overlay: Any, layer: Any, flow: Any, x: Any, dy: Any) -> LayerRun:
+    """Run a flow on the card; print every result's error against autograd in double precision, and which are wrong.
+
+    Parameters
+    ----------
+    overlay, layer, flow, x, dy
+        As for `bttlab.card.layer.run_layer`.
+    """
+    run = run_layer(overlay, layer, flow, x, dy)
+    errors = autograd_errors(run, layer, x, dy)
+    wrong = [name for name, error in errors.items() if not error <= TOLERANCE]
+    print("  ".join(f"{name} {error:.0e}" for name, error in errors.items()))
+    print(f"wrong: {', '.join(wrong)}" if wrong else f"all within {TOLERANCE:.0e} of autograd in float64")
+    return run
+
+
+def flow_is_right(overlay: Any, layer: Any, flow: Any, x: Any, dy: Any) -> bool:
+    """Return whether a flow runs on the card, and gives autograd's y and gradients."""
+    errors = autograd_errors(run_layer(overlay, layer, flow, x, dy), layer, x, dy)
+    return all(error <= TOLERANCE for error in errors.values())
+
+
+def flow_cycles(layer: Any, flow: Any, tokens: int) -> int:
+    """Return the cycles of both passes of a flow's program (modelled)."""
+    return time_program(layer_program(layer, tokens, flow).forward, tokens, False).cycles
+
+
+def flow_is_refused(layer: Any, flow: Any, tokens: int) -> bool:
+    """Return whether the card refuses an order that is one."""
+    order = Order.of(flow)
+    try:
+        layer_program(layer, tokens, order)
+    except ProgramError:
+        return True
+    return False

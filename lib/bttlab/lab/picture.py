@@ -1,0 +1,80 @@
+"""A figure as a cell shows it: an image in the page's colours, light or dark, and in words for who cannot see it."""
+
+import base64
+from collections.abc import Iterator
+from html import escape
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from bttlab.lab.charts import to_png
+
+FIGURE_CLASS = "bttlab-figure"
+# Figures are drawn on white. In JupyterLab's dark theme light and dark change places, and hues stay what they are.
+DARK = f"""<style>
+body[data-jp-theme-light='false'] :is(img.{FIGURE_CLASS}, .{FIGURE_CLASS} canvas, .jp-RenderedImage img)
+{{ filter: invert(0.88) hue-rotate(180deg) }}</style>"""
+
+
+class Picture:
+    """A figure in a cell's output; a cell shows it, and a saved notebook keeps it.
+
+    Parameters
+    ----------
+    figure : Figure
+    caption : str
+        What it shows, in a sentence; what its panels hold is added.
+
+    Attributes
+    ----------
+    figure : Figure
+    words : str
+    """
+
+    def __init__(self, figure: Figure, caption: str):
+        self.figure, self.words = figure, f"{caption} {describe(figure)}"
+
+    def _repr_html_(self) -> str:
+        data = base64.b64encode(to_png(self.figure, scale=2)).decode()
+        width = int(self.figure.get_figwidth() * self.figure.dpi)
+        source = f'src="data:image/png;base64,{data}"'
+        return f'{DARK}<img class="{FIGURE_CLASS}" alt="{escape(self.words)}" width="{width}" {source}>'
+
+    def __repr__(self) -> str:
+        return self.words
+
+
+def describe(figure: Figure) -> str:
+    """Return what a figure's panels show: titles, where each line begins and ends, and the lengths of bars."""
+    return " ".join(filter(None, map(_describe, figure.axes)))
+
+
+def hidden(words: str) -> str:
+    """Return HTML that screen readers read and nobody sees."""
+    place = "position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%)"
+    return f"{DARK}<p class='bttlab-words' style='{place}'>{escape(words)}</p>"
+
+
+def _describe(axes: Axes) -> str:
+    title = axes.get_title("left") or axes.get_title()
+    scales = " over ".join(filter(None, (axes.get_ylabel(), axes.get_xlabel())))
+    said = [part.replace("$", "").replace("\n", " ") for part in (title, scales, *_lines(axes), *_bars(axes)) if part]
+    return "; ".join(said) + "." if said else ""
+
+
+def _lines(axes: Axes) -> Iterator[str]:
+    for line in axes.lines:
+        x, y = (np.asarray(values, float) for values in line.get_data())
+        if not line.get_label().startswith("_") and len(x):
+            yield f"{line.get_label()}: from {y[0]:,.3g} at {x[0]:,.3g} to {y[-1]:,.3g} at {x[-1]:,.3g}"
+
+
+def _bars(axes: Axes) -> Iterator[str]:
+    values: dict[str, list[float]] = {}
+    for bars in axes.containers:
+        if hasattr(bars, "datavalues"):
+            name = bars.get_label()
+            values.setdefault("bars" if name.startswith("_") else name, []).extend(bars.datavalues)
+    for name, lengths in values.items():
+        yield f"{name}: {', '.join(f'{length:,.3g}' for length in lengths)}"

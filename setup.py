@@ -1,0 +1,40 @@
+"""The wheel has in bttlab/share what the package reads in a checkout: see lib/bttlab/places.py and pyproject.toml."""
+
+import os
+import shutil
+from pathlib import Path
+
+from setuptools import setup
+from setuptools.command.build_py import build_py
+
+FOLDERS = ("data", "hls_src", "notebooks", "overlays")
+BUILT_IN = "airline"
+
+
+class BuildWithShare(build_py):
+    """Build the package and the folders that it reads, from nothing: what an earlier build left is not ours."""
+
+    def run(self) -> None:
+        """Run the command; an editable installation reads the checkout."""
+        if self.editable_mode:
+            super().run()
+            return
+        package = Path(self.build_lib) / "bttlab"
+        shutil.rmtree(package, ignore_errors=True)
+        super().run()
+        for folder in FOLDERS:
+            shutil.copytree(folder, package / "share" / folder, ignore=_not_to_be_shared)
+
+
+def _not_to_be_shared(folder: str, names: list[str]) -> list[str]:
+    """Return what is left out: hidden files, what was built, and corpora that are not ours to give."""
+    return [
+        name
+        for name in names
+        if name.startswith((".", "__"))
+        or os.path.join(folder, name) == os.path.join("hls_src", "build")
+        or (name != BUILT_IN and os.path.isdir(os.path.join(folder, name, "train")))
+    ]
+
+
+setup(cmdclass={"build_py": BuildWithShare})

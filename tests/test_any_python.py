@@ -1,0 +1,47 @@
+"""What must hold with each Python. `make quick` runs this with one for which there is no time for every test."""
+
+import contextlib
+import io
+import json
+import os
+import pkgutil
+from importlib import import_module
+from pathlib import Path
+
+import bttlab
+from bttlab.cli import main
+
+PARAMETERS = (
+    "BTTLAB_PARAMETERS"  # a file for the digest of trained parameters, which runs with other Pythons have written
+)
+
+
+def _run(*arguments: str) -> dict:
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        assert main([*arguments, "--json"]) == 0
+    return json.loads(out.getvalue())
+
+
+def test_every_module_can_be_imported():
+    names = [module.name for module in pkgutil.walk_packages(bttlab.__path__, "bttlab.")]
+    assert len(names) > 100
+    for name in names:
+        if not name.endswith("__main__") and name != "bttlab.notebooks":
+            import_module(name)
+
+
+def test_doctor_is_content_with_packages_and_overlays():
+    checks = {check["name"]: check["status"] for check in _run("doctor")["checks"]}
+    assert checks["packages"] == checks["overlays"] == checks["cards"].replace("note", "ok") == "ok"
+
+
+def test_training_gives_the_same_parameters_with_each_python(tmp_path):
+    train = ("train", "--samples", "200", "--device", "emulated", "--out")
+    digest = _run(*train, str(tmp_path / "run"))["parameters_sha256"]
+    assert digest == _run(*train, str(tmp_path / "again"))["parameters_sha256"]
+    if os.environ.get(PARAMETERS):
+        known = Path(os.environ[PARAMETERS])
+        if not known.exists():
+            known.write_text(digest)
+        assert known.read_text() == digest

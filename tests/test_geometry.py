@@ -1,0 +1,59 @@
+"""Blocks of memory, and where the constants of the model of the U50 come from."""
+
+import pytest
+
+from bttlab.estimate.geometry import Blocks, blocks, capacity_bits
+from bttlab.places import ROOT
+from bttlab.u50.constants import constant, read_data
+from bttlab.u50.facts import U50
+
+
+@pytest.mark.parametrize(
+    ("binding", "width", "depth", "expected"),
+    [
+        ("bram", 36, 1024, Blocks(bram36=1)),
+        ("bram", 72, 512, Blocks(bram36=1)),
+        ("bram", 18, 2048, Blocks(bram36=1)),
+        ("bram", 9, 4096, Blocks(bram36=1)),
+        ("bram", 36, 512, Blocks(bram36=0.5)),
+        ("bram", 37, 512, Blocks(bram36=1)),
+        ("bram", 512, 512, Blocks(bram36=7.5)),
+        ("bram", 512, 513, Blocks(bram36=14.5)),
+        ("bram", 1, 2, Blocks(bram36=0.5)),
+        ("uram", 72, 4096, Blocks(uram=1)),
+        ("uram", 512, 4096, Blocks(uram=8)),
+        ("uram", 512, 4097, Blocks(uram=16)),
+        ("lutram", 14, 32, Blocks(lookup_tables=8)),
+        ("lutram", 7, 64, Blocks(lookup_tables=8)),
+        ("registers", 32, 2, Blocks(flip_flops=64)),
+    ],
+)
+def test_geometry(binding, width, depth, expected):
+    assert blocks(binding, width, depth) == expected
+
+
+def test_what_blocks_hold_is_the_cards():
+    card = Blocks(bram36=U50.bram36, uram=U50.uram)
+    assert capacity_bits(card) == 8 * (U50.bram_bytes + U50.uram_bytes)
+    assert blocks("uram", 72, 4096 * U50.uram).uram == U50.uram
+    with pytest.raises(ValueError, match="no binding"):
+        blocks("flash", 1, 1)
+
+
+@pytest.mark.parametrize("name", ["operators", "power", "platform", "published"])
+def test_every_constant_has_a_source_and_an_ordered_band(name):
+    def walk(value, path, sourced):
+        if isinstance(value, dict):
+            sourced = sourced or "source" in value
+            if {"value", "low", "high"} <= set(value):
+                band = constant(value)
+                assert sourced, path
+                assert min(band.low, band.high) <= band.mid <= max(band.low, band.high), path
+                assert band.low <= band.high or path.endswith("regulator_efficiency"), path
+            for key, inner in value.items():
+                walk(inner, f"{path}.{key}", sourced)
+        elif isinstance(value, float | int):
+            assert sourced, path
+
+    assert (ROOT / "data" / "u50" / f"{name}.json").is_file()
+    walk(read_data(name), name, False)

@@ -1,0 +1,119 @@
+"""Notebook 02's views of a layer's programs, and what its prose says of them."""
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import torch
+
+from bttlab.card.layer import layer_program
+from bttlab.card.program.timing import time_program
+from bttlab.lab import (
+    FlowExplorer,
+    check_flow,
+    compare_flows,
+    draw_cycles,
+    draw_schedule,
+    flow_cycles,
+    flow_is_refused,
+    flow_is_right,
+    show_program,
+)
+from bttlab.lab.cycle_figures import KINDS, cycles_by_kind
+from bttlab.tensor import Order, TTLinear, order_cost, order_of
+from bttlab.u50 import EmulatedU50, load_overlay
+
+MODES = (12, 8, 8), (8, 8, 12)
+FLOWS = {"right to left": "right_to_left", "bi-directional": "bidirectional", "two merged": (2, 2)}
+MINE = "R5 = G5 G6\nu = x R5\nz = u G4\nL2 = G1 G2\nL3 = L2 G3\ny = z L3"
+MIDDLE_FIRST = "a = x G5\nb = a G6\nc = b G4\nd = c G3\ne = d G2\ny = e G1"
+
+
+@pytest.fixture(scope="module")
+def layer():
+    return TTLinear(768, 768, *MODES, 12)
+
+
+@pytest.fixture(scope="module")
+def overlay():
+    return load_overlay("trainer", EmulatedU50())
+
+
+def test_every_cycle_of_a_program_has_one_kind(layer):
+    for flow in (*FLOWS.values(), MINE):
+        program = layer_program(layer, 13, flow)
+        kinds = cycles_by_kind(program)
+        assert sum(kinds.values()) == time_program(program.forward, 13, False).cycles
+        assert kinds[KINDS[0]] > 0 and min(kinds.values()) >= 0
+    merged, single = (cycles_by_kind(layer_program(layer, 13, flow)) for flow in ("bidirectional", "right_to_left"))
+    assert merged[KINDS[1]] > 4 * single[KINDS[1]] and merged[KINDS[0]] < single[KINDS[0]]
+
+
+def test_the_schedule_shows_every_instruction(layer):
+    programs = {"mine": layer_program(layer, 13, MINE), "two merged": layer_program(layer, 13, (2, 2))}
+    draw_schedule(programs)
+    panels = plt.gcf().axes
+    for axes, (name, program) in zip(panels, programs.items(), strict=True):
+        cycles = time_program(program.forward, 13, False).cycles
+        assert axes.get_title(loc="left") == f"{name}: {cycles:,} cycles, 13 tokens (modelled)"
+        assert len(axes.patches) == len(program.forward)
+    names = {text.get_text() for text in panels[0].texts}
+    assert {"u", "L3", "dL3"} <= names
+    plt.close()
+
+
+def test_cycles_over_tokens(layer):
+    draw_cycles((1, 13), layer, FLOWS)
+    panels = plt.gcf().axes
+    assert [axes.get_title() for axes in panels] == list(FLOWS)
+    heights = [axes.collections[-1].get_paths()[0].get_extents().y1 for axes in panels]  # the top of the stack
+    assert heights == pytest.approx([flow_cycles(layer, flow, 13) / 1e3 for flow in FLOWS.values()])
+    plt.close()
+
+
+def test_a_flow_of_ones_own_beside_the_others(layer, overlay, capsys):
+    compare_flows(layer, 13, {"mine": MINE, "whole": order_of("reconstruct", 13, *MODES, 12)})
+    lines = capsys.readouterr().out.splitlines()
+    assert f"{order_cost(MINE, 13, *MODES, 12).macs:,}" in lines[1] and f"{flow_cycles(layer, MINE, 13):,}" in lines[1]
+    assert lines[2].endswith("does not fit") and lines[3].startswith("right_to_left")
+    run = check_flow(overlay, layer, MINE, *(torch.randn(13, 768) for _ in range(2)))
+    assert capsys.readouterr().out.endswith("all within 1e-05 of autograd in float64\n")
+    show_program(run.program, most=3)
+    listed = capsys.readouterr().out.splitlines()
+    assert "R5 = G5 G6" in listed[0] and listed[-1].startswith("3 of ")
+
+
+def test_a_wrong_result_is_named(layer, overlay, capsys, monkeypatch):
+    wrong = {"y": 0.0, "dx": np.nan, "dG1": 2e-5}
+    monkeypatch.setattr("bttlab.lab.own_flow.autograd_errors", lambda *_: wrong)
+    x = torch.randn(2, 768)
+    check_flow(overlay, layer, MINE, x, x)
+    assert capsys.readouterr().out.endswith("wrong: dx, dG1\n") and not flow_is_right(overlay, layer, MINE, x, x)
+
+
+def test_the_exercises_have_an_answer(layer, overlay):
+    x, dy = (torch.randn(13, 768) for _ in range(2))
+    known = [flow_cycles(layer, order_of(flow, 13, *MODES, 12), 13) for flow in ("right_to_left", "bidirectional")]
+    assert flow_cycles(layer, order_of("auto", 13, *MODES, 12), 13) < min(known)
+    assert flow_is_right(overlay, layer, MINE, x, dy)
+    assert flow_is_refused(layer, MIDDLE_FIRST, 13) and not flow_is_refused(layer, MINE, 13)
+    half = order_cost(order_of("reconstruct", 13, *MODES, 12), 13, *MODES, 12).macs / 2
+    assert order_cost(MIDDLE_FIRST, 13, *MODES, 12).macs < half
+
+
+def test_what_the_notebook_says_of_the_flows(layer):
+    """Right to left is ahead for a token, two merged for a sentence, bi-directional for the longest; it is flat."""
+    right, both, two = ([flow_cycles(layer, flow, t) for t in (1, 8, 13, 32)] for flow in FLOWS.values())
+    assert right[0] < min(both[0], two[0])
+    assert both[1] < right[1] and all(two[n] < min(both[n], right[n]) for n in (1, 2))
+    assert both[3] < min(right[3], two[3]) and both[3] < 2 * both[0]
+
+
+def test_the_explorer_steps_through_an_order_of_ones_own():
+    explorer = FlowExplorer(own=MINE)
+    assert explorer.film.cost == order_cost(MINE, 32, *MODES, 12) and explorer.flow.label == "my own"
+    for part, steps in (("forward", 6), ("backward", 12)):
+        explorer.part.value = part
+        for step in range(1, steps + 1):
+            explorer.step.value = step
+        assert explorer.message == "" and f"step {steps} of {steps}" in explorer.results
+    assert isinstance(explorer.flow.value, Order)

@@ -1,0 +1,225 @@
+"""A linear layer's program on the training processor: gradients against autograd, hazards, the loop of synthesis."""
+
+import itertools
+import re
+from random import Random
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bttlab.card.layer import autograd_errors, layer_program, run_layer, shape_of
+from bttlab.card.machine import machine
+from bttlab.card.native import NativeProcessor, sample_dtype
+from bttlab.card.program.errors import ProgramError
+from bttlab.card.program.layer import CORES, LayerProgram, LayerShape
+from bttlab.card.program.timing import time_program
+from bttlab.errors import BttlabError
+from bttlab.model import ModelConfig, StateError, initial_parameters
+from bttlab.tensor import Order, TTLinear, order_of
+from bttlab.u50 import EmulatedU50, load_overlay
+
+M = machine()
+FLOWS = ("bidirectional", "right_to_left", "auto")
+MODES = ((12, 8, 8), (8, 8, 12))
+TOLERANCE = 1e-5  # of the largest of a tensor
+
+
+@pytest.fixture(scope="module")
+def overlay():
+    return load_overlay("trainer", EmulatedU50())
+
+
+def some_layer(rank=12, modes=MODES, seed=0) -> TTLinear:
+    layer = TTLinear(int(np.prod(modes[1])), int(np.prod(modes[0])), *modes, rank)
+    generator = torch.Generator().manual_seed(seed)
+    layer.reset_parameters(generator)
+    torch.nn.init.normal_(layer.bias, generator=generator)
+    return layer
+
+
+def operands(layer, tokens, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    features = layer.in_features, layer.out_features
+    return [torch.randn(tokens, count, generator=generator) for count in features]
+
+
+def check_run(overlay, layer, flow, tokens):
+    """Run a flow; y and every gradient are autograd's, and no word is read before it is there."""
+    x, dy = operands(layer, tokens, seed=tokens)
+    run = run_layer(overlay, layer, flow, x, dy)
+    errors = autograd_errors(run, layer, x, dy)
+    assert list(errors) == ["y", "dx", "dG1", "dG2", "dG3", "dG4", "dG5", "dG6", "db"]
+    assert max(errors.values()) < TOLERANCE, errors
+    assert run.program.hazards() == []
+    return run
+
+
+@pytest.mark.parametrize("flow", FLOWS)
+@pytest.mark.parametrize("rank", [4, 8, 12, 16])
+def test_gradients_are_those_of_autograd(overlay, flow, rank):
+    layer = some_layer(rank)
+    for tokens in (1, 2, 13, 17, 32):
+        check_run(overlay, layer, flow, tokens)
+
+
+@pytest.mark.parametrize("ranks", [[3, 16, 5, 9, 2], [1, 1, 1, 1, 1]])
+@pytest.mark.parametrize("modes", [((4, 4, 8), (8, 4, 4)), ((8, 8, 8), (8, 8, 8)), ((4, 8, 4), (8, 8, 12))])
+def test_other_layers(overlay, modes, ranks):
+    layer = some_layer(ranks, modes)
+    for flow in FLOWS:
+        check_run(overlay, layer, flow, 9)
+
+
+def test_a_wrong_result_is_named(overlay):
+    layer = some_layer(4)
+    x, dy = operands(layer, 5)
+    run = run_layer(overlay, layer, "auto", x, dy)
+    run.gradients[2][0, 1, 2] *= 1.001 if abs(run.gradients[2][0, 1, 2]) > 0.1 else 0.0
+    errors = autograd_errors(run, layer, x, dy)
+    assert [name for name, error in errors.items() if error > TOLERANCE] == ["dG3"]
+    other = autograd_errors(run, some_layer(4, seed=1), x, dy)
+    assert min(error for name, error in other.items() if name != "db") > 0.1
+
+
+# ---- orders of one's own -----------------------------------------------------------------------------------------
+
+
+def some_order(random: Random) -> Order:
+    """Cores of each end merged or contracted with tokens in any sequence: a product leaves both operands an index."""
+    while True:
+        indices = {name: set(of) for name, of in Order.of(order_of("bidirectional", 1, *MODES, 2)).indices().items()}
+        there = {name: indices[name] for name in ("x", *CORES)}
+        steps = []
+        while len(there) > 1:
+            pairs = [
+                (a, b)
+                for a, b in itertools.permutations(there, 2)
+                if there[a] & there[b] and there[a] - there[b] and there[b] - there[a]
+                if "t" in there[a] ^ there[b] or len({i[0] for i in there[a] ^ there[b]} & {"i", "j"}) == 1
+            ]
+            if not pairs:
+                break  # the last core would be summed over as a whole
+            left, right = random.choice(pairs)
+            result = "y" if len(there) == 2 else f"T{len(steps) + 1}"
+            steps.append(f"{result} = {left} {right}")
+            there[result] = there.pop(left) ^ there.pop(right)
+        else:
+            return Order.of(steps)
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    seed=st.integers(0, 2**32),
+    rank=st.sampled_from([1, 4, 8, 12, 16, (3, 7, 5, 16, 2)]),
+    modes=st.sampled_from([MODES, MODES, ((8, 8, 12), (12, 8, 8)), ((4, 4, 8), (8, 4, 4)), ((8, 8, 8), (8, 8, 8))]),
+    tokens=st.sampled_from([1, 2, 5, 13, 17, 32]),
+)
+def test_any_order_of_each_end(overlay, seed, rank, modes, tokens):
+    order = some_order(Random(seed))
+    try:
+        check_run(overlay, some_layer(rank, modes), order, tokens)
+    except ProgramError as error:  # the largest of them do not fit; only that may be said
+        room = r"takes [\d,]+ words(; bank \d+ has|, a bank for| of held \d)"
+        assert re.search(room, str(error)), (str(order), error)
+
+
+@pytest.mark.parametrize("flow", ["bidirectional", "right_to_left", "auto", "optimum"])
+@pytest.mark.parametrize("tokens", [2, 13, 32])
+def test_known_flows_as_orders(overlay, flow, tokens):
+    for rank in (4, 16):
+        order = order_of(flow, tokens, *MODES, rank)
+        by_name, by_steps = (check_run(overlay, some_layer(rank), one, tokens) for one in (order, str(order)))
+        assert by_name.program is by_steps.program and by_name.program.order == order
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("z = x", "'z = x' is no step: a step is 'result = left right'"),
+        ("a = G1 G2\nb = G1 G3", "step 2, 'b = G1 G3': G1 went into an earlier product; there are x, G3"),
+        ("a = q x", "step 1, 'a = q x': there is no q yet"),
+        ("a = G1 G1", "not multiplied with itself"),
+        ("G2 = x G6", "the name G2 is taken"),
+        ("a = x G6", "the order leaves G1, G2, G3, G4, G5, a: every core"),
+        ("a = G1 G3\nb = a G2\nc = b G4\nd = c G5\ne = d G6\ny = x e", "G1 and G3 share no index"),
+        ("a = x G5\nb = a G6\nc = b G4\nd = c G3\ne = d G2\ny = e G1", "sums over all indices of G6 at once"),
+        (str(order_of("reconstruct", 13, *MODES, 12)), "W takes 36,864 words, a bank for intermediates has"),
+    ],
+)
+def test_orders_that_are_refused(text, message):
+    with pytest.raises(BttlabError, match=message) as caught:
+        layer_program(some_layer(), 13, text)
+    assert "\n" not in str(caught.value)
+
+
+def run_natively(library, program: LayerProgram, words: np.ndarray) -> tuple[np.ndarray, int]:
+    """What a program leaves in a shared library of the machine, and the cycles of the loop."""
+    processor = NativeProcessor(library)
+    processor.load_program(program)
+    memory = np.zeros((3 * program.model.layout.words, M.LANES), np.float32)
+    memory[: len(words)] = words
+    record = np.zeros(1, sample_dtype())
+    record["tokens"] = program.tokens
+    memory = np.ascontiguousarray(memory)
+    processor._call(M.LOAD, memory=memory)
+    result = processor.predict(record)
+    assert result["status"][0] == M.DONE
+    processor._call(M.STORE, memory=memory)
+    return memory[: len(words)], int(result["cycles"][0])
+
+
+def check_loop(libraries, program: LayerProgram, seed=0) -> None:
+    random = np.random.default_rng(seed)
+    words = program.pack({t.name: random.standard_normal(t.block.shape) for t in program.inputs})
+    (fast, _), (loop, cycles) = (run_natively(libraries[name], program, words) for name in ("fast", "loop"))
+    assert fast.tobytes() == loop.tobytes()
+    assert cycles == time_program(program.forward, program.tokens, False).cycles
+
+
+OWN = "m = G2 G3; L = m G1; p = x G6; R = G4 G5; z = p R; y = z L".split("; ")
+
+
+@pytest.mark.parametrize("flow", [*FLOWS, OWN])
+def test_the_loop_of_synthesis_gives_the_same_bits_in_the_modelled_cycles(trainer_libraries, flow):
+    check_loop(trainer_libraries, layer_program(some_layer(), 13, flow))
+
+
+def test_a_model_is_loaded_anew_afterwards(overlay):
+    trainer, model = overlay.trainer_1, ModelConfig()
+    trainer.load_program(model)
+    trainer.load_parameters(initial_parameters(model, 0))
+    layer = some_layer()
+    check_run(trainer, layer, "bidirectional", 3)
+    with pytest.raises(StateError, match="call load_parameters first"):
+        trainer.predict(None)
+    check_run(overlay, layer, "bidirectional", 3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (lambda layer, x, dy: (layer, "bidirectional", x[:, :700], dy), r"x has the shape \(3, 700\): the layer takes"),
+        (lambda layer, x, dy: (layer, "bidirectional", x[0], dy), r"x has the shape \(768,\)"),
+        (lambda layer, x, dy: (layer, "bidirectional", x, dy[:2]), r"dy has the shape \(2, 768\)"),
+        (lambda layer, x, dy: (layer, "bidirectional", x[:0], dy[:0]), "0 tokens: the card takes 1 to 64"),
+        (lambda layer, x, dy: (layer, "sideways", x, dy), "flow is 'sideways': choose"),
+        (lambda layer, x, dy: (some_layer(17), "auto", x, dy), "rank 17; an engine has 16 rows"),
+    ],
+)
+def test_what_the_card_does_not_take(overlay, arguments, message):
+    layer = some_layer()
+    x, dy = operands(layer, 3)
+    with pytest.raises(BttlabError, match=message) as caught:
+        run_layer(overlay, *arguments(layer, x, dy))
+    assert "\n" not in str(caught.value)
+    check_run(overlay, layer, "auto", 3)
+
+
+def test_layers_that_are_no_trains_of_three():
+    for modes, message in ((((768,), (8, 8, 12)), "three modes"), (((3, 5, 7), (8, 8, 12)), "multiples of 16")):
+        with pytest.raises(ProgramError, match=message):
+            LayerShape(*modes, (4,) * 5)
+    assert shape_of(some_layer([1, 2, 3, 4, 5])).ranks == (1, 2, 3, 4, 5) and len(CORES) == 6

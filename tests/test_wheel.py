@@ -1,0 +1,119 @@
+"""The wheel, installed in an environment of its own and used in an empty folder, where there is no checkout."""
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from conftest import ROOT
+
+FOLDERS = ("data", "hls_src", "notebooks", "overlays")
+MOST_BYTES = 4_000_000
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    """The wheel of what git knows of here, and of a corpus and a module that are not to be in it."""
+    source, made = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("dist")
+    for name in _known_to_git("."):
+        target = source / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes((ROOT / name).read_bytes())
+    private = source / "data" / "private" / "train" / "seq.in"
+    left_over = source / "build" / "lib" / "bttlab" / "left_over.py"
+    for stranger in (private, left_over):
+        stranger.parent.mkdir(parents=True)
+        stranger.write_text("")
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+    subprocess.run([*command, "--wheel-dir", str(made), str(source)], check=True)
+    return next(made.glob("bttlab-*-py3-none-any.whl"))
+
+
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory) -> Path:
+    """An environment with the wheel, and with this one's packages but for its bttlab."""
+    folder = tmp_path_factory.mktemp("environment") / "venv"
+    venv.create(folder, symlinks=True)
+    python = str(folder / "bin" / "python")
+    command = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-index"]
+    subprocess.run([*command, str(wheel)], check=True)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    (packages / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return folder / "bin"
+
+
+def _known_to_git(*places: str) -> list[str]:
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *places]
+    names = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    return [name for name in names if (ROOT / name).is_file()]
+
+
+def _run(command: list[str | Path], folder: Path) -> str:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("BTTLAB", "PYTHON"))}
+    environment["XDG_CACHE_HOME"] = str(folder / "cache")
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_wheel_has_the_folders_and_nothing_else(wheel):
+    assert wheel.stat().st_size < MOST_BYTES
+    with zipfile.ZipFile(wheel) as archive:
+        names = {name for name in archive.namelist() if not name.startswith("bttlab-")}
+        assert all(
+            archive.read(f"bttlab/share/{name}") == (ROOT / name).read_bytes() for name in _known_to_git(*FOLDERS)
+        )
+    python = {name.removeprefix("lib/") for name in _known_to_git("lib")}
+    assert names == python | {f"bttlab/share/{name}" for name in _known_to_git(*FOLDERS)}
+
+
+def test_doctor_and_training_need_no_checkout(installed, tmp_path):
+    share = next(installed.parent.glob("lib/python*/site-packages/bttlab/share"))
+    checks = {
+        check["name"]: check
+        for check in json.loads(_run([installed / "bttlab", "doctor", "--json"], tmp_path))["checks"]
+    }
+    assert {checks[name]["status"] for name in ("packages", "overlays", "corpus airline")} == {"ok"}
+    assert checks["overlays"]["data"]["folder"] == str(share / "overlays") and "overlay sources" not in checks
+    assert checks["corpus airline"]["data"]["folder"] == str(share / "data" / "airline")
+    train = ["train", "--samples", "8", "--device", "emulated", "--out", "run", "--json"]
+    _run([installed / "bttlab", *train], tmp_path)
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["git"] is None
+    assert not (tmp_path / "cache" / "bttlab" / "data").exists()  # no corpus had to be made
+
+
+def test_an_overlay_that_is_not_the_wheels_is_not_loaded(installed, tmp_path):
+    share = next(installed.parent.glob("lib/python*/site-packages/bttlab/share"))
+    manifest = json.loads((share / "overlays" / "manifest.json").read_text())
+    overlay = share / "overlays" / manifest["overlays"][0]["file"]
+    content = overlay.read_bytes()
+    try:
+        overlay.write_bytes(content + b"\0")
+        code = "from bttlab.commands.doctor import _overlays; print(*(check.status for check in _overlays()))"
+        assert "problem" in _run([installed / "python", "-c", code], tmp_path)
+    finally:
+        overlay.write_bytes(content)
+
+
+def test_notebooks_are_copied_and_work_is_kept(installed, tmp_path):
+    names = [Path(name).name for name in _known_to_git("notebooks")]
+    command = [installed / "bttlab", "notebooks", "mine", "--json"]
+    assert json.loads(_run(command, tmp_path)) == {"folder": "mine", "copied": names, "same": [], "kept": []}
+    (tmp_path / "mine" / names[0]).write_text("a student's work")
+    (tmp_path / "mine" / names[1]).unlink()
+    second = {"folder": "mine", "copied": [names[1]], "same": names[2:], "kept": [names[0]]}
+    assert json.loads(_run(command, tmp_path)) == second
+    assert (tmp_path / "mine" / names[0]).read_text() == "a student's work"
+
+
+def test_pynq_copies_the_notebooks_too(installed, tmp_path):
+    code = "from pynq._cli.get_notebooks import main; main()"
+    _run([installed / "python", "-W", "ignore", "-c", code, "-o", "-q", "-p", "theirs", "bttlab"], tmp_path)
+    names = [Path(name).name for name in _known_to_git("notebooks")]
+    assert sorted(path.name for path in (tmp_path / "theirs" / "bttlab").iterdir()) == names
