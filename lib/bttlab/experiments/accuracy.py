@@ -31,7 +31,7 @@ def collect(sources: Iterable[Path], record: dict[str, Any] | None = None) -> di
     Parameters
     ----------
     sources : iterable of path
-        Folders of `bttlab train`, and records of `python -m bttlab.train.dense`.
+        Folders of `bttlab train`, and records of `python -m bttlab.train.batches`.
     record : dict, optional
         One that they are added to; a run takes the place of one of the same model, recipe and seed.
 
@@ -58,7 +58,7 @@ def _read(path: Path) -> dict[str, Any]:
 def _from_file(path: Path) -> dict[str, Any]:
     row = _read(path)
     if "test" not in row:
-        raise AccuracyError(f"{path} has no scores of the test split; name a record of python -m bttlab.train.dense")
+        raise AccuracyError(f"{path} has no scores of the test split; name a record of python -m bttlab.train.batches")
     return row
 
 

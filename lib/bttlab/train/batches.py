@@ -1,7 +1,7 @@
-"""The dense model trained by a recipe in batches: what the tensor model's accuracy is compared with.
+"""A model trained by a recipe in PyTorch, in batches: what the card's one sample a step is compared with.
 
-One sample a step, a dense epoch takes minutes on a CPU. Here it learns from batches of utterances of equal length,
-which need no padding and no mask. Run as python -m bttlab.train.dense.
+One sample a step, a dense epoch takes minutes on a CPU. Here a model learns from batches of utterances of equal length,
+which need no padding and no mask. Run as python -m bttlab.train.batches.
 """
 
 import argparse
@@ -64,8 +64,9 @@ def train_in_batches(
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; returns its exit code."""
-    parser = argparse.ArgumentParser(prog="python -m bttlab.train.dense", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m bttlab.train.batches", description=__doc__.split("\n")[0])
     parser.add_argument("--encoders", type=int, default=2, metavar="N")
+    parser.add_argument("--format", choices=("dense", "tensor"), default="dense")
     parser.add_argument("--data", default="atis", metavar="NAME|PATH")
     parser.add_argument("--recipe", default="atis_dense", metavar="NAME|FILE")
     parser.add_argument("--batch", type=int, default=16, metavar="N", help="utterances of a batch (default: 16)")
@@ -83,7 +84,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _train(options: argparse.Namespace) -> dict[str, Any]:
-    config, recipe = ModelConfig(encoders=options.encoders, format="dense"), read_recipe(options.recipe)
+    config, recipe = ModelConfig(encoders=options.encoders, format=options.format), read_recipe(options.recipe)
     corpus, progress = load_corpus(options.data), ProgressBar()
     curve: list[dict[str, Any]] = []
 
@@ -95,7 +96,7 @@ def _train(options: argparse.Namespace) -> dict[str, Any]:
         curve.append({"epoch": len(curve) + 1, "dev": scores("dev", trainer, vocabulary)})
         progress.note(f"epoch {len(curve)}: mean loss {mean_loss:.3f}; dev {describe(curve[-1]['dev'])}")
     return {
-        "format": "dense",
+        "format": options.format,
         "encoders": options.encoders,
         "corpus": corpus.name,
         "recipe": Path(options.recipe).stem,
