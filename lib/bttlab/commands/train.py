@@ -98,8 +98,8 @@ def run(options: argparse.Namespace) -> Outcome:
     opened = open_trainer(
         settings.config, settings.device, options.trust, options.wait, settings.flow, settings.overlay
     )
-    progress.note(f"training on {opened.announcement}; run folder {training.folder}")
     enter = entering(settings.config, training.samples["train"].lengths, settings.optimizer.name, settings.flow)
+    progress.note(f"training on {opened.announcement}; run folder {training.folder}")
     result = training.train(opened.trainer, opened.device, progress, enter, provenance=opened.provenance)
     return _outcome(training, opened.device, result)
 
