@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import expect
@@ -107,6 +108,10 @@ def test_training_under_the_dashboard(open_notebook):
     held = _counted(lab.wait_for_text("paused"))
     expect(lab.button("Start")).to_be_disabled()
     lab.button("Continue").click()
+    for _ in range(100):  # the words come with the next picture
+        if _counted(lab.wait_for_text("running")) >= held:
+            break
+        lab.page.wait_for_timeout(100)
     assert _counted(lab.wait_for_text("running")) >= held
     lab.button("Stop").click()
     assert held <= _counted(lab.wait_for_text("stopped")) < 45_000
@@ -140,11 +145,13 @@ def test_running_the_cell_again_and_the_saved_notebook(open_notebook, lab_folder
     lab.picture("dashboard_dark")
     kept = lab.page.locator("div[class^='bttlab-kept']").first
     assert kept.count() and not kept.is_visible()  # the live figure is there, so the kept one is not shown
-    with lab.page.expect_response(lambda reply: reply.request.method == "PUT" and "/api/contents/" in reply.url):
-        lab.page.keyboard.press("Control+S")
-    saved = json.loads((lab_folder / "notebooks" / "03_train_on_the_u50.ipynb").read_text())
-    cell = next(cell for cell in saved["cells"] if "board = Dashboard" in "".join(cell["source"]))
-    html = "".join("".join(output["data"]["text/html"]) for output in cell["outputs"] if "text/html" in output["data"])
+    for _ in range(20):  # the last picture is kept a moment after the end, and an older save may be on its way
+        with lab.page.expect_response(lambda reply: reply.request.method == "PUT" and "/api/contents/" in reply.url):
+            lab.page.keyboard.press("Control+S")
+        html = _saved_html(lab_folder / "notebooks" / "03_train_on_the_u50.ipynb")
+        if html:
+            break
+        lab.page.wait_for_timeout(500)
     assert "data:image/png;base64," in html
 
 
@@ -233,3 +240,10 @@ def test_ticking_methods_and_training_with_them(open_notebook):
     picture.scroll_into_view_if_needed()
     assert picture.bounding_box()["height"] > 100 and lab.errors == []
     lab.picture("methods_trained")
+
+
+def _saved_html(path: Path) -> str:
+    """What the dashboard's cell of a saved notebook shows as HTML."""
+    cells = json.loads(path.read_text())["cells"]
+    cell = next(cell for cell in cells if "board = Dashboard" in "".join(cell["source"]))
+    return "".join("".join(output["data"].get("text/html", "")) for output in cell["outputs"] if "data" in output)
