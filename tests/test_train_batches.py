@@ -1,4 +1,4 @@
-"""Training the dense model by a recipe in batches: the command."""
+"""Training by a recipe in batches: the command."""
 
 import json
 
@@ -6,7 +6,7 @@ import pytest
 
 from bttlab.data import load_corpus
 from bttlab.model import ModelConfig
-from bttlab.train import dense
+from bttlab.train import batches
 from tiny_runs import CONFIG, SIZES, write_corpus
 
 DENSE = ModelConfig(
@@ -21,11 +21,11 @@ def corpus(tmp_path_factory):
 
 
 def test_command_records_the_curve_and_the_test(tmp_path, corpus, monkeypatch):
-    monkeypatch.setattr(dense, "ModelConfig", lambda encoders, format: DENSE)
+    monkeypatch.setattr(batches, "ModelConfig", lambda encoders, format: DENSE)
     recipe = tmp_path / "mine.toml"
     recipe.write_text(RECIPE.format("adamw"))
     arguments = ["--data", str(corpus.folder), "--recipe", str(recipe), "--batch", "5", "--record"]
-    assert dense.main([*arguments, str(tmp_path / "a.json")]) == 0
+    assert batches.main([*arguments, str(tmp_path / "a.json")]) == 0
     record = json.loads((tmp_path / "a.json").read_text())
     assert [epoch["epoch"] for epoch in record["epochs"]] == [1, 2]
     assert record["epochs"][1]["dev"]["mean_loss"] < record["epochs"][0]["dev"]["mean_loss"]
@@ -35,5 +35,5 @@ def test_command_records_the_curve_and_the_test(tmp_path, corpus, monkeypatch):
 def test_batches_are_for_adamw(tmp_path, corpus, capsys):
     recipe = tmp_path / "mine.toml"
     recipe.write_text(RECIPE.format("sgd"))
-    assert dense.main(["--data", str(corpus.folder), "--recipe", str(recipe), "--record", str(tmp_path / "x")]) == 2
+    assert batches.main(["--data", str(corpus.folder), "--recipe", str(recipe), "--record", str(tmp_path / "x")]) == 2
     assert capsys.readouterr().err == "optimizer is sgd: batches are trained with adamw\n"
