@@ -79,7 +79,7 @@ wheel: environment
 	$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
 
 overlays: environment
-	$(BIN)/python -m bttlab.u50.build
+	$(BIN)/python -m bttlab.card.build
 
 clean:
 	rm -rf $(VENV) $(AUDIT) build dist hls_src/build

@@ -5,9 +5,9 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from bttlab.u50.build import COMPILE_FLAGS, LINK_FLAGS
-from bttlab.u50.kernel import Argument, Kernel
-from bttlab.u50.xclbin import EmulationOverlay, pack_xclbin
+from bttlab.card.build import COMPILE_FLAGS, LINK_FLAGS
+from bttlab.card.kernel import Argument, Kernel
+from bttlab.card.xclbin import EmulationOverlay, pack_xclbin
 
 SOURCE = r"""
 #include <time.h>

@@ -9,14 +9,14 @@ import numpy as np
 import pynq
 import pytest
 
+from bttlab.card import EmulatedU50, build, load_overlay
+from bttlab.card.build import OverlayDefinition
+from bttlab.card.facts import ROOT
+from bttlab.card.image import IMAGES
 from bttlab.card.machine import machine
+from bttlab.card.manifest import overlays_folder, read_manifest
+from bttlab.card.xclbin import read_xclbin
 from bttlab.errors import BttlabError
-from bttlab.u50 import EmulatedU50, build, load_overlay
-from bttlab.u50.build import OverlayDefinition
-from bttlab.u50.facts import ROOT
-from bttlab.u50.manifest import overlays_folder, read_manifest
-from bttlab.u50.native import IMAGES
-from bttlab.u50.xclbin import read_xclbin
 
 from emulated_kernels import SOURCE, VADD
 

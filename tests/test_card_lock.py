@@ -11,14 +11,14 @@ from pathlib import Path
 import pynq
 import pytest
 
-from bttlab.u50 import CardBusyError, card_lock, overlay, release_card
-from bttlab.u50.card_lock import CardLock, stale_notes
+from bttlab.card import CardBusyError, card_lock, overlay, release_card
+from bttlab.card.card_lock import CardLock, stale_notes
 from two_users import NOBODY, run_as_nobody, shared_folder, start_as_nobody
 
 CARD = "0000:3b:00.1"
 HOLD = """
 import sys, time
-from bttlab.u50.card_lock import CardLock
+from bttlab.card.card_lock import CardLock
 CardLock(sys.argv[1], sys.argv[2]).acquire("own")
 print("held", flush=True)
 time.sleep(float(sys.argv[3]))

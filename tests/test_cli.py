@@ -12,11 +12,11 @@ import jupyter_core.paths
 import pytest
 from seqeval.metrics import f1_score
 
+from bttlab.card import build, card_lock, native
 from bttlab.cli import main
 from bttlab.commands import doctor, self_check
 from bttlab.model import ModelConfig, ReferenceTrainer
 from bttlab.train import devices, read_checkpoint
-from bttlab.u50 import build, card_lock, native
 from tiny_runs import write_corpus
 
 

@@ -6,13 +6,13 @@ import numpy as np
 import pynq
 import pytest
 
+from bttlab.card import EmulatedU50
+from bttlab.card.compare import Comparison, DeviceRun, Difference, compare, open_device
 from bttlab.card.compiled import compiled_program
 from bttlab.card.program.timing import time_program
 from bttlab.data import Samples
 from bttlab.errors import BttlabError
 from bttlab.model import ModelConfig, Optimizer
-from bttlab.u50 import EmulatedU50
-from bttlab.u50.compare import Comparison, DeviceRun, Difference, compare, open_device
 
 MODEL = ModelConfig(encoders=2)
 

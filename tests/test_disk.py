@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 import tqdm.std
 
+from bttlab.card.manifest import write_atomically
 from bttlab.data import store
 from bttlab.data.corpus import CorpusError
 from bttlab.errors import BttlabError
 from bttlab.train import CheckpointStore, ProgressBar
-from bttlab.u50.manifest import write_atomically
 from tiny_runs import metrics, resume, train, write_corpus
 
 NOBODY = 65534

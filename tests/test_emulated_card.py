@@ -11,9 +11,9 @@ import pynq
 import pytest
 import torch
 
+from bttlab.card import EmulatedU50
+from bttlab.card.image import IMAGES, cpu_features
 from bttlab.errors import BttlabError
-from bttlab.u50 import EmulatedU50
-from bttlab.u50.native import IMAGES, cpu_features
 
 from emulated_kernels import container, image
 
@@ -250,7 +250,7 @@ def run_python(code: str, **environment: str) -> str:
 
 
 def test_the_import_lists_the_card_without_a_warning():
-    code = "import bttlab.u50, pynq; print([card.name for card in pynq.Device.devices])"
+    code = "import bttlab.card, pynq; print([card.name for card in pynq.Device.devices])"
     assert run_python(code) == "['emulated_u50_0']\n"
     assert run_python(code, BTTLAB_EMULATED_CARDS="3").count("emulated_u50_") == 3
 
@@ -258,14 +258,14 @@ def test_the_import_lists_the_card_without_a_warning():
 def test_the_import_adds_the_card_to_devices_that_are_listed_already():
     code = (
         "import warnings; warnings.simplefilter('ignore'); import pynq; assert pynq.Device.devices == []; "
-        "import bttlab.u50; print(len(pynq.Device.devices), pynq.Device.active_device.name)"
+        "import bttlab.card; print(len(pynq.Device.devices), pynq.Device.active_device.name)"
     )
     assert run_python(code) == "1 emulated_u50_0\n"
 
 
 def test_a_process_ends_cleanly_while_a_kernel_runs(path):
     code = (
-        f"import pynq, bttlab.u50; overlay = pynq.Overlay({str(path)!r}); calls = overlay.HBM0.allocate(1, 'i4'); "
+        f"import pynq, bttlab.card; overlay = pynq.Overlay({str(path)!r}); calls = overlay.HBM0.allocate(1, 'i4'); "
         "overlay.spin_1.start(calls, 200); print('started')"
     )
     sha256 = EmulatedU50.trust(path)

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bttlab.card import U50, EmulatedU50, hbm
+from bttlab.card.hbm import PAGE, CardMemory, HbmBank
 from bttlab.errors import BttlabError
-from bttlab.u50 import U50, EmulatedU50, hbm
-from bttlab.u50.hbm import PAGE, CardMemory, HbmBank
 
 BANK = U50.hbm_bank_bytes
 

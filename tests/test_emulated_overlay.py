@@ -14,12 +14,12 @@ import pynq
 import pytest
 from pynq.pl_server.xclbin_parser import XclBin
 
+from bttlab.card import U50, EmulatedU50, load_overlay, native
+from bttlab.card.card_lock import CardLock
+from bttlab.card.manifest import OverlayEntry, digest, read_manifest, write_manifest
+from bttlab.card.overlay import choose_active_device
+from bttlab.card.xclbin import EmulationOverlay, pack_xclbin
 from bttlab.errors import BttlabError
-from bttlab.u50 import U50, EmulatedU50, load_overlay, native
-from bttlab.u50.card_lock import CardLock
-from bttlab.u50.manifest import OverlayEntry, digest, read_manifest, write_manifest
-from bttlab.u50.overlay import choose_active_device
-from bttlab.u50.xclbin import EmulationOverlay, pack_xclbin
 
 from emulated_kernels import SPIN, VADD, container, image
 
@@ -70,8 +70,8 @@ def overlays(tmp_path, monkeypatch):
 @pytest.fixture
 def devices(monkeypatch, tmp_path):
     """Another make of card, a U50, and two emulated ones, in PYNQ's order; with locks of their own."""
-    monkeypatch.setattr("bttlab.u50.card_lock.ANYBODYS", tmp_path)
-    monkeypatch.setattr("bttlab.u50.overlay._process_lock", functools.cache(CardLock))
+    monkeypatch.setattr("bttlab.card.card_lock.ANYBODYS", tmp_path)
+    monkeypatch.setattr("bttlab.card.overlay._process_lock", functools.cache(CardLock))
     cards = [RealCard("xilinx_u250"), RealCard(U50.platform), EmulatedU50(), EmulatedU50()]
     monkeypatch.setattr(pynq.Device, "_devices", cards, raising=False)
     return cards
@@ -92,7 +92,7 @@ def devices(monkeypatch, tmp_path):
     ],
 )
 def test_the_card_that_is_chosen(overlays, devices, caplog, name, device, index):
-    with caplog.at_level(logging.INFO, logger="bttlab.u50"):
+    with caplog.at_level(logging.INFO, logger="bttlab.card"):
         overlay = load_overlay(overlays / name if name.endswith(".xclbin") else name, device)
     assert overlay.device is devices[index]
     assert devices[index].name in caplog.text and "xclbin" in caplog.text

@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bttlab.card.native import NativeProcessor, sample_records
+from bttlab.card.image import IMAGES
+from bttlab.card.processor import NativeProcessor, sample_records
 from bttlab.card.program.program import compile_program
 from bttlab.card.program.timing import time_program
 from bttlab.data import load_corpus
@@ -20,7 +21,6 @@ from bttlab.estimate.resources import budget, resources
 from bttlab.estimate.work import BESIDE, CALL_SAMPLES, beside_the_loop, sample_work, work_of
 from bttlab.model import ModelConfig, Optimizer
 from bttlab.train.chunks import LARGEST_CHUNK
-from bttlab.u50.native import IMAGES
 
 from processor_native import Native
 from training_processor import SMALL, some_parameters, some_samples

@@ -5,11 +5,11 @@ import tracemalloc
 
 import pytest
 
+from bttlab.card import EmulatedU50, OverlayError
+from bttlab.card.manifest import read_manifest
 from bttlab.data import CorpusError, read_corpus
 from bttlab.errors import LONGEST, BttlabError
 from bttlab.train.checkpoint import LATEST, DamagedCheckpoint, read_checkpoint
-from bttlab.u50 import EmulatedU50, OverlayError
-from bttlab.u50.manifest import read_manifest
 from tiny_runs import write_corpus
 
 

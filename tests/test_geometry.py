@@ -2,10 +2,10 @@
 
 import pytest
 
+from bttlab.card.constants import constant, read_data
+from bttlab.card.facts import U50
 from bttlab.estimate.geometry import Blocks, blocks, capacity_bits
 from bttlab.places import ROOT
-from bttlab.u50.constants import constant, read_data
-from bttlab.u50.facts import U50
 
 
 @pytest.mark.parametrize(

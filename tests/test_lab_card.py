@@ -6,6 +6,7 @@ import torch
 
 from bttlab.baseline import run as baseline_run
 from bttlab.baseline.run import BaselineError
+from bttlab.card import load_overlay
 from bttlab.data import load_corpus
 from bttlab.experiments import Filter, RunIndex
 from bttlab.experiments.curves import read_curves
@@ -13,7 +14,6 @@ from bttlab.experiments.record import now
 from bttlab.lab import Dashboard, Workload, baseline_targets, card_target
 from bttlab.model import ModelConfig, Optimizer, initial_parameters
 from bttlab.train import CheckpointStore
-from bttlab.u50 import load_overlay
 from lab_trainers import our_threads, until
 
 CPU_BTT = "PyTorch CPU, TT bi-directional"

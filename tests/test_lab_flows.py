@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 
+from bttlab.card import EmulatedU50, load_overlay
 from bttlab.card.layer import layer_program
 from bttlab.card.program.timing import time_program
 from bttlab.lab import (
@@ -20,7 +21,6 @@ from bttlab.lab import (
 )
 from bttlab.lab.cycle_figures import KINDS, cycles_by_kind
 from bttlab.tensor import Order, TTLinear, order_cost, order_of
-from bttlab.u50 import EmulatedU50, load_overlay
 
 MODES = (12, 8, 8), (8, 8, 12)
 FLOWS = {"right to left": "right_to_left", "bi-directional": "bidirectional", "two merged": (2, 2)}

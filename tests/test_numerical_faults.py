@@ -3,12 +3,11 @@
 import numpy as np
 import pytest
 
-from bttlab.card import open_trainer
+from bttlab.card import EmulatedU50, open_trainer
 from bttlab.card.machine import machine
 from bttlab.data import Samples
 from bttlab.errors import BttlabError
 from bttlab.model import ModelConfig, NumericalFault, Optimizer, ReferenceTrainer, StateError, initial_parameters
-from bttlab.u50 import EmulatedU50
 
 CONFIG = ModelConfig()
 OPTIMIZERS = [Optimizer(name) for name in ("sgd", "momentum", "adamw")]

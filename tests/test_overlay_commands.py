@@ -10,8 +10,8 @@ import time
 
 import pytest
 
+from bttlab.card import EmulatedU50
 from bttlab.cli import main
-from bttlab.u50 import EmulatedU50
 
 from conftest import ROOT
 

@@ -10,16 +10,15 @@ import time
 import numpy as np
 import pytest
 
-from bttlab.card import open_trainer
+from bttlab.card import U50, EmulatedU50, OverlayError, open_trainer
 from bttlab.card.machine import machine
+from bttlab.card.manifest import overlays_folder, read_file
+from bttlab.card.xclbin import read_xclbin
 from bttlab.data import Augmenter, Samples, Vocabulary, encode, epoch_order, load_corpus
 from bttlab.data.metrics import score
 from bttlab.errors import BttlabError
 from bttlab.model import ModelConfig, NumericalFault, Optimizer, ReferenceTrainer, StateError, initial_parameters
 from bttlab.train import read_recipe
-from bttlab.u50 import U50, EmulatedU50, OverlayError
-from bttlab.u50.manifest import overlays_folder, read_file
-from bttlab.u50.xclbin import read_xclbin
 
 from conftest import ROOT
 

@@ -6,15 +6,15 @@ from dataclasses import replace
 import pytest
 
 from bttlab.card import open_trainer
+from bttlab.card.constants import read_data
+from bttlab.card.facts import U50
 from bttlab.card.program.instruction import MACHINE, UNIT_NAMES
+from bttlab.card.telemetry import PowerLevels, board_sensors
 from bttlab.estimate.card import CLOCK_MHZ, estimate, power_levels
 from bttlab.estimate.power import power
 from bttlab.estimate.recorded import machine_record
 from bttlab.estimate.work import Work
 from bttlab.model import ModelConfig, Optimizer
-from bttlab.u50.constants import read_data
-from bttlab.u50.facts import U50
-from bttlab.u50.telemetry import PowerLevels, board_sensors
 
 from training_processor import SMALL, some_parameters, some_samples
 

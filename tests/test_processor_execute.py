@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from bttlab.u50.native import IMAGES, cpu_features
+from bttlab.card.image import IMAGES, cpu_features
 
 from processor_interpreter import ISA, LANES, SEQUENCE, C, Call, Function, Instruction, Machine, Operand, Sample
 from processor_native import Native, memories

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bttlab.card.native import NativeProcessor, sample_records
+from bttlab.card.processor import NativeProcessor, sample_records
 from bttlab.card.program.errors import ProgramError
 from bttlab.card.program.program import compile_program
 from bttlab.data import Vocabulary, encode, load_corpus

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bttlab.card.machine import machine
-from bttlab.card.native import NativeProcessor, sample_records
+from bttlab.card.processor import NativeProcessor, sample_records
 from bttlab.card.program.builder import Builder
 from bttlab.card.program.errors import ProgramError
 from bttlab.card.program.hazards import SUMMING, check_program, find_hazards

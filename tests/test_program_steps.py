@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bttlab.card.machine import machine
-from bttlab.card.native import NativeProcessor, sample_records
+from bttlab.card.processor import NativeProcessor, sample_records
 from bttlab.card.program.program import Program, compile_program
 from bttlab.card.program.timing import time_program
 from bttlab.model import ModelConfig, Optimizer

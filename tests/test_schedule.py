@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from bttlab.card.constants import read_data
+from bttlab.card.facts import ROOT
 from bttlab.estimate.recorded import RECORD, make_record
 from bttlab.estimate.schedule import SOURCE, UNIT, analyse, census, resources, schedule_of
 from bttlab.estimate.schedule import compile as compiling
 from bttlab.estimate.schedule.analyse import Schedule
 from bttlab.estimate.schedule.census import Census
-from bttlab.u50.constants import read_data
-from bttlab.u50.facts import ROOT
 
 HEAD = """
 typedef float Word __attribute__((vector_size(64)));

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 import tiny_runs
+from bttlab.card import EmulatedU50, emulation, load_overlay
+from bttlab.card.image import NativeImage
+from bttlab.card.kernel import OverlayError
+from bttlab.card.manifest import overlays_folder
 from bttlab.experiments import export
 from bttlab.experiments.index import FoundRun
 from bttlab.experiments.record import RunRecord
 from bttlab.files import writable_by_others
-from bttlab.u50 import EmulatedU50, emulation, load_overlay
-from bttlab.u50.kernel import OverlayError
-from bttlab.u50.manifest import overlays_folder
-from bttlab.u50.native import NativeImage
 from own_path import environment
 from two_users import NOBODY, interpreter_of_nobody, shared_folder
 from two_users import environment as environment_of_nobody
@@ -96,7 +96,7 @@ def test_an_overlay_that_is_swapped_between_check_and_load(after, lab_overlays, 
 
     original = emulation.read_file
     monkeypatch.setattr(emulation, "read_file", read)
-    monkeypatch.setattr("bttlab.u50.overlay.read_file", read)
+    monkeypatch.setattr("bttlab.card.overlay.read_file", read)
     load = NativeImage.__init__
     monkeypatch.setattr(NativeImage, "__init__", lambda self, image: (loaded.append(image), load(self, image))[1])
     try:
@@ -216,7 +216,7 @@ OPENS = (
     r"TemporaryDirectory\(|mkdtemp|fcntl\.|socket\(|LocalCluster\(|\bClient\(|init_process_group|get_context\(|FileStore"
     r"|start_processes|CDLL\(|sqlite3\.connect|urlopen|_OPENER\.open|torch\.load|safe_load|subprocess\.(run|Popen)"
 )
-NO_DOORS = {"u50/compute_unit.py", "u50/hbm.py"}  # functions of libc
+NO_DOORS = {"card/compute_unit.py", "card/hbm.py"}  # functions of libc
 
 
 def test_the_list_names_every_module_that_opens_something():

@@ -14,14 +14,13 @@ import pynq
 
 import tiny_runs
 from bttlab.bench.sweep import ChunkLog
-from bttlab.card import opening
+from bttlab.card import opening, overlay
+from bttlab.card.card_lock import CardLock
 from bttlab.experiments.keep import flat
 from bttlab.model import ReferenceTrainer
 from bttlab.sweep import Sweep, open_cluster
 from bttlab.sweep.spec import spec_of
 from bttlab.train import CheckpointStore, tensors_digest
-from bttlab.u50 import overlay
-from bttlab.u50.card_lock import CardLock
 
 ADDRESS = "0000:3b:00.1"
 

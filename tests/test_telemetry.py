@@ -8,8 +8,8 @@ import pynq
 import pytest
 from pynq.pmbus import DataRecorder
 
-from bttlab.u50 import EmulatedU50
-from bttlab.u50.telemetry import PowerLevels, Telemetry, board_sensors
+from bttlab.card import EmulatedU50
+from bttlab.card.telemetry import PowerLevels, Telemetry, board_sensors
 
 from emulated_kernels import container
 

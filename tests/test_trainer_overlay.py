@@ -10,8 +10,9 @@ import pynq
 import pytest
 
 from bttlab import cli
-from bttlab.card import Trainer, compiled, open_trainer
+from bttlab.card import EmulatedU50, OverlayError, Trainer, compiled, load_overlay, open_trainer
 from bttlab.card.machine import SOURCE, machine
+from bttlab.card.manifest import overlays_folder, read_manifest
 from bttlab.card.profile import cycles_by_layer
 from bttlab.card.program.errors import ProgramError
 from bttlab.card.program.program import checksum
@@ -20,8 +21,6 @@ from bttlab.card.trainer import MAX_SAMPLES
 from bttlab.data import Samples, Vocabulary, encode, epoch_order, load_corpus
 from bttlab.model import ModelConfig, NumericalFault, Optimizer, ReferenceTrainer, StateError, initial_parameters
 from bttlab.train import CheckpointStore, RunSettings
-from bttlab.u50 import EmulatedU50, OverlayError, load_overlay
-from bttlab.u50.manifest import overlays_folder, read_manifest
 
 from emulated_kernels import container
 

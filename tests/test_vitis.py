@@ -7,13 +7,13 @@ import sys
 
 import pytest
 
+from bttlab.card import build
+from bttlab.card.build import DEFINITIONS
+from bttlab.card.constants import read_data
+from bttlab.card.facts import ROOT, U50
 from bttlab.card.machine import machine
+from bttlab.card.manifest import overlays_folder, read_manifest
 from bttlab.errors import BttlabError
-from bttlab.u50 import build
-from bttlab.u50.build import DEFINITIONS
-from bttlab.u50.constants import read_data
-from bttlab.u50.facts import ROOT, U50
-from bttlab.u50.manifest import overlays_folder, read_manifest
 
 HLS = ROOT / "hls_src"
 

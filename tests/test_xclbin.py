@@ -12,8 +12,8 @@ from pynq._3rdparty import xclbin as axlf
 from pynq.overlay import _create_call
 from pynq.pl_server.xclbin_parser import XclBin
 
-from bttlab.u50.kernel import TRAINER_KERNEL, Argument, Kernel, OverlayError
-from bttlab.u50.xclbin import (
+from bttlab.card.kernel import TRAINER_KERNEL, Argument, Kernel, OverlayError
+from bttlab.card.xclbin import (
     EMULATION_DATA,
     FIRST_SECTION,
     KIND,

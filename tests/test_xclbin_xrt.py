@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bttlab.u50.kernel import TRAINER_KERNEL
-from bttlab.u50.xclbin import EmulationOverlay, pack_xclbin, read_container
+from bttlab.card.kernel import TRAINER_KERNEL
+from bttlab.card.xclbin import EmulationOverlay, pack_xclbin, read_container
 
 HEADERS = Path("/usr/include/xrt")
 NEEDED = (HEADERS / "experimental" / "xrt_xclbin.h", Path("/usr/include/uuid/uuid.h"))  # libxrt-dev, uuid-dev

@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from bttlab.card.native import NativeProcessor, sample_records
+from bttlab.card.image import IMAGES
+from bttlab.card.processor import NativeProcessor, sample_records
 from bttlab.card.program.program import Program
 from bttlab.data import Samples
 from bttlab.model import ModelConfig, Optimizer, Transformer, initial_parameters, loss
-from bttlab.u50.native import IMAGES
 
 from conftest import ROOT
 

@@ -12,14 +12,14 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load, save
 
+from bttlab.card import EmulatedU50
+from bttlab.card.manifest import MANIFEST, overlays_folder, read_manifest
+from bttlab.card.xclbin import FIRST_SECTION, KIND
 from bttlab.data import airline, read_corpus
 from bttlab.data.corpus import SPLIT_NAMES
 from bttlab.model import Optimizer, initial_parameters
 from bttlab.train import Checkpoint, CheckpointStore, CorpusRecord, RunSettings, read_checkpoint
 from bttlab.train import checkpoint as checkpoint_module
-from bttlab.u50 import EmulatedU50
-from bttlab.u50.manifest import MANIFEST, overlays_folder, read_manifest
-from bttlab.u50.xclbin import FIRST_SECTION, KIND
 from reliability.mutations import INTEGERS, mutate_bytes, mutate_json
 from tiny_runs import CONFIG
 

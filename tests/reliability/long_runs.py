@@ -4,9 +4,8 @@ import sys
 
 import numpy as np
 
-from bttlab.card import open_trainer
+from bttlab.card import EmulatedU50, open_trainer
 from bttlab.model import ModelConfig, Optimizer, initial_parameters
-from bttlab.u50 import EmulatedU50
 from reliability import worker
 from reliability.footprint import MOST_GROWTH, Footprint
 from reliability.outcome import Outcome

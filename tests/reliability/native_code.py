@@ -5,11 +5,11 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from bttlab.card.build import HLS_SOURCE
 from bttlab.card.compiled import compiled_program
+from bttlab.card.image import IMAGES
 from bttlab.card.machine import machine
 from bttlab.model import ModelConfig
-from bttlab.u50.build import HLS_SOURCE
-from bttlab.u50.native import IMAGES
 from reliability.outcome import Outcome
 
 from training_processor import SMALL

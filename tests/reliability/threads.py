@@ -9,10 +9,9 @@ from functools import partial
 
 import numpy as np
 
-from bttlab.card import open_trainer
+from bttlab.card import EmulatedU50, OverlayError, open_trainer
 from bttlab.figures import measured
 from bttlab.model import ModelConfig, Optimizer, initial_parameters
-from bttlab.u50 import EmulatedU50, OverlayError
 from reliability import worker
 from reliability.footprint import MOST_GROWTH, Footprint
 from reliability.outcome import Outcome

@@ -15,8 +15,7 @@ def main(contender: str, corpus: str, encoders: int) -> dict[str, float]:
     from bttlab.model import ModelConfig, Optimizer, ReferenceTrainer, initial_parameters
 
     if contender == "emulated U50":
-        from bttlab.card import open_trainer
-        from bttlab.u50 import EmulatedU50
+        from bttlab.card import EmulatedU50, open_trainer
     stages = {"import": time.perf_counter() - START}
 
     start = time.perf_counter()

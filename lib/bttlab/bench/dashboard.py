@@ -29,11 +29,11 @@ def measure(corpus: str = "atis", encoders: int = 2, samples: int = 4_478, round
 
 
 def _contenders(corpus: str, encoders: int, samples: int) -> dict[str, Callable[[], float]]:
+    from bttlab.card import EmulatedU50, load_overlay
     from bttlab.data import load_corpus
     from bttlab.lab import Dashboard, Workload, card_target
     from bttlab.lab.runs import Run
     from bttlab.model import ModelConfig
-    from bttlab.u50 import EmulatedU50, load_overlay
 
     overlay = load_overlay("trainer", EmulatedU50())
     target = card_target(overlay, Workload.of(load_corpus(corpus), ModelConfig(encoders=encoders)))

@@ -49,10 +49,9 @@ def measure(
 def _contenders(corpus: str, encoders: int, samples: int) -> dict[str, Callable[[], None]]:
     from bttlab.baseline.step import Task
     from bttlab.bench.peers import IMPLEMENTATIONS, PeerTask
-    from bttlab.card import open_trainer
+    from bttlab.card import EmulatedU50, open_trainer
     from bttlab.data import Vocabulary, encode, epoch_order, load_corpus
     from bttlab.model import ModelConfig, Optimizer, initial_parameters
-    from bttlab.u50 import EmulatedU50
 
     config = ModelConfig(encoders=encoders)
     data = load_corpus(corpus)

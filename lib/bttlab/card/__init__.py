@@ -1,7 +1,38 @@
-"""The U50 as a training processor: its machine, the programs that it runs, and how they are checked."""
+"""The card, real or emulated: importing this lists the emulated U50 among PYNQ's devices.
 
-import bttlab.u50  # noqa: F401 - first: PYNQ's plug-in, which imports the driver from here
+PYNQ imports it too, as a plug-in of the group pynq.lib, before it looks for drivers.
+"""
+
+import warnings
+
+from bttlab.lazy import later
+
+# What PYNQ delivers notebooks and builds boards with imports setuptools, pkg_resources and ipywidgets, and takes half a
+# second. PYNQ knows boards with an Arm processor only, and warns of others.
+with warnings.catch_warnings(), later("pynqutils.build_utils", "pynqutils.setup_utils"):
+    warnings.simplefilter("ignore")
+    import pynq  # noqa: F401
+
+from bttlab.card.card_lock import CardBusyError
+from bttlab.card.emulation import EmulatedU50, register
+from bttlab.card.facts import U50
+from bttlab.card.kernel import OverlayError
 from bttlab.card.opening import open_trainer
+from bttlab.card.overlay import choose_active_device, load_overlay, release_card
 from bttlab.card.trainer import Trainer
+from bttlab.card.training_run import TrainingRun
 
-__all__ = ["Trainer", "open_trainer"]
+register()
+choose_active_device()
+
+__all__ = [
+    "U50",
+    "CardBusyError",
+    "EmulatedU50",
+    "OverlayError",
+    "Trainer",
+    "TrainingRun",
+    "load_overlay",
+    "open_trainer",
+    "release_card",
+]

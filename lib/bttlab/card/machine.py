@@ -8,8 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from bttlab.card.kernel import OverlayError
 from bttlab.places import ROOT
-from bttlab.u50.kernel import OverlayError
 
 SOURCE = ROOT / "hls_src" / "processor"
 _BANK = re.compile(r"BANK\((\d+), (\d+), ([UB])\)")

@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 
 from bttlab.card.compiled import Flow, compiled_program
+from bttlab.card.kernel import TRAINER_KERNEL, OverlayError
+from bttlab.card.overlay import load_overlay
 from bttlab.card.trainer import Trainer
 from bttlab.model.config import PAPER_FLOW, ModelConfig
-from bttlab.u50.kernel import TRAINER_KERNEL, OverlayError
-from bttlab.u50.overlay import load_overlay
 
 OVERLAY = "trainer"
 
@@ -30,7 +30,7 @@ def open_trainer(
     flow : str or tuple of int
         As for `bttlab.card.program.program.compile_program`.
     device, trust, wait
-        As for `bttlab.u50.load_overlay`.
+        As for `bttlab.card.load_overlay`.
     overlay : str
         Its name in the manifest, or the path of an .xclbin.
 
@@ -43,9 +43,9 @@ def open_trainer(
     ------
     bttlab.card.program.errors.ProgramError
         If the machine does not hold the model; no card is touched then.
-    bttlab.u50.OverlayError
+    bttlab.card.OverlayError
         If there is no such card, no overlay for it, or the overlay is not the training processor.
-    bttlab.u50.CardBusyError
+    bttlab.card.CardBusyError
         If another process holds the card.
     """
     compiled_program(config, shapes, flow)  # kept for load_program

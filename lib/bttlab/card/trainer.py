@@ -8,12 +8,16 @@ import numpy as np
 from pynq import DefaultIP
 
 from bttlab.card.compiled import CompiledProgram, Flow, check_image, compiled_program
+from bttlab.card.emulation import EmulatedU50
+from bttlab.card.kernel import TRAINER_KERNEL, OverlayError
 from bttlab.card.machine import machine
-from bttlab.card.native import OPTIMIZERS, result_dtype, sample_dtype, sample_records
+from bttlab.card.manifest import digest, read_file
+from bttlab.card.processor import OPTIMIZERS, result_dtype, sample_dtype, sample_records
 from bttlab.card.profile import Profile
 from bttlab.card.program.errors import ProgramError
 from bttlab.card.program.layout import Layout
 from bttlab.card.program.program import Program
+from bttlab.card.training_run import TrainingRun, wait_to_the_end
 from bttlab.model import (
     PAPER_FLOW,
     ModelConfig,
@@ -25,10 +29,6 @@ from bttlab.model import (
     check_label_smoothing,
     check_learning_rates,
 )
-from bttlab.u50.emulation import EmulatedU50
-from bttlab.u50.kernel import TRAINER_KERNEL, OverlayError
-from bttlab.u50.manifest import digest, read_file
-from bttlab.u50.training_run import TrainingRun, wait_to_the_end
 
 M = machine()
 STATUS_NAMES = dict(enumerate(M.statuses))

@@ -104,7 +104,7 @@ def _memory(measure: Callable, options: argparse.Namespace):
 
 
 def _project() -> Path:
-    from bttlab.u50.manifest import overlays_folder
+    from bttlab.card.manifest import overlays_folder
 
     return overlays_folder().parent
 

@@ -23,10 +23,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Outcome:
     """Run the command."""
+    from bttlab.card.compare import CompareError, compare
     from bttlab.data import Vocabulary, encode, epoch_order, load_corpus
     from bttlab.model import ModelConfig, Optimizer
     from bttlab.train import LEARNING_RATES
-    from bttlab.u50.compare import CompareError, compare
 
     if options.samples < 1:
         raise CompareError(f"{options.samples} samples: compare at least one")

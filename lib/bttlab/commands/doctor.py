@@ -123,7 +123,7 @@ def _widgets() -> Iterator[Check]:
 
 
 def _processor() -> Iterator[Check]:
-    from bttlab.u50.native import IMAGES, choose_image, cpu_features
+    from bttlab.card.image import IMAGES, choose_image, cpu_features
 
     image = choose_image([image.name for image in IMAGES])
     data = {"image": image, "avx2": "avx2" in cpu_features(), "avx512f": "avx512f" in cpu_features()}
@@ -133,7 +133,7 @@ def _processor() -> Iterator[Check]:
 def _cards() -> Iterator[Check]:
     import pynq
 
-    from bttlab.u50 import EmulatedU50
+    from bttlab.card import EmulatedU50
 
     names = [device.name for device in pynq.Device.devices]
     data = {"devices": names}
@@ -148,7 +148,7 @@ def _cards() -> Iterator[Check]:
 
 
 def _card_locks() -> Iterator[Check]:
-    from bttlab.u50.card_lock import stale_notes
+    from bttlab.card.card_lock import stale_notes
 
     for path, holder in stale_notes().items():
         way_out = f"nothing needs doing, the next run takes the card; to be rid of the note: rm {path}"
@@ -156,8 +156,8 @@ def _card_locks() -> Iterator[Check]:
 
 
 def _overlays() -> Iterator[Check]:
-    from bttlab.u50.build import DEFINITIONS, HLS_SOURCE, stale
-    from bttlab.u50.manifest import digest, overlays_folder, read_file, read_manifest
+    from bttlab.card.build import DEFINITIONS, HLS_SOURCE, stale
+    from bttlab.card.manifest import digest, overlays_folder, read_file, read_manifest
 
     folder = overlays_folder()
     entries = read_manifest(folder)

@@ -46,9 +46,9 @@ def run(options: argparse.Namespace) -> Outcome:
     from bttlab.model import ModelConfig
 
     try:
+        from bttlab.card.constants import MODEL_VERSION, read_data
         from bttlab.estimate.card import CLOCKS, estimate
         from bttlab.estimate.recorded import machine_record
-        from bttlab.u50.constants import MODEL_VERSION, read_data
     except ModuleNotFoundError as error:
         raise BttlabError(
             f"the U50's model needs {error.name}, which is not installed; install it with: pip install 'bttlab[lab]'"
@@ -149,10 +149,10 @@ def _text(found: list, clocks: list[int], epoch: str) -> Any:
     from rich.console import Group
     from rich.table import Table
 
+    from bttlab.card.constants import MODEL_VERSION
     from bttlab.estimate.memory import GROUPS
     from bttlab.estimate.recorded import RESOURCES, TARGET, machine_record
     from bttlab.estimate.work import STAGES
-    from bttlab.u50.constants import MODEL_VERSION
 
     first, record = found[0], machine_record()
     table = Table(

@@ -32,7 +32,7 @@ def _file() -> Path:
 
 
 def _what_counts() -> str:
-    from bttlab.u50.manifest import MANIFEST, overlays_folder
+    from bttlab.card.manifest import MANIFEST, overlays_folder
 
     manifest = overlays_folder() / MANIFEST
     packages = sorted(f"{package.name} {package.version}" for package in metadata.distributions())

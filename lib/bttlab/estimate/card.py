@@ -7,8 +7,10 @@ from functools import cached_property
 from typing import Any
 
 from bttlab.card.compiled import PAPER_FLOW, Flow
+from bttlab.card.constants import Band, modelled
 from bttlab.card.program.instruction import MACHINE
 from bttlab.card.program.program import Program
+from bttlab.card.telemetry import PowerLevels
 from bttlab.errors import BttlabError
 from bttlab.estimate.memory import MemoryMap, memory_map
 from bttlab.estimate.power import Power, power
@@ -16,8 +18,6 @@ from bttlab.estimate.recorded import machine_record
 from bttlab.estimate.resources import Resources, resources
 from bttlab.estimate.work import STAGES, Work, epoch_work, program_work
 from bttlab.model.config import ModelConfig, Optimizer
-from bttlab.u50.constants import Band, modelled
-from bttlab.u50.telemetry import PowerLevels
 
 CLOCK_MHZ = MACHINE.CLOCK_MHZ  # that the schedule was made for
 CLOCKS = (CLOCK_MHZ, 150)  # that are shown side by side: what is aimed at, and what routes with less of a fight

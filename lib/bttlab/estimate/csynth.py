@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+from bttlab.card.constants import Band
+from bttlab.card.kernel import TRAINER_KERNEL
 from bttlab.errors import BttlabError
 from bttlab.estimate.recorded import RESOURCES, MachineRecord
 from bttlab.estimate.resources import resources
 from bttlab.files import read_regular
-from bttlab.u50.constants import Band
-from bttlab.u50.kernel import TRAINER_KERNEL
 
 MOST_BYTES = 64 << 20
 LOOP = "Cycles"  # the machine's loop, by its label in hls_src/processor/machine.h

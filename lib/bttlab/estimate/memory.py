@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from bttlab.card.compiled import Flow, compiled_program
+from bttlab.card.constants import modelled
 from bttlab.card.program import banks
 from bttlab.card.program.hazards import step_accesses
 from bttlab.card.program.instruction import MACHINE
@@ -15,7 +16,6 @@ from bttlab.card.program.program import Program
 from bttlab.estimate.geometry import Blocks
 from bttlab.estimate.recorded import MachineRecord, OnChipMemory
 from bttlab.model.config import ModelConfig, Optimizer
-from bttlab.u50.constants import modelled
 
 WORD_BYTES = 4 * MACHINE.LANES
 ON_THE_WAY = "on the way"

@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from bttlab.card.constants import Band, constant, read_data
 from bttlab.card.program.instruction import MACHINE
+from bttlab.card.telemetry import PowerLevels
 from bttlab.estimate.geometry import URAM_BITS, URAM_WORDS
 from bttlab.estimate.recorded import MachineRecord, OnChipMemory
 from bttlab.estimate.resources import Resources
 from bttlab.estimate.work import Work
-from bttlab.u50.constants import Band, constant, read_data
-from bttlab.u50.telemetry import PowerLevels
 
 PICO = 1e-12
 BOUNDS = ("low", "mid", "high")

@@ -13,11 +13,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from bttlab.card.constants import Band, read_data
+from bttlab.card.facts import ROOT
 from bttlab.errors import BttlabError
 from bttlab.estimate.geometry import Blocks, blocks
 from bttlab.estimate.schedule.resources import COSTS
-from bttlab.u50.constants import Band, read_data
-from bttlab.u50.facts import ROOT
 
 SOURCE = ROOT / "hls_src" / "processor"
 RECORD = ROOT / "data" / "u50" / "machine.json"

@@ -6,10 +6,10 @@ The same for every model: what is trained is a program.
 from dataclasses import dataclass
 from typing import Any
 
+from bttlab.card.constants import Band, constant, read_data
+from bttlab.card.facts import U50
+from bttlab.card.kernel import TRAINER_KERNEL
 from bttlab.estimate.recorded import RESOURCES, MachineRecord
-from bttlab.u50.constants import Band, constant, read_data
-from bttlab.u50.facts import U50
-from bttlab.u50.kernel import TRAINER_KERNEL
 
 _PUBLISHED = {"provenance": "published", "source": "data/u50/platform.json, facts.json"}
 # Entries of data/u50/operators.json: of each 512-bit port, and of the one for registers.

@@ -11,11 +11,11 @@ from functools import lru_cache
 from math import prod
 
 from bttlab.card.compiled import Flow, compiled_program
+from bttlab.card.constants import read_data
 from bttlab.card.profile import Table, cycles_by_layer
 from bttlab.card.program.instruction import ENGINE_1, MACHINE, UNIT_NAMES, Instruction, value_of
 from bttlab.card.program.program import Program
 from bttlab.model.config import ModelConfig
-from bttlab.u50.constants import read_data
 
 BESIDE = ("IO", "record, result, loss")
 LOSS_INTERVAL = 8  # cycles a word of the loss (samples.h)

@@ -130,7 +130,7 @@ def _estimated(config, lengths, optimizer: str, flow: str):
 
 def _energy(found, record: RunRecord) -> dict[str, dict[str, Any]]:
     """The modelled energy of all that a run has trained on so far, on a U50."""
-    from bttlab.u50.constants import modelled
+    from bttlab.card.constants import modelled
 
     if "samples" not in record.figures:
         return {}
@@ -253,7 +253,7 @@ def keep_estimate(found, corpus: Mapping[str, str], model_version: str) -> RunRe
 
 def card_figures(found) -> dict[str, dict[str, Any]]:
     """Return what an `Estimate` says of time, energy and memory on a U50, as figures of a run."""
-    from bttlab.u50.constants import modelled
+    from bttlab.card.constants import modelled
 
     energy = found.energy_per_epoch
     return {

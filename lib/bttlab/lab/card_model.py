@@ -4,11 +4,11 @@ import functools
 
 import numpy as np
 
+from bttlab.card.constants import MODEL_VERSION
 from bttlab.data import Samples
 from bttlab.estimate.card import estimate
 from bttlab.lab.runs import Memory
 from bttlab.model import ModelConfig
-from bttlab.u50.constants import MODEL_VERSION
 
 
 class ModelledMeter:

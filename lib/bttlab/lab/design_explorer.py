@@ -11,13 +11,13 @@ from collections.abc import Mapping
 import ipywidgets as widgets
 import numpy as np
 
+from bttlab.card.constants import MODEL_VERSION
 from bttlab.errors import BttlabError
 from bttlab.estimate.card import CLOCK_MHZ, LEAST_CLOCK, Estimate
 from bttlab.lab.canvas import live_canvas
 from bttlab.lab.charts import PALETTE, new_figure, style
 from bttlab.lab.design import FLOWS, Design, grid
 from bttlab.lab.explorer import Explorer, slider
-from bttlab.u50.constants import MODEL_VERSION
 
 RANKS = (4, 8, 12, 16)
 MARKERS = dict(zip(FLOWS, "osD", strict=True))

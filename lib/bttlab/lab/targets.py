@@ -9,13 +9,13 @@ import torch
 from bttlab.baseline.energy import find_meter
 from bttlab.baseline.gpus import Gpu, find_gpu
 from bttlab.baseline.modelled import Modelled, model_step
+from bttlab.card import EmulatedU50
 from bttlab.data import Samples
 from bttlab.lab.card_model import ModelledMeter, memory_of
 from bttlab.lab.meters import EnergyMeter, NoMeter, PowerMeter, card_watts
 from bttlab.lab.runs import BaselineRun, ModelledRun, Run, TrainerRun
 from bttlab.lab.workload import Workload
 from bttlab.model import ModelConfig, Optimizer
-from bttlab.u50 import EmulatedU50
 
 BASELINES = {"dense": "dense", "tt": "TT right to left", "btt": "TT bi-directional"}
 FASTEST_MODE = {"cpu": "eager", "cuda": "graphs"}  # of those that need no minutes of compilation
@@ -42,7 +42,7 @@ def card_target(overlay: pynq.Overlay, workload: Workload, optimizer: Optimizer 
     Parameters
     ----------
     overlay : pynq.Overlay
-        From `bttlab.u50.load_overlay("trainer")`; the dashboard trains with its `trainer_1`, with the program of the
+        From `bttlab.card.load_overlay("trainer")`; the dashboard trains with its `trainer_1`, with the program of the
         workload's model in the paper's flow, which is loaded if it is not on the card. Its parameters are the trained
         ones afterwards.
     workload : Workload

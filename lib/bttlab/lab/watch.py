@@ -13,7 +13,7 @@ REFRESH_SECONDS = 0.4
 
 
 class Watchable(Protocol):
-    """A run that goes on by itself, such as `bttlab.u50.TrainingRun`."""
+    """A run that goes on by itself, such as `bttlab.card.TrainingRun`."""
 
     total: int
 

@@ -108,10 +108,10 @@ def train_chunk(chunk: Chunk) -> Result:
 
 def estimate_trial(configuration: Mapping[str, Any], corpus: Corpus) -> Result:
     """Ask the model of the U50."""
+    from bttlab.card.constants import MODEL_VERSION
     from bttlab.experiments.keep import card_figures
     from bttlab.experiments.provenance import git_state, versions
     from bttlab.sweep.estimates import answer
-    from bttlab.u50.constants import MODEL_VERSION
 
     begin = time.perf_counter()
     found = answer(configuration, corpus)
@@ -127,13 +127,13 @@ def opened_device(settings: RunSettings) -> Iterator[OpenedTrainer]:
 
     Raises
     ------
-    bttlab.u50.CardBusyError
+    bttlab.card.CardBusyError
         If another process holds the card all the while.
     """
     if settings.device == CARD:
         import pynq
 
-        from bttlab.u50 import release_card
+        from bttlab.card import release_card
 
         try:
             yield _open_card(settings)
@@ -148,14 +148,14 @@ def cards() -> list[int]:
     """Return the numbers of the real cards here, in `pynq.Device.devices`."""
     import pynq
 
-    from bttlab.u50 import EmulatedU50
+    from bttlab.card import EmulatedU50
 
     return [number for number, card in enumerate(pynq.Device.devices) if not isinstance(card, EmulatedU50)]
 
 
 def _open_card(settings: RunSettings) -> OpenedTrainer:
     """Open a card that no other process holds, or wait for this worker's own."""
-    from bttlab.u50 import CardBusyError
+    from bttlab.card import CardBusyError
 
     first, *others = _own_cards()
     for number in (first, *others):

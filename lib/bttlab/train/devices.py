@@ -49,7 +49,7 @@ def open_trainer(
     device : str
         auto, emulated, reference, or the number of one of `pynq.Device.devices`.
     trust, wait
-        As for `bttlab.u50.load_overlay`.
+        As for `bttlab.card.load_overlay`.
     flow : {"bidirectional", "right_to_left", "auto"}
         Order of contraction in the linear layers.
     overlay : str, optional
@@ -61,9 +61,9 @@ def open_trainer(
         If the device needs pynq, which is not installed, or is no card and an overlay is asked for.
     bttlab.card.program.errors.ProgramError
         If the machine on the card does not hold the model.
-    bttlab.u50.OverlayError
+    bttlab.card.OverlayError
         If there is no such card, or no such overlay for it.
-    bttlab.u50.CardBusyError
+    bttlab.card.CardBusyError
         If another process holds the card.
     """
     if device == "reference":
@@ -94,7 +94,7 @@ def _words(card, device: str, overlay: str) -> tuple[str, str]:
     """A card with an overlay in words, and the same with why it was chosen."""
     import pynq
 
-    from bttlab.u50 import EmulatedU50
+    from bttlab.card import EmulatedU50
 
     if not isinstance(card, EmulatedU50):
         words = f"{card.name} (card {pynq.Device.devices.index(card)}), overlay {overlay}"

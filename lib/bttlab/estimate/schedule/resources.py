@@ -4,13 +4,13 @@ from collections import Counter
 from dataclasses import dataclass
 from math import ceil, floor
 
+from bttlab.card.constants import Band, constant, modelled, read_data
+from bttlab.card.facts import U50
 from bttlab.estimate.geometry import Blocks, blocks
 from bttlab.estimate.schedule.analyse import Schedule
 from bttlab.estimate.schedule.census import Census, operators
 from bttlab.estimate.schedule.graph import Node
 from bttlab.estimate.schedule.memories import Memory
-from bttlab.u50.constants import Band, constant, modelled, read_data
-from bttlab.u50.facts import U50
 
 RESOURCES = ("dsps", "lookup_tables", "flip_flops", "bram36", "uram")
 COSTS = {

@@ -15,7 +15,7 @@ from typing import Any
 
 from pynq.pmbus import XrtRail, get_xrt_sysfs_rails
 
-from bttlab.u50.constants import constant, read_data
+from bttlab.card.constants import constant, read_data
 
 MILLI = 1000
 PEX_VOLTS, PEX_3V3_VOLTS, VCCINT_VOLTS = 12.2, 3.3, 0.85

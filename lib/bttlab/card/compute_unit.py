@@ -4,11 +4,11 @@ import ctypes
 import threading
 from collections.abc import Callable
 
+from bttlab.card.facts import U50
+from bttlab.card.hbm import CardMemory
+from bttlab.card.image import NativeImage
+from bttlab.card.kernel import CONTROL_RANGE, Kernel
 from bttlab.errors import BttlabError
-from bttlab.u50.facts import U50
-from bttlab.u50.hbm import CardMemory
-from bttlab.u50.kernel import CONTROL_RANGE, Kernel
-from bttlab.u50.native import NativeImage
 
 # Bits of the AP_CTRL register.
 START, DONE, IDLE, READY, AUTO_RESTART = 0x01, 0x02, 0x04, 0x08, 0x80

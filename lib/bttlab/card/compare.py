@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pynq
 
+from bttlab.card.emulation import EmulatedU50
 from bttlab.card.opening import open_trainer
 from bttlab.errors import BttlabError
 from bttlab.figures import measured
 from bttlab.model import ModelConfig, Optimizer, initial_parameters
-from bttlab.u50.emulation import EmulatedU50
 
 NAMES = ("u50", "emulated")
 
@@ -209,13 +209,13 @@ def compare(
     seed : int
         Of the initial parameters.
     trust : bool
-        As for `bttlab.u50.load_overlay`.
+        As for `bttlab.card.load_overlay`.
 
     Raises
     ------
     CompareError
         If they are not two devices that are here.
-    bttlab.card.program.errors.ProgramError, bttlab.u50.OverlayError
+    bttlab.card.program.errors.ProgramError, bttlab.card.OverlayError
         If the machine does not hold the model, or one of them has no overlay.
     bttlab.model.NumericalFault
         As `bttlab.card.Trainer.train`.

@@ -1,4 +1,4 @@
-"""Builds the emulation overlays: python -m bttlab.u50.build [NAME …], or make overlays.
+"""Builds the emulation overlays: python -m bttlab.card.build [NAME …], or make overlays.
 
 Compiles the HLS source for each level of vector instructions, packs the images into containers and lists them in the
 manifest. Equal sources and an equal compiler give equal bytes. Overlays for a card come from hls_src/Makefile, which
@@ -17,12 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bttlab.card.facts import U50
+from bttlab.card.image import IMAGES, Image
+from bttlab.card.kernel import TRAINER_KERNEL, Kernel, OverlayError
 from bttlab.card.machine import machine, read_machine
-from bttlab.errors import BttlabError
-from bttlab.places import ROOT
-from bttlab.u50.facts import U50
-from bttlab.u50.kernel import TRAINER_KERNEL, Kernel, OverlayError
-from bttlab.u50.manifest import (
+from bttlab.card.manifest import (
     OverlayEntry,
     digest,
     overlays_folder,
@@ -31,8 +30,9 @@ from bttlab.u50.manifest import (
     write_atomically,
     write_manifest,
 )
-from bttlab.u50.native import IMAGES, Image
-from bttlab.u50.xclbin import EmulationOverlay, pack_xclbin, read_container
+from bttlab.card.xclbin import EmulationOverlay, pack_xclbin, read_container
+from bttlab.errors import BttlabError
+from bttlab.places import ROOT
 
 HLS_SOURCE = ROOT / "hls_src"
 CACHE = "build"
@@ -273,7 +273,7 @@ def stale(definitions: Iterable[OverlayDefinition], hls_src: Path, overlays: Pat
 
 def main(arguments: Sequence[str] | None = None, definitions: Mapping[str, OverlayDefinition] = DEFINITIONS) -> int:
     """Run the command line; returns its exit code."""
-    parser = argparse.ArgumentParser(prog="python -m bttlab.u50.build", description="Build the emulation overlays.")
+    parser = argparse.ArgumentParser(prog="python -m bttlab.card.build", description="Build the emulation overlays.")
     parser.add_argument("names", metavar="NAME", nargs="*", help=f"default: all of {', '.join(definitions)}")
     action = parser.add_mutually_exclusive_group()
     action.add_argument("--check", action="store_true", help="only say which overlays are older than their sources")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bttlab.u50.kernel import Kernel, OverlayError
+from bttlab.card.kernel import Kernel, OverlayError
 
 CPUINFO = Path("/proc/cpuinfo")
 

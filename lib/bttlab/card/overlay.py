@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pynq
 
-from bttlab.u50.card_lock import CardLock
-from bttlab.u50.emulation import EmulatedU50
-from bttlab.u50.kernel import OverlayError
-from bttlab.u50.manifest import OverlayEntry, digest, overlays_folder, read_file, read_manifest
-from bttlab.u50.xclbin import read_container
+from bttlab.card.card_lock import CardLock
+from bttlab.card.emulation import EmulatedU50
+from bttlab.card.kernel import OverlayError
+from bttlab.card.manifest import OverlayEntry, digest, overlays_folder, read_file, read_manifest
+from bttlab.card.xclbin import read_container
 
-logger = logging.getLogger("bttlab.u50")
+logger = logging.getLogger("bttlab.card")
 
 
 def load_overlay(
@@ -21,7 +21,7 @@ def load_overlay(
 ) -> pynq.Overlay:
     """Load an overlay on a card: a real one if there is one and an overlay for it, else the emulated one.
 
-    Which card it is stands in the log "bttlab.u50" and in the overlay's `device.name`.
+    Which card it is stands in the log "bttlab.card" and in the overlay's `device.name`.
 
     Parameters
     ----------

@@ -18,8 +18,8 @@ from xml.etree import ElementTree
 
 from pynq._3rdparty import xclbin as axlf
 
-from bttlab.u50.facts import U50
-from bttlab.u50.kernel import CONTROL_RANGE, Argument, Kernel, OverlayError
+from bttlab.card.facts import U50
+from bttlab.card.kernel import CONTROL_RANGE, Argument, Kernel, OverlayError
 
 MAGIC = b"xclbin2"
 # PYNQ's table of modes and sections stops short of these (XRT's xclbin.h).

@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from bttlab.card.kernel import OverlayError
 from bttlab.files import read_regular
 from bttlab.places import ROOT
-from bttlab.u50.kernel import OverlayError
 
 MANIFEST = "manifest.json"
 MOST_MANIFEST, MOST_OVERLAY = 1 << 20, 1 << 28  # bytes; an hw overlay of the U50 has some 2**26

@@ -18,18 +18,18 @@ import pynq
 from pynq.pl_server.xclbin_parser import XclBin
 from pynq.pmbus import XrtRail
 
+from bttlab.card.compute_unit import CardError, ComputeUnit
+from bttlab.card.facts import U50
+from bttlab.card.hbm import CardMemory, HbmBank
+from bttlab.card.image import NativeImage, choose_image
+from bttlab.card.kernel import CONTROL_RANGE, OverlayError
+from bttlab.card.manifest import MANIFEST, digest, overlays_folder, read_file, read_manifest
+from bttlab.card.telemetry import DeviceInfo, Telemetry, modelled_rails
+from bttlab.card.xclbin import control_address, read_xclbin
 from bttlab.errors import BttlabError
 from bttlab.files import writable_by_others
-from bttlab.u50.compute_unit import CardError, ComputeUnit
-from bttlab.u50.facts import U50
-from bttlab.u50.hbm import CardMemory, HbmBank
-from bttlab.u50.kernel import CONTROL_RANGE, OverlayError
-from bttlab.u50.manifest import MANIFEST, digest, overlays_folder, read_file, read_manifest
-from bttlab.u50.native import NativeImage, choose_image
-from bttlab.u50.telemetry import DeviceInfo, Telemetry, modelled_rails
-from bttlab.u50.xclbin import control_address, read_xclbin
 
-logger = logging.getLogger("bttlab.u50")
+logger = logging.getLogger("bttlab.card")
 MOST_CARDS = 16
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 

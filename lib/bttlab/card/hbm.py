@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from pynq.buffer import PynqBuffer
 
+from bttlab.card.facts import U50
 from bttlab.errors import BttlabError
-from bttlab.u50.facts import U50
 
 PAGE = mmap.PAGESIZE
 GUARD = 1 << 20  # bytes behind the memory that nothing may touch
