@@ -127,8 +127,8 @@ def _check(program: Any, model: Any) -> dict[str, Any]:
 
 def _draw(options: argparse.Namespace, program: Any, timing: Any, tokens: int) -> Path:
     try:
-        from bttlab.card.program.gantt import gantt_figure
         from bttlab.lab.charts import to_png
+        from bttlab.lab.gantt import gantt_figure
     except ModuleNotFoundError as error:
         raise BttlabError(
             f"--gantt needs {error.name}, which is not installed; install it with: pip install 'bttlab[lab]'"
