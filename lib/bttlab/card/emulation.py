@@ -135,7 +135,13 @@ class EmulatedU50(pynq.Device):
             parser = parser or self.get_bitfile_metadata(bitstream.bitfile_name)
             self._check_trusted(parser)
             name = choose_image(parser.overlay.images.keys())
-            units = self._compute_units(parser, name)
+            code = parser.overlay.images[name]
+            units = {  # an image for each: kernels share no memory on chip
+                control_address(index): ComputeUnit(
+                    kernel, NativeImage(code), self.memory, self.name, self._telemetry.kernel
+                )
+                for index, kernel in enumerate(parser.overlay.kernels)
+            }
         except BttlabError:
             self._recall()
             raise
@@ -146,10 +152,10 @@ class EmulatedU50(pynq.Device):
         self._loaded = parser, self.bitfile_name
 
     def lose_chip(self) -> None:
-        """Forget what is on chip, in memories and registers: another process had the card that this one stands for."""
+        """Clear all memory on chip: another process had the card that this one stands for."""
         self._check_idle("let others have the card")
-        if self._loaded:
-            self._units = self._compute_units(self._loaded[0], self.image)
+        for unit in self._units.values():
+            unit.clear()
 
     def free_bitstream(self) -> None:
         """Remove the overlay from the card; buffers stay."""
@@ -245,15 +251,6 @@ class EmulatedU50(pynq.Device):
         return modelled_rails(self)
 
     # --- the rest
-
-    def _compute_units(self, parser: XclBin, image: str) -> dict[int, ComputeUnit]:
-        """The kernels of an overlay, by their addresses; an image for each, as they share no memory on chip."""
-        return {
-            control_address(index): ComputeUnit(
-                kernel, NativeImage(parser.overlay.images[image]), self.memory, self.name, self._telemetry.kernel
-            )
-            for index, kernel in enumerate(parser.overlay.kernels)
-        }
 
     def _unit(self, address: int, length: int) -> tuple[ComputeUnit, int]:
         base = address - address % CONTROL_RANGE

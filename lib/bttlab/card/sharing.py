@@ -40,8 +40,8 @@ SLICE_SECONDS = 0.3
 OVERDUE_SECONDS = 3.0  # that a slice may last, whatever happens
 LOADING_SECONDS = 60.0  # the same for one in which an overlay is loaded
 BATCH_SECONDS = 10.0  # for which those who need the overlay on the card go before the others
-POLL_SECONDS = 0.004  # between two looks, times how many are ahead
-LONGEST_POLL_SECONDS = 0.04
+POLL_SECONDS = 0.002  # between two looks at who has the card, of who is next
+LOOK_SECONDS = 0.2  # between two looks at the whole line
 GUARD_SECONDS = 60.0
 PLACES = 127
 RECORD_BYTES = 64
@@ -188,7 +188,7 @@ class CardLine:
                         if seen == _slice_of(card) and ahead is not None and _may_go(ahead, card, since):
                             return self._go(card, line[:ahead], before, overlay)
                 else:
-                    time.sleep(min(POLL_SECONDS * ahead, LONGEST_POLL_SECONDS))
+                    self._watch(*line[ahead - 1])
         except BaseException:
             self.leave()
             raise
@@ -239,6 +239,15 @@ class CardLine:
         self._write(0, card)
         return taken
 
+    def _watch(self, place: int, entry: np.ndarray) -> None:
+        """Wait until who is just before has left, but not for long: the order may change."""
+        ticket, end = entry["ticket"].tobytes(), time.monotonic() + LOOK_SECONDS
+        while time.monotonic() < end:
+            is_on_card = os.pread(self._file.fileno(), len(ticket), 0) == ticket
+            time.sleep(POLL_SECONDS if is_on_card else LOOK_SECONDS / 5)
+            if os.pread(self._file.fileno(), len(ticket), place * RECORD_BYTES) != ticket or not self._is_taken(place):
+                return
+
     def _ahead(self, line: list[tuple[int, np.ndarray]]) -> int | None:
         """How many are before this one; None if it is not in line."""
         mine = self._place, self._ticket
@@ -268,7 +277,7 @@ class CardLine:
                     f"{self.path}, the line for {self.card}, is kept locked by a process: fuser -v {self.path} says by "
                     "which; continue it (kill -CONT) or have it ended"
                 )
-            time.sleep(POLL_SECONDS / 8)
+            time.sleep(POLL_SECONDS / 4)
         try:
             yield
         finally:

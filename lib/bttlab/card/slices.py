@@ -72,7 +72,9 @@ class Slices:
             If at the end the card is another's: what was done is to be done again.
         """
         with self._lock:
-            self._timer = None
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
             try:
                 if self._end is None or not self._line.is_mine:
                     self._take()
