@@ -127,6 +127,16 @@ def shared_file(card: str, emulated: bool) -> Path | None:
     return next((path for path in paths if os.path.lexists(path)), None)
 
 
+def turn_in_words(line: list[Waiting]) -> str:
+    """Return who is on a card, how many are in line, and when a turn would come, given what `CardLine.look` returns."""
+    if not line:
+        return "nobody is in line, a turn comes at once"
+    first = f"{line[0]} is {'on it' if line[0].is_on_card else 'next'}"
+    seconds = len(line) * SLICE_SECONDS
+    when = f"in about {seconds:.1f} s ({SLICE_SECONDS} s each, modelled)"
+    return f"{first}, {len(line) - 1} more in line; a turn comes {when}"
+
+
 class CardLine:
     """The line for a shared card, and this one's place in it. For one thread at a time.
 

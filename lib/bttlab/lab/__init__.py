@@ -1,5 +1,6 @@
 """Widgets and figures of the notebooks."""
 
+from bttlab.lab.card_queue import CardQueue
 from bttlab.lab.compression import draw_truncation, spectra, truncate
 from bttlab.lab.compression_explorer import CompressionExplorer
 from bttlab.lab.cost_explorer import CostExplorer
@@ -42,6 +43,7 @@ from bttlab.lab.watch import watch
 from bttlab.lab.workload import Workload
 
 __all__ = [
+    "CardQueue",
     "CompressionExplorer",
     "CostExplorer",
     "Dashboard",
