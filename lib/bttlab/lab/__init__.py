@@ -8,7 +8,7 @@ from bttlab.lab.cycle_figures import draw_cycles, draw_schedule
 from bttlab.lab.dashboard import Dashboard
 from bttlab.lab.design import Design
 from bttlab.lab.design_explorer import DesignExplorer
-from bttlab.lab.exercise import check
+from bttlab.lab.exercises import check, engine_products, grade
 from bttlab.lab.finetuning_figures import (
     draw_accuracy,
     draw_largest_batches,
@@ -80,10 +80,12 @@ __all__ = [
     "draw_throughput",
     "draw_truncation",
     "draw_utilisation",
+    "engine_products",
     "flow_cycles",
     "flow_is_refused",
     "flow_is_right",
     "gpu_over_card",
+    "grade",
     "modelled_targets",
     "show_program",
     "spectra",
