@@ -9,7 +9,8 @@
 # make wheelhouse    all packages in WHEELHOUSE=DIR, for `make lab WHEELHOUSE=DIR` on a machine without a network
 # make wheel     dist/bttlab-VERSION-py3-none-any.whl, which has all that the lab needs but its packages
 # PYTHON=PATH takes another Python than the newest suitable one that tools/find_python finds
-# make audit     ask the Python Packaging Advisory Database about every locked package (needs pypi.org)
+# make audit     ask the Python Packaging Advisory Database about every locked package (needs pypi.org), or, without a network,
+#                ADVISORIES=FILE: https://osv-vulnerabilities.storage.googleapis.com/PyPI/all.zip, fetched elsewhere
 # make overlays  rebuild the emulation overlays from hls_src (needs g++ 12 or later)
 #                build one whose embedding has room for so many tokens instead
 
@@ -76,12 +77,17 @@ lock: $(AUDIT)/.installed
 	$(AUDIT)/bin/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes $(addprefix --extra ,$(EXTRAS)) $(if $(UPGRADE),--upgrade) --no-emit-package torch --no-header --output-file requirements.lock pyproject.toml
 	sed -i "s/python_full_version < '3.13' and //; s/platform_machine == 'x86_64' and sys_platform == 'linux'//; s/ and  / /; s/ ;  / /" requirements.lock
 
-NOT_AUDITED = echo "not passed: where a package of PyPI is not found, the database at https://pypi.org is out of reach" >&2; exit 1
+NOT_AUDITED = echo "not passed: where a package of PyPI is not found, the database at https://pypi.org is out of reach: make audit ADVISORIES=FILE" >&2; exit 1
 
 # --strict: a package that nothing could be learnt about fails the audit, too.
+ifdef ADVISORIES
+audit: environment
+	$(BIN)/python tools/audit.py "$(ADVISORIES)"
+else
 audit: $(AUDIT)/.installed
 	$(AUDIT)/bin/pip-audit --strict --disable-pip --require-hashes --requirement requirements.lock || { $(NOT_AUDITED); }
 	echo $(TORCH) | $(AUDIT)/bin/pip-audit --strict --disable-pip --no-deps --requirement /dev/stdin || { $(NOT_AUDITED); }
+endif
 
 wheel: environment
 	$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .

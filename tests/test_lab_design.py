@@ -11,9 +11,9 @@ from bttlab.data import load_corpus
 from bttlab.estimate.card import CLOCK_MHZ, estimate
 from bttlab.lab import Design, DesignExplorer, Workload, chip_bytes, draw_banks, draw_bytes, draw_energy
 from bttlab.lab.card_model import ModelledMeter, memory_of
-from bttlab.lab.design import FLOWS, grid
+from bttlab.lab.design import grid
 from bttlab.lab.design_explorer import RANKS, Programs
-from bttlab.model import ModelConfig
+from bttlab.model import FLOWS, ModelConfig
 
 LENGTHS = {13: 100}
 WAIT = 300  # seconds, on a busy machine

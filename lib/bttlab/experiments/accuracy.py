@@ -64,6 +64,7 @@ def _from_file(path: Path) -> dict[str, Any]:
 
 def _from_folder(folder: Path) -> dict[str, Any]:
     from bttlab.train import CheckpointStore
+    from bttlab.train.checkpoint import tensors_digest
 
     checkpoint, _ = CheckpointStore(folder).load()
     lines = read_metrics(folder)
@@ -85,6 +86,7 @@ def _from_folder(folder: Path) -> dict[str, Any]:
             if line.get("event") == "epoch"
         ],
         "test": tests[-1],
+        "parameters": tensors_digest(checkpoint.parameters),
     }
 
 
@@ -97,21 +99,27 @@ def groups(record: dict[str, Any]) -> dict[tuple[str, int, str], list[dict[str, 
 
 
 def table(record: dict[str, Any]) -> str:
-    """Return a record as a Markdown table: per cent, means over the seeds, with the standard deviation."""
+    """Return a record as a Markdown table: per cent, means over the seeds, deviation, and of many the range."""
     header = [f"{split} {name}" for split in ("dev", "test") for name in SCORES.values()]
     rows = [["model", "recipe", "epochs", "seeds", *header], ["---", "---", *["---:"] * (2 + len(header))]]
     for (kind, encoders, recipe), runs in groups(record).items():
-        seeds = " ".join(str(run["seed"]) for run in runs)
+        seeds = _seeds(sorted(run["seed"] for run in runs))
         dev, test = [run["epochs"][-1]["dev"] for run in runs], [run["test"] for run in runs]
         cells = [in_per_cent([scores[name] for scores in split]) for split in (dev, test) for name in SCORES]
         rows.append([f"{encoders}-ENC {kind}", f"`{recipe}`", str(len(runs[0]["epochs"])), seeds, *cells])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n"
 
 
+def _seeds(seeds: Sequence[int]) -> str:
+    in_a_row = len(seeds) > 3 and list(seeds) == list(range(seeds[0], seeds[-1] + 1))
+    return f"{seeds[0]} to {seeds[-1]}" if in_a_row else " ".join(map(str, seeds))
+
+
 def in_per_cent(values: Sequence[float]) -> str:
-    """Return the mean of fractions in per cent, and of several their standard deviation."""
+    """Return the mean of fractions in per cent, of several their standard deviation, of five and more their range."""
     spread = f" ± {100 * stdev(values):.1f}" if len(values) > 1 else ""
-    return f"{100 * mean(values):.1f}{spread}"
+    ends = f" ({100 * min(values):.1f} to {100 * max(values):.1f})" if len(values) >= 5 else ""
+    return f"{100 * mean(values):.1f}{spread}{ends}"
 
 
 def draw(record: dict[str, Any], path: Path) -> None:

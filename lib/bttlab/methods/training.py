@@ -174,16 +174,18 @@ class Training:
         while self.count < self.setting.samples:
             given = (method.batches(self, self.samples, epoch) for method in self.methods)
             batches = next((batches for batches in given if batches is not None), None)
-            for batch in batches if batches is not None else self._batches(epoch):
+            for batch in batches if batches is not None else self.epoch_batches(epoch):
                 left = self.setting.samples - self.count
                 if left <= 0:
                     return
                 yield batch if len(batch.samples) <= left else _first(batch, left)
             epoch += 1
 
-    def _batches(self, epoch: int) -> Iterator[Batch]:
+    def epoch_batches(self, epoch: int, kept: np.ndarray | None = None) -> Iterator[Batch]:
+        """Yield an epoch's batches of equal length; of all samples, or of those with the indices `kept`."""
         seed = self.setting.seed
-        order = epoch_order(len(self.samples), seed, epoch)
+        order = epoch_order(len(self.samples if kept is None else kept), seed, epoch)
+        order = order if kept is None else kept[order]
         random = np.random.Generator(np.random.PCG64([seed, epoch]))
         for indices in equal_length_batches(order, self.samples.lengths, self.setting.batch, random):
             yield Batch(self.samples[indices], indices=indices)

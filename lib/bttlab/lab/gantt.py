@@ -1,6 +1,7 @@
 """Who works when: a program's instructions over the cycles of a sample, as a picture."""
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -33,12 +34,13 @@ def gantt_figure(instructions: Sequence[Instruction], timing: Timing, title: str
     units, models = figure.subplots(2, 1, sharex=True, height_ratios=(len(UNIT_NAMES), len(parts)))
     shares = busy_shares(instructions, timing)
     lanes = [f"{name} ({share:.0%})" for name, share in zip(UNIT_NAMES, shares, strict=True)]
-    _draw(units, instructions, timing, lanes, lambda i: i.unit)
-    _draw(models, instructions, timing, parts, lambda i: parts.index(part_of(i)))
+    # A thin line of paper between bars of one colour, unless they are too short for one.
+    looks = {"look_of": lambda i: (COLOURS[i.label[0]], ""), "line_width": 0.15}
+    draw_lanes(units, instructions, timing, lanes, lambda i: i.unit, **looks)
+    draw_lanes(models, instructions, timing, parts, lambda i: parts.index(part_of(i)), **looks)
     style(units, f"{title}: units, and the part of the cycles in which they work", "", "")
     style(models, "the same by part of the model", "cycle (modelled)", "")
     models.set_xlim(0, timing.cycles)
-    models.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     stages = {i.label[0] for i in instructions}
     figure.legend(
         [Patch(color=COLOURS[stage]) for stage in STAGES if stage in stages],
@@ -50,19 +52,42 @@ def gantt_figure(instructions: Sequence[Instruction], timing: Timing, title: str
     return figure
 
 
-def _draw(axes: Axes, instructions, timing: Timing, lanes: Sequence[str], lane_of) -> None:
-    for lane in range(len(lanes)):
-        for stage, colour in COLOURS.items():
-            bars = [
-                (begin, end - begin)
-                for i, begin, end in zip(instructions, timing.begin, timing.end, strict=True)
-                if lane_of(i) == lane and i.label[0] == stage and end > begin
-            ]
-            # A thin line of paper between bars of one colour, unless they are too short for one.
-            axes.broken_barh(bars, (lane - HEIGHT / 2, HEIGHT), color=colour, edgecolor="white", linewidth=0.15)
+def draw_lanes(
+    axes: Axes,
+    instructions: Sequence[Instruction],
+    timing: Timing,
+    lanes: Sequence[str],
+    lane_of: Callable[[Instruction], int],
+    look_of: Callable[[Instruction], tuple[str, str]],
+    line_width: float,
+) -> None:
+    """Draw a bar for each instruction that does steps.
+
+    Parameters
+    ----------
+    axes : Axes
+    instructions : sequence of Instruction
+    timing : Timing
+    lanes : sequence of str
+        Names, from the top.
+    lane_of : callable
+        Returns an instruction's lane.
+    look_of : callable
+        Returns an instruction's colour and hatch.
+    line_width : float
+        Of the line of paper around a bar, in points.
+    """
+    bars = defaultdict(list)
+    for i, begin, end in zip(instructions, timing.begin, timing.end, strict=True):
+        if end > begin:
+            bars[(lane_of(i), *look_of(i))].append((begin, end - begin))
+    for (lane, colour, hatch), places in bars.items():
+        place = lane - HEIGHT / 2, HEIGHT
+        axes.broken_barh(places, place, facecolor=colour, hatch=hatch, edgecolor="white", linewidth=line_width)
     axes.set_yticks(range(len(lanes)), lanes)
     axes.set_ylim(len(lanes) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
 
 
 def _place_of(part: str) -> tuple[int, int]:
