@@ -16,7 +16,11 @@ from systemdspawner import SystemdSpawner
 from traitlets import Int, Unicode
 from traitlets.config import Configurable
 
+from bttlab.card.facts import U50
+from bttlab.card.hbm import GUARD
+
 SYSTEMD = Path("/run/systemd/system")  # there where systemd is what started the machine
+CARD_BYTES = U50.hbm_bytes + GUARD  # of addresses: the limit counts what is reserved, used or not
 SERVER = Path(__file__).resolve().with_name("student_server")
 
 
@@ -75,12 +79,13 @@ class LimitedSpawner(PrivateFolders, LocalProcessSpawner):
     """Each server is a process with limits that its children inherit."""
 
     processes = Int(512, config=True, help="Processes and threads that a student may have at once.")
+    emulated_cards = Int(1, config=True, help="Whose memory a process may reserve on top of its own.")
 
     def make_preexec_fn(self, name: str):
         """Return what the process does before it becomes the student's: from then on nobody can raise the limits."""
         become, cores = super().make_preexec_fn(name), self.processors()
         limits = {
-            resource.RLIMIT_DATA: int(self.mem_limit),
+            resource.RLIMIT_DATA: int(self.mem_limit) + self.emulated_cards * CARD_BYTES,
             resource.RLIMIT_NPROC: self.processes,
             resource.RLIMIT_CORE: 0,
         }

@@ -50,6 +50,7 @@ c.Spawner.start_timeout = c.Spawner.http_timeout = 180  # thirty servers that st
 c.Spawner.mem_limit = settings.memory
 c.Spawner.cpu_limit = settings.cores
 c.LimitedSpawner.processes = settings.processes
+c.LimitedSpawner.emulated_cards = settings.emulated_cards
 c.SystemdSpawner.unit_extra_properties = {"TasksMax": str(settings.processes), "LimitCORE": "0"}
 c.SystemdSpawner.readonly_paths = [str(path) for path in (HERE.parent, settings.data, settings.overlays) if path]
 c.SystemdSpawner.isolate_tmp = False  # a card's lock is in /tmp where /run/bttlab is not

@@ -228,7 +228,7 @@ def spawner(config, kind: type, **traits):
 
 
 def test_limits_of_a_process_hold_for_its_children(config, student, monkeypatch):
-    server = spawner(config('memory = "1G"\nprocesses = 300\n'), class_spawner.LimitedSpawner)
+    server = spawner(config('memory = "1G"\nprocesses = 300\nemulated_cards = 0\n'), class_spawner.LimitedSpawner)
     monkeypatch.setattr("jupyterhub.spawner.set_user_setuid", lambda name, **options: lambda: None)
     code = (
         "import os, resource, subprocess, sys\n"
@@ -241,6 +241,14 @@ def test_limits_of_a_process_hold_for_its_children(config, student, monkeypatch)
     )
     assert done.stdout.split("\n")[0] == f"({1 << 30}, {1 << 30}) 300 0 1" and "MemoryError" in done.stderr
     assert resource.getrlimit(resource.RLIMIT_NPROC)[1] != 300  # ours are as they were
+
+
+def test_an_emulated_card_has_room_in_the_limit(config, student, monkeypatch):
+    server = spawner(config('memory = "1G"\n'), class_spawner.LimitedSpawner)
+    monkeypatch.setattr("jupyterhub.spawner.set_user_setuid", lambda name, **options: lambda: None)
+    code = "from bttlab.card import EmulatedU50, load_overlay; load_overlay('trainer', EmulatedU50())"
+    command = [sys.executable, "-c", code]
+    assert subprocess.run(command, env=environment(), preexec_fn=server.make_preexec_fn("ada")).returncode == 0
 
 
 def test_students_get_processors_in_turn(config, student, monkeypatch):
