@@ -21,7 +21,8 @@ BENCHMARKS = {
     "runs": "the index of runs, with ten thousand in it",
     "dashboard": "training with and without one that redraws",
     "sweep": "a sweep on two workers against its trials alone, and what a killed worker costs",
-    "all": "all of these but the last three",
+    "share": "ten processes on one shared emulated card against one alone, and what a stopped one costs",
+    "all": "all of these but the last four",
 }
 
 
@@ -31,14 +32,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "what", choices=BENCHMARKS, help="; ".join(f"{name}: {what}" for name, what in BENCHMARKS.items())
     )
     parser.add_argument("--data", default="atis", help="corpus, a name or a path (default: atis)")
-    parser.add_argument("--encoders", type=int, default=2, metavar="N", help="of step, start, dashboard (default: 2)")
+    parser.add_argument(
+        "--encoders", type=int, default=2, metavar="N", help="of step, start, dashboard, share (default: 2)"
+    )
     parser.add_argument(
         "--samples",
         type=int,
         metavar="N",
         help="samples a turn (default: 16 for step, 4,478 for dashboard), or of a trial (100)",
     )
-    parser.add_argument("--rounds", type=int, metavar="N", help="turns that count (default: 9; 3 for start)")
+    parser.add_argument("--rounds", type=int, metavar="N", help="turns that count (default: 9; 3 for start, share)")
     parser.add_argument(
         "--threads", type=int, nargs="+", default=[1, 2], metavar="N", help="of PyTorch, for layer, step (default: 1 2)"
     )
@@ -60,7 +63,7 @@ def run(options: argparse.Namespace) -> Outcome:
         for value in values:
             if value is not None and value < 1:
                 raise BttlabError(f"--{name} is {value}: it must be at least 1")
-    if options.docs is not None and options.what in ("runs", "dashboard", "sweep"):
+    if options.docs is not None and options.what not in (*RECORDED, "all"):
         raise BttlabError(f"--docs: the benchmark {options.what} is not recorded; leave --docs out")
 
     from bttlab.bench import page, record
@@ -118,6 +121,7 @@ _MEASURE: dict[str, Callable] = {
     "runs": lambda measure, options: measure(**_given(options, "rounds")),
     "dashboard": lambda measure, options: measure(**_given(options, "data", "encoders", "samples", "rounds")),
     "sweep": lambda measure, options: measure(**_given(options, "data", "samples")),
+    "share": lambda measure, options: measure(**_given(options, "data", "encoders", "rounds")),
 }
 
 

@@ -1,46 +1,43 @@
 """Widgets and figures of the notebooks."""
 
-from bttlab.lab.compression import draw_truncation, spectra, truncate
-from bttlab.lab.compression_explorer import CompressionExplorer
-from bttlab.lab.cost_explorer import CostExplorer
-from bttlab.lab.cost_figures import draw_breakdown, draw_load
-from bttlab.lab.cycle_figures import draw_cycles, draw_schedule
-from bttlab.lab.dashboard import Dashboard
-from bttlab.lab.design import Design
-from bttlab.lab.design_explorer import DesignExplorer
-from bttlab.lab.exercises import check, engine_products, grade
-from bttlab.lab.finetuning_figures import (
-    draw_accuracy,
-    draw_largest_batches,
-    draw_published_load,
-    draw_ranking,
-    draw_stages,
-    draw_throughput,
-    draw_utilisation,
-)
-from bttlab.lab.flow_explorer import FlowExplorer
-from bttlab.lab.flow_figures import draw_costs, draw_optimum
-from bttlab.lab.gpu_beside import gpu_over_card
-from bttlab.lab.machine import check_machine
-from bttlab.lab.memory_figures import chip_bytes, draw_banks, draw_bytes, draw_energy, torch_bytes
-from bttlab.lab.method_figures import draw_results, draw_scatter
-from bttlab.lab.methods_lab import MethodsLab
-from bttlab.lab.own_flow import (
-    check_flow,
-    compare_flows,
-    flow_cycles,
-    flow_is_refused,
-    flow_is_right,
-    show_program,
-)
 from bttlab.lab.plain_errors import show_sentences
-from bttlab.lab.run_browser import RunBrowser
-from bttlab.lab.runs import RecordedRun
-from bttlab.lab.setting import budget, corpus_here
-from bttlab.lab.targets import baseline_targets, card_target, modelled_targets
-from bttlab.lab.watch import watch
-from bttlab.lab.workload import Workload
+from bttlab.lazy import names_of
 
+_MODULES = {
+    "compression": ("draw_truncation", "spectra", "truncate"),
+    "compression_explorer": ("CompressionExplorer",),
+    "cost_explorer": ("CostExplorer",),
+    "cost_figures": ("draw_breakdown", "draw_load"),
+    "cycle_figures": ("draw_cycles", "draw_schedule"),
+    "dashboard": ("Dashboard",),
+    "design": ("Design",),
+    "design_explorer": ("DesignExplorer",),
+    "exercises": ("check", "engine_products", "grade"),
+    "finetuning_figures": (
+        "draw_accuracy",
+        "draw_largest_batches",
+        "draw_published_load",
+        "draw_ranking",
+        "draw_stages",
+        "draw_throughput",
+        "draw_utilisation",
+    ),
+    "flow_explorer": ("FlowExplorer",),
+    "flow_figures": ("draw_costs", "draw_optimum"),
+    "gpu_beside": ("gpu_over_card",),
+    "machine": ("check_machine",),
+    "memory_figures": ("chip_bytes", "draw_banks", "draw_bytes", "draw_energy", "torch_bytes"),
+    "method_figures": ("draw_results", "draw_scatter"),
+    "methods_lab": ("MethodsLab",),
+    "own_flow": ("check_flow", "compare_flows", "flow_cycles", "flow_is_refused", "flow_is_right", "show_program"),
+    "run_browser": ("RunBrowser",),
+    "runs": ("RecordedRun",),
+    "setting": ("budget", "corpus_here"),
+    "targets": ("baseline_targets", "card_target", "modelled_targets"),
+    "watching": ("watch",),
+    "workload": ("Workload",),
+}
+__getattr__ = names_of(globals(), _MODULES)
 __all__ = [
     "CompressionExplorer",
     "CostExplorer",
