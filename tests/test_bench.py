@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 from bttlab.bench import layer, memory, order, page, record, start, step, sweep
+from bttlab.bench.command import RECORDED
 from bttlab.bench.peers import IMPLEMENTATIONS, peer_linear
 from bttlab.bench.result import Result
 from bttlab.bench.turns import interleave, repeated, spread
 from bttlab.cli import main
-from bttlab.commands.bench import RECORDED
 from bttlab.errors import BttlabError
 from bttlab.pages import END, begin_of
 from bttlab.tensor import cheapest_order, flow_cost, optimal_cost

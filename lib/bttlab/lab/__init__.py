@@ -1,30 +1,19 @@
-"""Widgets and figures of the notebooks."""
+"""Widgets and figures of the notebooks; those of the annexes are names of this package, too."""
 
+from typing import Any
+
+from bttlab.annexes import brought
 from bttlab.lab.compression import draw_truncation, spectra, truncate
 from bttlab.lab.compression_explorer import CompressionExplorer
-from bttlab.lab.cost_explorer import CostExplorer
-from bttlab.lab.cost_figures import draw_breakdown, draw_load
 from bttlab.lab.cycle_figures import draw_cycles, draw_schedule
 from bttlab.lab.dashboard import Dashboard
 from bttlab.lab.design import Design
 from bttlab.lab.design_explorer import DesignExplorer
 from bttlab.lab.exercise import check
-from bttlab.lab.finetuning_figures import (
-    draw_accuracy,
-    draw_largest_batches,
-    draw_published_load,
-    draw_ranking,
-    draw_stages,
-    draw_throughput,
-    draw_utilisation,
-)
 from bttlab.lab.flow_explorer import FlowExplorer
 from bttlab.lab.flow_figures import draw_costs, draw_optimum
 from bttlab.lab.gpu_beside import gpu_over_card
-from bttlab.lab.machine import check_machine
 from bttlab.lab.memory_figures import chip_bytes, draw_banks, draw_bytes, draw_energy, torch_bytes
-from bttlab.lab.method_figures import draw_results, draw_scatter
-from bttlab.lab.methods_lab import MethodsLab
 from bttlab.lab.own_flow import (
     check_flow,
     compare_flows,
@@ -43,12 +32,10 @@ from bttlab.lab.workload import Workload
 
 __all__ = [
     "CompressionExplorer",
-    "CostExplorer",
     "Dashboard",
     "Design",
     "DesignExplorer",
     "FlowExplorer",
-    "MethodsLab",
     "RecordedRun",
     "RunBrowser",
     "Workload",
@@ -57,29 +44,17 @@ __all__ = [
     "card_target",
     "check",
     "check_flow",
-    "check_machine",
     "chip_bytes",
     "compare_flows",
     "corpus_here",
-    "draw_accuracy",
     "draw_banks",
-    "draw_breakdown",
     "draw_bytes",
     "draw_costs",
     "draw_cycles",
     "draw_energy",
-    "draw_largest_batches",
-    "draw_load",
     "draw_optimum",
-    "draw_published_load",
-    "draw_ranking",
-    "draw_results",
-    "draw_scatter",
     "draw_schedule",
-    "draw_stages",
-    "draw_throughput",
     "draw_truncation",
-    "draw_utilisation",
     "flow_cycles",
     "flow_is_refused",
     "flow_is_right",
@@ -93,3 +68,12 @@ __all__ = [
 ]
 
 show_sentences()
+
+
+def __getattr__(name: str) -> Any:
+    """Return a view of an annex."""
+    views = {} if name.startswith("_") else brought("views")
+    if name not in views:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = views[name].load()
+    return globals()[name]
