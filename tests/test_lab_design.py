@@ -51,7 +51,7 @@ def test_a_modelled_meter_adds_up_to_the_estimate():
 def test_memory_is_that_of_the_map():
     memory = memory_of(ModelConfig(encoders=4))
     found = estimate(ModelConfig(encoders=4)).memory
-    assert memory.provenance == "modelled" and memory.bytes == found.bytes
+    assert memory.provenance == "modelled" and memory.value == found.bytes
     assert found.by_group()["parameters"] >= ModelConfig(encoders=4).parameters_bytes
 
 

@@ -10,7 +10,6 @@ from distributed.security import Security
 from IPython.display import display
 from matplotlib.axes import Axes
 
-from bttlab.commands.sweep import describe
 from bttlab.errors import BttlabError
 from bttlab.experiments.index import runs_folder
 from bttlab.experiments.record import COMPLETE, RunRecord
@@ -18,6 +17,7 @@ from bttlab.lab.canvas import ImageCanvas, KeptFigure
 from bttlab.lab.charts import PALETTE, as_label, new_figure, style
 from bttlab.sweep import Progress, Sweep, SweepSpec, open_cluster
 from bttlab.sweep.cluster import open_to_all
+from bttlab.sweep.command import describe
 from bttlab.threads import Thread
 
 MEMORY = ("u50.memory_bytes", "on-chip memory (MB, modelled)", 1e-6)
