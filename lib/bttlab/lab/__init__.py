@@ -4,6 +4,7 @@ from bttlab.lab.plain_errors import show_sentences
 from bttlab.lazy import names_of
 
 _MODULES = {
+    "card_queue": ("CardQueue",),
     "compression": ("draw_truncation", "spectra", "truncate"),
     "compression_explorer": ("CompressionExplorer",),
     "cost_explorer": ("CostExplorer",),
@@ -39,6 +40,7 @@ _MODULES = {
 }
 __getattr__ = names_of(globals(), _MODULES)
 __all__ = [
+    "CardQueue",
     "CompressionExplorer",
     "CostExplorer",
     "Dashboard",
