@@ -2,6 +2,9 @@
 # make test      every test: Python, notebooks, the lab in a browser
 # make quick     what must hold with each Python, in a minute: for a Python that `make test` was not run with
 # make reliability   long trials of what must hold up, into docs/reliability.md (some: TRIALS='NAME… --count N')
+# make class     JupyterHub on loopback with demo students; CLASS=FILE takes a class's settings instead (classroom/README.md)
+# make class-test    students of such a hub in real browsers (needs root and configurable-http-proxy)
+# make site      pages of docs and executed notebooks, in build/site/html (SITE=--quick: few samples; --kept: no execution)
 # make bench         side-by-side benchmarks, into docs/benchmarks.md (BENCH=--strict: what has become worse fails)
 # make lock      requirements.lock anew, after a change of dependencies in pyproject.toml (UPGRADE=1: newer ones of all others)
 # make wheelhouse    all packages in WHEELHOUSE=DIR, for `make lab WHEELHOUSE=DIR` on a machine without a network
@@ -15,7 +18,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 AUDIT := .venv-audit
-EXTRAS := lab methods test bench sources
+EXTRAS := lab methods test bench class site sources
 TORCH = $$(sed -n 's/^ *"\(torch==[^"]*\)",.*/\1/p' pyproject.toml)
 PORT ?= 8888
 # Containers and Alveo hosts are often root's; the server listens on loopback and asks for its token.
@@ -25,7 +28,7 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 # user's alone, and whose short name leaves room for theirs.
 RUNTIME = JUPYTER_RUNTIME_DIR=$${JUPYTER_RUNTIME_DIR:-$$(mktemp -d)}
 
-.PHONY: lab test quick bench reliability lock wheelhouse wheel audit overlays clean environment
+.PHONY: lab test quick class class-test site bench reliability lock wheelhouse wheel audit overlays clean environment
 
 # A wheelhouse is for the Python that it was made with.
 environment:
@@ -46,15 +49,24 @@ lab: environment
 
 test: environment
 	@tools/test_needs >/dev/null
-	$(BIN)/ruff check lib tests notebooks tools setup.py
-	$(BIN)/ruff format --check lib tests tools setup.py
-	$(BIN)/pytest --ignore=tests/browser
+	$(BIN)/ruff check lib tests notebooks tools classroom site setup.py
+	$(BIN)/ruff format --check lib tests tools classroom site setup.py
+	$(BIN)/pytest --ignore=tests/browser --ignore=tests/hub
 	# A browser on a busy machine loses a click now and then: what failed is tried once more, and then it counts.
 	$(BIN)/pytest -n 0 tests/browser || $(BIN)/pytest -n 0 --last-failed tests/browser
 
 # What must hold with each Python: all modules import, the doctor is content, training gives the same bits, a notebook runs.
 quick: environment
 	$(BIN)/pytest -n 0 tests/test_any_python.py "tests/test_notebooks.py::test_runs_in_quick_mode[00_start_here]"
+
+class: environment
+	$(BIN)/python classroom/$(if $(CLASS),start.py "$(CLASS)",demo.py --port $(or $(CLASS_PORT),8000))
+
+class-test: environment
+	$(BIN)/pytest -n 0 tests/hub
+
+site: environment
+	$(BIN)/python site/build.py $(SITE)
 
 # Threads that wait are to sleep: on a busy machine spinning ones take the cores from those that work.
 bench: environment

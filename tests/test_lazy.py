@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+import bttlab.lab
 import bttlab.model
 import bttlab.tensor
 from bttlab.lazy import later
@@ -18,7 +19,7 @@ def _python(code: str) -> str:
     return subprocess.run(command, env=environment(), capture_output=True, text=True, check=True).stdout
 
 
-@pytest.mark.parametrize("name", ["bttlab.card", "bttlab.card", "bttlab.model", "bttlab.tensor.cost"])
+@pytest.mark.parametrize("name", ["bttlab.card", "bttlab.lab", "bttlab.model", "bttlab.tensor.cost"])
 def test_slow_packages_wait(name):
     assert _python(f"import {name}, sys; print(*sorted(set({SLOW}) & sys.modules.keys()))") == "\n"
 
@@ -28,7 +29,7 @@ def test_what_pynq_delivers_notebooks_with_is_there_when_asked_for():
     assert "bttlab" in _python(code)
 
 
-@pytest.mark.parametrize("package", [bttlab.model, bttlab.tensor])
+@pytest.mark.parametrize("package", [bttlab.lab, bttlab.model, bttlab.tensor])
 def test_each_public_name_is_found_in_its_module(package):
     assert sorted(package.__all__) == sorted(name for names in package._MODULES.values() for name in names)
     assert not {*package.__all__} & package._MODULES.keys()  # importing such a module would hide the name

@@ -23,6 +23,7 @@ BENCHMARKS = {
     "start": "from a fresh process to the first step, from a fresh notebook to its first point",
     "runs": "the index of runs, with ten thousand in it",
     "dashboard": "training with and without one that redraws",
+    "share": "ten processes on one shared emulated card against one alone, and what a stopped one costs",
     "all": "all that are recorded",
 }
 
@@ -36,14 +37,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "what the command of that name costs",
     )
     parser.add_argument("--data", default="atis", help="corpus, a name or a path (default: atis)")
-    parser.add_argument("--encoders", type=int, default=2, metavar="N", help="of step, start, dashboard (default: 2)")
+    parser.add_argument(
+        "--encoders", type=int, default=2, metavar="N", help="of step, start, dashboard, share (default: 2)"
+    )
     parser.add_argument(
         "--samples",
         type=int,
         metavar="N",
         help="samples a turn (default: 16 for step, 4,478 for dashboard), or of a trial (100)",
     )
-    parser.add_argument("--rounds", type=int, metavar="N", help="turns that count (default: 9; 3 for start)")
+    parser.add_argument("--rounds", type=int, metavar="N", help="turns that count (default: 9; 3 for start, share)")
     parser.add_argument(
         "--threads", type=int, nargs="+", default=[1, 2], metavar="N", help="of PyTorch, for layer, step (default: 1 2)"
     )
@@ -128,6 +131,7 @@ _MEASURE: dict[str, Callable] = {
     "start": _start,
     "runs": lambda measure, options: measure(**_given(options, "rounds")),
     "dashboard": lambda measure, options: measure(**_given(options, "data", "encoders", "samples", "rounds")),
+    "share": lambda measure, options: measure(**_given(options, "data", "encoders", "rounds")),
 }
 
 

@@ -152,6 +152,12 @@ class EmulatedU50(pynq.Device):
         self.post_download(bitstream, parser)
         self._loaded = parser, self.bitfile_name
 
+    def lose_chip(self) -> None:
+        """Clear all memory on chip: another process had the card that this one stands for."""
+        self._check_idle("let others have the card")
+        for unit in self._units.values():
+            unit.clear()
+
     def free_bitstream(self) -> None:
         """Remove the overlay from the card; buffers stay."""
         self._check_idle("free the overlay")

@@ -1,35 +1,32 @@
-"""Widgets and figures of the notebooks; those of the annexes are names of this package, too."""
+"""Widgets and figures of the notebooks; what `bttlab.views` names of the rooms above is found here, too."""
 
 from typing import Any
 
 from bttlab.annexes import brought
-from bttlab.lab.compression import draw_truncation, spectra, truncate
-from bttlab.lab.compression_explorer import CompressionExplorer
-from bttlab.lab.cycle_figures import draw_cycles, draw_schedule
-from bttlab.lab.dashboard import Dashboard
-from bttlab.lab.design import Design
-from bttlab.lab.design_explorer import DesignExplorer
-from bttlab.lab.exercise import check
-from bttlab.lab.flow_explorer import FlowExplorer
-from bttlab.lab.flow_figures import draw_costs, draw_optimum
-from bttlab.lab.gpu_beside import gpu_over_card
-from bttlab.lab.memory_figures import chip_bytes, draw_banks, draw_bytes, draw_energy, torch_bytes
-from bttlab.lab.own_flow import (
-    check_flow,
-    compare_flows,
-    flow_cycles,
-    flow_is_refused,
-    flow_is_right,
-    show_program,
-)
 from bttlab.lab.plain_errors import show_sentences
-from bttlab.lab.run_browser import RunBrowser
-from bttlab.lab.runs import RecordedRun
-from bttlab.lab.setting import budget, corpus_here
-from bttlab.lab.targets import baseline_targets, card_target, modelled_targets
-from bttlab.lab.watch import watch
-from bttlab.lab.workload import Workload
+from bttlab.lazy import names_of
 
+_MODULES = {
+    "compression": ("draw_truncation", "spectra", "truncate"),
+    "compression_explorer": ("CompressionExplorer",),
+    "cycle_figures": ("draw_cycles", "draw_schedule"),
+    "dashboard": ("Dashboard",),
+    "design": ("Design",),
+    "design_explorer": ("DesignExplorer",),
+    "exercises": ("check", "engine_products", "grade"),
+    "flow_explorer": ("FlowExplorer",),
+    "flow_figures": ("draw_costs", "draw_optimum"),
+    "gpu_beside": ("gpu_over_card",),
+    "memory_figures": ("chip_bytes", "draw_banks", "draw_bytes", "draw_energy", "torch_bytes"),
+    "own_flow": ("check_flow", "compare_flows", "flow_cycles", "flow_is_refused", "flow_is_right", "show_program"),
+    "run_browser": ("RunBrowser",),
+    "runs": ("RecordedRun",),
+    "setting": ("budget", "corpus_here"),
+    "targets": ("baseline_targets", "card_target", "modelled_targets"),
+    "watching": ("watch",),
+    "workload": ("Workload",),
+}
+_own = names_of(globals(), _MODULES)
 __all__ = [
     "CompressionExplorer",
     "Dashboard",
@@ -55,10 +52,12 @@ __all__ = [
     "draw_optimum",
     "draw_schedule",
     "draw_truncation",
+    "engine_products",
     "flow_cycles",
     "flow_is_refused",
     "flow_is_right",
     "gpu_over_card",
+    "grade",
     "modelled_targets",
     "show_program",
     "spectra",
@@ -71,9 +70,9 @@ show_sentences()
 
 
 def __getattr__(name: str) -> Any:
-    """Return a view of an annex."""
-    views = {} if name.startswith("_") else brought("views")
-    if name not in views:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = views[name].load()
+    """Return a name of this package, or a view of a room above."""
+    view = None if name.startswith("_") else brought("views").get(name)
+    if view is None:
+        return _own(name)
+    globals()[name] = view.load()
     return globals()[name]

@@ -20,12 +20,7 @@ from bttlab.model.trainer import (
 )
 from bttlab.model.transformer import Transformer, loss
 
-# bttlab's names of the moments -> those of torch.optim
-_TORCH_NAMES = {
-    "sgd": {},
-    "momentum": {"first_moment": "momentum_buffer"},
-    "adamw": {"first_moment": "exp_avg", "second_moment": "exp_avg_sq"},
-}
+_MOMENTS = Optimizer("adamw").moments
 
 
 @torch.no_grad()
@@ -60,7 +55,7 @@ def _utterances(samples, device: torch.device) -> Iterator[tuple[Tensor, Tensor,
 
 
 class ReferenceTrainer:
-    """The `Trainer` in PyTorch: autograd through our modules, float32, batch 1, torch.optim's update.
+    """The `Trainer` in PyTorch: autograd through our modules, float32, batch 1, the kernels of torch.optim's update.
 
     Parameters
     ----------
@@ -74,7 +69,8 @@ class ReferenceTrainer:
     Notes
     -----
     Parameters and gradients are views into one array each: the optimizer updates the whole model at once, which at
-    batch 1 costs a third of going through the tensors one by one.
+    batch 1 costs a third of going through the tensors one by one. Its kernels are called as torch.optim calls them with
+    `fused=True`; torch.optim itself would import torch's compiler first, for seconds.
     """
 
     def __init__(
@@ -96,7 +92,6 @@ class ReferenceTrainer:
             parameters[name].grad = grad
         self._step = 0
         self._moments: dict[str, Tensor] = {}
-        self._optimizer: tuple[Optimizer, torch.optim.Optimizer] | None = None
 
     def load_parameters(
         self, parameters: Mapping[str, np.ndarray], optimizer_state: Mapping[str, np.ndarray] | None = None
@@ -120,7 +115,7 @@ class ReferenceTrainer:
         if optimizer_state is not None:
             step, moments = self._read_state(optimizer_state)
         self._flat.data.copy_(flat)
-        self._step, self._moments, self._optimizer = step, moments, None
+        self._step, self._moments = step, moments
 
     def store_parameters(self) -> dict[str, np.ndarray]:
         """Return a copy of the parameters."""
@@ -162,7 +157,7 @@ class ReferenceTrainer:
         samples.validate(self.config)
         rates = check_learning_rates(learning_rate, len(samples))
         check_label_smoothing(label_smoothing)
-        update = self._torch_optimizer(optimizer)
+        self._keep_moments(optimizer)
         grad = self._flat.grad
         losses = np.zeros(len(samples), np.float32)
         for i, (tokens, intent, slots) in enumerate(_utterances(samples, self._flat.device)):
@@ -176,9 +171,8 @@ class ReferenceTrainer:
                 fault = self._find_fault(optimizer, rates[i])
             if fault is not None:
                 raise NumericalFault(fault, i, losses[:i].copy(), rates[i])
-            update.param_groups[0]["lr"] = rates[i]
-            update.step()
             self._step += 1
+            self._update(optimizer, float(rates[i]))
         return losses
 
     def _find_fault(self, optimizer: Optimizer, learning_rate: float) -> str | None:
@@ -203,10 +197,8 @@ class ReferenceTrainer:
         """
         return predict(self.model, samples)
 
-    def _torch_optimizer(self, optimizer: Optimizer) -> torch.optim.Optimizer:
-        """Return torch's optimizer over the flat parameters; its moments are `self._moments` themselves."""
-        if self._optimizer is not None and self._optimizer[0] == optimizer:
-            return self._optimizer[1]
+    def _keep_moments(self, optimizer: Optimizer) -> None:
+        """Start with an optimizer's moments, or see that those that are here are its own."""
         if self._step == 0 and not self._moments:
             self._moments = {moment: torch.zeros_like(self._flat.data) for moment in optimizer.moments}
         if tuple(self._moments) != optimizer.moments:
@@ -214,20 +206,39 @@ class ReferenceTrainer:
                 f"the optimizer state keeps {_listed(self._moments)} but {optimizer.name} needs "
                 f"{_listed(optimizer.moments)}: go on with its own optimizer, or load the parameters without a state"
             )
+
+    @torch.no_grad()
+    def _update(self, optimizer: Optimizer, learning_rate: float) -> None:
+        """Update parameters and moments from the gradient: the step with the number `self._step`."""
+        moments = [[moment] for moment in self._moments.values()]
         if optimizer.name == "adamw":
-            betas = (optimizer.beta1, optimizer.beta2)
-            update = torch.optim.AdamW(
-                [self._flat], betas=betas, eps=optimizer.epsilon, weight_decay=optimizer.weight_decay, fused=True
+            torch._fused_adamw_(
+                [self._flat],
+                [self._flat.grad],
+                *moments,
+                [],
+                [self._flat.new_tensor(float(self._step))],
+                lr=learning_rate,
+                beta1=optimizer.beta1,
+                beta2=optimizer.beta2,
+                weight_decay=optimizer.weight_decay,
+                eps=optimizer.epsilon,
+                amsgrad=False,
+                maximize=False,
             )
         else:
-            momentum = optimizer.momentum if optimizer.name == "momentum" else 0.0
-            update = torch.optim.SGD([self._flat], momentum=momentum, fused=True)
-        names = _TORCH_NAMES[optimizer.name]
-        update.state[self._flat] = {names[moment]: flat for moment, flat in self._moments.items()}
-        if optimizer.name == "adamw":
-            update.state[self._flat]["step"] = torch.tensor(float(self._step), device=self._flat.device)
-        self._optimizer = (optimizer, update)
-        return update
+            torch._fused_sgd_(
+                [self._flat],
+                [self._flat.grad],
+                *(moments or [[]]),
+                weight_decay=0.0,
+                momentum=optimizer.momentum if moments else 0.0,
+                lr=learning_rate,
+                dampening=0.0,
+                nesterov=False,
+                maximize=False,
+                is_first_step=False,
+            )
 
     def _read_state(self, state: Mapping[str, np.ndarray]) -> tuple[int, dict[str, Tensor]]:
         if "step" not in state:
@@ -237,11 +248,10 @@ class ReferenceTrainer:
             if key != "step":
                 moment, _, name = key.partition(".")
                 moments.setdefault(moment, {})[name] = array
-        known = _TORCH_NAMES["adamw"]
         for moment in moments:
-            if moment not in known:
-                raise StateError(f"the optimizer state has {moment!r}: known are step, {', '.join(known)}")
-        return int(state["step"]), {m: self._flatten(m, moments[m]).clone() for m in known if m in moments}
+            if moment not in _MOMENTS:
+                raise StateError(f"the optimizer state has {moment!r}: known are step, {', '.join(_MOMENTS)}")
+        return int(state["step"]), {m: self._flatten(m, moments[m]).clone() for m in _MOMENTS if m in moments}
 
     def _views(self, flat: Tensor) -> Iterator[tuple[str, Tensor]]:
         start = 0
