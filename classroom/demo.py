@@ -12,6 +12,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -78,7 +79,12 @@ def _remove(name: str) -> None:
         return
     if not home.parent.parent.name.startswith("bttlab-class-"):
         raise ClassError(f"{name} is an account of this machine's, with the home {home}: the demo needs the name")
-    subprocess.run(["userdel", name], capture_output=True)
+    for _ in range(20):  # the last processes may be ending
+        done = subprocess.run(["userdel", name], capture_output=True, text=True)
+        if done.returncode == 0:
+            return
+        time.sleep(0.5)
+    raise ClassError(f"{name} cannot be removed ({done.stderr.strip()}): is another demo running?")
 
 
 def python_for_students(folder: Path) -> Path:

@@ -19,9 +19,8 @@ c.JupyterHub.authenticator_class = "pam"
 c.PAMAuthenticator.open_sessions = False
 c.Authenticator.blocked_users = {"root"}
 c.Authenticator.admin_users = set(settings.lecturers)
-if settings.students:
-    c.Authenticator.allowed_users = {*settings.names(), *settings.lecturers}
-else:
+c.Authenticator.allowed_users = {*settings.names(), *settings.lecturers}
+if settings.group:
     c.LocalAuthenticator.allowed_groups = {settings.group}
 
 # --- addresses: one for people, the others on loopback, with TLS between the hub, the proxy and the servers

@@ -5,6 +5,7 @@ A saved notebook has the state of its widgets; their figures a view keeps beside
 
 import re
 from html import escape
+from math import log
 from typing import Any
 
 VIEW = "application/vnd.jupyter.widget-view+json"
@@ -94,7 +95,7 @@ def _control(kind: str, state: dict[str, Any]) -> str:
     """Return a control that shows its value and takes none."""
     name, value = escape(str(state.get("description") or "")), state.get("value")
     if kind in ("ButtonModel", "ToggleButtonModel"):
-        return f'<span class="button">{name}</span>'
+        return f'<span class="button">{name or escape(state.get("tooltip") or "")}</span>'
     if kind == "CheckboxModel":
         return f'<label><input type="checkbox" disabled{" checked" if value else ""}> {name}</label>'
     if "_options_labels" in state:
@@ -109,10 +110,12 @@ def _control(kind: str, state: dict[str, Any]) -> str:
             )
             return f'<div class="choice"><span>{name}</span> {" ".join(marks)}</div>'
     elif "Slider" in kind:
-        low, high = state["min"], state["max"]
-        if "base" in state:  # of a logarithmic one ends are exponents
-            low, high = state["base"] ** low, state["base"] ** high
-        ends = f'<meter min="{low}" max="{high}" value="{value}"></meter>' if isinstance(value, (int, float)) else ""
+        place = log(value, state["base"]) if "base" in state else value  # of a logarithmic one the ends are exponents
+        ends = (
+            f'<meter min="{state["min"]}" max="{state["max"]}" value="{place:.6g}"></meter>'
+            if isinstance(place, (int, float))
+            else ""
+        )
         return f'<span class="control">{name} {ends} <b>{escape(_number(value))}</b></span>'
     elif kind == "FileUploadModel" or value is None:
         return ""

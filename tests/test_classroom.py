@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from bttlab.card.sharing import shared_file
 from own_path import environment
 
 from conftest import ROOT
@@ -26,10 +27,12 @@ import host_checks
 import start
 from class_settings import ClassError, read_class_list, read_settings
 
+LIST = 'students = "students.txt"'
 
-def settings_file(folder: Path, text: str = "", names: str = "ada\nbob\n") -> Path:
+
+def settings_file(folder: Path, text: str = "", names: str = "ada\nbob\n", who: str = LIST) -> Path:
     (folder / "students.txt").write_text(names)
-    (folder / "class.toml").write_text(f'students = "students.txt"\ncores = 1\n{text}')
+    (folder / "class.toml").write_text(f"{who}\ncores = 1\n{text}")
     return folder / "class.toml"
 
 
@@ -177,11 +180,13 @@ def test_passwords_go_through_a_pipe_to_a_sheet_of_your_own(tmp_path, monkeypatc
         accounts.make_accounts(["no-such-student"], sheet, homes=tmp_path)
 
 
-def test_the_class_shares_an_emulated_card(tmp_path, config):
+def test_the_class_shares_an_emulated_card(tmp_path, config, monkeypatch):
     settings = read_settings(settings_file(tmp_path, 'runtime = "run"'))
     start.share_emulated_card(settings.shared_cards)
     (line,) = settings.shared_cards.iterdir()
-    assert line.name == "bttlab-emulated-u50-0.shared" and stat.S_IMODE(line.stat().st_mode) == 0o666
+    monkeypatch.setenv("BTTLAB_SHARED_EMULATED", str(settings.shared_cards))
+    assert line == shared_file("emulated_u50_0", emulated=True)
+    assert stat.S_IMODE(line.stat().st_mode) == 0o666
     assert stat.S_IMODE(settings.shared_cards.stat().st_mode) == 0o755
     found = config('runtime = "run"').Spawner.environment
     assert found["BTTLAB_SHARED_EMULATED"] == str(settings.shared_cards)
@@ -195,8 +200,8 @@ def config(tmp_path, monkeypatch):
     """What JupyterHub reads, as a function of settings and of whether there is systemd."""
     from traitlets.config import PyFileConfigLoader
 
-    def read(text: str = "", systemd: bool = False):
-        monkeypatch.setenv("BTTLAB_CLASS", str(settings_file(tmp_path, text)))
+    def read(text: str = "", systemd: bool = False, who: str = LIST):
+        monkeypatch.setenv("BTTLAB_CLASS", str(settings_file(tmp_path, text, who=who)))
         monkeypatch.setattr(class_spawner, "SYSTEMD", tmp_path if systemd else tmp_path / "none")
         return PyFileConfigLoader(str(ROOT / "classroom" / "jupyterhub_config.py")).load_config()
 
@@ -210,6 +215,8 @@ def test_who_gets_in_and_where_it_listens(config):
     assert found.JupyterHub.bind_url == "http://127.0.0.1:8000" and found.JupyterHub.internal_ssl
     assert found.Spawner.ip == found.JupyterHub.hub_ip == "127.0.0.1"
     assert "--KernelManager.transport=ipc" in found.Spawner.args
+    found = config('lecturers = ["smith"]\n', who='group = "students"')
+    assert found.Authenticator.allowed_users == {"smith"} and found.LocalAuthenticator.allowed_groups == {"students"}
     found = config('address = "192.0.2.1"\ncertificate = "c"\nkey = "k"\n')
     assert found.JupyterHub.bind_url == "https://192.0.2.1:8000" and found.JupyterHub.ssl_key.endswith("/k")
 

@@ -107,7 +107,7 @@ def test_a_still_says_how_widgets_stood():
     notebook = notebook_with(states)
     freeze(notebook)
     ((_, html),) = notebook.cells[0].outputs[0].data.items()
-    for part in ('rate <meter min="0.0001" max="0.1" value="0.004">', "a&lt;b", "<b>running</b>"):
+    for part in ('rate <meter min="-4" max="-1" value="-2.39794">', "a&lt;b", "<b>running</b>"):
         assert part in html
     assert "Secret" not in html and "widgets" not in notebook.metadata
 

@@ -10,6 +10,7 @@ from typing import Any
 COMMANDS = {
     "doctor": "say what is here: card or emulated, overlays, corpora, GPU, meters",
     "notebooks": "copy the notebooks into a folder to work in",
+    "course": "make an nbgrader course of the notebooks",
     "size": "compare dense and tensor sizes",
     "train": "train a tensor transformer, or continue a run",
     "eval": "score a trained model",

@@ -169,6 +169,20 @@ def _card_locks() -> Iterator[Check]:
         yield Check("card lock", NOTE, f"{path} names {holder}, which has ended without giving the card back", way_out)
 
 
+def _shared_cards() -> Iterator[Check]:
+    import pynq
+
+    from bttlab.card.sharing import turn_in_words
+    from bttlab.card.slices import line_for
+
+    for device in pynq.Device.devices:
+        line = line_for(device)
+        if line is not None:
+            waiting = line.look()
+            data = {"file": str(line.path), "in_line": [each.process for each in waiting]}
+            yield Check("shared card", OK, f"{device.name}: {turn_in_words(waiting)}", data=data)
+
+
 def _overlays() -> Iterator[Check]:
     from bttlab.card.build import DEFINITIONS, HLS_SOURCE, stale
     from bttlab.card.manifest import digest, overlays_folder, read_file, read_manifest
@@ -263,6 +277,6 @@ def _can_read(path: Path) -> bool:
 
 
 EXAMINATIONS = [
-    *(_python, _packages, _widgets, _processor, _cards, _card_locks),
+    *(_python, _packages, _widgets, _processor, _cards, _card_locks, _shared_cards),
     *(_overlays, _corpora, _gpu, _energy_meters, _disk),
 ]

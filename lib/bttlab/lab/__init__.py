@@ -1,4 +1,4 @@
-"""Widgets and figures of the notebooks; what `bttlab.views` names of the rooms above is found here, too."""
+"""Widgets and figures of the notebooks; those of the annexes are names of this package, too."""
 
 from typing import Any
 
@@ -7,6 +7,7 @@ from bttlab.lab.plain_errors import show_sentences
 from bttlab.lazy import names_of
 
 _MODULES = {
+    "card_queue": ("CardQueue",),
     "compression": ("draw_truncation", "spectra", "truncate"),
     "compression_explorer": ("CompressionExplorer",),
     "cycle_figures": ("draw_cycles", "draw_schedule"),
@@ -28,6 +29,7 @@ _MODULES = {
 }
 _own = names_of(globals(), _MODULES)
 __all__ = [
+    "CardQueue",
     "CompressionExplorer",
     "Dashboard",
     "Design",
@@ -70,9 +72,9 @@ show_sentences()
 
 
 def __getattr__(name: str) -> Any:
-    """Return a name of this package, or a view of a room above."""
-    view = None if name.startswith("_") else brought("views").get(name)
-    if view is None:
+    """Return a name of the lab's modules, or a view that an annex brings."""
+    views = {} if name.startswith("_") or name in __all__ else brought("views")
+    if name not in views:
         return _own(name)
-    globals()[name] = view.load()
+    globals()[name] = views[name].load()
     return globals()[name]
