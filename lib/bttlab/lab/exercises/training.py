@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from bttlab.lab.exercises.answers import called, exactly, near
+from bttlab.lab.exercises.answers import called, exactly
 from bttlab.lab.exercises.check import exercise
 from bttlab.model import ModelConfig, Optimizer
 
@@ -54,7 +54,8 @@ def time_a_sample(answer: Any, trainer: Any, samples: Any) -> str | bool:
     shortest, longest = samples[int(order[0])], samples[int(order[-1])]
     for sample in (shortest, longest):
         expected = _Clockwork.seconds(int(sample.lengths[0]))
-        if not near(called(answer, _Clockwork(), sample), expected, 0.3):  # what waits is woken late on a busy machine
+        # what waits is never woken early, but late on a busy machine
+        if not any(0.97 < called(answer, _Clockwork(), sample) / expected < 2 for _ in range(3)):
             return False
     long, short = (1e3 * answer(trainer, sample) for sample in (longest, shortest))
     return (
