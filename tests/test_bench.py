@@ -9,14 +9,15 @@ import pytest
 import torch
 from torch import nn
 
-from bttlab.bench import layer, memory, order, page, record, share, start, step, sweep
+from bttlab.bench import layer, memory, order, page, record, share, start, step
+from bttlab.bench.command import RECORDED
 from bttlab.bench.peers import IMPLEMENTATIONS, peer_linear
 from bttlab.bench.result import Result
 from bttlab.bench.turns import interleave, repeated, spread
 from bttlab.cli import main
-from bttlab.commands.bench import RECORDED
 from bttlab.errors import BttlabError
 from bttlab.pages import END, begin_of
+from bttlab.sweep import bench as sweep
 from bttlab.tensor import cheapest_order, flow_cost, optimal_cost
 
 from conftest import ROOT

@@ -38,17 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Outcome:
     """Run the command."""
-    checks = list(_examine(EXAMINATIONS))
-    if options.self_check and options.once and passed_before():
-        detail = "has passed with these overlays, packages and processor"
-        checks.append(Check("self-check", OK, detail, "to train again: bttlab doctor --self-check"))
-    elif options.self_check:
-        from bttlab.commands.self_check import self_check
-
-        trained = list(_examine([self_check]))
-        if all(check.status == OK for check in trained):
-            remember()
-        checks += trained
+    checks = examine(options.self_check, options.once)
     problems = sum(check.status == PROBLEM for check in checks)
     lines = []
     for check in checks:
@@ -58,6 +48,30 @@ def run(options: argparse.Namespace) -> Outcome:
     lines.append(f"{problems} problem{'s' * (problems != 1)}" if problems else "all that is needed is here")
     data = {"usable": not problems, "checks": [asdict(check) for check in checks]}
     return Outcome(data, "\n".join(lines), int(bool(problems)))
+
+
+def examine(self_check: bool = False, once: bool = False) -> list[Check]:
+    """Examine this machine.
+
+    Parameters
+    ----------
+    self_check : bool
+        Train on the overlay, too.
+    once : bool
+        Unless that has passed and nothing has changed since.
+    """
+    checks = list(_examine(EXAMINATIONS))
+    if self_check and once and passed_before():
+        detail = "has passed with these overlays, packages and processor"
+        checks.append(Check("self-check", OK, detail, "to train again: bttlab doctor --self-check"))
+    elif self_check:
+        from bttlab.commands.self_check import self_check as train
+
+        trained = list(_examine([train]))
+        if all(check.status == OK for check in trained):
+            remember()
+        checks += trained
+    return checks
 
 
 def _examine(examinations: list[Callable[[], Iterator[Check]]]) -> Iterator[Check]:
