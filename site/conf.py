@@ -9,6 +9,7 @@ html_title = "BTT Lab"
 html_theme = "furo"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
+html_show_search_summary = False  # it is fetched, which a browser does not do for files
 html_math_renderer = "mathml"
 html_copy_source = html_show_sourcelink = html_show_copyright = html_show_sphinx = False
 templates_path = []

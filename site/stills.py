@@ -75,7 +75,7 @@ class _Still:
             return ""
         if "children" in state:
             parts = [self.draw(child.removeprefix("IPY_MODEL_")) for child in state["children"]]
-            return f'<div class="{"row" if kind == "HBoxModel" else "column"}">{"".join(parts)}</div>'
+            return f'<div class="{"column" if kind == "VBoxModel" else "row"}">{"".join(parts)}</div>'
         if kind in FIGURES:
             return self._figure(model, state)
         if kind in ("HTMLModel", "HTMLMathModel"):

@@ -96,7 +96,11 @@ def notebook_with(states: dict, *more: dict):
 def test_a_still_says_how_widgets_stood():
     rate = widget("FloatLogSlider", description="rate", value=0.004, min=-4, max=-1, base=10, layout="IPY_MODEL_plain")
     states = {
-        "top": widget("VBox", children=["IPY_MODEL_rate", "IPY_MODEL_flow", "IPY_MODEL_line", "IPY_MODEL_hidden"]),
+        "top": widget(
+            "VBox", children=["IPY_MODEL_rate", "IPY_MODEL_flow", "IPY_MODEL_line", "IPY_MODEL_hidden", "IPY_MODEL_box"]
+        ),
+        "box": widget("Box", children=["IPY_MODEL_next"]),
+        "next": widget("Button", description="", tooltip="next"),
         "rate": rate,
         "flow": widget("Dropdown", description="flow", _options_labels=["a<b", "right to left"], index=0),
         "line": widget("HTML", value="<b>running</b>"),
@@ -107,7 +111,12 @@ def test_a_still_says_how_widgets_stood():
     notebook = notebook_with(states)
     freeze(notebook)
     ((_, html),) = notebook.cells[0].outputs[0].data.items()
-    for part in ('rate <meter min="-4" max="-1" value="-2.39794">', "a&lt;b", "<b>running</b>"):
+    for part in (
+        '<div class="row"><span class="button">next</span></div>',
+        'rate <meter min="-4" max="-1" value="-2.39794">',
+        "a&lt;b",
+        "<b>running</b>",
+    ):
         assert part in html
     assert "Secret" not in html and "widgets" not in notebook.metadata
 
