@@ -1,6 +1,7 @@
 # make lab       environment, check of the machine, JupyterLab on loopback
 # make test      every test: Python, notebooks, the lab in a browser
 # make quick     what must hold with each Python, in a minute: for a Python that `make test` was not run with
+# make course    an nbgrader course of six labs in COURSE=classroom/course (OPTIONAL=1: 06 and 07, too): docs/teaching.md
 # make reliability   long trials of what must hold up, into docs/reliability.md (some: TRIALS='NAME… --count N')
 # make class     JupyterHub on loopback with demo students; CLASS=FILE takes a class's settings instead (classroom/README.md)
 # make class-test    students of such a hub in real browsers (needs root and configurable-http-proxy)
@@ -21,6 +22,7 @@ AUDIT := .venv-audit
 EXTRAS := lab methods test bench class site sources
 TORCH = $$(sed -n 's/^ *"\(torch==[^"]*\)",.*/\1/p' pyproject.toml)
 PORT ?= 8888
+COURSE ?= classroom/course
 # Containers and Alveo hosts are often root's; the server listens on loopback and asks for its token.
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 
@@ -28,7 +30,7 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 # user's alone, and whose short name leaves room for theirs.
 RUNTIME = JUPYTER_RUNTIME_DIR=$${JUPYTER_RUNTIME_DIR:-$$(mktemp -d)}
 
-.PHONY: lab test quick class class-test site bench reliability lock wheelhouse wheel audit overlays clean environment
+.PHONY: lab test quick course class class-test site bench reliability lock wheelhouse wheel audit overlays clean environment
 
 # A wheelhouse is for the Python that it was made with.
 environment:
@@ -43,9 +45,11 @@ $(AUDIT)/.installed:
 	$(AUDIT)/bin/pip install --quiet pip-audit==2.10.1 uv==0.13.9
 	touch $@
 
+# Notebooks are opened as copies without solutions. What nbgrader adds to JupyterLab is for classes, and takes seconds to start.
 lab: environment
 	$(BIN)/bttlab doctor --self-check --once
-	$(RUNTIME) $(BIN)/jupyter lab $(AS_ROOT) --KernelManager.transport=ipc --ServerApp.ip=127.0.0.1 --ServerApp.port=$(PORT) --ServerApp.root_dir=$(CURDIR) --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb
+	$(BIN)/bttlab notebooks my_notebooks
+	$(RUNTIME) JUPYTER_CONFIG_PATH=$(CURDIR)/tools/jupyter $(BIN)/jupyter lab $(AS_ROOT) --KernelManager.transport=ipc --ServerApp.ip=127.0.0.1 --ServerApp.port=$(PORT) --ServerApp.root_dir=$(CURDIR) --LabApp.default_url=/lab/tree/my_notebooks/00_start_here.ipynb
 
 test: environment
 	@tools/test_needs >/dev/null
@@ -58,6 +62,10 @@ test: environment
 # What must hold with each Python: all modules import, the doctor is content, training gives the same bits, a notebook runs.
 quick: environment
 	$(BIN)/pytest -n 0 tests/test_any_python.py "tests/test_notebooks.py::test_runs_in_quick_mode[00_start_here]"
+
+course: environment
+	$(BIN)/bttlab course "$(COURSE)"
+	cd "$(COURSE)" && export PATH="$(abspath $(BIN)):$$PATH" && for lab in source/0[0-$(if $(OPTIONAL),7,5)]_*; do nbgrader generate_assignment --force $${lab#source/} || exit; done
 
 class: environment
 	$(BIN)/python classroom/$(if $(CLASS),start.py "$(CLASS)",demo.py --port $(or $(CLASS_PORT),8000))

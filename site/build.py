@@ -16,6 +16,7 @@ import nbclient
 import nbformat
 
 from bttlab.errors import BttlabError
+from bttlab.notebooks import release
 from bttlab.terminal import say
 from links import broken_links
 from stills import freeze
@@ -24,7 +25,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 BUILD = ROOT / "build" / "site"
 GROUPS = {  # of docs/: what is not named here goes to the last
-    "Use": ["hosts", "experiments", "methods", "cost", "security"],
+    "Use": ["hosts", "experiments", "methods", "cost", "teaching", "security"],
     "The accelerator": ["accelerator", "processor", "contraction", "vitis", "energy"],
     "What was measured": ["accuracy", "benchmarks", "reliability"],
     "More": [],
@@ -39,14 +40,14 @@ class SiteError(BttlabError):
 
 
 def execute(source: Path, target: Path, quick: bool) -> None:
-    """Run a notebook from top to bottom, in the folder of notebooks, and write it with outputs and stills.
+    """Run a notebook as it is handed out, in the folder of notebooks, and write it with outputs and stills.
 
     Raises
     ------
     SiteError
         If a cell fails.
     """
-    notebook = nbformat.read(source, as_version=4)
+    notebook = nbformat.reads(release(source.read_bytes()).decode(), as_version=4)
     sources = [cell.source for cell in notebook.cells]
     for cell in notebook.cells:
         cell.source = cell.source.replace(*PRESS)

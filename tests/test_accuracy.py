@@ -5,7 +5,7 @@ from statistics import mean
 
 import pytest
 
-from bttlab.experiments import accuracy
+from bttlab.train import accuracy
 from tiny_runs import train, write_corpus
 
 from conftest import ROOT

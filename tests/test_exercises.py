@@ -90,6 +90,7 @@ class Objects:
         self.overlay = load_overlay("trainer", EmulatedU50())
         self.trainer = self.overlay.trainer_1
         self.trainer.load_program(CONFIG)
+        self.trainer.load_parameters(self.start)
         self.layer = TTLinear(768, 768, *MODES, 12)
         self.x, self.dy = torch.randn(13, 768), torch.randn(13, 768)
         self.recorded = read_records()["atis.json"]

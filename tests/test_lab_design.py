@@ -19,13 +19,6 @@ LENGTHS = {13: 100}
 WAIT = 300  # seconds, on a busy machine
 
 
-@pytest.fixture(autouse=True)
-def without_windows():
-    matplotlib.use("agg")
-    yield
-    matplotlib.pyplot.close("all")
-
-
 @pytest.fixture(scope="module")
 def explorer():
     matplotlib.use("agg")
@@ -51,7 +44,7 @@ def test_a_modelled_meter_adds_up_to_the_estimate():
 def test_memory_is_that_of_the_map():
     memory = memory_of(ModelConfig(encoders=4))
     found = estimate(ModelConfig(encoders=4)).memory
-    assert memory.provenance == "modelled" and memory.bytes == found.bytes
+    assert memory.provenance == "modelled" and memory.value == found.bytes
     assert found.by_group()["parameters"] >= ModelConfig(encoders=4).parameters_bytes
 
 
@@ -121,15 +114,15 @@ def test_a_design_that_the_machine_does_not_hold_is_a_sentence(explorer):
 
 def test_figures_of_bytes_banks_and_joules():
     found = {f"{n} encoders": estimate(ModelConfig(encoders=n), Counter(LENGTHS)) for n in (2, 4)}
-    draw_bytes({name: chip_bytes(each) for name, each in found.items()}, "On the chip (modelled)")
-    axes = matplotlib.pyplot.gcf().axes[0]
+    picture = draw_bytes({name: chip_bytes(each) for name, each in found.items()}, "On the chip (modelled)")
+    axes = picture.figure.axes[0]
     widths = np.array([patch.get_width() for patch in axes.patches]).reshape(2, -1).sum(1)
     np.testing.assert_allclose(widths, [each.memory.bytes / 1e6 for each in found.values()])
-    draw_banks(found["2 encoders"])
-    axes = matplotlib.pyplot.gcf().axes[0]
+    assert "On the chip (modelled)" in picture.words and "rows: 2 encoders, 4 encoders" in picture.words
+    picture = draw_banks(found["2 encoders"])
+    axes = picture.figure.axes[0]
     drawn = sum(patch.get_width() for patch in axes.patches if patch.get_facecolor()[3])
     assert drawn == pytest.approx(sum(bank.words for bank in found["2 encoders"].memory.banks) / 1e3)
-    draw_energy(found)
-    axes = matplotlib.pyplot.gcf().axes[0]
+    axes = draw_energy(found).figure.axes[0]
     total = sum(patch.get_width() for patch in axes.patches[: len(axes.patches) // len(found)])
     assert total == pytest.approx(found["2 encoders"].energy_per_epoch.mid, rel=1e-3)

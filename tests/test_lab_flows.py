@@ -1,6 +1,5 @@
 """Notebook 02's views of a layer's programs, and what its prose says of them."""
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
@@ -50,24 +49,25 @@ def test_every_cycle_of_a_program_has_one_kind(layer):
 
 def test_the_schedule_shows_every_instruction(layer):
     programs = {"mine": layer_program(layer, 13, MINE), "two merged": layer_program(layer, 13, (2, 2))}
-    draw_schedule(programs)
-    panels = plt.gcf().axes
+    picture = draw_schedule(programs)
+    panels = picture.figure.axes
     for axes, (name, program) in zip(panels, programs.items(), strict=True):
         cycles = time_program(program.forward, 13, False).cycles
         assert axes.get_title(loc="left") == f"{name}: {cycles:,} cycles, 13 tokens (modelled)"
         assert sum(len(bars.get_paths()) for bars in axes.collections) == len(program.forward)
     names = {text.get_text() for text in panels[0].texts}
     assert {"u", "L3", "dL3"} <= names
-    plt.close()
+    assert "engine 0" in picture.words and panels[0].get_title(loc="left") in picture.words
 
 
 def test_cycles_over_tokens(layer):
-    draw_cycles((1, 13), layer, FLOWS)
-    panels = plt.gcf().axes
+    picture = draw_cycles((1, 13), layer, FLOWS)
+    panels = picture.figure.axes
     assert [axes.get_title() for axes in panels] == list(FLOWS)
     heights = [axes.collections[-1].get_paths()[0].get_extents().y1 for axes in panels]  # the top of the stack
     assert heights == pytest.approx([flow_cycles(layer, flow, 13) / 1e3 for flow in FLOWS.values()])
-    plt.close()
+    one, thirteen = (flow_cycles(layer, "bidirectional", tokens) for tokens in (1, 13))
+    assert f"bi-directional from {one:,} at 1 to {thirteen:,} at 13" in picture.words
 
 
 def test_a_flow_of_ones_own_beside_the_others(layer, overlay, capsys):

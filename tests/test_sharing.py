@@ -152,6 +152,16 @@ def test_an_interrupt_leaves_the_line(line_file, monkeypatch):
     assert len(first.look()) == 1
 
 
+def test_a_line_whose_file_was_removed(line_file):
+    line = CardLine("card", line_file)
+    line.take(7)
+    line.leave()
+    line_file.unlink()
+    line_file.touch()
+    with pytest.raises(CardBusyError, match="the line for card, was removed meanwhile: start anew"):
+        line.take(7)
+
+
 def test_no_place_left(line_file, monkeypatch):
     monkeypatch.setattr(sharing, "PLACES", 1)
     first = CardLine("card", line_file)

@@ -1,5 +1,7 @@
 """Drivers on a shared card: whatever happens between their calls, they train what they would train alone."""
 
+import os
+import re
 import types
 
 import numpy as np
@@ -11,10 +13,13 @@ from bttlab.card import trainer as trainer_module
 from bttlab.card.card_lock import CardBusyError
 from bttlab.card.machine import machine
 from bttlab.card.sharing import FOLDER_VARIABLE, CardLine
+from bttlab.commands import doctor
 from bttlab.data import Samples, Vocabulary, encode, load_corpus
+from bttlab.errors import BttlabError
+from bttlab.lab import CardQueue
 from bttlab.model import ModelConfig, Optimizer, StateError, initial_parameters
 from bttlab.train import tensors_digest
-from lab_trainers import until
+from lab_trainers import our_threads, until
 
 M = machine()
 MODELS = ModelConfig(encoders=1), ModelConfig(encoders=1, linear_rank=8)
@@ -154,6 +159,30 @@ def test_a_card_nobody_can_open(shared_card, tmp_path):
     path.mkdir()
     with pytest.raises(CardBusyError, match=rf"{path}, the line for the shared card .*, cannot be used: it is of user"):
         open_trainer(MODELS[0], shared_card)
+
+
+def test_what_users_are_told_of_the_line(shared_card, monkeypatch):
+    monkeypatch.setattr(pynq.Device, "_devices", [shared_card])
+    queue = CardQueue()
+    try:
+        assert "nobody is in line, a turn comes at once" in queue.widget.value
+        first, second = line(shared_card), line(shared_card)
+        first.take(0)
+        second._get_in_line(0)
+        assert until(lambda: "<b>you</b>" in queue.widget.value)
+        assert re.search(r"on the card.*1\..*in line for 0\.\d s \(measured\)", queue.widget.value)
+        told = rf"process {os.getpid()} of user \w+ is on it, 1 more in line; a turn comes in about 0\.6 s .* modelled"
+        assert re.search(told, queue.widget.value)
+        [check] = doctor._shared_cards()
+        assert check.status == "ok" and re.search(f"emulated_u50_0: {told}", check.detail)
+        assert check.data == {"file": str(first.path), "in_line": [os.getpid()] * 2}
+    finally:
+        queue.close()
+    assert "bttlab-card-queue" not in our_threads()
+    monkeypatch.delenv(FOLDER_VARIABLE)
+    with pytest.raises(BttlabError, match=r"no card is shared here \(emulated_u50_0\); docs/hosts.md tells how one is"):
+        CardQueue()
+    assert list(doctor._shared_cards()) == []
 
 
 class FakeCard(pynq.Device):

@@ -70,25 +70,30 @@ def copy_notebooks(to: str | os.PathLike, reset: Sequence[str] | None = None) ->
     to.mkdir(parents=True, exist_ok=True)
     names: dict[str, list[str]] = {"copied": [], "same": [], "kept": [], "aside": []}
     for source in sources:
-        content, target = release(source.read_bytes()), to / source.name
-        is_there = os.path.lexists(target)
-        if is_there and target.is_file() and target.read_bytes() == content:
-            names["same"].append(source.name)
-            continue
-        if is_there and reset is not None and (not reset or source.name.startswith(tuple(reset))):
-            names["aside"].append(_set_aside(target).name)
-            is_there = False
-        if not is_there:
-            with target.open("xb") as file:
-                file.write(content)
-        names["kept" if is_there else "copied"].append(source.name)
+        target = to / source.name
+        if reset is not None and (not reset or source.name.startswith(tuple(reset))) and os.path.lexists(target):
+            names["aside"] += _set_aside(target, release(source.read_bytes()))
+        names[put(target, release(source.read_bytes()))].append(source.name)
     return names
 
 
-def _set_aside(notebook: Path) -> Path:
-    """Give a notebook the first name that is free."""
-    for number in count(1):
-        aside = notebook.with_suffix(f".kept-{number}.ipynb")
-        if not os.path.lexists(aside):
-            return notebook.rename(aside)
-    raise AssertionError
+def put(target: Path, content: bytes) -> str:
+    """Write a file that is not there yet; say whether it was "copied", "same" (there already) or "kept" (another)."""
+    try:
+        with target.open("xb") as file:
+            file.write(content)
+        return "copied"
+    except FileExistsError:
+        return "same" if _is(target, content) else "kept"
+
+
+def _is(target: Path, content: bytes) -> bool:
+    return target.is_file() and target.read_bytes() == content
+
+
+def _set_aside(notebook: Path, content: bytes) -> list[str]:
+    """Give a notebook that is another the first name that is free, and return it."""
+    if _is(notebook, content):
+        return []
+    asides = (notebook.with_suffix(f".kept-{number}.ipynb") for number in count(1))
+    return [notebook.rename(next(aside for aside in asides if not os.path.lexists(aside))).name]

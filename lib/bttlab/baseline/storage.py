@@ -78,7 +78,7 @@ def build(kind: Any, value: Any, where: str) -> Any:
         built = {name: build(hints[name], value[name], _path(where, name)) for name in names}
         try:
             return kind(**built)
-        except RecordError as error:
+        except BttlabError as error:
             raise RecordError(f"{where or 'the record'}: {error}") from None
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is types.UnionType:  # X | None

@@ -13,13 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from bttlab.bench.result import Result, Table, figure, in_digits, rounded
+from bttlab.bench.result import Result, Table, in_digits, rounded
 from bttlab.bench.turns import spread
 from bttlab.card import EmulatedU50, open_trainer
 from bttlab.card.card_lock import file_name
 from bttlab.card.sharing import FOLDER_VARIABLE, SLICE_SECONDS, CardLine
 from bttlab.data import Vocabulary, encode, epoch_order, load_corpus
 from bttlab.errors import BttlabError
+from bttlab.figures import told
 from bttlab.model import ModelConfig, Optimizer, initial_parameters
 from bttlab.processes import safe_path
 from bttlab.train import tensors_digest
@@ -94,10 +95,10 @@ def measure(
     return Result(
         settings={"data": corpus, "encoders": encoders, "processes": processes, "rounds": rounds, "seconds": seconds},
         figures={
-            "rate": figure("1/s", "measured", f"{clock}, samples of all processes, median of the rounds"),
-            "ratio": figure("1", "measured", "that rate over the rate of one alone just before, median of the rounds"),
-            "jain": figure("1", "measured", "Jain's index of the samples of each; of the undisturbed in the last row"),
-            "wait": figure("1", "measured", f"{clock}, longest wait for a slice over {processes} x {SLICE_SECONDS} s"),
+            "rate": told("1/s", "measured", f"{clock}, samples of all processes, median of the rounds"),
+            "ratio": told("1", "measured", "that rate over the rate of one alone just before, median of the rounds"),
+            "jain": told("1", "measured", "Jain's index of the samples of each; of the undisturbed in the last row"),
+            "wait": told("1", "measured", f"{clock}, longest wait for a slice over {processes} x {SLICE_SECONDS} s"),
         },
         rows=rows,
         ratios={SHARED: rounded(spread(ratio))},

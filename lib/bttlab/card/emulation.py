@@ -18,6 +18,7 @@ import pynq
 from pynq.pl_server.xclbin_parser import XclBin
 from pynq.pmbus import XrtRail
 
+from bttlab.annexes import brought
 from bttlab.card.compute_unit import CardError, ComputeUnit
 from bttlab.card.facts import U50
 from bttlab.card.hbm import CardMemory, HbmBank
@@ -300,9 +301,7 @@ class EmulatedU50(pynq.Device):
         ----------
         program : bttlab.card.program.program.Program
         """
-        from bttlab.estimate.card import power_levels
-
-        self._telemetry.load(functools.cache(lambda: power_levels(program)))
+        self._telemetry.load(functools.cache(lambda: brought("power")["u50"].load()(program)))
 
     def _forget(self) -> None:
         """Describe a card without an overlay."""

@@ -29,7 +29,6 @@ from bttlab.card.card_lock import (
     lock_folder,
     open_lock,
     process_in_words,
-    start_of,
     user_name,
 )
 from bttlab.errors import BttlabError
@@ -54,8 +53,8 @@ _CARD = np.dtype(
 )
 _PLACE = np.dtype(
     {
-        "names": ["ticket", "overlay", "since", "process", "started"],
-        "formats": ["<u8", "<u8", "<f8", "<i4", "<u8"],
+        "names": ["ticket", "overlay", "since", "process"],
+        "formats": ["<u8", "<u8", "<f8", "<i4"],
         "itemsize": RECORD_BYTES,
     }
 )
@@ -127,6 +126,16 @@ def shared_file(card: str, emulated: bool) -> Path | None:
     return next((path for path in paths if os.path.lexists(path)), None)
 
 
+def turn_in_words(line: list[Waiting]) -> str:
+    """Return who is on a card, how many are in line, and when a turn would come, given what `CardLine.look` returns."""
+    if not line:
+        return "nobody is in line, a turn comes at once"
+    first = f"{line[0]} is {'on it' if line[0].is_on_card else 'next'}"
+    seconds = len(line) * SLICE_SECONDS
+    when = f"in about {seconds:.1f} s ({SLICE_SECONDS} s each, modelled)"
+    return f"{first}, {len(line) - 1} more in line; a turn comes {when}"
+
+
 class CardLine:
     """The line for a shared card, and this one's place in it. For one thread at a time.
 
@@ -168,8 +177,10 @@ class CardLine:
         Raises
         ------
         CardBusyError
-            If there is no place left, or a stopped process keeps the line's record locked.
+            If there is no place left, the file was removed, or a stopped process keeps the card's record locked.
         """
+        if os.fstat(self._file.fileno()).st_nlink == 0:  # who comes now has another file, and does not see this line
+            raise CardBusyError(f"{self.path}, the line for {self.card}, was removed meanwhile: start anew")
         before, seen, since = self._ticket, b"", 0.0
         try:
             self._get_in_line(overlay)
@@ -224,8 +235,8 @@ class CardLine:
             card["drawn"] = self._ticket = int(card["drawn"]) % _TICKETS + 1
             self._write(0, card)
             mine = np.zeros((), _PLACE)
-            mine["ticket"], mine["overlay"], mine["since"] = self._ticket, overlay, time.monotonic()
-            mine["process"], mine["started"] = os.getpid(), start_of(os.getpid()) or 0
+            mine["ticket"], mine["overlay"] = self._ticket, overlay
+            mine["since"], mine["process"] = time.monotonic(), os.getpid()
             self._write(self._place, mine)
 
     def _go(self, card: np.ndarray, passed: list[tuple[int, np.ndarray]], before: int, overlay: int) -> Taken:

@@ -163,7 +163,7 @@ def _default_folder(corpus: str, encoders: int) -> Path:
 
 
 def _outcome(training, device: str, result) -> Outcome:
-    from bttlab.train.checkpoint import LATEST
+    from bttlab.experiments.record import LATEST
     from bttlab.train.evaluation import counted, describe
     from bttlab.train.metrics_log import METRICS
 

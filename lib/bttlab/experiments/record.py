@@ -14,7 +14,7 @@ from bttlab.errors import BttlabError
 from bttlab.figures import to_json
 from bttlab.files import read_regular, replace_whole
 
-RUN_FILE = "run.json"
+RUN_FILE, LATEST = "run.json", "checkpoint.safetensors"
 FORMAT = 1
 MOST_BYTES = 1 << 26  # of a record
 RUNNING, COMPLETE, STOPPED, FAILED = "running", "complete", "stopped", "failed"

@@ -10,7 +10,6 @@ from bttlab.baseline import EPOCH_SAMPLES
 from bttlab.baseline.gpus import find_gpu
 from bttlab.baseline.modelled import model_step
 from bttlab.baseline.storage import write_whole
-from bttlab.bench.page import RECORD
 from bttlab.data import Samples
 from bttlab.estimate.card import CLOCKS, Estimate, estimate
 from bttlab.estimate.memory import GROUPS
@@ -18,7 +17,7 @@ from bttlab.estimate.recorded import RESOURCES
 from bttlab.estimate.work import SHOWN_UNITS, STAGES
 from bttlab.lab.gpu_beside import gpu_over_card
 from bttlab.model import FLOWS, ModelConfig
-from bttlab.pages import filled
+from bttlab.pages import BENCHMARKS, filled
 
 ENCODERS = (2, 4, 6)
 PAGES = {"accelerator.md": ("epochs", "stages", "memory", "resources"), "energy.md": ("power", "energy", "ratios")}
@@ -59,7 +58,7 @@ def write(folder: Path, lengths: Mapping[int, int], sample: Samples) -> None:
     BttlabError
         If a marker is missing.
     """
-    steps = json.loads((folder / RECORD).read_text(encoding="utf-8"))["benchmarks"]["step"]["rows"]
+    steps = json.loads((folder / BENCHMARKS).read_text(encoding="utf-8"))["benchmarks"]["step"]["rows"]
     core = next(row for row in steps if (row["threads"], row["contender"]) == (1, "emulated U50"))
     found = tables(lengths, sample, core["time"]["median"] / 1e3)
     for page, names in PAGES.items():

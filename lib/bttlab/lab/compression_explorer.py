@@ -2,13 +2,12 @@
 
 import functools
 
-import ipywidgets as widgets
 import numpy as np
 from torch import Tensor
 
 from bttlab.lab.charts import PALETTE, new_figure, style
 from bttlab.lab.compression import Truncation, spectra, truncate
-from bttlab.lab.explorer import Explorer, slider
+from bttlab.lab.explorer import Explorer, row, slider
 from bttlab.lab.pictures import draw_train
 from bttlab.tensor import check_modes
 
@@ -49,9 +48,7 @@ class CompressionExplorer(Explorer):
         grid = figure.add_gridspec(2, 2, height_ratios=(5, 6), width_ratios=(3, 2))
         self._train, self._spectrum = figure.add_subplot(grid[0, :]), figure.add_subplot(grid[1, 0])
         self._sizes = figure.add_subplot(grid[1, 1])
-        super().__init__(
-            figure, [widgets.HBox(self.out_sliders), widgets.HBox(self.in_sliders), widgets.HBox([self.rank_slider])]
-        )
+        super().__init__(figure, [row(*self.out_sliders), row(*self.in_sliders), row(self.rank_slider)])
 
     def _update(self) -> tuple[str, str]:
         rows, columns = self._matrix.shape
@@ -91,9 +88,9 @@ class CompressionExplorer(Explorer):
         axes = self._sizes
         axes.clear()
         style(axes, "Parameters", "number (logarithmic)", "")
-        for row, (name, count, colour) in enumerate(
+        for place, (name, count, colour) in enumerate(
             (("matrix", self._matrix.numel(), "0.6"), ("cores", found.parameters, PALETTE[0]))
         ):
-            axes.barh(row, count, color=colour, height=0.5)
-            axes.text(130, row, f"{name} {count:,}", va="center", color="white", fontweight="bold", fontsize=9)
+            axes.barh(place, count, color=colour, height=0.5)
+            axes.text(130, place, f"{name} {count:,}", va="center", color="white", fontweight="bold", fontsize=9)
         axes.set(xscale="log", xlim=(100, 2e6), yticks=[], ylim=(1.6, -0.6))

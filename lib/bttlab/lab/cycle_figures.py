@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
@@ -12,8 +11,9 @@ from bttlab.card.program.instruction import DRAIN_0, ENGINE_1, SHUFFLE, UNIT_NAM
 from bttlab.card.program.layer import LayerProgram
 from bttlab.card.program.profile import stretches_of
 from bttlab.card.program.timing import time_program
-from bttlab.lab.charts import PALETTE
+from bttlab.lab.charts import PALETTE, new_figure
 from bttlab.lab.gantt import draw_lanes
+from bttlab.lab.picture import Picture
 
 KINDS = ("engines, with tokens", "engines, cores alone", "re-ordering and moving", "row operations")
 COLOURS = dict(zip(KINDS, PALETTE, strict=False))
@@ -29,7 +29,7 @@ def kind_of(program: LayerProgram, instruction: Instruction) -> str:
     return KINDS[2] if instruction.unit in (DRAIN_0, DRAIN_0 + 1, SHUFFLE) else KINDS[3]
 
 
-def draw_schedule(programs: Mapping[str, LayerProgram]) -> None:
+def draw_schedule(programs: Mapping[str, LayerProgram]) -> Picture:
     """Draw which unit works when, a panel a program, all over the same cycles (modelled).
 
     Parameters
@@ -38,9 +38,8 @@ def draw_schedule(programs: Mapping[str, LayerProgram]) -> None:
         By the panels' titles.
     """
     units = [n for n in range(len(UNIT_NAMES)) if any(i.unit == n for p in programs.values() for i in p.forward)]
-    figure, panels = plt.subplots(
-        len(programs), 1, figsize=(8.3, 0.7 + 2.1 * len(programs)), layout="constrained", sharex=True, squeeze=False
-    )
+    figure = new_figure(8.3, 0.7 + 2.1 * len(programs))
+    panels = figure.subplots(len(programs), 1, sharex=True, squeeze=False)
     timings = {name: time_program(program.forward, program.tokens, False) for name, program in programs.items()}
     most = max(timing.cycles for timing in timings.values())
     for axes, (name, program) in zip(panels[:, 0], programs.items(), strict=True):
@@ -51,6 +50,8 @@ def draw_schedule(programs: Mapping[str, LayerProgram]) -> None:
     marks = [Patch(facecolor=colour, label=kind) for kind, colour in COLOURS.items()]
     marks.append(Patch(facecolor="white", edgecolor="black", hatch=HATCH["BP"], label="backward pass"))
     figure.legend(handles=marks, loc="outside lower center", ncols=3, fontsize=8, frameon=False)
+    names = ", ".join(UNIT_NAMES[n] for n in units)
+    return Picture(figure, f"Which of the units ({names}) works when, a panel a program.")
 
 
 def _draw_units(axes: Axes, program: LayerProgram, timing, units: Sequence[int], most: int) -> None:
@@ -78,7 +79,7 @@ def cycles_by_kind(program: LayerProgram) -> dict[str, int]:
     return cycles
 
 
-def draw_cycles(tokens: Sequence[int], layer: Any, flows: Mapping[str, Any]) -> None:
+def draw_cycles(tokens: Sequence[int], layer: Any, flows: Mapping[str, Any]) -> Picture:
     """Draw the modelled cycles of both passes over tokens, a panel a flow, by what they are spent on.
 
     Parameters
@@ -88,12 +89,16 @@ def draw_cycles(tokens: Sequence[int], layer: Any, flows: Mapping[str, Any]) -> 
     flows : mapping of str to flow
         As for `bttlab.card.layer.layer_program`, by the panels' titles.
     """
-    figure, panels = plt.subplots(1, len(flows), figsize=(8.3, 3.7), layout="constrained", sharey=True)
+    figure = new_figure(8.3, 3.7)
+    panels = figure.subplots(1, len(flows), sharey=True)
+    said = []
     kinds = (*KINDS, WAITING)
     colours = [*COLOURS.values(), "0.8"]
     for axes, (name, flow) in zip(panels, flows.items(), strict=True):
         counts = [cycles_by_kind(layer_program(layer, t, flow)) for t in tokens]
         rows = [[count[kind] / 1e3 for count in counts] for kind in kinds]
+        first, last = (sum(count.values()) for count in (counts[0], counts[-1]))
+        said.append(f"{name} from {first:,} at {tokens[0]} to {last:,} at {tokens[-1]}")
         axes.stackplot(tokens, rows, labels=kinds, colors=colours)
         axes.set(title=name, xlabel="tokens", xlim=(tokens[0], tokens[-1]))
         axes.spines[["top", "right"]].set_visible(False)
@@ -101,3 +106,4 @@ def draw_cycles(tokens: Sequence[int], layer: Any, flows: Mapping[str, Any]) -> 
     panels[0].set_ylabel("thousand cycles, both passes (modelled)")
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=8, frameon=False)
+    return Picture(figure, f"Modelled cycles of both passes over tokens, by what they are spent on: {'; '.join(said)}.")

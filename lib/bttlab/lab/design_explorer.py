@@ -18,7 +18,7 @@ from bttlab.estimate.work import SHOWN_UNITS
 from bttlab.lab.canvas import live_canvas
 from bttlab.lab.charts import PALETTE, new_figure, style
 from bttlab.lab.design import Design, grid
-from bttlab.lab.explorer import Explorer, slider
+from bttlab.lab.explorer import Explorer, row, slider
 from bttlab.model import FLOWS
 
 RANKS = (4, 8, 12, 16)
@@ -126,9 +126,8 @@ class DesignExplorer(Explorer):
         self.rank.observe(self._follow, "value")
         figure = new_figure(8.3, 4.2)
         self._space, self._machine = figure.subplots(1, 2, width_ratios=(3, 2))
-        rows = [widgets.HBox([self.encoders, self.rank]), widgets.HBox([self.feed_forward, self.flow])]
-        rows.append(widgets.HBox([self.clock, self.optimizer]))
-        super().__init__(figure, rows, canvas=live_canvas)
+        pairs = (self.encoders, self.rank), (self.feed_forward, self.flow), (self.clock, self.optimizer)
+        super().__init__(figure, [row(*pair) for pair in pairs], canvas=live_canvas)
         figure.canvas.mpl_connect("button_press_event", self._click)
 
     def choose(self, design: Design) -> None:

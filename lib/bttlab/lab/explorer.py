@@ -38,7 +38,8 @@ class Explorer:
         self._canvas = canvas(figure, lambda: (), self._lock)
         self._kept = KeptFigure()
         self._words = widgets.HTML()
-        self.widget = widgets.VBox([*controls, self._results, self._message, self._canvas.widget, self._words])
+        picture = widgets.Box([self._canvas.widget], layout={"overflow": "auto"})  # in a narrow window it scrolls
+        self.widget = widgets.VBox([*controls, self._results, self._message, picture, self._words])
         self.widget.add_class(self._kept.live_class)
         for control in _values(controls):
             control.observe(lambda _: self.refresh(), "value")
@@ -82,7 +83,13 @@ class Explorer:
 
 def slider(value: int, least: int, most: int, name: str, width: str = "250px") -> widgets.IntSlider:
     """Return a slider of whole numbers."""
-    return widgets.IntSlider(value, min=least, max=most, description=name, layout={"width": width})
+    style = {"description_width": "85px"}
+    return widgets.IntSlider(value, min=least, max=most, description=name, style=style, layout={"width": width})
+
+
+def row(*controls: widgets.Widget) -> widgets.HBox:
+    """Return controls side by side, or in several rows where the window is narrow."""
+    return widgets.HBox(controls, layout={"flex_flow": "row wrap"})
 
 
 def _values(controls: Sequence[widgets.Widget]) -> list[widgets.Widget]:

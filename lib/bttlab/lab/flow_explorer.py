@@ -5,7 +5,7 @@ from matplotlib.axes import Axes
 
 from bttlab.lab.charts import PALETTE, new_figure, style
 from bttlab.lab.contraction import PASSES, Film, Frame, film
-from bttlab.lab.explorer import Explorer, slider
+from bttlab.lab.explorer import Explorer, row, slider
 from bttlab.lab.network_picture import draw_network
 from bttlab.tensor import FLOWS, Order
 
@@ -59,8 +59,8 @@ class FlowExplorer(Explorer):
         super().__init__(
             figure,
             [
-                widgets.HBox([self.flow, self.tokens, self.rank]),
-                widgets.HBox([self.part, self.step, back, on]),
+                row(self.flow, self.tokens, self.rank),
+                row(self.part, self.step, back, on),
             ],
         )
 

@@ -3,9 +3,10 @@
 import math
 from collections.abc import Sequence
 
-import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
 
-from bttlab.lab.charts import PALETTE
+from bttlab.lab.charts import PALETTE, new_figure
+from bttlab.lab.picture import Picture
 from bttlab.tensor import FLOWS, flow_cost, optimal_cost
 
 COLOURS = dict(zip(FLOWS, PALETTE, strict=False))
@@ -17,7 +18,7 @@ def draw_costs(
     out_modes: Sequence[int],
     in_modes: Sequence[int],
     fixed: tuple[int, int],
-) -> None:
+) -> Picture:
     """Draw multiply-accumulates of both passes, left over tokens, right over rank.
 
     Parameters
@@ -30,7 +31,8 @@ def draw_costs(
     """
     at_tokens, at_rank = fixed
     elements = math.prod((*out_modes, *in_modes))
-    figure, (left, right) = plt.subplots(1, 2, figsize=(8.3, 3.4), layout="constrained", sharey=True)
+    figure = new_figure(8.3, 3.4)
+    left, right = figure.subplots(1, 2, sharey=True)
     for flow, colour in COLOURS.items():
         over_tokens = [flow_cost(flow, t, out_modes, in_modes, at_rank).macs for t in tokens]
         over_rank = [flow_cost(flow, at_tokens, out_modes, in_modes, r).macs for r in ranks]
@@ -41,13 +43,14 @@ def draw_costs(
     left.set(xlabel=f"tokens (rank {at_rank})", ylabel="MACs, forward and backward")
     right.set(xlabel=f"rank ({at_tokens} tokens)")
     left.legend(fontsize=8)
-    _finish(figure)
+    return _finished(figure, "Multiply-accumulates of each flow over tokens and over rank.")
 
 
-def draw_optimum(tokens: Sequence[int], out_modes: Sequence[int], in_modes: Sequence[int], rank: int) -> None:
+def draw_optimum(tokens: Sequence[int], out_modes: Sequence[int], in_modes: Sequence[int], rank: int) -> Picture:
     """Draw arithmetic and peak memory of the forward pass beside those of the best order (`optimal_cost`)."""
     best = [optimal_cost(t, out_modes, in_modes, rank) for t in tokens]
-    figure, (left, right) = plt.subplots(1, 2, figsize=(8.3, 3.4), layout="constrained")
+    figure = new_figure(8.3, 3.4)
+    left, right = figure.subplots(1, 2)
     for flow in ("right_to_left", "bidirectional"):
         costs = [flow_cost(flow, t, out_modes, in_modes, rank).forward for t in tokens]
         left.plot(tokens, [cost.macs / 1e3 for cost in costs], label=flow, color=COLOURS[flow])
@@ -57,10 +60,11 @@ def draw_optimum(tokens: Sequence[int], out_modes: Sequence[int], in_modes: Sequ
     left.set(xlabel="tokens", ylabel="thousand MACs, forward")
     right.set(xlabel="tokens", ylabel="thousand elements at the peak, forward")
     left.legend(fontsize=8)
-    _finish(figure)
+    return _finished(figure, "Arithmetic and peak memory of two flows over tokens, beside the best order.")
 
 
-def _finish(figure) -> None:
+def _finished(figure: Figure, caption: str) -> Picture:
     for axes in figure.axes:
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(alpha=0.25)
+    return Picture(figure, caption)

@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 
-import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
 
 from bttlab.baseline.record import Memory
 from bttlab.estimate.card import Estimate
-from bttlab.lab.charts import PALETTE, style
+from bttlab.lab.charts import PALETTE, new_figure, style
+from bttlab.lab.picture import Picture
 
 # A colour for each kind of byte, the same on the chip and in PyTorch.
 COLOURS = {
@@ -32,7 +34,7 @@ def torch_bytes(memory: Memory) -> dict[str, int]:
     return {name.replace("_", " "): int(share.at_peak.value) for name, share in memory.categories.items()}
 
 
-def draw_bytes(rows: Mapping[str, Mapping[str, float]], title: str) -> None:
+def draw_bytes(rows: Mapping[str, Mapping[str, float]], title: str) -> Picture:
     """Draw stacked bars, a row for each name, in megabytes.
 
     Parameters
@@ -42,34 +44,35 @@ def draw_bytes(rows: Mapping[str, Mapping[str, float]], title: str) -> None:
     title : str
         Says where the numbers come from.
     """
-    _, axes = plt.subplots(figsize=(8.3, 0.9 + 0.55 * len(rows)), layout="constrained")
+    figure = new_figure(8.3, 0.9 + 0.55 * len(rows))
+    axes = figure.subplots()
     style(axes, title, "MB ($10^6$ bytes)", "")
-    seen: dict[str, None] = {}
     for row, parts in enumerate(rows.values()):
         start = 0.0
         for name, size in parts.items():
             colour = COLOURS.get(name, "0.9")
-            axes.barh(row, size / 1e6, left=start, color=colour, label=None if name in seen else name, height=0.6)
-            seen[name] = None
+            axes.barh(row, size / 1e6, left=start, color=colour, label=name, height=0.6)
             start += size / 1e6
         axes.text(start, row, f" {start:,.1f}", va="center", fontsize=9)
     axes.set_yticks(range(len(rows)), rows)
     axes.invert_yaxis()
     axes.margins(x=0.1)
-    axes.legend(fontsize=8, ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.28), frameon=False)
+    _legend_once(axes)
+    return Picture(figure, "Stacked bars of memory by what it is for.")
 
 
-def draw_banks(estimate: Estimate) -> None:
+def draw_banks(estimate: Estimate) -> Picture:
     """Draw how deep each bank is, and which of its words a model's program touches, by what they are for."""
     banks = estimate.memory.banks
-    _, axes = plt.subplots(figsize=(8.3, 1.4 + 0.23 * len(banks)), layout="constrained")
+    figure = new_figure(8.3, 1.4 + 0.23 * len(banks))
+    axes = figure.subplots()
     encoders = estimate.model.encoders
     style(axes, f"Words of each bank, {encoders} encoders, {estimate.optimizer} (modelled)", "thousand words", "")
     groups = dict.fromkeys(group for bank in banks for group in bank.groups)
     for row, bank in enumerate(banks):
         start = 0.0
         for group, words in bank.groups.items():
-            axes.barh(row, words / 1e3, left=start, color=COLOURS[group], height=0.7)
+            axes.barh(row, words / 1e3, left=start, color=COLOURS[group], height=0.7, label=group)
             start += words / 1e3
         axes.barh(row, bank.depth / 1e3, color="none", edgecolor="0.3", linewidth=0.8, height=0.7)
         blocks = f"{bank.blocks.uram} UltraRAM" if bank.kind == "uram" else f"{bank.blocks.bram36:g} BRAM36"
@@ -78,26 +81,42 @@ def draw_banks(estimate: Estimate) -> None:
     axes.set_ylim(len(banks) - 0.4, -0.6)
     axes.set_xlim(0, 1.28 * max(bank.depth for bank in banks) / 1e3)
     axes.legend(
-        [plt.Rectangle((0, 0), 1, 1, color=COLOURS[group]) for group in groups],
+        [Rectangle((0, 0), 1, 1, color=COLOURS[group]) for group in groups],
         list(groups),
         loc="lower right",
         fontsize=8,
     )
+    filled = "; ".join(f"{bank.name} {bank.words / bank.depth:.0%}" for bank in banks)
+    return Picture(figure, f"How much of each bank a program touches: {filled}.")
 
 
-def draw_energy(estimates: Mapping[str, Estimate]) -> None:
+def draw_energy(estimates: Mapping[str, Estimate]) -> Picture:
     """Draw the energy of an epoch by its parts, with the band that the constants' uncertainty gives the sum."""
-    _, axes = plt.subplots(figsize=(8.3, 1.3 + 0.5 * len(estimates)), layout="constrained")
+    figure = new_figure(8.3, 1.3 + 0.5 * len(estimates))
+    axes = figure.subplots()
     style(axes, "Energy of an epoch (modelled; the line is the band of the sum)", "energy (J)", "")
     names: Sequence[str] = tuple(next(iter(estimates.values())).power.components)
     for row, found in enumerate(estimates.values()):
         start = 0.0
         for name, colour in zip(names, ("0.75", *PALETTE), strict=True):
             joules = found.power.components[name].mid * found.seconds_per_epoch
-            axes.barh(row, joules, left=start, color=colour, height=0.55, label=name if row == 0 else None)
+            axes.barh(row, joules, left=start, color=colour, height=0.55, label=name)
             start += joules
         band = found.energy_per_epoch
         axes.plot([band.low, band.high], [row, row], color="0.15", linewidth=1.5, marker="|", markersize=9)
     axes.set_yticks(range(len(estimates)), estimates)
     axes.invert_yaxis()
-    axes.legend(fontsize=8, ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.25), frameon=False)
+    _legend_once(axes)
+    bands = (
+        f"{name} {found.energy_per_epoch.low:,.0f} to {found.energy_per_epoch.high:,.0f} J"
+        for name, found in estimates.items()
+    )
+    return Picture(figure, f"The energy of an epoch by its parts; the sum's band: {'; '.join(bands)}.")
+
+
+def _legend_once(axes: Axes) -> None:
+    """Name each colour once, below the bars."""
+    handles, names = axes.get_legend_handles_labels()
+    kinds = dict(zip(names, handles, strict=True))
+    where = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.25), "frameon": False}
+    axes.legend(kinds.values(), kinds, fontsize=8, ncols=4, **where)

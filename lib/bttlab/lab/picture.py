@@ -7,6 +7,7 @@ from html import escape
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator
 
 from bttlab.lab.charts import to_png
 
@@ -15,6 +16,13 @@ FIGURE_CLASS = "bttlab-figure"
 DARK = f"""<style>
 body[data-jp-theme-light='false'] :is(img.{FIGURE_CLASS}, .{FIGURE_CLASS} canvas, .jp-RenderedImage img)
 {{ filter: invert(0.88) hue-rotate(180deg) }}</style>"""
+
+# ipympl shows its tools under the mouse alone, and its canvas keeps every key that it gets: the keyboard is to reach
+# the tools, and what comes after them. What is not visible gets no keys.
+TOOLS = f"""<style>.{FIGURE_CLASS} .jupyter-matplotlib-toolbar {{ visibility: visible !important }}
+.{FIGURE_CLASS} .jupyter-matplotlib-toolbar:focus-within {{ opacity: 1 !important }}
+.{FIGURE_CLASS} .jupyter-matplotlib-canvas-div {{ visibility: hidden }}
+.{FIGURE_CLASS} .jupyter-matplotlib-canvas-div canvas {{ visibility: visible }}</style>"""
 
 
 class Picture:
@@ -53,14 +61,21 @@ def describe(figure: Figure) -> str:
 def hidden(words: str) -> str:
     """Return HTML that screen readers read and nobody sees."""
     place = "position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%)"
-    return f"{DARK}<p class='bttlab-words' style='{place}'>{escape(words)}</p>"
+    return f"{DARK}{TOOLS}<p class='bttlab-words' style='{place}'>{escape(words)}</p>"
 
 
 def _describe(axes: Axes) -> str:
     title = axes.get_title("left") or axes.get_title()
     scales = " over ".join(filter(None, (axes.get_ylabel(), axes.get_xlabel())))
-    said = [part.replace("$", "").replace("\n", " ") for part in (title, scales, *_lines(axes), *_bars(axes)) if part]
+    parts = (title, scales, *_rows(axes), *_lines(axes), *_bars(axes))
+    said = [part.replace("$", "").replace("\n", " ") for part in parts if part]
     return "; ".join(said) + "." if said else ""
+
+
+def _rows(axes: Axes) -> Iterator[str]:
+    """The names of rows, where a panel has names instead of numbers."""
+    if isinstance(axes.yaxis.get_major_locator(), FixedLocator) and len(axes.get_yticks()):
+        yield f"rows: {', '.join(label.get_text() for label in axes.get_yticklabels())}"
 
 
 def _lines(axes: Axes) -> Iterator[str]:

@@ -7,13 +7,12 @@ from bttlab.experiments import Filter, RunIndex
 from bttlab.experiments.curves import read_curves
 from bttlab.experiments.index import FoundRun, RunIndexError, every_index
 from bttlab.lab.charts import PALETTE, as_label, new_figure, style
-from bttlab.lab.explorer import Explorer
+from bttlab.lab.explorer import Explorer, row
 from bttlab.terminal import printable
 from bttlab.train import Checkpoint, CheckpointStore
 
 MOST_CURVES = len(PALETTE)  # that can be told apart
 SHOWN = 200  # runs in the list
-_ROW = {"flex_flow": "row wrap"}
 CURVES = {
     "loss": ("Mean loss of a stretch (measured)", "loss"),
     "frame_accuracy": ("Frame accuracy on the dev split (measured)", "right (%)"),
@@ -42,13 +41,13 @@ class RunBrowser(Explorer):
             conditions, description="where", continuous_update=False, style=wide, layout={"width": "430px"}
         )
         self.runs = widgets.SelectMultiple(
-            description="runs", rows=7, style=wide, layout={"width": "780px"}
+            description="runs", rows=7, style=wide, layout={"width": "780px", "max_width": "100%"}
         )  # of names, as long as the filter finds
         self.curve = widgets.Dropdown(options=list(CURVES), description="curve", style=wide, layout={"width": "240px"})
         self._applied: tuple[str, bool] | None = None
         figure = new_figure(8.3, 3.6)
         self._axes = figure.subplots()
-        super().__init__(figure, [widgets.HBox([self.conditions, self.curve, self.everywhere], layout=_ROW), self.runs])
+        super().__init__(figure, [row(self.conditions, self.curve, self.everywhere), self.runs])
 
     @property
     def chosen(self) -> list[FoundRun]:

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from bttlab.data import Samples, epoch_order
+from bttlab.methods.combination import check_combination, describe
 from bttlab.methods.method import Method, MethodError
-from bttlab.methods.registry import check_combination, describe
 from bttlab.methods.setting import Setting
 from bttlab.model import Transformer, batch_losses, equal_length_batches
+from bttlab.model.loop import train_pieces
 
 GPU_CLOCK = "time.perf_counter, the GPU waited for after each step"
 CPU_CLOCK = "processor time of the process (time.process_time), whatever else the machine does"
@@ -146,14 +147,9 @@ class Training:
         MethodError
             If a loss is not finite.
         """
-        self.model.train()
-        begin = self._now()
-        for batch in self._all_batches():
-            if stop is not None and stop.is_set():
-                return
-            losses = self.step(batch)
-            now = self._now()
-            self.seconds_spent += now - begin
+
+        def trained(batch: Batch, losses: np.ndarray, seconds: float) -> None:
+            self.seconds_spent += seconds
             if not np.isfinite(losses).all():
                 raise MethodError(
                     f"{describe(self.methods)}: the loss after {self.count} samples is not finite; take a lower "
@@ -161,7 +157,11 @@ class Training:
                 )
             if on_batch is not None:
                 on_batch(losses)
-            begin = self._now()
+
+        self.model.train()
+        train_pieces(
+            self._all_batches(), self.step, trained, lambda: stop is None or not stop.is_set(), clock=self._now
+        )
 
     def _now(self) -> float:
         if self.device.type == "cuda":

@@ -3,6 +3,7 @@
 import random
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from math import ceil
 from typing import Any
 
@@ -48,6 +49,7 @@ def joules_by_clock(answer: Any, lengths: Mapping) -> str | bool:
     )
 
 
+@cache
 def _full_bank(encoders: int) -> int | None:
     """The bank that has no room for so many encoders of rank 12."""
     try:

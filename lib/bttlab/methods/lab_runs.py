@@ -9,8 +9,9 @@ import numpy as np
 import torch
 
 from bttlab.experiments.keep import keep_methods
+from bttlab.figures import Figure
 from bttlab.lab.meters import EnergyMeter
-from bttlab.lab.runs import EVALUATIONS, Memory, Run
+from bttlab.lab.runs import EVALUATIONS, Run
 from bttlab.lab.targets import Target, torch_meter
 from bttlab.lab.workload import Workload
 from bttlab.methods import Result, Setting, Training, check_combination, parse, run_methods
@@ -68,8 +69,7 @@ class MethodRun(Run):
             self._score()
         if result.samples == self.total:
             keep_methods(result, self.begun, factor)
-        peak = result.memory["peak"]
-        self.memory = Memory(peak["value"], peak["provenance"], peak["how"])
+        self.memory = Figure(**result.memory["peak"])
         if self._on_result is not None:
             self._on_result(result)
 

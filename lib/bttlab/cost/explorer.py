@@ -14,7 +14,7 @@ from bttlab.cost.estimate import MODEL_VERSION, Estimate, Estimator
 from bttlab.cost.fit import GRID
 from bttlab.cost.lengths import longest_length
 from bttlab.lab.charts import PALETTE, new_figure, style
-from bttlab.lab.explorer import Explorer, slider
+from bttlab.lab.explorer import Explorer, row, slider
 
 
 class CostExplorer(Explorer):
@@ -44,7 +44,7 @@ class CostExplorer(Explorer):
         self.estimate: Estimate | None = None
         figure = new_figure(8.3, 3.9)
         self._over_batch, self._over_sparsity = figure.subplots(1, 2)
-        boxes = [widgets.HBox([self.gpu, self.tokens]), widgets.HBox([self.top_k, self.length])]
+        boxes = [row(self.gpu, self.tokens), row(self.top_k, self.length)]
         super().__init__(figure, boxes)
 
     def _update(self) -> tuple[str, str]:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from bttlab.commands import Outcome
 
+SUMMARY = "list the ways to train with less, or train with some of them and compare"
+
 ACTIONS = {
     "list": "name every method, what it changes, its parameters and its source",
     "run": "train with methods, one run after the other, and compare",

@@ -12,6 +12,8 @@ from bttlab.commands import Outcome
 from bttlab.errors import BttlabError
 from bttlab.terminal import printable, say
 
+SUMMARY = "run the trials of a specification, here or on a Dask cluster"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""

@@ -7,9 +7,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from bttlab.annexes import brought
 from bttlab.commands import Outcome
 from bttlab.errors import BttlabError
 from bttlab.terminal import say
+
+SUMMARY = "measure side by side, in one run"
 
 RECORDED = ("layer", "step", "order", "memory", "start")  # by `all`
 BENCHMARKS = {
@@ -20,16 +23,18 @@ BENCHMARKS = {
     "start": "from a fresh process to the first step, from a fresh notebook to its first point",
     "runs": "the index of runs, with ten thousand in it",
     "dashboard": "training with and without one that redraws",
-    "sweep": "a sweep on two workers against its trials alone, and what a killed worker costs",
     "share": "ten processes on one shared emulated card against one alone, and what a stopped one costs",
-    "all": "all of these but the last four",
+    "all": "all that are recorded",
 }
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     parser.add_argument(
-        "what", choices=BENCHMARKS, help="; ".join(f"{name}: {what}" for name, what in BENCHMARKS.items())
+        "what",
+        choices=(*BENCHMARKS, *brought("benches")),
+        help="; ".join(f"{name}: {what}" for name, what in BENCHMARKS.items()) + f"; {', '.join(brought('benches'))}: "
+        "what the command of that name costs",
     )
     parser.add_argument("--data", default="atis", help="corpus, a name or a path (default: atis)")
     parser.add_argument(
@@ -75,8 +80,10 @@ def run(options: argparse.Namespace) -> Outcome:
     modules, results = {}, {}
     for name in RECORDED if options.what == "all" else [options.what]:
         say(f"bench {name} …")
-        modules[name] = import_module(f"bttlab.bench.{name}")
-        results[name] = record.run(partial(_MEASURE[name], modules[name].measure, options))
+        annex = brought("benches").get(name)
+        modules[name] = annex.load() if annex else import_module(f"bttlab.bench.{name}")
+        measure = _MEASURE.get(name, _measure_annex)
+        results[name] = record.run(partial(measure, modules[name].measure, options))
     found = record.build(results)
     fallen = record.regressions(before, found) if before else []
     if folder is not None:
@@ -94,6 +101,10 @@ def _given(options: argparse.Namespace, *names: str) -> dict[str, Any]:
     """What the user has given, or the benchmark's own defaults."""
     found = {name: getattr(options, name) for name in names}
     return {("corpus" if name == "data" else name): value for name, value in found.items() if value is not None}
+
+
+def _measure_annex(measure: Callable, options: argparse.Namespace):
+    return measure(**_given(options, *brought("benches")[options.what].load().OPTIONS))
 
 
 def _start(measure: Callable, options: argparse.Namespace):
@@ -120,7 +131,6 @@ _MEASURE: dict[str, Callable] = {
     "start": _start,
     "runs": lambda measure, options: measure(**_given(options, "rounds")),
     "dashboard": lambda measure, options: measure(**_given(options, "data", "encoders", "samples", "rounds")),
-    "sweep": lambda measure, options: measure(**_given(options, "data", "samples")),
     "share": lambda measure, options: measure(**_given(options, "data", "encoders", "rounds")),
 }
 

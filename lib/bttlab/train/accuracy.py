@@ -1,8 +1,8 @@
 """What docs/accuracy.md shows: scores of finished runs as one JSON record, and its tables and figure from that alone.
 
-python -m bttlab.experiments.accuracy collect RUN… --record data/accuracy/atis.json
-python -m bttlab.experiments.accuracy table data/accuracy/atis.json
-python -m bttlab.experiments.accuracy figure data/accuracy/atis.json docs/images/accuracy_atis.png
+python -m bttlab.train.accuracy collect RUN… --record data/accuracy/atis.json
+python -m bttlab.train.accuracy table data/accuracy/atis.json
+python -m bttlab.train.accuracy figure data/accuracy/atis.json docs/images/accuracy_atis.png
 """
 
 import argparse
@@ -16,6 +16,7 @@ from typing import Any
 from bttlab.errors import BttlabError
 from bttlab.experiments.curves import read_metrics
 from bttlab.terminal import say
+from bttlab.train.checkpoint import CheckpointStore, tensors_digest
 
 SCORES = {"intent_accuracy": "intent", "slot_f1": "slot F1", "frame_accuracy": "frame"}
 HOW = "measured: conlleval chunks by seqeval, on the splits as they are written"
@@ -63,9 +64,6 @@ def _from_file(path: Path) -> dict[str, Any]:
 
 
 def _from_folder(folder: Path) -> dict[str, Any]:
-    from bttlab.train import CheckpointStore
-    from bttlab.train.checkpoint import tensors_digest
-
     checkpoint, _ = CheckpointStore(folder).load()
     lines = read_metrics(folder)
     tests = [line["test"] for line in lines if line.get("event") == "test"]
@@ -152,7 +150,7 @@ def draw(record: dict[str, Any], path: Path) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns its exit code."""
-    parser = argparse.ArgumentParser(prog="python -m bttlab.experiments.accuracy", description="Scores of runs.")
+    parser = argparse.ArgumentParser(prog="python -m bttlab.train.accuracy", description="Scores of runs.")
     commands = parser.add_subparsers(dest="command", required=True)
     collecting = commands.add_parser("collect", help="add finished runs to a record, or begin one")
     collecting.add_argument("sources", nargs="+", type=Path, metavar="RUN")

@@ -12,14 +12,16 @@ from typing import Any
 from distributed import Client
 from distributed.diagnostics.plugin import WorkerPlugin
 
-from bttlab.bench.result import Result, Table, figure, in_digits
+from bttlab.bench.result import Result, Table, in_digits
 from bttlab.bench.turns import threads_of_torch
 from bttlab.errors import BttlabError
+from bttlab.figures import told
 from bttlab.sweep import Progress, Sweep, SweepSpec, open_cluster
 from bttlab.sweep.trials import Trial, TrialMaker
 from bttlab.train import CheckpointStore, start_run, tensors_digest
 from bttlab.train.devices import open_trainer
 
+OPTIONS = ("data", "samples")  # of `bttlab bench` that `measure` takes
 WORKERS = 2
 CHUNK_SECONDS = 5.0
 VARY = {"linear_rank": [8, 12], "learning_rate": [1e-4, 3e-4, 1e-3, 2e-3], "seed": [0, 1, 2]}
@@ -88,13 +90,13 @@ def measure(corpus: str = "atis", samples: int = 100, vary: dict[str, list] | No
     return Result(
         settings={"data": corpus, "samples": samples, "trials": len(trials), "workers": WORKERS} | {"vary": spec.vary},
         figures={
-            "wall": figure("s", "measured", f"{clock}, from a cluster that is up to the last trial's record"),
-            "start": figure("s", "measured", f"{clock}, until the workers are up"),
-            "busy": figure("s", "measured", f"{clock}, of each chunk on its worker, summed"),
-            "ratio": figure("1", "measured", f"wall over busy / {WORKERS}"),
-            "again": figure("1", "measured", "chunks that a worker began and another did again"),
-            "lost": figure("s", "measured", "time.time on this host, from that chunk's beginning to the kill"),
-            "equal": figure("1", "measured", "trials whose parameters have the bits of the same trial alone"),
+            "wall": told("s", "measured", f"{clock}, from a cluster that is up to the last trial's record"),
+            "start": told("s", "measured", f"{clock}, until the workers are up"),
+            "busy": told("s", "measured", f"{clock}, of each chunk on its worker, summed"),
+            "ratio": told("1", "measured", f"wall over busy / {WORKERS}"),
+            "again": told("1", "measured", "chunks that a worker began and another did again"),
+            "lost": told("s", "measured", "time.time on this host, from that chunk's beginning to the kill"),
+            "equal": told("1", "measured", "trials whose parameters have the bits of the same trial alone"),
         },
         rows=rows,
         ratios={},

@@ -1,12 +1,11 @@
 """The check of the machine, as a table: what `bttlab doctor` prints in a terminal."""
 
-import argparse
 from html import escape
 
 from IPython.display import HTML
 
-from bttlab.commands import doctor
 from bttlab.commands.checks import NOTE, OK, PROBLEM
+from bttlab.commands.doctor import examine
 
 # Words beside the colours: nobody has to tell two of them apart.
 _MARKS = {OK: ("#009E73", "ok"), NOTE: ("#0072B2", "not here"), PROBLEM: ("#D55E00", "problem")}
@@ -20,13 +19,12 @@ def check_machine(self_check: bool = False) -> HTML:
     self_check : bool
         Train 200 samples on the overlay, too.
     """
-    checks = doctor.run(argparse.Namespace(self_check=self_check)).data["checks"]
     rows = []
-    for check in checks:
-        colour, word = _MARKS[check["status"]]
-        way_out = f"<br><em>{escape(check['way_out'])}</em>" if check["way_out"] else ""
+    for check in examine(self_check):
+        colour, word = _MARKS[check.status]
+        way_out = f"<br><em>{escape(check.way_out)}</em>" if check.way_out else ""
         looks = f"background:{colour};color:white;padding:1px 7px;border-radius:8px;white-space:nowrap"
         badge = f"<span style='{looks}'>{word}</span>"
-        cells = (badge, f"<b>{escape(check['name'])}</b>", escape(check["detail"]) + way_out)
+        cells = (badge, f"<b>{escape(check.name)}</b>", escape(check.detail) + way_out)
         rows.append("<tr>" + "".join(f"<td style='text-align:left'>{cell}</td>" for cell in cells) + "</tr>")
     return HTML(f"<table>{''.join(rows)}</table>")

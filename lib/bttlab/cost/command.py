@@ -8,6 +8,8 @@ from bttlab.commands import Outcome
 from bttlab.errors import BttlabError
 from bttlab.terminal import say
 
+SUMMARY = "estimate what fine-tuning costs on a GPU, or profile this machine for it"
+
 EXAMPLES = """examples:
   bttlab cost --model mixtral-8x7b,sequence_length=79 --gpu A40-48GB --batch 8 --tokens 1M
   bttlab cost --model llama-2-7b,method=qlora --gpu H100 --tokens 100M --epochs 3 --json

@@ -9,11 +9,11 @@ from IPython.display import display
 from bttlab.errors import BttlabError
 from bttlab.lab.charts import to_png
 from bttlab.lab.dashboard import Dashboard
-from bttlab.lab.method_figures import results_figure
-from bttlab.lab.method_runs import method_target
 from bttlab.lab.picture import FIGURE_CLASS, describe, hidden
 from bttlab.lab.workload import Workload
 from bttlab.methods import DENSE, FAMILIES, Result, methods, parse
+from bttlab.methods.lab_figures import results_figure
+from bttlab.methods.lab_runs import method_target
 from bttlab.methods.page import RECORDS, read_records
 from bttlab.methods.record import by_methods, mean
 from bttlab.methods.training import LEARNING_RATE

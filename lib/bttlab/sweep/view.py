@@ -10,14 +10,16 @@ from distributed.security import Security
 from IPython.display import display
 from matplotlib.axes import Axes
 
-from bttlab.commands.sweep import describe
 from bttlab.errors import BttlabError
 from bttlab.experiments.index import runs_folder
 from bttlab.experiments.record import COMPLETE, RunRecord
 from bttlab.lab.canvas import ImageCanvas, KeptFigure
 from bttlab.lab.charts import PALETTE, as_label, new_figure, style
+from bttlab.lab.picture import describe as describe_figure
+from bttlab.lab.picture import hidden
 from bttlab.sweep import Progress, Sweep, SweepSpec, open_cluster
 from bttlab.sweep.cluster import open_to_all
+from bttlab.sweep.command import describe
 from bttlab.threads import Thread
 
 MEMORY = ("u50.memory_bytes", "on-chip memory (MB, modelled)", 1e-6)
@@ -68,7 +70,8 @@ class SweepView:
         stop = widgets.Button(description="Stop", icon="stop")
         start.on_click(lambda _: self.start())
         stop.on_click(lambda _: self.sweep.stop())
-        parts = [widgets.HBox([start, stop]), self._status, self._canvas.widget]
+        self._words = widgets.HTML()
+        parts = [widgets.HBox([start, stop]), self._status, self._canvas.widget, self._words]
         if warning := open_to_all(scheduler):
             parts.append(widgets.HTML(f"<span role='alert'><b>{escape(warning)}</b></span>"))
         self.widget = widgets.VBox(parts)
@@ -106,13 +109,16 @@ class SweepView:
         except (BttlabError, OSError) as error:
             self._status.value = f"<span role='alert'><b>{escape(str(error))}</b></span>"
         with self._lock:
-            self._kept.update(self._figure, self._lock, f"Trials of the sweep {self.sweep.spec.name}")
+            self._kept.update(
+                self._figure, self._lock, f"Trials of the sweep {self.sweep.spec.name}. {describe_figure(self._figure)}"
+            )
 
     def _show(self, progress: Progress) -> None:
         with self._lock:
             for axes, panel in zip(self._panels, PANELS[self.sweep.spec.kind], strict=True):
                 self._draw(axes, *panel)
             self._status.value = escape(describe(progress, self.sweep.spec.objective))
+            self._words.value = hidden(describe_figure(self._figure))
         self._canvas.draw(everything=True)
 
     def _draw(self, axes: Axes, cost: str, label: str, scale: float) -> None:
