@@ -1,10 +1,6 @@
 """A class on this machine, as its students have it: a hub of its own, real accounts, and a browser for each student."""
 
 import os
-<<<<<<< HEAD
-=======
-import pwd
->>>>>>> main
 import re
 import shutil
 import socket
@@ -24,18 +20,10 @@ sys.path[:0] = [str(ROOT / "classroom"), str(ROOT / "tests" / "browser")]
 
 from lab_page import SIZE, LabPage  # noqa: E402
 
-<<<<<<< HEAD
 from demo import STUDENTS, demo_class  # noqa: E402
 
 FIGURE = ".jupyter-matplotlib-canvas-container canvas"
 SAMPLES = 45_000  # more than are trained on before it is stopped
-=======
-from bttlab.card.sharing import CardLine  # noqa: E402
-from demo import STUDENTS, demo_class  # noqa: E402
-
-FIGURE = ".jupyter-matplotlib-canvas-container canvas"
-SAMPLES = 15_000
->>>>>>> main
 SECONDS = 600.0  # on a busy machine
 QUICK = "import os\nos.environ['BTTLAB_QUICK'] = '1'\n"  # notebooks take few samples, in every kernel of a student's
 # No question about news over the page, and cells that are out of sight are there all the same.
@@ -192,35 +180,20 @@ def test_two_students_at_once_on_notebooks_00_and_03(hub, students):
         lab.scroll_to("board = Dashboard")
         lab.set_slider("samples", SAMPLES)
         lab.button("Start").click()
-<<<<<<< HEAD
     counts = [[], []]
-=======
-    counts, line = [[], []], CardLine("the class's card", next((hub.folder / "run" / ".cards").iterdir()))
-    in_line = set()
->>>>>>> main
     for _ in range(4):  # both count while the other does, in turns on one card
         for lab, seen in zip(labs, counts, strict=True):
             words = lab.wait_for_text("running")
             seen.append(int(re.search(r"([\d,]+) of", words)[1].replace(",", "")))
-<<<<<<< HEAD
         labs[0].page.wait_for_timeout(1000)
     (line,) = (hub.folder / "run" / ".cards").iterdir()
     assert line.stat().st_size >= 3 * 64  # the card's record, and two places that were taken at the same time
-=======
-        in_line |= {pwd.getpwuid(os.stat(f"/proc/{one.process}").st_uid).pw_name for one in line.look()}
-        labs[0].page.wait_for_timeout(1000)
-    assert in_line == set(students)
->>>>>>> main
     assert all(seen == sorted(seen) and seen[0] < seen[-1] for seen in counts), counts
     for lab, name in zip(labs, students, strict=True):
         picture(lab.page, f"class_dashboard_{name}")
     for lab in labs:
-<<<<<<< HEAD
         lab.button("Stop").click()
         lab.wait_for_text("stopped", SECONDS)
-=======
-        lab.wait_for_text("finished", SECONDS)
->>>>>>> main
         assert lab.errors == []
 
 
