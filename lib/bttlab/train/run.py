@@ -3,6 +3,7 @@
 import contextlib
 import importlib
 import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -204,7 +205,8 @@ class Run:
         progress = progress or ProgressBar()
         made = self._make_folder()
         with StopSignals() as stop, held(self.folder):
-            importlib.import_module("seqeval.metrics")  # slow: not while a stop is waited for
+            if threading.current_thread() is threading.main_thread():
+                importlib.import_module("seqeval.metrics")  # slow: not while a signal's stop is waited for
             try:
                 epoch = self._begin(trainer, device, progress, provenance)
             except BaseException:
