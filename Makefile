@@ -1,22 +1,28 @@
 # make lab       environment, check of the machine, JupyterLab on loopback
 # make test      every test: Python, notebooks, the lab in a browser
 # make quick     what must hold with each Python, in a minute: for a Python that `make test` was not run with
+# make course    an nbgrader course of six labs in COURSE=classroom/course (OPTIONAL=1: 06 and 07, too): docs/teaching.md
 # make reliability   long trials of what must hold up, into docs/reliability.md (some: TRIALS='NAME… --count N')
+# make class     JupyterHub on loopback with demo students; CLASS=FILE takes a class's settings instead (classroom/README.md)
+# make class-test    students of such a hub in real browsers (needs root and configurable-http-proxy)
+# make site      pages of docs and executed notebooks, in build/site/html (SITE=--quick: few samples; --kept: no execution)
 # make bench         side-by-side benchmarks, into docs/benchmarks.md (BENCH=--strict: what has become worse fails)
 # make lock      requirements.lock anew, after a change of dependencies in pyproject.toml (UPGRADE=1: newer ones of all others)
 # make wheelhouse    all packages in WHEELHOUSE=DIR, for `make lab WHEELHOUSE=DIR` on a machine without a network
 # make wheel     dist/bttlab-VERSION-py3-none-any.whl, which has all that the lab needs but its packages
 # PYTHON=PATH takes another Python than the newest suitable one that tools/find_python finds
-# make audit     ask the Python Packaging Advisory Database about every locked package (needs pypi.org)
+# make audit     ask the Python Packaging Advisory Database about every locked package (needs pypi.org), or, without a network,
+#                ADVISORIES=FILE: https://osv-vulnerabilities.storage.googleapis.com/PyPI/all.zip, fetched elsewhere
 # make overlays  rebuild the emulation overlays from hls_src (needs g++ 12 or later)
 #                build one whose embedding has room for so many tokens instead
 
 VENV := .venv
 BIN := $(VENV)/bin
 AUDIT := .venv-audit
-EXTRAS := lab methods test bench sources
+EXTRAS := lab methods test bench class site sources
 TORCH = $$(sed -n 's/^ *"\(torch==[^"]*\)",.*/\1/p' pyproject.toml)
 PORT ?= 8888
+COURSE ?= classroom/course
 # Containers and Alveo hosts are often root's; the server listens on loopback and asks for its token.
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 
@@ -24,7 +30,7 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 # user's alone, and whose short name leaves room for theirs.
 RUNTIME = JUPYTER_RUNTIME_DIR=$${JUPYTER_RUNTIME_DIR:-$$(mktemp -d)}
 
-.PHONY: lab test quick bench reliability lock wheelhouse wheel audit overlays clean environment
+.PHONY: lab test quick course class class-test site bench reliability lock wheelhouse wheel audit overlays clean environment
 
 # A wheelhouse is for the Python that it was made with.
 environment:
@@ -39,21 +45,36 @@ $(AUDIT)/.installed:
 	$(AUDIT)/bin/pip install --quiet pip-audit==2.10.1 uv==0.13.9
 	touch $@
 
+# Notebooks are opened as copies without solutions. What nbgrader adds to JupyterLab is for classes, and takes seconds to start.
 lab: environment
 	$(BIN)/bttlab doctor --self-check --once
-	$(RUNTIME) $(BIN)/jupyter lab $(AS_ROOT) --KernelManager.transport=ipc --ServerApp.ip=127.0.0.1 --ServerApp.port=$(PORT) --ServerApp.root_dir=$(CURDIR) --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb
+	$(BIN)/bttlab notebooks my_notebooks
+	$(RUNTIME) JUPYTER_CONFIG_PATH=$(CURDIR)/tools/jupyter $(BIN)/jupyter lab $(AS_ROOT) --KernelManager.transport=ipc --ServerApp.ip=127.0.0.1 --ServerApp.port=$(PORT) --ServerApp.root_dir=$(CURDIR) --LabApp.default_url=/lab/tree/my_notebooks/00_start_here.ipynb
 
 test: environment
 	@tools/test_needs >/dev/null
-	$(BIN)/ruff check lib tests notebooks tools setup.py
-	$(BIN)/ruff format --check lib tests tools setup.py
-	$(BIN)/pytest --ignore=tests/browser
+	$(BIN)/ruff check lib tests notebooks tools classroom site setup.py
+	$(BIN)/ruff format --check lib tests tools classroom site setup.py
+	$(BIN)/pytest --ignore=tests/browser --ignore=tests/hub
 	# A browser on a busy machine loses a click now and then: what failed is tried once more, and then it counts.
 	$(BIN)/pytest -n 0 tests/browser || $(BIN)/pytest -n 0 --last-failed tests/browser
 
 # What must hold with each Python: all modules import, the doctor is content, training gives the same bits, a notebook runs.
 quick: environment
 	$(BIN)/pytest -n 0 tests/test_any_python.py "tests/test_notebooks.py::test_runs_in_quick_mode[00_start_here]"
+
+course: environment
+	$(BIN)/bttlab course "$(COURSE)"
+	cd "$(COURSE)" && export PATH="$(abspath $(BIN)):$$PATH" && for lab in source/0[0-$(if $(OPTIONAL),7,5)]_*; do nbgrader generate_assignment --force $${lab#source/} || exit; done
+
+class: environment
+	$(BIN)/python classroom/$(if $(CLASS),start.py "$(CLASS)",demo.py --port $(or $(CLASS_PORT),8000))
+
+class-test: environment
+	$(BIN)/pytest -n 0 tests/hub
+
+site: environment
+	$(BIN)/python site/build.py $(SITE)
 
 # Threads that wait are to sleep: on a busy machine spinning ones take the cores from those that work.
 bench: environment
@@ -68,12 +89,17 @@ lock: $(AUDIT)/.installed
 	$(AUDIT)/bin/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes $(addprefix --extra ,$(EXTRAS)) $(if $(UPGRADE),--upgrade) --no-emit-package torch --no-header --output-file requirements.lock pyproject.toml
 	sed -i "s/python_full_version < '3.13' and //; s/platform_machine == 'x86_64' and sys_platform == 'linux'//; s/ and  / /; s/ ;  / /" requirements.lock
 
-NOT_AUDITED = echo "not passed: where a package of PyPI is not found, the database at https://pypi.org is out of reach" >&2; exit 1
+NOT_AUDITED = echo "not passed: where a package of PyPI is not found, the database at https://pypi.org is out of reach: make audit ADVISORIES=FILE" >&2; exit 1
 
 # --strict: a package that nothing could be learnt about fails the audit, too.
+ifdef ADVISORIES
+audit: environment
+	$(BIN)/python tools/audit.py "$(ADVISORIES)"
+else
 audit: $(AUDIT)/.installed
 	$(AUDIT)/bin/pip-audit --strict --disable-pip --require-hashes --requirement requirements.lock || { $(NOT_AUDITED); }
 	echo $(TORCH) | $(AUDIT)/bin/pip-audit --strict --disable-pip --no-deps --requirement /dev/stdin || { $(NOT_AUDITED); }
+endif
 
 wheel: environment
 	$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .

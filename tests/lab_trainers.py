@@ -9,7 +9,7 @@ from bttlab.lab.meters import EnergyMeter, NoMeter
 from bttlab.lab.runs import TrainerRun
 from bttlab.lab.targets import Target
 from bttlab.lab.workload import Workload
-from bttlab.model import NumericalFault, Optimizer, Predictions
+from bttlab.model import ModelConfig, NumericalFault, Optimizer, Predictions
 
 THREADS = "bttlab"  # how the names of our threads begin
 
@@ -22,6 +22,8 @@ class PretendTrainer:
         self.steps = 0
         self.rates: list[float] = []
 
+    config = ModelConfig()
+
     def load_parameters(self, parameters, optimizer_state=None) -> None:
         self.steps = int(optimizer_state["step"]) if optimizer_state else 0
 
@@ -31,7 +33,8 @@ class PretendTrainer:
     def store_optimizer_state(self):
         return {"step": np.array(self.steps)}
 
-    def train(self, samples, optimizer, learning_rate):
+    def train(self, samples, optimizer, learning_rates, label_smoothing=0.0):
+        learning_rate = float(learning_rates[0])
         time.sleep(self.seconds * len(samples))
         if self.fail and self.steps + len(samples) > self.fail[0]:
             good = self.fail[0] - self.steps

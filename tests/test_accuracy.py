@@ -5,7 +5,7 @@ from statistics import mean
 
 import pytest
 
-from bttlab.experiments import accuracy
+from bttlab.train import accuracy
 from tiny_runs import train, write_corpus
 
 from conftest import ROOT
@@ -33,6 +33,7 @@ def test_a_record_holds_the_runs_and_its_table_their_means(record, capsys):
     assert [run["seed"] for run in values["runs"]] == [0, 1, 3]
     assert [line["epoch"] for line in values["runs"][0]["epochs"]] == [1, 2]
     assert values["runs"][1]["test"] == results[1].test
+    assert len({run["parameters"] for run in values["runs"][:2]}) == 2  # SHA-256 of each run's own
     assert accuracy.main(["table", str(target)]) == 0
     header, _, tensor, dense = (
         [cell.strip() for cell in line.strip("|\n").split("|")] for line in capsys.readouterr().out.splitlines()
@@ -42,6 +43,17 @@ def test_a_record_holds_the_runs_and_its_table_their_means(record, capsys):
         wanted = 100 * mean(result.test[name] for result in results)
         assert tensor[header.index(column)].startswith(f"{wanted:.1f} ± ")
     assert dense == ["2-ENC dense", "`d`", "1", "3", "50.0", "25.0", "12.5", "50.0", "25.0", "12.5"]
+
+
+def test_many_seeds_have_a_range():
+    score = {"intent_accuracy": 0.5, "slot_f1": 0.25, "frame_accuracy": 0.125}
+    runs = [
+        {"format": "tensor", "encoders": 2, "recipe": "r", "seed": seed, "epochs": [{"dev": score}], "test": score}
+        for seed in (14, 11, 12, 10, 13)
+    ]
+    runs[0]["test"] = score | {"slot_f1": 0.35}
+    row = accuracy.table({"runs": runs}).splitlines()[-1].split(" | ")
+    assert row[3] == "10 to 14" and row[8] == "27.0 ± 4.5 (25.0 to 35.0)" and row[7] == "50.0 ± 0.0 (50.0 to 50.0)"
 
 
 def test_collecting_adds_runs_to_a_record_and_replaces_those_that_were_made_anew(record, tmp_path):

@@ -19,9 +19,9 @@ from bttlab.baseline.memory import (
     measure_memory,
     stage_statistics,
 )
-from bttlab.baseline.record import Figure
 from bttlab.baseline.run import FORMATS
 from bttlab.baseline.timing import CudaClock, HostClock
+from bttlab.figures import Figure
 from tiny_baseline import tiny_task
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")

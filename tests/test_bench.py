@@ -9,14 +9,15 @@ import pytest
 import torch
 from torch import nn
 
-from bttlab.bench import layer, memory, order, page, record, start, step, sweep
+from bttlab.bench import layer, memory, order, page, record, share, start, step
+from bttlab.bench.command import RECORDED
 from bttlab.bench.peers import IMPLEMENTATIONS, peer_linear
 from bttlab.bench.result import Result
 from bttlab.bench.turns import interleave, repeated, spread
 from bttlab.cli import main
-from bttlab.commands.bench import RECORDED
 from bttlab.errors import BttlabError
 from bttlab.pages import END, begin_of
+from bttlab.sweep import bench as sweep
 from bttlab.tensor import cheapest_order, flow_cost, optimal_cost
 
 from conftest import ROOT
@@ -259,3 +260,14 @@ def test_bench_dashboard_trains_the_same_with_and_without_one(capsys):
     assert [row["contender"] for row in rows] == ["without a dashboard", "with a dashboard"]
     assert all(row["time"]["median"] > 0 for row in rows)
     assert threading.active_count() == threads
+
+
+def test_share_kills_and_stops_processes_and_the_others_have_their_bits(monkeypatch):
+    monkeypatch.setattr(share, "SETTLED_SECONDS", 0.5)
+    result = share.measure("airline", encoders=1, rounds=1, processes=3, seconds=1.0)
+    found = record.build({"share": record.run(lambda: result)})["benchmarks"]["share"]
+    assert [row["contender"] for row in found["rows"]] == [share.ALONE, share.SHARED, share.DISTURBED]
+    assert all(row["rate"] > 0 for row in found["rows"]) and found["rows"][1]["wait"] > 0
+    assert found["notes"] == ["2 of 2 processes have the parameters of the same training alone, to the bit (measured)"]
+    assert all(len(line) == len(table.headers) for table in share.tables(found) for line in table.rows)
+    assert share.jain([1, 1, 1]) == 1 and share.jain([3, 0, 0]) == pytest.approx(1 / 3)

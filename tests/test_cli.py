@@ -12,7 +12,7 @@ import jupyter_core.paths
 import pytest
 from seqeval.metrics import f1_score
 
-from bttlab.card import build, card_lock, native
+from bttlab.card import build, card_lock, image
 from bttlab.cli import main
 from bttlab.commands import doctor, self_check
 from bttlab.model import ModelConfig, ReferenceTrainer
@@ -289,7 +289,7 @@ def test_doctor_finds_an_overlay_older_than_its_sources(capsys, monkeypatch, tmp
 
 def test_doctor_finds_a_processor_without_avx2(capsys, monkeypatch, tmp_path):
     (tmp_path / "cpuinfo").write_text("flags\t: fpu sse sse2 avx\n")
-    monkeypatch.setattr(native, "CPUINFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(image, "CPUINFO", tmp_path / "cpuinfo")
     assert "lacks avx2" in checks(capsys, exit_code=1)["processor"]["detail"]
 
 

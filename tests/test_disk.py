@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 import tqdm.std
 
-from bttlab.card.manifest import write_atomically
 from bttlab.data import store
 from bttlab.data.corpus import CorpusError
 from bttlab.errors import BttlabError
+from bttlab.files import replace_whole
 from bttlab.train import CheckpointStore, ProgressBar
 from tiny_runs import metrics, resume, train, write_corpus
 
@@ -184,9 +184,9 @@ def test_a_file_where_a_folder_is_expected(tmp_path, corpus):
 
 def test_an_overlay_or_manifest_that_cannot_be_written_stays_as_it_was(tmp_path, monkeypatch):
     path = tmp_path / "manifest.json"
-    write_atomically(path, b"old")
+    replace_whole(path, b"old")
     with small_disk(tmp_path / "disk", 1), contextlib.suppress(OSError):
-        write_atomically(tmp_path / "disk" / "a.xclbin", bytes(10 * PAGE))
+        replace_whole(tmp_path / "disk" / "a.xclbin", bytes(10 * PAGE))
     assert list((tmp_path / "disk").iterdir()) == [] and path.read_bytes() == b"old"
 
 

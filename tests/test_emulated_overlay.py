@@ -14,7 +14,8 @@ import pynq
 import pytest
 from pynq.pl_server.xclbin_parser import XclBin
 
-from bttlab.card import U50, EmulatedU50, load_overlay, native
+from bttlab.card import U50, EmulatedU50, load_overlay
+from bttlab.card import image as images
 from bttlab.card.card_lock import CardLock
 from bttlab.card.manifest import OverlayEntry, digest, read_manifest, write_manifest
 from bttlab.card.overlay import choose_active_device
@@ -194,9 +195,9 @@ def test_the_copy_that_is_loaded_is_gone_at_once(overlays, tmp_path, monkeypatch
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    modes, load = [], native.ctypes.CDLL
+    modes, load = [], images.ctypes.CDLL
     monkeypatch.setattr(
-        native.ctypes, "CDLL", lambda path: modes.append(Path(path).parent.stat().st_mode & 0o777) or load(path)
+        images.ctypes, "CDLL", lambda path: modes.append(Path(path).parent.stat().st_mode & 0o777) or load(path)
     )
     overlay = load_overlay("only", EmulatedU50())
     assert os.listdir(folder) == [] and set(modes) == {0o700}
@@ -211,7 +212,7 @@ def test_the_copy_that_is_loaded_is_gone_at_once(overlays, tmp_path, monkeypatch
 def test_a_copy_that_is_not_what_was_verified_is_not_loaded(overlays, monkeypatch):
     read = Path.read_bytes
     monkeypatch.setattr(Path, "read_bytes", lambda path: read(path) + b"\0" * (path.suffix == ".so"))
-    monkeypatch.setattr(native.ctypes, "CDLL", lambda path: pytest.fail("it was loaded"))
+    monkeypatch.setattr(images.ctypes, "CDLL", lambda path: pytest.fail("it was loaded"))
     with pytest.raises(BttlabError, match="does not read back as written"):
         load_overlay("only", EmulatedU50())
 
@@ -233,7 +234,7 @@ def test_an_image_that_is_no_library(overlays):
 
 def test_the_image_follows_the_processor(monkeypatch, tmp_path):
     cpuinfo = tmp_path / "cpuinfo"
-    monkeypatch.setattr(native, "CPUINFO", cpuinfo)
+    monkeypatch.setattr(images, "CPUINFO", cpuinfo)
     monkeypatch.delenv("BTTLAB_IMAGE", raising=False)
     both = {"avx2", "avx512"}
 
@@ -241,35 +242,35 @@ def test_the_image_follows_the_processor(monkeypatch, tmp_path):
         cpuinfo.write_text("processor\t: 0\nflags\t\t: fpu " + " ".join(flags) + "\n\nprocessor\t: 1\n")
 
     processor("avx2", "avx512f", "avx512bw", "avx512dq", "avx512vl")
-    assert native.choose_image(both) == "avx512" and native.choose_image({"avx2"}) == "avx2"
+    assert images.choose_image(both) == "avx512" and images.choose_image({"avx2"}) == "avx2"
     processor("avx2", "avx512f")
-    assert native.choose_image(both) == "avx2"
+    assert images.choose_image(both) == "avx2"
     with pytest.raises(BttlabError, match="lacks avx512bw, avx512dq, avx512vl, which image avx512"):
-        native.choose_image({"avx512"})
+        images.choose_image({"avx512"})
     with pytest.raises(BttlabError, match="images, sse, are unknown"):
-        native.choose_image({"sse"})
+        images.choose_image({"sse"})
     processor("sse4_2")
     with pytest.raises(
         BttlabError, match="this processor lacks avx2, which image avx2 of the overlay needs; use a machine"
     ):
-        native.choose_image(both)
+        images.choose_image(both)
     cpuinfo.unlink()
     with pytest.raises(BttlabError, match="lacks avx2"):
-        native.choose_image(both)
+        images.choose_image(both)
 
 
 def test_the_image_can_be_asked_for(monkeypatch, tmp_path):
     monkeypatch.setenv("BTTLAB_IMAGE", "avx2")
-    monkeypatch.setattr(native, "CPUINFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(images, "CPUINFO", tmp_path / "cpuinfo")
     (tmp_path / "cpuinfo").write_text("flags : avx2 avx512f avx512bw avx512dq avx512vl\n")
-    assert native.choose_image({"avx2", "avx512"}) == "avx2"
+    assert images.choose_image({"avx2", "avx512"}) == "avx2"
     monkeypatch.setenv("BTTLAB_IMAGE", "neon")
     with pytest.raises(BttlabError, match="BTTLAB_IMAGE is 'neon': the overlay's images are avx2"):
-        native.choose_image({"avx2"})
+        images.choose_image({"avx2"})
     monkeypatch.setenv("BTTLAB_IMAGE", "avx512")
     (tmp_path / "cpuinfo").write_text("flags : avx2\n")
     with pytest.raises(BttlabError, match="unset BTTLAB_IMAGE"):
-        native.choose_image({"avx2", "avx512"})
+        images.choose_image({"avx2", "avx512"})
 
 
 # --- the manifest

@@ -20,7 +20,7 @@ from bttlab.estimate.recorded import SOURCE, machine_record, source_digest
 from bttlab.estimate.resources import budget, resources
 from bttlab.estimate.work import BESIDE, CALL_SAMPLES, beside_the_loop, sample_work, work_of
 from bttlab.model import ModelConfig, Optimizer
-from bttlab.train.chunks import LARGEST_CHUNK
+from bttlab.model.loop import LARGEST_CHUNK
 
 from processor_native import Native
 from training_processor import SMALL, some_parameters, some_samples

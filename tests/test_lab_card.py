@@ -103,7 +103,7 @@ def test_the_card_and_pytorch_in_one_figure(board):
     assert pytorch.state == "finished", pytorch.error
     np.testing.assert_allclose(pytorch.losses, card.losses[:100], rtol=1e-3)
     assert [count for count, _ in pytorch.scores] == [13, 25, 38, 50, 63, 75, 88, 100]
-    assert pytorch.memory.provenance == "measured" and pytorch.memory.bytes > 1e6
+    assert pytorch.memory.provenance == "measured" and pytorch.memory.value > 1e6
     assert len(board._figure.figure.legends[0].get_texts()) == 2
 
 

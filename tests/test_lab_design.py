@@ -11,9 +11,9 @@ from bttlab.data import load_corpus
 from bttlab.estimate.card import CLOCK_MHZ, estimate
 from bttlab.lab import Design, DesignExplorer, Workload, chip_bytes, draw_banks, draw_bytes, draw_energy
 from bttlab.lab.card_model import ModelledMeter, memory_of
-from bttlab.lab.design import FLOWS, grid
+from bttlab.lab.design import grid
 from bttlab.lab.design_explorer import RANKS, Programs
-from bttlab.model import ModelConfig
+from bttlab.model import FLOWS, ModelConfig
 
 LENGTHS = {13: 100}
 WAIT = 300  # seconds, on a busy machine
@@ -44,7 +44,7 @@ def test_a_modelled_meter_adds_up_to_the_estimate():
 def test_memory_is_that_of_the_map():
     memory = memory_of(ModelConfig(encoders=4))
     found = estimate(ModelConfig(encoders=4)).memory
-    assert memory.provenance == "modelled" and memory.bytes == found.bytes
+    assert memory.provenance == "modelled" and memory.value == found.bytes
     assert found.by_group()["parameters"] >= ModelConfig(encoders=4).parameters_bytes
 
 

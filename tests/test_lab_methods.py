@@ -11,9 +11,9 @@ from bttlab.data import load_corpus
 from bttlab.experiments.index import Filter, RunIndex
 from bttlab.lab import MethodsLab, Workload
 from bttlab.lab.meters import NoMeter
-from bttlab.lab.method_figures import results_figure
-from bttlab.lab.method_runs import MethodRun
 from bttlab.methods import MethodError
+from bttlab.methods.lab_figures import results_figure
+from bttlab.methods.lab_runs import MethodRun
 from bttlab.methods.page import read_records
 from lab_trainers import our_threads
 from tiny_runs import CONFIG, write_corpus
@@ -86,7 +86,7 @@ def test_runs_share_one_figure_and_give_results(lab):
     assert [run.state for run in lab.dashboard.runs] == ["finished"] * 2, [run.error for run in lab.dashboard.runs]
     dense, tensor = lab.results
     assert (dense.samples, tensor.methods) == (100, "tensor:rank=3,embedding_rank=3+lion")
-    assert lab.dashboard.runs[0].memory.bytes == dense.memory["peak"]["value"]
+    assert lab.dashboard.runs[0].memory.value == dense.memory["peak"]["value"]
     assert lab.dashboard.runs[1].scores[-1][0] == 100
     picture = np.asarray(Image.open(io.BytesIO(lab._picture.value)).convert("L"))
     assert picture.std() > 10 and lab._picture.layout.display == "block"

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from bttlab.data import CorpusError
-from bttlab.lab import budget, check, check_machine, corpus_here, watch
+from bttlab.lab import budget, check_machine, corpus_here, watch
 from bttlab.lab.charts import loss_figure, smooth, thinned, to_png
 from bttlab.lab.meters import card_watts
 from bttlab.model import NumericalFault
@@ -77,14 +77,6 @@ def test_interrupting_a_watched_run_stops_it(capsys):
 def test_a_watched_run_that_diverges():
     with pytest.raises(NumericalFault):
         watch(_Run(NumericalFault("loss", 4, np.zeros(4, np.float32), 1.0)), "a run")
-
-
-@pytest.mark.parametrize(
-    "answer, says", [(None, "Not done yet"), (4, "Right. Well done."), (5, "Not yet: no"), ("x", "Not yet: no")]
-)
-def test_check(capsys, answer, says):
-    check(answer, lambda value: value + 1 == 5, "Well done.", "no")
-    assert says in capsys.readouterr().out
 
 
 def test_budget(monkeypatch):

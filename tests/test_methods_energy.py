@@ -6,9 +6,9 @@ import pytest
 
 from bttlab.data import load_corpus
 from bttlab.lab import Workload
-from bttlab.lab.method_figures import results_figure
-from bttlab.lab.method_runs import MethodRun, method_target
 from bttlab.methods import Setting, Training, parse, run_methods
+from bttlab.methods.lab_figures import results_figure
+from bttlab.methods.lab_runs import MethodRun, method_target
 from bttlab.methods.page import table
 from tiny_runs import CONFIG, SIZES, write_corpus
 

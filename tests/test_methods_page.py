@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from bttlab.errors import BttlabError
-from bttlab.lab.method_figures import scatter_figure
 from bttlab.methods import methods
+from bttlab.methods.lab_figures import scatter_figure
 from bttlab.methods.page import PAGE, WITHOUT_ROW, fill, read_records, table
 from bttlab.methods.record import by_methods
 

@@ -11,16 +11,16 @@ import pytest
 from distributed import Client
 
 import tiny_runs
-from bttlab.bench.sweep import ChunkLog, chunks_again
 from bttlab.cli import main
 from bttlab.experiments import Filter, RunIndex, read_run
 from bttlab.experiments.keep import flat
-from bttlab.lab.sweep_view import SweepView, pareto_front
 from bttlab.sweep import ClusterError, Sweep, SweepError, open_cluster
+from bttlab.sweep.bench import ChunkLog, chunks_again
 from bttlab.sweep.cluster import _check_versions, check_cluster, connect
 from bttlab.sweep.search import Proposed
 from bttlab.sweep.spec import FIGURES, spec_of
 from bttlab.sweep.trials import TrialMaker
+from bttlab.sweep.view import SweepView, pareto_front
 from bttlab.train import CheckpointStore, tensors_digest
 from bttlab.train.files import held
 

@@ -13,12 +13,12 @@ from types import SimpleNamespace
 import pynq
 
 import tiny_runs
-from bttlab.bench.sweep import ChunkLog
 from bttlab.card import opening, overlay
 from bttlab.card.card_lock import CardLock
 from bttlab.experiments.keep import flat
 from bttlab.model import ReferenceTrainer
 from bttlab.sweep import Sweep, open_cluster
+from bttlab.sweep.bench import ChunkLog
 from bttlab.sweep.spec import spec_of
 from bttlab.train import CheckpointStore, tensors_digest
 

@@ -18,10 +18,10 @@ from distributed import Client, LocalCluster
 from distributed.security import Security
 
 from bttlab.cli import main
-from bttlab.lab.sweep_view import SweepView
 from bttlab.sweep import ClusterError, Sweep, open_cluster
 from bttlab.sweep.cluster import connect, open_to_all
 from bttlab.sweep.spec import spec_of
+from bttlab.sweep.view import SweepView
 from bttlab.sweep.worker import estimate_trial
 from two_users import environment, run_as_nobody
 

@@ -25,7 +25,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "lib" / "bttlab"
 # a title, a colour, a link, a C1 control, a return, a bell, a turn of the direction, an invisible blank, a byte
 HOSTILE = "\x1b]0;owned\x07\x1b[31m\x1b]8;;http://x\x1b\\\x9b2J\rok\x08\u202e\u200b\udcff"
 # Prints: notebooks, which show text as a browser does; what is run by hand or by our own processes alone.
-OTHERS = {"terminal.py", "card/build.py", "bench/cold.py", "data/airline/__main__.py", "experiments/accuracy.py"}
+OTHERS = {"terminal.py", "card/build.py", "bench/cold.py", "data/airline/__main__.py", "train/accuracy.py"}
 
 
 def test_every_character_is_shown_or_escaped():
@@ -126,7 +126,7 @@ def test_only_one_place_prints():
         for call in (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)):
             if isinstance(call.func, ast.Name) and call.func.id == "print":
                 raw = [value for value in ast.walk(call) if isinstance(value, ast.FormattedValue)]
-                assert name == "commands/sweep.py" and [ast.unparse(value) for value in raw] in ([], ["{text}"]), name
+                assert name == "sweep/command.py" and [ast.unparse(value) for value in raw] in ([], ["{text}"]), name
 
 
 def _clean(text: str) -> bool:

@@ -11,8 +11,8 @@ import pytest
 
 from bttlab.data import CorpusError, load_corpus
 from bttlab.figures import measured, to_json
+from bttlab.model.loop import CHUNK_SECONDS, LARGEST_CHUNK, chunks
 from bttlab.train import CorpusRecord, ProgressBar, RunError
-from bttlab.train.chunks import CHUNK_SECONDS, LARGEST_CHUNK, chunks
 from bttlab.train.metrics_log import MetricsLog
 from tiny_runs import CONFIG, write_corpus
 

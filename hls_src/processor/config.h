@@ -47,57 +47,55 @@ constexpr int FUNCTIONS = 16, REGISTERS = 64, CONSTANTS = 64, SCALARS = 14, SLIC
     BANK(1, 1024, B)       \
     BANK(2, 8192, U)       \
     BANK(3, 8192, U)       \
-    BANK(4, 16384, U)      \
-    BANK(5, 12288, U)      \
+    BANK(4, 12288, U)      \
+    BANK(5, 8192, U)       \
     BANK(6, 8192, U)       \
     BANK(7, 8192, U)       \
-    BANK(8, 16384, U)      \
-    BANK(9, 12288, U)      \
-    BANK(10, 36864, U)     \
-    BANK(11, 36864, U)     \
+    BANK(8, 12288, U)      \
+    BANK(9, 8192, U)       \
+    BANK(10, 32768, U)     \
+    BANK(11, 32768, U)     \
     BANK(12, 20480, U)     \
-    BANK(13, 20480, U)     \
-    BANK(14, 20480, U)     \
-    BANK(15, 16384, U)     \
+    BANK(13, 16384, U)     \
+    BANK(14, 8192, U)      \
+    BANK(15, 8192, U)      \
     BANK(16, 8192, U)      \
     BANK(17, 8192, U)      \
-    BANK(18, 8192, U)      \
-    BANK(19, 8192, U)      \
+    BANK(18, 3072, B)      \
+    BANK(19, 4096, U)      \
     BANK(20, 8192, U)      \
-    BANK(21, 8192, U)      \
-    BANK(22, 12288, U)     \
-    BANK(23, 12288, U)
-constexpr int BANKS = 24;
+    BANK(21, 8192, U)
+constexpr int BANKS = 22;
 constexpr int IN_BANK = 0, OUT_BANK = 1, TRANSFER_WORDS = 1024;
 
 // Ports of the units, loads and stores: name, unit, operand, and the banks that it reaches. A switch costs a LUT a bit for
 // every three of them.
 #define BTTLAB_READERS(PORT)                                                                            \
-    PORT(STREAM_0, ENGINE_0, 1, 4, 5, 13, 14, 15, 16, 17, 18, 19, 20, 22)                                     \
-    PORT(SCALARS_0, ENGINE_0, 2, 2, 4, 5, 14, 15, 20, 21, 23)                                                 \
-    PORT(ADDEND_0, ENGINE_0, 3, 2, 5, 9, 13, 14, 16, 17, 18, 19, 21)                                          \
-    PORT(STREAM_1, ENGINE_1, 1, 4, 5, 13, 14, 15, 16, 17, 18, 19, 20, 21, 23)                                 \
-    PORT(SCALARS_1, ENGINE_1, 2, 3, 4, 5, 14, 15, 20, 21, 22)                                                 \
-    PORT(ADDEND_1, ENGINE_1, 3, 3, 4, 5, 8, 9, 13, 14, 16, 17, 18, 19, 21)                                    \
-    PORT(VECTOR_A, VECTOR, 0, 0, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23)\
-    PORT(VECTOR_B, VECTOR, 1, 4, 5, 8, 12, 16, 17, 18, 19, 20)                                                \
-    PORT(VECTOR_C, VECTOR, 2, 4, 5, 12)                                                                       \
-    PORT(SHUFFLE_SOURCE, SHUFFLE, 1, 2, 3, 4, 5, 9, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23)               \
-    PORT(UPDATE_P, UPDATE, 0, 2, 3, 4, 5)                                                                     \
-    PORT(UPDATE_G, UPDATE, 1, 6, 7, 8, 9)                                                                     \
-    PORT(UPDATE_M, UPDATE, 2, 10)                                                                             \
+    PORT(STREAM_0, ENGINE_0, 1, 4, 8, 13, 14, 15, 16, 17, 18, 20)                                              \
+    PORT(SCALARS_0, ENGINE_0, 2, 2, 4, 5, 12, 13, 18, 19, 21)                                                  \
+    PORT(ADDEND_0, ENGINE_0, 3, 2, 5, 12, 14, 16, 17, 19)                                                      \
+    PORT(STREAM_1, ENGINE_1, 1, 4, 8, 13, 14, 15, 16, 17, 19, 21)                                              \
+    PORT(SCALARS_1, ENGINE_1, 2, 3, 13, 18, 19, 20)                                                            \
+    PORT(ADDEND_1, ENGINE_1, 3, 3, 4, 5, 8, 9, 13, 14, 15, 16, 17, 19)                                         \
+    PORT(VECTOR_A, VECTOR, 0, 0, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 14, 15, 16, 17, 19, 20, 21)              \
+    PORT(VECTOR_B, VECTOR, 1, 3, 5, 8, 9, 12, 14, 15, 16, 17, 18)                                              \
+    PORT(VECTOR_C, VECTOR, 2, 2, 4, 12)                                                                        \
+    PORT(SHUFFLE_SOURCE, SHUFFLE, 1, 4, 5, 9, 12, 13, 14, 15, 16, 17, 20, 21)                                  \
+    PORT(UPDATE_P, UPDATE, 0, 2, 3, 4, 5)                                                                      \
+    PORT(UPDATE_G, UPDATE, 1, 6, 7, 8, 9)                                                                      \
+    PORT(UPDATE_M, UPDATE, 2, 10)                                                                              \
     PORT(UPDATE_V, UPDATE, 3, 11)
 #define BTTLAB_WRITERS(PORT)                                                                            \
-    PORT(ENGINE_OUT_0, ENGINE_0, 4, 6, 9, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23)                         \
-    PORT(ENGINE_OUT_1, ENGINE_1, 4, 7, 8, 9, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23)                      \
-    PORT(MOVED_0, DRAIN_0, 4, 6, 9, 13, 16, 17, 18, 19, 22)                                                   \
-    PORT(MOVED_1, DRAIN_1, 4, 7, 8, 9, 16, 17, 18, 19, 23)                                                    \
-    PORT(VECTOR_R0, VECTOR, 3, 1, 2, 3, 4, 5, 8, 9, 10, 11, 12, 15, 16, 17, 18, 19, 20, 21)                   \
-    PORT(VECTOR_R1, VECTOR, 4, 6, 7, 8, 9, 13, 16, 17, 18, 19, 22, 23)                                        \
-    PORT(SHUFFLED, SHUFFLE, 4, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23)                                    \
-    PORT(UPDATED_P, UPDATE, 0, 2, 3, 4, 5)                                                                    \
-    PORT(CLEARED_G, UPDATE, 1, 8, 9)                                                                          \
-    PORT(UPDATED_M, UPDATE, 2, 10)                                                                            \
+    PORT(ENGINE_OUT_0, ENGINE_0, 4, 6, 8, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21)                              \
+    PORT(ENGINE_OUT_1, ENGINE_1, 4, 7, 8, 9, 13, 14, 15, 16, 17, 18, 19, 20, 21)                               \
+    PORT(MOVED_0, DRAIN_0, 4, 6, 9, 15, 17, 20)                                                                \
+    PORT(MOVED_1, DRAIN_1, 4, 7, 8, 9, 15, 21)                                                                 \
+    PORT(VECTOR_R0, VECTOR, 3, 1, 2, 3, 4, 5, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19)                 \
+    PORT(VECTOR_R1, VECTOR, 4, 6, 7, 8, 9, 16, 17, 20, 21)                                                     \
+    PORT(SHUFFLED, SHUFFLE, 4, 4, 13, 14, 15, 16, 17, 19, 20, 21)                                              \
+    PORT(UPDATED_P, UPDATE, 0, 2, 3, 4, 5)                                                                     \
+    PORT(CLEARED_G, UPDATE, 1, 8, 9)                                                                           \
+    PORT(UPDATED_M, UPDATE, 2, 10)                                                                             \
     PORT(UPDATED_V, UPDATE, 3, 11)
 
 static_assert(ROWS == LANES, "the scalars of a step, one a row, come in one word");

@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import NoReturn
 
 import bttlab
+from bttlab.annexes import brought
 from bttlab.commands import COMMANDS
 from bttlab.errors import BttlabError
 from bttlab.figures import to_json
@@ -42,8 +43,10 @@ def build_parser() -> Parser:
     )
     parser.add_argument("--version", action="version", version=f"bttlab {bttlab.__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for name, summary in COMMANDS.items():
-        module = import_module(f"bttlab.commands.{name}")
+    modules = {name: import_module(f"bttlab.commands.{name}") for name in COMMANDS}
+    modules |= {name: point.load() for name, point in sorted(brought("commands").items())}
+    for name, module in modules.items():
+        summary = COMMANDS.get(name) or module.SUMMARY
         command = commands.add_parser(name, help=summary, description=module.__doc__, allow_abbrev=False)
         module.add_arguments(command)
         command.add_argument("--json", action="store_true", help="print the result as one JSON object")

@@ -72,7 +72,7 @@ def written_draft(path: Path, data: bytes) -> Iterator[Path]:
     OSError
         If it cannot be written.
     """
-    draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
+    draft = draft_of(path)
     try:
         with draft.open("wb") as file:
             file.write(data)
@@ -81,6 +81,17 @@ def written_draft(path: Path, data: bytes) -> Iterator[Path]:
         yield draft
     finally:
         draft.unlink(missing_ok=True)
+
+
+def replace_whole(path: Path, data: bytes | str) -> None:
+    """Give a file its next content, or leave what is there; errors as of `written_draft`."""
+    with written_draft(path, data.encode() if isinstance(data, str) else data) as draft:
+        draft.replace(path)
+
+
+def draft_of(path: Path) -> Path:
+    """Return where this process writes a file's next content."""
+    return path.with_name(f".{path.name}.{os.getpid()}.draft")
 
 
 def is_draft(path: Path) -> bool:

@@ -39,11 +39,10 @@ def held(folder: Path) -> Iterator[None]:
             raise OSError(errno.EINVAL, "it is no lock file", str(path))
         try:
             # Of this open file, not of the process: it holds between two parts of one process as well.
-            fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _request(fcntl.F_WRLCK))
-        except OSError as error:
-            if error.errno in (errno.EAGAIN, errno.EACCES):
-                raise FolderBusyError(str(folder)) from None
-            # else a file system without locks
+            if not lock_part(descriptor):
+                raise FolderBusyError(str(folder))
+        except OSError:  # a file system without locks
+            pass
         yield
     finally:
         os.close(descriptor)
@@ -59,12 +58,46 @@ def is_held(folder: Path) -> bool:
     except OSError:
         return False
     try:
-        found = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _request(fcntl.F_WRLCK))
-        return struct.unpack(_FIELDS, found)[0] != fcntl.F_UNLCK
+        return part_is_held(descriptor)
     except OSError:  # a file system without locks: who knows
         return True
     finally:
         os.close(descriptor)
+
+
+def lock_part(descriptor: int, start: int = 0, length: int = 0) -> bool:
+    """Lock bytes of an open file, without waiting; the system lets go of them when the file is closed.
+
+    Parameters
+    ----------
+    descriptor : int
+        Of a file that is open for writing.
+    start, length : int
+        Which bytes; length 0 means to the end, however far that is.
+
+    Returns
+    -------
+    bool
+        False if another open file, of any process, has one of them locked.
+    """
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _request(fcntl.F_WRLCK, start, length))
+    except OSError as error:
+        if error.errno in (errno.EAGAIN, errno.EACCES):
+            return False
+        raise
+    return True
+
+
+def unlock_part(descriptor: int, start: int, length: int) -> None:
+    """Let go of bytes that `lock_part` locked."""
+    fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _request(fcntl.F_UNLCK, start, length))
+
+
+def part_is_held(descriptor: int, start: int = 0, length: int = 0) -> bool:
+    """Whether another open file has one of these bytes locked; asking takes nothing."""
+    found = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _request(fcntl.F_WRLCK, start, length))
+    return struct.unpack(_FIELDS, found)[0] != fcntl.F_UNLCK
 
 
 def holders(found: os.stat_result) -> list[int] | None:
@@ -96,5 +129,5 @@ def _is_listed(path: Path) -> bool:
     return listed is None or bool(listed)
 
 
-def _request(kind: int) -> bytes:
-    return struct.pack(_FIELDS, kind, os.SEEK_SET, 0, 0, 0)
+def _request(kind: int, start: int, length: int) -> bytes:
+    return struct.pack(_FIELDS, kind, os.SEEK_SET, start, length, 0)

@@ -1,42 +1,99 @@
-"""The notebooks as copies to work in. `pynq get-notebooks` copies them, too, from the folder that is the path here."""
+"""The notebooks as copies to work in, without solutions. `pynq get-notebooks` copies them as they are, with them."""
 
+import json
 import os
+import re
+from collections.abc import Iterator, Sequence
+from itertools import count
 from pathlib import Path
 
+from bttlab.errors import BttlabError
 from bttlab.places import ROOT
 
 FOLDER = ROOT / "notebooks"
+STUB = "pass  # your answer here"
 __path__ = [str(FOLDER)]
 
 
-def copy_notebooks(to: str | os.PathLike) -> dict[str, list[str]]:
+def release(notebook: bytes) -> bytes:
+    """Return a notebook as it is handed out: a stub in place of each solution, and no hidden tests.
+
+    nbgrader makes the same of it, with the settings of `bttlab course`.
+    """
+    content = json.loads(notebook)
+    for cell in content["cells"]:
+        if cell["cell_type"] == "code":
+            cell["source"] = "\n".join(_released("".join(cell["source"]).split("\n"))).splitlines(keepends=True)
+    return (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()
+
+
+def _released(lines: Sequence[str]) -> Iterator[str]:
+    inside = False
+    for line in lines:
+        if found := re.fullmatch(r"( *)### (BEGIN|END) (SOLUTION|HIDDEN TESTS)", line):
+            inside = found[2] == "BEGIN"
+            if inside and found[3] == "SOLUTION":
+                yield found[1] + STUB
+        elif not inside:
+            yield line
+
+
+def copy_notebooks(to: str | os.PathLike, reset: Sequence[str] | None = None) -> dict[str, list[str]]:
     """Copy the notebooks into a folder; what is there already stays as it is.
 
     Parameters
     ----------
     to : path
         It is made if it is not there.
+    reset : sequence of str, optional
+        How the names of notebooks begin that are to be as they come; none: all. What is there in their place is kept
+        beside them, as NAME.kept-1.ipynb, NAME.kept-2.ipynb, ...
 
     Returns
     -------
     dict of str to list of str
-        Names that were "copied", those that were there as they come ("same"), and those that are somebody's work or of
-        another version ("kept").
+        Names that were "copied", those that were there as they come ("same"), those that are somebody's work or of
+        another version ("kept"), and the names under which work was set "aside".
 
     Raises
     ------
+    BttlabError
+        If no notebook's name begins so.
     OSError
         If the folder cannot be made or written to.
     """
-    to = Path(to)
+    to, sources = Path(to), sorted(FOLDER.glob("*.ipynb"))
+    for begin in reset or ():
+        if not any(source.name.startswith(begin) for source in sources):
+            names = ", ".join(source.stem for source in sources)
+            raise BttlabError(f"no notebook's name begins with {begin!r}: there are {names}")
     to.mkdir(parents=True, exist_ok=True)
-    names: dict[str, list[str]] = {"copied": [], "same": [], "kept": []}
-    for source in sorted(FOLDER.glob("*.ipynb")):
-        content, target = source.read_bytes(), to / source.name
-        try:
-            with target.open("xb") as file:
-                file.write(content)
-            names["copied"].append(source.name)
-        except FileExistsError:
-            names["same" if target.is_file() and target.read_bytes() == content else "kept"].append(source.name)
+    names: dict[str, list[str]] = {"copied": [], "same": [], "kept": [], "aside": []}
+    for source in sources:
+        target = to / source.name
+        if reset is not None and (not reset or source.name.startswith(tuple(reset))) and os.path.lexists(target):
+            names["aside"] += _set_aside(target, release(source.read_bytes()))
+        names[put(target, release(source.read_bytes()))].append(source.name)
     return names
+
+
+def put(target: Path, content: bytes) -> str:
+    """Write a file that is not there yet; say whether it was "copied", "same" (there already) or "kept" (another)."""
+    try:
+        with target.open("xb") as file:
+            file.write(content)
+        return "copied"
+    except FileExistsError:
+        return "same" if _is(target, content) else "kept"
+
+
+def _is(target: Path, content: bytes) -> bool:
+    return target.is_file() and target.read_bytes() == content
+
+
+def _set_aside(notebook: Path, content: bytes) -> list[str]:
+    """Give a notebook that is another the first name that is free, and return it."""
+    if _is(notebook, content):
+        return []
+    asides = (notebook.with_suffix(f".kept-{number}.ipynb") for number in count(1))
+    return [notebook.rename(next(aside for aside in asides if not os.path.lexists(aside))).name]

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from bttlab.errors import BttlabError
 
+BENCHMARKS = "benchmarks.json"  # the record beside the page of benchmarks
 END = "<!-- end -->"
 
 

@@ -50,6 +50,7 @@ def lab_url(lab_folder) -> Iterator[str]:
     command += [f"--ServerApp.port={port}", "--ServerApp.ip=127.0.0.1", f"--IdentityProvider.token={TOKEN}"]
     command += [f"--LabApp.user_settings_dir={settings}", f"--LabApp.workspaces_dir={folder / 'workspaces'}"]
     environment = os.environ | {"JUPYTER_CONFIG_DIR": str(folder / "config"), "BTTLAB_EMULATED_CARDS": "1"}
+    environment["JUPYTER_CONFIG_PATH"] = str(ROOT / "tools" / "jupyter")  # as `make lab` has it
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "lib"), str(ROOT / "tests")])
     with open(folder / "jupyter.log", "w") as log:
         server = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)

@@ -91,7 +91,15 @@ class LabPage:
 
     def run_all(self, timeout: float = SECONDS) -> None:
         """Run every cell and wait for the last, or for one that fails."""
+        self.start_all()
+        self.all_ran(timeout)
+
+    def start_all(self) -> None:
+        """Run every cell, and wait for none."""
         self._menu("Run", "Run All Cells")
+
+    def all_ran(self, timeout: float = SECONDS) -> None:
+        """Wait until the last cell has run, or one has failed."""
         self.page.wait_for_function(_ALL_RAN, timeout=timeout * 1000)
 
     def run_cell_with(self, text: str, wait: bool = True, timeout: float = SECONDS) -> Locator:

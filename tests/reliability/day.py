@@ -16,7 +16,7 @@ from bttlab.figures import measured
 from bttlab.lab import Dashboard, Workload, runs
 from bttlab.lab.card_model import ModelledMeter
 from bttlab.lab.targets import Target
-from bttlab.model import ModelConfig, Optimizer, Predictions, initial_parameters
+from bttlab.model import ModelConfig, Optimizer, Predictions, initial_parameters, loop
 from bttlab.train.metrics_log import MetricsLog
 from reliability import worker
 from reliability.footprint import MOST_GROWTH, Footprint
@@ -102,11 +102,11 @@ def write_and_read(folder: Path, workload: Workload, epochs: int, faults: list[s
 
 def simulate(workload: Workload, seconds: int, looks: int = 0) -> tuple[Dashboard, list[float]]:
     """Let a dashboard train for so long; returns it, and the resident memory at some moments, in MiB."""
-    runs.LARGEST_CHUNK = int(RATE * runs.CHUNK_SECONDS)  # as many as there would be in that time
+    loop.LARGEST_CHUNK = int(RATE * loop.CHUNK_SECONDS)  # as many as there would be in that time
 
     def make_run(total: int, learning_rate: float) -> runs.Run:
         trainer, meter = InstantTrainer(workload.config), ModelledMeter(workload.config)
-        return runs.TrainerRun("a day", total, learning_rate, meter, workload, trainer, Optimizer(), keeps=True)
+        return runs.TrainerRun("a day", total, learning_rate, meter, workload, trainer, Optimizer())
 
     samples, memory = seconds * RATE, []
     board = Dashboard([Target("a day", make_run)], samples, most_samples=samples)

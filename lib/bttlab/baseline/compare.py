@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from bttlab.baseline.record import Figure, Record
+from bttlab.baseline.record import Record
+from bttlab.figures import Figure
 
 EPOCH_SAMPLES = 4478  # training utterances of ATIS, and of airline
 

@@ -11,7 +11,8 @@ from typing import Protocol
 import torch
 
 from bttlab.baseline.machine import plain
-from bttlab.baseline.record import Energy, Figure
+from bttlab.baseline.record import Energy
+from bttlab.figures import Figure
 
 POWERCAP = Path("/sys/class/powercap")
 IDLE_SECONDS = 3.0

@@ -9,8 +9,9 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from bttlab.baseline.record import Figure, Memory, Share, Stage
+from bttlab.baseline.record import Memory, Share, Stage
 from bttlab.baseline.step import Task
+from bttlab.figures import Figure
 
 CATEGORIES = ("parameters", "gradients", "optimizer_state", "activations", "inputs", "temporaries")
 COUNTED = "counted storages of an eager step's tensors; scratch inside kernels is not seen"

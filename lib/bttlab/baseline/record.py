@@ -4,7 +4,6 @@ It names no host, no user and no folder, so that it can be passed on.
 """
 
 import json
-import math
 import os
 import re
 from collections.abc import Iterator
@@ -14,46 +13,10 @@ from typing import Any
 
 from bttlab.baseline.storage import RecordError, build, write_whole
 from bttlab.errors import BttlabError
-from bttlab.figures import measured, to_json
+from bttlab.figures import Figure, to_json
 from bttlab.model import ModelConfig
 
 VERSION = 1
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A number, or None, that tells where it comes from.
-
-    Attributes
-    ----------
-    value : float or None
-    unit : str
-    provenance : str or None
-        "measured", or None where there is no value.
-    how : str
-        The meter; where there is no value, the reason.
-    """
-
-    value: float | None
-    unit: str
-    provenance: str | None
-    how: str
-
-    def __post_init__(self) -> None:
-        if (self.value is None) != (self.provenance is None):
-            raise RecordError(f"value {self.value!r} with provenance {self.provenance!r}: one needs the other")
-        if self.value is not None and not math.isfinite(self.value):
-            raise RecordError(f"value {self.value!r}: it must be finite, or null with the reason")
-
-    @classmethod
-    def measured(cls, value: float, unit: str, how: str) -> "Figure":
-        """Return what a meter said."""
-        return cls(**measured(value, unit, how))
-
-    @classmethod
-    def missing(cls, unit: str, reason: str) -> "Figure":
-        """Return what nothing measured."""
-        return cls(None, unit, None, reason)
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,12 @@ from bttlab.baseline.energy import Aside, Meter, find_meter, idle_power, metered
 from bttlab.baseline.machine import describe, load_average, open_device, out_of_memory, plain
 from bttlab.baseline.memory import device_memory, measure_memory
 from bttlab.baseline.modes import MODES, modes_of, prepare
-from bttlab.baseline.record import VERSION, CorpusUsed, Figure, Measurement, Record
+from bttlab.baseline.record import VERSION, CorpusUsed, Measurement, Record
 from bttlab.baseline.step import Task
 from bttlab.baseline.timing import OnStep, clock_of, timed_steps
 from bttlab.data import Samples, Vocabulary, encode, epoch_order, load_corpus
 from bttlab.errors import BttlabError, shown
+from bttlab.figures import Figure
 from bttlab.model import ModelConfig, Transformer, check_learning_rates
 
 # Name of a baseline -> format of the model and flow of its TT layers

@@ -1,6 +1,5 @@
 """JSON files on disk: written whole or not at all, and read into dataclasses entry by entry."""
 
-import contextlib
 import os
 import types
 import typing
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bttlab.errors import BttlabError
+from bttlab.files import draft_of, replace_whole
 
 
 class RecordError(BttlabError):
@@ -25,7 +25,7 @@ def check_writable(path: str | os.PathLike) -> None:
     path = Path(path)
     if path.is_dir():
         raise RecordError(f"{path} is a folder; --record takes the name of a file, such as {path / 'btt.json'}")
-    draft = _draft(path)
+    draft = draft_of(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         draft.touch()
@@ -42,22 +42,10 @@ def write_whole(path: Path, text: str) -> None:
     RecordError
         If it cannot be written.
     """
-    draft = _draft(path)
     try:
-        with draft.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
+        replace_whole(path, text)
     except OSError as error:
         raise _unwritable(path, error) from None
-    finally:
-        with contextlib.suppress(OSError):
-            draft.unlink()
-
-
-def _draft(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{os.getpid()}.draft")
 
 
 def _unwritable(path: Path, error: OSError) -> RecordError:
@@ -90,7 +78,7 @@ def build(kind: Any, value: Any, where: str) -> Any:
         built = {name: build(hints[name], value[name], _path(where, name)) for name in names}
         try:
             return kind(**built)
-        except RecordError as error:
+        except BttlabError as error:
             raise RecordError(f"{where or 'the record'}: {error}") from None
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is types.UnionType:  # X | None

@@ -11,6 +11,7 @@ import torch
 from bttlab.baseline.modes import Stepper
 from bttlab.baseline.step import Task
 from bttlab.model import NumericalFault
+from bttlab.model.loop import train_pieces
 
 OnStep = Callable[[int, float, float], None]
 
@@ -98,20 +99,25 @@ def timed_steps(
     """
     seconds: list[float] = []
     losses: list[float] = []
-    while len(seconds) < len(task) and not stop.is_set():
-        first = len(seconds)
+
+    def take(first: int) -> list[float]:
         clock.begin()
         for index in range(first, min(first + clock.chunk, len(task))):
             step(index)
             clock.mark()
             if stop.is_set():
                 break
-        seconds += clock.read()
-        losses += task.losses[first : len(seconds)].tolist()
-        for index in range(first, len(seconds)):
+        seconds.extend(clock.read())
+        return task.losses[first : len(seconds)].tolist()
+
+    def taken(first: int, new: list[float], _: float) -> None:
+        losses.extend(new)
+        for index in range(first, len(losses)):
             if not math.isfinite(losses[index]):
                 raise NumericalFault("loss", index, np.array(losses[:index], np.float32), task.learning_rate)
             if on_step is not None:
                 on_step(index, losses[index], seconds[index])
         between(len(seconds))
+
+    train_pieces(range(0, len(task), clock.chunk), take, taken, lambda: not stop.is_set())
     return seconds, losses

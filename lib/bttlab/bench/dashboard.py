@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
-from bttlab.bench.result import Result, Table, figure, in_words, time_ratios, time_rows
+from bttlab.bench.result import Result, Table, in_words, time_ratios, time_rows
 from bttlab.bench.turns import HOW, interleave, threads_of_torch
+from bttlab.figures import told
 
 OURS = "with a dashboard"
 
@@ -22,7 +23,7 @@ def measure(corpus: str = "atis", encoders: int = 2, samples: int = 4_478, round
         seconds = interleave(_contenders(corpus, encoders, samples), rounds, samples)
     return Result(
         settings={"data": corpus, "encoders": encoders, "samples": samples, "rounds": rounds},
-        figures={"time": figure("ms a step", "measured", HOW)},
+        figures={"time": told("ms a step", "measured", HOW)},
         rows=time_rows({}, seconds),
         ratios=time_ratios("", seconds, OURS),
     )

@@ -13,8 +13,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from bttlab.baseline.machine import plain
 from bttlab.baseline.memory import StorageMeter
 from bttlab.bench.peers import IMPLEMENTATIONS, peer_linear
-from bttlab.bench.result import Result, Table, figure, in_words, time_ratios, time_rows
+from bttlab.bench.result import Result, Table, in_words, time_ratios, time_rows
 from bttlab.bench.turns import HOW, interleave, repeated, threads_of_torch
+from bttlab.figures import told
 from bttlab.model import ModelConfig
 from bttlab.tensor import TTLinear
 
@@ -65,14 +66,14 @@ def measure(
             "parameters": {name: sum(p.numel() for p in layer.parameters()) for name, layer in layers.items()},
         },
         figures={
-            "time": figure("ms", "measured", f"forward and backward (input, parameters); {HOW}"),
-            "peak": figure(
+            "time": told("ms", "measured", f"forward and backward (input, parameters); {HOW}"),
+            "peak": told(
                 "bytes",
                 "measured",
                 "most bytes alive at once of tensors that the two passes make (output and gradients among them), "
                 "counted storages; scratch inside kernels is not seen, nor anything of compiled layers",
             ),
-            "operations": figure(
+            "operations": told(
                 "FLOP", "counted", "torch.utils.flop_counter over both passes: matrix products, 2 a multiply-accumulate"
             ),
         },

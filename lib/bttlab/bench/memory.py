@@ -10,8 +10,9 @@ from bttlab.baseline import load_records
 from bttlab.baseline.memory import COUNTED, measure_memory
 from bttlab.baseline.run import FORMATS
 from bttlab.baseline.step import Task
-from bttlab.bench.result import Result, Table, exact_ratio, figure
+from bttlab.bench.result import Result, Table, exact_ratio
 from bttlab.data import Samples, Vocabulary, encode, load_corpus
+from bttlab.figures import told
 from bttlab.model import ModelConfig
 
 ENCODERS = (2, 4, 6)
@@ -47,7 +48,7 @@ def measure(corpus: str = "atis", encoders: Sequence[int] = ENCODERS, records: P
     return Result(
         settings={"data": corpus, "optimizer": "sgd", "tokens": len(_longest(corpus, ModelConfig()).tokens[0])},
         figures={
-            "peak": figure(
+            "peak": told(
                 "bytes",
                 "on chip: modelled; PyTorch on this CPU: measured; on a GPU: measured, from records",
                 "on chip: words of the banks that the program touches for any utterance, and the machine's other "

@@ -5,7 +5,8 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from bttlab.bench.result import Result, Table, exact_ratio, figure
+from bttlab.bench.result import Result, Table, exact_ratio
+from bttlab.figures import told
 from bttlab.model import ModelConfig
 from bttlab.tensor import cheapest_order, flow_cost, optimal_cost
 
@@ -39,11 +40,9 @@ def measure(tokens: Sequence[int] = TOKENS, ranks: Sequence[int] = RANKS) -> Res
     return Result(
         settings={"out_modes": modes[0], "in_modes": modes[1], "search": SEARCH},
         figures={
-            "macs": figure("multiply-accumulates", "counted", "from shapes; backward as the hand-derived passes do it"),
-            "peak": figure(
-                "elements", "counted", "from shapes: most intermediates alive during a step (bttlab.tensor)"
-            ),
-            "optimum": figure("", "counted", f"opt_einsum, optimize={SEARCH!r}: exhaustive; forward pass"),
+            "macs": told("multiply-accumulates", "counted", "from shapes; backward as the hand-derived passes do it"),
+            "peak": told("elements", "counted", "from shapes: most intermediates alive during a step (bttlab.tensor)"),
+            "optimum": told("", "counted", f"opt_einsum, optimize={SEARCH!r}: exhaustive; forward pass"),
         },
         rows=rows,
         ratios=ratios,

@@ -6,9 +6,9 @@ from typing import Any
 
 from bttlab.baseline.storage import write_whole
 from bttlab.bench.result import Table
-from bttlab.pages import filled
+from bttlab.pages import BENCHMARKS, filled
 
-PAGE, RECORD = "benchmarks.md", "benchmarks.json"
+PAGE, RECORD = "benchmarks.md", BENCHMARKS
 
 
 def fill(text: str, record: Mapping[str, Any], modules: Mapping[str, Any]) -> str:

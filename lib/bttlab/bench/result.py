@@ -44,11 +44,6 @@ class Result:
     notes: list[str] = field(default_factory=list)
 
 
-def figure(unit: str, provenance: str, how: str) -> dict[str, str]:
-    """Return what is said of a column of figures."""
-    return {"unit": unit, "provenance": provenance, "how": how}
-
-
 def time_rows(key: Mapping[str, Any], seconds: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
     """Return a row for each contender: `key`, its name and its time in ms."""
     return [{**key, "contender": name, "time": rounded(spread(1e3 * values))} for name, values in seconds.items()]

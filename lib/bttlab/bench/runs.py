@@ -10,11 +10,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from bttlab.bench.result import Result, Table, figure, in_words, rounded
+from bttlab.bench.result import Result, Table, in_words, rounded
 from bttlab.bench.turns import HOW, interleave, spread
 from bttlab.experiments import RunIndex, RunRecord
 from bttlab.experiments.curves import SCORES
-from bttlab.figures import measured
+from bttlab.figures import measured, told
 from bttlab.model import ModelConfig
 
 RUNS = 10_000
@@ -40,7 +40,7 @@ def measure(count: int = RUNS, rounds: int = 9) -> Result:
         seconds = interleave({name: _asked(folder, command) for name, command in COMMANDS.items()}, rounds)
     return Result(
         settings={"runs": count, "rounds": rounds},
-        figures={"time": figure("s", "measured", f"{HOW}; a process each")},
+        figures={"time": told("s", "measured", f"{HOW}; a process each")},
         rows=[{"contender": name, "time": rounded(spread(values))} for name, values in seconds.items()],
         ratios={},
     )

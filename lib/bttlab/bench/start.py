@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from bttlab.bench.result import Result, Table, figure, in_words, rounded, time_ratios, time_rows
+from bttlab.bench.result import Result, Table, in_words, rounded, time_ratios, time_rows
 from bttlab.bench.turns import HOW, interleave, spread
 from bttlab.errors import BttlabError
+from bttlab.figures import told
 
 OURS = "emulated U50"
 CONTENDERS = (OURS, "PyTorch BTT", "PyTorch dense")
@@ -61,10 +62,10 @@ def measure(corpus: str = "atis", encoders: int = 2, rounds: int = 3, notebook: 
     return Result(
         settings={"data": corpus, "encoders": encoders, "rounds": rounds},
         figures={
-            "time": figure(
+            "time": told(
                 "ms", "measured", f"whole process, or kernel start and cells up to the first point drawn; {HOW}"
             ),
-            "stages": figure("ms", "measured", "time.perf_counter within the process; files are in the system's cache"),
+            "stages": told("ms", "measured", "time.perf_counter within the process; files are in the system's cache"),
         },
         rows=rows,
         ratios=time_ratios(f"{encoders}-ENC: ", processes, OURS),

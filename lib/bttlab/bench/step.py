@@ -6,8 +6,9 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from bttlab.bench.result import Result, Table, figure, in_words, time_ratios, time_rows
+from bttlab.bench.result import Result, Table, in_words, time_ratios, time_rows
 from bttlab.bench.turns import HOW, interleave, threads_of_torch
+from bttlab.figures import told
 
 OURS = "emulated U50"
 LEARNING_RATE = 1e-3
@@ -40,7 +41,7 @@ def measure(
         ratios |= time_ratios(f"{encoders}-ENC, threads {count}: ", seconds, OURS)
     return Result(
         settings={"data": corpus, "encoders": encoders, "samples": samples, "rounds": rounds},
-        figures={"time": figure("ms a step", "measured", f"{HOW}; PyTorch's threads, the emulated card's is one")},
+        figures={"time": told("ms a step", "measured", f"{HOW}; PyTorch's threads, the emulated card's is one")},
         rows=rows,
         ratios=ratios,
     )

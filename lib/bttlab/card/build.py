@@ -27,11 +27,11 @@ from bttlab.card.manifest import (
     overlays_folder,
     read_file,
     read_manifest,
-    write_atomically,
     write_manifest,
 )
 from bttlab.card.xclbin import EmulationOverlay, pack_xclbin, read_container
 from bttlab.errors import BttlabError
+from bttlab.files import replace_whole
 from bttlab.places import ROOT
 
 HLS_SOURCE = ROOT / "hls_src"
@@ -200,7 +200,7 @@ def build(definitions: Iterable[OverlayDefinition], hls_src: Path, overlays: Pat
     for definition in definitions:
         compiled = {image.name: images[definition, image] for image in IMAGES}
         data = pack_xclbin(EmulationOverlay(definition.kernels, compiled, clock_mhz=machine().CLOCK_MHZ))
-        write_atomically(overlays / f"{definition.name}.xclbin", data)
+        replace_whole(overlays / f"{definition.name}.xclbin", data)
         entries.append(
             OverlayEntry(
                 name=definition.name,
@@ -251,7 +251,7 @@ def install(definition: OverlayDefinition, xclbin: Path, hls_src: Path, overlays
     )
     kept = [other for other in read_manifest(overlays) if other.file != file]
     (overlays / "hw").mkdir(exist_ok=True)
-    write_atomically(overlays / file, data)
+    replace_whole(overlays / file, data)
     write_manifest(overlays, [*kept, entry])
     return entry
 

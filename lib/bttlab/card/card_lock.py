@@ -19,6 +19,7 @@ import stat
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from bttlab.errors import BttlabError
 from bttlab.locks import holders
@@ -27,6 +28,7 @@ ADMINISTRATORS = Path("/run/bttlab")  # root's, with the files in it: nobody els
 ANYBODYS = Path("/tmp")  # of all users; not $TMPDIR, which each may set
 NOTE_BYTES = 4096
 MOST_NOTES = 64  # that are looked at
+_FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 POLL_SECONDS = 0.2
 
 
@@ -57,11 +59,11 @@ class Holder:
     @property
     def is_alive(self) -> bool:
         """Whether that process still runs."""
-        return _start_of(self.pid) == self.started
+        return start_of(self.pid) == self.started
 
     def __str__(self) -> str:
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.since))
-        return f"{_process(self.pid)} since {since} with {self.overlay}"
+        return f"{process_in_words(self.pid)} since {since} with {self.overlay}"
 
 
 class CardLock:
@@ -77,7 +79,7 @@ class CardLock:
 
     def __init__(self, card: str, folder: Path | None = None):
         self.card = card
-        self.path = Path(folder or lock_folder()) / f"bttlab-{re.sub('[^A-Za-z0-9]+', '-', card)}.lock"
+        self.path = Path(folder or lock_folder()) / file_name(card, "lock")
         self._descriptor: int | None = None
 
     def acquire(self, overlay: str, wait: float = 0.0) -> None:
@@ -97,7 +99,7 @@ class CardLock:
         """
         if self._descriptor is None:
             self._descriptor = self._locked(wait)
-        holder = Holder(os.getpid(), _start_of(os.getpid()), time.time(), overlay)
+        holder = Holder(os.getpid(), start_of(os.getpid()), time.time(), overlay)
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, json.dumps(asdict(holder)).encode(), 0)
 
@@ -113,7 +115,7 @@ class CardLock:
             descriptor = _opened(self.path)
         except OSError as error:
             raise CardBusyError(
-                f"{self.path}, the lock of {self.card}, cannot be used: {_fault(self.path, error)}"
+                f"{self.path}, the lock of {self.card}, cannot be used: {fault(self.path, error)}"
             ) from None
         end = time.monotonic() + wait
         try:
@@ -132,6 +134,17 @@ class CardLock:
         except BaseException:
             os.close(descriptor)
             raise
+
+
+def card_name(device: Any) -> str:
+    """Return what is a card's alone: its PCIe address where XRT's driver tells it; an emulated one's name."""
+    path = getattr(device, "sysfs_path", None)
+    return Path(path).name if path else f"{device.name}-{device.tag}"
+
+
+def file_name(card: str, ending: str) -> str:
+    """Return the name of a card's file in a folder that all users share."""
+    return f"bttlab-{re.sub('[^A-Za-z0-9]+', '-', card)}.{ending}"
 
 
 def lock_folder() -> Path:
@@ -177,18 +190,18 @@ def _holder(descriptor: int) -> str:
     note, listed = _read_note(descriptor), [pid for pid in holders(os.fstat(descriptor)) or () if pid > 0]
     if note is not None and note.is_alive and (not listed or note.pid in listed):
         return str(note)
-    return " and ".join(map(_process, listed)) or "another process"
+    return " and ".join(map(process_in_words, listed)) or "another process"
 
 
-def _process(pid: int) -> str:
+def process_in_words(pid: int) -> str:
     """A process in words, with its user."""
     try:
-        return f"process {pid} of user {_user(os.stat(f'/proc/{pid}').st_uid)}"
+        return f"process {pid} of user {user_name(os.stat(f'/proc/{pid}').st_uid)}"
     except OSError:
         return f"process {pid}"
 
 
-def _user(uid: int) -> str:
+def user_name(uid: int) -> str:
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -197,15 +210,26 @@ def _user(uid: int) -> str:
 
 def _opened(path: Path) -> int:
     """Open a lock file that every user of the machine may lock; what is no lock file is not waited for, nor changed."""
-    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
-        descriptor = os.open(path, flags)
+        return open_lock(path)
     except FileNotFoundError:
         try:
-            descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666)
-            os.fchmod(descriptor, 0o666)  # whatever the umask
+            descriptor = os.open(path, _FLAGS | os.O_CREAT | os.O_EXCL, 0o666)
         except FileExistsError:  # since a moment ago
-            descriptor = os.open(path, flags)
+            return open_lock(path)
+        os.fchmod(descriptor, 0o666)  # whatever the umask
+        return descriptor
+
+
+def open_lock(path: Path) -> int:
+    """Open a lock file that is there.
+
+    Raises
+    ------
+    OSError
+        If it is none, or not to be opened.
+    """
+    descriptor = os.open(path, _FLAGS)
     if not _is_lock(os.fstat(descriptor)):
         os.close(descriptor)
         raise OSError(errno.EINVAL, "it is no lock file")
@@ -217,16 +241,16 @@ def _is_lock(found: os.stat_result) -> bool:
     return stat.S_ISREG(found.st_mode) and found.st_nlink == 1
 
 
-def _fault(path: Path, error: OSError) -> str:
+def fault(path: Path, error: OSError) -> str:
     """Why a lock file cannot be used, and who can put that right."""
     try:
-        owner = _user(path.lstat().st_uid)
+        owner = user_name(path.lstat().st_uid)
     except OSError:
         return f"{error.strerror}; ask an administrator to make it, as docs/security.md says"
     return f"it is of user {owner} ({error.strerror}); have that user or an administrator remove it: rm {path}"
 
 
-def _start_of(pid: int) -> int | None:
+def start_of(pid: int) -> int | None:
     """When a process started, in clock ticks; None if there is none."""
     try:
         # The name, in parentheses, may hold blanks; the 22nd field is the 20th after it.

@@ -71,6 +71,10 @@ class ComputeUnit:
         """Whether a start has not finished yet."""
         return not self._finished.is_set()
 
+    def clear(self) -> None:
+        """Forget what the kernel holds on chip."""
+        self._image.clear()
+
     def read(self, offset: int, length: int) -> bytes:
         """Read registers. Reading AP_CTRL clears its done and ready bits."""
         data = self._registers[offset : offset + length]

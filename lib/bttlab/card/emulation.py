@@ -18,6 +18,7 @@ import pynq
 from pynq.pl_server.xclbin_parser import XclBin
 from pynq.pmbus import XrtRail
 
+from bttlab.annexes import brought
 from bttlab.card.compute_unit import CardError, ComputeUnit
 from bttlab.card.facts import U50
 from bttlab.card.hbm import CardMemory, HbmBank
@@ -150,6 +151,12 @@ class EmulatedU50(pynq.Device):
         self._telemetry.load()
         self.post_download(bitstream, parser)
         self._loaded = parser, self.bitfile_name
+
+    def lose_chip(self) -> None:
+        """Clear all memory on chip: another process had the card that this one stands for."""
+        self._check_idle("let others have the card")
+        for unit in self._units.values():
+            unit.clear()
 
     def free_bitstream(self) -> None:
         """Remove the overlay from the card; buffers stay."""
@@ -294,9 +301,7 @@ class EmulatedU50(pynq.Device):
         ----------
         program : bttlab.card.program.program.Program
         """
-        from bttlab.estimate.card import power_levels
-
-        self._telemetry.load(functools.cache(lambda: power_levels(program)))
+        self._telemetry.load(functools.cache(lambda: brought("power")["u50"].load()(program)))
 
     def _forget(self) -> None:
         """Describe a card without an overlay."""

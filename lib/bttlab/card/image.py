@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import struct
 import tempfile
 import weakref
 from _ctypes import dlclose
@@ -113,6 +114,13 @@ class NativeImage:
                 "on a file system that allows execution"
             ) from None
         weakref.finalize(self, dlclose, self._library._handle).atexit = False
+        base = ctypes.c_size_t.from_address(self._library._handle).value  # the loader's link_map begins with it
+        self._zeroed = [(base + begin, size) for begin, size in _zeroed(image)]
+
+    def clear(self) -> None:
+        """Zero the kernels' static memory: what they hold on chip."""
+        for address, size in self._zeroed:
+            ctypes.memset(address, 0, size)
 
     def function(self, kernel: Kernel) -> Callable[..., Any]:
         """Return a kernel's function.
@@ -138,3 +146,11 @@ class NativeImage:
         tell.argtypes, tell.restype = [*kernel.prototype._argtypes_, ctypes.POINTER(ctypes.c_longlong)], None
         tell(*arguments, reach)
         return list(reach)
+
+
+def _zeroed(image: bytes) -> list[tuple[int, int]]:
+    """Where the memory lies that a shared library has zeroed by the loader, from its base on: address, bytes."""
+    (headers,), (count,) = struct.unpack_from("<Q", image, 32), struct.unpack_from("<H", image, 56)
+    segments = [struct.unpack_from("<IIQQQQQQ", image, headers + 56 * number) for number in range(count)]
+    loaded = [(address + in_file, size - in_file) for kind, _, _, address, _, in_file, size, _ in segments if kind == 1]
+    return [(begin, size) for begin, size in loaded if size]

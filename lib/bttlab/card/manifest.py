@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from bttlab.card.kernel import OverlayError
-from bttlab.files import read_regular
+from bttlab.files import read_regular, replace_whole
 from bttlab.places import ROOT
 
 MANIFEST = "manifest.json"
@@ -111,17 +111,7 @@ def read_manifest(folder: Path) -> tuple[OverlayEntry, ...]:
 def write_manifest(folder: Path, entries: Iterable[OverlayEntry]) -> None:
     """Write a folder's manifest in one piece, sorted by name."""
     rows = [asdict(entry) for entry in sorted(entries, key=lambda entry: (entry.name, entry.kind))]
-    write_atomically(Path(folder) / MANIFEST, json.dumps({"overlays": rows}, indent=1).encode() + b"\n")
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file such that a reader, or a crash, finds either the old one or the new one."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        draft.write_bytes(data)
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
+    replace_whole(Path(folder) / MANIFEST, json.dumps({"overlays": rows}, indent=1) + "\n")
 
 
 def digest(data: bytes) -> str:

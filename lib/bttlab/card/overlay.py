@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pynq
 
-from bttlab.card.card_lock import CardLock
+from bttlab.card.card_lock import CardLock, card_name
 from bttlab.card.emulation import EmulatedU50
-from bttlab.card.kernel import OverlayError
+from bttlab.card.kernel import TRAINER_KERNEL, OverlayError
 from bttlab.card.manifest import OverlayEntry, digest, overlays_folder, read_file, read_manifest
+from bttlab.card.slices import line_for, overlay_key
 from bttlab.card.xclbin import read_container
 
 logger = logging.getLogger("bttlab.card")
@@ -34,7 +35,7 @@ def load_overlay(
         rights.
     wait : float
         Seconds to wait at most for a real card that another process holds. This process keeps it to its end, or to
-        `release_card`; emulated cards are each process's own.
+        `release_card`; emulated cards are each process's own. For a shared card (docs/hosts.md) nobody waits here.
 
     Returns
     -------
@@ -56,9 +57,9 @@ def load_overlay(
         path = files.get((_kind(card), _platform(card)))
         if path is not None:
             if not isinstance(card, EmulatedU50):  # which says so itself
-                _lock_of(card).acquire(str(name_or_path), wait)
                 logger.info("%s on %s", path, card.name)
-            elif trust:
+                return _on_real_card(card, path, str(name_or_path), wait)
+            if trust:
                 EmulatedU50.trust(path)
             return pynq.Overlay(str(path), device=card)
     built = ", ".join(f"{kind} on {platform}" for kind, platform in files)
@@ -69,15 +70,36 @@ def load_overlay(
     )
 
 
+def _on_real_card(card: pynq.Device, path: Path, name: str, wait: float) -> pynq.Overlay:
+    """Load an overlay on a card that is this process's; or, if the card is shared, when it is its turn."""
+    line = line_for(card)
+    if line is None:
+        _lock_of(card).acquire(name, wait)
+        return pynq.Overlay(str(path), device=card)
+    kernels = [entry["type"] for entry in card.get_bitfile_metadata(str(path)).ip_dict.values()]
+    if kernels != [TRAINER_KERNEL.vlnv]:
+        raise OverlayError(
+            f"overlay {name} has other kernels than the training processor, and {card.name} is shared, slice by slice, "
+            "by those who train on that; ask an administrator for a card of your own"
+        )
+    key = overlay_key(path)
+    line.take(key)
+    try:
+        loaded = pynq.Overlay(str(path), device=card)
+        line.loaded(key)
+        return loaded
+    finally:
+        line.leave()
+
+
 def release_card(card: pynq.Device) -> None:
     """Let other processes have a real card; its overlay is not to be used any more."""
     _lock_of(card).release()
 
 
 def _lock_of(card: pynq.Device) -> CardLock:
-    """The lock of a real card, by its PCIe address where XRT's driver tells it."""
-    path = getattr(card, "sysfs_path", None)
-    return _process_lock(Path(path).name if path else f"{card.name}-{card.tag}")
+    """The lock of a real card."""
+    return _process_lock(card_name(card))
 
 
 @functools.cache

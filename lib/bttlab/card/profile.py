@@ -1,15 +1,14 @@
 """What a program's steps take: cycles by stage and layer, from the machine's rule of order and time."""
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 
 from bttlab.card.program.instruction import Instruction
+from bttlab.card.program.profile import layer_of
 from bttlab.card.program.program import Program
 from bttlab.card.program.timing import time_program
 
 Table = Counter[tuple[str, str]]
-_TENSOR = re.compile(r"\.(?:cores\.\d+|weight|bias)$")
 
 
 def cycles_by_layer(instructions: Sequence[Instruction], tokens: int, updates: bool = True) -> Table:
@@ -30,9 +29,8 @@ def cycles_by_layer(instructions: Sequence[Instruction], tokens: int, updates: b
     table: Table = Counter()
     reached, key = 0, ("", "")
     for instruction, end in zip(instructions, timing.end, strict=True):
-        stage, layer = instruction.label[:2]
         if end > reached:
-            key = stage, _TENSOR.sub("", layer)
+            key = instruction.label[0], layer_of(instruction)
             table[key] += end - reached
             reached = end
     table[key] += timing.cycles - reached  # results of the last step on their way

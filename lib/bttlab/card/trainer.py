@@ -1,8 +1,9 @@
 """The driver of the training processor: what `overlay.trainer_1` is, on a card and on the emulated one."""
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 from pynq import DefaultIP
@@ -17,6 +18,8 @@ from bttlab.card.profile import Profile
 from bttlab.card.program.errors import ProgramError
 from bttlab.card.program.layout import Layout
 from bttlab.card.program.program import Program
+from bttlab.card.sharing import CardLostError
+from bttlab.card.slices import Slices, line_for
 from bttlab.card.training_run import TrainingRun, wait_to_the_end
 from bttlab.model import (
     PAPER_FLOW,
@@ -31,6 +34,7 @@ from bttlab.model import (
 )
 
 M = machine()
+T = TypeVar("T")
 STATUS_NAMES = dict(enumerate(M.statuses))
 MOMENTS = ("first_moment", "second_moment")
 MAX_SAMPLES = 1 << 16  # of a call, as in hls_src/processor/samples.h
@@ -73,7 +77,10 @@ class Trainer(DefaultIP):
         self._profile: Profile | None = None
         self.counted_cycles = 0
         self._step = 0
-        self._check_machine()
+        line = line_for(self.device)
+        self._slices = Slices(line, self.device, description) if line else None  # of a shared card
+        self._samples_per_second = 0.0  # of the last call
+        self._on_card(self._check_machine)
 
     def load_program(
         self,
@@ -108,13 +115,7 @@ class Trainer(DefaultIP):
             compiled = CompiledProgram(program, program.image())
         check_image(compiled.image)
         with self._exclusively():
-            if not self._send(compiled.image):
-                # The machine dropped the one before; with it, what lies in the banks has a meaning again.
-                if self._loaded_program is not None:
-                    self._send(self._loaded_program.image)
-                raise ProgramError(
-                    "the machine refuses the program: its sections are not those of docs/processor.md; compile it anew"
-                )
+            self._on_card(lambda: self._replace_program(compiled.image))
         self._loaded_program, self._profile = compiled, Profile(compiled.program)
         if isinstance(self.device, EmulatedU50):
             self.device.program_loaded(compiled.program)
@@ -183,16 +184,21 @@ class Trainer(DefaultIP):
         """
         record = np.zeros(1, sample_dtype())
         record["tokens"] = tokens
+
+        result = np.zeros(1, self._result_record)
+
+        def work() -> None:
+            self._load()
+            self._exchange(M.PREDICT, record, Optimizer("sgd"), result)
+            self._run(M.STORE)
+
         with self._exclusively():
             self._loaded, self._moments = False, None
             self._memory[: len(words)] = words
-            self._memory.sync_to_device()
-            self._run(M.LOAD)
-            result = self._exchange(M.PREDICT, record, Optimizer("sgd"))[0]
-            if result["status"] != M.DONE:
-                raise OverlayError(f"the kernel ended with {STATUS_NAMES.get(int(result['status']))}; load it anew")
-            self._run(M.STORE)
-        self._memory.sync_from_device()
+            self._on_card(work)
+            if result["status"][0] != M.DONE:
+                raise OverlayError(f"the kernel ended with {STATUS_NAMES.get(int(result['status'][0]))}; load it anew")
+            self._memory.sync_from_device()
         return np.array(self._memory[: len(words)])
 
     def load_parameters(
@@ -227,8 +233,10 @@ class Trainer(DefaultIP):
             for i, block in enumerate(blocks):
                 self._block(i)[:] = self._layout.pack(block)
             self._step = step
-            self._memory.sync_to_device()
-            self._run(M.LOAD)
+            if self._slices is None:
+                self._load()
+            else:
+                self._slices.forget()  # the next call loads them
         self._moments = moments if step else None
         self._loaded = True
 
@@ -332,6 +340,50 @@ class Trainer(DefaultIP):
         self._profile.add(rows["tokens"][:done].tolist())
         self.counted_cycles += int(results["cycles"].sum(dtype=np.int64) + results["flush_cycles"].sum(dtype=np.int64))
 
+    def _on_card(self, work: Callable[[], T], stores: bool = False) -> T:
+        """Do work that calls the kernel.
+
+        On a shared card that is done in a slice: first the program and the state come on chip again, if others had the
+        card; what changes the state ends with its way back to the host (`stores`), for there it is safe. Work that the
+        card was lost in the middle of (this process was stopped) is done again, from the state before it: the same
+        samples, so the same bits. Who interrupts it takes it back.
+        """
+        if self._slices is None:
+            return work()
+        while True:
+            try:
+                with self._slices.slice() as is_current:
+                    if not is_current:
+                        self._bring_back()
+                    result = work()
+                    if stores:
+                        self._run(M.STORE)
+                        self._slices.check()
+                        self._memory.sync_from_device()
+                return result
+            except CardLostError:
+                continue
+
+    def _bring_back(self) -> None:
+        if self._loaded_program is not None:
+            self._send(self._loaded_program.image)
+        if self._loaded:
+            self._load()
+
+    def _load(self) -> None:
+        """Bring the host's parameter memory on chip."""
+        self._memory.sync_to_device()
+        self._run(M.LOAD)
+
+    def _replace_program(self, image: np.ndarray) -> None:
+        if not self._send(image):
+            # The machine dropped the one before; with it, what lies in the banks has a meaning again.
+            if self._loaded_program is not None:
+                self._send(self._loaded_program.image)
+            raise ProgramError(
+                "the machine refuses the program: its sections are not those of docs/processor.md; compile it anew"
+            )
+
     def _send(self, image: np.ndarray) -> bool:
         """Whether the machine takes a program."""
         if len(self._image) < len(image):
@@ -388,33 +440,48 @@ class Trainer(DefaultIP):
         if command == M.TRAIN and len(samples):
             self._moments = tuple(optimizer.moments)
         done = np.zeros(len(samples), self._result_record)
-        for first in range(0, len(samples), MAX_SAMPLES):
-            part = slice(first, first + MAX_SAMPLES)
+        for part in self._parts(len(samples)):
             rows = self._rows(samples[part], rates[part], optimizer, label_smoothing)
-            done[part] = self._exchange(command, rows, optimizer)
+            self._do(command, rows, optimizer, done[part])
             bad = np.flatnonzero(done["status"][part] != M.DONE)
             if len(bad):
-                self._refuse(done, first + int(bad[0]), rates)
+                self._refuse(done, part.start + int(bad[0]), rates)
         return done
 
-    def _exchange(self, command: int, rows: np.ndarray, optimizer: Optimizer) -> np.ndarray:
-        """Run the kernel once on records of samples; returns their results."""
-        size = len(rows) * self._result_record.itemsize
+    def _parts(self, count: int) -> Iterator[slice]:
+        """Yield parts of samples, a kernel call each; on a shared card as long as what is left of the slice."""
+        first = 0
+        while first < count:
+            most = MAX_SAMPLES if self._slices is None else int(self._slices.left * self._samples_per_second)
+            yield slice(first, min(count, first + max(1, min(most, MAX_SAMPLES))))
+            first += max(1, min(most, MAX_SAMPLES))
+
+    def _do(self, command: int, rows: np.ndarray, optimizer: Optimizer, results: np.ndarray) -> None:
+        """Train on records of samples, or predict them, and count what is done."""
+        done = self._slices is None  # else an interrupt takes it back
+        try:
+            self._on_card(lambda: self._exchange(command, rows, optimizer, results), stores=command == M.TRAIN)
+            done = True
+        finally:
+            if command == M.TRAIN and done:
+                self._count(rows, results)
+
+    def _exchange(self, command: int, rows: np.ndarray, optimizer: Optimizer, results: np.ndarray) -> None:
+        """Run the kernel once on records of samples."""
         self._records = self._at_least("records", self._records, rows.nbytes)
-        self._results = self._at_least("results", self._results, size)
-        on_card, results = (self._records.view(np.uint8)[: rows.nbytes], self._results.view(np.uint8)[:size])
+        self._results = self._at_least("results", self._results, results.nbytes)
+        on_card, found = (self._records.view(np.uint8)[: rows.nbytes], self._results.view(np.uint8)[: results.nbytes])
         on_card[:] = rows.view(np.uint8)
-        results[:] = 0
-        results.sync_to_device()
+        found[:] = 0
+        found.sync_to_device()
         on_card.sync_to_device()
+        begin = time.perf_counter()
         try:
             self._run(command, len(rows), optimizer)
         finally:  # Ctrl-C comes after the kernel's end
-            results.sync_from_device()
-            found = np.array(results).view(self._result_record)
-            if command == M.TRAIN:
-                self._count(rows, found)
-        return found
+            self._samples_per_second = len(rows) / (time.perf_counter() - begin)
+            found.sync_from_device()
+            results[:] = np.array(found).view(self._result_record)
 
     def _refuse(self, results: np.ndarray, sample: int, rates: np.ndarray) -> NoReturn:
         status = STATUS_NAMES.get(int(results["status"][sample]), "an unknown status")
@@ -432,13 +499,16 @@ class Trainer(DefaultIP):
         beta1 = o.momentum if o.name == "momentum" else o.beta1
         number = OPTIMIZERS[o.name]
         buffers = (self._records, self._results, self._memory, self._image)
+        if self._slices is not None:
+            self._slices.check()
         wait_to_the_end(self._start_kernel(command, samples, number, beta1, o.beta2, o.epsilon, *buffers))
 
     def _store(self) -> None:
-        """Bring parameters and moments to the host's parameter memory."""
+        """Bring parameters and moments to the host's parameter memory, where a shared card's always are."""
         with self._exclusively():
-            self._run(M.STORE)
-        self._memory.sync_from_device()
+            if self._slices is None:
+                self._run(M.STORE)
+                self._memory.sync_from_device()
 
     def _block(self, number: int) -> np.ndarray:
         """Parameters (0), first (1) or second moments (2) in the host's parameter memory."""

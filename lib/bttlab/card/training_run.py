@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bttlab.model import NumericalFault, Optimizer
+from bttlab.model.loop import chunks, train_pieces
 from bttlab.threads import Thread
 
 if TYPE_CHECKING:
     from bttlab.card.trainer import Trainer
-
-CHUNK = 32  # samples between two looks at stop: some tens of milliseconds
 
 
 class TrainingRun:
@@ -35,15 +34,14 @@ class TrainingRun:
 
     def _train(self, trainer: "Trainer", lock: threading.Lock, samples, optimizer: Optimizer, rates) -> None:
         try:
-            for first in range(0, len(samples), CHUNK):
-                if self._stop.is_set():
-                    return
-                part = slice(first, first + CHUNK)
-                try:
-                    self._losses.append(trainer._train(samples[part], rates[part], optimizer))
-                except NumericalFault as error:
-                    self._losses.append(error.losses)
-                    raise error.at(first + error.sample, self.losses) from None
+            train_pieces(
+                chunks(0, len(samples)),
+                lambda part: trainer._train(samples[part], rates[part], optimizer),
+                lambda part, losses, seconds: self._losses.append(losses),
+                lambda: not self._stop.is_set(),
+            )
+        except NumericalFault as fault:
+            self._error = fault.at(len(self.losses), self.losses)
         except Exception as error:  # raised where the caller waits
             self._error = error
         finally:
@@ -65,7 +63,7 @@ class TrainingRun:
         return sum(map(len, tuple(self._losses))) / self.total if self.total else 1.0
 
     def stop(self) -> None:
-        """Stop at the next chunk's end, within some tens of milliseconds."""
+        """Stop at the next chunk's end, within a quarter second."""
         self._stop.set()
 
     def wait(self, timeout: float | None = None) -> np.ndarray:

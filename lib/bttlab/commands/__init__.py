@@ -1,7 +1,7 @@
 """The subcommands of `bttlab`, a module each.
 
 A module has `add_arguments(parser)` and `run(options) -> Outcome`; what is slow to import, it imports in `run`. A new
-command is a module and a line in COMMANDS.
+command is a module and a line in COMMANDS; one of an annex has its SUMMARY, too, and an entry point.
 """
 
 from dataclasses import dataclass
@@ -10,6 +10,7 @@ from typing import Any
 COMMANDS = {
     "doctor": "say what is here: card or emulated, overlays, corpora, GPU, meters",
     "notebooks": "copy the notebooks into a folder to work in",
+    "course": "make an nbgrader course of the notebooks",
     "size": "compare dense and tensor sizes",
     "train": "train a tensor transformer, or continue a run",
     "eval": "score a trained model",
@@ -18,11 +19,7 @@ COMMANDS = {
     "estimate": "model the on-chip memory, resources, time and energy on the U50",
     "program": "list the processor's program of a model, look for hazards, draw who works when",
     "compare": "train on two devices and compare losses, parameters and cycles",
-    "sweep": "run the trials of a specification, here or on a Dask cluster",
     "runs": "list, show, compare and export the runs that trainings, baselines and estimates leave",
-    "cost": "estimate what fine-tuning costs on a GPU, or profile this machine for it",
-    "methods": "list the ways to train with less, or train with some of them and compare",
-    "bench": "measure side by side, in one run",
 }
 
 

@@ -38,17 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Outcome:
     """Run the command."""
-    checks = list(_examine(EXAMINATIONS))
-    if options.self_check and options.once and passed_before():
-        detail = "has passed with these overlays, packages and processor"
-        checks.append(Check("self-check", OK, detail, "to train again: bttlab doctor --self-check"))
-    elif options.self_check:
-        from bttlab.commands.self_check import self_check
-
-        trained = list(_examine([self_check]))
-        if all(check.status == OK for check in trained):
-            remember()
-        checks += trained
+    checks = examine(options.self_check, options.once)
     problems = sum(check.status == PROBLEM for check in checks)
     lines = []
     for check in checks:
@@ -58,6 +48,30 @@ def run(options: argparse.Namespace) -> Outcome:
     lines.append(f"{problems} problem{'s' * (problems != 1)}" if problems else "all that is needed is here")
     data = {"usable": not problems, "checks": [asdict(check) for check in checks]}
     return Outcome(data, "\n".join(lines), int(bool(problems)))
+
+
+def examine(self_check: bool = False, once: bool = False) -> list[Check]:
+    """Examine this machine.
+
+    Parameters
+    ----------
+    self_check : bool
+        Train on the overlay, too.
+    once : bool
+        Unless that has passed and nothing has changed since.
+    """
+    checks = list(_examine(EXAMINATIONS))
+    if self_check and once and passed_before():
+        detail = "has passed with these overlays, packages and processor"
+        checks.append(Check("self-check", OK, detail, "to train again: bttlab doctor --self-check"))
+    elif self_check:
+        from bttlab.commands.self_check import self_check as train
+
+        trained = list(_examine([train]))
+        if all(check.status == OK for check in trained):
+            remember()
+        checks += trained
+    return checks
 
 
 def _examine(examinations: list[Callable[[], Iterator[Check]]]) -> Iterator[Check]:
@@ -155,6 +169,20 @@ def _card_locks() -> Iterator[Check]:
         yield Check("card lock", NOTE, f"{path} names {holder}, which has ended without giving the card back", way_out)
 
 
+def _shared_cards() -> Iterator[Check]:
+    import pynq
+
+    from bttlab.card.sharing import turn_in_words
+    from bttlab.card.slices import line_for
+
+    for device in pynq.Device.devices:
+        line = line_for(device)
+        if line is not None:
+            waiting = line.look()
+            data = {"file": str(line.path), "in_line": [each.process for each in waiting]}
+            yield Check("shared card", OK, f"{device.name}: {turn_in_words(waiting)}", data=data)
+
+
 def _overlays() -> Iterator[Check]:
     from bttlab.card.build import DEFINITIONS, HLS_SOURCE, stale
     from bttlab.card.manifest import digest, overlays_folder, read_file, read_manifest
@@ -249,6 +277,6 @@ def _can_read(path: Path) -> bool:
 
 
 EXAMINATIONS = [
-    *(_python, _packages, _widgets, _processor, _cards, _card_locks),
+    *(_python, _packages, _widgets, _processor, _cards, _card_locks, _shared_cards),
     *(_overlays, _corpora, _gpu, _energy_meters, _disk),
 ]

@@ -5,9 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from bttlab.commands import Outcome
-from bttlab.commands.program import FLOWS
-from bttlab.commands.train import ranks
+from bttlab.commands import Outcome, models
 from bttlab.errors import BttlabError
 from bttlab.terminal import say
 
@@ -24,14 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--encoders", type=int, nargs="+", default=[2, 4, 6], metavar="N", help="encoder blocks (default: 2 4 6)")
     add("--vocabulary", type=int, metavar="N", help="tokens that the table has room for (default: 1000)")
-    add(
-        "--rank",
-        type=ranks,
-        default={},
-        metavar="N[,LAYER=N…]",
-        help="rank of the linear layers, and of layers that have their own: 12,encoders.0.query=6 (default: 12)",
-    )
-    add("--flow", choices=FLOWS, default=FLOWS[0], help=f"order of contraction (default: {FLOWS[0]})")
+    models.add_rank(parser)
+    models.add_flow(parser)
     add("--clock", type=int, nargs="+", metavar="MHZ", help="clocks of the kernel (default: 200 and 150)")
     add("--optimizer", choices=("sgd", "momentum", "adamw"), default="sgd", help="update rule (default: sgd)")
     add("--docs", type=Path, metavar="DIR", help="also put the tables of 2, 4 and 6 encoders into this folder's pages")
@@ -152,7 +144,7 @@ def _text(found: list, clocks: list[int], epoch: str) -> Any:
     from bttlab.card.constants import MODEL_VERSION
     from bttlab.estimate.memory import GROUPS
     from bttlab.estimate.recorded import RESOURCES, TARGET, machine_record
-    from bttlab.estimate.work import STAGES
+    from bttlab.estimate.work import SHOWN_UNITS, STAGES
 
     first, record = found[0], machine_record()
     table = Table(
@@ -170,7 +162,7 @@ def _text(found: list, clocks: list[int], epoch: str) -> Any:
     row("cycles a sample", lambda e: f"{e.work.total / e.samples:,.0f}")
     for stage, name in STAGES.items():
         row(f"  {name}", lambda e, s=stage: f"{e.work.by_stage()[s] / e.samples:,.0f}")
-    for unit in ("engine 0", "engine 1", "vector", "shuffle", "update"):
+    for unit in SHOWN_UNITS:
         row(f"{unit} busy", lambda e, u=unit: f"{e.work.shares[u]:.0%}")
     row("multipliers of the engines", lambda e: f"{e.lane_utilisation:.0%}")
     row("on the chip, MB", lambda e: f"{e.memory.bytes / 1e6:.2f}")

@@ -4,11 +4,10 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from bttlab.commands import Outcome
+from bttlab.commands import Outcome, models
 from bttlab.errors import BttlabError
 from bttlab.terminal import say
 
-FLOWS = ("bidirectional", "right_to_left", "auto")
 TOLD = 20  # hazards
 
 
@@ -16,9 +15,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     add = parser.add_argument
     add("--encoders", type=int, default=2, metavar="N", help="encoder blocks (default: 2)")
-    add("--rank", type=int, metavar="R", help="rank of the linear layers (default: 12)")
+    models.add_rank(parser)
     add("--vocabulary", type=int, metavar="N", help="tokens that the table has room for (default: 1000)")
-    add("--flow", choices=FLOWS, default=FLOWS[0], help=f"order of contraction (default: {FLOWS[0]})")
+    models.add_flow(parser)
     add("--tokens", type=int, metavar="T", help="length of the sample that is looked at (default: 13)")
     add("--data", metavar="NAME|PATH", help="say what an epoch of this corpus' training split takes")
     add("--list", action="store_true", help="list every instruction")
@@ -35,7 +34,7 @@ def run(options: argparse.Namespace) -> Outcome:
     from bttlab.card.program.timing import time_program
     from bttlab.model import ModelConfig
 
-    model = ModelConfig(encoders=options.encoders, **({} if options.rank is None else {"linear_rank": options.rank}))
+    model = ModelConfig(encoders=options.encoders, **options.rank)
     if options.vocabulary is not None:
         model = model.with_vocabulary(options.vocabulary)
     tokens = min(TYPICAL_TOKENS, model.sequence_length) if options.tokens is None else options.tokens
@@ -127,8 +126,8 @@ def _check(program: Any, model: Any) -> dict[str, Any]:
 
 def _draw(options: argparse.Namespace, program: Any, timing: Any, tokens: int) -> Path:
     try:
-        from bttlab.card.program.gantt import gantt_figure
         from bttlab.lab.charts import to_png
+        from bttlab.lab.gantt import gantt_figure
     except ModuleNotFoundError as error:
         raise BttlabError(
             f"--gantt needs {error.name}, which is not installed; install it with: pip install 'bttlab[lab]'"

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from bttlab.commands import Outcome
 from bttlab.errors import BttlabError
+from bttlab.files import replace_whole
 from bttlab.terminal import say
 
 
@@ -46,5 +47,5 @@ def run(options: argparse.Namespace) -> Outcome:
     found = schedule_of(folder / UNIT)
     data = report.to_dict(*found)
     if options.record:
-        RECORD.write_text(to_json(make_record(*found), 1) + "\n", encoding="utf-8")
+        replace_whole(RECORD, to_json(make_record(*found), 1) + "\n")
     return Outcome(data, report.to_text(data), 1 if data["violations"] else 0)

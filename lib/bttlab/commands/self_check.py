@@ -16,8 +16,8 @@ def self_check() -> Iterator[Check]:
     """Train 2-ENC on the airline corpus and compare the first losses with the last."""
     from bttlab.data import Vocabulary, encode, epoch_order, load_corpus
     from bttlab.model import ModelConfig, Optimizer, initial_parameters
+    from bttlab.model.loop import chunks, train_pieces
     from bttlab.train import LEARNING_RATES
-    from bttlab.train.chunks import chunks
     from bttlab.train.devices import open_trainer
 
     config, corpus = ModelConfig(encoders=2), load_corpus("airline")
@@ -26,14 +26,15 @@ def self_check() -> Iterator[Check]:
     samples = encode(corpus.train, vocabulary, corpus, config)[order]
     opened = open_trainer(config, "auto")
     opened.trainer.load_parameters(initial_parameters(config, 0))
-    losses = np.zeros(0, np.float32)
+    parts: list[np.ndarray] = []
     begin = time.perf_counter()
-    for part in chunks(0, len(samples)):
-        new = opened.trainer.train(samples[part], Optimizer("sgd"), LEARNING_RATES["sgd"])
-        losses = np.concatenate([losses, new])
-        if time.perf_counter() - begin > SECONDS:
-            break
-    seconds = time.perf_counter() - begin
+    train_pieces(
+        chunks(0, len(samples)),
+        lambda part: opened.trainer.train(samples[part], Optimizer("sgd"), LEARNING_RATES["sgd"]),
+        lambda part, losses, seconds: parts.append(losses),
+        lambda: time.perf_counter() - begin <= SECONDS,
+    )
+    losses, seconds = np.concatenate(parts), time.perf_counter() - begin
     quarter = max(1, len(losses) // 4)
     first, last = float(losses[:quarter].mean()), float(losses[-quarter:].mean())
     detail = (

@@ -5,9 +5,8 @@ import os
 import time
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
 
-from bttlab.commands import Outcome, devices
+from bttlab.commands import Outcome, devices, models
 from bttlab.errors import BttlabError
 
 DEFAULTS = {"encoders": 2, "data": "airline", "device": "auto"}
@@ -24,12 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments; none has a default here, so that a resumed run keeps its own."""
     add = parser.add_argument
     add("--encoders", type=int, metavar="N", help="encoder blocks (default: 2)")
-    add(
-        "--rank",
-        type=ranks,
-        metavar="N[,LAYER=N…]",
-        help="rank of the linear layers, and of layers that have their own: 12,encoders.0.query=6 (default: 12)",
-    )
+    models.add_rank(parser, None)
     add("--embedding-rank", type=int, metavar="N", help="rank of the word embedding (default: 30)")
     add("--hidden-size", type=int, metavar="N", help="features of a token (default: 768)")
     add("--heads", type=int, metavar="N", help="attention heads, which divide them (default: 12)")
@@ -58,12 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--seed", type=int, metavar="N", help="of initial parameters and sample order (default: 0)")
     add("--device", type=devices.device_name, metavar="DEVICE", help=f"{devices.DEVICE_HELP} (default: auto)")
-    add(
-        "--flow",
-        metavar="FLOW",
-        help="order of contraction: bidirectional (the paper's), right_to_left, or auto, with the fewest "
-        "multiplications (default: bidirectional)",
-    )
+    models.add_flow(parser, None)
     devices.add_overlay(parser, "trainer")
     add(
         "--unknown-labels",
@@ -102,21 +91,6 @@ def run(options: argparse.Namespace) -> Outcome:
     progress.note(f"training on {opened.announcement}; run folder {training.folder}")
     result = training.train(opened.trainer, opened.device, progress, enter, provenance=opened.provenance)
     return _outcome(training, opened.device, result)
-
-
-def ranks(text: str) -> dict[str, Any]:
-    """Read the argument of --rank, for argparse: fields of ModelConfig."""
-    default, *own = text.split(",")
-    try:
-        found: dict[str, Any] = {"linear_rank": int(default)}
-        pairs = [part.split("=") for part in own]
-        if pairs:
-            found["ranks"] = tuple(sorted((name, int(rank)) for name, rank in pairs))
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"{text!r}: give a rank, and after commas layers with ranks of their own: 12,encoders.0.query=6"
-        ) from None
-    return found
 
 
 def _new(options: argparse.Namespace, given: dict):
@@ -189,7 +163,7 @@ def _default_folder(corpus: str, encoders: int) -> Path:
 
 
 def _outcome(training, device: str, result) -> Outcome:
-    from bttlab.train.checkpoint import LATEST
+    from bttlab.experiments.record import LATEST
     from bttlab.train.evaluation import counted, describe
     from bttlab.train.metrics_log import METRICS
 

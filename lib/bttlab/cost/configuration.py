@@ -17,6 +17,7 @@ VALUE_BYTES = {"fp32": 4, "bf16": 2}
 ADAPTER_BYTES = 4  # adapters, their gradients and moments stay FP32 whatever the model is in
 NF4_BYTES = 0.5 + 1 / 64  # four bits, and an 8-bit scale for 64 of them (QLoRA, arXiv 2305.14314, §3)
 STATE, CONVOLUTION = 16, 4  # of a Mamba block: state size and width of the convolution (arXiv 2312.00752, §3.6)
+FITS, TOO_LARGE, BROKEN = 0, 3, 4  # exit codes of a trial of a batch
 
 
 class CostError(BttlabError):

@@ -12,10 +12,9 @@ import re
 from collections.abc import Callable
 from functools import partial
 
-from bttlab.cost.configuration import CostError, FineTuning
+from bttlab.cost.configuration import BROKEN, FITS, CostError, FineTuning
 from bttlab.processes import safe_path
 
-FITS, TOO_LARGE, BROKEN = 0, 3, 4  # exit codes of a trial
 MOST_BATCH = 4096
 
 

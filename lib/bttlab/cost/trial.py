@@ -13,8 +13,7 @@ from pathlib import Path
 
 import torch
 
-from bttlab.cost.configuration import FineTuning
-from bttlab.cost.memory import BROKEN, FITS, TOO_LARGE
+from bttlab.cost.configuration import BROKEN, FITS, TOO_LARGE, FineTuning
 from bttlab.cost.training import Run
 from bttlab.terminal import say
 

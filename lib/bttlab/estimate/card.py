@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from bttlab.card.compiled import PAPER_FLOW, Flow
+from bttlab.card.compiled import Flow
 from bttlab.card.constants import Band, modelled
 from bttlab.card.program.instruction import MACHINE
 from bttlab.card.program.program import Program
@@ -17,7 +17,7 @@ from bttlab.estimate.power import Power, power
 from bttlab.estimate.recorded import machine_record
 from bttlab.estimate.resources import Resources, resources
 from bttlab.estimate.work import STAGES, Work, epoch_work, program_work
-from bttlab.model.config import ModelConfig, Optimizer
+from bttlab.model.config import PAPER_FLOW, ModelConfig, Optimizer
 
 CLOCK_MHZ = MACHINE.CLOCK_MHZ  # that the schedule was made for
 CLOCKS = (CLOCK_MHZ, 150)  # that are shown side by side: what is aimed at, and what routes with less of a fight

@@ -30,9 +30,10 @@ GROUPS = (
 )
 # What the forward pass leaves for the backward pass, by the beginning of its name in the program.
 KEPT = (
-    *("normalized by", "queries", "keys", "values", "context", "u", "attention", "V"),
+    *("normalized by", "q", "context", "u", "attention", "V"),
     *("z of", "intent logits", "slot logits"),
 )
+LEFT_OVER = ("V", "u")  # of the embedding and of linear layers: kept where a bank has words left
 PARAMETER_BANKS = (banks.IN_CORES, banks.OUT_CORES, banks.EMBEDDING, banks.REST)
 
 
@@ -219,6 +220,8 @@ def _owners(program: Program) -> dict[str, list[tuple[int, int, str]]]:
 
 
 def _group(bank: int, name: str) -> str:
+    if name in LEFT_OVER:  # behind parameters or gradients
+        return "activations"
     if bank in PARAMETER_BANKS:
         return "parameters"
     if bank - banks.GRADIENT in PARAMETER_BANKS:

@@ -19,7 +19,8 @@ from bttlab.model.config import ModelConfig
 
 BESIDE = ("IO", "record, result, loss")
 LOSS_INTERVAL = 8  # cycles a word of the loss (samples.h)
-CALL_SAMPLES = 32  # of a call while training runs (bttlab.train.chunks); at its end the last update is done alone
+CALL_SAMPLES = 32  # of a call while training runs (bttlab.model.loop); at its end the last update is done alone
+SHOWN_UNITS = tuple(name for name in UNIT_NAMES if not name.startswith("drain"))  # drains follow their engines
 STAGES = {"FP": "forward", "BP": "backward", "PU": "update", "IO": "beside the loop"}
 
 

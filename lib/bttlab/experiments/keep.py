@@ -12,7 +12,7 @@ from bttlab.errors import BttlabError
 from bttlab.experiments.curves import figures_of, read_metrics
 from bttlab.experiments.index import RunIndex, runs_folder
 from bttlab.experiments.provenance import git_state, versions
-from bttlab.experiments.record import COMPLETE, FAILED, RUN_FILE, STOPPED, RunRecord, read_run
+from bttlab.experiments.record import COMPLETE, FAILED, LATEST, RUN_FILE, STOPPED, RunRecord, read_run
 from bttlab.figures import measured, to_json
 from bttlab.model.config import PAPER_FLOW
 from bttlab.terminal import say
@@ -46,8 +46,6 @@ def kept(
     provenance : mapping of str to str
         What the device runs; part of the configuration.
     """
-    from bttlab.train.checkpoint import LATEST
-
     record = continued(folder) or RunRecord("training", folder.name, {}, device)
     record.configuration, record.device, record.checkpoint = flat(settings) | dict(provenance), device, LATEST
     record.corpus = {"name": corpus.name, "sha256": corpus.sha256}

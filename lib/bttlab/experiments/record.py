@@ -12,9 +12,9 @@ from typing import Any
 
 from bttlab.errors import BttlabError
 from bttlab.figures import to_json
-from bttlab.files import read_regular, written_draft
+from bttlab.files import read_regular, replace_whole
 
-RUN_FILE = "run.json"
+RUN_FILE, LATEST = "run.json", "checkpoint.safetensors"
 FORMAT = 1
 MOST_BYTES = 1 << 26  # of a record
 RUNNING, COMPLETE, STOPPED, FAILED = "running", "complete", "stopped", "failed"
@@ -120,8 +120,7 @@ class RunRecord:
             If it cannot be written.
         """
         path = Path(folder) / RUN_FILE
-        with written_draft(path, self.to_json().encode() + b"\n") as draft:
-            draft.replace(path)
+        replace_whole(path, self.to_json() + "\n")
 
 
 def read_run(folder: Path) -> RunRecord:

@@ -1,34 +1,24 @@
-"""Widgets and figures of the notebooks."""
+"""Widgets and figures of the notebooks; those of the annexes are names of this package, too."""
 
+from typing import Any
+
+from bttlab.annexes import brought
 from bttlab.lab.plain_errors import show_sentences
 from bttlab.lazy import names_of
 
 _MODULES = {
+    "card_queue": ("CardQueue",),
     "compression": ("draw_truncation", "spectra", "truncate"),
     "compression_explorer": ("CompressionExplorer",),
-    "cost_explorer": ("CostExplorer",),
-    "cost_figures": ("draw_breakdown", "draw_load"),
     "cycle_figures": ("draw_cycles", "draw_schedule"),
     "dashboard": ("Dashboard",),
     "design": ("Design",),
     "design_explorer": ("DesignExplorer",),
-    "exercise": ("check",),
-    "finetuning_figures": (
-        "draw_accuracy",
-        "draw_largest_batches",
-        "draw_published_load",
-        "draw_ranking",
-        "draw_stages",
-        "draw_throughput",
-        "draw_utilisation",
-    ),
+    "exercises": ("check", "engine_products", "grade"),
     "flow_explorer": ("FlowExplorer",),
     "flow_figures": ("draw_costs", "draw_optimum"),
     "gpu_beside": ("gpu_over_card",),
-    "machine": ("check_machine",),
     "memory_figures": ("chip_bytes", "draw_banks", "draw_bytes", "draw_energy", "torch_bytes"),
-    "method_figures": ("draw_results", "draw_scatter"),
-    "methods_lab": ("MethodsLab",),
     "own_flow": ("check_flow", "compare_flows", "flow_cycles", "flow_is_refused", "flow_is_right", "show_program"),
     "run_browser": ("RunBrowser",),
     "runs": ("RecordedRun",),
@@ -37,15 +27,14 @@ _MODULES = {
     "watching": ("watch",),
     "workload": ("Workload",),
 }
-__getattr__ = names_of(globals(), _MODULES)
+_own = names_of(globals(), _MODULES)
 __all__ = [
+    "CardQueue",
     "CompressionExplorer",
-    "CostExplorer",
     "Dashboard",
     "Design",
     "DesignExplorer",
     "FlowExplorer",
-    "MethodsLab",
     "RecordedRun",
     "RunBrowser",
     "Workload",
@@ -54,33 +43,23 @@ __all__ = [
     "card_target",
     "check",
     "check_flow",
-    "check_machine",
     "chip_bytes",
     "compare_flows",
     "corpus_here",
-    "draw_accuracy",
     "draw_banks",
-    "draw_breakdown",
     "draw_bytes",
     "draw_costs",
     "draw_cycles",
     "draw_energy",
-    "draw_largest_batches",
-    "draw_load",
     "draw_optimum",
-    "draw_published_load",
-    "draw_ranking",
-    "draw_results",
-    "draw_scatter",
     "draw_schedule",
-    "draw_stages",
-    "draw_throughput",
     "draw_truncation",
-    "draw_utilisation",
+    "engine_products",
     "flow_cycles",
     "flow_is_refused",
     "flow_is_right",
     "gpu_over_card",
+    "grade",
     "modelled_targets",
     "show_program",
     "spectra",
@@ -90,3 +69,12 @@ __all__ = [
 ]
 
 show_sentences()
+
+
+def __getattr__(name: str) -> Any:
+    """Return a name of the lab's modules, or a view that an annex brings."""
+    views = {} if name.startswith("_") or name in __all__ else brought("views")
+    if name not in views:
+        return _own(name)
+    globals()[name] = views[name].load()
+    return globals()[name]

@@ -7,7 +7,7 @@ import numpy as np
 from bttlab.card.constants import MODEL_VERSION
 from bttlab.data import Samples
 from bttlab.estimate.card import estimate
-from bttlab.lab.runs import Memory
+from bttlab.figures import Figure
 from bttlab.model import ModelConfig
 
 
@@ -51,9 +51,7 @@ def step_of(config: ModelConfig, length: int) -> np.ndarray:
     return np.array([energy.low, energy.mid, energy.high, found.seconds_per_sample])
 
 
-def memory_of(config: ModelConfig) -> Memory:
+def memory_of(config: ModelConfig) -> Figure:
     """Return the bytes that training a model needs on the chip."""
-    bytes = estimate(config).memory.bytes
-    return Memory(
-        bytes, "modelled", f"the U50 model {MODEL_VERSION}: words that the program touches, and the machine's"
-    )
+    how = f"the U50 model {MODEL_VERSION}: words that the program touches, and the machine's"
+    return Figure(estimate(config).memory.bytes, "bytes", "modelled", how)

@@ -10,18 +10,16 @@ from bttlab.baseline import EPOCH_SAMPLES
 from bttlab.baseline.gpus import find_gpu
 from bttlab.baseline.modelled import model_step
 from bttlab.baseline.storage import write_whole
-from bttlab.bench.page import RECORD
 from bttlab.data import Samples
 from bttlab.estimate.card import CLOCKS, Estimate, estimate
 from bttlab.estimate.memory import GROUPS
 from bttlab.estimate.recorded import RESOURCES
-from bttlab.estimate.work import STAGES
+from bttlab.estimate.work import SHOWN_UNITS, STAGES
 from bttlab.lab.gpu_beside import gpu_over_card
-from bttlab.model import ModelConfig
-from bttlab.pages import filled
+from bttlab.model import FLOWS, ModelConfig
+from bttlab.pages import BENCHMARKS, filled
 
 ENCODERS = (2, 4, 6)
-FLOWS = {"bidirectional": "bidirectional", "auto": "auto", "right_to_left": "right to left"}
 PAGES = {"accelerator.md": ("epochs", "stages", "memory", "resources"), "energy.md": ("power", "energy", "ratios")}
 GPU = "RTX-3090"
 CORE_WATTS = (5, 8, 12)  # a server's core under load: docs/energy.md
@@ -60,7 +58,7 @@ def write(folder: Path, lengths: Mapping[int, int], sample: Samples) -> None:
     BttlabError
         If a marker is missing.
     """
-    steps = json.loads((folder / RECORD).read_text(encoding="utf-8"))["benchmarks"]["step"]["rows"]
+    steps = json.loads((folder / BENCHMARKS).read_text(encoding="utf-8"))["benchmarks"]["step"]["rows"]
     core = next(row for row in steps if (row["threads"], row["contender"]) == (1, "emulated U50"))
     found = tables(lengths, sample, core["time"]["median"] / 1e3)
     for page, names in PAGES.items():
@@ -79,7 +77,7 @@ def _columns(first: str = "") -> list[str]:
 
 def _epochs(flows: Mapping[str, Sequence[Estimate]]) -> str:
     rows = [
-        [f"{FLOWS[flow]}, {mhz} MHz", *(f"{one.at_clock(mhz).seconds_per_epoch:.2f}" for one in found)]
+        [f"{flow.replace('_', ' ')}, {mhz} MHz", *(f"{one.at_clock(mhz).seconds_per_epoch:.2f}" for one in found)]
         for flow, found in flows.items()
         for mhz in CLOCKS
     ]
@@ -91,7 +89,7 @@ def _stages(found: Sequence[Estimate]) -> str:
         [name, *(f"{one.work.by_stage()[stage] / one.samples:,.0f}" for one in found)] for stage, name in STAGES.items()
     ]
     rows.append(["all", *(f"{one.work.total / one.samples:,.0f}" for one in found)])
-    for unit in ("engine 0", "engine 1", "vector", "shuffle", "update"):
+    for unit in SHOWN_UNITS:
         rows.append([f"{unit} busy", *(f"{one.work.shares[unit]:.0%}" for one in found)])
     rows.append(["multipliers of the engines", *(f"{one.lane_utilisation:.0%}" for one in found)])
     return _markdown(_columns("cycles a sample"), rows)

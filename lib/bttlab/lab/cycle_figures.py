@@ -5,13 +5,14 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
-from matplotlib.ticker import StrMethodFormatter
 
 from bttlab.card.layer import layer_program
 from bttlab.card.program.instruction import DRAIN_0, ENGINE_1, SHUFFLE, UNIT_NAMES, Instruction
 from bttlab.card.program.layer import LayerProgram
+from bttlab.card.program.profile import stretches_of
 from bttlab.card.program.timing import time_program
 from bttlab.lab.charts import PALETTE, new_figure
+from bttlab.lab.gantt import draw_lanes
 from bttlab.lab.picture import Picture
 
 KINDS = ("engines, with tokens", "engines, cores alone", "re-ordering and moving", "row operations")
@@ -46,7 +47,6 @@ def draw_schedule(programs: Mapping[str, LayerProgram]) -> Picture:
         title = f"{name}: {timings[name].cycles:,} cycles, {program.tokens} tokens (modelled)"
         axes.set_title(title, loc="left", fontsize=10, fontweight="bold")
     panels[-1, 0].set(xlabel="cycle", xlim=(0, most))
-    panels[-1, 0].xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     marks = [Patch(facecolor=colour, label=kind) for kind, colour in COLOURS.items()]
     marks.append(Patch(facecolor="white", edgecolor="black", hatch=HATCH["BP"], label="backward pass"))
     figure.legend(handles=marks, loc="outside lower center", ncols=3, fontsize=8, frameon=False)
@@ -55,39 +55,27 @@ def draw_schedule(programs: Mapping[str, LayerProgram]) -> Picture:
 
 
 def _draw_units(axes: Axes, program: LayerProgram, timing, units: Sequence[int], most: int) -> None:
+    def look_of(instruction):
+        return COLOURS[kind_of(program, instruction)], HATCH[instruction.label[0]]
+
+    lanes = [UNIT_NAMES[unit] for unit in units]
+    draw_lanes(axes, program.forward, timing, lanes, lambda i: units.index(i.unit), look_of, 0.5)
+    axes.tick_params(axis="y", labelsize=8)
     for instruction, begin, end in zip(program.forward, timing.begin, timing.end, strict=True):
-        lane = units.index(instruction.unit)
-        colour = COLOURS[kind_of(program, instruction)]
-        hatch = HATCH[instruction.label[0]]
-        axes.barh(
-            lane, end - begin, left=begin, height=0.8, color=colour, edgecolor="white", linewidth=0.5, hatch=hatch
-        )
-        result = instruction.label[2].split(" = ")[0]
-        if instruction.unit <= ENGINE_1 and end - begin > NAMED * (1 + len(result)) * most:
+        name = instruction.label[2].split(" = ")[0]
+        if instruction.unit <= ENGINE_1 and end - begin > NAMED * (1 + len(name)) * most:
             box = {"facecolor": "white", "edgecolor": "none", "pad": 1, "alpha": 0.85}
-            axes.text((begin + end) / 2, lane, result, ha="center", va="center", fontsize=7, bbox=box, clip_on=True)
-    axes.set_yticks(range(len(units)), [UNIT_NAMES[unit] for unit in units], fontsize=8)
-    axes.set_ylim(len(units) - 0.5, -0.5)
-    axes.tick_params(axis="y", length=0)
+            place = (begin + end) / 2, units.index(instruction.unit)
+            axes.text(*place, name, ha="center", va="center", fontsize=7, bbox=box, clip_on=True)
     axes.spines[["top", "right"]].set_visible(False)
 
 
 def cycles_by_kind(program: LayerProgram) -> dict[str, int]:
     """Return a program's cycles by kind, together all; where several units work, the first of `KINDS` counts."""
     timing = time_program(program.forward, program.tokens, False)
-    changes: dict[int, list[tuple[int, int]]] = {}
-    for instruction, begin, end in zip(program.forward, timing.begin, timing.end, strict=True):
-        kind = KINDS.index(kind_of(program, instruction))
-        changes.setdefault(begin, []).append((kind, 1))
-        changes.setdefault(end, []).append((kind, -1))
     cycles = dict.fromkeys((*KINDS, WAITING), 0)
-    working, before = [0] * len(KINDS), 0
-    for cycle in sorted({*changes, timing.cycles}):
-        kind = next((KINDS[n] for n, count in enumerate(working) if count), WAITING)
-        cycles[kind] += cycle - before
-        before = cycle
-        for number, change in changes.get(cycle, ()):
-            working[number] += change
+    for count, working in stretches_of(program.forward, timing, lambda i: kind_of(program, i)):
+        cycles[next((kind for kind in KINDS if working[kind]), WAITING)] += count
     return cycles
 
 

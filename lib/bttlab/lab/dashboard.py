@@ -28,7 +28,7 @@ from bttlab.threads import Thread
 REDRAW_SECONDS = 0.4
 KEEP_SECONDS = 15.0  # between two updates of the figure that stays in the notebook
 SMOOTHINGS = [("1 sample", 1), ("20 samples", 20), ("100 samples", SMOOTHING), ("500 samples", 500)]
-STOP_SECONDS = 2.0  # that closing waits for a run to end
+STOP_SECONDS = 10.0  # that closing waits for a run to end and to be saved
 _open: dict[str, "Dashboard"] = {}
 
 

@@ -3,12 +3,10 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from bttlab.card.compiled import PAPER_FLOW
 from bttlab.estimate.card import CLOCK_MHZ, Estimate, estimate
-from bttlab.model import ModelConfig
+from bttlab.model import FLOWS, PAPER_FLOW, ModelConfig
 
 FEED_FORWARD = ("first", "second")  # of an encoder's layers
-FLOWS = {"bidirectional": "bi-directional", "auto": "auto", "right_to_left": "right to left"}
 
 
 @dataclass(frozen=True)
@@ -20,7 +18,7 @@ class Design:
     encoders, rank : int
         Of the model; the rank is that of its linear layers, unless they have their own.
     flow : str
-        Order of contraction: one of `FLOWS`.
+        Order of contraction: one of `bttlab.model.FLOWS`.
     optimizer : {"sgd", "momentum", "adamw"}
     clock_mhz : int
     feed_forward : int, optional

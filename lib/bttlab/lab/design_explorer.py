@@ -14,14 +14,15 @@ import numpy as np
 from bttlab.card.constants import MODEL_VERSION
 from bttlab.errors import BttlabError
 from bttlab.estimate.card import CLOCK_MHZ, LEAST_CLOCK, Estimate
+from bttlab.estimate.work import SHOWN_UNITS
 from bttlab.lab.canvas import live_canvas
 from bttlab.lab.charts import PALETTE, new_figure, style
-from bttlab.lab.design import FLOWS, Design, grid
+from bttlab.lab.design import Design, grid
 from bttlab.lab.explorer import Explorer, row, slider
+from bttlab.model import FLOWS
 
 RANKS = (4, 8, 12, 16)
 MARKERS = dict(zip(FLOWS, "osD", strict=True))
-UNITS = ("engine 0", "engine 1", "vector", "shuffle", "update")
 MOST_ENCODERS = 8
 STAYS = {"parameters", "gradients", "optimizer state", "activations"}  # in a bank, for as long as it is needed
 
@@ -221,13 +222,13 @@ class DesignExplorer(Explorer):
         if found is not None:
             of_the_model = (bank for bank in found.memory.banks if STAYS & bank.groups.keys())
             fullest = max(of_the_model, key=lambda bank: bank.words / bank.depth)
-            bars = [(f"{unit} busy", found.work.shares[unit], PALETTE[2]) for unit in UNITS]
+            bars = [(f"{unit} busy", found.work.shares[unit], PALETTE[2]) for unit in SHOWN_UNITS]
             bars.append(("the engines' multipliers", found.lane_utilisation, PALETTE[2]))
             bars.append((f"{fullest.name}, the fullest", fullest.words / fullest.depth, PALETTE[0]))
             for row, (name, part, colour) in enumerate(bars):
                 axes.barh(row, 100 * part, color=colour, height=0.5)
                 axes.text(1, row - 0.31, f"{name}: {part:.0%}", fontsize=9, va="bottom")
-        axes.set(yticks=[], ylim=(len(UNITS) + 1.6, -0.9), xlim=(0, 100))
+        axes.set(yticks=[], ylim=(len(SHOWN_UNITS) + 1.6, -0.9), xlim=(0, 100))
 
 
 def _figures(found: Estimate) -> tuple[float, float]:

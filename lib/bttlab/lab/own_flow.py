@@ -9,10 +9,10 @@ from bttlab.card.program.instruction import ENGINE_1
 from bttlab.card.program.layer import LayerProgram
 from bttlab.card.program.listing import describe
 from bttlab.card.program.timing import time_program
+from bttlab.model import FLOWS
 from bttlab.tensor import Order, order_cost, order_of
 
 TOLERANCE = 1e-5  # of the largest element of a tensor: FP32 has seven digits
-KNOWN = ("right_to_left", "bidirectional", "auto")
 
 
 def compare_flows(layer: Any, tokens: int, own: Mapping[str, Any]) -> None:
@@ -26,7 +26,7 @@ def compare_flows(layer: Any, tokens: int, own: Mapping[str, Any]) -> None:
     """
     shape = layer.out_modes, layer.in_modes, [core.shape[2] for core in layer.used_cores()][:-1]
     orders = {name: Order.of(order) for name, order in own.items()}
-    orders |= {name: order_of(name, tokens, *shape) for name in KNOWN}
+    orders |= {name: order_of(name, tokens, *shape) for name in reversed(FLOWS)}
     print(f"{tokens} tokens{'multiply-accumulates':>32}{'peak elements':>15}{'cycles (modelled)':>19}")
     for name, order in orders.items():
         cost = order_cost(order, tokens, *shape)
@@ -36,7 +36,7 @@ def compare_flows(layer: Any, tokens: int, own: Mapping[str, Any]) -> None:
 
 def _cycles(layer: Any, tokens: int, order: Order) -> str:
     try:
-        return f"{time_program(layer_program(layer, tokens, order).forward, tokens, False).cycles:,}"
+        return f"{flow_cycles(layer, order, tokens):,}"
     except ProgramError:
         return "does not fit"
 
@@ -57,9 +57,7 @@ def check_flow(overlay: Any, layer: Any, flow: Any, x: Any, dy: Any) -> LayerRun
     overlay, layer, flow, x, dy
         As for `bttlab.card.layer.run_layer`.
     """
-    run = run_layer(overlay, layer, flow, x, dy)
-    errors = autograd_errors(run, layer, x, dy)
-    wrong = [name for name, error in errors.items() if not error <= TOLERANCE]
+    run, errors, wrong = _checked(overlay, layer, flow, x, dy)
     print("  ".join(f"{name} {error:.0e}" for name, error in errors.items()))
     print(f"wrong: {', '.join(wrong)}" if wrong else f"all within {TOLERANCE:.0e} of autograd in float64")
     return run
@@ -67,8 +65,14 @@ def check_flow(overlay: Any, layer: Any, flow: Any, x: Any, dy: Any) -> LayerRun
 
 def flow_is_right(overlay: Any, layer: Any, flow: Any, x: Any, dy: Any) -> bool:
     """Return whether a flow runs on the card, and gives autograd's y and gradients."""
-    errors = autograd_errors(run_layer(overlay, layer, flow, x, dy), layer, x, dy)
-    return all(error <= TOLERANCE for error in errors.values())
+    return not _checked(overlay, layer, flow, x, dy)[-1]
+
+
+def _checked(overlay: Any, layer: Any, flow: Any, x: Any, dy: Any) -> tuple[LayerRun, dict[str, float], list[str]]:
+    """Return a flow's run, its errors, and the names of the wrong results."""
+    run = run_layer(overlay, layer, flow, x, dy)
+    errors = autograd_errors(run, layer, x, dy)
+    return run, errors, [name for name, error in errors.items() if not error <= TOLERANCE]
 
 
 def flow_cycles(layer: Any, flow: Any, tokens: int) -> int:

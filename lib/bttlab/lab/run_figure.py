@@ -169,12 +169,12 @@ class RunFigure:
                 artist.remove()
         if not known:
             return
-        most = max(run.memory.bytes for _, run in known)
+        most = max(run.memory.value for _, run in known)
         axes.set(xlim=(LEAST_BYTES, max(1e8, 3 * most)), ylim=(len(known) - 0.4, -0.6))
         for row, (i, run) in enumerate(known):
-            axes.barh(row, run.memory.bytes, height=0.36, color=PALETTE[i % len(PALETTE)])
+            axes.barh(row, run.memory.value, height=0.36, color=PALETTE[i % len(PALETTE)])
             axes.text(LEAST_BYTES * 1.1, row - 0.22, as_label(f"{i + 1} {run.name}"), fontsize=_SMALL, va="bottom")
-            text = f"{run.memory.bytes / 1e6:,.1f} MB ({run.memory.provenance})"
+            text = f"{run.memory.value / 1e6:,.1f} MB ({run.memory.provenance})"
             axes.text(LEAST_BYTES * 1.1, row, text, fontsize=_SMALL, va="center", color="white", fontweight="bold")
 
     def _say_what_is_missing(self, runs: Sequence[Run]) -> None:

@@ -27,7 +27,7 @@ def in_words(runs: Sequence[Run]) -> str:
             scores = ", ".join(f"{label} {values[name]:.1%}" for name, label, _ in SCORES)
             parts.append(f"on the dev split {scores} (measured)")
         if run.memory is not None:
-            parts.append(f"{run.memory.bytes / 1e6:,.1f} MB ({run.memory.provenance})")
+            parts.append(f"{run.memory.value / 1e6:,.1f} MB ({run.memory.provenance})")
         if run.meter.provenance:
             parts.append(f"{run.meter.joules:,.1f} J ({run.meter.provenance})")
         said.append("; ".join(parts))

@@ -3,11 +3,12 @@
 Whoever draws reads what the thread has written: numbers, and arrays that it only extends or replaces.
 """
 
+import secrets
 import threading
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,34 +19,25 @@ from bttlab.baseline.run import run_baseline
 from bttlab.data import Samples
 from bttlab.data.metrics import Scores, score
 from bttlab.errors import BttlabError
-from bttlab.experiments.keep import keep_baseline
-from bttlab.experiments.record import now
-from bttlab.lab.kept_runs import Stretch, keep_dashboard_run
+from bttlab.experiments.index import runs_folder
+from bttlab.experiments.keep import enter, entering, keep_baseline
+from bttlab.experiments.record import RunRecord, now
+from bttlab.figures import Figure
 from bttlab.lab.losses import MOST_LOSSES, MOST_POINTS, Losses
 from bttlab.lab.meters import EnergyMeter, NoMeter, Recorded
 from bttlab.lab.workload import Workload
-from bttlab.model import NumericalFault, Optimizer, Predictions, Trainer, initial_parameters, predict
+from bttlab.model import NumericalFault, Optimizer, Predictions, Trainer, predict
 from bttlab.threads import Thread
+from bttlab.train.progress import Silence
+from bttlab.train.run import DivergedRun, Watcher, start_run
+from bttlab.train.run import Run as Training
+from bttlab.train.settings import RunError, RunSettings
+from bttlab.train.stop import StopRequested
 
-CHUNK_SECONDS = 0.3  # training between two looks at pause and stop
-LARGEST_CHUNK = 1024  # samples
-EVALUATIONS = 8  # of the dev split in a run, the last one at its end; more in one of millions of samples
+EVALUATIONS = 8  # of the dev split in a run, the last one at its end
 PREDICTED_AT_ONCE = 50  # utterances
 
 READY, RUNNING, PAUSED, FINISHED, STOPPED, FAILED = "ready", "running", "paused", "finished", "stopped", "failed"
-
-
-class RunError(BttlabError):
-    """A run that cannot go on."""
-
-
-@dataclass(frozen=True)
-class Memory:
-    """The bytes that training takes, and where the number comes from."""
-
-    bytes: float
-    provenance: str
-    how: str
 
 
 class Run:
@@ -79,7 +71,8 @@ class Run:
         Samples trained on, and seconds so far; every second point goes when there are `MOST_POINTS`.
     energy : list of (int, float, float, float)
         Samples trained on, and joules so far: the figure and its band. As long as `clock`, or empty without a meter.
-    memory : Memory or None
+    memory : Figure or None
+        The bytes that training takes.
     """
 
     follows_learning_rate = True
@@ -94,7 +87,7 @@ class Run:
         self.scores: list[tuple[int, Scores]] = []
         self.clock: list[tuple[int, float]] = [(0, 0.0)]
         self.energy: list[tuple[int, float, float, float]] = []
-        self.memory: Memory | None = None
+        self.memory: Figure | None = None
         self._losses = Losses(total, most_losses)
         self._stop, self._unpaused = threading.Event(), threading.Event()
         self._changing = threading.Lock()  # of the state: its thread ends the run while another pauses it
@@ -187,11 +180,6 @@ class Run:
     def _train(self) -> None:
         raise NotImplementedError
 
-    def _may_go_on(self) -> bool:
-        """Wait while paused; whether there is a next sample to train on."""
-        self._unpaused.wait()
-        return not self._stop.is_set() and self.count < self.total
-
     def _add(self, losses: np.ndarray, seconds: float) -> None:
         self._losses.add(losses)
         self.seconds += seconds
@@ -223,18 +211,11 @@ class Run:
         except Exception as error:  # whatever it is, it has to end up where the user looks
             self.error = str(error) if isinstance(error, BttlabError) else f"{type(error).__name__}: {error}"
             state = STOPPED if self._stop.is_set() and self.count == 0 else FAILED
-        try:
-            self._keep(state)
-        except Exception as error:  # the run is over and well: it only cannot be found again
-            self.error = self.error or f"the run is not kept: {error}"
         self._become(state)
 
-    def _keep(self, state: str) -> None:
-        """Leave a run that can be found again."""
 
-
-class TrainerRun(Run):
-    """A run on anything with the methods of `bttlab.model.Trainer`.
+class TrainerRun(Run, Watcher):
+    """A run as `bttlab train` makes one, among the user's runs, on anything with the methods of `bttlab.model.Trainer`.
 
     Parameters
     ----------
@@ -246,13 +227,11 @@ class TrainerRun(Run):
     optimizer : Optimizer
     is_there : callable, optional
         Whether the trainer's card still has its overlay and program.
-    keeps : bool
-        Whether it leaves a run that can be found again.
+    on_u50 : bool
+        Whether it trains on one, real or emulated: the record then has what the model of the U50 says.
 
     Attributes
     ----------
-    stretches : list of Stretch
-        Its losses from one evaluation to the next.
     rates : list of (int, float)
         Each learning rate that it trained with, and the samples before the first with it.
     """
@@ -267,16 +246,14 @@ class TrainerRun(Run):
         trainer: Trainer,
         optimizer: Optimizer,
         is_there: Callable[[], bool] = lambda: True,
-        keeps: bool = False,
+        on_u50: bool = False,
     ):
-        most_losses = max(MOST_LOSSES, 2 * len(workload.train))  # half of them stay: an epoch, for its checkpoint
-        super().__init__(name, total, learning_rate, meter, most_losses)
+        super().__init__(name, total, learning_rate, meter)
+        self._on_u50 = on_u50
         self._workload, self._trainer, self._optimizer, self._is_there = workload, trainer, optimizer, is_there
-        self._keeps = keeps
-        self.stretches: list[Stretch] = []
         self.rates: list[tuple[int, float]] = []
-        self._evaluations = max(EVALUATIONS, -(-total // (most_losses // 4)))
-        self._reached: tuple[dict[str, np.ndarray], dict[str, np.ndarray]] | None = None  # at a fault
+        self.ends, self.scored = evaluation_ends(total), len(workload.dev)
+        self._kept: Training | None = None
 
     @property
     def setting(self) -> str:
@@ -286,45 +263,69 @@ class TrainerRun(Run):
         return f"{self._optimizer.name}, learning rate {moved}, seed {self._workload.seed}"
 
     def _train(self) -> None:
-        start = self._reached or (initial_parameters(self._workload.config, self._workload.seed),)
-        self._trainer.load_parameters(*start)  # at a fault's, too: another run may have trained meanwhile
-        size, evaluated = 1, self.count * self._evaluations // self.total
-        while self._may_go_on():
-            if not self._is_there():
-                raise RunError(
-                    "the run's overlay and program are no longer on the card: others were loaded; load them again and "
-                    "start"
-                )
-            part = self._workload.train[self._workload.part(self.count, min(size, self.total - self.count))]
-            rate, begin, fault = self.learning_rate, time.perf_counter(), None
-            if not self.rates or self.rates[-1][1] != rate:
-                self.rates.append((self.count, rate))
-            try:
-                losses = self._trainer.train(part, self._optimizer, rate)
-            except NumericalFault as error:
-                fault, losses = error, error.losses
-            seconds = time.perf_counter() - begin
-            self.meter.advance(part[: len(losses)], seconds)
-            self._add(losses, seconds)
-            if fault is not None:
-                self._reached = self._trainer.store_parameters(), self._trainer.store_optimizer_state()
-                self.fault = fault.at(self.count, self.losses)
-                raise self.fault from None
-            size = max(1, min(LARGEST_CHUNK, 4 * size, int(len(part) / seconds * CHUNK_SECONDS)))
-            if self.count * self._evaluations // self.total > evaluated:
-                evaluated = self.count * self._evaluations // self.total
-                self._end_stretch()
-                self._evaluate(self._workload, self._trainer.predict)
+        self._kept = self._kept or self._begin()
+        try:
+            self._kept.train(self._trainer, self.name, Silence(), self._on_record, watcher=self)
+        except DivergedRun as error:
+            self.fault = error.fault.at(self.count, self.losses)
+            raise self.fault from None
 
-    def _end_stretch(self) -> None:
-        begin = self.stretches[-1].end if self.stretches else 0
-        if self.count > begin:
-            self.stretches.append(Stretch.of(self.count, self.losses[begin - self.count :]))
+    def _begin(self) -> Training:
+        corpus, config = self._workload.corpus, self._workload.config
+        settings = RunSettings(
+            config=config,
+            data=str(corpus.folder),
+            device="auto",
+            optimizer=self._optimizer,
+            learning_rate=self.learning_rate,
+            seed=self._workload.seed,
+            epochs=-(-self.total // len(corpus.train)),
+        )
+        folder = runs_folder() / f"dashboard-{corpus.name}-enc{config.encoders}-{secrets.token_hex(4)}"
+        return start_run(folder, settings, corpus, {"train": self._workload.train, "dev": self._workload.dev})
 
-    def _keep(self, state: str) -> None:
-        self._end_stretch()
-        if self._keeps and self.count and self._is_there():
-            keep_dashboard_run(self, state, self._workload, self._trainer, self._optimizer)
+    def _on_record(self, record: RunRecord, folder: Path) -> None:
+        record.begun = self.begun
+        if len(self.rates) > 1:  # no one rate made what came of many
+            record.configuration.pop("learning_rate", None)
+            record.configuration["learning_rates"] = self.rates
+        work = self._workload
+        if self._on_u50 and record.status != RUNNING:  # it takes a moment, which nobody waits for at the beginning
+            entering(work.config, work.train.lengths, self._optimizer.name)(record, folder)
+        else:
+            enter(record, folder)
+
+    # --- as the run's watcher
+
+    def before(self, count: int) -> None:
+        """Wait while paused; end the run if it is stopped, or the card is another's."""
+        self._unpaused.wait()
+        if self._stop.is_set():
+            raise StopRequested
+        if not self._is_there():
+            raise RunError(
+                "the run's overlay and program are no longer on the card: others were loaded; load them again and start"
+            )
+
+    def next_rate(self, learning_rate: float) -> float:
+        """Return the learning rate of now."""
+        if not self.rates or self.rates[-1][1] != self.learning_rate:
+            self.rates.append((self.count, self.learning_rate))
+        return self.rates[-1][1]
+
+    def trained(self, samples: Samples, losses: np.ndarray, seconds: float) -> None:
+        """Count samples, and their energy."""
+        self.meter.advance(samples, seconds)
+        self._add(losses, seconds)
+
+    def evaluated(self, count: int, scores: dict[str, Any]) -> None:
+        """Keep the scores for the figure."""
+        self.scores.append((count, Scores(**{name: value for name, value in scores.items() if name != "mean_loss"})))
+
+
+def evaluation_ends(total: int) -> list[int]:
+    """Return after how many samples of a run the dev split is scored: the last time at its end."""
+    return sorted({-(-part * total // EVALUATIONS) for part in range(1, EVALUATIONS + 1)})
 
 
 class BaselineRun(Run):
@@ -378,7 +379,7 @@ class BaselineRun(Run):
             on_step=self._on_step,
             stop=self._stop,
             evaluate=lambda _, model: self._evaluate(self._workload, partial(predict, model)),
-            evaluate_at=[-(-part * self.total // EVALUATIONS) for part in range(1, EVALUATIONS + 1)],
+            evaluate_at=evaluation_ends(self.total),
         )
         self.memory = _memory_of(record)
         keep_baseline(record, self.begun)
@@ -421,7 +422,9 @@ class ModelledRun(BaselineRun):
         super()._train()
         longest = self._workload.train.lengths[self._order].argmax()
         held = self._model(self._workload.train[self._order[longest : longest + 1]]).process_bytes[1]
-        self.memory = Memory(held, "modelled", f"the GPU model {MODEL_VERSION}: context, workspace and tensors")
+        self.memory = Figure(
+            held, "bytes", "modelled", f"the GPU model {MODEL_VERSION}: context, workspace and tensors"
+        )
 
     def _on_step(self, step: int, loss: float, seconds: float) -> None:
         found = self._model(self._workload.train[self._order[step : step + 1]])
@@ -452,6 +455,6 @@ class RecordedRun(Run):
         self.state = FINISHED
 
 
-def _memory_of(record: Record) -> Memory | None:
+def _memory_of(record: Record) -> Figure | None:
     peak = record.memory.peak
-    return None if peak.value is None else Memory(peak.value, peak.provenance, peak.how)
+    return None if peak.value is None else peak

@@ -65,7 +65,7 @@ def card_target(overlay: pynq.Overlay, workload: Workload, optimizer: Optimizer 
             trainer,
             optimizer or Optimizer("sgd"),
             lambda: overlay.is_loaded() and trainer.runs(workload.config),
-            keeps=True,
+            on_u50=True,
         )
         run.memory = memory_of(workload.config)
         return run

@@ -3,13 +3,18 @@
 Needs torch alone; single methods use other libraries, which they name.
 """
 
-from bttlab.methods.export import export, write_checkpoint
-from bttlab.methods.method import FAMILIES, Method, MethodError
-from bttlab.methods.registry import DENSE, check_combination, describe, methods, parse
-from bttlab.methods.run import Result, run_methods
-from bttlab.methods.setting import Setting, samples_of
-from bttlab.methods.training import Batch, Training
+from bttlab.lazy import names_of
 
+_MODULES = {
+    "checkpoint": ("export", "write_checkpoint"),
+    "combination": ("DENSE", "check_combination", "describe"),
+    "method": ("FAMILIES", "Method", "MethodError"),
+    "registry": ("methods", "parse"),
+    "run": ("Result", "run_methods"),
+    "setting": ("Setting", "samples_of"),
+    "training": ("Batch", "Training"),
+}
+__getattr__ = names_of(globals(), _MODULES)
 __all__ = [
     "DENSE",
     "FAMILIES",

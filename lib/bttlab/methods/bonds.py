@@ -1,14 +1,16 @@
 """Trains with gates on their bonds, and cutting indices of those: what the methods that choose ranks share."""
 
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from bttlab.methods.parameters import replace_parameter
+from bttlab.methods.method import Method, MethodError
+from bttlab.methods.parameters import drop_parameters, replace_parameter
 from bttlab.methods.training import Training
 from bttlab.tensor import TTLinear, TTMEmbedding
-from bttlab.tensor.gates import selected
+from bttlab.tensor.gates import BondGates, selected
 
 Train = TTLinear | TTMEmbedding
 
@@ -27,6 +29,37 @@ def ranks(training: Training) -> dict[str, list[int]]:
     """Return the ranks of every train, by its name."""
     layers = training.model.named_modules()
     return {name: [core.shape[-1] for core in layer.cores][:-1] for name, layer in layers if isinstance(layer, Train)}
+
+
+def check_between(method: Method, *names: str) -> None:
+    """Raise MethodError unless parameters of a method lie between 0 and 1."""
+    for name in names:
+        if not 0 < getattr(method, name) < 1:
+            raise MethodError(f"method {method.name}: {name} is {getattr(method, name)}: it must be between 0 and 1")
+
+
+def put_gates(training: Training, speed: float = 1.0) -> list[Train]:
+    """Put gates on every bond, which learn so many times as fast as cores; returns the trains."""
+    layers = trains(training)
+    for layer in layers:
+        layer.core_map = BondGates([core.shape[-1] for core in layer.cores][:-1], speed).to(training.device)
+    return layers
+
+
+def drop_gates(training: Training) -> None:
+    """Take the gates away, and their optimizer state."""
+    for layer in trains(training):
+        drop_parameters(training.optimizer, layer.core_map.parameters())
+        layer.core_map = None
+
+
+def chosen_ranks(training: Training, numbers_at_start: int) -> dict[str, Any]:
+    """Return the facts of a method that chose ranks."""
+    return {
+        "numbers_in_cores_at_start": numbers_at_start,
+        "numbers_in_cores": numbers(trains(training)),
+        "ranks": ranks(training),
+    }
 
 
 def cut(optimizer: torch.optim.Optimizer, layer: Train, kept: list[Tensor]) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from bttlab.baseline.storage import write_whole
 from bttlab.errors import BttlabError
-from bttlab.experiments.accuracy import in_per_cent
 from bttlab.methods.method import FAMILIES
 from bttlab.methods.record import SCORES, Results, by_methods, joules, mean
 from bttlab.methods.registry import DENSE, parse
@@ -18,6 +17,7 @@ from bttlab.methods.run import Result
 from bttlab.pages import filled
 from bttlab.places import ROOT
 from bttlab.terminal import say
+from bttlab.train.accuracy import in_per_cent
 
 FOLDER = ROOT / "data" / "methods"
 # Record -> the methods with which the others in it are compared
@@ -105,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     try:
         from bttlab.lab.charts import to_png
-        from bttlab.lab.method_figures import results_figure, scatter_figure
+        from bttlab.methods.lab_figures import results_figure, scatter_figure
 
         records = read_records()
         write_whole(PAGE, fill(PAGE.read_text(encoding="utf-8"), records))

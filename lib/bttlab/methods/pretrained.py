@@ -9,7 +9,6 @@ comparison. What it costs is among the facts of a run, and no part of the run's 
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +18,7 @@ import torch
 from torch import Tensor
 
 from bttlab.data import Corpus, Vocabulary, encode, load_corpus
+from bttlab.files import replace_whole
 from bttlab.methods.method import Method, MethodError
 from bttlab.methods.setting import BATCH, Setting
 from bttlab.methods.training import LEARNING_RATE, Training
@@ -132,7 +132,7 @@ def _digest(setting: Setting, vocabulary: Vocabulary) -> str:
 
 
 def _train(setting: Setting, vocabulary: Vocabulary, path: Path) -> None:
-    from safetensors.torch import save_file
+    from safetensors.torch import save
 
     say(f"bttlab: training a model on {setting.samples} samples of {SOURCE} first, once")
     state = torch.get_rng_state()
@@ -142,9 +142,7 @@ def _train(setting: Setting, vocabulary: Vocabulary, path: Path) -> None:
     training.run()
     torch.set_rng_state(state)
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_suffix(f".{os.getpid()}")
-    save_file(_body(training.model.state_dict()), draft, {"seconds": f"{training.seconds_spent:.3f}"})
-    draft.replace(path)
+    replace_whole(path, save(_body(training.model.state_dict()), {"seconds": f"{training.seconds_spent:.3f}"}))
 
 
 def _body(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:

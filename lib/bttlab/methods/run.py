@@ -12,9 +12,9 @@ from bttlab.data import encode
 from bttlab.data.metrics import score
 from bttlab.experiments.provenance import versions
 from bttlab.figures import measured
+from bttlab.methods.combination import describe
 from bttlab.methods.memory import measure_memory
 from bttlab.methods.method import Method, MethodError
-from bttlab.methods.registry import describe
 from bttlab.methods.setting import SCORED_AT_ONCE, Setting
 from bttlab.methods.training import OnBatch, Training
 from bttlab.model import predict_in_batches

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from bttlab.data import Samples, epoch_order
+from bttlab.methods.combination import check_combination, describe
 from bttlab.methods.method import Method, MethodError
-from bttlab.methods.registry import check_combination, describe
 from bttlab.methods.setting import Setting
 from bttlab.model import Transformer, batch_losses, equal_length_batches
+from bttlab.model.loop import train_pieces
 
 GPU_CLOCK = "time.perf_counter, the GPU waited for after each step"
 CPU_CLOCK = "processor time of the process (time.process_time), whatever else the machine does"
@@ -146,14 +147,9 @@ class Training:
         MethodError
             If a loss is not finite.
         """
-        self.model.train()
-        begin = self._now()
-        for batch in self._all_batches():
-            if stop is not None and stop.is_set():
-                return
-            losses = self.step(batch)
-            now = self._now()
-            self.seconds_spent += now - begin
+
+        def trained(batch: Batch, losses: np.ndarray, seconds: float) -> None:
+            self.seconds_spent += seconds
             if not np.isfinite(losses).all():
                 raise MethodError(
                     f"{describe(self.methods)}: the loss after {self.count} samples is not finite; take a lower "
@@ -161,7 +157,11 @@ class Training:
                 )
             if on_batch is not None:
                 on_batch(losses)
-            begin = self._now()
+
+        self.model.train()
+        train_pieces(
+            self._all_batches(), self.step, trained, lambda: stop is None or not stop.is_set(), clock=self._now
+        )
 
     def _now(self) -> float:
         if self.device.type == "cuda":
@@ -174,16 +174,18 @@ class Training:
         while self.count < self.setting.samples:
             given = (method.batches(self, self.samples, epoch) for method in self.methods)
             batches = next((batches for batches in given if batches is not None), None)
-            for batch in batches if batches is not None else self._batches(epoch):
+            for batch in batches if batches is not None else self.epoch_batches(epoch):
                 left = self.setting.samples - self.count
                 if left <= 0:
                     return
                 yield batch if len(batch.samples) <= left else _first(batch, left)
             epoch += 1
 
-    def _batches(self, epoch: int) -> Iterator[Batch]:
+    def epoch_batches(self, epoch: int, kept: np.ndarray | None = None) -> Iterator[Batch]:
+        """Yield an epoch's batches of equal length; of all samples, or of those with the indices `kept`."""
         seed = self.setting.seed
-        order = epoch_order(len(self.samples), seed, epoch)
+        order = epoch_order(len(self.samples if kept is None else kept), seed, epoch)
+        order = order if kept is None else kept[order]
         random = np.random.Generator(np.random.PCG64([seed, epoch]))
         for indices in equal_length_batches(order, self.samples.lengths, self.setting.batch, random):
             yield Batch(self.samples[indices], indices=indices)

@@ -11,6 +11,7 @@ from bttlab.tensor.shapes import balanced_modes, check_modes, factors, full_rank
 
 FORMATS = ("tensor", "dense")
 PAPER_FLOW = "bidirectional"  # the order of contraction of arXiv 2501.06663
+FLOWS = {PAPER_FLOW: "bi-directional", "auto": "auto", "right_to_left": "right to left"}  # in words
 OPTIMIZERS = ("sgd", "momentum", "adamw")
 LINEARS = ("query", "key", "value", "output", "first", "second")  # of an encoder, in the order of the forward pass
 BELOW_ONE = 1 - 2**-24  # the FP32 number before 1

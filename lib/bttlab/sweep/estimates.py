@@ -4,10 +4,9 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from bttlab.card.compiled import PAPER_FLOW
 from bttlab.data import Corpus, Vocabulary, encode
 from bttlab.estimate.card import CLOCK_MHZ, Estimate, estimate
-from bttlab.model import ModelConfig, Optimizer
+from bttlab.model import PAPER_FLOW, ModelConfig, Optimizer
 
 
 def question(values: Mapping[str, Any]) -> tuple[ModelConfig, dict[str, Any]]:

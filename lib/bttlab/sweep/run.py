@@ -19,7 +19,7 @@ from bttlab.data import Vocabulary, encode
 from bttlab.errors import BttlabError
 from bttlab.experiments.keep import OnRecord, enter, entering
 from bttlab.experiments.record import COMPLETE, FAILED, RUN_FILE, RunRecord, read_run
-from bttlab.files import written_draft
+from bttlab.files import replace_whole
 from bttlab.sweep.cluster import ClusterError, check_cluster, connect
 from bttlab.sweep.search import Listed, Proposed, Search
 from bttlab.sweep.spec import SweepSpec
@@ -186,8 +186,7 @@ class Sweep:
         folder.mkdir(exist_ok=True)
         for name, data in result.files.items():
             if name != RUN_FILE:
-                with written_draft(folder / name, data) as draft:
-                    draft.replace(folder / name)
+                replace_whole(folder / name, data)
         record.id, record.name, record.sweep = trial.id, trial.name, self.spec.name
         record.configuration = trial.configuration
         if trial.settings is None:

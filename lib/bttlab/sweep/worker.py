@@ -12,12 +12,12 @@ from typing import Any
 import bttlab
 from bttlab.data import Corpus
 from bttlab.errors import BttlabError
-from bttlab.experiments.record import COMPLETE, RUN_FILE, RunRecord, read_run
+from bttlab.experiments.record import COMPLETE, LATEST, RUN_FILE, RunRecord, read_run
 from bttlab.sweep.trials import CARD
-from bttlab.train import CheckpointStore, ProgressBar, Run, RunSettings
-from bttlab.train.checkpoint import LATEST
+from bttlab.train import CheckpointStore, Run, RunSettings
 from bttlab.train.devices import OpenedTrainer, open_trainer
 from bttlab.train.metrics_log import METRICS
+from bttlab.train.progress import Silence
 
 FILES = (METRICS, LATEST, RUN_FILE)  # of a run's folder, in the order in which they are to be written
 CARD_WAIT_SECONDS = 600.0  # for a card that another process trains on: longer than a chunk and its scores
@@ -66,18 +66,6 @@ class Result:
     seconds: float = 0.0
 
 
-class _Silent(ProgressBar):
-    """Progress that nobody sees."""
-
-    def begin(self, title: str, total: int, done: int = 0) -> None: ...
-
-    def advance(self, losses: Any) -> None: ...
-
-    def end(self) -> None: ...
-
-    def note(self, text: str) -> None: ...
-
-
 def train_chunk(chunk: Chunk) -> Result:
     """Train for a while, on the worker's device.
 
@@ -95,7 +83,7 @@ def train_chunk(chunk: Chunk) -> Result:
         with opened_device(chunk.settings) as opened:
             enough = _enough(begin + chunk.seconds)
             try:
-                run.train(opened.trainer, opened.device, _Silent(), enough=enough, provenance=opened.provenance)
+                run.train(opened.trainer, opened.device, Silence(), enough=enough, provenance=opened.provenance)
             except BttlabError:
                 pass  # a diverged run: its record says so
         record = read_run(folder)

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from bttlab.data import Augmenter, Corpus, Vocabulary, encode, epoch_order, load_corpus
+from bttlab.data import Augmenter, Corpus, Samples, Vocabulary, encode, epoch_order, load_corpus
 from bttlab.errors import BttlabError
 from bttlab.model import ConfigError, ModelConfig, ReferenceTrainer, Transformer, batch_losses, equal_length_batches
+from bttlab.model.loop import train_pieces
 from bttlab.terminal import say
 from bttlab.train.evaluation import describe, evaluate
 from bttlab.train.progress import ProgressBar
@@ -46,20 +47,23 @@ def train_in_batches(
     total = len(corpus.train)
     for epoch in range(recipe.epochs):
         samples = augmenter.samples(np.arange(total), seed, epoch)
-        done, losses = 0, 0.0
+        losses: list[np.ndarray] = []
         random = np.random.Generator(np.random.PCG64([seed, epoch]))
-        for batch in equal_length_batches(epoch_order(total, seed, epoch), samples.lengths, size, random):
-            step = np.array([epoch * total + done])
-            update.param_groups[0]["lr"] = float(
-                recipe.schedule.rates(recipe.learning_rate, step, recipe.epochs * total)[0]
-            )
+
+        def step(batch: np.ndarray, epoch: int = epoch, samples: Samples = samples, losses=losses) -> np.ndarray:
+            number = np.array([epoch * total + sum(map(len, losses))])
+            rates = recipe.schedule.rates(recipe.learning_rate, number, recipe.epochs * total)
+            update.param_groups[0]["lr"] = float(rates[0])
             update.zero_grad()
             value = batch_losses(model, samples[batch], recipe.label_smoothing).mean()
             value.backward()
             update.step()
-            done, losses = done + len(batch), losses + value.item() * len(batch)
+            return np.full(len(batch), value.item())
+
+        batches = equal_length_batches(epoch_order(total, seed, epoch), samples.lengths, size, random)
+        train_pieces(batches, step, lambda batch, found, seconds, losses=losses: losses.append(found))
         trainer.load_parameters({name: tensor.detach().numpy() for name, tensor in model.state_dict().items()})
-        yield losses / total, trainer, vocabulary
+        yield float(np.concatenate(losses).mean()), trainer, vocabulary
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -17,12 +17,13 @@ import safetensors.numpy
 from safetensors import SafetensorError
 
 from bttlab.errors import BttlabError
+from bttlab.experiments.record import LATEST
 from bttlab.files import read_regular, sync_folder, written_draft
 from bttlab.model import check_finite
 from bttlab.train.files import resume_command
 from bttlab.train.settings import CorpusRecord, RunSettings
 
-LATEST, PREVIOUS = "checkpoint.safetensors", "checkpoint.previous.safetensors"
+PREVIOUS = "checkpoint.previous.safetensors"
 FORMAT = 1
 MOST_BYTES, MOST_HEADER = 1 << 28, 1 << 22  # of a file, and of its header
 _STATE = "optimizer."

@@ -8,7 +8,7 @@ import numpy as np
 from bttlab.data import Corpus, Samples
 from bttlab.data.metrics import score
 from bttlab.model import Predictions, Trainer
-from bttlab.train.chunks import chunks
+from bttlab.model.loop import chunks
 from bttlab.train.progress import ProgressBar
 from bttlab.train.stop import StopSignals
 
@@ -29,7 +29,7 @@ def evaluate(
     trainer : Trainer
         Holds the parameters.
     samples : Samples
-        The split, encoded.
+        The split, or its first utterances, encoded.
     corpus : Corpus
     split : {"train", "dev", "test"}
     progress : ProgressBar
@@ -48,12 +48,14 @@ def evaluate(
         Between two chunks, if the user asked for it.
     """
     predictions = predict_split(trainer, samples, split, progress, stop)
-    return scores_of(predictions, corpus, split, repair_tags)
+    return scores_of(predictions, corpus, split, repair_tags, len(samples))
 
 
-def scores_of(predictions: Predictions, corpus: Corpus, split: str, repair_tags: bool = False) -> dict[str, Any]:
-    """Return what `evaluate` does, of predictions that are there."""
-    scores = score(corpus, corpus.split(split), predictions, repair_tags)
+def scores_of(
+    predictions: Predictions, corpus: Corpus, split: str, repair_tags: bool = False, most: int | None = None
+) -> dict[str, Any]:
+    """Return what `evaluate` does, of predictions that are there: of all utterances, or the first so many."""
+    scores = score(corpus, corpus.split(split)[:most], predictions, repair_tags)
     mean_loss = float(np.mean(predictions.losses, dtype=np.float64))
     return {"mean_loss": mean_loss, **asdict(scores)}
 

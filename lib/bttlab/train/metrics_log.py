@@ -7,7 +7,7 @@ from typing import Any
 
 from bttlab.experiments.curves import METRICS
 from bttlab.figures import to_json
-from bttlab.files import sync_folder, written_draft
+from bttlab.files import replace_whole, sync_folder
 from bttlab.train.files import resume_command
 from bttlab.train.settings import RunError
 
@@ -40,9 +40,8 @@ class MetricsLog:
                     kept.setdefault(record["epoch"], record)
             text = "".join(to_json(record) + "\n" for record in kept.values()).encode()
             if text != b"\n".join(lines):
-                with written_draft(self.path, text) as draft:
-                    draft.replace(self.path)
-                    sync_folder(self.path.parent)
+                replace_whole(self.path, text)
+                sync_folder(self.path.parent)
         except OSError as error:
             raise self._fault(error) from None
         return list(kept.values())

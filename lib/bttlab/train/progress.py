@@ -58,6 +58,18 @@ class ProgressBar:
         tqdm.write(printable(f"bttlab: {text}"), file=sys.stderr)
 
 
+class Silence(ProgressBar):
+    """Progress that nobody sees."""
+
+    def begin(self, title: str, total: int, done: int = 0) -> None: ...
+
+    def advance(self, losses: Iterable[float]) -> None: ...
+
+    def end(self) -> None: ...
+
+    def note(self, text: str) -> None: ...
+
+
 class _Lines:
     """Takes what tqdm would draw again and again, for a log: as lines of text."""
 

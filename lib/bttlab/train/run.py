@@ -3,16 +3,16 @@
 import contextlib
 import importlib
 import os
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from bttlab.data import Augmenter, Corpus, Vocabulary, encode, encoding_report, epoch_order, load_corpus
+from bttlab.data import Augmenter, Corpus, Samples, Vocabulary, encode, encoding_report, epoch_order, load_corpus
 from bttlab.data.corpus import SPLIT_NAMES
 from bttlab.experiments.curves import stretches
 from bttlab.experiments.keep import OnRecord, continued, kept
@@ -20,18 +20,58 @@ from bttlab.experiments.record import RUN_FILE, STOPPED
 from bttlab.figures import measured
 from bttlab.files import is_draft, sync_folder
 from bttlab.model import FAULTS, ModelConfig, NumericalFault, Trainer, initial_parameters
+from bttlab.model.loop import chunks, train_pieces
 from bttlab.train.checkpoint import Checkpoint, CheckpointError, CheckpointStore, tensors_digest
-from bttlab.train.chunks import chunks
 from bttlab.train.evaluation import counted, describe, evaluate
 from bttlab.train.files import held, is_lock, resume_command
 from bttlab.train.metrics_log import MetricsLog
 from bttlab.train.progress import ProgressBar
-from bttlab.train.settings import CorpusRecord, RunError, RunSettings
+from bttlab.train.settings import PLAIN_INPUT, CorpusRecord, RunError, RunSettings
 from bttlab.train.stop import StopRequested, StopSignals
 
 
 class DivergedRun(RunError):
-    """Numbers that are not finite ended the run."""
+    """Numbers that are not finite ended the run.
+
+    Attributes
+    ----------
+    fault : NumericalFault
+        Its sample is that of the epoch under way.
+    """
+
+    fault: NumericalFault
+
+
+class Watcher:
+    """Who a run asks and tells while it goes on, in its thread; here nobody.
+
+    Attributes
+    ----------
+    ends : sequence of int
+        Samples trained on at which the dev split is scored, ascending; the last ends the run. None: it is scored after
+        each epoch, and the test split at the end.
+    scored : int, optional
+        Utterances of the dev split that are scored; by default all.
+    """
+
+    ends: Sequence[int] = ()
+    scored: int | None = None
+
+    def before(self, count: int) -> None:
+        """Wait, or raise what ends the run, before the next of `count` samples trained on."""
+
+    def next_rate(self, learning_rate: float) -> float:
+        """Return the learning rate of the next samples in place of the run's."""
+        return learning_rate
+
+    def trained(self, samples: Samples, losses: np.ndarray, seconds: float) -> None:
+        """Hear of the samples just trained on, their losses, and the seconds that it took."""
+
+    def evaluated(self, count: int, scores: dict[str, Any]) -> None:
+        """Hear the dev split's scores, as of `bttlab.train.evaluation.evaluate`, after `count` samples."""
+
+
+NOBODY = Watcher()
 
 
 @dataclass(frozen=True)
@@ -74,6 +114,8 @@ class Run:
     store : CheckpointStore
     checkpoint : Checkpoint, optional
         Where to go on.
+    samples : mapping of str to Samples, optional
+        Splits that are encoded already, those that the run will need; by default it encodes all.
 
     Attributes
     ----------
@@ -93,23 +135,34 @@ class Run:
         corpus: Corpus,
         store: CheckpointStore,
         checkpoint: Checkpoint | None = None,
+        samples: Mapping[str, Samples] | None = None,
     ):
         self.folder, self.settings, self.corpus = folder, settings, corpus
         self.record = (
             checkpoint.corpus if checkpoint else CorpusRecord.of(corpus, settings.config, settings.word_classes)
         )
         vocabulary = Vocabulary.from_list(self.record.vocabulary)
-        self.samples, self.notes = {}, []
-        for name in SPLIT_NAMES:
+        self.samples, self.notes = dict(samples or {}), []
+        for name in SPLIT_NAMES if samples is None else ():
             split = corpus.split(name)
             self.samples[name] = encode(split, vocabulary, corpus, settings.config)
             self.notes.append(f"{corpus.name} {name}: {encoding_report(split, vocabulary, corpus, settings.config)}")
-        self._augmenter = Augmenter(settings.augmentation, corpus, vocabulary, settings.config)
+        self._varied = lambda indices, seed, epoch: self.samples["train"][indices]
+        if settings.augmentation != PLAIN_INPUT:
+            self._varied = Augmenter(settings.augmentation, corpus, vocabulary, settings.config).samples
         self._store, self._log = store, MetricsLog(folder)
         self._checkpoint = checkpoint
         self._epochs_done = checkpoint.epochs_done if checkpoint else 0
         self._losses = checkpoint.losses if checkpoint else np.zeros(0, np.float32)  # of the epoch under way
         self._seconds = checkpoint.seconds if checkpoint else 0.0
+        self._epoch_size = len(epoch_order(len(corpus.train), settings.seed, 0)[: settings.samples])
+        self._line = 0, 0.0  # where in the epoch the next line of metrics.jsonl begins, in samples and seconds
+        self._begun = False
+
+    @property
+    def count(self) -> int:
+        """Samples trained on."""
+        return self._epochs_done * self._epoch_size + len(self._losses)
 
     def train(
         self,
@@ -119,8 +172,9 @@ class Run:
         on_record: OnRecord | None = None,
         enough: Callable[[], bool] = lambda: False,
         provenance: Mapping[str, str] = MappingProxyType({}),
+        watcher: Watcher = NOBODY,
     ) -> RunResult:
-        """Train up to the number of epochs in the settings, then score the test split.
+        """Train up to the number of epochs in the settings, then score the test split; after a fault, go on.
 
         SIGINT and SIGTERM stop it within about a quarter second, at a sample boundary, and the position is saved.
 
@@ -138,6 +192,7 @@ class Run:
         provenance : mapping of str to str
             What the device runs, as `bttlab.train.devices.OpenedTrainer` has it; it goes into run.json, and a run that
             continues on something else says so.
+        watcher : Watcher, optional
 
         Raises
         ------
@@ -150,7 +205,8 @@ class Run:
         progress = progress or ProgressBar()
         made = self._make_folder()
         with StopSignals() as stop, held(self.folder):
-            importlib.import_module("seqeval.metrics")  # slow: not while a stop is waited for
+            if threading.current_thread() is threading.main_thread():
+                importlib.import_module("seqeval.metrics")  # slow: not while a signal's stop is waited for
             try:
                 epoch = self._begin(trainer, device, progress, provenance)
             except BaseException:
@@ -159,14 +215,14 @@ class Run:
                 raise
             with kept(self.folder, self.settings, self.record, device, on_record, provenance) as record:
                 try:
-                    result = self._train_epochs(trainer, device, progress, stop, enough, epoch)
+                    result = self._train_epochs(trainer, device, progress, stop, enough, epoch, watcher)
                 except DivergedRun:
                     raise
                 except (RunError, CheckpointError):
                     if self.folder.is_dir():
                         raise
                     raise self._saved_beside(trainer, device) from None
-                if result.test is None:
+                if not (result.test or (watcher.ends and self.count == watcher.ends[-1])):
                     record.status = STOPPED
                 return result
 
@@ -178,15 +234,18 @@ class Run:
         stop: StopSignals,
         enough: Callable[[], bool],
         epoch: dict[str, Any] | None,
+        watcher: Watcher,
     ) -> RunResult:
-        """Train the epochs that remain, then test; `epoch` is the record of the last one so far."""
+        """Train what remains, then test; `epoch` is the record of the last epoch so far."""
         test = None
         try:
-            while self._epochs_done < self.settings.epochs:
-                epoch = self._train_epoch(trainer, device, progress, stop, enough)
-            test = self._evaluate(trainer, "test", progress, stop)
-            self._log.append({"event": "test", "epochs": self._epochs_done, "test": test, "device": device})
+            while self._epochs_done < self.settings.epochs and self.count not in watcher.ends[-1:]:
+                epoch = self._train_stretch(trainer, device, progress, stop, enough, watcher)
+            if not watcher.ends:
+                test = self._evaluate(trainer, "test", progress, stop)
+                self._log.append({"event": "test", "epochs": self._epochs_done, "test": test, "device": device})
         except StopRequested:
+            self._write_rest(device, watcher)
             self._save(trainer, device)
             progress.note(
                 f"stopped{f' by {stop.received.name}' if stop.received else ''} after "
@@ -224,7 +283,8 @@ class Run:
         for path in self.folder.iterdir():
             if is_draft(path):
                 path.unlink(missing_ok=True)
-        records = self._log.rewind(self._epochs_done)
+        records = [] if self._begun else self._log.rewind(self._epochs_done)
+        self._begun = True
         if self._checkpoint is None:
             trainer.load_parameters(initial_parameters(self.settings.config, self.settings.seed))
             self._save(trainer, device)
@@ -244,63 +304,98 @@ class Run:
                 return f"another {what} (SHA-256 {str(found)[:12]}…)"
         return ""
 
-    def _train_epoch(
-        self, trainer: Trainer, device: str, progress: ProgressBar, stop: StopSignals, enough: Callable[[], bool]
+    def _train_stretch(
+        self,
+        trainer: Trainer,
+        device: str,
+        progress: ProgressBar,
+        stop: StopSignals,
+        enough: Callable[[], bool],
+        watcher: Watcher,
     ) -> dict[str, Any]:
-        settings = self.settings
-        epoch = f"epoch {self._epochs_done + 1}/{settings.epochs}"
-        order = epoch_order(len(self.corpus.train), settings.seed, self._epochs_done)[: settings.samples]
-        steps = self._epochs_done * len(order) + np.arange(len(order))
-        rates = settings.schedule.rates(settings.learning_rate, steps, settings.epochs * len(order))
-        progress.begin(epoch, len(order), len(self._losses))
+        """Train to the epoch's end, or to where the watcher wants scores before it; returns the line on it."""
+        number, seed = self._epochs_done, self.settings.seed
+        order = epoch_order(len(self.corpus.train), seed, number)[: self.settings.samples]
+        title, before = f"epoch {number + 1}/{self.settings.epochs}", number * len(order)
+        first, last = len(self._losses), min([len(order), *(end - before for end in watcher.ends if end > self.count)])
+
+        def may_go_on() -> bool:
+            stop.check()
+            if first < len(self._losses) < last and enough():
+                raise StopRequested
+            watcher.before(self.count)
+            return True
+
+        def step(part: slice) -> np.ndarray:
+            peak = watcher.next_rate(self.settings.learning_rate)
+            if peak != self.settings.learning_rate:
+                self.settings = replace(self.settings, learning_rate=peak)
+            settings, steps = self.settings, before + np.arange(part.start, part.stop)
+            rates = settings.schedule.rates(peak, steps, settings.epochs * len(order))
+            samples = self._varied(order[part], seed, number)
+            return trainer.train(samples, settings.optimizer, rates, settings.label_smoothing)
+
+        def trained(part: slice, losses: np.ndarray, seconds: float) -> None:
+            self._seconds += seconds
+            self._losses = np.concatenate([self._losses, losses])
+            watcher.trained(self.samples["train"][order[part][: len(losses)]], losses, seconds)
+            progress.advance(losses)
+
+        progress.begin(title, len(order), first)
         try:
-            for part in chunks(len(self._losses), len(order)):
-                begin = time.perf_counter()
-                try:
-                    samples = self._augmenter.samples(order[part], settings.seed, self._epochs_done)
-                    losses = trainer.train(samples, settings.optimizer, rates[part], settings.label_smoothing)
-                except NumericalFault as fault:
-                    self._count(fault.losses, begin)
-                    if len(self._losses) > len(self._checkpoint.losses):  # else it would push out the one before
-                        self._save(trainer, device)
-                    raise self._diverged(order, fault) from None
-                self._count(losses, begin)
-                progress.advance(losses)
-                stop.check()
-                if part.stop < len(order) and enough():
-                    raise StopRequested
+            train_pieces(chunks(first, last), step, trained, may_go_on)
+        except NumericalFault as fault:
+            self._write_rest(device, watcher)
+            if len(self._losses) > len(self._checkpoint.losses):  # else it would push out the one before
+                self._save(trainer, device)
+            raise self._diverged(order, fault) from None
         finally:
             progress.end()
-        dev = self._evaluate(trainer, "dev", progress, stop)
-        how = f"time.perf_counter on this host, around training on {device}"
-        rate = len(order) / self._seconds
-        record = {
-            "event": "epoch",
-            "epoch": self._epochs_done + 1,
-            "samples": len(order),
-            "mean_loss": float(np.mean(self._losses, dtype=np.float64)),
-            "losses": stretches(self._losses),
-            "dev": dev,
-            "optimizer": settings.optimizer.name,
-            "learning_rate": settings.learning_rate,
-            "seconds": measured(self._seconds, "s", how),
-            "samples_per_second": measured(rate, "1/s", how),
-            "device": device,
-        }
+        scores = None
+        if not watcher.ends or before + last in watcher.ends:
+            scores = self._evaluate(trainer, "dev", progress, stop, watcher.scored)
+            watcher.evaluated(before + last, scores)
         # The line comes first: after a crash in between, the epoch is trained again and its line replaced.
-        self._log.append(record)
-        self._epochs_done, self._losses, self._seconds = self._epochs_done + 1, self._losses[:0], 0.0
+        record = self._write_line(device, scores, None if watcher.ends else number + 1)
+        if last == len(order):
+            self._epochs_done, self._losses, self._seconds, self._line = number + 1, self._losses[:0], 0.0, (0, 0.0)
         self._save(trainer, device)
-        progress.note(f"{epoch}: mean loss {record['mean_loss']:.3f}, {rate:.1f} samples/s; dev {describe(dev)}")
+        rate = record["samples_per_second"]["value"]
+        dev = f"; dev {describe(scores)}" if scores else ""
+        progress.note(f"{title}: mean loss {record['mean_loss']:.3f}, {rate:.1f} samples/s{dev}")
         return record
 
-    def _evaluate(self, trainer: Trainer, split: str, progress: ProgressBar, stop: StopSignals) -> dict[str, Any]:
-        repair = self.settings.repair_tags
-        return evaluate(trainer, self.samples[split], self.corpus, split, progress, stop, repair)
+    def _write_rest(self, device: str, watcher: Watcher) -> None:
+        """Write a line on a part of a stretch; the part of an epoch has none, as it is told with the rest."""
+        if watcher.ends and len(self._losses) > self._line[0]:
+            self._write_line(device, None)
 
-    def _count(self, losses: np.ndarray, begin: float) -> None:
-        self._seconds += time.perf_counter() - begin
-        self._losses = np.concatenate([self._losses, losses])
+    def _write_line(self, device: str, scores: dict[str, Any] | None, epoch: int | None = None) -> dict[str, Any]:
+        """Write a line on what was trained since the last one, on an epoch if it is one; returns it."""
+        (first, seconds), how = self._line, f"time.perf_counter on this host, around training on {device}"
+        losses, seconds = self._losses[first:], self._seconds - seconds
+        record = {
+            "event": "stretch" if epoch is None else "epoch",
+            **({} if epoch is None else {"epoch": epoch}),
+            "samples": len(losses),
+            "mean_loss": float(np.mean(losses, dtype=np.float64)),
+            "losses": stretches(losses),
+            **({} if scores is None else {"dev": scores}),
+            "optimizer": self.settings.optimizer.name,
+            "learning_rate": self.settings.learning_rate,
+            "seconds": measured(seconds, "s", how),
+            "samples_per_second": measured(len(losses) / seconds, "1/s", how),
+            "device": device,
+        }
+        self._log.append(record)
+        self._line = len(self._losses), self._seconds
+        return record
+
+    def _evaluate(
+        self, trainer: Trainer, split: str, progress: ProgressBar, stop: StopSignals, most: int | None = None
+    ) -> dict[str, Any]:
+        samples = self.samples[split][:most]
+        return evaluate(trainer, samples, self.corpus, split, progress, stop, self.settings.repair_tags)
 
     def _save(self, trainer: Trainer, device: str) -> None:
         checkpoint = Checkpoint(
@@ -331,15 +426,17 @@ class Run:
     def _diverged(self, order: np.ndarray, fault: NumericalFault) -> DivergedRun:
         position = len(self._losses)
         sample = f"sample {position} (utterance {order[position]} of {self.corpus.name}'s train split)"
-        return DivergedRun(
+        error = DivergedRun(
             f"epoch {self._epochs_done + 1}: {FAULTS[fault.fault].format(sample=sample)}, at learning rate "
             f"{fault.learning_rate:g}; the parameters as before it are saved; go on with: "
             f"{resume_command(self.folder)} --lr LOWER, or, if they have grown too far, start anew with a lower one"
         )
+        error.fault = fault
+        return error
 
 
-def start_run(folder: Path, settings: RunSettings, corpus: Corpus) -> Run:
-    """Prepare a new run; nothing is written before it trains.
+def start_run(folder: Path, settings: RunSettings, corpus: Corpus, samples: Mapping[str, Samples] | None = None) -> Run:
+    """Prepare a new run; nothing is written before it trains. Parameters are as for `Run`.
 
     Raises
     ------
@@ -350,7 +447,7 @@ def start_run(folder: Path, settings: RunSettings, corpus: Corpus) -> Run:
     """
     folder = Path(folder)
     check_free(folder)
-    return Run(folder, settings, corpus, CheckpointStore(folder))
+    return Run(folder, settings, corpus, CheckpointStore(folder), samples=samples)
 
 
 def resume_run(folder: Path, changes: Mapping[str, Any] | None = None) -> Run:

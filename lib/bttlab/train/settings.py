@@ -10,13 +10,12 @@ from typing import Any
 from bttlab.data import Augmentation, Corpus, CorpusError, Vocabulary
 from bttlab.data.corpus import SPLIT_NAMES, UNK
 from bttlab.errors import BttlabError, shown
-from bttlab.model import PAPER_FLOW, ModelConfig, Optimizer, check_label_smoothing, check_learning_rates
+from bttlab.model import FLOWS, PAPER_FLOW, ModelConfig, Optimizer, check_label_smoothing, check_learning_rates
 from bttlab.train.schedule import Schedule
 
 # At batch 1. Momentum 0.9 makes a step ten times as long in the end, so it starts from a tenth.
 LEARNING_RATES = {"sgd": 4e-3, "momentum": 4e-4, "adamw": 3e-4}
 MOST_EPOCHS = 10**6
-FLOWS = (PAPER_FLOW, "right_to_left", "auto")
 _OPTIONS = {"linear_rank": "rank", "ranks": "rank"}  # the command's, where fields are called otherwise
 PLAIN_SCHEDULE, PLAIN_INPUT = Schedule(), Augmentation()
 
@@ -58,8 +57,8 @@ class RunSettings:
     unknown_labels : {"error", "unk"}
         As in `bttlab.data.load_corpus`.
     flow : {"bidirectional", "right_to_left", "auto"}
-        Order of contraction in the linear layers: the paper's, the one that contracts token by token, or the one with
-        the fewest multiplications.
+        Order of contraction in the linear layers: the paper's, the one that contracts token by token, or the one of
+        least modelled time.
     overlay : str, optional
         Of the card: the name of one in the manifest, or the absolute path of an .xclbin. By default trainer.
 

@@ -137,6 +137,10 @@ class Attention:
         more = {"function": number, "immediates": (scale, 1.0)}
         b.vector(M.EXPONENT, "exp(score)", a=scores, r0=scores, depth=("w",), **loops, **mask, **more)
         b.vector(M.SCALE, "p", a=scores, r0=scores, **loops)
+        self.again(p, context)
+
+    def again(self, p: At, context: At) -> None:
+        """context = p V, in the backward pass anew."""
         self._outer("context = p v", ENGINE_1, p, self.values, context)
 
     def backward(self, d_context: At, p: At, d_p: At, q: At, d_q: At, d_k: At, d_v: At) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -88,13 +89,16 @@ class Builder:
         self.held = [Allocator(f"held {n}", MACHINE.HELD_DEPTH) for n in range(MACHINE.ENGINES)]
         self._over = [0] * MACHINE.ENGINES
         self._over_bank = [0] * MACHINE.BANKS
+        self.scratch: list[Any] = []  # banks whose words are given out when instructions have their order
         self.functions = Functions()
         self.entries: dict[bytes, int] = {}
         self.entry_in: list[np.ndarray] = []
         self.entry_out: list[np.ndarray] = []
 
-    def take(self, name: str, bank: int, words: int) -> At:
-        """Return where so many words of a bank are for a name."""
+    def take(self, name: str, bank: int | Sequence[int], words: int) -> At:
+        """Return where so many words are for a name: in a bank, or in the first of several that has room."""
+        if not isinstance(bank, int):
+            bank = next((one for one in bank if self.has_room(one, words)), bank[0])
         return at(f"bank {bank}", self.banks[bank].take(name, words))
 
     def has_room(self, bank: int, words: int) -> bool:

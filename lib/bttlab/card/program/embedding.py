@@ -53,12 +53,11 @@ class Embedding:
         self.slice_1 = max(self.a, self.n1 * self.a_words)
         self.f1 = layout.place(f"{name}.0", banks.REST, (1, 0, 3, 2), rows=self.a, group_rows=self.slice_1)
         self.f2 = layout.place(f"{name}.1", banks.EMBEDDING, (1, 0, 2, 3), rows=self.a * self.n2)
-        self.f3 = layout.place(f"{name}.2", banks.EMBEDDING, (1, 3, 2, 0), rows=self.n3)
+        self.f3 = layout.place(f"{name}.2", (banks.EMBEDDING, banks.REST), (1, 3, 2, 0), rows=self.n3)
         self.slice_2, self.slice_3 = self.a * self.n2 * self.b_words, self.n3 * self.b_words
         most = most_of(tokens)
-        self.f1_rows = builder.take("F1 by rows", banks.SCALARS, self.rows_1 * self.slice_1)
         self.held_f3 = [builder.hold("F3", e, 4 * self.rows_3) for e in (ENGINE_0, ENGINE_1)]
-        self.v = builder.take("V", banks.FEED_FORWARD, most * self.a * self.row_words)
+        self._most = most
         # Only needed before the first and after the last linear layer: where merged halves lie in between.
         held_words = GROUP * self.n2  # a group of tokens is made while another is in use
         self.held_v = [[builder.hold_over("V", ENGINE_1, held_words) for _ in range(self.a_words)] for _ in range(2)]
@@ -66,14 +65,19 @@ class Embedding:
             builder.hold_over("d_row", e, most * n) for e, n in ((ENGINE_0, self.n2), (ENGINE_1, self.row_words))
         ]
         # Not needed while encoders work: where these keep what they need for the way back.
-        self.loose = builder.take_over("V, loose", banks.VALUE_CONTEXT, most * self.a * self.n2)
-        self.loose_rows = builder.take_over("rows, loose", banks.QUERY_KEY, most * self.n1 * self.n2)
-        # Both engines read d_V at a time. V lies in this bank, too, but is read before.
-        self.copy = builder.take_over("d_V, loose", banks.FEED_FORWARD, most * self.n2 * max(self.a, self.n1))
-        self.parts = builder.take_over("d_F3, in parts", banks.QUERY_KEY, most * self.n3 * GROUP)
-        self.d_f3 = builder.take_over("d_F3 of tokens", banks.QUERY_KEY, most * self.slice_3)
+        self.f1_rows = builder.take_over("F1 by rows", banks.SCORES, self.rows_1 * self.slice_1)
+        self.loose = builder.take_over("V, loose", banks.NORMALIZED, most * self.a * self.n2)
+        self.loose_rows = builder.take_over("rows, loose", banks.WORK[1], most * self.n1 * self.n2)
+        # Both engines read d_V at a time.
+        self.copy = builder.take_over("d_V, loose", banks.KEPT, most * self.n2 * max(self.a, self.n1))
+        self.parts = builder.take_over("d_F3, in parts", banks.WORK[1], most * self.n3 * GROUP)
+        self.d_f3 = builder.take_over("d_F3 of tokens", banks.WORK[2], most * self.slice_3)
         self.slice_words = (self.slice_1, self.slice_2, self.slice_3, 4)
         self.slice_rows = (self.rows_1, self.rows_2, self.rows_3, self.rows_3)
+
+    def keep(self) -> None:
+        """Find room for V, which is kept for the way back; when all parameters have theirs."""
+        self.v = self.builder.take("V", (banks.EMBEDDING, banks.KEPT), self._most * self.a * self.row_words)
 
     @property
     def slice_span(self) -> tuple[int, ...]:

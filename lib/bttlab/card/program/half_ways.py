@@ -198,7 +198,7 @@ class HalfWays:
                 [Loop("w", half.words), Loop("t", tokens)],  # as the vector unit goes through y
                 part(self.held["merged"], w=1),
                 part(z, first, t=1),
-                part(y, first * half.words, t=half.words, w=1),
+                y and part(y, first * half.words, t=half.words, w=1),
                 also=also,
                 addend=addend,
                 count=half.rank,

@@ -16,6 +16,8 @@ from bttlab.card.program.layout import Block, Layout
 from bttlab.card.program.moving import moved, part
 
 M = machine()
+# Where the weight of the first and of the second part may lie: engines pass it on, and drains bring its gradient.
+WEIGHT = ((banks.REST, banks.IN_CORES), (banks.EMBEDDING, banks.REST, banks.OUT_CORES))
 
 
 @dataclass(frozen=True)
@@ -72,16 +74,16 @@ class Head:
         self.weight, self.label_weight, self.class_weight = weights
         self.class_words = words_for(classes)
         most = most_of(tokens)
-        self.logits = builder.take(f"{name} logits", banks.FEED_FORWARD, most * self.class_words)
+        self.logits = builder.take(f"{name} logits", banks.KEPT, most * self.class_words)
         split = self.class_words > 2
         first_words = -(-self.class_words // 2) if split else self.class_words
-        pieces = [(0 if split else 1, 0, first_words, banks.REST)]
+        pieces = [(0 if split else 1, 0, first_words)]
         if split:
-            pieces.append((1, first_words, self.class_words - first_words, banks.EMBEDDING))
+            pieces.append((1, first_words, self.class_words - first_words))
         self.parts = []
-        for engine, first, count, bank in pieces:
+        for engine, first, count in pieces:
             lines = (first * LANES, (first + count) * LANES)
-            block = layout.place(f"{name}_head.weight", bank, part=lines, padded_rows=count * LANES)
+            block = layout.place(f"{name}_head.weight", WEIGHT[engine if split else 0], part=lines)
             held = builder.hold(f"weight of {name}_head", engine, count * words)
             logits, stride = self.logits, self.class_words
             if first:
@@ -102,6 +104,10 @@ class Head:
             "flags": flags,
         }
 
+    def _rows_of(self, p: Part, c: int) -> int:
+        """Return the classes of a part's word of them."""
+        return min(ROWS, self.classes - (p.first + c) * LANES)
+
     def _matrix(self) -> list[Loop]:
         return [Loop("w", self.words), Loop("t", self.tokens)]
 
@@ -113,7 +119,10 @@ class Head:
             for c in range(p.words):
                 source = p.block.where()
                 source, held = part(source, c * ROWS * self.words), part(p.held, c * self.words)
-                moved(b, "hold weight", source, held, ROWS, self.words)
+                rows = self._rows_of(p, c)
+                moved(b, "hold weight", source, held, rows, self.words)
+                if rows < ROWS:
+                    moved(b, "no more classes", None, held, ROWS - rows, self.words, rows)
 
     def forward(self, y: At, pooled: list[At]) -> None:
         """pooled = tanh(y), once for each part; logits; softmax, loss and the gradient of the logits."""
@@ -179,7 +188,7 @@ class Head:
                     part(p.logits, c, t=p.stride),
                     result,
                     addend=result if c else None,
-                    count=min(ROWS, self.classes - (p.first + c) * LANES),
+                    count=self._rows_of(p, c),
                 )
         loops, d = self._matrix(), pieces[0]
         if len(self.parts) == 2:
@@ -207,4 +216,5 @@ class Head:
         loops = [Loop("t", self.tokens), padded("w", w)]
         b.accumulate(p.engine, what, loops, ("t",), "t", part(p.logits, c, t=p.stride), stream)
         gradient = at(f"bank {p.block.bank + banks.GRADIENT}", p.block.base + c * ROWS * w, r=w, w=1)
-        b.drain(p.engine, what, [Loop("r", ROWS), Loop("w", w)], "r", 0, at("", 0, w=1), gradient, check=True)
+        rows = Loop("r", self._rows_of(p, c))
+        b.drain(p.engine, what, [rows, Loop("w", w)], "r", 0, at("", 0, w=1), gradient, check=True)

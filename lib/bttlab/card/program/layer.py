@@ -259,7 +259,7 @@ def assemble(
     order: Order | None = None,
 ) -> LayerProgram:
     """Return the program of what was emitted, in an order that keeps units busy, with its waits."""
-    instructions = ordered(builder.instructions, NO_SLICES, tokens)
+    instructions = ordered(builder.instructions, NO_SLICES, tokens, builder.scratch)
     set_waits(instructions, NO_SLICES)
     words = max(sum(t.block.words for t in transfers) for transfers in (inputs, outputs))
     for transfers in (inputs, outputs):  # the machine loads as many words as it stores

@@ -101,24 +101,22 @@ class Layout:
         self.blocks: list[Block] = []
         self._of: dict[tuple[str, int], Block] = {}
 
-    def place(self, name, bank, axes=None, columns=None, rows=None, group_rows=None, part=None, padded_rows=0) -> Block:
-        """Give a parameter, or the rows `part` of it, its words in a bank."""
+    def place(self, name, bank, axes=None, rows=None, group_rows=None, part=None) -> Block:
+        """Give a parameter, or the rows `part` of it, its words in a bank, or in the first of several that has room."""
         shape = self._shapes[name]
         axes = tuple(range(len(shape))) if axes is None else axes
-        columns = shape[axes[-1]] if columns is None else columns
+        columns = shape[axes[-1]]
         all_rows = int(np.prod(shape)) // columns
         first, last = part or (0, all_rows)
         last = min(last, all_rows)
         rows = last - first if rows is None else rows
-        group_rows = max(rows, padded_rows) if group_rows is None else group_rows
-        block = Block(name, shape, axes, bank, 0, columns, max(rows, 1), max(group_rows, 1), first, last)
-        words = block.words if last > first else group_rows * block.row_words
-        base = self._builder.banks[bank].take(name, words)
-        gradients = self._builder.banks[bank + banks.GRADIENT]
-        assert gradients.take(f"gradient of {name}", words) == base
-        block = Block(name, shape, axes, bank, base, columns, max(rows, 1), max(group_rows, 1), first, last)
-        if last > first:
-            self.blocks.append(block)
+        group_rows = rows if group_rows is None else group_rows
+        words = -(-(last - first) // rows) * group_rows * words_for(columns)
+        place = self._builder.take(name, bank, words)
+        gradients = self._builder.banks[place.number + banks.GRADIENT]
+        assert gradients.take(f"gradient of {name}", words) == place.base
+        block = Block(name, shape, axes, place.number, place.base, columns, rows, group_rows, first, last)
+        self.blocks.append(block)
         self._of[name, first] = block
         return block
 

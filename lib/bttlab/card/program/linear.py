@@ -17,10 +17,13 @@ from bttlab.card.program.halves import IN, OUT, Half
 from bttlab.card.program.instruction import At, Bound, Loop, at, most_of
 from bttlab.card.program.layout import IN_AXES, OUT_AXES, Layout
 from bttlab.card.program.moving import part
+from bttlab.card.program.scratch import Scratch
 
 M = machine()
 # Cores that are merged of the input's half and of the output's, before tokens come.
 FLOWS = {"bidirectional": (3, 3), "right_to_left": (1, 1), "auto": (2, 3)}
+# Where what tokens leave on their way may lie, beside z.
+U = (banks.EMBEDDING + banks.GRADIENT, *banks.WORK)
 D_Z = 8  # places for d_z: so many layers may wait for their gradients
 AUTO_SINGLE = (2, 2)  # "auto", of a layer that one token comes to: turning it is cheaper than merging L
 
@@ -65,7 +68,7 @@ class LinearLayers:
             for bank, other in ((banks.SCALARS, banks.SCORES), (banks.SCORES, banks.SCALARS))
         }
         turned = max((out.token_words for _, out in self.halves if out.is_turned), default=0)
-        self._bias = [builder.take("b, turned", banks.SCORES, turned) for _ in range(2)]
+        self._bias = [builder.take("b, turned", (banks.SCORES, banks.KEPT), turned) for _ in range(2)]
         self._there: dict[tuple[int, int], int] = {}  # (engine, slot): the layer that is held there
         self._slots: list[list[At]] = [[], []]
         self._scratch = [Scratch(builder, bank) for bank in banks.SCRATCH]
@@ -109,8 +112,9 @@ class LinearLayers:
                     self.builder.hold(f"a linear layer's half, slot {2 * n + i}", engine, sizes[i]) for i in (0, 1)
                 )
         for layer, (half, _) in enumerate(self.halves):  # what tokens leave on their way, if there is room
-            if half.merged < 3 and self.builder.has_room(self._bank[layer], self.most * half.near):
-                self._kept[layer] = self.builder.take("u", self._bank[layer], self.most * half.near)
+            places = [n for n in (self._bank[layer], *U) if self.builder.has_room(n, self.most * half.near)]
+            if half.merged < 3 and places:
+                self._kept[layer] = self.builder.take("u", places[0], self.most * half.near)
 
     def half(self, layer: int, which: int) -> HalfCode:
         """Return a layer's half as it is held, and hold it first if it is not there."""
@@ -128,30 +132,32 @@ class LinearLayers:
         return code
 
     def _begin(self, layer: int) -> Builder:
-        for scratch in self._scratch:
-            scratch.begin()
         self.builder.layer = self.names[layer]
         return self.builder
 
     # ---- passes --------------------------------------------------------------------------------------------------
 
-    def forward(self, layer: int, x: At, tokens: Bound, y: At, also: At | None = None, rows=None) -> None:
+    def forward(self, layer: int, x: At, tokens: Bound, y: At | None, also: At | None = None, rows=None) -> None:
         """y = x W^T + b.
 
         Parameters
         ----------
         layer : int
         x, y : At
-            (tokens, features), a row after the other.
+            (tokens, features), a row after the other; y may be left out with `also`.
         also : At, optional
             A held memory that gets y as well: token t into row t mod ROWS, blocks of ROWS tokens one after the other.
         rows : callable, optional
             From a block's number to its tokens; needed with `also`.
         """
+        self._begin(layer)
+        self._lower(layer, self.half(layer, IN), x, tokens, self.z[layer])
+        self.again(layer, tokens, y, also, rows)
+
+    def again(self, layer: int, tokens: Bound, y: At | None, also: At | None = None, rows=None) -> None:
+        """y = z L^T + b, as `forward` has it, from the z that it left; in the backward pass anew."""
         b = self._begin(layer)
-        code = self.half(layer, IN)
         words = self.halves[layer][OUT].words
-        self._lower(layer, code, x, tokens, self.z[layer])
         code = self.half(layer, OUT)
         bias = self.layout.of(f"{self.names[layer]}.bias").where()
         if not code.half.is_turned:
@@ -173,7 +179,7 @@ class LinearLayers:
                 tokens if also is None else rows(block),
                 half.to_features,
                 part(own, ROWS * block * half.token_words, block=half.token_words, y=1),
-                part(y, ROWS * block * words, block=words, y=1),
+                None if y is None else part(y, ROWS * block * words, block=words, y=1),
                 None if also is None else part(also, block * words, y=1),
                 row=None if also is None else ("block", 0),
             )
@@ -233,36 +239,3 @@ class LinearLayers:
             matrix, loops = {"t": words, "w": 1}, [Loop("t", tokens), Loop("w", words)]
             b.vector(M.ADD, "d_x", loops, part(target, **matrix), part(addend, **matrix), r0=part(d_x, **matrix))
         return lifted
-
-
-class Scratch:
-    """Words of a bank in turn: those of a pass through a layer lie side by side, the next pass goes on behind."""
-
-    def __init__(self, builder: Builder, bank: int):
-        self.bank, self.depth, self.next, self.taken = bank, builder.banks[bank].depth, 0, 0
-        builder.take("scratch", bank, self.depth)
-
-    def begin(self) -> None:
-        """Begin a pass: what was taken before is no longer needed."""
-        self.taken = 0
-
-    def take(self, words: int) -> At:
-        """Return so many words.
-
-        Raises
-        ------
-        ProgramError
-            If the pass takes more than there are.
-        """
-        rest = self.depth - self.next
-        if words > rest:  # words lie in one piece
-            self.next, self.taken = 0, self.taken + rest
-        self.taken += words
-        if self.taken > self.depth:
-            raise ProgramError(
-                f"a linear layer needs {self.taken} words of bank {self.bank} at once, which has {self.depth}: "
-                f"choose a shorter "
-                "sequence, or an order of contraction that merges more cores"
-            )
-        first, self.next = self.next, self.next + words
-        return at(f"bank {self.bank}", first)

@@ -13,7 +13,7 @@ from bttlab.card.program.heads import Head
 from bttlab.card.program.instruction import At, Loop, Register, at
 from bttlab.card.program.layout import Layout, linear_names, norm_names
 from bttlab.card.program.linear import LinearLayers
-from bttlab.card.program.moving import held_tokens, part
+from bttlab.card.program.moving import part
 from bttlab.card.program.norm import Norm
 from bttlab.card.program.work import WorkMatrices
 from bttlab.model.config import LINEARS, ModelConfig
@@ -26,6 +26,11 @@ UPDATE_WORDS = 128  # an update has its bank's ports for as many cycles, and oth
 
 # Parameters whose gradients are added to slice by slice, or written for the tokens of the sample only.
 ADDED = ("embedding.position.weight", *(f"embedding.word.cores.{k}" for k in range(3)))
+
+
+# What attention and GELU keep for the backward pass if there is room, and else is made anew from z or p; and which of
+# the work banks a matrix is taken from then.
+REMADE = {"q": 2, "context": 1, "u": 0}
 
 
 class ModelProgram:
@@ -75,38 +80,36 @@ class ModelProgram:
         names = list(linear_names(config))
         for name in names:
             self.layout.place(f"{name}.bias", banks.REST)
+        intent = (1.0, ("scalar", INTENT_LABEL), ("scalar", INTENT_CLASS))
+        slot = (("scalar", SLOT_WEIGHT), ("scalar", SLOT_LABEL), ("scalar", SLOT_CLASS))
+        self.intent_head = Head(b, self.layout, "intent", config.intents, words, 1, self._rows(1), intent)
+        self.slot_head = Head(b, self.layout, "slot", config.slots, words, self.labelled, self._rows(most), slot)
         self.norms = []
         for name in norm_names(config):
-            self.layout.place(f"{name}.weight", banks.REST)
-            self.layout.place(f"{name}.bias", banks.EMBEDDING)
+            self.layout.place(f"{name}.weight", (banks.REST, banks.OUT_CORES))
+            self.layout.place(f"{name}.bias", (banks.EMBEDDING, banks.IN_CORES))
             kept = b.take(f"normalized by {name}", banks.NORMALIZED, matrix)
             self.norms.append(Norm(b, self.layout, name, self.tokens, words, kept, self._rows(most)))
         rows = self._rows(config.heads * most)
         keys, values = (b.hold(name, e, words * -(-most // ROWS)) for e, name in enumerate(("keys", "values")))
         self.attention = Attention(b, self.tokens, config.heads, words, keys, values, rows)
         scores = self.attention.score_words
-        self.kept = []
-        for _ in range(config.encoders):
-            self.kept.append(
-                {
-                    "q": b.take("queries", banks.QUERY_KEY, matrix),
-                    "k": b.take("keys", banks.QUERY_KEY, matrix),
-                    "v": b.take("values", banks.VALUE_CONTEXT, matrix),
-                    "context": b.take("context", banks.VALUE_CONTEXT, matrix),
-                    "u": b.take("u", banks.FEED_FORWARD, matrix),
-                    "p": b.take("attention", banks.SCORES, scores),
-                }
-            )
         self.d_scores = b.take("d_scores", banks.SCALARS, scores)
-        intent = (1.0, ("scalar", INTENT_LABEL), ("scalar", INTENT_CLASS))
-        slot = (("scalar", SLOT_WEIGHT), ("scalar", SLOT_LABEL), ("scalar", SLOT_CLASS))
-        self.intent_head = Head(b, self.layout, "intent", config.intents, words, 1, self._rows(1), intent)
-        self.slot_head = Head(b, self.layout, "slot", config.slots, words, self.labelled, self._rows(most), slot)
         self.linears = LinearLayers(b, self.layout, names, self.shapes, most, flow, ("intent_pooler",))
+        self.embedding.keep()
+        self.probabilities = [b.take("attention", (banks.SCORES, banks.KEPT), scores) for _ in range(config.encoders)]
         self.work = WorkMatrices(b, matrix)
+        self.kept = [{name: self._keep(name) for name in REMADE} for _ in range(config.encoders)]
         self.linears.hold()
         for bank in (banks.FIRST_MOMENT, banks.SECOND_MOMENT):
             b.take("moments", bank, self.layout.words)
+
+    def _keep(self, name: str) -> At | None:
+        """Return a place for a matrix that the backward pass reads again, or None: then it makes it anew."""
+        matrix = self.config.sequence_length * self.words
+        if self.builder.has_room(banks.KEPT, matrix):
+            return self.builder.take(name, banks.KEPT, matrix)
+        return self.work.take(REMADE[name]) if self.work.has_spare(REMADE[name]) else None
 
     def _rows(self, count: int) -> int:
         """Return the first of so many rows of statistics."""
@@ -140,32 +143,47 @@ class ModelProgram:
 
     def _encoder_forward(self, e: int, x: At) -> At:
         """h = LayerNorm(x + output(attention(x))); y = LayerNorm(h + second(GELU(first(h))))"""
-        b, work, linears, kept = self.builder, self.work, self.linears, self.kept[e]
+        b, work, linears = self.builder, self.work, self.linears
         query, key, value, output, first, second = range(len(LINEARS) * e, len(LINEARS) * (e + 1))
         block = held_rows(self.tokens)
-        linears.forward(query, x, self.tokens, kept["q"])
-        linears.forward(key, x, self.tokens, kept["k"], self.attention.keys, block)
-        linears.forward(value, x, self.tokens, kept["v"], self.attention.values, block)
+        q = self._take(e, "q")
+        linears.forward(query, x, self.tokens, q)
+        linears.forward(key, x, self.tokens, None, self.attention.keys, block)
+        linears.forward(value, x, self.tokens, None, self.attention.values, block)
         b.layer = f"encoders.{e}.attention"
-        self.attention.forward(kept["q"], kept["p"], kept["context"])
+        context = self._take(e, "context")
+        self.attention.forward(q, self.probabilities[e], context)
+        self._give(e, "q", q)
         o, total = work.take(0), work.take(1)
-        linears.forward(output, kept["context"], self.tokens, o)
+        linears.forward(output, context, self.tokens, o)
+        self._give(e, "context", context)
         h = work.take(3)
         self.norms[1 + 2 * e].forward(o, x, total, h)
         work.give(o, total, x)
-        linears.forward(first, h, self.tokens, kept["u"])
+        u = self._take(e, "u")
+        linears.forward(first, h, self.tokens, u)
         activated, y, total = work.take(0), work.take(1), work.take(0)
-        self._gelu(e, activated)
+        self._gelu(e, u, activated)
+        self._give(e, "u", u)
         linears.forward(second, activated, self.tokens, y)
         out = work.take(2)
         self.norms[2 + 2 * e].forward(y, h, total, out)
         work.give(activated, y, total, h)
         return out
 
-    def _gelu(self, e: int, activated: At) -> None:
+    def _take(self, e: int, name: str) -> At:
+        """Return where an encoder's matrix is kept, or a place for now."""
+        return self.kept[e][name] or self.work.take(REMADE[name])
+
+    def _give(self, e: int, name: str, place: At) -> None:
+        """Give the place back if the matrix is not kept."""
+        if self.kept[e][name] is None:
+            self.work.give(place)
+
+    def _gelu(self, e: int, u: At, activated: At) -> None:
         b = self.builder
         b.layer = f"encoders.{e}.gelu"
-        u = part(self.kept[e]["u"], t=self.words, w=1)
+        u = part(u, t=self.words, w=1)
         loops = [Loop("w", self.words), padded("t", self.tokens)]
         result = part(activated, t=self.words, w=1)
         b.vector(M.TIMES_FUNCTION, "GELU(u)", loops, u, r0=result, function=b.functions.number(GELU))
@@ -211,20 +229,23 @@ class ModelProgram:
         matrix, loops = {"t": self.words, "w": 1}, [Loop("w", self.words), padded("t", self.tokens)]
         last = e == self.config.encoders - 1
         if not last:  # those of the last encoder are there still
-            b.layer = f"encoders.{e}.attention"
             block = held_rows(self.tokens)
-            held_tokens(b, "hold keys", kept["k"], self.attention.keys, self.tokens, self.words, block)
-            held_tokens(b, "hold values", kept["v"], self.attention.values, self.tokens, self.words, block)
+            linears.again(key, self.tokens, None, self.attention.keys, block)
+            linears.again(value, self.tokens, None, self.attention.values, block)
+        u = self._take(e, "u")
+        if kept["u"] is None:
+            linears.again(first, self.tokens, u)
         d_total, activated, h = work.take(0), work.take(1), work.take(3)
         self.norms[2 + 2 * e].backward(d, d_total)
-        self._gelu(e, activated)
+        self._gelu(e, u, activated)
         self.norms[1 + 2 * e].again(h)
         d_activated, d_u = work.take(3), work.take(2)
         linears.backward(second, d_total, activated, self.tokens, d_activated)
         b.layer = f"encoders.{e}.gelu"
         slope = {"function": b.functions.number(GELU_SLOPE)}
-        u, d_a = part(kept["u"], **matrix), part(d_activated, **matrix)
-        b.vector(M.TIMES_FUNCTION, "d_u = d_a GELU'(u)", loops, u, d_a, r0=part(d_u, **matrix), **slope)
+        of_u, d_a = part(u, **matrix), part(d_activated, **matrix)
+        b.vector(M.TIMES_FUNCTION, "d_u = d_a GELU'(u)", loops, of_u, d_a, r0=part(d_u, **matrix), **slope)
+        self._give(e, "u", u)
         d_h = work.take(1)
         linears.backward(first, d_u, h, self.tokens, d_h, d_total)
         work.give(d, d_activated, activated, h)
@@ -232,11 +253,20 @@ class ModelProgram:
         d_attended, x, d_context = work.take(0), work.take(2), work.take(3)
         self.norms[1 + 2 * e].backward(d_h, d_attended)
         self.norms[2 * e].again(x)
-        linears.backward(output, d_attended, kept["context"], self.tokens, d_context)
+        context = self._take(e, "context")
+        if kept["context"] is None:
+            b.layer = f"encoders.{e}.attention"
+            self.attention.again(self.probabilities[e], context)
+        linears.backward(output, d_attended, context, self.tokens, d_context)
+        self._give(e, "context", context)
         work.give(d_total, d_u, d_h)
         d_q, d_k, d_v = work.take(0), work.take(1), work.take(3)
+        q = self._take(e, "q")
+        if kept["q"] is None:
+            linears.again(query, self.tokens, q)
         b.layer = f"encoders.{e}.attention"
-        self.attention.backward(d_context, kept["p"], self.d_scores, kept["q"], d_q, d_k, d_v)
+        self.attention.backward(d_context, self.probabilities[e], self.d_scores, q, d_q, d_k, d_v)
+        self._give(e, "q", q)
         d_x = work.take(2)
         linears.backward(value, d_v, x, self.tokens, d_x, d_attended)
         linears.backward(query, d_q, x, self.tokens, d_x, d_x)

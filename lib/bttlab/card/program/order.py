@@ -10,7 +10,9 @@ from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush
 
 from bttlab.card.program.dependencies import Wait, accesses, data_waits, has_ports
+from bttlab.card.program.errors import ProgramError
 from bttlab.card.program.instruction import ACCUMULATE, DRAIN_0, ENGINE_1, EXPAND, MACHINE, Instruction
+from bttlab.card.program.scratch import Scratch, settled
 
 NEVER = 1 << 60
 # Of an engine's steps in the urgency, since engines are scarce: all are tried, and the shortest order is taken.
@@ -71,6 +73,11 @@ class _Schedule:
         self._drained = {drain for drains in self.drains.values() for drain in drains}
         self._taken: dict[object, _Taken] = defaultdict(_Taken)
 
+    @property
+    def ends(self) -> list[int]:
+        """The cycle after the last step of each instruction."""
+        return [self.end(i) for i in range(len(self.instructions))]
+
     def end(self, i: int) -> int:
         """Return the cycle after the last step of an instruction that has its place."""
         return self.begin[i] + self.steps[i]
@@ -118,7 +125,9 @@ class _Schedule:
             self._taken[use].take(begin, begin + self.steps[i])
 
 
-def ordered(instructions: Sequence[Instruction], slice_span: tuple[int, ...], tokens: int) -> list[Instruction]:
+def ordered(
+    instructions: Sequence[Instruction], slice_span: tuple[int, ...], tokens: int, scratch: Sequence[Scratch] = ()
+) -> list[Instruction]:
     """Return the instructions in an order that keeps units busy; what waits for what stays as it is.
 
     Parameters
@@ -129,10 +138,27 @@ def ordered(instructions: Sequence[Instruction], slice_span: tuple[int, ...], to
         Most that a slice of each table adds to an address.
     tokens : int
         The length that the order is made for; it is right for every other, too.
+    scratch : sequence of Scratch
+        Their words get addresses: in the order that is found, or, if they do not fit so, in that of the mathematics.
+
+    Raises
+    ------
+    ProgramError
+        If they do not fit.
     """
     waits = data_waits(instructions, slice_span, sums=False)
     schedules = [_placed(_Schedule(instructions, slice_span, tokens), waits, weight) for weight in ENGINE_WEIGHTS]
-    best = min(schedules, key=lambda schedule: max(map(schedule.end, range(len(instructions))), default=0))
+    schedules.sort(key=lambda schedule: max(schedule.ends, default=0))
+    fits = (one for one in schedules if settled(scratch, instructions, list(zip(one.begin, one.ends, strict=True))))
+    best = next(fits, None)
+    if best is None:
+        if not settled(scratch, instructions, [(i, i) for i in range(len(instructions))]):
+            raise ProgramError(
+                "a linear layer needs more words at once than banks "
+                f"{' and '.join(str(one.bank) for one in scratch)} have: choose a shorter sequence, or an order of "
+                "contraction that merges more cores"
+            )
+        return ordered(instructions, slice_span, tokens)
     for i, side in best.sides.items():
         flags = instructions[i].flags & ~MACHINE.SIDE
         instructions[i].flags = flags | (MACHINE.SIDE if side else 0)

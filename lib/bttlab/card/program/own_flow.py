@@ -46,8 +46,8 @@ from bttlab.tensor.order import Order, Product
 M = machine()
 TURN = M.LATENCY  # cycles that a re-ordering costs beside its steps: what comes next waits for its results
 MOST_PASSES = 16
-COMMON = banks.SCALARS  # both engines read it, as stream and as scalars
-INTERMEDIATES = (COMMON, banks.SCORES, *banks.SCRATCH, Y, DX)
+COMMON = banks.KEPT  # both engines read it, as stream and as scalars
+INTERMEDIATES = (COMMON, banks.SCALARS, banks.SCORES, *banks.SCRATCH, Y, DX)
 _SHUFFLED, _SHUFFLE_SOURCE = M.reach(SHUFFLE, 4, True), M.reach(SHUFFLE, 1, False)
 # The cores as a model's layers have them, by indices.
 _DIMENSIONS = {

@@ -1,8 +1,8 @@
 """What the cycles of a program are spent on: by unit, by stage and by layer."""
 
 import re
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterator, Sequence
 
 from bttlab.card.program.instruction import UNITS, Instruction
 from bttlab.card.program.timing import Timing
@@ -31,6 +31,32 @@ def busy_shares(instructions: Sequence[Instruction], timing: Timing) -> list[flo
     return [count / timing.cycles for count in steps]
 
 
+def stretches_of(
+    instructions: Sequence[Instruction], timing: Timing, label_of: Callable[[Instruction], Hashable]
+) -> Iterator[tuple[int, Counter]]:
+    """Yield all cycles in stretches in which the same instructions do steps.
+
+    Yields
+    ------
+    int
+        Cycles.
+    Counter
+        How many instructions of each label do steps in them.
+    """
+    edges: dict[int, list[tuple[int, Hashable]]] = defaultdict(list)
+    for instruction, begin, end in zip(instructions, timing.begin, timing.end, strict=True):
+        if end > begin:
+            edges[begin].append((1, label_of(instruction)))
+            edges[end].append((-1, label_of(instruction)))
+    working: Counter = Counter()
+    before = 0
+    for cycle in sorted({*edges, timing.cycles}):
+        yield cycle - before, working
+        for change, label in edges[cycle]:
+            working[label] += change
+        before = cycle
+
+
 def cycles_by(
     instructions: Sequence[Instruction], timing: Timing, layer: Callable[[Instruction], str] = layer_of
 ) -> dict[tuple[str, str], float]:
@@ -41,23 +67,9 @@ def cycles_by(
     dict of (str, str) to float
         The values add up to all cycles; `WAITING` has those in which no unit works.
     """
-    edges: dict[int, list[tuple[int, tuple[str, str]]]] = defaultdict(list)
-    for instruction, begin, end in zip(instructions, timing.begin, timing.end, strict=True):
-        if end > begin:
-            label = (instruction.label[0], layer(instruction))
-            edges[begin].append((1, label))
-            edges[end].append((-1, label))
     shares: dict[tuple[str, str], float] = defaultdict(float)
-    working: dict[tuple[str, str], int] = defaultdict(int)
-    before, units = 0, 0
-    for cycle in sorted({*edges, timing.cycles}):
-        if units:
-            for label, count in working.items():
-                shares[label] += count * (cycle - before) / units
-        else:
-            shares[WAITING] += cycle - before
-        for change, label in edges[cycle]:
-            working[label] += change
-            units += change
-        before = cycle
+    for cycles, working in stretches_of(instructions, timing, lambda i: (i.label[0], layer(i))):
+        units = working.total()
+        for label, count in working.items() if units else [(WAITING, 1)]:
+            shares[label] += count * cycles / (units or 1)
     return {label: count for label, count in shares.items() if count}

@@ -179,8 +179,8 @@ def compile_program(
     spans = model.embedding.slice_span
     program = Program(
         model,
-        ordered(forward, spans, ORDER_TOKENS),
-        ordered(backward, spans, ORDER_TOKENS),
+        ordered(forward, spans, ORDER_TOKENS, model.builder.scratch),
+        ordered(backward, spans, ORDER_TOKENS, model.builder.scratch),
         flush,
         _transfers(model, into=True),
         _transfers(model, into=False),

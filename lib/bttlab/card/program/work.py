@@ -5,6 +5,8 @@ from bttlab.card.program.builder import Builder
 from bttlab.card.program.errors import ProgramError
 from bttlab.card.program.instruction import At
 
+BUSY = 4  # places of a bank that a pass takes in turn: with fewer, it waits for them
+
 
 class WorkMatrices:
     """Places for (tokens, features) matrices in the banks of `banks.WORK`.
@@ -23,6 +25,10 @@ class WorkMatrices:
             if not count:
                 builder.take("a matrix on the way", bank, words)
             self._free.append([builder.take("a matrix on the way", bank, words) for _ in range(count)])
+
+    def has_spare(self, bank: int) -> bool:
+        """Return whether one of the banks has more places than a pass keeps busy."""
+        return len(self._free[bank]) > BUSY
 
     def take(self, bank: int) -> At:
         """Return a place in one of the banks, the one that was given back longest ago."""

@@ -7,12 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bttlab.methods.bonds import Train, cut, numbers, ranks, trains
+from bttlab.methods.bonds import Train, check_between, chosen_ranks, cut, drop_gates, numbers, put_gates, trains
 from bttlab.methods.library.tensor import TensorCompression
 from bttlab.methods.method import MethodError
-from bttlab.methods.parameters import drop_parameters
 from bttlab.methods.training import Training
-from bttlab.tensor.gates import BondGates
 
 SPEED = 10.0  # of the gates: at a core's learning rate none would come from 1 to 0 within an epoch
 EVERY = 5  # updates between two cuts
@@ -59,19 +57,14 @@ class CoMERA(TensorCompression):
     core_weight: float = 1e-5
 
     def __post_init__(self) -> None:
-        for name in ("target", "early"):
-            if not 0 < getattr(self, name) < 1:
-                raise MethodError(f"method {self.name}: {name} is {getattr(self, name)}: it must be between 0 and 1")
+        check_between(self, "target", "early")
         for name in ("loss_target", "size_weight", "core_weight"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise MethodError(f"method {self.name}: {name} is {getattr(self, name)}: it must be at least 0")
 
     def change_model(self, training: Training) -> None:
         """Put gates on every bond."""
-        layers = trains(training)
-        for layer in layers:
-            layer.core_map = BondGates([core.shape[-1] for core in layer.cores][:-1], SPEED).to(training.device)
-        training.extra[self.name] = {"numbers": numbers(layers), "loss": None, "loss_target": None}
+        training.extra[self.name] = {"numbers": numbers(put_gates(training, SPEED)), "loss": None, "loss_target": None}
 
     def objective(self, training: Training, loss: Tensor) -> Tensor:
         """Return the weighted sum of loss, relaxed size and squares of the cores."""
@@ -100,18 +93,12 @@ class CoMERA(TensorCompression):
 
     def finish(self, training: Training) -> dict[str, Any]:
         """Put the gates into the cores; return the ranks that were found."""
-        layers = trains(training)
-        for layer in layers:
-            with torch.no_grad():
+        with torch.no_grad():
+            for layer in trains(training):
                 for core, gated in zip(layer.cores, layer.used_cores(), strict=True):
                     core.copy_(gated)
-            drop_parameters(training.optimizer, layer.core_map.parameters())
-            layer.core_map = None
-        return {
-            "numbers_in_cores_at_start": training.extra[self.name]["numbers"],
-            "numbers_in_cores": numbers(layers),
-            "ranks": ranks(training),
-        }
+        drop_gates(training)
+        return chosen_ranks(training, training.extra[self.name]["numbers"])
 
 
 def relaxed_size(layer: Train) -> Tensor:

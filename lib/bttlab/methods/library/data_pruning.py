@@ -1,13 +1,14 @@
 """Data pruning: after a look at all utterances, a part of them is trained on."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from bttlab.data import Samples, epoch_order
+from bttlab.data import Samples
 from bttlab.methods.library.importance import prediction_errors
 from bttlab.methods.method import Method, MethodError
 from bttlab.methods.training import Batch, Training
@@ -53,7 +54,7 @@ class DataPruning(Method):
         """Yield batches of all samples until there has been a look at them, then of those that are kept."""
         state = training.extra[self.name]
         if state["kept"] is None:
-            for batch in self._cut(training, samples, np.arange(len(samples)), epoch):
+            for batch in training.epoch_batches(epoch):
                 yield batch
                 if training.progress >= self.look:
                     break
@@ -61,14 +62,7 @@ class DataPruning(Method):
                 return
             scores = self.scores(training, samples)
             state["kept"] = np.sort(np.argsort(-scores, kind="stable")[: max(1, round(self.share * len(samples)))])
-        yield from self._cut(training, samples, state["kept"], epoch)
-
-    def _cut(self, training: Training, samples: Samples, kept: np.ndarray, epoch: int) -> Iterator[Batch]:
-        setting = training.setting
-        order = kept[epoch_order(len(kept), setting.seed, epoch)]
-        random = np.random.Generator(np.random.PCG64([setting.seed, epoch]))
-        for indices in equal_length_batches(order, samples.lengths, setting.batch, random):
-            yield Batch(samples[indices], indices=indices)
+        yield from training.epoch_batches(epoch, state["kept"])
 
     def finish(self, training: Training) -> dict[str, Any]:
         """Return how many utterances were kept."""
@@ -91,16 +85,14 @@ class DataPruningEarly(DataPruning):
     name = "data-pruning-early"
     source = "Paul et al., arXiv 2107.07075, section 2 (EL2N scores early in training)"
 
-    @torch.no_grad()
     def scores(self, training: Training, samples: Samples) -> np.ndarray:
         """Return the norm of the intent's errors plus the mean norm of the slots'."""
-        found = np.zeros(len(samples))
-        training.model.train(False)
-        for indices in _at_once(samples):
-            intent, slots = prediction_errors(*batch_logits(training.model, samples[indices]))
-            found[indices] = (intent.norm(dim=1) + slots.norm(dim=2).mean(1)).cpu().numpy()
-        training.model.train()
-        return found
+
+        def score(part: Samples) -> Tensor:
+            intent, slots = prediction_errors(*batch_logits(training.model, part))
+            return intent.norm(dim=1) + slots.norm(dim=2).mean(1)
+
+        return _of_each(training, samples, score)
 
 
 @dataclass(frozen=True)
@@ -129,19 +121,19 @@ class DataPruningKMeans(DataPruning):
         if self.clusters < 1:
             raise MethodError(f"method {self.name}: clusters is {self.clusters}: it must be at least 1")
 
-    @torch.no_grad()
     def scores(self, training: Training, samples: Samples) -> np.ndarray:
         """Return the distance of each utterance's features from the nearest centre."""
-        found, features = np.zeros((len(samples), training.setting.config.hidden_size), np.float32), []
-        hook = training.model.encoders[-1].register_forward_hook(lambda module, inputs, x: features.append(x[:, 0]))
-        training.model.train(False)
-        for indices in _at_once(samples):
-            batch_logits(training.model, samples[indices])
-            found[indices] = features.pop().cpu().numpy()
-        training.model.train()
+        behind: list[Tensor] = []  # the last encoder, at [CLS]
+
+        def features_of(part: Samples) -> Tensor:
+            batch_logits(training.model, part)
+            return behind.pop()
+
+        hook = training.model.encoders[-1].register_forward_hook(lambda module, inputs, x: behind.append(x[:, 0]))
+        features = _of_each(training, samples, features_of)
         hook.remove()
-        centres = k_means(found, min(self.clusters, len(found)), training.random)
-        return distances(found, centres).min(1)
+        centres = k_means(features, min(self.clusters, len(features)), training.random)
+        return distances(features, centres).min(1)
 
 
 def k_means(points: np.ndarray, clusters: int, random: np.random.Generator) -> np.ndarray:
@@ -161,5 +153,16 @@ def distances(points: np.ndarray, centres: np.ndarray) -> np.ndarray:
     return np.sqrt(np.maximum(squares, 0))
 
 
-def _at_once(samples: Samples) -> list[np.ndarray]:
-    return equal_length_batches(np.arange(len(samples)), samples.lengths, SCORED_AT_ONCE, np.random.default_rng(0))
+@torch.no_grad()
+def _of_each(training: Training, samples: Samples, of_batch: Callable[[Samples], Tensor]) -> np.ndarray:
+    """Return what is found of each of n samples, in batches of equal length, of the model as it is: shape (n, ...)."""
+    every = None
+    training.model.train(False)
+    for indices in equal_length_batches(
+        np.arange(len(samples)), samples.lengths, SCORED_AT_ONCE, np.random.default_rng(0)
+    ):
+        values = of_batch(samples[indices]).cpu().numpy()
+        every = np.zeros((len(samples), *values.shape[1:]), values.dtype) if every is None else every
+        every[indices] = values
+    training.model.train()
+    return every

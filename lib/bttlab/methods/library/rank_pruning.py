@@ -8,12 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bttlab.methods.bonds import Train, cut, numbers, ranks, trains
+from bttlab.methods.bonds import Train, check_between, chosen_ranks, cut, drop_gates, numbers, put_gates, trains
 from bttlab.methods.library.tensor import TensorCompression
-from bttlab.methods.method import MethodError
-from bttlab.methods.parameters import drop_parameters
 from bttlab.methods.training import Training
-from bttlab.tensor.gates import BondGates, bond_weights
+from bttlab.tensor.gates import bond_weights
 
 EVERY = 5  # updates between two cuts
 DEAD = 1e-4  # of a bond: an index that carries less is cut at once
@@ -51,15 +49,11 @@ class RankPruning(TensorCompression):
     settled: float = 0.6
 
     def __post_init__(self) -> None:
-        for name in ("target", "settled"):
-            if not 0 < getattr(self, name) < 1:
-                raise MethodError(f"method {self.name}: {name} is {getattr(self, name)}: it must be between 0 and 1")
+        check_between(self, "target", "settled")
 
     def change_model(self, training: Training) -> None:
         """Put gates on every bond."""
-        layers = trains(training)
-        for layer in layers:
-            layer.core_map = BondGates([core.shape[-1] for core in layer.cores][:-1]).to(training.device)
+        layers = put_gates(training)
         felt = [[torch.zeros_like(gate) for gate in layer.core_map.gates] for layer in layers]
         training.extra[self.name] = {"numbers": numbers(layers), "settled": False, "felt": felt}
 
@@ -85,20 +79,14 @@ class RankPruning(TensorCompression):
             self._settle(training)
 
     def _settle(self, training: Training) -> None:
-        for layer in trains(training):
-            drop_parameters(training.optimizer, layer.core_map.parameters())
-            layer.core_map = None
+        drop_gates(training)
         training.extra[self.name] |= {"settled": True, "felt": []}
 
     def finish(self, training: Training) -> dict[str, Any]:
         """Return the ranks that were chosen."""
         if not training.extra[self.name]["settled"]:
             self._settle(training)
-        return {
-            "numbers_in_cores_at_start": training.extra[self.name]["numbers"],
-            "numbers_in_cores": numbers(trains(training)),
-            "ranks": ranks(training),
-        }
+        return chosen_ranks(training, training.extra[self.name]["numbers"])
 
 
 @torch.no_grad()

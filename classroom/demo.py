@@ -1,0 +1,140 @@
+"""`make class`: a hub on this machine's loopback for three demo students, whose accounts are gone when it ends.
+
+python classroom/demo.py [--port 8000]
+"""
+
+import argparse
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import bttlab
+from accounts import make_accounts
+from bttlab.errors import BttlabError
+from bttlab.terminal import say
+from class_settings import ClassError
+
+HERE = Path(__file__).resolve().parent
+STUDENTS = ("bttlab-ada", "bttlab-bob", "bttlab-cem")
+SETTINGS = """students = "students.txt"
+port = {port}
+memory = "4G"
+cores = {cores}
+state = "state"
+runtime = "run"
+python = "{python}"
+"""
+
+
+@contextmanager
+def demo_class(port: int) -> Iterator[tuple[Path, dict[str, str]]]:
+    """Make demo students and settings, and remove them in the end.
+
+    Yields
+    ------
+    path, dict of str to str
+        The settings, and each student's password.
+
+    Raises
+    ------
+    ClassError
+        If there is no root, no Python that students can run, or an account of that name.
+    """
+    if os.geteuid() != 0:
+        raise ClassError("the demo makes accounts for its students, which takes root: sudo make class")
+    folder = Path(tempfile.mkdtemp(prefix="bttlab-class-", dir="/tmp"))
+    made = []
+    try:
+        folder.chmod(0o755)
+        for name in STUDENTS:
+            _remove(name)  # of a demo that was killed
+        python = python_for_students(folder / "python")
+        (folder / "students.txt").write_text("\n".join(STUDENTS))
+        settings = folder / "class.toml"
+        settings.write_text(SETTINGS.format(port=port, cores=min(2, os.cpu_count() or 1), python=python))
+        (folder / "home").mkdir()
+        made = make_accounts(list(STUDENTS), folder / "sheet", homes=folder / "home")
+        sheet = (folder / "sheet").read_text().splitlines()
+        yield settings, dict(line.split() for line in sheet)
+    finally:
+        for name in made:
+            _remove(name)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove(name: str) -> None:
+    """Remove a demo student, whose processes the hub has ended; nobody else who has the name."""
+    try:
+        home = Path(pwd.getpwnam(name).pw_dir)
+    except KeyError:
+        return
+    if not home.parent.parent.name.startswith("bttlab-class-"):
+        raise ClassError(f"{name} is an account of this machine's, with the home {home}: the demo needs the name")
+    for _ in range(20):  # the last processes may be ending
+        done = subprocess.run(["userdel", name], capture_output=True, text=True)
+        if done.returncode == 0:
+            return
+        time.sleep(0.5)
+    raise ClassError(f"{name} cannot be removed ({done.stderr.strip()}): is another demo running?")
+
+
+def python_for_students(folder: Path) -> Path:
+    """Return a Python that students can run: this one, or the system's with the packages of this one.
+
+    Raises
+    ------
+    ClassError
+        If there is none.
+    """
+    from host_checks import check_python
+
+    try:
+        check_python(Path(sys.executable))
+        return Path(sys.executable)
+    except ClassError as error:
+        system = shutil.which(f"python{sys.version_info[0]}.{sys.version_info[1]}", path="/usr/bin:/usr/local/bin")
+        if system is None:
+            raise error
+    subprocess.run([system, "-m", "venv", "--without-pip", str(folder)], check=True)
+    packages = Path(sysconfig.get_path("purelib", vars={"base": str(folder)}))
+    places = [place for place in sys.path if "-packages" in place] + [str(Path(bttlab.__file__).parents[1])]
+    (packages / "of_the_host.pth").write_text("\n".join(places))
+    for name in ("share", "etc"):  # JupyterLab's pages and its extensions
+        if (Path(sys.prefix) / name).exists():
+            (folder / name).symlink_to(Path(sys.prefix) / name)
+    check_python(folder / "bin" / "python")
+    return folder / "bin" / "python"
+
+
+def main() -> int:
+    """Run the command line; the exit code is 2 where something is wrong, said in one line."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--port", type=int, default=8000)
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        with demo_class(options.port) as (settings, passwords):
+            for name, password in passwords.items():
+                say(f"http://127.0.0.1:{options.port}   {name}   {password}")
+            hub = subprocess.Popen([sys.executable, str(HERE / "start.py"), str(settings)])
+            try:
+                return hub.wait()
+            except (KeyboardInterrupt, SystemExit):
+                hub.terminate()
+                return hub.wait(60)
+    except BttlabError as error:
+        say(error)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

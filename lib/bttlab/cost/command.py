@@ -1,0 +1,283 @@
+"""Estimate what fine-tuning costs on a GPU; or measure profiles; or check the models on what was measured."""
+
+import argparse
+import re
+from pathlib import Path
+
+from bttlab.commands import Outcome
+from bttlab.errors import BttlabError
+from bttlab.terminal import say
+
+SUMMARY = "estimate what fine-tuning costs on a GPU, or profile this machine for it"
+
+EXAMPLES = """examples:
+  bttlab cost --model mixtral-8x7b,sequence_length=79 --gpu A40-48GB --batch 8 --tokens 1M
+  bttlab cost --model llama-2-7b,method=qlora --gpu H100 --tokens 100M --epochs 3 --json
+  bttlab cost --model mixtral-8x7b --tokens 100M          every GPU, the cheapest first
+  bttlab cost check                                       errors on published measurements
+  bttlab cost profile --record mine.json --device cuda --memory 8GiB"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    parser.epilog, parser.formatter_class = EXAMPLES, argparse.RawDescriptionHelpFormatter
+    add = parser.add_argument
+    add(
+        "action",
+        nargs="?",
+        choices=["estimate", "profile", "check"],
+        default="estimate",
+        help="estimate (default); check: errors on what was published, or on profiles; profile: measure this machine",
+    )
+    add(
+        "--model",
+        metavar="NAME[,FIELD=N…]",
+        help="tiny, small, base, mixtral-8x7b, blackmamba-2.8b, llama-2-7b, and changes of it; profile: it alone",
+    )
+    add("--gpu", metavar="NAME", help="a GPU of data/gpus.json (default: all of them, side by side)")
+    add("--tokens", metavar="N", help="tokens of the data set, as 1500000 or 1.5M")
+    add("--epochs", type=int, default=1, metavar="N", help="times that the data set is trained on (default: 1)")
+    add("--batch", type=int, metavar="N", help="sequences a step (default: as many as always fit)")
+    add("--prices", type=Path, metavar="FILE", help="table of prices (default: data/gpu_prices.json)")
+    add("--profiles", type=Path, metavar="FILE", help="check: profiles of one machine, such as data/cost/cpu.json")
+    add(
+        "--record",
+        type=Path,
+        metavar="FILE",
+        help="profile: file to add to, what is in it is not measured again; check: file for the calibration",
+    )
+    add("--device", default="cpu", metavar="cpu|cuda", help="profile: where (default: cpu, one thread)")
+    add("--memory", default="128MiB", metavar="SIZE", help="profile: what the largest batch must fit (default: 128MiB)")
+
+
+def run(options: argparse.Namespace) -> Outcome:
+    """Run the command."""
+    return {"estimate": _estimate, "profile": _profile, "check": _check}[options.action](options)
+
+
+def parse_count(text: str) -> int:
+    """Return the number that 1500000, 1.5M, 200k or 2B means.
+
+    Raises
+    ------
+    BttlabError
+        If it is none.
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([kMB]?)", text)
+    if match is None:
+        raise BttlabError(f"--tokens {text}: give a number, as 1500000, 200k, 1.5M or 2B")
+    return int(float(match[1]) * {"": 1, "k": 10**3, "M": 10**6, "B": 10**9}[match[2]])
+
+
+def _estimate(options: argparse.Namespace) -> Outcome:
+    from bttlab.baseline.gpus import find_gpu
+    from bttlab.cost.estimate import ASSUMPTIONS, MODEL_VERSION, Estimator
+    from bttlab.cost.models import find_model
+    from bttlab.cost.prices import PRICES, read_prices
+
+    for name in ("model", "tokens"):
+        if getattr(options, name) is None:
+            raise BttlabError(f"--{name} is missing; see bttlab cost --help")
+    if options.epochs < 1:
+        raise BttlabError(f"--epochs is {options.epochs}: it must be at least 1")
+    if options.profiles is not None:
+        raise BttlabError("--profiles belongs to check: an estimate is made from published facts of the GPU")
+    config = find_model(options.model)
+    estimator = Estimator(prices=read_prices(options.prices or PRICES))
+    tokens = parse_count(options.tokens) * options.epochs
+    about = {
+        "model_version": MODEL_VERSION,
+        "configuration": vars(config) | {"sparsity": config.sparsity, "parameters": config.parameters},
+        "tokens": tokens,
+        "held_out": {name: vars(errors) for name, errors in estimator.calibration.errors.items()},
+        "assumptions": list(ASSUMPTIONS),
+    }
+    if options.gpu is None:
+        return _ranking(estimator, config, tokens, options.batch, about)
+    found = estimator.estimate(config, find_gpu(options.gpu), tokens, options.batch)
+    return Outcome(about | _as_data(found), _as_text(found))
+
+
+def _as_data(found) -> dict:
+    """An estimate, ready for JSON."""
+
+    def band(values: tuple[float, float, float] | None, unit: str) -> dict | None:
+        if values is None:
+            return None
+        low, middle, high = values
+        return {"low": low, "value": middle, "high": high, "unit": unit, "provenance": "modelled"}
+
+    def value(number: float, unit: str) -> dict:
+        return {"value": number, "unit": unit, "provenance": "modelled"}
+
+    parts = [
+        {"stage": stage, "kind": kind, "layer": layer, "seconds": seconds}
+        for (stage, kind, layer), seconds in found.parts.items()
+    ]
+    return {
+        "gpu": vars(found.gpu) | {"provenance": "published"},
+        "price": vars(found.price) | {"provenance": "published"} if found.price else None,
+        "largest_batch": value(found.largest_batch, "sequences"),
+        "largest_padded_batch": value(found.padded_batch, "sequences"),
+        "batch": found.batch,
+        "memory": value(found.peak_bytes, "bytes"),
+        "sequences_per_second": band(found.sequences_per_second, "sequences/s"),
+        "throughput": band(found.tokens_per_second, "tokens/s"),
+        "time": band(found.hours, "h"),
+        "cost": band(found.cost, "USD"),
+        "step": {"parts": parts, "unit": "s", "provenance": "modelled"},
+        "notes": found.notes,
+    }
+
+
+def _as_text(found) -> str:
+    from bttlab.cost.lengths import longest_length
+
+    config, gpu, price = found.config, found.gpu, found.price
+    fits = f"  largest batch  {found.largest_batch:,} sequences of {config.sequence_length} tokens (modelled)"
+    if config.padding != "none":
+        fits += f"; {found.padded_batch:,} when padded to {longest_length(config)}"
+    seconds = sum(found.parts.values())
+    by_layer: dict[str, float] = {}
+    for (_, _, layer), value in found.parts.items():
+        by_layer[layer] = by_layer.get(layer, 0.0) + value
+    shares = ", ".join(f"{layer} {value / seconds:.0%}" for layer, value in by_layer.items())
+    lines = [
+        f"{config}; {config.parameters:,} parameters, on {gpu.gpu}",
+        f"{fits}; taken: {found.batch:,}",
+        f"  memory         {found.peak_bytes / 2**30:,.1f} of {gpu.memory_bytes / 2**30:,.1f} GiB (modelled)",
+        f"  a step         {seconds:,.3g} s: {shares} (modelled)",
+        _row("throughput", found.sequences_per_second, "{:,.3g}", "sequences/s"),
+        _row("", found.tokens_per_second, "{:,.0f}", "tokens/s"),
+        _row("time", found.hours, "{:,.3g}", "h") + f" for {found.tokens:,} tokens",
+    ]
+    if found.cost is None:
+        lines.append("  cost           unknown: the table of prices has none for this GPU")
+    else:
+        lines.append(
+            _row("cost", found.cost, "{:,.3g}", "USD")
+            + f" at {price.usd_per_hour:g} USD an hour (published: {price.provider}, {price.date})"
+        )
+    return "\n".join(lines + [f"  note: {note}" for note in found.notes])
+
+
+def _ranking(estimator, config, tokens: int, batch: int | None, about: dict) -> Outcome:
+    """Every GPU that the model fits, the cheapest first, those without a price after them."""
+    from rich.table import Table
+
+    from bttlab.baseline.gpus import read_gpus
+    from bttlab.cost.configuration import CostError
+
+    found, refused = [], []
+    for gpu in read_gpus().values():
+        try:
+            found.append(estimator.estimate(config, gpu, tokens, batch))
+        except CostError as error:
+            refused.append({"gpu": gpu.gpu, "reason": str(error)})
+    if not found:
+        raise CostError(refused[-1]["reason"])
+    found.sort(key=lambda one: (one.cost is None, one.cost[1] if one.cost else one.hours[1]))
+    price = next((one.price for one in found if one.price), None)
+    caption = f"prices published: {price.provider}, {price.date}" if price else "no prices"
+    table = Table(
+        title=f"{config}, {tokens:,} tokens", caption=f"modelled; {caption}; {len(refused)} GPUs do not fit it"
+    )
+    for name in ("GPU", "batch", "sequences/s", "h", "USD", "low to high"):
+        table.add_column(name, justify="left" if name == "GPU" else "right")
+    for one in found:
+        cost = ("", "") if one.cost is None else (f"{one.cost[1]:,.3g}", f"{one.cost[0]:,.3g} to {one.cost[2]:,.3g}")
+        table.add_row(one.gpu.gpu, str(one.batch), f"{one.sequences_per_second[1]:,.3g}", f"{one.hours[1]:,.3g}", *cost)
+    return Outcome(about | {"gpus": [_as_data(one) for one in found], "refused": refused}, table)
+
+
+def _row(name: str, values: tuple[float, float, float], form: str, unit: str) -> str:
+    low, middle, high = (form.format(value) for value in values)
+    return f"  {name:13}  {middle} {unit} ({low} to {high}; modelled)"
+
+
+def _profile(options: argparse.Namespace) -> Outcome:
+    from datetime import date
+
+    from bttlab.cost.design import configurations
+    from bttlab.cost.memory import parse_bytes
+    from bttlab.cost.models import find_model
+    from bttlab.cost.profiles import measure_profiles
+
+    if options.record is None:
+        raise BttlabError("--record is missing: profile writes its measurements to a file; give its name")
+    configs = [find_model(options.model)] if options.model else configurations()
+
+    def tell(number: int, config) -> None:
+        say(f"bttlab: {number + 1} of {len(configs)}: {config}")
+
+    found = measure_profiles(
+        configs, options.record, options.device, parse_bytes(options.memory), date.today().isoformat(), tell
+    )
+    data = {"file": str(options.record), "profiles": len(found.profiles), "machine": found.machine.name}
+    return Outcome(data, f"{data['profiles']} profiles of {data['machine']} in {options.record} (measured)")
+
+
+def _check(options: argparse.Namespace) -> Outcome:
+    if options.profiles is not None:
+        return _check_profiles(options.profiles)
+    from rich.table import Table
+
+    from bttlab.cost import xia2024
+    from bttlab.cost.calibration import calibrate, errors_of, modelled_largest_batches, predict
+    from bttlab.cost.published_equations import curve_errors, largest_batch
+
+    say("bttlab: fitting, and fitting again without each group of points")
+    calibration, groups = calibrate()
+    if options.record is not None:
+        calibration.write(options.record)
+    aside = xia2024.throughputs("throughput_h100.csv")
+    errors = dict(calibration.errors)
+    errors["H100, kept aside"] = errors_of(aside, [predict(point, calibration.time) for point in aside])
+    errors["published equation 2, its own points"] = curve_errors(xia2024.throughputs())
+    batches = [
+        {"gpu": point.gpu, "published": point.largest_batch, "modelled": modelled, "equation_1": largest_batch(point)}
+        for point, modelled in modelled_largest_batches(calibration.memory)
+    ]
+    table = Table(
+        title="Errors of modelled throughput",
+        caption="against published measurements (arXiv 2408.04693); largest batches of 512 tokens: "
+        + ", ".join("{gpu} {published}, modelled {modelled}, equation 1 {equation_1}".format(**row) for row in batches),
+    )
+    for name in ("points", "number", "median", "90 %", "bias"):
+        table.add_column(name, justify="left" if name == "points" else "right")
+    rows = list(errors.items())
+    rows += [(f"  without {group}", one) for kind in groups.values() for group, one in kind.items()]
+    for name, one in rows:
+        table.add_row(name, str(one.points), f"{one.median:.1%}", f"{one.nine_of_ten:.1%}", f"{one.bias:+.1%}")
+    data = {
+        "coefficients": vars(calibration.time) | vars(calibration.memory),
+        "errors": {name: vars(one) for name, one in errors.items()},
+        "groups": {kind: {name: vars(one) for name, one in found.items()} for kind, found in groups.items()},
+        "largest_batches": batches,
+    }
+    return Outcome(data, table)
+
+
+def _check_profiles(path: Path) -> Outcome:
+    from rich.table import Table
+
+    from bttlab.cost.profiles import read_profiles
+    from bttlab.cost.published import compare
+
+    profiles = read_profiles(path)
+    rows = compare(profiles)
+    table = Table(
+        title=f"Held-out errors, {len(profiles.profiles)} configurations on {profiles.machine.name}",
+        caption="measured against the profiles, each configuration left out in turn",
+    )
+    for name in ("model", "throughput: median", "90 %", "largest batch: within a grid step", "most steps"):
+        table.add_column(name, justify="left" if name == "model" else "right")
+    for name, errors in rows.items():
+        table.add_row(
+            name,
+            f"{errors['throughput_median']:.1%}",
+            f"{errors['throughput_90_percent']:.1%}",
+            f"{errors['largest_batch_within_a_step']:.0%}",
+            str(errors["largest_batch_steps_most"]),
+        )
+    return Outcome({"machine": profiles.machine.name, "held_out": rows}, table)

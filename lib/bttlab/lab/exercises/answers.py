@@ -1,0 +1,38 @@
+"""What answers look like: numbers to so many digits, letters however they are written, functions that return."""
+
+import math
+import re
+from collections.abc import Callable
+from numbers import Real
+from typing import Any
+
+from bttlab.lab.exercises.check import NotDone
+
+
+def near(answer: Any, expected: float, relative: float = 1e-3) -> bool:
+    """Return whether an answer is a number, and this one up to a relative error."""
+    is_number = isinstance(answer, Real) and not isinstance(answer, bool)
+    return is_number and math.isclose(answer, expected, rel_tol=relative)
+
+
+def exactly(answer: Any, expected: int) -> bool:
+    """Return whether an answer is a number, and this one."""
+    return near(answer, expected, 0.0)
+
+
+def is_whole(answer: Any) -> bool:
+    """Return whether an answer is a number without a fraction, above 0."""
+    return answer > 0 and exactly(answer, int(answer))
+
+
+def is_letter(answer: Any, letter: str) -> bool:
+    """Return whether an answer is a letter: "b", "(B)", " b) " are the same."""
+    return bool(re.fullmatch(rf"\(?\s*{letter}\s*\)?\.?", answer.strip(), re.IGNORECASE))
+
+
+def called(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Return what a student's function returns; `NotDone` if that is nothing."""
+    found = function(*arguments)
+    if found is None:
+        raise NotDone
+    return found

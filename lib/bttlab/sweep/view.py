@@ -1,0 +1,170 @@
+"""A sweep in a notebook: it runs in the background, and its Pareto figure fills up."""
+
+import threading
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+
+import ipywidgets as widgets
+from distributed.security import Security
+from IPython.display import display
+from matplotlib.axes import Axes
+
+from bttlab.errors import BttlabError
+from bttlab.experiments.index import runs_folder
+from bttlab.experiments.record import COMPLETE, RunRecord
+from bttlab.lab.canvas import ImageCanvas, KeptFigure
+from bttlab.lab.charts import PALETTE, as_label, new_figure, style
+from bttlab.lab.picture import describe as describe_figure
+from bttlab.lab.picture import hidden
+from bttlab.sweep import Progress, Sweep, SweepSpec, open_cluster
+from bttlab.sweep.cluster import open_to_all
+from bttlab.sweep.command import describe
+from bttlab.threads import Thread
+
+MEMORY = ("u50.memory_bytes", "on-chip memory (MB, modelled)", 1e-6)
+# Of a training, what it costs is what a U50 would need for it.
+PANELS = {
+    "training": (("u50.joules", "energy of a U50 (J, modelled)", 1.0), MEMORY),
+    "estimate": (("u50.seconds_per_epoch", "time of an epoch (s, modelled)", 1.0), MEMORY),
+}
+STOP_SECONDS = 60.0
+
+
+class SweepView:
+    """A sweep that runs beside the notebook; make one, let it be the last line of a cell, and start it.
+
+    Parameters
+    ----------
+    spec : SweepSpec
+    folder : path, optional
+        By default one of the sweep's name among the user's runs.
+    scheduler : str, optional
+    workers : int, optional
+    credentials : distributed.Security, optional
+        As for `bttlab.sweep.open_cluster`.
+
+    Attributes
+    ----------
+    sweep : Sweep
+    widget : ipywidgets.Widget
+    """
+
+    def __init__(
+        self,
+        spec: SweepSpec,
+        folder: Path | None = None,
+        scheduler: str | None = None,
+        workers: int | None = None,
+        credentials: Security | None = None,
+    ):
+        self.sweep = Sweep(spec, folder or runs_folder() / spec.name)
+        self._cluster = (scheduler, workers, self.sweep.resources, credentials)
+        self._lock = threading.RLock()
+        self._figure = new_figure(8.3, 3.5)
+        self._panels = self._figure.subplots(1, 2)
+        self._canvas = ImageCanvas(self._figure, lambda: (), self._lock)
+        self._kept = KeptFigure()
+        self._status = widgets.HTML("Not started.")
+        start = widgets.Button(description="Start", icon="play")
+        stop = widgets.Button(description="Stop", icon="stop")
+        start.on_click(lambda _: self.start())
+        stop.on_click(lambda _: self.sweep.stop())
+        self._words = widgets.HTML()
+        parts = [widgets.HBox([start, stop]), self._status, self._canvas.widget, self._words]
+        if warning := open_to_all(scheduler):
+            parts.append(widgets.HTML(f"<span role='alert'><b>{escape(warning)}</b></span>"))
+        self.widget = widgets.VBox(parts)
+        self.widget.add_class(self._kept.live_class)
+        self._thread: Thread | None = None
+        self._show(self.sweep.progress)
+
+    @property
+    def trials(self) -> list[RunRecord]:
+        """The trials that are complete, in the order in which they ended."""
+        return [record for record in self.sweep.progress.records.values() if record.status == COMPLETE]
+
+    def start(self) -> None:
+        """Run the trials that are not finished, in a thread."""
+        if self._thread is None or not self._thread.is_alive():
+            self.sweep = Sweep(self.sweep.spec, self.sweep.folder)  # the one before may have been stopped
+            self._thread = Thread(target=self._run, name="bttlab-sweep", daemon=True)
+            self._thread.start()
+
+    def wait(self) -> Progress:
+        """Wait for the end, and return what came of it; interrupting the kernel stops the sweep."""
+        try:
+            while self._thread is not None and self._thread.is_alive():
+                self._thread.join(0.5)
+        except KeyboardInterrupt:
+            self.sweep.stop()
+            self._thread.join(STOP_SECONDS)
+        return self.sweep.progress
+
+    def _run(self) -> None:
+        self._status.value = "Starting workers …"
+        try:
+            with open_cluster(*self._cluster) as client:
+                self.sweep.run(client, self._show)
+        except (BttlabError, OSError) as error:
+            self._status.value = f"<span role='alert'><b>{escape(str(error))}</b></span>"
+        with self._lock:
+            self._kept.update(
+                self._figure, self._lock, f"Trials of the sweep {self.sweep.spec.name}. {describe_figure(self._figure)}"
+            )
+
+    def _show(self, progress: Progress) -> None:
+        with self._lock:
+            for axes, panel in zip(self._panels, PANELS[self.sweep.spec.kind], strict=True):
+                self._draw(axes, *panel)
+            self._status.value = escape(describe(progress, self.sweep.spec.objective))
+            self._words.value = hidden(describe_figure(self._figure))
+        self._canvas.draw(everything=True)
+
+    def _draw(self, axes: Axes, cost: str, label: str, scale: float) -> None:
+        spec, progress = self.sweep.spec, self.sweep.progress
+        axes.clear()
+        style(axes, "", label, as_label(f"{spec.objective} ({_provenance(progress, spec.objective)})"))
+        points = {
+            record.id: (scale * record.value(cost), record.value(spec.objective))
+            for record in progress.records.values()
+            if record.status == COMPLETE and None not in (record.value(cost), record.value(spec.objective))
+        }
+        if not points:
+            return
+        axes.scatter(*zip(*points.values(), strict=True), s=24, color=PALETTE[0], label="trial")
+        front = pareto_front(list(points.values()), spec.maximize)
+        ring = {"marker": "o", "markersize": 9, "markerfacecolor": "none"}  # a front may be a single point
+        axes.plot(*zip(*front, strict=True), color=PALETTE[0], linewidth=1, **ring, label="none better (Pareto)")
+        if progress.best is not None and progress.best.id in points:
+            best = points[progress.best.id]
+            axes.scatter(*best, s=150, facecolors="none", edgecolors=PALETTE[1], linewidths=2, label="best so far")
+        axes.legend(fontsize=8, framealpha=0.8)
+
+    def _ipython_display_(self) -> None:
+        display(self.widget)
+        self._kept.display()
+
+
+def pareto_front(points: Sequence[tuple[float, float]], maximize: bool) -> list[tuple[float, float]]:
+    """Return the points that no other beats in both, by rising cost.
+
+    Parameters
+    ----------
+    points : sequence of (cost, objective)
+        Less cost is better.
+    maximize : bool
+        Whether more of the objective is.
+    """
+    sign = -1 if maximize else 1
+    front, least = [], float("inf")
+    for cost, objective in sorted(points, key=lambda point: (point[0], sign * point[1])):
+        if sign * objective < least:
+            front.append((cost, objective))
+            least = sign * objective
+    return front
+
+
+def _provenance(progress: Progress, name: str) -> str:
+    found = {record.figures[name]["provenance"] for record in progress.records.values() if name in record.figures}
+    return ", ".join(sorted(map(str, found))) or "none yet"

@@ -1,0 +1,181 @@
+"""What docs/accuracy.md shows: scores of finished runs as one JSON record, and its tables and figure from that alone.
+
+python -m bttlab.train.accuracy collect RUN… --record data/accuracy/atis.json
+python -m bttlab.train.accuracy table data/accuracy/atis.json
+python -m bttlab.train.accuracy figure data/accuracy/atis.json docs/images/accuracy_atis.png
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+from bttlab.errors import BttlabError
+from bttlab.experiments.curves import read_metrics
+from bttlab.terminal import say
+from bttlab.train.checkpoint import CheckpointStore, tensors_digest
+
+SCORES = {"intent_accuracy": "intent", "slot_f1": "slot F1", "frame_accuracy": "frame"}
+HOW = "measured: conlleval chunks by seqeval, on the splits as they are written"
+
+
+class AccuracyError(BttlabError):
+    """Runs or a record that say nothing about accuracy."""
+
+
+def collect(sources: Iterable[Path], record: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return a record of finished runs.
+
+    Parameters
+    ----------
+    sources : iterable of path
+        Folders of `bttlab train`, and records of `python -m bttlab.train.batches`.
+    record : dict, optional
+        One that they are added to; a run takes the place of one of the same model, recipe and seed.
+
+    Raises
+    ------
+    AccuracyError, bttlab.train.CheckpointError
+        If one is no finished run.
+    """
+    runs = {_key(run): run for run in record["runs"]} if record else {}
+    for path in sources:
+        run = _from_file(path) if path.is_file() else _from_folder(path)
+        runs[_key(run)] = run
+    return {"how": HOW, "runs": list(runs.values())}
+
+
+def _key(run: dict[str, Any]) -> tuple[Any, ...]:
+    return run["format"], run["encoders"], run["recipe"], run["seed"]
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _from_file(path: Path) -> dict[str, Any]:
+    row = _read(path)
+    if "test" not in row:
+        raise AccuracyError(f"{path} has no scores of the test split; name a record of python -m bttlab.train.batches")
+    return row
+
+
+def _from_folder(folder: Path) -> dict[str, Any]:
+    checkpoint, _ = CheckpointStore(folder).load()
+    lines = read_metrics(folder)
+    tests = [line["test"] for line in lines if line.get("event") == "test"]
+    if not tests:
+        raise AccuracyError(f"{folder} is not finished; continue it with: bttlab train --resume {folder}")
+    settings = checkpoint.settings
+    return {
+        "format": settings.config.format,
+        "encoders": settings.config.encoders,
+        "corpus": checkpoint.corpus.name,
+        "recipe": Path(settings.recipe).stem if settings.recipe else None,
+        "seed": settings.seed,
+        "device": checkpoint.device,
+        "repair_tags": settings.repair_tags,
+        "epochs": [
+            {"epoch": line["epoch"], "mean_loss": line["mean_loss"], "dev": line["dev"]}
+            for line in lines
+            if line.get("event") == "epoch"
+        ],
+        "test": tests[-1],
+        "parameters": tensors_digest(checkpoint.parameters),
+    }
+
+
+def groups(record: dict[str, Any]) -> dict[tuple[str, int, str], list[dict[str, Any]]]:
+    """Return a record's runs by format, encoders and recipe."""
+    found: dict[tuple[str, int, str], list[dict[str, Any]]] = {}
+    for run in record["runs"]:
+        found.setdefault((run["format"], run["encoders"], run["recipe"]), []).append(run)
+    return found
+
+
+def table(record: dict[str, Any]) -> str:
+    """Return a record as a Markdown table: per cent, means over the seeds, deviation, and of many the range."""
+    header = [f"{split} {name}" for split in ("dev", "test") for name in SCORES.values()]
+    rows = [["model", "recipe", "epochs", "seeds", *header], ["---", "---", *["---:"] * (2 + len(header))]]
+    for (kind, encoders, recipe), runs in groups(record).items():
+        seeds = _seeds(sorted(run["seed"] for run in runs))
+        dev, test = [run["epochs"][-1]["dev"] for run in runs], [run["test"] for run in runs]
+        cells = [in_per_cent([scores[name] for scores in split]) for split in (dev, test) for name in SCORES]
+        rows.append([f"{encoders}-ENC {kind}", f"`{recipe}`", str(len(runs[0]["epochs"])), seeds, *cells])
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n"
+
+
+def _seeds(seeds: Sequence[int]) -> str:
+    in_a_row = len(seeds) > 3 and list(seeds) == list(range(seeds[0], seeds[-1] + 1))
+    return f"{seeds[0]} to {seeds[-1]}" if in_a_row else " ".join(map(str, seeds))
+
+
+def in_per_cent(values: Sequence[float]) -> str:
+    """Return the mean of fractions in per cent, of several their standard deviation, of five and more their range."""
+    spread = f" ± {100 * stdev(values):.1f}" if len(values) > 1 else ""
+    ends = f" ({100 * min(values):.1f} to {100 * max(values):.1f})" if len(values) >= 5 else ""
+    return f"{100 * mean(values):.1f}{spread}{ends}"
+
+
+def draw(record: dict[str, Any], path: Path) -> None:
+    """Draw the scores on dev over the epochs, one panel a score, one colour a model, one line a run."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9.6, 3.4), layout="constrained")
+    panels = figure.subplots(1, len(SCORES))
+    colours = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")  # Okabe and Ito
+    for panel, (name, title) in zip(panels, SCORES.items(), strict=True):
+        colour_of: dict[str, str] = {}
+        for run in record["runs"]:
+            model = f"{run['encoders']}-ENC {run['format']}"
+            label = None if model in colour_of else model
+            colour = colour_of.setdefault(model, colours[len(colour_of)])
+            epochs = [line["epoch"] for line in run["epochs"]]
+            values = [100 * line["dev"][name] for line in run["epochs"]]
+            style = "--" if run["format"] == "dense" else "-"
+            panel.plot(epochs, values, style, color=colour, linewidth=1.2, label=label)
+        panel.set_title(f"{title}, dev (measured)", fontsize=10)
+        panel.set_xlabel("epoch")
+        panel.set_ylabel("%")
+        panel.grid(alpha=0.3)
+    panels[0].set_ylim(85, 100)
+    panels[1].set_ylim(70, 100)
+    panels[2].set_ylim(40, 100)
+    panels[-1].legend(fontsize=8, loc="lower right")
+    figure.savefig(path, dpi=120)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m bttlab.train.accuracy", description="Scores of runs.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    collecting = commands.add_parser("collect", help="add finished runs to a record, or begin one")
+    collecting.add_argument("sources", nargs="+", type=Path, metavar="RUN")
+    collecting.add_argument("--record", type=Path, required=True, metavar="FILE")
+    commands.add_parser("table", help="print a record as Markdown").add_argument("record", type=Path)
+    drawing = commands.add_parser("figure", help="draw a record's curves")
+    drawing.add_argument("record", type=Path)
+    drawing.add_argument("picture", type=Path)
+    options = parser.parse_args(arguments)
+    try:
+        if options.command == "collect":
+            before = _read(options.record) if options.record.exists() else None
+            text = json.dumps(collect(options.sources, before), indent=1)
+            options.record.write_text(text + "\n", encoding="utf-8")
+            return 0
+        record = _read(options.record)
+        if options.command == "table":
+            print(table(record), end="")
+        else:
+            draw(record, options.picture)
+    except (BttlabError, OSError, ValueError) as error:
+        say(error)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,225 @@
+"""A class on this machine, as its students have it: a hub of its own, real accounts, and a browser for each student."""
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, expect, sync_playwright
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "classroom"), str(ROOT / "tests" / "browser")]
+
+from lab_page import SIZE, LabPage  # noqa: E402
+
+from demo import STUDENTS, demo_class  # noqa: E402
+
+FIGURE = ".jupyter-matplotlib-canvas-container canvas"
+SAMPLES = 45_000  # more than are trained on before it is stopped
+SECONDS = 600.0  # on a busy machine
+QUICK = "import os\nos.environ['BTTLAB_QUICK'] = '1'\n"  # notebooks take few samples, in every kernel of a student's
+# No question about news over the page, and cells that are out of sight are there all the same.
+SETTINGS = {
+    ".jupyter/lab/user-settings/@jupyterlab/apputils-extension/notification": '{"fetchNews": "false"}',
+    ".jupyter/lab/user-settings/@jupyterlab/notebook-extension/tracker": '{"windowingMode": "none"}',
+}
+SPY = """
+import glob, socket
+def tried(what, path):
+    try:
+        print(what(path))
+    except PermissionError:
+        print("refused")
+tried(__import__("os").listdir, "{home}")
+tried(open, "{home}/notebooks/00_start_here.ipynb")
+tried(__import__("os").listdir, "{runtime}")
+tried(socket.socket(socket.AF_UNIX).connect, "{socket}")
+"""
+
+
+@pytest.fixture(scope="module")
+def hub() -> Iterator[SimpleNamespace]:
+    """The hub of `make class`, on another port."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = min(probe.getsockname()[1], 65_000)
+    with demo_class(port) as (settings, passwords), (settings.parent / "log").open("w+") as log:
+        for name in STUDENTS:
+            home = settings.parent / "home" / name
+            files = {home / f"{file}.jupyterlab-settings": text for file, text in SETTINGS.items()}
+            for file, text in (files | {home / ".ipython/profile_default/startup/quick.py": QUICK}).items():
+                as_student(name, "mkdir", "-p", str(file.parent))
+                as_student(name, "tee", str(file), text=text)
+        command = [sys.executable, str(ROOT / "classroom" / "start.py"), str(settings)]
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+        url = f"http://127.0.0.1:{port}"
+        try:
+            _wait_for(f"{url}/hub/login", process, settings.parent / "log")
+            yield SimpleNamespace(url=url, passwords=passwords, folder=settings.parent)
+        finally:
+            process.terminate()
+            process.wait(60)
+            if folder := os.environ.get("BTTLAB_SCREENSHOTS"):
+                shutil.copy(settings.parent / "log", Path(folder) / "hub.log")
+
+
+def as_student(name: str, *command: str, text: str = "") -> None:
+    who = {"user": name, "group": name, "extra_groups": []}
+    subprocess.run(command, input=text, stdout=subprocess.DEVNULL, text=True, cwd="/", check=True, **who)
+
+
+def _wait_for(url: str, process: subprocess.Popen, log: Path) -> None:
+    end = time.monotonic() + SECONDS
+    while time.monotonic() < end and process.poll() is None:
+        try:
+            return urllib.request.urlopen(url, timeout=5).close()
+        except OSError:
+            time.sleep(0.3)
+    pytest.fail(f"the hub did not start:\n{log.read_text()[-3000:]}")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+        chromium = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+class StudentPage(LabPage):
+    """A notebook on a student's server, in the student's own browser: the one that logging in ends at, or another."""
+
+    def __init__(self, context: BrowserContext, hub: str, student: str, name: str = ""):
+        self._url, self._name, self._context, self.page = f"{hub}/user/{student}", name, context, context.pages[0]
+        self._open()
+
+    def _open(self) -> None:
+        if self._name:
+            self.page = self._context.new_page()
+            self.page.goto(f"{self._url}/lab/tree/notebooks/{self._name}.ipynb?reset", timeout=SECONDS * 1000)
+        self.page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=SECONDS * 1000)
+        self._kernel_is("idle")
+
+    def shut_down(self) -> None:
+        """End the kernels; the page stays."""
+        for session in self._call("GET", "/api/sessions"):
+            self._call("DELETE", f"/api/sessions/{session['id']}")
+
+    def all_ran(self, timeout: float = SECONDS) -> None:
+        try:
+            super().all_ran(timeout)
+        finally:
+            picture(self.page, f"class_ran_{self._name[:2] or '00'}")
+
+    def _call(self, method: str, path: str, body: dict | None = None):
+        tokens = [cookie["value"] for cookie in self._context.cookies(self._url + "/") if cookie["name"] == "_xsrf"]
+        # The server's own token is that of the longest path, which comes first.
+        reply = self._context.request.fetch(
+            self._url + path, method=method, data=body, headers={"X-XSRFToken": tokens[0]}
+        )
+        assert reply.ok, reply.text()
+        return reply.json() if reply.text() else None
+
+
+def log_in(browser: Browser, hub: SimpleNamespace, student: str, password: str) -> BrowserContext:
+    """A browser of a student's, who has logged in; the server is about to start."""
+    context = browser.new_context(viewport=SIZE)
+    page = context.new_page()
+    page.goto(f"{hub.url}/")
+    page.get_by_label("Username").fill(student)
+    page.get_by_label("Password").fill(password)
+    page.locator("#login_submit").click()
+    return context
+
+
+def picture(page, name: str) -> None:
+    folder = os.environ.get("BTTLAB_SCREENSHOTS")
+    if folder:
+        page.screenshot(path=str(Path(folder) / f"{name}.png"))
+
+
+@pytest.fixture(scope="module")
+def students(hub, browser) -> Iterator[dict[str, BrowserContext]]:
+    """Two students, logged in at the same time, with their servers."""
+    contexts = {name: log_in(browser, hub, name, hub.passwords[name]) for name in STUDENTS[:2]}
+    for name, context in contexts.items():
+        context.pages[0].wait_for_url(re.compile(f"/user/{name}/lab"), timeout=SECONDS * 1000)
+    yield contexts
+    for context in contexts.values():
+        context.close()
+
+
+def test_a_wrong_password_and_a_name_that_is_not_in_the_class(hub, browser):
+    for name, password in ((STUDENTS[0], "wrong"), ("nobody", ""), ("root", "")):
+        context = log_in(browser, hub, name, password)
+        expect(context.pages[0].locator(".login_error")).to_have_text("Invalid username or password", timeout=30_000)
+        context.close()
+
+
+def test_two_students_at_once_on_notebooks_00_and_03(hub, students):
+    for notebook in ("", "03_train_on_the_u50"):
+        labs = [StudentPage(context, hub.url, name, notebook) for name, context in students.items()]
+        for lab in labs:
+            lab.start_all()
+        for lab in labs:
+            lab.all_ran()
+            assert lab.errors == []
+        if not notebook:
+            for lab in labs:
+                lab.shut_down()
+    for lab in labs:
+        lab.scroll_to("board = Dashboard")
+        lab.set_slider("samples", SAMPLES)
+        lab.button("Start").click()
+    counts = [[], []]
+    for _ in range(4):  # both count while the other does, in turns on one card
+        for lab, seen in zip(labs, counts, strict=True):
+            words = lab.wait_for_text("running")
+            seen.append(int(re.search(r"([\d,]+) of", words)[1].replace(",", "")))
+        labs[0].page.wait_for_timeout(1000)
+    (line,) = (hub.folder / "run" / ".cards").iterdir()
+    assert line.stat().st_size >= 3 * 64  # the card's record, and two places that were taken at the same time
+    assert all(seen == sorted(seen) and seen[0] < seen[-1] for seen in counts), counts
+    for lab, name in zip(labs, students, strict=True):
+        picture(lab.page, f"class_dashboard_{name}")
+    for lab in labs:
+        lab.button("Stop").click()
+        lab.wait_for_text("stopped", SECONDS)
+        assert lab.errors == []
+
+
+def test_a_third_student_reaches_nothing_of_theirs(hub, students, browser):
+    victim, spy = STUDENTS[0], STUDENTS[2]
+    context = log_in(browser, hub, spy, hub.passwords[spy])
+    context.pages[0].wait_for_url(re.compile(f"/user/{spy}/lab"), timeout=SECONDS * 1000)
+    own = StudentPage(context, hub.url, spy)
+    runtime = hub.folder / "run" / victim
+    kernel = next(runtime.glob("kernel-*-ipc-1"))
+    own.run_new(SPY.format(home=hub.folder / "home" / victim, runtime=runtime, socket=kernel))
+    output = own.page.locator(".jp-Notebook .jp-CodeCell").last.locator(".jp-OutputArea-output")
+    expect(output).to_have_text(re.compile(r"^\s*(refused\s*){4}$"))
+    for path in ("/lab", "/api/contents", "/files/notebooks/00_start_here.ipynb"):
+        assert context.request.get(f"{hub.url}/user/{victim}{path}").status in (403, 404)
+    page = context.new_page()
+    page.goto(f"{hub.url}/user/{victim}/lab")
+    picture(page, "class_refused")
+    assert "notebooks" not in page.content() and own.errors == []
+    context.close()
+
+
+def test_files_are_their_owners_alone_and_servers_listen_on_loopback(hub, students):
+    for name in students:
+        home = hub.folder / "home" / name
+        assert home.stat().st_mode & 0o777 == (hub.folder / "run" / name).stat().st_mode & 0o777 == 0o700
+    listening = subprocess.run(["ss", "-ltnpH"], capture_output=True, text=True, check=True).stdout.splitlines()
+    ours = [line for line in listening if re.search("python|node", line)]
+    assert ours and all(line.split()[3].startswith("127.0.0.1:") for line in ours), ours

@@ -1,0 +1,69 @@
+"""Which banks programs ask each port for: what BTTLAB_READERS and BTTLAB_WRITERS of config.h have to list.
+
+python tests/program_ports.py prints both lists as config.h has them, whatever it has now.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
+from unittest import mock
+
+from bttlab.card.machine import machine
+from bttlab.card.program.instruction import Instruction
+from bttlab.card.program.layer import LayerShape, compile_layer
+from bttlab.card.program.model import ModelProgram
+from bttlab.card.program.program import compile_program
+from bttlab.model import ModelConfig
+
+Ports = dict[str, set[int]]
+
+FLOWS = ("auto", *((near, far) for near in (1, 2, 3) for far in (1, 2, 3)))
+RANKS = {"encoders.0.query": (3, 5, 7, 9, 11), "encoders.0.second": 16, "slot_pooler": (12, 6, 2, 6, 12)}
+SNIPS = ModelConfig(intents=9, slots=76).with_vocabulary(11_428)
+LARGE = replace(SNIPS, encoders=4).with_vocabulary(16_000)
+MODELS = (
+    *((ModelConfig(encoders=2), flow) for flow in FLOWS),
+    *((ModelConfig(encoders=encoders), flow) for encoders in (4, 6) for flow in ("auto", "bidirectional")),
+    *((model, "auto") for model in (SNIPS, LARGE, ModelConfig(encoders=2, ranks=RANKS))),
+    (ModelConfig(heads=4, sequence_length=40).with_hidden_size(256), "bidirectional"),
+)
+LAYER = LayerShape((12, 8, 8), (8, 8, 12), (12,) * 5)
+
+
+def programs() -> Iterator[list[Instruction]]:
+    """Yield the instructions of all programs."""
+    program = compile_program(SNIPS)
+    yield [*program.load, *program.store, *program.clear]
+    for config, flow in MODELS:
+        model = ModelProgram(config, flow=flow)
+        for emit in (model.emit_updates, model.emit_forward, model.emit_backward):
+            emit()
+        yield model.builder.instructions
+    for flow in ("bidirectional", "right_to_left", "auto"):
+        program = compile_layer(LAYER, 32, flow)
+        yield [*program.forward, *program.load, *program.store]
+
+
+def used_ports() -> Ports:
+    """Return the banks of each port, as if each reached all of them."""
+    names = {(port.unit, port.operand, port.stores): port.name for port in machine().ports}
+    found: Ports = defaultdict(set)
+    with mock.patch.object(Instruction, "unreached", lambda self: iter(())):
+        for instruction in (i for instructions in programs() for i in instructions):
+            for stores, numbers in ((False, instruction.reads()), (True, instruction.writes())):
+                for number in numbers:
+                    operand = instruction.operands[number]
+                    if operand.memory.startswith("bank"):
+                        found[names[instruction.unit, number, stores]].add(operand.number)
+    return found
+
+
+def listed() -> Ports:
+    """Return the banks of each port as config.h lists them."""
+    return {port.name: set(port.banks) for port in machine().ports}
+
+
+if __name__ == "__main__":
+    used = used_ports()
+    for port in machine().ports:
+        print(f"{port.name}: {', '.join(map(str, sorted(used[port.name])))}")

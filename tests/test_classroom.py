@@ -1,0 +1,331 @@
+"""A class on one host: its settings, its list, what the host must have, and each server's limits; without a browser."""
+
+import grp
+import os
+import pwd
+import resource
+import socket
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from bttlab.card.sharing import shared_file
+from own_path import environment
+
+from conftest import ROOT
+
+sys.path.append(str(ROOT / "classroom"))
+pytest.importorskip("jupyterhub")
+
+import accounts
+import class_spawner
+import host_checks
+import start
+from class_settings import ClassError, read_class_list, read_settings
+
+LIST = 'students = "students.txt"'
+
+
+def settings_file(folder: Path, text: str = "", names: str = "ada\nbob\n", who: str = LIST) -> Path:
+    (folder / "students.txt").write_text(names)
+    (folder / "class.toml").write_text(f"{who}\ncores = 1\n{text}")
+    return folder / "class.toml"
+
+
+def test_a_class_list(tmp_path):
+    (tmp_path / "list").write_text("# spring\nada\n\n bob # sits by the window\nc-3_x\n")
+    assert read_class_list(tmp_path / "list") == ["ada", "bob", "c-3_x"]
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ("ada\nbob\n# \nada\n", "list, line 4: ada is there already, in line 1: each name once"),
+        ("ada\nBob", "line 2: 'Bob' is no name of a system user: small letters"),
+        ("ada bob", "'ada bob' is no name"),
+        ("../root", "is no name"),
+        ("-rf", "is no name"),
+        ("a" * 32, "31 at most"),
+        ("# nobody yet\n", "has no names"),
+        (None, "cannot be read"),
+    ],
+)
+def test_a_bad_class_list(tmp_path, text, said):
+    if text is not None:
+        (tmp_path / "list").write_text(text)
+    with pytest.raises(ClassError) as caught:
+        read_class_list(tmp_path / "list")
+    assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_settings(tmp_path):
+    settings = read_settings(settings_file(tmp_path, 'memory = "512M"\nlecturers = ["smith"]\ndata = "corpora"\n'))
+    assert settings.names() == ["ada", "bob"] and settings.lecturers == ("smith",)
+    assert settings.data == tmp_path / "corpora" and settings.memory == "512M" and settings.is_local
+    example = read_settings(ROOT / "classroom" / "class.toml")
+    assert example.students == ROOT / "classroom" / "students.txt" and example.port == 8000
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ("color = 1", "color is no setting; there are students, group"),
+        ('port = "80"', "port = '80' is not a whole number"),
+        ("port = true", "is not a whole number"),
+        ("port = 80", "out of range: at least 1024"),
+        ("idle_minutes = 0", "at least 5"),
+        ('memory = "lots"', 'memory = "lots" is no size'),
+        ("cores = 100000", "this machine has"),
+        ('group = "x"', "Give students, a class list, or group"),
+        ('lecturers = ["a b"]', "lecturer 'a b' is no name"),
+        ("lecturers = [1]", "is not a list of names"),
+        ('key = "k"', "certificate and key go together"),
+        ('address = "lab"', "is no IP address"),
+        ('address = "0.0.0.0"', "passwords would cross the network in the clear"),
+        ("port =", "gives no settings"),
+    ],
+)
+def test_bad_settings(tmp_path, text, said):
+    path = settings_file(tmp_path)
+    path.write_text(path.read_text().replace("cores = 1\n", "" if "cores" in text else "cores = 1\n") + text)
+    with pytest.raises(ClassError) as caught:
+        read_settings(path)
+    assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
+# --- the host
+
+
+def run_start(path: Path, **variables: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, str(ROOT / "classroom" / "start.py"), str(path), "--check"]
+    return subprocess.run(command, env=environment() | variables, capture_output=True, text=True)
+
+
+def test_what_is_wrong_is_one_line_and_exit_code_2(tmp_path):
+    done = run_start(settings_file(tmp_path, names="ada\nada\n"))
+    assert (done.returncode, done.stdout) == (2, "") and len(done.stderr.splitlines()) == 1
+    assert "line 2: ada is there already, in line 1" in done.stderr
+    if os.geteuid() == 0:
+        done = run_start(settings_file(tmp_path), PATH="/nonexistent")
+        assert done.returncode == 2 and done.stderr.startswith("there is no configurable-http-proxy: apt-get install")
+
+
+def test_without_root(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(ClassError, match="takes root"):
+        host_checks.check_host(read_settings(settings_file(tmp_path)))
+
+
+def test_accounts_of_nobody_and_of_the_system():
+    for name, said in (("no-such-student", "has no account here"), ("root", "uid 0"), ("nobody", "no student's")):
+        with pytest.raises(ClassError, match=said):
+            host_checks.check_accounts([name])
+
+
+def test_a_taken_port():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(ClassError, match=f"port {port} at 127.0.0.1 cannot be had .Address already in use"):
+            host_checks.check_port("127.0.0.1", port)
+    with pytest.raises(ClassError, match=r"192\.0\.2\.1 cannot be had"):
+        host_checks.check_port("192.0.2.1", 8000)
+
+
+def test_a_python_that_students_cannot_enter(tmp_path):
+    (tmp_path / "home").mkdir(mode=0o700)
+    (tmp_path / "home" / "python").symlink_to(sys.executable)
+    with pytest.raises(ClassError, match="is closed to them"):
+        host_checks.check_python(tmp_path / "home" / "python")
+
+
+def test_cards_that_students_cannot_open(tmp_path):
+    me = pwd.getpwuid(os.getuid()).pw_name
+    vendor = tmp_path / "drm" / "renderD128" / "device" / "vendor"
+    vendor.parent.mkdir(parents=True)
+    (tmp_path / "dev").mkdir()
+    node = tmp_path / "dev" / "renderD128"
+    node.touch()
+    places = {"devices": tmp_path / "dev", "system": tmp_path / "drm"}
+    vendor.write_text("0x8086\n")  # another's
+    node.chmod(0o600)
+    host_checks.check_cards([me], **places)
+    vendor.write_text("0x10ee\n")
+    with pytest.raises(ClassError, match="opened by nobody but its owner: chmod 660"):
+        host_checks.check_cards([me], **places)
+    node.chmod(0o660)
+    host_checks.check_cards([me], **places)
+    group = grp.getgrgid(node.stat().st_gid).gr_name
+    with pytest.raises(ClassError, match=f"daemon cannot open the card .*: usermod -aG {group} daemon"):
+        host_checks.check_cards(["daemon"], **places)
+    node.chmod(0o666)
+    host_checks.check_cards(["daemon"], **places)
+
+
+def test_passwords_go_through_a_pipe_to_a_sheet_of_your_own(tmp_path, monkeypatch):
+    ran = []
+    monkeypatch.setattr(accounts, "_run", lambda command, text="": ran.append((command, text)))
+    (tmp_path / "no-such-student").mkdir()
+    sheet = tmp_path / "sheet"
+    assert accounts.make_accounts(["root", "no-such-student"], sheet, homes=tmp_path) == ["no-such-student"]
+    name, password = sheet.read_text().split()
+    assert name == "no-such-student" and len(password) == accounts.LENGTH and sheet.stat().st_mode & 0o777 == 0o600
+    assert ran[1] == (["chpasswd"], f"{name}:{password}\n") and password not in " ".join(ran[0][0])
+    with pytest.raises(ClassError, match="name a new file"):
+        accounts.make_accounts(["no-such-student"], sheet, homes=tmp_path)
+
+
+def test_the_class_shares_an_emulated_card(tmp_path, config, monkeypatch):
+    settings = read_settings(settings_file(tmp_path, 'runtime = "run"'))
+    start.share_emulated_card(settings.shared_cards)
+    (line,) = settings.shared_cards.iterdir()
+    monkeypatch.setenv("BTTLAB_SHARED_EMULATED", str(settings.shared_cards))
+    assert line == shared_file("emulated_u50_0", emulated=True)
+    assert stat.S_IMODE(line.stat().st_mode) == 0o666
+    assert stat.S_IMODE(settings.shared_cards.stat().st_mode) == 0o755
+    found = config('runtime = "run"').Spawner.environment
+    assert found["BTTLAB_SHARED_EMULATED"] == str(settings.shared_cards)
+
+
+# --- servers
+
+
+@pytest.fixture
+def config(tmp_path, monkeypatch):
+    """What JupyterHub reads, as a function of settings and of whether there is systemd."""
+    from traitlets.config import PyFileConfigLoader
+
+    def read(text: str = "", systemd: bool = False, who: str = LIST):
+        monkeypatch.setenv("BTTLAB_CLASS", str(settings_file(tmp_path, text, who=who)))
+        monkeypatch.setattr(class_spawner, "SYSTEMD", tmp_path if systemd else tmp_path / "none")
+        return PyFileConfigLoader(str(ROOT / "classroom" / "jupyterhub_config.py")).load_config()
+
+    return read
+
+
+def test_who_gets_in_and_where_it_listens(config):
+    found = config('lecturers = ["smith"]\n')
+    assert found.Authenticator.allowed_users == {"ada", "bob", "smith"}
+    assert found.Authenticator.admin_users == {"smith"} and "allow_all" not in found.Authenticator
+    assert found.JupyterHub.bind_url == "http://127.0.0.1:8000" and found.JupyterHub.internal_ssl
+    assert found.Spawner.ip == found.JupyterHub.hub_ip == "127.0.0.1"
+    assert "--KernelManager.transport=ipc" in found.Spawner.args
+    found = config('lecturers = ["smith"]\n', who='group = "students"')
+    assert found.Authenticator.allowed_users == {"smith"} and found.LocalAuthenticator.allowed_groups == {"students"}
+    found = config('address = "192.0.2.1"\ncertificate = "c"\nkey = "k"\n')
+    assert found.JupyterHub.bind_url == "https://192.0.2.1:8000" and found.JupyterHub.ssl_key.endswith("/k")
+
+
+@pytest.fixture
+def student(tmp_path, monkeypatch):
+    """An account of this user's, whose home is in a folder of the test."""
+    user = SimpleNamespace(pw_name="ada", pw_dir=str(tmp_path / "home"), pw_uid=os.getuid(), pw_gid=os.getgid())
+    monkeypatch.setattr(pwd, "getpwnam", lambda name: user)
+    (tmp_path / "home").mkdir(mode=0o755)
+    return user
+
+
+def spawner(config, kind: type, **traits):
+    return kind(user=SimpleNamespace(name="ada", id=1, url="/", settings={}), config=config, **traits)
+
+
+def test_limits_of_a_process_hold_for_its_children(config, student, monkeypatch):
+    server = spawner(config('memory = "1G"\nprocesses = 300\nemulated_cards = 0\n'), class_spawner.LimitedSpawner)
+    monkeypatch.setattr("jupyterhub.spawner.set_user_setuid", lambda name, **options: lambda: None)
+    code = (
+        "import os, resource, subprocess, sys\n"
+        "print(resource.getrlimit(resource.RLIMIT_DATA), resource.getrlimit(resource.RLIMIT_NPROC)[1],\n"
+        "      resource.getrlimit(resource.RLIMIT_CORE)[1], len(os.sched_getaffinity(0)), flush=True)\n"
+        "subprocess.run([sys.executable, '-c', 'bytearray(1 << 31)'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], preexec_fn=server.make_preexec_fn("ada"), capture_output=True, text=True
+    )
+    assert done.stdout.split("\n")[0] == f"({1 << 30}, {1 << 30}) 300 0 1" and "MemoryError" in done.stderr
+    assert resource.getrlimit(resource.RLIMIT_NPROC)[1] != 300  # ours are as they were
+
+
+def test_an_emulated_card_has_room_in_the_limit(config, student, monkeypatch):
+    server = spawner(config('memory = "1G"\n'), class_spawner.LimitedSpawner)
+    monkeypatch.setattr("jupyterhub.spawner.set_user_setuid", lambda name, **options: lambda: None)
+    code = "from bttlab.card import EmulatedU50, load_overlay; load_overlay('trainer', EmulatedU50())"
+    command = [sys.executable, "-c", code]
+    assert subprocess.run(command, env=environment(), preexec_fn=server.make_preexec_fn("ada")).returncode == 0
+
+
+def test_students_get_processors_in_turn(config, student, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3})
+    server = spawner(config(), class_spawner.LimitedSpawner, cpu_limit=3)
+    taken = []
+    for student.pw_uid in range(1000, 1004):
+        taken += server.processors()
+    assert sorted(taken) == sorted([0, 1, 2, 3] * 3)
+
+
+def test_home_and_sockets_are_the_student_s_alone(config, student, tmp_path, monkeypatch):
+    monkeypatch.setattr(class_spawner.LocalProcessSpawner, "get_env", lambda self: {})
+    server = spawner(config(f'runtime = "{tmp_path / "run"}"\n'), class_spawner.LimitedSpawner)
+    server.make_private()
+    (server.private / "left").touch()
+    server.make_private()
+    assert list(server.private.iterdir()) == []
+    for folder in (tmp_path / "home", server.private):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert server.get_env()["JUPYTER_RUNTIME_DIR"] == str(server.private)
+    student.pw_uid += 1
+    with pytest.raises(PermissionError, match="is not ada's"):
+        server.make_private()
+    (tmp_path / "home").rename(tmp_path / "away")
+    (tmp_path / "home").symlink_to(tmp_path / "away")
+    with pytest.raises(NotADirectoryError):
+        server.make_private()
+
+
+def test_certificates_do_not_follow_a_student_s_links(config, student, tmp_path):
+    import asyncio
+
+    server = spawner(config(f'runtime = "{tmp_path / "run"}"\n'), class_spawner.LimitedSpawner)
+    server.make_private()
+    (tmp_path / "ada.key").write_text("secret")
+    (tmp_path / "home" / ".jupyterhub").symlink_to(tmp_path)
+    moved = asyncio.run(server.move_certs({"keyfile": str(tmp_path / "ada.key")}))
+    assert Path(moved["keyfile"]).read_text() == "secret" and Path(moved["keyfile"]).parent == server.private
+    assert stat.S_IMODE(Path(moved["keyfile"]).stat().st_mode) == 0o400
+
+
+def test_a_unit_of_systemd(config, student, tmp_path, monkeypatch):
+    """What systemd is asked for: systemd itself is not here."""
+    import asyncio
+
+    from systemdspawner import systemd
+
+    found = config(f'memory = "2G"\ndata = "{tmp_path}"\n', systemd=True)
+    assert found.JupyterHub.spawner_class is class_spawner.UnitSpawner
+    asked = {}
+
+    async def started(name, **options):
+        asked.update(options)
+
+    async def running(name):
+        return bool(asked)
+
+    async def failed(name):
+        return False
+
+    monkeypatch.setattr(systemd, "start_transient_service", started)
+    monkeypatch.setattr(systemd, "service_running", running)
+    monkeypatch.setattr(systemd, "service_failed", failed)
+    monkeypatch.setattr(systemd, "get_systemd_version", lambda: 252)
+    server = spawner(found, class_spawner.UnitSpawner)
+    monkeypatch.setattr(server, "get_env", lambda: {})
+    assert asyncio.run(server.start())[0] == "127.0.0.1"
+    properties = asked["properties"]
+    assert properties["MemoryMax"] == 2 << 30 and properties["CPUQuota"] == "100%"
+    assert properties["TasksMax"] == "512" and properties["NoNewPrivileges"] == "yes"
+    assert {str(ROOT), str(tmp_path)} <= set(properties["ReadOnlyDirectories"]) and "PrivateTmp" not in properties
+    assert asked["cmd"] == [str(class_spawner.SERVER), sys.executable]

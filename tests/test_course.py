@@ -1,0 +1,200 @@
+"""nbgrader's whole way: generate, release, fetch, submit, collect, autograde, feedback."""
+
+import json
+import os
+import re
+import shutil
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from bttlab.cli import main
+from bttlab.course import COURSE, make_course
+from bttlab.notebooks import FOLDER, STUB, release
+
+from conftest import ROOT
+
+NAMES = [path.stem for path in sorted(FOLDER.glob("*.ipynb"))]
+LABS = ("01_tensor_compression", "02_contraction_flow")
+# What a student writes who is wrong in every other exercise: 1 and 3, or 2 and 4.
+WRONG = {
+    "01.1": "my_parameters = 2448",
+    "01.2": "my_modes = OUT_MODES, IN_MODES",
+    "01.3": "my_rank = 371",
+    "01.4": "return matrix[:, :rank], matrix[:rank]",
+    "02.1": "my_tokens = 32",
+    "02.2": 'my_difference = "less"',
+    "02.3": 'my_fast_flow = "bidirectional"',
+    "02.4": "my_refused_flow = my_flow",
+    "02.5": "return x",
+}
+
+
+def _notebook(path: Path) -> dict:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _answered(path: Path, answer) -> None:
+    """Write into each exercise of a released notebook what `answer` says for its name and sample solution."""
+    content = _notebook(path)
+    solved = {cell["id"]: "".join(cell["source"]) for cell in _notebook(FOLDER / path.name)["cells"]}
+    for cell in content["cells"]:
+        mark = cell["metadata"].get("nbgrader", {})
+        if mark.get("solution"):
+            name = mark["grade_id"].removeprefix("answer-").replace("-", ".")
+            text = "".join(cell["source"])
+            indent, own = re.search(rf"( *){re.escape(STUB)}", text)[1], answer(name)
+            text = solved[cell["id"]] if own is None else text.replace(indent + STUB, indent + own)
+            cell["source"] = text.splitlines(keepends=True)
+    path.write_text(json.dumps(content), encoding="utf-8")
+
+
+def _wrong_in(remainder: int):
+    return lambda name: WRONG[name] if int(name[-1]) % 2 == remainder else None
+
+
+STUDENTS = {
+    "right": lambda name: None,
+    "empty": lambda name: STUB,
+    "odd": _wrong_in(1),
+    "even": _wrong_in(0),
+}
+
+
+class Course:
+    """A course, and students who share one user of the machine."""
+
+    def __init__(self, folder: Path):
+        self.folder, self.home = folder / "course", folder / "home"
+        make_course(self.folder)
+        self.home.mkdir()
+        shutil.copy(self.folder / "nbgrader_config.py", self.home)
+
+    def run(self, command: str, lab: str, home: bool = False) -> None:
+        """Run one of nbgrader's commands where lecturers run it, or students."""
+        from nbgrader.apps import NbGraderApp
+
+        there = os.getcwd()
+        os.chdir(self.home if home else self.folder)
+        try:
+            NbGraderApp.launch_instance([command, lab])
+        except SystemExit as end:
+            assert not end.code, f"nbgrader {command} {lab}"
+        finally:
+            NbGraderApp.clear_instance()
+            os.chdir(there)
+
+    def submit(self, lab: str, student: str) -> None:
+        """Answer and hand in; then the exchange has it as another student's."""
+        notebook = self.home / lab / f"{lab}.ipynb"
+        fetched = notebook.read_bytes()
+        _answered(notebook, STUDENTS[student])
+        self.run("submit", lab, home=True)
+        notebook.write_bytes(fetched)
+        inbound = self.folder / "exchange" / COURSE / "inbound"
+        (made,) = [path for path in inbound.iterdir() if path.name.split("+")[0] not in STUDENTS]
+        made.rename(made.with_name("+".join([student, *made.name.split("+")[1:]])))
+
+    def points(self, lab: str) -> dict[str, dict[str, float]]:
+        """Of each student, the points of each exercise."""
+        from nbgrader.api import Gradebook
+
+        with Gradebook(f"sqlite:///{self.folder}/gradebook.db") as book:
+            return {
+                found.student.id: {
+                    grade.name.removeprefix("check-").replace("-", "."): (grade.score, grade.max_score)
+                    for notebook in found.notebooks
+                    for grade in notebook.grades
+                }
+                for found in book.assignment_submissions(lab)
+            }
+
+
+def _sources(folder: Path) -> list[str]:
+    """What stands in the cells of an assignment, but for links to other notebooks, which lie elsewhere in a course."""
+    cells = _notebook(folder / f"{folder.name}.ipynb")["cells"]
+    return [re.sub(r"\.\./\w+/(\w+\.ipynb)", r"\1", "".join(cell["source"])) for cell in cells]
+
+
+def _handed_out(lab: str) -> list[str]:
+    """What stands in the cells that `bttlab notebooks` copies."""
+    cells = json.loads(release((FOLDER / f"{lab}.ipynb").read_bytes()))["cells"]
+    return ["".join(cell["source"]) for cell in cells]
+
+
+@pytest.fixture(scope="module")
+def course(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("class")
+    settings = {  # nbgrader starts `alembic`, which lies beside it
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": f"{ROOT / 'lib'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+        "BTTLAB_EXCHANGE": str(folder / "course" / "exchange"),
+        "BTTLAB_RUNS": str(folder / "runs"),
+        "JUPYTER_DATA_DIR": str(folder / "data"),
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in settings.items():
+            patch.setenv(name, value)
+        yield Course(folder)
+
+
+@pytest.mark.parametrize("lab", LABS)
+def test_the_whole_way(course, lab):
+    course.run("generate_assignment", lab)
+    course.run("release_assignment", lab)
+    course.run("fetch_assignment", lab, home=True)
+    assert _sources(course.home / lab) == _handed_out(lab)
+    for student in STUDENTS:
+        course.submit(lab, student)
+    course.run("collect", lab)
+    course.run("autograde", lab)
+    points = course.points(lab)
+    assert set(points) == set(STUDENTS)
+    for name, (score, most) in points["right"].items():
+        assert score == most > 0, name
+    assert not any(score for score, _ in points["empty"].values())
+    for student, remainder in (("odd", 1), ("even", 0)):
+        for name, (score, most) in points[student].items():
+            assert score == (0 if int(name[-1]) % 2 == remainder else most), (student, name)
+    course.run("generate_feedback", lab)
+    page = (course.folder / "feedback" / "odd" / lab / f"{lab}.html").read_text(encoding="utf-8")
+    assert "Not yet: " in page and f"(Score: 0.0 / {points['odd'][f'{lab[:2]}.1'][1]:.1f})" in page
+    course.run("release_feedback", lab)
+
+
+def test_every_lab_becomes_what_is_handed_out(course):
+    """nbgrader clears the other notebooks as `bttlab notebooks` does, and finds nothing wrong with them."""
+    for lab in sorted(set(NAMES) - set(LABS)):
+        course.run("generate_assignment", lab)
+        assert _sources(course.folder / "release" / lab) == _handed_out(lab)
+
+
+def test_a_course_that_is_there_stays(tmp_path, capsys):
+    folder = tmp_path / "course"
+    assert main(["course", str(folder), "--json"]) == 0
+    files = ["nbgrader_config.py", *(f"source/{name}/{name}.ipynb" for name in NAMES)]
+    assert json.loads(capsys.readouterr().out) == {"folder": str(folder), "copied": files, "same": [], "kept": []}
+    assert (folder / "exchange").stat().st_mode & 0o7777 == 0o1777
+    (folder / files[0]).write_text("mine")
+    (folder / files[1]).unlink()
+    assert main(["course", str(folder)]) == 0
+    assert f"kept {folder / files[0]}" in capsys.readouterr().out and (folder / files[0]).read_text() == "mine"
+    assert (folder / files[1]).is_file()
+
+
+def test_links_lead_to_assignments(tmp_path):
+    make_course(tmp_path)
+    for name in NAMES:
+        text = (tmp_path / "source" / name / f"{name}.ipynb").read_text(encoding="utf-8")
+        for link in re.findall(r"\]\(([^):#]+\.ipynb)\)", text):
+            assert (tmp_path / "source" / name / link).is_file(), link
+
+
+def test_make_lab_starts_nothing_of_nbgraders():
+    (theirs,) = (f.locate() for f in metadata.files("nbgrader") if f.match("*/jupyter_server_config.d/nbgrader.json"))
+    ours = ROOT / "tools" / "jupyter" / "jupyter_server_config.d" / "nbgrader.json"
+    theirs, ours = (_notebook(Path(path))["ServerApp"]["jpserver_extensions"] for path in (theirs, ours))
+    assert set(theirs) <= set(ours) and not any(ours.values())
+    assert "JUPYTER_CONFIG_PATH=$(CURDIR)/tools/jupyter $(BIN)/jupyter lab" in (ROOT / "Makefile").read_text()

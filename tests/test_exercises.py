@@ -1,0 +1,376 @@
+"""Each exercise takes what is right, however it is written, and nothing that is nearly so, lucky or copied."""
+
+import re
+import time
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from bttlab.baseline.gpus import find_gpu
+from bttlab.baseline.memory import measure_memory
+from bttlab.baseline.step import Task
+from bttlab.card import EmulatedU50, load_overlay
+from bttlab.cost.estimate import Estimator
+from bttlab.cost.models import find_model
+from bttlab.data import load_corpus
+from bttlab.estimate.card import estimate
+from bttlab.lab import Design, Workload, check, chip_bytes, engine_products, grade
+from bttlab.lab.exercises import EXERCISES, NotRight
+from bttlab.lab.exercises.design import _scheduled
+from bttlab.methods.page import read_records
+from bttlab.model import ModelConfig, Optimizer, initial_parameters
+from bttlab.tensor import TTLinear
+
+MODES = (12, 8, 8), (8, 8, 12)
+CONFIG = ModelConfig()
+TWO_MERGED = "R5 = G5 G6\nu = x R5\nz = u G4\nv = z G3\nL2 = G1 G2\ny = v L2"
+MIDDLE_FIRST = "a = x G5\nb = a G6\nc = b G4\nd = c G3\ne = d G2\ny = e G1"
+WHOLE = "L2 = G1 G2\nL3 = L2 G3\nR5 = G5 G6\nR4 = G4 R5\nW = L3 R4\ny = x W"
+FEW = 24  # samples of an epoch here
+
+
+def cut(matrix, rank):
+    u, s, v = torch.linalg.svd(matrix, full_matrices=False)
+    return u[:, :rank], s[:rank, None] * v[:rank]
+
+
+def bidirectional(x, cores):
+    half, left, right = len(cores) // 2, cores[0], cores[-1]
+    for core in cores[1:half]:
+        left = torch.tensordot(left, core, 1)
+    for core in reversed(cores[half:-1]):
+        right = torch.tensordot(core, right, 1)
+    return x @ right.flatten(1).T @ left.flatten(0, -2).T
+
+
+def through_the_matrix(x, cores):
+    whole = cores[0]
+    for core in cores[1:]:
+        whole = torch.tensordot(whole, core, 1)
+    return x @ whole.reshape(x.shape[1], x.shape[1]).T
+
+
+def seconds(trainer, sample):
+    begin = time.perf_counter()
+    trainer.predict(sample[np.zeros(100, int)])
+    return (time.perf_counter() - begin) / 100
+
+
+def peak(lives):
+    return max(sum(size for size, made, freed in lives if made <= step < freed) for _, step, _ in lives)
+
+
+def on_one_engine(products):
+    start, found = 0, {}
+    for result, (cycles, _) in products.items():
+        found[result] = 0, start
+        start += cycles
+    return found
+
+
+def without_waiting(products):
+    return {result: (k % 2, 0) for k, result in enumerate(products)}
+
+
+class Objects:
+    """What notebooks have made by the time of their exercises; each is made when it is asked for."""
+
+    def __init__(self):
+        self.corpus = load_corpus("airline")
+        self.work = Workload.of(self.corpus, CONFIG)
+        self.samples = self.work.train[self.work.order(320)]
+        self.lengths = Counter(self.work.train.lengths.tolist())
+        self.cards = {n: estimate(ModelConfig(encoders=n), self.lengths, "adamw") for n in (2, 4)}
+        self.start = initial_parameters(CONFIG, seed=0)
+        self.overlay = load_overlay("trainer", EmulatedU50())
+        self.trainer = self.overlay.trainer_1
+        self.trainer.load_program(CONFIG)
+        self.layer = TTLinear(768, 768, *MODES, 12)
+        self.x, self.dy = torch.randn(13, 768), torch.randn(13, 768)
+        self.recorded = read_records()["atis.json"]
+        self.estimator = Estimator()
+        self.mixtral = find_model("mixtral-8x7b")
+        self.llama = find_model("llama-2-7b,method=qlora")
+
+    def losses(self, rate=4e-2, optimizer="sgd", count=300):
+        self.trainer.load_program(CONFIG)
+        self.trainer.load_parameters(self.start)
+        return self.trainer.train(self.samples[:count], Optimizer(optimizer), rate)
+
+    def measured(self, which):
+        sample = self.work.train[int(which(self.work.train.lengths))]
+        task = Task(ModelConfig(format="dense"), "dense", sample, 4e-3, seed=0, device="cpu")
+        return measure_memory(task).peak.value / 1e6
+
+
+@pytest.fixture(scope="module")
+def objects():
+    torch.manual_seed(0)
+    return Objects()
+
+
+def _judge(name, answer, *given) -> bool:
+    try:
+        grade(name, answer, *given)
+    except NotRight:
+        return False
+    return True
+
+
+def _try(name, given, right, wrong):
+    """Hidden tests take the right answers and none of the wrong ones."""
+    assert [_judge(name, answer, *given) for answer in right] == [True] * len(right), name
+    taken = [answer for answer in wrong if _judge(name, answer, *given)]
+    assert not taken, f"{name} takes {taken}"
+
+
+def test_00(objects):
+    fast, usual = objects.losses(), objects.losses(4e-3)
+    given = objects.trainer, objects.samples, CONFIG
+    nearly = fast.copy()
+    nearly[3] *= 1 + 1e-6
+    right = [(letter, fast) for letter in ("b", "(b)", "B", " b ", "b)", "(B).")]
+    wrong = [("b", usual), ("a", fast), ("c", fast), ("bb", fast), ("ab", fast), ("", fast), (2, fast), ("b", None)]
+    _try("00.1", given, right, [*wrong, ("b", nearly), ("b", fast[:299]), ("b", [9.0] * 300), "b", (None, fast), ()])
+    _try(
+        "00.2",
+        (CONFIG,),
+        [np.log(22) + np.log(122), 7.895, np.float32(7.8951)],
+        [7.9, 7.89, 7.8, 8, np.log(22), np.log(144), np.log2(22 * 122), "7.895", True, np.nan, None],
+    )
+
+
+def test_01(objects):
+    _try("01.1", (), [1296, 1296.0, np.int64(1296)], [1296.9, 1295, 4896, 2448, 1224, 648, "1296", None, [1296]])
+    fine = [((12, 4, 4, 4), (4, 4, 4, 12)), ([6, 8, 4, 4], [4, 4, 8, 6])]
+    others = [MODES, ((12, 8), (8, 12)), ((2, 2), (2, 2)), ((768,), (768,)), (12, 8, 8), ((0, 1), (1, 0)), "modes"]
+    _try("01.2", (), fine, [*others, ((12, 4, 4, 4), (8, 8, 12, 2)), ((-12, -4, 4, 4), (4, 4, 4, 12))])
+    trained = torch.from_numpy(initial_parameters(ModelConfig(format="dense"), seed=0)["encoders.1.first.weight"])
+    _try("01.3", (trained,), [372], [371, 373, 384, 0, -1, 372.5, "372", None])
+
+    def swapped(matrix, rank):
+        left, rest = cut(matrix, rank)
+        return rest.T, left.T
+
+    def loose(matrix, rank):
+        left, rest = cut(matrix, rank)
+        return 2 * left, rest / 2
+
+    def first_columns(matrix, rank):
+        return torch.linalg.qr(matrix[:, :rank])[0], matrix[:rank]
+
+    def four(matrix, rank):
+        return cut(matrix, 4)
+
+    _try("01.4", (), [cut], [swapped, loose, first_columns, four, lambda m, r: None, lambda m: m, 3, None])
+
+
+def test_02(objects):
+    found = [t for t in range(1, 40) if _judge("02.1", t)]
+    assert len(found) == 1
+    _try("02.1", (), found, [0, -3, 12, 32, found[0] + 0.5, str(found[0]), None])
+    _try("02.2", (), [-9216], [9216, "less", "more", "same", 829_440, 838_656, 0, None])
+    right_to_left = "a = x G6\nb = a G5\nc = b G4\nd = c G3\ne = d G2\ny = e G1"
+    given = objects.overlay, objects.layer, objects.x, objects.dy
+    _try(
+        "02.3",
+        given,
+        [TWO_MERGED],
+        ["auto", (2, 2), "bidirectional", right_to_left, MIDDLE_FIRST, WHOLE, "y = x", 3, None],
+    )
+    _try("02.4", (objects.layer,), [MIDDLE_FIRST], [TWO_MERGED, WHOLE, right_to_left, "y = x G1", "", 5, None])
+
+    def inner_end_first(x, cores):
+        half = len(cores) // 2
+        left, right = cores[0], cores[half]
+        for core in cores[1:half]:
+            left = torch.tensordot(left, core, 1)
+        for core in cores[half + 1 :]:
+            right = torch.tensordot(right, core, 1)
+        return x @ right.flatten(1).T @ left.flatten(0, -2).T
+
+    def by_sums(x, cores):
+        return (x[:, None] * torch.tensordot(*_halves(cores), 1)).sum(-1)
+
+    def three_cores(x, cores):
+        left, right = torch.tensordot(torch.tensordot(cores[0], cores[1], 1), cores[2], 1), cores[5]
+        right = torch.tensordot(cores[3], torch.tensordot(cores[4], right, 1), 1)
+        return x @ right.flatten(1).T @ left.flatten(0, -2).T
+
+    wrong = [inner_end_first, by_sums, three_cores, through_the_matrix, lambda x, cores: x, lambda x, cores: None, None]
+    _try("02.5", (), [bidirectional], wrong)
+
+
+def _halves(cores):
+    left, right = cores[0], cores[-1]
+    for core in cores[1 : len(cores) // 2]:
+        left = torch.tensordot(left, core, 1)
+    for core in reversed(cores[len(cores) // 2 : -1]):
+        right = torch.tensordot(core, right, 1)
+    return left.flatten(0, -2), right.flatten(1)
+
+
+def test_03(objects):
+    size = 2 * CONFIG.parameters_bytes
+    _try("03.1", (CONFIG,), [size, float(size)], [size + 0.5, size // 2, size // 8, size / 1e6, str(size), None])
+
+    def in_all(trainer, sample):
+        return 100 * seconds(trainer, sample)
+
+    def by_tokens(trainer, sample):
+        return 1e-4 * sample.lengths[0]
+
+    objects.losses(count=FEW)  # the model is on the card, as it is when a student comes here
+    given = objects.trainer, objects.work.train
+    _try("03.2", given, [seconds], [in_all, by_tokens, lambda t, s: 2, lambda t, s: None, 2, 2.3, "2", None])
+    few = objects.samples[:FEW]
+    adamw, sgd, rate = objects.losses(3e-4, "adamw", FEW), objects.losses(4e-3, "sgd", FEW), 0.7
+    other_rate = objects.losses(1e-3, "adamw", FEW)
+    made_up = np.concatenate([adamw[:3], np.full(FEW - 3, rate, np.float32)])
+    rising, broken = adamw.copy(), adamw.copy()
+    rising[20:], broken[-1] = 1000, np.nan
+    wrong = [sgd, other_rate, made_up, rising, broken, adamw[:-1], rate, float(adamw.mean()), None]
+    _try("03.3", (objects.trainer, few, objects.start, sgd), [adamw], wrong)
+
+
+def test_03_leaves_the_card_as_it_was(objects):
+    before = objects.losses(4e-3, "sgd", FEW), objects.trainer.store_parameters()
+    check("00.1", ("b", before[0]), objects.trainer, objects.samples, CONFIG)
+    after = objects.trainer.store_parameters()
+    assert all(np.array_equal(before[1][name], after[name]) for name in after)
+
+
+def test_04(objects):
+    two, four = objects.cards[2], objects.cards[4]
+    held = chip_bytes(two)["optimizer state"] / 1e6
+    _try("04.1", (two,), [held, round(held, 3)], [1.01 * held, 0.99 * held, 1e6 * held, held / 2, str(held), None])
+    ratio = (chip_bytes(four)["activations"] - chip_bytes(two)["activations"]) / (
+        chip_bytes(four)["parameters"] - chip_bytes(two)["parameters"]
+    )
+    _try("04.2", (two, four), [ratio], [1.01 * ratio, ratio + 0.09, 1 / ratio, 2 * ratio, 0, "more", None])
+    least, most = objects.measured(np.argmin), objects.measured(np.argmax)
+    _try("04.3", (objects.work.train,), [least], [most, 2 * 36.7, 73.4, 1.005 * least, 1e6 * least, "least", None])
+
+    def with_the_freed(lives):
+        return max(sum(size for size, made, freed in lives if made <= step <= freed) for _, step, _ in lives)
+
+    def in_all(lives):
+        return sum(size for size, _, _ in lives)
+
+    def largest(lives):
+        return max(size for size, _, _ in lives)
+
+    _try("04.4", (), [peak], [with_the_freed, in_all, largest, lambda lives: 14, lambda lives: None, 14, None])
+
+
+def test_05(objects):
+    lengths = Counter({13: 3, 20: 1})
+    joules = {c: Design(clock_mhz=c).estimate(lengths).energy_per_epoch.mid for c in (50, 100, 150, 200)}
+    wrong = [{c: j for c, j in joules.items() if c > 50}, {**joules, 100: 1.01 * joules[100]}, {**joules, 250: 1.0}]
+    _try("05.1", (lengths,), [joules], [*wrong, 200, joules[200], {}, "200", None])
+    (pair,) = [(n, bank) for n in (5, 6, 7) for bank in range(16) if _judge("05.2", (n, bank))]
+    n, bank = pair
+    _try(
+        "05.2", (), [pair, list(pair)], [(n + 1, bank), (n - 1, bank), (n, bank + 1), (n, 0.5), n, (n,), (n, None), "6"]
+    )
+    wrong = [Design(2, 4, "auto"), Design(4, 12, "bidirectional"), Design(4, 12, "auto"), 4, "4", None]
+    _try("05.3", (lengths,), [Design(4, 4, "auto")], wrong)
+    spec = SimpleNamespace(name="s", vary={"linear_rank": [8, 12]}, fixed={"samples": 100}, objective="dev.slot_f1")
+    mine = SimpleNamespace(**{**vars(spec), "vary": {**spec.vary, "seed": [0, 1]}})
+    changes = {"name": "t", "vary": spec.vary, "fixed": {"samples": 50}, "objective": "loss"}
+    wrong = [SimpleNamespace(**{**vars(mine), name: value}) for name, value in changes.items()]
+    three = SimpleNamespace(**{**vars(spec), "vary": {**spec.vary, "seed": [0, 1, 2]}})
+    _try("05.4", (spec, [1, 2]), [mine], [*wrong, spec, three, "spec", None])
+    assert not _judge("05.4", mine, spec, [])  # the sweep has not been run
+    wrong = [on_one_engine, without_waiting, lambda products: {}, lambda products: None, "schedule", None]
+    _try("05.5", (), [_scheduled], [*wrong, lambda products: {r: (2, s) for r, (_, s) in _scheduled(products).items()}])
+    assert _judge("05.5", _scheduled) and len(engine_products("reconstruct", 3)) == 6
+
+
+def test_06(objects):
+    peaks = {
+        name: np.mean([r.memory["peak"]["value"] for r in objects.recorded if r.methods == name])
+        for name in ("dense", "tensor")
+    }
+    ratio = peaks["dense"] / peaks["tensor"]
+    _try("06.1", (objects.recorded,), [ratio], [ratio + 0.09, 1 / ratio, 30, "ratio", None])
+    single = [r for r in objects.recorded if "+" not in r.methods]
+    best = min(single, key=lambda r: r.seconds_per_epoch["value"]).methods
+    wrong = sorted({r.methods for r in objects.recorded} - {best})
+    _try("06.2", (objects.recorded,), [best, f" {best} "], [*wrong, best[:-1], 3, None])
+    _try("06.3", (ModelConfig(format="dense"),), [73.43, 73.434], [73, 36.7, 73.6, 73_434_240, 2.4, "73.4", None])
+
+
+def test_07(objects):
+    query = replace(objects.mixtral, sequence_length=174)
+    given = objects.estimator, query
+    (batch,) = [n for n in range(1, 18) if _judge("07.1", n, *given)]
+    _try("07.1", given, [batch], [batch + 0.5, batch - 0.5, 0, -1, str(batch), None])
+    gpu = find_gpu("A40-48GB")
+    two, eight = (objects.estimator.largest_batch(replace(objects.mixtral, top_k=k), gpu) for k in (2, 8))
+    _try("07.2", (objects.estimator, objects.mixtral), [two / eight], [4, eight / two, 1.01 * two / eight, "4", None])
+    costs = {
+        name: objects.estimator.estimate(objects.llama, find_gpu(name), 10**8).cost[1]
+        for name in objects.estimator.prices
+    }
+    best = min(costs, key=costs.get)
+    wrong = [(name, cost) for name, cost in costs.items() if name != best]
+    given = objects.estimator, objects.llama
+    _try("07.3", given, [(best, costs[best])], [*wrong, best, (best, 1.02 * costs[best]), (best, None), None])
+
+
+def test_every_exercise_is_tried():
+    text = Path(__file__).read_text(encoding="utf-8")
+    assert set(re.findall(r'_try\(\s*"(.*?)"', text)) == set(EXERCISES)
+
+
+@pytest.mark.parametrize(
+    "answer, says",
+    [
+        (None, "Not done yet"),
+        ((1, None), "Not done yet"),
+        (1296, "Right. Half"),
+        (5, "Not yet: a core"),
+        ("x", "Not yet"),
+    ],
+)
+def test_check_says_and_does_not_raise(capsys, answer, says):
+    check("01.1", answer)
+    assert capsys.readouterr().out.startswith(says)
+
+
+def test_check_raises_where_nbgrader_runs_it(monkeypatch):
+    monkeypatch.setenv("NBGRADER_EXECUTION", "validate")
+    check("01.1", 1296)
+    for answer in (None, 5):
+        with pytest.raises(NotRight):
+            check("01.1", answer)
+
+
+def test_a_function_that_is_not_written_yet_and_one_that_fails(capsys):
+    check("04.4", lambda lives: None)
+    assert capsys.readouterr().out.startswith("Not done yet")
+    check("04.4", lambda lives: 1 / 0)
+    assert "(ZeroDivisionError: division by zero)" in capsys.readouterr().out
+    check("02.4", "y = x G9", TTLinear(768, 768, *MODES, 12))
+    assert "there is no G9 yet" in capsys.readouterr().out
+
+
+def test_hidden_tests_see_what_visible_ones_do_not(capsys):
+    def only_the_example(lives):
+        return 12
+
+    check("04.4", only_the_example)
+    assert capsys.readouterr().out.startswith("Right.")
+    with pytest.raises(NotRight):
+        grade("04.4", only_the_example)
+
+
+def test_no_such_exercise():
+    with pytest.raises(Exception, match=r"exercise '09.1': there are 00.1, 00.2"):
+        check("09.1", 3)
