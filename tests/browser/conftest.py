@@ -10,6 +10,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+import nbformat
 import pytest
 from lab_page import LabPage
 from playwright.sync_api import Browser, sync_playwright
@@ -93,6 +94,28 @@ def open_notebook(lab_url, browser):
         page = LabPage(browser, lab_url, TOKEN, name, dark)
         pages.append(page)
         return page
+
+    yield opened
+    for page in pages:
+        page.close()
+
+
+@pytest.fixture(scope="module")
+def open_cells(lab_folder, lab_url, browser):
+    """Opens a notebook of cells that are given, runs all of them, and closes it after the module."""
+    pages = []
+
+    def opened(name: str, *cells: str) -> LabPage:
+        metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
+        notebook = nbformat.v4.new_notebook(
+            cells=[nbformat.v4.new_code_cell(cell) for cell in cells], metadata=metadata
+        )
+        nbformat.write(notebook, lab_folder / "notebooks" / f"{name}.ipynb")
+        lab = LabPage(browser, lab_url, TOKEN, name)
+        pages.append(lab)
+        lab.run_all()
+        assert lab.errors == []
+        return lab
 
     yield opened
     for page in pages:

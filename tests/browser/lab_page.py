@@ -22,6 +22,36 @@ _ALL_RAN = """() => {
     const failed = document.querySelector(".jp-OutputArea-output[data-mime-type*='error']") !== null;
     return failed ? !prompts.some(text => text.includes('*')) : prompts.every(text => /\\[\\d+\\]/.test(text));
 }"""
+_CONTROLS = """cell => {
+    const found = cell.querySelectorAll('.jp-OutputArea-output :is(button, select, input, textarea, .noUi-handle)');
+    return [...found].filter(one => one.checkVisibility() && !one.disabled);
+}"""
+_NAME = """one => {
+    const box = one.closest('.jupyter-widgets');
+    const label = box.querySelector('.widget-label, .widget-label-basic')?.innerText;
+    return [one.tagName.toLowerCase(), one.innerText || one.title || label].join(' ');
+}"""
+# Boxes are the widgets that hold no others, as far as they can be seen.
+_BOXES = """cell => {
+    const area = cell.querySelector('.jp-OutputArea').getBoundingClientRect();
+    const cut = (rect, by) => ({left: Math.max(rect.left, by.left), right: Math.min(rect.right, by.right),
+                                top: Math.max(rect.top, by.top), bottom: Math.min(rect.bottom, by.bottom)});
+    return [...cell.querySelectorAll('.jp-OutputArea-output .jupyter-widgets')].filter(
+        one => one.checkVisibility() && !one.closest('.jupyter-matplotlib-toolbar') &&
+               !one.querySelector('.jupyter-widgets') && one.getBoundingClientRect().height > 1
+    ).map(one => {
+        const whole = one.getBoundingClientRect();
+        let scrolls = false;
+        let seen = cut(whole, {...area.toJSON(), top: -1e6, bottom: 1e6});
+        for (let above = one.parentElement; above !== cell; above = above.parentElement)
+            if (getComputedStyle(above).overflowY !== 'visible') {
+                seen = cut(seen, above.getBoundingClientRect());
+                scrolls ||= getComputedStyle(above).overflowX === 'auto';
+            }
+        const name = one.innerText.trim().split('\\n')[0] || one.title || one.className;
+        return {name, hidden: scrolls ? 0 : whole.right - Math.max(whole.left, seen.right), ...seen};
+    });
+}"""
 THEME = "@jupyterlab/apputils-extension:themes"
 
 
@@ -183,6 +213,35 @@ class LabPage:
             with contextlib.suppress(TimeoutError):
                 return self.wait_for_text(part, 5)
         return self.wait_for_text(part)
+
+    # --- for whom mouse or screen are not enough
+
+    def controls_without_tab(self, text: str) -> list[str]:
+        """The controls in a cell's output that the tabulator key does not reach from the cell."""
+        cell = self.scroll_to(text)
+        self.page.keyboard.press("Escape")
+        cell.evaluate("cell => cell.focus()")
+        left = cell.evaluate_handle(_CONTROLS)
+        for _ in range(3 * left.evaluate("left => left.length") + 20):
+            self.page.keyboard.press("Tab")
+            if not left.evaluate(
+                "left => { const at = left.indexOf(document.activeElement);\n"
+                "if (at >= 0) left.splice(at, 1); return left.length; }"
+            ):
+                break
+        return left.evaluate(f"left => left.map({_NAME})")
+
+    def boxes_in_the_way(self, text: str) -> list[str]:
+        """Widgets in a cell's output that are cut off at a side, and those that lie over one another."""
+        boxes = self.scroll_to(text).evaluate(_BOXES)
+        said = [f"{box['name']}: {box['hidden']:.0f} px hidden" for box in boxes if box["hidden"] > 1]
+        for place, one in enumerate(boxes):
+            for other in boxes[:place]:
+                width = min(one["right"], other["right"]) - max(one["left"], other["left"])
+                height = min(one["bottom"], other["bottom"]) - max(one["top"], other["top"])
+                if min(width, height) > 2:
+                    said.append(f"{one['name']} lies over {other['name']}")
+        return said
 
     def picture(self, name: str) -> None:
         """Take a picture of the window, if the environment says where to (BTTLAB_SCREENSHOTS)."""

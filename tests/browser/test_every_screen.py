@@ -1,0 +1,48 @@
+"""Every widget of the notebooks: the keyboard reaches its controls, and a narrow window hides and stacks nothing."""
+
+import pytest
+
+SETUP = """%matplotlib widget
+from collections import Counter
+import numpy as np, torch
+from bttlab import lab
+from bttlab.baseline.gpus import read_gpus
+from bttlab.cost.estimate import Estimator
+from bttlab.cost.models import find_model
+from bttlab.data import load_corpus
+from bttlab.model import ModelConfig
+from lab_trainers import PretendTrainer, pretend_target
+
+workload = lab.Workload.of(load_corpus("airline"), ModelConfig(format="dense"))
+matrix = torch.from_numpy(np.random.default_rng(0).standard_normal((768, 768)).astype(np.float32))
+targets = [pretend_target(workload, PretendTrainer(), "pretend")]"""
+WIDGETS = {
+    "compression": "lab.CompressionExplorer(matrix)",
+    "flow": "lab.FlowExplorer((12, 8, 8), (8, 8, 12), tokens=32, rank=12)",
+    "dashboard": "board = lab.Dashboard(targets, samples=2000)\nboard.start()\nboard.wait()\nboard",
+    "runs": "lab.RunBrowser()",
+    "design": "lab.DesignExplorer(Counter(workload.train.lengths.tolist()), lab.Design())",
+    "methods": "lab.MethodsLab(workload)",
+    "cost": "lab.CostExplorer(Estimator(), read_gpus(), find_model('mixtral-8x7b'))",
+}
+NARROW = {"width": 900, "height": 1000}
+
+every_widget = pytest.mark.parametrize("name", WIDGETS)
+
+
+@pytest.fixture(scope="module")
+def screen(open_cells):
+    return open_cells("screens", SETUP, *WIDGETS.values())
+
+
+@every_widget
+def test_the_keyboard_reaches_every_control(screen, name):
+    assert ", ".join(screen.controls_without_tab(WIDGETS[name].split("\n")[0])) == ""
+
+
+@every_widget
+def test_a_narrow_window_hides_and_stacks_nothing(screen, name):
+    screen.page.set_viewport_size(NARROW)
+    screen.scroll_to(WIDGETS[name].split("\n")[0])
+    screen.picture(f"narrow_{name}")
+    assert "; ".join(screen.boxes_in_the_way(WIDGETS[name].split("\n")[0])) == ""
