@@ -18,9 +18,9 @@ RUN make environment PYTHON=python3
 FROM base
 # Root's, at the path that it was made at: the user can write to none of it.
 COPY --from=build /opt/bttlab /opt/bttlab
-ENV PATH=/opt/bttlab/.venv/bin:$PATH PYTHONDONTWRITEBYTECODE=1
+ENV PATH=/opt/bttlab/.venv/bin:$PATH PYTHONDONTWRITEBYTECODE=1 JUPYTER_CONFIG_PATH=/opt/bttlab/tools/jupyter
 USER lab
 WORKDIR /home/lab
 EXPOSE 8888
 # The server listens on the container's addresses, asks for its token, and is published on the host's loopback alone.
-CMD ["sh", "-c", "bttlab notebooks notebooks && bttlab doctor && exec jupyter lab --no-browser --KernelManager.transport=ipc --ServerApp.ip=0.0.0.0 --ServerApp.port=8888 --ServerApp.root_dir=/home/lab --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb"]
+CMD ["sh", "-c", "bttlab notebooks my_notebooks && bttlab doctor && exec jupyter lab --no-browser --KernelManager.transport=ipc --ServerApp.ip=0.0.0.0 --ServerApp.port=8888 --ServerApp.root_dir=/home/lab --LabApp.default_url=/lab/tree/my_notebooks/00_start_here.ipynb"]
