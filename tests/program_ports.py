@@ -12,8 +12,10 @@ from bttlab.card.machine import machine
 from bttlab.card.program.instruction import Instruction
 from bttlab.card.program.layer import LayerShape, compile_layer
 from bttlab.card.program.model import ModelProgram
+from bttlab.card.program.own_flow import compile_order
 from bttlab.card.program.program import compile_program
 from bttlab.model import ModelConfig
+from bttlab.tensor.order import Order
 
 Ports = dict[str, set[int]]
 
@@ -28,6 +30,7 @@ MODELS = (
     (ModelConfig(heads=4, sequence_length=40).with_hidden_size(256), "bidirectional"),
 )
 LAYER = LayerShape((12, 8, 8), (8, 8, 12), (12,) * 5)
+OWN = Order.of(["T1 = G4 G5", "T2 = G6 T1", "T3 = G2 G3", "T4 = T2 x", "T5 = T4 T3", "y = T5 G1"])
 
 
 def programs() -> Iterator[list[Instruction]]:
@@ -39,8 +42,8 @@ def programs() -> Iterator[list[Instruction]]:
         for emit in (model.emit_updates, model.emit_forward, model.emit_backward):
             emit()
         yield model.builder.instructions
-    for flow in ("bidirectional", "right_to_left", "auto"):
-        program = compile_layer(LAYER, 32, flow)
+    layers = [compile_layer(LAYER, 32, flow) for flow in ("bidirectional", "right_to_left", "auto")]
+    for program in (*layers, compile_order(LAYER, 32, OWN)):
         yield [*program.forward, *program.load, *program.store]
 
 

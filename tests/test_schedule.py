@@ -205,7 +205,7 @@ def test_machine(machine):
     assert counted.engines(rows=16, lanes=16) == 2
     assert 0 < schedule.depth <= schedule.constants["LATENCY"]
     banks = {p.memory.name: (p.loads, p.stores) for p in schedule.ports if p.memory.name.startswith("bank_")}
-    assert len(banks) == 24
+    assert len(banks) == 22
     assert set(banks.values()) == {(1, 1), (1, 0), (0, 1)}
     assert banks["bank_0[]"] == (1, 0) and banks["bank_1[]"] == (0, 1)
     assert all(port.loads <= 1 and port.stores <= 1 for port in schedule.ports)

@@ -43,8 +43,8 @@ constexpr int FUNCTIONS = 16, REGISTERS = 64, CONSTANTS = 64, SCALARS = 14, SLIC
 
 // Banks: number, words, block (U: UltraRAM, B: block RAM).
 #define BTTLAB_BANKS(BANK) \
-    BANK(0, 1024, B)       \
-    BANK(1, 1024, B)       \
+    BANK(0, 512, B)        \
+    BANK(1, 512, B)        \
     BANK(2, 8192, U)       \
     BANK(3, 8192, U)       \
     BANK(4, 12288, U)      \
@@ -56,17 +56,17 @@ constexpr int FUNCTIONS = 16, REGISTERS = 64, CONSTANTS = 64, SCALARS = 14, SLIC
     BANK(10, 32768, U)     \
     BANK(11, 32768, U)     \
     BANK(12, 20480, U)     \
-    BANK(13, 16384, U)     \
+    BANK(13, 12288, U)     \
     BANK(14, 8192, U)      \
     BANK(15, 8192, U)      \
     BANK(16, 8192, U)      \
     BANK(17, 8192, U)      \
-    BANK(18, 3072, B)      \
+    BANK(18, 4096, U)      \
     BANK(19, 4096, U)      \
     BANK(20, 8192, U)      \
     BANK(21, 8192, U)
 constexpr int BANKS = 22;
-constexpr int IN_BANK = 0, OUT_BANK = 1, TRANSFER_WORDS = 1024;
+constexpr int IN_BANK = 0, OUT_BANK = 1, TRANSFER_WORDS = 512;
 
 // Ports of the units, loads and stores: name, unit, operand, and the banks that it reaches. A switch costs a LUT a bit for
 // every three of them.
@@ -80,7 +80,7 @@ constexpr int IN_BANK = 0, OUT_BANK = 1, TRANSFER_WORDS = 1024;
     PORT(VECTOR_A, VECTOR, 0, 0, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 14, 15, 16, 17, 19, 20, 21)              \
     PORT(VECTOR_B, VECTOR, 1, 3, 5, 8, 9, 12, 14, 15, 16, 17, 18)                                              \
     PORT(VECTOR_C, VECTOR, 2, 2, 4, 12)                                                                        \
-    PORT(SHUFFLE_SOURCE, SHUFFLE, 1, 4, 5, 9, 12, 13, 14, 15, 16, 17, 20, 21)                                  \
+    PORT(SHUFFLE_SOURCE, SHUFFLE, 1, 2, 3, 4, 5, 9, 12, 13, 14, 15, 16, 17, 20, 21)                            \
     PORT(UPDATE_P, UPDATE, 0, 2, 3, 4, 5)                                                                      \
     PORT(UPDATE_G, UPDATE, 1, 6, 7, 8, 9)                                                                      \
     PORT(UPDATE_M, UPDATE, 2, 10)                                                                              \
