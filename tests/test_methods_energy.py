@@ -78,10 +78,16 @@ def test_a_dashboards_run_shows_joules_and_leaves_what_it_does_beside_training_o
     results = []
     target = method_target("dense", Workload.of(corpus, DENSE), "cpu", results.append)
     run = target.make_run(48, 3e-4)
+    hold = run._unpaused.wait
+
+    def held():
+        run.pause()
+        meter.joules += OF_OTHER_WORK
+        run.resume()
+        return hold()
+
+    run._unpaused.wait = held
     run.start()
-    run.pause()
-    meter.joules += OF_OTHER_WORK
-    run.resume()
     assert run.join(60) and run.state == "finished", run.error
     count, joules, *_ = run.energy[-1]
     assert run.meter.provenance == "measured" and run.meter.how == "a stand-in, idle power included"

@@ -225,7 +225,7 @@ def test_training_goes_on_beside_the_caller_and_stops(trainer, samples):
         time.sleep(0.02)
     run.stop()
     losses = run.wait()
-    assert len(seen) == 5 and 0 < len(losses) < len(samples) and len(losses) % 32 == 0
+    assert len(seen) == 5 and 0 < len(losses) < len(samples)
     assert threading.active_count() == threads
     trainer.load_parameters(initial_parameters(trainer.config, 0))
     assert np.array_equal(trainer.train(samples[: len(losses)], MOMENTUM, 1e-4), losses)

@@ -34,7 +34,7 @@ def trial(count: int) -> Outcome:
     tried = (
         f"Training on the airline corpus for {count:,} s, its results made up, as many of them as a U50 gives at "
         f"{RATE:,} samples/s (modelled): each epoch's line through the log of `bttlab train`, and the file read back; "
-        f"then the same samples as one run of a dashboard, a piece for every {runs.CHUNK_SECONDS:g} s, drawn and kept "
+        f"then the same samples as one run of a dashboard, a piece for every {loop.CHUNK_SECONDS:g} s, drawn and kept "
         f"as any run on a card is. No line of the file is longer than {MOST_LINE:,} bytes, resident memory grows by "
         f"less than {MOST_GROWTH} MiB under the dashboard, and nothing else stays"
     )
