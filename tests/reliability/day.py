@@ -56,7 +56,7 @@ class InstantTrainer:
     def store_optimizer_state(self) -> dict[str, np.ndarray]:
         return {"step": np.array(self.steps, np.int64)}
 
-    def train(self, samples: Samples, optimizer: Optimizer, learning_rate: float) -> np.ndarray:
+    def train(self, samples: Samples, optimizer: Optimizer, learning_rate, label_smoothing: float = 0.0) -> np.ndarray:
         self.steps += len(samples)
         return self.draw.exponential(0.05 + 8 / np.sqrt(self.steps), len(samples)).astype(np.float32)
 
