@@ -16,9 +16,7 @@ except ModuleNotFoundError:  # Python 3.10
     import tomli as tomllib
 
 MOST_BYTES = 1 << 20
-NAME = re.compile(
-    r"[a-z][a-z0-9_-]{0,30}"
-)  # what useradd takes on every distribution, and what no shell or path changes
+NAME = re.compile(r"[a-z][a-z0-9_-]{0,30}")  # useradd takes it everywhere, and no shell or path changes it
 MEMORY = re.compile(r"[1-9]\d*[MG]")
 
 

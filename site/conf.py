@@ -2,6 +2,7 @@
 
 import re
 
+from docutils.nodes import SkipNode
 from latex2mathml.converter import convert
 
 project = "BTT Lab"
@@ -26,7 +27,7 @@ def _mathml(self, node, display: str) -> None:
     """Write a formula as MathML, which browsers draw by themselves, in the page's colours."""
     formula = convert(re.sub(r"\\[;,]", r"\\ ", node.astext()), display=display)
     self.body.append(f'<div class="math">{formula}</div>' if display == "block" else formula)
-    raise __import__("docutils.nodes").nodes.SkipNode
+    raise SkipNode
 
 
 def setup(app) -> None:

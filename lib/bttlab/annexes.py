@@ -4,9 +4,11 @@ The groups are bttlab.commands (modules of `bttlab NAME`), bttlab.views (names o
 of `bttlab bench NAME`) and bttlab.power (what models a card's power). docs/house.md has the rooms.
 """
 
+import functools
 from importlib.metadata import EntryPoint, entry_points
 
 
+@functools.cache
 def brought(kind: str) -> dict[str, EntryPoint]:
     """Return what annexes bring of a kind, such as "views", by name; `load` of each gives it."""
     return {point.name: point for point in entry_points(group=f"bttlab.{kind}")}

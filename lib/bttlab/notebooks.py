@@ -70,10 +70,10 @@ def copy_notebooks(to: str | os.PathLike, reset: Sequence[str] | None = None) ->
     to.mkdir(parents=True, exist_ok=True)
     names: dict[str, list[str]] = {"copied": [], "same": [], "kept": [], "aside": []}
     for source in sources:
-        target = to / source.name
+        target, content = to / source.name, release(source.read_bytes())
         if reset is not None and (not reset or source.name.startswith(tuple(reset))) and os.path.lexists(target):
-            names["aside"] += _set_aside(target, release(source.read_bytes()))
-        names[put(target, release(source.read_bytes()))].append(source.name)
+            names["aside"] += _set_aside(target, content)
+        names[put(target, content)].append(source.name)
     return names
 
 

@@ -191,8 +191,8 @@ def _work(pipe: Connection, number: int, folder: str | None, corpus: str, encode
     train(trainer, 0)  # the first call finds the pace
     trainer.load_parameters(initial_parameters(config, number))
     pipe.send("ready")
-    while (told := pipe.recv()) != "check":
-        before, end = done, time.perf_counter() + told
+    while (asked := pipe.recv()) != "check":
+        before, end = done, time.perf_counter() + asked
         waits[:] = [0.0]
         while time.perf_counter() < end:
             done += train(trainer, done)

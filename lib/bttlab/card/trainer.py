@@ -184,7 +184,6 @@ class Trainer(DefaultIP):
         """
         record = np.zeros(1, sample_dtype())
         record["tokens"] = tokens
-
         result = np.zeros(1, self._result_record)
 
         def work() -> None:
@@ -453,8 +452,9 @@ class Trainer(DefaultIP):
         first = 0
         while first < count:
             most = MAX_SAMPLES if self._slices is None else int(self._slices.left * self._samples_per_second)
-            yield slice(first, min(count, first + max(1, min(most, MAX_SAMPLES))))
-            first += max(1, min(most, MAX_SAMPLES))
+            part = slice(first, min(count, first + max(1, min(most, MAX_SAMPLES))))
+            yield part
+            first = part.stop
 
     def _do(self, command: int, rows: np.ndarray, optimizer: Optimizer, results: np.ndarray) -> None:
         """Train on records of samples, or predict them, and count what is done."""

@@ -184,10 +184,8 @@ class Run:
         self._losses.add(losses)
         self.seconds += seconds
         if len(self.clock) == MOST_POINTS:
-            self.clock, self.energy = (
-                self.clock[::2],
-                self.energy[::2],
-            )  # new lists: whoever draws may hold the old ones
+            # new lists: whoever draws may hold the old ones
+            self.clock, self.energy = self.clock[::2], self.energy[::2]
         self.clock.append((self.count, self.seconds))
         if self.meter.provenance:
             joules = self.meter.joules

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from bttlab.data import Augmenter, Corpus, Samples, Vocabulary, encode, epoch_order, load_corpus
+from bttlab.data import Augmenter, Corpus, Vocabulary, encode, epoch_order, load_corpus
 from bttlab.errors import BttlabError
 from bttlab.model import ConfigError, ModelConfig, ReferenceTrainer, Transformer, batch_losses, equal_length_batches
 from bttlab.model.loop import train_pieces
@@ -45,12 +45,14 @@ def train_in_batches(
         model.parameters(), betas=(rule.beta1, rule.beta2), eps=rule.epsilon, weight_decay=rule.weight_decay, fused=True
     )
     total = len(corpus.train)
-    for epoch in range(recipe.epochs):
+
+    def trained(epoch: int) -> np.ndarray:
+        """Train an epoch; returns its losses."""
         samples = augmenter.samples(np.arange(total), seed, epoch)
         losses: list[np.ndarray] = []
         random = np.random.Generator(np.random.PCG64([seed, epoch]))
 
-        def step(batch: np.ndarray, epoch: int = epoch, samples: Samples = samples, losses=losses) -> np.ndarray:
+        def step(batch: np.ndarray) -> np.ndarray:
             number = np.array([epoch * total + sum(map(len, losses))])
             rates = recipe.schedule.rates(recipe.learning_rate, number, recipe.epochs * total)
             update.param_groups[0]["lr"] = float(rates[0])
@@ -61,9 +63,13 @@ def train_in_batches(
             return np.full(len(batch), value.item())
 
         batches = equal_length_batches(epoch_order(total, seed, epoch), samples.lengths, size, random)
-        train_pieces(batches, step, lambda batch, found, seconds, losses=losses: losses.append(found))
+        train_pieces(batches, step, lambda batch, found, seconds: losses.append(found))
+        return np.concatenate(losses)
+
+    for epoch in range(recipe.epochs):
+        mean_loss = float(trained(epoch).mean())
         trainer.load_parameters({name: tensor.detach().numpy() for name, tensor in model.state_dict().items()})
-        yield float(np.concatenate(losses).mean()), trainer, vocabulary
+        yield mean_loss, trainer, vocabulary
 
 
 def main(arguments: list[str] | None = None) -> int:

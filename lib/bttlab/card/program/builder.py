@@ -299,16 +299,17 @@ class Builder:
         key = permutation.tobytes()
         if key not in self.entries:
             into, out = permutation_entries(permutation, words_in)
-            self.entries[key] = len(self.entry_in)
             length = max(len(into), len(out))
+            total = len(self.entry_in) + length
+            if total > MACHINE.SHUFFLE_ENTRIES:
+                raise ProgramError(
+                    f"the program's permutations take {total} entries, the shuffle unit has "
+                    f"{MACHINE.SHUFFLE_ENTRIES}: choose modes that fill whole words"
+                )
+            self.entries[key] = len(self.entry_in)
             for table, entries in ((self.entry_in, into), (self.entry_out, out)):
                 table.extend(entries)
                 table.extend([np.zeros(LANES, np.int64)] * (length - len(entries)))
-            if len(self.entry_in) > MACHINE.SHUFFLE_ENTRIES:
-                raise ProgramError(
-                    f"the program's permutations take {len(self.entry_in)} entries, the shuffle unit has "
-                    f"{MACHINE.SHUFFLE_ENTRIES}: choose modes that fill whole words"
-                )
         return self.entries[key]
 
 
