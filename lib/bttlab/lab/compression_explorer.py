@@ -82,7 +82,7 @@ class CompressionExplorer(Explorer):
         axes.axvline(rank, color="0.2", linestyle="--", linewidth=1)
         axes.text(rank * 1.06, 0.03, f"rank {rank}", transform=axes.get_xaxis_transform(), fontsize=9)
         axes.set_ylim(bottom=max(1e-6, axes.get_ylim()[0]))
-        axes.legend(title="bond", fontsize=8, title_fontsize=8, ncols=3, loc="lower left", framealpha=0.7)
+        axes.legend(title="bond", fontsize=8, title_fontsize=8, ncols=2, loc="lower left", framealpha=0.7)
 
     def _draw_sizes(self, found: Truncation) -> None:
         axes = self._sizes

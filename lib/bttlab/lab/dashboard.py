@@ -107,7 +107,7 @@ class Dashboard:
             learning_rate,
             min=-5,
             max=0,
-            step=0.05,
+            step=0.02,  # of the logarithm: 3e-4, 4e-4 and 4e-3 are read as such
             description="learning rate",
             readout_format=".1e",
             style=wide,
@@ -143,12 +143,23 @@ class Dashboard:
             button.on_click(lambda _, action=action: action())
             self._buttons[label] = button
         self._view = {
-            "across": widgets.Dropdown(options=list(ACROSS), description="across", layout={"width": "170px"}),
+            "across": widgets.Dropdown(
+                options=list(ACROSS),
+                description="across",
+                style={"description_width": "50px"},
+                layout={"width": "160px"},
+            ),
             "smoothing": widgets.Dropdown(
-                options=SMOOTHINGS, value=SMOOTHING, description="mean of", layout={"width": "160px"}
+                options=SMOOTHINGS,
+                value=SMOOTHING,
+                description="mean of",
+                style={"description_width": "60px"},
+                layout={"width": "190px"},
             ),
             "logarithmic": widgets.Checkbox(description="logarithmic loss", indent=False, layout={"width": "150px"}),
-            "published": widgets.Checkbox(True, description="published", indent=False, layout={"width": "100px"}),
+            "published": widgets.Checkbox(
+                True, description="published figures", indent=False, layout={"width": "145px"}
+            ),
         }
         for control in self._view.values():
             control.observe(lambda _: self._draw(), "value")

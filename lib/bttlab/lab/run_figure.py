@@ -123,7 +123,8 @@ class RunFigure:
         )
         self._limit(self._dev, across[view.across], (0, MOST_PERCENT))
         top = _round_up(max((top for _, _, top in bounds), default=1.0))
-        self._limit(self._energy, across["time" if view.across == "time" else "samples"], (0, top))
+        _, end = across["time" if view.across == "time" else "samples"]
+        self._limit(self._energy, (0, 1.03 * end), (0, top))  # a mark at the end is seen whole
         marked = [run for run in runs if run.published and view.published]
         self._name([label_of(number, run) for number, run in enumerate(runs, 1)], marked)
         self._draw_memory(runs, marked)
@@ -185,7 +186,7 @@ class RunFigure:
                 axes.plot([times * run.memory.value for times in run.published.memory], [row, row], **_MARK)
         for chip in {run.published.chip for run in marked}:
             axes.axvline(chip, color="0.35", linestyle=":", linewidth=1)
-            text = f"a U50's chip: {chip / 1e6:.1f} MB (published) "
+            text = f"chip: {chip / 1e6:.1f} MB (published) "
             axes.text(chip, len(known) - 0.42, text, fontsize=7, ha="right", va="bottom", color="0.35")
 
     def _say_what_is_missing(self, runs: Sequence[Run]) -> None:
