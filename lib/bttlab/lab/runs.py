@@ -23,6 +23,7 @@ from bttlab.experiments.index import runs_folder
 from bttlab.experiments.keep import enter, entering, keep_baseline
 from bttlab.experiments.record import RunRecord, now
 from bttlab.figures import Figure
+from bttlab.lab.card_model import Published
 from bttlab.lab.losses import MOST_LOSSES, MOST_POINTS, Losses
 from bttlab.lab.meters import EnergyMeter, NoMeter, Recorded
 from bttlab.lab.workload import Workload
@@ -73,6 +74,8 @@ class Run:
         Samples trained on, and joules so far: the figure and its band. As long as `clock`, or empty without a meter.
     memory : Figure or None
         The bytes that training takes.
+    published : Published or None
+        What was published beside such a run.
     """
 
     follows_learning_rate = True
@@ -88,6 +91,7 @@ class Run:
         self.clock: list[tuple[int, float]] = [(0, 0.0)]
         self.energy: list[tuple[int, float, float, float]] = []
         self.memory: Figure | None = None
+        self.published: Published | None = None
         self._losses = Losses(total, most_losses)
         self._stop, self._unpaused = threading.Event(), threading.Event()
         self._changing = threading.Lock()  # of the state: its thread ends the run while another pauses it
