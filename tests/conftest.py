@@ -1,6 +1,7 @@
 """Fixtures shared by all tests: where the real corpora lie."""
 
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -29,6 +30,14 @@ def _runs_of_tests(tmp_path_factory) -> None:
     os.environ["BTTLAB_RUNS"] = str(tmp_path_factory.mktemp("runs"))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _compiled(tmp_path_factory) -> None:
+    """Have what tests compile in a folder that all of pytest's workers share."""
+    import compiled
+
+    compiled.folder = tmp_path_factory.getbasetemp().parent
+
+
 @pytest.fixture(scope="session")
 def atis() -> Path:
     return _real_corpus("atis")
@@ -40,11 +49,21 @@ def snips() -> Path:
 
 
 @pytest.fixture(scope="session")
-def trainer_libraries(tmp_path_factory) -> dict[str, Path]:
+def short_airline(tmp_path_factory) -> Path:
+    """The airline corpus with a few utterances in its dev and test splits: scoring all takes longer than many tests."""
+    folder = tmp_path_factory.mktemp("short") / "airline"
+    shutil.copytree(ROOT / "data" / "airline", folder)
+    for path in (*folder.glob("dev/*"), *folder.glob("test/*")):
+        path.write_text("".join(path.read_text().splitlines(keepends=True)[:20]))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def trainer_libraries() -> dict[str, Path]:
     """The training processor as shared libraries: "fast", the emulation, and "loop", the loop of synthesis."""
     from training_processor import build_libraries
 
-    return build_libraries(tmp_path_factory.getbasetemp().parent)  # that all of pytest's workers share
+    return build_libraries()
 
 
 @pytest.fixture

@@ -201,6 +201,12 @@ static inline bool stays_along(const Nest &nest, int o, int level) {
     return nest.operand[o].stride[level] == 0 && !is_sliced(nest, o, level);
 }
 
+static inline bool is_any_sliced(const Nest &nest, int level) {
+    bool any = false;
+    for (int o = 0; o < OPERANDS; o++) any |= is_sliced(nest, o, level);
+    return any;
+}
+
 // A step: its indices, the offset of each operand from its memory, and its slot.
 struct Step {
     int index[LEVELS];
@@ -208,36 +214,44 @@ struct Step {
     int slot;
 };
 
-// Calls `act` for all steps of a box, in the order of the nest.
+// Calls `act` for all steps of a box, in the order of the nest: along its innermost level that has several, and around.
 template <typename Act>
 static inline void each_step(const Nest &nest, const Box &box, Act act) {
-    const int slice_level = nest.code->slice_level, first = box.from[3], last = box.to[3];
+    const int slice_level = nest.code->slice_level;
+    int inner = LEVELS - 1;
+    while (inner > 0 && box.from[inner] == box.to[inner]) inner--;
     Step step;
+    for (int j = 0; j < LEVELS; j++) {
+        if (box.from[j] > box.to[j]) return;
+        step.index[j] = box.from[j];
+    }
     const auto find = [&] {
         UNROLL
         for (int o = 0; o < OPERANDS; o++) step.offset[o] = nest.operand[o].offset(step.index, slice_level);
     };
-    for (step.index[0] = box.from[0]; step.index[0] <= box.to[0]; step.index[0]++) {
-        for (step.index[1] = box.from[1]; step.index[1] <= box.to[1]; step.index[1]++) {
-            for (step.index[2] = box.from[2]; step.index[2] <= box.to[2]; step.index[2]++) {
-                step.index[3] = first;
-                step.slot = 0;
-                for (int j = 0; j < LEVELS; j++) step.slot += step.index[j] * nest.slot_weight[j];
-                // Copies: what a step stores might change the nest, as far as the compiler knows.
-                const int weight = nest.slot_weight[3];
-                long stride[OPERANDS];
-                UNROLL
-                for (int o = 0; o < OPERANDS; o++) stride[o] = nest.operand[o].stride[3];
-                find();
-                for (; step.index[3] <= last; step.index[3]++) {
-                    if (slice_level == LEVELS - 1) find();
-                    act(step);
-                    step.slot += weight;
-                    UNROLL
-                    for (int o = 0; o < OPERANDS; o++) step.offset[o] += stride[o];
-                }
-            }
+    const bool finds = is_any_sliced(nest, inner);
+    // Copies: what a step stores might change the nest, as far as the compiler knows.
+    const int first = box.from[inner], last = box.to[inner], weight = nest.slot_weight[inner];
+    long stride[OPERANDS];
+    UNROLL
+    for (int o = 0; o < OPERANDS; o++) stride[o] = nest.operand[o].stride[inner];
+    for (;;) {
+        step.slot = 0;
+        for (int j = 0; j < LEVELS; j++) step.slot += step.index[j] * nest.slot_weight[j];
+        find();
+        for (int i = first; i <= last; i++) {
+            step.index[inner] = i;
+            if (finds) find();
+            act(step);
+            step.slot += weight;
+            UNROLL
+            for (int o = 0; o < OPERANDS; o++) step.offset[o] += stride[o];
         }
+        step.index[inner] = first;
+        int outer = inner - 1;
+        for (; outer >= 0 && step.index[outer] == box.to[outer]; outer--) step.index[outer] = box.from[outer];
+        if (outer < 0) return;
+        step.index[outer]++;
     }
 }
 

@@ -15,7 +15,7 @@ import torch
 
 from bttlab.baseline.modelled import MODEL_VERSION, Modelled
 from bttlab.baseline.record import Record
-from bttlab.baseline.run import run_baseline
+from bttlab.baseline.run import BaselineSetting, Listener, run_baseline
 from bttlab.data import Samples
 from bttlab.data.metrics import Scores, score
 from bttlab.errors import BttlabError
@@ -339,7 +339,7 @@ class BaselineRun(Run):
         As for `Run`.
     workload : Workload
     format, device : str
-        As for `bttlab.baseline.run_baseline`.
+        As for `bttlab.baseline.BaselineSetting`.
     mode : str
         How a step is run: one of `bttlab.baseline.modes_of`.
     """
@@ -369,7 +369,7 @@ class BaselineRun(Run):
     def _train(self) -> None:
         if self._device == "cpu":
             torch.set_num_threads(1)  # as bttlab baseline: at batch 1 more threads mostly wait for each other
-        record = run_baseline(
+        setting = BaselineSetting(
             self._format,
             self._device,
             config=self._workload.config,
@@ -378,11 +378,14 @@ class BaselineRun(Run):
             seed=self._workload.seed,
             learning_rate=self.learning_rate,
             modes=[self._mode],
+        )
+        listener = Listener(
             on_step=self._on_step,
             stop=self._stop,
             evaluate=lambda _, model: self._evaluate(self._workload, partial(predict, model)),
             evaluate_at=evaluation_ends(self.total),
         )
+        record = run_baseline(setting, listener)
         self.memory = _memory_of(record)
         keep_baseline(record, self.begun)
 
