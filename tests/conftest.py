@@ -11,7 +11,9 @@ import torch
 from two_users import interpreter_of_nobody
 
 ROOT = Path(__file__).resolve().parents[1]
+# One thread here and in what tests start: two of these processes have two cores, and threads that wait spin.
 torch.set_num_threads(1)
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 # A shell starts a job in the background with SIGINT ignored, and so would be all that tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

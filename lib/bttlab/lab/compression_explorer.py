@@ -9,6 +9,7 @@ from bttlab.lab.charts import PALETTE, new_figure, style
 from bttlab.lab.compression import Truncation, spectra, truncate
 from bttlab.lab.explorer import Explorer, row, slider
 from bttlab.lab.pictures import draw_train
+from bttlab.model import ModelConfig
 from bttlab.tensor import check_modes
 
 MOST_RANK = 128
@@ -33,9 +34,9 @@ class CompressionExplorer(Explorer):
     def __init__(
         self,
         matrix: Tensor,
-        out_modes: tuple[int, int, int] = (12, 8, 8),
-        in_modes: tuple[int, int, int] = (8, 8, 12),
-        rank: int = 12,
+        out_modes: tuple[int, int, int] = ModelConfig.linear_out_modes,
+        in_modes: tuple[int, int, int] = ModelConfig.linear_in_modes,
+        rank: int = ModelConfig.linear_rank,
     ):
         self._matrix = matrix
         self._spectra = functools.lru_cache(8)(lambda outs, ins: spectra(matrix, outs, ins))
