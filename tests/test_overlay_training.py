@@ -142,13 +142,13 @@ def test_a_bad_label_smoothing_changes_nothing(trainer, reference, samples, labe
         assert fingerprint(one) == before
 
 
-def test_an_epoch_of_atis_gives_the_metrics_of_the_reference(trainer, reference, samples, corpus, vocabulary):
+def test_2000_samples_of_atis_give_the_metrics_of_the_reference(trainer, reference, samples, corpus, vocabulary):
     # At higher rates rounding alone parts the two within an epoch, as it parts PyTorch from itself in another flow.
     dev = encode(corpus.dev, vocabulary, corpus, ModelConfig())
     scores = []
     for one in (trainer, reference):
-        losses = one.train(samples, SGD, 1e-3)
-        assert losses[-500:].mean() < losses[:500].mean() / 2
+        losses = one.train(samples[:2000], SGD, 1e-3)
+        assert losses[-200:].mean() < losses[:200].mean() * 0.6
         scores.append(score(corpus, corpus.dev, one.predict(dev)))
     assert abs(scores[0].intent_accuracy - scores[1].intent_accuracy) <= 0.01
     assert abs(scores[0].slot_f1 - scores[1].slot_f1) <= 0.01
