@@ -8,7 +8,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bttlab.baseline.storage import write_whole
 from bttlab.errors import BttlabError
 from bttlab.methods.method import FAMILIES
 from bttlab.methods.record import SCORES, Results, by_methods, joules, mean
@@ -16,6 +15,7 @@ from bttlab.methods.registry import DENSE, parse
 from bttlab.methods.run import Result
 from bttlab.pages import filled
 from bttlab.places import ROOT
+from bttlab.records import write_whole
 from bttlab.terminal import say
 from bttlab.train.accuracy import in_per_cent
 
