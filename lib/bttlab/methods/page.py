@@ -22,8 +22,6 @@ from bttlab.train.accuracy import in_per_cent
 FOLDER = ROOT / "data" / "methods"
 # Record -> the methods with which the others in it are compared
 RECORDS = {"atis.json": DENSE, "atis_tensor.json": "tensor"}
-# Methods without a row: the page says why
-WITHOUT_ROW = frozenset({"autoprog", "data-pruning-kmeans", "fp16", "token-selection", "zero-offload"})
 PAGE = ROOT / "docs" / "methods.md"
 _HEADER = [
     "methods",
