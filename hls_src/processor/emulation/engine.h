@@ -33,7 +33,7 @@ static bool may_tile(const Nest &nest, const Tiled &tiled, Results &results, boo
             return nest.operand[o].memory != to.memory || are_apart(nest, nest.operand[o], to);
         };
         if (!is_apart(reads_stream ? STREAM : SCALARS_IN)) return false;
-        if (!same_steps(nest, nest.operand[ADDEND], to) && !is_apart(ADDEND)) return false;
+        if (!is_not_fed(nest, ADDEND, to)) return false;
     }
     if (results.to_held) {
         if (!place_rows(nest, results.held) || !is_one_to_one(nest, results.held, tiled)) return false;
@@ -43,14 +43,18 @@ static bool may_tile(const Nest &nest, const Tiled &tiled, Results &results, boo
     return true;
 }
 
-// The longest level with more than one step for which `fits`; -1 if there is none.
+constexpr int LONG = 6;  // steps along a level that fill a tile
+
+// The longest level with more than one step for which `fits`; -1 if there is none. Of those that fill a tile the
+// innermost: words of its steps are next to each other.
 template <typename Fits>
 static inline int longest_level(const Nest &nest, Fits fits) {
-    int longest = -1;
+    int longest = -1, most = 2;
     for (int j = 0; j < LEVELS; j++) {
-        if (nest.end[j] > 1 && !is_any_sliced(nest, j) && fits(j) && (longest < 0 || nest.end[j] > nest.end[longest])) {
-            longest = j;
-        }
+        const int steps = nest.end[j] < LONG ? nest.end[j] : LONG;
+        if (steps < most || is_any_sliced(nest, j) || !fits(j)) continue;
+        longest = j;
+        most = steps;
     }
     return longest;
 }

@@ -8,7 +8,8 @@
 
 #include "nest.h"
 
-// Largest tiles, so that their sums and what they share fit the registers: of two dimensions, and where there is only one.
+// Largest tiles, so that their sums and what they share fit the registers: of two dimensions, and where there is only
+// one.
 #if defined(__AVX512F__)
 constexpr int TILE_ROWS = 4, TILE_WORDS = 6, TILE_LINE = 12;
 #else
@@ -176,7 +177,10 @@ static Lanes reduce_point(const ReduceTile &tile) {
         UNROLL
         for (int r = 0; r < R; r++) sum[r] = sum[r] + word * load(held + r * HELD_PITCH);
     }
-    for (int r = 0; tile.sum && r < R; r++) store(&tile.sum[0][r], sum[r]);
+    if (tile.sum) {
+        UNROLL
+        for (int r = 0; r < R; r++) store(&tile.sum[0][r], sum[r]);
+    }
     return trees(sum);
 }
 
