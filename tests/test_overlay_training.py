@@ -17,6 +17,7 @@ from bttlab.card.xclbin import read_xclbin
 from bttlab.data import Augmenter, Samples, Vocabulary, encode, epoch_order, load_corpus
 from bttlab.data.metrics import score
 from bttlab.errors import BttlabError
+from bttlab.estimate.geometry import Blocks, capacity_bits
 from bttlab.model import ModelConfig, NumericalFault, Optimizer, ReferenceTrainer, StateError, initial_parameters
 from bttlab.train import read_recipe
 
@@ -333,7 +334,7 @@ def test_the_images_allocate_nothing_and_fit_on_the_card(tmp_path):
         }
         sections = subprocess.run(["size", "-A", "-d", path], capture_output=True, text=True, check=True).stdout
         static = sum(int(size) for size in re.findall(r"^\.(?:bss|data)\s+(\d+)", sections, re.MULTILINE))
-        assert 1e6 < static < U50.bram_bytes + U50.uram_bytes
+        assert 1e6 < static < capacity_bits(Blocks(U50.bram36, U50.uram)) / 8
 
 
 def test_the_process_stays_below_a_gibibyte_beyond_torch():

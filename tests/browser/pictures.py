@@ -72,6 +72,7 @@ def test_flows(opened):
     run(lab, *cells, "draw_schedule({name: run.program")
     take(lab, "schedule", output(lab, "draw_schedule({name: run.program"))
     lab.scroll_to("explorer = FlowExplorer")
+    lab.until_text("in memory now: L2 1,152", lambda: lab.select("flow", "bi-directional"))
     lab.until_text("step 4 of", lambda: lab.set_slider("step", 4))
     take(lab, "flow_bidirectional", output(lab, "explorer = FlowExplorer"))
 
@@ -97,14 +98,6 @@ def test_methods(opened):
     lab = opened("06_efficient_training")
     run(lab, "%matplotlib widget", "lab = MethodsLab", 'for combination in ("dense", "tensor")')
     take(lab, "methods_lab", output(lab, "lab = MethodsLab"))
-
-
-@pytest.mark.parametrize("name, dark, width", [("card_queue", False, 1280), ("card_queue_dark", True, 900)])
-def test_card_queue(opened, name, dark, width):
-    lab = opened("00_start_here", dark)
-    lab.page.set_viewport_size({"width": width, "height": 1000})
-    lab.run_new("from bttlab.lab import CardQueue\nfrom busy_card import busy_card\n\nCardQueue(busy_card())")
-    take(lab, name, output(lab, "CardQueue(busy_card())"))
 
 
 def test_cost(opened):

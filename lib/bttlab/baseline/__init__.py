@@ -13,7 +13,7 @@ from bttlab.baseline.record import (
     load_records,
 )
 from bttlab.baseline.run import FORMATS, BaselineError, BaselineSetting, Listener, run_baseline
-from bttlab.baseline.storage import RecordError, check_writable
+from bttlab.records import RecordError, check_writable
 
 __all__ = [
     "EPOCH_SAMPLES",

@@ -367,6 +367,8 @@ class Dashboard:
             if self.runs and self.runs[-1].state == FAILED:
                 self._say(_what_failed(self.runs[-1]))
             self._enable()
+            marks = any(run.published for run in self.runs)
+            self._view["published"].layout.display = None if marks else "none"
         self._canvas.draw(everything)
 
     def _keep(self) -> None:
