@@ -6,6 +6,7 @@
 # make class     JupyterHub on loopback with demo students; CLASS=FILE takes a class's settings instead (classroom/README.md)
 # make class-test    students of such a hub in real browsers (needs root and configurable-http-proxy)
 # make site      pages of docs and executed notebooks, in build/site/html (SITE=--quick: few samples; --kept: no execution)
+# make pictures  what README and docs show of the lab, taken anew of the notebooks in a browser
 # make bench         side-by-side benchmarks, into docs/benchmarks.md (BENCH=--strict: what has become worse fails)
 # make lock      requirements.lock anew, after a change of dependencies in pyproject.toml (UPGRADE=1: newer ones of all others)
 # make wheelhouse    all packages in WHEELHOUSE=DIR, for `make lab WHEELHOUSE=DIR` on a machine without a network
@@ -13,8 +14,8 @@
 # PYTHON=PATH takes another Python than the newest suitable one that tools/find_python finds
 # make audit     ask the Python Packaging Advisory Database about every locked package (needs pypi.org), or, without a network,
 #                ADVISORIES=FILE: https://osv-vulnerabilities.storage.googleapis.com/PyPI/all.zip, fetched elsewhere
-# make overlays  rebuild the emulation overlays from hls_src (needs g++ 12 or later)
-#                build one whose embedding has room for so many tokens instead
+# make overlays  build the emulation overlays from hls_src (needs g++ 12 or later) in OVERLAYS=build/overlays, beside those of
+#                the repository, so that git pull finds nothing changed; OVERLAYS=overlays for whoever commits them
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -23,6 +24,7 @@ EXTRAS := lab methods test bench class site sources
 TORCH = $$(sed -n 's/^ *"\(torch==[^"]*\)",.*/\1/p' pyproject.toml)
 PORT ?= 8888
 COURSE ?= classroom/course
+OVERLAYS ?= build/overlays
 # Containers and Alveo hosts are often root's; the server listens on loopback and asks for its token.
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 
@@ -30,7 +32,7 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 # user's alone, and whose short name leaves room for theirs.
 RUNTIME = JUPYTER_RUNTIME_DIR=$${JUPYTER_RUNTIME_DIR:-$$(mktemp -d)}
 
-.PHONY: lab test quick course class class-test site bench reliability lock wheelhouse wheel audit overlays clean environment
+.PHONY: lab test quick course class class-test site pictures bench reliability lock wheelhouse wheel audit overlays clean environment
 
 # A wheelhouse is for the Python that it was made with.
 environment:
@@ -56,8 +58,7 @@ test: environment
 	$(BIN)/ruff check lib tests notebooks tools classroom site setup.py
 	$(BIN)/ruff format --check lib tests tools classroom site setup.py
 	$(BIN)/pytest --ignore=tests/browser --ignore=tests/hub
-	# A browser on a busy machine loses a click now and then: what failed is tried once more, and then it counts.
-	$(BIN)/pytest -n 0 tests/browser || $(BIN)/pytest -n 0 --last-failed tests/browser
+	$(BIN)/pytest -n 0 tests/browser
 
 # What must hold with each Python: all modules import, the doctor is content, training gives the same bits, a notebook runs.
 quick: environment
@@ -75,6 +76,9 @@ class-test: environment
 
 site: environment
 	$(BIN)/python site/build.py $(SITE)
+
+pictures: environment
+	$(BIN)/pytest -n 0 tests/browser/pictures.py
 
 # Threads that wait are to sleep: on a busy machine spinning ones take the cores from those that work.
 bench: environment
@@ -105,7 +109,9 @@ wheel: environment
 	$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
 
 overlays: environment
-	$(BIN)/python -m bttlab.card.build
+	@mkdir -p "$(OVERLAYS)"
+	BTTLAB_OVERLAYS="$(abspath $(OVERLAYS))" $(BIN)/python -m bttlab.card.build
+	@echo "the lab takes them after: export BTTLAB_OVERLAYS=$(abspath $(OVERLAYS))"
 
 clean:
 	rm -rf $(VENV) $(AUDIT) build dist hls_src/build

@@ -51,6 +51,8 @@ class ClassSettings:
         After which a server without activity is stopped.
     data, overlays : path, optional
         Shared corpora and overlays, which students only read.
+    exchange : path, optional
+        nbgrader's, where assignments are handed out and in. With it students' JupyterLab lists them.
     emulated_cards : int
         That each student's processes have; the first one of all is the same for the whole class, in turns.
     state : path
@@ -74,6 +76,7 @@ class ClassSettings:
     idle_minutes: int = 60
     data: Path | None = None
     overlays: Path | None = None
+    exchange: Path | None = None
     emulated_cards: int = 1
     state: Path = Path("/var/lib/bttlab-class")
     runtime: Path = Path("/run/bttlab-class")
@@ -94,7 +97,7 @@ class ClassSettings:
         return read_class_list(self.students) if self.students else []
 
 
-PATHS = {"students", "certificate", "key", "data", "overlays", "state", "runtime", "python"}
+PATHS = {"students", "certificate", "key", "data", "overlays", "exchange", "state", "runtime", "python"}
 LEAST = {"port": 1024, "cores": 1, "processes": 64, "idle_minutes": 5, "emulated_cards": 0}
 
 

@@ -19,11 +19,13 @@ from pathlib import Path
 
 import bttlab
 from accounts import make_accounts
+from bttlab.course import make_course
 from bttlab.errors import BttlabError
 from bttlab.terminal import say
 from class_settings import ClassError
 
 HERE = Path(__file__).resolve().parent
+LAB = "00_start_here"  # is handed out
 STUDENTS = ("bttlab-ada", "bttlab-bob", "bttlab-cem")
 SETTINGS = """students = "students.txt"
 port = {port}
@@ -32,6 +34,7 @@ cores = {cores}
 state = "state"
 runtime = "run"
 python = "{python}"
+exchange = "course/exchange"
 """
 
 
@@ -62,6 +65,7 @@ def demo_class(port: int) -> Iterator[tuple[Path, dict[str, str]]]:
         settings = folder / "class.toml"
         settings.write_text(SETTINGS.format(port=port, cores=min(2, os.cpu_count() or 1), python=python))
         (folder / "home").mkdir()
+        release(folder / "course", LAB)
         made = make_accounts(list(STUDENTS), folder / "sheet", homes=folder / "home")
         sheet = (folder / "sheet").read_text().splitlines()
         yield settings, dict(line.split() for line in sheet)
@@ -69,6 +73,29 @@ def demo_class(port: int) -> Iterator[tuple[Path, dict[str, str]]]:
         for name in made:
             _remove(name)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def release(course: Path, lab: str) -> None:
+    """Make a course, and hand out one of its labs.
+
+    Raises
+    ------
+    ClassError
+        If nbgrader cannot.
+    """
+    make_course(course)
+    beside = os.pathsep.join((os.path.dirname(sys.executable), os.environ["PATH"]))  # nbgrader starts `alembic`
+    for command in ("generate_assignment", "release_assignment"):
+        done = subprocess.run(
+            [sys.executable, "-m", "nbgrader", command, lab],
+            cwd=course,
+            env={name: value for name, value in os.environ.items() if name != "BTTLAB_EXCHANGE"} | {"PATH": beside},
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode:
+            last = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
+            raise ClassError(f"nbgrader {command} {lab} failed ({last}): make environment installs nbgrader")
 
 
 def _remove(name: str) -> None:

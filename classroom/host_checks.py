@@ -7,8 +7,10 @@ import shutil
 import socket
 import stat
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
+from bttlab.course import COURSE
 from bttlab.files import writable_by_others
 from class_settings import ClassError, ClassSettings
 from class_spawner import SERVER
@@ -52,6 +54,8 @@ def check_host(settings: ClassSettings) -> None:
             raise ClassError(f"the shared folder {folder} is not there")
         if (open_place := writable_by_others(folder)) is not None:
             raise ClassError(f"every user can write to {open_place}, which students share: chmod o-w {open_place}")
+    if settings.exchange:
+        check_exchange(settings.exchange, settings.lecturers)
     check_python(settings.python)
     check_cards(names)
 
@@ -88,6 +92,35 @@ def check_port(address: str, port: int) -> None:
         except OSError as error:
             way = f"ss -ltnp 'sport = {port}' says what has it; or set another port"
             raise ClassError(f"port {port} at {address} cannot be had ({error.strerror}): {way}") from None
+
+
+def check_exchange(exchange: Path, lecturers: Sequence[str]) -> None:
+    """Check that every student can hand in, and that the course's folder in the exchange is a lecturer's.
+
+    Raises
+    ------
+    ClassError
+        If not.
+    """
+    if not exchange.is_dir() or exchange.stat().st_mode & 0o1777 != 0o1777:
+        raise ClassError(
+            f"students cannot hand in at the exchange {exchange}: mkdir -p {exchange}; chmod 1777 {exchange}"
+        )
+    course = exchange / COURSE
+    if not course.is_dir():
+        way = "release an assignment first (docs/teaching.md), lest a student makes it"
+        raise ClassError(f"the exchange {exchange} has no folder of the course, {COURSE}: {way}")
+    if course.stat().st_uid not in {0, *(pwd.getpwnam(name).pw_uid for name in lecturers)}:
+        raise ClassError(
+            f"{course} is {_owner(course)}'s, who is no lecturer: remove it, and release an assignment anew"
+        )
+
+
+def _owner(path: Path) -> str:
+    try:
+        return path.owner()
+    except KeyError:
+        return f"uid {path.stat().st_uid}"
 
 
 def check_python(python: Path) -> None:

@@ -61,6 +61,9 @@ c.Spawner.environment = {
     "BTTLAB_SHARED_EMULATED": str(settings.shared_cards),
     **({"BTTLAB_DATA": str(settings.data)} if settings.data else {}),
     **({"BTTLAB_OVERLAYS": str(settings.overlays)} if settings.overlays else {}),
+    **({"BTTLAB_EXCHANGE": str(settings.exchange)} if settings.exchange else {}),
+    # without an exchange nothing of nbgrader's, which takes seconds to start
+    "JUPYTER_CONFIG_PATH": str(HERE / "jupyter" if settings.exchange else HERE.parent / "tools" / "jupyter"),
 }
 
 # --- servers without activity are stopped

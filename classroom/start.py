@@ -8,7 +8,7 @@ import os
 import sys
 from pathlib import Path
 
-from bttlab.card.card_lock import file_name
+from bttlab.card.card_lock import emulated_name, file_name
 from bttlab.errors import BttlabError
 from bttlab.terminal import say
 from class_settings import ClassError, read_settings
@@ -21,7 +21,7 @@ def share_emulated_card(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for place in (folder.parent, folder):
         place.chmod(0o755)
-    line = folder / file_name("emulated_u50_0", "shared")
+    line = folder / file_name(emulated_name(0), "shared")
     line.touch()
     line.chmod(0o666)
 

@@ -1,6 +1,7 @@
 """Fixtures shared by all tests: where the real corpora lie."""
 
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -10,7 +11,9 @@ import torch
 from two_users import interpreter_of_nobody
 
 ROOT = Path(__file__).resolve().parents[1]
+# One thread here and in what tests start: two of these processes have two cores, and threads that wait spin.
 torch.set_num_threads(1)
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 # A shell starts a job in the background with SIGINT ignored, and so would be all that tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -29,6 +32,14 @@ def _runs_of_tests(tmp_path_factory) -> None:
     os.environ["BTTLAB_RUNS"] = str(tmp_path_factory.mktemp("runs"))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _compiled(tmp_path_factory) -> None:
+    """Have what tests compile in a folder that all of pytest's workers share."""
+    import compiled
+
+    compiled.folder = tmp_path_factory.getbasetemp().parent
+
+
 @pytest.fixture(scope="session")
 def atis() -> Path:
     return _real_corpus("atis")
@@ -40,11 +51,21 @@ def snips() -> Path:
 
 
 @pytest.fixture(scope="session")
-def trainer_libraries(tmp_path_factory) -> dict[str, Path]:
+def short_airline(tmp_path_factory) -> Path:
+    """The airline corpus with a few utterances in its dev and test splits: scoring all takes longer than many tests."""
+    folder = tmp_path_factory.mktemp("short") / "airline"
+    shutil.copytree(ROOT / "data" / "airline", folder)
+    for path in (*folder.glob("dev/*"), *folder.glob("test/*")):
+        path.write_text("".join(path.read_text().splitlines(keepends=True)[:20]))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def trainer_libraries() -> dict[str, Path]:
     """The training processor as shared libraries: "fast", the emulation, and "loop", the loop of synthesis."""
     from training_processor import build_libraries
 
-    return build_libraries(tmp_path_factory.getbasetemp().parent)  # that all of pytest's workers share
+    return build_libraries()
 
 
 @pytest.fixture

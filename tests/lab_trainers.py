@@ -2,6 +2,7 @@
 
 import threading
 import time
+from dataclasses import replace
 
 import numpy as np
 
@@ -9,7 +10,7 @@ from bttlab.lab.meters import EnergyMeter, NoMeter
 from bttlab.lab.runs import TrainerRun
 from bttlab.lab.targets import Target
 from bttlab.lab.workload import Workload
-from bttlab.model import ModelConfig, NumericalFault, Optimizer, Predictions
+from bttlab.model import OPTIMIZERS, ModelConfig, NumericalFault, Optimizer, Predictions
 
 THREADS = "bttlab"  # how the names of our threads begin
 
@@ -60,11 +61,11 @@ def pretend_target(
 ) -> Target:
     """A target that trains with a pretend trainer."""
 
-    def make_run(total, learning_rate):
-        energy = meter or NoMeter("no meter in a test")
-        return TrainerRun(name, total, learning_rate, energy, workload, trainer, Optimizer(), **keywords)
+    def make_run(total, learning_rate, optimizer="sgd", seed=0):
+        energy, work = meter or NoMeter("no meter in a test"), replace(workload, seed=seed)
+        return TrainerRun(name, total, learning_rate, energy, work, trainer, Optimizer(optimizer), **keywords)
 
-    return Target(name, make_run)
+    return Target(name, make_run, OPTIMIZERS)
 
 
 def our_threads() -> list[str]:

@@ -1,21 +1,18 @@
 """The training processor's loop, compiled natively, and a bare assembler for it: what tests of single steps need."""
 
 import ctypes
-import functools
 import itertools
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 
 from bttlab.card.machine import machine
 
+from compiled import library
 from conftest import ROOT
 
-SOURCE = ROOT / "hls_src"
 FLAGS = (
     *(
         "-std=c++17",
@@ -187,22 +184,12 @@ class Sample(ctypes.Structure):
     )
 
 
-@functools.cache
-def library() -> bytes:
-    """The kernel as a shared library, built once."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "loop.so"
-        source = ROOT / "tests" / "processor_loop.cpp"
-        subprocess.run(["g++", *FLAGS, "-mavx2", f"-I{SOURCE}", str(source), "-o", str(path)], check=True)
-        return path.read_bytes()
-
-
 class Loop:
     """A machine of its own: every instance has its own memories."""
 
     def __init__(self) -> None:
         with tempfile.NamedTemporaryFile(suffix=".so") as file:
-            file.write(library())
+            file.write(library(ROOT / "tests" / "processor_loop.cpp", *FLAGS, "-mavx2").read_bytes())
             file.flush()
             self._native = ctypes.CDLL(file.name)
         self._native.memory.restype = ctypes.c_void_p

@@ -1,13 +1,11 @@
 """The training processor compiled on the spot and opened to tests: its memories as NumPy arrays."""
 
 import ctypes
-import functools
-import subprocess
 import tempfile
-from pathlib import Path
 
 import numpy as np
 
+from compiled import library
 from conftest import ROOT
 from processor_interpreter import LANES, SEQUENCE, C, Call, Function, Instruction, Machine, Sample
 
@@ -73,22 +71,12 @@ class NativeSample(ctypes.Structure):
         return native
 
 
-@functools.cache
-def image(*flags: str) -> bytes:
-    """The driver as a shared library."""
-    with tempfile.TemporaryDirectory() as folder:
-        library = Path(folder) / "driver.so"
-        source = ROOT / "tests" / "processor_driver.cpp"
-        subprocess.run(["g++", *FLAGS, *flags, f"-I{ROOT / 'hls_src'}", str(source), "-o", str(library)], check=True)
-        return library.read_bytes()
-
-
 class Native:
     """A loaded driver; `memories` are those of the interpreter, by the same names."""
 
     def __init__(self, *flags: str) -> None:
         with tempfile.NamedTemporaryFile(suffix=".so") as file:
-            file.write(image(*flags))
+            file.write(library(ROOT / "tests" / "processor_driver.cpp", *FLAGS, *flags).read_bytes())
             file.flush()
             self.library = ctypes.CDLL(file.name)
         self.library.memory.restype = ctypes.c_void_p

@@ -36,8 +36,8 @@ def test_doctor_is_content_with_packages_and_overlays():
     assert checks["packages"] == checks["overlays"] == checks["cards"].replace("note", "ok") == "ok"
 
 
-def test_training_gives_the_same_parameters_with_each_python(tmp_path):
-    train = ("train", "--samples", "200", "--device", "emulated", "--out")
+def test_training_gives_the_same_parameters_with_each_python(short_airline, tmp_path):
+    train = ("train", "--data", str(short_airline), "--samples", "200", "--device", "emulated", "--out")
     digest = _run(*train, str(tmp_path / "run"))["parameters_sha256"]
     assert digest == _run(*train, str(tmp_path / "again"))["parameters_sha256"]
     if os.environ.get(PARAMETERS):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from bttlab.baseline import BaselineError, Record, modes_of, run_baseline
+from bttlab.baseline import BaselineError, BaselineSetting, Listener, Record, modes_of, run_baseline
 from bttlab.baseline import run as run_module
 from bttlab.baseline.modes import MODES, prepare
 from bttlab.baseline.run import FORMATS
@@ -165,13 +165,13 @@ def test_callbacks_and_stop():
         if step == 4:
             stop.set()
 
-    record = tiny_baseline("btt", "cpu", steps=50, modes=None, on_step=on_step, on_mode=started.append, stop=stop)
+    record = tiny_baseline("btt", "cpu", Listener(on_step, started.append, stop), steps=50, modes=None)
     assert [step for step, _, _ in seen] == [0, 1, 2, 3, 4] and started == ["eager"]
     assert record.measurement.losses == pytest.approx([loss for _, loss, _ in seen])
     assert record.measurement.step_seconds == pytest.approx([seconds for _, _, seconds in seen], rel=1e-4)
     assert record.skipped == {"compile": "stopped before it began"} and record.steps == 50
     with pytest.raises(BaselineError, match="stopped before it began"):
-        tiny_baseline("btt", "cpu", stop=stop)
+        tiny_baseline("btt", "cpu", Listener(stop=stop))
 
 
 def test_the_model_is_evaluated_at_the_steps_asked_for():
@@ -180,7 +180,7 @@ def test_the_model_is_evaluated_at_the_steps_asked_for():
     def evaluate(taken, model):
         seen.append((taken, predict(model, samples(12)).losses.mean()))
 
-    record = tiny_baseline("btt", "cpu", steps=40, evaluate=evaluate, evaluate_at=[1, 20, 40, 60])
+    record = tiny_baseline("btt", "cpu", Listener(evaluate=evaluate, evaluate_at=[1, 20, 40, 60]), steps=40)
     assert [taken for taken, _ in seen] == [1, 20, 40]
     trainer = ReferenceTrainer(TINY, seed=0)
     every = samples(40)
@@ -204,7 +204,7 @@ def test_the_model_is_evaluated_at_the_steps_asked_for():
 )
 def test_bad_arguments(arguments, message):
     with pytest.raises(BttlabError, match=message):
-        run_baseline(**{"format": "btt", "device": "cpu", "config": TINY} | arguments)
+        run_baseline(BaselineSetting(**{"format": "btt", "device": "cpu", "config": TINY} | arguments))
 
 
 @pytest.mark.parametrize(("cuda", "message"), [(None, "built without CUDA"), ("12.8", "no usable NVIDIA GPU")])

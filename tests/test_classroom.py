@@ -167,6 +167,28 @@ def test_cards_that_students_cannot_open(tmp_path):
     host_checks.check_cards(["daemon"], **places)
 
 
+def test_an_exchange_that_students_could_not_use_or_could_own(tmp_path, monkeypatch):
+    exchange, course = tmp_path / "exchange", tmp_path / "exchange" / "bttlab"
+    with pytest.raises(ClassError, match=r"cannot hand in at the exchange .*: mkdir -p"):
+        host_checks.check_exchange(exchange, [])
+    exchange.mkdir()
+    for mode in (0o755, 0o777):  # not for students; without the sticky bit they could remove each other's
+        exchange.chmod(mode)
+        with pytest.raises(ClassError, match=f"chmod 1777 {exchange}"):
+            host_checks.check_exchange(exchange, [])
+    exchange.chmod(0o1777)
+    with pytest.raises(ClassError, match="has no folder of the course, bttlab: release an assignment first"):
+        host_checks.check_exchange(exchange, [])
+    course.mkdir()
+    if os.geteuid() == 0:
+        host_checks.check_exchange(exchange, [])
+        os.chown(course, 4711, -1)
+    with pytest.raises(ClassError, match=r"bttlab is .*'s, who is no lecturer: remove it"):
+        host_checks.check_exchange(exchange, [])
+    monkeypatch.setattr(host_checks.pwd, "getpwnam", lambda name: SimpleNamespace(pw_uid=course.stat().st_uid))
+    host_checks.check_exchange(exchange, ["eva"])
+
+
 def test_passwords_go_through_a_pipe_to_a_sheet_of_your_own(tmp_path, monkeypatch):
     ran = []
     monkeypatch.setattr(accounts, "_run", lambda command, text="": ran.append((command, text)))
@@ -206,6 +228,24 @@ def config(tmp_path, monkeypatch):
         return PyFileConfigLoader(str(ROOT / "classroom" / "jupyterhub_config.py")).load_config()
 
     return read
+
+
+def test_nbgrader_in_students_servers(config, tmp_path, monkeypatch):
+    """With an exchange they list assignments and hand in, and offer nothing that is a lecturer's."""
+    from jupyter_core.paths import jupyter_config_path
+    from jupyter_server.extension.config import ExtensionConfigManager
+    from nbgrader.apps import NbGrader
+
+    assert Path(config().Spawner.environment["JUPYTER_CONFIG_PATH"]) == ROOT / "tools" / "jupyter"
+    variables = config('exchange = "exchange"').Spawner.environment
+    for name in ("BTTLAB_EXCHANGE", "JUPYTER_CONFIG_PATH"):
+        monkeypatch.setenv(name, variables[name])
+    extensions = ExtensionConfigManager(read_config_path=jupyter_config_path()).get_jpserver_extensions()
+    on = {name.rpartition(".")[2] for name, is_on in extensions.items() if is_on and "nbgrader" in name}
+    assert on == {"assignment_list", "validate_assignment"}
+    app = NbGrader()
+    app.load_config_file()
+    assert app.config.Exchange.root == str(tmp_path / "exchange") and app.config.CourseDirectory.course_id == "bttlab"
 
 
 def test_who_gets_in_and_where_it_listens(config):

@@ -12,7 +12,7 @@ from bttlab.data import load_corpus
 from bttlab.data.airline import INTENT_LABELS, SLOT_LABELS, corpus_files, utterances
 from bttlab.data.airline.generate import LONGEST, Draws, airline_grammar
 from bttlab.data.airline.grammar import Call, Choice, Dice, Grammar, Slot, parse
-from bttlab.data.airline.labels import MANY_WORDS, ONE_WORD
+from bttlab.data.airline.labels import CHUNK_TYPES, MANY_WORDS
 from bttlab.data.airline.requests import INTENTS
 
 from conftest import ROOT
@@ -131,7 +131,7 @@ def test_grammar_is_closed_and_its_labels_exist():
             elif isinstance(node, Call):
                 todo.append((node.rule, node.argument))
             elif isinstance(node, Slot):
-                assert node.label in MANY_WORDS | ONE_WORD
+                assert node.label in {name.rstrip("+") for name in CHUNK_TYPES}
                 assert node.kind in lexicon if node.kind else node.words
                 assert node.label in MANY_WORDS or not any(" " in words for words in node.words), node
 
@@ -144,7 +144,7 @@ def test_grammar_is_closed_and_its_labels_exist():
                 check(nodes)
     assert {name for name, _ in reached} == set(grammar.rules)
     assert set(INTENTS) == set(INTENT_LABELS) - {"UNK"}
-    assert len(SLOT_LABELS) == len(set(SLOT_LABELS)) == 3 + len(ONE_WORD) + 2 * len(MANY_WORDS)
+    assert len(SLOT_LABELS) == len(set(SLOT_LABELS)) == 3 + len(CHUNK_TYPES) + len(MANY_WORDS)
 
 
 def test_grammar_expands_choices_arguments_and_tags():

@@ -34,7 +34,7 @@ def test_geometry(binding, width, depth, expected):
 
 def test_what_blocks_hold_is_the_cards():
     card = Blocks(bram36=U50.bram36, uram=U50.uram)
-    assert capacity_bits(card) == 8 * (U50.bram_bytes + U50.uram_bytes)
+    assert capacity_bits(card) == (1_344 * 36 + 640 * 288) * 1024  # the data sheet's, in kilobits
     assert blocks("uram", 72, 4096 * U50.uram).uram == U50.uram
     with pytest.raises(ValueError, match="no binding"):
         blocks("flash", 1, 1)

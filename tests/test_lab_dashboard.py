@@ -12,9 +12,12 @@ from PIL import Image
 from bttlab.data import load_corpus
 from bttlab.figures import Figure
 from bttlab.lab import Dashboard, Workload
+from bttlab.lab.card_model import published
 from bttlab.lab.losses import MOST_POINTS
-from bttlab.lab.meters import PowerMeter, Recorded
+from bttlab.lab.meters import NoMeter, PowerMeter, Recorded
+from bttlab.lab.run_words import in_words
 from bttlab.lab.runs import Run
+from bttlab.lab.targets import Target
 from bttlab.model import ModelConfig, NumericalFault
 from bttlab.model.loop import CHUNK_SECONDS
 from lab_trainers import PretendTrainer, our_threads, pretend_target, until
@@ -173,6 +176,38 @@ def test_the_axis_may_be_time_or_energy(board_of):
     assert np.isnan(lines.smooth.get_xdata()).all() and board._figure._energy.get_xlabel() == "samples trained on"
 
 
+def test_optimizer_and_seed_are_chosen(board_of):
+    """Each optimizer comes with a learning rate that suits it; what the target has no choice of is not shown."""
+    board = board_of(PretendTrainer())
+    board._optimizer.value, board._seed.value = "adamw", 7
+    assert board._learning_rate == 3e-4
+    board.start()
+    board.wait()
+    assert board.runs[0].setting == "adamw, learning rate 0.0003, seed 7"
+    board.offer(Target("its own", lambda total, rate: Run("its own", total, rate, NoMeter("no meter in a test"))))
+    board._choice.value = "its own"
+    assert board._optimizer.layout.display == board._seed.layout.display == "none"
+    board._choice.value = "pretend 0"
+    assert board._optimizer.value == "sgd" and board._seed.layout.display is None
+
+
+def test_what_was_published_is_marked_beside_the_run(board_of):
+    board = board_of(PretendTrainer(), meter=PowerMeter(lambda: 40.0, "a meter"))
+    board.start()
+    board.wait()
+    (run,) = board.runs
+    run.memory, run.published = Figure(4e6, "bytes", "modelled", "a map"), published(ModelConfig())
+    board._draw()
+    lines, memory = board._figure._lines[0], board._figure._memory
+    assert lines.mark.get_ydata() == pytest.approx([3.6 * run.energy[-1][1]])
+    assert lines.mark.get_ydata()[0] < board._figure._energy.get_ylim()[1]
+    assert list(memory.lines[0].get_xdata()) == [120e6, 204e6] and memory.get_xlim()[1] > 204e6
+    assert "arXiv 2501.06663" in _names(board)[-1] and "arXiv 2501.06663" in in_words(board.runs)
+    board._view["published"].value = False
+    assert not len(lines.mark.get_ydata()) and not memory.lines and len(_names(board)) == 1
+    assert published(ModelConfig(encoders=4, linear_rank=8)) is None
+
+
 def test_smoothing_and_the_logarithmic_axis(board_of):
     board = board_of(PretendTrainer())
     board.start()
@@ -270,7 +305,7 @@ def test_energy_and_memory_tell_where_they_come_from(board_of):
     assert count == 300 and joules == pytest.approx(40 * run.seconds, rel=0.01)
     assert "J so far (measured: a meter)" in board._status.value
     assert "time and energy measured" in _names(board)[0]
-    assert "4.0 MB (modelled)" in [text.get_text() for text in board._figure._memory.texts]
+    assert "1: 4.0 MB (modelled)" in [text.get_text() for text in board._figure._memory.texts]
 
 
 def test_no_meter_is_said(board_of):

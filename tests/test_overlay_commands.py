@@ -36,28 +36,29 @@ def test_an_epoch_of_atis_reports_the_test_metrics(atis, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("encoders", [4, 6])
-def test_larger_models_complete_200_samples(atis, tmp_path, capsys, encoders):
-    report = train(capsys, "--encoders", encoders, "--data", atis, "--samples", 200, "--out", tmp_path / "run")
-    assert report["status"] == "complete" and report["last_epoch"]["samples"] == 200
+def test_larger_models_complete_100_samples(short_airline, tmp_path, capsys, encoders):
+    size = ("--encoders", encoders, "--samples", 100)
+    report = train(capsys, *size, "--data", short_airline, "--out", tmp_path / "run")
+    assert report["status"] == "complete" and report["last_epoch"]["samples"] == 100
 
 
-def test_the_stored_parameters_do_not_depend_on_the_run_or_the_image(tmp_path, capsys, monkeypatch):
+def test_the_stored_parameters_do_not_depend_on_the_run_or_the_image(short_airline, tmp_path, capsys, monkeypatch):
+    setting = ("--data", short_airline, "--samples", 150, "--optimizer", "adamw", "--seed", 3)
     digests = set()
     for number, image in enumerate((None, None, "avx2")):
         if image:
             monkeypatch.setenv("BTTLAB_IMAGE", image)
-        report = train(capsys, "--samples", 150, "--optimizer", "adamw", "--seed", 3, "--out", tmp_path / str(number))
+        report = train(capsys, *setting, "--out", tmp_path / str(number))
         digests.add(report["parameters_sha256"])
     assert len(digests) == 1
 
 
-def test_ctrl_c_stops_at_a_sample_and_resume_gives_the_bits_of_an_unbroken_run(tmp_path, capsys):
-    whole = train(capsys, "--samples", 3000, "--optimizer", "momentum", "--out", tmp_path / "whole")
-    command = [sys.executable, "-m", "bttlab", "train", "--device", "emulated", "--samples", "3000"]
+def test_ctrl_c_stops_at_a_sample_and_resume_gives_the_bits_of_an_unbroken_run(short_airline, tmp_path, capsys):
+    setting = ["--data", str(short_airline), "--samples", "1000", "--optimizer", "momentum"]
+    whole = train(capsys, *setting, "--out", tmp_path / "whole")
     folder = tmp_path / "broken"
-    process = subprocess.Popen(
-        [*command, "--optimizer", "momentum", "--out", str(folder)], cwd=ROOT, stderr=subprocess.PIPE, text=True
-    )
+    command = [sys.executable, "-m", "bttlab", "train", "--device", "emulated", *setting, "--out", str(folder)]
+    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
     for line in process.stderr:  # the announcement comes before the first sample
         if "training on" in line:
             break
@@ -71,7 +72,7 @@ def test_ctrl_c_stops_at_a_sample_and_resume_gives_the_bits_of_an_unbroken_run(t
     assert resumed["test"] == whole["test"]
 
 
-def test_an_overlay_that_is_not_the_manifests_needs_trust(tmp_path, capsys, monkeypatch):
+def test_an_overlay_that_is_not_the_manifests_needs_trust(short_airline, tmp_path, capsys, monkeypatch):
     overlays = tmp_path / "overlays"
     shutil.copytree(ROOT / "overlays", overlays)
     rows = json.loads((overlays / "manifest.json").read_text())
@@ -80,9 +81,9 @@ def test_an_overlay_that_is_not_the_manifests_needs_trust(tmp_path, capsys, monk
     (overlays / "manifest.json").write_text(json.dumps(rows))
     monkeypatch.setenv("BTTLAB_OVERLAYS", str(overlays))
     monkeypatch.setattr(EmulatedU50, "_trusted", set())
-    folder = tmp_path / "run"
+    folder, data = tmp_path / "run", ["--data", str(short_airline)]
     for command in (
-        ["train", "--device", "emulated", "--samples", "2", "--out", str(folder)],
+        ["train", "--device", "emulated", "--samples", "2", *data, "--out", str(folder)],
         ["eval", "--run", str(folder), "--split", "dev"],
         ["compare", "--device", "emulated", "--device", "emulated", "--samples", "2"],
     ):

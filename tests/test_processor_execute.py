@@ -12,7 +12,7 @@ from processor_interpreter import ISA, LANES, SEQUENCE, C, Call, Function, Instr
 from processor_native import Native, memories
 
 Random = np.random.Generator
-PROGRAMS = 60  # of each operation
+PROGRAMS = 40  # of each operation
 ROW_SUMS = {ISA.SUM, ISA.VARIANCE, ISA.NORM_SUMS, ISA.COLUMNS, ISA.MAXIMUM, ISA.EXPONENT, ISA.DOT}
 
 
@@ -268,7 +268,7 @@ def check(native, machine, filled, instructions, sample, call) -> None:
     forget_unused_rows(native, machine, instructions, sample)
     for name, memory in memories(machine).items():
         same = native.memories[name].view(np.uint32) == memory.view(np.uint32)
-        if memory.dtype == np.float32:
+        if memory.dtype == np.float32 and not same.all():
             same |= np.isnan(memory) & np.isnan(native.memories[name])
         assert same.all(), (name, np.argwhere(~same)[:8].tolist(), instructions)
     assert (call.beyond, call.state_beyond) == (other.beyond, other.state_beyond), instructions

@@ -51,7 +51,9 @@ def test_tt_svd_at_full_rank_is_exact(out_modes, in_modes):
     torch.manual_seed(0)
     weight = torch.randn(math.prod(out_modes), math.prod(in_modes), dtype=torch.float64)
     bias = torch.randn(weight.shape[0], dtype=torch.float64)
-    layer = TTLinear.from_dense(weight, out_modes, in_modes, FULL, bias=bias)
+    layer = TTLinear(weight.shape[1], weight.shape[0], out_modes, in_modes, 1)
+    layer.set_cores(matrix_to_tt(weight, out_modes, in_modes, FULL))
+    layer.bias = torch.nn.Parameter(bias)
     torch.testing.assert_close(layer.to_dense(), weight, rtol=0, atol=1e-12)
     x = torch.randn(4, weight.shape[1], dtype=torch.float64)
     torch.testing.assert_close(layer(x), x @ weight.T + bias)
@@ -63,7 +65,8 @@ def test_ttm_svd_at_full_rank_is_exact(pairs):
     torch.manual_seed(0)
     row_modes, column_modes = zip(*pairs, strict=True)
     table = torch.randn(math.prod(row_modes), math.prod(column_modes), dtype=torch.float64)
-    layer = TTMEmbedding.from_dense(table, row_modes, column_modes, FULL)
+    layer = TTMEmbedding(*table.shape, row_modes, column_modes, 1)
+    layer.set_cores(matrix_to_ttm(table, row_modes, column_modes, FULL))
     torch.testing.assert_close(layer.to_dense(), table, rtol=0, atol=1e-12)
 
 

@@ -136,9 +136,16 @@ def _clean(text: str) -> bool:
 # --- a command line as shells and scripts make them
 
 
-@pytest.mark.parametrize("arguments", [["size"], ["doctor"], ["train", "--out", "r", "--samples", "1"], ["size", "-x"]])
-@pytest.mark.parametrize("closed", ["2>&-", "<&- 2>&-"])
-def test_stderr_that_is_closed(arguments, closed, tmp_path):
+TRAIN = ["train", "--out", "r", "--samples", "1", "--data"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "closed"),
+    [(["size"], "2>&-"), (["doctor"], "2>&-"), (["size", "-x"], "2>&-"), (TRAIN, "2>&-"), (TRAIN, "<&- 2>&-")],
+)
+def test_stderr_that_is_closed(short_airline, arguments, closed, tmp_path):
+    if arguments == TRAIN:
+        arguments = [*TRAIN, str(short_airline)]
     command = f"exec {sys.executable} -m bttlab {' '.join(arguments)} --json {closed}"
     done = subprocess.run(
         command, shell=True, cwd=tmp_path, env=environment(BTTLAB_RUNS=str(tmp_path)), capture_output=True

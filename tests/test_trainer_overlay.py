@@ -305,6 +305,12 @@ def test_cycles_by_layer_are_those_of_the_run(driver):
 # --- the command
 
 
+@pytest.fixture
+def command(short_airline) -> list[str]:
+    """The beginning of a run that is soon done."""
+    return ["train", "--data", str(short_airline), "--device", "emulated"]
+
+
 def configuration(run) -> dict:
     return json.loads((run / "run.json").read_text())["configuration"]
 
@@ -319,9 +325,9 @@ def configuration(run) -> dict:
     ],
     ids=("rank", "ranks", "flow", "sizes"),
 )
-def test_train_records_the_overlay_and_the_program(tmp_path, capsys, options, config, flow):
+def test_train_records_the_overlay_and_the_program(command, tmp_path, capsys, options, config, flow):
     run = tmp_path / "run"
-    assert cli.main(["train", *options, "--samples", "20", "--device", "emulated", "--out", str(run)]) == 0
+    assert cli.main([*command, *options, "--samples", "20", "--out", str(run)]) == 0
     found = configuration(run)
     entry = next(entry for entry in read_manifest(overlays_folder()) if entry.name == "trainer")
     assert found["overlay"] == "trainer" and found["flow"] == flow
@@ -348,9 +354,9 @@ def test_every_flow_trains_the_same_model(trainer, samples, config, flow):
 
 
 @pytest.mark.parametrize("what", ["overlay", "program"])
-def test_a_run_that_goes_on_with_another_overlay_or_program_says_so(tmp_path, capsys, what):
+def test_a_run_that_goes_on_with_another_overlay_or_program_says_so(command, tmp_path, capsys, what):
     run = tmp_path / "run"
-    assert cli.main(["train", "--samples", "10", "--device", "emulated", "--out", str(run)]) == 0
+    assert cli.main([*command, "--samples", "10", "--out", str(run)]) == 0
     record = json.loads((run / "run.json").read_text())
     record["configuration"][f"{what}.sha256"] = "0" * 64
     (run / "run.json").write_text(json.dumps(record))
@@ -360,9 +366,9 @@ def test_a_run_that_goes_on_with_another_overlay_or_program_says_so(tmp_path, ca
     assert note in capsys.readouterr().err
 
 
-def test_a_run_of_the_time_of_an_overlay_for_each_model_goes_on(tmp_path, capsys):
+def test_a_run_of_the_time_of_an_overlay_for_each_model_goes_on(command, tmp_path, capsys):
     run = tmp_path / "run"
-    assert cli.main(["train", "--samples", "10", "--device", "emulated", "--out", str(run)]) == 0
+    assert cli.main([*command, "--samples", "10", "--out", str(run)]) == 0
     store = CheckpointStore(run)
     checkpoint = replace(store.load()[0], device="the emulated U50, overlay train_enc2")
     packed = RunSettings.to_dict
@@ -381,10 +387,10 @@ def test_a_run_of_the_time_of_an_overlay_for_each_model_goes_on(tmp_path, capsys
     assert note in capsys.readouterr().err and configuration(run)["overlay"] == "trainer"
 
 
-def test_an_overlay_of_ones_own_is_trusted_or_refused(tmp_path, capsys, monkeypatch):
+def test_an_overlay_of_ones_own_is_trusted_or_refused(command, tmp_path, capsys, monkeypatch):
     own = tmp_path / "own.xclbin"
     own.write_bytes((overlays_folder() / "trainer.xclbin").read_bytes())
-    command = ["train", "--samples", "2", "--device", "emulated", "--overlay", str(own), "--out"]
+    command += ["--samples", "2", "--overlay", str(own), "--out"]
     assert cli.main([*command, str(tmp_path / "a")]) == 0, "its bytes are the manifest's"
     assert configuration(tmp_path / "a")["overlay"] == str(own)
     (tmp_path / "none").mkdir()

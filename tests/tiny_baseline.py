@@ -1,8 +1,6 @@
 """A baseline small enough to run in a test many times."""
 
-from functools import partial
-
-from bttlab.baseline import run_baseline
+from bttlab.baseline import BaselineSetting, Listener, Record, run_baseline
 from bttlab.baseline.run import FORMATS
 from bttlab.baseline.step import Task
 from bttlab.data import Samples, Vocabulary, encode, epoch_order, load_corpus
@@ -22,7 +20,12 @@ TINY = ModelConfig(
     embedding_rank=2,
 )
 LEARNING_RATE = 1e-2
-tiny_baseline = partial(run_baseline, config=TINY, warmup=3, learning_rate=LEARNING_RATE, modes=["eager"])
+SETTING = {"config": TINY, "warmup": 3, "learning_rate": LEARNING_RATE, "modes": ["eager"]}
+
+
+def tiny_baseline(format: str, device: str, listener: Listener | None = None, **setting) -> Record:
+    """A baseline of the tiny model."""
+    return run_baseline(BaselineSetting(format, device, **SETTING | setting), listener)
 
 
 def samples(count: int, config: ModelConfig = TINY, seed: int = 0) -> Samples:

@@ -1,9 +1,6 @@
 """The training processor compiled for this host, and what its tests compare it with."""
 
 import contextlib
-import fcntl
-import hashlib
-import subprocess
 from _ctypes import dlclose
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,9 +15,8 @@ from bttlab.card.program.program import Program
 from bttlab.data import Samples
 from bttlab.model import ModelConfig, Optimizer, Transformer, initial_parameters, loss
 
-from conftest import ROOT
+from compiled import SOURCES, library
 
-SOURCES = ROOT / "hls_src" / "processor"
 COMMON = ("-std=c++17", "-ffp-contract=off", "-fPIC", "-shared", "-fvisibility=hidden", "-Wno-psabi")
 FLAGS = {  # fast: the emulation; loop: the loop of synthesis as it stands
     "fast": ("-O3", "-DBTTLAB_FAST"),
@@ -44,21 +40,10 @@ SMALL = ModelConfig(
 )
 
 
-def build_libraries(folder: Path) -> dict[str, Path]:
-    """Compile both libraries into a folder, once for all processes and as long as the sources stay the same."""
-    digest = hashlib.sha256(repr((COMMON, FLAGS, IMAGES[-1].flags)).encode())
-    for source in sorted(p for p in SOURCES.rglob("*") if p.is_file()):
-        digest.update(source.read_bytes())
-    libraries = {name: folder / f"{name}-{digest.hexdigest()[:16]}.so" for name in FLAGS}
-    with (folder / "trainer.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        for name, library in libraries.items():
-            if not library.is_file():
-                unfinished = library.with_suffix(".part")
-                flags = (*COMMON, *FLAGS[name], *IMAGES[-1].flags)
-                subprocess.run(["g++", *flags, SOURCES / "trainer.cpp", "-o", unfinished], check=True)
-                unfinished.rename(library)
-    return libraries
+def build_libraries() -> dict[str, Path]:
+    """Compile the kernel both ways."""
+    source = SOURCES / "processor" / "trainer.cpp"
+    return {name: library(source, *COMMON, *flags, *IMAGES[-1].flags) for name, flags in FLAGS.items()}
 
 
 @contextlib.contextmanager

@@ -89,6 +89,15 @@ def lock_part(descriptor: int, start: int = 0, length: int = 0) -> bool:
     return True
 
 
+def lock_listed(descriptor: int) -> bool:
+    """Lock an open file whole, without waiting, so that `holders` tells whose process has it; False if another has."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 def unlock_part(descriptor: int, start: int, length: int) -> None:
     """Let go of bytes that `lock_part` locked."""
     fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _request(fcntl.F_UNLCK, start, length))

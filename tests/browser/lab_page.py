@@ -1,6 +1,5 @@
 """A notebook in JupyterLab, as a reader handles it."""
 
-import contextlib
 import json
 import os
 import re
@@ -9,10 +8,12 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
-from playwright.sync_api import Browser, Locator, TimeoutError, expect
+from playwright.sync_api import Browser, Locator, expect
 
 SIZE = {"width": 1280, "height": 1000}
 SECONDS = 600.0  # that cells may take on a busy machine
+PATIENCE = 180.0  # that anything else may take
+expect.set_options(timeout=1000 * PATIENCE)
 _FIND_TEXT = """part => {
     const lines = [...document.querySelectorAll('.widget-html')].map(line => line.innerText.replace(/\\s+/g, ' '));
     return lines.find(line => line.includes(part)) ?? null;
@@ -83,6 +84,7 @@ class LabPage:
 
     def _open(self) -> None:
         self.page = self._browser.new_page(viewport=SIZE)
+        self.page.set_default_timeout(1000 * PATIENCE)
         self.page.goto(f"{self._url}/lab/tree/notebooks/{self._name}.ipynb?token={self._token}&reset")
         self.page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=SECONDS * 1000)
         self._kernel_is("idle")
@@ -192,7 +194,7 @@ class LabPage:
         """What the widgets' lines of text say; those that hold `part`."""
         return [text for text in self.page.locator(".widget-html").all_inner_texts() if part in text]
 
-    def wait_for_text(self, part: str, seconds: float = 60.0) -> str:
+    def wait_for_text(self, part: str, seconds: float = PATIENCE) -> str:
         """Wait until a widget's line of text says something; returns the line."""
         return self.page.wait_for_function(_FIND_TEXT, arg=part, timeout=seconds * 1000).json_value()
 
@@ -204,15 +206,19 @@ class LabPage:
 
     def until_gone(self, part: str) -> None:
         """Wait until no widget's line says something."""
-        self.page.wait_for_function(f"part => ({_FIND_TEXT})(part) === null", arg=part, timeout=20_000)
+        self.page.wait_for_function(f"part => ({_FIND_TEXT})(part) === null", arg=part, timeout=1000 * PATIENCE)
 
     def until_text(self, part: str, action: Callable[[], None]) -> str:
-        """Do something, and again if the line does not say `part` then, as one does who sees that a click was lost."""
-        for _ in range(4):
-            action()
-            with contextlib.suppress(TimeoutError):
-                return self.wait_for_text(part, 5)
+        """Do something and wait until a line of text says `part`; returns the line."""
+        action()
         return self.wait_for_text(part)
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until a condition holds that the page alone cannot tell."""
+        end = time.monotonic() + PATIENCE
+        while not condition():
+            assert time.monotonic() < end, "it did not come true"
+            self.page.wait_for_timeout(200)
 
     # --- for whom mouse or screen are not enough
 

@@ -11,6 +11,7 @@ from bttlab.cost.estimate import Estimator
 from bttlab.cost.models import find_model
 from bttlab.data import load_corpus
 from bttlab.model import ModelConfig
+from busy_card import busy_card
 from lab_trainers import PretendTrainer, pretend_target
 
 workload = lab.Workload.of(load_corpus("airline"), ModelConfig(format="dense"))
@@ -23,6 +24,7 @@ WIDGETS = {
     "runs": "lab.RunBrowser()",
     "design": "lab.DesignExplorer(Counter(workload.train.lengths.tolist()), lab.Design())",
     "methods": "lab.MethodsLab(workload)",
+    "queue": "lab.CardQueue(busy_card())",
     "cost": "lab.CostExplorer(Estimator(), read_gpus(), find_model('mixtral-8x7b'))",
 }
 NARROW = {"width": 900, "height": 1000}
@@ -38,6 +40,13 @@ def screen(open_cells):
 @every_widget
 def test_the_keyboard_reaches_every_control(screen, name):
     assert ", ".join(screen.controls_without_tab(WIDGETS[name].split("\n")[0])) == ""
+
+
+def test_a_slow_answer_says_that_it_works(screen):
+    screen.scroll_to(WIDGETS["design"])
+    screen.set_slider("encoders", 3)
+    screen.wait_for_text("its program is being compiled")
+    screen.wait_for_text("3 encoders, rank 12, bi-directional, sgd, 200 MHz: an epoch of")
 
 
 @every_widget

@@ -48,7 +48,7 @@ def test_a_slow_browser_shows_what_a_fresh_drawing_shows(dashboard, times):
     for name in ("first", "second"):
         lab.select("train on", name)
         lab.button("Start").click()
-        lab.wait_for_text(f"{name}: finished", 120)
+        lab.wait_for_text(f"{name}: finished")
     fresh = int(lab.python("fresh(board)"))
     lab.page.wait_for_function(f"selector => ({DIGEST})(selector) === {fresh}", arg=CANVAS, timeout=2000)
     lab.picture(f"slow_browser_{times}")

@@ -22,7 +22,7 @@ sys.path[:0] = [str(ROOT / "classroom"), str(ROOT / "tests" / "browser")]
 from lab_page import SIZE, LabPage  # noqa: E402
 
 from bttlab.card.sharing import CardLine  # noqa: E402
-from demo import STUDENTS, demo_class  # noqa: E402
+from demo import LAB, STUDENTS, demo_class  # noqa: E402
 
 FIGURE = ".jupyter-matplotlib-canvas-container canvas"
 SAMPLES = 45_000  # more than are trained on before it is stopped
@@ -201,6 +201,27 @@ def test_two_students_at_once_on_notebooks_00_and_03(hub, students):
         lab.button("Stop").click()
         lab.wait_for_text("stopped", SECONDS)
         assert lab.errors == []
+
+
+def test_a_lab_is_fetched_and_handed_in(hub, students):
+    """By the list of assignments in a student's JupyterLab; nobody else's home has it then, and the course does."""
+    student, context = next(iter(students.items()))
+    page = context.pages[0]
+    page.get_by_role("menuitem", name="Nbgrader").click()
+    page.get_by_role("menuitem", name="Assignment List").click()
+    picture(page, "class_assignments")
+    released = page.locator("#released_assignments_list .list_item", has_text=LAB)
+    released.get_by_role("button", name="Fetch").click(timeout=SECONDS * 1000)
+    fetched = page.locator("#fetched_assignments_list .list_item", has_text=LAB)
+    fetched.get_by_role("button", name="Submit").click(timeout=SECONDS * 1000)
+    submitted = page.locator("#submitted_assignments_list .list_item", has_text=LAB)
+    expect(submitted.first).to_be_visible(timeout=SECONDS * 1000)
+    picture(page, "class_submitted")
+    assert (hub.folder / "home" / student / LAB / f"{LAB}.ipynb").is_file()
+    (handed_in,) = (hub.folder / "course" / "exchange" / "bttlab" / "inbound").iterdir()
+    assert handed_in.name.startswith(f"{student}+{LAB}+") and handed_in.owner() == student
+    listing = ["ls", str(handed_in.parent)]  # who has handed in is the lecturer's to know
+    assert subprocess.run(listing, user=list(students)[1], capture_output=True).returncode != 0
 
 
 def test_a_third_student_reaches_nothing_of_theirs(hub, students, browser):

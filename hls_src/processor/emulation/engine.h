@@ -33,7 +33,7 @@ static bool may_tile(const Nest &nest, const Tiled &tiled, Results &results, boo
             return nest.operand[o].memory != to.memory || are_apart(nest, nest.operand[o], to);
         };
         if (!is_apart(reads_stream ? STREAM : SCALARS_IN)) return false;
-        if (!same_steps(nest, nest.operand[ADDEND], to) && !is_apart(ADDEND)) return false;
+        if (!is_not_fed(nest, ADDEND, to)) return false;
     }
     if (results.to_held) {
         if (!place_rows(nest, results.held) || !is_one_to_one(nest, results.held, tiled)) return false;
@@ -43,20 +43,18 @@ static bool may_tile(const Nest &nest, const Tiled &tiled, Results &results, boo
     return true;
 }
 
-static inline bool is_any_sliced(const Nest &nest, int level) {
-    bool any = false;
-    for (int o = 0; o < OPERANDS; o++) any |= is_sliced(nest, o, level);
-    return any;
-}
+constexpr int LONG = 6;  // steps along a level that fill a tile
 
-// The longest level with more than one step for which `fits`; -1 if there is none.
+// The longest level with more than one step for which `fits`; -1 if there is none. Of those that fill a tile the
+// innermost: words of its steps are next to each other.
 template <typename Fits>
 static inline int longest_level(const Nest &nest, Fits fits) {
-    int longest = -1;
+    int longest = -1, most = 2;
     for (int j = 0; j < LEVELS; j++) {
-        if (nest.end[j] > 1 && !is_any_sliced(nest, j) && fits(j) && (longest < 0 || nest.end[j] > nest.end[longest])) {
-            longest = j;
-        }
+        const int steps = nest.end[j] < LONG ? nest.end[j] : LONG;
+        if (steps < most || is_any_sliced(nest, j) || !fits(j)) continue;
+        longest = j;
+        most = steps;
     }
     return longest;
 }
@@ -104,26 +102,28 @@ static bool expand_tiled(const Nest &nest, Marks &marks) {
     each_step(nest, outside_of(nest, tiled), [&](const Step &step) {
         const Word *held = operand[HELD_IN].memory + step.offset[HELD_IN];
         const Word *addend = operand[ADDEND].memory + step.offset[ADDEND];
-        tile.scalars = operand[SCALARS_IN].memory + step.offset[SCALARS_IN];
+        const Word *first_scalars = operand[SCALARS_IN].memory + step.offset[SCALARS_IN];
         Word *result = operand[BANK_OUT].memory + step.offset[BANK_OUT];
         Word *held_result = nullptr;
         if (results.to_held) {
             held_result = results.held.memory + results.held.offset(step.index, nest.code->slice_level);
         }
-        for (int i = 0, y = 0; i < y_cut.parts; i++) {
-            const int rows = y_cut.size(i);
-            for (int j = 0, x = 0; j < x_cut.parts; j++) {
-                const int words = x_cut.size(j);
+        for (int j = 0, x = 0; j < x_cut.parts; j++) {  // words outside: what they hold is read once
+            const int words = x_cut.size(j);
+            const Word *scalars = first_scalars;
+            for (int i = 0, y = 0; i < y_cut.parts; i++) {
+                const int rows = y_cut.size(i);
+                tile.scalars = scalars;
                 tile.held = held + x * tile.held_x + y * tile.held_y;
                 tile.addend = addend + x * tile.addend_x + y * tile.addend_y;
                 tile.result = result + x * tile.result_x + y * tile.result_y;
                 tile.held_result = nullptr;
                 if (results.to_held) tile.held_result = held_result + x * tile.held_result_x + y * tile.held_result_y;
-                expand_sizes[rows - 1][words - 1](tile);
-                x += words;
+                expand_sizes(rows, words, tile);
+                scalars += rows * tile.scalars_y;
+                y += rows;
             }
-            tile.scalars += rows * tile.scalars_y;
-            y += rows;
+            x += words;
         }
     });
     return true;
@@ -158,7 +158,7 @@ static bool accumulate_tiled(const Nest &nest) {
     const Reach *operand = nest.operand;
     Tiled tiled = {-1, -1};
     tiled.x = longest_level(nest, [&](int j) { return j > slot_level && stays_along(nest, SCALARS_IN, j); });
-    const Cut x_cut(steps_along(nest, tiled.x), TILE_WORDS), r_cut(k, tiled.x < 0 ? TILE_LINE : TILE_ROWS);
+    const Cut r_cut(k, TILE_LINE), x_cut(steps_along(nest, tiled.x), TILE_SUMS / r_cut.size(0));
     if (tiled.x >= 0) slots.to[tiled.x] = 0;
 
     Word(*sum)[SLOTS] = sums[code.unit - ENGINE_0][code.flags & SIDE ? 1 : 0];
@@ -182,20 +182,21 @@ static bool accumulate_tiled(const Nest &nest) {
                 for (int i = 0; i < r_cut.parts; i++) {
                     const int rows = r_cut.size(i);
                     tile.sum = &sum[tile.row][slot];
-                    accumulate_sizes[rows - 1][words - 1](tile);
+                    accumulate_sizes(rows, words, tile);
                     tile.row += rows;
                 }
                 for (int w = 0; k < ROWS && w < words; w++) {
                     // Rows without scalars add up zeros, unless the stream is not finite: then row 0 is not, either.
-                    AccumulateTile zero = tile;
-                    zero.sum = &sum[k][slot + w * tile.sum_x];
-                    zero.stream_start += w * tile.stream_x;
-                    if (is_finite_word(&sum[0][slot + w * tile.sum_x])) {
-                        store(zero.sum, all(0.0f));
-                    } else {
-                        accumulate_tile<1, 1, false>(zero);
+                    Word *first = &sum[0][slot + w * tile.sum_x];
+                    Lanes zero = all(0.0f);
+                    if (!is_finite_word(first)) {
+                        AccumulateTile row = tile;
+                        row.sum = first + k * SLOTS;
+                        row.stream_start += w * tile.stream_x;
+                        accumulate_tile<1, 1, false>(row);
+                        zero = load(row.sum);
                     }
-                    for (int r = k + 1; r < ROWS; r++) store(&sum[r][slot + w * tile.sum_x], load(zero.sum));
+                    for (int r = k; r < ROWS; r++) store(first + r * SLOTS, zero);
                 }
                 x += words;
             }
@@ -211,6 +212,18 @@ static bool accumulate_tiled(const Nest &nest) {
     if (tile.depth) add_up();
     return true;
 }
+
+// The trees of a point's sums.
+static inline Lanes trees_of(const Word *sums_of_rows) {
+    Lanes sum[ROWS];
+    UNROLL
+    for (int r = 0; r < ROWS; r++) sum[r] = load(&sums_of_rows[r]);
+    return trees(sum);
+}
+
+// Words of held rows up to which a point is taken whole: they stay in registers' reach from one point to the next.
+constexpr int POINT_WORDS = PARTS == 1 ? 128 : 0;
+typedef std::make_integer_sequence<int, ROWS> AllRows;
 
 static bool reduce_tiled(const Nest &nest, Marks &marks) {
     const Instruction &code = *nest.code;
@@ -250,38 +263,44 @@ static bool reduce_tiled(const Nest &nest, Marks &marks) {
     for (int y = 0; y < TILE_WORDS; y++) {
         for (int r = k; r < ROWS; r++) store(&sum[y][r], all(0.0f));
     }
+    ReducePoint *const point = tile.depth * k <= POINT_WORDS ? reduce_point_of(k, AllRows{}) : nullptr;
     const bool has_addend = code.operand[ADDEND].valid;
     const long addend_y = stride_along(operand[ADDEND], tiled.y), bank_y = stride_along(results.bank, tiled.y);
+    const long held_y = stride_along(results.held, tiled.y);
     const Lanes used = first_lanes(k), one = (code.flags & ONE) ? one_lane(k) & all(1.0f) : all(0.0f);
     Box box = outside_of(nest, tiled);
     box.to[f] = 0;
     each_step(folds, box, [&](const Step &step) {
         bool is_last_outside = true;
         for (int j = 0; j < f; j++) is_last_outside &= step.index[j] == box.to[j];
+        const Word *stream = operand[STREAM].memory + step.offset[STREAM];
+        const Word *addend = operand[ADDEND].memory + step.offset[ADDEND];
+        Word *bank = results.bank.memory + step.offset[BANK_OUT], *to_held = nullptr;
+        if (results.to_held) to_held = results.held.memory + results.held.offset(step.index, code.slice_level);
+        tile.held = held_row(operand[HELD_IN], 0) + step.offset[HELD_IN];
         for (int i = 0, y = 0; i < y_cut.parts; i++) {
             const int points = y_cut.size(i);
-            tile.stream = operand[STREAM].memory + step.offset[STREAM] + y * tile.stream_y;
-            for (int j = 0, r = 0; j < r_cut.parts; j++) {
+            for (int j = 0, r = 0; !point && j < r_cut.parts; j++) {
                 const int rows = r_cut.size(j);
-                tile.held = held_row(operand[HELD_IN], r) + step.offset[HELD_IN];
-                tile.sum = reinterpret_cast<Word(*)[ROWS]>(&sum[0][r]);
-                reduce_sizes[points - 1][rows - 1](tile);
+                ReduceTile part = tile;
+                part.stream = stream + y * tile.stream_y;
+                part.held = tile.held + r * HELD_PITCH;
+                part.sum = reinterpret_cast<Word(*)[ROWS]>(&sum[0][r]);
+                reduce_sizes(points, rows, part);
                 r += rows;
             }
             for (int p = 0; p < points; p++, y++) {
-                Lanes result = trees(sum[p]);
-                if (has_addend) {
-                    result = result + load(operand[ADDEND].memory + step.offset[ADDEND] + y * addend_y);
-                }
+                // What the rows in use keep is what the nest's last turn leaves.
+                const bool keeps = is_last_outside && (tiled.y < 0 || tiled.y > f || y == nest.end[tiled.y] - 1);
+                tile.stream = stream + y * tile.stream_y;
+                tile.sum = keeps ? &sum[p] : nullptr;
+                Lanes result = point ? point(tile) : trees_of(sum[p]);
+                if (has_addend) result = result + load(addend + y * addend_y);
                 result = (result & used) | one;
                 if (code.flags & CHECK) mark_beyond(marks, result, STATE_LIMIT);
-                store(results.bank.memory + step.offset[BANK_OUT] + y * bank_y, result);
-                if (results.to_held) {
-                    const long start = results.held.offset(step.index, code.slice_level);
-                    store(results.held.memory + start + y * stride_along(results.held, tiled.y), result);
-                }
-                // What the rows in use keep is what the nest's last turn leaves.
-                if (is_last_outside && (tiled.y < 0 || tiled.y > f || y == nest.end[tiled.y] - 1)) {
+                store(bank + y * bank_y, result);
+                if (to_held) store(to_held + y * held_y, result);
+                if (keeps) {
                     const int slot = step.slot + (tiled.y > f ? y * nest.slot_weight[tiled.y] : 0);
                     for (int r = 0; r < k; r++) store(&kept[r][slot], load(&sum[p][r]));
                 }

@@ -113,12 +113,20 @@ static void run_drain(Nest &nest, const Sample &sample, Run &run) {
     }
     const Reach &from = nest.operand[HELD_IN];
     Marks marks = {};
-    each_step(nest, box, [&](const Step &step) {
-        const Lanes value = load(from.memory + row_of(nest, step) * SLOTS + step.offset[HELD_IN]);
-        mark_beyond(marks, value, STATE_LIMIT);
-        store(nest.operand[BANK_OUT].memory + step.offset[BANK_OUT], value);
+    const int inner = innermost(box), rows = nest.code->row_level == inner;
+    const bool check = nest.code->flags & CHECK;
+    each_row(nest, box, inner, [&](const Step &step, int count, const long *stride) {
+        const Word *word = from.memory + step.offset[HELD_IN];
+        Word *to = nest.operand[BANK_OUT].memory + step.offset[BANK_OUT];
+        const long to_stride = stride[BANK_OUT], word_stride = stride[HELD_IN];
+        const int row = row_of(nest, step);
+        for (int n = 0; n < count; n++) {
+            const Lanes value = load(word + ((row + n * rows) & (ROWS - 1)) * SLOTS + n * word_stride);
+            if (check) mark_beyond(marks, value, STATE_LIMIT);
+            store(to + n * to_stride, value);
+        }
     });
-    if (nest.code->flags & CHECK) run.beyond |= any_mark(marks);
+    if (check) run.beyond |= any_mark(marks);
 }
 
 #endif

@@ -110,10 +110,11 @@ static inline void mark_beyond(Marks &marks, const Lanes &value, int limit) {
 }
 
 static inline bool any_mark(const Marks &marks) {
-    long part[REGISTER_BYTES / sizeof(long)], any = 0;
-    __builtin_memcpy(part, &marks, sizeof(part));
-    for (long bits : part) any |= bits;
-    return any != 0;
+#if defined(__AVX512F__)
+    return _mm512_test_epi32_mask((__m512i)marks.lane, (__m512i)marks.lane);
+#else
+    return !_mm256_testz_si256((__m256i)marks.lane, (__m256i)marks.lane);
+#endif
 }
 
 // Lane l meets lane l + 8, then l + 4, l + 2, l + 1.
@@ -128,15 +129,35 @@ static inline float tree(const Lanes &value) {
     return low + high;
 }
 
-// The trees of LANES words, side by side: eight share a register, so that no addition is of one lane alone.
-static inline Lanes trees(const Word *words) {
+// The trees of LANES words, side by side: as many share a register as fit, so that no addition is of one lane alone.
+#if defined(__AVX512F__)
+// Of both registers the quarters, or in each quarter the lanes, that FROM and TO select, added: what halves trees.
+template <int FROM, int TO>
+static inline __m512 add_quarters(__m512 a, __m512 b) {
+    return _mm512_maskz_shuffle_f32x4(0xffff, a, b, FROM) + _mm512_maskz_shuffle_f32x4(0xffff, a, b, TO);
+}
+
+template <int FROM, int TO>
+static inline __m512 add_lanes(__m512 a, __m512 b) {
+    return _mm512_maskz_shuffle_ps(0xffff, a, b, FROM) + _mm512_maskz_shuffle_ps(0xffff, a, b, TO);
+}
+
+static inline Lanes trees(const Lanes *words) {
+    __m512 four[4];  // of rows g, g + 4, g + 8, g + 12: a quarter of a register each
+    UNROLL
+    for (int g = 0; g < 4; g++) {
+        const auto pair = [&](int a, int b) { return add_quarters<0x44, 0xee>(words[a].part[0], words[b].part[0]); };
+        four[g] = add_quarters<0x88, 0xdd>(pair(g, g + 4), pair(g + 8, g + 12));
+    }
+    const __m512 low = add_lanes<0x44, 0xee>(four[0], four[1]), high = add_lanes<0x44, 0xee>(four[2], four[3]);
+    return {{add_lanes<0x88, 0xdd>(low, high)}};
+}
+#else
+static inline Lanes trees(const Lanes *words) {
     typedef float Eight __attribute__((vector_size(32), may_alias));
     Eight half[LANES], sum[2];
     UNROLL
-    for (int i = 0; i < LANES; i++) {
-        const Eight *value = reinterpret_cast<const Eight *>(words + i);
-        half[i] = value[0] + value[1];
-    }
+    for (int i = 0; i < LANES; i++) half[i] = words[i].part[0] + words[i].part[1];
     UNROLL
     for (int group = 0; group < 2; group++) {
         Eight quarter[4], pair[2];
@@ -157,5 +178,6 @@ static inline Lanes trees(const Word *words) {
     }
     return join(sum[0], sum[1]);
 }
+#endif
 
 #endif

@@ -5,15 +5,17 @@
 #include "../state.h"
 #include "lanes.h"
 
+// As short as its fields: a sample reads those of the whole program.
 struct Instruction {
-    int unit, operation, flags;
-    int bound[LEVELS], live[LEVELS];  // codes
+    unsigned char unit, operation;
+    unsigned short flags, bound[LEVELS], live[LEVELS], count, immediate[2];  // codes, but for the flags
+    signed char row_level, row_base, depth_mask, slot_level, word_level, slice_level;
     struct {
         bool valid;
-        int where, slice, group, base, stride[LEVELS];
+        signed char where, slice, group;
+        unsigned short base;
+        short stride[LEVELS];
     } operand[OPERANDS];
-    int count, immediate[2];  // codes
-    int row_level, row_base, depth_mask, slot_level, word_level, slice_level;
 };
 
 static Instruction decoded[PROGRAM_DEPTH];
@@ -69,7 +71,8 @@ static Word zero_word, scratch_word;
 constexpr int HELD_PITCH = sizeof(held[0][0]) / sizeof(Word);  // words from one row of a held operand to the next
 static Word zero_rows[ROWS * HELD_PITCH];
 
-// Where the steps of a nest find an operand, in words: start + sum of index x stride (+ slice[index of the slice level]).
+// Where the steps of a nest find an operand, in words: start + sum of index x stride (+ slice[index of the slice
+// level]).
 struct Reach {
     Word *memory;
     int start, stride[LEVELS];
@@ -147,33 +150,35 @@ static inline void place(Nest &nest, int o, Word *memory, int depth, const Box &
     reach.memory = memory;
     const int slice_level = nest.code->slice_level;
     reach.slice = operand.slice < 0 ? nullptr : sample.slice[operand.slice % SLICE_TABLES] + GROUP * operand.group;
-    bool is_used = true;
-    for (int j = 0; j < LEVELS; j++) {
-        reach.stride[j] = operand.stride[j];
-        is_used &= box.from[j] <= box.to[j];
-    }
+    // All levels side by side.
+    const __m128i stride = _mm_cvtepi16_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(operand.stride)));
+    const __m128i from = _mm_loadu_si128(reinterpret_cast<const __m128i *>(box.from));
+    const __m128i to = _mm_loadu_si128(reinterpret_cast<const __m128i *>(box.to));
+    _mm_storeu_si128(reinterpret_cast<__m128i *>(reach.stride), stride);
     reach.start = reach.low = reach.high = 0;
-    if (!is_used) return;
-    int low = operand.base, high = operand.base;
-    for (int j = 0; j < LEVELS; j++) {
-        if (j == slice_level && reach.slice) {
-            int least = 1 << 30, most = -least;
-            if (GROUP * operand.group + box.to[j] >= SEQUENCE) {
-                nest.is_inside = false;
-                return;
-            }
-            for (int i = box.from[j]; i <= box.to[j]; i++) {
-                const int offset = reach.slice[i] + i * reach.stride[j];
-                least = offset < least ? offset : least;
-                most = offset > most ? offset : most;
-            }
-            low += least;
-            high += most;
-        } else {
-            const int a = box.from[j] * reach.stride[j], b = box.to[j] * reach.stride[j];
-            low += a < b ? a : b;
-            high += a < b ? b : a;
+    const __m128i is_empty = _mm_cmpgt_epi32(from, to);
+    if (!_mm_testz_si128(is_empty, is_empty)) return;
+    const __m128i first = _mm_mullo_epi32(from, stride), last = _mm_mullo_epi32(to, stride);
+    const __m128i pairs = _mm_hadd_epi32(_mm_min_epi32(first, last), _mm_max_epi32(first, last));
+    const __m128i sums = _mm_hadd_epi32(pairs, pairs);
+    int low = operand.base + _mm_extract_epi32(sums, 0), high = operand.base + _mm_extract_epi32(sums, 1);
+    if (reach.slice) {
+        const int i = slice_level, most_index = box.to[i];
+        if (GROUP * operand.group + most_index >= SEQUENCE) {
+            nest.is_inside = false;
+            return;
         }
+        const int a = box.from[i] * reach.stride[i], b = most_index * reach.stride[i];
+        low -= a < b ? a : b;
+        high -= a < b ? b : a;
+        int least = 1 << 30, most = -least;
+        for (int j = box.from[i]; j <= most_index; j++) {
+            const int offset = reach.slice[j] + j * reach.stride[i];
+            least = offset < least ? offset : least;
+            most = offset > most ? offset : most;
+        }
+        low += least;
+        high += most;
     }
     // Addresses count modulo 2^16: a base just below it is a negative one.
     const int wrapped = high >= depth ? 1 << 16 : low < 0 ? -(1 << 16) : 0;
@@ -201,44 +206,92 @@ static inline bool stays_along(const Nest &nest, int o, int level) {
     return nest.operand[o].stride[level] == 0 && !is_sliced(nest, o, level);
 }
 
+static inline bool is_any_sliced(const Nest &nest, int level) {
+    bool any = false;
+    for (int o = 0; o < OPERANDS; o++) any |= is_sliced(nest, o, level);
+    return any;
+}
+
 // A step: its indices, the offset of each operand from its memory, and its slot.
 struct Step {
-    int index[LEVELS];
+    int *index;  // apart from the rest, which stays in registers
     long offset[OPERANDS];
     int slot;
 };
 
+// The innermost level that has several steps in a box; 0 if none has.
+static inline int innermost(const Box &box) {
+    int inner = LEVELS - 1;
+    while (inner > 0 && box.from[inner] == box.to[inner]) inner--;
+    return inner;
+}
+
+// Calls `act` for rows of steps of a box: with the first step, the number of steps, and how far each operand moves from
+// one to the next. Rows run along level `inner`, the other levels in the order of the nest around it. A row is one step
+// if `inner` is -1, or slices come along it.
+template <typename Act>
+static inline void each_row(const Nest &nest, const Box &box, int inner, Act act) {
+    const int slice_level = nest.code->slice_level;
+    const bool has_slices = is_any_sliced(nest, slice_level);
+    if (has_slices && inner == slice_level) inner = -1;
+    int index[LEVELS];
+    Step step = {};
+    step.index = index;
+    long stride[OPERANDS] = {};
+    // What a step of each level adds to offsets and slot: of those inside of it, what they added is taken back.
+    long carry[LEVELS][OPERANDS], back[OPERANDS] = {};
+    int slot_carry[LEVELS], slot_back = 0;
+    for (int j = LEVELS - 1; j >= 0; j--) {
+        const int more = box.to[j] - box.from[j];
+        if (more < 0) return;
+        step.index[j] = box.from[j];
+        step.slot += step.index[j] * nest.slot_weight[j];
+        slot_carry[j] = nest.slot_weight[j] - slot_back;
+        if (j != inner) slot_back += more * nest.slot_weight[j];
+        for (int o = 0; o < OPERANDS; o++) {
+            const long along = nest.operand[o].stride[j];
+            carry[j][o] = along - back[o];
+            if (j != inner) back[o] += more * along;
+            if (j == inner) stride[o] = along;
+        }
+    }
+    const int count = inner < 0 ? 1 : box.to[inner] - box.from[inner] + 1;
+    for (int o = 0; o < OPERANDS; o++) step.offset[o] = nest.operand[o].offset(step.index, slice_level);
+    for (;;) {
+        act(step, count, stride);
+        int outer = LEVELS - 1;
+        for (; outer >= 0 && (outer == inner || step.index[outer] == box.to[outer]); outer--) {
+            step.index[outer] = box.from[outer];
+        }
+        if (outer < 0) return;
+        step.index[outer]++;
+        step.slot += slot_carry[outer];
+        for (int o = 0; o < OPERANDS; o++) {
+            step.offset[o] += carry[outer][o];
+            if (has_slices) step.offset[o] = nest.operand[o].offset(step.index, slice_level);
+        }
+    }
+}
+
 // Calls `act` for all steps of a box, in the order of the nest.
 template <typename Act>
 static inline void each_step(const Nest &nest, const Box &box, Act act) {
-    const int slice_level = nest.code->slice_level, first = box.from[3], last = box.to[3];
-    Step step;
-    const auto find = [&] {
+    const int inner = innermost(box), along = is_any_sliced(nest, inner) ? -1 : inner, weight = nest.slot_weight[inner];
+    each_row(nest, box, along, [&](const Step &start, int count, const long *strides) {
+        Step step = start;
+        long stride[OPERANDS];  // copies: what a step stores might change the nest, as far as the compiler knows
         UNROLL
-        for (int o = 0; o < OPERANDS; o++) step.offset[o] = nest.operand[o].offset(step.index, slice_level);
-    };
-    for (step.index[0] = box.from[0]; step.index[0] <= box.to[0]; step.index[0]++) {
-        for (step.index[1] = box.from[1]; step.index[1] <= box.to[1]; step.index[1]++) {
-            for (step.index[2] = box.from[2]; step.index[2] <= box.to[2]; step.index[2]++) {
-                step.index[3] = first;
-                step.slot = 0;
-                for (int j = 0; j < LEVELS; j++) step.slot += step.index[j] * nest.slot_weight[j];
-                // Copies: what a step stores might change the nest, as far as the compiler knows.
-                const int weight = nest.slot_weight[3];
-                long stride[OPERANDS];
-                UNROLL
-                for (int o = 0; o < OPERANDS; o++) stride[o] = nest.operand[o].stride[3];
-                find();
-                for (; step.index[3] <= last; step.index[3]++) {
-                    if (slice_level == LEVELS - 1) find();
-                    act(step);
-                    step.slot += weight;
-                    UNROLL
-                    for (int o = 0; o < OPERANDS; o++) step.offset[o] += stride[o];
-                }
-            }
+        for (int o = 0; o < OPERANDS; o++) stride[o] = strides[o];
+        const int first = step.index[inner];
+        for (int i = 0; i < count; i++) {
+            step.index[inner] = first + i;
+            act(static_cast<const Step &>(step));
+            step.slot += weight;
+            UNROLL
+            for (int o = 0; o < OPERANDS; o++) step.offset[o] += stride[o];
         }
-    }
+        step.index[inner] = first;
+    });
 }
 
 // All indices of levels in the depth mask are 0; or are the last.

@@ -81,4 +81,10 @@ static inline bool is_one_to_one(const Nest &nest, const Reach &reach, const Til
     return true;
 }
 
+// Whether steps that write `to` and read operand o may be done in another order: what a step reads no other one writes.
+static inline bool is_not_fed(const Nest &nest, int o, const Reach &to) {
+    const Reach &from = nest.operand[o];
+    return from.memory != to.memory || are_apart(nest, from, to) || same_steps(nest, from, to);
+}
+
 #endif

@@ -8,9 +8,9 @@
 
 enum ShuffleOperand { ENTRY_IN, SOURCE, ENTRY_OUT, NOTHING_HERE, SHUFFLED_OUT, SHUFFLED_HELD };
 
-// Words that a block may read. Two blocks are on the way; a word of zeros stands behind each.
+// Words that a block may read. Two blocks are on the way.
 constexpr int MOST_READS = 1024;
-static Word block_words[2][MOST_READS + 1];
+static Word block_words[2][MOST_READS];
 
 // Of each element out, in the order of the steps: its place among the elements in; ZERO_PLACE for a lane without one.
 typedef unsigned short Place;
@@ -20,30 +20,40 @@ constexpr int MAP_WORDS = 1 << 16;
 static Place map_memory[MAP_WORDS][LANES];
 static int map_words;  // in use
 
+// Four by four elements that trade rows for columns: first places of the rows in, numbers of the fours out.
+struct Square {
+    Place in[4], out[4];
+};
+
 struct ShuffleMap {
-    const Instruction *code;
-    int n[LEVELS], live[LEVELS], count;  // those of level 0 are not looked at
+    bool is_made;
+    int key[4 * LEVELS];  // all that it follows from, beside the tables
     const Place (*place)[LANES];
     int run;  // elements that stay side by side: 16, 4 or 1
+    const Square *squares;  // a map of nothing else, one a word; null if there is more to it
 };
-constexpr int MAPS = 1024;
+constexpr int MAPS = 256;
 static ShuffleMap maps[MAPS];
 
 static void forget_maps() {
     map_words = 0;
-    for (int i = 0; i < MAPS; i++) maps[i].code = nullptr;
+    for (int i = 0; i < MAPS; i++) maps[i].is_made = false;
 }
 
+// The place where the map of an instruction is kept, or is to be made.
 static ShuffleMap *kept_map(const Nest &nest) {
-    unsigned long number = nest.code - decoded;
-    for (int j = 1; j < LEVELS; j++) number = number * 31 + nest.n[j] * 3 + nest.live[j];
-    return &maps[(number * 31 + nest.count) % MAPS];
-}
-
-static bool is_of(const ShuffleMap &map, const Nest &nest) {
-    bool same = map.code == nest.code && map.count == nest.count;
-    for (int j = 1; j < LEVELS; j++) same &= map.n[j] == nest.n[j] && map.live[j] == nest.live[j];
-    return same;
+    const Reach &in = nest.operand[ENTRY_IN], &out = nest.operand[ENTRY_OUT];
+    int key[4 * LEVELS] = {in.start, out.start, nest.count};
+    for (int j = 1; j < LEVELS; j++) {
+        const int parts[4] = {nest.n[j], nest.live[j], in.stride[j], out.stride[j]};
+        for (int i = 0; i < 4; i++) key[4 * j + i] = parts[i];
+    }
+    unsigned long number = 0;
+    for (int part : key) number = number * 31 + part;
+    ShuffleMap *map = &maps[number % MAPS];
+    if (__builtin_memcmp(map->key, key, sizeof(key))) map->is_made = false;
+    __builtin_memcpy(map->key, key, sizeof(key));
+    return map;
 }
 
 // The longest run of elements that every word out takes as they stand, each run from its own multiple.
@@ -60,6 +70,37 @@ static int longest_run(const Place (*place)[LANES], int words) {
     }
     return 1;
 }
+
+// Finds the squares of a map of single elements.
+static void make_squares(ShuffleMap &map, int words) {
+    static short four_at[ZERO_PLACE + 1];  // which four out begin with the element of a place; -1: none
+    const Place *place = map.place[0];
+    const int fours = 4 * words;
+    for (short &four : four_at) four = -1;
+    for (int f = 0; f < fours; f++) four_at[place[4 * f]] = f;
+    Square *made = reinterpret_cast<Square *>(map_memory + map_words);
+    if (map_words + (words + 1) / 2 > MAP_WORDS) return;
+    int squares = 0;
+    for (int f = 0; f < fours; f++) {
+        const Place *first = place + 4 * f;
+        if (*first == ZERO_PLACE) return;
+        if (*first % 4) continue;
+        Square square;
+        for (int i = 0; i < 4; i++) {
+            const int four = four_at[*first + i];
+            for (int e = 0; e < 4; e++) {
+                if (four < 0 || place[4 * four + e] != first[e] + i) return;
+            }
+            square.in[i] = first[i];
+            square.out[i] = four;
+        }
+        made[squares++] = square;
+    }
+    if (squares != words) return;
+    map_words += (words + 1) / 2;
+    map.squares = made;
+}
+static_assert(2 * sizeof(Square) == sizeof(map_memory[0]), "two squares take the room of a word's places");
 
 // The map of a block whose steps read and write as these boxes say. Places that no word of the block went to are zeros.
 static void make_map(ShuffleMap &map, const Nest &nest, const Box &reads, const Box &writes) {
@@ -91,67 +132,108 @@ static void make_map(ShuffleMap &map, const Nest &nest, const Box &reads, const 
         made++;
     });
     map_words += steps;
-    map.code = nest.code;
-    map.count = nest.count;
-    for (int j = 1; j < LEVELS; j++) {
-        map.n[j] = nest.n[j];
-        map.live[j] = nest.live[j];
-    }
+    map.is_made = true;
     map.place = place;
     map.run = longest_run(place, made);
+    map.squares = nullptr;
+    if (map.run == 1 && made <= MOST_READS && writes.to[1] == 0 && writes.to[2] == 0) make_squares(map, made);
 }
 static_assert((SHUFFLE_WORDS & (SHUFFLE_WORDS - 1)) == 0, "places are taken modulo their number");
 
 // A word out of the elements of a block.
 template <int RUN>
-static inline void gather(Word *to, const Word *block, const Place *place) {
+static inline Lanes gather(const Word *block, const Place *place) {
+    alignas(16) static const float zeros[4] = {};
     const float *from = reinterpret_cast<const float *>(block);
-    float *out = reinterpret_cast<float *>(to);
+    const auto at = [&](Place p) { return p == ZERO_PLACE ? zeros : from + p; };
+    __m128 four[4];
     UNROLL
-    for (int l = 0; l < LANES && RUN > 1; l += 4) _mm_store_ps(out + l, _mm_loadu_ps(from + place[l]));
-    UNROLL
-    for (int l = 0; l < LANES && RUN == 1; l += 4) {
-        __m128 four = _mm_load_ss(from + place[l]);
-        four = _mm_insert_ps(four, _mm_load_ss(from + place[l + 1]), 0x10);
-        four = _mm_insert_ps(four, _mm_load_ss(from + place[l + 2]), 0x20);
-        _mm_store_ps(out + l, _mm_insert_ps(four, _mm_load_ss(from + place[l + 3]), 0x30));
+    for (int i = 0; i < 4; i++) {
+        const Place *p = place + 4 * i;
+        if (RUN > 1) {
+            four[i] = _mm_loadu_ps(at(p[0]));
+        } else {
+            four[i] = _mm_insert_ps(_mm_load_ss(at(p[0])), _mm_load_ss(at(p[1])), 0x10);
+            four[i] = _mm_insert_ps(four[i], _mm_load_ss(at(p[2])), 0x20);
+            four[i] = _mm_insert_ps(four[i], _mm_load_ss(at(p[3])), 0x30);
+        }
     }
+    return join(_mm256_insertf128_ps(_mm256_castps128_ps256(four[0]), four[1], 1),
+                _mm256_insertf128_ps(_mm256_castps128_ps256(four[2]), four[3], 1));
 }
 
 template <>
-inline void gather<LANES>(Word *to, const Word *block, const Place *place) {
-    store(to, load(block + *place / LANES));
+inline Lanes gather<LANES>(const Word *block, const Place *place) {
+    return *place == ZERO_PLACE ? all(0.0f) : load(block + *place / LANES);
 }
 
-// Words out: of the block before the steps' own one.
+// Words out: those of a block.
 template <int RUN>
-static void give_words(const Nest &nest, const Box &writes, const Place (*place)[LANES], Marks &marks) {
-    Word *const bank = nest.operand[SHUFFLED_OUT].memory, *const held = nest.operand[SHUFFLED_HELD].memory;
-    const int row_level = nest.code->row_level, row_base = nest.code->row_base;
+static void give_words(const Nest &nest, const Box &writes, const Word *block, const Place (*place)[LANES],
+                       Marks &marks) {
+    const int row_level = nest.code->row_level, inner = innermost(writes);
     const bool to_bank = nest.code->operand[SHUFFLED_OUT].valid, to_held = nest.code->operand[SHUFFLED_HELD].valid;
     const bool check = nest.code->flags & CHECK;
-    const Word *block = block_words[(writes.from[0] + 1) % 2];
-    each_step(nest, writes, [&](const Step &step) {
-        if (to_bank) gather<RUN>(bank + step.offset[SHUFFLED_OUT], block, *place);
-        if (to_held) {
-            const int row = (row_base + step.index[row_level]) & (ROWS - 1);
-            gather<RUN>(held + row * HELD_PITCH + step.offset[SHUFFLED_HELD], block, *place);
+    each_row(nest, writes, inner, [&](const Step &step, int count, const long *stride) {
+        Word *bank = nest.operand[SHUFFLED_OUT].memory + step.offset[SHUFFLED_OUT];
+        Word *held = nest.operand[SHUFFLED_HELD].memory + step.offset[SHUFFLED_HELD];
+        const int row = row_of(nest, step), rows = row_level == inner;
+        const long bank_stride = stride[SHUFFLED_OUT], held_stride = stride[SHUFFLED_HELD];
+        for (int n = 0; n < count; n++, place++) {
+            const Lanes word = gather<RUN>(block, *place);
+            if (to_bank) store(bank + n * bank_stride, word);
+            if (to_held) store(held + ((row + n * rows) & (ROWS - 1)) * HELD_PITCH + n * held_stride, word);
+            if (check) mark_beyond(marks, word, STATE_LIMIT);
         }
-        if (check) {
-            Word word;
-            gather<RUN>(&word, block, *place);
-            mark_beyond(marks, load(&word), STATE_LIMIT);
-        }
-        place++;
     });
 }
 
-// Words in, from the one that has so many before it in its block.
-static int take_words(const Nest &nest, const Box &reads, int before) {
-    Word *to = block_words[reads.from[0] % 2] + before;
-    const Word *source = nest.operand[SOURCE].memory;
-    each_step(nest, reads, [&](const Step &step) { store(to++, load(source + step.offset[SOURCE])); });
-    return to - block_words[reads.from[0] % 2];
+// Words out of a map of squares, `stride` words apart.
+static void give_squares(Word *to, long stride, int words, const Word *block, const Square *square) {
+    const float *from = reinterpret_cast<const float *>(block);
+    for (int n = 0; n < words; n++, square++) {
+        __m128 four[4];
+        UNROLL
+        for (int i = 0; i < 4; i++) four[i] = _mm_loadu_ps(from + square->in[i]);
+        _MM_TRANSPOSE4_PS(four[0], four[1], four[2], four[3]);
+        UNROLL
+        for (int i = 0; i < 4; i++) {
+            float *word = reinterpret_cast<float *>(to + square->out[i] / 4 * stride);
+            _mm_store_ps(word + 4 * (square->out[i] % 4), four[i]);
+        }
+    }
+}
+
+static void give_squares(const Nest &nest, const Box &writes, const Word *block, const Square *squares) {
+    const Reach &bank = nest.operand[SHUFFLED_OUT], &held = nest.operand[SHUFFLED_HELD];
+    each_row(nest, writes, LEVELS - 1, [&](const Step &step, int count, const long *stride) {
+        if (nest.code->operand[SHUFFLED_OUT].valid) {
+            give_squares(bank.memory + step.offset[SHUFFLED_OUT], stride[SHUFFLED_OUT], count, block, squares);
+        }
+        if (nest.code->operand[SHUFFLED_HELD].valid) {
+            Word *row = held_row(held, row_of(nest, step)) + step.offset[SHUFFLED_HELD];
+            give_squares(row, stride[SHUFFLED_HELD], count, block, squares);
+        }
+    });
+}
+
+// Words in.
+static Word *take_words(const Nest &nest, const Box &reads, Word *to) {
+    each_row(nest, reads, innermost(reads), [&](const Step &step, int count, const long *stride) {
+        const Word *source = nest.operand[SOURCE].memory + step.offset[SOURCE];
+        for (int n = 0; n < count; n++) store(to++, load(source + n * stride[SOURCE]));
+    });
+    return to;
+}
+
+// Whether a block's words in lie side by side, in their order.
+static bool lies_together(const Nest &nest, const Box &reads) {
+    int words = 1;
+    for (int j = LEVELS - 1; j > 0; j--) {
+        if (reads.to[j] > 0 && nest.operand[SOURCE].stride[j] != words) return false;
+        words *= reads.to[j] + 1;
+    }
+    return !nest.operand[SOURCE].slice;
 }
 
 static void run_shuffle(Nest &nest, const Sample &sample, Run &run) {
@@ -176,26 +258,38 @@ static void run_shuffle(Nest &nest, const Sample &sample, Run &run) {
         run.beyond = true;
         return;
     }
-    const bool same_entries = stays_along(nest, ENTRY_IN, 0) && stays_along(nest, ENTRY_OUT, 0);
+    const bool has_slices = nest.operand[ENTRY_IN].slice || nest.operand[ENTRY_OUT].slice;
+    const bool same_entries = stays_along(nest, ENTRY_IN, 0) && stays_along(nest, ENTRY_OUT, 0) && !has_slices;
     ShuffleMap *map = kept_map(nest);
     Marks marks = {};
     // A block's words go in while those of the block before go out: step by step if they may meet in a bank.
     const Reach &from = nest.operand[SOURCE], &to = nest.operand[SHUFFLED_OUT];
     const bool meet = from.memory == to.memory && overlap(from, to);
+    const bool stays = !meet && lies_together(nest, reads);  // then nothing has to be taken: it is read where it lies
+    const bool is_plain = !(code.flags & CHECK) && code.row_level < LEVELS - 1 && !is_any_sliced(nest, LEVELS - 1);
+    const Word *before = nullptr;
     for (int block = 0; block < nest.n[0]; block++) {
         Box in = reads, out = writes;
         in.from[0] = in.to[0] = block - 1;
         out.from[0] = out.to[0] = block;
         const bool takes = block + 1 < nest.n[0], gives = block > 0;
-        if (gives && (!same_entries || !is_of(*map, nest))) make_map(*map, nest, in, out);
+        if (gives && !(same_entries && map->is_made)) make_map(*map, nest, in, out);
         const auto give = map->run == 16 ? give_words<16> : map->run == 4 ? give_words<4> : give_words<1>;
         in.from[0] = in.to[0] = block;
+        const int first[LEVELS] = {block};
+        Word *words = stays ? from.memory + from.offset(first, code.slice_level) : block_words[block % 2];
         if (!meet) {
-            if (takes) take_words(nest, in, 0);
-            if (gives) give(nest, out, map->place, marks);
+            if (takes && !stays) take_words(nest, in, words);
+            if (gives && map->squares && is_plain) {
+                give_squares(nest, out, before, map->squares);
+            } else if (gives) {
+                give(nest, out, before, map->place, marks);
+            }
+            before = words;
             continue;
         }
-        int taken = 0, given = 0;
+        Word *taken = words;
+        int given = 0;
         Box steps = live_box(nest);
         for (int j = 1; j < LEVELS; j++) steps.to[j] = nest.n[j] - 1;
         steps.from[0] = steps.to[0] = block;
@@ -207,10 +301,11 @@ static void run_shuffle(Nest &nest, const Sample &sample, Run &run) {
                 is_in &= j == 0 || step.index[j] <= in.to[j];
             }
             if (is_in) taken = take_words(nest, here, taken);
-            if (is_out) give(nest, here, map->place + given++, marks);
+            if (is_out) give(nest, here, before, map->place + given++, marks);
         });
+        before = words;
     }
-    if (!same_entries) map->code = nullptr;
+    map->is_made = map->is_made && same_entries;
     if (code.flags & CHECK) run.beyond |= any_mark(marks);
 }
 

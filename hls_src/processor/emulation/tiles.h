@@ -4,15 +4,18 @@
 #ifndef BTTLAB_PROCESSOR_EMULATION_TILES_H
 #define BTTLAB_PROCESSOR_EMULATION_TILES_H
 
+#include <utility>
+
 #include "nest.h"
 
-// Largest tiles: of two dimensions, and where there is only one.
+// Largest tiles, so that their sums and what they share fit the registers: of two dimensions, and where there is only
+// one.
 #if defined(__AVX512F__)
-constexpr int TILE_ROWS = 4, TILE_WORDS = 4, TILE_LINE = 8;
+constexpr int TILE_ROWS = 4, TILE_WORDS = 6, TILE_LINE = 12;
 #else
-constexpr int TILE_ROWS = 3, TILE_WORDS = 2, TILE_LINE = 4;
+constexpr int TILE_ROWS = 3, TILE_WORDS = 2, TILE_LINE = 6;
 #endif
-constexpr int LARGEST = TILE_LINE;  // along either dimension
+constexpr int TILE_SUMS = TILE_ROWS * TILE_WORDS;
 
 // Cuts a length into equal parts of at most `most`, as far as that goes.
 struct Cut {
@@ -162,38 +165,74 @@ static void reduce_tile(const ReduceTile &tile) {
     }
 }
 
+// REDUCE of one point whose operands are few words: all its rows at once, and their trees.
+template <int R>
+static Lanes reduce_point(const ReduceTile &tile) {
+    Lanes sum[ROWS];
+    UNROLL
+    for (int r = 0; r < ROWS; r++) sum[r] = all(0.0f);
+    const Word *stream = tile.stream, *held = tile.held;
+    for (int d = 0; d < tile.depth; d++, stream += tile.stream_d, held += tile.held_d) {
+        const Lanes word = load(stream);
+        UNROLL
+        for (int r = 0; r < R; r++) sum[r] = sum[r] + word * load(held + r * HELD_PITCH);
+    }
+    if (tile.sum) {
+        UNROLL
+        for (int r = 0; r < R; r++) store(&tile.sum[0][r], sum[r]);
+    }
+    return trees(sum);
+}
+
 // The compiled tile for so many of both; sizes that no cut gives are not compiled.
 template <int Y, int X>
-static void expand_of_size(const ExpandTile &tile) {
-    constexpr bool is_used = (Y <= TILE_ROWS && X <= TILE_WORDS) || Y == 1 || X == 1;
-    if (X == 1 && Y > 1 && tile.held_y) return expand_tile<Y, 1, false>(tile);
-    expand_tile<is_used ? Y : 1, is_used ? X : 1, true>(tile);
-}
+struct ExpandSize {
+    static void run(const ExpandTile &tile) {
+        constexpr bool is_used = (Y <= TILE_ROWS && X <= TILE_WORDS) || Y == 1 || X == 1;
+        if (X == 1 && Y > 1 && tile.held_y) return expand_tile<Y, 1, false>(tile);
+        expand_tile<is_used ? Y : 1, is_used ? X : 1, true>(tile);
+    }
+};
 
 template <int R, int X>
-static void accumulate_of_size(const AccumulateTile &tile) {
-    constexpr bool is_used = (R <= TILE_ROWS && X <= TILE_WORDS) || R == 1 || X == 1;
-    accumulate_tile<is_used ? R : 1, is_used ? X : 1, true>(tile);
-}
+struct AccumulateSize {
+    static void run(const AccumulateTile &tile) {
+        constexpr bool is_used = R * X <= TILE_SUMS;
+        accumulate_tile<is_used ? R : 1, is_used ? X : 1, true>(tile);
+    }
+};
 
 template <int Y, int R>
-static void reduce_of_size(const ReduceTile &tile) {
-    constexpr bool is_used = (Y <= TILE_WORDS && R <= TILE_ROWS) || Y == 1 || R == 1;
-    reduce_tile<is_used ? Y : 1, is_used ? R : 1>(tile);
+struct ReduceSize {
+    static void run(const ReduceTile &tile) {
+        constexpr bool is_used = (Y <= TILE_WORDS && R <= TILE_ROWS) || Y == 1;
+        reduce_tile<is_used ? Y : 1, is_used ? R : 1>(tile);
+    }
+};
+
+template <typename Tile>
+struct Sizes {
+    void (*run[TILE_LINE][TILE_LINE])(const Tile &);
+
+    void operator()(int a, int b, const Tile &tile) const { run[a - 1][b - 1](tile); }
+};
+
+template <typename Tile, template <int, int> class Size, int... I>
+static constexpr Sizes<Tile> sizes_of(std::integer_sequence<int, I...>) {
+    return {{Size<I / TILE_LINE + 1, I % TILE_LINE + 1>::run...}};
 }
 
-#define SIZES_OF_4(name, a) {name<a, 1>, name<a, 2>, name<a, 3>, name<a, 4>}
-#define SIZES_OF_8(name, a) \
-    {name<a, 1>, name<a, 2>, name<a, 3>, name<a, 4>, name<a, 5>, name<a, 6>, name<a, 7>, name<a, 8>}
-#if defined(__AVX512F__)
-#define ALL_SIZES(name)                                                                            \
-    {SIZES_OF_8(name, 1), SIZES_OF_8(name, 2), SIZES_OF_8(name, 3), SIZES_OF_8(name, 4), SIZES_OF_8(name, 5), \
-     SIZES_OF_8(name, 6), SIZES_OF_8(name, 7), SIZES_OF_8(name, 8)}
-#else
-#define ALL_SIZES(name) {SIZES_OF_4(name, 1), SIZES_OF_4(name, 2), SIZES_OF_4(name, 3), SIZES_OF_4(name, 4)}
-#endif
-static void (*const expand_sizes[LARGEST][LARGEST])(const ExpandTile &) = ALL_SIZES(expand_of_size);
-static void (*const accumulate_sizes[LARGEST][LARGEST])(const AccumulateTile &) = ALL_SIZES(accumulate_of_size);
-static void (*const reduce_sizes[LARGEST][LARGEST])(const ReduceTile &) = ALL_SIZES(reduce_of_size);
+typedef Lanes ReducePoint(const ReduceTile &);
+
+template <int... R>
+static ReducePoint *reduce_point_of(int rows, std::integer_sequence<int, R...>) {
+    static ReducePoint *const of_rows[] = {reduce_point<R + 1>...};
+    return of_rows[rows - 1];
+}
+
+typedef std::make_integer_sequence<int, TILE_LINE * TILE_LINE> AllSizes;
+static constexpr Sizes<ExpandTile> expand_sizes = sizes_of<ExpandTile, ExpandSize>(AllSizes{});
+static constexpr Sizes<AccumulateTile> accumulate_sizes = sizes_of<AccumulateTile, AccumulateSize>(AllSizes{});
+static constexpr Sizes<ReduceTile> reduce_sizes = sizes_of<ReduceTile, ReduceSize>(AllSizes{});
 
 #endif

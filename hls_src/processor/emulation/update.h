@@ -25,9 +25,11 @@ static void update_steps(const Nest &nest, Run &run) {
     const Lanes beta1 = all(run.beta1), beta2 = all(run.beta2), epsilon = all(run.epsilon);
     const Lanes rest1 = all(1.0f - run.beta1), rest2 = all(1.0f - run.beta2);
     const bool clear = nest.code->flags & CLEAR;
+    Word *const memory[] = {nest.operand[PARAMETERS].memory, nest.operand[GRADIENT].memory, nest.operand[MEAN].memory,
+                            nest.operand[SQUARE].memory};
     Marks marks[3] = {};
     each_step(nest, live_box(nest), [&](const Step &step) {
-        const auto word = [&](int o) { return nest.operand[o].memory + step.offset[o]; };
+        const auto word = [&](int o) { return memory[o] + step.offset[o]; };
         const Lanes g = load(word(GRADIENT));
         Lanes p = load(word(PARAMETERS));
         if (OPTIMIZER == SGD) {

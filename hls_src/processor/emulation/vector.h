@@ -1,16 +1,19 @@
-// The vector unit: one function a step, compiled for each operation.
+// The vector unit: rows of steps, compiled for each operation.
 #ifndef BTTLAB_PROCESSOR_EMULATION_VECTOR_H
 #define BTTLAB_PROCESSOR_EMULATION_VECTOR_H
 
-#include "nest.h"
+#include <utility>
+
+#include "order.h"
 
 enum VectorOperand { A_IN, B_IN, C_IN, RESULT_0, RESULT_1, STATISTIC_ROW };
 
 static Word accumulator[2][ROW_SLOTS];
-static struct {
+struct Largest {
     float value;
     int place;
-} largest[ROW_SLOTS];
+};
+static Largest largest[ROW_SLOTS];
 
 // The coefficients of an entry side by side: one load brings all.
 static float function_rows[FUNCTION_ENTRIES][4] __attribute__((aligned(16)));
@@ -90,128 +93,204 @@ static inline int largest_lane(const Lanes &word, int count) {
     return place;
 }
 
-// Adds a word to the slot's sum of a row; true at the last word: then `total` is the tree of it.
-static inline Lanes add_to_row(int which, const Nest &nest, const Step &step, const Lanes &value) {
-    Word *sum = &accumulator[which][step.slot % ROW_SLOTS];
-    const Lanes total = (is_first(nest, step) ? all(0.0f) : load(sum)) + value;
-    store(sum, total);
-    return total;
+static constexpr bool adds_rows(int operation) {
+    return operation == SUM || operation == VARIANCE || operation == NORM_SUMS || operation == COLUMNS ||
+           operation == MAXIMUM || operation == EXPONENT || operation == DOT;
 }
 
-template <int OPERATION>
-static void vector_steps(const Nest &nest, const Sample &sample, Run &run) {
+static constexpr bool writes_words(int operation) {
+    return !adds_rows(operation) || operation == SUM || operation == EXPONENT;
+}
+
+static constexpr bool knows_rows(int operation) {
+    return adds_rows(operation) || operation == NORMALIZE || operation == NORM_BACK || operation == SCALE ||
+           operation == LOSS_BACK || operation == SOFTMAX_BACK;
+}
+
+// The level that an operation's rows run along, so that what belongs to a row (its statistics, its sums) stays in
+// registers; -1 if each step is a row of its own.
+static int row_along(const Nest &nest, int operation) {
     const Instruction &code = *nest.code;
-    const bool missing_b = !code.operand[B_IN].valid;
+    int along = -1;
+    const int inner = innermost(live_box(nest));
+    if (adds_rows(operation)) {
+        // The innermost level of those that are summed, so that terms keep their order.
+        for (int j = 0; j < LEVELS; j++) along = code.depth_mask >> j & 1 && nest.end[j] > 1 ? j : along;
+    } else if (!knows_rows(operation) && nest.operand[A_IN].stride[inner] == 1) {
+        along = inner;
+    } else {
+        for (int j = 0; j < LEVELS; j++) {
+            if (knows_rows(operation) && nest.slot_weight[j]) continue;
+            along = nest.end[j] > 1 && (along < 0 || nest.end[j] > nest.end[along]) ? j : along;
+        }
+    }
+    if (along < 0 || (knows_rows(operation) && nest.slot_weight[along])) return -1;
+    // Levels inside of it come outside: they must lead to rows of their own, and no step may read what another writes.
+    int last_slot = 0;
+    for (int j = along + 1; j < LEVELS; j++) {
+        if (nest.end[j] == 1) continue;
+        if (adds_rows(operation) && !nest.slot_weight[j]) return -1;
+    }
+    for (int j = 0; j < LEVELS; j++) last_slot += (nest.n[j] - 1) * nest.slot_weight[j];
+    if (along == inner) return along;
+    if (knows_rows(operation) && last_slot >= ROW_SLOTS) return -1;
+    const Tiled tiled = {along, -1};
+    for (int to = RESULT_0; to <= RESULT_1; to++) {
+        if (!code.operand[to].valid) continue;
+        const Reach &result = nest.operand[to];
+        if (operation != COLUMNS && !is_one_to_one(nest, result, tiled)) return -1;
+        for (int o = A_IN; o <= C_IN; o++) {
+            const bool is_apart = nest.operand[o].memory != result.memory || are_apart(nest, nest.operand[o], result);
+            if (operation == COLUMNS ? !is_apart : !is_not_fed(nest, o, result)) return -1;
+        }
+    }
+    const Reach &r0 = nest.operand[RESULT_0], &r1 = nest.operand[RESULT_1];
+    if (code.operand[RESULT_1].valid && r0.memory == r1.memory && overlap(r0, r1)) return -1;
+    return along;
+}
+
+// WHOLE: all lanes of all words are valid.
+template <int OPERATION, bool WHOLE>
+static void vector_rows(const Nest &nest, const Sample &sample, Run &run) {
+    const Instruction &code = *nest.code;
+    const bool missing_b = !code.operand[B_IN].valid, check = code.flags & CHECK;
+    const bool marks_0 = check && code.operand[RESULT_0].valid, marks_1 = check && code.operand[RESULT_1].valid;
     const float f0 = nest.f0, f1 = nest.f1;
     const Function &function = program.function[code.operand[STATISTIC_ROW].where % FUNCTIONS];
+    const bool has_margin = OPERATION == EXPONENT && code.flags & LOSS;
+    const bool has_two_sums = OPERATION == NORM_SUMS || OPERATION == COLUMNS || has_margin;
     const Lanes zero = all(0.0f);
+    const int along = row_along(nest, OPERATION), words_along = along == code.word_level ? LANES : 0;
     Marks marks = {};
-    each_step(nest, live_box(nest), [&](const Step &step) {
-        const int row = (code.operand[STATISTIC_ROW].base + step.slot) % STATISTICS;
+    each_row(nest, live_box(nest), along, [&](const Step &step, int count, const long *strides) {
+        const int row = (code.operand[STATISTIC_ROW].base + step.slot) % STATISTICS, slot = step.slot % ROW_SLOTS;
         const int kept = code.flags & INTENT ? LAST_ROW : step.slot % SEQUENCE;
-        float &m = statistic[0][row], &i = statistic[1][row], &p = statistic[2][row], &q = statistic[3][row];
-        const int word0 = step.index[code.word_level] * LANES;
-        const Lanes valid = first_lanes(nest.count ? nest.count - word0 : LANES);
         const int label = code.flags & INTENT ? sample.intent : sample.slot[(step.slot + 1) % SEQUENCE];
-        const Lanes is_label = one_lane(label - word0);
-        const Lanes a = load(nest.operand[A_IN].memory + step.offset[A_IN]);
-        const Lanes b = load(nest.operand[B_IN].memory + step.offset[B_IN]);
-        const Lanes c = load(nest.operand[C_IN].memory + step.offset[C_IN]);
-        Lanes r0 = zero, r1 = zero;
-        bool writes = true;
-        if (OPERATION == COPY) r0 = a;
-        if (OPERATION == ADD) r0 = a + b;
-        if (OPERATION == SUM) {
-            r0 = (missing_b ? a : a + b) & valid;
-            const Lanes sum = add_to_row(0, nest, step, r0);
-            if (is_last(nest, step)) m = f0 * tree(sum);
-        }
-        if (OPERATION == VARIANCE) {
-            const Lanes u = (a - all(m)) & valid;
-            const Lanes sum = add_to_row(0, nest, step, u * u);
-            if (is_last(nest, step)) i = 1.0f / __builtin_sqrtf(f0 * tree(sum) + f1);
-            writes = false;
-        }
-        if (OPERATION == NORMALIZE) {
-            r0 = (a - all(m)) * all(i);
-            r1 = r0 * b + c;
-        }
-        if (OPERATION == AFFINE) r0 = a * b + c;
-        if (OPERATION == NORM_SUMS) {
-            const Lanes d = (a * b) & valid;
-            const Lanes sum = add_to_row(0, nest, step, d), product = add_to_row(1, nest, step, (d * c) & valid);
-            if (is_last(nest, step)) {
-                p = f0 * tree(sum);
-                q = f0 * tree(product);
+        float &m = statistic[0][row], &i = statistic[1][row], &p = statistic[2][row], &q = statistic[3][row];
+        const Lanes all_m = all(m), all_i = all(i), all_p = all(p), all_q = all(q);
+        const auto word = [&](int o) { return nest.operand[o].memory + step.offset[o]; };
+        const Word *from_a = word(A_IN), *from_b = word(B_IN), *from_c = word(C_IN);
+        Word *to_0 = word(RESULT_0), *to_1 = word(RESULT_1);
+        const long a_stride = strides[A_IN], b_stride = strides[B_IN], c_stride = strides[C_IN];
+        const long stride_0 = strides[RESULT_0], stride_1 = strides[RESULT_1];
+        const bool first = is_first(nest, step);
+        Lanes sum = first ? zero : load(&accumulator[0][slot]), sum_1 = first ? zero : load(&accumulator[1][slot]);
+        Largest best = first ? Largest{-__builtin_inff(), 0} : largest[slot];
+        const int first_word = step.index[code.word_level] * LANES;
+        Lanes valid = first_lanes(LANES);
+        for (int n = 0; n < count; n++) {
+            const int word0 = first_word + n * words_along;
+            if (!WHOLE) valid = first_lanes(nest.count - word0);
+            const auto cut = [&](const Lanes &value) { return WHOLE ? value : value & valid; };
+            const Lanes a = load(from_a + n * a_stride), b = load(from_b + n * b_stride);
+            const Lanes c = load(from_c + n * c_stride);
+            Lanes r0 = zero, r1 = zero;
+            if (OPERATION == COPY) r0 = a;
+            if (OPERATION == ADD) r0 = a + b;
+            if (OPERATION == SUM) {
+                r0 = cut(missing_b ? a : a + b);
+                sum = sum + r0;
             }
-            writes = false;
-        }
-        if (OPERATION == NORM_BACK) r0 = ((a * b - all(p)) - c * all(q)) * all(i);
-        if (OPERATION == COLUMNS) {
-            r0 = add_to_row(0, nest, step, (a * b) & valid);
-            r1 = add_to_row(1, nest, step, a & valid);
-            writes = is_last(nest, step);
-        }
-        if (OPERATION == FUNCTION) r0 = function_of(function, a);
-        if (OPERATION == TIMES_FUNCTION) r0 = function_of(function, a) * b;
-        if (OPERATION == TANH_BACK) r0 = a * (all(1.0f) - b * b);
-        if (OPERATION == MAXIMUM) {
-            auto &best = largest[step.slot % ROW_SLOTS];
-            if (is_first(nest, step)) best = {-__builtin_inff(), 0};
-            const int lane = largest_lane(a, nest.count ? nest.count - word0 : LANES);
-            if (lane >= 0) {
-                const float value = scalar_of(nest.operand[A_IN].memory + step.offset[A_IN], lane);
-                if (value > best.value) best = {value, word0 + lane};
+            if (OPERATION == VARIANCE) {
+                const Lanes u = cut(a - all_m);
+                sum = sum + u * u;
             }
-            if (is_last(nest, step)) {
-                m = best.value;
-                argument[kept] = best.place;
+            if (OPERATION == NORMALIZE) {
+                r0 = (a - all_m) * all_i;
+                r1 = r0 * b + c;
             }
-            writes = false;
-        }
-        if (OPERATION == EXPONENT) {
-            const Lanes u = a - all(m);
-            r0 = function_of(function, u * all(f0)) & valid;
-            const Lanes sum = add_to_row(0, nest, step, r0);
-            const Lanes margin = code.flags & LOSS ? add_to_row(1, nest, step, u & is_label & valid) : zero;
-            if (is_last(nest, step)) {
-                const float total = tree(sum);
-                i = f1 / total;
-                if (code.flags & LOSS) {
-                    loss_sum[kept] = total;
-                    loss_margin[kept] = tree(margin);
+            if (OPERATION == AFFINE) r0 = a * b + c;
+            if (OPERATION == NORM_SUMS) {
+                const Lanes d = cut(a * b);
+                sum = sum + d;
+                sum_1 = sum_1 + cut(d * c);
+            }
+            if (OPERATION == NORM_BACK) r0 = ((a * b - all_p) - c * all_q) * all_i;
+            if (OPERATION == COLUMNS) {
+                sum = sum + cut(a * b);
+                sum_1 = sum_1 + cut(a);
+            }
+            if (OPERATION == FUNCTION) r0 = function_of(function, a);
+            if (OPERATION == TIMES_FUNCTION) r0 = function_of(function, a) * b;
+            if (OPERATION == TANH_BACK) r0 = a * (all(1.0f) - b * b);
+            if (OPERATION == MAXIMUM) {
+                const int lane = largest_lane(a, WHOLE ? LANES : nest.count - word0);
+                if (lane >= 0) {
+                    const float value = scalar_of(from_a + n * a_stride, lane);
+                    if (value > best.value) best = {value, word0 + lane};
                 }
             }
+            if (OPERATION == EXPONENT) {
+                const Lanes u = a - all_m;
+                r0 = cut(function_of(function, u * all(f0)));
+                sum = sum + r0;
+                if (has_margin) sum_1 = sum_1 + cut(u & one_lane(label - word0));
+            }
+            if (OPERATION == SCALE) r0 = a * all_i;
+            if (OPERATION == LOSS_BACK) r0 = (a * all_i - all(f0)) - (all(f1) & one_lane(label - word0));
+            if (OPERATION == DOT) sum = sum + cut(a * b);
+            if (OPERATION == SOFTMAX_BACK) r0 = ((b - all_p) * a) * all(f0);
+            if (!writes_words(OPERATION)) continue;
+            r0 = cut(r0);
+            if (marks_0) mark_beyond(marks, r0, STATE_LIMIT);
+            store(to_0 + n * stride_0, r0);
+            if (OPERATION == NORMALIZE) {
+                r1 = cut(r1);
+                if (marks_1) mark_beyond(marks, r1, STATE_LIMIT);
+                store(to_1 + n * stride_1, r1);
+            }
         }
-        if (OPERATION == SCALE) r0 = a * all(i);
-        if (OPERATION == LOSS_BACK) r0 = (a * all(i) - all(f0)) - (all(f1) & is_label);
-        if (OPERATION == DOT) {
-            const Lanes sum = add_to_row(0, nest, step, (a * b) & valid);
-            if (is_last(nest, step)) p = tree(sum);
-            writes = false;
+        if (!adds_rows(OPERATION)) return;
+        if (OPERATION == MAXIMUM) {
+            largest[slot] = best;
+        } else {
+            store(&accumulator[0][slot], sum);
         }
-        if (OPERATION == SOFTMAX_BACK) r0 = ((b - all(p)) * a) * all(f0);
-        if (!writes) return;
-        r0 = r0 & valid;
-        r1 = r1 & valid;
-        if (code.operand[RESULT_0].valid) mark_beyond(marks, r0, STATE_LIMIT);
-        if (code.operand[RESULT_1].valid) mark_beyond(marks, r1, STATE_LIMIT);
-        store(nest.operand[RESULT_0].memory + step.offset[RESULT_0], r0);
-        if (OPERATION == NORMALIZE || OPERATION == COLUMNS) {
-            store(nest.operand[RESULT_1].memory + step.offset[RESULT_1], r1);
+        if (has_two_sums) store(&accumulator[1][slot], sum_1);
+        if (along >= 0) step.index[along] += count - 1;
+        const bool last = is_last(nest, step);
+        if (along >= 0) step.index[along] -= count - 1;
+        if (!last) return;
+        // What a row gives at its last word.
+        if (OPERATION == SUM) m = f0 * tree(sum);
+        if (OPERATION == VARIANCE) i = 1.0f / __builtin_sqrtf(f0 * tree(sum) + f1);
+        if (OPERATION == NORM_SUMS) {
+            p = f0 * tree(sum);
+            q = f0 * tree(sum_1);
         }
+        if (OPERATION == COLUMNS) {
+            sum = sum & valid, sum_1 = sum_1 & valid;
+            if (marks_0) mark_beyond(marks, sum, STATE_LIMIT);
+            if (marks_1) mark_beyond(marks, sum_1, STATE_LIMIT);
+            store(to_0 + (count - 1) * stride_0, sum);
+            store(to_1 + (count - 1) * stride_1, sum_1);
+        }
+        if (OPERATION == MAXIMUM) {
+            m = best.value;
+            argument[kept] = best.place;
+        }
+        if (OPERATION == EXPONENT) {
+            const float total = tree(sum);
+            i = f1 / total;
+            if (has_margin) {
+                loss_sum[kept] = total;
+                loss_margin[kept] = tree(sum_1);
+            }
+        }
+        if (OPERATION == DOT) p = tree(sum);
     });
-    if (code.flags & CHECK) run.beyond |= any_mark(marks);
+    if (check) run.beyond |= any_mark(marks);
+}
+
+typedef void VectorRows(const Nest &, const Sample &, Run &);
+
+template <int... OPERATION>
+static VectorRows *rows_of(int operation, bool whole, std::integer_sequence<int, OPERATION...>) {
+    static VectorRows *const rows[][2] = {{vector_rows<OPERATION, false>, vector_rows<OPERATION, true>}...};
+    return rows[operation][whole];
 }
 
 static void run_vector(Nest &nest, const Sample &sample, Run &run) {
-    typedef void Steps(const Nest &, const Sample &, Run &);
-    static Steps *const steps[] = {
-        vector_steps<COPY>,        vector_steps<ADD>,       vector_steps<SUM>,       vector_steps<VARIANCE>,
-        vector_steps<NORMALIZE>,   vector_steps<AFFINE>,    vector_steps<NORM_SUMS>, vector_steps<NORM_BACK>,
-        vector_steps<COLUMNS>,     vector_steps<FUNCTION>,  vector_steps<TIMES_FUNCTION>, vector_steps<TANH_BACK>,
-        vector_steps<MAXIMUM>,     vector_steps<EXPONENT>,  vector_steps<SCALE>,     vector_steps<LOSS_BACK>,
-        vector_steps<DOT>,         vector_steps<SOFTMAX_BACK>};
     const Instruction &code = *nest.code;
     if (code.operation > SOFTMAX_BACK) return;
     const Box box = live_box(nest);
@@ -232,7 +311,8 @@ static void run_vector(Nest &nest, const Sample &sample, Run &run) {
         run.beyond = true;
         return;
     }
-    steps[code.operation](nest, sample, run);
+    typedef std::make_integer_sequence<int, SOFTMAX_BACK + 1> Operations;
+    rows_of(code.operation, nest.count == 0, Operations{})(nest, sample, run);
 }
 
 #endif

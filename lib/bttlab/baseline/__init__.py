@@ -12,17 +12,19 @@ from bttlab.baseline.record import (
     Record,
     load_records,
 )
-from bttlab.baseline.run import FORMATS, BaselineError, run_baseline
-from bttlab.baseline.storage import RecordError, check_writable
+from bttlab.baseline.run import FORMATS, BaselineError, BaselineSetting, Listener, run_baseline
+from bttlab.records import RecordError, check_writable
 
 __all__ = [
     "EPOCH_SAMPLES",
     "FORMATS",
     "BaselineError",
+    "BaselineSetting",
     "DeviceError",
     "Energy",
     "Epoch",
     "Figure",
+    "Listener",
     "Machine",
     "Measurement",
     "Memory",

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from bttlab.baseline.storage import RecordError, build
 from bttlab.errors import BttlabError
 from bttlab.places import ROOT
+from bttlab.records import RecordError, build
 
 GPUS = ROOT / "data" / "gpus.json"
 

@@ -11,10 +11,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bttlab.baseline.storage import RecordError, build, write_whole
 from bttlab.errors import BttlabError
 from bttlab.figures import Figure, to_json
 from bttlab.model import ModelConfig
+from bttlab.records import RecordError, build, write_whole
 
 VERSION = 1
 

@@ -5,7 +5,7 @@ import hashlib
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timezone
 from functools import partial
 from threading import Event
@@ -33,11 +33,83 @@ MOST_STEPS = 10**7
 COMPARED_STEPS = 50  # of a mode with eager: later on, differences of rounding have grown
 TOLERANCE = 1e-2  # of a loss, relative
 
-Evaluate = Callable[[int, Transformer], None]
-
 
 class BaselineError(BttlabError):
     """A baseline that cannot be run as asked for."""
+
+
+@dataclass(frozen=True)
+class BaselineSetting:
+    """What a baseline trains, on what, and how long.
+
+    Parameters
+    ----------
+    format : {"dense", "tt", "btt"}
+        tt: tensor-compressed, contracted right to left; btt: bi-directionally.
+    device : {"cpu", "cuda"}
+    config : ModelConfig
+        By default the paper's with 2 encoders; its own format plays no part.
+    data : str or path
+        Name or folder of the corpus.
+    steps, warmup : int
+        Steps to measure, and steps before them that train on the same samples and are then undone.
+    seed : int
+        Of the initial parameters and of the order of samples, as on the U50.
+    learning_rate : float
+    modes : sequence of str, optional
+        Some of `modes_of(device)`; by default all.
+
+    Raises
+    ------
+    BaselineError, bttlab.model.NumericalFault
+        If a value breaks a rule.
+    """
+
+    format: str
+    device: str
+    config: ModelConfig = field(default_factory=ModelConfig)
+    data: str | os.PathLike = "airline"
+    steps: int = 500
+    warmup: int = 20
+    seed: int = 0
+    learning_rate: float = LEARNING_RATE
+    modes: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        if self.format not in FORMATS:
+            raise BaselineError(f"format {self.format!r}: choose one of {', '.join(FORMATS)}")
+        for name, least in (("steps", 1), ("warmup", 0), ("seed", 0)):
+            value = getattr(self, name)
+            if value < least:
+                raise BaselineError(f"{name} is {value}: it must be at least {least}; give --{name} anew")
+            if name != "seed" and value > MOST_STEPS:
+                raise BaselineError(f"{name} is {shown(value)}: it must be at most {MOST_STEPS:,}; give --{name} anew")
+        check_learning_rates(self.learning_rate, 1)
+
+
+@dataclass(frozen=True)
+class Listener:
+    """Who hears of a baseline while it goes on, in its thread, and may stop it from another; here nobody.
+
+    Parameters
+    ----------
+    on_step : callable, optional
+        Gets step, loss and seconds, in every mode; on a GPU some 25 steps at a time.
+    on_mode : callable, optional
+        Gets the name of each mode before its preparation, which may take a minute.
+    stop : threading.Event
+        Set from elsewhere, it ends the baseline after the current step; the record has what was measured.
+    evaluate : callable, optional
+        Gets the number of steps taken and the model, as soon as one of the ascending counts in `evaluate_at` is
+        reached, in every mode; on a GPU after some 25 steps at most. It is in no step's time and energy.
+    evaluate_at : sequence of int
+    """
+
+    on_step: OnStep | None = None
+    on_mode: Callable[[str], None] | None = None
+    stop: Event = field(default_factory=Event)
+    evaluate: Callable[[int, Transformer], None] | None = None
+    evaluate_at: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
@@ -51,95 +123,47 @@ class _Plan:
     meter: Meter | None
     no_meter: str
     idle: Figure
-    on_step: OnStep | None
-    stop: Event
-    evaluate: Evaluate | None
-    evaluate_at: Sequence[int]
+    listener: Listener
 
 
-def run_baseline(
-    format: str,
-    device: str,
-    config: ModelConfig | None = None,
-    data: str | os.PathLike = "airline",
-    steps: int = 500,
-    warmup: int = 20,
-    seed: int = 0,
-    learning_rate: float = LEARNING_RATE,
-    modes: Sequence[str] | None = None,
-    on_step: OnStep | None = None,
-    on_mode: Callable[[str], None] | None = None,
-    stop: Event | None = None,
-    evaluate: Evaluate | None = None,
-    evaluate_at: Sequence[int] = (),
-) -> Record:
+def run_baseline(setting: BaselineSetting, listener: Listener | None = None) -> Record:
     """Train with PyTorch, batch 1, SGD, FP32, and measure time, memory and energy.
-
-    Parameters
-    ----------
-    format : {"dense", "tt", "btt"}
-        tt: tensor-compressed, contracted right to left; btt: bi-directionally.
-    device : {"cpu", "cuda"}
-    config : ModelConfig, optional
-        By default the paper's with 2 encoders; its own format plays no part.
-    data : str or path
-        Name or folder of the corpus.
-    steps, warmup : int
-        Steps to measure, and steps before them that train on the same samples and are then undone.
-    seed : int
-        Of the initial parameters and of the order of samples, as on the U50.
-    learning_rate : float
-    modes : sequence of str, optional
-        Some of `modes_of(device)`; by default all.
-    on_step : callable, optional
-        Gets step, loss and seconds, from this thread, in every mode; on a GPU some 25 steps at a time.
-    on_mode : callable, optional
-        Gets the name of each mode before its preparation, which may take a minute.
-    stop : threading.Event, optional
-        Set from elsewhere, it ends the baseline after the current step; the record has what was measured.
-    evaluate : callable, optional
-        Gets the number of steps taken and the model, as soon as one of the ascending counts in `evaluate_at` is
-        reached, in every mode; on a GPU after some 25 steps at most. It is in no step's time and energy.
-    evaluate_at : sequence of int
-
-    Returns
-    -------
-    Record
 
     Raises
     ------
     BaselineError, DeviceError, bttlab.data.CorpusError, bttlab.model.NumericalFault
-        If an argument breaks a rule, the device is not here or too small, there is no such corpus, the learning rate
-        is too high, or the baseline was stopped before its first step.
+        If the device is not here or too small, there is no such corpus or mode, the learning rate is too high, or the
+        baseline was stopped before its first step.
     """
-    stop = stop or Event()
-    kind, flow = _check(format, steps, warmup, seed, learning_rate)
-    where = open_device(device)
-    names = _check_modes(modes, where.type)
-    config = replace(config or ModelConfig(), format=kind)
-    corpus, every = _samples(data, config)
+    kind, flow = FORMATS[setting.format]
+    where = open_device(setting.device)
+    names = _check_modes(setting.modes, where.type)
+    config, steps, seed = replace(setting.config, format=kind), setting.steps, setting.seed
+    corpus, every = _samples(setting.data, config)
     load_before = load_average()
     meter, no_meter = find_meter(where)
     try:
         idle = idle_power(meter, no_meter)
         order = np.concatenate([epoch_order(len(every), seed, epoch) for epoch in range(-(-steps // len(every)))])
-        build = partial(Task, config, flow or "bidirectional", learning_rate=learning_rate, seed=seed, device=where)
+        build = partial(
+            Task, config, flow or "bidirectional", learning_rate=setting.learning_rate, seed=seed, device=where
+        )
         _release(where)
         memory = measure_memory(build(every[int(every.lengths.argmax())]))
-        plan = _Plan(
-            where, build, every[order[:steps]], warmup, meter, no_meter, idle, on_step, stop, evaluate, evaluate_at
-        )
-        measured, skipped = _run_modes(plan, names, on_mode)
+        samples, listener = every[order[:steps]], listener or Listener()
+        plan = _Plan(where, build, samples, setting.warmup, meter, no_meter, idle, listener)
+        measured, skipped = _run_modes(plan, names)
     except torch.OutOfMemoryError as error:
         raise BaselineError(out_of_memory(error)) from None
     if not measured:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped.items())
         raise BaselineError(f"no mode gave a measurement ({reasons}); nothing is recorded")
     command = (
-        f"bttlab baseline --format {format} --device {device} --encoders {config.encoders} --data {corpus.name} "
-        f"--steps {steps} --warmup {warmup} --seed {seed} --lr {learning_rate:g} --threads {torch.get_num_threads()}"
+        f"bttlab baseline --format {setting.format} --device {setting.device} --encoders {config.encoders} "
+        f"--data {corpus.name} --steps {steps} --warmup {setting.warmup} --seed {seed} "
+        f"--lr {setting.learning_rate:g} --threads {torch.get_num_threads()}"
     )
-    if modes is not None:
+    if setting.modes is not None:
         command += f" --modes {' '.join(names)}"
     return Record(
         version=VERSION,
@@ -147,33 +171,21 @@ def run_baseline(
         bttlab=bttlab.__version__,
         command=command,
         machine=describe(where, load_before),
-        format=format,
+        format=setting.format,
         flow=flow,
         config=config.to_dict(),
         corpus=corpus,
         optimizer="sgd",
-        learning_rate=learning_rate,
+        learning_rate=setting.learning_rate,
         seed=seed,
         steps=steps,
-        warmup=warmup,
+        warmup=setting.warmup,
         idle_power=idle,
         memory=memory,
         modes=measured,
         skipped=skipped,
         best=min(measured, key=lambda name: measured[name].median.value),
     )
-
-
-def _check(format: str, steps: int, warmup: int, seed: int, learning_rate: float) -> tuple[str, str | None]:
-    if format not in FORMATS:
-        raise BaselineError(f"format {format!r}: choose one of {', '.join(FORMATS)}")
-    for name, value, least in (("steps", steps, 1), ("warmup", warmup, 0), ("seed", seed, 0)):
-        if value < least:
-            raise BaselineError(f"{name} is {value}: it must be at least {least}; give --{name} anew")
-        if name != "seed" and value > MOST_STEPS:
-            raise BaselineError(f"{name} is {shown(value)}: it must be at most {MOST_STEPS:,}; give --{name} anew")
-    check_learning_rates(learning_rate, 1)
-    return FORMATS[format]
 
 
 def _check_modes(modes: Sequence[str] | None, device: str) -> list[str]:
@@ -189,22 +201,20 @@ def _samples(data: str | os.PathLike, config: ModelConfig) -> tuple[CorpusUsed, 
     vocabulary = Vocabulary.from_sentences(corpus.train.words, config.vocabulary_size)
     samples = encode(corpus.train, vocabulary, corpus, config)
     digest = hashlib.sha256()
-    for field in fields(samples):
-        digest.update(np.ascontiguousarray(getattr(samples, field.name), "<i4"))
+    for each in fields(samples):
+        digest.update(np.ascontiguousarray(getattr(samples, each.name), "<i4"))
     return CorpusUsed(corpus.name, len(samples), digest.hexdigest()), samples
 
 
-def _run_modes(
-    plan: _Plan, names: list[str], on_mode: Callable[[str], None] | None
-) -> tuple[dict[str, Measurement], dict[str, str]]:
+def _run_modes(plan: _Plan, names: list[str]) -> tuple[dict[str, Measurement], dict[str, str]]:
     measured: dict[str, Measurement] = {}
     skipped: dict[str, str] = {}
     for name in names:
-        if plan.stop.is_set():
+        if plan.listener.stop.is_set():
             skipped[name] = "stopped before it began"
             continue
-        if on_mode is not None:
-            on_mode(name)
+        if plan.listener.on_mode is not None:
+            plan.listener.on_mode(name)
         try:
             found = _measure(plan, name, measured.get("eager"))
         except Exception as error:
@@ -227,13 +237,14 @@ def _run_modes(
 
 def _measure(plan: _Plan, name: str, eager: Measurement | None) -> Measurement | None:
     """Measure a mode; None if it was stopped before its first step."""
+    listener, stop = plan.listener, plan.listener.stop
     _release(plan.device)
     task = plan.build(plan.samples)  # its own: nothing of the mode before shares its memory or its streams
     begin = time.perf_counter()
-    step = prepare(task, MODES[name], plan.stop)
+    step = prepare(task, MODES[name], stop)
     task.rewind()
     for index in range(min(plan.warmup, len(task))):
-        if plan.stop.is_set():
+        if stop.is_set():
             return None
         step(index)
     task.restart()
@@ -243,21 +254,21 @@ def _measure(plan: _Plan, name: str, eager: Measurement | None) -> Measurement |
     setup = time.perf_counter() - begin
     traces: tuple[list[float], list[float]] = ([], [])
 
-    pending = list(plan.evaluate_at) if plan.evaluate else []
+    pending = list(listener.evaluate_at) if listener.evaluate else []
 
     def timed(aside: Aside) -> int:
         def between(taken: int) -> None:
             if pending and taken >= pending[0]:
                 pending[:] = [count for count in pending if count > taken]
                 with aside():
-                    plan.evaluate(taken, task.model)
+                    listener.evaluate(taken, task.model)
 
         nonlocal traces
-        traces = timed_steps(task, step, clock, plan.on_step, plan.stop, between)
+        traces = timed_steps(task, step, clock, listener.on_step, stop, between)
         return len(traces[0])
 
     def go_on() -> int:
-        return 0 if plan.stop.is_set() else _again(task, step, clock)
+        return 0 if stop.is_set() else _again(task, step, clock)
 
     energy = metered(plan.meter, plan.no_meter, plan.idle, timed, go_on)
     seconds, losses = traces

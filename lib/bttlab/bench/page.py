@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bttlab.baseline.storage import write_whole
 from bttlab.bench.result import Table
 from bttlab.pages import BENCHMARKS, filled
+from bttlab.records import write_whole
 
 PAGE, RECORD = "benchmarks.md", BENCHMARKS
 

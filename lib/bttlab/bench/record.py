@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from bttlab.baseline.machine import load_average
-from bttlab.baseline.storage import write_whole
 from bttlab.bench.result import Result
 from bttlab.errors import BttlabError
 from bttlab.figures import to_json
+from bttlab.records import write_whole
 
 VERSION = 1
 PACKAGES = ("torch", "numpy", "tensorly-torch", "tensorly", "opt_einsum")

@@ -16,7 +16,7 @@ import numpy as np
 from bttlab.bench.result import Result, Table, in_digits, rounded
 from bttlab.bench.turns import spread
 from bttlab.card import EmulatedU50, open_trainer
-from bttlab.card.card_lock import file_name
+from bttlab.card.card_lock import emulated_name, file_name
 from bttlab.card.sharing import FOLDER_VARIABLE, SLICE_SECONDS, CardLine
 from bttlab.data import Vocabulary, encode, epoch_order, load_corpus
 from bttlab.errors import BttlabError
@@ -25,7 +25,7 @@ from bttlab.model import ModelConfig, Optimizer, initial_parameters
 from bttlab.processes import safe_path
 from bttlab.train import tensors_digest
 
-CARD = "emulated_u50_0"
+CARD = emulated_name(0)
 STEP = 32  # samples a call, as a run and the dashboard train
 ADAMW, RATE = Optimizer("adamw"), 1e-4
 SETTLED_SECONDS = 5.0  # before one is killed and one is stopped

@@ -9,7 +9,6 @@ for good can only be told of; an administrator makes /run/bttlab (docs/security.
 """
 
 import errno
-import fcntl
 import itertools
 import json
 import os
@@ -22,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from bttlab.errors import BttlabError
-from bttlab.locks import holders
+from bttlab.locks import holders, lock_listed
 
 ADMINISTRATORS = Path("/run/bttlab")  # root's, with the files in it: nobody else can plant a name there
 ANYBODYS = Path("/tmp")  # of all users; not $TMPDIR, which each may set
@@ -120,17 +119,15 @@ class CardLock:
         end = time.monotonic() + wait
         try:
             while True:
-                try:
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if lock_listed(descriptor):
                     return descriptor
-                except BlockingIOError:
-                    if time.monotonic() >= end:
-                        waited = f" after {wait:g} s" if wait else ""
-                        raise CardBusyError(
-                            f"{self.card} is held{waited} by {_holder(descriptor)}: wait for it with --wait SECONDS, "
-                            "ask whose it is or an administrator to end it, or use --device emulated"
-                        ) from None
-                    time.sleep(min(POLL_SECONDS, max(0.0, end - time.monotonic())))
+                if time.monotonic() >= end:
+                    waited = f" after {wait:g} s" if wait else ""
+                    raise CardBusyError(
+                        f"{self.card} is held{waited} by {_holder(descriptor)}: wait for it with --wait SECONDS, "
+                        "ask whose it is or an administrator to end it, or use --device emulated"
+                    )
+                time.sleep(min(POLL_SECONDS, max(0.0, end - time.monotonic())))
         except BaseException:
             os.close(descriptor)
             raise
@@ -140,6 +137,11 @@ def card_name(device: Any) -> str:
     """Return what is a card's alone: its PCIe address where XRT's driver tells it; an emulated one's name."""
     path = getattr(device, "sysfs_path", None)
     return Path(path).name if path else f"{device.name}-{device.tag}"
+
+
+def emulated_name(index: int) -> str:
+    """Return the name of an emulated card by its number, from 0."""
+    return f"emulated_u50_{index}"
 
 
 def file_name(card: str, ending: str) -> str:

@@ -9,7 +9,6 @@ from typing import Any
 from bttlab.places import ROOT
 
 MODEL_VERSION = "u50-3"  # of cycles, resources and power together; figures of different versions do not compare
-BANDS = ("low", "value", "high")
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from pynq.pl_server.xclbin_parser import XclBin
 from pynq.pmbus import XrtRail
 
 from bttlab.annexes import brought
+from bttlab.card.card_lock import emulated_name
 from bttlab.card.compute_unit import CardError, ComputeUnit
 from bttlab.card.facts import U50
 from bttlab.card.hbm import CardMemory, HbmBank
@@ -60,7 +61,7 @@ class EmulatedU50(pynq.Device):
         index = next(self._indices)
         super().__init__(f"emulated{index}")
         self.capabilities = {"REGISTER_RW": True, "CALLABLE": True}
-        self.name = f"emulated_u50_{index}"
+        self.name = emulated_name(index)
         self.platform = U50.platform
         self.memory = CardMemory()
         self._telemetry = Telemetry()

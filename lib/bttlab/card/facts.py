@@ -5,9 +5,6 @@ from dataclasses import dataclass
 
 from bttlab.places import ROOT
 
-BRAM36_BYTES = 36 * 1024 // 8
-URAM_BYTES = 288 * 1024 // 8
-
 
 @dataclass(frozen=True)
 class CardFacts:
@@ -42,16 +39,6 @@ class CardFacts:
     board_watts: float
     clock_mhz: int
     source: str
-
-    @property
-    def bram_bytes(self) -> int:
-        """On-chip block RAM in bytes, parity bits included."""
-        return self.bram36 * BRAM36_BYTES
-
-    @property
-    def uram_bytes(self) -> int:
-        """On-chip UltraRAM in bytes, parity bits included."""
-        return self.uram * URAM_BYTES
 
     @property
     def hbm_bank_bytes(self) -> int:

@@ -98,7 +98,7 @@ def _band(values: tuple[float, float, float], scale: float = 1.0) -> str:
 def _measured(options: argparse.Namespace) -> Outcome:
     import torch
 
-    from bttlab.baseline import BaselineError, check_writable, run_baseline
+    from bttlab.baseline import BaselineError, BaselineSetting, Listener, check_writable, run_baseline
     from bttlab.baseline.run import LEARNING_RATE
     from bttlab.experiments.keep import keep_baseline
     from bttlab.experiments.record import now
@@ -109,21 +109,20 @@ def _measured(options: argparse.Namespace) -> Outcome:
     if not 1 <= options.threads <= MOST_THREADS:
         raise BaselineError(f"threads is {options.threads}: it must be from 1 to {MOST_THREADS}; give --threads anew")
     torch.set_num_threads(options.threads)
+    setting = BaselineSetting(
+        options.format,
+        options.device,
+        ModelConfig(encoders=options.encoders),
+        options.data,
+        options.steps,
+        options.warmup,
+        options.seed,
+        LEARNING_RATE if options.learning_rate is None else options.learning_rate,
+        options.modes,
+    )
     begun = now()
     with _progress(options.steps) as (on_step, on_mode):
-        record = run_baseline(
-            options.format,
-            options.device,
-            ModelConfig(encoders=options.encoders),
-            options.data,
-            options.steps,
-            options.warmup,
-            options.seed,
-            LEARNING_RATE if options.learning_rate is None else options.learning_rate,
-            options.modes,
-            on_step,
-            on_mode,
-        )
+        record = run_baseline(setting, Listener(on_step, on_mode))
     if options.record is not None:
         record.write(options.record)
     keep_baseline(record, begun, options.record.stem if options.record else "")

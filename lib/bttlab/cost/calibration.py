@@ -17,7 +17,6 @@ import numpy as np
 from scipy import optimize
 
 from bttlab.baseline.gpus import find_gpu
-from bttlab.baseline.storage import RecordError, build, write_whole
 from bttlab.cost import xia2024
 from bttlab.cost.configuration import CostError
 from bttlab.cost.gpu_step import (
@@ -32,6 +31,7 @@ from bttlab.cost.gpu_step import (
 from bttlab.cost.xia2024 import LargestBatch, Stages, Throughput
 from bttlab.figures import to_json
 from bttlab.places import ROOT
+from bttlab.records import RecordError, build, write_whole
 
 RECORDED = ROOT / "data" / "cost" / "gpu_model.json"
 STAGES_ON = "A40-48GB"

@@ -37,7 +37,8 @@ class CostExplorer(Explorer):
 
     def __init__(self, estimator: Estimator, gpus: Mapping[str, Gpu], config: FineTuning):
         self._estimator, self._gpus, self._config = estimator, gpus, config
-        self.gpu = widgets.Dropdown(options=sorted(gpus), description="GPU", layout={"width": "250px"})
+        names = sorted(gpus, key=lambda name: (name not in estimator.prices, name))  # those with a price first
+        self.gpu = widgets.Dropdown(options=names, description="GPU", layout={"width": "250px"})
         self.top_k = slider(config.top_k, 1, config.experts, "top k")
         self.length = slider(config.sequence_length, 16, 1024, "sequence")
         self.tokens = slider(10, 1, 1000, "10⁶ tokens")

@@ -4,9 +4,9 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from bttlab.baseline.storage import RecordError, build
 from bttlab.cost.configuration import CostError
 from bttlab.places import ROOT
+from bttlab.records import RecordError, build
 
 PRICES = ROOT / "data" / "gpu_prices.json"
 

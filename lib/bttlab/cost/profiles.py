@@ -11,13 +11,13 @@ import torch
 
 from bttlab.baseline.machine import describe, load_average, open_device
 from bttlab.baseline.record import Machine
-from bttlab.baseline.storage import RecordError, build, check_writable, write_whole
 from bttlab.cost.breakdown import time_breakdown
 from bttlab.cost.configuration import CostError, FineTuning
 from bttlab.cost.memory import measure_largest_batch
 from bttlab.cost.training import Run, clock_of
 from bttlab.figures import to_json
 from bttlab.places import ROOT
+from bttlab.records import RecordError, build, check_writable, write_whole
 
 VERSION = 2  # of the file
 RECORDED = ROOT / "data" / "cost" / "cpu.json"

@@ -5,24 +5,20 @@ A run's folder is the truth about it; the index (`bttlab.experiments.index`) onl
 
 import json
 import uuid
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from bttlab.errors import BttlabError
 from bttlab.figures import to_json
 from bttlab.files import read_regular, replace_whole
+from bttlab.records import RecordError, build
 
 RUN_FILE, LATEST = "run.json", "checkpoint.safetensors"
 FORMAT = 1
 MOST_BYTES = 1 << 26  # of a record
 RUNNING, COMPLETE, STOPPED, FAILED = "running", "complete", "stopped", "failed"
 INTERRUPTED = "interrupted"  # what is found of a running one whose process is gone
-
-
-class RecordError(BttlabError):
-    """A run's record that cannot be read."""
 
 
 @dataclass
@@ -92,24 +88,17 @@ class RunRecord:
 
         Raises
         ------
-        ValueError
+        ValueError, RecordError
             If it is none.
         """
         values = json.loads(text)
         if not isinstance(values, dict) or values.pop("format", None) != FORMAT:
-            raise ValueError(f"it is not of format {FORMAT}, which this bttlab reads")
-        kinds = {"configuration": dict, "figures": dict, "versions": dict, "corpus": dict}
-        for name in (known.name for known in fields(cls)):
-            expected = kinds.get(name, dict | None if name == "git" else str)
-            if name in values and not isinstance(values[name], expected):
-                raise ValueError(f"{name} is {values[name]!r}")
-        for name, figure in values.get("figures", {}).items():
-            if not isinstance(figure, dict) or not {"value", "unit", "provenance"} <= set(figure):
-                raise ValueError(f"figures: {name} is {figure!r}")
-        try:
-            return cls(**values)
-        except TypeError as error:
-            raise ValueError(str(error).partition(" ")[2]) from None
+            raise RecordError(f"it is not of format {FORMAT}, which this bttlab reads")
+        record = build(cls, values, "")
+        for name, figure in record.figures.items():
+            if not {"value", "unit", "provenance"} <= set(figure):
+                raise RecordError(f"figures.{name} is {figure!r}, it must have a value, a unit and a provenance")
+        return record
 
     def write(self, folder: Path) -> None:
         """Write run.json: whole, or not at all.
@@ -136,7 +125,7 @@ def read_run(folder: Path) -> RunRecord:
         return RunRecord.from_json(read_regular(path, MOST_BYTES))
     except OSError as error:
         raise RecordError(f"{path} cannot be read ({error.strerror}); name the folder of a run") from None
-    except (ValueError, RecursionError) as error:
+    except (RecordError, ValueError, RecursionError) as error:
         raise RecordError(f"{path} is no record of a run ({error}); delete it, or repeat the run") from None
 
 

@@ -9,7 +9,6 @@ import numpy as np
 from bttlab.baseline import EPOCH_SAMPLES
 from bttlab.baseline.gpus import find_gpu
 from bttlab.baseline.modelled import model_step
-from bttlab.baseline.storage import write_whole
 from bttlab.data import Samples
 from bttlab.estimate.card import CLOCKS, Estimate, estimate
 from bttlab.estimate.memory import GROUPS
@@ -18,6 +17,7 @@ from bttlab.estimate.work import SHOWN_UNITS, STAGES
 from bttlab.lab.gpu_beside import gpu_over_card
 from bttlab.model import FLOWS, ModelConfig
 from bttlab.pages import BENCHMARKS, filled
+from bttlab.records import write_whole
 
 ENCODERS = (2, 4, 6)
 PAGES = {"accelerator.md": ("epochs", "stages", "memory", "resources"), "energy.md": ("power", "energy", "ratios")}

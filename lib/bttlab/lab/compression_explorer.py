@@ -9,6 +9,7 @@ from bttlab.lab.charts import PALETTE, new_figure, style
 from bttlab.lab.compression import Truncation, spectra, truncate
 from bttlab.lab.explorer import Explorer, row, slider
 from bttlab.lab.pictures import draw_train
+from bttlab.model import ModelConfig
 from bttlab.tensor import check_modes
 
 MOST_RANK = 128
@@ -33,9 +34,9 @@ class CompressionExplorer(Explorer):
     def __init__(
         self,
         matrix: Tensor,
-        out_modes: tuple[int, int, int] = (12, 8, 8),
-        in_modes: tuple[int, int, int] = (8, 8, 12),
-        rank: int = 12,
+        out_modes: tuple[int, int, int] = ModelConfig.linear_out_modes,
+        in_modes: tuple[int, int, int] = ModelConfig.linear_in_modes,
+        rank: int = ModelConfig.linear_rank,
     ):
         self._matrix = matrix
         self._spectra = functools.lru_cache(8)(lambda outs, ins: spectra(matrix, outs, ins))
@@ -82,7 +83,7 @@ class CompressionExplorer(Explorer):
         axes.axvline(rank, color="0.2", linestyle="--", linewidth=1)
         axes.text(rank * 1.06, 0.03, f"rank {rank}", transform=axes.get_xaxis_transform(), fontsize=9)
         axes.set_ylim(bottom=max(1e-6, axes.get_ylim()[0]))
-        axes.legend(title="bond", fontsize=8, title_fontsize=8, ncols=3, loc="lower left", framealpha=0.7)
+        axes.legend(title="bond", fontsize=8, title_fontsize=8, ncols=2, loc="lower left", framealpha=0.7)
 
     def _draw_sizes(self, found: Truncation) -> None:
         axes = self._sizes

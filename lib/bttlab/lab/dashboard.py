@@ -24,6 +24,7 @@ from bttlab.lab.run_words import curves_csv, download, in_words
 from bttlab.lab.runs import FAILED, FINISHED, PAUSED, RUNNING, STOPPED, Run
 from bttlab.lab.targets import Target
 from bttlab.threads import Thread
+from bttlab.train import LEARNING_RATES
 
 REDRAW_SECONDS = 0.4
 KEEP_SECONDS = 15.0  # between two updates of the figure that stays in the notebook
@@ -106,7 +107,7 @@ class Dashboard:
             learning_rate,
             min=-5,
             max=0,
-            step=0.05,
+            step=0.02,  # of the logarithm: 3e-4, 4e-4 and 4e-3 are read as such
             description="learning rate",
             readout_format=".1e",
             style=wide,
@@ -122,6 +123,13 @@ class Dashboard:
             style=wide,
             layout={"width": "380px"},
         )
+        self._optimizer = widgets.Dropdown(description="optimizer", style=wide, layout={"width": "220px"})
+        self._seed = widgets.BoundedIntText(
+            0, min=0, max=2**31 - 1, description="seed", style={"description_width": "40px"}, layout={"width": "115px"}
+        )
+        self._offer_choices()
+        self._choice.observe(lambda _: self._offer_choices(), "value")
+        self._optimizer.observe(lambda _: self._suit_rate(), "value")
         self._rate.observe(lambda _: self._change_rate(), "value")
         self._buttons = {}
         for label, icon, action in (
@@ -135,11 +143,23 @@ class Dashboard:
             button.on_click(lambda _, action=action: action())
             self._buttons[label] = button
         self._view = {
-            "across": widgets.Dropdown(options=list(ACROSS), description="across", layout={"width": "170px"}),
+            "across": widgets.Dropdown(
+                options=list(ACROSS),
+                description="across",
+                style={"description_width": "50px"},
+                layout={"width": "160px"},
+            ),
             "smoothing": widgets.Dropdown(
-                options=SMOOTHINGS, value=SMOOTHING, description="mean of", layout={"width": "160px"}
+                options=SMOOTHINGS,
+                value=SMOOTHING,
+                description="mean of",
+                style={"description_width": "60px"},
+                layout={"width": "190px"},
             ),
             "logarithmic": widgets.Checkbox(description="logarithmic loss", indent=False, layout={"width": "150px"}),
+            "published": widgets.Checkbox(
+                True, description="published figures", indent=False, layout={"width": "145px"}
+            ),
         }
         for control in self._view.values():
             control.observe(lambda _: self._draw(), "value")
@@ -147,7 +167,10 @@ class Dashboard:
         self._words = widgets.HTML(hidden(in_words([])))
         self.widget = widgets.VBox(
             [
-                widgets.HBox([self._choice, self._rate, self._samples], layout={"flex_flow": "row wrap"}),
+                widgets.HBox(
+                    [self._choice, self._optimizer, self._seed, self._rate, self._samples],
+                    layout={"flex_flow": "row wrap"},
+                ),
                 widgets.HBox(list(self._buttons.values()), layout={"flex_flow": "row wrap"}),
                 self._status,
                 self._message,
@@ -172,7 +195,7 @@ class Dashboard:
 
     @_button
     def start(self, target: str | None = None, samples: int | None = None) -> None:
-        """Start a run on what is chosen, with the sliders' learning rate and samples.
+        """Start a run on what is chosen, with the controls' optimizer, seed, learning rate and samples.
 
         Parameters
         ----------
@@ -190,7 +213,9 @@ class Dashboard:
             self._choice.value = target
         if samples is not None:
             self._samples.value = samples
-        run = self._targets[self._choice.value].make_run(self._samples.value, self._learning_rate)
+        chosen = self._targets[self._choice.value]
+        choices = (self._optimizer.value, self._seed.value) if chosen.optimizers else ()
+        run = chosen.make_run(self._samples.value, self._learning_rate, *choices)
         run.start()
         self.runs.append(run)
         self._begin_drawing()
@@ -248,6 +273,20 @@ class Dashboard:
             raise BttlabError(f"{run.name} keeps its learning rate to the end; the new one is for the next run")
         if run is not None:
             run.learning_rate = self._learning_rate
+
+    def _offer_choices(self) -> None:
+        """Let the optimizers be chosen that the target has, and a seed."""
+        offered = self._targets[self._choice.value].optimizers
+        chosen = self._optimizer.value if self._optimizer.value in offered else next(iter(offered), None)
+        self._optimizer.options = offered
+        self._optimizer.value = chosen
+        for control in (self._optimizer, self._seed):
+            control.layout.display = None if offered else "none"
+
+    def _suit_rate(self) -> None:
+        """Give the next run a learning rate that its optimizer is at home with."""
+        if self._active is None and self._optimizer.value in LEARNING_RATES:
+            self._rate.value = LEARNING_RATES[self._optimizer.value]
 
     def leave_starting_to_others(self) -> None:
         """Hide what chooses a target and starts it: whoever holds the dashboard has a button of their own."""
@@ -328,6 +367,8 @@ class Dashboard:
             if self.runs and self.runs[-1].state == FAILED:
                 self._say(_what_failed(self.runs[-1]))
             self._enable()
+            marks = any(run.published for run in self.runs)
+            self._view["published"].layout.display = None if marks else "none"
         self._canvas.draw(everything)
 
     def _keep(self) -> None:

@@ -7,6 +7,7 @@ from bttlab.lab.charts import PALETTE, new_figure, style
 from bttlab.lab.contraction import PASSES, Film, Frame, film
 from bttlab.lab.explorer import Explorer, row, slider
 from bttlab.lab.network_picture import draw_network
+from bttlab.model import ModelConfig
 from bttlab.tensor import FLOWS, Order
 
 FLOW_NAMES = {"right_to_left": "right to left", "bidirectional": "bi-directional", "reconstruct": "reconstruct"}
@@ -33,10 +34,10 @@ class FlowExplorer(Explorer):
 
     def __init__(
         self,
-        out_modes: tuple[int, ...] = (12, 8, 8),
-        in_modes: tuple[int, ...] = (8, 8, 12),
+        out_modes: tuple[int, ...] = ModelConfig.linear_out_modes,
+        in_modes: tuple[int, ...] = ModelConfig.linear_in_modes,
         tokens: int = 32,
-        rank: int = 12,
+        rank: int = ModelConfig.linear_rank,
         own: Order | str | None = None,
     ):
         flows = [] if own is None else [("my own", Order.of(own, len(out_modes), len(in_modes)))]

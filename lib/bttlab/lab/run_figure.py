@@ -23,6 +23,7 @@ SCORES = (("intent_accuracy", "intent accuracy", "-"), ("slot_f1", "slot F1", "-
 _THOUSANDS = FuncFormatter(lambda value, _: f"{value:,.4g}" if value < 10 else f"{value:,.0f}")
 _SMALL = 8.5
 _PAPER = {"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 1}
+_MARK = {"color": "0.2", "marker": "v", "markersize": 6, "markeredgecolor": "0.2", "linewidth": 1.5}  # published
 MOST_PERCENT = 120  # of the dev split's axis: the legend stands above 100
 LEAST_BYTES = 1e5
 LEGEND_ROWS = 6  # of the runs' names in full size
@@ -41,11 +42,14 @@ class View:
         The loss's axis.
     smoothing : int
         Samples in the moving mean of the losses.
+    published : bool
+        Whether what was published beside a run is marked.
     """
 
     across: str = "samples"
     logarithmic: bool = False
     smoothing: int = SMOOTHING
+    published: bool = True
 
 
 class RunFigure:
@@ -119,9 +123,11 @@ class RunFigure:
         )
         self._limit(self._dev, across[view.across], (0, MOST_PERCENT))
         top = _round_up(max((top for _, _, top in bounds), default=1.0))
-        self._limit(self._energy, across["time" if view.across == "time" else "samples"], (0, top))
-        self._name(label_of(number, run) for number, run in enumerate(runs, 1))
-        self._draw_memory(runs)
+        _, end = across["time" if view.across == "time" else "samples"]
+        self._limit(self._energy, (0, 1.03 * end), (0, top))  # a mark at the end is seen whole
+        marked = [run for run in runs if run.published and view.published]
+        self._name([label_of(number, run) for number, run in enumerate(runs, 1)], marked)
+        self._draw_memory(runs, marked)
         self._say_what_is_missing(runs)
         stale, self._stale = self._stale, False
         return stale
@@ -145,8 +151,8 @@ class RunFigure:
         self._limits[axes] = axes.get_xlim(), axes.get_ylim()
         self._stale = True
 
-    def _name(self, names) -> None:
-        names = [as_label(name) for name in names]
+    def _name(self, names: Sequence[str], marked: Sequence[Run]) -> None:
+        names = [as_label(name) for name in [*names, *dict.fromkeys(str(run.published) for run in marked)]]
         if names == self._names:
             return
         self._names, self._stale = names, True
@@ -155,27 +161,33 @@ class RunFigure:
         if names:
             size = 8 * min(1.0, LEGEND_ROWS / len(names))
             handles = [lines.smooth for lines in self._lines]
+            handles += [Line2D([], [], **_MARK) for _ in names[len(handles) :]]
             self.figure.legend(handles, names, loc="lower left", fontsize=size, frameon=False, bbox_to_anchor=(0.06, 0))
 
-    def _draw_memory(self, runs: Sequence[Run]) -> None:
+    def _draw_memory(self, runs: Sequence[Run], marked: Sequence[Run]) -> None:
         known = [(i, run) for i, run in enumerate(runs) if run.memory is not None]
-        state = [(i, run.name, run.memory) for i, run in known]
+        state = [(i, run.memory, run in marked) for i, run in known]
         if state == self._bars:
             return
         self._bars, self._stale = state, True
         axes = self._memory
-        for artist in [*axes.patches, *axes.texts]:
+        for artist in [*axes.patches, *axes.texts, *axes.lines]:
             if artist is not self._notes[axes]:
                 artist.remove()
         if not known:
             return
-        most = max(run.memory.value for _, run in known)
+        most = max(run.memory.value * (run.published.memory[1] if run in marked else 1) for _, run in known)
         axes.set(xlim=(LEAST_BYTES, max(1e8, 3 * most)), ylim=(len(known) - 0.4, -0.6))
         for row, (i, run) in enumerate(known):
             axes.barh(row, run.memory.value, height=0.36, color=PALETTE[i % len(PALETTE)])
-            axes.text(LEAST_BYTES * 1.1, row - 0.22, as_label(f"{i + 1} {run.name}"), fontsize=_SMALL, va="bottom")
-            text = f"{run.memory.value / 1e6:,.1f} MB ({run.memory.provenance})"
-            axes.text(LEAST_BYTES * 1.1, row, text, fontsize=_SMALL, va="center", color="white", fontweight="bold")
+            text = f"{i + 1}: {run.memory.value / 1e6:,.1f} MB ({run.memory.provenance})"
+            axes.text(LEAST_BYTES * 1.1, row - 0.22, text, fontsize=_SMALL, va="bottom")
+            if run in marked:
+                axes.plot([times * run.memory.value for times in run.published.memory], [row, row], **_MARK)
+        for chip in {run.published.chip for run in marked}:
+            axes.axvline(chip, color="0.35", linestyle=":", linewidth=1)
+            text = f"chip: {chip / 1e6:.1f} MB (published) "
+            axes.text(chip, len(known) - 0.42, text, fontsize=7, ha="right", va="bottom", color="0.35")
 
     def _say_what_is_missing(self, runs: Sequence[Run]) -> None:
         silent = [run for run in runs if run.memory is None]
@@ -219,8 +231,9 @@ class _Lines:
             parent._dev.plot([], [], color=colour, linestyle=line, marker="o", markersize=3)[0] for _, _, line in SCORES
         ]
         self.energy = parent._energy.plot([], [], color=colour, linewidth=2)[0]
+        self.mark = parent._energy.plot([], [], **_MARK | {"color": colour})[0]
         self.band = parent._energy.fill_between([], [], [], color=colour, alpha=0.15, linewidth=0)
-        self.artists = [self.band, self.raw, self.smooth, *self.scores, self.energy]
+        self.artists = [self.band, self.raw, self.smooth, *self.scores, self.energy, self.mark]
         for artist in self.artists:
             artist.set_animated(True)
 
@@ -242,9 +255,13 @@ class _Lines:
         x = run.at(energy[:, 0], "time" if view.across == "time" else "samples")
         self.energy.set_data(x, energy[:, 1])
         self.band.set_data(x, energy[:, 2], energy[:, 3])
+        marked = slice(-1, None) if run.published and view.published else slice(0)
+        joules = energy[marked, 1] * (run.published.energy if run.published else 1)
+        self.mark.set_data(x[marked], joules)
+        most = max([*1.25 * energy[-1:, 3], *1.1 * joules], default=0.0)
         top = 1.1 * float(np.quantile(losses, 0.99)) if len(losses) else 8.0
         least = 10.0 ** np.floor(np.log10(np.min(means))) if len(means) and np.min(means) > 0 else 0.01
-        return least, max(1.0, top), 1.25 * energy[-1, 3] if len(energy) and energy[-1, 3] else 1.0
+        return least, max(1.0, top), most or 1.0
 
     def remove(self) -> None:
         for artist in self.artists:

@@ -30,6 +30,8 @@ def in_words(runs: Sequence[Run]) -> str:
             parts.append(f"{run.memory.value / 1e6:,.1f} MB ({run.memory.provenance})")
         if run.meter.provenance:
             parts.append(f"{run.meter.joules:,.1f} J ({run.meter.provenance})")
+        if run.published:
+            parts.append(f"beside it, {run.published}")
         said.append("; ".join(parts))
     return "Loss, dev split, memory and energy over training. " + ". ".join(said) + "."
 

@@ -15,7 +15,7 @@ import torch
 
 from bttlab.baseline.modelled import MODEL_VERSION, Modelled
 from bttlab.baseline.record import Record
-from bttlab.baseline.run import run_baseline
+from bttlab.baseline.run import BaselineSetting, Listener, run_baseline
 from bttlab.data import Samples
 from bttlab.data.metrics import Scores, score
 from bttlab.errors import BttlabError
@@ -23,6 +23,7 @@ from bttlab.experiments.index import runs_folder
 from bttlab.experiments.keep import enter, entering, keep_baseline
 from bttlab.experiments.record import RunRecord, now
 from bttlab.figures import Figure
+from bttlab.lab.card_model import Published
 from bttlab.lab.losses import MOST_LOSSES, MOST_POINTS, Losses
 from bttlab.lab.meters import EnergyMeter, NoMeter, Recorded
 from bttlab.lab.workload import Workload
@@ -73,6 +74,8 @@ class Run:
         Samples trained on, and joules so far: the figure and its band. As long as `clock`, or empty without a meter.
     memory : Figure or None
         The bytes that training takes.
+    published : Published or None
+        What was published beside such a run.
     """
 
     follows_learning_rate = True
@@ -88,6 +91,7 @@ class Run:
         self.clock: list[tuple[int, float]] = [(0, 0.0)]
         self.energy: list[tuple[int, float, float, float]] = []
         self.memory: Figure | None = None
+        self.published: Published | None = None
         self._losses = Losses(total, most_losses)
         self._stop, self._unpaused = threading.Event(), threading.Event()
         self._changing = threading.Lock()  # of the state: its thread ends the run while another pauses it
@@ -335,7 +339,7 @@ class BaselineRun(Run):
         As for `Run`.
     workload : Workload
     format, device : str
-        As for `bttlab.baseline.run_baseline`.
+        As for `bttlab.baseline.BaselineSetting`.
     mode : str
         How a step is run: one of `bttlab.baseline.modes_of`.
     """
@@ -365,7 +369,7 @@ class BaselineRun(Run):
     def _train(self) -> None:
         if self._device == "cpu":
             torch.set_num_threads(1)  # as bttlab baseline: at batch 1 more threads mostly wait for each other
-        record = run_baseline(
+        setting = BaselineSetting(
             self._format,
             self._device,
             config=self._workload.config,
@@ -374,11 +378,14 @@ class BaselineRun(Run):
             seed=self._workload.seed,
             learning_rate=self.learning_rate,
             modes=[self._mode],
+        )
+        listener = Listener(
             on_step=self._on_step,
             stop=self._stop,
             evaluate=lambda _, model: self._evaluate(self._workload, partial(predict, model)),
             evaluate_at=evaluation_ends(self.total),
         )
+        record = run_baseline(setting, listener)
         self.memory = _memory_of(record)
         keep_baseline(record, self.begun)
 

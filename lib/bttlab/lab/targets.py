@@ -1,7 +1,7 @@
 """What a dashboard can train on: the card that holds an overlay, PyTorch on this machine, a GPU by its model."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pynq
 import torch
@@ -11,11 +11,11 @@ from bttlab.baseline.gpus import Gpu, find_gpu
 from bttlab.baseline.modelled import Modelled, model_step
 from bttlab.card import EmulatedU50
 from bttlab.data import Samples
-from bttlab.lab.card_model import ModelledMeter, memory_of
+from bttlab.lab.card_model import ModelledMeter, memory_of, published
 from bttlab.lab.meters import EnergyMeter, NoMeter, PowerMeter, card_watts
 from bttlab.lab.runs import BaselineRun, ModelledRun, Run, TrainerRun
 from bttlab.lab.workload import Workload
-from bttlab.model import ModelConfig, Optimizer
+from bttlab.model import OPTIMIZERS, ModelConfig, Optimizer
 
 BASELINES = {"dense": "dense", "tt": "TT right to left", "btt": "TT bi-directional"}
 FASTEST_MODE = {"cpu": "eager", "cuda": "graphs"}  # of those that need no minutes of compilation
@@ -29,11 +29,15 @@ class Target:
     ----------
     name : str
     make_run : callable
-        Takes samples and learning rate, returns a `Run` that has not begun.
+        Takes samples, learning rate and, where there are `optimizers`, the optimizer's name and a seed; returns a `Run`
+        that has not begun.
+    optimizers : sequence of str
+        To choose from; none where the target brings its own, and its own seed.
     """
 
     name: str
-    make_run: Callable[[int, float], Run]
+    make_run: Callable[..., Run]
+    optimizers: Sequence[str] = ()
 
 
 def card_target(overlay: pynq.Overlay, workload: Workload, optimizer: Optimizer | None = None) -> Target:
@@ -47,36 +51,37 @@ def card_target(overlay: pynq.Overlay, workload: Workload, optimizer: Optimizer 
         ones afterwards.
     workload : Workload
     optimizer : Optimizer, optional
-        By default SGD.
+        The only one; by default there is a choice of three.
     """
     device, trainer = overlay.device, overlay.trainer_1
     emulated = isinstance(device, EmulatedU50)
-    name = f"{'emulated ' if emulated else ''}U50, TT bi-directional"
+    place = f"{'emulated ' if emulated else ''}U50, TT bi-directional"
 
-    def make_run(total: int, learning_rate: float) -> Run:
+    def make_run(total: int, learning_rate: float, name: str = "sgd", seed: int = workload.seed) -> Run:
         if not trainer.runs(workload.config):
             trainer.load_program(workload.config)
+        rule = optimizer or Optimizer(name)
         run = TrainerRun(
-            name,
+            place,
             total,
             learning_rate,
-            card_meter(device, workload.config),
-            workload,
+            card_meter(device, workload.config, rule.name),
+            replace(workload, seed=seed),
             trainer,
-            optimizer or Optimizer("sgd"),
+            rule,
             lambda: overlay.is_loaded() and trainer.runs(workload.config),
             on_u50=True,
         )
-        run.memory = memory_of(workload.config)
+        run.memory, run.published = memory_of(workload.config, rule.name), published(workload.config)
         return run
 
-    return Target(name, make_run)
+    return Target(place, make_run, (optimizer.name,) if optimizer else OPTIMIZERS)
 
 
-def card_meter(device: pynq.Device, config: ModelConfig) -> EnergyMeter:
+def card_meter(device: pynq.Device, config: ModelConfig, optimizer: str) -> EnergyMeter:
     """Return what tells the energy of a card: a real one's sensors, for the emulated one the model."""
     if isinstance(device, EmulatedU50):
-        return ModelledMeter(config)
+        return ModelledMeter(config, optimizer)
     try:
         card_watts(device)
     except (AttributeError, KeyError, OSError, RuntimeError) as error:
@@ -110,22 +115,21 @@ def _modelled(format: str, gpu: Gpu, workload: Workload) -> Target:
             of_lengths[length] = model_step(gpu, format, "graphs", workload.config, sample)
         return of_lengths[length]
 
-    def make_run(total: int, learning_rate: float) -> Run:
-        return ModelledRun(name, total, learning_rate, workload, format, model)
+    def make_run(total: int, learning_rate: float, _: str = "sgd", seed: int = workload.seed) -> Run:
+        return ModelledRun(name, total, learning_rate, replace(workload, seed=seed), format, model)
 
-    return Target(name, make_run)
+    return Target(name, make_run, ("sgd",))
 
 
 def _baseline(format: str, device: str, workload: Workload) -> Target:
     place = "GPU" if device == "cuda" else "CPU"
     name = f"PyTorch {place}, {BASELINES[format]}"
 
-    def make_run(total: int, learning_rate: float) -> Run:
-        return BaselineRun(
-            name, total, learning_rate, torch_meter(device), workload, format, device, FASTEST_MODE[device]
-        )
+    def make_run(total: int, learning_rate: float, _: str = "sgd", seed: int = workload.seed) -> Run:
+        work, mode = replace(workload, seed=seed), FASTEST_MODE[device]
+        return BaselineRun(name, total, learning_rate, torch_meter(device), work, format, device, mode)
 
-    return Target(name, make_run)
+    return Target(name, make_run, ("sgd",))
 
 
 def torch_meter(device: str) -> EnergyMeter:

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bttlab.baseline.storage import write_whole
 from bttlab.errors import BttlabError
 from bttlab.methods.method import FAMILIES
 from bttlab.methods.record import SCORES, Results, by_methods, joules, mean
@@ -16,14 +15,13 @@ from bttlab.methods.registry import DENSE, parse
 from bttlab.methods.run import Result
 from bttlab.pages import filled
 from bttlab.places import ROOT
+from bttlab.records import write_whole
 from bttlab.terminal import say
 from bttlab.train.accuracy import in_per_cent
 
 FOLDER = ROOT / "data" / "methods"
 # Record -> the methods with which the others in it are compared
 RECORDS = {"atis.json": DENSE, "atis_tensor.json": "tensor"}
-# Methods without a row: the page says why
-WITHOUT_ROW = frozenset({"autoprog", "data-pruning-kmeans", "fp16", "token-selection", "zero-offload"})
 PAGE = ROOT / "docs" / "methods.md"
 _HEADER = [
     "methods",

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from bttlab.baseline.storage import RecordError, build, write_whole
 from bttlab.methods.run import Result
 from bttlab.methods.setting import Setting
+from bttlab.records import RecordError, build, write_whole
 
 SCORES = {"intent_accuracy": "intent", "slot_f1": "slot F1", "frame_accuracy": "frame"}
 

@@ -4,7 +4,7 @@ from bttlab.lazy import names_of
 
 _MODULES = {
     "batches": ("batch_logits", "batch_losses", "equal_length_batches", "predict_in_batches"),
-    "config": ("FLOWS", "PAPER_FLOW", "ConfigError", "ModelConfig", "Optimizer"),
+    "config": ("FLOWS", "OPTIMIZERS", "PAPER_FLOW", "ConfigError", "ModelConfig", "Optimizer"),
     "initial": ("initial_parameters",),
     "reference": ("ReferenceTrainer", "predict"),
     "size": ("ModelSize", "model_sizes"),
@@ -24,6 +24,7 @@ __getattr__ = names_of(globals(), _MODULES)
 __all__ = [
     "FAULTS",
     "FLOWS",
+    "OPTIMIZERS",
     "PAPER_FLOW",
     "ConfigError",
     "ModelConfig",

@@ -11,8 +11,8 @@ from torch.autograd.function import once_differentiable
 from bttlab.tensor.auto import auto_flow
 from bttlab.tensor.flows import FLOWS, Flow
 from bttlab.tensor.shapes import ShapeError, check_modes, tt_shapes, ttm_shapes
-from bttlab.tensor.tt import core_std, matrix_to_tt, tt_to_matrix
-from bttlab.tensor.ttm import lookup, lookup_backward, matrix_to_ttm, row_digits, ttm_to_matrix
+from bttlab.tensor.tt import core_std, tt_to_matrix
+from bttlab.tensor.ttm import lookup, lookup_backward, row_digits, ttm_to_matrix
 
 EMBEDDING_STD = 0.02  # of a table's entries, as in BERT
 
@@ -95,34 +95,6 @@ class TTLinear(_Train):
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
-    @classmethod
-    def from_dense(
-        cls,
-        weight: Tensor,
-        out_modes: Sequence[int],
-        in_modes: Sequence[int],
-        rank: int | Sequence[int],
-        flow: str = "bidirectional",
-        bias: Tensor | None = None,
-    ) -> "TTLinear":
-        """Build the layer from a weight matrix by TT-SVD (see `matrix_to_tt`).
-
-        Parameters
-        ----------
-        weight : Tensor, shape (out, in)
-        out_modes, in_modes, rank, flow
-            As for the layer; ranks are upper limits here.
-        bias : Tensor, shape (out,), optional
-        """
-        cores = matrix_to_tt(weight, out_modes, in_modes, rank)
-        ranks = [core.shape[2] for core in cores[:-1]]
-        layer = cls(weight.shape[1], weight.shape[0], out_modes, in_modes, ranks, flow, bias is not None)
-        layer.to(weight)
-        _copy(layer.cores, cores)
-        if bias is not None:
-            _copy([layer.bias], [bias])
-        return layer
-
     def set_cores(self, cores: Sequence[Tensor]) -> None:
         """Take other cores, of the same modes and any ranks that form a train, as new parameters."""
         self.cores = _new_cores(cores, tt_shapes(self.out_modes, self.in_modes, _inner_ranks(cores)))
@@ -197,17 +169,6 @@ class TTMEmbedding(_Train):
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw new cores from `generator` (default: PyTorch's global one)."""
         _normal(self.cores, EMBEDDING_STD, generator)
-
-    @classmethod
-    def from_dense(
-        cls, table: Tensor, row_modes: Sequence[int], column_modes: Sequence[int], rank: int | Sequence[int]
-    ) -> "TTMEmbedding":
-        """Build the embedding from a table, shape (rows, columns), by TT-SVD; ranks are upper limits."""
-        cores = matrix_to_ttm(table, row_modes, column_modes, rank)
-        ranks = [core.shape[3] for core in cores[:-1]]
-        layer = cls(*table.shape, row_modes, column_modes, ranks).to(table)
-        _copy(layer.cores, cores)
-        return layer
 
     def set_cores(self, cores: Sequence[Tensor]) -> None:
         """Take other cores, of the same modes and any ranks that form a train, as new parameters."""
@@ -304,9 +265,3 @@ def _normal(cores: nn.ParameterList, entry_std: float, generator: torch.Generato
     with torch.no_grad():
         for core in cores:
             core.normal_(0.0, std, generator=generator)
-
-
-def _copy(parameters: Sequence[nn.Parameter], values: Sequence[Tensor]) -> None:
-    with torch.no_grad():
-        for parameter, value in zip(parameters, values, strict=True):
-            parameter.copy_(value)

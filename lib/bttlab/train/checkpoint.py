@@ -20,6 +20,7 @@ from bttlab.errors import BttlabError
 from bttlab.experiments.record import LATEST
 from bttlab.files import read_regular, sync_folder, written_draft
 from bttlab.model import check_finite
+from bttlab.records import build
 from bttlab.train.files import resume_command
 from bttlab.train.settings import CorpusRecord, RunSettings
 
@@ -233,5 +234,5 @@ def _unpack(values: dict, tensors: dict[str, np.ndarray]) -> Checkpoint:
     if type(epochs_done) is not int or epochs_done < 0 or not math.isfinite(seconds) or seconds < 0:
         raise ValueError(f"{epochs_done} epochs done, {seconds} seconds")
     state = {name.removeprefix(_STATE): array for name, array in tensors.items() if name.startswith(_STATE)}
-    corpus = CorpusRecord(**values["corpus"])
+    corpus = build(CorpusRecord, values["corpus"], "corpus")
     return Checkpoint(settings, corpus, str(values["device"]), epochs_done, losses, seconds, parameters, state)

@@ -101,6 +101,18 @@ class RunResult:
     parameters_sha256: str
 
 
+@dataclass(frozen=True)
+class _Session:
+    """What a run trains with from its start, or from where it goes on, to its end or stop: the arguments of `train`."""
+
+    trainer: Trainer
+    device: str
+    progress: ProgressBar
+    stop: StopSignals
+    enough: Callable[[], bool]
+    watcher: Watcher
+
+
 class Run:
     """A run and its folder: checkpoint.safetensors, the checkpoint before it, metrics.jsonl, and run.json.
 
@@ -202,57 +214,48 @@ class Run:
             If the folder is another run's, or cannot be written.
         """
         check_model(trainer, self.settings.config)
-        progress = progress or ProgressBar()
         made = self._make_folder()
         with StopSignals() as stop, held(self.folder):
+            session = _Session(trainer, device, progress or ProgressBar(), stop, enough, watcher)
             if threading.current_thread() is threading.main_thread():
                 importlib.import_module("seqeval.metrics")  # slow: not while a signal's stop is waited for
             try:
-                epoch = self._begin(trainer, device, progress, provenance)
+                epoch = self._begin(session, provenance)
             except BaseException:
                 if made and self._checkpoint is None:  # no half of a run stays
                     self._remove_folder()
                 raise
             with kept(self.folder, self.settings, self.record, device, on_record, provenance) as record:
                 try:
-                    result = self._train_epochs(trainer, device, progress, stop, enough, epoch, watcher)
+                    result = self._train_epochs(session, epoch)
                 except DivergedRun:
                     raise
                 except (RunError, CheckpointError):
                     if self.folder.is_dir():
                         raise
-                    raise self._saved_beside(trainer, device) from None
+                    raise self._saved_beside(session) from None
                 if not (result.test or (watcher.ends and self.count == watcher.ends[-1])):
                     record.status = STOPPED
                 return result
 
-    def _train_epochs(
-        self,
-        trainer: Trainer,
-        device: str,
-        progress: ProgressBar,
-        stop: StopSignals,
-        enough: Callable[[], bool],
-        epoch: dict[str, Any] | None,
-        watcher: Watcher,
-    ) -> RunResult:
+    def _train_epochs(self, session: _Session, epoch: dict[str, Any] | None) -> RunResult:
         """Train what remains, then test; `epoch` is the record of the last epoch so far."""
-        test = None
+        test, stop, ends = None, session.stop, session.watcher.ends
         try:
-            while self._epochs_done < self.settings.epochs and self.count not in watcher.ends[-1:]:
-                epoch = self._train_stretch(trainer, device, progress, stop, enough, watcher)
-            if not watcher.ends:
-                test = self._evaluate(trainer, "test", progress, stop)
-                self._log.append({"event": "test", "epochs": self._epochs_done, "test": test, "device": device})
+            while self._epochs_done < self.settings.epochs and self.count not in ends[-1:]:
+                epoch = self._train_stretch(session)
+            if not ends:
+                test = self._evaluate(session, "test")
+                self._log.append({"event": "test", "epochs": self._epochs_done, "test": test, "device": session.device})
         except StopRequested:
-            self._write_rest(device, watcher)
-            self._save(trainer, device)
-            progress.note(
+            self._write_rest(session)
+            self._save(session)
+            session.progress.note(
                 f"stopped{f' by {stop.received.name}' if stop.received else ''} after "
                 f"{counted(self._epochs_done, 'epoch')} and {counted(len(self._losses), 'sample')}, saved; "
                 f"continue with: {resume_command(self.folder)}"
             )
-        digest = tensors_digest(trainer.store_parameters())
+        digest = tensors_digest(session.trainer.store_parameters())
         signal = None if test or stop.received is None else int(stop.received)
         return RunResult(signal, self._epochs_done, len(self._losses), epoch, test, digest)
 
@@ -274,9 +277,7 @@ class Run:
         with contextlib.suppress(OSError):  # it holds more than we put there
             self.folder.rmdir()
 
-    def _begin(
-        self, trainer: Trainer, device: str, progress: ProgressBar, provenance: Mapping[str, str]
-    ) -> dict[str, Any] | None:
+    def _begin(self, session: _Session, provenance: Mapping[str, str]) -> dict[str, Any] | None:
         """Load the trainer, tidy the folder, and return the record of the last epoch."""
         if self._checkpoint is None:
             check_free(self.folder)  # again, now that nobody else can come in
@@ -286,13 +287,13 @@ class Run:
         records = [] if self._begun else self._log.rewind(self._epochs_done)
         self._begun = True
         if self._checkpoint is None:
-            trainer.load_parameters(initial_parameters(self.settings.config, self.settings.seed))
-            self._save(trainer, device)
+            session.trainer.load_parameters(initial_parameters(self.settings.config, self.settings.seed))
+            self._save(session)
         else:
-            trainer.load_parameters(self._checkpoint.parameters, self._checkpoint.optimizer_state)
-            before = self._checkpoint.device if device != self._checkpoint.device else self._other(provenance)
+            session.trainer.load_parameters(self._checkpoint.parameters, self._checkpoint.optimizer_state)
+            before = self._checkpoint.device if session.device != self._checkpoint.device else self._other(provenance)
             if before:
-                progress.note(f"the run so far was on {before}: an unbroken run may differ in its last bits")
+                session.progress.note(f"the run so far was on {before}: an unbroken run may differ in its last bits")
         return records[-1] if records else None
 
     def _other(self, provenance: Mapping[str, str]) -> str:
@@ -304,24 +305,17 @@ class Run:
                 return f"another {what} (SHA-256 {str(found)[:12]}…)"
         return ""
 
-    def _train_stretch(
-        self,
-        trainer: Trainer,
-        device: str,
-        progress: ProgressBar,
-        stop: StopSignals,
-        enough: Callable[[], bool],
-        watcher: Watcher,
-    ) -> dict[str, Any]:
+    def _train_stretch(self, session: _Session) -> dict[str, Any]:
         """Train to the epoch's end, or to where the watcher wants scores before it; returns the line on it."""
+        progress, watcher = session.progress, session.watcher
         number, seed = self._epochs_done, self.settings.seed
         order = epoch_order(len(self.corpus.train), seed, number)[: self.settings.samples]
         title, before = f"epoch {number + 1}/{self.settings.epochs}", number * len(order)
         first, last = len(self._losses), min([len(order), *(end - before for end in watcher.ends if end > self.count)])
 
         def may_go_on() -> bool:
-            stop.check()
-            if first < len(self._losses) < last and enough():
+            session.stop.check()
+            if first < len(self._losses) < last and session.enough():
                 raise StopRequested
             watcher.before(self.count)
             return True
@@ -333,7 +327,7 @@ class Run:
             settings, steps = self.settings, before + np.arange(part.start, part.stop)
             rates = settings.schedule.rates(peak, steps, settings.epochs * len(order))
             samples = self._varied(order[part], seed, number)
-            return trainer.train(samples, settings.optimizer, rates, settings.label_smoothing)
+            return session.trainer.train(samples, settings.optimizer, rates, settings.label_smoothing)
 
         def trained(part: slice, losses: np.ndarray, seconds: float) -> None:
             self._seconds += seconds
@@ -345,30 +339,30 @@ class Run:
         try:
             train_pieces(chunks(first, last), step, trained, may_go_on)
         except NumericalFault as fault:
-            self._write_rest(device, watcher)
+            self._write_rest(session)
             if len(self._losses) > len(self._checkpoint.losses):  # else it would push out the one before
-                self._save(trainer, device)
+                self._save(session)
             raise self._diverged(order, fault) from None
         finally:
             progress.end()
         scores = None
         if not watcher.ends or before + last in watcher.ends:
-            scores = self._evaluate(trainer, "dev", progress, stop, watcher.scored)
+            scores = self._evaluate(session, "dev", watcher.scored)
             watcher.evaluated(before + last, scores)
         # The line comes first: after a crash in between, the epoch is trained again and its line replaced.
-        record = self._write_line(device, scores, None if watcher.ends else number + 1)
+        record = self._write_line(session.device, scores, None if watcher.ends else number + 1)
         if last == len(order):
             self._epochs_done, self._losses, self._seconds, self._line = number + 1, self._losses[:0], 0.0, (0, 0.0)
-        self._save(trainer, device)
+        self._save(session)
         rate = record["samples_per_second"]["value"]
         dev = f"; dev {describe(scores)}" if scores else ""
         progress.note(f"{title}: mean loss {record['mean_loss']:.3f}, {rate:.1f} samples/s{dev}")
         return record
 
-    def _write_rest(self, device: str, watcher: Watcher) -> None:
+    def _write_rest(self, session: _Session) -> None:
         """Write a line on a part of a stretch; the part of an epoch has none, as it is told with the rest."""
-        if watcher.ends and len(self._losses) > self._line[0]:
-            self._write_line(device, None)
+        if session.watcher.ends and len(self._losses) > self._line[0]:
+            self._write_line(session.device, None)
 
     def _write_line(self, device: str, scores: dict[str, Any] | None, epoch: int | None = None) -> dict[str, Any]:
         """Write a line on what was trained since the last one, on an epoch if it is one; returns it."""
@@ -391,34 +385,32 @@ class Run:
         self._line = len(self._losses), self._seconds
         return record
 
-    def _evaluate(
-        self, trainer: Trainer, split: str, progress: ProgressBar, stop: StopSignals, most: int | None = None
-    ) -> dict[str, Any]:
-        samples = self.samples[split][:most]
-        return evaluate(trainer, samples, self.corpus, split, progress, stop, self.settings.repair_tags)
+    def _evaluate(self, session: _Session, split: str, most: int | None = None) -> dict[str, Any]:
+        samples, repair = self.samples[split][:most], self.settings.repair_tags
+        return evaluate(session.trainer, samples, self.corpus, split, session.progress, session.stop, repair)
 
-    def _save(self, trainer: Trainer, device: str) -> None:
+    def _save(self, session: _Session) -> None:
         checkpoint = Checkpoint(
             self.settings,
             self.record,
-            device,
+            session.device,
             self._epochs_done,
             self._losses,
             self._seconds,
-            trainer.store_parameters(),
-            trainer.store_optimizer_state(),
+            session.trainer.store_parameters(),
+            session.trainer.store_optimizer_state(),
         )
         self._store.save(checkpoint)
         self._checkpoint = checkpoint
 
-    def _saved_beside(self, trainer: Trainer, device: str) -> RunError:
+    def _saved_beside(self, session: _Session) -> RunError:
         """Save what is trained where the folder was, once that is gone; returns what there is to say."""
         gone = f"{self.folder} is gone: it was removed or moved in the middle of the training"
         beside = self.folder.with_name(f"{self.folder.name}-saved-{os.getpid()}")
         try:
             beside.mkdir()
             self._store = CheckpointStore(beside)
-            self._save(trainer, device)
+            self._save(session)
         except (OSError, CheckpointError) as error:
             return RunError(f"{gone}, and nothing can be saved beside it ({error}); look for where it was moved to")
         return RunError(f"{gone}; what is trained is saved beside it; go on with: {resume_command(beside)}")

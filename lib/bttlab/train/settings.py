@@ -177,15 +177,6 @@ class CorpusRecord:
     slot_labels: list[str]
     vocabulary: list[str]
 
-    def __post_init__(self) -> None:
-        texts = [self.name, self.sha256]
-        for field in (self.intent_labels, self.slot_labels, self.vocabulary):
-            if not isinstance(field, list):
-                raise RunError("the labels and the vocabulary of a corpus are lists")
-            texts += field
-        if not all(isinstance(text, str) for text in texts):
-            raise RunError("name, digest, labels and vocabulary of a corpus are text")
-
     @classmethod
     def of(cls, corpus: Corpus, config: ModelConfig, word_classes: bool = False) -> "CorpusRecord":
         """Describe a corpus, with the vocabulary of its training split."""

@@ -49,7 +49,6 @@ CHUNK_TYPES = """
 """.split()
 
 MANY_WORDS = frozenset(name.rstrip("+") for name in CHUNK_TYPES if name.endswith("+"))
-ONE_WORD = frozenset(name for name in CHUNK_TYPES if not name.endswith("+"))
 
 SLOT_LABELS = ["PAD", "UNK", "O"] + [
     prefix + name.rstrip("+") for name in CHUNK_TYPES for prefix in (("B-", "I-") if name.endswith("+") else ("B-",))

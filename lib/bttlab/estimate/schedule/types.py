@@ -2,19 +2,21 @@
 
 import re
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from math import prod
 
 _SCALARS = {"float": 32, "double": 64, "half": 16, "ptr": 64}
 POINTER_BYTES = 8
 
 
+@cache
 def element_bits(kind: str) -> int:
     """Return the bits of a scalar, or of a vector's element."""
     _, element = lanes_of(kind)
     return _SCALARS[element] if element in _SCALARS else int(element.removeprefix("i"))
 
 
+@cache
 def lanes_of(kind: str) -> tuple[int, str]:
     """Return how many elements a vector has, and their type; a scalar has one."""
     match = re.fullmatch(r"<(\d+) x (\w+)>", kind)

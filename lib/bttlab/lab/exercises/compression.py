@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from bttlab.lab.compression import truncate
-from bttlab.lab.exercises.answers import called, exactly
+from bttlab.lab.exercises.answers import MODES, RANK, called, exactly
 from bttlab.lab.exercises.check import exercise
+from bttlab.model import ModelConfig
 from bttlab.tensor.shapes import tt_shapes
 
-MODES = (12, 8, 8), (8, 8, 12)
-FEATURES = 768
+FEATURES = ModelConfig.hidden_size
 
 
 def _numbers(modes: Sequence[Sequence[int]], rank: int) -> int:
@@ -22,7 +22,7 @@ def _numbers(modes: Sequence[Sequence[int]], rank: int) -> int:
 @exercise("01.1", "a core has r_prev * n * r_next numbers, and the outermost ranks are 1. The explorer says it, too.")
 def half_the_rank(answer: Any) -> str | bool:
     """A number of parameters."""
-    return exactly(answer, _numbers(MODES, 6)) and (
+    return exactly(answer, _numbers(MODES, RANK // 2)) and (
         "Half the rank is about a quarter of the parameters: the inner cores go with its square."
     )
 
@@ -34,7 +34,7 @@ def smaller_modes(answer: Any) -> str | bool:
     fits = all(torch.Size(modes).numel() == FEATURES for modes in (outputs, inputs))
     return (
         fits
-        and _numbers((outputs, inputs), 12) < _numbers(MODES, 12)
+        and _numbers((outputs, inputs), RANK) < _numbers(MODES, RANK)
         and ("Smaller modes save parameters; but each further core is one more contraction (notebook 02).")
     )
 

@@ -10,7 +10,7 @@ from typing import Any
 from bttlab.errors import BttlabError
 from bttlab.estimate.card import CLOCK_MHZ
 from bttlab.lab.design import Design
-from bttlab.lab.exercises.answers import called, exactly, near
+from bttlab.lab.exercises.answers import MODES, RANK, called, exactly, near
 from bttlab.lab.exercises.check import exercise
 from bttlab.tensor import flow_cost
 
@@ -32,7 +32,7 @@ def engine_products(flow: str, tokens: int) -> Products:
     mapping of str to (int, sequence of str)
         Of each result, in an order in which they can be computed: cycles, and the tensors that it multiplies.
     """
-    steps = flow_cost(flow, tokens, (12, 8, 8), (8, 8, 12), 12).forward.steps
+    steps = flow_cost(flow, tokens, *MODES, RANK).forward.steps
     names = (re.findall(r"\w+", step.name) for step in steps)
     return {result: (ceil(step.macs / LANES), reads) for (result, *reads), step in zip(names, steps, strict=True)}
 

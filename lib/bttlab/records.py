@@ -1,9 +1,9 @@
-"""JSON files on disk: written whole or not at all, and read into dataclasses entry by entry."""
+"""Records: JSON files that are written whole or not at all, and read into dataclasses entry by entry."""
 
 import os
 import types
 import typing
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,8 @@ def build(kind: Any, value: Any, where: str) -> Any:
     Parameters
     ----------
     kind : type
-        A dataclass, dict[str, X], list[X], X | None, Any or a plain type.
+        A dataclass, of which entries with a default may be missing, dict[str, X], list[X], X | None, Any or a plain
+        type.
     value : object
     where : str
         The entry's name; "" for the whole.
@@ -71,11 +72,11 @@ def build(kind: Any, value: Any, where: str) -> Any:
     if is_dataclass(kind):
         _expect(isinstance(value, dict), where, "an object", value)
         hints = typing.get_type_hints(kind)
-        names = {field.name for field in fields(kind)}
-        for name, rule in ((names - set(value), "is missing"), (set(value) - names, "is unknown")):
-            if name:
-                raise RecordError(f"{_path(where, min(name))} {rule}")
-        built = {name: build(hints[name], value[name], _path(where, name)) for name in names}
+        needed = {f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING}
+        for names, rule in ((needed - set(value), "is missing"), (set(value) - set(hints), "is unknown")):
+            if names:
+                raise RecordError(f"{_path(where, min(names))} {rule}")
+        built = {name: build(hints[name], item, _path(where, name)) for name, item in value.items()}
         try:
             return kind(**built)
         except BttlabError as error:
