@@ -170,6 +170,24 @@ def test_end_of_the_loop_that_is_known_late(analysed):
     assert found.interval == 3 + 2  # a load and a comparison
 
 
+def test_block_that_gives_its_argument_back_is_as_late_as_its_pragma_says(analysed):
+    block = """static __attribute__((noinline)) int later(int value) {
+#pragma HLS INLINE off
+#pragma HLS PIPELINE II=1
+#pragma HLS LATENCY min=7 max=7
+    return value;
+}
+"""
+    body = BODY.replace("[address]", "[later(address) & 1023]", 1)
+    found = analysed(source(body, before=block))
+    assert not found.violations
+    (load,) = [n for n in found.graph.nodes if n.kind == "load"]
+    (delay,) = [n for n in found.graph.nodes if n.kind == "delay"]
+    assert (found.times.start[load], delay.bits) == (7, 10)
+    assert kinds(analysed(source(body, before=block.replace("max=7", "max=8")))) == {"call"}
+    assert kinds(analysed(source(body, before=block.replace("return value", "return value + 1")))) == {"call"}
+
+
 def test_choice_between_the_memories_of_a_variable(analysed):
     before = "static Word banks[4][256];"
     partition = "#pragma HLS ARRAY_PARTITION variable=banks complete dim=1"

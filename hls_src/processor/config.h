@@ -13,7 +13,7 @@ constexpr int ROWS = 16;
 constexpr int ENGINES = 2;
 
 // Words of sums a row keeps, on each of two sides.
-constexpr int SLOTS = 64;
+constexpr int SLOTS = 32;
 
 // Words of a held memory's row.
 constexpr int HELD_DEPTH = 1024;
@@ -24,7 +24,7 @@ constexpr int LEVELS = 4;    // of an instruction's loop nest
 constexpr int OPERANDS = 6;  // of an instruction
 
 // Cycles from the step that computes a word to the first step that may read it, for all units.
-constexpr int LATENCY = 136;
+constexpr int LATENCY = 128;
 // The same sum (of an engine's slot, of a row of the vector unit) is added to again after so many cycles at least.
 constexpr int SUM_DISTANCE = 8;
 // Cycles from one instruction to the next, of the dispatcher and of a unit: reading and decoding.
@@ -33,7 +33,7 @@ constexpr int QUEUE = 32;             // instructions that wait at a unit
 constexpr int PROGRAM_DEPTH = 4096;   // instructions of a program
 constexpr int SEQUENCE = 64;          // tokens of a sample's record
 constexpr int STATISTICS = 2048;      // rows of each of the four statistics
-constexpr int ROW_SLOTS = 1024;       // accumulators of the vector unit
+constexpr int ROW_SLOTS = 256;        // accumulators of the vector unit
 constexpr int LAST_ROW = SEQUENCE;    // where the intent's loss is kept, behind those of the words
 constexpr int SHUFFLE_WORDS = 128;    // of a block of the shuffle unit
 constexpr int SHUFFLE_GAP = 16;       // idle steps between its blocks

@@ -35,6 +35,26 @@ ALWAYS_INLINE Word fold_right(const Word &own, const Word &above, float addend) 
     return right;
 }
 
+// Cycles from a row's addition to that of the row below: a switch and the adder. An address that takes as long from row to
+// row reads each row's word when its product is wanted; else all words, or their products, would wait side by side.
+constexpr int ROW_CYCLES = 6;
+BLOCK Address a_row_later(Address address) {
+#pragma HLS INLINE off
+#pragma HLS PIPELINE II=1
+#pragma HLS LATENCY min=ROW_CYCLES max=ROW_CYCLES
+    return address;
+}
+
+// Cycles after an engine was asked for its words until it gives its result, at least. Who writes a bank that engines write
+// is told so much later: words of other units then wait once, and not in each bank's switches.
+constexpr int ENGINE_CYCLES = 120;
+BLOCK int an_engine_later(int writer) {
+#pragma HLS INLINE off
+#pragma HLS PIPELINE II=1
+#pragma HLS LATENCY min=ENGINE_CYCLES max=ENGINE_CYCLES
+    return writer;
+}
+
 // What an instruction is: bits, which the switches are made from.
 struct EngineOperationBits {
     bool expand, reduce, on_side[2];
@@ -63,7 +83,8 @@ ALWAYS_INLINE EngineStep engine_step(int e, const Nest &nest, const EngineOperat
     const bool first = is_first(nest), has_addend = nest.operand[ADDEND_IN].valid;
     const bool has_one = nest.flags & ONE, writes = acts & (expand | fold);
     const int slot = nest.slot & (SLOTS - 1), drained_slot = drain.operand[HELD_IN].at[LEVELS - 1] & (SLOTS - 1);
-    const int held_address = address_of(e, HELD_IN, nest) & (HELD_DEPTH - 1), drained_row = row_of(drain);
+    const int drained_row = row_of(drain);
+    Address held_address = address_of(e, HELD_IN, nest) & (HELD_DEPTH - 1);
     // Of a side that the engine does not use, the drain's slot is read.
     const bool *on_side = operation.on_side;
     const bool sums_up = acts & !expand;
@@ -74,18 +95,19 @@ Rows_Unroll:
     UNROLL
     for (int r = 0; r < ROWS; r++) {
         const Word row = held[e][r][held_address];
+        held_address = a_row_later(held_address) & (HELD_DEPTH - 1);
         const Word sum_0 = sums[e][0][r][slot_of_side[0]], sum_1 = sums[e][1][r][slot_of_side[1]];
         const Word own = choose(on_side[1], sum_1, sum_0);
         moved = choose(drained_row == r, choose(drain.flags & SIDE, sum_1, sum_0), moved);
         const bool used = r < nest.count;
         const float scalar = choose(used, scalars[r], 0.0f);
         const Word product = choose(reduce, row, splat(scalar)) * choose(expand, row, stream);
-        // -0 is what changes no sum, not even one of -0.
+        // -0 is what changes no sum, not even one of -0: so the chain passes the rows that are not in use.
+        const Word added = choose(expand & !used, splat(-0.0f), product);
         const float last = r < TREE_LEVELS ? 0.0f : choose(has_addend, addend[r - TREE_LEVELS], -0.0f);
         const Word left = choose(expand, chain, choose(fold, fold_left(own, above), choose(first, Word{}, own)));
-        const Word total = left + choose(fold, fold_right(own, above, last), product);
-        chain = choose(used, total, chain);
-        above = total;
+        const Word total = left + choose(fold, fold_right(own, above, last), added);
+        chain = above = total;
         if (adds & on_side[0]) sums[e][0][r][slot] = total;
         if (adds & on_side[1]) sums[e][1][r][slot] = total;
         if (r >= TREE_LEVELS) tree[r - TREE_LEVELS] = total[LANES - 1];

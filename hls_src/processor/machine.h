@@ -135,14 +135,14 @@ BTTLAB_BANKS(BANK_DISTANCE)
         for (int e = 0; e < ENGINES; e++) {
             UNROLL
             for (int o = 0; o < 3; o++) {
-                requests[STREAM_0 + 3 * e + o] = request(e, STREAM_IN + o, nest[e], engine_acts[e]);
+                request(requests[STREAM_0 + 3 * e + o], e, STREAM_IN + o, nest[e], engine_acts[e]);
             }
         }
         UNROLL
-        for (int o = 0; o < 3; o++) requests[VECTOR_A + o] = request(VECTOR, A_IN + o, nest[VECTOR], vector_acts);
-        requests[SHUFFLE_SOURCE] = request(SHUFFLE, SOURCE_IN, nest[SHUFFLE], takes);
+        for (int o = 0; o < 3; o++) request(requests[VECTOR_A + o], VECTOR, A_IN + o, nest[VECTOR], vector_acts);
+        request(requests[SHUFFLE_SOURCE], SHUFFLE, SOURCE_IN, nest[SHUFFLE], takes);
         UNROLL
-        for (int o = 0; o < 4; o++) requests[UPDATE_P + o] = request(UPDATE, PARAMETER + o, nest[UPDATE], update_acts);
+        for (int o = 0; o < 4; o++) request(requests[UPDATE_P + o], UPDATE, PARAMETER + o, nest[UPDATE], update_acts);
         Word loaded[BANKS], read[READERS];
         bool outside = false;
         BTTLAB_BANKS(LOAD_BANK)
@@ -177,13 +177,13 @@ BTTLAB_BANKS(BANK_DISTANCE)
 
         // Stores.
         Request to[WRITERS];
-        to[ENGINE_OUT_0] = request(ENGINE_0, BANK_OUT, nest[ENGINE_0], engine_0.writes);
-        to[ENGINE_OUT_1] = request(ENGINE_1, BANK_OUT, nest[ENGINE_1], engine_1.writes);
-        to[MOVED_0] = request(DRAIN_0, BANK_OUT, nest[DRAIN_0], drain_acts[0]);
-        to[MOVED_1] = request(DRAIN_1, BANK_OUT, nest[DRAIN_1], drain_acts[1]);
-        to[VECTOR_R0] = request(VECTOR, R0_OUT, nest[VECTOR], vector.writes_0);
-        to[VECTOR_R1] = request(VECTOR, R1_OUT, nest[VECTOR], vector.writes_1);
-        to[SHUFFLED] = request(SHUFFLE, SHUFFLED_BANK, nest[SHUFFLE], gives);
+        request(to[ENGINE_OUT_0], ENGINE_0, BANK_OUT, nest[ENGINE_0], engine_0.writes);
+        request(to[ENGINE_OUT_1], ENGINE_1, BANK_OUT, nest[ENGINE_1], engine_1.writes);
+        request(to[MOVED_0], DRAIN_0, BANK_OUT, nest[DRAIN_0], drain_acts[0]);
+        request(to[MOVED_1], DRAIN_1, BANK_OUT, nest[DRAIN_1], drain_acts[1]);
+        request(to[VECTOR_R0], VECTOR, R0_OUT, nest[VECTOR], vector.writes_0);
+        request(to[VECTOR_R1], VECTOR, R1_OUT, nest[VECTOR], vector.writes_1);
+        request(to[SHUFFLED], SHUFFLE, SHUFFLED_BANK, nest[SHUFFLE], gives);
         to[UPDATED_P] = requests[UPDATE_P];
         to[UPDATED_P].valid &= applies;
         to[CLEARED_G] = requests[UPDATE_G];
@@ -199,9 +199,10 @@ BTTLAB_BANKS(BANK_DISTANCE)
         beyond |= outside;
 
         // Stores of held rows.
-        const Request to_held[3] = {request(ENGINE_0, HELD_OUT, nest[ENGINE_0], engine_0.writes),
-                                    request(ENGINE_1, HELD_OUT, nest[ENGINE_1], engine_1.writes),
-                                    request(SHUFFLE, SHUFFLED_HELD, nest[SHUFFLE], gives)};
+        Request to_held[3];
+        request(to_held[0], ENGINE_0, HELD_OUT, nest[ENGINE_0], engine_0.writes);
+        request(to_held[1], ENGINE_1, HELD_OUT, nest[ENGINE_1], engine_1.writes);
+        request(to_held[2], SHUFFLE, SHUFFLED_HELD, nest[SHUFFLE], gives);
         const int to_row[3] = {row_of(nest[ENGINE_0]), row_of(nest[ENGINE_1]), row_of(nest[SHUFFLE])};
         UNROLL
         for (int e = 0; e < ENGINES; e++) {

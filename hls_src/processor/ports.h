@@ -4,6 +4,7 @@
 #ifndef BTTLAB_PROCESSOR_PORTS_H
 #define BTTLAB_PROCESSOR_PORTS_H
 
+#include "engine.h"
 #include "nest.h"
 #include "reach.h"
 
@@ -38,18 +39,20 @@ Levels_Unroll:
     return tree[0];
 }
 
-ALWAYS_INLINE Request request(int u, int o, const Nest &nest, bool acts) {
-    const bool valid = acts & nest.operand[o].valid;
-    return {valid, nest.operand[o].where, address_of(u, o, nest)};
+// What a function gives by reference stays in fields: a small struct that is returned comes packed in integers of 64 bits.
+ALWAYS_INLINE void request(Request &to, int u, int o, const Nest &nest, bool acts) {
+    to.valid = acts & nest.operand[o].valid;
+    to.bank = nest.operand[o].where;
+    to.address = address_of(u, o, nest);
 }
 
 // What a port is asked for. An address behind the end of its bank counts as word 0, and is no store; it is `outside`.
-struct Port {
-    bool valid, outside;
+struct LoadPort {
+    bool outside;
     Address address;
 };
 
-ALWAYS_INLINE Port load_port(int bank, int depth, const Request *requests) {
+ALWAYS_INLINE void load_port(LoadPort &port, int bank, int depth, const Request *requests) {
 #pragma HLS INLINE
     Address address = 0;
 Requests_Unroll:
@@ -59,14 +62,20 @@ Requests_Unroll:
             address |= requests[r].valid & (requests[r].bank == bank) ? requests[r].address : 0;
         }
     }
-    const bool outside = address >= depth;
-    return {true, outside, static_cast<Address>(choose(outside, 0, address))};
+    port.outside = address >= depth;
+    port.address = choose(port.outside, 0, address);
 }
 
-// The word that a reader asked for; zeros if its request is not valid.
+// Readers whose word is looked at only if their request is valid; others then get zeros.
+constexpr bool needs_no_zeros(int reader) {
+    return reader == VECTOR_B || reader == SHUFFLE_SOURCE || (reader >= UPDATE_P && reader <= UPDATE_V);
+}
+
+// The word that a reader asked for.
 ALWAYS_INLINE Word loaded_word(int reader, const Request &request, const Word *loaded) {
 #pragma HLS INLINE
-    return choose(request.valid, word_at(request.bank, loaded, read_by(reader)), Word{});
+    const Word word = word_at(request.bank, loaded, read_by(reader));
+    return needs_no_zeros(reader) ? word : choose(request.valid, word, Word{});
 }
 
 struct StorePort {
@@ -75,7 +84,7 @@ struct StorePort {
     Address address;
 };
 
-ALWAYS_INLINE StorePort store_port(int bank, int depth, const Request *requests) {
+ALWAYS_INLINE void store_port(StorePort &port, int bank, int depth, const Request *requests) {
 #pragma HLS INLINE
     bool valid = false;
     Address address = 0;
@@ -90,8 +99,10 @@ Writes_Unroll:
             writer |= hit ? w : 0;
         }
     }
-    const bool outside = address >= depth, stores = valid & !outside;
-    return {stores, outside, writer, address};
+    port.outside = address >= depth;
+    port.valid = valid & !port.outside;
+    port.writer = writer;
+    port.address = address;
 }
 
 // Who writes a bank, a bit each.
@@ -102,7 +113,8 @@ constexpr int writers_of(int bank, int writer = 0) {
 // The one load of a bank, and its one store.
 #define LOAD_BANK(number, depth, block)                                               \
     {                                                                                 \
-        const Port port = load_port(number, depth, requests);                         \
+        LoadPort port;                                                                \
+        load_port(port, number, depth, requests);                                     \
         loaded[number] = number == OUT_BANK ? Word{} : bank_##number[port.address];   \
         outside |= port.outside;                                                      \
     }
@@ -110,8 +122,11 @@ constexpr int writers_of(int bank, int writer = 0) {
 #define STORE_BANK(number, depth, block)                                                    \
     if (number != IN_BANK) {                                                                \
         constexpr int writers = writers_of(number);                                         \
-        const StorePort port = store_port(number, depth, to);                               \
-        if (port.valid) bank_##number[port.address] = word_at(port.writer, words, writers); \
+        StorePort port;                                                                     \
+        store_port(port, number, depth, to);                                                \
+        const bool by_engine = writers & (1 << ENGINE_OUT_0 | 1 << ENGINE_OUT_1);            \
+        const int writer = by_engine ? an_engine_later(port.writer) : port.writer;          \
+        if (port.valid) bank_##number[port.address] = word_at(writer, words, writers);      \
         outside |= port.outside;                                                            \
     }
 

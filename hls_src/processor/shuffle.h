@@ -31,20 +31,11 @@ Out_Unroll:
     }
 Lanes_Unroll:
     UNROLL
-    for (int l = 0; l < LANES; l++) {
-        float value = 0.0f;
-    Columns_Unroll:
-        UNROLL
-        for (int c = 0; c < LANES; c++) value = choose((out[l] & 15) == c, column[c], value);
-        result[l] = choose(out[l] >> 15, value, 0.0f);
-    }
+    for (int l = 0; l < LANES; l++) result[l] = choose(out[l] >> 15, column[out[l] & 15], 0.0f);
 In_Unroll:
     UNROLL
     for (int c = 0; c < LANES; c++) {
-        float value = 0.0f;
-    Source_Unroll:
-        UNROLL
-        for (int l = 0; l < LANES; l++) value = choose((in[c] & 15) == l, source[l], value);
+        const float value = source[in[c] & 15];
         if (takes & (in[c] >> 15)) columns[c][half | (in[c] >> 4 & (SHUFFLE_WORDS - 1))] = value;
     }
     return result;

@@ -32,6 +32,13 @@ static inline Word splat(float value) {
 #endif
 }
 
+// A function that is a block of its own, with a latency of its own.
+#if defined(__SYNTHESIS__)
+#define BLOCK static __attribute__((noinline))
+#else
+#define BLOCK ALWAYS_INLINE
+#endif
+
 // One of two, by a bit: a switch. Both are there, so that no tool makes a branch of it and what stands before it twice.
 ALWAYS_INLINE int choose(bool first, int one, int other) { return first ? one : other; }
 ALWAYS_INLINE float choose(bool first, float one, float other) { return first ? one : other; }

@@ -4,11 +4,13 @@ Keys lie in engine 0's held memory, values in engine 1's, token t in row t mod R
 are (heads, tokens, blocks) words: a word has a query's scores with a block's keys.
 """
 
+import itertools
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from bttlab.card.machine import machine
-from bttlab.card.program.builder import LANES, ROWS, Builder, block_rows, gate, padded
+from bttlab.card.program.builder import LANES, ROWS, Builder, block_rows, even_parts, gate, padded
 from bttlab.card.program.functions import EXPONENT
 from bttlab.card.program.instruction import ENGINE_0, ENGINE_1, At, Bound, Loop, Register, at, most_of
 from bttlab.card.program.moving import part
@@ -102,41 +104,46 @@ class Attention:
     def _transposed(self, what, engine, scalars: At, stream: At, result: At) -> None:
         """result[s, head h] = sum over t of scalars[h, t][s] stream[t, head h]"""
         hw, b = self.head_words, self.builder
-        for block in range(self.blocks):
+        parts = even_parts(self.heads, hw, M.SLOTS)
+        for block, (first, heads) in itertools.product(range(self.blocks), parts):
             rows = block_rows(self.tokens, block)
-            loops = [Loop("t", self.tokens), padded("h", self.heads, hw), Loop("w", hw)]
+            loops = [Loop("t", self.tokens), padded("h", heads, hw), Loop("w", hw)]
             b.accumulate(
                 engine,
                 what,
                 self._loops(block, *loops),
                 ("t",),
                 "t",
-                part(scalars, block, **self._scores),
-                part(stream, t=self.words, h=hw, w=1),
+                part(scalars, first * self._scores["h"] + block, **self._scores),
+                part(stream, first * hw, t=self.words, h=hw, w=1),
                 count=rows,
             )
-            where = part(result, block * ROWS * self.words, s=self.words, w=1)
-            b.drain(engine, what, [Loop("s", rows), Loop("w", self.words)], "s", 0, at("", 0, w=1), where)
+            where = part(result, block * ROWS * self.words + first * hw, s=self.words, w=1)
+            b.drain(engine, what, [Loop("s", rows), Loop("w", heads * hw)], "s", 0, at("", 0, w=1), where)
 
-    @property
-    def _rows(self) -> dict:
-        """How the vector unit goes through the scores: word by word, in each word row by row."""
+    def _rows(self) -> Iterator[tuple[int, dict]]:
+        """How the vector unit goes through the scores: word by word, in each word row by row.
+
+        As many heads at a time as it has accumulators for; the first word of their scores comes with each.
+        """
         words = Register(ROWS - 1, 4, 1, self.blocks)
-        tokens = padded("t", self.tokens, self.heads)
-        return {"loops": [Loop("w", words), Loop("h", self.heads), tokens], "slot_loop": "w", "rows": self.rows}
+        for first, heads in even_parts(self.heads, self.most, M.ROW_SLOTS):
+            loops = [Loop("w", words), Loop("h", heads), padded("t", self.tokens, heads)]
+            rows = {"loops": loops, "slot_loop": "w", "rows": self.rows + first * self.most}
+            yield first * self._scores["h"], rows
 
     def forward(self, q: At, p: At, context: At) -> None:
         """p = softmax(q K^T / sqrt(head size)); context = p V."""
         b, scale = self.builder, 1 / math.sqrt(self.head_words * LANES)
-        loops = self._rows
         mask = {"count": self.tokens, "word_loop": "w"}
-        scores = part(p, w=1, **self._scores)
         self._inner("scores = q k^T", ENGINE_0, q, self.keys, p)
-        b.vector(M.MAXIMUM, "largest score", a=scores, depth=("w",), **loops, **mask)
         number = b.functions.number(EXPONENT)
         more = {"function": number, "immediates": (scale, 1.0)}
-        b.vector(M.EXPONENT, "exp(score)", a=scores, r0=scores, depth=("w",), **loops, **mask, **more)
-        b.vector(M.SCALE, "p", a=scores, r0=scores, **loops)
+        for first, rows in self._rows():
+            scores = part(p, first, w=1, **self._scores)
+            b.vector(M.MAXIMUM, "largest score", a=scores, depth=("w",), **rows, **mask)
+            b.vector(M.EXPONENT, "exp(score)", a=scores, r0=scores, depth=("w",), **rows, **mask, **more)
+            b.vector(M.SCALE, "p", a=scores, r0=scores, **rows)
         self.again(p, context)
 
     def again(self, p: At, context: At) -> None:
@@ -146,12 +153,12 @@ class Attention:
     def backward(self, d_context: At, p: At, d_p: At, q: At, d_q: At, d_k: At, d_v: At) -> None:
         """d_q, d_k, d_v from d_context; d_p is overwritten with the gradient of the scores."""
         b, scale = self.builder, 1 / math.sqrt(self.head_words * LANES)
-        loops = self._rows
-        slope, share = part(d_p, w=1, **self._scores), part(p, w=1, **self._scores)
         self._inner("d_p = d_context v^T", ENGINE_1, d_context, self.values, d_p)
         self._transposed("d_v = p^T d_context", ENGINE_0, p, d_context, d_v)
-        b.vector(M.DOT, "sum of p d_p", a=share, b=slope, depth=("w",), **loops)
-        b.vector(M.SOFTMAX_BACK, "d_scores", a=share, b=slope, r0=slope, immediates=(scale,), **loops)
+        for first, rows in self._rows():
+            slope, share = (part(one, first, w=1, **self._scores) for one in (d_p, p))
+            b.vector(M.DOT, "sum of p d_p", a=share, b=slope, depth=("w",), **rows)
+            b.vector(M.SOFTMAX_BACK, "d_scores", a=share, b=slope, r0=slope, immediates=(scale,), **rows)
         self._outer("d_q = d_scores k", ENGINE_0, d_p, self.keys, d_q)
         self._transposed("d_k = d_scores^T q", ENGINE_1, d_p, q, d_k)
 

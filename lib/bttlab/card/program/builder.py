@@ -11,7 +11,9 @@ from bttlab.card.program.functions import Functions
 from bttlab.card.program.instruction import (
     ACCUMULATE,
     DRAIN_0,
+    ENGINE_1,
     EXPAND,
+    LEVELS,
     MACHINE,
     REDUCE,
     SHUFFLE,
@@ -21,6 +23,7 @@ from bttlab.card.program.instruction import (
     Bound,
     Instruction,
     Loop,
+    Register,
     at,
     most_of,
 )
@@ -42,6 +45,13 @@ def padded(name: str, bound: Bound, others: int = 1) -> Loop:
     if isinstance(bound, int):
         return Loop(name, max(bound, least), bound)
     return Loop(name, bound._replace(low=max(bound.low, least), high=max(bound.high, least)), bound)
+
+
+def even_parts(whole: int, others: int, most: int) -> list[tuple[int, int]]:
+    """Return first and size of the fewest even parts of a loop, so that a part times `others` is `most` at the most."""
+    count = next((n for n in range(1, whole) if -(-whole // n) * others <= most), max(whole, 1))
+    size = max(-(-whole // count), 1)
+    return [(first, min(size, whole - first)) for first in range(0, max(whole, 1), size)]
 
 
 @dataclass
@@ -152,11 +162,12 @@ class Builder:
             memories = [operands[n].memory for n in numbers]
             if len(set(memories)) < len(memories):
                 raise ValueError(f"{label} asks twice for a port: its operands lie in {', '.join(memories)}")
-        slots = instruction.sum_slots
-        if slots > MACHINE.ROW_SLOTS:
+        slots, room = instruction.sum_slots, MACHINE.SLOTS if unit <= ENGINE_1 else MACHINE.ROW_SLOTS
+        if slots > room:
+            who = f"engine {unit}" if unit <= ENGINE_1 else "the vector unit"
             raise ProgramError(
-                f"{' / '.join(label)} sums {slots} rows at once, the vector unit {MACHINE.ROW_SLOTS}: choose fewer "
-                "heads or a shorter sequence"
+                f"{' / '.join(label)} has {slots} sums at once, {who} {room}: choose a smaller hidden size or "
+                "a shorter sequence"
             )
         for _, text in instruction.unreached():
             raise ProgramError(f"{' / '.join(label)}: {text}: choose another bank for it")
@@ -173,10 +184,20 @@ class Builder:
     def reduce(
         self, engine, what, loops, depth, held, stream, result=None, also=None, addend=None, count=ROWS, **more
     ) -> None:
-        """result[r] = sum over depth and lanes of held[r] x stream; the depth's loop has one step more, the fold."""
-        operands = {0: held, 1: stream, 3: addend, 4: result, 5: also}
-        operands = {n: o for n, o in operands.items() if o is not None}
-        self.emit(engine, REDUCE, what, loops, operands, count=count, depth=(depth,), slot_loop=depth, **more)
+        """result[r] = sum over depth and lanes of held[r] x stream; the depth's loop has one step more, the fold.
+
+        An innermost loop of more sums than a row has places for is done in parts.
+        """
+        last = loops[-1]
+        for first, size in even_parts(most_of(last.acting), 1, MACHINE.SLOTS):
+            nest = list(loops)
+            if first or size < most_of(last.acting):
+                nest[-1] = padded(last.name, bound_of_part(last.acting, first, size))
+                if first and isinstance(last.acting, Register) and len(nest) < LEVELS:  # no step without such tokens
+                    nest.insert(0, Loop("part", bound_of_part(last.acting, first, 1)))
+            operands = {0: held, 1: stream, 3: addend, 4: result, 5: also}
+            operands = {n: o.moved(last.name, first) for n, o in operands.items() if o is not None}
+            self.emit(engine, REDUCE, what, nest, operands, count=count, depth=(depth,), slot_loop=depth, **more)
 
     def accumulate(self, engine, what, loops, depth, slot_loop, scalars, stream, count=ROWS) -> None:
         """sums[r] = sum over the depth of scalars[r] x stream, on the engine's second side; a drain fetches them."""
@@ -313,15 +334,20 @@ class Builder:
         return self.entries[key]
 
 
+def bound_of_part(whole: Bound, first: int, size: int) -> Bound:
+    """Return how many of a loop's indices are among `size` from `first` on."""
+    if isinstance(whole, int):
+        return min(max(whole - first, 0), size)
+    return whole._replace(
+        offset=whole.offset - (first << whole.shift),
+        low=min(max(whole.low - first, 0), size),
+        high=min(most_of(whole) - first, size),
+    )
+
+
 def block_rows(tokens: Bound, block: int) -> Bound:
     """Return how many tokens of a block of ROWS there are."""
-    if isinstance(tokens, int):
-        return min(max(tokens - ROWS * block, 0), ROWS)
-    return tokens._replace(
-        offset=tokens.offset - ROWS * block,
-        low=0 if block else tokens.low,
-        high=min(most_of(tokens) - ROWS * block, ROWS),
-    )
+    return bound_of_part(tokens, ROWS * block, ROWS)
 
 
 def gate(tokens: Bound, block: int) -> Bound:

@@ -1,7 +1,7 @@
 """One half of a linear layer on the way back: the gradients of its cores."""
 
 from bttlab.card.machine import machine
-from bttlab.card.program.builder import padded
+from bttlab.card.program.builder import even_parts, padded
 from bttlab.card.program.half_ways import HalfWays
 from bttlab.card.program.halves import OUT
 from bttlab.card.program.instruction import At, Bound, Loop, at
@@ -66,19 +66,20 @@ class HalfCode(HalfWays):
             part(x, t=half.near * half.block, j=half.block, m=half.far_words, f=1),
         )
 
-    def _outer(self, what, loops, depth, scalars, stream, rows, words, result, check=False, count=None) -> None:
-        """result (rows, words) = sum over the depth of scalars^T stream"""
-        self.b.accumulate(self.engine, what, loops, tuple(depth), depth[-1], scalars, stream, count=count or rows)
-        self.b.drain(
-            self.engine,
-            what,
-            [Loop("r", rows), Loop("w", words)],
-            "r",
-            0,
-            at("", 0, w=1),
-            part(result, r=words, w=1),
-            check=check,
-        )
+    def _outer(
+        self, what, loops, depth, scalars, stream, rows, words, result, check=False, bias: At | None = None
+    ) -> None:
+        """result (rows, words) = sum over the depth of scalars^T stream; bias (words), where given, is one row more."""
+        b, last = self.b, loops[-1]
+        for first, some in even_parts(last.acting, words // last.acting, M.SLOTS):
+            nest = [*loops[:-1], last if some == last.acting else padded(last.name, some)]
+            count, some_stream = rows + (bias is not None), stream.moved(last.name, first)
+            b.accumulate(self.engine, what, nest, tuple(depth), depth[-1], scalars, some_stream, count=count)
+            sums, width = at("", 0, w=1), Loop("w", words - (last.acting - some))
+            to = part(result, first, r=words, w=1)
+            b.drain(self.engine, what, [Loop("r", rows), width], "r", 0, sums, to, check=check)
+            if bias is not None:
+                b.drain(self.engine, "d b", [width], None, rows, sums, part(bias, first, w=1), check=True)
 
     def _merged_backward(self, z: At, x: At, tokens: Bound, bias: At | None) -> None:
         """d_W3 = z^T x; d_N and d_tail from it."""
@@ -86,14 +87,9 @@ class HalfCode(HalfWays):
         words, tail_words = half.words, half.tail_words
         d_merged = self.scratch.take(half.rank * words)
         loops = [Loop("t", tokens), padded("w", words)]
-        count = half.rank + (bias is not None)
         self._outer(
-            "d W3 = z^T x", loops, "t", part(z, t=1), part(x, t=words, w=1), half.rank, words, d_merged, count=count
+            "d W3 = z^T x", loops, "t", part(z, t=1), part(x, t=words, w=1), half.rank, words, d_merged, bias=bias
         )
-        if bias is not None:
-            b.drain(
-                self.engine, "d b", [Loop("w", words)], None, half.rank, at("", 0, w=1), part(bias, w=1), check=True
-            )
         if half.which == OUT:
             turned = self.scratch.take(half.rank * words)
             b.shuffle(

@@ -1,8 +1,7 @@
 """One instruction of the training processor: an affine loop nest over banks of words (docs/processor.md)."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from math import prod
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -96,6 +95,10 @@ class At:
     def number(self) -> int:
         """The number of its bank or held memory."""
         return int(self.memory.split()[1]) if self.memory else 0
+
+    def moved(self, loop: str, steps: int) -> "At":
+        """Return where the operand lies after so many steps of a loop."""
+        return replace(self, base=self.base + steps * self.strides.get(loop, 0))
 
 
 def at(memory: str, base: int, slice: Slice | None = None, **strides: int) -> At:
@@ -240,11 +243,14 @@ class Instruction:
 
     @property
     def sum_slots(self) -> int:
-        """The most slots that sums of the vector unit take; 0 for what sums nothing."""
-        names = [loop.name for loop in self.loops]
-        if self.unit != VECTOR or not self.depth or self.slot_loop is None:
+        """The most slots that sums take; 0 for what sums nothing."""
+        if not self.depth or self.slot_loop is None:
             return 0
-        return prod(most_of(loop.bound) for loop in self.loops[names.index(self.slot_loop) + 1 :])
+        slots = steps = 1
+        for loop in self.loops[: [loop.name for loop in self.loops].index(self.slot_loop) : -1]:
+            slots += (most_of(loop.acting) - 1) * steps
+            steps *= most_of(loop.bound)
+        return slots
 
     def unreached(self) -> Iterator[tuple[int, str]]:
         """Yield the operands whose bank their port does not reach, and what to say of it."""

@@ -8,15 +8,20 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush
+from itertools import islice
 
-from bttlab.card.program.dependencies import Wait, accesses, data_waits, has_ports
+from bttlab.card.program.dependencies import Wait, accesses, data_waits, has_ports, set_waits
 from bttlab.card.program.errors import ProgramError
 from bttlab.card.program.instruction import ACCUMULATE, DRAIN_0, ENGINE_1, EXPAND, MACHINE, Instruction
 from bttlab.card.program.scratch import Scratch, settled
+from bttlab.card.program.timing import time_program
 
 NEVER = 1 << 60
-# Of an engine's steps in the urgency, since engines are scarce: all are tried, and the shortest order is taken.
-ENGINE_WEIGHTS = (1.0, 1.1, 1.2, 1.3, 1.4, 1.5)
+# Weights that are tried: of an engine's steps in the urgency, since engines are scarce; and of an instruction's place
+# in the mathematics, since what runs far ahead keeps its words long, and they may not fit.
+WEIGHTS = tuple((engine, place) for place in (0.0, 0.1, 0.2, 0.3) for engine in (1.0, 1.5))
+TIMED = 3  # orders, of those that fit and end first, whose time is looked at
+TIMED_FOR = (-3, 0, 3)  # tokens more than the order is made for
 
 
 class _Taken:
@@ -147,11 +152,11 @@ def ordered(
         If they do not fit.
     """
     waits = data_waits(instructions, slice_span, sums=False)
-    schedules = [_placed(_Schedule(instructions, slice_span, tokens), waits, weight) for weight in ENGINE_WEIGHTS]
+    schedules = [_placed(_Schedule(instructions, slice_span, tokens), waits, *weights) for weights in WEIGHTS]
     schedules.sort(key=lambda schedule: max(schedule.ends, default=0))
-    fits = (one for one in schedules if settled(scratch, instructions, list(zip(one.begin, one.ends, strict=True))))
-    best = next(fits, None)
-    if best is None:
+    timed = ((_cycles(one, scratch, slice_span, tokens), n) for n, one in enumerate(schedules))
+    fits = list(islice((found for found in timed if found[0] is not None), TIMED))
+    if not fits:
         if not settled(scratch, instructions, [(i, i) for i in range(len(instructions))]):
             raise ProgramError(
                 "a linear layer needs more words at once than banks "
@@ -159,14 +164,41 @@ def ordered(
                 "contraction that merges more cores"
             )
         return ordered(instructions, slice_span, tokens)
-    for i, side in best.sides.items():
+    best = schedules[min(fits)[1]]
+    _settled(best, scratch)
+    return _order(best)
+
+
+def _settled(schedule: _Schedule, scratch: Sequence[Scratch]) -> bool:
+    return settled(scratch, schedule.instructions, list(zip(schedule.begin, schedule.ends, strict=True)))
+
+
+def _order(schedule: _Schedule) -> list[Instruction]:
+    """Give each instruction the side of its sums; return them in the schedule's order."""
+    instructions, begin = schedule.instructions, schedule.begin
+    for i, side in schedule.sides.items():
         flags = instructions[i].flags & ~MACHINE.SIDE
         instructions[i].flags = flags | (MACHINE.SIDE if side else 0)
-    return [instructions[i] for i in sorted(range(len(instructions)), key=lambda i: (best.begin[i], i))]
+    return [instructions[i] for i in sorted(range(len(instructions)), key=lambda i: (begin[i], i))]
 
 
-def _placed(schedule: _Schedule, waits: Sequence[Sequence[Wait]], engine_weight: float) -> _Schedule:
-    """Give every instruction its place; `engine_weight` counts an engine's steps in the urgency."""
+def _cycles(schedule: _Schedule, scratch: Sequence[Scratch], slice_span: tuple[int, ...], tokens: int) -> int | None:
+    """Return the cycles of a schedule's order, for samples of about so many tokens; None if scratch does not fit."""
+    operands = [dict(instruction.operands) for instruction in schedule.instructions]
+    if not _settled(schedule, scratch):
+        return None
+    order = _order(schedule)
+    set_waits(order, slice_span)
+    cycles = sum(time_program(order, max(1, tokens + more)).cycles for more in TIMED_FOR)
+    for instruction, before in zip(schedule.instructions, operands, strict=True):
+        instruction.operands = before  # scratch has no addresses again
+    return cycles
+
+
+def _placed(
+    schedule: _Schedule, waits: Sequence[Sequence[Wait]], engine_weight: float, place_weight: float
+) -> _Schedule:
+    """Give every instruction its place; the weights are those of WEIGHTS."""
     instructions, steps = schedule.instructions, schedule.steps
     followers: list[list[tuple[int, int]]] = [[] for _ in instructions]
     for i, mine in enumerate(waits):
@@ -181,6 +213,8 @@ def _placed(schedule: _Schedule, waits: Sequence[Sequence[Wait]], engine_weight:
     for i in reversed(range(len(instructions))):
         weight = engine_weight if instructions[i].unit <= ENGINE_1 else 1
         urgency[i] = weight * steps[i] + max((lag + urgency[j] for j, lag in followers[i]), default=0)
+    share = place_weight * max(urgency, default=0) / max(len(urgency), 1)
+    urgency = [(1 - place_weight) * u + share * (len(urgency) - i) for i, u in enumerate(urgency)]
     # Those that wait for nothing that has no place yet; what has no steps at this length is in nobody's way, and must
     # not be late: what comes after it would be.
     left = [0] * len(instructions)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from bttlab.card.machine import machine
 from bttlab.card.program.arrangement import Arrangement, Sizes, fused, offsets
-from bttlab.card.program.builder import LANES, Builder, padded
+from bttlab.card.program.builder import LANES, Builder, even_parts, padded
 from bttlab.card.program.errors import ProgramError
 from bttlab.card.program.instruction import LEVELS, At, Loop, at
 
@@ -137,8 +137,7 @@ def accumulate(
     rows = a.arrangement.packed
     count, step = math.prod(sizes[i] for i in rows), result[rows[-1]]
     for turn in passes(sizes, [i for i in m if i not in rows]):
-        for first in range(0, words, M.SLOTS):
-            part = min(words - first, M.SLOTS)
+        for first, part in even_parts(words, 1, M.SLOTS):
             b.accumulate(
                 engine,
                 what,

@@ -24,7 +24,7 @@ from bttlab.model.config import ModelConfig
 
 LANES = MACHINE.LANES
 TYPICAL_TOKENS = 13  # ATIS's mean, rounded up
-ORDER_TOKENS = 12  # the length that the order is made for: ATIS's mean, rounded down
+ORDER_TOKENS = 11  # the length that the order is made for: ATIS's median, [CLS] included
 
 
 @dataclass

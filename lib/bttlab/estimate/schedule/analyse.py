@@ -8,7 +8,7 @@ from pathlib import Path
 from bttlab.errors import BttlabError
 from bttlab.estimate.schedule import latencies, solve
 from bttlab.estimate.schedule.compile import CompiledSource, compile_source
-from bttlab.estimate.schedule.graph import Graph
+from bttlab.estimate.schedule.graph import Graph, callee
 from bttlab.estimate.schedule.ir import Function, Module, read_module
 from bttlab.estimate.schedule.loops import Body, Loop, natural_loops
 from bttlab.estimate.schedule.memories import Memories, Memory, Port, ports
@@ -179,6 +179,7 @@ def _schedule(
         )
     asked = ports(found)
     wrong += of_ports(asked, found, places)
+    _mark_delays(function, _delays(module, places, pragmas, source.constants))
     graph = Graph(function, body, dict(found))
     wrong += of_operators(graph, places)
     clock = latencies.Clock(source.constants.get("CLOCK_MHZ", CLOCK_MHZ))
@@ -211,6 +212,33 @@ def _schedule(
         places,
         source.constants,
     )
+
+
+def _delays(module: Module, places: Places, pragmas: list[Pragma], constants: dict[str, int]) -> dict[str, int]:
+    """Functions that are not inlined and give their argument back, and the latency that a pragma fixes for them."""
+    found = {}
+    for function in module.functions:
+        blocks = list(function.blocks.values())
+        end = blocks[0][-1]
+        if len(blocks) > 1 or len(blocks[0]) > 1 or end.opcode != "ret" or not end.operands:
+            continue
+        place = places.chain(end.line)[-1]
+        inside = [
+            p for p in pragmas if Path(p.file).name == Path(place.file).name and place.start <= p.line <= place.line
+        ]
+        own = any(p.name == "INLINE" and p.says("off") for p in inside) and any(p.name == "PIPELINE" for p in inside)
+        for pragma in (p for p in inside if own and p.name == "LATENCY"):
+            least, most = pragma.values.get("min"), pragma.values.get("max")
+            if end.operands[0].kind == "argument" and least == most is not None:
+                found[function.name] = int(least) if least.isdigit() else constants[least]
+    return found
+
+
+def _mark_delays(function: Function, delays: dict[str, int]) -> None:
+    for instruction in (i for block in function.blocks.values() for i in block):
+        if (name := callee(instruction)) in delays:
+            instruction.opcode, instruction.delay = "delay", delays[name]
+            del instruction.operands[1:]
 
 
 def _start(loop: Loop, function: Function, places: Places) -> str:

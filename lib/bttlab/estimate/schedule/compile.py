@@ -53,7 +53,7 @@ class CompiledSource:
     preprocessed : str
         The source with macros expanded, and lines that tell where each part comes from.
     constants : dict of str to int
-        Those of `CONSTANTS` that it defines, and the distances of its DEPENDENCE pragmas.
+        Those of `CONSTANTS` that it defines, and the distances and latencies of its pragmas.
     ways : int
         In how many ways calls lead to the function with the machine's loop.
     """
@@ -102,10 +102,10 @@ def _clang(*arguments: str, check: bool = True) -> str:
 
 
 def _constants(unit: Path, folders: list[str], preprocessed: str) -> dict[str, int]:
-    """Let clang evaluate the constants that the source defines, and what its DEPENDENCE pragmas give as distances."""
+    """Let clang evaluate the constants that the source defines, and the distances and latencies of its pragmas."""
     wanted = [name for name in CONSTANTS if re.search(rf"\b{name} = ", preprocessed)]
-    distances = {p.values["distance"] for p in read_pragmas(preprocessed) if "distance" in p.values}
-    wanted += sorted(text for text in distances if not text.isdigit() and text not in wanted)
+    asked = {p.values[name] for p in read_pragmas(preprocessed) for name in ("distance", "min") if name in p.values}
+    wanted += sorted(text for text in asked if not text.isdigit() and text not in wanted)
     if not wanted:
         return {}
     with tempfile.TemporaryDirectory() as folder:

@@ -70,6 +70,8 @@ class Node:
             return latencies.read_cycles(memory.implementation) if memory.latency is None else memory.latency
         if self.kind == "divide":
             return self.bits
+        if self.kind == "delay":
+            return self.instruction.delay
         return latencies.cycles(self.kind)
 
     @property
@@ -349,6 +351,8 @@ class Graph:
             name = callee(instruction)
             short = name.split(".")[1] if name.startswith("llvm.") else name.removesuffix("f")
             return INTRINSICS.get(short, "call"), {}
+        if opcode == "delay":
+            return "delay", {}
         if opcode in WIRES:
             return "wire", {}
         if opcode in ("add", "sub"):

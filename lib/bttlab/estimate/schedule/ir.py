@@ -48,6 +48,8 @@ class Instruction(Value):
         Number of its !DILocation.
     loop : int or None
         Number of the metadata of the loop whose latch it ends.
+    delay : int
+        Cycles that it takes; of a `delay`, which is a call of a function that gives its argument back so much later.
     """
 
     opcode: str = ""
@@ -56,6 +58,7 @@ class Instruction(Value):
     block: str = ""
     line: int | None = None
     loop: int | None = None
+    delay: int = 0
 
     @property
     def name(self) -> str:

@@ -27,7 +27,7 @@ _LANEWISE = frozenset(
         "lshr",
         "ashr",
     )
-) | {"select", "phi", "zext", "sext", "trunc", "fptosi", "fptoui", "sitofp", "uitofp", "freeze", "call"}
+) | {"select", "phi", "zext", "sext", "trunc", "fptosi", "fptoui", "sitofp", "uitofp", "freeze", "delay", "call"}
 
 
 def shuffle_mask(text: str) -> list[int | None]:

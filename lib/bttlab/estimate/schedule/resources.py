@@ -1,5 +1,6 @@
 """What the loop takes of the card: operators by their cost, memories by their geometry, registers by the schedule."""
 
+import re
 from collections import Counter
 from dataclasses import dataclass
 from math import ceil, floor
@@ -11,6 +12,7 @@ from bttlab.estimate.schedule.analyse import Schedule
 from bttlab.estimate.schedule.census import Census, operators
 from bttlab.estimate.schedule.graph import Node
 from bttlab.estimate.schedule.memories import Memory
+from bttlab.places import ROOT
 
 RESOURCES = ("dsps", "lookup_tables", "flip_flops", "bram36", "uram")
 COSTS = {
@@ -33,12 +35,15 @@ LOGIC_LUTS = {
     "shift": (1.0, 2.0, 3.0),
 }
 # A value that waits: a cycle is a flip-flop a bit; longer waits are shift registers of LUTs, 16 cycles (two bits a LUT)
-# or 32 (one), with a flip-flop at the end. Vivado takes them from three cycles on.
+# or 32 (one), with a flip-flop at the end; one more for each cycle at which it is looked at. Vivado takes them from
+# three cycles on, or from as many as trainer.cfg says.
+LINK_SETTINGS = ROOT / "hls_src" / "vitis" / "processor" / "trainer.cfg"
 SHIFT_FROM, SHIFT_CYCLES = 3, 32
 LUT_INPUTS = 6
 ASSUMPTIONS = (
     "operators as PG060 lists them, multipliers with full DSP usage (2 DSP48E2; with maximum usage 3)",
-    "values wait from when they are there to their last use: in flip-flops up to two cycles, then in shift registers",
+    "values wait until each cycle in which they are used: a few cycles in flip-flops (trainer.cfg), longer in shift "
+    "registers",
     "choices of two behind each other in a cycle share a LUT of six inputs (UG574: a choice of four is one)",
     "ports to HBM, the other loops, and copies of registers for fan-out and crossing between SLRs are not in it",
 )
@@ -158,32 +163,39 @@ def _packed(schedule: Schedule) -> dict[Node, float]:
 
 
 def _registers(schedule: Schedule) -> dict[str, Band]:
-    """Registers between stages: of each value, as many cycles as its last reader comes after it."""
-    times, last = schedule.times, {}
+    """Registers between stages: of each value, from when it is there to each cycle in which it is looked at."""
+    times = schedule.times
+    asked: dict[Node, set[int]] = {}
     for node in schedule.graph.nodes:
-        begin = floor(times.start[node])
         for other in node.inputs:
-            last[other] = max(last.get(other, 0), begin)
+            asked.setdefault(other, set()).add(floor(times.start[node]))
     for source, phi in schedule.graph.back:
-        last[source] = max(last.get(source, 0), floor(times.start[phi]) + schedule.interval)
-    flip_flops = tables = 0
-    for node, end in last.items():
+        asked.setdefault(source, set()).add(floor(times.start[phi]) + schedule.interval)
+    flip_flops = sum(node.result_bits * node.cycles for node in schedule.graph.nodes if node.kind == "delay")
+    tables, shift_from = 0, shortest_shift()
+    for node, cycles in asked.items():
         if node.kind == "store" or not node.instruction.type or node.instruction.type == "void":
             continue
-        bits = node.result_bits
-        held = end - floor(times.end[node])
-        own = node.kind == "wire" and all(n in last for n in node.inputs)
-        if held <= 0 or own:
+        if node.kind == "wire" and all(n in asked for n in node.inputs):
             continue
-        if held < SHIFT_FROM:
-            flip_flops += bits * held
-        else:
-            flip_flops += bits
-            tables += bits * ceil((held - 1) / SHIFT_CYCLES) * (0.5 if held <= SHIFT_CYCLES // 2 else 1)
+        bits, since = node.result_bits, floor(times.end[node])
+        for cycle in sorted(cycles):
+            held, since = cycle - since, max(cycle, since)
+            if 0 < held < shift_from:
+                flip_flops += bits * held
+            elif held > 0:
+                flip_flops += bits
+                tables += bits * ceil((held - 1) / SHIFT_CYCLES) * (0.5 if held <= SHIFT_CYCLES // 2 else 1)
     return {
         "flip_flops": Band(0.6 * flip_flops, flip_flops, 1.5 * flip_flops, "flip_flops"),
         "lookup_tables": Band(0.6 * tables, tables, 1.2 * tables, "lookup_tables"),
     }
+
+
+def shortest_shift() -> int:
+    """Return from how many cycles on a wait is a shift register: what the recipe tells Vivado (UG901: else 3)."""
+    found = re.search(r"SHREG_MIN_SIZE=(\d+)", LINK_SETTINGS.read_text(encoding="utf-8"))
+    return int(found[1]) if found else SHIFT_FROM
 
 
 def _memories(memories: list[Memory]) -> tuple[Blocks, dict[str, Blocks]]:

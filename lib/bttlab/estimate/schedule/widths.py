@@ -155,7 +155,7 @@ def _transfer(instruction: Instruction, operands: list[Range | None]) -> Range |
         case "sext":
             top = 2 ** (element_bits(instruction.operands[0].type) - 1)
             return (a, b) if -top <= a and b < top else (-top, top - 1)
-        case "trunc" | "freeze" | "extractelement" | "shufflevector":
+        case "trunc" | "freeze" | "delay" | "extractelement" | "shufflevector":
             return a, b
         case "insertelement":
             return min(a, c), max(b, d)
@@ -197,7 +197,7 @@ def _demands(instruction: Instruction, own: int) -> list[tuple[Value, int]]:
             limits = [constant_number(o.text) for o in operands if o.kind == "constant"]
             limits = [own] + [n.bit_length() for n in limits if n is not None and n >= 0]
             return [(o, min(limits)) for o in operands]
-        case "trunc" | "zext" | "sext" | "phi" | "freeze" | "shufflevector":
+        case "trunc" | "zext" | "sext" | "phi" | "freeze" | "delay" | "shufflevector":
             return [(o, min(own, element_bits(o.type))) for o in operands if not is_float_or_other(o.type)]
         case "select":
             chosen = [(o, min(own, element_bits(o.type))) for o in operands[1:] if not is_float_or_other(o.type)]
