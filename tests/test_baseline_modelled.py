@@ -74,8 +74,8 @@ def test_ratios_over_the_card_are_quotients_of_both_models(sample):
     assert row.parameters == pytest.approx(9_179_280 / 300_288)
 
 
-def test_the_dashboards_modelled_gpu_says_so():
-    workload = Workload.of(load_corpus("airline"), CONFIG)
+def test_the_dashboards_modelled_gpu_says_so(short_airline):
+    workload = Workload.of(load_corpus(short_airline), CONFIG)
     target = next(target for target in modelled_targets(workload) if "bi-directional" in target.name)
     assert "modelled" in target.name
     run = target.make_run(20, 4e-3)

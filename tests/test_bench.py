@@ -253,9 +253,10 @@ def test_bench_sweep_counts_the_chunks_that_were_done_again(tmp_path, monkeypatc
     assert sweep.chunks_again(log.read()) == 1
 
 
-def test_bench_dashboard_trains_the_same_with_and_without_one(capsys):
+def test_bench_dashboard_trains_the_same_with_and_without_one(short_airline, capsys):
     threads = threading.active_count()
-    assert main(["bench", "dashboard", "--data", "airline", "--samples", "300", "--rounds", "1", "--json"]) == 0
+    size = ["--data", str(short_airline), "--samples", "100", "--rounds", "1"]
+    assert main(["bench", "dashboard", *size, "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["benchmarks"]["dashboard"]["rows"]
     assert [row["contender"] for row in rows] == ["without a dashboard", "with a dashboard"]
     assert all(row["time"]["median"] > 0 for row in rows)

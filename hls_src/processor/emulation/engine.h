@@ -39,6 +39,10 @@ static bool may_tile(const Nest &nest, const Tiled &tiled, Results &results, boo
         if (!place_rows(nest, results.held) || !is_one_to_one(nest, results.held, tiled)) return false;
         const Reach &from = nest.operand[HELD_IN], &to = nest.operand[HELD_OUT];
         if (from.memory == to.memory && !are_apart(nest, from, to)) return false;
+        if (!operand[BANK_OUT].valid) {  // one place is enough to write to
+            results.bank = results.held;
+            results.to_held = false;
+        }
     }
     return true;
 }
@@ -103,7 +107,7 @@ static bool expand_tiled(const Nest &nest, Marks &marks) {
         const Word *held = operand[HELD_IN].memory + step.offset[HELD_IN];
         const Word *addend = operand[ADDEND].memory + step.offset[ADDEND];
         const Word *first_scalars = operand[SCALARS_IN].memory + step.offset[SCALARS_IN];
-        Word *result = operand[BANK_OUT].memory + step.offset[BANK_OUT];
+        Word *result = results.bank.memory + results.bank.offset(step.index, nest.code->slice_level);
         Word *held_result = nullptr;
         if (results.to_held) {
             held_result = results.held.memory + results.held.offset(step.index, nest.code->slice_level);
@@ -263,7 +267,7 @@ static bool reduce_tiled(const Nest &nest, Marks &marks) {
     for (int y = 0; y < TILE_WORDS; y++) {
         for (int r = k; r < ROWS; r++) store(&sum[y][r], all(0.0f));
     }
-    ReducePoint *const point = tile.depth * k <= POINT_WORDS ? reduce_point_of(k, AllRows{}) : nullptr;
+    ReducePoints *const *points_of = tile.depth * k <= POINT_WORDS ? reduce_points_of(k, AllRows{}) : nullptr;
     const bool has_addend = code.operand[ADDEND].valid;
     const long addend_y = stride_along(operand[ADDEND], tiled.y), bank_y = stride_along(results.bank, tiled.y);
     const long held_y = stride_along(results.held, tiled.y);
@@ -275,12 +279,12 @@ static bool reduce_tiled(const Nest &nest, Marks &marks) {
         for (int j = 0; j < f; j++) is_last_outside &= step.index[j] == box.to[j];
         const Word *stream = operand[STREAM].memory + step.offset[STREAM];
         const Word *addend = operand[ADDEND].memory + step.offset[ADDEND];
-        Word *bank = results.bank.memory + step.offset[BANK_OUT], *to_held = nullptr;
+        Word *bank = results.bank.memory + results.bank.offset(step.index, code.slice_level), *to_held = nullptr;
         if (results.to_held) to_held = results.held.memory + results.held.offset(step.index, code.slice_level);
         tile.held = held_row(operand[HELD_IN], 0) + step.offset[HELD_IN];
         for (int i = 0, y = 0; i < y_cut.parts; i++) {
             const int points = y_cut.size(i);
-            for (int j = 0, r = 0; !point && j < r_cut.parts; j++) {
+            for (int j = 0, r = 0; !points_of && j < r_cut.parts; j++) {
                 const int rows = r_cut.size(j);
                 ReduceTile part = tile;
                 part.stream = stream + y * tile.stream_y;
@@ -289,12 +293,21 @@ static bool reduce_tiled(const Nest &nest, Marks &marks) {
                 reduce_sizes(points, rows, part);
                 r += rows;
             }
+            Lanes folded[TILE_WORDS];
+            for (int p = 0, two = 0; p < points; p += 1 + two) {
+                two = points_of && points_of[1] && p + 1 < points;
+                tile.stream = stream + (y + p) * tile.stream_y;
+                tile.sum = is_last_outside ? &sum[p] : nullptr;
+                if (points_of) {
+                    points_of[two](tile, &folded[p]);
+                } else {
+                    folded[p] = trees_of(sum[p]);
+                }
+            }
             for (int p = 0; p < points; p++, y++) {
                 // What the rows in use keep is what the nest's last turn leaves.
                 const bool keeps = is_last_outside && (tiled.y < 0 || tiled.y > f || y == nest.end[tiled.y] - 1);
-                tile.stream = stream + y * tile.stream_y;
-                tile.sum = keeps ? &sum[p] : nullptr;
-                Lanes result = point ? point(tile) : trees_of(sum[p]);
+                Lanes result = folded[p];
                 if (has_addend) result = result + load(addend + y * addend_y);
                 result = (result & used) | one;
                 if (code.flags & CHECK) mark_beyond(marks, result, STATE_LIMIT);

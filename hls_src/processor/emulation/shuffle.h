@@ -1,5 +1,5 @@
 // The shuffle unit. What its columns do to a block is one map from elements in to elements out; it is made once for
-// each instruction and size of block, and kept.
+// all instructions with the same entries and size of block, and kept.
 #ifndef BTTLAB_PROCESSOR_EMULATION_SHUFFLE_H
 #define BTTLAB_PROCESSOR_EMULATION_SHUFFLE_H
 
@@ -20,7 +20,7 @@ constexpr int MAP_WORDS = 1 << 16;
 static Place map_memory[MAP_WORDS][LANES];
 static int map_words;  // in use
 
-// Four by four elements that trade rows for columns: first places of the rows in, numbers of the fours out.
+// Four by four elements that trade rows for columns: first places of the rows, in and out.
 struct Square {
     Place in[4], out[4];
 };
@@ -85,6 +85,7 @@ static void make_squares(ShuffleMap &map, int words) {
         const Place *first = place + 4 * f;
         if (*first == ZERO_PLACE) return;
         if (*first % 4) continue;
+        if (four_at[*first] != f) return;  // an element that goes to two places
         Square square;
         for (int i = 0; i < 4; i++) {
             const int four = four_at[*first + i];
@@ -92,7 +93,7 @@ static void make_squares(ShuffleMap &map, int words) {
                 if (four < 0 || place[4 * four + e] != first[e] + i) return;
             }
             square.in[i] = first[i];
-            square.out[i] = four;
+            square.out[i] = 4 * four;
         }
         made[squares++] = square;
     }
@@ -188,31 +189,29 @@ static void give_words(const Nest &nest, const Box &writes, const Word *block, c
     });
 }
 
-// Words out of a map of squares, `stride` words apart.
-static void give_squares(Word *to, long stride, int words, const Word *block, const Square *square) {
+// Words out of a map of squares, side by side.
+static void give_squares(Word *to, int words, const Word *block, const Square *square) {
     const float *from = reinterpret_cast<const float *>(block);
+    float *out = reinterpret_cast<float *>(to);
     for (int n = 0; n < words; n++, square++) {
         __m128 four[4];
         UNROLL
         for (int i = 0; i < 4; i++) four[i] = _mm_loadu_ps(from + square->in[i]);
         _MM_TRANSPOSE4_PS(four[0], four[1], four[2], four[3]);
         UNROLL
-        for (int i = 0; i < 4; i++) {
-            float *word = reinterpret_cast<float *>(to + square->out[i] / 4 * stride);
-            _mm_store_ps(word + 4 * (square->out[i] % 4), four[i]);
-        }
+        for (int i = 0; i < 4; i++) _mm_store_ps(out + square->out[i], four[i]);
     }
 }
 
 static void give_squares(const Nest &nest, const Box &writes, const Word *block, const Square *squares) {
     const Reach &bank = nest.operand[SHUFFLED_OUT], &held = nest.operand[SHUFFLED_HELD];
-    each_row(nest, writes, LEVELS - 1, [&](const Step &step, int count, const long *stride) {
+    each_row(nest, writes, LEVELS - 1, [&](const Step &step, int count, const long *) {
         if (nest.code->operand[SHUFFLED_OUT].valid) {
-            give_squares(bank.memory + step.offset[SHUFFLED_OUT], stride[SHUFFLED_OUT], count, block, squares);
+            give_squares(bank.memory + step.offset[SHUFFLED_OUT], count, block, squares);
         }
         if (nest.code->operand[SHUFFLED_HELD].valid) {
             Word *row = held_row(held, row_of(nest, step)) + step.offset[SHUFFLED_HELD];
-            give_squares(row, stride[SHUFFLED_HELD], count, block, squares);
+            give_squares(row, count, block, squares);
         }
     });
 }
@@ -266,7 +265,9 @@ static void run_shuffle(Nest &nest, const Sample &sample, Run &run) {
     const Reach &from = nest.operand[SOURCE], &to = nest.operand[SHUFFLED_OUT];
     const bool meet = from.memory == to.memory && overlap(from, to);
     const bool stays = !meet && lies_together(nest, reads);  // then nothing has to be taken: it is read where it lies
-    const bool is_plain = !(code.flags & CHECK) && code.row_level < LEVELS - 1 && !is_any_sliced(nest, LEVELS - 1);
+    const auto is_line = [&](int o) { return !code.operand[o].valid || nest.operand[o].stride[LEVELS - 1] == 1; };
+    const bool is_plain = !(code.flags & CHECK) && code.row_level < LEVELS - 1 && is_line(SHUFFLED_OUT) &&
+                          is_line(SHUFFLED_HELD) && !is_any_sliced(nest, LEVELS - 1);
     const Word *before = nullptr;
     for (int block = 0; block < nest.n[0]; block++) {
         Box in = reads, out = writes;

@@ -165,23 +165,36 @@ static void reduce_tile(const ReduceTile &tile) {
     }
 }
 
-// REDUCE of one point whose operands are few words: all its rows at once, and their trees.
-template <int R>
-static Lanes reduce_point(const ReduceTile &tile) {
-    Lanes sum[ROWS];
+// REDUCE of one or two points whose operands are few words: all their rows at once, and their trees.
+template <int Y, int R>
+static void reduce_points(const ReduceTile &tile, Lanes *result) {
+    Lanes sum[Y][ROWS];
     UNROLL
-    for (int r = 0; r < ROWS; r++) sum[r] = all(0.0f);
+    for (int y = 0; y < Y; y++) {
+        UNROLL
+        for (int r = 0; r < ROWS; r++) sum[y][r] = all(0.0f);
+    }
     const Word *stream = tile.stream, *held = tile.held;
     for (int d = 0; d < tile.depth; d++, stream += tile.stream_d, held += tile.held_d) {
-        const Lanes word = load(stream);
+        Lanes word[Y];
         UNROLL
-        for (int r = 0; r < R; r++) sum[r] = sum[r] + word * load(held + r * HELD_PITCH);
+        for (int y = 0; y < Y; y++) word[y] = load(stream + y * tile.stream_y);
+        UNROLL
+        for (int r = 0; r < R; r++) {
+            const Lanes row = load(held + r * HELD_PITCH);
+            UNROLL
+            for (int y = 0; y < Y; y++) sum[y][r] = sum[y][r] + word[y] * row;
+        }
     }
     if (tile.sum) {
         UNROLL
-        for (int r = 0; r < R; r++) store(&tile.sum[0][r], sum[r]);
+        for (int y = 0; y < Y; y++) {
+            UNROLL
+            for (int r = 0; r < R; r++) store(&tile.sum[y][r], sum[y][r]);
+        }
     }
-    return trees(sum);
+    UNROLL
+    for (int y = 0; y < Y; y++) result[y] = trees(sum[y]);
 }
 
 // The compiled tile for so many of both; sizes that no cut gives are not compiled.
@@ -222,11 +235,13 @@ static constexpr Sizes<Tile> sizes_of(std::integer_sequence<int, I...>) {
     return {{Size<I / TILE_LINE + 1, I % TILE_LINE + 1>::run...}};
 }
 
-typedef Lanes ReducePoint(const ReduceTile &);
+typedef void ReducePoints(const ReduceTile &, Lanes *);
 
+// For one point of so many rows, and for two: if their sums fit the registers.
 template <int... R>
-static ReducePoint *reduce_point_of(int rows, std::integer_sequence<int, R...>) {
-    static ReducePoint *const of_rows[] = {reduce_point<R + 1>...};
+static ReducePoints *const *reduce_points_of(int rows, std::integer_sequence<int, R...>) {
+    static ReducePoints *const of_rows[][2] = {
+        {reduce_points<1, R + 1>, 2 * R + 2 <= TILE_SUMS ? reduce_points<2, R + 1> : nullptr}...};
     return of_rows[rows - 1];
 }
 

@@ -28,8 +28,29 @@ struct Coefficients {
     Lanes c[3];
 };
 
-// The coefficients of LANES entries: rows to columns, eight lanes at a time.
-static inline Coefficients coefficients_of(const int *entry) {
+// Four of a word's integers, by their number among the fours.
+template <int FOUR>
+static inline __m128i four_of(const IntPart *part) {
+#if defined(__AVX512F__)
+    return _mm512_maskz_extracti32x4_epi32(15, (__m512i)part[0], FOUR);
+#else
+    return _mm256_extracti128_si256((__m256i)part[FOUR / 2], FOUR % 2);
+#endif
+}
+
+// The coefficients of LANES entries: rows to columns, eight lanes at a time. Entries come straight from their register:
+// by way of memory they would wait for the store.
+static inline Coefficients coefficients_of(const IntPart *entries) {
+    unsigned entry[LANES];
+    const __m128i fours[] = {four_of<0>(entries), four_of<1>(entries), four_of<2>(entries), four_of<3>(entries)};
+    UNROLL
+    for (int i = 0; i < 4; i++) {
+        const unsigned long low = _mm_cvtsi128_si64(fours[i]), high = _mm_extract_epi64(fours[i], 1);
+        entry[4 * i] = low;
+        entry[4 * i + 1] = low >> 32;
+        entry[4 * i + 2] = high;
+        entry[4 * i + 3] = high >> 32;
+    }
     __m256 c[3][LANES / 8];
     UNROLL
     for (int half = 0; half < LANES / 8; half++) {
@@ -53,7 +74,7 @@ static inline Coefficients coefficients_of(const int *entry) {
 static inline Lanes function_of(const Function &g, const Lanes &x) {
     Lanes d;
     IntPart k[PARTS];
-    int entry[LANES] __attribute__((aligned(REGISTER_BYTES)));
+    IntPart entry[PARTS];
     UNROLL
     for (int i = 0; i < PARTS; i++) {
         const Part zero = {}, low = g.low - zero, high = g.high - zero;
@@ -64,7 +85,7 @@ static inline Lanes function_of(const Function &g, const Lanes &x) {
         k[i] = whole + (__builtin_convertvector(whole, Part) > t);  // true is -1
         d.part[i] = t - __builtin_convertvector(k[i], Part);
         const IntPart j = g.mode == EXPONENTIAL ? k[i] & ((1 << g.bits) - 1) : k[i] - g.first;
-        reinterpret_cast<IntPart *>(entry)[i] = (j + g.base) & (FUNCTION_ENTRIES - 1);
+        entry[i] = (j + g.base) & (FUNCTION_ENTRIES - 1);
     }
     const Coefficients of = coefficients_of(entry);
     Lanes v = of.c[0] + d * (of.c[1] + d * of.c[2]);
@@ -128,13 +149,12 @@ static int row_along(const Nest &nest, int operation) {
     }
     if (along < 0 || (knows_rows(operation) && nest.slot_weight[along])) return -1;
     // Levels inside of it come outside: they must lead to rows of their own, and no step may read what another writes.
-    int last_slot = 0;
-    for (int j = along + 1; j < LEVELS; j++) {
-        if (nest.end[j] == 1) continue;
-        if (adds_rows(operation) && !nest.slot_weight[j]) return -1;
-    }
-    for (int j = 0; j < LEVELS; j++) last_slot += (nest.n[j] - 1) * nest.slot_weight[j];
     if (along == inner) return along;
+    int last_slot = 0;
+    for (int j = 0; j < LEVELS; j++) {
+        if (j > along && nest.end[j] > 1 && adds_rows(operation) && !nest.slot_weight[j]) return -1;
+        last_slot += (nest.n[j] - 1) * nest.slot_weight[j];
+    }
     if (knows_rows(operation) && last_slot >= ROW_SLOTS) return -1;
     const Tiled tiled = {along, -1};
     for (int to = RESULT_0; to <= RESULT_1; to++) {

@@ -71,19 +71,19 @@ def describe(device: torch.device, load_before: list[float]) -> Machine:
 
 def _cpu_model() -> str:
     try:
-        found = re.search(r"^model name\s*:\s*(.+)$", CPUINFO.read_text(encoding="utf-8"), re.MULTILINE)
+        match = re.search(r"^model name\s*:\s*(.+)$", CPUINFO.read_text(encoding="utf-8"), re.MULTILINE)
     except OSError:
-        found = None
-    return found[1].strip() if found else platform.processor() or platform.machine()
+        match = None
+    return match[1].strip() if match else platform.processor() or platform.machine()
 
 
 def _driver() -> str | None:
     """The version of the NVIDIA driver; PyTorch does not tell it."""
     try:
-        found = re.search(r"\b\d{3}\.\d+(?:\.\d+)?\b", NVIDIA_DRIVER.read_text(encoding="utf-8"))
+        match = re.search(r"\b\d{3}\.\d+(?:\.\d+)?\b", NVIDIA_DRIVER.read_text(encoding="utf-8"))
     except OSError:
         return None
-    return found[0] if found else None
+    return match[0] if match else None
 
 
 def plain(error: BaseException | str) -> str:

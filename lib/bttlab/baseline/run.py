@@ -216,7 +216,7 @@ def _run_modes(plan: _Plan, names: list[str]) -> tuple[dict[str, Measurement], d
         if plan.listener.on_mode is not None:
             plan.listener.on_mode(name)
         try:
-            found = _measure(plan, name, measured.get("eager"))
+            mode = _measure(plan, name, measured.get("eager"))
         except Exception as error:
             if name == "eager":  # nobody else would do better
                 raise
@@ -226,12 +226,12 @@ def _run_modes(plan: _Plan, names: list[str]) -> tuple[dict[str, Measurement], d
         finally:
             if MODES[name].compiled:
                 torch.compiler.reset()  # the next mode is to know nothing of it
-        if found is None:
+        if mode is None:
             skipped[name] = "stopped before its first step"
-        elif found.difference.value is not None and found.difference.value > TOLERANCE:
-            skipped[name] = f"its losses differ from eager's by {found.difference.value:.1e} relative: not the same run"
+        elif mode.difference.value is not None and mode.difference.value > TOLERANCE:
+            skipped[name] = f"its losses differ from eager's by {mode.difference.value:.1e} relative: not the same run"
         else:
-            measured[name] = found
+            measured[name] = mode
     return measured, skipped
 
 

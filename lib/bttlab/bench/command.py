@@ -84,23 +84,23 @@ def run(options: argparse.Namespace) -> Outcome:
         modules[name] = annex.load() if annex else import_module(f"bttlab.bench.{name}")
         measure = _MEASURE.get(name, _measure_annex)
         results[name] = record.run(partial(measure, modules[name].measure, options))
-    found = record.build(results)
-    fallen = record.regressions(before, found) if before else []
+    report = record.build(results)
+    fallen = record.regressions(before, report) if before else []
     if folder is not None:
         if before:  # what has not run this time stays
-            found["benchmarks"] = before["benchmarks"] | found["benchmarks"]
-        record.write(folder / page.RECORD, found)
-        page.write(folder, found, {name: import_module(f"bttlab.bench.{name}") for name in found["benchmarks"]})
-    tables = [_rich(table) for name, module in modules.items() for table in module.tables(found["benchmarks"][name])]
+            report["benchmarks"] = before["benchmarks"] | report["benchmarks"]
+        record.write(folder / page.RECORD, report)
+        page.write(folder, report, {name: import_module(f"bttlab.bench.{name}") for name in report["benchmarks"]})
+    tables = [_rich(table) for name, module in modules.items() for table in module.tables(report["benchmarks"][name])]
     notes = [note for result in results.values() for note in dict.fromkeys(result["notes"])]
     lines = [*notes, *(f"REGRESSION {line}" for line in fallen)]
-    return Outcome(found | {"regressions": fallen}, Group(*tables, *lines), 1 if fallen and options.strict else 0)
+    return Outcome(report | {"regressions": fallen}, Group(*tables, *lines), 1 if fallen and options.strict else 0)
 
 
 def _given(options: argparse.Namespace, *names: str) -> dict[str, Any]:
     """What the user has given, or the benchmark's own defaults."""
-    found = {name: getattr(options, name) for name in names}
-    return {("corpus" if name == "data" else name): value for name, value in found.items() if value is not None}
+    given = {name: getattr(options, name) for name in names}
+    return {("corpus" if name == "data" else name): value for name, value in given.items() if value is not None}
 
 
 def _measure_annex(measure: Callable, options: argparse.Namespace):
@@ -135,12 +135,12 @@ _MEASURE: dict[str, Callable] = {
 }
 
 
-def _rich(found: Any) -> Any:
+def _rich(source: Any) -> Any:
     from rich.table import Table
 
-    table = Table(title=found.title)
-    for number, header in enumerate(found.headers):
+    table = Table(title=source.title)
+    for number, header in enumerate(source.headers):
         table.add_column(header, justify="right" if number else "left")
-    for row in found.rows:
+    for row in source.rows:
         table.add_row(*row)
     return table

@@ -51,25 +51,25 @@ def run(options: argparse.Namespace) -> Outcome:
     if options.vocabulary is not None:
         models = [model.with_vocabulary(options.vocabulary) for model in models]
     name, lengths = _lengths(options, models[0])
-    found = [estimate(model, lengths, options.optimizer, options.flow, clocks[0]) for model in models]
+    estimates = [estimate(model, lengths, options.optimizer, options.flow, clocks[0]) for model in models]
     if not machine_record().is_current:
         say(
             "bttlab: note: resources and power are of another source than hls_src/processor has now; "
             "bttlab schedule --record makes them anew"
         )
-    for one in found:
+    for one in estimates:
         keep_estimate(one, {"name": name}, MODEL_VERSION)
     data = {
         "provenance": "modelled",
         "model": MODEL_VERSION,
         "assumptions": ASSUMPTIONS,
         "epoch": name,
-        "estimates": [one.to_dict() | {"at_clocks": _at_clocks(one, clocks)} for one in found],
+        "estimates": [one.to_dict() | {"at_clocks": _at_clocks(one, clocks)} for one in estimates],
         "published": read_data("published"),
     }
     if options.docs is not None:
         _fill_pages(options.docs, options.data or "atis")
-    return Outcome(data, _text(found, clocks, name))
+    return Outcome(data, _text(estimates, clocks, name))
 
 
 def _fill_pages(folder: Path, corpus: str) -> None:
@@ -92,10 +92,10 @@ ASSUMPTIONS = [
 ]
 
 
-def _at_clocks(found: Any, clocks: list[int]) -> dict[str, Any]:
+def _at_clocks(estimate: Any, clocks: list[int]) -> dict[str, Any]:
     """Time, power and energy at each clock; the first is the estimate's own."""
     names = ("seconds_per_sample", "seconds_per_epoch", "power", "energy_per_sample", "energy_per_epoch")
-    return {str(mhz): {name: found.at_clock(mhz).to_dict()[name] for name in names} for mhz in clocks}
+    return {str(mhz): {name: estimate.at_clock(mhz).to_dict()[name] for name in names} for mhz in clocks}
 
 
 def _lengths(options: argparse.Namespace, model: Any) -> tuple[str, dict[int, int]]:
@@ -137,7 +137,7 @@ def parse_lengths(words: list[str]) -> dict[int, int]:
     return histogram
 
 
-def _text(found: list, clocks: list[int], epoch: str) -> Any:
+def _text(estimates: list, clocks: list[int], epoch: str) -> Any:
     from rich.console import Group
     from rich.table import Table
 
@@ -146,18 +146,18 @@ def _text(found: list, clocks: list[int], epoch: str) -> Any:
     from bttlab.estimate.recorded import RESOURCES, TARGET, machine_record
     from bttlab.estimate.work import SHOWN_UNITS, STAGES
 
-    first, record = found[0], machine_record()
+    first, record = estimates[0], machine_record()
     table = Table(
         title=f"An epoch is {epoch}: {first.samples:,} samples, {first.optimizer}, {first.flow}",
         caption=f"modelled ({MODEL_VERSION}), not measured; (low to high) from the constants' uncertainty. MB = 10^6 "
         "bytes. Multipliers of the engines: cycles in which a row in use multiplies",
     )
     table.add_column("encoders")
-    for one in found:
+    for one in estimates:
         table.add_column(str(one.model.encoders), justify="right")
 
     def row(name: str, text) -> None:
-        table.add_row(name, *(text(one) for one in found))
+        table.add_row(name, *(text(one) for one in estimates))
 
     row("cycles a sample", lambda e: f"{e.work.total / e.samples:,.0f}")
     for stage, name in STAGES.items():

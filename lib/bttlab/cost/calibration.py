@@ -91,10 +91,10 @@ def fit_time(throughputs: Sequence[Throughput], stages: Sequence[Stages]) -> Coe
     """Return the coefficients that fit best."""
 
     def logarithms(values: np.ndarray) -> list[float]:
-        found = Coefficients(*np.exp(values))
-        errors = [math.log(predict(point, found) / point.sequences_per_second) for point in throughputs]
+        coefficients = Coefficients(*np.exp(values))
+        errors = [math.log(predict(point, coefficients) / point.sequences_per_second) for point in throughputs]
         for point in stages:
-            modelled = stage_seconds(point, found)
+            modelled = stage_seconds(point, coefficients)
             errors += [math.log(modelled[stage] / point.seconds[stage]) for stage in ("forward", "backward")]
         return errors
 
@@ -105,15 +105,15 @@ def fit_time(throughputs: Sequence[Throughput], stages: Sequence[Stages]) -> Coe
     return Coefficients(*np.exp(solution.x).tolist())
 
 
-def predict(point: Throughput, found: Coefficients) -> float:
+def predict(point: Throughput, coefficients: Coefficients) -> float:
     """Return the modelled throughput of a measured point, sequences a second."""
-    return point.batch / step_seconds(point.config, find_gpu(point.gpu), point.batch, found)
+    return point.batch / step_seconds(point.config, find_gpu(point.gpu), point.batch, coefficients)
 
 
-def stage_seconds(point: Stages, found: Coefficients) -> dict[str, float]:
+def stage_seconds(point: Stages, coefficients: Coefficients) -> dict[str, float]:
     """Return the modelled seconds of each stage of a measured step."""
     seconds = dict.fromkeys(point.seconds, 0.0)
-    for (stage, _, _), value in step_parts(point.config, find_gpu(STAGES_ON), point.batch, found).items():
+    for (stage, _, _), value in step_parts(point.config, find_gpu(STAGES_ON), point.batch, coefficients).items():
         seconds[stage] += value
     return seconds
 
@@ -129,11 +129,11 @@ def fit_memory(batches: Sequence[LargestBatch], stages: Sequence[Stages]) -> Mem
     kept = [(point.config, find_gpu(STAGES_ON), point.batch) for point in largest.values()]
 
     def logarithms(values: np.ndarray) -> list[float]:
-        found = MemoryCoefficients(*np.exp(values))
+        coefficients = MemoryCoefficients(*np.exp(values))
         return [
             math.log(
                 (gpu.memory_bytes - fixed_bytes(config))
-                / ((batch + 0.5) * config.sequence_length * token_bytes(config, found))
+                / ((batch + 0.5) * config.sequence_length * token_bytes(config, coefficients))
             )
             for config, gpu, batch in [*recomputed, *kept]
         ]
@@ -154,13 +154,13 @@ def leave_out(kind: str) -> dict[str, tuple[list[Throughput], Coefficients]]:
     Stages of what is left out are left out, too: all where it is the GPU that they were timed on.
     """
     group_of, points = LEFT_OUT[kind], xia2024.throughputs()
-    found = {}
+    fits = {}
     for group in dict.fromkeys(map(group_of, points)):
         inside = [point for point in points if group_of(point) == group]
         others = [point for point in points if group_of(point) != group]
         stages = [] if group == STAGES_ON else [point for point in xia2024.stages() if point.model != group]
-        found[group] = inside, fit_time(others, stages)
-    return found
+        fits[group] = inside, fit_time(others, stages)
+    return fits
 
 
 @cache
@@ -173,12 +173,12 @@ def calibrate() -> tuple[Calibration, dict[str, dict[str, Errors]]]:
     fits = [time]
     for kind in LEFT_OUT:
         left_out = leave_out(kind)
-        fits += [found for _, found in left_out.values()]
-        pairs = [(point, predict(point, found)) for inside, found in left_out.values() for point in inside]
+        fits += [fit for _, fit in left_out.values()]
+        pairs = [(point, predict(point, fit)) for inside, fit in left_out.values() for point in inside]
         errors[f"{kind} left out"] = errors_of(*zip(*pairs, strict=True))
         groups[kind] = {
-            group: errors_of(inside, [predict(point, found) for point in inside])
-            for group, (inside, found) in left_out.items()
+            group: errors_of(inside, [predict(point, fit) for point in inside])
+            for group, (inside, fit) in left_out.items()
         }
     values = np.array([astuple(one) for one in fits])
     low, high = (Coefficients(*ends.tolist()) for ends in (values.min(0), values.max(0)))
@@ -186,12 +186,13 @@ def calibrate() -> tuple[Calibration, dict[str, dict[str, Errors]]]:
     return Calibration(time, low, high, memory, errors), groups
 
 
-def modelled_largest_batches(found: MemoryCoefficients) -> list[tuple[LargestBatch, int]]:
+def modelled_largest_batches(coefficients: MemoryCoefficients) -> list[tuple[LargestBatch, int]]:
     """Return the published largest batches, each with the modelled one."""
-    return [
-        (point, largest_batch(point.config, find_gpu(point.gpu).memory_bytes, point.config.sequence_length, found))
-        for point in xia2024.largest_batches()
-    ]
+    pairs = []
+    for point in xia2024.largest_batches():
+        memory, length = find_gpu(point.gpu).memory_bytes, point.config.sequence_length
+        pairs.append((point, largest_batch(point.config, memory, length, coefficients)))
+    return pairs
 
 
 @cache

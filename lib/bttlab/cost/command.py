@@ -94,11 +94,11 @@ def _estimate(options: argparse.Namespace) -> Outcome:
     }
     if options.gpu is None:
         return _ranking(estimator, config, tokens, options.batch, about)
-    found = estimator.estimate(config, find_gpu(options.gpu), tokens, options.batch)
-    return Outcome(about | _as_data(found), _as_text(found))
+    estimate = estimator.estimate(config, find_gpu(options.gpu), tokens, options.batch)
+    return Outcome(about | _as_data(estimate), _as_text(estimate))
 
 
-def _as_data(found) -> dict:
+def _as_data(estimate) -> dict:
     """An estimate, ready for JSON."""
 
     def band(values: tuple[float, float, float] | None, unit: str) -> dict | None:
@@ -112,53 +112,53 @@ def _as_data(found) -> dict:
 
     parts = [
         {"stage": stage, "kind": kind, "layer": layer, "seconds": seconds}
-        for (stage, kind, layer), seconds in found.parts.items()
+        for (stage, kind, layer), seconds in estimate.parts.items()
     ]
     return {
-        "gpu": vars(found.gpu) | {"provenance": "published"},
-        "price": vars(found.price) | {"provenance": "published"} if found.price else None,
-        "largest_batch": value(found.largest_batch, "sequences"),
-        "largest_padded_batch": value(found.padded_batch, "sequences"),
-        "batch": found.batch,
-        "memory": value(found.peak_bytes, "bytes"),
-        "sequences_per_second": band(found.sequences_per_second, "sequences/s"),
-        "throughput": band(found.tokens_per_second, "tokens/s"),
-        "time": band(found.hours, "h"),
-        "cost": band(found.cost, "USD"),
+        "gpu": vars(estimate.gpu) | {"provenance": "published"},
+        "price": vars(estimate.price) | {"provenance": "published"} if estimate.price else None,
+        "largest_batch": value(estimate.largest_batch, "sequences"),
+        "largest_padded_batch": value(estimate.padded_batch, "sequences"),
+        "batch": estimate.batch,
+        "memory": value(estimate.peak_bytes, "bytes"),
+        "sequences_per_second": band(estimate.sequences_per_second, "sequences/s"),
+        "throughput": band(estimate.tokens_per_second, "tokens/s"),
+        "time": band(estimate.hours, "h"),
+        "cost": band(estimate.cost, "USD"),
         "step": {"parts": parts, "unit": "s", "provenance": "modelled"},
-        "notes": found.notes,
+        "notes": estimate.notes,
     }
 
 
-def _as_text(found) -> str:
+def _as_text(estimate) -> str:
     from bttlab.cost.lengths import longest_length
 
-    config, gpu, price = found.config, found.gpu, found.price
-    fits = f"  largest batch  {found.largest_batch:,} sequences of {config.sequence_length} tokens (modelled)"
+    config, gpu, price = estimate.config, estimate.gpu, estimate.price
+    fits = f"  largest batch  {estimate.largest_batch:,} sequences of {config.sequence_length} tokens (modelled)"
     if config.padding != "none":
-        fits += f"; {found.padded_batch:,} when padded to {longest_length(config)}"
-    seconds = sum(found.parts.values())
+        fits += f"; {estimate.padded_batch:,} when padded to {longest_length(config)}"
+    seconds = sum(estimate.parts.values())
     by_layer: dict[str, float] = {}
-    for (_, _, layer), value in found.parts.items():
+    for (_, _, layer), value in estimate.parts.items():
         by_layer[layer] = by_layer.get(layer, 0.0) + value
     shares = ", ".join(f"{layer} {value / seconds:.0%}" for layer, value in by_layer.items())
     lines = [
         f"{config}; {config.parameters:,} parameters, on {gpu.gpu}",
-        f"{fits}; taken: {found.batch:,}",
-        f"  memory         {found.peak_bytes / 2**30:,.1f} of {gpu.memory_bytes / 2**30:,.1f} GiB (modelled)",
+        f"{fits}; taken: {estimate.batch:,}",
+        f"  memory         {estimate.peak_bytes / 2**30:,.1f} of {gpu.memory_bytes / 2**30:,.1f} GiB (modelled)",
         f"  a step         {seconds:,.3g} s: {shares} (modelled)",
-        _row("throughput", found.sequences_per_second, "{:,.3g}", "sequences/s"),
-        _row("", found.tokens_per_second, "{:,.0f}", "tokens/s"),
-        _row("time", found.hours, "{:,.3g}", "h") + f" for {found.tokens:,} tokens",
+        _row("throughput", estimate.sequences_per_second, "{:,.3g}", "sequences/s"),
+        _row("", estimate.tokens_per_second, "{:,.0f}", "tokens/s"),
+        _row("time", estimate.hours, "{:,.3g}", "h") + f" for {estimate.tokens:,} tokens",
     ]
-    if found.cost is None:
+    if estimate.cost is None:
         lines.append("  cost           unknown: the table of prices has none for this GPU")
     else:
         lines.append(
-            _row("cost", found.cost, "{:,.3g}", "USD")
+            _row("cost", estimate.cost, "{:,.3g}", "USD")
             + f" at {price.usd_per_hour:g} USD an hour (published: {price.provider}, {price.date})"
         )
-    return "\n".join(lines + [f"  note: {note}" for note in found.notes])
+    return "\n".join(lines + [f"  note: {note}" for note in estimate.notes])
 
 
 def _ranking(estimator, config, tokens: int, batch: int | None, about: dict) -> Outcome:
@@ -168,26 +168,26 @@ def _ranking(estimator, config, tokens: int, batch: int | None, about: dict) -> 
     from bttlab.baseline.gpus import read_gpus
     from bttlab.cost.configuration import CostError
 
-    found, refused = [], []
+    estimates, refused = [], []
     for gpu in read_gpus().values():
         try:
-            found.append(estimator.estimate(config, gpu, tokens, batch))
+            estimates.append(estimator.estimate(config, gpu, tokens, batch))
         except CostError as error:
             refused.append({"gpu": gpu.gpu, "reason": str(error)})
-    if not found:
+    if not estimates:
         raise CostError(refused[-1]["reason"])
-    found.sort(key=lambda one: (one.cost is None, one.cost[1] if one.cost else one.hours[1]))
-    price = next((one.price for one in found if one.price), None)
+    estimates.sort(key=lambda one: (one.cost is None, one.cost[1] if one.cost else one.hours[1]))
+    price = next((one.price for one in estimates if one.price), None)
     caption = f"prices published: {price.provider}, {price.date}" if price else "no prices"
     table = Table(
         title=f"{config}, {tokens:,} tokens", caption=f"modelled; {caption}; {len(refused)} GPUs do not fit it"
     )
     for name in ("GPU", "batch", "sequences/s", "h", "USD", "low to high"):
         table.add_column(name, justify="left" if name == "GPU" else "right")
-    for one in found:
+    for one in estimates:
         cost = ("", "") if one.cost is None else (f"{one.cost[1]:,.3g}", f"{one.cost[0]:,.3g} to {one.cost[2]:,.3g}")
         table.add_row(one.gpu.gpu, str(one.batch), f"{one.sequences_per_second[1]:,.3g}", f"{one.hours[1]:,.3g}", *cost)
-    return Outcome(about | {"gpus": [_as_data(one) for one in found], "refused": refused}, table)
+    return Outcome(about | {"gpus": [_as_data(one) for one in estimates], "refused": refused}, table)
 
 
 def _row(name: str, values: tuple[float, float, float], form: str, unit: str) -> str:
@@ -210,10 +210,10 @@ def _profile(options: argparse.Namespace) -> Outcome:
     def tell(number: int, config) -> None:
         say(f"bttlab: {number + 1} of {len(configs)}: {config}")
 
-    found = measure_profiles(
+    measured = measure_profiles(
         configs, options.record, options.device, parse_bytes(options.memory), date.today().isoformat(), tell
     )
-    data = {"file": str(options.record), "profiles": len(found.profiles), "machine": found.machine.name}
+    data = {"file": str(options.record), "profiles": len(measured.profiles), "machine": measured.machine.name}
     return Outcome(data, f"{data['profiles']} profiles of {data['machine']} in {options.record} (measured)")
 
 

@@ -51,25 +51,25 @@ class CostExplorer(Explorer):
     def _update(self) -> tuple[str, str]:
         gpu, tokens = self._gpus[self.gpu.value], 10**6 * self.tokens.value
         config = replace(self._config, top_k=self.top_k.value, sequence_length=self.length.value)
-        self.estimate = found = self._estimator.estimate(config, gpu, tokens)
-        self._draw_over_batch(found)
-        self._draw_over_sparsity(found)
+        self.estimate = estimate = self._estimator.estimate(config, gpu, tokens)
+        self._draw_over_batch(estimate)
+        self._draw_over_sparsity(estimate)
         money = "no price in the table"
-        if found.cost is not None:
-            low, middle, high = found.cost
-            asked = f"price published by {found.price.provider}, {found.price.date}"
+        if estimate.cost is not None:
+            low, middle, high = estimate.cost
+            asked = f"price published by {estimate.price.provider}, {estimate.price.date}"
             money = f"<b>{middle:,.3g} USD</b>, between {low:,.3g} and {high:,.3g} ({asked})"
         results = (
-            f"<b>{found.batch:,}</b> sequences a step, <b>{found.sequences_per_second[1]:,.3g}</b> a second: "
-            f"<b>{found.hours[1]:,.3g} h</b>, {money}; modelled, {MODEL_VERSION}"
+            f"<b>{estimate.batch:,}</b> sequences a step, <b>{estimate.sequences_per_second[1]:,.3g}</b> a second: "
+            f"<b>{estimate.hours[1]:,.3g} h</b>, {money}; modelled, {MODEL_VERSION}"
         )
-        return results, "; ".join(found.notes)
+        return results, "; ".join(estimate.notes)
 
-    def _costs(self, found: Estimate, config: FineTuning, batch: int) -> np.ndarray:
+    def _costs(self, estimate: Estimate, config: FineTuning, batch: int) -> np.ndarray:
         """USD, or hours where there is no price: low, middle, high."""
-        low, middle, high = self._estimator.sequences_per_second(config, found.gpu, batch)
-        hours = found.tokens / config.sequence_length / np.array([high, middle, low]) / 3600
-        return hours * found.price.usd_per_hour if found.price else hours
+        low, middle, high = self._estimator.sequences_per_second(config, estimate.gpu, batch)
+        hours = estimate.tokens / config.sequence_length / np.array([high, middle, low]) / 3600
+        return hours * estimate.price.usd_per_hour if estimate.price else hours
 
     def _largest(self, config: FineTuning, gpu: Gpu) -> int:
         return self._estimator.largest_batch(config, gpu, longest_length(config))
@@ -78,16 +78,16 @@ class CostExplorer(Explorer):
         axes.clear()
         style(axes, title, x_label, "USD (modelled)" if self.estimate.price else "hours (modelled)")
 
-    def _draw_over_batch(self, found: Estimate) -> None:
+    def _draw_over_batch(self, estimate: Estimate) -> None:
         axes = self._over_batch
-        self._clear(axes, f"Over batch size, {found.gpu.gpu}", "sequences a step")
-        for top_k in sorted({1, 2, found.config.top_k, found.config.experts}):
-            config = replace(found.config, top_k=top_k)
-            batches = [batch for batch in GRID if batch <= self._largest(config, found.gpu)]
+        self._clear(axes, f"Over batch size, {estimate.gpu.gpu}", "sequences a step")
+        for top_k in sorted({1, 2, estimate.config.top_k, estimate.config.experts}):
+            config = replace(estimate.config, top_k=top_k)
+            batches = [batch for batch in GRID if batch <= self._largest(config, estimate.gpu)]
             if not batches:
                 continue
-            low, middle, high = np.array([self._costs(found, config, batch) for batch in batches]).T
-            chosen = top_k == found.config.top_k
+            low, middle, high = np.array([self._costs(estimate, config, batch) for batch in batches]).T
+            chosen = top_k == estimate.config.top_k
             if chosen:
                 axes.fill_between(batches, low, high, color=PALETTE[0], alpha=0.15, label="its band", linewidth=0)
             axes.plot(
@@ -101,21 +101,21 @@ class CostExplorer(Explorer):
             axis.set_minor_formatter(NullFormatter())
         axes.legend(fontsize=8, frameon=False)
 
-    def _draw_over_sparsity(self, found: Estimate) -> None:
+    def _draw_over_sparsity(self, estimate: Estimate) -> None:
         axes = self._over_sparsity
         self._clear(axes, "Over sparsity, largest batch", "share of the experts a token goes to")
         points = []
-        for top_k in range(1, found.config.experts + 1):
-            config = replace(found.config, top_k=top_k)
-            largest = self._largest(config, found.gpu)
+        for top_k in range(1, estimate.config.experts + 1):
+            config = replace(estimate.config, top_k=top_k)
+            largest = self._largest(config, estimate.gpu)
             if largest:
-                points.append((config.sparsity, *self._costs(found, config, largest)))
+                points.append((config.sparsity, *self._costs(estimate, config, largest)))
         sparsity, low, middle, high = np.array(points).T
         axes.fill_between(sparsity, low, high, color=PALETTE[0], alpha=0.15, linewidth=0)
         axes.plot(sparsity, middle, color=PALETTE[0], marker="o", markersize=4)
         axes.scatter(
-            [found.config.sparsity],
-            [self._costs(found, found.config, found.batch)[1]],
+            [estimate.config.sparsity],
+            [self._costs(estimate, estimate.config, estimate.batch)[1]],
             s=120,
             facecolors="none",
             edgecolors=PALETTE[1],

@@ -36,17 +36,17 @@ def draw_largest_batches(calibration: Calibration) -> Picture:
     figure = new_figure(7, 3.2)
     axes = figure.subplots()
     style(axes, "Largest batch, Mixtral-8x7B, QLoRA, top 2 of 8, 512 tokens", "", "sequences")
-    found = modelled_largest_batches(calibration.memory)
+    pairs = modelled_largest_batches(calibration.memory)
     groups = (
-        ("published", [point.largest_batch for point, _ in found], PALETTE[6], None),
-        ("modelled", [modelled for _, modelled in found], PALETTE[0], "//"),
-        ("published equation 1 (C0 = 62, C1 = 0.89)", [largest_batch(point) for point, _ in found], PALETTE[4], ".."),
+        ("published", [point.largest_batch for point, _ in pairs], PALETTE[6], None),
+        ("modelled", [modelled for _, modelled in pairs], PALETTE[0], "//"),
+        ("published equation 1 (C0 = 62, C1 = 0.89)", [largest_batch(point) for point, _ in pairs], PALETTE[4], ".."),
     )
     for place, (label, values, colour, hatch) in enumerate(groups):
-        at = np.arange(len(found)) + 0.27 * (place - 1)
+        at = np.arange(len(pairs)) + 0.27 * (place - 1)
         bars = axes.bar(at, values, 0.25, color=colour, hatch=hatch, edgecolor="white", label=label)
         axes.bar_label(bars, fontsize=8)
-    axes.set_xticks(range(len(found)), [point.gpu for point, _ in found])
+    axes.set_xticks(range(len(pairs)), [point.gpu for point, _ in pairs])
     axes.legend(fontsize=8, frameon=False, loc="upper left")
     return Picture(figure, "The largest batches of 512 tokens.")
 
@@ -200,26 +200,26 @@ def draw_accuracy() -> Picture:
 
 def draw_ranking(estimates: Sequence[Estimate]) -> Picture:
     """Draw throughput and cost of one run on several GPUs, modelled, with their bands; all need a price."""
-    found = sorted(estimates, key=lambda one: one.cost[1], reverse=True)
-    figure = new_figure(9.2, 0.9 + 0.42 * len(found))
+    ranking = sorted(estimates, key=lambda one: one.cost[1], reverse=True)
+    figure = new_figure(9.2, 0.9 + 0.42 * len(ranking))
     panels = figure.subplots(1, 2, sharey=True)
     for axes, (title, unit, bands) in zip(
         panels,
         (
-            ("Throughput (modelled)", "sequences/s", [one.sequences_per_second for one in found]),
+            ("Throughput (modelled)", "sequences/s", [one.sequences_per_second for one in ranking]),
             (
                 "Cost (modelled)",
-                f"USD; prices of {found[0].price.provider}, {found[0].price.date}",
-                [o.cost for o in found],
+                f"USD; prices of {ranking[0].price.provider}, {ranking[0].price.date}",
+                [o.cost for o in ranking],
             ),
         ),
         strict=True,
     ):
         style(axes, title, unit, "")
         low, middle, high = np.array(bands).T
-        axes.barh(range(len(found)), middle, color=PALETTE[0], hatch="//", edgecolor="white", height=0.6)
+        axes.barh(range(len(ranking)), middle, color=PALETTE[0], hatch="//", edgecolor="white", height=0.6)
         axes.errorbar(
-            middle, range(len(found)), xerr=[middle - low, high - middle], fmt="none", ecolor="0.2", capsize=3
+            middle, range(len(ranking)), xerr=[middle - low, high - middle], fmt="none", ecolor="0.2", capsize=3
         )
-    panels[0].set_yticks(range(len(found)), [f"{one.gpu.gpu}, batch {one.batch}" for one in found])
+    panels[0].set_yticks(range(len(ranking)), [f"{one.gpu.gpu}, batch {one.batch}" for one in ranking])
     return Picture(figure, "Throughput and cost of one run on several GPUs, modelled, with their bands.")

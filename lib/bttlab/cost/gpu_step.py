@@ -64,37 +64,37 @@ LOGIT_BYTES = 8  # of a logit beside the one that the model computes: its copy i
 MIXER_VALUES = {"attention": 6, "mamba": 10}  # hidden vectors that a mixer keeps of a token
 
 
-def operator_seconds(operator: Operator, gpu: Gpu, precision: str, found: Coefficients) -> float:
+def operator_seconds(operator: Operator, gpu: Gpu, precision: str, fitted: Coefficients) -> float:
     """Return what an operator takes, all its times together."""
-    reach = Reach(found.arithmetic, found.bandwidth)
-    moved = operator.traffic + found.passes * operator.elementwise
-    host = operator.kernels * found.launch + operator.wrapped * found.wrapper
+    reach = Reach(fitted.arithmetic, fitted.bandwidth)
+    moved = operator.traffic + fitted.passes * operator.elementwise
+    host = operator.kernels * fitted.launch + operator.wrapped * fitted.wrapper
     return operator.times * longest_seconds(operator.flops, moved, host, gpu, precision, reach)
 
 
-def step_parts(config: FineTuning, gpu: Gpu, batch: int, found: Coefficients) -> dict[tuple[str, str, str], float]:
+def step_parts(config: FineTuning, gpu: Gpu, batch: int, fitted: Coefficients) -> dict[tuple[str, str, str], float]:
     """Return the seconds of a step by stage, kind of work and layer."""
     parts: dict[tuple[str, str, str], float] = {}
-    for operator in operators(config, batch * padded_length(config, batch, found.tail)):
+    for operator in operators(config, batch * padded_length(config, batch, fitted.tail)):
         key = (operator.stage, operator.kind, operator.layer)
-        parts[key] = parts.get(key, 0.0) + operator_seconds(operator, gpu, config.precision, found)
+        parts[key] = parts.get(key, 0.0) + operator_seconds(operator, gpu, config.precision, fitted)
     return parts
 
 
-def step_seconds(config: FineTuning, gpu: Gpu, batch: int, found: Coefficients) -> float:
+def step_seconds(config: FineTuning, gpu: Gpu, batch: int, fitted: Coefficients) -> float:
     """Return the modelled seconds of a step of `batch` sequences."""
-    return sum(step_parts(config, gpu, batch, found).values())
+    return sum(step_parts(config, gpu, batch, fitted).values())
 
 
-def token_bytes(config: FineTuning, found: MemoryCoefficients) -> float:
+def token_bytes(config: FineTuning, fitted: MemoryCoefficients) -> float:
     """Return what a token takes of the memory at the peak of a step, in bytes."""
     mixed = config.hidden * (2 + MIXER_VALUES[config.mixer])
     routed = config.top_k * (3 * config.expert_hidden + 2 * config.hidden)
     block = config.value_bytes * (mixed + routed)
     logits = config.vocabulary * (config.value_bytes + LOGIT_BYTES)
     if config.checkpointing:
-        return logits + config.layers * config.value_bytes * config.hidden + found.recomputed * block
-    return logits + found.kept * config.layers * block
+        return logits + config.layers * config.value_bytes * config.hidden + fitted.recomputed * block
+    return logits + fitted.kept * config.layers * block
 
 
 def fixed_bytes(config: FineTuning) -> float:
@@ -104,6 +104,6 @@ def fixed_bytes(config: FineTuning) -> float:
     return RESERVED + config.state_bytes + gradients + unpacked
 
 
-def largest_batch(config: FineTuning, memory: int, length: int, found: MemoryCoefficients) -> int:
+def largest_batch(config: FineTuning, memory: int, length: int, fitted: MemoryCoefficients) -> int:
     """Return how many sequences of `length` tokens fit `memory` bytes; 0 if not even one."""
-    return max(0, int((memory - fixed_bytes(config)) / (length * token_bytes(config, found))))
+    return max(0, int((memory - fixed_bytes(config)) / (length * token_bytes(config, fitted))))

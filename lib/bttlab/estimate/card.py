@@ -197,7 +197,7 @@ def estimate(
     if not histogram:
         raise EstimateError("no samples: give at least one length")
     record = machine_record()
-    found = Estimate(
+    at_full_clock = Estimate(
         model,
         flow,
         Optimizer(optimizer).name,
@@ -207,7 +207,7 @@ def estimate(
         memory_map(model, record, optimizer, flow),
         resources(record),
     )
-    return found.at_clock(clock_mhz)
+    return at_full_clock.at_clock(clock_mhz)
 
 
 def power_levels(program: Program) -> PowerLevels:

@@ -93,9 +93,9 @@ def read_csynth(path: Path) -> Synthesis:
     top = _text(root, path, "UserAssignments/TopModelName")
     if top != TRAINER_KERNEL.name:
         raise BttlabError(f"{path} is of the kernel {top!r}: give that of {TRAINER_KERNEL.name}")
-    found = {}
+    resources = {}
     for name, (element, each) in COUNTS.items():
-        found[name] = _number(root, path, f"AreaEstimates/Resources/{element}") / each
+        resources[name] = _number(root, path, f"AreaEstimates/Resources/{element}") / each
     interval, depth = _loop(root, path)
     return Synthesis(
         _text(root, path, "ReportVersion/Version"),
@@ -103,7 +103,7 @@ def read_csynth(path: Path) -> Synthesis:
         _number(root, path, "PerformanceEstimates/SummaryOfTimingAnalysis/EstimatedClockPeriod"),
         interval,
         depth,
-        found,
+        resources,
     )
 
 
@@ -132,39 +132,39 @@ def _number(element: ElementTree.Element, path: Path, way: str) -> float:
         raise BttlabError(f"{path}: {way} is {text!r}, no number") from None
 
 
-def compare(record: MachineRecord, found: Synthesis) -> list[Row]:
+def compare(record: MachineRecord, synthesis: Synthesis) -> list[Row]:
     """Return both, figure by figure.
 
     Parameters
     ----------
     record : MachineRecord
-    found : Synthesis
+    synthesis : Synthesis
     """
 
     def exactly(value: float, unit: str) -> Band:
         return Band(value, value, value, unit)
 
     rows = [
-        Row("interval", exactly(record.interval, "cycles"), found.interval, found.interval == record.interval),
-        Row("depth", exactly(record.stages, "cycles"), found.depth, found.depth <= record.stages),
+        Row("interval", exactly(record.interval, "cycles"), synthesis.interval, synthesis.interval == record.interval),
+        Row("depth", exactly(record.stages, "cycles"), synthesis.depth, synthesis.depth <= record.stages),
         Row(
             "clock",
-            exactly(1e3 / found.period, "MHz"),
-            1e3 / found.estimated_period,
-            found.estimated_period <= found.period,
+            exactly(1e3 / synthesis.period, "MHz"),
+            1e3 / synthesis.estimated_period,
+            synthesis.estimated_period <= synthesis.period,
         ),
     ]
     taken = resources(record)
     for resource, name in RESOURCES.items():
-        band, made = taken.total(resource), found.resources[resource]
+        band, made = taken.total(resource), synthesis.resources[resource]
         rows.append(Row(name, band, made, band.low <= made <= band.high))
     return rows
 
 
-def to_dict(rows: list[Row], found: Synthesis) -> dict[str, Any]:
+def to_dict(rows: list[Row], synthesis: Synthesis) -> dict[str, Any]:
     """Return what --json prints."""
     return {
-        "version": found.version,
+        "version": synthesis.version,
         "agrees": all(row.agrees for row in rows),
         "figures": [
             {
@@ -178,12 +178,12 @@ def to_dict(rows: list[Row], found: Synthesis) -> dict[str, Any]:
     }
 
 
-def to_text(rows: list[Row], found: Synthesis) -> Any:
+def to_text(rows: list[Row], synthesis: Synthesis) -> Any:
     """Return a table for people."""
     from rich.table import Table
 
     table = Table(
-        title=f"Kernel trainer: Vitis HLS {found.version} beside the model",
+        title=f"Kernel trainer: Vitis HLS {synthesis.version} beside the model",
         caption="modelled by bttlab schedule, ports added; synthesised: csynth.xml's estimates, before the link",
     )
     for column in ("", "modelled", "low to high", "synthesised", ""):

@@ -93,18 +93,18 @@ class MemoryMap:
 
     def by_group(self) -> dict[str, int]:
         """Return bytes for each of `GROUPS`."""
-        found = dict.fromkeys(GROUPS, 0)
+        sizes = dict.fromkeys(GROUPS, 0)
         for bank in self.banks:
             for group, words in bank.groups.items():
-                found[group] += words * bank.row_words * WORD_BYTES
-        found["the machine's own"] = sum(memory.bytes for memory in self.own)
-        return found
+                sizes[group] += words * bank.row_words * WORD_BYTES
+        sizes["the machine's own"] = sum(memory.bytes for memory in self.own)
+        return sizes
 
     @property
     def blocks(self) -> Blocks:
         """What the machine's memories take of the FPGA, filled or not."""
-        found = [bank.blocks for bank in self.banks] + [memory.blocks for memory in self.own]
-        return sum(found, Blocks())
+        taken = [bank.blocks for bank in self.banks] + [memory.blocks for memory in self.own]
+        return sum(taken, Blocks())
 
     def to_dict(self) -> dict[str, Any]:
         """Return what --json prints."""
@@ -147,12 +147,12 @@ def memory_map(model: ModelConfig, record: MachineRecord, optimizer: str, flow: 
     """
     without = (banks.FIRST_MOMENT, banks.SECOND_MOMENT)[len(Optimizer(optimizer).moments) :]
     alike = {memory.name: memory for memory in record.memories}
-    found = []
+    uses = []
     for name, words in _words_by_group(model, flow).items():
         held = name.startswith("held")
         memory = alike["held" if held else name.replace(" ", "_")]
         engines = MACHINE.ENGINES if held else 1
-        found.append(
+        uses.append(
             BankUse(
                 name,
                 memory.kind,
@@ -163,28 +163,28 @@ def memory_map(model: ModelConfig, record: MachineRecord, optimizer: str, flow: 
             )
         )
     own = tuple(m for m in record.memories if m.name != "held" and not m.name.startswith("bank_"))
-    return MemoryMap(tuple(found), own)
+    return MemoryMap(tuple(uses), own)
 
 
 @lru_cache(256)
 def _words_by_group(model: ModelConfig, flow: Flow) -> dict[str, dict[str, int]]:
     """Words of each bank and held memory that the program touches, by what they are for."""
     owners = _owners(compiled_program(model, flow=flow).program)
-    found = {}
+    counted = {}
     for name, words in touched_words(model, flow).items():
         held = name.startswith("held")
         counts = Counter({"held operands": int(words.sum())}) if held else _count(words, owners[name])
-        found[name] = {group: counts[group] for group in GROUPS if counts[group]}
-    return found
+        counted[name] = {group: counts[group] for group in GROUPS if counts[group]}
+    return counted
 
 
 def _count(words: np.ndarray, owners: list[tuple[int, int, str]]) -> Counter:
     """Words that are touched, by what they are for; those that belong to nothing for long are on the way."""
-    found: Counter = Counter()
+    counts: Counter = Counter()
     for first, length, group in owners:
-        found[group] += int(words[first : first + length].sum())
-    found[ON_THE_WAY] += int(words.sum()) - found.total()
-    return found
+        counts[group] += int(words[first : first + length].sum())
+    counts[ON_THE_WAY] += int(words.sum()) - counts.total()
+    return counts
 
 
 @lru_cache(2)
@@ -193,13 +193,13 @@ def touched_words(model: ModelConfig, flow: Flow) -> dict[str, np.ndarray]:
     program = compiled_program(model, flow=flow).program
     depths = {f"bank {b}": bank.depth for b, bank in enumerate(MACHINE.banks)}
     depths |= {f"held {e}": MACHINE.HELD_DEPTH for e in range(MACHINE.ENGINES)}
-    found = {name: np.zeros(depth, bool) for name, depth in depths.items()}
+    touched = {name: np.zeros(depth, bool) for name, depth in depths.items()}
     embedding, tokens = program.model.embedding, model.sequence_length
     no_slices = np.zeros((MACHINE.SLICE_TABLES, tokens), int)
     for instruction in (i for section in program.sections for i in section):
         index, live = instruction.grid(tokens)
         for memory, number, address, acts, _ in step_accesses(instruction, index, live, tokens, no_slices, [], 0):
-            if memory not in found:
+            if memory not in touched:
                 continue
             words = address[acts]
             if memory.startswith("held"):
@@ -207,16 +207,16 @@ def touched_words(model: ModelConfig, flow: Flow) -> dict[str, np.ndarray]:
             offsets = np.zeros(1, int)
             if (of := instruction.operands[number].slice) is not None:  # any row of its table
                 offsets = np.arange(embedding.slice_rows[of.table]) * embedding.slice_words[of.table]
-            found[memory][(np.unique(words)[:, None] + offsets).reshape(-1)] = True
-    return found
+            touched[memory][(np.unique(words)[:, None] + offsets).reshape(-1)] = True
+    return touched
 
 
 def _owners(program: Program) -> dict[str, list[tuple[int, int, str]]]:
     """What the words of each bank are for: (first, words, group)."""
-    found = {}
+    owners = {}
     for b, bank in enumerate(program.model.builder.banks):
-        found[f"bank {b}"] = [(first, words, _group(b, name)) for name, first, words in bank.what]
-    return found
+        owners[f"bank {b}"] = [(first, words, _group(b, name)) for name, first, words in bank.what]
+    return owners
 
 
 def _group(bank: int, name: str) -> str:

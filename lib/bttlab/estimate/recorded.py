@@ -115,10 +115,10 @@ def _cost(counts: dict[str, int], resource: str) -> float:
 
 def source_digest(folder: Path = SOURCE) -> str:
     """Return the digest of the files that synthesis reads in a folder."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for path in sorted(path for path in folder.glob("*") if path.suffix in (".h", ".cpp")):
-        found.update(path.name.encode() + b"\0" + path.read_bytes())
-    return found.hexdigest()
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
 
 
 def make_record(schedule: Any, counted: Any, taken: Any, folder: Path = SOURCE) -> dict[str, Any]:
@@ -154,9 +154,9 @@ def make_record(schedule: Any, counted: Any, taken: Any, folder: Path = SOURCE) 
         ],
         "resources": {
             resource: {
-                part: {"value": found[resource].mid, "low": found[resource].low, "high": found[resource].high}
-                for part, found in taken.parts.items()
-                if resource in found
+                part: {"value": bands[resource].mid, "low": bands[resource].low, "high": bands[resource].high}
+                for part, bands in taken.parts.items()
+                if resource in bands
             }
             for resource in RESOURCES
         },

@@ -68,13 +68,13 @@ def resources(record: MachineRecord) -> Resources:
     hbm = sum(argument.bank is not None for argument in TRAINER_KERNEL.arguments)
     parts = {}
     for resource in RESOURCES:
-        found = {part: _in(band, resource) for part, band in record.parts[resource].items()}
+        taken = {part: _in(band, resource) for part, band in record.parts[resource].items()}
         ports = Band(0, 0, 0, RESOURCES[resource])
         if resource in _OF_A_PORT:
             ports += constant(overheads[_OF_A_PORT[resource]]).scaled(hbm, RESOURCES[resource])
         if resource in _OF_CONTROL:
             ports += _in(constant(overheads[_OF_CONTROL[resource]]), resource)
-        parts[resource] = found | ({"ports": ports} if ports.mid else {})
+        parts[resource] = taken | ({"ports": ports} if ports.mid else {})
     return Resources(parts)
 
 

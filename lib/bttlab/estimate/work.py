@@ -82,10 +82,10 @@ class Work:
 
     def by_stage(self) -> dict[str, int]:
         """Return the cycles of each stage."""
-        found = dict.fromkeys(STAGES, 0)
+        cycles = dict.fromkeys(STAGES, 0)
         for (stage, _), count in self.cycles.items():
-            found[stage] += count
-        return found
+            cycles[stage] += count
+        return cycles
 
 
 NOTHING = Work(Counter(), Counter(), Counter(), 0, Counter(), Counter())
@@ -110,9 +110,9 @@ def work_of(instructions: Sequence[Instruction], tokens: int) -> Work:
         acting[unit] += steps
         if i.unit <= ENGINE_1:
             multiplications += steps * value_of(i.count, tokens) * MACHINE.LANES
-        for operands, found in ((i.reads(), reads), (i.writes(), writes)):
+        for operands, counter in ((i.reads(), reads), (i.writes(), writes)):
             for number in operands:
-                found[i.operands[number].memory] += steps
+                counter[i.operands[number].memory] += steps
     return Work(cycles, busy, acting, multiplications, reads, writes)
 
 
@@ -153,8 +153,8 @@ def program_work(program: Program, tokens: int) -> Work:
     program : Program
     tokens : int
     """
-    found = work_of(program.sample, tokens) + work_of(program.flush, 1).times(1 / CALL_SAMPLES)
-    return replace(found, cycles=found.cycles + Counter({BESIDE: beside_the_loop(tokens)}))
+    work = work_of(program.sample, tokens) + work_of(program.flush, 1).times(1 / CALL_SAMPLES)
+    return replace(work, cycles=work.cycles + Counter({BESIDE: beside_the_loop(tokens)}))
 
 
 def epoch_work(model: ModelConfig, lengths: Mapping[int, int], flow: Flow) -> Work:

@@ -50,15 +50,15 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
         text = read_regular(Path(folder) / METRICS, MOST_BYTES).decode("utf-8", errors="replace")
     except OSError:
         return []
-    found = []
+    records = []
     for line in text.splitlines():
         try:
             record = json.loads(line)
         except (ValueError, RecursionError):
             continue
         if isinstance(record, dict):
-            found.append(record)
-    return found
+            records.append(record)
+    return records
 
 
 def read_curves(folder: Path) -> Curves:
@@ -106,7 +106,7 @@ def figures_of(lines: Sequence[dict[str, Any]], device: str) -> dict[str, dict[s
     device : str
         What trained, in words.
     """
-    found: dict[str, dict[str, Any]] = {}
+    figures: dict[str, dict[str, Any]] = {}
     stretches = [line for line in lines if isinstance(line.get("samples"), int)]
     done = 0
     for line in lines:
@@ -115,12 +115,12 @@ def figures_of(lines: Sequence[dict[str, Any]], device: str) -> dict[str, dict[s
             if isinstance(line.get(split), dict):
                 how = f"on the {split} split, after {done:,} samples, on {device}"
                 names = [name for name in SCORES if line[split].get(name) is not None]
-                found |= {f"{split}.{name}": measured(line[split][name], "1", how) for name in names}
+                figures |= {f"{split}.{name}": measured(line[split][name], "1", how) for name in names}
     if stretches:
         seconds = [line["seconds"]["value"] for line in stretches if isinstance(line.get("seconds"), dict)]
         samples = sum(line["samples"] for line in stretches)
-        found["loss"] = measured(stretches[-1].get("mean_loss"), "1", f"mean of the last epoch, on {device}")
+        figures["loss"] = measured(stretches[-1].get("mean_loss"), "1", f"mean of the last epoch, on {device}")
         how = f"time.perf_counter on the host, around training on {device}"
-        found["seconds"] = measured(sum(seconds), "s", how)
-        found["samples"] = measured(samples, "1", "counted")
-    return found
+        figures["seconds"] = measured(sum(seconds), "s", how)
+        figures["samples"] = measured(samples, "1", "counted")
+    return figures

@@ -134,7 +134,7 @@ class RunIndex:
         faults : list of str
             Records that could not be read.
         """
-        found, faults = {}, []
+        runs, faults = {}, []
         for root in [self.folder, *map(Path, folders)]:
             for path in sorted(root.rglob(RUN_FILE)):
                 try:
@@ -142,9 +142,9 @@ class RunIndex:
                 except RecordError as error:
                     faults.append(str(error))
                 else:
-                    found[record.id] = (record, path.parent.absolute())
-        self._replace_by(found.values())
-        return len(found), faults
+                    runs[record.id] = (record, path.parent.absolute())
+        self._replace_by(runs.values())
+        return len(runs), faults
 
     def _replace_by(self, runs: Iterable[tuple[RunRecord, Path]]) -> None:
         """Put a new index in the place of the one there is, once it is whole."""
@@ -178,10 +178,10 @@ class RunIndex:
         Much faster than `find` for many runs. Errors are the same.
         """
         names = ["folder", "status", *keys]
-        found = [dict(zip(names, row, strict=True)) for row in self._select(", ".join(map(_expression, names)), chosen)]
-        for row in found:
+        rows = [dict(zip(names, row, strict=True)) for row in self._select(", ".join(map(_expression, names)), chosen)]
+        for row in rows:
             row["status"] = _status(row["status"], Path(row["folder"]))
-        return found
+        return rows
 
     def keys(self, part: str, chosen: Filter = Filter()) -> dict[str, int]:
         """Return the keys that the chosen runs have, in their order, and how many different values each has.
@@ -308,22 +308,22 @@ class RunIndex:
 
 def nearest(key: str, known: Iterable[str]) -> str:
     """Return "; do you mean …?" with the known keys that are nearest, or nothing."""
-    found = difflib.get_close_matches(key, known, n=2, cutoff=0.5)
-    found += sorted(name for name in known if name.split(".")[-1] == key or key in name.split("_"))[:2]
-    if found:
-        return f"; do you mean {' or '.join(dict.fromkeys(found))}?"
+    candidates = difflib.get_close_matches(key, known, n=2, cutoff=0.5)
+    candidates += sorted(name for name in known if name.split(".")[-1] == key or key in name.split("_"))[:2]
+    if candidates:
+        return f"; do you mean {' or '.join(dict.fromkeys(candidates))}?"
     return f"; there are: {', '.join(sorted(known))}"
 
 
 def _columns(record: RunRecord, folder: Path) -> list[str]:
     values = {name: getattr(record, name) for name in COLUMNS if name != "folder"}
-    found = [(values | {"folder": str(folder.absolute())})[name] for name in COLUMNS]
-    for value in found:
+    cells = [(values | {"folder": str(folder.absolute())})[name] for name in COLUMNS]
+    for value in cells:
         try:
             value.encode()
         except UnicodeEncodeError:
             raise RunIndexError(f"{value!r} has bytes that are no UTF-8; rename it") from None
-    return found
+    return cells
 
 
 def _expression(key: str) -> str:

@@ -89,10 +89,11 @@ def flat(settings) -> dict[str, Any]:
     optimizer = values.pop("optimizer")
     name = optimizer.pop("name")
     used = {"sgd": (), "momentum": ("momentum",)}.get(name, ("beta1", "beta2", "epsilon", "weight_decay"))
-    found = values.pop("config") | {"optimizer": name} | {key: optimizer[key] for key in used}
+    configuration = values.pop("config") | {"optimizer": name} | {key: optimizer[key] for key in used}
     for key, value in values.items():
-        found |= {f"{key}.{part}": one for part, one in value.items()} if isinstance(value, dict) else {key: value}
-    return found
+        parts = {f"{key}.{part}": one for part, one in value.items()} if isinstance(value, dict) else {key: value}
+        configuration |= parts
+    return configuration
 
 
 def entering(config, lengths, optimizer: str, flow: str = PAPER_FLOW) -> OnRecord:
@@ -106,11 +107,11 @@ def entering(config, lengths, optimizer: str, flow: str = PAPER_FLOW) -> OnRecor
     optimizer, flow : str
         Update rule, and order of contraction.
     """
-    found = _estimated(config, lengths, optimizer, flow)
+    estimate = _estimated(config, lengths, optimizer, flow)
 
     def on_record(record: RunRecord, folder: Path) -> None:
-        if found is not None:
-            record.figures |= card_figures(found) | _energy(found, record)
+        if estimate is not None:
+            record.figures |= card_figures(estimate) | _energy(estimate, record)
         enter(record, folder)
 
     return on_record
@@ -126,13 +127,13 @@ def _estimated(config, lengths, optimizer: str, flow: str):
         return None
 
 
-def _energy(found, record: RunRecord) -> dict[str, dict[str, Any]]:
+def _energy(estimate, record: RunRecord) -> dict[str, dict[str, Any]]:
     """The modelled energy of all that a run has trained on so far, on a U50."""
     from bttlab.card.constants import modelled
 
     if "samples" not in record.figures:
         return {}
-    band = found.energy_per_sample.scaled(record.figures["samples"]["value"])
+    band = estimate.energy_per_sample.scaled(record.figures["samples"]["value"])
     return {"u50.joules": {"value": band.mid, "low": band.low, "high": band.high} | modelled("J")}
 
 
@@ -217,48 +218,48 @@ def _method_figures(result) -> dict[str, dict[str, Any]]:
     return figures
 
 
-def keep_estimate(found, corpus: Mapping[str, str], model_version: str) -> RunRecord:
+def keep_estimate(estimate, corpus: Mapping[str, str], model_version: str) -> RunRecord:
     """Keep what the model of the U50 says (`bttlab.estimate.card.Estimate`); the same question is one run.
 
     Parameters
     ----------
-    found : Estimate
+    estimate : Estimate
     corpus : mapping
         "name" and, if it is one, "sha256" of what an epoch is.
     model_version : str
     """
-    configuration = found.model.to_dict() | {
-        "optimizer": found.optimizer,
-        "flow": found.flow,
-        "clock_mhz": found.clock_mhz,
+    configuration = estimate.model.to_dict() | {
+        "optimizer": estimate.optimizer,
+        "flow": estimate.flow,
+        "clock_mhz": estimate.clock_mhz,
         "data": corpus["name"],
     }
     run = RunRecord(
         "estimate",
-        f"enc{found.model.encoders}-rank{found.model.linear_rank}-{found.flow}-{found.clock_mhz:g}MHz",
+        f"enc{estimate.model.encoders}-rank{estimate.model.linear_rank}-{estimate.flow}-{estimate.clock_mhz:g}MHz",
         configuration,
         f"a model of the U50 ({model_version})",
         id=digest_of({"kind": "estimate", "model": model_version, **configuration}),
         corpus=dict(corpus),
         versions=versions(),
         git=git_state(),
-        figures=card_figures(found),
+        figures=card_figures(estimate),
     )
     run.end(COMPLETE)
-    _place(run, {"estimate.json": to_json(found.to_dict())})
+    _place(run, {"estimate.json": to_json(estimate.to_dict())})
     return run
 
 
-def card_figures(found) -> dict[str, dict[str, Any]]:
+def card_figures(estimate) -> dict[str, dict[str, Any]]:
     """Return what an `Estimate` says of time, energy and memory on a U50, as figures of a run."""
     from bttlab.card.constants import modelled
 
-    energy = found.energy_per_epoch
+    energy = estimate.energy_per_epoch
     return {
-        "u50.seconds_per_epoch": {"value": found.seconds_per_epoch} | modelled("s"),
+        "u50.seconds_per_epoch": {"value": estimate.seconds_per_epoch} | modelled("s"),
         "u50.joules_per_epoch": {"value": energy.mid, "low": energy.low, "high": energy.high} | modelled("J"),
-        "u50.memory_bytes": {"value": found.memory.bytes} | modelled("bytes"),
-        "u50.lane_utilisation": {"value": found.lane_utilisation} | modelled("1"),
+        "u50.memory_bytes": {"value": estimate.memory.bytes} | modelled("bytes"),
+        "u50.lane_utilisation": {"value": estimate.lane_utilisation} | modelled("1"),
     }
 
 

@@ -56,16 +56,16 @@ def measure_memory(training: Training) -> dict[str, Any]:
         training.update()
     kinds = dict.fromkeys(after_forward, "activations") | dict.fromkeys(of_gradients, "gradients") | kinds
     most, at_peak = replay(meter.events, kinds)
-    found = {
+    memory = {
         "tokens": int(batch.samples.lengths.sum()),
         "peak": measured(sum(at_peak.values()), "bytes", COUNTED),
         "categories": {name: measured(count, "bytes", COUNTED) for name, count in at_peak.items()},
         "most": {name: measured(count, "bytes", COUNTED) for name, count in most.items()},
     }
     if on_gpu:
-        found["allocated"] = measured(torch.cuda.max_memory_allocated(), "bytes", ALLOCATOR)
+        memory["allocated"] = measured(torch.cuda.max_memory_allocated(), "bytes", ALLOCATOR)
     training.optimizer.zero_grad(set_to_none=True)
-    return found
+    return memory
 
 
 class Meter(StorageMeter):

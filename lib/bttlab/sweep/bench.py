@@ -48,11 +48,11 @@ class ChunkLog(WorkerPlugin):
 
     def read(self) -> dict[int, list[tuple[str, str, float]]]:
         """Return (task, "begin" or "end", seconds since 1970) of each process, in their order."""
-        found = {}
+        events = {}
         for path in self.folder.glob("*.log"):
             lines = [line.split("\t") for line in path.read_text().splitlines()]
-            found[int(path.stem)] = [(key, event, float(seconds)) for key, event, seconds in lines]
-        return found
+            events[int(path.stem)] = [(key, event, float(seconds)) for key, event, seconds in lines]
+        return events
 
 
 def measure(corpus: str = "atis", samples: int = 100, vary: dict[str, list] | None = None) -> Result:
@@ -105,13 +105,13 @@ def measure(corpus: str = "atis", samples: int = 100, vary: dict[str, list] | No
 
 def _alone(trials: list[Trial], folder: Path) -> tuple[dict[str, str], float]:
     """Train each trial in this process, in one piece; returns the digests of their parameters, and the seconds."""
-    found, begin = {}, time.perf_counter()
+    digests, begin = {}, time.perf_counter()
     with threads_of_torch(1):
         for trial in trials:
             opened = open_trainer(trial.settings.config, trial.settings.device)
             run = start_run(folder / trial.id, trial.settings, trial.corpus)
-            found[trial.id] = run.train(opened.trainer, opened.device).parameters_sha256
-    return found, time.perf_counter() - begin
+            digests[trial.id] = run.train(opened.trainer, opened.device).parameters_sha256
+    return digests, time.perf_counter() - begin
 
 
 def _swept(spec: SweepSpec, folder: Path, expected: dict[str, str], killed: bool) -> dict[str, Any]:
@@ -128,11 +128,11 @@ def _swept(spec: SweepSpec, folder: Path, expected: dict[str, str], killed: bool
     for id, digest in expected.items():
         if tensors_digest(CheckpointStore(folder / id).load()[0].parameters) != digest:
             raise BttlabError(f"trial {id} has other parameters in the sweep than alone")
-    found = {"wall": wall, "start": start, "busy": progress.busy_seconds, "equal": len(expected)}
-    found["ratio"] = wall / (progress.busy_seconds / WORKERS)
+    row = {"wall": wall, "start": start, "busy": progress.busy_seconds, "equal": len(expected)}
+    row["ratio"] = wall / (progress.busy_seconds / WORKERS)
     if killed:
-        found |= {"again": chunks_again(log.read()), "lost": killer.lost}
-    return {"contender": UNDISTURBED if not killed else KILLED, **found}
+        row |= {"again": chunks_again(log.read()), "lost": killer.lost}
+    return {"contender": UNDISTURBED if not killed else KILLED, **row}
 
 
 class _Killer:

@@ -90,10 +90,10 @@ def _from_folder(folder: Path) -> dict[str, Any]:
 
 def groups(record: dict[str, Any]) -> dict[tuple[str, int, str], list[dict[str, Any]]]:
     """Return a record's runs by format, encoders and recipe."""
-    found: dict[tuple[str, int, str], list[dict[str, Any]]] = {}
+    runs: dict[tuple[str, int, str], list[dict[str, Any]]] = {}
     for run in record["runs"]:
-        found.setdefault((run["format"], run["encoders"], run["recipe"]), []).append(run)
-    return found
+        runs.setdefault((run["format"], run["encoders"], run["recipe"]), []).append(run)
+    return runs
 
 
 def table(record: dict[str, Any]) -> str:
