@@ -49,7 +49,9 @@ Lanes_Unroll:
         const int entry = (base + choose(exponential, k & mask, k - first)) & (FUNCTION_ENTRIES - 1);
         const float c0 = lane_table[l][0][entry], c1 = lane_table[l][1][entry], c2 = lane_table[l][2][entry];
         const float v = c0 + d * (c1 + d * c2);
-        y[l] = float_of(bits_of(v) + choose(exponential, static_cast<int>(static_cast<unsigned>(k >> bits) << 23), 0));
+        // Without a sign: a table of wrong numbers wraps around.
+        const unsigned exponent = static_cast<unsigned>(choose(exponential, k >> bits, 0)) << 23;
+        y[l] = float_of(static_cast<int>(static_cast<unsigned>(bits_of(v)) + exponent));
     }
     return y;
 }

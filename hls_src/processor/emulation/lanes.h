@@ -17,6 +17,7 @@ constexpr int PARTS = 4 * LANES / REGISTER_BYTES;
 
 typedef float Part __attribute__((vector_size(REGISTER_BYTES), may_alias));
 typedef int IntPart __attribute__((vector_size(REGISTER_BYTES), may_alias));
+typedef unsigned UnsignedPart __attribute__((vector_size(REGISTER_BYTES), may_alias));
 
 struct Lanes {
     Part part[PARTS];

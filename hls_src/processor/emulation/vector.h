@@ -91,7 +91,9 @@ static inline Lanes function_of(const Function &g, const Lanes &x) {
     Lanes v = of.c[0] + d * (of.c[1] + d * of.c[2]);
     if (g.mode != EXPONENTIAL) return v;
     UNROLL
-    for (int i = 0; i < PARTS; i++) v.part[i] = (Part)((IntPart)v.part[i] + ((k[i] >> g.bits) << 23));
+    for (int i = 0; i < PARTS; i++) {
+        v.part[i] = (Part)((UnsignedPart)v.part[i] + ((UnsignedPart)(k[i] >> g.bits) << 23));
+    }
     return v;
 }
 static_assert((FUNCTION_ENTRIES & (FUNCTION_ENTRIES - 1)) == 0, "entries are taken modulo their number");
