@@ -162,7 +162,9 @@ static bool accumulate_tiled(const Nest &nest) {
     const Reach *operand = nest.operand;
     Tiled tiled = {-1, -1};
     tiled.x = longest_level(nest, [&](int j) { return j > slot_level && stays_along(nest, SCALARS_IN, j); });
-    const Cut r_cut(k, TILE_LINE), x_cut(steps_along(nest, tiled.x), TILE_SUMS / r_cut.size(0));
+    const Cut r_cut(k, TILE_LINE);
+    const int most_words = TILE_SUMS / r_cut.size(0);
+    const Cut x_cut(steps_along(nest, tiled.x), most_words < TILE_LINE ? most_words : TILE_LINE);
     if (tiled.x >= 0) slots.to[tiled.x] = 0;
 
     Word(*sum)[SLOTS] = sums[code.unit - ENGINE_0][code.flags & SIDE ? 1 : 0];
