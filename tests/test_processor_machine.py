@@ -94,10 +94,10 @@ def test_drain_reads_one_side_while_the_engine_adds_to_the_other(loop, random):
         C.ENGINE_0, C.ACCUMULATE, (20, 9), None, {1: Operand(4), 2: Operand(5)}, count=4, depth=0b0100, slot_level=2
     )
     move = Instruction(
-        C.DRAIN_0, 0, (3, 60), None, {0: Operand(0, 0, (0, 1)), 4: Operand(7, 0, (60, 1))}, flags=C.SIDE, row=(2, 2)
+        C.DRAIN_0, 0, (3, 30), None, {0: Operand(0, 0, (0, 1)), 4: Operand(7, 0, (30, 1))}, flags=C.SIDE, row=(2, 2)
     )
     loop.run(accumulate, move)
-    same(loop.bank[7][:180], kept[2:5, :60].reshape(-1, LANES))
+    same(loop.bank[7][:90], kept[2:5, :30].reshape(-1, LANES))
 
 
 @pytest.mark.parametrize("addend", [False, True])
