@@ -147,7 +147,8 @@ def test_running_the_cell_again_and_the_saved_notebook(open_notebook, lab_folder
     lab.wait_for_text("finished")
     lab.picture("dashboard_dark")
     kept = lab.page.locator("div[class^='bttlab-kept']").first
-    assert kept.count() and not kept.is_visible()  # the live figure is there, so the kept one is not shown
+    kept.wait_for(state="attached")
+    assert not kept.is_visible()  # the live figure is there, so the kept one is not shown
     for _ in range(20):  # the last picture is kept a moment after the end, and an older save may be on its way
         with lab.page.expect_response(lambda reply: reply.request.method == "PUT" and "/api/contents/" in reply.url):
             lab.page.keyboard.press("Control+S")
