@@ -24,6 +24,11 @@ class ClassError(BttlabError):
     """What a lecturer can put right, in one line."""
 
 
+def last_line(errors: str) -> str:
+    """Return the last line of what a program wrote to stderr, where the reason stands."""
+    return (errors.strip().splitlines() or ["it says nothing"])[-1]
+
+
 @dataclass(frozen=True)
 class ClassSettings:
     """The settings of a class; paths are relative to the file that they stand in.

@@ -22,7 +22,7 @@ from accounts import make_accounts
 from bttlab.course import make_course
 from bttlab.errors import BttlabError
 from bttlab.terminal import say
-from class_settings import ClassError
+from class_settings import ClassError, last_line
 
 HERE = Path(__file__).resolve().parent
 LAB = "00_start_here"  # is handed out
@@ -94,8 +94,8 @@ def release(course: Path, lab: str) -> None:
             text=True,
         )
         if done.returncode:
-            last = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
-            raise ClassError(f"nbgrader {command} {lab} failed ({last}): make environment installs nbgrader")
+            why = last_line(done.stderr)
+            raise ClassError(f"nbgrader {command} {lab} failed ({why}): make environment installs nbgrader")
 
 
 def _remove(name: str) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bttlab.course import COURSE
 from bttlab.files import writable_by_others
-from class_settings import ClassError, ClassSettings
+from class_settings import ClassError, ClassSettings, last_line
 from class_spawner import SERVER
 
 PROXY = "configurable-http-proxy"
@@ -151,8 +151,8 @@ def check_python(python: Path) -> None:
         errors="replace",
     )
     if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
-        raise ClassError(f"students' servers cannot run on {python} ({last}): make environment, and chmod -R o+rX it")
+        why = last_line(done.stderr)
+        raise ClassError(f"students' servers cannot run on {python} ({why}): make environment, and chmod -R o+rX it")
 
 
 def check_cards(names: list[str], devices: Path = DEVICES, system: Path = DRM) -> None:

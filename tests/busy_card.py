@@ -5,6 +5,7 @@ import tempfile
 from pathlib import Path
 
 from bttlab.card import EmulatedU50
+from bttlab.card.card_lock import emulated_name, file_name
 from bttlab.card.sharing import FOLDER_VARIABLE, CardLine
 from bttlab.card.slices import line_for
 
@@ -14,10 +15,10 @@ LINE: list[CardLine] = []  # who is in it
 def busy_card(waiting: int = 3) -> EmulatedU50:
     """Return a card that one place in the line holds and `waiting` others wait for."""
     folder = Path(tempfile.mkdtemp())
-    (folder / "bttlab-emulated-u50-0.shared").touch()
+    (folder / file_name(emulated_name(0), "shared")).touch()
     os.environ[FOLDER_VARIABLE] = str(folder)
     card = EmulatedU50()
-    card.name = "emulated_u50_0"
+    card.name = emulated_name(0)
     LINE[:] = [line_for(card) for _ in range(1 + waiting)]
     LINE[0].take(0)
     for place in LINE[1:]:

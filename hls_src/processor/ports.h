@@ -124,7 +124,7 @@ constexpr int writers_of(int bank, int writer = 0) {
         constexpr int writers = writers_of(number);                                         \
         StorePort port;                                                                     \
         store_port(port, number, depth, to);                                                \
-        const bool by_engine = writers & (1 << ENGINE_OUT_0 | 1 << ENGINE_OUT_1);            \
+        const bool by_engine = writers & (1 << ENGINE_OUT_0 | 1 << ENGINE_OUT_1);           \
         const int writer = by_engine ? an_engine_later(port.writer) : port.writer;          \
         if (port.valid) bank_##number[port.address] = word_at(writer, words, writers);      \
         outside |= port.outside;                                                            \

@@ -135,16 +135,16 @@ struct ReduceTile {
     const Word *held;  // of the first row
     long held_d;
     int depth;
-    Word (*sum)[ROWS];  // of the first point, from the first row on
+    Word (*sum)[ROWS];  // of the first point, from the first row on; null if nobody asks for them
 };
 
-template <int Y, int R>
-static void reduce_tile(const ReduceTile &tile) {
-    Lanes sum[Y][R];
+// The sums of Y points and R rows, in registers; further rows that there is room for are zeros.
+template <int Y, int R, int ROOM>
+ALWAYS_INLINE void sum_rows(const ReduceTile &tile, Lanes (&sum)[Y][ROOM]) {
     UNROLL
     for (int y = 0; y < Y; y++) {
         UNROLL
-        for (int r = 0; r < R; r++) sum[y][r] = all(0.0f);
+        for (int r = 0; r < ROOM; r++) sum[y][r] = all(0.0f);
     }
     const Word *stream = tile.stream, *held = tile.held;
     for (int d = 0; d < tile.depth; d++, stream += tile.stream_d, held += tile.held_d) {
@@ -158,6 +158,7 @@ static void reduce_tile(const ReduceTile &tile) {
             for (int y = 0; y < Y; y++) sum[y][r] = sum[y][r] + word[y] * row;
         }
     }
+    if (!tile.sum) return;
     UNROLL
     for (int y = 0; y < Y; y++) {
         UNROLL
@@ -165,34 +166,17 @@ static void reduce_tile(const ReduceTile &tile) {
     }
 }
 
+template <int Y, int R>
+static void reduce_tile(const ReduceTile &tile) {
+    Lanes sum[Y][R];
+    sum_rows<Y, R>(tile, sum);
+}
+
 // REDUCE of one or two points whose operands are few words: all their rows at once, and their trees.
 template <int Y, int R>
 static void reduce_points(const ReduceTile &tile, Lanes *result) {
     Lanes sum[Y][ROWS];
-    UNROLL
-    for (int y = 0; y < Y; y++) {
-        UNROLL
-        for (int r = 0; r < ROWS; r++) sum[y][r] = all(0.0f);
-    }
-    const Word *stream = tile.stream, *held = tile.held;
-    for (int d = 0; d < tile.depth; d++, stream += tile.stream_d, held += tile.held_d) {
-        Lanes word[Y];
-        UNROLL
-        for (int y = 0; y < Y; y++) word[y] = load(stream + y * tile.stream_y);
-        UNROLL
-        for (int r = 0; r < R; r++) {
-            const Lanes row = load(held + r * HELD_PITCH);
-            UNROLL
-            for (int y = 0; y < Y; y++) sum[y][r] = sum[y][r] + word[y] * row;
-        }
-    }
-    if (tile.sum) {
-        UNROLL
-        for (int y = 0; y < Y; y++) {
-            UNROLL
-            for (int r = 0; r < R; r++) store(&tile.sum[y][r], sum[y][r]);
-        }
-    }
+    sum_rows<Y, R>(tile, sum);
     UNROLL
     for (int y = 0; y < Y; y++) result[y] = trees(sum[y]);
 }
