@@ -1,5 +1,7 @@
 """Gradients of the training processor's programs against autograd in float64, and losses against the reference."""
 
+import contextlib
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -112,7 +114,7 @@ def test_small_models(fast, shape):
     ("config", "message"),
     [
         (ModelConfig(linear_rank=17), "choose ranks up to 16"),
-        (ModelConfig(encoders=12), "choose fewer encoders"),
+        (ModelConfig(encoders=12), "choose up to 6 encoders"),
         (ModelConfig(format="dense"), "choose format tensor"),
         (replace(SMALL, heads=8), "heads of a multiple of 16 features"),
         (replace(SMALL, encoders=1, sequence_length=64, **MANY_HEADS), "d_scores takes 6144 words of bank"),
@@ -121,6 +123,33 @@ def test_small_models(fast, shape):
 def test_what_the_machine_does_not_hold(config, message):
     with pytest.raises(ProgramError, match=message):
         compile_program(config)
+
+
+LARGE = ModelConfig(encoders=6, linear_rank=16)
+
+
+@pytest.mark.parametrize(
+    ("config", "flow", "choices"),
+    [
+        (LARGE, "auto", {"linear_rank": 12, "encoders": 4}),
+        (replace(LARGE, linear_rank=20), "bidirectional", {"linear_rank": 12}),
+        (replace(SMALL, sequence_length=64, **MANY_HEADS), "right_to_left", {"sequence_length": 43}),
+        (ModelConfig().with_vocabulary(30_522), "auto", {"embedding_rank": 24, "vocabulary_size": 16_250}),
+    ],
+)
+def test_what_would_fit(config, flow, choices, monkeypatch):
+    for name, left_out in (("ordered", lambda instructions, *_: instructions), ("set_waits", lambda *_: None)):
+        monkeypatch.setattr(f"bttlab.card.program.program.{name}", left_out)  # what takes long says nothing of room
+    with pytest.raises(ProgramError) as refused:
+        compile_program(config, flow=flow)
+    monkeypatch.setattr("bttlab.card.program.program.what_fits", lambda *_: None)
+    message = str(refused.value)
+    assert re.findall(r"\d+", message.partition(": choose ")[2]) == [str(n) for n in choices.values()], message
+    for name, most in choices.items():
+        for number, fits in ((most, True), (most + 1, False)):
+            asked = config.with_vocabulary(number) if name == "vocabulary_size" else replace(config, **{name: number})
+            with contextlib.nullcontext() if fits else pytest.raises(ProgramError):
+                compile_program(asked, flow=flow)
 
 
 def test_losses_over_200_samples_are_the_references(fast):

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from bttlab.card.program.errors import ProgramError
+from bttlab.card.program.errors import DoesNotFit, ProgramError
 from bttlab.card.program.functions import Functions
 from bttlab.card.program.instruction import (
     ACCUMULATE,
@@ -75,9 +75,9 @@ class Allocator:
         """
         first = self.used
         if first + words > self.depth:
-            raise ProgramError(
-                f"{name} takes {words} words of {self.memory}, which has {self.depth - first} of {self.depth} left: "
-                "choose fewer encoders, a shorter sequence, smaller ranks or a smaller vocabulary"
+            raise DoesNotFit(
+                f"{name} takes {words} words of {self.memory}, which has {self.depth - first} of {self.depth} left",
+                "fewer encoders, a shorter sequence, smaller ranks or a smaller vocabulary",
             )
         self.used += words
         self.what.append((name, first, words))
@@ -122,9 +122,7 @@ class Builder:
         self._over_bank[bank] += words
         depth = self.banks[bank].depth
         if self._over_bank[bank] > depth:
-            raise ProgramError(
-                f"{name} takes {words} words of bank {bank}, which has {depth}: choose a shorter sequence"
-            )
+            raise DoesNotFit(f"{name} takes {words} words of bank {bank}, which has {depth}", "a shorter sequence")
         return at(f"bank {bank}", depth - self._over_bank[bank])
 
     def hold(self, name: str, engine: int, words: int) -> At:
@@ -142,9 +140,8 @@ class Builder:
         """
         self._over[engine] += words
         if self._over[engine] > MACHINE.HELD_DEPTH:
-            raise ProgramError(
-                f"{name} takes {words} words of held {engine}, which has {MACHINE.HELD_DEPTH}: choose a shorter "
-                f"sequence"
+            raise DoesNotFit(
+                f"{name} takes {words} words of held {engine}, which has {MACHINE.HELD_DEPTH}", "a shorter sequence"
             )
         return at(f"held {engine}", MACHINE.HELD_DEPTH - self._over[engine])
 
@@ -167,9 +164,9 @@ class Builder:
         slots, room = instruction.sum_slots, MACHINE.SLOTS if unit <= ENGINE_1 else MACHINE.ROW_SLOTS
         if slots > room:
             who = f"engine {unit}" if unit <= ENGINE_1 else "the vector unit"
-            raise ProgramError(
-                f"{' / '.join(label)} has {slots} sums at once, {who} {room}: choose a smaller hidden size or "
-                "a shorter sequence"
+            raise DoesNotFit(
+                f"{' / '.join(label)} has {slots} sums at once, {who} {room}",
+                "a smaller hidden size or a shorter sequence",
             )
         for _, text in instruction.unreached():
             raise ProgramError(f"{' / '.join(label)}: {text}: choose another bank for it")

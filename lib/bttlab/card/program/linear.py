@@ -11,7 +11,7 @@ and d_z, x. Engine 0 has the input's half, engine 1 the output's (`halves`).
 from bttlab.card.machine import machine
 from bttlab.card.program import banks
 from bttlab.card.program.builder import LANES, ROWS, Builder, padded
-from bttlab.card.program.errors import ProgramError
+from bttlab.card.program.errors import DoesNotFit, ProgramError
 from bttlab.card.program.half_code import HalfCode
 from bttlab.card.program.halves import IN, OUT, Half
 from bttlab.card.program.instruction import At, Bound, Loop, at, most_of
@@ -81,9 +81,8 @@ class LinearLayers:
         order = {kind: tuple(shape[kind][a] for a in axes[kind][1]) for kind in shape}
         rank, near_rank, far_rank = order["near"][0], order["near"][2], order["middle"][2]
         if max(rank, near_rank, far_rank) > ROWS:
-            raise ProgramError(
-                f"{name} has rank {max(rank, near_rank, far_rank)}; an engine has {ROWS} rows: choose ranks up to "
-                f"{ROWS}"
+            raise DoesNotFit(
+                f"{name} has rank {max(rank, near_rank, far_rank)}; an engine has {ROWS} rows", f"ranks up to {ROWS}"
             )
         if modes["middle"] * modes["far"] % LANES:
             raise ProgramError(

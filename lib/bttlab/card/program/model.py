@@ -7,7 +7,7 @@ from bttlab.card.program import banks
 from bttlab.card.program.attention import Attention, held_rows
 from bttlab.card.program.builder import LANES, ROWS, Builder, padded
 from bttlab.card.program.embedding import Embedding
-from bttlab.card.program.errors import ProgramError
+from bttlab.card.program.errors import DoesNotFit, ProgramError
 from bttlab.card.program.functions import GELU, GELU_SLOPE
 from bttlab.card.program.heads import Head
 from bttlab.card.program.instruction import At, Loop, Register, at
@@ -99,15 +99,17 @@ class ModelProgram:
         self.embedding.keep()
         self.probabilities = [b.take("attention", (banks.SCORES, banks.KEPT), scores) for _ in range(config.encoders)]
         self.work = WorkMatrices(b, matrix)
-        self.kept = [{name: self._keep(name) for name in REMADE} for _ in range(config.encoders)]
+        self.kept = [{name: self._keep(name, e) for name in REMADE} for e in range(config.encoders)]
         self.linears.hold()
         for bank in (banks.FIRST_MOMENT, banks.SECOND_MOMENT):
             b.take("moments", bank, self.layout.words)
 
-    def _keep(self, name: str) -> At | None:
+    def _keep(self, name: str, encoder: int) -> At | None:
         """Return a place for a matrix that the backward pass reads again, or None: then it makes it anew."""
         matrix = self.config.sequence_length * self.words
-        if self.builder.has_room(banks.KEPT, matrix):
+        # A context of several blocks is added to where it lies, while p is read.
+        beside_p = name == "context" and self.attention.blocks > 1 and self.probabilities[encoder].number == banks.KEPT
+        if self.builder.has_room(banks.KEPT, matrix) and not beside_p:
             return self.builder.take(name, banks.KEPT, matrix)
         return self.work.take(REMADE[name]) if self.work.has_spare(REMADE[name]) else None
 
@@ -116,10 +118,9 @@ class ModelProgram:
         first = self._statistics
         self._statistics += count
         if self._statistics > M.STATISTICS:
-            raise ProgramError(
-                f"the model keeps {self._statistics} rows of statistics, the machine {M.STATISTICS}: choose fewer "
-                f"encoders or "
-                "heads, or a shorter sequence"
+            raise DoesNotFit(
+                f"the model keeps {self._statistics} rows of statistics, the machine {M.STATISTICS}",
+                "fewer encoders or heads, or a shorter sequence",
             )
         return first
 

@@ -8,7 +8,8 @@ import numpy as np
 from bttlab.card.program import banks
 from bttlab.card.program.builder import Builder
 from bttlab.card.program.dependencies import set_waits
-from bttlab.card.program.errors import ProgramError
+from bttlab.card.program.errors import DoesNotFit, ProgramError
+from bttlab.card.program.fitting import what_fits
 from bttlab.card.program.instruction import (
     MACHINE,
     Bound,
@@ -20,6 +21,7 @@ from bttlab.card.program.instruction import (
 )
 from bttlab.card.program.model import ADDED, ModelProgram
 from bttlab.card.program.order import ordered
+from bttlab.card.program.scratch import settled
 from bttlab.model.config import ModelConfig
 
 LANES = MACHINE.LANES
@@ -66,11 +68,6 @@ class Program:
         m, config = MACHINE, self.model.config
         codes = _Codes()
         instructions = [i for section in self.sections for i in section]
-        if len(instructions) > m.PROGRAM_DEPTH:
-            raise ProgramError(
-                f"the program has {len(instructions)} instructions, the machine holds {m.PROGRAM_DEPTH}: choose "
-                f"fewer encoders"
-            )
         fields = np.stack([encode(i, codes.bound, codes.immediate) for i in instructions])
         sections, first = [], 0
         for section in self.sections:
@@ -164,32 +161,49 @@ def compile_program(
     ProgramError
         If the machine does not hold the model; the line names the bank and what would fit.
     """
-    model = ModelProgram(config, shapes, flow)
-    instructions = model.builder.instructions
-    model.emit_updates()
-    flush = list(instructions)
-    instructions.clear()
-    model.emit_updates()
-    model.emit_forward()
-    forward = list(instructions)
-    instructions.clear()
-    model.emit_backward()
-    backward = list(instructions)
-    instructions.clear()
-    spans = model.embedding.slice_span
-    program = Program(
-        model,
-        ordered(forward, spans, ORDER_TOKENS, model.builder.scratch),
-        ordered(backward, spans, ORDER_TOKENS, model.builder.scratch),
-        flush,
-        _transfers(model, into=True),
-        _transfers(model, into=False),
-        _clears(model),
-    )
+    try:
+        program = _as_emitted(ModelProgram(config, shapes, flow))
+        scratch, spans = program.model.builder.scratch, program.slice_span
+        program.forward = ordered(program.forward, spans, ORDER_TOKENS, scratch)
+        program.backward = ordered(program.backward, spans, ORDER_TOKENS, scratch)
+    except DoesNotFit as error:
+        found = what_fits(config, lambda one, whole: _fits(one, flow, whole), shapes is not None)
+        raise ProgramError(f"{error.what}: choose {found}, all else as asked") if found else error from None
     set_waits(program.sample, spans)
-    for section in (flush, program.clear):
+    for section in (program.flush, program.clear):
         set_waits(section, spans)
     return program
+
+
+def _as_emitted(model: ModelProgram) -> Program:
+    """Return a model's program in the order of the mathematics, without waits."""
+    sections = []
+    for emits in ((model.emit_updates,), (model.emit_updates, model.emit_forward), (model.emit_backward,)):
+        for emit in emits:
+            emit()
+        sections.append(list(model.builder.instructions))
+        model.builder.instructions.clear()
+    flush, forward, backward = sections
+    moved = (_transfers(model, into=True), _transfers(model, into=False), _clears(model))
+    program = Program(model, forward, backward, flush, *moved)
+    count, room = sum(map(len, program.sections)), MACHINE.PROGRAM_DEPTH
+    if count > room:
+        raise DoesNotFit(f"the program has {count} instructions, the machine holds {room}", "fewer encoders")
+    return program
+
+
+def _fits(config: ModelConfig, flow: str | tuple[int, int], whole: bool) -> bool:
+    """Return whether the banks have room for a model; with `whole`, whether it has a program."""
+    try:
+        model = ModelProgram(config, None, flow)
+        if not whole:
+            return True
+        program = _as_emitted(model)
+        program.image()
+    except ProgramError:
+        return False
+    passes = (program.forward, program.backward)
+    return all(settled(model.builder.scratch, one, [(i, i) for i in range(len(one))]) for one in passes)
 
 
 def _transfers(model: ModelProgram, into: bool) -> list[Instruction]:
