@@ -113,9 +113,13 @@ class Builder:
             bank = next((one for one in bank if self.has_room(one, words)), bank[0])
         return at(f"bank {bank}", self.banks[bank].take(name, words))
 
+    def room(self, bank: int) -> int:
+        """Return how many words a bank has left."""
+        return self.banks[bank].depth - self.banks[bank].used
+
     def has_room(self, bank: int, words: int) -> bool:
         """Return whether a bank has so many words left."""
-        return self.banks[bank].used + words <= self.banks[bank].depth
+        return words <= self.room(bank)
 
     def take_over(self, name: str, bank: int, words: int) -> At:
         """Return words of a bank, from its end, that others may be given, too: for what is needed at another time."""
@@ -252,9 +256,9 @@ class Builder:
             operands[5] = At(f"statistic {function or 0}", rows or 0)
         self.emit(VECTOR, operation, what, loops, operands, **more)
 
-    def update(self, what, words: Bound, p: At, g: At, m: At, v: At, clear=False) -> None:
-        """p, m, v from g, the gradient; `clear`: g = 0 afterwards."""
-        operands = {n: At(o.memory, o.base, {"w": 1}) for n, o in enumerate((p, g, m, v))}
+    def update(self, what, words: Bound, *state: At, clear=False) -> None:
+        """p, m, v of the state (p, g[, m, v]) from g, the gradient; `clear`: g = 0 afterwards."""
+        operands = {n: At(o.memory, o.base, {"w": 1}) for n, o in enumerate(state)}
         self.emit(UPDATE, 0, what, (Loop("w", words),), operands, flags=MACHINE.CLEAR if clear else 0)
 
     def shuffle(
