@@ -126,7 +126,7 @@ def test_a_click_chooses_the_nearest_design(explorer):
 def test_a_design_that_the_machine_does_not_hold_is_a_sentence(explorer):
     explorer.choose(Design(8, 12))
     assert explorer.programs.wait(WAIT)
-    assert "choose fewer encoders" in explorer.message and explorer.estimate is None
+    assert "choose up to 6 encoders" in explorer.message and explorer.estimate is None
     explorer.choose(Design())
     assert explorer.design == Design() and explorer.estimate is not None and explorer.message == ""
 

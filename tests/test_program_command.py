@@ -50,6 +50,21 @@ def test_every_instruction_in_a_line(capsys):
     assert "drained" in out
 
 
+def test_one_layer_alone(capsys):
+    name = "encoders.0.query"
+    code, out, _ = run(capsys, "--encoders", "1", "--layer", name)
+    listed = [line for line in out.splitlines() if " | " in line]
+    assert code == 0 and all(name in line for line in listed) and f"{name}: cycles by stage" in out
+    assert "load:" not in out  # no section without an instruction of the layer
+    code, out, _ = run(capsys, "--encoders", "1", "--layer", name, "--json")
+    data = json.loads(out)
+    by_stage = {one["stage"]: one["cycles"] for one in data["cycles_by_layer"] if one["layer"] == name}
+    assert data["layer"] == {"name": name, "cycles_by_stage": by_stage} and set(by_stage) == {"FP", "BP", "PU"}
+    found = [line for lines in data["list"].values() for line in lines]
+    assert found == listed and any("z = x W3^T" in line for line in found)
+    assert 0 < len(found) < sum(data["sections"].values())
+
+
 def test_cycles_are_divided_among_those_that_work():
     program = compile_program(SMALL)
     timing = time_program(program.sample, 9)
@@ -77,12 +92,13 @@ def test_hazards_are_counted(capsys, monkeypatch, hazards):
     ("arguments", "message"),
     [
         (["--encoders", "0"], "encoders is 0"),
-        (["--encoders", "12"], "choose fewer encoders"),
+        (["--encoders", "12"], "choose up to 6 encoders"),
         (["--rank", "17"], "choose ranks up to 16"),
         (["--tokens", "1"], "--tokens 1: a sample has 2 to 32 tokens"),
         (["--tokens", "33"], "--tokens 33: a sample has 2 to 32 tokens"),
         (["--gantt", "who.jpg"], "give a name that ends in .png"),
         (["--gantt", "/no/such/folder/who.png"], "No such file or directory"),
+        (["--layer", "encoders.9.query"], "encoders.N.query, encoders.N.second"),
         (["--data", "no-such-corpus"], "no-such-corpus"),
         (["--flow", "sideways"], "invalid choice: 'sideways'"),
     ],

@@ -1,12 +1,16 @@
 """Gradients of the training processor's programs against autograd in float64, and losses against the reference."""
 
+import contextlib
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from bttlab.card.processor import NativeProcessor, sample_records
+from bttlab.card.program.banks import EMBEDDING, REST
 from bttlab.card.program.errors import ProgramError
+from bttlab.card.program.hazards import check_program
 from bttlab.card.program.program import compile_program
 from bttlab.data import Vocabulary, encode, load_corpus
 from bttlab.model import ModelConfig, Optimizer, ReferenceTrainer, initial_parameters
@@ -14,6 +18,7 @@ from bttlab.tensor.shapes import tt_shapes
 
 from training_processor import SMALL, autograd, first_moments, some_parameters, some_samples, worst_error
 
+PAPER = "bidirectional"
 LENGTHS = (2, 5, 13, 16, 17, 24, 32)
 TOLERANCE = 1e-5  # of the largest gradient of a tensor
 WIDE = {"hidden_size": 128, "linear_rank": 5}
@@ -74,9 +79,22 @@ def test_a_rank_for_each_layer(fast, flow, each_bond):
     check_gradients(fast, config, (2, 13, 17, 32), shapes, 2 * TOLERANCE, flow=flow)
 
 
-@pytest.mark.parametrize("encoders", [4, 6])
-def test_deeper_models(fast, encoders):
-    check_gradients(fast, ModelConfig(encoders=encoders), (2, 17))
+@pytest.mark.parametrize(
+    ("encoders", "rank", "flow"), [(4, 12, PAPER), (6, 12, PAPER), (6, 13, PAPER), (6, 15, "auto")]
+)
+def test_deeper_models(fast, encoders, rank, flow):
+    check_gradients(fast, ModelConfig(encoders=encoders, linear_rank=rank), (2, 17), flow=flow)
+
+
+@pytest.mark.parametrize("flow", [PAPER, "right_to_left", "auto", (2, 2)])
+def test_cores_in_other_banks(fast, flow, monkeypatch):
+    far_away = 1 << 16
+    monkeypatch.setattr("bttlab.card.program.model.SPREADS", ((far_away, far_away),))
+    program = compile_program(SMALL, flow=flow)
+    elsewhere = {block.bank for block in program.model.layout.blocks if ".cores." in block.name}
+    assert elsewhere >= {EMBEDDING, REST}
+    assert check_program(program, (2, 9, 18)) == []
+    check_gradients(fast, SMALL, (2, 9, 18), flow=flow, tolerance=2 * TOLERANCE)
 
 
 SHAPES = {
@@ -112,7 +130,7 @@ def test_small_models(fast, shape):
     ("config", "message"),
     [
         (ModelConfig(linear_rank=17), "choose ranks up to 16"),
-        (ModelConfig(encoders=12), "choose fewer encoders"),
+        (ModelConfig(encoders=12), "choose up to 6 encoders"),
         (ModelConfig(format="dense"), "choose format tensor"),
         (replace(SMALL, heads=8), "heads of a multiple of 16 features"),
         (replace(SMALL, encoders=1, sequence_length=64, **MANY_HEADS), "d_scores takes 6144 words of bank"),
@@ -121,6 +139,43 @@ def test_small_models(fast, shape):
 def test_what_the_machine_does_not_hold(config, message):
     with pytest.raises(ProgramError, match=message):
         compile_program(config)
+
+
+LARGE = ModelConfig(encoders=6, linear_rank=16)
+
+
+@pytest.mark.parametrize(
+    ("config", "flow", "choices"),
+    [
+        (LARGE, "auto", {"linear_rank": 15, "encoders": 5}),
+        (replace(LARGE, linear_rank=20), PAPER, {"linear_rank": 13}),
+        (replace(SMALL, sequence_length=64, **MANY_HEADS), "right_to_left", {"sequence_length": 43}),
+        (ModelConfig().with_vocabulary(30_522), "auto", {"embedding_rank": 24, "vocabulary_size": 16_250}),
+    ],
+)
+def test_what_would_fit(config, flow, choices, monkeypatch):
+    for name, left_out in (("ordered", lambda instructions, *_: instructions), ("set_waits", lambda *_: None)):
+        monkeypatch.setattr(f"bttlab.card.program.program.{name}", left_out)  # what takes long says nothing of room
+    with pytest.raises(ProgramError) as refused:
+        compile_program(config, flow=flow)
+    monkeypatch.setattr("bttlab.card.program.program.what_fits", lambda *_: None)
+    message = str(refused.value)
+    assert re.findall(r"\d+", message.partition(": choose ")[2]) == [str(n) for n in choices.values()], message
+    for name, most in choices.items():
+        for number, fits in ((most, True), (most + 1, False)):
+            asked = config.with_vocabulary(number) if name == "vocabulary_size" else replace(config, **{name: number})
+            with contextlib.nullcontext() if fits else pytest.raises(ProgramError):
+                compile_program(asked, flow=flow)
+
+
+def test_a_model_without_room_for_moments_is_trained_by_sgd():
+    program = compile_program(replace(LARGE, linear_rank=14), flow="auto")
+    program.check_optimizer(Optimizer("sgd"))
+    message = (
+        "^the moments of adamw take 34878 words of bank 10, which has 32768: choose sgd, or ranks up to 12 or up to 5"
+    )
+    with pytest.raises(ProgramError, match=message):
+        program.check_optimizer(Optimizer("adamw"))
 
 
 def test_losses_over_200_samples_are_the_references(fast):

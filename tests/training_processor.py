@@ -114,13 +114,19 @@ def autograd(config: ModelConfig, parameters, sample: Samples) -> tuple[float, d
 
 
 def first_moments(processor: NativeProcessor, program: Program, parameters, sample: Samples) -> tuple[float, dict]:
-    """Return the loss of a sample and the gradients of the machine: the moments that momentum leaves of one step."""
-    optimizer = Optimizer("momentum")
+    """Return the loss of a sample and the gradients of the machine: the moments that momentum leaves of one step.
+
+    A program without moments takes a step of SGD, so large that parameters are lost in it.
+    """
+    optimizer, rate = (Optimizer("momentum"), 0.0) if program.model.has_moments else (Optimizer("sgd"), 2.0**24)
     processor.load_program(program)
     processor.load(parameters)
-    result = processor.train(sample_records(program, sample, [0.0], optimizer), optimizer)[0]
+    result = processor.train(sample_records(program, sample, [rate], optimizer), optimizer)[0]
     assert result["status"] == 1
-    return float(result["loss"]), processor.store()[1]
+    changed, moments, _ = processor.store()
+    if program.model.has_moments:
+        return float(result["loss"]), moments
+    return float(result["loss"]), {name: (np.asarray(parameters[name]) - p) / rate for name, p in changed.items()}
 
 
 def worst_error(found: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndarray]) -> tuple[float, str]:

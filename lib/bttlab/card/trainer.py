@@ -408,6 +408,7 @@ class Trainer(DefaultIP):
 
     def _check(self, samples, optimizer: Optimizer, learning_rate: float | np.ndarray) -> np.ndarray:
         self._check_ready(samples)
+        self.program.program.check_optimizer(optimizer)
         rates = np.asarray(check_learning_rates(learning_rate, len(samples)), np.float32)
         if self._moments is not None and self._moments != tuple(optimizer.moments):
             raise StateError(

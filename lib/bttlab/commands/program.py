@@ -1,6 +1,7 @@
 """List the program that trains a model on the processor: its instructions, hazards, cycles, and who works when."""
 
 import argparse
+import re
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--tokens", type=int, metavar="T", help="length of the sample that is looked at (default: 13)")
     add("--data", metavar="NAME|PATH", help="say what an epoch of this corpus' training split takes")
     add("--list", action="store_true", help="list every instruction")
+    add("--layer", metavar="NAME", help="list one layer's instructions, and its cycles: encoders.0.query")
     add("--check", action="store_true", help="look for hazards at every length; exit code 1 if there are any")
     add("--gantt", type=Path, metavar="FILE.png", help="draw which unit works when")
 
@@ -29,7 +31,7 @@ def run(options: argparse.Namespace) -> Outcome:
     """Run the command."""
     from bttlab.card.program.instruction import MACHINE, UNIT_NAMES
     from bttlab.card.program.listing import SECTION_NAMES, describe
-    from bttlab.card.program.profile import busy_shares, cycles_by
+    from bttlab.card.program.profile import busy_shares, cycles_by, layer_of
     from bttlab.card.program.program import TYPICAL_TOKENS, compile_program
     from bttlab.card.program.timing import time_program
     from bttlab.model import ModelConfig
@@ -43,6 +45,11 @@ def run(options: argparse.Namespace) -> Outcome:
     if options.gantt is not None and options.gantt.suffix != ".png":
         raise BttlabError(f"--gantt {options.gantt}: the picture is a PNG; give a name that ends in .png")
     program = compile_program(model, flow=options.flow)
+    names = list(dict.fromkeys(map(layer_of, program.sample)))
+    if options.layer not in (None, *names):
+        raise BttlabError(
+            f"--layer {options.layer}: no layer; there are {_told(names)}; N is 0 to {model.encoders - 1}"
+        )
 
     timing = time_program(program.sample, tokens)
     lengths = sorted({*(n for n in (2, 8, 16, 24, 32, 48, 64) if n <= model.sequence_length), tokens})
@@ -64,9 +71,12 @@ def run(options: argparse.Namespace) -> Outcome:
     }
     if options.data is not None:
         data["epoch"] = _epoch(options.data, model, program)
-    if options.list:
+    if options.layer is not None:
+        own = {stage: count for (stage, layer), count in shares.items() if layer == options.layer}
+        data["layer"] = {"name": options.layer, "cycles_by_stage": own}
+    if options.list or options.layer is not None:
         data["list"] = {
-            name: [describe(n, i) for n, i in enumerate(section)]
+            name: [describe(n, i) for n, i in enumerate(section) if options.layer in (None, layer_of(i))]
             for name, section in zip(SECTION_NAMES, program.sections, strict=True)
         }
     if options.check:
@@ -84,6 +94,11 @@ def assumptions(machine: Any) -> list[str]:
         "cycles of the machine's loop for a sample that is trained on, the update of the sample before beside it; "
         "reading its record and writing its result come on top",
     ]
+
+
+def _told(names: list[str]) -> str:
+    """Names of layers in a line: those of all encoders once."""
+    return ", ".join(dict.fromkeys(re.sub(r"^encoders\.\d+\.", "encoders.N.", name) for name in sorted(names)))
 
 
 def _by_stage(shares: dict[tuple[str, str], float]) -> dict[str, float]:
@@ -168,6 +183,9 @@ def _text(data: dict[str, Any]) -> str:
         "cycles by stage",
         [(STAGES.get(name, name), f"{count:,.0f}") for name, count in data["cycles_by_stage"].items()],
     )
+    if "layer" in data:
+        own = data["layer"]["cycles_by_stage"].items()
+        rows(f"{data['layer']['name']}: cycles by stage", [(STAGES[stage], f"{count:,.0f}") for stage, count in own])
     layers = sorted(data["cycles_by_layer"], key=lambda one: -one["cycles"])[:12]
     rows(
         "the 12 largest by layer",
@@ -179,7 +197,7 @@ def _text(data: dict[str, Any]) -> str:
             f"an epoch of {epoch['corpus']}, {epoch['samples']:,} samples",
             [("cycles", f"{epoch['cycles']:,}"), ("seconds", f"{epoch['seconds']['value']:.2f}")],
         )
-    lines = [line for name, lines in data.get("list", {}).items() for line in (f"{name}:", *lines)]
+    lines = [line for name, found in data.get("list", {}).items() if found for line in (f"{name}:", *found)]
     # Lines of a listing are not broken, so all is plain text.
     console = Console(force_terminal=False)
     with console.capture() as capture:

@@ -145,6 +145,7 @@ def memory_map(model: ModelConfig, record: MachineRecord, optimizer: str, flow: 
     bttlab.card.program.errors.ProgramError
         If the machine does not hold the model.
     """
+    compiled_program(model, flow=flow).program.check_optimizer(Optimizer(optimizer))
     without = (banks.FIRST_MOMENT, banks.SECOND_MOMENT)[len(Optimizer(optimizer).moments) :]
     alike = {memory.name: memory for memory in record.memories}
     uses = []

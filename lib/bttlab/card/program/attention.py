@@ -4,7 +4,6 @@ Keys lie in engine 0's held memory, values in engine 1's, token t in row t mod R
 are (heads, tokens, blocks) words: a word has a query's scores with a block's keys.
 """
 
-import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 from bttlab.card.machine import machine
 from bttlab.card.program.builder import LANES, ROWS, Builder, block_rows, even_parts, gate, padded
 from bttlab.card.program.functions import EXPONENT
-from bttlab.card.program.instruction import ENGINE_0, ENGINE_1, At, Bound, Loop, Register, at, most_of
+from bttlab.card.program.instruction import ENGINE_0, ENGINE_1, At, Bound, Loop, Register, most_of
 from bttlab.card.program.moving import part
 
 M = machine()
@@ -103,23 +102,20 @@ class Attention:
 
     def _transposed(self, what, engine, scalars: At, stream: At, result: At) -> None:
         """result[s, head h] = sum over t of scalars[h, t][s] stream[t, head h]"""
-        hw, b = self.head_words, self.builder
-        parts = even_parts(self.heads, hw, M.SLOTS)
-        for block, (first, heads) in itertools.product(range(self.blocks), parts):
-            rows = block_rows(self.tokens, block)
-            loops = [Loop("t", self.tokens), padded("h", heads, hw), Loop("w", hw)]
-            b.accumulate(
+        hw = self.head_words
+        for block in range(self.blocks):
+            rows = Loop("s", block_rows(self.tokens, block))
+            loops = [Loop("t", self.tokens), padded("h", self.heads, hw), Loop("w", hw)]
+            self.builder.accumulate(
                 engine,
                 what,
                 self._loops(block, *loops),
                 ("t",),
-                "t",
-                part(scalars, first * self._scores["h"] + block, **self._scores),
-                part(stream, first * hw, t=self.words, h=hw, w=1),
-                count=rows,
+                part(scalars, block, **self._scores),
+                part(stream, t=self.words, h=hw, w=1),
+                rows,
+                part(result, block * ROWS * self.words, s=self.words, w=1),
             )
-            where = part(result, block * ROWS * self.words + first * hw, s=self.words, w=1)
-            b.drain(engine, what, [Loop("s", rows), Loop("w", heads * hw)], "s", 0, at("", 0, w=1), where)
 
     def _rows(self) -> Iterator[tuple[int, dict]]:
         """How the vector unit goes through the scores: word by word, in each word row by row.

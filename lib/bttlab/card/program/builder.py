@@ -1,12 +1,14 @@
 """What a program is put together with: memory, registers, constants, tables and the list of instructions."""
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import starmap
 from typing import Any
 
 import numpy as np
 
-from bttlab.card.program.errors import ProgramError
+from bttlab.card.program.errors import DoesNotFit, ProgramError
 from bttlab.card.program.functions import Functions
 from bttlab.card.program.instruction import (
     ACCUMULATE,
@@ -73,9 +75,9 @@ class Allocator:
         """
         first = self.used
         if first + words > self.depth:
-            raise ProgramError(
-                f"{name} takes {words} words of {self.memory}, which has {self.depth - first} of {self.depth} left: "
-                "choose fewer encoders, a shorter sequence, smaller ranks or a smaller vocabulary"
+            raise DoesNotFit(
+                f"{name} takes {words} words of {self.memory}, which has {self.depth - first} of {self.depth} left",
+                "fewer encoders, a shorter sequence, smaller ranks or a smaller vocabulary",
             )
         self.used += words
         self.what.append((name, first, words))
@@ -111,18 +113,20 @@ class Builder:
             bank = next((one for one in bank if self.has_room(one, words)), bank[0])
         return at(f"bank {bank}", self.banks[bank].take(name, words))
 
+    def room(self, bank: int) -> int:
+        """Return how many words a bank has left."""
+        return self.banks[bank].depth - self.banks[bank].used
+
     def has_room(self, bank: int, words: int) -> bool:
         """Return whether a bank has so many words left."""
-        return self.banks[bank].used + words <= self.banks[bank].depth
+        return words <= self.room(bank)
 
     def take_over(self, name: str, bank: int, words: int) -> At:
         """Return words of a bank, from its end, that others may be given, too: for what is needed at another time."""
         self._over_bank[bank] += words
         depth = self.banks[bank].depth
         if self._over_bank[bank] > depth:
-            raise ProgramError(
-                f"{name} takes {words} words of bank {bank}, which has {depth}: choose a shorter sequence"
-            )
+            raise DoesNotFit(f"{name} takes {words} words of bank {bank}, which has {depth}", "a shorter sequence")
         return at(f"bank {bank}", depth - self._over_bank[bank])
 
     def hold(self, name: str, engine: int, words: int) -> At:
@@ -140,9 +144,8 @@ class Builder:
         """
         self._over[engine] += words
         if self._over[engine] > MACHINE.HELD_DEPTH:
-            raise ProgramError(
-                f"{name} takes {words} words of held {engine}, which has {MACHINE.HELD_DEPTH}: choose a shorter "
-                f"sequence"
+            raise DoesNotFit(
+                f"{name} takes {words} words of held {engine}, which has {MACHINE.HELD_DEPTH}", "a shorter sequence"
             )
         return at(f"held {engine}", MACHINE.HELD_DEPTH - self._over[engine])
 
@@ -165,9 +168,9 @@ class Builder:
         slots, room = instruction.sum_slots, MACHINE.SLOTS if unit <= ENGINE_1 else MACHINE.ROW_SLOTS
         if slots > room:
             who = f"engine {unit}" if unit <= ENGINE_1 else "the vector unit"
-            raise ProgramError(
-                f"{' / '.join(label)} has {slots} sums at once, {who} {room}: choose a smaller hidden size or "
-                "a shorter sequence"
+            raise DoesNotFit(
+                f"{' / '.join(label)} has {slots} sums at once, {who} {room}",
+                "a smaller hidden size or a shorter sequence",
             )
         for _, text in instruction.unreached():
             raise ProgramError(f"{' / '.join(label)}: {text}: choose another bank for it")
@@ -199,20 +202,49 @@ class Builder:
             operands = {n: o.moved(last.name, first) for n, o in operands.items() if o is not None}
             self.emit(engine, REDUCE, what, nest, operands, count=count, depth=(depth,), slot_loop=depth, **more)
 
-    def accumulate(self, engine, what, loops, depth, slot_loop, scalars, stream, count=ROWS) -> None:
-        """sums[r] = sum over the depth of scalars[r] x stream, on the engine's second side; a drain fetches them."""
-        operands = {1: stream, 2: scalars}
-        more = {"depth": depth, "slot_loop": slot_loop, "flags": MACHINE.SIDE}
-        self.emit(engine, ACCUMULATE, what, loops, operands, count=count, **more)
+    def accumulate(
+        self, engine, what, loops, depth, scalars, stream, rows: Loop, result, count=None, check=False, bias=None
+    ) -> None:
+        """result = sum over the depth of scalars^T stream, on the engine's second side; its drain fetches it.
 
-    def drain(self, engine, what, loops, row_loop, row_base, slots: At, result: At, check=False) -> None:
-        """result = rows of the sums."""
+        More sums than a row has places for are done in parts of the outermost loop inside the depth's that has any.
+
+        Parameters
+        ----------
+        depth : sequence of str
+            The last of them is next to the loops of the sums.
+        rows : Loop
+            Of the result, which has strides by this name, by "w" for the sums and by a loop over tokens among them.
+        count : int, optional
+            Rows that are summed, by default those of the result.
+        bias : At, optional
+            Where one row more goes.
+        """
+        inside = [loop.name for loop in loops].index(depth[-1]) + 1
+        inner = {loop.name: loop.acting for loop in loops[inside:]}
+        tokens = [Loop(name, acting) for name, acting in inner.items() if isinstance(acting, Register)]
+        counted = {name: acting for name, acting in inner.items() if not isinstance(acting, Register)}
+        split = next((name for name, acting in counted.items() if acting > 1), loops[-1].name)
+        whole, each = counted[split], math.prod(counted.values()) // counted[split]
+        others = each * math.prod(most_of(loop.acting) for loop in tokens)
         flags = MACHINE.SIDE | (MACHINE.CHECK if check else 0)
-        row = (row_loop, row_base) if row_loop else None
-        if row is None:
-            loops = (Loop("one", 1), *loops)
-            row = ("one", row_base)
-        self.emit(DRAIN_0 + engine, 0, what, loops, {0: slots, 4: result}, row=row, flags=flags)
+        for first, some in even_parts(whole, others, MACHINE.SLOTS):
+            nest = loops
+            if some < whole:
+                (name, bound), *rest = (inner | {split: some}).items()
+                nest = [*loops[:inside], padded(name, bound, others * some // most_of(bound)), *starmap(Loop, rest)]
+            operands = {1: stream.moved(split, first), 2: scalars.moved(split, first)}
+            more = {"depth": tuple(depth), "slot_loop": depth[-1], "flags": MACHINE.SIDE}
+            summed = count or (rows.bound if bias is None else rows.bound + 1)
+            self.emit(engine, ACCUMULATE, what, nest, operands, count=summed, **more)
+            width = Loop("w", each * some)
+            slots = at("", 0, w=1, **{loop.name: each * some for loop in tokens})
+            operands = {0: slots, 4: replace(result, base=result.base + each * first)}
+            self.emit(DRAIN_0 + engine, 0, what, [rows, *tokens, width], operands, row=(rows.name, 0), flags=flags)
+            if bias is not None:
+                operands, row = {0: slots, 4: at(bias.memory, bias.base + each * first, w=1)}, ("one", rows.bound)
+                nest, checked = [Loop("one", 1), width], flags | MACHINE.CHECK
+                self.emit(DRAIN_0 + engine, 0, "d b", nest, operands, row=row, flags=checked)
 
     def vector(
         self, operation, what, loops, a=None, b=None, c=None, r0=None, r1=None, rows=None, function=None, **more
@@ -224,9 +256,9 @@ class Builder:
             operands[5] = At(f"statistic {function or 0}", rows or 0)
         self.emit(VECTOR, operation, what, loops, operands, **more)
 
-    def update(self, what, words: Bound, p: At, g: At, m: At, v: At, clear=False) -> None:
-        """p, m, v from g, the gradient; `clear`: g = 0 afterwards."""
-        operands = {n: At(o.memory, o.base, {"w": 1}) for n, o in enumerate((p, g, m, v))}
+    def update(self, what, words: Bound, *state: At, clear=False) -> None:
+        """p, m, v of the state (p, g[, m, v]) from g, the gradient; `clear`: g = 0 afterwards."""
+        operands = {n: At(o.memory, o.base, {"w": 1}) for n, o in enumerate(state)}
         self.emit(UPDATE, 0, what, (Loop("w", words),), operands, flags=MACHINE.CLEAR if clear else 0)
 
     def shuffle(

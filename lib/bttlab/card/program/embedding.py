@@ -11,7 +11,7 @@ import numpy as np
 
 from bttlab.card.machine import machine
 from bttlab.card.program import banks
-from bttlab.card.program.builder import LANES, ROWS, Builder, even_parts, padded, words_for
+from bttlab.card.program.builder import LANES, ROWS, Builder, padded, words_for
 from bttlab.card.program.errors import ProgramError
 from bttlab.card.program.instruction import ENGINE_0, ENGINE_1, At, Loop, Register, Slice, at, most_of
 from bttlab.card.program.layout import Layout
@@ -277,27 +277,16 @@ class Embedding:
         each = pieces * self.b_words
         for group in range(-(-most_of(self.tokens) // GROUP)):
             tokens = self._group(group)
-            for first, some in even_parts(pieces, GROUP * self.b_words, M.SLOTS):
-                sums, word = some * self.b_words, first * self.b_words
-                b.accumulate(
-                    ENGINE_0,
-                    "d_F3 = F2^T d_V, in parts",
-                    [Loop("q", an // pieces), padded("t", tokens, sums), Loop("p", some), Loop("w", self.b_words)],
-                    ("q",),
-                    "q",
-                    part(self.loose, GROUP * group * an + first, t=an, q=pieces, p=1),
-                    part(self.f2.where(), word, slice=Slice(F2, "t", group), q=each, p=self.b_words, w=1),
-                    count=self.n3,
-                )
-                b.drain(
-                    ENGINE_0,
-                    "d_F3, in parts",
-                    [Loop("n", self.n3), Loop("t", tokens), Loop("p", sums)],
-                    "n",
-                    0,
-                    at("", 0, t=sums, p=1),
-                    part(self.parts, GROUP * group * self.n3 * each + word, t=self.n3 * each, n=each, p=1),
-                )
+            b.accumulate(
+                ENGINE_0,
+                "d_F3 = F2^T d_V, in parts",
+                [Loop("q", an // pieces), padded("t", tokens, each), Loop("p", pieces), Loop("w", self.b_words)],
+                ("q",),
+                part(self.loose, GROUP * group * an, t=an, q=pieces, p=1),
+                part(self.f2.where(), slice=Slice(F2, "t", group), q=each, p=self.b_words, w=1),
+                Loop("n", self.n3),
+                part(self.parts, GROUP * group * self.n3 * each, t=self.n3 * each, n=each, w=1),
+            )
             b.vector(
                 M.COLUMNS,
                 "d_F3 of tokens",

@@ -1,10 +1,10 @@
 """One half of a linear layer on the way back: the gradients of its cores."""
 
 from bttlab.card.machine import machine
-from bttlab.card.program.builder import even_parts, padded
+from bttlab.card.program.builder import padded
 from bttlab.card.program.half_ways import HalfWays
 from bttlab.card.program.halves import OUT
-from bttlab.card.program.instruction import At, Bound, Loop, at
+from bttlab.card.program.instruction import At, Bound, Loop
 from bttlab.card.program.moving import part
 
 M = machine()
@@ -70,16 +70,8 @@ class HalfCode(HalfWays):
         self, what, loops, depth, scalars, stream, rows, words, result, check=False, bias: At | None = None
     ) -> None:
         """result (rows, words) = sum over the depth of scalars^T stream; bias (words), where given, is one row more."""
-        b, last = self.b, loops[-1]
-        for first, some in even_parts(last.acting, words // last.acting, M.SLOTS):
-            nest = [*loops[:-1], last if some == last.acting else padded(last.name, some)]
-            count, some_stream = rows + (bias is not None), stream.moved(last.name, first)
-            b.accumulate(self.engine, what, nest, tuple(depth), depth[-1], scalars, some_stream, count=count)
-            sums, width = at("", 0, w=1), Loop("w", words - (last.acting - some))
-            to = part(result, first, r=words, w=1)
-            b.drain(self.engine, what, [Loop("r", rows), width], "r", 0, sums, to, check=check)
-            if bias is not None:
-                b.drain(self.engine, "d b", [width], None, rows, sums, part(bias, first, w=1), check=True)
+        to = part(result, r=words, w=1)
+        self.b.accumulate(self.engine, what, loops, depth, scalars, stream, Loop("r", rows), to, None, check, bias)
 
     def _merged_backward(self, z: At, x: At, tokens: Bound, bias: At | None) -> None:
         """d_W3 = z^T x; d_N and d_tail from it."""
@@ -170,17 +162,9 @@ class HalfCode(HalfWays):
     def _far_backward(self, loops, depth, scalars: At, stream: At) -> None:
         """d_F = sum of scalars^T stream: an engine sums it in `middle` parts, the vector unit adds them up."""
         b, half = self.b, self.half
-        b.accumulate(self.engine, "d F, in parts", loops, depth, depth[-1], scalars, stream, count=half.far_rank)
         parts = self.scratch.take(half.far_rank * half.block)
-        b.drain(
-            self.engine,
-            "d F, in parts",
-            [Loop("a", half.far_rank), Loop("p", half.block)],
-            "a",
-            0,
-            at("", 0, p=1),
-            part(parts, a=half.block, p=1),
-        )
+        rows, to = Loop("a", half.far_rank), part(parts, a=half.block, w=1)
+        b.accumulate(self.engine, "d F, in parts", loops, depth, scalars, stream, rows, to)
         b.vector(
             M.COLUMNS,
             "d F",

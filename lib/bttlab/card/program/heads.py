@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from bttlab.card.machine import machine
 from bttlab.card.program import banks
-from bttlab.card.program.builder import LANES, ROWS, Builder, even_parts, padded, words_for
+from bttlab.card.program.builder import LANES, ROWS, Builder, padded, words_for
 from bttlab.card.program.functions import EXPONENT, TANH
 from bttlab.card.program.instruction import At, Bound, Loop, at, most_of
 from bttlab.card.program.layout import Block, Layout
@@ -214,9 +214,6 @@ class Head:
         """d_weight = d_logits^T pooled, of a word of classes."""
         b, w, what = self.builder, self.words, "d_weight = d_logits^T pooled"
         gradient = at(f"bank {p.block.bank + banks.GRADIENT}", p.block.base + c * ROWS * w, r=w, w=1)
-        rows = Loop("r", self._rows_of(p, c))
-        for first, words in even_parts(w, 1, M.SLOTS):
-            loops, some = [Loop("t", self.tokens), padded("w", words)], stream.moved("w", first)
-            b.accumulate(p.engine, what, loops, ("t",), "t", part(p.logits, c, t=p.stride), some)
-            to = gradient.moved("w", first)
-            b.drain(p.engine, what, [rows, Loop("w", words)], "r", 0, at("", 0, w=1), to, check=True)
+        rows, loops = Loop("r", self._rows_of(p, c)), [Loop("t", self.tokens), padded("w", w)]
+        scalars = part(p.logits, c, t=p.stride)
+        b.accumulate(p.engine, what, loops, ("t",), scalars, stream, rows, gradient, ROWS, check=True)

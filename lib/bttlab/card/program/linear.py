@@ -11,10 +11,10 @@ and d_z, x. Engine 0 has the input's half, engine 1 the output's (`halves`).
 from bttlab.card.machine import machine
 from bttlab.card.program import banks
 from bttlab.card.program.builder import LANES, ROWS, Builder, padded
-from bttlab.card.program.errors import ProgramError
+from bttlab.card.program.errors import DoesNotFit, ProgramError
 from bttlab.card.program.half_code import HalfCode
 from bttlab.card.program.halves import IN, OUT, Half
-from bttlab.card.program.instruction import At, Bound, Loop, at, most_of
+from bttlab.card.program.instruction import DRAIN_0, VECTOR, At, Bound, Loop, at, most_of
 from bttlab.card.program.layout import IN_AXES, OUT_AXES, Layout
 from bttlab.card.program.moving import part
 from bttlab.card.program.scratch import Scratch
@@ -44,10 +44,15 @@ class LinearLayers:
         One of FLOWS, or how many cores are merged of the input's half and of the output's.
     single : collection of str
         Layers that one token comes to.
+    spread : tuple of int, optional
+        Cores go to the bank with the most room, where so many words of each engine's own do not count; by default to
+        the engine's own while it has any.
     """
 
-    def __init__(self, builder: Builder, layout: Layout, names, shapes, sequence_length: int, flow, single=()):
-        self.builder, self.layout, self.names = builder, layout, list(names)
+    def __init__(
+        self, builder: Builder, layout: Layout, names, shapes, sequence_length: int, flow, single=(), spread=None
+    ):
+        self.builder, self.layout, self.names, self._spread = builder, layout, list(names), spread
         merged = FLOWS.get(flow, flow)
         if not (isinstance(merged, tuple) and len(merged) == 2 and set(merged) <= {1, 2, 3}):
             raise ProgramError(
@@ -81,21 +86,23 @@ class LinearLayers:
         order = {kind: tuple(shape[kind][a] for a in axes[kind][1]) for kind in shape}
         rank, near_rank, far_rank = order["near"][0], order["near"][2], order["middle"][2]
         if max(rank, near_rank, far_rank) > ROWS:
-            raise ProgramError(
-                f"{name} has rank {max(rank, near_rank, far_rank)}; an engine has {ROWS} rows: choose ranks up to "
-                f"{ROWS}"
+            raise DoesNotFit(
+                f"{name} has rank {max(rank, near_rank, far_rank)}; an engine has {ROWS} rows", f"ranks up to {ROWS}"
             )
         if modes["middle"] * modes["far"] % LANES:
             raise ProgramError(
                 f"{name}: the modes {modes['middle']} and {modes['far']} at an end of the train multiply to "
                 f"{modes['middle'] * modes['far']}, which does not fill words of {LANES}: choose other modes"
             )
-        bank = (banks.IN_CORES, banks.OUT_CORES)[engine]
         cores, gradients = {}, {}
         for kind, (core, order_of) in axes.items():
-            block = self.layout.place(f"{name}.cores.{core}", bank, order_of)
+            where = _core_banks(engine, kind, merged)
+            if self._spread is not None:
+                left = {where[0]: self._spread[engine]}
+                where.sort(key=lambda bank: left.get(bank, 0) - self.builder.room(bank))
+            block = self.layout.place(f"{name}.cores.{core}", where, order_of)
             cores[kind] = block.where()
-            gradients[kind] = at(f"bank {bank + banks.GRADIENT}", block.base)
+            gradients[kind] = at(f"bank {block.bank + banks.GRADIENT}", block.base)
         return Half(which, engine, merged, rank, near_rank, far_rank, *modes.values(), cores, gradients)
 
     def hold(self) -> None:
@@ -239,3 +246,12 @@ class LinearLayers:
             matrix, loops = {"t": words, "w": 1}, [Loop("t", tokens), Loop("w", words)]
             b.vector(M.ADD, "d_x", loops, part(target, **matrix), part(addend, **matrix), r0=part(d_x, **matrix))
         return lifted
+
+
+def _core_banks(engine: int, kind: str, merged: int) -> list[int]:
+    """Return the bank of an engine's cores, then the others where one may lie: ports reach it and its gradient."""
+    is_held = kind == "far" or merged < {"near": 3, "middle": 2}[kind]  # else its words are scalars
+    unit = VECTOR if kind == "far" else DRAIN_0 + engine if is_held else engine  # that brings the gradient
+    reads, writes = M.reach(engine, 3 if is_held else 2, False).banks, M.reach(unit, 4, True).banks
+    others = [bank for bank in (banks.EMBEDDING, banks.REST) if bank in reads and bank + banks.GRADIENT in writes]
+    return [(banks.IN_CORES, banks.OUT_CORES)[engine], *others]

@@ -1,13 +1,15 @@
 """The program of a model: forward pass, losses, backward pass and update, in the order of the mathematics."""
 
+import contextlib
 from collections.abc import Mapping
+from typing import Any
 
 from bttlab.card.machine import machine
 from bttlab.card.program import banks
 from bttlab.card.program.attention import Attention, held_rows
 from bttlab.card.program.builder import LANES, ROWS, Builder, padded
 from bttlab.card.program.embedding import Embedding
-from bttlab.card.program.errors import ProgramError
+from bttlab.card.program.errors import DoesNotFit, ProgramError
 from bttlab.card.program.functions import GELU, GELU_SLOPE
 from bttlab.card.program.heads import Head
 from bttlab.card.program.instruction import At, Loop, Register, at
@@ -33,6 +35,11 @@ ADDED = ("embedding.position.weight", *(f"embedding.word.cores.{k}" for k in ran
 REMADE = {"q": 2, "context": 1, "u": 0}
 
 
+# How cores are spread: each in its engine's bank while there is room; evenly; and so that engine 1's bank is for those
+# that can lie nowhere else.
+SPREADS = (None, (0, 0), (0, M.banks[banks.OUT_CORES].depth))
+
+
 class ModelProgram:
     """What a model is on the machine: where everything lies, and the instructions of a sample.
 
@@ -44,6 +51,13 @@ class ModelProgram:
         Of the parameters, if they are not the configuration's: each linear layer may have ranks of its own.
     flow : str or tuple of int
         Order of contraction of the linear layers (`linear.FLOWS`).
+    spread : tuple of int, optional
+        As for `linear.LinearLayers`.
+
+    Attributes
+    ----------
+    has_moments : bool
+        Whether there is room for what momentum and AdamW keep; without, the model is trained by SGD alone.
 
     Raises
     ------
@@ -51,7 +65,13 @@ class ModelProgram:
         If the machine does not hold it.
     """
 
-    def __init__(self, config: ModelConfig, shapes: Mapping[str, tuple[int, ...]] | None = None, flow="bidirectional"):
+    def __init__(
+        self,
+        config: ModelConfig,
+        shapes: Mapping[str, tuple[int, ...]] | None = None,
+        flow="bidirectional",
+        spread=None,
+    ):
         if config.format != "tensor":
             raise ProgramError("the model is dense: the card trains tensor-compressed ones; choose format tensor")
         if config.sequence_length > M.SEQUENCE or config.hidden_size % (config.heads * LANES):
@@ -64,7 +84,7 @@ class ModelProgram:
             if len(getattr(config, name)) != 3:
                 modes = getattr(config, name)
                 raise ProgramError(f"{name} are {modes}: the card takes trains of three modes at each end")
-        self.config = config
+        self.config, self.flow = config, flow
         self.shapes = dict(shapes or config.parameter_shapes())
         self.builder = b = Builder()
         self.words = words = config.hidden_size // LANES
@@ -95,19 +115,30 @@ class ModelProgram:
         self.attention = Attention(b, self.tokens, config.heads, words, keys, values, rows)
         scores = self.attention.score_words
         self.d_scores = b.take("d_scores", banks.SCALARS, scores)
-        self.linears = LinearLayers(b, self.layout, names, self.shapes, most, flow, ("intent_pooler",))
+        self.linears = LinearLayers(b, self.layout, names, self.shapes, most, flow, ("intent_pooler",), spread)
         self.embedding.keep()
         self.probabilities = [b.take("attention", (banks.SCORES, banks.KEPT), scores) for _ in range(config.encoders)]
         self.work = WorkMatrices(b, matrix)
-        self.kept = [{name: self._keep(name) for name in REMADE} for _ in range(config.encoders)]
+        self.kept = [{name: self._keep(name, e) for name in REMADE} for e in range(config.encoders)]
         self.linears.hold()
-        for bank in (banks.FIRST_MOMENT, banks.SECOND_MOMENT):
+        self.has_moments = b.has_room(banks.FIRST_MOMENT, self.layout.words)
+        for bank in (banks.FIRST_MOMENT, banks.SECOND_MOMENT) if self.has_moments else ():
             b.take("moments", bank, self.layout.words)
 
-    def _keep(self, name: str) -> At | None:
+    @classmethod
+    def that_fits(cls, *model: Any) -> "ModelProgram":
+        """Return what a model is, its cores spread over the banks if they do not fit otherwise."""
+        for spread in SPREADS[:-1]:
+            with contextlib.suppress(DoesNotFit):
+                return cls(*model, spread=spread)
+        return cls(*model, spread=SPREADS[-1])
+
+    def _keep(self, name: str, encoder: int) -> At | None:
         """Return a place for a matrix that the backward pass reads again, or None: then it makes it anew."""
         matrix = self.config.sequence_length * self.words
-        if self.builder.has_room(banks.KEPT, matrix):
+        # A context of several blocks is added to where it lies, while p is read.
+        beside_p = name == "context" and self.attention.blocks > 1 and self.probabilities[encoder].number == banks.KEPT
+        if self.builder.has_room(banks.KEPT, matrix) and not beside_p:
             return self.builder.take(name, banks.KEPT, matrix)
         return self.work.take(REMADE[name]) if self.work.has_spare(REMADE[name]) else None
 
@@ -116,10 +147,9 @@ class ModelProgram:
         first = self._statistics
         self._statistics += count
         if self._statistics > M.STATISTICS:
-            raise ProgramError(
-                f"the model keeps {self._statistics} rows of statistics, the machine {M.STATISTICS}: choose fewer "
-                f"encoders or "
-                "heads, or a shorter sequence"
+            raise DoesNotFit(
+                f"the model keeps {self._statistics} rows of statistics, the machine {M.STATISTICS}",
+                "fewer encoders or heads, or a shorter sequence",
             )
         return first
 
@@ -284,8 +314,10 @@ class ModelProgram:
         for block in self.layout.blocks:
             b.layer = block.name
             gradient = at(f"bank {block.bank + banks.GRADIENT}", block.base)
-            m, v = (at(f"bank {bank}", offset) for bank in (banks.FIRST_MOMENT, banks.SECOND_MOMENT))
+            state = [block.where(), gradient]
+            if self.has_moments:
+                state += (at(f"bank {bank}", offset) for bank in (banks.FIRST_MOMENT, banks.SECOND_MOMENT))
             for first in range(0, block.words, UPDATE_WORDS):
-                parts = (part(whole, first) for whole in (block.where(), gradient, m, v))
+                parts = (part(whole, first) for whole in state)
                 b.update("update", min(block.words - first, UPDATE_WORDS), *parts, clear=block.name in ADDED)
             offset += block.words

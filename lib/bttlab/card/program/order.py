@@ -11,7 +11,7 @@ from heapq import heapify, heappop, heappush
 from itertools import islice
 
 from bttlab.card.program.dependencies import Wait, accesses, data_waits, has_ports, set_waits
-from bttlab.card.program.errors import ProgramError
+from bttlab.card.program.errors import DoesNotFit
 from bttlab.card.program.instruction import ACCUMULATE, DRAIN_0, ENGINE_1, EXPAND, MACHINE, Instruction
 from bttlab.card.program.scratch import Scratch, settled
 from bttlab.card.program.timing import time_program
@@ -158,10 +158,10 @@ def ordered(
     fits = list(islice((found for found in timed if found[0] is not None), TIMED))
     if not fits:
         if not settled(scratch, instructions, [(i, i) for i in range(len(instructions))]):
-            raise ProgramError(
+            raise DoesNotFit(
                 "a linear layer needs more words at once than banks "
-                f"{' and '.join(str(one.bank) for one in scratch)} have: choose a shorter sequence, or an order of "
-                "contraction that merges more cores"
+                f"{' and '.join(str(one.bank) for one in scratch)} have",
+                "a shorter sequence, or an order of contraction that merges more cores",
             )
         return ordered(instructions, slice_span, tokens)
     best = schedules[min(fits)[1]]

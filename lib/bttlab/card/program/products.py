@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 from bttlab.card.machine import machine
 from bttlab.card.program.arrangement import Arrangement, Sizes, fused, offsets
-from bttlab.card.program.builder import LANES, Builder, even_parts, padded
+from bttlab.card.program.builder import LANES, Builder, padded
 from bttlab.card.program.errors import ProgramError
-from bttlab.card.program.instruction import LEVELS, At, Loop, at
+from bttlab.card.program.instruction import LEVELS, At, Loop
 
 M = machine()
 
@@ -137,34 +137,24 @@ def accumulate(
     rows = a.arrangement.packed
     count, step = math.prod(sizes[i] for i in rows), result[rows[-1]]
     for turn in passes(sizes, [i for i in m if i not in rows]):
-        for first, part in even_parts(words, 1, M.SLOTS):
-            b.accumulate(
-                engine,
-                what,
-                [*(Loop(name, size) for name, (size, _) in zip(names, loops, strict=True)), padded("w", part)],
-                tuple(names),
-                names[-1],
-                At(
-                    a.place.memory,
-                    a.place.base + _offset(scalars, turn),
-                    {name: s["scalars"] for name, (_, s) in zip(names, loops, strict=True)},
-                ),
-                At(
-                    other.place.memory,
-                    other.place.base + first,
-                    {name: s["stream"] for name, (_, s) in zip(names, loops, strict=True)} | {"w": 1},
-                ),
-                count=count,
-            )
-            b.drain(
-                engine,
-                what,
-                [Loop("r", count), Loop("w", part)],
-                "r",
-                0,
-                at("", 0, w=1),
-                At(c.place.memory, c.place.base + _offset(result, turn) + first, {"r": step, "w": 1}),
-            )
+        b.accumulate(
+            engine,
+            what,
+            [*(Loop(name, size) for name, (size, _) in zip(names, loops, strict=True)), padded("w", words)],
+            names,
+            At(
+                a.place.memory,
+                a.place.base + _offset(scalars, turn),
+                {name: s["scalars"] for name, (_, s) in zip(names, loops, strict=True)},
+            ),
+            At(
+                other.place.memory,
+                other.place.base,
+                {name: s["stream"] for name, (_, s) in zip(names, loops, strict=True)} | {"w": 1},
+            ),
+            Loop("r", count),
+            At(c.place.memory, c.place.base + _offset(result, turn), {"r": step, "w": 1}),
+        )
 
 
 def expand_steps(sizes: Sizes, m: Sequence[str], k: Sequence[str], words: Arrangement) -> int:

@@ -8,7 +8,8 @@ import numpy as np
 from bttlab.card.program import banks
 from bttlab.card.program.builder import Builder
 from bttlab.card.program.dependencies import set_waits
-from bttlab.card.program.errors import ProgramError
+from bttlab.card.program.errors import DoesNotFit, ProgramError
+from bttlab.card.program.fitting import what_fits
 from bttlab.card.program.instruction import (
     MACHINE,
     Bound,
@@ -20,7 +21,8 @@ from bttlab.card.program.instruction import (
 )
 from bttlab.card.program.model import ADDED, ModelProgram
 from bttlab.card.program.order import ordered
-from bttlab.model.config import ModelConfig
+from bttlab.card.program.scratch import settled
+from bttlab.model.config import ModelConfig, Optimizer
 
 LANES = MACHINE.LANES
 TYPICAL_TOKENS = 13  # ATIS's mean, rounded up
@@ -61,16 +63,29 @@ class Program:
         """The most that a slice of each table adds to an address."""
         return self.model.embedding.slice_span
 
+    def check_optimizer(self, optimizer: Optimizer) -> None:
+        """Check that the machine has room for what an optimizer keeps.
+
+        Raises
+        ------
+        ProgramError
+            If it has not; the line names the bank and what would fit.
+        """
+        model, bank = self.model, banks.FIRST_MOMENT
+        if model.has_moments or not optimizer.moments:
+            return
+        own_shapes = model.shapes != model.config.parameter_shapes()
+        found = what_fits(model.config, lambda one, whole: _fits(one, model.flow, whole, moments=True), own_shapes)
+        raise ProgramError(
+            f"the moments of {optimizer.name} take {model.layout.words} words of bank {bank}, which has "
+            f"{MACHINE.banks[bank].depth}: choose sgd" + (f", or {found}, all else as asked" if found else "")
+        )
+
     def image(self) -> np.ndarray:
         """Return the program as LOAD_PROGRAM reads it, int32 of shape (words, 16)."""
         m, config = MACHINE, self.model.config
         codes = _Codes()
         instructions = [i for section in self.sections for i in section]
-        if len(instructions) > m.PROGRAM_DEPTH:
-            raise ProgramError(
-                f"the program has {len(instructions)} instructions, the machine holds {m.PROGRAM_DEPTH}: choose "
-                f"fewer encoders"
-            )
         fields = np.stack([encode(i, codes.bound, codes.immediate) for i in instructions])
         sections, first = [], 0
         for section in self.sections:
@@ -164,45 +179,71 @@ def compile_program(
     ProgramError
         If the machine does not hold the model; the line names the bank and what would fit.
     """
-    model = ModelProgram(config, shapes, flow)
-    instructions = model.builder.instructions
-    model.emit_updates()
-    flush = list(instructions)
-    instructions.clear()
-    model.emit_updates()
-    model.emit_forward()
-    forward = list(instructions)
-    instructions.clear()
-    model.emit_backward()
-    backward = list(instructions)
-    instructions.clear()
-    spans = model.embedding.slice_span
-    program = Program(
-        model,
-        ordered(forward, spans, ORDER_TOKENS, model.builder.scratch),
-        ordered(backward, spans, ORDER_TOKENS, model.builder.scratch),
-        flush,
-        _transfers(model, into=True),
-        _transfers(model, into=False),
-        _clears(model),
-    )
+    try:
+        program = _as_emitted(ModelProgram.that_fits(config, shapes, flow))
+        scratch, spans = program.model.builder.scratch, program.slice_span
+        program.forward = ordered(program.forward, spans, ORDER_TOKENS, scratch)
+        program.backward = ordered(program.backward, spans, ORDER_TOKENS, scratch)
+    except DoesNotFit as error:
+        found = what_fits(config, lambda one, whole: _fits(one, flow, whole), shapes is not None)
+        raise ProgramError(f"{error.what}: choose {found}, all else as asked") if found else error from None
     set_waits(program.sample, spans)
-    for section in (flush, program.clear):
+    for section in (program.flush, program.clear):
         set_waits(section, spans)
     return program
 
 
+def _as_emitted(model: ModelProgram) -> Program:
+    """Return a model's program in the order of the mathematics, without waits."""
+    sections = []
+    for emits in ((model.emit_updates,), (model.emit_updates, model.emit_forward), (model.emit_backward,)):
+        for emit in emits:
+            emit()
+        sections.append(list(model.builder.instructions))
+        model.builder.instructions.clear()
+    flush, forward, backward = sections
+    moved = (_transfers(model, into=True), _transfers(model, into=False), _clears(model))
+    program = Program(model, forward, backward, flush, *moved)
+    count, room = sum(map(len, program.sections)), MACHINE.PROGRAM_DEPTH
+    if count > room:
+        raise DoesNotFit(f"the program has {count} instructions, the machine holds {room}", "fewer encoders")
+    return program
+
+
+def _fits(config: ModelConfig, flow: str | tuple[int, int], whole: bool, moments: bool = False) -> bool:
+    """Return whether the banks have room for a model, with its moments; with `whole`, whether it has a program."""
+    try:
+        model = ModelProgram.that_fits(config, None, flow)
+        if not whole or model.has_moments < moments:
+            return model.has_moments >= moments
+        program = _as_emitted(model)
+        program.image()
+    except ProgramError:
+        return False
+    passes = (program.forward, program.backward)
+    return all(settled(model.builder.scratch, one, [(i, i) for i in range(len(one))]) for one in passes)
+
+
 def _transfers(model: ModelProgram, into: bool) -> list[Instruction]:
-    """Parameters, first and second moments, between their banks and the bank of transfers, a part at a time."""
+    """Parameters, first and second moments, between their banks and the bank of transfers, a part at a time.
+
+    Moments that have no room are zeros that nobody needs: they come and go where others lie.
+    """
     b = Builder()
     b.stage, b.layer = "IO", "transfer"
-    ranges = [(f"bank {block.bank}", block.base, block.words) for block in model.layout.blocks]
-    ranges += [(f"bank {bank}", 0, model.layout.words) for bank in (banks.FIRST_MOMENT, banks.SECOND_MOMENT)]
-    for memory, base, words in ranges:
+    ranges: list[tuple[int, int, int]] = []
+    for block in model.layout.blocks:
+        bank, base, words = ranges[-1] if ranges else (-1, 0, 0)
+        if (block.bank, block.base) == (bank, base + words):  # neighbours move together
+            ranges[-1] = bank, base, words + block.words
+        else:
+            ranges.append((block.bank, block.base, block.words))
+    ranges += [(bank, 0, model.layout.words) for bank in (banks.FIRST_MOMENT, banks.SECOND_MOMENT)]
+    for bank, base, words in ranges:
         for first in range(0, words, MACHINE.TRANSFER_WORDS):
             # The words are the outermost loop's: there the kernel reads how many it brings from HBM.
             loops = [Loop("w", min(words - first, MACHINE.TRANSFER_WORDS)), *(Loop(name, 1) for name in "abc")]
-            chip = at(memory, base + first, w=1)
+            chip = at(f"bank {bank}", (base + first) % MACHINE.banks[bank].depth, w=1)
             if into:
                 b.vector(MACHINE.COPY, "load", loops, at(f"bank {MACHINE.IN_BANK}", 0, w=1), r0=chip)
             else:

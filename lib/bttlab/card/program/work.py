@@ -2,7 +2,7 @@
 
 from bttlab.card.program import banks
 from bttlab.card.program.builder import Builder
-from bttlab.card.program.errors import ProgramError
+from bttlab.card.program.errors import DoesNotFit
 from bttlab.card.program.instruction import At
 
 BUSY = 4  # places of a bank that a pass takes in turn: with fewer, it waits for them
@@ -33,9 +33,7 @@ class WorkMatrices:
     def take(self, bank: int) -> At:
         """Return a place in one of the banks, the one that was given back longest ago."""
         if not self._free[bank]:
-            raise ProgramError(
-                f"bank {banks.WORK[bank]} holds no more (tokens, features) matrices: choose a shorter sequence"
-            )
+            raise DoesNotFit(f"bank {banks.WORK[bank]} holds no more (tokens, features) matrices", "a shorter sequence")
         return self._free[bank].pop(0)
 
     def give(self, *matrices: At) -> None:
