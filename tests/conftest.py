@@ -53,10 +53,21 @@ def snips() -> Path:
 @pytest.fixture(scope="session")
 def short_airline(tmp_path_factory) -> Path:
     """The airline corpus with a few utterances in its dev and test splits: scoring all takes longer than many tests."""
-    folder = tmp_path_factory.mktemp("short") / "airline"
-    shutil.copytree(ROOT / "data" / "airline", folder)
-    for path in (*folder.glob("dev/*"), *folder.glob("test/*")):
-        path.write_text("".join(path.read_text().splitlines(keepends=True)[:20]))
+    return _shortened(ROOT / "data" / "airline", tmp_path_factory.mktemp("short"), dev=20, test=20)
+
+
+@pytest.fixture(scope="session")
+def short_atis(atis, tmp_path_factory) -> Path:
+    """ATIS with some utterances in each of its splits."""
+    return _shortened(atis, tmp_path_factory.mktemp("short"), train=500, dev=100, test=100)
+
+
+def _shortened(corpus: Path, place: Path, **most: int) -> Path:
+    """A copy of a corpus with so many utterances in its splits."""
+    folder = shutil.copytree(corpus, place / corpus.name)
+    for split, count in most.items():
+        for path in (folder / split).iterdir():
+            path.write_text("".join(path.read_text().splitlines(keepends=True)[:count]))
     return folder
 
 
