@@ -18,6 +18,16 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+# Files whose tests take longest, or wait longest: what begins last, all other workers wait for.
+LONGEST = ("test_sweep_partition", "test_reliability", "test_notebooks", "test_schedule", "test_sweep")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let the longest tests come first."""
+    places = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path.stem, len(places)))
+
+
 def _real_corpus(name: str) -> Path:
     """The real corpus: in $BTTLAB_DATA, or in a folder shared/data beside the checkout."""
     for parent in (os.environ.get("BTTLAB_DATA"), ROOT.parent / "shared" / "data"):
