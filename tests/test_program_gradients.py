@@ -115,6 +115,8 @@ SHAPES = {
     "many labels": {"intents": 130, "slots": 300},
     "another vocabulary": {"vocabulary_size": 210, "embedding_row_modes": (5, 6, 7)},
     "sums of tokens in parts": {"sequence_length": 50},
+    "d_V of tokens in parts": WIDER | {"heads": 4, "sequence_length": 64, "embedding_rank": 30},
+    "a context beside p": {"sequence_length": 43, **MANY_HEADS},
     "sums of heads in parts": {"encoders": 1, "sequence_length": 32, **MORE_HEADS},
 }
 

@@ -7,6 +7,8 @@ import pytest
 
 from bttlab.card.machine import machine
 from bttlab.card.processor import NativeProcessor, sample_records
+from bttlab.card.program.banks import FIRST_MOMENT
+from bttlab.card.program.builder import Builder
 from bttlab.card.program.program import Program, compile_program
 from bttlab.card.program.timing import time_program
 from bttlab.model import ModelConfig, Optimizer
@@ -95,6 +97,15 @@ def test_every_length_of_a_small_model(loop, fast, small, name):
 )
 def test_other_models(loop, fast, config):
     check_same(loop, fast, compile_program(config), [2, 17, 9], Optimizer("adamw"))
+
+
+def test_a_program_without_moments(loop, fast, monkeypatch):
+    monkeypatch.setattr(
+        Builder, "has_room", lambda self, bank, words: bank != FIRST_MOMENT and words <= self.room(bank)
+    )
+    program = compile_program(SMALL)
+    assert not program.model.has_moments
+    check_same(loop, fast, program, [2, 17, 9], Optimizer("sgd"))
 
 
 def test_prediction_leaves_everything_alone(loop, fast, small):

@@ -123,10 +123,11 @@ class Builder:
 
     def take_over(self, name: str, bank: int, words: int) -> At:
         """Return words of a bank, from its end, that others may be given, too: for what is needed at another time."""
-        self._over_bank[bank] += words
         depth = self.banks[bank].depth
-        if self._over_bank[bank] > depth:
+        if words > depth:
             raise DoesNotFit(f"{name} takes {words} words of bank {bank}, which has {depth}", "a shorter sequence")
+        taken = self._over_bank[bank] + words
+        self._over_bank[bank] = taken if taken <= depth else words
         return at(f"bank {bank}", depth - self._over_bank[bank])
 
     def hold(self, name: str, engine: int, words: int) -> At:

@@ -11,7 +11,7 @@ import numpy as np
 
 from bttlab.card.machine import machine
 from bttlab.card.program import banks
-from bttlab.card.program.builder import LANES, ROWS, Builder, padded, words_for
+from bttlab.card.program.builder import LANES, ROWS, Builder, bound_of_part, padded, words_for
 from bttlab.card.program.errors import ProgramError
 from bttlab.card.program.instruction import ENGINE_0, ENGINE_1, At, Loop, Register, Slice, at, most_of
 from bttlab.card.program.layout import Layout
@@ -68,8 +68,10 @@ class Embedding:
         self.f1_rows = builder.take_over("F1 by rows", banks.SCORES, self.rows_1 * self.slice_1)
         self.loose = builder.take_over("V, loose", banks.NORMALIZED, most * self.a * self.n2)
         self.loose_rows = builder.take_over("rows, loose", banks.WORK[1], most * self.n1 * self.n2)
-        # Both engines read d_V at a time.
-        self.copy = builder.take_over("d_V, loose", banks.KEPT, most * self.n2 * max(self.a, self.n1))
+        # Both engines read d_V at a time; of as many tokens as there is room for.
+        groups = builder.banks[banks.KEPT].depth // (self.n2 * self.a * GROUP)
+        self.some = most if most <= groups * GROUP else groups * GROUP
+        self.copy = builder.take_over("d_V, loose", banks.KEPT, self.n2 * max(self.some * self.a, most * self.n1))
         self.parts = builder.take_over("d_F3, in parts", banks.WORK[1], most * self.n3 * GROUP)
         self.d_f3 = builder.take_over("d_F3 of tokens", banks.WORK[2], most * self.slice_3)
         self.slice_words = (self.slice_1, self.slice_2, self.slice_3, 4)
@@ -251,21 +253,23 @@ class Embedding:
             loose,
             count=self.n1,
         )
-        b.vector(M.COPY, "d_V", loops, loose, r0=copy)
         gradient = at(f"bank {self.f2.bank + banks.GRADIENT}", self.f2.base)
-        where = part(gradient, slice=Slice(F2, "t"), an=self.b_words, w=1)
         steps = -(-M.LATENCY // self.b_words)
-        b.expand(
-            ENGINE_1,
-            "d_F2 = d_V F3^T",
-            [Loop("t", self.tokens), Loop("an", max(an, steps), an), Loop("w", self.b_words)],
-            part(self.held_f3[ENGINE_1], 2, slice=Slice(F3_HELD, "t"), w=1),
-            part(self.copy, t=an, an=1),
-            where,
-            addend=where,
-            count=self.n3,
-            flags=M.CHECK,
-        )
+        for first in range(0, self._most, self.some):
+            some, group = bound_of_part(self.tokens, first, self.some), first // GROUP
+            where = part(gradient, slice=Slice(F2, "t", group), an=self.b_words, w=1)
+            b.vector(M.COPY, "d_V", [Loop("t", some), *loops[1:]], loose.moved("t", first), r0=copy)
+            b.expand(
+                ENGINE_1,
+                "d_F2 = d_V F3^T",
+                [Loop("t", some), Loop("an", max(an, steps), an), Loop("w", self.b_words)],
+                part(self.held_f3[ENGINE_1], 2, slice=Slice(F3_HELD, "t", group), w=1),
+                part(self.copy, t=an, an=1),
+                where,
+                addend=where,
+                count=self.n3,
+                flags=M.CHECK,
+            )
         self._backward_far(an)
 
     def _backward_far(self, an: int) -> None:
