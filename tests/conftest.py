@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
 
 from two_users import interpreter_of_nobody
 
@@ -14,6 +15,10 @@ ROOT = Path(__file__).resolve().parents[1]
 # One thread here and in what tests start: two of these processes have two cores, and threads that wait spin.
 torch.set_num_threads(1)
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# How often a property is tried: `pytest --hypothesis-profile=long` has more.
+settings.register_profile("short", deadline=None, max_examples=60)
+settings.register_profile("long", deadline=None, max_examples=2000)
+settings.load_profile("short")
 # A shell starts a job in the background with SIGINT ignored, and so would be all that tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from hypothesis import given
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from bttlab.data import load_corpus
@@ -187,7 +186,6 @@ def test_a_newer_format_is_no_damage(tmp_path, checkpoint, monkeypatch):
         CheckpointStore(tmp_path).load()
 
 
-@hypothesis_settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_mutated_files_are_refused_or_equal(tmp_path_factory, checkpoint, stored, data):
     mutated = bytearray(stored)
@@ -211,7 +209,6 @@ ANYTHING = st.recursive(
 )
 
 
-@hypothesis_settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_forged_metadata_is_refused_or_makes_sense(tmp_path_factory, stored, data):
     """The digest guards against damage, not against a forger: what passes it is checked all the same."""

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bttlab.data import (
@@ -33,7 +33,6 @@ def small_corpus(*utterances: tuple[str, str, str]) -> Corpus:
     return Corpus("small", None, ["UNK", "flight", "fare"], labels, split, split, split)
 
 
-@settings(deadline=None, max_examples=30)
 @given(st.lists(st.lists(words, max_size=6), max_size=8), st.integers(4, 12))
 def test_vocabulary_is_ordered_by_frequency_then_alphabet(sentences, size):
     vocabulary = Vocabulary.from_sentences(sentences, size)

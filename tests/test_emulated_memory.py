@@ -5,7 +5,7 @@ import resource
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bttlab.card import U50, EmulatedU50, hbm
@@ -117,7 +117,6 @@ def test_a_host_without_room_for_the_addresses(monkeypatch):
         CardMemory().allocate(0, 1)
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.lists(st.one_of(st.integers(1, 40 << 20), st.integers(-8, -1)), max_size=30))
 def test_allocations_never_overlap(steps):
     memory, live = CardMemory(), {}

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bttlab.lab import CompressionExplorer, FlowExplorer, spectra, truncate
@@ -67,7 +67,6 @@ def test_a_rank_beyond_the_maximum(matrix):
     assert explorer.truncation.ranks == (12, 96, 100, 96, 12)
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.sampled_from(sorted(FLOWS)), st.integers(1, 40), MODES, MODES, st.integers(1, 5))
 def test_a_film_tells_what_the_costs_tell(flow, tokens, out_modes, in_modes, rank):
     found = film(flow, tokens, out_modes, in_modes, rank)

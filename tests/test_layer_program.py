@@ -110,7 +110,7 @@ def some_order(random: Random) -> Order:
             return Order.of(steps)
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @example(seed=4571, rank=4, modes=((8, 8, 8), (8, 8, 8)), tokens=5)  # more permutations than there are entries for
 @given(
     seed=st.integers(0, 2**32),

@@ -6,7 +6,7 @@ import math
 import hypothesis.strategies as st
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bttlab.errors import BttlabError
@@ -107,14 +107,12 @@ def test_flow_costs_are_those_of_the_paper_size_run(flow):
     run_flow(FLOWS[flow], flow_cost(flow, 13, *PAPER), 13, *PAPER)
 
 
-@settings(deadline=None, max_examples=100)
 @given(st.data(), st.sampled_from(list(FLOWS)), st.integers(1, 5), modes, modes)
 def test_flow_costs_are_those_of_the_run(data, flow, tokens, out_modes, in_modes):
     shape = (tokens, out_modes, in_modes, data.draw(ranks_for(out_modes + in_modes)))
     run_flow(FLOWS[flow], flow_cost(flow, *shape), *shape)
 
 
-@settings(deadline=None, max_examples=100)
 @given(st.data(), st.integers(1, 5), modes, modes)
 def test_costs_of_groups_are_those_of_the_run(data, tokens, out_modes, in_modes):
     groups = data.draw(groups_of(len(out_modes))), data.draw(groups_of(len(in_modes)))
@@ -122,7 +120,6 @@ def test_costs_of_groups_are_those_of_the_run(data, tokens, out_modes, in_modes)
     run_flow(grouped(groups), grouped_cost(groups, *shape), *shape)
 
 
-@settings(deadline=None, max_examples=50)
 @given(st.data(), st.integers(1, 50), modes, modes)
 def test_the_cheapest_order_is_none_dearer_than_any_other(data, tokens, out_modes, in_modes):
     """Up to three cores an end it is the best of all orders; from four on, merges inside a train have a fixed order."""
@@ -140,7 +137,6 @@ def test_the_cheapest_order_of_the_paper_size_is_the_optimum(tokens, rank):
     assert cheapest_order(tokens, *PAPER[:2], rank)[1].forward.macs == optimal_cost(tokens, *PAPER[:2], rank).macs
 
 
-@settings(deadline=None, max_examples=100)
 @given(st.data(), st.integers(1, 5), st.lists(st.tuples(st.integers(1, 4), st.integers(1, 4)), min_size=1, max_size=4))
 def test_lookup_costs_are_those_of_the_run(data, tokens, pairs):
     row_modes, column_modes = zip(*pairs, strict=True)

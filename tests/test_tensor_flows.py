@@ -5,7 +5,7 @@ import math
 import hypothesis.strategies as st
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from torch.utils.flop_counter import FlopCounterMode
 
 from bttlab.errors import BttlabError
@@ -46,7 +46,6 @@ def check(layer, x, dy):
             assert distance(a, b) < TOLERANCE[x.dtype], flow
 
 
-@settings(deadline=None, max_examples=100)
 @given(st.data(), modes, modes, st.sampled_from([(1,), (3,), (5,), (2, 3)]), st.booleans(), st.booleans())
 def test_flows_agree_with_autograd_over_modes_and_ranks(data, out_modes, in_modes, leading, bias, double):
     cores = len(out_modes) + len(in_modes)

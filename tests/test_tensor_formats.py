@@ -7,7 +7,7 @@ import hypothesis.strategies as st
 import pytest
 import tensorly
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 
 from bttlab.errors import BttlabError
 from bttlab.tensor import (
@@ -45,7 +45,6 @@ def test_ttm_entries_are_products_of_slices():
         torch.testing.assert_close(matrix[row, column], product[0, 0])
 
 
-@settings(deadline=None, max_examples=100)
 @given(st.lists(mode, min_size=1, max_size=3), st.lists(mode, min_size=1, max_size=3))
 def test_tt_svd_at_full_rank_is_exact(out_modes, in_modes):
     torch.manual_seed(0)
@@ -59,7 +58,6 @@ def test_tt_svd_at_full_rank_is_exact(out_modes, in_modes):
     torch.testing.assert_close(layer(x), x @ weight.T + bias)
 
 
-@settings(deadline=None, max_examples=100)
 @given(st.lists(st.tuples(mode, mode), min_size=1, max_size=3))
 def test_ttm_svd_at_full_rank_is_exact(pairs):
     torch.manual_seed(0)
@@ -105,7 +103,6 @@ def test_decomposing_leaves_the_backend_of_tensorly_alone():
         assert tensorly.get_backend() == "numpy"
 
 
-@settings(deadline=None, max_examples=100)
 @given(st.data(), st.lists(st.tuples(mode, mode), min_size=1, max_size=4), st.booleans())
 def test_lookup_agrees_with_autograd_through_the_table(data, pairs, double):
     torch.manual_seed(0)

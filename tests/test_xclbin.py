@@ -6,7 +6,7 @@ import struct
 import zipfile
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pynq._3rdparty import xclbin as axlf
 from pynq.overlay import _create_call
@@ -130,7 +130,6 @@ def overlays(draw):
     return EmulationOverlay(tuple(kernels), images, clock_mhz=draw(st.integers(1, 999)))
 
 
-@settings(deadline=None, max_examples=60)
 @given(overlays())
 def test_what_is_packed_is_read_back_by_us_and_by_pynq(overlay):
     data = pack_xclbin(overlay)
@@ -267,7 +266,6 @@ def test_a_missing_a_doubled_and_an_outlying_section(kind):
 edges = st.sampled_from([0, 1, 2, 7, 0x7F, 0xFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 2**63, 2**64 - 1])
 
 
-@settings(deadline=None, max_examples=400)
 @given(st.data())
 def test_a_mutated_container_is_refused_or_harmless(data):
     mutant = bytearray(PACKED)
