@@ -61,11 +61,11 @@ def short_airline(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def trainer_libraries() -> dict[str, Path]:
+def trainer_libraries(tmp_path_factory) -> dict[str, Path]:
     """The training processor as shared libraries: "fast", the emulation, and "loop", the loop of synthesis."""
     from training_processor import build_libraries
 
-    return build_libraries()
+    return build_libraries(tmp_path_factory.mktemp("libraries"))
 
 
 @pytest.fixture

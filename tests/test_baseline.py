@@ -129,7 +129,7 @@ def test_compiled_mode_agrees_with_eager(monkeypatch):
     """The compiler's front end and its tracing of the hand-derived backward passes; code generation takes minutes."""
     compiler = torch.compile
     monkeypatch.setattr(torch, "compile", lambda function, dynamic, mode: compiler(function, backend="aot_eager"))
-    record = tiny_baseline("btt", "cpu", steps=12, modes=["compile", "eager"])
+    record = tiny_baseline("btt", "cpu", steps=3, warmup=1, modes=["compile", "eager"])
     assert list(record.modes) == ["eager", "compile"] and not record.skipped
     assert record.modes["compile"].difference.value < 1e-5
     assert record.best == min(record.modes, key=lambda name: record.modes[name].median.value)

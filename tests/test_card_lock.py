@@ -81,7 +81,12 @@ def test_a_process_number_that_was_given_again_is_another_process(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "note", ["", "{", "[1]", '{"pid": "x", "started": 1, "since": 0, "overlay": ""}', "\xff" * 9000]
+    "note",
+    [
+        *("", "{", "[1]", "\xff" * 9000),
+        '{"pid": "x", "started": 1, "since": 0, "overlay": ""}',
+        '{"pid": 1, "started": 1, "since": 1e300, "overlay": ""}',
+    ],
 )
 def test_a_note_that_is_none_is_no_obstacle(tmp_path, note):
     lock = CardLock(CARD, tmp_path)

@@ -41,6 +41,12 @@ def test_two_emulated_cards_give_the_same_bits(comparison):
     assert {p.name for p in comparison.parameters} == set(MODEL.parameter_shapes())
 
 
+def test_a_model_of_snips_is_compared(samples):
+    snips = ModelConfig().with_vocabulary(11_428)
+    both = compare(snips, ["emulated", "emulated"], samples, Optimizer(), 4e-3)
+    assert both.identical and {p.name for p in both.parameters} == set(snips.parameter_shapes())
+
+
 def test_cycles_are_those_of_the_programs_steps(comparison, samples):
     program = compiled_program(MODEL).program
     runs = [time_program(program.sample, n, number > 0).cycles for number, n in enumerate(samples.lengths.tolist())]

@@ -11,7 +11,7 @@ from bttlab.data import load_corpus
 from bttlab.experiments import Filter, RunIndex
 from bttlab.experiments.curves import read_curves
 from bttlab.experiments.record import now
-from bttlab.lab import Dashboard, Workload, baseline_targets, card_target
+from bttlab.lab import Dashboard, Workload, baseline_targets, card_target, runs
 from bttlab.model import ModelConfig, Optimizer, initial_parameters
 from bttlab.train import CheckpointStore
 from lab_trainers import our_threads, until
@@ -57,7 +57,7 @@ def test_a_run_can_be_found_again_and_has_the_losses_of_one_call(board, overlay,
     np.testing.assert_array_equal(board.runs[0].losses, expected)
 
 
-def test_what_is_kept_is_what_was_done(board, monkeypatch, tmp_path):
+def test_what_is_kept_is_what_was_done(board, workload, monkeypatch, tmp_path):
     """The rate as the slider shows it, every rate where there were several, and when the run began."""
     monkeypatch.setenv("BTTLAB_RUNS", str(tmp_path))
     board._rate.value = 0.003981  # what the slider steps to at 4.0e-3
@@ -73,12 +73,29 @@ def test_what_is_kept_is_what_was_done(board, monkeypatch, tmp_path):
     assert until(lambda: now() > begun)
     board.stop()
     board.wait()
-    (plain,) = RunIndex().find(Filter(["learning_rate=0.004"]))
+    of_notebook_03 = f"name=dashboard-{workload.corpus.name}-enc2"
+    (plain,) = RunIndex().find(Filter(["learning_rate=0.004", of_notebook_03]))
     assert plain.record.begun == board.runs[0].begun
     (turned,) = (found for found in RunIndex().find() if found.record.id != plain.record.id)
     assert turned.record.configuration["learning_rates"] == [[0, 0.004], [run.rates[1][0], 1e-3]]
     assert turned.record.begun == begun < turned.record.ended
     assert CheckpointStore(turned.folder).load()[0].settings.learning_rate == 1e-3
+
+
+def test_a_rate_that_moves_before_the_first_sample_is_the_one_kept(board, monkeypatch, tmp_path):
+    monkeypatch.setenv("BTTLAB_RUNS", str(tmp_path))
+
+    def start_run(*arguments):
+        board._rate.value = 1e-3
+        return runs_start_run(*arguments)
+
+    runs_start_run = runs.start_run
+    monkeypatch.setattr(runs, "start_run", start_run)
+    board.start()
+    board.wait()
+    assert board.runs[0].rates == [(0, 1e-3)]
+    (found,) = RunIndex().find()
+    assert found.record.configuration["learning_rate"] == 1e-3
 
 
 def test_the_card_and_pytorch_in_one_figure(board, monkeypatch, tmp_path):

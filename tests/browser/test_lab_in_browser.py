@@ -119,7 +119,7 @@ def test_training_under_the_dashboard(open_notebook):
     lab.until(lambda: _counted(lab.wait_for_text("running")) >= held)  # the words come with the next picture
     lab.button("Stop").click()
     assert held <= _counted(lab.wait_for_text("stopped")) < 45_000
-    assert lab.python(OUR_THREADS) == "0"
+    lab.until(lambda: lab.python(OUR_THREADS) == "0")  # the run is entered in the index before its thread ends
 
     lab.scroll_to("board = Dashboard")
     lab.select("train on", BASELINE)
@@ -215,6 +215,27 @@ def test_interrupting_the_kernel_while_it_trains(open_notebook):
     lab.button("Start").click()
     lab.wait_for_text("finished")
     assert lab.python("board.runs[-1].setting") == "momentum, learning rate 0.0004, seed 0"
+    assert lab.errors == []
+
+
+def test_a_rate_that_moves_while_it_trains_is_recorded(open_notebook):
+    lab = dashboard(open_notebook)
+    lab.set_slider("samples", 45_000)
+    lab.button("Start").click()
+    lab.until(lambda: _counted(lab.wait_for_text("running")) > 0)
+    lab.slider("learning rate").focus()
+    lab.page.keyboard.press("ArrowLeft")
+    lab.until(lambda: lab.python("board.runs[-1].setting") == "sgd, learning rate 0.004 → 0.0038, seed 0")
+    lab.scroll_to("board = Dashboard")
+    lab.button("Stop").click()
+    lab.wait_for_text("stopped")
+    lab.until(lambda: lab.python(OUR_THREADS) == "0")
+    lab.run_cell_with("browser = RunBrowser")
+    lab.wait_for_text("selected (Ctrl-click for several)")
+    record = "browser.chosen[0].record"
+    rates = f"[round(rate, 4) for _, rate in {record}.configuration['learning_rates']]"
+    recorded = lab.python(f"{record}.status, {rates}, {record}.ended > {record}.begun")
+    assert recorded == "stopped [0.004, 0.0038] True"
     assert lab.errors == []
 
 

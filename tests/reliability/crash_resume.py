@@ -31,7 +31,7 @@ def trial(count: int) -> Outcome:
         duration = time.monotonic() - begin
         for number in range(count):
             folder = Path(scratch) / f"run{number}"
-            while not _killed(train(*new, folder), folder, draw.uniform(0, duration), number % 2 == 1, draw):
+            while not _killed(train(*new, folder), folder, draw.uniform(0, duration), number % 2 == 0, draw):
                 shutil.rmtree(folder)  # it was faster than the unbroken one
             in_write += any(map(is_draft, folder.iterdir()))
             store = CheckpointStore(folder)

@@ -34,6 +34,7 @@ LANE_BY_LANE(operator+, a.part[i] + b.part[i])
 LANE_BY_LANE(operator-, a.part[i] - b.part[i])
 LANE_BY_LANE(operator*, a.part[i] * b.part[i])
 LANE_BY_LANE(operator/, a.part[i] / b.part[i])
+LANE_BY_LANE(operator==, (Part)(a.part[i] == b.part[i]))
 LANE_BY_LANE(operator&, (Part)((IntPart)a.part[i] & (IntPart)b.part[i]))
 LANE_BY_LANE(operator|, (Part)((IntPart)a.part[i] | (IntPart)b.part[i]))
 
@@ -68,6 +69,16 @@ static inline Lanes join(__m256 low, __m256 high) {
     return result;
 }
 
+// In each half of four rows, four by four elements trade rows for columns.
+static inline void transpose(const __m256 *row, __m256 *column) {
+    const __m256 front = _mm256_unpacklo_ps(row[0], row[1]), back = _mm256_unpacklo_ps(row[2], row[3]);
+    const __m256 third = _mm256_unpackhi_ps(row[0], row[1]), fourth = _mm256_unpackhi_ps(row[2], row[3]);
+    column[0] = _mm256_shuffle_ps(front, back, 0x44);
+    column[1] = _mm256_shuffle_ps(front, back, 0xee);
+    column[2] = _mm256_shuffle_ps(third, fourth, 0x44);
+    column[3] = _mm256_shuffle_ps(third, fourth, 0xee);
+}
+
 static inline float scalar_of(const Word *word, int l) {
     typedef float Element __attribute__((may_alias));
     return reinterpret_cast<const Element *>(word)[l];
@@ -100,6 +111,15 @@ static inline Lanes one_lane(int lane) {
     return result;
 }
 
+// A bit for each lane of a mask.
+static inline unsigned bits_of_lanes(const Lanes &mask) {
+#if defined(__AVX512F__)
+    return _mm512_movepi32_mask((__m512i)mask.part[0]);
+#else
+    return _mm256_movemask_ps(mask.part[0]) | _mm256_movemask_ps(mask.part[1]) << 8;
+#endif
+}
+
 // Of any number of words: whether a lane had a magnitude of at least that of `limit`'s bits, or was not a number.
 struct Marks {
     IntPart lane;
@@ -119,39 +139,51 @@ static inline bool any_mark(const Marks &marks) {
 }
 
 // Lane l meets lane l + 8, then l + 4, l + 2, l + 1.
-static inline float tree(const Lanes &value) {
+template <typename Meet>
+static inline float met(const Lanes &value, Meet meet) {
     typedef float Eight __attribute__((vector_size(32), may_alias));
     typedef float Four __attribute__((vector_size(16), may_alias));
     const Eight *half = reinterpret_cast<const Eight *>(&value);
-    const Eight eight = half[0] + half[1];
+    const Eight eight = meet(half[0], half[1]);
     const Four four =
-        __builtin_shufflevector(eight, eight, 0, 1, 2, 3) + __builtin_shufflevector(eight, eight, 4, 5, 6, 7);
-    const float low = four[0] + four[2], high = four[1] + four[3];
-    return low + high;
+        meet(__builtin_shufflevector(eight, eight, 0, 1, 2, 3), __builtin_shufflevector(eight, eight, 4, 5, 6, 7));
+    return meet(meet(four[0], four[2]), meet(four[1], four[3]));
+}
+
+static inline float tree(const Lanes &value) {
+    return met(value, [](auto a, auto b) { return a + b; });
+}
+
+// Of lanes that are numbers.
+static inline float largest_of(const Lanes &value) {
+    return met(value, [](auto a, auto b) { return a > b ? a : b; });
 }
 
 // The trees of LANES words, side by side: as many share a register as fit, so that no addition is of one lane alone.
 #if defined(__AVX512F__)
-// Of both registers the quarters, or in each quarter the lanes, that FROM and TO select, added: what halves trees.
-template <int FROM, int TO>
+// Of two registers that hold two addends a row, their sums in one; SECOND masks the lanes of the second register's rows.
+// Two blends and a shuffle bring the addends together: fewer shuffles, of which a core does few at a time, than to
+// collect each addend by one.
+template <int SECOND, int MOVED>
 static inline __m512 add_quarters(__m512 a, __m512 b) {
-    return _mm512_maskz_shuffle_f32x4(0xffff, a, b, FROM) + _mm512_maskz_shuffle_f32x4(0xffff, a, b, TO);
+    const __m512 other = _mm512_mask_blend_ps(SECOND, b, a);
+    return _mm512_mask_blend_ps(SECOND, a, b) + _mm512_maskz_shuffle_f32x4(0xffff, other, other, MOVED);
 }
 
-template <int FROM, int TO>
+template <int SECOND, int MOVED>
 static inline __m512 add_lanes(__m512 a, __m512 b) {
-    return _mm512_maskz_shuffle_ps(0xffff, a, b, FROM) + _mm512_maskz_shuffle_ps(0xffff, a, b, TO);
+    return _mm512_mask_blend_ps(SECOND, a, b) + _mm512_maskz_permute_ps(0xffff, _mm512_mask_blend_ps(SECOND, b, a), MOVED);
 }
 
 static inline Lanes trees(const Lanes *words) {
     __m512 four[4];  // of rows g, g + 4, g + 8, g + 12: a quarter of a register each
     UNROLL
     for (int g = 0; g < 4; g++) {
-        const auto pair = [&](int a, int b) { return add_quarters<0x44, 0xee>(words[a].part[0], words[b].part[0]); };
-        four[g] = add_quarters<0x88, 0xdd>(pair(g, g + 4), pair(g + 8, g + 12));
+        const auto pair = [&](int a, int b) { return add_quarters<0xff00, 0x4e>(words[a].part[0], words[b].part[0]); };
+        four[g] = add_quarters<0xf0f0, 0xb1>(pair(g, g + 8), pair(g + 4, g + 12));
     }
-    const __m512 low = add_lanes<0x44, 0xee>(four[0], four[1]), high = add_lanes<0x44, 0xee>(four[2], four[3]);
-    return {{add_lanes<0x88, 0xdd>(low, high)}};
+    const __m512 even = add_lanes<0xcccc, 0x4e>(four[0], four[2]), odd = add_lanes<0xcccc, 0x4e>(four[1], four[3]);
+    return {{add_lanes<0xaaaa, 0xb1>(even, odd)}};
 }
 #else
 static inline Lanes trees(const Lanes *words) {

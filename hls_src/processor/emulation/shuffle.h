@@ -20,9 +20,9 @@ constexpr int MAP_WORDS = 1 << 16;
 static Place map_memory[MAP_WORDS][LANES];
 static int map_words;  // in use
 
-// Four by four elements that trade rows for columns: first places of the rows, in and out.
-struct Square {
-    Place in[4], out[4];
+// Four words out whose lanes take four elements that lie side by side: lane l of word out[i] is element in[l] + i.
+struct Quartet {
+    Place in[LANES], out[4];
 };
 
 struct ShuffleMap {
@@ -30,9 +30,9 @@ struct ShuffleMap {
     int key[4 * LEVELS];  // all that it follows from, beside the tables
     const Place (*place)[LANES];
     int run;  // elements that stay side by side: 16, 4 or 1
-    const Square *squares;  // a map of nothing else, one a word; null if there is more to it
+    const Quartet *quartets;  // a map of nothing else; null if there is more to it
 };
-constexpr int MAPS = 256;
+constexpr int MAPS = 256, MAPS_LOOKED_AT = 8;
 static ShuffleMap maps[MAPS];
 
 static void forget_maps() {
@@ -50,7 +50,12 @@ static ShuffleMap *kept_map(const Nest &nest) {
     }
     unsigned long number = 0;
     for (int part : key) number = number * 31 + part;
-    ShuffleMap *map = &maps[number % MAPS];
+    // Another map's place is taken only if all that may hold this one are: maps that take turns are not made anew.
+    ShuffleMap *map = nullptr;
+    for (int i = 0; i < MAPS_LOOKED_AT; i++) {
+        map = &maps[(number + i) % MAPS];
+        if (!map->is_made || !__builtin_memcmp(map->key, key, sizeof(key))) break;
+    }
     if (__builtin_memcmp(map->key, key, sizeof(key))) map->is_made = false;
     __builtin_memcpy(map->key, key, sizeof(key));
     return map;
@@ -71,37 +76,34 @@ static int longest_run(const Place (*place)[LANES], int words) {
     return 1;
 }
 
-// Finds the squares of a map of single elements.
-static void make_squares(ShuffleMap &map, int words) {
-    static short four_at[ZERO_PLACE + 1];  // which four out begin with the element of a place; -1: none
-    const Place *place = map.place[0];
-    const int fours = 4 * words;
-    for (short &four : four_at) four = -1;
-    for (int f = 0; f < fours; f++) four_at[place[4 * f]] = f;
-    Square *made = reinterpret_cast<Square *>(map_memory + map_words);
-    if (map_words + (words + 1) / 2 > MAP_WORDS) return;
-    int squares = 0;
-    for (int f = 0; f < fours; f++) {
-        const Place *first = place + 4 * f;
-        if (*first == ZERO_PLACE) return;
+// Finds the quartets of a map of single elements.
+static void make_quartets(ShuffleMap &map, int words) {
+    static short word_at[ZERO_PLACE + LANES];  // which word out begins with the element of a place; -1: none
+    for (short &word : word_at) word = -1;
+    for (int w = 0; w < words; w++) word_at[map.place[w][0]] = w;
+    if (map_words + 2 * (words / 4) > MAP_WORDS) return;
+    Quartet *made = reinterpret_cast<Quartet *>(map_memory + map_words);
+    int quartets = 0;
+    for (int w = 0; w < words; w++) {
+        const Place *first = map.place[w];
         if (*first % 4) continue;
-        if (four_at[*first] != f) return;  // an element that goes to two places
-        Square square;
+        Quartet quartet;
+        __builtin_memcpy(quartet.in, first, sizeof(quartet.in));
         for (int i = 0; i < 4; i++) {
-            const int four = four_at[*first + i];
-            for (int e = 0; e < 4; e++) {
-                if (four < 0 || place[4 * four + e] != first[e] + i) return;
+            const int word = word_at[*first + i];
+            for (int l = 0; l < LANES; l++) {
+                if (word < 0 || first[l] == ZERO_PLACE || map.place[word][l] != first[l] + i) return;
             }
-            square.in[i] = first[i];
-            square.out[i] = 4 * four;
+            quartet.out[i] = word;
         }
-        made[squares++] = square;
+        if (quartet.out[0] != w) return;  // an element that goes to two places
+        made[quartets++] = quartet;
     }
-    if (squares != words) return;
-    map_words += (words + 1) / 2;
-    map.squares = made;
+    if (4 * quartets != words) return;
+    map_words += 2 * quartets;
+    map.quartets = made;
 }
-static_assert(2 * sizeof(Square) == sizeof(map_memory[0]), "two squares take the room of a word's places");
+static_assert(sizeof(Quartet) <= 2 * sizeof(map_memory[0]), "a quartet takes the room of two words' places");
 
 // The map of a block whose steps read and write as these boxes say. Places that no word of the block went to are zeros.
 static void make_map(ShuffleMap &map, const Nest &nest, const Box &reads, const Box &writes) {
@@ -136,8 +138,8 @@ static void make_map(ShuffleMap &map, const Nest &nest, const Box &reads, const 
     map.is_made = true;
     map.place = place;
     map.run = longest_run(place, made);
-    map.squares = nullptr;
-    if (map.run == 1 && made <= MOST_READS && writes.to[1] == 0 && writes.to[2] == 0) make_squares(map, made);
+    map.quartets = nullptr;
+    if (map.run == 1 && made <= MOST_READS && writes.to[1] == 0 && writes.to[2] == 0) make_quartets(map, made);
 }
 static_assert((SHUFFLE_WORDS & (SHUFFLE_WORDS - 1)) == 0, "places are taken modulo their number");
 
@@ -189,29 +191,36 @@ static void give_words(const Nest &nest, const Box &writes, const Word *block, c
     });
 }
 
-// Words out of a map of squares, side by side.
-static void give_squares(Word *to, int words, const Word *block, const Square *square) {
+// Words out of a map of quartets, side by side: of each quartet four by four elements trade rows for columns.
+static void give_quartets(Word *to, int words, const Word *block, const Quartet *quartet) {
     const float *from = reinterpret_cast<const float *>(block);
-    float *out = reinterpret_cast<float *>(to);
-    for (int n = 0; n < words; n++, square++) {
-        __m128 four[4];
+    for (int n = 0; n < words; n += 4, quartet++) {
+        __m256 column[2][4];
         UNROLL
-        for (int i = 0; i < 4; i++) four[i] = _mm_loadu_ps(from + square->in[i]);
-        _MM_TRANSPOSE4_PS(four[0], four[1], four[2], four[3]);
+        for (int half = 0; half < 2; half++) {
+            __m256 row[4];
+            UNROLL
+            for (int i = 0; i < 4; i++) {
+                const Place *in = quartet->in + 8 * half + i;
+                row[i] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(from + in[0])),
+                                              _mm_loadu_ps(from + in[4]), 1);
+            }
+            transpose(row, column[half]);
+        }
         UNROLL
-        for (int i = 0; i < 4; i++) _mm_store_ps(out + square->out[i], four[i]);
+        for (int i = 0; i < 4; i++) store(to + quartet->out[i], join(column[0][i], column[1][i]));
     }
 }
 
-static void give_squares(const Nest &nest, const Box &writes, const Word *block, const Square *squares) {
+static void give_quartets(const Nest &nest, const Box &writes, const Word *block, const Quartet *quartets) {
     const Reach &bank = nest.operand[SHUFFLED_OUT], &held = nest.operand[SHUFFLED_HELD];
     each_row(nest, writes, LEVELS - 1, [&](const Step &step, int count, const long *) {
         if (nest.code->operand[SHUFFLED_OUT].valid) {
-            give_squares(bank.memory + step.offset[SHUFFLED_OUT], count, block, squares);
+            give_quartets(bank.memory + step.offset[SHUFFLED_OUT], count, block, quartets);
         }
         if (nest.code->operand[SHUFFLED_HELD].valid) {
             Word *row = held_row(held, row_of(nest, step)) + step.offset[SHUFFLED_HELD];
-            give_squares(row, count, block, squares);
+            give_quartets(row, count, block, quartets);
         }
     });
 }
@@ -281,8 +290,8 @@ static void run_shuffle(Nest &nest, const Sample &sample, Run &run) {
         Word *words = stays ? from.memory + from.offset(first, code.slice_level) : block_words[block % 2];
         if (!meet) {
             if (takes && !stays) take_words(nest, in, words);
-            if (gives && map->squares && is_plain) {
-                give_squares(nest, out, before, map->squares);
+            if (gives && map->quartets && is_plain) {
+                give_quartets(nest, out, before, map->quartets);
             } else if (gives) {
                 give(nest, out, before, map->place, marks);
             }

@@ -51,7 +51,7 @@ static inline Coefficients coefficients_of(const IntPart *entries) {
         entry[4 * i + 2] = high;
         entry[4 * i + 3] = high >> 32;
     }
-    __m256 c[3][LANES / 8];
+    __m256 column[LANES / 8][4];
     UNROLL
     for (int half = 0; half < LANES / 8; half++) {
         __m256 row[4];
@@ -61,13 +61,12 @@ static inline Coefficients coefficients_of(const IntPart *entries) {
             const __m128 high = _mm_load_ps(function_rows[entry[8 * half + i + 4]]);
             row[i] = _mm256_insertf128_ps(_mm256_castps128_ps256(low), high, 1);
         }
-        const __m256 front = _mm256_unpacklo_ps(row[0], row[1]), back = _mm256_unpacklo_ps(row[2], row[3]);
-        const __m256 third = _mm256_unpackhi_ps(row[0], row[1]), fourth = _mm256_unpackhi_ps(row[2], row[3]);
-        c[0][half] = _mm256_shuffle_ps(front, back, 0x44);
-        c[1][half] = _mm256_shuffle_ps(front, back, 0xee);
-        c[2][half] = _mm256_shuffle_ps(third, fourth, 0x44);
+        transpose(row, column[half]);
     }
-    return {{join(c[0][0], c[0][1]), join(c[1][0], c[1][1]), join(c[2][0], c[2][1])}};
+    Coefficients of;
+    UNROLL
+    for (int c = 0; c < 3; c++) of.c[c] = join(column[0][c], column[1][c]);
+    return of;
 }
 
 // F of the lanes of a word. What is not a number stays so.
@@ -106,14 +105,8 @@ static inline int largest_lane(const Lanes &word, int count) {
     for (int i = 0; i < PARTS; i++) {
         value.part[i] = ((IntPart)valid.part[i] != 0) & (word.part[i] > least.part[i]) ? word.part[i] : least.part[i];
     }
-    float lane[LANES], most = -__builtin_inff();
-    __builtin_memcpy(lane, &value, sizeof(lane));
-    int place = -1;
-    for (int l = 0; l < LANES; l++) {
-        place = lane[l] > most ? l : place;
-        most = lane[l] > most ? lane[l] : most;
-    }
-    return place;
+    const float most = largest_of(value);
+    return most > -__builtin_inff() ? __builtin_ctz(bits_of_lanes(value == all(most))) : -1;
 }
 
 static constexpr bool adds_rows(int operation) {
@@ -183,6 +176,11 @@ static void vector_rows(const Nest &nest, const Sample &sample, Run &run) {
     const bool has_two_sums = OPERATION == NORM_SUMS || OPERATION == COLUMNS || has_margin;
     const Lanes zero = all(0.0f);
     const int along = row_along(nest, OPERATION), words_along = along == code.word_level ? LANES : 0;
+    bool is_whole = true;  // each row has all terms of its sum
+    for (int j = 0; j < LEVELS; j++) {
+        const bool is_outside = nest.end[j] > 1 && (j != along || is_any_sliced(nest, j));
+        is_whole &= !(code.depth_mask >> j & 1) || (!is_outside && nest.end[j] == nest.live[j]);
+    }
     Marks marks = {};
     each_row(nest, live_box(nest), along, [&](const Step &step, int count, const long *strides) {
         const int row = (code.operand[STATISTIC_ROW].base + step.slot) % STATISTICS, slot = step.slot % ROW_SLOTS;
@@ -195,7 +193,7 @@ static void vector_rows(const Nest &nest, const Sample &sample, Run &run) {
         Word *to_0 = word(RESULT_0), *to_1 = word(RESULT_1);
         const long a_stride = strides[A_IN], b_stride = strides[B_IN], c_stride = strides[C_IN];
         const long stride_0 = strides[RESULT_0], stride_1 = strides[RESULT_1];
-        const bool first = is_first(nest, step);
+        const bool first = is_whole || is_first(nest, step);
         Lanes sum = first ? zero : load(&accumulator[0][slot]), sum_1 = first ? zero : load(&accumulator[1][slot]);
         Largest best = first ? Largest{-__builtin_inff(), 0} : largest[slot];
         const int first_word = step.index[code.word_level] * LANES;
@@ -269,10 +267,12 @@ static void vector_rows(const Nest &nest, const Sample &sample, Run &run) {
             store(&accumulator[0][slot], sum);
         }
         if (has_two_sums) store(&accumulator[1][slot], sum_1);
-        if (along >= 0) step.index[along] += count - 1;
-        const bool last = is_last(nest, step);
-        if (along >= 0) step.index[along] -= count - 1;
-        if (!last) return;
+        if (!is_whole) {
+            if (along >= 0) step.index[along] += count - 1;
+            const bool last = is_last(nest, step);
+            if (along >= 0) step.index[along] -= count - 1;
+            if (!last) return;
+        }
         // What a row gives at its last word.
         if (OPERATION == SUM) m = f0 * tree(sum);
         if (OPERATION == VARIANCE) i = 1.0f / __builtin_sqrtf(f0 * tree(sum) + f1);

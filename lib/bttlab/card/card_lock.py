@@ -182,6 +182,7 @@ def _read_note(descriptor: int) -> Holder | None:
     """Who noted that it holds a card; None if nobody did, or the note is none."""
     try:
         holder = Holder(**json.loads(os.pread(descriptor, NOTE_BYTES, 0)))
+        time.localtime(holder.since)  # raises if no calendar has it
         return Holder(int(holder.pid), int(holder.started), float(holder.since), str(holder.overlay))
     except (OSError, ValueError, TypeError, OverflowError, RecursionError):
         return None

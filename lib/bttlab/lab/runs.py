@@ -283,14 +283,21 @@ class TrainerRun(Run, Watcher):
             seed=self._workload.seed,
             epochs=-(-self.total // len(corpus.train)),
         )
-        folder = runs_folder() / f"dashboard-{corpus.name}-enc{config.encoders}-{secrets.token_hex(4)}"
+        folder = runs_folder() / f"{self._group}-{secrets.token_hex(4)}"
         return start_run(folder, settings, corpus, {"train": self._workload.train, "dev": self._workload.dev})
 
+    @property
+    def _group(self) -> str:
+        """What the dashboard's runs with this corpus and model are found by."""
+        return f"dashboard-{self._workload.corpus.name}-enc{self._workload.config.encoders}"
+
     def _on_record(self, record: RunRecord, folder: Path) -> None:
-        record.begun = self.begun
+        record.name, record.begun = self._group, self.begun
         if len(self.rates) > 1:  # no one rate made what came of many
             record.configuration.pop("learning_rate", None)
             record.configuration["learning_rates"] = self.rates
+        elif self.rates:  # it may have moved between the click and the first sample
+            record.configuration["learning_rate"] = self.rates[0][1]
         work = self._workload
         if self._on_u50 and record.status != RUNNING:  # it takes a moment, which nobody waits for at the beginning
             entering(work.config, work.train.lengths, self._optimizer.name)(record, folder)
