@@ -421,7 +421,7 @@ def test_an_overlay_of_other_kernels_is_one_line_and_no_folder(tmp_path, capsys)
         (["--encoders", "30"], "choose up to 6 encoders"),
         (
             ["--encoders", "6", "--rank", "13", "--optimizer", "adamw"],
-            "choose sgd, or ranks up to 12 or up to 5 encoders",
+            "choose sgd, or ranks up to 12, up to 5 encoders",
         ),
         (["--flow", "sideways"], "invalid choice: 'sideways'"),
         (["--overlay", "missing"], "no overlay 'missing'"),
