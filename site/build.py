@@ -31,7 +31,10 @@ GROUPS = {  # of docs/: what is not named here goes to the last
     "More": [],
 }
 KERNEL_SECONDS = 300  # on a busy machine
-PRESS = ("if budget(full=False, quick=True):", "if True:")  # a cell that presses buttons where nobody is to click
+PRESSES = {  # what a reader does or waits for, where nobody is
+    "if budget(full=False, quick=True):": "if True:",
+    "DesignExplorer(LENGTHS, design)\n": "DesignExplorer(LENGTHS, design)\nexplorer.programs.wait(300)\n",
+}
 LINK = re.compile(r"\[([^\]]+)\]\(([^)#\s]+)(#[^)]*)?\)")
 
 
@@ -50,7 +53,8 @@ def execute(source: Path, target: Path, quick: bool) -> None:
     notebook = nbformat.reads(release(source.read_bytes()).decode(), as_version=4)
     sources = [cell.source for cell in notebook.cells]
     for cell in notebook.cells:
-        cell.source = cell.source.replace(*PRESS)
+        for said, done in PRESSES.items():
+            cell.source = cell.source.replace(said, done)
     with tempfile.TemporaryDirectory() as private:  # kernels' sockets, as `make lab` has them, and the runs
         os.environ |= {"JUPYTER_RUNTIME_DIR": private, "BTTLAB_RUNS": f"{private}/runs"}
         os.environ |= {"BTTLAB_QUICK": "1"} if quick else {}

@@ -35,6 +35,12 @@ def make(checkout):
     return checkout / "build" / "html"
 
 
+@pytest.mark.parametrize("said", build.PRESSES)
+def test_what_is_pressed_for_a_reader_stands_in_a_cell(said):
+    notebooks = [nbformat.read(path, as_version=4) for path in (ROOT / "notebooks").glob("*.ipynb")]
+    assert any(said in cell.source for notebook in notebooks for cell in notebook.cells)
+
+
 def test_pages_with_search_formulas_and_nothing_from_a_network(checkout):
     pages = make(checkout)
     home, notebook = (pages / "index.html").read_text(), (pages / "notebooks" / "00_start.html").read_text()

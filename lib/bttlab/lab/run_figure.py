@@ -200,8 +200,8 @@ class RunFigure:
             if not run.meter.provenance:
                 reasons.setdefault(run.meter.how, []).append(str(number))
         parts = [f"none of {', '.join(numbers)}: {reason}" for reason, numbers in reasons.items()]
-        if any(run.meter.provenance for run in runs):  # the lines rise from the left: room is below, on the right
-            place = {"x": 0.98, "y": 0.03, "ha": "right", "va": "bottom"}
+        if any(run.meter.provenance for run in runs):  # the lines rise to the right: room is above, on the left
+            place = {"x": 0.03, "y": 0.97, "ha": "left", "va": "top"}
         else:
             place = {"x": 0.5, "y": 0.5, "ha": "center", "va": "center"}
         self._note(self._energy, "\n".join(_wrapped(part, 34) for part in parts), **place)
