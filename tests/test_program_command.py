@@ -72,6 +72,15 @@ def test_cycles_are_divided_among_those_that_work():
     assert sum(shares.values()) == pytest.approx(timing.cycles) and min(shares.values()) > 0
 
 
+@pytest.mark.parametrize(("rank", "alone"), [("12", False), ("16", True)])
+def test_who_trains_it(capsys, rank, alone):
+    arguments = ("--encoders", "5", "--rank", rank, "--flow", "auto")
+    _, out, _ = run(capsys, *arguments)
+    assert ("SGD alone trains this model" in out) == alone
+    _, out, _ = run(capsys, *arguments, "--json")
+    assert json.loads(out)["optimizers"] == (["sgd"] if alone else ["sgd", "momentum", "adamw"])
+
+
 def test_the_picture(capsys, tmp_path):
     code, out, _ = run(capsys, "--encoders", "1", "--gantt", str(tmp_path / "who.png"))
     image = (tmp_path / "who.png").read_bytes()

@@ -106,6 +106,11 @@ SHAPES = {
     | {"linear_out_modes": (4, 4, 8), "linear_in_modes": (8, 4, 4), "embedding_column_modes": (4, 4, 8)},
     "far modes of 4": WIDE
     | {"linear_out_modes": (8, 4, 4), "linear_in_modes": (4, 8, 4), "embedding_column_modes": (8, 4, 4)},
+    "96 features": {
+        "hidden_size": 96,
+        "linear_out_modes": (4, 4, 6),
+        **dict.fromkeys(("linear_in_modes", "embedding_column_modes"), (6, 4, 4)),
+    },
     "512 features": {
         "hidden_size": 512,
         "heads": 8,

@@ -419,6 +419,10 @@ def test_an_overlay_of_other_kernels_is_one_line_and_no_folder(tmp_path, capsys)
         (["--rank", "12,query"], "give a rank, and after commas layers"),
         (["--hidden-size", "8192", "--heads", "64"], "the first and last mode go up to 16"),
         (["--encoders", "30"], "choose up to 6 encoders"),
+        (
+            ["--encoders", "6", "--rank", "13", "--optimizer", "adamw"],
+            "choose sgd, or ranks up to 12, up to 5 encoders",
+        ),
         (["--flow", "sideways"], "invalid choice: 'sideways'"),
         (["--overlay", "missing"], "no overlay 'missing'"),
         (["--device", "reference", "--overlay", "trainer"], "leave it out with --device reference"),

@@ -35,6 +35,7 @@ def run(options: argparse.Namespace) -> Outcome:
     from bttlab.card.program.program import TYPICAL_TOKENS, compile_program
     from bttlab.card.program.timing import time_program
     from bttlab.model import ModelConfig
+    from bttlab.model.config import OPTIMIZERS
 
     model = ModelConfig(encoders=options.encoders, **options.rank)
     if options.vocabulary is not None:
@@ -61,6 +62,7 @@ def run(options: argparse.Namespace) -> Outcome:
         "clock_mhz": MACHINE.CLOCK_MHZ,
         "encoders": model.encoders,
         "flow": options.flow,
+        "optimizers": list(OPTIMIZERS) if program.model.has_moments else ["sgd"],
         "sections": dict(zip(SECTION_NAMES, map(len, program.sections), strict=True)),
         "instructions": dict(zip(UNIT_NAMES, units, strict=True)),
         "tokens": tokens,
@@ -203,6 +205,8 @@ def _text(data: dict[str, Any]) -> str:
     with console.capture() as capture:
         console.print(table)
     lines.append(capture.get().rstrip("\n"))
+    if data["optimizers"] == ["sgd"]:
+        lines.append("banks have no room for moments: SGD alone trains this model")
     if "gantt" in data:
         lines.append(f"{data['gantt']}: who works when")
     if "hazards" in data:

@@ -85,7 +85,13 @@ def run(options: argparse.Namespace) -> Outcome:
         progress.note(f"note: {note}")
     settings = training.settings
     opened = open_trainer(
-        settings.config, settings.device, options.trust, options.wait, settings.flow, settings.overlay
+        settings.config,
+        settings.device,
+        options.trust,
+        options.wait,
+        settings.flow,
+        settings.overlay,
+        settings.optimizer,
     )
     enter = entering(settings.config, training.samples["train"].lengths, settings.optimizer.name, settings.flow)
     progress.note(f"training on {opened.announcement}; run folder {training.folder}")

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from itertools import permutations
 from numbers import Integral
 from typing import Any
 
@@ -142,7 +143,7 @@ class ModelConfig:
         """Return this configuration with another hidden size.
 
         Its modes are the three factors of the least sum, the largest first (last in `linear_in_modes`): 12, 8, 8 of
-        768.
+        768. Where the card could not lay them into words so, but can in another order, they come in that order.
 
         Raises
         ------
@@ -151,9 +152,11 @@ class ModelConfig:
         """
         if not isinstance(size, Integral) or not 1 <= size <= _MOST["hidden_size"]:
             raise ConfigError(f"hidden_size is {shown(size)}: it must be an integer of 1 to {_MOST['hidden_size']:,}")
-        out = factors(size)
+        orders = list(permutations(factors(size)))
+        out = next((order for order in orders if _fills_words(*order[:2])), orders[0])
+        columns = next((order for order in orders if order[1] <= 8 and _fills_words(*order[1:])), orders[0])
         return replace(
-            self, hidden_size=size, linear_out_modes=out, linear_in_modes=out[::-1], embedding_column_modes=out
+            self, hidden_size=size, linear_out_modes=out, linear_in_modes=out[::-1], embedding_column_modes=columns
         )
 
     def with_vocabulary(self, tokens: int) -> "ModelConfig":
@@ -219,6 +222,11 @@ class ModelConfig:
     def parameters_bytes(self) -> int:
         """Size of the parameters in bytes, in FP32."""
         return BYTES_PER_PARAMETER * self.parameters_count
+
+
+def _fills_words(*modes: int) -> bool:
+    """Whether the modes at an end of a train fill words of the card, 16 elements each (docs/processor.md)."""
+    return not math.prod(modes) % 16
 
 
 def _pairs(ranks: Any) -> tuple[tuple[str, int | tuple[int, ...]], ...]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import torch
 
 from bttlab.errors import BttlabError
-from bttlab.model import PAPER_FLOW, ModelConfig, ReferenceTrainer, Trainer
+from bttlab.model import PAPER_FLOW, ModelConfig, Optimizer, ReferenceTrainer, Trainer
 
 
 class DeviceError(BttlabError):
@@ -40,6 +40,7 @@ def open_trainer(
     wait: float = 0.0,
     flow: str = PAPER_FLOW,
     overlay: str | None = None,
+    optimizer: Optimizer | None = None,
 ) -> OpenedTrainer:
     """Open what trains a model.
 
@@ -54,13 +55,15 @@ def open_trainer(
         Order of contraction in the linear layers.
     overlay : str, optional
         Of the card: the name of one in the manifest, or the path of an .xclbin; by default the training processor.
+    optimizer : Optimizer, optional
+        That the card must have room for.
 
     Raises
     ------
     DeviceError
         If the device needs pynq, which is not installed, or is no card and an overlay is asked for.
     bttlab.card.program.errors.ProgramError
-        If the machine on the card does not hold the model.
+        If the machine on the card does not hold the model, or what the optimizer keeps of it.
     bttlab.card.OverlayError
         If there is no such card, or no such overlay for it.
     bttlab.card.CardBusyError
@@ -82,6 +85,8 @@ def open_trainer(
         ) from None
     overlay = overlay or OVERLAY
     trainer = card.open_trainer(config, device, flow=flow, trust=trust, wait=wait, overlay=overlay)
+    if optimizer is not None:
+        trainer.program.program.check_optimizer(optimizer)
     provenance = {
         "overlay": overlay,
         "overlay.sha256": trainer.overlay_sha256,

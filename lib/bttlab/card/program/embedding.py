@@ -69,8 +69,8 @@ class Embedding:
         self.loose = builder.take_over("V, loose", banks.NORMALIZED, most * self.a * self.n2)
         self.loose_rows = builder.take_over("rows, loose", banks.WORK[1], most * self.n1 * self.n2)
         # Both engines read d_V at a time; of as many tokens as there is room for.
-        groups = builder.banks[banks.KEPT].depth // (self.n2 * self.a * GROUP)
-        self.some = most if most <= groups * GROUP else groups * GROUP
+        room = builder.banks[banks.KEPT].depth // (self.n2 * self.a)
+        self.some = most if most <= room else room // GROUP * GROUP
         self.copy = builder.take_over("d_V, loose", banks.KEPT, self.n2 * max(self.some * self.a, most * self.n1))
         self.parts = builder.take_over("d_F3, in parts", banks.WORK[1], most * self.n3 * GROUP)
         self.d_f3 = builder.take_over("d_F3 of tokens", banks.WORK[2], most * self.slice_3)

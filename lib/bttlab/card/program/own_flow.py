@@ -7,8 +7,9 @@ model's own layers (`linear`) are written by hand instead; they know how many co
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from bttlab.card.machine import Port, machine
 from bttlab.card.program import banks
@@ -28,6 +29,8 @@ from bttlab.card.program.layer import (
     Y,
     assemble,
     check_tokens,
+    gradient_of,
+    matrix_block,
 )
 from bttlab.card.program.layout import IN_AXES, OUT_AXES, Block
 from bttlab.card.program.products import (
@@ -157,22 +160,19 @@ class OwnFlow:
             for one in product[1:]:
                 if last[one] == number:
                     self._give(one)
-        matrix = {"t": shape.out_features // LANES, "w": 1}
-        db = At(f"bank {banks.REST + banks.GRADIENT}", bias.base, {"w": 1})
-        words = shape.out_features // LANES
-        dy = self.tensors["dy"].lying[0].place
+        vector = Block("b", (shape.out_features,), (0,), banks.REST, bias.base, shape.out_features, 1, 1, 0, 1)
+        inputs.append(Transfer("b", vector))
+        outputs["db"] = gradient_of(vector)
+        words, dy = shape.out_features // LANES, self.tensors["dy"].lying[0].place
         b.vector(
             M.COLUMNS,
             "db",
             [Loop("t", tokens), padded("w", words)],
-            At(dy.memory, dy.base, matrix),
-            r1=db,
+            replace(dy, strides={"t": words, "w": 1}),
+            r1=outputs["db"].where(w=1),
             depth=("t",),
             slot_loop="t",
         )
-        vector = Block("b", (shape.out_features,), (0,), banks.REST, bias.base, shape.out_features, 1, 1, 0, 1)
-        inputs.append(Transfer("b", vector))
-        outputs["db"] = Block(**{**vars(vector), "bank": banks.REST + banks.GRADIENT})
         return assemble(b, shape, tokens, inputs, [Transfer(n, block) for n, block in outputs.items()], self.order)
 
     def _check(self, step: Product) -> None:
@@ -205,9 +205,7 @@ class OwnFlow:
             arrangement = Arrangement(("t", *modes), 3)
             place = At(f"bank {bank}", self.b.banks[bank].take(name, arrangement.words(self.sizes)))
             self._new(name).lying.append(Lying(place, arrangement))
-            transfers.append(
-                Transfer(name, _matrix_block(name, place, self.tokens, math.prod(self.sizes[m] for m in modes)))
-            )
+            transfers.append(Transfer(name, self._matrix(name, place, modes)))
         for axes, bank in ((OUT_AXES, banks.OUT_CORES), (IN_AXES, banks.IN_CORES)):
             for core, of in axes.values():
                 name = CORES[core]
@@ -224,19 +222,19 @@ class OwnFlow:
         """Return y or dx as it is stored, a token after the other; y gets its bias."""
         modes = ("i1", "i2", "i3") if name == "y" else ("j1", "j2", "j3")
         lying = self._arranged(self.tensors[name], Arrangement(("t", *modes), 3), M.reach(VECTOR, 0, False))
-        columns = math.prod(self.sizes[m] for m in modes)
-        words = columns // LANES
         if bias is not None:
+            words = math.prod(self.sizes[m] for m in modes) // LANES
             target = self._place(name, lying.arrangement.words(self.sizes), M.reach(VECTOR, 3, True))
             matrix, loops = {"t": words, "w": 1}, [Loop("t", self.tokens), Loop("w", words)]
-            add = (
-                At(one.memory, one.base, m) for one, m in ((lying.place, matrix), (bias, {"w": 1}), (target, matrix))
-            )
-            a, b, result = add
-            self.b.vector(M.ADD, "y + b", loops, a, b, r0=result)
+            a, b, result = (replace(one, strides=matrix) for one in (lying.place, bias, target))
+            self.b.vector(M.ADD, "y + b", loops, a, replace(b, strides={"w": 1}), r0=result)
             self._release(lying.place)
             lying = Lying(target, lying.arrangement)
-        return _matrix_block(name, lying.place, self.tokens, columns)
+        return self._matrix(name, lying.place, modes)
+
+    def _matrix(self, name: str, place: At, modes: Sequence[str]) -> Block:
+        """Return where (tokens, features) lie."""
+        return matrix_block(name, place.number, place.base, self.tokens, math.prod(self.sizes[m] for m in modes))
 
     # ---- places --------------------------------------------------------------------------------------------------
 
@@ -353,7 +351,7 @@ class OwnFlow:
                 yield from self._held_ways(what, engine, result, want, one, other, k, m, n)
         if one.has_tokens == other.has_tokens:
             for engine in (0, 1):
-                yield from self._streamed_ways(what, engine, result, want, one, other, k, m, n)
+                yield from self._streamed_ways(what, engine, result, one, other, k, m, n)
 
     def _engines(self, one: Tensor, other: Tensor) -> tuple[int, ...]:
         """Engines that may do a product: with tokens, the one of the core's end of the train."""
@@ -369,29 +367,24 @@ class OwnFlow:
             # EXPAND: the last of k counts rows
             if arrangement.lanes == 1 and sizes[ks[-1]] <= M.ROWS and len(passes(sizes, ks[:-1])) <= MOST_PASSES:
                 for words in self._rows_of(n, want):
-                    outer = [i for i in (*ms, *words.outer) if i not in want] + [
-                        i for i in (*ms, *words.outer) if i in want
-                    ]
+                    outer = sorted((*ms, *words.outer), key=want.__contains__)
                     to = Arrangement((*outer, *words.packed), words.lanes)
                     runs = len(passes(sizes, ks[:-1]))
                     steps = expand_steps(sizes, ms, ks, words) + self._holding(engine, other, ks[:-1], ks[-1], words)
-                    yield self._way(engine, steps + turn + (runs - 1) * TURN, result, want, to, self._expanding(
-                        what, engine, one, other, arrangement, ks, words, result, to, runs
-                    ))  # fmt: skip
+                    emit = partial(self._expanding, what, engine, one, other, arrangement, ks, words, result, to, runs)
+                    yield self._way(engine, steps + turn + (runs - 1) * TURN, result, to, emit)
             # REDUCE: the last of n counts rows
             row = Arrangement(ks, arrangement.lanes)
             for last in sorted(n):
                 ns = (*sorted(n - {last}), last)
                 if sizes[last] > M.ROWS or len(passes(sizes, ns[:-1])) > MOST_PASSES:
                     continue
-                outer = [i for i in (*ms, *ns[:-1]) if i not in want] + [i for i in (*ms, *ns[:-1]) if i in want]
-                to = Arrangement((*outer, last), 1)
+                to = Arrangement((*sorted((*ms, *ns[:-1]), key=want.__contains__), last), 1)
                 steps = reduce_steps(sizes, ms, row, ns) + self._holding(engine, other, ns[:-1], last, row)
-                yield self._way(engine, steps + turn, result, want, to, self._reducing(
-                    what, engine, one, other, arrangement, ks, row, ns, result, to
-                ))  # fmt: skip
+                emit = partial(self._reducing, what, engine, one, other, arrangement, ks, row, ns, result, to)
+                yield self._way(engine, steps + turn, result, to, emit)
 
-    def _streamed_ways(self, what, engine, result, want, one, other, k, m, n) -> Iterator[_Way]:
+    def _streamed_ways(self, what, engine, result, one, other, k, m, n) -> Iterator[_Way]:
         sizes = self.sizes
         for (rows, turn), (words, turn_words) in itertools.product(self._suffixes(one, m), self._suffixes(other, n)):
             if not one_word(sizes, rows.packed):
@@ -403,13 +396,12 @@ class OwnFlow:
             to = Arrangement((*ms, *ns), words.lanes)
             steps = accumulate_steps(sizes, sorted(k), runs, min(width, M.SLOTS), count) + turn + turn_words
             if runs <= MOST_PASSES:
-                yield self._way(engine, steps, result, want, to, self._accumulating(
-                    what, engine, one, other, rows, words, ms, result, to
-                ))  # fmt: skip
+                emit = partial(self._accumulating, what, engine, one, other, rows, words, ms, result, to)
+                yield self._way(engine, steps, result, to, emit)
 
-    def _way(self, engine: int, steps: float, result: str, want: frozenset[str], to: Arrangement, emit) -> _Way:
+    def _way(self, engine: int, steps: float, result: str, to: Arrangement, emit: Callable[[], None]) -> _Way:
         """Return a way; an engine that has more to do than the other is the dearer, and so is a result to be turned."""
-        cost = steps + self._turning(result, want, to) + max(self.load[engine] - self.load[1 - engine], 0) / 4
+        cost = steps + self._turning(result, to) + max(self.load[engine] - self.load[1 - engine], 0) / 4
 
         def count_and_emit() -> None:
             emit()
@@ -417,7 +409,7 @@ class OwnFlow:
 
         return _Way(cost, count_and_emit)
 
-    def _turning(self, result: str, want: frozenset[str], to: Arrangement) -> float:
+    def _turning(self, result: str, to: Arrangement) -> float:
         """Return what it costs to turn a result for where it goes."""
         final = {"y": ("i1", "i2", "i3"), "dx": ("j1", "j2", "j3")}.get(result)
         if final is not None:
@@ -425,6 +417,7 @@ class OwnFlow:
             if aim in to.views(self.sizes):
                 return 0.0
             return self._steps_between(to, aim)
+        want = self.wanted.get(result)
         if not want or any(_ends_in(view, want) for view in to.views(self.sizes)):
             return 0.0
         return 4.0 * to.words(self.sizes) + 2 * TURN
@@ -467,38 +460,29 @@ class OwnFlow:
             return math.inf if parts > 1 else 1e9
         return parts * (2 * size + 2 * M.SHUFFLE_GAP) + TURN
 
-    def _expanding(self, what, engine, one, other, arrangement, ks, words, result, to, runs):
-        def emit() -> None:
-            a = self._arranged(one, arrangement, M.reach(engine, 2, False))
-            held = self._held(engine, other, tuple(ks[:-1]), ks[-1], words)
-            addend = M.reach(engine, 3, False)
-            apart = replace(addend, banks=tuple(bank for bank in addend.banks if bank != a.place.number))
-            place = self._place(result, to.words(self.sizes), M.reach(engine, 4, True), *([apart] if runs > 1 else []))
-            c = Lying(place, to)
-            expand(self.b, engine, what, self.sizes, a, ks, held, words, c)
-            self.tensors[result].lying.append(c)
+    def _expanding(self, what, engine, one, other, arrangement, ks, words, result, to, runs) -> None:
+        a = self._arranged(one, arrangement, M.reach(engine, 2, False))
+        held = self._held(engine, other, tuple(ks[:-1]), ks[-1], words)
+        addend = M.reach(engine, 3, False)
+        apart = replace(addend, banks=tuple(bank for bank in addend.banks if bank != a.place.number))
+        place = self._place(result, to.words(self.sizes), M.reach(engine, 4, True), *([apart] if runs > 1 else []))
+        c = Lying(place, to)
+        expand(self.b, engine, what, self.sizes, a, ks, held, words, c)
+        self.tensors[result].lying.append(c)
 
-        return emit
+    def _reducing(self, what, engine, one, other, arrangement, ks, row, ns, result, to) -> None:
+        a = self._arranged(one, arrangement, M.reach(engine, 1, False))
+        held = self._held(engine, other, tuple(ns[:-1]), ns[-1], row)
+        c = Lying(self._place(result, to.words(self.sizes), M.reach(engine, 4, True)), to)
+        reduce(self.b, engine, what, self.sizes, a, ks, held, ns, c)
+        self.tensors[result].lying.append(c)
 
-    def _reducing(self, what, engine, one, other, arrangement, ks, row, ns, result, to):
-        def emit() -> None:
-            a = self._arranged(one, arrangement, M.reach(engine, 1, False))
-            held = self._held(engine, other, tuple(ns[:-1]), ns[-1], row)
-            c = Lying(self._place(result, to.words(self.sizes), M.reach(engine, 4, True)), to)
-            reduce(self.b, engine, what, self.sizes, a, ks, held, ns, c)
-            self.tensors[result].lying.append(c)
-
-        return emit
-
-    def _accumulating(self, what, engine, one, other, rows, words, ms, result, to):
-        def emit() -> None:
-            a = self._arranged(one, rows, M.reach(engine, 2, False))
-            stream = self._arranged(other, words, M.reach(engine, 1, False), a.place.memory)
-            c = Lying(self._place(result, to.words(self.sizes), M.reach(DRAIN_0 + engine, 4, True)), to)
-            accumulate(self.b, engine, what, self.sizes, a, ms, stream, c)
-            self.tensors[result].lying.append(c)
-
-        return emit
+    def _accumulating(self, what, engine, one, other, rows, words, ms, result, to) -> None:
+        a = self._arranged(one, rows, M.reach(engine, 2, False))
+        stream = self._arranged(other, words, M.reach(engine, 1, False), a.place.memory)
+        c = Lying(self._place(result, to.words(self.sizes), M.reach(DRAIN_0 + engine, 4, True)), to)
+        accumulate(self.b, engine, what, self.sizes, a, ms, stream, c)
+        self.tensors[result].lying.append(c)
 
 
 def compile_order(shape: LayerShape, tokens: int, order: Order) -> LayerProgram:
@@ -526,10 +510,6 @@ def _text(product: Product) -> str:
 def _ends_in(arrangement: Arrangement, last: frozenset[str]) -> bool:
     """Whether the last indices of an arrangement are these, in some order, and all lanes are theirs."""
     return set(arrangement.order[len(arrangement.order) - len(last) :]) == set(last) and arrangement.lanes <= len(last)
-
-
-def _matrix_block(name: str, place: At, rows: int, columns: int) -> Block:
-    return Block(name, (rows, columns), (0, 1), place.number, place.base, columns, rows, rows, 0, rows)
 
 
 def _core_block(name: str, core: str, sizes, lying: Lying) -> Block:

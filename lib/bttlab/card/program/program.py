@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -71,15 +72,16 @@ class Program:
         ProgramError
             If it has not; the line names the bank and what would fit.
         """
+        if optimizer.moments and not self.model.has_moments:
+            raise ProgramError(f"the moments of {optimizer.name} {self._room_for_moments}")
+
+    @cached_property
+    def _room_for_moments(self) -> str:
         model, bank = self.model, banks.FIRST_MOMENT
-        if model.has_moments or not optimizer.moments:
-            return
         own_shapes = model.shapes != model.config.parameter_shapes()
         found = what_fits(model.config, lambda one, whole: _fits(one, model.flow, whole, moments=True), own_shapes)
-        raise ProgramError(
-            f"the moments of {optimizer.name} take {model.layout.words} words of bank {bank}, which has "
-            f"{MACHINE.banks[bank].depth}: choose sgd" + (f", or {found}, all else as asked" if found else "")
-        )
+        taken = f"take {model.layout.words} words of bank {bank}, which has {MACHINE.banks[bank].depth}"
+        return f"{taken}: choose sgd" + (f", or {found}, all else as asked" if found else "")
 
     def image(self) -> np.ndarray:
         """Return the program as LOAD_PROGRAM reads it, int32 of shape (words, 16)."""
