@@ -28,7 +28,7 @@ ENCODERS = (2, 4)  # of the two models
 SAMPLES = 400  # of a run: about a second
 BUTTONS = ("start", "pause", "resume", "stop", "clear")
 INTERRUPT = "interrupt"
-LOOKS = 10  # at the memory while it goes on
+LOOKS = 10  # at the memory while it goes on, but one a second at most
 SETTLE_WITHIN = 30  # seconds
 ANSWER_WITHIN = 60  # seconds, for any cell, on however busy a machine
 
@@ -36,6 +36,7 @@ ANSWER_WITHIN = 60  # seconds, for any cell, on however busy a machine
 def trial(count: int) -> Outcome:
     """Let two notebooks do so for `count` seconds, after a tenth of that to warm up."""
     draw, faults, done, figures = random.Random(0), [], dict.fromkeys((*BUTTONS, INTERRUPT), 0), {}
+    looks = min(LOOKS, count)
     with contextlib.ExitStack() as stack:
         notebooks = [stack.enter_context(Notebook(encoders)) for encoders in ENCODERS]
         try:
@@ -43,15 +44,15 @@ def trial(count: int) -> Outcome:
                 for action in (*done, "start"):
                     notebook.do(action, draw)
                 notebook.footprint()  # of a whole run: what is made once is there from now on
-            _use(notebooks, count / LOOKS, draw, dict(done))
+            _use(notebooks, count / looks, draw, dict(done))
             before, memory = [notebook.footprint() for notebook in notebooks], []
-            for _ in range(LOOKS):
-                _use(notebooks, count / LOOKS, draw, done)
+            for _ in range(looks):
+                _use(notebooks, count / looks, draw, done)
                 memory.append([notebook.footprint().memory for notebook in notebooks])
             for notebook, was, *grown in zip(notebooks, before, *memory, strict=True):
                 found = notebook.settled(was).faults_since(was) + notebook.cell("lab.faults()")
                 faults += [f"{notebook.encoders}-ENC: {fault}" for fault in found]
-                figures[f"{notebook.encoders}-ENC, resident memory before and after every {count / LOOKS:g} s"] = (
+                figures[f"{notebook.encoders}-ENC, resident memory before and after every {count / looks:g} s"] = (
                     measured([was.memory, *grown], "MiB", "/proc/self/statm of its kernel")
                 )
         except (TimeoutError, RuntimeError) as error:
