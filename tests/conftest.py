@@ -18,6 +18,16 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+# Files whose tests take longest, or wait longest: what begins last, all other workers wait for.
+LONGEST = ("test_sweep_partition", "test_reliability", "test_notebooks", "test_schedule", "test_sweep")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let the longest tests come first."""
+    places = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path.stem, len(places)))
+
+
 def _real_corpus(name: str) -> Path:
     """The real corpus: in $BTTLAB_DATA, or in a folder shared/data beside the checkout."""
     for parent in (os.environ.get("BTTLAB_DATA"), ROOT.parent / "shared" / "data"):
@@ -53,10 +63,21 @@ def snips() -> Path:
 @pytest.fixture(scope="session")
 def short_airline(tmp_path_factory) -> Path:
     """The airline corpus with a few utterances in its dev and test splits: scoring all takes longer than many tests."""
-    folder = tmp_path_factory.mktemp("short") / "airline"
-    shutil.copytree(ROOT / "data" / "airline", folder)
-    for path in (*folder.glob("dev/*"), *folder.glob("test/*")):
-        path.write_text("".join(path.read_text().splitlines(keepends=True)[:20]))
+    return _shortened(ROOT / "data" / "airline", tmp_path_factory.mktemp("short"), dev=20, test=20)
+
+
+@pytest.fixture(scope="session")
+def short_atis(atis, tmp_path_factory) -> Path:
+    """ATIS with some utterances in each of its splits."""
+    return _shortened(atis, tmp_path_factory.mktemp("short"), train=500, dev=100, test=100)
+
+
+def _shortened(corpus: Path, place: Path, **most: int) -> Path:
+    """A copy of a corpus with so many utterances in its splits."""
+    folder = shutil.copytree(corpus, place / corpus.name)
+    for split, count in most.items():
+        for path in (folder / split).iterdir():
+            path.write_text("".join(path.read_text().splitlines(keepends=True)[:count]))
     return folder
 
 

@@ -358,7 +358,7 @@ def test_k_means_finds_separate_clusters_and_scores_by_the_distance_from_the_nea
 
 def test_token_selection_leaves_out_the_words_with_the_lowest_mean_losses(setting):
     training, batch = begin(setting, "token-selection:share=0.4")
-    known = training.extra["losses of words"]
+    known = training.extra["losses of tokens"]
     assert np.isinf(known).all()
     losses = training.forward(batch)[1]
     known[:] = np.inf

@@ -23,8 +23,9 @@ def _code_cells(notebook):
 
 
 @every_notebook
-def test_runs_in_quick_mode(path, monkeypatch):
+def test_runs_in_quick_mode(path, short_atis, monkeypatch):
     monkeypatch.setenv("BTTLAB_QUICK", "1")
+    monkeypatch.setenv("BTTLAB_DATA", str(short_atis.parent))
     notebook = nbformat.read(path, as_version=4)
     client = nbclient.NotebookClient(
         notebook, timeout=SECONDS, kernel_name="python3", resources={"metadata": {"path": str(FOLDER)}}

@@ -8,8 +8,6 @@ import subprocess
 import sys
 import time
 
-import pytest
-
 from bttlab.card import EmulatedU50
 from bttlab.cli import main
 
@@ -35,9 +33,8 @@ def test_an_epoch_of_atis_reports_the_test_metrics(atis, tmp_path, capsys):
     assert {key: evaluated[key] for key in report["test"]} == report["test"]
 
 
-@pytest.mark.parametrize("encoders", [4, 6])
-def test_larger_models_complete_100_samples(short_airline, tmp_path, capsys, encoders):
-    size = ("--encoders", encoders, "--samples", 100)
+def test_the_largest_model_completes_100_samples(short_airline, tmp_path, capsys):
+    size = ("--encoders", 6, "--samples", 100)
     report = train(capsys, *size, "--data", short_airline, "--out", tmp_path / "run")
     assert report["status"] == "complete" and report["last_epoch"]["samples"] == 100
 

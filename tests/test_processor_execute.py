@@ -12,7 +12,7 @@ from processor_interpreter import ISA, LANES, SEQUENCE, C, Call, Function, Instr
 from processor_native import Native, memories
 
 Random = np.random.Generator
-PROGRAMS = 40  # of each operation
+PROGRAMS = 20  # of each operation
 ROW_SUMS = {ISA.SUM, ISA.VARIANCE, ISA.NORM_SUMS, ISA.COLUMNS, ISA.MAXIMUM, ISA.EXPONENT, ISA.DOT}
 
 

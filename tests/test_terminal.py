@@ -141,7 +141,7 @@ TRAIN = ["train", "--out", "r", "--samples", "1", "--data"]
 
 @pytest.mark.parametrize(
     ("arguments", "closed"),
-    [(["size"], "2>&-"), (["doctor"], "2>&-"), (["size", "-x"], "2>&-"), (TRAIN, "2>&-"), (TRAIN, "<&- 2>&-")],
+    [(["size"], "2>&-"), (["doctor"], "2>&-"), (["size", "-x"], "2>&-"), (TRAIN, "<&- 2>&-")],
 )
 def test_stderr_that_is_closed(short_airline, arguments, closed, tmp_path):
     if arguments == TRAIN:

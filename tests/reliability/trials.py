@@ -48,5 +48,5 @@ TRIALS = {
     "day": Trial(day.trial, full=86_400, small=5),  # seconds
     "threads": Trial(threads.trial, full=600, small=2),  # seconds
     "notebooks": Trial(notebooks.trial, full=600, small=2),  # seconds
-    "interrupts": Trial(interrupts.trial, full=100, small=2),
+    "interrupts": Trial(interrupts.trial, full=100, small=1),
 }

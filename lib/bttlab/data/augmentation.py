@@ -119,15 +119,15 @@ class Augmenter:
 
 def _chunks(tags: list[str]) -> list[tuple[int, int, str]]:
     """Cut tags into (begin, end, label): each chunk of BIO tags, and each tag that begins none, as OUTSIDE."""
-    found: list[tuple[int, int, str]] = []
+    chunks: list[tuple[int, int, str]] = []
     for i, tag in enumerate(tags):
         if tag.startswith("B-"):
-            found.append((i, i + 1, tag[2:]))
-        elif found and tag == f"I-{found[-1][2]}":
-            found[-1] = (found[-1][0], i + 1, found[-1][2])
+            chunks.append((i, i + 1, tag[2:]))
+        elif chunks and tag == f"I-{chunks[-1][2]}":
+            chunks[-1] = (chunks[-1][0], i + 1, chunks[-1][2])
         else:
-            found.append((i, i + 1, OUTSIDE))
-    return found
+            chunks.append((i, i + 1, OUTSIDE))
+    return chunks
 
 
 def _type_of(label: str) -> str:
@@ -141,4 +141,4 @@ def _slot_values(split: Split) -> dict[str, list[tuple[str, ...]]]:
         for begin, end, label in _chunks(tags):
             if label != OUTSIDE:
                 values[_type_of(label)].add(tuple(words[begin:end]))
-    return {kind: sorted(found) for kind, found in values.items()}
+    return {kind: sorted(texts) for kind, texts in values.items()}

@@ -45,8 +45,8 @@ class Samples:
         for field in fields(self):
             array = getattr(self, field.name)
             if not isinstance(array, np.ndarray) or array.dtype != np.int32:
-                found = getattr(array, "dtype", type(array).__name__)
-                raise SampleError(f"samples: {field.name} is {found}; it must be an array of int32")
+                kind = getattr(array, "dtype", type(array).__name__)
+                raise SampleError(f"samples: {field.name} is {kind}; it must be an array of int32")
         n = len(self.tokens)
         if self.tokens.ndim != 2 or self.slots.shape != self.tokens.shape:
             raise SampleError(

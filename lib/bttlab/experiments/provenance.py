@@ -15,13 +15,13 @@ PACKAGES = ("torch", "numpy", "safetensors", "pynq", "dask", "distributed")
 @cache
 def versions() -> dict[str, str]:
     """Return the versions of bttlab, Python and the packages that a run's bits may hang on."""
-    found = {"bttlab": bttlab.__version__, "python": platform.python_version()}
+    installed = {"bttlab": bttlab.__version__, "python": platform.python_version()}
     for name in PACKAGES:
         try:
-            found[name] = metadata.version(name)
+            installed[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 @cache

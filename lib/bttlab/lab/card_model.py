@@ -51,9 +51,9 @@ class ModelledMeter:
 @functools.cache
 def step_of(config: ModelConfig, optimizer: str, length: int) -> np.ndarray:
     """Return a training step on a sample of `length` real tokens, modelled: joules low, middle, high, and seconds."""
-    found = estimate(config, [length], optimizer)
-    energy = found.energy_per_sample
-    return np.array([energy.low, energy.mid, energy.high, found.seconds_per_sample])
+    estimated = estimate(config, [length], optimizer)
+    energy = estimated.energy_per_sample
+    return np.array([energy.low, energy.mid, energy.high, estimated.seconds_per_sample])
 
 
 def memory_of(config: ModelConfig, optimizer: str = "sgd") -> Figure:

@@ -60,10 +60,10 @@ def write(folder: Path, lengths: Mapping[int, int], sample: Samples) -> None:
     """
     steps = json.loads((folder / BENCHMARKS).read_text(encoding="utf-8"))["benchmarks"]["step"]["rows"]
     core = next(row for row in steps if (row["threads"], row["contender"]) == (1, "emulated U50"))
-    found = tables(lengths, sample, core["time"]["median"] / 1e3)
+    texts = tables(lengths, sample, core["time"]["median"] / 1e3)
     for page, names in PAGES.items():
         text = (folder / page).read_text(encoding="utf-8")
-        write_whole(folder / page, filled(text, {name: found[name] for name in names}, page))
+        write_whole(folder / page, filled(text, {name: texts[name] for name in names}, page))
 
 
 def _markdown(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -77,59 +77,60 @@ def _columns(first: str = "") -> list[str]:
 
 def _epochs(flows: Mapping[str, Sequence[Estimate]]) -> str:
     rows = [
-        [f"{flow.replace('_', ' ')}, {mhz} MHz", *(f"{one.at_clock(mhz).seconds_per_epoch:.2f}" for one in found)]
-        for flow, found in flows.items()
+        [f"{flow.replace('_', ' ')}, {mhz} MHz", *(f"{one.at_clock(mhz).seconds_per_epoch:.2f}" for one in estimates)]
+        for flow, estimates in flows.items()
         for mhz in CLOCKS
     ]
     return _markdown(_columns("seconds an epoch"), rows)
 
 
-def _stages(found: Sequence[Estimate]) -> str:
+def _stages(estimates: Sequence[Estimate]) -> str:
     rows = [
-        [name, *(f"{one.work.by_stage()[stage] / one.samples:,.0f}" for one in found)] for stage, name in STAGES.items()
+        [name, *(f"{one.work.by_stage()[stage] / one.samples:,.0f}" for one in estimates)]
+        for stage, name in STAGES.items()
     ]
-    rows.append(["all", *(f"{one.work.total / one.samples:,.0f}" for one in found)])
+    rows.append(["all", *(f"{one.work.total / one.samples:,.0f}" for one in estimates)])
     for unit in SHOWN_UNITS:
-        rows.append([f"{unit} busy", *(f"{one.work.shares[unit]:.0%}" for one in found)])
-    rows.append(["multipliers of the engines", *(f"{one.lane_utilisation:.0%}" for one in found)])
+        rows.append([f"{unit} busy", *(f"{one.work.shares[unit]:.0%}" for one in estimates)])
+    rows.append(["multipliers of the engines", *(f"{one.lane_utilisation:.0%}" for one in estimates)])
     return _markdown(_columns("cycles a sample"), rows)
 
 
-def _memory(found: Sequence[Estimate]) -> str:
-    groups = [one.memory.by_group() for one in found]
+def _memory(estimates: Sequence[Estimate]) -> str:
+    groups = [one.memory.by_group() for one in estimates]
     rows = [[name, *(f"{group[name] / 1e6:.2f}" for group in groups)] for name in GROUPS]
-    rows.append(["all", *(f"{one.memory.bytes / 1e6:.2f}" for one in found)])
+    rows.append(["all", *(f"{one.memory.bytes / 1e6:.2f}" for one in estimates)])
     return _markdown(_columns("MB (SGD)"), rows)
 
 
-def _resources(found: Estimate) -> str:
+def _resources(estimate: Estimate) -> str:
     rows = []
     for resource, name in RESOURCES.items():
-        band, share = found.resources.total(resource), found.resources.utilisation(resource)
-        parts = ", ".join(f"{part} {value.mid:,.0f}" for part, value in found.resources.parts[resource].items())
+        band, share = estimate.resources.total(resource), estimate.resources.utilisation(resource)
+        parts = ", ".join(f"{part} {value.mid:,.0f}" for part, value in estimate.resources.parts[resource].items())
         rows.append([name, f"{band.mid:,.0f}", f"{band.low:,.0f} to {band.high:,.0f}", f"{share:.0%}", parts])
     return _markdown(["", "likely", "low to high", "of the budget", "parts"], rows)
 
 
-def _power(found: Sequence[Estimate]) -> str:
+def _power(estimates: Sequence[Estimate]) -> str:
     def watts(one: Estimate, name: str) -> str:
         band = one.power.components[name]
         return f"{band.mid:.2f} ({band.low:.2f} to {band.high:.2f})"
 
-    rows = [[name, *(watts(one, name) for one in found)] for name in found[0].power.components]
-    rows.append(["all, while it runs", *(_band(one.power.running, 1) for one in found)])
-    rows.append(["between two calls", *(_band(one.power.loaded, 1) for one in found)])
+    rows = [[name, *(watts(one, name) for one in estimates)] for name in estimates[0].power.components]
+    rows.append(["all, while it runs", *(_band(one.power.running, 1) for one in estimates)])
+    rows.append(["between two calls", *(_band(one.power.loaded, 1) for one in estimates)])
     return _markdown(_columns(f"W at {CLOCKS[0]} MHz"), rows)
 
 
-def _energy(found: Sequence[Estimate], core_seconds: float) -> str:
+def _energy(estimates: Sequence[Estimate], core_seconds: float) -> str:
     rows = []
     for mhz in CLOCKS:
-        at = [one.at_clock(mhz) for one in found]
+        at = [one.at_clock(mhz) for one in estimates]
         rows.append([f"time of an epoch, s, {mhz} MHz", *(f"{one.seconds_per_epoch:.2f}" for one in at)])
         rows.append([f"power, W, {mhz} MHz", *(_band(one.power.running, 0) for one in at)])
         rows.append([f"energy of an epoch, J, {mhz} MHz", *(_band(one.energy_per_epoch, 0) for one in at)])
-    seconds = core_seconds * found[0].samples
+    seconds = core_seconds * estimates[0].samples
     low, mid, high = (watts * seconds for watts in CORE_WATTS)
     rows.append(["a processor core, energy of an epoch, J", f"{mid:.0f} ({low:.0f} to {high:.0f})", "", ""])
     return _markdown(_columns(), rows)
@@ -137,7 +138,7 @@ def _energy(found: Sequence[Estimate], core_seconds: float) -> str:
 
 def _ratios(sample: Samples) -> str:
     gpu = find_gpu(GPU)
-    found = [gpu_over_card(gpu, n, sample) for n in ENCODERS]
+    ratios = [gpu_over_card(gpu, n, sample) for n in ENCODERS]
     joules = {
         format: [EPOCH_SAMPLES * value for value in model_step(gpu, format, "graphs", ModelConfig(), sample).joules]
         for format in ("dense", "btt")
@@ -148,12 +149,12 @@ def _ratios(sample: Samples) -> str:
         return f"{mid:.{0 if mid > 9 else 1}f} ({low:.{digits}f} to {high:.0f})"
 
     rows = [
-        ["energy an epoch, tensor training (BTT), eager", *(told(r.energy["eager"], 1) for r in found), "up to 3.6"],
-        ["the same in CUDA graphs", *(told(r.energy["graphs"], 1) for r in found), "up to 3.6"],
-        ["memory, process of dense training over words on the chip", *(told(r.memory) for r in found), "30 to 51"],
-        ["the same over all blocks that the machine occupies", *(told(r.blocks) for r in found), ""],
-        ["memory, tensors of dense training over words on the chip", *(f"{r.tensors:.1f}" for r in found), ""],
-        ["parameters, dense over tensor", *(f"{r.parameters:.1f}" for r in found), ""],
+        ["energy an epoch, tensor training (BTT), eager", *(told(r.energy["eager"], 1) for r in ratios), "up to 3.6"],
+        ["the same in CUDA graphs", *(told(r.energy["graphs"], 1) for r in ratios), "up to 3.6"],
+        ["memory, process of dense training over words on the chip", *(told(r.memory) for r in ratios), "30 to 51"],
+        ["the same over all blocks that the machine occupies", *(told(r.blocks) for r in ratios), ""],
+        ["memory, tensors of dense training over words on the chip", *(f"{r.tensors:.1f}" for r in ratios), ""],
+        ["parameters, dense over tensor", *(f"{r.parameters:.1f}" for r in ratios), ""],
     ]
     for format, name in (("dense", "dense"), ("btt", "BTT")):
         low, mid, high = joules[format]

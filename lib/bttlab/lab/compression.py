@@ -80,10 +80,10 @@ def draw_truncation(
     figure = new_figure(8.3, 3.2)
     (left, right) = figure.subplots(1, 2)
     for (name, matrix), colour in zip(matrices.items(), PALETTE, strict=False):
-        found = [truncate(matrix, out_modes, in_modes, rank) for rank in ranks]
-        left.semilogx(ranks, [cut.error for cut in found], "o-", label=name, color=colour)
+        cuts = [truncate(matrix, out_modes, in_modes, rank) for rank in ranks]
+        left.semilogx(ranks, [cut.error for cut in cuts], "o-", label=name, color=colour)
     left.set(xlabel="rank", ylabel="error, part of the norm", ylim=(0, 1.05), title="What is lost (measured)")
-    right.loglog(ranks, [cut.parameters for cut in found], "o-", color=PALETTE[2], label="cores")
+    right.loglog(ranks, [cut.parameters for cut in cuts], "o-", color=PALETTE[2], label="cores")
     right.axhline(matrix.numel(), color="0.4", linestyle="--", label="matrix")
     right.set(xlabel="rank", ylabel="parameters", title="What it costs")
     for axes in (left, right):

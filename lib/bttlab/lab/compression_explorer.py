@@ -56,20 +56,20 @@ class CompressionExplorer(Explorer):
         outs = check_modes("output modes", [s.value for s in self.out_sliders], rows)
         ins = check_modes("input modes", [s.value for s in self.in_sliders], columns)
         rank = self.rank_slider.value
-        self.truncation = found = truncate(self._matrix, outs, ins, rank)
-        draw_train(self._train, found.shapes, len(outs))
+        self.truncation = cut = truncate(self._matrix, outs, ins, rank)
+        draw_train(self._train, cut.shapes, len(outs))
         self._draw_spectrum(self._spectra(outs, ins), rank)
-        self._draw_sizes(found)
-        lowered = sorted({r for r in found.ranks if r < rank})
+        self._draw_sizes(cut)
+        lowered = sorted({r for r in cut.ranks if r < rank})
         note = (
             f"rank {rank} is more than some bonds can have: they are exact at {', '.join(map(str, lowered))}"
             if lowered
             else ""
         )
-        factor = rows * columns / found.parameters
+        factor = rows * columns / cut.parameters
         results = (
-            f"<b>{found.parameters:,}</b> parameters instead of {rows * columns:,}, {factor:,.1f} times fewer; "
-            f"error <b>{found.error:.2%}</b> of the matrix's norm (measured)"
+            f"<b>{cut.parameters:,}</b> parameters instead of {rows * columns:,}, {factor:,.1f} times fewer; "
+            f"error <b>{cut.error:.2%}</b> of the matrix's norm (measured)"
         )
         return results, note
 
@@ -85,12 +85,12 @@ class CompressionExplorer(Explorer):
         axes.set_ylim(bottom=max(1e-6, axes.get_ylim()[0]))
         axes.legend(title="bond", fontsize=8, title_fontsize=8, ncols=2, loc="lower left", framealpha=0.7)
 
-    def _draw_sizes(self, found: Truncation) -> None:
+    def _draw_sizes(self, cut: Truncation) -> None:
         axes = self._sizes
         axes.clear()
         style(axes, "Parameters", "number (logarithmic)", "")
         for place, (name, count, colour) in enumerate(
-            (("matrix", self._matrix.numel(), "0.6"), ("cores", found.parameters, PALETTE[0]))
+            (("matrix", self._matrix.numel(), "0.6"), ("cores", cut.parameters, PALETTE[0]))
         ):
             axes.barh(place, count, color=colour, height=0.5)
             axes.text(130, place, f"{name} {count:,}", va="center", color="white", fontweight="bold", fontsize=9)

@@ -83,11 +83,11 @@ def film(flow: str | Order, tokens: int, out_modes: Sequence[int], in_modes: Seq
     for step in cost.forward.steps:
         result, left, right = _parse(step)
         before.append(tuple(present))
-        rest = [name for name in present if name not in (left, right)]
-        needed = {index for name in (*rest, "y") for index in indices[name]}
+        others = [name for name in present if name not in (left, right)]
+        needed = {index for name in (*others, "y") for index in indices[name]}
         both = dict.fromkeys(indices[left] + indices[right])
         indices[result] = tuple(index for index in both if index in needed)
-        present = [*rest, result]
+        present = [*others, result]
     made = _made(cost, "forward")
     read_later = {name for step in cost.backward.steps for name in _parse(step)[1:]}
     kept = {name: size for name, size in made.items() if name in read_later}

@@ -167,28 +167,28 @@ class DesignExplorer(Explorer):
     @property
     def _shown(self) -> dict[Design, Estimate]:
         """The designs in the figure that are there: all with these encoders, this optimizer and this clock."""
-        found = {}
+        estimates = {}
         for program in grid(self.encoders.value, RANKS):
             design = Design(program.encoders, program.rank, program.flow, self.optimizer.value, self.clock.value)
             with contextlib.suppress(BttlabError):
                 if (made := self.programs.find(design)) is not None:
-                    found[design] = made
-        return found
+                    estimates[design] = made
+        return estimates
 
     def _update(self) -> tuple[str, str]:
         design = Design(*(control.value for control in self._controls))
         self.design, self.estimate = design, None
         missing = self.programs.want([design, *grid(design.encoders, RANKS)])
-        self.estimate = found = self.programs.find(design)
+        self.estimate = estimate = self.programs.find(design)
         shown = self._shown
-        self._draw_space(shown, found)
-        self._draw_machine(found)
+        self._draw_space(shown, estimate)
+        self._draw_machine(estimate)
         working = f"compiling and timing programs: {missing} to come" if missing else ""
-        if found is None:
+        if estimate is None:
             return f"<b>{design}</b>: its program is being compiled …", working
-        energy, seconds = found.energy_per_epoch, found.seconds_per_epoch
+        energy, seconds = estimate.energy_per_epoch, estimate.seconds_per_epoch
         results = (
-            f"<b>{design}</b>: an epoch of {found.samples:,} samples takes <b>{seconds:,.2f} s</b> and "
+            f"<b>{design}</b>: an epoch of {estimate.samples:,} samples takes <b>{seconds:,.2f} s</b> and "
             f"<b>{energy.mid:,.0f} J</b>, between {energy.low:,.0f} and {energy.high:,.0f} (modelled, {MODEL_VERSION})"
         )
         return results, working
@@ -198,15 +198,15 @@ class DesignExplorer(Explorer):
         axes.clear()
         style(axes, "Click on a program", "parameters (thousand)", "energy of an epoch (J, modelled)")
         for colour, (flow, name) in zip(PALETTE, FLOWS.items(), strict=False):
-            points = {design.rank: _figures(found) for design, found in shown.items() if design.flow == flow}
+            points = {design.rank: _figures(estimate) for design, estimate in shown.items() if design.flow == flow}
             if points:
                 places = zip(*(points[rank] for rank in sorted(points)), strict=True)
                 axes.plot(*places, color=colour, marker=MARKERS[flow], linewidth=1, label=name)
         cheapest = {design.rank: design for design in sorted(shown, key=lambda d: -_figures(shown[d])[1])}
-        for design, found in shown.items():
+        for design, estimate in shown.items():
             above = -15 if cheapest[design.rank] == design else 8
             where = {"xytext": (0, above), "textcoords": "offset points", "ha": "center", "fontsize": 8}
-            axes.annotate(f"{design.rank}: {found.seconds_per_epoch:.1f} s", _figures(found), **where)
+            axes.annotate(f"{design.rank}: {estimate.seconds_per_epoch:.1f} s", _figures(estimate), **where)
         if chosen is not None:
             ring = {"facecolors": "none", "edgecolors": "0.1", "linewidths": 2}
             axes.scatter(*_figures(chosen), s=170, **ring, label="chosen")
@@ -215,15 +215,15 @@ class DesignExplorer(Explorer):
         if shown or chosen:
             axes.legend(fontsize=8, loc="lower right", framealpha=0.8, title="rank: time of an epoch", title_fontsize=8)
 
-    def _draw_machine(self, found: Estimate | None) -> None:
+    def _draw_machine(self, chosen: Estimate | None) -> None:
         axes = self._machine
         axes.clear()
         style(axes, "The machine (modelled)", "%", "")
-        if found is not None:
-            of_the_model = (bank for bank in found.memory.banks if STAYS & bank.groups.keys())
+        if chosen is not None:
+            of_the_model = (bank for bank in chosen.memory.banks if STAYS & bank.groups.keys())
             fullest = max(of_the_model, key=lambda bank: bank.words / bank.depth)
-            bars = [(f"{unit} busy", found.work.shares[unit], PALETTE[2]) for unit in SHOWN_UNITS]
-            bars.append(("the engines' multipliers", found.lane_utilisation, PALETTE[2]))
+            bars = [(f"{unit} busy", chosen.work.shares[unit], PALETTE[2]) for unit in SHOWN_UNITS]
+            bars.append(("the engines' multipliers", chosen.lane_utilisation, PALETTE[2]))
             bars.append((f"{fullest.name}, the fullest", fullest.words / fullest.depth, PALETTE[0]))
             for row, (name, part, colour) in enumerate(bars):
                 axes.barh(row, 100 * part, color=colour, height=0.5)
@@ -231,5 +231,5 @@ class DesignExplorer(Explorer):
         axes.set(yticks=[], ylim=(len(SHOWN_UNITS) + 1.6, -0.9), xlim=(0, 100))
 
 
-def _figures(found: Estimate) -> tuple[float, float]:
-    return found.model.parameters_count / 1e3, found.energy_per_epoch.mid
+def _figures(estimate: Estimate) -> tuple[float, float]:
+    return estimate.model.parameters_count / 1e3, estimate.energy_per_epoch.mid

@@ -93,7 +93,7 @@ def row(*controls: widgets.Widget) -> widgets.HBox:
 
 
 def _values(controls: Sequence[widgets.Widget]) -> list[widgets.Widget]:
-    found = []
+    flat = []
     for control in controls:
-        found += _values(control.children) if isinstance(control, widgets.Box) else [control]
-    return [control for control in found if control.has_trait("value") and not isinstance(control, widgets.HTML)]
+        flat += _values(control.children) if isinstance(control, widgets.Box) else [control]
+    return [control for control in flat if control.has_trait("value") and not isinstance(control, widgets.HTML)]

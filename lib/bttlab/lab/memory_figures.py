@@ -96,20 +96,20 @@ def draw_energy(estimates: Mapping[str, Estimate]) -> Picture:
     axes = figure.subplots()
     style(axes, "Energy of an epoch (modelled; the line is the band of the sum)", "energy (J)", "")
     names: Sequence[str] = tuple(next(iter(estimates.values())).power.components)
-    for row, found in enumerate(estimates.values()):
+    for row, estimate in enumerate(estimates.values()):
         start = 0.0
         for name, colour in zip(names, ("0.75", *PALETTE), strict=True):
-            joules = found.power.components[name].mid * found.seconds_per_epoch
+            joules = estimate.power.components[name].mid * estimate.seconds_per_epoch
             axes.barh(row, joules, left=start, color=colour, height=0.55, label=name)
             start += joules
-        band = found.energy_per_epoch
+        band = estimate.energy_per_epoch
         axes.plot([band.low, band.high], [row, row], color="0.15", linewidth=1.5, marker="|", markersize=9)
     axes.set_yticks(range(len(estimates)), estimates)
     axes.invert_yaxis()
     _legend_once(axes)
     bands = (
-        f"{name} {found.energy_per_epoch.low:,.0f} to {found.energy_per_epoch.high:,.0f} J"
-        for name, found in estimates.items()
+        f"{name} {estimate.energy_per_epoch.low:,.0f} to {estimate.energy_per_epoch.high:,.0f} J"
+        for name, estimate in estimates.items()
     )
     return Picture(figure, f"The energy of an epoch by its parts; the sum's band: {'; '.join(bands)}.")
 

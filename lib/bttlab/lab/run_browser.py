@@ -78,17 +78,17 @@ class RunBrowser(Explorer):
         return f"{len(self._found):,} runs, {len(self.chosen)} selected (Ctrl-click for several)", note
 
     def _search(self, conditions: str, everywhere: bool) -> None:
-        asked, found, faults = Filter(conditions.split(), limit=SHOWN), [], []
+        asked, runs, faults = Filter(conditions.split(), limit=SHOWN), [], []
         indexes = every_index() if everywhere else [self._index]
         for index in indexes:
             try:
-                found += index.find(asked)
+                runs += index.find(asked)
             except RunIndexError as error:  # such as: no run of that checkout has the key
                 faults.append(error)
         if len(faults) == len(indexes):
             raise faults[0]
-        found.sort(key=lambda run: run.record.begun, reverse=True)
-        self._found = {_label(run): run for run in found[:SHOWN]}
+        runs.sort(key=lambda run: run.record.begun, reverse=True)
+        self._found = {_label(run): run for run in runs[:SHOWN]}
         kept = [name for name in self.runs.value if name in self._found]
         self.runs.options = list(self._found)
         self.runs.value = kept or list(self._found)[: min(3, len(self._found))]

@@ -439,9 +439,9 @@ class ModelledRun(BaselineRun):
         )
 
     def _on_step(self, step: int, loss: float, seconds: float) -> None:
-        found = self._model(self._workload.train[self._order[step : step + 1]])
-        self.meter.add(*found.joules)
-        super()._on_step(step, loss, found.seconds[1])
+        modelled = self._model(self._workload.train[self._order[step : step + 1]])
+        self.meter.add(*modelled.joules)
+        super()._on_step(step, loss, modelled.seconds[1])
 
 
 class RecordedRun(Run):

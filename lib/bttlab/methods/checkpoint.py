@@ -45,17 +45,17 @@ def export(training: Training) -> tuple[ModelConfig, dict[str, np.ndarray]]:
         linear_rank=max(linear, default=config.linear_rank),
         embedding_rank=max(embedding, default=config.embedding_rank),
     )
-    found = dict(model.named_parameters(remove_duplicate=False))
+    tensors = dict(model.named_parameters(remove_duplicate=False))
     with torch.no_grad():
         for name, layer in layers.items():
-            for part in [part for part in found if part.startswith(f"{name}.core")]:
-                del found[part]
+            for part in [part for part in tensors if part.startswith(f"{name}.core")]:
+                del tensors[part]
             if isinstance(layer, TTLinear):
                 shapes = tt_shapes(layer.out_modes, layer.in_modes, config.linear_rank)
             else:
                 shapes = ttm_shapes(layer.row_modes, layer.column_modes, config.embedding_rank)
-            found |= {f"{name}.cores.{k}": core for k, core in enumerate(padded(layer.used_cores(), shapes))}
-    parameters = {name: tensor.detach().cpu().float().numpy() for name, tensor in found.items()}
+            tensors |= {f"{name}.cores.{k}": core for k, core in enumerate(padded(layer.used_cores(), shapes))}
+    parameters = {name: tensor.detach().cpu().float().numpy() for name, tensor in tensors.items()}
     wanted = config.parameter_shapes()
     other = sorted(
         name

@@ -113,8 +113,8 @@ def _run(options: argparse.Namespace) -> Outcome:
     asked, trainings = [], deque(maxlen=1)
     for setting in settings:
         for combination in combinations:
-            found = results.find(describe(combination), setting)
-            if found is None or options.checkpoint:
+            result = results.find(describe(combination), setting)
+            if result is None or options.checkpoint:
                 begun = now()
                 label = f"{describe(combination)}, seed {setting.seed}"
                 with tqdm(total=setting.samples, desc=label, unit=" samples", file=sys.stderr, mininterval=1.0) as bar:
@@ -125,10 +125,10 @@ def _run(options: argparse.Namespace) -> Outcome:
                         on_training=trainings.append,
                     )
                 keep_methods(again, begun)
-                if found is None:
+                if result is None:
                     results.add(again)
-                found = again
-            asked.append(found)
+                result = again
+            asked.append(result)
     if options.checkpoint is not None:
         write_checkpoint(trainings[0], options.checkpoint)
     return Outcome({"results": [result.to_dict() for result in asked]}, comparison(asked))

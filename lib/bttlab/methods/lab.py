@@ -152,13 +152,15 @@ class MethodsLab:
     def _check(self) -> bool:
         """Say what the text means, and whether its methods combine."""
         try:
-            found = parse(self._text.value)
+            combination = parse(self._text.value)
             method_target(self._text.value, self._workload)
         except BttlabError as error:
             self._message.value = f"<span role='alert'><b>{escape(str(error))}</b></span>"
             self._train.disabled = True
             return False
-        said = "; ".join(f"<b>{method.name}</b>: {escape(method.summary())} <i>{method.source}</i>" for method in found)
+        said = "; ".join(
+            f"<b>{method.name}</b>: {escape(method.summary())} <i>{method.source}</i>" for method in combination
+        )
         self._message.value = said or f"<b>{DENSE}</b>: dense model, FP32, AdamW: what the methods are compared with."
         self._train.disabled = False
         return True
@@ -195,10 +197,10 @@ def presets(records: Mapping[str, Sequence[Result]]) -> dict[str, str]:
         return mean(group, lambda one: one.scores["test"]["slot_f1"])
 
     same = [name for name in tensor if memory(tensor[name]) <= 1.05 * memory(tensor["tensor"])]
-    found = {
+    figures = {
         "least memory": min(single, key=lambda name: memory(single[name])),
         "tensor's memory, best slot F1": max(same, key=lambda name: slots(tensor[name])),
         "fastest epoch": min(single, key=lambda name: seconds(single[name])),
         "best slot F1": max(single, key=lambda name: slots(single[name])),
     }
-    return {f"{title} (measured): {name}": name for title, name in found.items()}
+    return {f"{title} (measured): {name}": name for title, name in figures.items()}

@@ -54,8 +54,8 @@ def table(results: Sequence[Result], reference: str) -> str:
 
 
 def _family(name: str) -> str:
-    found = parse(name)
-    return found[0].family if len(found) == 1 else "together"
+    combination = parse(name)
+    return combination[0].family if len(combination) == 1 else "together"
 
 
 def fill(text: str, records: Mapping[str, Sequence[Result]]) -> str:

@@ -77,14 +77,14 @@ class Parallel(Method):
             raise MethodError(f"{self.name} runs its processes on the CPU, not {training.device}; pass --device cpu")
         with tempfile.TemporaryDirectory(prefix="bttlab-") as folder:
             self._run_ranks(training, Path(folder), on_batch, stop)
-            found = [torch.load(_result(Path(folder), rank), weights_only=True) for rank in range(self.processes)]
+            parts = [torch.load(_result(Path(folder), rank), weights_only=True) for rank in range(self.processes)]
         state: dict[str, Tensor] = {}
-        for part in found:
+        for part in parts:
             state |= part["state"]
         training.model.load_state_dict(state)
-        training.seconds_spent = max(part["seconds"] for part in found)
+        training.seconds_spent = max(part["seconds"] for part in parts)
         training.clock = CLOCK.format(self.processes)
-        ranks = [part["memory"] for part in found]
+        ranks = [part["memory"] for part in parts]
         return max(ranks, key=lambda memory: memory["peak"]["value"]) | {"ranks": ranks}
 
     def _run_ranks(self, training: Training, folder: Path, on_batch: OnBatch | None, stop: Event | None) -> None:
@@ -150,8 +150,12 @@ def _rank(rank: int, method: Parallel, setting, methods, folder: Path, threads: 
         training.restart_optimizer()
         method.prepare_optimizer(training)
         training.run(sender.send if rank == 0 else None, _Stop(stopped))
-        found = {"memory": measure_memory(training), "seconds": training.seconds_spent, "state": method.state(training)}
-        torch.save(found, _result(folder, rank))
+        outcome = {
+            "memory": measure_memory(training),
+            "seconds": training.seconds_spent,
+            "state": method.state(training),
+        }
+        torch.save(outcome, _result(folder, rank))
         dist.barrier()  # a rank that leaves early would break what the others still say
         dist.destroy_process_group()
     except Exception as error:

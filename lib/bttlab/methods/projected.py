@@ -29,11 +29,11 @@ def tucker_factors(tensor: Tensor, ranks: Sequence[int | None]) -> list[Tensor |
 
     modes = [mode for mode, rank in enumerate(ranks) if rank is not None]
     with tensorly.backend_context("pytorch", local_threadsafe=True):  # leaves the caller's backend as it was
-        (_, found), _ = partial_tucker(
+        (_, tucker_factors), _ = partial_tucker(
             tensor, [ranks[mode] for mode in modes], modes=modes, n_iter_max=int(len(modes) > 1)
         )
     factors: list[Tensor | None] = [None] * tensor.ndim
-    for mode, factor in zip(modes, found, strict=True):
+    for mode, factor in zip(modes, tucker_factors, strict=True):
         factors[mode] = factor.contiguous()
     return factors
 

@@ -92,10 +92,10 @@ def comparison(results: Sequence[Result]):
 
 def by_methods(results: Sequence[Result]) -> dict[str, list[Result]]:
     """Return results by their methods, in order."""
-    found: dict[str, list[Result]] = {}
+    by_methods: dict[str, list[Result]] = {}
     for result in results:
-        found.setdefault(result.methods, []).append(result)
-    return found
+        by_methods.setdefault(result.methods, []).append(result)
+    return by_methods
 
 
 def mean(group: Sequence[Result], value: Callable[[Result], Any]) -> float:

@@ -15,12 +15,12 @@ _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: 
 @cache
 def methods() -> dict[str, type[Method]]:
     """Return every method by its name: all that the modules of `bttlab.methods.library` define, by family."""
-    found: dict[str, type[Method]] = {}
+    classes: dict[str, type[Method]] = {}
     for module in pkgutil.iter_modules(library.__path__):
         for value in vars(importlib.import_module(f"{library.__name__}.{module.name}")).values():
             if isinstance(value, type) and issubclass(value, Method) and "name" in vars(value):
-                found[value.name] = value
-    return dict(sorted(found.items(), key=lambda item: (FAMILIES.index(item[1].family), item[0])))
+                classes[value.name] = value
+    return dict(sorted(classes.items(), key=lambda item: (FAMILIES.index(item[1].family), item[0])))
 
 
 def parse(text: str) -> tuple[Method, ...]:
@@ -37,9 +37,9 @@ def parse(text: str) -> tuple[Method, ...]:
         If a name or parameter is unknown, a value has the wrong kind or breaks the method's rule, or the methods do not
         combine.
     """
-    found = tuple(_one(part) for part in text.split("+") if part != DENSE)
-    check_combination(found)
-    return found
+    combination = tuple(_one(part) for part in text.split("+") if part != DENSE)
+    check_combination(combination)
+    return combination
 
 
 def _one(text: str) -> Method:

@@ -117,7 +117,7 @@ def run_methods(
         training.aside = window.aside
     with window or nullcontext():
         given = (method.train(training, noted, stop) for method in training.methods)
-        memory = next((found for found in given if found is not None), None)
+        memory = next((answer for answer in given if answer is not None), None)
         if memory is None:
             training.run(noted, stop)
     if not training.count:

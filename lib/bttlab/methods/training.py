@@ -226,7 +226,7 @@ class Training:
             for method in self.methods:
                 stack.enter_context(method.around_forward(self))
             given = (method.losses(self, batch) for method in self.methods)
-            losses = next((found for found in given if found is not None), None)
+            losses = next((answer for answer in given if answer is not None), None)
             if losses is None:
                 losses = batch_losses(self.model, batch.samples)
             weighted = losses

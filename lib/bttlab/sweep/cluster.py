@@ -278,9 +278,9 @@ def check_cluster(client: Client, resources: Mapping[str, float]) -> None:
 
 
 def _check_versions(client: Client) -> None:
-    found = client.get_versions(packages=list(PACKAGES))
-    here = found["client"]["packages"]
-    for place, versions in {"the scheduler": found["scheduler"], **found["workers"]}.items():
+    reported = client.get_versions(packages=list(PACKAGES))
+    here = reported["client"]["packages"]
+    for place, versions in {"the scheduler": reported["scheduler"], **reported["workers"]}.items():
         name = place if place == "the scheduler" else f"worker {place}"
         there = versions["packages"]
         if place == "the scheduler":  # it moves bytes, it computes none
@@ -292,7 +292,7 @@ def _check_versions(client: Client) -> None:
                     "the same versions on both: results are to be equal to the bit"
                 )
     ours = sources_digest()
-    answers = {worker: client.submit(ready, workers=[worker], pure=False) for worker in found["workers"]}
+    answers = {worker: client.submit(ready, workers=[worker], pure=False) for worker in reported["workers"]}
     for worker, answer in answers.items():
         if answer.result() != ours:
             raise ClusterError(

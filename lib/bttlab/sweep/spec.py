@@ -148,13 +148,13 @@ class SweepSpec:
 
     def _values(self, key: str, values: Any) -> list | Range:
         if isinstance(values, Range):
-            found = values
+            interval = values
         elif isinstance(values, Mapping):
             unknown = sorted(set(values) - {"low", "high", "log"})
             if unknown or not {"low", "high"} <= set(values):
                 raise SpecError(f"vary: {key} is {dict(values)!r}: give a list, or low, high and, if you like, log")
             try:
-                found = Range(**values)
+                interval = Range(**values)
             except SpecError as error:
                 raise SpecError(f"vary: {key}: {error}") from None
         elif isinstance(values, list) and values:
@@ -163,7 +163,7 @@ class SweepSpec:
             raise SpecError(f"vary: {key} is {values!r}: give a list of values, or low and high")
         if self.search == "grid":
             raise SpecError(f"vary: {key} has low and high: a grid takes a list of values; or take search: random")
-        return found
+        return interval
 
 
 def read_spec(path: str | Path) -> SweepSpec:

@@ -183,12 +183,12 @@ def _drawn(values: list | Range, draw: random.Random) -> Any:
     if isinstance(values, list):
         return draw.choice(values)
     if values.log:
-        found = math.exp(draw.uniform(math.log(values.low), math.log(values.high)))
+        drawn = math.exp(draw.uniform(math.log(values.low), math.log(values.high)))
     elif values.integer:
         return draw.randint(values.low, values.high)
     else:
-        found = draw.uniform(values.low, values.high)
-    return round(found) if values.integer else float(f"{found:.6g}")
+        drawn = draw.uniform(values.low, values.high)
+    return round(drawn) if values.integer else float(f"{drawn:.6g}")
 
 
 def _brief(value: Any) -> str:

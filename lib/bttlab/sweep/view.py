@@ -166,5 +166,5 @@ def pareto_front(points: Sequence[tuple[float, float]], maximize: bool) -> list[
 
 
 def _provenance(progress: Progress, name: str) -> str:
-    found = {record.figures[name]["provenance"] for record in progress.records.values() if name in record.figures}
-    return ", ".join(sorted(map(str, found))) or "none yet"
+    provenances = {record.figures[name]["provenance"] for record in progress.records.values() if name in record.figures}
+    return ", ".join(sorted(map(str, provenances))) or "none yet"

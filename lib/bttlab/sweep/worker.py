@@ -102,9 +102,9 @@ def estimate_trial(configuration: Mapping[str, Any], corpus: Corpus) -> Result:
     from bttlab.sweep.estimates import answer
 
     begin = time.perf_counter()
-    found = answer(configuration, corpus)
+    estimated = answer(configuration, corpus)
     record = RunRecord("estimate", "", dict(configuration), f"a model of the U50 ({MODEL_VERSION})")
-    record.figures, record.versions, record.git = card_figures(found), versions(), git_state()
+    record.figures, record.versions, record.git = card_figures(estimated), versions(), git_state()
     record.end(COMPLETE)
     return Result(record, {}, 0, time.perf_counter() - begin)
 
@@ -161,11 +161,11 @@ def _own_cards() -> list[int]:
     """The cards here, this worker's own first: workers that a sweep starts are numbered, and so are their cards."""
     from distributed import get_worker
 
-    found, name = cards(), get_worker().name
-    if not found:
+    attached, name = cards(), get_worker().name
+    if not attached:
         raise BttlabError(f"this worker offers the resource {CARD}, but PYNQ finds no card on its machine")
-    own = name % len(found) if isinstance(name, int) else 0
-    return found[own:] + found[:own]
+    own = name % len(attached) if isinstance(name, int) else 0
+    return attached[own:] + attached[:own]
 
 
 def _scratch() -> str | None:

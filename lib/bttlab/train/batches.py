@@ -63,7 +63,7 @@ def train_in_batches(
             return np.full(len(batch), value.item())
 
         batches = equal_length_batches(epoch_order(total, seed, epoch), samples.lengths, size, random)
-        train_pieces(batches, step, lambda batch, found, seconds: losses.append(found))
+        train_pieces(batches, step, lambda batch, piece, seconds: losses.append(piece))
         return np.concatenate(losses)
 
     for epoch in range(recipe.epochs):

@@ -300,9 +300,9 @@ class Run:
         """The overlay or the program that run.json names and the device does not run now, in words."""
         before = continued(self.folder)
         for what in ("overlay", "program"):
-            found = before and before.configuration.get(f"{what}.sha256")
-            if found and found != provenance.get(f"{what}.sha256"):
-                return f"another {what} (SHA-256 {str(found)[:12]}…)"
+            recorded = before and before.configuration.get(f"{what}.sha256")
+            if recorded and recorded != provenance.get(f"{what}.sha256"):
+                return f"another {what} (SHA-256 {str(recorded)[:12]}…)"
         return ""
 
     def _train_stretch(self, session: _Session) -> dict[str, Any]:
@@ -492,12 +492,14 @@ def check_model(trainer: Trainer, config: ModelConfig) -> None:
 def check_free(folder: Path) -> None:
     """Raise RunError unless a new run may use the folder: it is not there, or holds nothing of worth."""
     try:
-        found = [path for path in folder.iterdir() if not (is_draft(path) or is_lock(path)) and path.name != RUN_FILE]
+        contents = [
+            path for path in folder.iterdir() if not (is_draft(path) or is_lock(path)) and path.name != RUN_FILE
+        ]
     except FileNotFoundError:
         return
     except OSError as error:
         raise RunError(f"{folder} cannot be used ({error.strerror}); choose another --out") from None
-    if found:
+    if contents:
         raise RunError(
             f"{folder} exists and is not empty; if it holds a run, continue that with: {resume_command(folder)}; else "
             "choose another --out"

@@ -199,11 +199,11 @@ class CorpusRecord:
         CorpusError
             If it has labels that this one lacks, and this one has no UNK to stand for them.
         """
-        for kind, known, found in (
+        for kind, known, used in (
             ("intent", self.intent_labels, {i for name in SPLIT_NAMES for i in corpus.split(name).intents}),
             ("slot", self.slot_labels, {s for name in SPLIT_NAMES for tags in corpus.split(name).slots for s in tags}),
         ):
-            unknown = sorted(found - set(known))
+            unknown = sorted(used - set(known))
             if unknown and UNK not in known:
                 raise CorpusError(
                     f"{corpus.folder} has {kind} label {unknown[0]!r}, which {self.name}, the corpus of the run, has "

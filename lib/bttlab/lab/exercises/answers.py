@@ -37,7 +37,7 @@ def is_letter(answer: Any, letter: str) -> bool:
 
 def called(function: Callable[..., Any], *arguments: Any) -> Any:
     """Return what a student's function returns; `NotDone` if that is nothing."""
-    found = function(*arguments)
-    if found is None:
+    returned = function(*arguments)
+    if returned is None:
         raise NotDone
-    return found
+    return returned

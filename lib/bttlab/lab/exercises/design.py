@@ -41,10 +41,10 @@ def engine_products(flow: str, tokens: int) -> Products:
 def joules_by_clock(answer: Any, lengths: Mapping) -> str | bool:
     """{MHz: joules}."""
     clocks = range(50, CLOCK_MHZ + 1, 50)
-    found = {clock: Design(clock_mhz=clock).estimate(lengths).energy_per_epoch.mid for clock in clocks}
+    joules = {clock: Design(clock_mhz=clock).estimate(lengths).energy_per_epoch.mid for clock in clocks}
     return (
-        set(answer) == set(found)
-        and all(near(answer[clock], found[clock], 5e-3) for clock in found)
+        set(answer) == set(joules)
+        and all(near(answer[clock], joules[clock], 5e-3) for clock in joules)
         and ("The board's idle power is paid by the second, so it pays to be fast.")
     )
 
@@ -110,27 +110,27 @@ def seeds(answer: Any, spec: Any, trials: Sequence) -> str | bool:
 
 def _scheduled(products: Products) -> dict[str, tuple[int, int]]:
     """Each product as early as it can, on the engine that can take it first."""
-    free, ends, found = [0, 0], {}, {}
+    free, ends, schedule = [0, 0], {}, {}
     for result, (cycles, reads) in products.items():
         ready = max((ends[name] for name in reads if name in ends), default=0)
         engine = min((0, 1), key=lambda one: max(free[one], ready))
         start = max(free[engine], ready)
         free[engine] = ends[result] = start + cycles
-        found[result] = engine, start
-    return found
+        schedule[result] = engine, start
+    return schedule
 
 
 def _schedules(schedule: Callable, cases: Sequence[Products]) -> bool:
     """Whether nothing begins too early, no engine does two things at once, and all is done as early as by the rule."""
     for products in cases:
         best = max(start + products[result][0] for result, (_, start) in _scheduled(products).items())
-        found = called(schedule, products)
-        if set(found) != set(products):
+        planned = called(schedule, products)
+        if set(planned) != set(products):
             return False
-        ends = {result: start + products[result][0] for result, (_, start) in found.items()}
-        for result, (engine, start) in found.items():
+        ends = {result: start + products[result][0] for result, (_, start) in planned.items()}
+        for result, (engine, start) in planned.items():
             before = [ends[name] for name in products[result][1] if name in products]
-            others = [r for r in found if r != result and found[r][0] == engine and found[r][1] < ends[result]]
+            others = [r for r in planned if r != result and planned[r][0] == engine and planned[r][1] < ends[result]]
             if engine not in (0, 1) or start < max(before, default=0) or any(ends[r] > start for r in others):
                 return False
         if max(ends.values()) > best:

@@ -16,9 +16,9 @@ Lifetime = tuple[int, int, int]  # bytes, the step that makes it, the step befor
 
 
 @exercise("04.1", "chip_bytes(cards['2 encoders']) gives bytes by group; divide by a million, keep three digits.")
-def moments_on_the_chip(answer: Any, found: Estimate) -> str | bool:
+def moments_on_the_chip(answer: Any, card: Estimate) -> str | bool:
     """Megabytes."""
-    return near(answer, chip_bytes(found)["optimizer state"] / 1e6, 5e-3) and (
+    return near(answer, chip_bytes(card)["optimizer state"] / 1e6, 5e-3) and (
         "Plain SGD leaves their banks empty: the blocks are there all the same."
     )
 

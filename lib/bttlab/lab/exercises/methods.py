@@ -13,8 +13,8 @@ def smaller_peak(answer: Any, recorded: Sequence) -> str | bool:
     """A ratio."""
 
     def peak(name: str) -> float:
-        found = [run.memory["peak"]["value"] for run in recorded if run.methods == name]
-        return sum(found) / len(found)
+        peaks = [run.memory["peak"]["value"] for run in recorded if run.methods == name]
+        return sum(peaks) / len(peaks)
 
     return near(answer, peak("dense") / peak("tensor"), 5e-3) and "And activations are most of what is left."
 

@@ -81,7 +81,7 @@ def adamw(answer: Any, trainer: Any, samples: Any, start: Mapping, sgd: np.ndarr
     own = first_losses(trainer, start, samples, Optimizer("adamw"), ADAMW_RATE)
     if len(answer) != len(samples) or not np.array_equal(answer[:BEGINNING], own) or not np.isfinite(answer).all():
         return False
-    found, plain = (float(np.mean(losses[-TAIL:])) for losses in (answer, sgd))
-    return found < float(np.mean(own)) and (
-        f"The last {TAIL} losses are {found:.2f} in the mean, SGD's last of the notebook {plain:.2f} (measured)."
+    answered, plain = (float(np.mean(losses[-TAIL:])) for losses in (answer, sgd))
+    return answered < float(np.mean(own)) and (
+        f"The last {TAIL} losses are {answered:.2f} in the mean, SGD's last of the notebook {plain:.2f} (measured)."
     )

@@ -44,8 +44,8 @@ class CompressedActivations(Method):
             if plain:
                 return tensor
             key = (storage._cdata, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor._version)
-            found, packed = known.get(key, (None, None))
-            if found is None or found() is None:  # the address may belong to another storage by now
+            kept, packed = known.get(key, (None, None))
+            if kept is None or kept() is None:  # the address may belong to another storage by now
                 packed = (*compress(tensor, self.block), tensor.shape, tensor.dtype)
                 known[key] = weakref.ref(storage), packed
             return packed

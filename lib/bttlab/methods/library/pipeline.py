@@ -67,7 +67,7 @@ class Pipeline(Parallel):
         model, samples, rank = training.model, batch.samples, dist.get_rank()
         last = self.processes - 1
         length = int(samples.lengths[0])
-        found = []
+        results = []
         for part in np.array_split(np.arange(len(samples)), min(len(samples), self.micro_batches)):
             if rank == 0:
                 x = model.embedding(_tensor(samples.tokens[part, :length]))
@@ -77,13 +77,13 @@ class Pipeline(Parallel):
             for encoder in model.encoders:
                 x = encoder(x)
             if rank < last:
-                found.append(_Send.apply(x))
+                results.append(_Send.apply(x))
             else:
                 gold = _tensor(samples.intents[part]), _tensor(samples.slots[part, 1:length])
-                found.append(sample_losses(*model.label(x), *gold))
-        losses = torch.cat(found).detach() if rank == last else torch.empty(len(samples))
+                results.append(sample_losses(*model.label(x), *gold))
+        losses = torch.cat(results).detach() if rank == last else torch.empty(len(samples))
         dist.broadcast(losses, last)
-        return torch.cat(found) if rank == last else losses + torch.stack(found).sum()
+        return torch.cat(results) if rank == last else losses + torch.stack(results).sum()
 
 
 class _Send(torch.autograd.Function):

@@ -58,9 +58,9 @@ class TokenDropping(Method):
         """Give the embedding a place for positions."""
         training.model.embedding = training.extra[self.name] = PlacedEmbedding(training.model.embedding)
 
-    def worth(self, training: Training, words: np.ndarray) -> np.ndarray:
-        """Return in which order the words of utterances stay, the highest first: shape (n, words), of their ids."""
-        return -training.random.random(words.shape)
+    def worth(self, training: Training, tokens: np.ndarray) -> np.ndarray:
+        """Return in which order the tokens of utterances stay, the highest first: shape (n, tokens)."""
+        return -training.random.random(tokens.shape)
 
     def change_batch(self, training: Training, batch: Batch) -> Batch:
         """Return the batch with fewer words, the same number of each utterance."""

@@ -10,14 +10,14 @@ from bttlab.methods.library.token_dropping import TokenDropping
 from bttlab.methods.training import Batch, Training
 from bttlab.model import batch_logits
 
-MEMORY = 0.9  # of a word's mean loss, over the steps that have it
+MEMORY = 0.9  # of a token's mean loss, over the steps that have it
 
 
 @dataclass(frozen=True)
 class TokenSelection(TokenDropping):
     """Train without those words of each utterance whose slots have had the lowest loss, and without their slots.
 
-    Every word of the vocabulary has a running mean of its slots' losses; words that were never seen stay first. In the
+    Every token of the vocabulary has a running mean of its slots' losses; tokens never seen stay first. In the
     paper the others skip the middle layers of a deep model and come back for the last; here they are not computed at
     all. Evaluation takes whole utterances.
 
@@ -31,21 +31,21 @@ class TokenSelection(TokenDropping):
     source = "Hou et al., arXiv 2203.13240, section 3 (importance by a token's mean loss)"
 
     def change_model(self, training: Training) -> None:
-        """Give the embedding a place for positions, and every word a mean loss."""
+        """Give the embedding a place for positions, and every token a mean loss."""
         super().change_model(training)
-        training.extra["losses of words"] = np.full(training.setting.config.vocabulary_size, np.inf)
+        training.extra["losses of tokens"] = np.full(training.setting.config.vocabulary_size, np.inf)
 
-    def worth(self, training: Training, words: np.ndarray) -> np.ndarray:
-        """Return the words' mean losses."""
-        return training.extra["losses of words"][words]
+    def worth(self, training: Training, tokens: np.ndarray) -> np.ndarray:
+        """Return the tokens' mean losses."""
+        return training.extra["losses of tokens"][tokens]
 
     def losses(self, training: Training, batch: Batch) -> Tensor:
-        """Return the samples' losses, and note those of the words."""
+        """Return the samples' losses, and note those of the tokens."""
         intent_logits, slot_logits, intents, slots = batch_logits(training.model, batch.samples)
-        of_words = F.cross_entropy(slot_logits.transpose(1, 2), slots, reduction="none")
-        found, mean = of_words.detach().cpu().numpy(), training.extra["losses of words"]
-        words = batch.samples.tokens[:, 1 : 1 + found.shape[1]]
-        for word in np.unique(words):
-            now = found[words == word].mean()
-            mean[word] = now if np.isinf(mean[word]) else MEMORY * mean[word] + (1 - MEMORY) * now
-        return F.cross_entropy(intent_logits, intents, reduction="none") + of_words.mean(1)
+        of_tokens = F.cross_entropy(slot_logits.transpose(1, 2), slots, reduction="none")
+        losses, mean = of_tokens.detach().cpu().numpy(), training.extra["losses of tokens"]
+        tokens = batch.samples.tokens[:, 1 : 1 + losses.shape[1]]
+        for token in np.unique(tokens):
+            now = losses[tokens == token].mean()
+            mean[token] = now if np.isinf(mean[token]) else MEMORY * mean[token] + (1 - MEMORY) * now
+        return F.cross_entropy(intent_logits, intents, reduction="none") + of_tokens.mean(1)

@@ -34,8 +34,8 @@ class ZeroOffload(Method):
         """Return what lies on the host."""
         held = training.optimizer.state.values()
         names = ("copy", "exp_avg", "exp_avg_sq")
-        found = {"host_bytes": sum(state[name].nbytes for state in held for name in names if name in state)}
-        return found | ({"zero_offload": ON_CPU} if training.device.type == "cpu" else {})
+        facts = {"host_bytes": sum(state[name].nbytes for state in held for name in names if name in state)}
+        return facts | ({"zero_offload": ON_CPU} if training.device.type == "cpu" else {})
 
 
 class HostAdamW(torch.optim.Optimizer):
