@@ -148,6 +148,24 @@ def test_what_the_machine_does_not_hold(config, message):
         compile_program(config)
 
 
+@pytest.fixture
+def quickly(monkeypatch) -> None:
+    """Programs without their order and waits, which take long and say nothing of room."""
+    for name, left_out in (("ordered", lambda instructions, *_: instructions), ("set_waits", lambda *_: None)):
+        monkeypatch.setattr(f"bttlab.card.program.program.{name}", left_out)
+
+
+@pytest.mark.usefixtures("quickly")
+def test_hidden_sizes():
+    for size in range(64, 1025, 64):
+        config = replace(ModelConfig(heads=1).with_hidden_size(size), heads=size // 64)
+        assert compile_program(config, flow="auto").model.words == size // 16
+    for size, tokens in ((512, 64), (768, 56)):
+        assert compile_program(
+            replace(ModelConfig(heads=1).with_hidden_size(size), sequence_length=tokens), flow="auto"
+        )
+
+
 LARGE = ModelConfig(encoders=6, linear_rank=16)
 
 
@@ -160,9 +178,8 @@ LARGE = ModelConfig(encoders=6, linear_rank=16)
         (ModelConfig().with_vocabulary(30_522), "auto", {"embedding_rank": 24, "vocabulary_size": 16_250}),
     ],
 )
+@pytest.mark.usefixtures("quickly")
 def test_what_would_fit(config, flow, choices, monkeypatch):
-    for name, left_out in (("ordered", lambda instructions, *_: instructions), ("set_waits", lambda *_: None)):
-        monkeypatch.setattr(f"bttlab.card.program.program.{name}", left_out)  # what takes long says nothing of room
     with pytest.raises(ProgramError) as refused:
         compile_program(config, flow=flow)
     monkeypatch.setattr("bttlab.card.program.program.what_fits", lambda *_: None)

@@ -154,6 +154,7 @@ class ModelConfig:
             raise ConfigError(f"hidden_size is {shown(size)}: it must be an integer of 1 to {_MOST['hidden_size']:,}")
         orders = list(permutations(factors(size)))
         out = next((order for order in orders if _fills_words(*order[:2])), orders[0])
+        # A block of the card's shuffle unit has room for 16 rows of the middle mode if that is 8 at most.
         columns = next((order for order in orders if order[1] <= 8 and _fills_words(*order[1:])), orders[0])
         return replace(
             self, hidden_size=size, linear_out_modes=out, linear_in_modes=out[::-1], embedding_column_modes=columns

@@ -8,6 +8,7 @@ left in a word at the end must be what was written last in the order of the list
 compiler worked out.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Sequence
 from typing import NamedTuple
@@ -182,31 +183,21 @@ def step_accesses(instruction, index, live, tokens, slices, hazards, number):
         reading = inner & (block + 1 < blocks)
         last = instruction.loops[-1].name
         writing = (index[last] < value_of(instruction.count, tokens)) & (block > 0)
-    for n in instruction.reads():
+    for n, writes in [*((n, False) for n in instruction.reads()), *((n, True) for n in instruction.writes())]:
         operand = instruction.operands[n]
-        address = instruction.addresses(operand, index, slices) & 0xFFFF
-        acts = reading
+        address = key = instruction.addresses(operand, index, slices) & 0xFFFF
+        acts = writing if writes else reading
         if unit <= ENGINE_1 and operation == REDUCE:
-            acts = live & (fold if n == 3 else ~fold)
-        _check_range(hazards, number, operand.memory, address[acts])
-        if operand.memory.startswith("held"):
-            rows = max(value_of(instruction.count, tokens), 0)
-            yield operand.memory, n, address[:, None] * M.ROWS + np.arange(min(rows, M.ROWS)), acts, False
-        else:
-            yield operand.memory, n, address, acts, False
-    for n in instruction.writes():
-        operand = instruction.operands[n]
-        address = instruction.addresses(operand, index, slices) & 0xFFFF
-        acts = writing
-        if unit <= ENGINE_1 and operation == REDUCE:
-            acts = live & fold
-        elif unit == VECTOR and operation == M.COLUMNS:
+            acts = live & (fold if writes or n == 3 else ~fold)
+        elif writes and unit == VECTOR and operation == M.COLUMNS:
             acts = live & _last(instruction, index, tokens)
         _check_range(hazards, number, operand.memory, address[acts])
-        if operand.memory.startswith("held"):
-            yield operand.memory, n, address * M.ROWS + _row(instruction, index), acts, True
-        else:
-            yield operand.memory, n, address, acts, True
+        if operand.memory.startswith("held") and writes:
+            key = address * M.ROWS + _row(instruction, index)
+        elif operand.memory.startswith("held"):
+            rows = min(max(value_of(instruction.count, tokens), 0), M.ROWS)
+            key = address[:, None] * M.ROWS + np.arange(rows)
+        yield operand.memory, n, key, acts, writes
     side = int(bool(instruction.flags & M.SIDE))
     if unit <= ENGINE_1 and operation != EXPAND:
         yield f"sums {unit} {side}", None, instruction.slots(index, tokens), live & ~fold, True
@@ -252,15 +243,10 @@ def _check_range(hazards, number, memory, address) -> None:
 def _inside(i, instruction, index, live, tokens):
     """Sums that come round too early, and blocks of the shuffle unit without their gap."""
     if instruction.unit == SHUFFLE:
-        block = 1
-        for loop in instruction.loops[1:]:
-            block *= value_of(loop.bound, tokens)
-        words_in = words_out = 1
-        for loop in instruction.loops[1:-1]:
-            words_in *= value_of(loop.acting, tokens)
-            words_out *= value_of(loop.bound, tokens)
-        words_in *= value_of(instruction.loops[-1].acting, tokens)
-        words_out *= value_of(instruction.count, tokens)
+        *outer, inner = instruction.loops[1:]
+        block = math.prod(value_of(loop.bound, tokens) for loop in (*outer, inner))
+        words_in = math.prod(value_of(loop.acting, tokens) for loop in (*outer, inner))
+        words_out = math.prod(value_of(loop.bound, tokens) for loop in outer) * value_of(instruction.count, tokens)
         if block and block < max(words_in, words_out) + M.SHUFFLE_GAP:
             text = f"instruction {i}: blocks of {block} steps for {words_in} words in and {words_out} out"
             return [Hazard("shuffle", "shuffle", 0, (i,), text)]
