@@ -16,7 +16,7 @@ OPEN void *memory(const char *name, int index, long *size) {
     }
 #define BANK_BY_NUMBER(number, depth, block)  \
     if (!strcmp(name, "bank") && index == number) { \
-        *size = sizeof(bank_##number);        \
+        *size = sizeof(Word) * depth;         \
         return bank_##number;                 \
     }
     BTTLAB_BANKS(BANK_BY_NUMBER)

@@ -6,7 +6,12 @@
 #include "isa.h"
 #include "word.h"
 
+// For a host, banks are apart by a little more than a power of two, as the rows of held operands below.
+#if defined(BTTLAB_FAST)
+#define DECLARE_BANK(number, depth, block) static Word bank_##number[depth + 21];
+#else
 #define DECLARE_BANK(number, depth, block) static Word bank_##number[depth];
+#endif
 BTTLAB_BANKS(DECLARE_BANK)
 
 // Held operands: a row of each is a memory of its own. For a host, rows are apart by a little more than a power of two,

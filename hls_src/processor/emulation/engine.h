@@ -81,52 +81,65 @@ static inline Box outside_of(const Nest &nest, const Tiled &tiled) {
     return box;
 }
 
-static bool expand_tiled(const Nest &nest, Marks &marks) {
+// The steps of a tile's line along a level, after it took in others: those whose steps go on, for every operand, where
+// the line's end. Levels from `most` on stay outside.
+static int extend_line(const Nest &nest, int level, int most, Box &outside) {
+    int steps = steps_along(nest, level);
+    if (level < 0 || is_any_sliced(nest, nest.code->slice_level)) return steps;
+    for (int j = most - 1; j >= 0; j--) {
+        if (outside.to[j] == 0) continue;
+        bool goes_on = true;
+        for (const Reach &reach : nest.operand) goes_on &= reach.stride[j] == steps * reach.stride[level];
+        if (!goes_on) continue;
+        steps *= nest.end[j];
+        outside.to[j] = 0;
+    }
+    return steps;
+}
+
+static bool expand_tiled(Nest &nest, Marks &marks) {
     Tiled tiled;
-    tiled.x = longest_moving(nest, HELD_IN, SCALARS_IN);
+    const auto is_line = [&](int j) {
+        const auto &code = *nest.code;
+        bool all_are = nest.operand[HELD_IN].stride[j] == 1 && !(code.operand[HELD_OUT].valid && code.row_level == j);
+        for (int o = ADDEND; o <= HELD_OUT; o++) all_are &= !code.operand[o].valid || nest.operand[o].stride[j] == 1;
+        return all_are;
+    };
+    tiled.x = longest_level(nest, [&](int j) { return stays_along(nest, SCALARS_IN, j) && is_line(j); });
     tiled.y = longest_moving(nest, SCALARS_IN, HELD_IN);
     if (tiled.x < 0 && tiled.y < 0) tiled.y = longest_level(nest, [](int) { return true; });
     Results results = {};
     if (!may_tile(nest, tiled, results, false)) return false;
+    nest.operand[BANK_OUT] = results.bank;
+    nest.operand[HELD_OUT] = results.held;
     const Reach *operand = nest.operand;
     ExpandTile tile;
-    tile.held_x = stride_along(operand[HELD_IN], tiled.x);
     tile.held_y = stride_along(operand[HELD_IN], tiled.y);
     tile.scalars_y = stride_along(operand[SCALARS_IN], tiled.y);
-    tile.addend_x = stride_along(operand[ADDEND], tiled.x);
     tile.addend_y = stride_along(operand[ADDEND], tiled.y);
-    tile.result_x = stride_along(results.bank, tiled.x);
     tile.result_y = stride_along(results.bank, tiled.y);
-    tile.held_result_x = stride_along(results.held, tiled.x);
     tile.held_result_y = stride_along(results.held, tiled.y);
     tile.rows = used_rows(nest);
     tile.marks = nest.code->flags & CHECK ? &marks : nullptr;
-    const Cut y_cut(steps_along(nest, tiled.y), tiled.x < 0 ? TILE_LINE : TILE_ROWS);
-    const Cut x_cut(steps_along(nest, tiled.x), tiled.y < 0 ? TILE_LINE : TILE_WORDS);
-    each_step(nest, outside_of(nest, tiled), [&](const Step &step) {
-        const Word *held = operand[HELD_IN].memory + step.offset[HELD_IN];
-        const Word *addend = operand[ADDEND].memory + step.offset[ADDEND];
-        const Word *first_scalars = operand[SCALARS_IN].memory + step.offset[SCALARS_IN];
-        Word *result = results.bank.memory + results.bank.offset(step.index, nest.code->slice_level);
-        Word *held_result = nullptr;
-        if (results.to_held) {
-            held_result = results.held.memory + results.held.offset(step.index, nest.code->slice_level);
-        }
+    Box outside = outside_of(nest, tiled);
+    const Cut y_cut(extend_line(nest, tiled.y, LEVELS, outside), tiled.x < 0 ? TILE_LINE : TILE_ROWS);
+    const Cut x_cut(extend_line(nest, tiled.x, LEVELS, outside), tiled.y < 0 ? TILE_LINE : TILE_WORDS);
+    const bool has_addend = nest.code->operand[ADDEND].valid;
+    each_step(nest, outside, [&](const Step &step) {
+        const auto word = [&](int o) { return operand[o].memory + step.offset[o]; };
         for (int j = 0, x = 0; j < x_cut.parts; j++) {  // words outside: what they hold is read once
             const int words = x_cut.size(j);
-            const Word *scalars = first_scalars;
-            for (int i = 0, y = 0; i < y_cut.parts; i++) {
-                const int rows = y_cut.size(i);
-                tile.scalars = scalars;
-                tile.held = held + x * tile.held_x + y * tile.held_y;
-                tile.addend = addend + x * tile.addend_x + y * tile.addend_y;
-                tile.result = result + x * tile.result_x + y * tile.result_y;
-                tile.held_result = nullptr;
-                if (results.to_held) tile.held_result = held_result + x * tile.held_result_x + y * tile.held_result_y;
-                expand_sizes(rows, words, tile);
-                scalars += rows * tile.scalars_y;
-                y += rows;
-            }
+            const Word *held = word(HELD_IN) + x, *scalars = word(SCALARS_IN);
+            const Word *addend = has_addend ? word(ADDEND) + x : nullptr;
+            Word *result = word(BANK_OUT) + x, *held_result = results.to_held ? word(HELD_OUT) + x : nullptr;
+            const auto expand = [&](int times, int rows, long y) {
+                if (!times) return;
+                expand_sizes(rows, words, tile, times, held + y * tile.held_y, scalars + y * tile.scalars_y,
+                             addend ? addend + y * tile.addend_y : nullptr, result + y * tile.result_y,
+                             held_result ? held_result + y * tile.held_result_y : nullptr);
+            };
+            expand(y_cut.longer, y_cut.least + 1, 0);
+            expand(y_cut.parts - y_cut.longer, y_cut.least, y_cut.longer * (y_cut.least + 1));
             x += words;
         }
     });
@@ -210,10 +223,20 @@ static bool accumulate_tiled(const Nest &nest) {
         tile.goes_on = true;
         tile.depth = 0;
     };
-    each_step(nest, depth, [&](const Step &step) {
-        stream[tile.depth] = operand[STREAM].memory + step.offset[STREAM];
-        scalars[tile.depth] = operand[SCALARS_IN].memory + step.offset[SCALARS_IN];
-        if (++tile.depth == DEPTH_STEPS) add_up();
+    const int inner = innermost(depth);
+    depth.to[inner] = extend_line(nest, inner, inner, depth) - 1;
+    each_row(nest, depth, inner, [&](const Step &step, int count, const long *strides) {
+        const Word *from = operand[STREAM].memory + step.offset[STREAM];
+        const Word *by = operand[SCALARS_IN].memory + step.offset[SCALARS_IN];
+        const long from_stride = strides[STREAM], by_stride = strides[SCALARS_IN];
+        for (int n = 0; n < count;) {
+            const int rest = count - n, room = DEPTH_STEPS - tile.depth, taken = rest < room ? rest : room;
+            for (int i = 0; i < taken; i++, n++, tile.depth++) {
+                stream[tile.depth] = from + n * from_stride;
+                scalars[tile.depth] = by + n * by_stride;
+            }
+            if (tile.depth == DEPTH_STEPS) add_up();
+        }
     });
     if (tile.depth) add_up();
     return true;
@@ -258,7 +281,12 @@ static bool reduce_tiled(const Nest &nest, Marks &marks) {
     }
     Results results = {};
     if (code.row_level == f || !may_tile(folds, tiled, results, true)) return false;
-    const Cut y_cut(steps_along(nest, tiled.y), TILE_WORDS), r_cut(k, tiled.y < 0 ? TILE_LINE : TILE_ROWS);
+    folds.operand[BANK_OUT] = results.bank;
+    folds.operand[HELD_OUT] = results.held;
+    Box box = outside_of(nest, tiled);
+    box.to[f] = 0;
+    const int steps = extend_line(folds, tiled.y, f, box);
+    const Cut y_cut(steps, TILE_WORDS), r_cut(k, tiled.y < 0 ? TILE_LINE : TILE_ROWS);
     ReduceTile tile;
     tile.stream_d = operand[STREAM].stride[f];
     tile.stream_y = stride_along(operand[STREAM], tiled.y);
@@ -274,15 +302,15 @@ static bool reduce_tiled(const Nest &nest, Marks &marks) {
     const long addend_y = stride_along(operand[ADDEND], tiled.y), bank_y = stride_along(results.bank, tiled.y);
     const long held_y = stride_along(results.held, tiled.y);
     const Lanes used = first_lanes(k), one = (code.flags & ONE) ? one_lane(k) & all(1.0f) : all(0.0f);
-    Box box = outside_of(nest, tiled);
-    box.to[f] = 0;
+    // What the rows in use keep is what the nest's last turn leaves: the last steps of a line, a slot each.
+    const int slots = tiled.y > f ? nest.end[tiled.y] : 1;
     each_step(folds, box, [&](const Step &step) {
         bool is_last_outside = true;
         for (int j = 0; j < f; j++) is_last_outside &= step.index[j] == box.to[j];
         const Word *stream = operand[STREAM].memory + step.offset[STREAM];
         const Word *addend = operand[ADDEND].memory + step.offset[ADDEND];
-        Word *bank = results.bank.memory + results.bank.offset(step.index, code.slice_level), *to_held = nullptr;
-        if (results.to_held) to_held = results.held.memory + results.held.offset(step.index, code.slice_level);
+        Word *bank = results.bank.memory + step.offset[BANK_OUT];
+        Word *to_held = results.to_held ? results.held.memory + step.offset[HELD_OUT] : nullptr;
         tile.held = held_row(operand[HELD_IN], 0) + step.offset[HELD_IN];
         for (int i = 0, y = 0; i < y_cut.parts; i++) {
             const int points = y_cut.size(i);
@@ -307,16 +335,14 @@ static bool reduce_tiled(const Nest &nest, Marks &marks) {
                 }
             }
             for (int p = 0; p < points; p++, y++) {
-                // What the rows in use keep is what the nest's last turn leaves.
-                const bool keeps = is_last_outside && (tiled.y < 0 || tiled.y > f || y == nest.end[tiled.y] - 1);
                 Lanes result = folded[p];
                 if (has_addend) result = result + load(addend + y * addend_y);
                 result = (result & used) | one;
                 if (code.flags & CHECK) mark_beyond(marks, result, STATE_LIMIT);
                 store(bank + y * bank_y, result);
                 if (to_held) store(to_held + y * held_y, result);
-                if (keeps) {
-                    const int slot = step.slot + (tiled.y > f ? y * nest.slot_weight[tiled.y] : 0);
+                if (is_last_outside && y >= steps - slots) {
+                    const int slot = step.slot + (slots > 1 ? (y - steps + slots) * nest.slot_weight[tiled.y] : 0);
                     for (int r = 0; r < k; r++) store(&kept[r][slot], load(&sum[p][r]));
                 }
             }

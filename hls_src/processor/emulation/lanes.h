@@ -161,29 +161,26 @@ static inline float largest_of(const Lanes &value) {
 
 // The trees of LANES words, side by side: as many share a register as fit, so that no addition is of one lane alone.
 #if defined(__AVX512F__)
-// Of two registers that hold two addends a row, their sums in one; SECOND masks the lanes of the second register's rows.
-// Two blends and a shuffle bring the addends together: fewer shuffles, of which a core does few at a time, than to
-// collect each addend by one.
-template <int SECOND, int MOVED>
+// Of both registers the quarters, or in each quarter the lanes, that FROM and TO select, added: what halves trees.
+template <int FROM, int TO>
 static inline __m512 add_quarters(__m512 a, __m512 b) {
-    const __m512 other = _mm512_mask_blend_ps(SECOND, b, a);
-    return _mm512_mask_blend_ps(SECOND, a, b) + _mm512_maskz_shuffle_f32x4(0xffff, other, other, MOVED);
+    return _mm512_maskz_shuffle_f32x4(0xffff, a, b, FROM) + _mm512_maskz_shuffle_f32x4(0xffff, a, b, TO);
 }
 
-template <int SECOND, int MOVED>
+template <int FROM, int TO>
 static inline __m512 add_lanes(__m512 a, __m512 b) {
-    return _mm512_mask_blend_ps(SECOND, a, b) + _mm512_maskz_permute_ps(0xffff, _mm512_mask_blend_ps(SECOND, b, a), MOVED);
+    return _mm512_maskz_shuffle_ps(0xffff, a, b, FROM) + _mm512_maskz_shuffle_ps(0xffff, a, b, TO);
 }
 
 static inline Lanes trees(const Lanes *words) {
     __m512 four[4];  // of rows g, g + 4, g + 8, g + 12: a quarter of a register each
     UNROLL
     for (int g = 0; g < 4; g++) {
-        const auto pair = [&](int a, int b) { return add_quarters<0xff00, 0x4e>(words[a].part[0], words[b].part[0]); };
-        four[g] = add_quarters<0xf0f0, 0xb1>(pair(g, g + 8), pair(g + 4, g + 12));
+        const auto pair = [&](int a, int b) { return add_quarters<0x44, 0xee>(words[a].part[0], words[b].part[0]); };
+        four[g] = add_quarters<0x88, 0xdd>(pair(g, g + 4), pair(g + 8, g + 12));
     }
-    const __m512 even = add_lanes<0xcccc, 0x4e>(four[0], four[2]), odd = add_lanes<0xcccc, 0x4e>(four[1], four[3]);
-    return {{add_lanes<0xaaaa, 0xb1>(even, odd)}};
+    const __m512 low = add_lanes<0x44, 0xee>(four[0], four[1]), high = add_lanes<0x44, 0xee>(four[2], four[3]);
+    return {{add_lanes<0x88, 0xdd>(low, high)}};
 }
 #else
 static inline Lanes trees(const Lanes *words) {

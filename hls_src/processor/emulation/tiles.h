@@ -17,75 +17,76 @@ constexpr int TILE_ROWS = 3, TILE_WORDS = 2, TILE_LINE = 6;
 #endif
 constexpr int TILE_SUMS = TILE_ROWS * TILE_WORDS;
 
-// Cuts a length into equal parts of at most `most`, as far as that goes.
+// Cuts a length into equal parts of at most `most`, as far as that goes: first `longer` ones with one more.
 struct Cut {
     int parts, least, longer;
     Cut(int length, int most) : parts((length + most - 1) / most), least(length / parts), longer(length % parts) {}
     int size(int i) const { return least + (i < longer); }
 };
 
-// EXPAND: result (y, x) = addend (y, x) + sum over r of scalars (y)[r] x held (x)[r]; strides are in words.
+// EXPAND: result (y, x) = addend (y, x) + sum over r of scalars (y)[r] x held (x)[r]. Words lie side by side along x, so
+// many apart along y.
 struct ExpandTile {
-    const Word *held;
-    long held_x, held_y;
-    const Word *scalars;
-    long scalars_y;
-    const Word *addend;
-    long addend_x, addend_y;
-    Word *result;
-    long result_x, result_y;
-    Word *held_result;  // null: none
-    long held_result_x, held_result_y;
+    long held_y, scalars_y, addend_y, result_y, held_result_y;
     int rows;
     Marks *marks;  // if the result is looked at
 };
 
+// So many tiles one after the other along y: what a call costs is paid once. Addend and held result may be null. Where
+// they begin comes in registers: in memory it would wait for the store.
 template <int Y, int X, bool SHARED>
-static void expand_tile(const ExpandTile &tile) {
-    Lanes sum[Y][X];
-    UNROLL
-    for (int y = 0; y < Y; y++) {
-        UNROLL
-        for (int x = 0; x < X; x++) sum[y][x] = load(tile.addend + y * tile.addend_y + x * tile.addend_x);
-    }
-    for (int r = 0; r < tile.rows; r++) {
-        const Word *row = tile.held + r * HELD_PITCH;
-        Lanes held[X];
-        if (SHARED) {
-            UNROLL
-            for (int x = 0; x < X; x++) held[x] = load(row + x * tile.held_x);
-        }
+static void expand_tile(const ExpandTile &tile, int times, const Word *held, const Word *scalars, const Word *addend,
+                        Word *result, Word *held_result) {
+    const int rows = tile.rows;
+    for (int t = 0; t < times; t++) {
+        Lanes sum[Y][X];
         UNROLL
         for (int y = 0; y < Y; y++) {
-            const Lanes scalar = all(scalar_of(tile.scalars + y * tile.scalars_y, r));
             UNROLL
-            for (int x = 0; x < X; x++) {
-                sum[y][x] = sum[y][x] + scalar * (SHARED ? held[x] : load(row + y * tile.held_y));
+            for (int x = 0; x < X; x++) sum[y][x] = addend ? load(addend + y * tile.addend_y + x) : all(0.0f);
+        }
+        const Word *row = held;
+        for (int r = 0; r < rows; r++, row += HELD_PITCH) {
+            Lanes word[X];
+            if (SHARED) {
+                UNROLL
+                for (int x = 0; x < X; x++) word[x] = load(row + x);
+            }
+            UNROLL
+            for (int y = 0; y < Y; y++) {
+                const Lanes scalar = all(scalar_of(scalars + y * tile.scalars_y, r));
+                UNROLL
+                for (int x = 0; x < X; x++) {
+                    sum[y][x] = sum[y][x] + scalar * (SHARED ? word[x] : load(row + y * tile.held_y));
+                }
             }
         }
-    }
-    UNROLL
-    for (int y = 0; y < Y; y++) {
-        UNROLL
-        for (int x = 0; x < X; x++) store(tile.result + y * tile.result_y + x * tile.result_x, sum[y][x]);
-    }
-    if (tile.held_result) {
         UNROLL
         for (int y = 0; y < Y; y++) {
             UNROLL
-            for (int x = 0; x < X; x++) {
-                store(tile.held_result + y * tile.held_result_y + x * tile.held_result_x, sum[y][x]);
+            for (int x = 0; x < X; x++) store(result + y * tile.result_y + x, sum[y][x]);
+        }
+        if (held_result) {
+            UNROLL
+            for (int y = 0; y < Y; y++) {
+                UNROLL
+                for (int x = 0; x < X; x++) store(held_result + y * tile.held_result_y + x, sum[y][x]);
             }
+            held_result += Y * tile.held_result_y;
         }
-    }
-    if (tile.marks) {
-        Marks marks = *tile.marks;
-        UNROLL
-        for (int y = 0; y < Y; y++) {
+        if (tile.marks) {
+            Marks marks = *tile.marks;
             UNROLL
-            for (int x = 0; x < X; x++) mark_beyond(marks, sum[y][x], STATE_LIMIT);
+            for (int y = 0; y < Y; y++) {
+                UNROLL
+                for (int x = 0; x < X; x++) mark_beyond(marks, sum[y][x], STATE_LIMIT);
+            }
+            *tile.marks = marks;
         }
-        *tile.marks = marks;
+        held += Y * tile.held_y;
+        scalars += Y * tile.scalars_y;
+        if (addend) addend += Y * tile.addend_y;
+        result += Y * tile.result_y;
     }
 }
 
@@ -184,10 +185,11 @@ static void reduce_points(const ReduceTile &tile, Lanes *result) {
 // The compiled tile for so many of both; sizes that no cut gives are not compiled.
 template <int Y, int X>
 struct ExpandSize {
-    static void run(const ExpandTile &tile) {
+    template <typename... At>
+    static void run(const ExpandTile &tile, At... at) {
         constexpr bool is_used = (Y <= TILE_ROWS && X <= TILE_WORDS) || Y == 1 || X == 1;
-        if (X == 1 && Y > 1 && tile.held_y) return expand_tile<Y, 1, false>(tile);
-        expand_tile<is_used ? Y : 1, is_used ? X : 1, true>(tile);
+        if (X == 1 && Y > 1 && tile.held_y) return expand_tile<Y, 1, false>(tile, at...);
+        expand_tile<is_used ? Y : 1, is_used ? X : 1, true>(tile, at...);
     }
 };
 
@@ -207,15 +209,18 @@ struct ReduceSize {
     }
 };
 
-template <typename Tile>
+template <typename Tile, typename... At>
 struct Sizes {
-    void (*run[TILE_LINE][TILE_LINE])(const Tile &);
+    void (*run[TILE_LINE][TILE_LINE])(const Tile &, At...);
 
-    void operator()(int a, int b, const Tile &tile) const { run[a - 1][b - 1](tile); }
+    void operator()(int a, int b, const Tile &tile, At... at) const { run[a - 1][b - 1](tile, at...); }
 };
+typedef Sizes<ExpandTile, int, const Word *, const Word *, const Word *, Word *, Word *> ExpandSizes;
+typedef Sizes<AccumulateTile> AccumulateSizes;
+typedef Sizes<ReduceTile> ReduceSizes;
 
-template <typename Tile, template <int, int> class Size, int... I>
-static constexpr Sizes<Tile> sizes_of(std::integer_sequence<int, I...>) {
+template <typename AllSizes, template <int, int> class Size, int... I>
+static constexpr AllSizes sizes_of(std::integer_sequence<int, I...>) {
     return {{Size<I / TILE_LINE + 1, I % TILE_LINE + 1>::run...}};
 }
 
@@ -229,9 +234,9 @@ static ReducePoints *const *reduce_points_of(int rows, std::integer_sequence<int
     return of_rows[rows - 1];
 }
 
-typedef std::make_integer_sequence<int, TILE_LINE * TILE_LINE> AllSizes;
-static constexpr Sizes<ExpandTile> expand_sizes = sizes_of<ExpandTile, ExpandSize>(AllSizes{});
-static constexpr Sizes<AccumulateTile> accumulate_sizes = sizes_of<AccumulateTile, AccumulateSize>(AllSizes{});
-static constexpr Sizes<ReduceTile> reduce_sizes = sizes_of<ReduceTile, ReduceSize>(AllSizes{});
+typedef std::make_integer_sequence<int, TILE_LINE * TILE_LINE> AllPairs;
+static constexpr ExpandSizes expand_sizes = sizes_of<ExpandSizes, ExpandSize>(AllPairs{});
+static constexpr AccumulateSizes accumulate_sizes = sizes_of<AccumulateSizes, AccumulateSize>(AllPairs{});
+static constexpr ReduceSizes reduce_sizes = sizes_of<ReduceSizes, ReduceSize>(AllPairs{});
 
 #endif
