@@ -224,7 +224,7 @@ static bool accumulate_tiled(const Nest &nest) {
         tile.depth = 0;
     };
     const int inner = innermost(depth);
-    depth.to[inner] = extend_line(nest, inner, inner, depth) - 1;
+    if (depth.to[inner] > 0) depth.to[inner] = extend_line(nest, inner, inner, depth) - 1;
     each_row(nest, depth, inner, [&](const Step &step, int count, const long *strides) {
         const Word *from = operand[STREAM].memory + step.offset[STREAM];
         const Word *by = operand[SCALARS_IN].memory + step.offset[SCALARS_IN];
@@ -303,7 +303,7 @@ static bool reduce_tiled(const Nest &nest, Marks &marks) {
     const long held_y = stride_along(results.held, tiled.y);
     const Lanes used = first_lanes(k), one = (code.flags & ONE) ? one_lane(k) & all(1.0f) : all(0.0f);
     // What the rows in use keep is what the nest's last turn leaves: the last steps of a line, a slot each.
-    const int slots = tiled.y > f ? nest.end[tiled.y] : 1;
+    const int slots = tiled.y > f ? nest.end[tiled.y] : 1, first_kept = steps - slots;
     each_step(folds, box, [&](const Step &step) {
         bool is_last_outside = true;
         for (int j = 0; j < f; j++) is_last_outside &= step.index[j] == box.to[j];
@@ -327,7 +327,7 @@ static bool reduce_tiled(const Nest &nest, Marks &marks) {
             for (int p = 0, two = 0; p < points; p += 1 + two) {
                 two = points_of && points_of[1] && p + 1 < points;
                 tile.stream = stream + (y + p) * tile.stream_y;
-                tile.sum = is_last_outside ? &sum[p] : nullptr;
+                tile.sum = is_last_outside && y + p + two >= first_kept ? &sum[p] : nullptr;
                 if (points_of) {
                     points_of[two](tile, &folded[p]);
                 } else {
@@ -341,8 +341,8 @@ static bool reduce_tiled(const Nest &nest, Marks &marks) {
                 if (code.flags & CHECK) mark_beyond(marks, result, STATE_LIMIT);
                 store(bank + y * bank_y, result);
                 if (to_held) store(to_held + y * held_y, result);
-                if (is_last_outside && y >= steps - slots) {
-                    const int slot = step.slot + (slots > 1 ? (y - steps + slots) * nest.slot_weight[tiled.y] : 0);
+                if (is_last_outside && y >= first_kept) {
+                    const int slot = step.slot + (slots > 1 ? (y - first_kept) * nest.slot_weight[tiled.y] : 0);
                     for (int r = 0; r < k; r++) store(&kept[r][slot], load(&sum[p][r]));
                 }
             }
