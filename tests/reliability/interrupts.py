@@ -92,19 +92,14 @@ def _stop_kernel(way: str, arguments: list[str], folder: Path, delay: float) -> 
             manager.shutdown_kernel(restart=True)  # the first half of a restart; the other is a new kernel
             return None if _is_complete(folder) else (_saved(folder) - begin, "")
         manager.interrupt_kernel()
-        try:
-            code = _exit_code(client)
-        except queue.Empty:
-            if _is_complete(folder):  # one that comes after the cell's end costs the cell's answer (ipykernel)
-                return None
-            raise
+        code = _exit_code(client, folder)
         if _is_complete(folder):
             return None
         taken = _saved(folder) - begin
         if code != "130":
             return taken, f"exit code {code}, not 130"
         _execute(client, ["train", "--resume", str(folder)])
-        code = _exit_code(client)
+        code = _exit_code(client, folder)
         return taken, "" if code == "0" else f"going on in the same kernel: exit code {code}"
     finally:
         client.stop_channels()
@@ -121,10 +116,21 @@ def _execute(client, arguments: list[str]) -> None:
     client.execute(f"from bttlab.cli import main; code = main({arguments!r})", user_expressions={"code": "code"})
 
 
-def _exit_code(client) -> str:
-    """What the command returned; an exception's name if it raised one."""
-    while (reply := client.get_shell_msg(timeout=TIMEOUT))["msg_type"] != "execute_reply":
-        pass  # the kernel's answers to whether it was ready
+def _exit_code(client, folder: Path) -> str:
+    """What the command returned; an exception's name if it raised one; nothing if a run that ended says none."""
+    end, ended = time.monotonic() + TIMEOUT, False
+    while True:
+        try:
+            reply = client.get_shell_msg(timeout=5)
+        except queue.Empty:
+            if ended:  # an interrupt after the cell's end costs the cell's answer (ipykernel)
+                return ""
+            if time.monotonic() > end:
+                raise
+            ended = _is_complete(folder)
+            continue
+        if reply["msg_type"] == "execute_reply":  # else the kernel's answers to whether it was ready
+            break
     content = reply["content"]
     return content["user_expressions"]["code"]["data"]["text/plain"] if content["status"] == "ok" else content["ename"]
 
