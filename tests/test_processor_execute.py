@@ -143,6 +143,13 @@ def engine(random: Random, operation: int) -> Instruction:
     )
 
 
+def sums_without_depth(random: Random, operation: int) -> Instruction:
+    """Each step begins sums of its own."""
+    code = engine(random, operation)
+    code.depth_mask, code.slot_level = 0, 7
+    return code
+
+
 def drain(random: Random, _operation: int) -> Instruction:
     n = any_nest(random)
     operands = bank_operands(random, n, (), (4,))
@@ -221,6 +228,7 @@ CASES: list[tuple[str, Callable[[Random, int], Instruction], int]] = [
         (f"engine {name}", engine, o)
         for o, name in ((ISA.EXPAND, "expand"), (ISA.ACCUMULATE, "accumulate"), (ISA.REDUCE, "reduce"))
     ),
+    ("engine sums without depth", sums_without_depth, ISA.ACCUMULATE),
     ("drain", drain, 0),
     *((f"vector {o}", vector, o) for o in range(ISA.SOFTMAX_BACK + 1)),
     ("shuffle", shuffle, 0),
