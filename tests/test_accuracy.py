@@ -67,8 +67,9 @@ def test_collecting_adds_runs_to_a_record_and_replaces_those_that_were_made_anew
     assert [(row["seed"], row["test"]["slot_f1"]) for row in rows[2:]] == [(3, 0.75), (4, 0.25)] and len(rows) == 4
 
 
-def test_the_figure_is_a_picture(record, tmp_path):
-    assert accuracy.main(["figure", str(record[1]), str(tmp_path / "a.png")]) == 0
+@pytest.mark.parametrize("path", [None, ROOT / "data" / "accuracy" / "atis.json"], ids=["two models", "six models"])
+def test_the_figure_is_a_picture(record, path, tmp_path):
+    assert accuracy.main(["figure", str(path or record[1]), str(tmp_path / "a.png")]) == 0
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
 
 

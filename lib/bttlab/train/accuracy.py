@@ -121,18 +121,20 @@ def in_per_cent(values: Sequence[float]) -> str:
 
 
 def draw(record: dict[str, Any], path: Path) -> None:
-    """Draw the scores on dev over the epochs, one panel a score, one colour a model, one line a run."""
+    """Draw the scores on dev over the epochs: a panel a score, a colour for each depth, a line a run, dense ones dashed."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9.6, 3.4), layout="constrained")
     panels = figure.subplots(1, len(SCORES))
     colours = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")  # Okabe and Ito
+    depths = sorted({run["encoders"] for run in record["runs"]})
     for panel, (name, title) in zip(panels, SCORES.items(), strict=True):
-        colour_of: dict[str, str] = {}
+        labelled = set()
         for run in record["runs"]:
             model = f"{run['encoders']}-ENC {run['format']}"
-            label = None if model in colour_of else model
-            colour = colour_of.setdefault(model, colours[len(colour_of)])
+            label = None if model in labelled else model
+            labelled.add(model)
+            colour = colours[depths.index(run["encoders"]) % len(colours)]
             epochs = [line["epoch"] for line in run["epochs"]]
             values = [100 * line["dev"][name] for line in run["epochs"]]
             style = "--" if run["format"] == "dense" else "-"
