@@ -121,7 +121,7 @@ def in_per_cent(values: Sequence[float]) -> str:
 
 
 def draw(record: dict[str, Any], path: Path) -> None:
-    """Draw the scores on dev over the epochs: a panel a score, a colour for each depth, a line a run, dense ones dashed."""
+    """Draw the scores on dev over the epochs: panels by score, colours by depth, a line a run, dense ones dashed."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9.6, 3.4), layout="constrained")
