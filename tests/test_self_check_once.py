@@ -1,5 +1,7 @@
 """`make lab` trains for ten seconds only where something has changed since that went well."""
 
+import sys
+
 import pytest
 
 from bttlab.cli import main
@@ -12,7 +14,15 @@ def trained(monkeypatch, tmp_path):
     """The statuses that coming self-checks have, and, once they were made, nothing."""
     statuses = []
     monkeypatch.setattr(doctor, "EXAMINATIONS", [])
-    monkeypatch.setattr(self_check, "self_check", lambda: iter([Check("self-check", statuses.pop(0), "trained")]))
+
+    def train():
+        # As setuptools does where pynq imports it: its copies of packages come to the path.
+        (tmp_path / "vendored" / "more-1.0.dist-info").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "vendored" / "more-1.0.dist-info" / "METADATA").write_text("Name: more\nVersion: 1.0\n")
+        sys.path.append(str(tmp_path / "vendored"))
+        yield Check("self-check", statuses.pop(0), "trained")
+
+    monkeypatch.setattr(self_check, "self_check", train)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("BTTLAB_OVERLAYS", str(tmp_path))
     (tmp_path / "manifest.json").write_text("{}")
@@ -20,7 +30,11 @@ def trained(monkeypatch, tmp_path):
 
 
 def _check(*more: str) -> int:
-    return main(["doctor", "--self-check", *more])
+    path = list(sys.path)
+    try:
+        return main(["doctor", "--self-check", *more])
+    finally:
+        sys.path[:] = path  # the next one has a process of its own
 
 
 def test_it_trains_until_it_has_passed(trained, capsys):
@@ -43,7 +57,7 @@ def test_it_trains_again_when_something_has_changed(trained, tmp_path, monkeypat
     elif change == "processor":
         monkeypatch.setattr(passed, "_processor", lambda: "model name: another")
     else:
-        monkeypatch.setattr(passed.metadata, "distributions", lambda: [])
+        monkeypatch.setattr(passed.metadata, "distributions", lambda path: [])
     assert _check("--once") == 0 and not trained
 
 

@@ -1,6 +1,7 @@
 """Remembers that the self-check has passed, so that `make lab` trains again only where something has changed."""
 
 import hashlib
+import sysconfig
 from importlib import metadata
 from pathlib import Path
 
@@ -35,7 +36,8 @@ def _what_counts() -> str:
     from bttlab.card.manifest import MANIFEST, overlays_folder
 
     manifest = overlays_folder() / MANIFEST
-    packages = sorted(f"{package.name} {package.version}" for package in metadata.distributions())
+    installed = metadata.distributions(path=[sysconfig.get_path("purelib")])  # sys.path grows: setuptools adds copies
+    packages = sorted(f"{package.name} {package.version}" for package in installed)
     parts = [manifest.read_bytes() if manifest.exists() else b"", _processor().encode(), "\n".join(packages).encode()]
     return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
 
