@@ -86,6 +86,12 @@ def test_the_page_shows_what_the_record_holds(path):
 
 
 def test_there_are_records():
-    assert {"atis", "atis_ablation", "atis_batches", "atis_dense", "atis_version_0.1", "snips"} == {
-        path.stem for path in RECORDS
-    }
+    assert {
+        "atis",
+        "atis_ablation",
+        "atis_batches",
+        "atis_dense",
+        "atis_version_0.1",
+        "snips",
+        "snips_version_0.1",
+    } == {path.stem for path in RECORDS}
