@@ -126,8 +126,9 @@ def main(seconds: int) -> None:
     workload = Workload.of(corpus, config)
     vocabulary = Vocabulary.from_sentences(corpus.train.words, config.vocabulary_size)
     whole = replace(workload, dev=encode(corpus.dev, vocabulary, corpus, config))  # bttlab train scores all of it
-    simulate(workload, min(WARM_UP, 3 * seconds), LOOKS)[0].close()
-    before = Footprint.now()
+    warm, _ = simulate(workload, min(WARM_UP, 3 * seconds), LOOKS)
+    before = Footprint.now()  # with a dashboard that has trained, as afterwards
+    warm.close()
     board, memory = simulate(workload, seconds, LOOKS)
     (run,), faults = board.runs, []
     if run.state != runs.FINISHED or run.error:
