@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> Outcome:
     from bttlab.card.program.program import TYPICAL_TOKENS, compile_program
     from bttlab.card.program.timing import time_program
     from bttlab.model import ModelConfig
-    from bttlab.model.config import OPTIMIZERS
+    from bttlab.model.config import OPTIMIZERS, Optimizer
 
     model = ModelConfig(encoders=options.encoders, **options.rank)
     if options.vocabulary is not None:
@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> Outcome:
         "clock_mhz": MACHINE.CLOCK_MHZ,
         "encoders": model.encoders,
         "flow": options.flow,
-        "optimizers": list(OPTIMIZERS) if program.model.has_moments else ["sgd"],
+        "optimizers": [name for name in OPTIMIZERS if program.has_room_for(Optimizer(name))],
         "sections": dict(zip(SECTION_NAMES, map(len, program.sections), strict=True)),
         "instructions": dict(zip(UNIT_NAMES, units, strict=True)),
         "tokens": tokens,
@@ -205,8 +205,8 @@ def _text(data: dict[str, Any]) -> str:
     with console.capture() as capture:
         console.print(table)
     lines.append(capture.get().rstrip("\n"))
-    if data["optimizers"] == ["sgd"]:
-        lines.append("banks have no room for moments: SGD alone trains this model")
+    if len(data["optimizers"]) == 1:
+        lines.append(f"banks have no room for moments: {', '.join(data['optimizers'])} alone trains this model")
     if "gantt" in data:
         lines.append(f"{data['gantt']}: who works when")
     if "hazards" in data:
