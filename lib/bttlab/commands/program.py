@@ -137,8 +137,8 @@ def _check(program: Any, model: Any) -> dict[str, Any]:
     def tell(length: int, count: int) -> None:
         say(f"length {length} of {model.sequence_length}: {count} hazards so far")
 
-    found = check_program(program, range(2, model.sequence_length + 1), tell)
-    return {"lengths": [2, model.sequence_length], "count": len(found), "texts": found[:TOLD]}
+    hazards = check_program(program, range(2, model.sequence_length + 1), tell)
+    return {"lengths": [2, model.sequence_length], "count": len(hazards), "texts": hazards[:TOLD]}
 
 
 def _draw(options: argparse.Namespace, program: Any, timing: Any, tokens: int) -> Path:
@@ -199,7 +199,7 @@ def _text(data: dict[str, Any]) -> str:
             f"an epoch of {epoch['corpus']}, {epoch['samples']:,} samples",
             [("cycles", f"{epoch['cycles']:,}"), ("seconds", f"{epoch['seconds']['value']:.2f}")],
         )
-    lines = [line for name, found in data.get("list", {}).items() if found for line in (f"{name}:", *found)]
+    lines = [line for name, listing in data.get("list", {}).items() if listing for line in (f"{name}:", *listing)]
     # Lines of a listing are not broken, so all is plain text.
     console = Console(force_terminal=False)
     with console.capture() as capture:

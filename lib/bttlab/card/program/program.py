@@ -191,8 +191,8 @@ def compile_program(
         program.forward = ordered(program.forward, spans, ORDER_TOKENS, scratch)
         program.backward = ordered(program.backward, spans, ORDER_TOKENS, scratch)
     except DoesNotFit as error:
-        found = what_fits(config, lambda one, whole: _fits(one, flow, whole), shapes is not None)
-        raise ProgramError(f"{error.what}: choose {found}, all else as asked") if found else error from None
+        would_fit = what_fits(config, lambda one, whole: _fits(one, flow, whole), shapes is not None)
+        raise ProgramError(f"{error.what}: choose {would_fit}, all else as asked") if would_fit else error from None
     set_waits(program.sample, spans)
     for section in (program.flush, program.clear):
         set_waits(section, spans)
