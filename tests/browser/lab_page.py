@@ -195,6 +195,10 @@ class LabPage:
         """What the widgets' lines of text say; those that hold `part`."""
         return [text for text in self.page.locator(".widget-html").all_inner_texts() if part in text]
 
+    def prose(self) -> str:
+        """What the notebook says between its code, on one line."""
+        return " ".join(" ".join(self.page.locator(".jp-MarkdownOutput").all_inner_texts()).split())
+
     def wait_for_text(self, part: str, seconds: float = PATIENCE) -> str:
         """Wait until a widget's line of text says something; returns the line."""
         return self.page.wait_for_function(_FIND_TEXT, arg=part, timeout=seconds * 1000).json_value()

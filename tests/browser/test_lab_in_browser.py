@@ -16,6 +16,7 @@ CARD = "emulated U50, TT bi-directional"
 BASELINE = "PyTorch CPU, TT bi-directional"
 FIGURE = ".jupyter-matplotlib-canvas-container canvas"
 OUR_THREADS = "sum(thread.name.startswith('bttlab') for thread in __import__('threading').enumerate())"
+PARAMETERS_AT_THE_END = "f'{truncate(trained, OUT_MODES, IN_MODES, 128).parameters:,}'"
 BUSY = "while board.runs[-1].state != 'stopped':\n    np.linalg.svd(np.ones((300, 300)))"
 # Notes every picture that the figure shows; a picture is known by a sum over its data.
 WATCH_FIGURE = """selector => {
@@ -51,6 +52,10 @@ def test_the_rank_slider_redraws_error_and_size(open_notebook):
     found = lab.python("'{0.parameters:,} {0.error:.2%}'.format(truncate(trained, OUT_MODES, IN_MODES, 24))").split()
     assert explorer_numbers(lab.wait_for_text(f"{found[0]} parameters")) == found
     lab.picture("compression")
+    assert "at the slider's end, 128, more than half of the norm is still lost" in lab.prose()
+    lab.set_slider("rank", 999)
+    error = explorer_numbers(lab.wait_for_text(f"{lab.python(PARAMETERS_AT_THE_END)} parameters"))[1]
+    assert float(error.rstrip("%")) > 50
     lab.scroll_to("explorer = CompressionExplorer")
     lab.set_slider("output 1", 11)
     assert "= 704, not 768" in lab.wait_for_text("not 768")
@@ -58,6 +63,19 @@ def test_the_rank_slider_redraws_error_and_size(open_notebook):
     lab.set_slider("output 1", 12)
     lab.until_gone("not 768")
     assert lab.errors == []
+
+
+@pytest.mark.parametrize("data", ["the folder of corpora", "none"])
+def test_what_is_said_of_the_corpus_holds_on_both(open_notebook, data):
+    lab = open_notebook("00_start_here")
+    if data == "none":
+        lab.run_new("import os\nos.environ.pop('BTTLAB_DATA', None)")
+    lab.run_cell_with("check_machine")
+    output = lab.run_cell_with("corpus_here(").locator(".jp-OutputArea-output").first
+    expect(output).to_contain_text("airline" if data == "none" else "atis")
+    assert "six words in ten bear O" in lab.prose()
+    outside = "sum(tags.count('O') for tags in corpus.train.slots) / sum(map(len, corpus.train.slots))"
+    assert round(10 * float(lab.python(outside))) == 6
 
 
 def explorer_numbers(text: str) -> list[str]:
