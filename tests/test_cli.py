@@ -10,6 +10,7 @@ from pathlib import Path
 
 import jupyter_core.paths
 import pytest
+from seqeval.metrics import f1_score
 
 from bttlab.card import build, card_lock, image
 from bttlab.cli import main
@@ -94,8 +95,6 @@ def test_train_resume_and_eval(tmp_path, corpus, capsys):
     assert len(rows) == 6 and {len(row) for lines in rows for row in lines} == {5}
     written = Path(corpus, "test", "seq.in").read_text().splitlines()
     assert [" ".join(row[0] for row in lines) for lines in rows] == [line.strip() for line in written]
-    from seqeval.metrics import f1_score  # here: it imports scikit-learn, which takes a second
-
     gold, guessed = ([[row[column] for row in lines] for lines in rows] for column in (3, 4))
     assert f1_score(gold, guessed, zero_division=0) == pytest.approx(again["slot_f1"])
     right = sum(lines[0][1] == lines[0][2] for lines in rows) / 6

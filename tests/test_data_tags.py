@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bttlab.data import load_corpus
-from bttlab.data.metrics import f1, score
+from bttlab.data.metrics import score
 from bttlab.data.tags import repaired
 
 LABELS = ["O", *(f"{place}-{kind}" for kind in ("city", "date", "name") for place in "BI"), "B-code"]
@@ -51,14 +51,6 @@ def test_well_formed_tags_stay_as_they_are(chunks):
         for tag in (["O"] * length if kind == "O" else [f"B-{kind}"] + [f"I-{kind}"] * (length - 1))
     ]
     assert repaired(tags, [*LABELS, "I-code"]) == tags
-
-
-@given(st.lists(st.lists(st.tuples(st.sampled_from(LABELS), st.sampled_from(LABELS))), min_size=1))
-def test_f1_is_seqeval_s(utterances):
-    from seqeval.metrics import f1_score  # here: it imports scikit-learn, which takes a second
-
-    gold, guessed = ([[pair[n] for pair in tags] for tags in utterances] for n in (0, 1))
-    assert f1(gold, guessed) == f1_score(gold, guessed, zero_division=0)
 
 
 def test_scores_are_of_the_repaired_tags_where_asked_for():

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from bttlab.errors import BttlabError
 from bttlab.model import ModelConfig, NumericalFault, Optimizer, ReferenceTrainer, initial_parameters
 from bttlab.train import CheckpointStore, DivergedRun, RunError, read_checkpoint, resume_run, start_run, tensors_digest
 from bttlab.train import run as run_module
+from own_path import environment
 from tiny_runs import CONFIG, DEVICE, SIZES, Interrupter, metrics, resume, settings, train, write_corpus
 
 
@@ -146,6 +149,18 @@ def test_sigterm_stops_as_ctrl_c_does_and_handlers_come_back(tmp_path, corpus):
     before = signal.getsignal(signal.SIGTERM)
     result = train(tmp_path, corpus, trainer=Interrupter(3, lambda: signal.raise_signal(signal.SIGTERM)))
     assert result.signal == signal.SIGTERM and signal.getsignal(signal.SIGTERM) == before
+
+
+def test_what_scores_need_is_imported_before_a_stop_can_wait_for_it(tmp_path, corpus):
+    code = (
+        "import sys; from pathlib import Path; from tiny_runs import Interrupter, train\n"
+        "at_first = lambda: print('seqeval' in sys.modules)\n"
+        "print('seqeval' in sys.modules)\n"
+        "train(Path(sys.argv[1]), Path(sys.argv[2]), trainer=Interrupter(1, at_first), epochs=1)"
+    )
+    command = [sys.executable, "-c", code, tmp_path / "run", corpus]
+    process = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=300, check=True)
+    assert process.stdout.split() == ["False", "True"]
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_before_that_sample(tmp_path, corpus):

@@ -1,6 +1,6 @@
-"""Scores of joint intent and slot labelling, by the rules of the field (conlleval chunks)."""
+"""Scores of joint intent and slot labelling, by the rules of the field (conlleval chunks, computed by seqeval)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -79,46 +79,17 @@ def score(corpus: Corpus, split: Split, predictions, repair_tags: bool = False) 
     CorpusError
         If there is not one prediction for each utterance.
     """
+    from seqeval.metrics import f1_score  # here: it imports scikit-learn, which takes a second
+
     intents, predicted = named(corpus, split, predictions, repair_tags)
     right = [guess == gold != UNK for guess, gold in zip(intents, split.intents, strict=True)]
     frames = [ok and guess == tags for ok, guess, tags in zip(right, predicted, split.slots, strict=True)]
     return Scores(
         utterances=len(split),
         intent_accuracy=sum(right) / len(split),
-        slot_f1=f1(split.slots, predicted),
+        slot_f1=float(f1_score(split.slots, predicted, zero_division=0)),
         frame_accuracy=sum(frames) / len(split),
     )
-
-
-def chunks(tags: Sequence[str]) -> set[tuple[str, int, int]]:
-    """Return the chunks of an utterance's tags: type, first and last word.
-
-    As conlleval has them: an I- that no tag of its type is before begins a chunk, too.
-    """
-    found, first = set(), 0
-    for place, (before, tag, after) in enumerate(zip([OUTSIDE, *tags], tags, [*tags[1:], OUTSIDE], strict=False)):
-        kind = tag[2:]
-        if tag[0] == "B" or before[2:] != kind:
-            first = place
-        if tag != OUTSIDE and after != f"I-{kind}":
-            found.add((kind, first, place))
-    return found
-
-
-def f1(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> float:
-    """Return the micro F1 over the chunks of utterances, 0 where no chunk is right.
-
-    Parameters
-    ----------
-    gold, predicted : sequence of sequence of str
-        The tags of each utterance: O, B-… and I-….
-    """
-    wanted, found = ([chunks(tags) for tags in utterances] for utterances in (gold, predicted))
-    right = sum(len(one & other) for one, other in zip(wanted, found, strict=True))
-    if not right:
-        return 0.0
-    precision, recall = right / sum(map(len, found)), right / sum(map(len, wanted))
-    return 2 * precision * recall / (precision + recall)
 
 
 def _label(labels: list[str], index: int) -> str | None:

@@ -24,7 +24,7 @@ import bttlab
 from bttlab.errors import BttlabError
 from bttlab.processes import SAFE_PATH, safe_path
 from bttlab.sweep.trials import CARD
-from bttlab.sweep.worker import cards, sources_digest
+from bttlab.sweep.worker import cards, ready, sources_digest
 from bttlab.train.stop import StopSignals
 
 WORKER_BYTES = 1_500_000_000  # that PyTorch, pynq and a corpus take of a worker's memory, with room to spare
@@ -292,7 +292,7 @@ def _check_versions(client: Client) -> None:
                     "the same versions on both: results are to be equal to the bit"
                 )
     ours = sources_digest()
-    answers = {worker: client.submit(sources_digest, workers=[worker], pure=False) for worker in reported["workers"]}
+    answers = {worker: client.submit(ready, workers=[worker], pure=False) for worker in reported["workers"]}
     for worker, answer in answers.items():
         if answer.result() != ours:
             raise ClusterError(

@@ -1,7 +1,9 @@
 """A training run: epochs over a corpus, scores and a checkpoint after each, stopped and continued without a trace."""
 
 import contextlib
+import importlib
 import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -215,6 +217,8 @@ class Run:
         made = self._make_folder()
         with StopSignals() as stop, held(self.folder):
             session = _Session(trainer, device, progress or ProgressBar(), stop, enough, watcher)
+            if threading.current_thread() is threading.main_thread():
+                importlib.import_module("seqeval.metrics")  # slow: not while a signal's stop is waited for
             try:
                 epoch = self._begin(session, provenance)
             except BaseException:
