@@ -111,17 +111,16 @@ def dashboard(workload: Workload, seconds: int) -> Dashboard:
     return Dashboard([Target("a day", make_run)], most_samples=seconds * RATE)
 
 
-def simulate(board: Dashboard, seconds: int) -> list[float]:
-    """Let it train for so long; returns the resident memory at some moments, in MiB."""
-    samples, memory = seconds * RATE, []
-    board.start(samples=samples)
-    run = board.runs[-1]
-    for look in range(1, LOOKS + 1):
-        while run.active and run.count < samples * look / LOOKS:
+def simulate(board: Dashboard, seconds: int, warm_up: int) -> list[Footprint]:
+    """Let it train for so long; returns what the process holds after the warm-up, and after each tenth."""
+    board.start(samples=seconds * RATE)
+    run, looks = board.runs[-1], []
+    for second in (warm_up, *(seconds * look / LOOKS for look in range(1, LOOKS + 1))):
+        while run.active and run.count < second * RATE:
             time.sleep(0.01)
-        memory.append(Footprint.now().memory)
+        looks.append(Footprint.now())
     board.wait()
-    return memory
+    return looks
 
 
 def main(seconds: int) -> None:
@@ -131,12 +130,12 @@ def main(seconds: int) -> None:
     workload = Workload.of(corpus, config)
     vocabulary = Vocabulary.from_sentences(corpus.train.words, config.vocabulary_size)
     whole = replace(workload, dev=encode(corpus.dev, vocabulary, corpus, config))  # bttlab train scores all of it
-    first = min(WARM_UP, 3 * seconds)
-    board, faults = dashboard(workload, max(first, seconds)), []
-    simulate(board, first)
-    before = Footprint.now()
-    memory = simulate(board, seconds)
-    run = board.runs[-1]
+    warm_up, faults = min(WARM_UP, seconds // LOOKS), []
+    board = dashboard(workload, seconds)
+    simulate(board, warm_up, 0)  # all that a first figure loads is there then
+    board.clear()
+    before, *looks = simulate(board, seconds, warm_up)
+    (run,), memory = board.runs, [look.memory for look in looks]
     if run.state != runs.FINISHED or run.error:
         faults.append(f"the run is {run.state}: {run.error}")
     figures = {"samples": run.count, "points of the loss curve": len(run.curve[0]), "energy's": len(run.energy)}

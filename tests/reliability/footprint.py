@@ -3,6 +3,8 @@
 import gc
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,8 +34,7 @@ class Footprint:
         """Measure it, garbage collected before."""
         gc.collect()
         pages = int(Path("/proc/self/statm").read_text().split()[1])
-        opened = map(os.path.realpath, Path("/proc/self/fd").iterdir())
-        descriptors = sum(not path.endswith(".ttf") for path in opened)
+        descriptors = sum(not path.endswith(".ttf") for path in _opened())
         counts = (len(os.listdir(folder)) for folder in ("/proc/self/task", tempfile.gettempdir()))
         return cls(pages * os.sysconf("SC_PAGE_SIZE") / 2**20, descriptors, *counts)
 
@@ -46,3 +47,9 @@ class Footprint:
             if getattr(self, name) > getattr(before, name):
                 faults.append(f"{name} grew from {getattr(before, name)} to {getattr(self, name)}")
         return faults
+
+
+def _opened() -> Iterator[str]:
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # another thread has closed it
+            yield os.readlink(descriptor)
