@@ -6,7 +6,6 @@ in no buffer, is an error here.
 """
 
 import ctypes
-import functools
 import itertools
 import logging
 import os
@@ -302,7 +301,7 @@ class EmulatedU50(pynq.Device):
         ----------
         program : bttlab.card.program.program.Program
         """
-        self._telemetry.load(functools.cache(lambda: brought("power")["u50"].load()(program)))
+        self._telemetry.load(lambda: brought("power")["u50"].load()(program))
 
     def _forget(self) -> None:
         """Describe a card without an overlay."""

@@ -18,6 +18,7 @@ from pynq.pmbus import XrtRail, get_xrt_sysfs_rails
 from bttlab.card.constants import constant, read_data
 
 MILLI = 1000
+MOST_PERIODS = 256  # that are not looked at yet
 PEX_VOLTS, PEX_3V3_VOLTS, VCCINT_VOLTS = 12.2, 3.3, 0.85
 
 
@@ -81,6 +82,7 @@ class Telemetry:
         self._clock = clock
         self._lock = threading.Lock()
         self._running = 0
+        self._periods: list[tuple[float, Callable[[], PowerLevels], int]] = []  # each one's end
         self._levels: Callable[[], PowerLevels] = PowerLevels.without_overlay
         self._time = clock()
         levels = self._levels()
@@ -88,21 +90,22 @@ class Telemetry:
         self._temperature = self._air + self._resistance * levels.idle
 
     def load(self, levels: Callable[[], PowerLevels] = PowerLevels.without_overlay) -> None:
-        """Take the levels of a new overlay; they are asked for when they are needed."""
+        """Take the levels of a new overlay or program; they are asked for when they are needed."""
         with self._lock:
-            self._advance()
+            self._end_period()
             self._levels = levels
 
     def kernel(self, running: bool) -> None:
         """Note that a kernel starts or has ended."""
         with self._lock:
-            self._advance()
+            self._end_period()
             self._running += 1 if running else -1
 
     @property
     def info(self) -> DeviceInfo:
         """The readings of now."""
         with self._lock:
+            self._end_period()
             self._advance()
             power, vccint, temperature = self._power, self._vccint, self._temperature
         return DeviceInfo(
@@ -113,17 +116,23 @@ class Telemetry:
             mOnChipTemp=round(temperature),
         )
 
+    def _end_period(self) -> None:
+        self._periods.append((self._clock(), self._levels, self._running))
+        if len(self._periods) == MOST_PERIODS:
+            self._advance()
+
     def _advance(self) -> None:
-        now = self._clock()
-        levels = self._levels()
-        power = levels.running if self._running else levels.idle
-        vccint = levels.running_vccint if self._running else levels.idle_vccint
-        elapsed, self._time = now - self._time, now
-        sensor = -math.expm1(-elapsed / self._sensor_time)
-        self._power += (power - self._power) * sensor
-        self._vccint += (vccint - self._vccint) * sensor
-        target = self._air + self._resistance * power
-        self._temperature += (target - self._temperature) * -math.expm1(-elapsed / self._thermal_time)
+        periods, self._periods = self._periods, []
+        for end, levels_of, running in periods:
+            levels = levels_of()
+            power = levels.running if running else levels.idle
+            vccint = levels.running_vccint if running else levels.idle_vccint
+            elapsed, self._time = end - self._time, end
+            sensor = -math.expm1(-elapsed / self._sensor_time)
+            self._power += (power - self._power) * sensor
+            self._vccint += (vccint - self._vccint) * sensor
+            target = self._air + self._resistance * power
+            self._temperature += (target - self._temperature) * -math.expm1(-elapsed / self._thermal_time)
 
 
 def modelled_rails(device: Any) -> dict[str, XrtRail]:

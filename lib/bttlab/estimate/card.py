@@ -3,10 +3,10 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
-from bttlab.card.compiled import Flow
+from bttlab.card.compiled import PROGRAMS, Flow
 from bttlab.card.constants import Band, modelled
 from bttlab.card.program.instruction import MACHINE
 from bttlab.card.program.program import Program
@@ -210,8 +210,9 @@ def estimate(
     return at_full_clock.at_clock(clock_mhz)
 
 
+@lru_cache(PROGRAMS)
 def power_levels(program: Program) -> PowerLevels:
-    """Return what the sensors of a card show that runs a program, for samples of a typical length.
+    """Return what the sensors of a card show that runs a program, for samples of a typical length; the last are kept.
 
     Parameters
     ----------

@@ -119,7 +119,7 @@ class LayerModel:
         return -(-self.transfer_words // 3)
 
 
-@dataclass
+@dataclass(eq=False)
 class LayerProgram(Program):
     """The program of a layer for a number of tokens.
 

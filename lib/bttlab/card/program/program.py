@@ -30,7 +30,7 @@ TYPICAL_TOKENS = 13  # ATIS's mean, rounded up
 ORDER_TOKENS = 11  # the length that the order is made for: ATIS's median, [CLS] included
 
 
-@dataclass
+@dataclass(eq=False)
 class Program:
     """A program as it is loaded.
 
