@@ -142,7 +142,7 @@ class LabPage:
 
     def interrupt(self) -> None:
         """Interrupt the kernel."""
-        (session,) = self._sessions()
+        session = self._sessions()[0]
         self._call("POST", f"/api/kernels/{session['kernel']['id']}/interrupt")
 
     def restart(self) -> None:
@@ -283,7 +283,7 @@ class LabPage:
         quiet = 0
         while time.monotonic() < end:
             states = [session["kernel"]["execution_state"] for session in self._sessions()]
-            quiet = quiet + 1 if states == [state] else 0
+            quiet = quiet + 1 if states[:1] == [state] else 0
             if quiet >= 3:
                 return
             self.page.wait_for_timeout(200)
