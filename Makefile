@@ -57,8 +57,7 @@ test: environment
 	@tools/test_needs >/dev/null
 	$(BIN)/ruff check lib tests notebooks tools classroom site setup.py
 	$(BIN)/ruff format --check lib tests tools classroom site setup.py
-	$(BIN)/pytest --ignore=tests/browser --ignore=tests/hub
-	$(BIN)/pytest -n 0 tests/browser
+	$(BIN)/pytest --ignore=tests/hub
 
 # What must hold with each Python: all modules import, the doctor is content, training gives the same bits, a notebook runs.
 quick: environment

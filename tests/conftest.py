@@ -23,8 +23,13 @@ settings.load_profile("short")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-# Files whose tests take longest, or wait longest: what begins last, all other workers wait for.
-LONGEST = ("test_sweep_partition", "test_reliability", "test_notebooks", "test_schedule", "test_sweep")
+# Files whose tests take longest, or wait longest: what begins last, all other workers wait for. Each of three workers
+# begins with one of the first three, and has one of the next three after it.
+LONGEST = (
+    *("test_lab_in_browser", "test_sweep_partition", "test_notebooks", "test_every_screen", "test_files", "test_lazy"),
+    *("test_reliability", "test_sweep", "test_schedule", "test_program_gradients", "test_sweep_strangers"),
+    *("test_program_hazards", "test_environment", "test_live_figure", "test_lab_design", "test_processor_execute"),
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

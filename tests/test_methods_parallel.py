@@ -1,5 +1,8 @@
 """Methods that train in several processes: what one process finds, with less in each."""
 
+import errno
+import multiprocessing
+import os
 from dataclasses import dataclass, replace
 from threading import Event
 
@@ -8,7 +11,7 @@ import pytest
 import torch.distributed as dist
 
 from bttlab.data import load_corpus
-from bttlab.methods import Method, MethodError, Setting, Training, parse, run_methods
+from bttlab.methods import Method, MethodError, Setting, Training, parse, private_network, run_methods
 from tiny_runs import CONFIG, write_corpus
 
 SAMPLES = 17  # batches of 4, and one of a single sample, of which the second rank has no share
@@ -49,6 +52,28 @@ def test_data_parallel_ranks_learn_what_one_process_learns_from_the_whole_batch(
     memory = assert_as_one_process(setting, "data-parallel", "tensor")
     size = 4 * sum(parameter.numel() for parameter in Training(setting, parse("tensor")).model.parameters())
     assert bytes_of(memory, "parameters") == bytes_of(memory, "gradients") == [size, size]
+
+
+def test_ranks_speak_where_nobody_else_connects(setting):
+    networks = set()
+
+    def look(losses):
+        ranks = [process for process in multiprocessing.active_children() if "Process" in process.name]
+        networks.update(os.readlink(f"/proc/{rank.pid}/ns/net") for rank in ranks)
+
+    several = Training(setting, parse("data-parallel"))
+    several.methods[-1].train(several, look, None)
+    assert len(networks) == 1 and os.readlink("/proc/self/ns/net") not in networks
+
+
+def test_where_no_network_can_be_made_nothing_changes(monkeypatch):
+    before = os.readlink("/proc/self/ns/net")
+
+    def forbidden(name, *arguments):
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(private_network, "_call", forbidden)
+    assert not private_network.make_network() and os.readlink("/proc/self/ns/net") == before
 
 
 def test_zero_leaves_each_rank_half_of_parameters_gradients_and_state(setting):

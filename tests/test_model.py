@@ -272,9 +272,8 @@ def test_another_hidden_size_brings_its_modes():
     assert ModelConfig().with_hidden_size(768) == ModelConfig()
     config = ModelConfig(heads=4).with_hidden_size(256)
     assert (config.linear_out_modes, config.linear_in_modes) == ((8, 8, 4), (4, 8, 8))
-    odd = replace(ModelConfig(), heads=1).with_hidden_size(
-        960
-    )  # the last two columns' modes, and two at each end, fill words
+    # The last two columns' modes, and two at each end, fill words.
+    odd = replace(ModelConfig(), heads=1).with_hidden_size(960)
     assert (odd.linear_out_modes, odd.linear_in_modes) == ((12, 8, 10), (10, 8, 12))
     assert odd.embedding_column_modes == (12, 8, 10)
     with pytest.raises(ValueError, match="hidden_size 100 is not divisible by heads 12"):

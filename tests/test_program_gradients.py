@@ -79,9 +79,7 @@ def test_a_rank_for_each_layer(fast, flow, each_bond):
     check_gradients(fast, config, (2, 13, 17, 32), shapes, 2 * TOLERANCE, flow=flow)
 
 
-@pytest.mark.parametrize(
-    ("encoders", "rank", "flow"), [(4, 12, PAPER), (6, 12, PAPER), (6, 13, PAPER), (6, 15, "auto")]
-)
+@pytest.mark.parametrize(("encoders", "rank", "flow"), [(4, 12, PAPER), (6, 13, PAPER), (6, 15, "auto")])
 def test_deeper_models(fast, encoders, rank, flow):
     check_gradients(fast, ModelConfig(encoders=encoders, linear_rank=rank), (2, 17), flow=flow)
 

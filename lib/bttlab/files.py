@@ -29,12 +29,12 @@ def read_regular(path: str | Path, most_bytes: int) -> bytes:
     except ValueError as error:  # a name that no file can have
         raise OSError(errno.EINVAL, str(error), str(path)) from None
     with open(descriptor, "rb") as file:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "it is no file", str(path))
-        if found.st_size > most_bytes:
-            raise OSError(errno.EFBIG, f"it has {found.st_size} bytes, more than {most_bytes >> 20} MiB", str(path))
-        return file.read(found.st_size)  # no more, should it grow
+        if status.st_size > most_bytes:
+            raise OSError(errno.EFBIG, f"it has {status.st_size} bytes, more than {most_bytes >> 20} MiB", str(path))
+        return file.read(status.st_size)  # no more, should it grow
 
 
 def writable_by_others(path: str | Path, owned: bool = False) -> Path | None:
@@ -52,13 +52,13 @@ def writable_by_others(path: str | Path, owned: bool = False) -> Path | None:
     ways = [Path(way) for way in (os.path.abspath(path), os.path.realpath(path))]
     for place in dict.fromkeys(place for way in ways for place in (way, *way.parents)):
         try:
-            found = place.stat()
+            status = place.stat()
         except FileNotFoundError:
             continue
-        sticky = stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX
-        if found.st_mode & stat.S_IWOTH and not sticky:
+        sticky = stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX
+        if status.st_mode & stat.S_IWOTH and not sticky:
             return place
-        if owned and found.st_uid not in (0, os.geteuid()):
+        if owned and status.st_uid not in (0, os.geteuid()):
             return place
     return None
 

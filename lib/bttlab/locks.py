@@ -105,16 +105,16 @@ def unlock_part(descriptor: int, start: int, length: int) -> None:
 
 def part_is_held(descriptor: int, start: int = 0, length: int = 0) -> bool:
     """Whether another open file has one of these bytes locked; asking takes nothing."""
-    found = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _request(fcntl.F_WRLCK, start, length))
-    return struct.unpack(_FIELDS, found)[0] != fcntl.F_UNLCK
+    answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _request(fcntl.F_WRLCK, start, length))
+    return struct.unpack(_FIELDS, answer)[0] != fcntl.F_UNLCK
 
 
-def holders(found: os.stat_result) -> list[int] | None:
+def holders(status: os.stat_result) -> list[int] | None:
     """Return the processes that hold a lock of a file, as the system lists them to every user; None if it does not.
 
     Parameters
     ----------
-    found : os.stat_result
+    status : os.stat_result
         Of the file.
 
     Returns
@@ -122,7 +122,7 @@ def holders(found: os.stat_result) -> list[int] | None:
     list of int or None
         -1 for a lock that is an open file's.
     """
-    place = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+    place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
     try:
         lines = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
     except OSError:

@@ -30,10 +30,10 @@ def release(notebook: bytes) -> bytes:
 def _released(lines: Sequence[str]) -> Iterator[str]:
     inside = False
     for line in lines:
-        if found := re.fullmatch(r"( *)### (BEGIN|END) (SOLUTION|HIDDEN TESTS)", line):
-            inside = found[2] == "BEGIN"
-            if inside and found[3] == "SOLUTION":
-                yield found[1] + STUB
+        if marker := re.fullmatch(r"( *)### (BEGIN|END) (SOLUTION|HIDDEN TESTS)", line):
+            inside = marker[2] == "BEGIN"
+            if inside and marker[3] == "SOLUTION":
+                yield marker[1] + STUB
         elif not inside:
             yield line
 

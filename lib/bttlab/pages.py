@@ -32,9 +32,9 @@ def filled(text: str, tables: Mapping[str, str], page: str) -> str:
     """
     for name, table in tables.items():
         begin = begin_of(name)
-        head, found, rest = text.partition(begin)
-        _, closed, tail = rest.partition(END)
-        if not (found and closed):
+        head, opened, behind = text.partition(begin)
+        _, closed, tail = behind.partition(END)
+        if not (opened and closed):
             raise BttlabError(f"{page} has no lines {begin!r} … {END!r}: put them where the tables are to stand")
         text = f"{head}{begin}\n\n{table}\n{END}{tail}"
     return text

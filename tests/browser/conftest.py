@@ -7,7 +7,8 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import nbformat
@@ -73,7 +74,7 @@ def _wait_for(url: str, server: subprocess.Popen, log: Path) -> None:
     pytest.fail(f"JupyterLab did not start:\n{log.read_text()[-2000:]}")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # for others its loop of events would be in the way
 def browser() -> Iterator[Browser]:
     """Chromium, as the system has it."""
     path = next((found for name in BROWSERS if (found := shutil.which(name))), None)
@@ -85,8 +86,8 @@ def browser() -> Iterator[Browser]:
         chromium.close()
 
 
-@pytest.fixture
-def open_notebook(lab_url, browser):
+@contextmanager
+def _opening(lab_url, browser) -> Iterator[Callable[..., LabPage]]:
     """Opens a notebook by name in a page of its own; closes pages and shuts kernels down in the end."""
     pages = []
 
@@ -100,10 +101,23 @@ def open_notebook(lab_url, browser):
         page.close()
 
 
+@pytest.fixture
+def open_notebook(lab_url, browser):
+    """Opens notebooks for a test."""
+    with _opening(lab_url, browser) as opened:
+        yield opened
+
+
 @pytest.fixture(scope="module")
-def open_cells(lab_folder, lab_url, browser):
-    """Opens a notebook of cells that are given, runs all of them, and closes it after the module."""
-    pages = []
+def open_page(lab_url, browser):
+    """Opens notebooks for a module."""
+    with _opening(lab_url, browser) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def open_cells(lab_folder, open_page):
+    """Opens a notebook of cells that are given, for a module, and runs all of them."""
 
     def opened(name: str, *cells: str) -> LabPage:
         metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
@@ -111,12 +125,9 @@ def open_cells(lab_folder, lab_url, browser):
             cells=[nbformat.v4.new_code_cell(cell) for cell in cells], metadata=metadata
         )
         nbformat.write(notebook, lab_folder / "notebooks" / f"{name}.ipynb")
-        lab = LabPage(browser, lab_url, TOKEN, name)
-        pages.append(lab)
+        lab = open_page(name)
         lab.run_all()
         assert lab.errors == []
         return lab
 
-    yield opened
-    for page in pages:
-        page.close()
+    return opened

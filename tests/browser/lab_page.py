@@ -142,7 +142,8 @@ class LabPage:
 
     def interrupt(self) -> None:
         """Interrupt the kernel."""
-        self._call("POST", f"/api/kernels/{self.kernel()['id']}/interrupt")
+        (session,) = self._sessions()
+        self._call("POST", f"/api/kernels/{session['kernel']['id']}/interrupt")
 
     def restart(self) -> None:
         """Restart the kernel and wait until it is there again."""
@@ -193,6 +194,10 @@ class LabPage:
     def texts(self, part: str = "") -> list[str]:
         """What the widgets' lines of text say; those that hold `part`."""
         return [text for text in self.page.locator(".widget-html").all_inner_texts() if part in text]
+
+    def prose(self) -> str:
+        """What the notebook says between its code, on one line."""
+        return " ".join(" ".join(self.page.locator(".jp-MarkdownOutput").all_inner_texts()).split())
 
     def wait_for_text(self, part: str, seconds: float = PATIENCE) -> str:
         """Wait until a widget's line of text says something; returns the line."""
@@ -263,21 +268,22 @@ class LabPage:
         return self.page.locator(kind).filter(has=label).first
 
     def close(self) -> None:
-        """Close the page and shut the kernels down."""
+        """Close the page and shut the kernel down."""
         self.page.close()
-        for session in self._call("GET", "/api/sessions"):
+        for session in self._sessions():
             self._call("DELETE", f"/api/sessions/{session['id']}")
 
-    def kernel(self) -> dict:
-        """What the server says about the notebook's kernel."""
-        return self._call("GET", "/api/sessions")[0]["kernel"]
+    def _sessions(self) -> list[dict]:
+        """What the server says about the notebook's kernel; nothing while it has none."""
+        sessions = self._call("GET", "/api/sessions")
+        return [one for one in sessions if self._name in ("", Path(one["path"]).stem)]
 
     def _kernel_is(self, state: str, timeout: float = SECONDS) -> None:
         end = time.monotonic() + timeout
         quiet = 0
         while time.monotonic() < end:
-            sessions = self._call("GET", "/api/sessions")
-            quiet = quiet + 1 if sessions and sessions[0]["kernel"]["execution_state"] == state else 0
+            states = [session["kernel"]["execution_state"] for session in self._sessions()]
+            quiet = quiet + 1 if states == [state] else 0
             if quiet >= 3:
                 return
             self.page.wait_for_timeout(200)

@@ -47,7 +47,7 @@ def opened(open_notebook) -> Callable[..., LabPage]:
 
 @pytest.mark.parametrize("name, dark", [("dashboard_two_runs", False), ("dashboard_dark", True)])
 def test_dashboard(opened, name, dark):
-    lab = dashboard(opened, dark)
+    lab = dashboard(opened("03_train_on_the_u50", dark))
     lab.run_new("for name, samples in (('modelled RTX-3090, TT bi-directional', 600), (targets[0].name, 6000)):\n"
                 "    board.start(name, samples)\n    board.wait()")  # fmt: skip
     lab.scroll_to("board = Dashboard")

@@ -1,6 +1,7 @@
 """Every widget of the notebooks: the keyboard reaches its controls, and a narrow window hides and stacks nothing."""
 
 import pytest
+from playwright.sync_api import expect
 
 SETUP = """%matplotlib widget
 from collections import Counter
@@ -13,7 +14,9 @@ from bttlab.data import load_corpus
 from bttlab.model import ModelConfig
 from busy_card import busy_card
 from lab_trainers import PretendTrainer, pretend_target
+from two_checkouts import train_in_two_checkouts
 
+train_in_two_checkouts()
 workload = lab.Workload.of(load_corpus("airline"), ModelConfig(format="dense"))
 matrix = torch.from_numpy(np.random.default_rng(0).standard_normal((768, 768)).astype(np.float32))
 targets = [pretend_target(workload, PretendTrainer(), "pretend")]"""
@@ -47,6 +50,16 @@ def test_a_slow_answer_says_that_it_works(screen):
     screen.set_slider("encoders", 3)
     screen.wait_for_text("its program is being compiled")
     screen.wait_for_text("3 encoders, rank 12, bi-directional, sgd, 200 MHz: an epoch of")
+
+
+def test_the_runs_are_this_checkouts_unless_asked_for_more(screen):
+    screen.scroll_to("lab.RunBrowser()")
+    runs = screen.page.locator(".widget-select-multiple option")
+    expect(runs).to_have_count(1)
+    expect(runs).to_contain_text("ours")
+    screen.page.get_by_text("other checkouts' runs, too").click()
+    screen.wait_for_text("2 runs, 1 selected")
+    assert "theirs" in runs.first.inner_text()
 
 
 @every_widget

@@ -1,6 +1,5 @@
 """The dashboard's figure in a browser that is too slow for it: in the end it shows the data, and nothing else."""
 
-import nbformat
 import pytest
 
 # A dashboard on a trainer that pretends: what the browser shows of it is tested, not what it trains.
@@ -30,25 +29,21 @@ DIGEST = """selector => {
 }"""
 
 
-@pytest.fixture
-def dashboard(lab_folder, open_notebook):
-    metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(CELL)], metadata=metadata)
-    nbformat.write(notebook, lab_folder / "notebooks" / "dashboard.ipynb")
-    lab = open_notebook("dashboard")
-    lab.run_all()
-    lab.page.wait_for_selector(CANVAS)
-    return lab
+@pytest.fixture(scope="module")
+def notebook(open_cells):
+    return open_cells("dashboard", CELL)
 
 
 @pytest.mark.parametrize("times", [1, 12])
-def test_a_slow_browser_shows_what_a_fresh_drawing_shows(dashboard, times):
-    lab = dashboard
+def test_a_slow_browser_shows_what_a_fresh_drawing_shows(notebook, times):
+    lab = notebook
+    lab.run_cell_with("board = Dashboard")
+    lab.page.wait_for_selector(CANVAS)
     lab.page.context.new_cdp_session(lab.page).send("Emulation.setCPUThrottlingRate", {"rate": times})
     for name in ("first", "second"):
         lab.select("train on", name)
         lab.button("Start").click()
         lab.wait_for_text(f"{name}: finished")
     fresh = int(lab.python("fresh(board)"))
-    lab.page.wait_for_function(f"selector => ({DIGEST})(selector) === {fresh}", arg=CANVAS, timeout=2000)
+    lab.page.wait_for_function(f"selector => ({DIGEST})(selector) === {fresh}", arg=CANVAS)
     lab.picture(f"slow_browser_{times}")

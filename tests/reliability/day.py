@@ -100,23 +100,28 @@ def write_and_read(folder: Path, workload: Workload, epochs: int, faults: list[s
     return figures
 
 
-def simulate(workload: Workload, seconds: int, looks: int = 0) -> tuple[Dashboard, list[float]]:
-    """Let a dashboard train for so long; returns it, and the resident memory at some moments, in MiB."""
+def dashboard(workload: Workload, seconds: int) -> Dashboard:
+    """Return a dashboard for runs of up to so long."""
     loop.LARGEST_CHUNK = int(RATE * loop.CHUNK_SECONDS)  # as many as there would be in that time
 
     def make_run(total: int, learning_rate: float) -> runs.Run:
         trainer, meter = InstantTrainer(workload.config), ModelledMeter(workload.config)
         return runs.TrainerRun("a day", total, learning_rate, meter, workload, trainer, Optimizer())
 
+    return Dashboard([Target("a day", make_run)], most_samples=seconds * RATE)
+
+
+def simulate(board: Dashboard, seconds: int) -> list[float]:
+    """Let it train for so long; returns the resident memory at some moments, in MiB."""
     samples, memory = seconds * RATE, []
-    board = Dashboard([Target("a day", make_run)], samples, most_samples=samples)
-    board.start()
-    for look in range(1, looks + 1):
-        while board.runs[0].active and board.runs[0].count < samples * look / looks:
+    board.start(samples=samples)
+    run = board.runs[-1]
+    for look in range(1, LOOKS + 1):
+        while run.active and run.count < samples * look / LOOKS:
             time.sleep(0.01)
         memory.append(Footprint.now().memory)
     board.wait()
-    return board, memory
+    return memory
 
 
 def main(seconds: int) -> None:
@@ -126,11 +131,12 @@ def main(seconds: int) -> None:
     workload = Workload.of(corpus, config)
     vocabulary = Vocabulary.from_sentences(corpus.train.words, config.vocabulary_size)
     whole = replace(workload, dev=encode(corpus.dev, vocabulary, corpus, config))  # bttlab train scores all of it
-    warm, _ = simulate(workload, min(WARM_UP, 3 * seconds), LOOKS)
-    before = Footprint.now()  # with a dashboard that has trained, as afterwards
-    warm.close()
-    board, memory = simulate(workload, seconds, LOOKS)
-    (run,), faults = board.runs, []
+    first = min(WARM_UP, 3 * seconds)
+    board, faults = dashboard(workload, max(first, seconds)), []
+    simulate(board, first)
+    before = Footprint.now()
+    memory = simulate(board, seconds)
+    run = board.runs[-1]
     if run.state != runs.FINISHED or run.error:
         faults.append(f"the run is {run.state}: {run.error}")
     figures = {"samples": run.count, "points of the loss curve": len(run.curve[0]), "energy's": len(run.energy)}

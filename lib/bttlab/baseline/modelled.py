@@ -103,13 +103,13 @@ class Modelled:
 
     def to_dict(self) -> dict:
         """Return JSON-ready values, each figure with its unit, provenance and model."""
-        found = {"gpu": self.gpu, "format": self.format, "mode": self.mode, "encoders": self.encoders}
-        found |= {"tokens": self.tokens, "kernels": self.kernels}
+        record = {"gpu": self.gpu, "format": self.format, "mode": self.mode, "encoders": self.encoders}
+        record |= {"tokens": self.tokens, "kernels": self.kernels}
         for name, unit in (("seconds", "s"), ("watts", "W"), ("joules", "J"), ("process_bytes", "bytes")):
             band = dict(zip(BOUNDS, getattr(self, name), strict=True))
-            found[name] = band | {"unit": unit, "provenance": "modelled", "model": MODEL_VERSION}
-        found["tensor_bytes"] = {"value": self.tensor_bytes, "unit": "bytes", "provenance": "measured"}
-        return found
+            record[name] = band | {"unit": unit, "provenance": "modelled", "model": MODEL_VERSION}
+        record["tensor_bytes"] = {"value": self.tensor_bytes, "unit": "bytes", "provenance": "measured"}
+        return record
 
 
 class _Counter(TorchDispatchMode):

@@ -93,7 +93,7 @@ def _layers(config: ModelConfig) -> dict[str, nn.Module]:
 def _compiled(layers: dict[str, nn.Module], tokens: int, notes: list[str]) -> dict[str, Callable[[], float]]:
     """Return a contender for each that torch.compile compiles as a whole, with equal gradients; note the others."""
     logging.getLogger("torch").setLevel(logging.ERROR)  # what it tells at length, the notes tell in a line
-    found = {}
+    contenders = {}
     for name, layer in layers.items():
         compiled = torch.compile(layer, dynamic=False, fullgraph=True)
         try:
@@ -104,8 +104,8 @@ def _compiled(layers: dict[str, nn.Module], tokens: int, notes: list[str]) -> di
         except Exception as error:  # no C++ compiler, or something that it cannot capture: whatever it says
             notes.append(f"{name} at {tokens} tokens is not compiled: {plain(error)}")
         else:
-            found[f"{name}, compiled"] = repeated(_pass(compiled, tokens))
-    return found
+            contenders[f"{name}, compiled"] = repeated(_pass(compiled, tokens))
+    return contenders
 
 
 def _pass(layer: nn.Module, tokens: int) -> Callable[[], tuple[Tensor, ...]]:
@@ -149,11 +149,11 @@ def tables(result: dict[str, Any]) -> list[Table]:
     rows = result["rows"]
     names = list(dict.fromkeys(row["contender"] for row in rows))
     tokens = list(dict.fromkeys(row["tokens"] for row in rows))
-    found = []
+    made = []
     for threads in dict.fromkeys(row["threads"] for row in rows):
         cells = {(row["tokens"], row["contender"]): row for row in rows if row["threads"] == threads}
         present = [name for name in names if any(contender == name for _, contender in cells)]
-        found.append(
+        made.append(
             Table(
                 f"Time of both passes in ms (measured), threads: {threads}",
                 ["tokens", *present],
@@ -167,8 +167,8 @@ def tables(result: dict[str, Any]) -> list[Table]:
         ("operations", "Operations of both passes in MFLOP (counted)", 1e6),
     ):
         lines = [[f"{n:,}", *(f"{cells[n, name][column] / scale:,.1f}" for name in eager)] for n in tokens]
-        found.append(Table(title, ["tokens", *eager], lines))
-    return found
+        made.append(Table(title, ["tokens", *eager], lines))
+    return made
 
 
 def _cell(row: dict[str, Any] | None) -> str:

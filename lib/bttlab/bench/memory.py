@@ -76,14 +76,14 @@ def _longest(corpus: str, config: ModelConfig) -> Samples:
 
 
 def _recorded(folder: Path | None) -> list[dict[str, Any]]:
-    found = load_records(folder) if folder else []
+    records = load_records(folder) if folder else []
     return [
         {
             "encoders": record.config["encoders"],
             "contender": f"{NAMES[record.format]} on {record.machine.name}",
             "peak": int(record.modes[record.best].allocated.value),
         }
-        for record in found
+        for record in records
         if record.machine.kind == "cuda"
     ]
 

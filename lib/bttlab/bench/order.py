@@ -91,12 +91,12 @@ def _merges(groups: Sequence[Sequence[int]] | None) -> str:
     """Say which cores are merged, such as "G1G2, G5G6"."""
     if groups is None:
         return "all (W)"
-    first, found = 1, []
+    first, merged = 1, []
     for size in (*groups[0], *groups[1]):
         if size > 1:
-            found.append("".join(f"G{k}" for k in range(first, first + size)))
+            merged.append("".join(f"G{k}" for k in range(first, first + size)))
         first += size
-    return ", ".join(found) or "none"
+    return ", ".join(merged) or "none"
 
 
 def draw(result: dict[str, Any]) -> Figure:

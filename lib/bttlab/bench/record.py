@@ -47,9 +47,9 @@ def _version(package: str) -> str:
 def run(measure: Callable[[], Result]) -> dict[str, Any]:
     """Run a benchmark and return its part of a record: what it found, when, and beside what load."""
     load_before = load_average()
-    found = asdict(measure())
+    result = asdict(measure())
     date = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    return found | {"date": date, "load_before": load_before, "load_after": load_average()}
+    return result | {"date": date, "load_before": load_before, "load_after": load_average()}
 
 
 def build(benchmarks: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
@@ -76,7 +76,9 @@ def read(path: Path) -> dict[str, Any] | None:
         return None
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
-        known = record["version"] == VERSION and all("ratios" in found for found in record["benchmarks"].values())
+        known = record["version"] == VERSION and all(
+            "ratios" in benchmark for benchmark in record["benchmarks"].values()
+        )
     except (ValueError, KeyError, TypeError, AttributeError):
         known = False
     if not known:
@@ -98,15 +100,15 @@ def regressions(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     list of str
         A line each; cases that only one record has are left out.
     """
-    found = []
+    worse = []
     for name, benchmark in now["benchmarks"].items():
         old = before["benchmarks"].get(name, {"ratios": {}})["ratios"]
         for case, ratio in benchmark["ratios"].items():
             if case in old:
                 spread = max(r["upper_quartile"] - r["lower_quartile"] for r in (old[case], ratio))
                 if old[case]["median"] - ratio["median"] > spread:
-                    found.append(
+                    worse.append(
                         f"{name}, {case}: {ratio['median']:.3g} times ours, it was {old[case]['median']:.3g} "
                         f"(spread {spread:.2g})"
                     )
-    return found
+    return worse

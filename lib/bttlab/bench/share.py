@@ -108,8 +108,8 @@ def measure(
 
 def jain(values: Sequence[float]) -> float:
     """Return Jain's fairness index: 1 where all have the same, 1 / n where one has all."""
-    found = np.asarray(values, float)
-    return float(found.sum() ** 2 / (len(found) * (found**2).sum()))
+    shares = np.asarray(values, float)
+    return float(shares.sum() ** 2 / (len(shares) * (shares**2).sum()))
 
 
 def _longest(turns: Sequence[Turn], processes: int) -> float:

@@ -82,9 +82,9 @@ def _notebook(path: Path) -> float:
     client = nbclient.NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(path.parent)}})
     with client.setup_kernel():
         for index, cell in enumerate(notebook.cells):
-            before, found, rest = cell.source.partition(STARTS_TRAINING)
-            if cell.cell_type == "code" and found:
-                cell.source = before + found + rest.split("\n")[0] + FIRST_POINT
+            before, call, behind = cell.source.partition(STARTS_TRAINING)
+            if cell.cell_type == "code" and call:
+                cell.source = before + call + behind.split("\n")[0] + FIRST_POINT
                 client.execute_cell(cell, index)
                 return time.perf_counter() - start
             client.execute_cell(cell, index)

@@ -88,19 +88,19 @@ DEFINITIONS = {
 
 def source_files(definition: OverlayDefinition, hls_src: Path) -> list[Path]:
     """Return the source file and all headers of `hls_src` that it includes, sorted."""
-    found: set[Path] = set()
+    files: set[Path] = set()
     pending = [hls_src / definition.source]
     while pending:
         path = pending.pop()
-        found.add(path)
+        files.add(path)
         for name in re.findall(rb'^\s*#\s*include\s*[<"]([^>"]+)[>"]', read_file(path), re.MULTILINE):
             for folder in (path.parent, hls_src):
                 header = Path(os.path.normpath(folder / name.decode()))
                 if header.is_file():
-                    if header not in found:
+                    if header not in files:
                         pending.append(header)
                     break
-    return sorted(found)
+    return sorted(files)
 
 
 def sources_digest(definition: OverlayDefinition, hls_src: Path) -> str:
@@ -131,9 +131,9 @@ def check_prototypes(definition: OverlayDefinition, hls_src: Path) -> None:
         for number, argument in enumerate(kernel.arguments):
             expected = rf".* \* {argument.name}" if argument.is_pointer else rf"{argument.ctype} {argument.name}"
             if number >= len(declared) or not re.fullmatch(expected, declared[number]):
-                found = declared[number] if number < len(declared) else "nothing"
+                stands = declared[number] if number < len(declared) else "nothing"
                 raise OverlayError(
-                    f"{path}: argument {number} of {kernel.name} is {argument.ctype} {argument.name}, found {found}"
+                    f"{path}: argument {number} of {kernel.name} is {argument.ctype} {argument.name}, found {stands}"
                 )
         if len(declared) > len(kernel.arguments):
             raise OverlayError(
@@ -176,7 +176,7 @@ def compile_image(definition: OverlayDefinition, image: Image, hls_src: Path) ->
 
 def portability_faults(image: bytes) -> list[str]:
     """Return the libraries and glibc versions that an image needs and a system of 2015 may not have."""
-    versions = {tuple(map(int, found)) for found in re.findall(rb"\0GLIBC_(\d+)\.(\d+)", image)}
+    versions = {tuple(map(int, version)) for version in re.findall(rb"\0GLIBC_(\d+)\.(\d+)", image)}
     libraries = set(re.findall(rb"\0(lib[\w+.-]*\.so[.\d]*)", image)) - _LIBRARIES
     newer = [f"GLIBC_{major}.{minor}" for major, minor in sorted(versions) if (major, minor) > OLDEST_GLIBC]
     return newer + sorted(library.decode() for library in libraries)

@@ -152,10 +152,10 @@ def file_name(card: str, ending: str) -> str:
 def lock_folder() -> Path:
     """Return where the locks lie, the same for all users: the administrator's folder, if there is one, else /tmp."""
     try:
-        found = ADMINISTRATORS.lstat()
+        status = ADMINISTRATORS.lstat()
     except OSError:
         return ANYBODYS
-    own = stat.S_ISDIR(found.st_mode) and found.st_uid == 0 and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    own = stat.S_ISDIR(status.st_mode) and status.st_uid == 0 and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     return ADMINISTRATORS if own else ANYBODYS
 
 
@@ -239,9 +239,9 @@ def open_lock(path: Path) -> int:
     return descriptor
 
 
-def _is_lock(found: os.stat_result) -> bool:
+def _is_lock(status: os.stat_result) -> bool:
     """Whether it is a regular file that has no other name, under which it would be somebody's."""
-    return stat.S_ISREG(found.st_mode) and found.st_nlink == 1
+    return stat.S_ISREG(status.st_mode) and status.st_nlink == 1
 
 
 def fault(path: Path, error: OSError) -> str:

@@ -169,18 +169,18 @@ def open_device(name: str, taken: Sequence[pynq.Device] = ()) -> pynq.Device:
     """
     devices = pynq.Device.devices
     if name.isdecimal() and int(name) < len(devices):
-        found = [devices[int(name)]]
+        asked = [devices[int(name)]]
     elif name in NAMES:
-        found = [device for device in devices if isinstance(device, EmulatedU50) == (name == "emulated")]
+        asked = [device for device in devices if isinstance(device, EmulatedU50) == (name == "emulated")]
     else:
         raise CompareError(f"no device {name!r}; choose u50, emulated, or the number of one that bttlab doctor lists")
-    free = [device for device in found if device not in taken]
+    free = [device for device in asked if device not in taken]
     if not free and name == "emulated":
         return EmulatedU50()  # another one costs nothing
     if not free:
         raise CompareError(
             f"device {name} is compared with itself; give two"
-            if found
+            if asked
             else "no U50 is here: bttlab doctor lists the cards; --device emulated twice compares two emulated ones"
         )
     return free[0]

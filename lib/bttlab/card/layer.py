@@ -147,9 +147,9 @@ def autograd_errors(run: LayerRun, layer: Any, x: Any, dy: Any) -> dict[str, flo
     y = double_x @ weight.T + bias
     gradients = torch.autograd.grad(y, [double_x, *cores, bias], torch.tensor(_array(dy), dtype=torch.double))
     wanted = [tensor.detach().numpy() for tensor in (y, *gradients)]
-    found = [run.y, run.dx, *run.gradients, run.bias_gradient]
+    computed = [run.y, run.dx, *run.gradients, run.bias_gradient]
     names = ["y", "dx", *(f"d{name}" for name in CORES), "db"]
-    return {n: float(np.abs(a - b).max() / np.abs(b).max()) for n, a, b in zip(names, found, wanted, strict=True)}
+    return {n: float(np.abs(a - b).max() / np.abs(b).max()) for n, a, b in zip(names, computed, wanted, strict=True)}
 
 
 def _array(values: Any) -> np.ndarray:

@@ -146,13 +146,13 @@ def _from_manifest(name: str) -> dict[tuple[str, str], Path]:
     """
     folder = overlays_folder()
     entries = read_manifest(folder)
-    found = [entry for entry in entries if entry.name == name]
-    if not found:
+    named = [entry for entry in entries if entry.name == name]
+    if not named:
         names = ", ".join(sorted({entry.name for entry in entries})) or "none"
         raise OverlayError(
             f"no overlay {name!r} in {folder}; there are: {names}; give one of them, or a path, or: make overlays"
         )
-    return {(entry.kind, entry.platform): _listed_file(folder, entry) for entry in found}
+    return {(entry.kind, entry.platform): _listed_file(folder, entry) for entry in named}
 
 
 def _listed_file(folder: Path, entry: OverlayEntry) -> Path:

@@ -268,9 +268,9 @@ class CardLine:
         """The card's record, and the places of the living in the order of their turns."""
         data = os.pread(self._file.fileno(), (PLACES + 1) * RECORD_BYTES, 0).ljust((PLACES + 1) * RECORD_BYTES, b"\0")
         card, places = np.frombuffer(bytearray(data), _CARD, 1)[0], np.frombuffer(data, _PLACE)
-        found = np.flatnonzero(places["ticket"][1:]) + 1
-        found = found[np.argsort(places["ticket"][found])]
-        return card, _batched(card, [(int(n), places[n]) for n in found if self._is_taken(int(n))])
+        in_line = np.flatnonzero(places["ticket"][1:]) + 1
+        in_line = in_line[np.argsort(places["ticket"][in_line])]
+        return card, _batched(card, [(int(n), places[n]) for n in in_line if self._is_taken(int(n))])
 
     def _is_taken(self, place: int) -> bool:
         return place == self._place or part_is_held(self._file.fileno(), place * RECORD_BYTES, RECORD_BYTES)
@@ -304,12 +304,12 @@ class CardLine:
 
 def _closed(path: Path) -> str:
     """Whose a file is that this user may not open."""
-    found = path.lstat()
+    status = path.lstat()
     try:
-        group = grp.getgrgid(found.st_gid).gr_name
+        group = grp.getgrgid(status.st_gid).gr_name
     except KeyError:
-        group = str(found.st_gid)
-    return f"it is for user {user_name(found.st_uid)} and group {group} alone; ask an administrator to put you into it"
+        group = str(status.st_gid)
+    return f"it is for user {user_name(status.st_uid)} and group {group} alone; ask an administrator to put you into it"
 
 
 def _slice_of(card: np.ndarray) -> bytes:

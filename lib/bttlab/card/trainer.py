@@ -471,18 +471,18 @@ class Trainer(DefaultIP):
         """Run the kernel once on records of samples."""
         self._records = self._at_least("records", self._records, rows.nbytes)
         self._results = self._at_least("results", self._results, results.nbytes)
-        on_card, found = (self._records.view(np.uint8)[: rows.nbytes], self._results.view(np.uint8)[: results.nbytes])
+        on_card, answers = (self._records.view(np.uint8)[: rows.nbytes], self._results.view(np.uint8)[: results.nbytes])
         on_card[:] = rows.view(np.uint8)
-        found[:] = 0
-        found.sync_to_device()
+        answers[:] = 0
+        answers.sync_to_device()
         on_card.sync_to_device()
         begin = time.perf_counter()
         try:
             self._run(command, len(rows), optimizer)
         finally:  # Ctrl-C comes after the kernel's end
             self._samples_per_second = len(rows) / (time.perf_counter() - begin)
-            found.sync_from_device()
-            results[:] = np.array(found).view(self._result_record)
+            answers.sync_from_device()
+            results[:] = np.array(answers).view(self._result_record)
 
     def _refuse(self, results: np.ndarray, sample: int, rates: np.ndarray) -> NoReturn:
         status = STATUS_NAMES.get(int(results["status"][sample]), "an unknown status")
@@ -526,11 +526,11 @@ class Trainer(DefaultIP):
         shapes = self._shapes
         arrays = {name: np.asarray(tensor, np.float32) for name, tensor in tensors.items()}
         check_finite(what, arrays)
-        found = {name: array.shape for name, array in arrays.items()}
-        if found != shapes:
-            wrong = next(n for n in (*shapes, *found) if found.get(n) != shapes.get(n))
+        given = {name: array.shape for name, array in arrays.items()}
+        if given != shapes:
+            wrong = next(n for n in (*shapes, *given) if given.get(n) != shapes.get(n))
             raise StateError(
-                f"{what} of another model: {wrong} is {found.get(wrong, 'missing')}, but "
+                f"{what} of another model: {wrong} is {given.get(wrong, 'missing')}, but "
                 f"{shapes.get(wrong, 'not there')} in the loaded program's model of {self.config.encoders} "
                 "encoders; load the program of their model"
             )

@@ -64,18 +64,18 @@ def _modelled(options: argparse.Namespace) -> Outcome:
         raise BttlabError(f"format {options.format!r}: choose {', '.join(FORMATS)}")
     gpu, config = find_gpu(options.gpu), ModelConfig(encoders=options.encoders)
     sample = typical_sample(load_corpus(options.data), config)
-    found = [
+    steps = [
         model_step(gpu, format, mode, config, sample)
         for format in ([options.format] if options.format else FORMATS)
         for mode in MODES
     ]
     table = Table(
-        title=f"{gpu.gpu}, {config.encoders} encoders, an utterance of {found[0].tokens} tokens",
+        title=f"{gpu.gpu}, {config.encoders} encoders, an utterance of {steps[0].tokens} tokens",
         caption=f"modelled, not measured; low to high. An epoch is {EPOCH_SAMPLES:,} such steps",
     )
     for name in ("format", "mode", "kernels", "ms a step", "W", "s an epoch", "J an epoch", "MB held"):
         table.add_column(name, justify="left" if name in ("format", "mode") else "right")
-    for one in found:
+    for one in steps:
         table.add_row(
             one.format,
             one.mode,
@@ -86,7 +86,7 @@ def _modelled(options: argparse.Namespace) -> Outcome:
             _band(one.joules, EPOCH_SAMPLES),
             f"{one.process_bytes[1] / 1e6:,.0f}",
         )
-    return Outcome({"gpu": vars(gpu), "steps": [one.to_dict() for one in found]}, table)
+    return Outcome({"gpu": vars(gpu), "steps": [one.to_dict() for one in steps]}, table)
 
 
 def _band(values: tuple[float, float, float], scale: float = 1.0) -> str:

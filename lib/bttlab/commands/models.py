@@ -34,12 +34,12 @@ def ranks(text: str) -> dict[str, Any]:
     """Read the argument of --rank, for argparse: fields of ModelConfig."""
     default, *own = text.split(",")
     try:
-        found: dict[str, Any] = {"linear_rank": int(default)}
+        fields: dict[str, Any] = {"linear_rank": int(default)}
         pairs = [part.split("=") for part in own]
         if pairs:
-            found["ranks"] = tuple(sorted((name, int(rank)) for name, rank in pairs))
+            fields["ranks"] = tuple(sorted((name, int(rank)) for name, rank in pairs))
     except ValueError:
         raise argparse.ArgumentTypeError(
             f"{text!r}: give a rank, and after commas layers with ranks of their own: 12,encoders.0.query=6"
         ) from None
-    return found
+    return fields

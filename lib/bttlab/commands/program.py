@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> Outcome:
     from bttlab.card.program.program import TYPICAL_TOKENS, compile_program
     from bttlab.card.program.timing import time_program
     from bttlab.model import ModelConfig
-    from bttlab.model.config import OPTIMIZERS
+    from bttlab.model.config import OPTIMIZERS, Optimizer
 
     model = ModelConfig(encoders=options.encoders, **options.rank)
     if options.vocabulary is not None:
@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> Outcome:
         "clock_mhz": MACHINE.CLOCK_MHZ,
         "encoders": model.encoders,
         "flow": options.flow,
-        "optimizers": list(OPTIMIZERS) if program.model.has_moments else ["sgd"],
+        "optimizers": [name for name in OPTIMIZERS if program.has_room_for(Optimizer(name))],
         "sections": dict(zip(SECTION_NAMES, map(len, program.sections), strict=True)),
         "instructions": dict(zip(UNIT_NAMES, units, strict=True)),
         "tokens": tokens,
@@ -137,8 +137,8 @@ def _check(program: Any, model: Any) -> dict[str, Any]:
     def tell(length: int, count: int) -> None:
         say(f"length {length} of {model.sequence_length}: {count} hazards so far")
 
-    found = check_program(program, range(2, model.sequence_length + 1), tell)
-    return {"lengths": [2, model.sequence_length], "count": len(found), "texts": found[:TOLD]}
+    hazards = check_program(program, range(2, model.sequence_length + 1), tell)
+    return {"lengths": [2, model.sequence_length], "count": len(hazards), "texts": hazards[:TOLD]}
 
 
 def _draw(options: argparse.Namespace, program: Any, timing: Any, tokens: int) -> Path:
@@ -199,14 +199,14 @@ def _text(data: dict[str, Any]) -> str:
             f"an epoch of {epoch['corpus']}, {epoch['samples']:,} samples",
             [("cycles", f"{epoch['cycles']:,}"), ("seconds", f"{epoch['seconds']['value']:.2f}")],
         )
-    lines = [line for name, found in data.get("list", {}).items() if found for line in (f"{name}:", *found)]
+    lines = [line for name, listing in data.get("list", {}).items() if listing for line in (f"{name}:", *listing)]
     # Lines of a listing are not broken, so all is plain text.
     console = Console(force_terminal=False)
     with console.capture() as capture:
         console.print(table)
     lines.append(capture.get().rstrip("\n"))
-    if data["optimizers"] == ["sgd"]:
-        lines.append("banks have no room for moments: SGD alone trains this model")
+    if len(data["optimizers"]) == 1:
+        lines.append(f"banks have no room for moments: {', '.join(data['optimizers'])} alone trains this model")
     if "gantt" in data:
         lines.append(f"{data['gantt']}: who works when")
     if "hazards" in data:

@@ -130,17 +130,17 @@ def _compare(options: argparse.Namespace) -> Outcome:
 def _export(options: argparse.Namespace) -> Outcome:
     from bttlab.experiments import RunIndex, export
 
-    found = RunIndex().find(_filter(options, 0))
-    if not found:
+    chosen = RunIndex().find(_filter(options, 0))
+    if not chosen:
         raise BttlabError("no run is chosen; bttlab runs list shows those there are")
     if options.csv:
-        export.to_csv(found, options.csv)
+        export.to_csv(chosen, options.csv)
     elif options.tensorboard:
-        export.to_tensorboard(found, options.tensorboard)
+        export.to_tensorboard(chosen, options.tensorboard)
     else:
-        export.to_mlflow(found, options.mlflow)
+        export.to_mlflow(chosen, options.mlflow)
     place = str(options.csv or options.tensorboard or options.mlflow)
-    return Outcome({"exported": len(found), "to": place}, f"{len(found):,} runs written to {place}")
+    return Outcome({"exported": len(chosen), "to": place}, f"{len(chosen):,} runs written to {place}")
 
 
 def _index(options: argparse.Namespace) -> Outcome:

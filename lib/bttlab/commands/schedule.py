@@ -44,8 +44,8 @@ def run(options: argparse.Namespace) -> Outcome:
         raise BttlabError(
             f"no {UNIT} in {folder}: --source takes the folder of the machine's source, as hls_src/processor"
         )
-    found = schedule_of(folder / UNIT)
-    data = report.to_dict(*found)
+    scheduled = schedule_of(folder / UNIT)
+    data = report.to_dict(*scheduled)
     if options.record:
-        replace_whole(RECORD, to_json(make_record(*found), 1) + "\n")
+        replace_whole(RECORD, to_json(make_record(*scheduled), 1) + "\n")
     return Outcome(data, report.to_text(data), 1 if data["violations"] else 0)

@@ -252,7 +252,7 @@ def _check(options: argparse.Namespace) -> Outcome:
     data = {
         "coefficients": vars(calibration.time) | vars(calibration.memory),
         "errors": {name: vars(one) for name, one in errors.items()},
-        "groups": {kind: {name: vars(one) for name, one in found.items()} for kind, found in groups.items()},
+        "groups": {kind: {name: vars(one) for name, one in of_kind.items()} for kind, of_kind in groups.items()},
         "largest_batches": batches,
     }
     return Outcome(data, table)

@@ -21,11 +21,11 @@ _FAMILIES = (
 
 def configurations() -> list[FineTuning]:
     """Return them in an order that has no trend, so that a drift of the machine is none of a size."""
-    found = [
+    all_of_them = [
         FineTuning(layers, hidden, 4, experts, top_k, inner, length, method)
         for layers, hidden, experts, inner, method, lengths in _FAMILIES
         for length in lengths
         for top_k in (1, 2, experts)
     ]
-    random.Random(0).shuffle(found)
-    return found
+    random.Random(0).shuffle(all_of_them)
+    return all_of_them

@@ -60,15 +60,15 @@ class Operator:
 
 def operators(config: FineTuning, tokens: float) -> list[Operator]:
     """Return what a step on `tokens` tokens, padding among them, consists of."""
-    found: list[Operator] = []
-    found += _block(config, tokens, "forward", again=False)
-    found += _output(config, tokens)
+    step: list[Operator] = []
+    step += _block(config, tokens, "forward", again=False)
+    step += _output(config, tokens)
     if config.checkpointing:
-        found += _block(config, tokens, "backward", again=False)
-    found += _block(config, tokens, "backward", again=True)
+        step += _block(config, tokens, "backward", again=False)
+    step += _block(config, tokens, "backward", again=True)
     traffic = OPTIMIZER_ACCESSES * config.trainable_bytes * config.trainable
-    found.append(Operator("optimizer", "optimizer", "optimizer", 1, traffic=traffic, kernels=OPTIMIZER_KERNELS))
-    return found
+    step.append(Operator("optimizer", "optimizer", "optimizer", 1, traffic=traffic, kernels=OPTIMIZER_KERNELS))
+    return step
 
 
 def _block(config: FineTuning, tokens: float, stage: str, again: bool) -> Iterator[Operator]:

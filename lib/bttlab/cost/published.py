@@ -53,16 +53,16 @@ def compare(profiles: Profiles) -> dict[str, dict[str, float]]:
         families.setdefault(family(profile.config), []).append(profile)
     # Two coefficients of equation 1 are fitted to the others of a family.
     enough = [members for members in families.values() if len(members) > 2]
-    found = {"ours": _errors([ours.held_out])}
+    errors = {"ours": _errors([ours.held_out])}
     for reading in READINGS:
         fit = partial(fit_published, budget=profiles.budget_bytes, reading=reading)
-        found[reading] = _errors([held_out(members, fit) for members in enough])
-    return found
+        errors[reading] = _errors([held_out(members, fit) for members in enough])
+    return errors
 
 
-def _errors(found: Sequence[HeldOut]) -> dict[str, float]:
-    throughput = np.concatenate([one.throughput_errors for one in found])
-    steps = np.concatenate([one.batch_steps for one in found])
+def _errors(left_out: Sequence[HeldOut]) -> dict[str, float]:
+    throughput = np.concatenate([one.throughput_errors for one in left_out])
+    steps = np.concatenate([one.batch_steps for one in left_out])
     return {
         "configurations": len(steps),
         "throughput_median": float(np.median(throughput)),
@@ -105,5 +105,5 @@ def _largest_batch(profiles: Sequence[Profile], budget: int):
         return [real(p.config, c0, c1) / (p.largest_batch + 0.5) - 1 for p in profiles]
 
     start = np.log(np.median([(p.largest_batch + 0.5) / real(p.config, 1.0, 0.5) for p in profiles]))
-    found = optimize.least_squares(errors, [start, 0.5], bounds=([-np.inf, 0.0], [np.inf, 0.99])).x
-    return lambda config: int(real(config, np.exp(found[0]), found[1]))
+    fitted = optimize.least_squares(errors, [start, 0.5], bounds=([-np.inf, 0.0], [np.inf, 0.99])).x
+    return lambda config: int(real(config, np.exp(fitted[0]), fitted[1]))

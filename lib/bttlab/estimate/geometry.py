@@ -64,6 +64,6 @@ def blocks(binding: str, width: int, depth: int) -> Blocks:
     raise ValueError(f"no binding {binding!r}")
 
 
-def capacity_bits(found: Blocks) -> float:
+def capacity_bits(used: Blocks) -> float:
     """Return the bits that BRAM and URAM blocks can hold, parity included."""
-    return found.bram36 * 36 * 1024 + found.uram * URAM_BITS * URAM_WORDS
+    return used.bram36 * 36 * 1024 + used.uram * URAM_BITS * URAM_WORDS

@@ -85,7 +85,7 @@ def power(record: MachineRecord, resources: Resources, work: Work, samples: int,
     seconds = work.total / (clock_mhz * 1e6)
     hbm_bits = 8 * samples * (RECORD_BYTES + RESULT_BYTES) / seconds
     by_bound = [_components(record, resources, work, hbm_bits, clock_mhz, bound) for bound in BOUNDS]
-    return Power({name: Band(*(found[name] for found in by_bound), "W") for name in by_bound[0]})
+    return Power({name: Band(*(watts[name] for watts in by_bound), "W") for name in by_bound[0]})
 
 
 def _components(
@@ -114,11 +114,11 @@ def _components(
         else:
             other += watts
     # Switches, shift registers and LUT RAM lie on the ways of all units; they switch as the engines do.
-    rest = [
+    ways = [
         sum(getattr(band, bound) for part, band in resources.parts[name].items() if part != "operators")
         for name in ("dsps", "lookup_tables", "flip_flops")
     ]
-    switches = cycle(*rest) * hertz * switching((shares["engine 0"] + shares["engine 1"]) / 2)
+    switches = cycle(*ways) * hertz * switching((shares["engine 0"] + shares["engine 1"]) / 2)
 
     memories = 0.0
     for memory in record.memories:

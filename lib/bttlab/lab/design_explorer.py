@@ -19,9 +19,10 @@ from bttlab.lab.canvas import live_canvas
 from bttlab.lab.charts import PALETTE, new_figure, style
 from bttlab.lab.design import Design, grid
 from bttlab.lab.explorer import Explorer, row, slider
+from bttlab.lab.setting import budget
 from bttlab.model import FLOWS
 
-RANKS = (4, 8, 12, 16)
+RANKS = budget((4, 8, 12, 16), (8, 12))
 MARKERS = dict(zip(FLOWS, "osD", strict=True))
 MOST_ENCODERS = 8
 STAYS = {"parameters", "gradients", "optimizer state", "activations"}  # in a bank, for as long as it is needed

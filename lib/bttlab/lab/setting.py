@@ -1,12 +1,15 @@
 """What a notebook works with here: how many samples, which corpus."""
 
 import os
+from typing import TypeVar
 
 from bttlab.data import Corpus, CorpusError, load_corpus
 from bttlab.data.find import corpus_places
 
+Budget = TypeVar("Budget")
 
-def budget(full: int, quick: int) -> int:
+
+def budget(full: Budget, quick: Budget) -> Budget:
     """Return `full`, or `quick` where tests or nbgrader run a notebook: fewer samples on the same path.
 
     Tests say so by BTTLAB_QUICK=1, nbgrader by NBGRADER_EXECUTION.

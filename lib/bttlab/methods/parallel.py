@@ -2,9 +2,9 @@
 
 Each rank makes the same `Training`, with the same methods, and takes the same steps; the method in charge says what
 lies where (`Parallel.place`) and how a batch's losses come about (`Method.losses`). The calling process hands on the
-losses of rank 0, and in the end has the whole model. Ranks meet in a file of a temporary folder and use the loopback
-interface alone. They end with the process that started them, even if it is killed: rank 0 then finds the pipe to it
-broken, and the others find rank 0 gone.
+losses of rank 0, and in the end has the whole model. Ranks meet in a file of a temporary folder and speak in a network
+of their own, since Gloo asks nobody who connects for a password. They end with the process that started them, even if
+it is killed: rank 0 then finds the pipe to it broken, and the others find rank 0 gone.
 """
 
 import os
@@ -25,9 +25,11 @@ from torch import Tensor, nn
 from bttlab.errors import BttlabError
 from bttlab.methods.memory import measure_memory
 from bttlab.methods.method import Method, MethodError
+from bttlab.methods.private_network import join_network, make_network
 from bttlab.methods.training import Batch, OnBatch, Training
 from bttlab.model import batch_losses
 from bttlab.processes import safe_path
+from bttlab.terminal import say
 
 CLOCK = "processor time of the busiest of {} processes (time.process_time); waiting for the others is none"
 START = "forkserver"
@@ -141,9 +143,10 @@ def _rank(rank: int, method: Parallel, setting, methods, folder: Path, threads: 
     """Train as one of the ranks: the target of a process."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # an interrupt is told once, by the process that started this one
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    torch.set_num_threads(threads)
     try:
         store = dist.FileStore(str(folder / "meeting"), method.processes)
+        _meet(rank, store)
+        torch.set_num_threads(threads)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=method.processes)
         training = Training(setting, methods)
         method.place(training)
@@ -166,6 +169,17 @@ def _rank(rank: int, method: Parallel, setting, methods, folder: Path, threads: 
         except FileExistsError:
             pass
         os._exit(1)  # not the usual way out, which would wait for the others
+
+
+def _meet(rank: int, store: dist.Store) -> None:
+    """Go into the network of rank 0, which makes it if it may."""
+    if rank == 0:
+        private = make_network()
+        if not private:
+            say("bttlab: note: other users of this host can connect to the ranks: it allows no user namespaces")
+        store.set("network of", str(os.getpid()) if private else "")
+    elif network_of := store.get("network of"):
+        join_network(int(network_of))
 
 
 def _result(folder: Path, rank: int) -> Path:

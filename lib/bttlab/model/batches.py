@@ -27,8 +27,8 @@ def equal_length_batches(order: np.ndarray, lengths: np.ndarray, size: int, rand
         Indices; together those of `order`.
     """
     groups = [order[lengths[order] == length] for length in np.unique(lengths[order])]
-    found = [group[i : i + size] for group in groups for i in range(0, len(group), size)]
-    return [found[i] for i in random.permutation(len(found))]
+    batches = [group[i : i + size] for group in groups for i in range(0, len(group), size)]
+    return [batches[i] for i in random.permutation(len(batches))]
 
 
 def batch_logits(model: nn.Module, samples) -> tuple[Tensor, Tensor, Tensor, Tensor]:

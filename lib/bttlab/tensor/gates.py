@@ -65,9 +65,9 @@ def selected(tensor: Tensor, left: Tensor | None, right: Tensor | None) -> Tenso
 
 def padded(cores: Sequence[Tensor], shapes: Sequence[Sequence[int]]) -> list[Tensor]:
     """Return cores of larger ranks that stand for the same matrix: zeros are added at the bonds."""
-    found = []
+    larger_cores = []
     for core, shape in zip(cores, shapes, strict=True):
         larger = core.new_zeros(tuple(shape))
         larger[tuple(slice(size) for size in core.shape)] = core
-        found.append(larger)
-    return found
+        larger_cores.append(larger)
+    return larger_cores

@@ -254,9 +254,9 @@ def _inner_ranks(cores: Sequence[Tensor]) -> tuple[int, ...]:
 
 
 def _new_cores(cores: Sequence[Tensor], shapes: Sequence[tuple[int, ...]]) -> nn.ParameterList:
-    found = [tuple(core.shape) for core in cores]
-    if found != list(shapes):
-        raise ShapeError(f"cores have the shapes {found}: the layer's modes and these ranks give {list(shapes)}")
+    given = [tuple(core.shape) for core in cores]
+    if given != list(shapes):
+        raise ShapeError(f"cores have the shapes {given}: the layer's modes and these ranks give {list(shapes)}")
     return nn.ParameterList(nn.Parameter(core.detach().clone()) for core in cores)
 
 

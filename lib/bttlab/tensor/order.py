@@ -145,8 +145,8 @@ class Order:
 
     def passes(self, sizes: Mapping[str, int]) -> tuple[Cost, tuple[Product, ...]]:
         """Return the cost of both passes, and the products of the backward pass in the order with the smaller peak."""
-        found = [(self._cost(sizes, self.backward(first)), self.backward(first)) for first in (True, False)]
-        return min(found, key=lambda one: one[0].backward.peak_elements)
+        both = [(self._cost(sizes, self.backward(first)), self.backward(first)) for first in (True, False)]
+        return min(both, key=lambda one: one[0].backward.peak_elements)
 
     def _cost(self, sizes: Mapping[str, int], backward: Sequence[Product]) -> Cost:
         indices = self.indices()

@@ -107,7 +107,7 @@ def data_waits(instructions: Sequence[Instruction], slice_span: tuple[int, ...],
     side an engine sums on is free.
     """
     filled: dict[int, int] = {}  # the last instruction that an engine summed with for a drain
-    history: dict[str, list[tuple[int, Access]]] = defaultdict(list)
+    history: dict[str, list[tuple[int, int, int, bool, Access]]] = defaultdict(list)
     waits: list[list[Wait]] = []
     for i, instruction in enumerate(instructions):
         mine: dict[int, set[int]] = defaultdict(set)
@@ -117,19 +117,19 @@ def data_waits(instructions: Sequence[Instruction], slice_span: tuple[int, ...],
         elif not sums and instruction.unit <= ENGINE_1 and instruction.operation == ACCUMULATE:
             filled[instruction.unit] = i
         for access in touched:
-            for j, other in history[access.memory]:
-                if not (access.writes or other.writes) or access.low >= other.high or other.low >= access.high:
+            memory, low, high, writes, _ = access
+            for j, first, last, wrote, other in history[memory]:
+                if low >= last or first >= high or not (writes or wrote):
                     continue
                 chained = _step_by_step(instructions[j], other, instruction, access)
-                later = DRAIN if other.writes and not access.writes else END
+                later = DRAIN if wrote and not writes else END
                 mine[j].add(CHAIN if chained else later)
         for access in touched:
-            known = history[access.memory]
-            if access.writes:  # what is wholly overwritten now, nobody needs to look at again
-                known[:] = [
-                    (j, o) for j, o in known if not (access.low <= o.low and o.high <= access.high and j in mine)
-                ]
-            known.append((i, access))
+            memory, low, high, writes, _ = access
+            known = history[memory]
+            if writes:  # what is wholly overwritten now, nobody needs to look at again
+                known[:] = [one for one in known if not (low <= one[1] and one[2] <= high and one[0] in mine)]
+            known.append((i, low, high, writes, access))
         waits.append([Wait(j, u) for j, until in sorted(mine.items()) for u in ({DRAIN} if DRAIN in until else until)])
     return waits
 

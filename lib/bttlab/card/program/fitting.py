@@ -37,8 +37,8 @@ def what_fits(config: ModelConfig, fits: Fits, own_shapes: bool = False) -> str 
         ("a vocabulary of up to {}", 1, config.vocabulary_size, ModelConfig.with_vocabulary),
     ]
     for some in (ways[:1],) if own_shapes else (ways, rarely):
-        found = [(text, _most(config, fits, *way)) for text, *way in some]
-        texts = [text.format(n) for text, n in found if n is not None]
+        largest = [(text, _most(config, fits, *way)) for text, *way in some]
+        texts = [text.format(n) for text, n in largest if n is not None]
         if texts:
             return " or ".join(filter(None, (", ".join(texts[:-1]), texts[-1])))
     return None

@@ -150,23 +150,23 @@ def check_program(
     tell : callable
         Is told each length when it is done, and the number of hazards so far.
     """
-    found: list[str] = []
+    texts: list[str] = []
     embedding, random = program.model.embedding, np.random.default_rng(0)
     rows = embedding.rows_1 * embedding.rows_2 * embedding.rows_3
     nothing = np.zeros((M.SLICE_TABLES, 1), int)
     for name, section in (("flush", program.flush), ("clear", program.clear)):
-        found += [f"{name}: {hazard.text}" for hazard in find_hazards(section, 1, nothing)]
+        texts += [f"{name}: {hazard.text}" for hazard in find_hazards(section, 1, nothing)]
     for name, section in (("load", program.load), ("store", program.store)):  # one instruction a run
-        found += [f"{name}: {hazard.text}" for one in section for hazard in find_hazards([one], 1, nothing)]
+        texts += [f"{name}: {hazard.text}" for one in section for hazard in find_hazards([one], 1, nothing)]
     runs = (("train", program.sample, True), ("train, nothing pending", program.sample, False))
     for length in lengths:
         ids = random.integers(0, rows, length)
         ids[-1] = ids[0]  # tokens may come twice: what is added to their slices then adds up
         slices = embedding.slices(ids)
         for name, run, updates in (*runs, ("predict", program.forward, False)):
-            found += [f"{name}, {length} tokens: {h.text}" for h in find_hazards(run, length, slices, updates)]
-        tell(length, len(found))
-    return found
+            texts += [f"{name}, {length} tokens: {h.text}" for h in find_hazards(run, length, slices, updates)]
+        tell(length, len(texts))
+    return texts
 
 
 def step_accesses(instruction, index, live, tokens, slices, hazards, number):

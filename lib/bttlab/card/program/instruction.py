@@ -212,12 +212,15 @@ class Instruction:
             self.unit <= ENGINE_1 and self.operation == REDUCE and number in (0, 1)
         )  # the last step of the depth reads neither
         for n, loop in enumerate(self.loops):
+            stride = operand.strides.get(loop.name, 0)
+            if not stride:
+                continue
             first, last = 0, most_of(loop.acting) - 1 - (folds and loop.name in self.depth)
             if self.unit == SHUFFLE and number >= 4:  # written: not in the first block, and as many words as `count`
                 first, last = int(n == 0), most_of(self.count if n == len(self.loops) - 1 else loop.bound) - 1
             elif self.unit == SHUFFLE and n == 0:  # read: not in the last block
                 last -= 1
-            ends = [operand.strides.get(loop.name, 0) * index for index in (first, max(last, first))]
+            ends = stride * first, stride * max(last, first)
             low, high = low + min(ends), high + max(ends)
         if operand.slice is not None:
             high += slice_span[operand.slice.table]

@@ -62,8 +62,8 @@ class LinearLayers:
         for layer, name in enumerate(self.names):
             at_ends = AUTO_SINGLE if flow == "auto" and name in single else merged
             # Where halves differ, engines take turns with them, so that both have as much to do.
-            turn = layer % 2 if merged[IN] != merged[OUT] else 0
-            self.halves.append(tuple(self._half(name, w, shapes, at_ends[w], w ^ turn) for w in (IN, OUT)))
+            swap = layer % 2 if merged[IN] != merged[OUT] else 0
+            self.halves.append(tuple(self._half(name, w, shapes, at_ends[w], w ^ swap) for w in (IN, OUT)))
         # z in one bank, d_z in the other; layers whose first halves are on different engines write to different ones.
         self._bank = [(banks.SCALARS, banks.SCORES)[pair[IN].engine] for pair in self.halves]
         self.z = [builder.take(f"z of {n}", bank, sequence_length) for n, bank in zip(names, self._bank, strict=True)]

@@ -155,7 +155,7 @@ def ordered(
     schedules = [_placed(_Schedule(instructions, slice_span, tokens), waits, *weights) for weights in WEIGHTS]
     schedules.sort(key=lambda schedule: max(schedule.ends, default=0))
     timed = ((_cycles(one, scratch, slice_span, tokens), n) for n, one in enumerate(schedules))
-    fits = list(islice((found for found in timed if found[0] is not None), TIMED))
+    fits = list(islice((one for one in timed if one[0] is not None), TIMED))
     if not fits:
         if not settled(scratch, instructions, [(i, i) for i in range(len(instructions))]):
             raise DoesNotFit(

@@ -304,8 +304,8 @@ class OwnFlow:
             if set(fixed) & set(source.arrangement.packed):
                 source = self._arranged(tensor, Arrangement((*fixed, rows, *words.order), words.lanes), _SHUFFLE_SOURCE)
             strides = source.strides(self.sizes)
-            for number, turn in enumerate(passes(self.sizes, fixed)):
-                base = source.place.base + sum(strides[i] * n for i, n in turn.items())
+            for number, values in enumerate(passes(self.sizes, fixed)):
+                base = source.place.base + sum(strides[i] * n for i, n in values.items())
                 held = At(place.memory, place.base + number * size)
                 hold(
                     self.b,
@@ -361,7 +361,7 @@ class OwnFlow:
 
     def _held_ways(self, what, engine, result, want, one, other, k, m, n) -> Iterator[_Way]:
         sizes = self.sizes
-        for arrangement, turn in self._suffixes(one, k):
+        for arrangement, turning in self._suffixes(one, k):
             ks = arrangement.order[-len(k) :]
             ms = tuple(i for i in arrangement.order if i in m)
             # EXPAND: the last of k counts rows
@@ -372,7 +372,7 @@ class OwnFlow:
                     runs = len(passes(sizes, ks[:-1]))
                     steps = expand_steps(sizes, ms, ks, words) + self._holding(engine, other, ks[:-1], ks[-1], words)
                     emit = partial(self._expanding, what, engine, one, other, arrangement, ks, words, result, to, runs)
-                    yield self._way(engine, steps + turn + (runs - 1) * TURN, result, to, emit)
+                    yield self._way(engine, steps + turning + (runs - 1) * TURN, result, to, emit)
             # REDUCE: the last of n counts rows
             row = Arrangement(ks, arrangement.lanes)
             for last in sorted(n):
@@ -382,11 +382,13 @@ class OwnFlow:
                 to = Arrangement((*sorted((*ms, *ns[:-1]), key=want.__contains__), last), 1)
                 steps = reduce_steps(sizes, ms, row, ns) + self._holding(engine, other, ns[:-1], last, row)
                 emit = partial(self._reducing, what, engine, one, other, arrangement, ks, row, ns, result, to)
-                yield self._way(engine, steps + turn, result, to, emit)
+                yield self._way(engine, steps + turning, result, to, emit)
 
     def _streamed_ways(self, what, engine, result, one, other, k, m, n) -> Iterator[_Way]:
         sizes = self.sizes
-        for (rows, turn), (words, turn_words) in itertools.product(self._suffixes(one, m), self._suffixes(other, n)):
+        for (rows, turning), (words, turning_words) in itertools.product(
+            self._suffixes(one, m), self._suffixes(other, n)
+        ):
             if not one_word(sizes, rows.packed):
                 continue
             ms, ns = rows.order[-len(m) :], words.order[-len(n) :]
@@ -394,7 +396,7 @@ class OwnFlow:
             runs = len(passes(sizes, ms[: -rows.lanes])) * -(-width // M.SLOTS)
             count = math.prod(sizes[i] for i in rows.packed)
             to = Arrangement((*ms, *ns), words.lanes)
-            steps = accumulate_steps(sizes, sorted(k), runs, min(width, M.SLOTS), count) + turn + turn_words
+            steps = accumulate_steps(sizes, sorted(k), runs, min(width, M.SLOTS), count) + turning + turning_words
             if runs <= MOST_PASSES:
                 emit = partial(self._accumulating, what, engine, one, other, rows, words, ms, result, to)
                 yield self._way(engine, steps, result, to, emit)
@@ -430,20 +432,22 @@ class OwnFlow:
 
     def _suffixes(self, tensor: Tensor, last: frozenset[str]) -> list[tuple[Arrangement, float]]:
         """Return arrangements of a tensor that end in some of its indices, and what it costs to bring it there."""
-        found: dict[Arrangement, float] = {}
+        cost_of: dict[Arrangement, float] = {}
         for lying in tensor.lying:
             for view in lying.arrangement.views(self.sizes):
                 if _ends_in(view, last):
-                    found[view] = 0.0
+                    cost_of[view] = 0.0
         order = tensor.lying[0].arrangement.order
         front, back = tuple(i for i in order if i not in last), tuple(i for i in order if i in last)
         for lanes in {1, len(back)}:
             for final in back if lanes == 1 else back[-1:]:
                 ends = (*(i for i in back if i != final), final) if lanes == 1 else back
                 arrangement = Arrangement((*front, *ends), lanes)
-                if arrangement not in found:
-                    found[arrangement] = min(self._steps_between(one.arrangement, arrangement) for one in tensor.lying)
-        return [(arrangement, cost) for arrangement, cost in found.items() if cost < math.inf]
+                if arrangement not in cost_of:
+                    cost_of[arrangement] = min(
+                        self._steps_between(one.arrangement, arrangement) for one in tensor.lying
+                    )
+        return [(arrangement, cost) for arrangement, cost in cost_of.items() if cost < math.inf]
 
     def _rows_of(self, n: frozenset[str], want: frozenset[str]) -> list[Arrangement]:
         """Return arrangements in which a result may have the indices of the held operand."""

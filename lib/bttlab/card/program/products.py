@@ -37,11 +37,13 @@ class Lying:
 
 def passes(sizes: Sizes, indices: Sequence[str]) -> list[dict[str, int]]:
     """Return the values of indices that are gone through by instructions of their own."""
-    return [dict(zip(indices, turn, strict=True)) for turn in itertools.product(*(range(sizes[i]) for i in indices))]
+    return [
+        dict(zip(indices, values, strict=True)) for values in itertools.product(*(range(sizes[i]) for i in indices))
+    ]
 
 
-def _offset(strides: dict[str, int], turn: dict[str, int]) -> int:
-    return sum(strides[i] * n for i, n in turn.items())
+def _offset(strides: dict[str, int], values: dict[str, int]) -> int:
+    return sum(strides[i] * n for i, n in values.items())
 
 
 def _split(
@@ -62,7 +64,7 @@ def expand(
     steps = {i: {name: strides[name].get(i, 0) for name in names} for i in c.arrangement.outer}
     loops = fused([*((sizes[i], steps[i]) for i in steps), (row_words, {"scalars": 0, "held": 1, "result": 1})])
     unrolled, nest = loops[: max(len(loops) - LEVELS, 0)], loops[max(len(loops) - LEVELS, 0) :]
-    for number, turn in enumerate(passes(sizes, k[:-1])):
+    for number, values in enumerate(passes(sizes, k[:-1])):
         for first in offsets(unrolled, names):
             along = {name: {f"m{n}": s[name] for n, (_, s) in enumerate(nest) if s[name]} for name in names}
             result = At(c.place.memory, c.place.base + first["result"], along["result"])
@@ -73,7 +75,7 @@ def expand(
                 At(held.memory, held.base + number * words.words(sizes) + first["held"], along["held"]),
                 At(
                     a.place.memory,
-                    a.place.base + first["scalars"] + _offset(strides["scalars"], turn),
+                    a.place.base + first["scalars"] + _offset(strides["scalars"], values),
                     along["scalars"],
                 ),
                 result,
@@ -99,7 +101,7 @@ def reduce(
             unrolled.append(nest.pop(0))
         nest.append(outer)
     names = [f"m{i}" for i in range(len(nest))]
-    for number, turn in enumerate(passes(sizes, n[:-1])):
+    for number, values in enumerate(passes(sizes, n[:-1])):
         for at_ in offsets(unrolled, ("stream", "result")):
             parts = {
                 of: {name: s[of] for name, (_, s) in zip(names, nest, strict=True)} | {"i": strides[of]}
@@ -116,7 +118,7 @@ def reduce(
                 "w",
                 At(held.memory, held.base + number * depth, {"w": 1}),
                 At(a.place.memory, a.place.base + at_["stream"], parts["stream"] | {"w": 1}),
-                At(c.place.memory, c.place.base + at_["result"] + _offset(result, turn), parts["result"]),
+                At(c.place.memory, c.place.base + at_["result"] + _offset(result, values), parts["result"]),
                 count=sizes[n[-1]],
             )
 
@@ -136,7 +138,7 @@ def accumulate(
     names = [f"k{n}" for n in range(len(loops))]
     rows = a.arrangement.packed
     count, step = math.prod(sizes[i] for i in rows), result[rows[-1]]
-    for turn in passes(sizes, [i for i in m if i not in rows]):
+    for values in passes(sizes, [i for i in m if i not in rows]):
         b.accumulate(
             engine,
             what,
@@ -144,7 +146,7 @@ def accumulate(
             names,
             At(
                 a.place.memory,
-                a.place.base + _offset(scalars, turn),
+                a.place.base + _offset(scalars, values),
                 {name: s["scalars"] for name, (_, s) in zip(names, loops, strict=True)},
             ),
             At(
@@ -153,7 +155,7 @@ def accumulate(
                 {name: s["stream"] for name, (_, s) in zip(names, loops, strict=True)} | {"w": 1},
             ),
             Loop("r", count),
-            At(c.place.memory, c.place.base + _offset(result, turn), {"r": step, "w": 1}),
+            At(c.place.memory, c.place.base + _offset(result, values), {"r": step, "w": 1}),
         )
 
 

@@ -64,6 +64,10 @@ class Program:
         """The most that a slice of each table adds to an address."""
         return self.model.embedding.slice_span
 
+    def has_room_for(self, optimizer: Optimizer) -> bool:
+        """Whether the banks hold what the optimizer keeps beside the parameters."""
+        return self.model.has_moments or not optimizer.moments
+
     def check_optimizer(self, optimizer: Optimizer) -> None:
         """Check that the machine has room for what an optimizer keeps.
 
@@ -72,16 +76,16 @@ class Program:
         ProgramError
             If it has not; the line names the bank and what would fit.
         """
-        if optimizer.moments and not self.model.has_moments:
+        if not self.has_room_for(optimizer):
             raise ProgramError(f"the moments of {optimizer.name} {self._room_for_moments}")
 
     @cached_property
     def _room_for_moments(self) -> str:
         model, bank = self.model, banks.FIRST_MOMENT
         own_shapes = model.shapes != model.config.parameter_shapes()
-        found = what_fits(model.config, lambda one, whole: _fits(one, model.flow, whole, moments=True), own_shapes)
+        would_fit = what_fits(model.config, lambda one, whole: _fits(one, model.flow, whole, moments=True), own_shapes)
         taken = f"take {model.layout.words} words of bank {bank}, which has {MACHINE.banks[bank].depth}"
-        return f"{taken}: choose sgd" + (f", or {found}, all else as asked" if found else "")
+        return f"{taken}: choose sgd" + (f", or {would_fit}, all else as asked" if would_fit else "")
 
     def image(self) -> np.ndarray:
         """Return the program as LOAD_PROGRAM reads it, int32 of shape (words, 16)."""
@@ -187,8 +191,8 @@ def compile_program(
         program.forward = ordered(program.forward, spans, ORDER_TOKENS, scratch)
         program.backward = ordered(program.backward, spans, ORDER_TOKENS, scratch)
     except DoesNotFit as error:
-        found = what_fits(config, lambda one, whole: _fits(one, flow, whole), shapes is not None)
-        raise ProgramError(f"{error.what}: choose {found}, all else as asked") if found else error from None
+        would_fit = what_fits(config, lambda one, whole: _fits(one, flow, whole), shapes is not None)
+        raise ProgramError(f"{error.what}: choose {would_fit}, all else as asked") if would_fit else error from None
     set_waits(program.sample, spans)
     for section in (program.flush, program.clear):
         set_waits(section, spans)

@@ -58,11 +58,11 @@ class Scratch:
                 if operand.memory == f"bank {self.bank}" and operand.base >= FLOATING // 2:
                     first, _ = instruction.span(number, ())
                     operands[bisect_right(self._begins, first) - 1].append((i, number))
-        found = {}
+        wanted_at = {}
         for n, who in operands.items():
             begin, end = min(times[i][0] for i, _ in who), max(times[i][1] for i, _ in who)
-            found[n] = Wanted(self._begins[n + 1] - self._begins[n], begin, end, who)
-        return found
+            wanted_at[n] = Wanted(self._begins[n + 1] - self._begins[n], begin, end, who)
+        return wanted_at
 
     def in_turn(self, wanted: Mapping[int, Wanted]) -> dict[int, int] | None:
         """Return the first word of each, behind the one before, so that words are used again as late as can be; None

@@ -77,10 +77,10 @@ def time_program(instructions: Sequence[Instruction], tokens: int, updates: bool
         cycle = sent[i] + TO_UNIT
         if begun[unit]:
             cycle = max(cycle, begin[streams[unit][begun[unit] - 1]] + fetch, ends[unit][-1])
-        for other in range(UNITS):
-            ended, drained, chained = (
-                after[other] for after in (instruction.after_end, instruction.after_drain, instruction.after_begin)
-            )
+        waits = zip(instruction.after_end, instruction.after_drain, instruction.after_begin, strict=True)
+        for other, (ended, drained, chained) in enumerate(waits):
+            if not (ended or drained or chained):
+                continue
             if max(ended, drained, chained) > begun[other]:
                 return False
             if ended:

@@ -169,7 +169,7 @@ def _schedule(
     wrong += [
         Violation("loop", f"a loop is left inside the body at {_start(other, function, places)}") for other in inner
     ]
-    found, unresolved = accesses_of(
+    accesses, unresolved = accesses_of(
         [i for block in body.order for i in function.blocks[block]], Memories(module, pragmas), places
     )
     wrong += unresolved
@@ -177,10 +177,10 @@ def _schedule(
         wrong.append(
             Violation("copies", f"calls lead to the loop at {place} in {source.ways} ways: it may be built as often")
         )
-    asked = ports(found)
-    wrong += of_ports(asked, found, places)
+    asked = ports(accesses)
+    wrong += of_ports(asked, accesses, places)
     _mark_delays(function, _delays(module, places, pragmas, source.constants))
-    graph = Graph(function, body, dict(found))
+    graph = Graph(function, body, dict(accesses))
     wrong += of_operators(graph, places)
     clock = latencies.Clock(source.constants.get("CLOCK_MHZ", CLOCK_MHZ))
     carried = solve.edges(graph, promised)
@@ -216,7 +216,7 @@ def _schedule(
 
 def _delays(module: Module, places: Places, pragmas: list[Pragma], constants: dict[str, int]) -> dict[str, int]:
     """Functions that are not inlined and give their argument back, and the latency that a pragma fixes for them."""
-    found = {}
+    latency_of = {}
     for function in module.functions:
         blocks = list(function.blocks.values())
         end = blocks[0][-1]
@@ -230,8 +230,8 @@ def _delays(module: Module, places: Places, pragmas: list[Pragma], constants: di
         for pragma in (p for p in inside if own and p.name == "LATENCY"):
             least, most = pragma.values.get("min"), pragma.values.get("max")
             if end.operands[0].kind == "argument" and least == most is not None:
-                found[function.name] = int(least) if least.isdigit() else constants[least]
-    return found
+                latency_of[function.name] = int(least) if least.isdigit() else constants[least]
+    return latency_of
 
 
 def _mark_delays(function: Function, delays: dict[str, int]) -> None:
@@ -249,13 +249,13 @@ def _start(loop: Loop, function: Function, places: Places) -> str:
 
 def _exits(graph: Graph, times: solve.Times) -> list[solve.Recurrence]:
     """An iteration starts when it is known that there is one."""
-    found = []
+    circles = []
     for node in graph.exits:
         latency = max(1, ceil(times.end[node]))
-        found.append(
+        circles.append(
             solve.Recurrence("whether there is a next iteration", "exit", latency, 1, False, node.instruction.line)
         )
-    return found
+    return circles
 
 
 def _too_slow(circle: solve.Recurrence, places: Places) -> Violation:
@@ -283,10 +283,10 @@ def _spans(graph: Graph, times: solve.Times) -> list[Span]:
         elif solve.is_store(node):
             stores.setdefault(node.access.memory, []).append(times.visible(node))
     both = [memory for memory in loads if memory in stores and not memory.register]
-    found = [
+    spans = [
         Span(m, min(loads[m]), max(stores[m]) - latencies.write_cycles(), max(stores[m]) - min(loads[m])) for m in both
     ]
-    return sorted(found, key=lambda span: (-span.depth, span.memory.name))
+    return sorted(spans, key=lambda span: (-span.depth, span.memory.name))
 
 
 def _of_promises(
@@ -296,7 +296,7 @@ def _of_promises(
     kept_apart: dict[str, tuple[str, ...]],
 ) -> list[Violation]:
     """What DEPENDENCE promises must be kept by the program, as the page says it is."""
-    found = []
+    broken = []
     apart = {}
     for variable in promised:
         names = [n for n, starts in kept_apart.items() if n in constants and variable.startswith(starts)]
@@ -305,14 +305,14 @@ def _of_promises(
         kept, name = apart[variable]
         if promise.distance is not None and kept is not None and promise.distance > kept:
             message = f"{variable}: a distance of {promise.distance} is promised, the program keeps {name} = {kept}"
-            found.append(Violation("promise", message))
+            broken.append(Violation("promise", message))
     for span in spans:
         promise = promised.get(span.memory.variable)
         if promise is None or promise.distance is not None:
             continue
         kept, name = apart[span.memory.variable]
         if kept is None:
-            found.append(
+            broken.append(
                 Violation(
                     "promise", f"{span.memory.name}: no dependence is promised, and no rule of the program keeps that"
                 )
@@ -321,8 +321,8 @@ def _of_promises(
             message = (
                 f"{span.memory.name}: {span.depth} cycles from a load to where its store is seen, and {name} = {kept}"
             )
-            found.append(Violation("depth", message))
+            broken.append(Violation("depth", message))
         if span.load > span.store:
             message = f"{span.memory.name}: its load is in cycle {span.load}, after its store in cycle {span.store}"
-            found.append(Violation("order", message))
-    return found
+            broken.append(Violation("order", message))
+    return broken

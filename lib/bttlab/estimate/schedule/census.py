@@ -52,8 +52,8 @@ class Census:
         rows, lanes : int
             Of one engine, of one multiplier each.
         """
-        found = sum(counts["fmul"] for name, counts in self.units.items() if name.startswith("engine"))
-        return found / (rows * lanes)
+        multipliers = sum(counts["fmul"] for name, counts in self.units.items() if name.startswith("engine"))
+        return multipliers / (rows * lanes)
 
 
 def census(nodes: list[Node], places: Places) -> Census:
@@ -65,14 +65,14 @@ def census(nodes: list[Node], places: Places) -> Census:
     places : Places
     """
     calls: dict[str, list[int]] = {}
-    found: dict[tuple[str, int], Counter] = {}
+    by_unit: dict[tuple[str, int], Counter] = {}
     widths: Counter = Counter()
     for node in nodes:
         if node.kind not in KINDS:
             continue
         unit = unit_of(places.chain(node.instruction.line))
         count = operators(node)
-        found.setdefault(unit, Counter())[node.kind] += count
+        by_unit.setdefault(unit, Counter())[node.kind] += count
         if node.kind in INTEGER:
             widths[node.kind, node.bits] += count
         if unit[1] not in calls.setdefault(unit[0], []):
@@ -82,7 +82,7 @@ def census(nodes: list[Node], places: Places) -> Census:
         for name, lines in calls.items()
         for line in lines
     }
-    return Census({names[unit]: found[unit] for unit in sorted(found, key=names.__getitem__)}, widths)
+    return Census({names[unit]: by_unit[unit] for unit in sorted(by_unit, key=names.__getitem__)}, widths)
 
 
 def operators(node: Node) -> int:

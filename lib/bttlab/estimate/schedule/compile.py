@@ -113,8 +113,8 @@ def _constants(unit: Path, folders: list[str], preprocessed: str) -> dict[str, i
         lines = [f"extern const int schedule_{i} = {text};" for i, text in enumerate(wanted)]
         probe.write_text("\n".join([f'#include "{unit.resolve()}"', 'extern "C" {', *lines, "}"]), encoding="utf-8")
         text = _clang("-S", "-emit-llvm", *folders, "-o", "-", str(probe))
-    found = dict(re.findall(r"^@schedule_(\d+) = .*?constant i32 (-?\d+)", text, re.MULTILINE))
-    return {text: int(found[str(i)]) for i, text in enumerate(wanted) if str(i) in found}
+    values = dict(re.findall(r"^@schedule_(\d+) = .*?constant i32 (-?\d+)", text, re.MULTILINE))
+    return {text: int(values[str(i)]) for i, text in enumerate(wanted) if str(i) in values}
 
 
 @cache

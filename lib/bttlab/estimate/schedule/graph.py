@@ -182,8 +182,8 @@ class Graph:
                 source = self._by_value.get(value) if block in inside else None
                 if source is not None:
                     self.back.append((source, self._by_value[phi]))
-        found = [self.condition(block) for block in self._body.exits]
-        self.exits = [node for node in found if node is not None]
+        conditions = [self.condition(block) for block in self._body.exits]
+        self.exits = [node for node in conditions if node is not None]
 
     def _balance(self) -> None:
         """Join gates of one kind behind each other, as HLS does, to one of many inputs: it is built as a tree."""
@@ -226,15 +226,15 @@ class Graph:
 
     def _reached(self, block: str) -> list[Node | None]:
         """What must be known before it is known that a block is reached."""
-        found: list[Node | None] = []
+        conditions: list[Node | None] = []
         seen, stack = set(), [block]
         while stack:
             for other in self._body.controllers(stack.pop()):
                 if other not in seen:
                     seen.add(other)
-                    found.append(self.condition(other))
+                    conditions.append(self.condition(other))
                     stack.append(other)
-        return found
+        return conditions
 
     def _add(self, instruction: Instruction) -> None:
         opcode, inputs = instruction.opcode, self._inputs(instruction)

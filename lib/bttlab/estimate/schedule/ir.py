@@ -116,16 +116,16 @@ def _body(name: str, text: str) -> list[str]:
     """The printed instructions of a function, one string each."""
     quoted = name if re.fullmatch(r"[-\w.$]+", name) else f'"{name}"'
     start = re.search(rf"^define [^\n]*@{re.escape(quoted)}\(.*$", text, re.MULTILINE).end()
-    lines, found = text[start : text.index("\n}", start)].split("\n"), []
+    lines, instructions = text[start : text.index("\n}", start)].split("\n"), []
     inside_switch = False
     for line in lines:
         if inside_switch:
-            found[-1] += " " + line.strip()
+            instructions[-1] += " " + line.strip()
             inside_switch = line.strip()[:1] != "]"
         elif line.startswith("  ") and line.strip() and not line.lstrip().startswith(("#dbg_", ";")):
-            found.append(line.strip())
+            instructions.append(line.strip())
             inside_switch = line.lstrip().startswith("switch ") and "]" not in line
-    return found
+    return instructions
 
 
 def _labels(name: str, text: str) -> list[str]:
@@ -159,20 +159,20 @@ def _read_function(function, text: str) -> Function:
         result[label] = []
         for ref in block.instructions:
             line = next(lines)
-            found = Instruction("instruction", _type(ref, types), line, opcode=ref.opcode, block=label)
-            found.line = int(m[1]) if (m := _LINE.search(line)) else None
-            found.loop = int(m[1]) if (m := _LOOP.search(line)) else None
-            if found.opcode in ("br", "switch"):
-                found.blocks = _LABEL.findall(line)
-            elif found.opcode == "phi":
-                found.blocks = [name_of[_address(b)] for b in ref.incoming_blocks]
-            known[_address(ref)] = found
-            pairs.append((ref, found))
-            result[label].append(found)
-    for ref, found in pairs:
+            instruction = Instruction("instruction", _type(ref, types), line, opcode=ref.opcode, block=label)
+            instruction.line = int(m[1]) if (m := _LINE.search(line)) else None
+            instruction.loop = int(m[1]) if (m := _LOOP.search(line)) else None
+            if instruction.opcode in ("br", "switch"):
+                instruction.blocks = _LABEL.findall(line)
+            elif instruction.opcode == "phi":
+                instruction.blocks = [name_of[_address(b)] for b in ref.incoming_blocks]
+            known[_address(ref)] = instruction
+            pairs.append((ref, instruction))
+            result[label].append(instruction)
+    for ref, instruction in pairs:
         for operand in ref.operands:
             if _address(operand) in known or operand.value_kind.name not in ("basic_block", "metadata_as_value"):
-                found.operands.append(_operand(operand, known, types))
+                instruction.operands.append(_operand(operand, known, types))
     return Function(function.name, result)
 
 

@@ -80,11 +80,11 @@ def _demands(instruction: Instruction, own: int):
             return [(operands[0], own), *everything[1:]]
         case "shufflevector":
             width = lanes_of(operands[0].type)[0]
-            found = [0, 0]
+            demanded = [0, 0]
             for lane, source in enumerate(shuffle_mask(instruction.text)):
                 if source is not None and own >> lane & 1:
-                    found[source >= width] |= 1 << source % width
-            return list(zip(operands, found, strict=False))
+                    demanded[source >= width] |= 1 << source % width
+            return list(zip(operands, demanded, strict=False))
         case opcode if opcode in _LANEWISE and lanes > 1:
             return [(o, own if lanes_of(o.type)[0] == lanes else 1) for o in operands]
         case "bitcast" if lanes > 1 and lanes == lanes_of(operands[0].type)[0]:
@@ -93,17 +93,17 @@ def _demands(instruction: Instruction, own: int):
 
 
 def _uniform(order: list[Instruction]) -> set[Instruction]:
-    found: set[Instruction] = set()
+    alike: set[Instruction] = set()
     for instruction in order:
         lanes = lanes_of(instruction.type)[0]
         if lanes == 1:
             continue
         if instruction.opcode == "shufflevector":
             if len(set(shuffle_mask(instruction.text)) - {None}) == 1:
-                found.add(instruction)
+                alike.add(instruction)
         elif instruction.opcode in _LANEWISE and all(
-            o in found or lanes_of(o.type)[0] == 1 or (o.kind == "constant" and o.text[0] != "<")
+            o in alike or lanes_of(o.type)[0] == 1 or (o.kind == "constant" and o.text[0] != "<")
             for o in instruction.operands
         ):
-            found.add(instruction)
-    return found
+            alike.add(instruction)
+    return alike

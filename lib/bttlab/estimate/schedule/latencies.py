@@ -39,8 +39,8 @@ class Clock:
 
 def cycles(kind: str) -> int | None:
     """Return the latency of a floating point operator, None for other kinds."""
-    found = read_latencies()["cycles"].get(kind)
-    return found["value"] if found else None
+    latency = read_latencies()["cycles"].get(kind)
+    return latency["value"] if latency else None
 
 
 def read_cycles(implementation: str) -> int:

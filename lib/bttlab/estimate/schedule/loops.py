@@ -26,52 +26,52 @@ class Loop:
 def dominators(entry: str, order: list[str], predecessors: dict[str, list[str]]) -> dict[str, str]:
     """Return the immediate dominator of each block (Cooper, Harvey, Kennedy); `order` is a reverse post-order."""
     number = {block: i for i, block in enumerate(order)}
-    found = {entry: entry}
+    immediate = {entry: entry}
     changed = True
     while changed:
         changed = False
         for block in order[1:]:
             new = None
             for other in predecessors[block]:
-                if other in found:
-                    new = other if new is None else _meet(new, other, found, number)
-            if new is not None and found.get(block) != new:
-                found[block], changed = new, True
-    return found
+                if other in immediate:
+                    new = other if new is None else _meet(new, other, immediate, number)
+            if new is not None and immediate.get(block) != new:
+                immediate[block], changed = new, True
+    return immediate
 
 
-def _meet(a: str, b: str, found: dict[str, str], number: dict[str, int]) -> str:
+def _meet(a: str, b: str, immediate: dict[str, str], number: dict[str, int]) -> str:
     while a != b:
         while number[a] > number[b]:
-            a = found[a]
+            a = immediate[a]
         while number[b] > number[a]:
-            b = found[b]
+            b = immediate[b]
     return a
 
 
 def reverse_post_order(entry: str, successors: dict[str, list[str]]) -> list[str]:
     """Return blocks so that each stands before those it goes to, backward edges excepted."""
-    seen, found, stack = {entry}, [], [(entry, iter(successors[entry]))]
+    seen, finished, stack = {entry}, [], [(entry, iter(successors[entry]))]
     while stack:
-        block, rest = stack[-1]
-        for other in rest:
+        block, following = stack[-1]
+        for other in following:
             if other not in seen:
                 seen.add(other)
                 stack.append((other, iter(successors[other])))
                 break
         else:
-            found.append(block)
+            finished.append(block)
             stack.pop()
-    return found[::-1]
+    return finished[::-1]
 
 
-def turned(edges: dict[str, list[str]]) -> dict[str, list[str]]:
+def reversed_edges(edges: dict[str, list[str]]) -> dict[str, list[str]]:
     """Return the edges backward."""
-    found: dict[str, list[str]] = {block: [] for block in edges}
+    backward: dict[str, list[str]] = {block: [] for block in edges}
     for block, others in edges.items():
         for other in others:
-            found[other].append(block)
-    return found
+            backward[other].append(block)
+    return backward
 
 
 def natural_loops(function: Function) -> list[Loop]:
@@ -80,7 +80,7 @@ def natural_loops(function: Function) -> list[Loop]:
     successors = {block: function.successors(block) for block in function.blocks}
     order = reverse_post_order(entry, successors)
     successors = {block: successors[block] for block in order}
-    predecessors = turned(successors)
+    predecessors = reversed_edges(successors)
     above = dominators(entry, order, predecessors)
     number = {block: i for i, block in enumerate(order)}
     latches: dict[str, list[str]] = {}
@@ -88,7 +88,7 @@ def natural_loops(function: Function) -> list[Loop]:
         for other in successors[block]:
             if number[other] <= number[block] and _dominates(other, block, above):
                 latches.setdefault(other, []).append(block)
-    found = []
+    loops = []
     for header, ends in latches.items():
         inside, stack = {header}, list(ends)
         while stack:
@@ -96,8 +96,8 @@ def natural_loops(function: Function) -> list[Loop]:
             if block not in inside:
                 inside.add(block)
                 stack.extend(predecessors[block])
-        found.append(Loop(header, frozenset(inside), tuple(ends)))
-    return found
+        loops.append(Loop(header, frozenset(inside), tuple(ends)))
+    return loops
 
 
 def _dominates(a: str, b: str, above: dict[str, str]) -> bool:
@@ -133,7 +133,7 @@ class Body:
         }
         self.order = reverse_post_order(loop.header, self.successors)
         self._number = {block: i for i, block in enumerate(self.order)}
-        self.predecessors = turned({block: self.successors[block] for block in self.order})
+        self.predecessors = reversed_edges({block: self.successors[block] for block in self.order})
         self._above = dominators(loop.header, self.order, self.predecessors)
         # What leaves the loop or goes round again ends at one place.
         self.exits = [
@@ -141,7 +141,7 @@ class Body:
         ]
         end = ""
         with_end = {b: self.successors[b] + ([end] if b in self.exits else []) for b in self.order} | {end: []}
-        backward = turned(with_end)
+        backward = reversed_edges(with_end)
         self._below = dominators(end, reverse_post_order(end, backward), with_end)
 
     def controllers(self, block: str) -> list[str]:
@@ -172,12 +172,12 @@ class Body:
                 if one != top:
                     stack.extend(self.predecessors[one])
         reach: dict[str, frozenset[str]] = {}
-        found = []
+        deciding = []
         for one in sorted(region, key=self._number.__getitem__, reverse=True):
             ways = frozenset()
             for other in self.successors[one]:
                 ways |= frozenset([one]) if other == block else reach.get(other, frozenset())
             reach[one] = ways
             if len(ways) > 1:
-                found.append(one)
-        return found
+                deciding.append(one)
+        return deciding

@@ -150,14 +150,14 @@ class Memories:
         match = re.match(r"getelementptr (?:inbounds |nuw |nusw |inrange\S* )*\((.*)\)$", text)
         if not match:
             raise Unresolved("the null pointer" if text == "null" else f"a pointer {text[:60]}")
-        kind, rest = self._types.split(match[1])
+        kind, indexing = self._types.split(match[1])
         parts, depth, start = [], 0, 0
-        for i, character in enumerate(rest):
+        for i, character in enumerate(indexing):
             depth += (character in "([{<") - (character in ")]}>")
             if character == "," and depth == 0:
-                parts.append(rest[start:i].strip())
+                parts.append(indexing[start:i].strip())
                 start = i + 1
-        base, *indices = [part for part in [*parts, rest[start:].strip()] if part]
+        base, *indices = [part for part in [*parts, indexing[start:].strip()] if part]
         pointer = self._constant(base.removeprefix("ptr ").strip())
         values = [Value("constant", *index.rsplit(" ", 1)) for index in indices]
         return self._walk(pointer, kind, values)
@@ -188,7 +188,7 @@ class Memories:
         return _Pointer(pointer.base, pointer.type, offset, tuple(terms))
 
     def _place(self, pointer: _Pointer) -> Access:
-        variable, kind, rest = source_name(pointer.base), pointer.type, pointer.offset
+        variable, kind, offset = source_name(pointer.base), pointer.type, pointer.offset
         if not kind:
             memory = Memory(variable, (), 0, 0, False, "argument", None)
             return Access(memory, tuple(index for _, index in pointer.terms), 1)
@@ -202,16 +202,16 @@ class Memories:
                 here = [value for scale, value in terms if scale % stride == 0]
                 terms = [(scale, value) for scale, value in terms if scale % stride]
                 shape.append(count)
-                places.append(None if here else rest // stride)
+                places.append(None if here else offset // stride)
                 index.extend(here)
-                rest -= rest // stride * stride
+                offset -= offset // stride * stride
             kind = array.element
             if kind[0] not in "%{" and not kind.startswith("<{"):
                 break
             number, (start, member) = [
-                (i, found) for i, found in enumerate(self._types.members(kind)) if found[0] <= rest
+                (i, member_at) for i, member_at in enumerate(self._types.members(kind)) if member_at[0] <= offset
             ][-1]
-            variable, kind, rest = f"{variable}.{number}", member, rest - start
+            variable, kind, offset = f"{variable}.{number}", member, offset - start
         index.extend(value for _, value in terms)
         return self._memory(variable, tuple(shape), tuple(places), 8 * self._types.size(kind), tuple(index))
 

@@ -49,7 +49,7 @@ class Places:
 
     def _chain(self, number: int | None) -> tuple[Place, ...]:
         """Return the places of a location: the outermost function's line first, that of the instruction last."""
-        found = []
+        inner_first = []
         while number is not None:
             location = self._fields(number)
             scope = int(location["scope"])
@@ -57,9 +57,9 @@ class Places:
                 scope = int(self._fields(scope)["scope"])
             subprogram = self._fields(scope)
             file = self._fields(int(subprogram["file"]))["filename"]
-            found.append(Place(subprogram["name"], file, int(location["line"]), int(subprogram.get("line", 0))))
+            inner_first.append(Place(subprogram["name"], file, int(location["line"]), int(subprogram.get("line", 0))))
             number = int(location["inlinedAt"]) if "inlinedAt" in location else None
-        return tuple(reversed(found))
+        return tuple(reversed(inner_first))
 
     def text(self, number: int | None) -> str:
         """Return file and line for people."""

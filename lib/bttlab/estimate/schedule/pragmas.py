@@ -59,7 +59,7 @@ class Promise:
 
 def read_pragmas(preprocessed: str) -> list[Pragma]:
     """Return every HLS pragma of a preprocessed source."""
-    found, file, line = [], "", 0
+    pragmas, file, line = [], "", 0
     for text in preprocessed.splitlines():
         if marker := _MARKER.match(text):
             file, line = marker[2], int(marker[1]) - 1
@@ -73,8 +73,8 @@ def read_pragmas(preprocessed: str) -> list[Pragma]:
                     values[key.lower()] = value
                 else:
                     words.add(word.lower())
-            found.append(Pragma(match[1].upper(), values, frozenset(words), file, line))
-    return found
+            pragmas.append(Pragma(match[1].upper(), values, frozenset(words), file, line))
+    return pragmas
 
 
 def promises(pragmas: list[Pragma], constants: dict[str, int]) -> dict[str, Promise]:
@@ -83,7 +83,7 @@ def promises(pragmas: list[Pragma], constants: dict[str, int]) -> dict[str, Prom
     A pragma of one direction (RAW, WAR, WAW) counts if it is RAW or none is named: a load after a store is what an
     initiation interval hangs on.
     """
-    found = {}
+    by_variable = {}
     for pragma in pragmas:
         other = pragma.says("intra") or (pragma.says("war", "waw") and not pragma.says("raw"))
         if pragma.name != "DEPENDENCE" or other:
@@ -93,5 +93,5 @@ def promises(pragmas: list[Pragma], constants: dict[str, int]) -> dict[str, Prom
         if not never and distance is None:
             continue
         value = None if never else int(distance) if distance.isdigit() else constants.get(distance, 1)
-        found[pragma.variable] = Promise(pragma.variable, value, pragma.line)
-    return found
+        by_variable[pragma.variable] = Promise(pragma.variable, value, pragma.line)
+    return by_variable

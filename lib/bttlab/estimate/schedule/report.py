@@ -125,8 +125,8 @@ def to_text(data: dict[str, Any]):
             for circle in list(worst.values())[:SHOWN]
         ],
     )
-    found = {name: data["resources"][name] for name in RESOURCES}
-    parts_of = list(dict.fromkeys(part for one in found.values() for part in one["parts"]))
+    resources = {name: data["resources"][name] for name in RESOURCES}
+    parts_of = list(dict.fromkeys(part for one in resources.values() for part in one["parts"]))
     table(
         "resources of the loop (modelled)",
         ("resource", "low", "likely", "high", "of budget", *parts_of),
@@ -137,7 +137,7 @@ def to_text(data: dict[str, Any]):
                 f"{one['share']:.0%}",
                 *(f"{one['parts'][part]:,.0f}" if part in one["parts"] else "" for part in parts_of),
             ]
-            for name, one in found.items()
+            for name, one in resources.items()
         ],
         caption="; ".join(data["resources"]["assumptions"]),
     )

@@ -92,19 +92,21 @@ def resources(schedule: Schedule, counted: Census) -> LoopResources:
     schedule : Schedule
     counted : Census
     """
-    found, by_variable = _memories([port.memory for port in schedule.ports])
+    blocks_used, by_variable = _memories([port.memory for port in schedule.ports])
     parts = {
         "operators": _operators(counted),
         "logic": _logic(schedule),
         "registers": _registers(schedule),
-        "memories": {name: Band(*[getattr(found, name)] * 3, name) for name in RESOURCES if hasattr(found, name)},
+        "memories": {
+            name: Band(*[getattr(blocks_used, name)] * 3, name) for name in RESOURCES if hasattr(blocks_used, name)
+        },
     }
     return LoopResources(parts, by_variable)
 
 
 def _operators(counted: Census) -> dict[str, Band]:
     costs = read_data("operators")["operators"]
-    found = {}
+    totals = {}
     for resource in ("dsps", "lookup_tables", "flip_flops"):
         total = Band(0, 0, 0, resource)
         for kind, count in counted.total.items():
@@ -115,8 +117,8 @@ def _operators(counted: Census) -> dict[str, Band]:
                 total += each.scaled(count, resource)
             elif kind == "multiply" and resource == "dsps":
                 total += Band(count, count, count, resource)
-        found[resource] = total
-    return found
+        totals[resource] = total
+    return totals
 
 
 def _logic(schedule: Schedule) -> dict[str, Band]:
@@ -141,25 +143,25 @@ def _packed(schedule: Schedule) -> dict[Node, float]:
     used.update([source for source, _ in graph.back] + graph.exits)
     data: dict[Node, set] = {}
     by: dict[Node, set] = {}
-    found: dict[Node, float] = {}
+    look_up_tables: dict[Node, float] = {}
     for node in graph.nodes:
         if node.kind != "select":
             continue
         width = node.lanes * node.bits
         if node.instruction.opcode not in ("select", "phi"):
-            found[node] = width * max(0.5, (node.choices - 1) / 3)
+            look_up_tables[node] = width * max(0.5, (node.choices - 1) / 3)
             continue
         chosen = node.instruction.operands[node.instruction.opcode == "select" :]
         data[node] = {graph.node(value) for value in chosen} - {None}
         by[node] = set(node.inputs) - data[node]
-        for one in sorted(data[node] & found.keys(), key=lambda n: len(data.get(n, ())) + len(by.get(n, ()))):
+        for one in sorted(data[node] & look_up_tables.keys(), key=lambda n: len(data.get(n, ())) + len(by.get(n, ()))):
             alike = (one.lanes, one.bits, floor(start[one])) == (node.lanes, node.bits, floor(start[node]))
             inside, by_all = data[node] - {one} | data.get(one, set()), by[node] | by.get(one, set())
             if one in data and used[one] == 1 and alike and len(inside) + len(by_all) <= LUT_INPUTS:
                 data[node], by[node] = inside, by_all
-                del found[one]
-        found[node] = width * (0.5 if 2 * len(data[node]) + len(by[node]) < LUT_INPUTS else 1)
-    return found
+                del look_up_tables[one]
+        look_up_tables[node] = width * (0.5 if 2 * len(data[node]) + len(by[node]) < LUT_INPUTS else 1)
+    return look_up_tables
 
 
 def _registers(schedule: Schedule) -> dict[str, Band]:
@@ -194,15 +196,17 @@ def _registers(schedule: Schedule) -> dict[str, Band]:
 
 def shortest_shift() -> int:
     """Return from how many cycles on a wait is a shift register: what the recipe tells Vivado (UG901: else 3)."""
-    found = re.search(r"SHREG_MIN_SIZE=(\d+)", LINK_SETTINGS.read_text(encoding="utf-8"))
-    return int(found[1]) if found else SHIFT_FROM
+    setting = re.search(r"SHREG_MIN_SIZE=(\d+)", LINK_SETTINGS.read_text(encoding="utf-8"))
+    return int(setting[1]) if setting else SHIFT_FROM
 
 
 def _memories(memories: list[Memory]) -> tuple[Blocks, dict[str, Blocks]]:
-    found: dict[str, Blocks] = {}
+    by_variable: dict[str, Blocks] = {}
     for memory in memories:
         if memory.implementation == "argument":
             continue
         binding = {"register": "registers"}.get(memory.implementation, memory.implementation)
-        found[memory.variable] = found.get(memory.variable, Blocks()) + blocks(binding, memory.width, memory.words)
-    return sum(found.values(), Blocks()), found
+        by_variable[memory.variable] = by_variable.get(memory.variable, Blocks()) + blocks(
+            binding, memory.width, memory.words
+        )
+    return sum(by_variable.values(), Blocks()), by_variable

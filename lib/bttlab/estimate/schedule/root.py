@@ -28,7 +28,7 @@ def root_function(text: str, pragmas: list[Pragma]) -> str | None:
             chain, end = places.loop_range(number)
             if chain:
                 loops.append((end - chain[-1].line, name, chain[-1], end))
-    found = set()
+    functions = set()
     for pragma in (p for p in pragmas if p.name == "PIPELINE"):
         around = [
             loop
@@ -36,8 +36,8 @@ def root_function(text: str, pragmas: list[Pragma]) -> str | None:
             if Path(loop[2].file).name == Path(pragma.file).name and loop[2].line <= pragma.line <= loop[3]
         ]
         if around:
-            found.add(min(around, key=lambda loop: loop[0])[1])
-    return max(found, key=lambda name: sum(len(bodies[n]) for n in _behind(name, calls)), default=None)
+            functions.add(min(around, key=lambda loop: loop[0])[1])
+    return max(functions, key=lambda name: sum(len(bodies[n]) for n in _behind(name, calls)), default=None)
 
 
 def ways_to(text: str, name: str) -> int:
@@ -59,10 +59,10 @@ def _bodies(text: str) -> tuple[dict[str, str], dict[str, list[str]]]:
 
 
 def _behind(name: str, calls: dict[str, list[str]]) -> set[str]:
-    found, stack = set(), [name]
+    reached, stack = set(), [name]
     while stack:
         one = stack.pop()
-        if one not in found:
-            found.add(one)
+        if one not in reached:
+            reached.add(one)
             stack.extend(calls[one])
-    return found
+    return reached

@@ -76,7 +76,7 @@ def is_store(node: Node) -> bool:
 
 def edges(graph: Graph, promises: dict[str, Promise]) -> list[Edge]:
     """Return what goes from one iteration to later ones."""
-    found = [Edge(source, phi, 1, phi.instruction.name.lstrip("%")) for source, phi in graph.back]
+    carried = [Edge(source, phi, 1, phi.instruction.name.lstrip("%")) for source, phi in graph.back]
     loads: dict[object, list[Node]] = {}
     for node in graph.nodes:
         if is_load(node):
@@ -87,21 +87,21 @@ def edges(graph: Graph, promises: dict[str, Promise]) -> list[Edge]:
         if promise and promise.distance is None:
             continue
         distance = promise.distance if promise else 1
-        found += [Edge(store, load, distance, memory.name) for load in loads.get(memory, ())]
-    return found
+        carried += [Edge(store, load, distance, memory.name) for load in loads.get(memory, ())]
+    return carried
 
 
 def orders(graph: Graph) -> list[tuple[Node, Node]]:
     """Return pairs of one iteration's accesses to one memory, at least one of them a store, that keep their order."""
     before: dict[object, list[Node]] = {}
-    found = []
+    ordered = []
     for node in graph.nodes:
         if node.access is None:
             continue
         earlier = before.setdefault(node.access.memory, [])
-        found += [(other, node) for other in earlier if is_store(other) or is_store(node)]
+        ordered += [(other, node) for other in earlier if is_store(other) or is_store(node)]
         earlier.append(node)
-    return found
+    return ordered
 
 
 class Times:
@@ -218,7 +218,7 @@ def _links(graph: Graph, carried: list[Edge], clock: latencies.Clock) -> list[tu
     for edge in carried:
         if components.get(edge.source) == components.get(edge.target) is not None:
             inside.setdefault(components[edge.source], []).append(edge)
-    found = []
+    links = []
     for component, all_edges in inside.items():
         for target in dict.fromkeys(edge.target for edge in all_edges):
             start, end, begun = {target: 0.0}, {}, False
@@ -231,8 +231,8 @@ def _links(graph: Graph, carried: list[Edge], clock: latencies.Clock) -> list[tu
                     if ready:
                         least = _tree(ready, parts[node]) if node.gates > 1 else max(ready)
                         start[node], end[node] = _span(least, parts[node], cycles[node], node.kind)
-            found += [(target, edge, _there(edge.source, start, end)) for edge in all_edges if edge.source in end]
-    return found
+            links += [(target, edge, _there(edge.source, start, end)) for edge in all_edges if edge.source in end]
+    return links
 
 
 def _there(source: Node, start: dict[Node, float], end: dict[Node, float]) -> int:
@@ -305,7 +305,7 @@ def strongly_connected(graph: Graph, carried: list[Edge]) -> dict[Node, int]:
     low: dict[Node, int] = {}
     waiting: list[Node] = []
     inside: set[Node] = set()
-    found: dict[Node, int] = {}
+    component: dict[Node, int] = {}
     for root in graph.nodes:
         if root in index:
             continue
@@ -314,8 +314,8 @@ def strongly_connected(graph: Graph, carried: list[Edge]) -> dict[Node, int]:
         waiting.append(root)
         inside.add(root)
         while stack:
-            node, rest = stack[-1]
-            for other in rest:
+            node, others = stack[-1]
+            for other in others:
                 if other not in index:
                     index[other] = low[other] = len(index)
                     waiting.append(other)
@@ -334,5 +334,5 @@ def strongly_connected(graph: Graph, carried: list[Edge]) -> dict[Node, int]:
                         members.append(waiting.pop())
                         inside.discard(members[-1])
                     if len(members) > 1 or node in following[node]:
-                        found.update((member, index[node]) for member in members)
-    return found
+                        component.update((member, index[node]) for member in members)
+    return component

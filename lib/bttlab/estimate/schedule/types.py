@@ -89,15 +89,15 @@ class Types:
         body = self._structs.get(kind, kind).strip()
         packed = body.startswith("<{")
         body = body.strip("<>").strip()[1:-1].strip()
-        found, offset = [], 0
+        offsets, offset = [], 0
         while body:
             member, body = self.split(body)
             size, alignment = self._layout(member)
             offset += 0 if packed else -offset % alignment
-            found.append((offset, member))
+            offsets.append((offset, member))
             offset += size
             body = body.lstrip().removeprefix(",").lstrip()
-        return found
+        return offsets
 
     def array(self, kind: str) -> Array:
         """Return a global variable's type as an array; one that is none has no dimension."""

@@ -27,36 +27,36 @@ def accesses_of(
     instructions: list[Instruction], memories: Memories, places: Places
 ) -> tuple[list[tuple[Instruction, Access]], list[Violation]]:
     """Resolve every load and store."""
-    found, wrong = [], []
+    accesses, wrong = [], []
     for instruction in instructions:
         if instruction.opcode in ("load", "store"):
             try:
-                found.append((instruction, memories.access(instruction)))
+                accesses.append((instruction, memories.access(instruction)))
             except Unresolved as reason:
                 message = f"a {instruction.opcode} goes through {reason} at {places.text(instruction.line)}"
                 wrong.append(Violation("pointer", message))
-    return found, wrong
+    return accesses, wrong
 
 
 def of_pointers(function: Function, places: Places) -> list[Violation]:
     """Return selections between pointers, and pointers that are compared, anywhere in a function."""
-    found = []
+    wrong = []
     for instruction in (i for block in function.blocks.values() for i in block):
         where = places.text(instruction.line)
         if instruction.opcode in ("select", "phi") and instruction.type == "ptr":
-            found.append(Violation("pointer", f"one of several pointers is selected at {where}"))
+            wrong.append(Violation("pointer", f"one of several pointers is selected at {where}"))
         elif instruction.opcode == "icmp" and instruction.operands[0].type == "ptr":
             null = any(o.text == "null" for o in instruction.operands)
             what = "a pointer is tested against null" if null else "two pointers are compared"
-            found.append(Violation("null" if null else "pointer", f"{what} at {where}"))
+            wrong.append(Violation("null" if null else "pointer", f"{what} at {where}"))
         elif instruction.opcode in ("inttoptr", "ptrtoint"):
-            found.append(Violation("pointer", f"a pointer is made from an integer, or an integer from one, at {where}"))
-    return found
+            wrong.append(Violation("pointer", f"a pointer is made from an integer, or an integer from one, at {where}"))
+    return wrong
 
 
 def of_ports(ports: list[Port], accesses: list[tuple[Instruction, Access]], places: Places) -> list[Violation]:
     """Return the memories that are asked more often than one load and one store a cycle."""
-    found = []
+    wrong = []
     for port in ports:
         for asked, opcode in ((port.loads, "load"), (port.stores, "store")):
             if asked > 1 and not port.memory.register:
@@ -66,8 +66,8 @@ def of_ports(ports: list[Port], accesses: list[tuple[Instruction, Access]], plac
                 message = (
                     f"{port.memory.name} has {asked} {opcode}s an iteration and one port for them: {', '.join(lines)}"
                 )
-                found.append(Violation("port", message))
-    return found
+                wrong.append(Violation("port", message))
+    return wrong
 
 
 def of_operators(graph: Graph, places: Places) -> list[Violation]:

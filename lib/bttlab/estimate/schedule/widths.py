@@ -47,7 +47,7 @@ class Widths:
         self._order = [i for i in order if i.type not in ("void", "ptr") and not is_float_or_other(i.type)]
         self._ranges: dict[Instruction, Range] = {}
         wide: set[Instruction] = set()
-        for turn in range(2 * ROUNDS):
+        for number in range(2 * ROUNDS):
             grown = []
             for instruction in self._order:
                 new = full_range(instruction.type) if instruction in wide else self._range(instruction)
@@ -55,9 +55,9 @@ class Widths:
                     self._ranges[instruction] = new
                     if instruction in header_phis:
                         grown.append(instruction)
-            if turn >= ROUNDS:
+            if number >= ROUNDS:
                 wide.update(grown)
-            if turn and not grown:
+            if number and not grown:
                 break
         else:
             for instruction in self._order:
@@ -100,15 +100,15 @@ class Widths:
     def _range(self, instruction: Instruction) -> Range | None:
         kind = instruction.type
         operands = [self._known(o) for o in instruction.operands]
-        found = _transfer(instruction, operands)
-        if found is None:
+        bounds = _transfer(instruction, operands)
+        if bounds is None:
             return None
         least, most = full_range(kind)
-        if instruction.opcode == "trunc" and not (least <= found[0] and found[1] <= most):
+        if instruction.opcode == "trunc" and not (least <= bounds[0] and bounds[1] <= most):
             return 0, 2 ** element_bits(kind) - 1
-        if found[0] < min(least, -(2 ** (element_bits(kind) - 1))) or found[1] > 2 ** element_bits(kind) - 1:
+        if bounds[0] < min(least, -(2 ** (element_bits(kind) - 1))) or bounds[1] > 2 ** element_bits(kind) - 1:
             return least, most
-        return found
+        return bounds
 
     def _look_back(self, order: list[Instruction]) -> dict[Value, int]:
         """How many low bits of each integer anything looks at."""

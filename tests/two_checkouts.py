@@ -1,0 +1,23 @@
+"""Runs of this checkout and of another one of the same user, for the browser."""
+
+import os
+import tempfile
+from pathlib import Path
+
+import tiny_runs
+from bttlab.experiments import RunIndex, read_run
+from bttlab.experiments import index as index_module
+
+
+def train_in_two_checkouts() -> None:
+    """Train the run `ours` in this checkout, then `theirs` in another."""
+    folder = Path(tempfile.mkdtemp())
+    os.environ.pop("BTTLAB_RUNS", None)
+    os.environ["XDG_DATA_HOME"] = str(folder / "data")
+    corpus, root = tiny_runs.write_corpus(folder / "corpus"), index_module.ROOT
+    try:
+        for name, index_module.ROOT in (("ours", root), ("theirs", folder)):
+            tiny_runs.train(folder / name, corpus)
+            RunIndex().add(read_run(folder / name), folder / name)
+    finally:
+        index_module.ROOT = root
