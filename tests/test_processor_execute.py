@@ -150,6 +150,22 @@ def sums_without_depth(random: Random, operation: int) -> Instruction:
     return code
 
 
+def line_of_points(random: Random, operation: int) -> Instruction:
+    """Points of a REDUCE along a level around another one: the sums that stay lie some slots apart."""
+    _, _, line, inner = n = tuple(int(random.integers(a, b)) for a, b in ((1, 4), (2, 8), (6, 10), (2, 4)))
+    e = int(random.integers(0, 2))
+    operands = {
+        0: Operand(e, int(random.integers(0, 500)), (0, inner, 0, 1)),
+        1: Operand(2, int(random.integers(0, 100)), (0, line, 1, 100)),
+        4: Operand(16, int(random.integers(0, 100)), (line * inner, 0, inner, 1)),
+    }
+    flags, count = (
+        int(random.choice([0, ISA.CHECK, ISA.SIDE, ISA.ONE])),
+        int(random.choice([12, random.integers(1, 17)])),
+    )
+    return Instruction(e, operation, n, operands, flags=flags, count=count, depth_mask=2, slot_level=1)
+
+
 def drain(random: Random, _operation: int) -> Instruction:
     n = any_nest(random)
     operands = bank_operands(random, n, (), (4,))
@@ -229,6 +245,7 @@ CASES: list[tuple[str, Callable[[Random, int], Instruction], int]] = [
         for o, name in ((ISA.EXPAND, "expand"), (ISA.ACCUMULATE, "accumulate"), (ISA.REDUCE, "reduce"))
     ),
     ("engine sums without depth", sums_without_depth, ISA.ACCUMULATE),
+    ("engine line of points", line_of_points, ISA.REDUCE),
     ("drain", drain, 0),
     *((f"vector {o}", vector, o) for o in range(ISA.SOFTMAX_BACK + 1)),
     ("shuffle", shuffle, 0),

@@ -17,7 +17,7 @@ BTTLAB_BANKS(DECLARE_BANK)
 // Held operands: a row of each is a memory of its own. For a host, rows are apart by a little more than a power of two,
 // or the words of a step would all meet in one set of its cache.
 #if defined(BTTLAB_FAST)
-static Word held[ENGINES][ROWS][HELD_DEPTH + 4];
+static Word held[ENGINES][ROWS][HELD_DEPTH + 52];
 #else
 static Word held[ENGINES][ROWS][HELD_DEPTH];
 #endif

@@ -292,59 +292,52 @@ static bool reduce_tiled(const Nest &nest, Marks &marks) {
     tile.stream_y = stride_along(operand[STREAM], tiled.y);
     tile.held_d = operand[HELD_IN].stride[f];
     tile.depth = nest.n[f] - 1;
-    Word(*kept)[SLOTS] = sums[code.unit - ENGINE_0][code.flags & SIDE ? 1 : 0];
     Word sum[TILE_WORDS][ROWS];
     for (int y = 0; y < TILE_WORDS; y++) {
         for (int r = k; r < ROWS; r++) store(&sum[y][r], all(0.0f));
     }
     ReducePoints *const *points_of = tile.depth * k <= POINT_WORDS ? reduce_points_of(k, AllRows{}) : nullptr;
     const bool has_addend = code.operand[ADDEND].valid;
-    const long addend_y = stride_along(operand[ADDEND], tiled.y), bank_y = stride_along(results.bank, tiled.y);
-    const long held_y = stride_along(results.held, tiled.y);
-    const Lanes used = first_lanes(k), one = (code.flags & ONE) ? one_lane(k) & all(1.0f) : all(0.0f);
+    Fold fold;
+    fold.addend_y = stride_along(operand[ADDEND], tiled.y);
+    fold.bank_y = stride_along(results.bank, tiled.y);
+    fold.held_y = stride_along(results.held, tiled.y);
+    fold.used = first_lanes(k);
+    fold.one = (code.flags & ONE) ? one_lane(k) & all(1.0f) : all(0.0f);
+    fold.marks = code.flags & CHECK ? &marks : nullptr;
     // What the rows in use keep is what the nest's last turn leaves: the last steps of a line, a slot each.
-    const int slots = tiled.y > f ? nest.end[tiled.y] : 1, first_kept = steps - slots;
+    const int slots = tiled.y > f ? nest.end[tiled.y] : 1;
+    fold.kept = sums[code.unit - ENGINE_0][code.flags & SIDE ? 1 : 0];
+    fold.slot_weight = slots > 1 ? nest.slot_weight[tiled.y] : 0;
     each_step(folds, box, [&](const Step &step) {
         bool is_last_outside = true;
         for (int j = 0; j < f; j++) is_last_outside &= step.index[j] == box.to[j];
-        const Word *stream = operand[STREAM].memory + step.offset[STREAM];
-        const Word *addend = operand[ADDEND].memory + step.offset[ADDEND];
-        Word *bank = results.bank.memory + step.offset[BANK_OUT];
-        Word *to_held = results.to_held ? results.held.memory + step.offset[HELD_OUT] : nullptr;
+        fold.addend = has_addend ? operand[ADDEND].memory + step.offset[ADDEND] : nullptr;
+        fold.bank = results.bank.memory + step.offset[BANK_OUT];
+        fold.held = results.to_held ? results.held.memory + step.offset[HELD_OUT] : nullptr;
+        fold.first_kept = is_last_outside ? steps - slots : steps;
+        fold.slot = step.slot;
+        tile.stream = operand[STREAM].memory + step.offset[STREAM];
         tile.held = held_row(operand[HELD_IN], 0) + step.offset[HELD_IN];
+        if (points_of) {
+            const int pairs = points_of[1] ? steps / 2 : 0;
+            if (pairs) points_of[1](tile, fold, 0, pairs);
+            points_of[0](tile, fold, 2 * pairs, steps - 2 * pairs);
+            return;
+        }
         for (int i = 0, y = 0; i < y_cut.parts; i++) {
             const int points = y_cut.size(i);
-            for (int j = 0, r = 0; !points_of && j < r_cut.parts; j++) {
+            ReduceTile part = tile;
+            part.stream += y * tile.stream_y;
+            for (int j = 0, r = 0; j < r_cut.parts; j++) {
                 const int rows = r_cut.size(j);
-                ReduceTile part = tile;
-                part.stream = stream + y * tile.stream_y;
                 part.held = tile.held + r * HELD_PITCH;
-                part.sum = reinterpret_cast<Word(*)[ROWS]>(&sum[0][r]);
-                reduce_sizes(points, rows, part);
+                reduce_sizes(points, rows, part, reinterpret_cast<Word(*)[ROWS]>(&sum[0][r]));
                 r += rows;
             }
-            Lanes folded[TILE_WORDS];
-            for (int p = 0, two = 0; p < points; p += 1 + two) {
-                two = points_of && points_of[1] && p + 1 < points;
-                tile.stream = stream + (y + p) * tile.stream_y;
-                tile.sum = is_last_outside && y + p + two >= first_kept ? &sum[p] : nullptr;
-                if (points_of) {
-                    points_of[two](tile, &folded[p]);
-                } else {
-                    folded[p] = trees_of(sum[p]);
-                }
-            }
             for (int p = 0; p < points; p++, y++) {
-                Lanes result = folded[p];
-                if (has_addend) result = result + load(addend + y * addend_y);
-                result = (result & used) | one;
-                if (code.flags & CHECK) mark_beyond(marks, result, STATE_LIMIT);
-                store(bank + y * bank_y, result);
-                if (to_held) store(to_held + y * held_y, result);
-                if (is_last_outside && y >= first_kept) {
-                    const int slot = step.slot + (slots > 1 ? (y - first_kept) * nest.slot_weight[tiled.y] : 0);
-                    for (int r = 0; r < k; r++) store(&kept[r][slot], load(&sum[p][r]));
-                }
+                fold.give(y, trees_of(sum[p]));
+                for (int r = 0; r < k; r++) fold.keep(y, r, load(&sum[p][r]));
             }
         }
     });

@@ -45,6 +45,15 @@ static inline Lanes load(const Word *word) {
     return result;
 }
 
+// A word that is used several times: where registers are enough, compilers shall not load it anew for each use.
+static inline Lanes load_once(const Word *word) {
+    Lanes result = load(word);
+#if defined(__AVX512F__)
+    __asm__("" : "+v"(result.part[0]));
+#endif
+    return result;
+}
+
 static inline void store(Word *word, const Lanes &value) {
     UNROLL
     for (int i = 0; i < PARTS; i++) reinterpret_cast<Part *>(word)[i] = value.part[i];
@@ -161,26 +170,32 @@ static inline float largest_of(const Lanes &value) {
 
 // The trees of LANES words, side by side: as many share a register as fit, so that no addition is of one lane alone.
 #if defined(__AVX512F__)
-// Of both registers the quarters, or in each quarter the lanes, that FROM and TO select, added: what halves trees.
-template <int FROM, int TO>
-static inline __m512 add_quarters(__m512 a, __m512 b) {
-    return _mm512_maskz_shuffle_f32x4(0xffff, a, b, FROM) + _mm512_maskz_shuffle_f32x4(0xffff, a, b, TO);
+// Halves trees of two registers: one lane of each sum comes from a blend, the other from a shuffle.
+static inline __m512 add_halves(__m512 a, __m512 b) {  // to a half of a, a half of b
+    return _mm512_mask_blend_ps(0xff00, a, b) + _mm512_maskz_shuffle_f32x4(0xffff, a, b, 0x4e);
 }
 
-template <int FROM, int TO>
-static inline __m512 add_lanes(__m512 a, __m512 b) {
-    return _mm512_maskz_shuffle_ps(0xffff, a, b, FROM) + _mm512_maskz_shuffle_ps(0xffff, a, b, TO);
+static inline __m512 add_quarters(__m512 a, __m512 b) {  // to quarters of a, b, a, b
+    const __m512i other = _mm512_setr_epi32(4, 5, 6, 7, 16, 17, 18, 19, 12, 13, 14, 15, 24, 25, 26, 27);
+    return _mm512_mask_blend_ps(0xf0f0, a, b) + _mm512_permutex2var_ps(a, other, b);
+}
+
+static inline __m512 add_pairs(__m512 a, __m512 b) {  // in each quarter, to a pair of a, a pair of b
+    return _mm512_mask_blend_ps(0xcccc, a, b) + _mm512_maskz_shuffle_ps(0xffff, a, b, 0x4e);
+}
+
+static inline __m512 add_lanes(__m512 a, __m512 b) {  // in each quarter, to two lanes of a, two of b
+    return _mm512_maskz_shuffle_ps(0xffff, a, b, 0x88) + _mm512_maskz_shuffle_ps(0xffff, a, b, 0xdd);
 }
 
 static inline Lanes trees(const Lanes *words) {
     __m512 four[4];  // of rows g, g + 4, g + 8, g + 12: a quarter of a register each
     UNROLL
     for (int g = 0; g < 4; g++) {
-        const auto pair = [&](int a, int b) { return add_quarters<0x44, 0xee>(words[a].part[0], words[b].part[0]); };
-        four[g] = add_quarters<0x88, 0xdd>(pair(g, g + 4), pair(g + 8, g + 12));
+        const auto half = [&](int row) { return add_halves(words[row].part[0], words[row + 8].part[0]); };
+        four[g] = add_quarters(half(g), half(g + 4));
     }
-    const __m512 low = add_lanes<0x44, 0xee>(four[0], four[1]), high = add_lanes<0x44, 0xee>(four[2], four[3]);
-    return {{add_lanes<0x88, 0xdd>(low, high)}};
+    return {{add_lanes(add_pairs(four[0], four[1]), add_pairs(four[2], four[3]))}};
 }
 #else
 static inline Lanes trees(const Lanes *words) {

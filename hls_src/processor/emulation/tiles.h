@@ -50,7 +50,7 @@ static void expand_tile(const ExpandTile &tile, int times, const Word *held, con
             Lanes word[X];
             if (SHARED) {
                 UNROLL
-                for (int x = 0; x < X; x++) word[x] = load(row + x);
+                for (int x = 0; x < X; x++) word[x] = load_once(row + x);
             }
             UNROLL
             for (int y = 0; y < Y; y++) {
@@ -114,7 +114,7 @@ static void accumulate_tile(const AccumulateTile &tile) {
         const Word *stream = tile.stream[d] + tile.stream_start, *scalars = tile.scalars[d] + tile.scalars_start;
         Lanes word[X];
         UNROLL
-        for (int x = 0; x < X; x++) word[x] = load(stream + x * tile.stream_x);
+        for (int x = 0; x < X; x++) word[x] = load_once(stream + x * tile.stream_x);
         UNROLL
         for (int r = 0; r < R; r++) {
             const Lanes scalar = all(HAS_SCALARS ? scalar_of(scalars, tile.row + r) : 0.0f);
@@ -131,23 +131,46 @@ static void accumulate_tile(const AccumulateTile &tile) {
 
 // REDUCE, before the trees: sum (y, r) = sum over steps d of stream (y, d) x held (d)[r].
 struct ReduceTile {
-    const Word *stream;
+    const Word *stream;  // of the first point
     long stream_d, stream_y;
     const Word *held;  // of the first row
     long held_d;
     int depth;
-    Word (*sum)[ROWS];  // of the first point, from the first row on; null if nobody asks for them
+};
+
+// What becomes of a line's points: the trees of their sums, with an addend, go to a bank and to a held row, a lane for
+// each row in use; the sums of the last points stay, a slot each.
+struct Fold {
+    const Word *addend;  // of the first point; null if there is none
+    Word *bank, *held;   // the same
+    long addend_y, bank_y, held_y;
+    Lanes used, one;
+    Marks *marks;  // if results are looked at
+    Word (*kept)[SLOTS];
+    int first_kept, slot, slot_weight;
+
+    void give(int y, Lanes result) const {
+        if (addend) result = result + load(addend + y * addend_y);
+        result = (result & used) | one;
+        if (marks) mark_beyond(*marks, result, STATE_LIMIT);
+        store(bank + y * bank_y, result);
+        if (held) store(held + y * held_y, result);
+    }
+
+    void keep(int y, int row, const Lanes &sum) const {
+        if (y >= first_kept) store(&kept[row][slot + (y - first_kept) * slot_weight], sum);
+    }
 };
 
 // The sums of Y points and R rows, in registers; further rows that there is room for are zeros.
 template <int Y, int R, int ROOM>
-ALWAYS_INLINE void sum_rows(const ReduceTile &tile, Lanes (&sum)[Y][ROOM]) {
+ALWAYS_INLINE void sum_rows(const ReduceTile &tile, const Word *stream, Lanes (&sum)[Y][ROOM]) {
     UNROLL
     for (int y = 0; y < Y; y++) {
         UNROLL
         for (int r = 0; r < ROOM; r++) sum[y][r] = all(0.0f);
     }
-    const Word *stream = tile.stream, *held = tile.held;
+    const Word *held = tile.held;
     for (int d = 0; d < tile.depth; d++, stream += tile.stream_d, held += tile.held_d) {
         Lanes word[Y];
         UNROLL
@@ -159,27 +182,37 @@ ALWAYS_INLINE void sum_rows(const ReduceTile &tile, Lanes (&sum)[Y][ROOM]) {
             for (int y = 0; y < Y; y++) sum[y][r] = sum[y][r] + word[y] * row;
         }
     }
-    if (!tile.sum) return;
+}
+
+template <int Y, int R>
+static void reduce_tile(const ReduceTile &tile, Word (*to)[ROWS]) {
+    Lanes sum[Y][R];
+    sum_rows<Y, R>(tile, tile.stream, sum);
     UNROLL
     for (int y = 0; y < Y; y++) {
         UNROLL
-        for (int r = 0; r < R; r++) store(&tile.sum[y][r], sum[y][r]);
+        for (int r = 0; r < R; r++) store(&to[y][r], sum[y][r]);
     }
 }
 
+// REDUCE of a line's points, from `first` on so many times one or two, whose operands are few words: all rows at once,
+// and their trees.
 template <int Y, int R>
-static void reduce_tile(const ReduceTile &tile) {
-    Lanes sum[Y][R];
-    sum_rows<Y, R>(tile, sum);
-}
-
-// REDUCE of one or two points whose operands are few words: all their rows at once, and their trees.
-template <int Y, int R>
-static void reduce_points(const ReduceTile &tile, Lanes *result) {
-    Lanes sum[Y][ROWS];
-    sum_rows<Y, R>(tile, sum);
-    UNROLL
-    for (int y = 0; y < Y; y++) result[y] = trees(sum[y]);
+static void reduce_points(const ReduceTile &tile, const Fold &fold, int first, int times) {
+    const Word *stream = tile.stream + first * tile.stream_y;
+    for (int t = 0; t < times; t++, stream += Y * tile.stream_y) {
+        const int point = first + t * Y;
+        Lanes sum[Y][ROWS];
+        sum_rows<Y, R>(tile, stream, sum);
+        UNROLL
+        for (int y = 0; y < Y; y++) fold.give(point + y, trees(sum[y]));
+        if (point + Y <= fold.first_kept) continue;
+        UNROLL
+        for (int y = 0; y < Y; y++) {
+            UNROLL
+            for (int r = 0; r < R; r++) fold.keep(point + y, r, sum[y][r]);
+        }
+    }
 }
 
 // The compiled tile for so many of both; sizes that no cut gives are not compiled.
@@ -203,9 +236,9 @@ struct AccumulateSize {
 
 template <int Y, int R>
 struct ReduceSize {
-    static void run(const ReduceTile &tile) {
+    static void run(const ReduceTile &tile, Word (*to)[ROWS]) {
         constexpr bool is_used = (Y <= TILE_WORDS && R <= TILE_ROWS) || Y == 1;
-        reduce_tile<is_used ? Y : 1, is_used ? R : 1>(tile);
+        reduce_tile<is_used ? Y : 1, is_used ? R : 1>(tile, to);
     }
 };
 
@@ -217,14 +250,14 @@ struct Sizes {
 };
 typedef Sizes<ExpandTile, int, const Word *, const Word *, const Word *, Word *, Word *> ExpandSizes;
 typedef Sizes<AccumulateTile> AccumulateSizes;
-typedef Sizes<ReduceTile> ReduceSizes;
+typedef Sizes<ReduceTile, Word (*)[ROWS]> ReduceSizes;
 
 template <typename AllSizes, template <int, int> class Size, int... I>
 static constexpr AllSizes sizes_of(std::integer_sequence<int, I...>) {
     return {{Size<I / TILE_LINE + 1, I % TILE_LINE + 1>::run...}};
 }
 
-typedef void ReducePoints(const ReduceTile &, Lanes *);
+typedef void ReducePoints(const ReduceTile &, const Fold &, int, int);
 
 // For one point of so many rows, and for two: if their sums fit the registers.
 template <int... R>

@@ -12,7 +12,7 @@ from bttlab.errors import BttlabError
 
 # Bits of the AP_CTRL register.
 START, DONE, IDLE, READY, AUTO_RESTART = 0x01, 0x02, 0x04, 0x08, 0x80
-POLL_SECONDS = 1e-3
+POLL_SECONDS = 1e-2
 STACK_BYTES = 64 << 20  # of a kernel's thread: its local arrays are on-chip memory on the card, not stack
 
 _stack_size = threading.Lock()

@@ -87,10 +87,10 @@ class Machine:
     names: dict[str, int]
     statuses: tuple[str, ...]
 
+    def __post_init__(self) -> None:
+        self.__dict__.update(self.names | self.constants)
+
     def __getattr__(self, name: str) -> int:
-        for table in (self.__dict__.get("constants", {}), self.__dict__.get("names", {})):
-            if name in table:
-                return table[name]
         raise AttributeError(f"neither config.h nor isa.h defines {name}")
 
     def to_dict(self) -> dict[str, Any]:

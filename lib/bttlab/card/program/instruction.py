@@ -286,7 +286,7 @@ def encode(instruction: Instruction, code_of, immediate_of) -> np.ndarray:
     ndarray of uint16, shape (64,)
     """
     m = MACHINE
-    fields = np.zeros(FIELDS, np.int64)
+    fields = [0] * FIELDS
     loops = (Loop("", 1),) * (LEVELS - len(instruction.loops)) + tuple(instruction.loops)
     fields[m.FIELD_OPERATION] = instruction.unit | instruction.operation << 4
     flags = instruction.flags
@@ -327,4 +327,4 @@ def encode(instruction: Instruction, code_of, immediate_of) -> np.ndarray:
     mask = sum(1 << instruction.level(name) for name in instruction.depth)
     slot = 7 if instruction.slot_loop is None else instruction.level(instruction.slot_loop)
     fields[m.FIELD_ROW] = row | (row_base & 63) << 2 | mask << 8 | slot << 12
-    return (fields & 0xFFFF).astype(np.uint16)
+    return (np.array(fields) & 0xFFFF).astype(np.uint16)
