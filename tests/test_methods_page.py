@@ -11,7 +11,7 @@ from bttlab.methods.page import PAGE, fill, read_records, table
 from bttlab.methods.record import by_methods
 
 # The page says why
-WITHOUT_ROW = {"autoprog", "data-pruning-kmeans", "fp16", "token-selection", "zero-offload"}
+WITHOUT_ROW = {"fp16", "zero-offload"}
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,9 @@ Run as python -m bttlab.methods.page.
 """
 
 import argparse
+import itertools
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from bttlab.errors import BttlabError
@@ -45,12 +46,22 @@ def table(results: Sequence[Result], reference: str) -> str:
     groups = by_methods(results)
     blank = [""] * (len(_HEADER) - 1)
     lines = [_HEADER, ["---", *["---:"] * len(blank)], _row(reference, groups[reference], groups[reference])]
-    others = [name for name in groups if name != reference]
-    sections = {family: [name for name in others if _family(name) == family] for family in (*FAMILIES, "together")}
-    for section, names in sections.items():
+    for section, names in _sections(groups, reference).items():
         if names:
             lines += [[f"**{section}**", *blank], *(_row(name, groups[name], groups[reference]) for name in names)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _sections(names: Iterable[str], reference: str) -> dict[str, list[str]]:
+    others = [name for name in names if name != reference]
+    return {family: [name for name in others if _family(name) == family] for family in (*FAMILIES, "together")}
+
+
+def _in_order(record: str, records: Mapping[str, Sequence[Result]]) -> list[Result]:
+    """A record's results in the order of its table."""
+    groups, reference = by_methods(records[record]), RECORDS[record]
+    names = [reference, *itertools.chain(*_sections(groups, reference).values())]
+    return [result for name in names for result in groups[name]]
 
 
 def _family(name: str) -> str:
@@ -107,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         records = read_records()
         write_whole(PAGE, fill(PAGE.read_text(encoding="utf-8"), records))
-        pictures = {Path(name).stem: results_figure(results, "test") for name, results in records.items()}
+        pictures = {Path(name).stem: results_figure(_in_order(name, records), "test") for name in records}
         pictures["scatter"] = scatter_figure(next(iter(records.values())))
         for name, figure in pictures.items():
             (PAGE.parent / "images" / f"methods_{name}.png").write_bytes(to_png(figure))
