@@ -97,7 +97,7 @@ def test_the_emulated_cards_sensors_show_the_loaded_programs_power():
     seen = card._telemetry._levels()
     assert seen == levels
     trainer.load_parameters(some_parameters(SMALL))
-    before = card._telemetry._power
+    before = board_sensors(card)["power"].value
     trainer.train(some_samples(SMALL, [18] * 200), Optimizer("sgd"), 1e-3)
     assert board_sensors(card)["power"].value > before - 1
     trainer.load_program(replace(SMALL, encoders=1))
