@@ -196,6 +196,22 @@ def test_a_trial_that_takes_more_memory_than_its_worker_has(tmp_path, monkeypatc
     assert errors[200] == "" and errors[100].startswith("KilledWorker: ")
 
 
+def test_a_local_worker_that_nobody_restarts(tmp_path):
+    spec = spec_of({"kind": "estimate", "vary": {"clock_mhz": [100, 200]}}, "alone")
+    notes = []
+
+    def told(progress):
+        if not notes:
+            client.cluster.sync(nanny.close)
+        notes.append(progress.note)
+
+    with dask.config.set({"distributed.deploy.lost-worker-timeout": "100ms"}), open_cluster(workers=1) as client:
+        (nanny,) = client.cluster.workers.values()
+        progress = Sweep(spec, tmp_path / "sweep").run(client, told)
+    assert [record.error for record in progress.records.values()] == ["", ""]
+    assert "the local workers have gone; others start" in notes
+
+
 def _estimate_or_eat(configuration, corpus):
     if configuration["clock_mhz"] == 200:
         return estimate_trial(configuration, corpus)

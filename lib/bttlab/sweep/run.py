@@ -20,7 +20,7 @@ from bttlab.errors import BttlabError
 from bttlab.experiments.keep import OnRecord, enter, entering
 from bttlab.experiments.record import COMPLETE, FAILED, RUN_FILE, RunRecord, read_run
 from bttlab.files import replace_whole
-from bttlab.sweep.cluster import ClusterError, check_cluster, connect
+from bttlab.sweep.cluster import START_SECONDS, ClusterError, check_cluster, connect
 from bttlab.sweep.search import Listed, Proposed, Search
 from bttlab.sweep.spec import SweepSpec
 from bttlab.sweep.trials import CARD, Trial, TrialMaker
@@ -213,7 +213,8 @@ class _Loop:
     def __init__(self, sweep: Sweep, client: Client, on_change: Callable[[Progress], None]):
         self._sweep, self._client, self._on_change = sweep, client, on_change
         self._address, self._credentials = client.scheduler.address, client.security
-        self._own = client.cluster is not None
+        self._own = len(client.cluster.workers) if client.cluster is not None else 0  # workers of this machine
+        self._last_seen = time.monotonic()  # of any worker
         self._running: dict[Future, Trial] = {}
         self._back: SimpleQueue[tuple[Future, Result | Exception | None]] = SimpleQueue()
         self._order: dict[str, int] = {}
@@ -255,8 +256,16 @@ class _Loop:
         self._say(self._missing())
 
     def _missing(self) -> str:
-        """What to say where nobody is left to work."""
-        return "" if self._sweep.progress.workers else f"no workers at {self._address}; waiting for one"
+        """What to say where nobody is left to work; workers of this machine are started again."""
+        if self._sweep.progress.workers:
+            self._last_seen = time.monotonic()
+            return ""
+        if not self._own:
+            return f"no workers at {self._address}; waiting for one"
+        if time.monotonic() - self._last_seen > START_SECONDS:
+            raise ClusterError("the local workers have gone, and no others start; run the same command again to go on")
+        self._client.cluster.scale(self._own)
+        return "the local workers have gone; others start"
 
     def _submit(self, trial: Trial) -> None:
         # What was begun first ends first, so that finished trials come early.
