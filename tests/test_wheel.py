@@ -44,7 +44,9 @@ def installed(wheel, tmp_path_factory) -> Path:
     command = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-index"]
     subprocess.run([*command, str(wheel)], check=True)
     (packages,) = folder.glob("lib/python*/site-packages")
-    (packages / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    others = Path(sysconfig.get_path("purelib"))
+    setuptools = (others / "distutils-precedence.pth").read_text()  # distutils, where Python has none
+    (packages / "others.pth").write_text(f"{others}\n{setuptools}\n")
     return folder / "bin"
 
 
