@@ -76,7 +76,7 @@ def test_cycles_are_divided_among_those_that_work():
 def test_who_trains_it(capsys, rank, alone):
     arguments = ("--encoders", "5", "--rank", rank, "--flow", "auto")
     _, out, _ = run(capsys, *arguments)
-    assert ("sgd alone trains this model" in out) == alone
+    assert ("SGD alone trains this model" in out) == alone
     _, out, _ = run(capsys, *arguments, "--json")
     assert json.loads(out)["optimizers"] == (["sgd"] if alone else ["sgd", "momentum", "adamw"])
 

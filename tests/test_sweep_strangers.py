@@ -58,6 +58,16 @@ def client():
         yield client
 
 
+def _listening():
+    process = psutil.Process()
+    return {
+        (connection.laddr.ip, connection.laddr.port)
+        for one in (process, *process.children(recursive=True))
+        for connection in one.net_connections()
+        if connection.status == psutil.CONN_LISTEN
+    }
+
+
 def test_a_stranger_is_refused_by_the_scheduler_the_worker_and_its_nanny(client):
     [(worker, known)] = client.scheduler_info()["workers"].items()
     assert client.run_on_scheduler(os.getuid) == os.getuid()  # with the certificate it answers
@@ -65,20 +75,16 @@ def test_a_stranger_is_refused_by_the_scheduler_the_worker_and_its_nanny(client)
     assert len(said) == 2 * 3 * 2 + 1 and {line.partition(":")[0] for line in said} == {"out"}, said
 
 
-def test_every_socket_listens_on_loopback_and_tells_nothing_without_a_certificate(client):
-    process = psutil.Process()
-    listening = {
-        (connection.laddr.ip, connection.laddr.port)
-        for one in (process, *process.children(recursive=True))
-        for connection in one.net_connections()
-        if connection.status == psutil.CONN_LISTEN
-    }
-    assert len(listening) >= 3  # scheduler, nanny, worker
-    for host, port in listening:
-        assert host in ("127.0.0.1", "::1")
-        for page in PAGES:
-            answer = _get(port, page)
-            assert answer == b"" or b" 404 " in answer.splitlines()[0], (port, page, answer)
+def test_every_socket_listens_on_loopback_and_tells_nothing_without_a_certificate():
+    before = _listening()  # servers of other tests, which live as long as this process
+    with open_cluster(workers=1):
+        listening = _listening() - before
+        assert len(listening) >= 3  # scheduler, nanny, worker
+        for host, port in listening:
+            assert host in ("127.0.0.1", "::1")
+            for page in PAGES:
+                answer = _get(port, page)
+                assert answer == b"" or b" 404 " in answer.splitlines()[0], (port, page, answer)
 
 
 def _get(port: int, page: str) -> bytes:
@@ -206,6 +212,8 @@ def test_a_local_worker_that_nobody_restarts(tmp_path):
         notes.append(progress.note)
 
     with dask.config.set({"distributed.deploy.lost-worker-timeout": "100ms"}), open_cluster(workers=1) as client:
+        while not client.cluster.workers:  # the scheduler knows a worker before the cluster does
+            time.sleep(0.05)
         (nanny,) = client.cluster.workers.values()
         progress = Sweep(spec, tmp_path / "sweep").run(client, told)
     assert [record.error for record in progress.records.values()] == ["", ""]

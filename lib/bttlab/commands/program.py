@@ -205,8 +205,8 @@ def _text(data: dict[str, Any]) -> str:
     with console.capture() as capture:
         console.print(table)
     lines.append(capture.get().rstrip("\n"))
-    if len(data["optimizers"]) == 1:
-        lines.append(f"banks have no room for moments: {', '.join(data['optimizers'])} alone trains this model")
+    if data["optimizers"] == ["sgd"]:
+        lines.append("banks have no room for moments: SGD alone trains this model")
     if "gantt" in data:
         lines.append(f"{data['gantt']}: who works when")
     if "hazards" in data:

@@ -245,6 +245,10 @@ class _Loop:
     def _hand_out(self) -> None:
         workers = len(self._client.scheduler_info(n_workers=-1)["workers"])
         self._sweep.progress.workers = workers
+        if workers:
+            self._last_seen = time.monotonic()
+        elif self._own:
+            self._start_again()
         while len(self._running) < workers + AHEAD:
             trial = self._sweep._next()
             if trial is None:
@@ -256,16 +260,18 @@ class _Loop:
         self._say(self._missing())
 
     def _missing(self) -> str:
-        """What to say where nobody is left to work; workers of this machine are started again."""
+        """What to say where nobody is left to work."""
         if self._sweep.progress.workers:
-            self._last_seen = time.monotonic()
             return ""
-        if not self._own:
-            return f"no workers at {self._address}; waiting for one"
+        if self._own:
+            return "the local workers have gone; others start"
+        return f"no workers at {self._address}; waiting for one"
+
+    def _start_again(self) -> None:
+        """Start workers of this machine anew, where nobody else does."""
         if time.monotonic() - self._last_seen > START_SECONDS:
             raise ClusterError("the local workers have gone, and no others start; run the same command again to go on")
         self._client.cluster.scale(self._own)
-        return "the local workers have gone; others start"
 
     def _submit(self, trial: Trial) -> None:
         # What was begun first ends first, so that finished trials come early.

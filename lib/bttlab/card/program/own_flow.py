@@ -39,6 +39,7 @@ from bttlab.card.program.products import (
     accumulate_steps,
     expand,
     expand_steps,
+    offset_of,
     one_word,
     passes,
     reduce,
@@ -305,7 +306,7 @@ class OwnFlow:
                 source = self._arranged(tensor, Arrangement((*fixed, rows, *words.order), words.lanes), _SHUFFLE_SOURCE)
             strides = source.strides(self.sizes)
             for number, values in enumerate(passes(self.sizes, fixed)):
-                base = source.place.base + sum(strides[i] * n for i, n in values.items())
+                base = source.place.base + offset_of(strides, values)
                 held = At(place.memory, place.base + number * size)
                 hold(
                     self.b,

@@ -42,7 +42,8 @@ def passes(sizes: Sizes, indices: Sequence[str]) -> list[dict[str, int]]:
     ]
 
 
-def _offset(strides: dict[str, int], values: dict[str, int]) -> int:
+def offset_of(strides: dict[str, int], values: dict[str, int]) -> int:
+    """Return the words from the first element to the one at these values of its indices."""
     return sum(strides[i] * n for i, n in values.items())
 
 
@@ -75,7 +76,7 @@ def expand(
                 At(held.memory, held.base + number * words.words(sizes) + first["held"], along["held"]),
                 At(
                     a.place.memory,
-                    a.place.base + first["scalars"] + _offset(strides["scalars"], values),
+                    a.place.base + first["scalars"] + offset_of(strides["scalars"], values),
                     along["scalars"],
                 ),
                 result,
@@ -118,7 +119,7 @@ def reduce(
                 "w",
                 At(held.memory, held.base + number * depth, {"w": 1}),
                 At(a.place.memory, a.place.base + at_["stream"], parts["stream"] | {"w": 1}),
-                At(c.place.memory, c.place.base + at_["result"] + _offset(result, values), parts["result"]),
+                At(c.place.memory, c.place.base + at_["result"] + offset_of(result, values), parts["result"]),
                 count=sizes[n[-1]],
             )
 
@@ -146,7 +147,7 @@ def accumulate(
             names,
             At(
                 a.place.memory,
-                a.place.base + _offset(scalars, values),
+                a.place.base + offset_of(scalars, values),
                 {name: s["scalars"] for name, (_, s) in zip(names, loops, strict=True)},
             ),
             At(
@@ -155,7 +156,7 @@ def accumulate(
                 {name: s["stream"] for name, (_, s) in zip(names, loops, strict=True)} | {"w": 1},
             ),
             Loop("r", count),
-            At(c.place.memory, c.place.base + _offset(result, values), {"r": step, "w": 1}),
+            At(c.place.memory, c.place.base + offset_of(result, values), {"r": step, "w": 1}),
         )
 
 
