@@ -5,6 +5,7 @@ import pwd
 import re
 import shutil
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from certipy import Certipy
 from playwright.sync_api import Browser, BrowserContext, expect, sync_playwright
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -50,7 +52,7 @@ tried(socket.socket(socket.AF_UNIX).connect, "{socket}")
 
 @pytest.fixture(scope="module")
 def hub() -> Iterator[SimpleNamespace]:
-    """The hub of `make class`, on another port."""
+    """The hub of `make class`, on another port, with a certificate of an authority of its own."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = min(probe.getsockname()[1], 65_000)
@@ -61,11 +63,12 @@ def hub() -> Iterator[SimpleNamespace]:
             for file, text in (files | {home / ".ipython/profile_default/startup/quick.py": QUICK}).items():
                 as_student(name, "mkdir", "-p", str(file.parent))
                 as_student(name, "tee", str(file), text=text)
+        authority = _certified(settings)
         command = [sys.executable, str(ROOT / "classroom" / "start.py"), str(settings)]
         process = subprocess.Popen(command, stdout=log, stderr=log)
-        url = f"http://127.0.0.1:{port}"
+        url = f"https://127.0.0.1:{port}"
         try:
-            _wait_for(f"{url}/hub/login", process, settings.parent / "log")
+            _wait_for(f"{url}/hub/login", authority, process, settings.parent / "log")
             yield SimpleNamespace(url=url, passwords=passwords, folder=settings.parent)
         finally:
             process.terminate()
@@ -79,11 +82,21 @@ def as_student(name: str, *command: str, text: str = "") -> None:
     subprocess.run(command, input=text, stdout=subprocess.DEVNULL, text=True, cwd="/", check=True, **who)
 
 
-def _wait_for(url: str, process: subprocess.Popen, log: Path) -> None:
+def _certified(settings: Path) -> ssl.SSLContext:
+    """Give the class a certificate; return what trusts it and nothing else."""
+    maker = Certipy(store_dir=str(settings.parent / "tls"))
+    authority = maker.create_ca("authority")["files"]["cert"]
+    files = maker.create_signed_pair("host", "authority", alt_names=["IP:127.0.0.1"])["files"]
+    with settings.open("a") as text:
+        text.write(f'certificate = "{files["cert"]}"\nkey = "{files["key"]}"\n')
+    return ssl.create_default_context(cafile=authority)
+
+
+def _wait_for(url: str, authority: ssl.SSLContext, process: subprocess.Popen, log: Path) -> None:
     end = time.monotonic() + SECONDS
     while time.monotonic() < end and process.poll() is None:
         try:
-            return urllib.request.urlopen(url, timeout=5).close()
+            return urllib.request.urlopen(url, timeout=5, context=authority).close()
         except OSError:
             time.sleep(0.3)
     pytest.fail(f"the hub did not start:\n{log.read_text()[-3000:]}")
@@ -135,7 +148,7 @@ class StudentPage(LabPage):
 
 def log_in(browser: Browser, hub: SimpleNamespace, student: str, password: str) -> BrowserContext:
     """A browser of a student's, who has logged in; the server is about to start."""
-    context = browser.new_context(viewport=SIZE)
+    context = browser.new_context(viewport=SIZE, ignore_https_errors=True)  # _wait_for has checked who it is
     page = context.new_page()
     page.goto(f"{hub.url}/")
     page.get_by_label("Username").fill(student)
@@ -241,6 +254,14 @@ def test_a_third_student_reaches_nothing_of_theirs(hub, students, browser):
     picture(page, "class_refused")
     assert "notebooks" not in page.content() and own.errors == []
     context.close()
+
+
+def test_nothing_crosses_in_the_clear(hub):
+    """A page that is asked for without TLS is not given, nor to who does not trust the certificate."""
+    with pytest.raises(OSError):
+        urllib.request.urlopen(hub.url.replace("https:", "http:"), timeout=30)
+    with pytest.raises(OSError, match="certificate verify failed"):
+        urllib.request.urlopen(hub.url, timeout=30)
 
 
 def test_files_are_their_owners_alone_and_servers_listen_on_loopback(hub, students):
