@@ -13,11 +13,17 @@ from playwright.sync_api import Browser, Locator, expect
 SIZE = {"width": 1280, "height": 1000}
 SECONDS = 600.0  # that cells may take on a busy machine
 PATIENCE = 180.0  # that anything else may take
+POLLING = 100  # ms between two looks: a page that has nothing to draw has no frames at which to look
 expect.set_options(timeout=1000 * PATIENCE)
 _FIND_TEXT = """part => {
     const lines = [...document.querySelectorAll('.widget-html')].map(line => line.innerText.replace(/\\s+/g, ' '));
     return lines.find(line => line.includes(part)) ?? null;
 }"""
+_LISTEN = f"""part => {{
+    window.heard = false;
+    const listen = () => window.heard ||= ({_FIND_TEXT})(part) !== null;
+    new MutationObserver(listen).observe(document.body, {{subtree: true, childList: true, characterData: true}});
+}}"""
 _ALL_RAN = """() => {
     const prompts = [...document.querySelectorAll('.jp-CodeCell .jp-InputArea-prompt')].map(one => one.innerText);
     const failed = document.querySelector(".jp-OutputArea-output[data-mime-type*='error']") !== null;
@@ -102,7 +108,7 @@ class LabPage:
 
     def all_ran(self, timeout: float = SECONDS) -> None:
         """Wait until the last cell has run, or one has failed."""
-        self.page.wait_for_function(_ALL_RAN, timeout=timeout * 1000)
+        self.page.wait_for_function(_ALL_RAN, timeout=timeout * 1000, polling=POLLING)
 
     def run_cell_with(self, text: str, wait: bool = True, timeout: float = SECONDS) -> Locator:
         """Run the cell whose source holds a text; returns the cell."""
@@ -201,7 +207,12 @@ class LabPage:
 
     def wait_for_text(self, part: str, seconds: float = PATIENCE) -> str:
         """Wait until a widget's line of text says something; returns the line."""
-        return self.page.wait_for_function(_FIND_TEXT, arg=part, timeout=seconds * 1000).json_value()
+        return self.page.wait_for_function(_FIND_TEXT, arg=part, timeout=seconds * 1000, polling=POLLING).json_value()
+
+    def listen_for(self, part: str) -> Callable[[], bool]:
+        """From now on note whether a widget's line says something, however shortly; returns what tells it."""
+        self.page.evaluate(_LISTEN, part)
+        return lambda: self.page.evaluate("window.heard")
 
     def wait_for_hidden(self, part: str) -> str:
         """Wait until the words for screen readers hold a text; returns them."""
@@ -211,7 +222,8 @@ class LabPage:
 
     def until_gone(self, part: str) -> None:
         """Wait until no widget's line says something."""
-        self.page.wait_for_function(f"part => ({_FIND_TEXT})(part) === null", arg=part, timeout=1000 * PATIENCE)
+        gone = f"part => ({_FIND_TEXT})(part) === null"
+        self.page.wait_for_function(gone, arg=part, timeout=1000 * PATIENCE, polling=POLLING)
 
     def until_text(self, part: str, action: Callable[[], None]) -> str:
         """Do something and wait until a line of text says `part`; returns the line."""

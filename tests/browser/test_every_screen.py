@@ -47,9 +47,10 @@ def test_the_keyboard_reaches_every_control(screen, name):
 
 def test_a_slow_answer_says_that_it_works(screen):
     screen.scroll_to(WIDGETS["design"])
+    said = screen.listen_for("its program is being compiled")
     screen.set_slider("encoders", 3)
-    screen.wait_for_text("its program is being compiled")
     screen.wait_for_text("3 encoders, rank 12, bi-directional, sgd, 200 MHz: an epoch of")
+    assert said()
 
 
 def test_the_runs_are_this_checkouts_unless_asked_for_more(screen):
@@ -59,7 +60,8 @@ def test_the_runs_are_this_checkouts_unless_asked_for_more(screen):
     expect(runs).to_contain_text("ours")
     screen.page.get_by_text("other checkouts' runs, too").click()
     screen.wait_for_text("2 runs, 1 selected")
-    assert "theirs" in runs.first.inner_text()
+    expect(runs).to_have_count(2)
+    expect(runs.filter(has_text="theirs")).to_have_count(1)
 
 
 @every_widget

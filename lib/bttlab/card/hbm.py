@@ -36,6 +36,8 @@ class CardMemory:
     register holds that nobody has written.
     """
 
+    _DONT_NEED = mmap.MADV_DONTNEED  # buffers are freed up to the end of a process, when modules may be empty
+
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._mapping: mmap.mmap | None = None
@@ -150,7 +152,7 @@ class CardMemory:
             handle = self._released.popleft()
             begin, end = self._spans.pop(handle)
             self._banks[begin // U50.hbm_bank_bytes].remove((begin, end, handle))
-            self._mapping.madvise(mmap.MADV_DONTNEED, begin, end - begin)
+            self._mapping.madvise(self._DONT_NEED, begin, end - begin)
 
 
 class HbmBank:
