@@ -60,7 +60,7 @@ test: environment
 	$(BIN)/pytest --ignore=tests/hub
 
 # What must hold with each Python: all modules import, the doctor is content, training gives the same bits, a notebook runs.
-# What has to hold with each Python, and what only one of them has shown to be wrong.
+# The last three were wrong with one of them alone.
 quick: environment
 	$(BIN)/pytest -n 0 tests/test_any_python.py "tests/test_notebooks.py::test_runs_in_quick_mode[00_start_here]" \
 	    tests/test_sweep_strangers.py::test_a_sweep_started_in_a_hostile_folder \
