@@ -5,6 +5,8 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
 import numpy as np
 import pynq
@@ -118,6 +120,19 @@ def test_a_kernel_runs_beside_python(overlay):
     assert threading.active_count() == threads
 
 
+def test_a_kernel_that_is_waited_for_runs_on_the_callers_thread(overlay, card):
+    calls = overlay.HBM0.allocate(1, "i4")
+    used = time.thread_time()
+    with card.waited_for():
+        handle = overlay.spin_1.start(calls, 200)
+    assert time.thread_time() - used > 0.01 and overlay.spin_1.read(0) == DONE | IDLE | READY
+    handle.wait()
+    calls.sync_from_device()
+    assert calls[0] == 1
+    with ThreadPoolExecutor(1) as pool, card.waited_for():  # another thread's kernels run beside it
+        assert pool.submit(lambda: overlay.spin_1.start(calls, 500) and overlay.spin_1.read(0)).result() == START
+
+
 def test_what_must_not_happen_while_a_kernel_runs(overlay, card, path):
     calls = overlay.HBM0.allocate(1, "i4")
     handle = overlay.spin_1.start(calls, 200)
@@ -206,14 +221,17 @@ def test_misuse_is_one_clear_line(overlay, misuse, message):
     assert "\n" not in str(caught.value)
 
 
-def test_floating_point_modes_of_the_host_do_not_reach_kernels(overlay):
+@pytest.mark.parametrize("waits", [False, True])
+def test_floating_point_modes_of_the_host_do_not_reach_kernels(overlay, card, waits):
     a, b, c = buffers(overlay, 16)
     a[:], b[:] = 0, 1e-40  # a subnormal number
     a.sync_to_device()
     b.sync_to_device()
     torch.set_flush_denormal(True)
     try:
-        overlay.vadd_1.call(a, b, c, 16, 0.5)
+        with card.waited_for() if waits else nullcontext():
+            overlay.vadd_1.call(a, b, c, 16, 0.5)
+        assert not (torch.full((16,), 1e-40) * 0.5).any()  # and kernels leave them to the host
     finally:
         torch.set_flush_denormal(False)
     c.sync_from_device()

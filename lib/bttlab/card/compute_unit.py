@@ -16,8 +16,9 @@ POLL_SECONDS = 1e-2
 STACK_BYTES = 64 << 20  # of a kernel's thread: its local arrays are on-chip memory on the card, not stack
 
 _stack_size = threading.Lock()
-_fesetenv = ctypes.CDLL("libm.so.6").fesetenv
+_libm = ctypes.CDLL("libm.so.6")
 _DEFAULT_ENVIRONMENT = ctypes.c_void_p(-1)  # FE_DFL_ENV
+_ENVIRONMENT_BYTES = 64  # at least those of a fenv_t
 
 
 class CardError(BttlabError):
@@ -82,8 +83,15 @@ class ComputeUnit:
             data[:4] = self._read_control().to_bytes(4, "little")[:length]
         return bytes(data)
 
-    def write(self, offset: int, data: bytes) -> None:
+    def write(self, offset: int, data: bytes, here: bool = False) -> None:
         """Write registers; a write of AP_CTRL with the start bit starts the kernel, after all else is written.
+
+        Parameters
+        ----------
+        offset : int
+        data : bytes
+        here : bool
+            Run the kernel on the caller's thread and return when it has ended, instead of starting a thread for it.
 
         Raises
         ------
@@ -99,7 +107,7 @@ class ComputeUnit:
                 f"{self.kernel.instance}: the emulated card has no auto-restart; start the kernel every time"
             )
         if control & START:
-            self._start()
+            self._start(here)
 
     def _read_control(self) -> int:
         # PYNQ waits for a kernel by reading AP_CTRL in a loop without a pause. To be woken by the kernel's end leaves
@@ -115,34 +123,43 @@ class ComputeUnit:
             self._done = False
             return control
 
-    def _start(self) -> None:
+    def _start(self, here: bool) -> None:
         with self._lock:
             if self.running:
                 raise CardError(f"{self.kernel.instance} is running: wait for it before you start it again")
             arguments = self._arguments()
-            thread = threading.Thread(target=self._run, args=(arguments,), name=self._thread_name)
             self._finished.clear()
             self._done = False
-            try:
-                with _stack_size:
-                    previous = threading.stack_size(STACK_BYTES)
-                    try:
-                        thread.start()
-                    finally:
-                        threading.stack_size(previous)
-            except RuntimeError as error:
-                self._finished.set()
-                raise CardError(f"{self.kernel.instance}: the host has no thread for it ({error})") from None
-            self._thread = thread
+            if not here:
+                self._start_thread(arguments)
+        if here:
+            self._run(arguments)
+
+    def _start_thread(self, arguments: list[int | float]) -> None:
+        thread = threading.Thread(target=self._run, args=(arguments,), name=self._thread_name)
+        try:
+            with _stack_size:
+                previous = threading.stack_size(STACK_BYTES)
+                try:
+                    thread.start()
+                finally:
+                    threading.stack_size(previous)
+        except RuntimeError as error:
+            self._finished.set()
+            raise CardError(f"{self.kernel.instance}: the host has no thread for it ({error})") from None
+        self._thread = thread
 
     def _run(self, arguments: list[int | float]) -> None:
+        before = ctypes.create_string_buffer(_ENVIRONMENT_BYTES)
         try:
             self._note(True)
+            # A thread has its floating-point modes from who started it: torch.set_flush_denormal would change the bits.
+            _libm.fegetenv(before)
             try:
-                # A thread inherits its starter's floating-point modes: torch.set_flush_denormal would change the bits.
-                _fesetenv(_DEFAULT_ENVIRONMENT)
+                _libm.fesetenv(_DEFAULT_ENVIRONMENT)
                 self._function(*arguments)
             finally:
+                _libm.fesetenv(before)
                 self._note(False)
         finally:
             self._done = True

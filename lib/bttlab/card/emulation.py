@@ -10,6 +10,9 @@ import itertools
 import logging
 import os
 import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -64,6 +67,7 @@ class EmulatedU50(pynq.Device):
         self.platform = U50.platform
         self.memory = CardMemory()
         self._telemetry = Telemetry()
+        self._caller = threading.local()
         self._forget()
 
     def __repr__(self) -> str:
@@ -228,7 +232,19 @@ class EmulatedU50(pynq.Device):
     def write_registers(self, address: int, data: bytes) -> None:
         """Write registers at an address of the control bus."""
         unit, offset = self._unit(address, len(data))
-        unit.write(offset, bytes(data))
+        unit.write(offset, bytes(data), here=getattr(self._caller, "waits", False))
+
+    @contextmanager
+    def waited_for(self) -> Iterator[None]:
+        """Run kernels that this thread starts meanwhile on this thread, for who waits for them at once anyway.
+
+        It saves a call two changes of threads: a quarter millisecond, much more where all processors are busy.
+        """
+        self._caller.waits = True
+        try:
+            yield
+        finally:
+            self._caller.waits = False
 
     @property
     def clocks(self) -> dict[str, dict[str, int]]:

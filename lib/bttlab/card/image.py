@@ -140,7 +140,7 @@ class NativeImage:
         pointers = sum(argument.is_pointer for argument in kernel.arguments)
         reach = (ctypes.c_longlong * pointers)()
         try:
-            tell = self._library[f"{kernel.name}_reach"]
+            tell = getattr(self._library, f"{kernel.name}_reach")  # by index it would be a new one each time
         except AttributeError:
             return list(reach)
         tell.argtypes, tell.restype = [*kernel.prototype._argtypes_, ctypes.POINTER(ctypes.c_longlong)], None

@@ -116,7 +116,7 @@ class Kernel:
             offset += argument.size + 4
         return tuple(offsets)
 
-    @property
+    @cached_property
     def prototype(self) -> Any:
         """Type of the compiled function, for ctypes; calls release the GIL."""
         types = (ctypes.c_void_p if argument.is_pointer else SCALARS[argument.ctype] for argument in self.arguments)

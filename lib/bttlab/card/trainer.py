@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, NoReturn, TypeVar
 
 import numpy as np
@@ -502,7 +503,10 @@ class Trainer(DefaultIP):
         buffers = (self._records, self._results, self._memory, self._image)
         if self._slices is not None:
             self._slices.check()
-        wait_to_the_end(self._start_kernel(command, samples, number, beta1, o.beta2, o.epsilon, *buffers))
+        waiting = self.device.waited_for() if isinstance(self.device, EmulatedU50) else nullcontext()
+        with waiting:
+            handle = self._start_kernel(command, samples, number, beta1, o.beta2, o.epsilon, *buffers)
+        wait_to_the_end(handle)
 
     def _store(self) -> None:
         """Bring parameters and moments to the host's parameter memory, where a shared card's always are."""
