@@ -108,7 +108,7 @@ class LabPage:
 
     def all_ran(self, timeout: float = SECONDS) -> None:
         """Wait until the last cell has run, or one has failed."""
-        self.page.wait_for_function(_ALL_RAN, timeout=timeout * 1000, polling=POLLING)
+        self._wait_for(_ALL_RAN, seconds=timeout)
 
     def run_cell_with(self, text: str, wait: bool = True, timeout: float = SECONDS) -> Locator:
         """Run the cell whose source holds a text; returns the cell."""
@@ -205,9 +205,13 @@ class LabPage:
         """What the notebook says between its code, on one line."""
         return " ".join(" ".join(self.page.locator(".jp-MarkdownOutput").all_inner_texts()).split())
 
+    def _wait_for(self, script: str, argument: str | None = None, seconds: float = PATIENCE) -> object:
+        """Wait until a function of the page returns something; returns that."""
+        return self.page.wait_for_function(script, arg=argument, timeout=1000 * seconds, polling=POLLING).json_value()
+
     def wait_for_text(self, part: str, seconds: float = PATIENCE) -> str:
         """Wait until a widget's line of text says something; returns the line."""
-        return self.page.wait_for_function(_FIND_TEXT, arg=part, timeout=seconds * 1000, polling=POLLING).json_value()
+        return self._wait_for(_FIND_TEXT, part, seconds)
 
     def listen_for(self, part: str) -> Callable[[], bool]:
         """From now on note whether a widget's line says something, however shortly; returns what tells it."""
@@ -222,8 +226,7 @@ class LabPage:
 
     def until_gone(self, part: str) -> None:
         """Wait until no widget's line says something."""
-        gone = f"part => ({_FIND_TEXT})(part) === null"
-        self.page.wait_for_function(gone, arg=part, timeout=1000 * PATIENCE, polling=POLLING)
+        self._wait_for(f"part => ({_FIND_TEXT})(part) === null", part)
 
     def until_text(self, part: str, action: Callable[[], None]) -> str:
         """Do something and wait until a line of text says `part`; returns the line."""

@@ -8,7 +8,6 @@ import ctypes
 import re
 import resource
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,9 +27,9 @@ Run(_SMALLEST)  # the first optimizer of a process imports a good deal
 def trial(config: FineTuning, budget: int, batch: int) -> None:
     """Take two steps within `budget` bytes and end the process with FITS or TOO_LARGE, or with BROKEN if neither."""
     torch.set_num_threads(1)
-    _give_back(lambda libc: libc.mallopt(_M_MMAP_THRESHOLD, _MAPPED_FROM))
+    _ask_malloc("mallopt", _M_MMAP_THRESHOLD, _MAPPED_FROM)
     _two_steps(replace(_SMALLEST, architecture=config.architecture), 1)  # what the first run loads is no part of it
-    _give_back(lambda libc: libc.malloc_trim(0))
+    _ask_malloc("malloc_trim", 0)
     limit = _data_bytes() + budget
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     try:
@@ -43,10 +42,10 @@ def trial(config: FineTuning, budget: int, batch: int) -> None:
     sys.exit(FITS)
 
 
-def _give_back(how: Callable[[ctypes.CDLL], object]) -> None:
-    """Leave as little as can be of freed blocks in the heap, where the budget would not see them."""
+def _ask_malloc(name: str, *arguments: int) -> None:
+    """Call what leaves less of freed blocks in the heap, where the budget would not see them."""
     with contextlib.suppress(AttributeError, OSError):  # no glibc
-        how(ctypes.CDLL(None))
+        getattr(ctypes.CDLL(None), name)(*arguments)
 
 
 def _two_steps(config: FineTuning, batch: int) -> None:
