@@ -1,5 +1,6 @@
 """Fixtures shared by all tests: where the real corpora lie."""
 
+import gc
 import os
 import shutil
 import signal
@@ -44,6 +45,11 @@ def _real_corpus(name: str) -> Path:
         if parent and (Path(parent) / name / "train" / "seq.in").is_file():
             return Path(parent) / name
     pytest.fail(f"the {name} corpus is not here: put it in a folder and set BTTLAB_DATA to that folder's parent")
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector what was imported: it stays, and to look through it again takes time."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -18,7 +18,7 @@ from bttlab.estimate.card import CLOCK_MHZ, EstimateError, estimate
 from bttlab.estimate.memory import GROUPS, KEPT, memory_map, touched_words
 from bttlab.estimate.recorded import SOURCE, machine_record, source_digest
 from bttlab.estimate.resources import budget, resources
-from bttlab.estimate.work import BESIDE, CALL_SAMPLES, beside_the_loop, sample_work, work_of
+from bttlab.estimate.work import BESIDE, CALL_SAMPLES, beside_the_loop, sample_works, works_of
 from bttlab.model import ModelConfig, Optimizer
 from bttlab.model.loop import LARGEST_CHUNK
 
@@ -44,15 +44,15 @@ def test_cycles_are_those_that_the_loop_of_synthesis_counts(trainer_libraries):
     loop.load(some_parameters(SMALL))
     samples, optimizer = some_samples(SMALL, lengths), Optimizer("sgd")
     results = loop.train(sample_records(program, samples, [1e-3] * 3, optimizer), optimizer)
-    modelled = [work_of(program.sample, length).loop for length in lengths]
+    modelled = [one.loop for one in works_of(program.sample, lengths)]
     assert results["cycles"][1:].tolist() == modelled[1:]  # the first has no update beside it
-    assert results["flush_cycles"][-1] == work_of(program.flush, 1).loop  # of the call's last sample
+    assert results["flush_cycles"][-1] == works_of(program.flush, [1])[0].loop  # of the call's last sample
 
 
 def test_a_sample_is_its_loop_a_share_of_the_last_update_and_what_passes_beside():
     program = compile_program(SMALL)
-    one = sample_work(SMALL, 9, "bidirectional")
-    flush = work_of(program.flush, 1)
+    one = sample_works(SMALL, "bidirectional")[9]
+    (flush,) = works_of(program.flush, [1])
     assert one.loop == time_program(program.sample, 9).cycles + sum(round(n / 32) for n in flush.cycles.values())
     assert one.cycles[BESIDE] == beside_the_loop(9) == one.total - one.loop
     assert CALL_SAMPLES == LARGEST_CHUNK
@@ -67,7 +67,7 @@ def test_what_passes_beside_the_loop_is_what_the_source_says():
 
 def test_an_epoch_is_its_samples(found):
     assert found.samples == 41
-    expected = sum(sample_work(MODEL, length, "bidirectional").total for length in LENGTHS)
+    expected = sum(sample_works(MODEL, "bidirectional")[length].total for length in LENGTHS)
     assert found.work.total == expected == sum(found.work.by_stage().values())
     assert found.seconds_per_epoch == pytest.approx(expected / (CLOCK_MHZ * 1e6))
     assert found.seconds_per_sample * 41 == pytest.approx(found.seconds_per_epoch)

@@ -3,6 +3,8 @@
 from collections import Counter
 from collections.abc import Sequence
 
+import numpy as np
+
 from bttlab.card.program.instruction import Instruction
 from bttlab.card.program.profile import layer_of
 from bttlab.card.program.program import Program
@@ -11,8 +13,8 @@ from bttlab.card.program.timing import time_program
 Table = Counter[tuple[str, str]]
 
 
-def cycles_by_layer(instructions: Sequence[Instruction], tokens: int, updates: bool = True) -> Table:
-    """Return the cycles of a run of the loop, by stage and layer; together they are the run's.
+def cycles_by_layer(instructions: Sequence[Instruction], lengths: Sequence[int], updates: bool = True) -> list[Table]:
+    """Return the cycles of a run of the loop, by stage and layer, at each length; together they are the run's.
 
     A cycle counts for the first instruction of the list that needs it: what is hidden behind instructions before it
     takes none.
@@ -20,21 +22,21 @@ def cycles_by_layer(instructions: Sequence[Instruction], tokens: int, updates: b
     Parameters
     ----------
     instructions : sequence of Instruction
-    tokens : int
-        The sample's length.
+    lengths : sequence of int
+        Of samples.
     updates : bool
         Whether an update is pending.
     """
-    timing = time_program(instructions, tokens, updates)
-    table: Table = Counter()
-    reached, key = 0, ("", "")
-    for instruction, end in zip(instructions, timing.end, strict=True):
-        if end > reached:
-            key = instruction.label[0], layer_of(instruction)
-            table[key] += end - reached
-            reached = end
-    table[key] += timing.cycles - reached  # results of the last step on their way
-    return table
+    timing = time_program(instructions, np.array(lengths), updates)
+    reached = np.maximum.accumulate([np.zeros(len(lengths), int), *timing.end])
+    gained = np.diff(reached, axis=0, prepend=0)
+    last = len(instructions) - np.argmax(gained[::-1] > 0, axis=0)
+    gained[last, range(len(lengths))] += timing.cycles - reached[-1]  # results of the last step on their way
+    tables: list[Table] = [Counter() for _ in lengths]
+    keys = [("", ""), *((i.label[0], layer_of(i)) for i in instructions)]
+    for n, k in np.argwhere(gained).tolist():
+        tables[k][keys[n]] += int(gained[n, k])
+    return tables
 
 
 class Profile:
@@ -59,13 +61,15 @@ class Profile:
     def take(self) -> dict[tuple[str, str], int]:
         """Return the cycles since the last call, by stage and layer, without what took none; begin anew."""
         total: Table = Counter()
+        for updates in (False, True):
+            new = [tokens for tokens, own in self._runs if own == updates and (tokens, own) not in self._tables]
+            tables = cycles_by_layer(self._program.sample, new, updates) if new else ()
+            self._tables |= {(tokens, updates): table for tokens, table in zip(new, tables, strict=True)}
         for (tokens, updates), runs in self._runs.items():
-            if (tokens, updates) not in self._tables:
-                self._tables[tokens, updates] = cycles_by_layer(self._program.sample, tokens, updates)
             for key, cycles in self._tables[tokens, updates].items():
                 total[key] += runs * cycles
         if self._flushes:
-            for key, cycles in cycles_by_layer(self._program.flush, 1).items():
+            for key, cycles in cycles_by_layer(self._program.flush, [1])[0].items():
                 total[key] += self._flushes * cycles
         self._runs.clear()
         self._flushes = 0

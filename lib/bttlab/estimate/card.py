@@ -16,7 +16,7 @@ from bttlab.estimate.memory import MemoryMap, memory_map
 from bttlab.estimate.power import Power, power
 from bttlab.estimate.recorded import machine_record
 from bttlab.estimate.resources import Resources, resources
-from bttlab.estimate.work import STAGES, Work, epoch_work, program_work
+from bttlab.estimate.work import STAGES, Work, epoch_work, program_works
 from bttlab.model.config import PAPER_FLOW, ModelConfig, Optimizer
 
 CLOCK_MHZ = MACHINE.CLOCK_MHZ  # that the schedule was made for
@@ -219,4 +219,4 @@ def power_levels(program: Program) -> PowerLevels:
     program : Program
     """
     record, tokens = machine_record(), min(TYPICAL_TOKENS, program.model.config.sequence_length)
-    return power(record, resources(record), program_work(program, tokens), 1, CLOCK_MHZ).levels
+    return power(record, resources(record), program_works(program, [tokens])[tokens], 1, CLOCK_MHZ).levels

@@ -4,13 +4,15 @@ All of it follows from the instructions and the sample's length. The loop's cycl
 counts (`tests/test_program_steps.py`); what passes beside the loop follows from `hls_src/processor/samples.h`.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 
-from bttlab.card.compiled import Flow, compiled_program
+import numpy as np
+
+from bttlab.card.compiled import PROGRAMS, Flow, compiled_program
 from bttlab.card.constants import read_data
 from bttlab.card.profile import Table, cycles_by_layer
 from bttlab.card.program.instruction import ENGINE_1, MACHINE, UNIT_NAMES, Instruction, value_of
@@ -91,18 +93,18 @@ class Work:
 NOTHING = Work(Counter(), Counter(), Counter(), 0, Counter(), Counter())
 
 
-def work_of(instructions: Sequence[Instruction], tokens: int) -> Work:
-    """Return what a run of the loop does.
+def works_of(instructions: Sequence[Instruction], lengths: Sequence[int]) -> list[Work]:
+    """Return what a run of the loop does, at each length.
 
     Parameters
     ----------
     instructions : sequence of Instruction
-    tokens : int
-        The sample's length.
+    lengths : sequence of int
+        Of samples.
     """
-    cycles = cycles_by_layer(instructions, tokens)
-    busy, acting, reads, writes = Counter(), Counter(), Counter(), Counter()
-    multiplications = 0
+    tokens = np.array(lengths)
+    busy, acting, reads, writes = tables = [defaultdict(lambda: np.zeros_like(tokens)) for _ in range(4)]
+    multiplications = np.zeros_like(tokens)
     for i in instructions:
         steps = prod(value_of(loop.acting, tokens) for loop in i.loops)
         unit = UNIT_NAMES[i.unit]
@@ -113,7 +115,11 @@ def work_of(instructions: Sequence[Instruction], tokens: int) -> Work:
         for operands, counter in ((i.reads(), reads), (i.writes(), writes)):
             for number in operands:
                 counter[i.operands[number].memory] += steps
-    return Work(cycles, busy, acting, multiplications, reads, writes)
+    works = []
+    for k, cycles in enumerate(cycles_by_layer(instructions, lengths)):
+        counted = [Counter({name: int(counts[k]) for name, counts in table.items()}) for table in tables]
+        works.append(Work(cycles, *counted[:2], int(multiplications[k]), *counted[2:]))
+    return works
 
 
 def beside_the_loop(tokens: int) -> int:
@@ -125,15 +131,13 @@ def beside_the_loop(tokens: int) -> int:
     return record + tokens + prepared + LOSS_INTERVAL * (tokens - 1) + m.SEQUENCE + 2 * request
 
 
-@lru_cache(4096)
-def sample_work(model: ModelConfig, tokens: int, flow: Flow) -> Work:
-    """Return what training on a sample of so many tokens is, with its share of what a call does at its end.
+@lru_cache(PROGRAMS)
+def sample_works(model: ModelConfig, flow: Flow) -> dict[int, Work]:
+    """Return what training on a sample is, by its real tokens, with its share of what a call does at its end.
 
     Parameters
     ----------
     model : ModelConfig
-    tokens : int
-        Real tokens, [CLS] included.
     flow : str or tuple of int
         Order of contraction.
 
@@ -142,19 +146,25 @@ def sample_work(model: ModelConfig, tokens: int, flow: Flow) -> Work:
     bttlab.card.program.errors.ProgramError
         If the machine does not hold the model.
     """
-    return program_work(compiled_program(model, flow=flow).program, tokens)
+    return program_works(compiled_program(model, flow=flow).program, range(1, model.sequence_length + 1))
 
 
-def program_work(program: Program, tokens: int) -> Work:
+def program_works(program: Program, lengths: Sequence[int]) -> dict[int, Work]:
     """Return the same of a program.
 
     Parameters
     ----------
     program : Program
-    tokens : int
+    lengths : sequence of int
+        Real tokens, [CLS] included.
     """
-    work = work_of(program.sample, tokens) + work_of(program.flush, 1).times(1 / CALL_SAMPLES)
-    return replace(work, cycles=work.cycles + Counter({BESIDE: beside_the_loop(tokens)}))
+    (flush,) = works_of(program.flush, [1])
+    share = flush.times(1 / CALL_SAMPLES)
+    works = {}
+    for tokens, sample in zip(lengths, works_of(program.sample, lengths), strict=True):
+        work = sample + share
+        works[tokens] = replace(work, cycles=work.cycles + Counter({BESIDE: beside_the_loop(tokens)}))
+    return works
 
 
 def epoch_work(model: ModelConfig, lengths: Mapping[int, int], flow: Flow) -> Work:
@@ -167,4 +177,5 @@ def epoch_work(model: ModelConfig, lengths: Mapping[int, int], flow: Flow) -> Wo
         How many samples there are of each length.
     flow : str or tuple of int
     """
-    return sum((sample_work(model, tokens, flow).times(count) for tokens, count in lengths.items()), NOTHING)
+    works = sample_works(model, flow)
+    return sum((works[tokens].times(count) for tokens, count in lengths.items()), NOTHING)

@@ -95,9 +95,13 @@ def accesses(instruction: Instruction, slice_span: tuple[int, ...], sums: bool =
             yield Access(f"statistic {k}", base, base + rows, True)
 
 
-def has_ports(memory: str) -> bool:
-    """Return whether several units share a memory's ports."""
-    return memory.startswith(("bank", "held"))
+def ports_of(instruction: Instruction) -> set[tuple[str, bool]]:
+    """Return the memories whose ports an instruction uses, which several units share, and whether to write."""
+    return {
+        (instruction.operands[number].memory, writes)
+        for writes, numbers in ((False, instruction.reads()), (True, instruction.writes()))
+        for number in numbers
+    }
 
 
 def data_waits(instructions: Sequence[Instruction], slice_span: tuple[int, ...], sums: bool = True) -> list[list[Wait]]:
@@ -107,7 +111,7 @@ def data_waits(instructions: Sequence[Instruction], slice_span: tuple[int, ...],
     side an engine sums on is free.
     """
     filled: dict[int, int] = {}  # the last instruction that an engine summed with for a drain
-    history: dict[str, list[tuple[int, int, int, bool, Access]]] = defaultdict(list)
+    known: dict[tuple[str, bool], list[tuple[int, int, int, Access]]] = defaultdict(list)  # who reads, who writes
     waits: list[list[Wait]] = []
     for i, instruction in enumerate(instructions):
         mine: dict[int, set[int]] = defaultdict(set)
@@ -118,18 +122,17 @@ def data_waits(instructions: Sequence[Instruction], slice_span: tuple[int, ...],
             filled[instruction.unit] = i
         for access in touched:
             memory, low, high, writes, _ = access
-            for j, first, last, wrote, other in history[memory]:
-                if low >= last or first >= high or not (writes or wrote):
-                    continue
-                chained = _step_by_step(instructions[j], other, instruction, access)
+            for wrote in (False, True) if writes else (True,):
                 later = DRAIN if wrote and not writes else END
-                mine[j].add(CHAIN if chained else later)
+                for j, first, last, other in known[memory, wrote]:
+                    if low < last and first < high:
+                        mine[j].add(CHAIN if _step_by_step(instructions[j], other, instruction, access) else later)
         for access in touched:
             memory, low, high, writes, _ = access
-            known = history[memory]
             if writes:  # what is wholly overwritten now, nobody needs to look at again
-                known[:] = [one for one in known if not (low <= one[1] and one[2] <= high and one[0] in mine)]
-            known.append((i, low, high, writes, access))
+                for one in (known[memory, False], known[memory, True]):
+                    one[:] = [past for past in one if past[1] < low or high < past[2] or past[0] not in mine]
+            known[memory, writes].append((i, low, high, access))
         waits.append([Wait(j, u) for j, until in sorted(mine.items()) for u in ({DRAIN} if DRAIN in until else until)])
     return waits
 
@@ -222,10 +225,8 @@ def set_waits(instructions: Sequence[Instruction], slice_span: tuple[int, ...]) 
             counters = (end, begin, drain)[wait.until]
             if wait.until != END or unit != instruction.unit:
                 counters[unit] = max(counters[unit], place[wait.instruction])
-        for access in accesses(instruction, slice_span):
-            if not has_ports(access.memory):
-                continue
-            users = ports[access.memory, access.writes]
+        for port in ports_of(instruction):
+            users = ports[port]
             for unit, last in users.items():
                 if unit != instruction.unit:
                     end[unit] = max(end[unit], last)

@@ -24,16 +24,18 @@ class Register(NamedTuple):
     low: int
     high: int
 
-    def at(self, tokens: int) -> int:
-        """Return its value for a sample of so many tokens."""
+    def at(self, tokens: int | np.ndarray) -> int | np.ndarray:
+        """Return its value for a sample of so many tokens, or for each of several."""
+        if isinstance(tokens, np.ndarray):
+            return np.clip((tokens + self.offset) >> self.shift, self.low, self.high)
         return min(max((tokens + self.offset) >> self.shift, self.low), self.high)
 
 
 Bound = int | Register
 
 
-def value_of(bound: Bound, tokens: int) -> int:
-    """Return a bound's value for a sample of so many tokens."""
+def value_of(bound: Bound, tokens: int | np.ndarray) -> int | np.ndarray:
+    """Return a bound's value for a sample of so many tokens, or for each of several."""
     return bound.at(tokens) if isinstance(bound, Register) else bound
 
 
@@ -158,8 +160,8 @@ class Instruction:
         names = [loop.name for loop in self.loops]
         return LEVELS - len(names) + names.index(name)
 
-    def steps(self, tokens: int) -> int:
-        """Return its steps for a sample of so many tokens, idle ones included."""
+    def steps(self, tokens: int | np.ndarray) -> int | np.ndarray:
+        """Return its steps for a sample of so many tokens, idle ones included; or for each of several."""
         product = 1
         for loop in self.loops:
             product *= value_of(loop.bound, tokens)

@@ -7,10 +7,11 @@ ports and, for an engine, a side of the sums allow; what is less urgent fills th
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from copy import copy
 from heapq import heapify, heappop, heappush
 from itertools import islice
 
-from bttlab.card.program.dependencies import Wait, accesses, data_waits, has_ports, set_waits
+from bttlab.card.program.dependencies import Wait, data_waits, ports_of, set_waits
 from bttlab.card.program.errors import DoesNotFit
 from bttlab.card.program.instruction import ACCUMULATE, DRAIN_0, ENGINE_1, EXPAND, MACHINE, Instruction
 from bttlab.card.program.scratch import Scratch, settled
@@ -56,27 +57,43 @@ class _Taken:
 class _Schedule:
     """When each instruction begins, as far as it is known."""
 
-    def __init__(self, instructions: Sequence[Instruction], slice_span: tuple[int, ...], tokens: int):
+    def __init__(self, instructions: Sequence[Instruction], waits: Sequence[Sequence[Wait]], tokens: int):
         self.instructions = instructions
-        self.earliest = [0] * len(instructions)  # because of what has its place
         steps = [i.steps(tokens) for i in instructions]
         self.acts = [count > 0 for count in steps]
         self.steps = [max(count, MACHINE.FETCH) for count in steps]
-        self.begin = [0] * len(instructions)
-        self.uses: list[list[object]] = []  # unit and ports of each
+        self.uses = [(i.unit, *sorted(ports_of(i))) for i in instructions]  # unit and ports of each
         self.drains: dict[int, list[int]] = {}  # of an accumulation
         filled: dict[int, int] = {}
         for i, instruction in enumerate(instructions):
-            ports = {(a.memory, a.writes) for a in accesses(instruction, slice_span) if has_ports(a.memory)}
-            self.uses.append([instruction.unit, *sorted(ports)])
             if instruction.unit <= ENGINE_1 and instruction.operation == ACCUMULATE:
                 filled[instruction.unit] = i
                 self.drains[i] = []
             elif instruction.unit in (DRAIN_0, DRAIN_0 + 1):
                 self.drains[filled[instruction.unit - DRAIN_0]].append(i)
-        self.sides: dict[int, int] = {}  # of the sums, that an accumulation and its drains have
         self._drained = {drain for drains in self.drains.values() for drain in drains}
-        self._taken: dict[object, _Taken] = defaultdict(_Taken)
+        self.followers: list[list[tuple[int, int]]] = [
+            [] for _ in instructions
+        ]  # and the cycles from its end to theirs
+        for i, mine in enumerate(waits):
+            for wait in mine:
+                lag = (0, MACHINE.LATENCY - self.steps[wait.instruction], MACHINE.LATENCY)[wait.until]
+                self.followers[wait.instruction].append((i, lag))
+        for i, drains in self.drains.items():  # they have their places with it: what they wait for comes first
+            for wait in {wait.instruction for drain in drains for wait in waits[drain]}:
+                if wait < i:
+                    self.followers[wait].append((i, 1 - self.steps[wait]))
+
+    def anew(self) -> "_Schedule":
+        """Return one of the same instructions in which none has its place."""
+        one = copy(self)
+        one.earliest, one.begin = (
+            [0] * len(self.steps),
+            [0] * len(self.steps),
+        )  # earliest: because of what has its place
+        one.sides: dict[int, int] = {}  # of the sums, that an accumulation and its drains have
+        one._taken: dict[object, _Taken] = defaultdict(_Taken)
+        return one
 
     @property
     def ends(self) -> list[int]:
@@ -151,8 +168,8 @@ def ordered(
     ProgramError
         If they do not fit.
     """
-    waits = data_waits(instructions, slice_span, sums=False)
-    schedules = [_placed(_Schedule(instructions, slice_span, tokens), waits, *weights) for weights in WEIGHTS]
+    empty = _Schedule(instructions, data_waits(instructions, slice_span, sums=False), tokens)
+    schedules = [_placed(empty.anew(), *weights) for weights in WEIGHTS]
     schedules.sort(key=lambda schedule: max(schedule.ends, default=0))
     timed = ((_cycles(one, scratch, slice_span, tokens), n) for n, one in enumerate(schedules))
     fits = list(islice((one for one in timed if one[0] is not None), TIMED))
@@ -195,20 +212,9 @@ def _cycles(schedule: _Schedule, scratch: Sequence[Scratch], slice_span: tuple[i
     return cycles
 
 
-def _placed(
-    schedule: _Schedule, waits: Sequence[Sequence[Wait]], engine_weight: float, place_weight: float
-) -> _Schedule:
+def _placed(schedule: _Schedule, engine_weight: float, place_weight: float) -> _Schedule:
     """Give every instruction its place; the weights are those of WEIGHTS."""
-    instructions, steps = schedule.instructions, schedule.steps
-    followers: list[list[tuple[int, int]]] = [[] for _ in instructions]
-    for i, mine in enumerate(waits):
-        for wait in mine:
-            lag = (0, MACHINE.LATENCY - steps[wait.instruction], MACHINE.LATENCY)[wait.until]
-            followers[wait.instruction].append((i, lag))
-    for i, drains in schedule.drains.items():  # they have their places with it: what they wait for comes first
-        for wait in {wait.instruction for drain in drains for wait in waits[drain]}:
-            if wait < i:
-                followers[wait].append((i, 1 - steps[wait]))
+    instructions, steps, followers = schedule.instructions, schedule.steps, schedule.followers
     urgency = [0.0] * len(instructions)  # cycles from its begin to the end of all
     for i in reversed(range(len(instructions))):
         weight = engine_weight if instructions[i].unit <= ENGINE_1 else 1

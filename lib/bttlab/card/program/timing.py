@@ -6,7 +6,10 @@ what waits for its results in c + LATENCY; what is chained to it begins LATENCY 
 """
 
 from collections.abc import Sequence
+from functools import reduce
 from typing import NamedTuple
+
+import numpy as np
 
 from bttlab.card.program.errors import ProgramError
 from bttlab.card.program.instruction import MACHINE, UNIT_NAMES, UNITS, Instruction
@@ -22,26 +25,26 @@ class Timing(NamedTuple):
 
     Attributes
     ----------
-    begin, end : list of int
+    begin, end : list of int, or of ndarray of int
         Cycle of the first step, and the cycle after the last; an instruction without steps takes a cycle all the same.
-    cycles : int
+    cycles : int, or ndarray of int
         Of the loop.
     """
 
-    begin: list[int]
-    end: list[int]
-    cycles: int
+    begin: list
+    end: list
+    cycles: int | np.ndarray
 
 
-def time_program(instructions: Sequence[Instruction], tokens: int, updates: bool = True) -> Timing:
+def time_program(instructions: Sequence[Instruction], tokens: int | np.ndarray, updates: bool = True) -> Timing:
     """Return when each instruction of a run of the loop begins and ends.
 
     Parameters
     ----------
     instructions : sequence of Instruction
         In the order of the list, with their `after` counts.
-    tokens : int
-        The sample's length.
+    tokens : int, or ndarray of int
+        The sample's length; or several, for all of which times are found at once.
     updates : bool
         Whether an update is pending; else the update unit's instructions have no step.
 
@@ -51,6 +54,7 @@ def time_program(instructions: Sequence[Instruction], tokens: int, updates: bool
         If the program waits for itself.
     """
     fetch, queue, latency = MACHINE.FETCH, MACHINE.QUEUE, MACHINE.LATENCY
+    later = np.maximum if isinstance(tokens, np.ndarray) else max
     begin = [0] * len(instructions)
     end = [0] * len(instructions)
     sent = [0] * len(instructions)
@@ -60,11 +64,11 @@ def time_program(instructions: Sequence[Instruction], tokens: int, updates: bool
 
     def send(i: int) -> bool:
         stream = streams[instructions[i].unit]
-        cycle = sent[i - 1] + fetch if i else FIRST_SENT
+        cycle = sent[i - 1] + fetch if i else FIRST_SENT + 0 * tokens  # an array where those are
         if len(stream) >= queue:
             if begun[instructions[i].unit] <= len(stream) - queue:
                 return False
-            cycle = max(cycle, begin[stream[len(stream) - queue]])
+            cycle = later(cycle, begin[stream[len(stream) - queue]])
         sent[i] = cycle
         stream.append(i)
         return True
@@ -76,7 +80,7 @@ def time_program(instructions: Sequence[Instruction], tokens: int, updates: bool
         instruction = instructions[i]
         cycle = sent[i] + TO_UNIT
         if begun[unit]:
-            cycle = max(cycle, begin[streams[unit][begun[unit] - 1]] + fetch, ends[unit][-1])
+            cycle = later(later(cycle, begin[streams[unit][begun[unit] - 1]] + fetch), ends[unit][-1])
         waits = zip(instruction.after_end, instruction.after_drain, instruction.after_begin, strict=True)
         for other, (ended, drained, chained) in enumerate(waits):
             if not (ended or drained or chained):
@@ -84,14 +88,14 @@ def time_program(instructions: Sequence[Instruction], tokens: int, updates: bool
             if max(ended, drained, chained) > begun[other]:
                 return False
             if ended:
-                cycle = max(cycle, ends[other][ended - 1] + SEEN)
+                cycle = later(cycle, ends[other][ended - 1] + SEEN)
             if chained > drained:  # one field has either; that an instruction began says that those before had ended
-                cycle = max(cycle, begin[streams[other][chained - 1]] + latency)
+                cycle = later(cycle, begin[streams[other][chained - 1]] + latency)
             elif drained:
-                cycle = max(cycle, ends[other][drained - 1] + latency - 1)
-        steps = int(instruction.steps(tokens)) if updates or unit != MACHINE.UPDATE else 0
+                cycle = later(cycle, ends[other][drained - 1] + latency - 1)
+        steps = instruction.steps(tokens) if updates or unit != MACHINE.UPDATE else 0
         begin[i], end[i] = cycle, cycle + steps
-        ends[unit].append(cycle + max(steps, 1))
+        ends[unit].append(cycle + later(steps, 1))
         begun[unit] += 1
         return True
 
@@ -110,4 +114,4 @@ def time_program(instructions: Sequence[Instruction], tokens: int, updates: bool
             raise ProgramError(
                 f"the program waits for itself: instruction {waiting} ({unit}) waits for what cannot begin before it"
             )
-    return Timing(begin, end, max((e[-1] for e in ends if e), default=0) + FINISHED + latency)
+    return Timing(begin, end, reduce(later, (e[-1] for e in ends if e), 0) + FINISHED + latency)
