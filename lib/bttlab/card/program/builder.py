@@ -296,7 +296,7 @@ class Builder:
             0 or 1; with 0 the instruction has no step.
         """
         permutation = np.asarray(permutation)
-        words_in = permutation.max() // LANES + 1
+        words_in = int(permutation.max()) // LANES + 1
         words_out = len(permutation)
         base = self._entries(permutation, words_in)
         gap = MACHINE.SHUFFLE_GAP
@@ -339,7 +339,7 @@ class Builder:
 
         `source` has strides by "x", the rows, and "y", their words. The tables are those of ROWS rows, whatever `rows`.
         """
-        words_out, words_in = len(permutation), permutation.max() // LANES + 1
+        words_out, words_in = len(permutation), int(permutation.max()) // LANES + 1
         first = np.arange(ROWS)[:, None, None] * words_in * LANES
         whole = np.where(permutation < 0, -1, permutation + first).reshape(-1, LANES)
         base = self._entries(whole, ROWS * words_in)

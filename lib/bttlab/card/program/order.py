@@ -72,9 +72,7 @@ class _Schedule:
             elif instruction.unit in (DRAIN_0, DRAIN_0 + 1):
                 self.drains[filled[instruction.unit - DRAIN_0]].append(i)
         self._drained = {drain for drains in self.drains.values() for drain in drains}
-        self.followers: list[list[tuple[int, int]]] = [
-            [] for _ in instructions
-        ]  # and the cycles from its end to theirs
+        self.followers: list[list[tuple[int, int]]] = [[] for _ in instructions]  # and cycles from its end to theirs
         for i, mine in enumerate(waits):
             for wait in mine:
                 lag = (0, MACHINE.LATENCY - self.steps[wait.instruction], MACHINE.LATENCY)[wait.until]
@@ -87,12 +85,10 @@ class _Schedule:
     def anew(self) -> "_Schedule":
         """Return one of the same instructions in which none has its place."""
         one = copy(self)
-        one.earliest, one.begin = (
-            [0] * len(self.steps),
-            [0] * len(self.steps),
-        )  # earliest: because of what has its place
-        one.sides: dict[int, int] = {}  # of the sums, that an accumulation and its drains have
-        one._taken: dict[object, _Taken] = defaultdict(_Taken)
+        one.earliest = [0] * len(self.steps)  # because of what has its place
+        one.begin = [0] * len(self.steps)
+        one.sides = {}  # of the sums, that an accumulation and its drains have
+        one._taken = defaultdict(_Taken)
         return one
 
     @property
