@@ -204,11 +204,11 @@ def touched_words(model: ModelConfig, flow: Flow) -> dict[str, np.ndarray]:
                 continue
             words = address[acts]
             if memory.startswith("held"):
-                words = np.unique(words // MACHINE.ROWS)
-            offsets = np.zeros(1, int)
+                words = words // MACHINE.ROWS
             if (of := instruction.operands[number].slice) is not None:  # any row of its table
                 offsets = np.arange(embedding.slice_rows[of.table]) * embedding.slice_words[of.table]
-            touched[memory][(np.unique(words)[:, None] + offsets).reshape(-1)] = True
+                words = np.unique(words)[:, None] + offsets
+            touched[memory][words] = True
     return touched
 
 
