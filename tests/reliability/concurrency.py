@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 from reliability.outcome import Outcome
-from reliability.training_process import finish, new_run, train
+from reliability.training_process import finish, new_run, train, unbroken
 from tiny_runs import metrics, write_corpus
 
 EPOCHS = 10
@@ -15,8 +15,7 @@ def trial(count: int) -> Outcome:
     """Train in one process, then in `count` at once."""
     with tempfile.TemporaryDirectory() as scratch:
         corpus = write_corpus(Path(scratch) / "corpus")
-        alone = Path(scratch) / "alone"
-        expected = finish(train(*new_run(corpus, EPOCHS), alone)), metrics(alone)
+        expected = unbroken(EPOCHS).result
         folders = [Path(scratch) / f"run{number}" for number in range(count)]
         processes = [train(*new_run(corpus, EPOCHS), folder) for folder in folders]
         training = [0]

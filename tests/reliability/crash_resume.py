@@ -10,7 +10,7 @@ from pathlib import Path
 from bttlab.files import is_draft
 from bttlab.train import CheckpointStore
 from reliability.outcome import Outcome
-from reliability.training_process import finish, new_run, train, wait_for
+from reliability.training_process import finish, new_run, train, unbroken, wait_for
 from tiny_runs import metrics, write_corpus
 
 EPOCHS = 30  # each with a checkpoint
@@ -23,12 +23,7 @@ def trial(count: int) -> Outcome:
     with tempfile.TemporaryDirectory() as scratch:
         corpus = write_corpus(Path(scratch) / "corpus")
         new = new_run(corpus, EPOCHS)
-        unbroken = Path(scratch) / "unbroken"
-        process = train(*new, unbroken)
-        wait_for(process, unbroken.exists)
-        begin = time.monotonic()
-        expected = finish(process), metrics(unbroken)
-        duration = time.monotonic() - begin
+        expected, duration, _ = unbroken(EPOCHS)
         for number in range(count):
             folder = Path(scratch) / f"run{number}"
             while not _killed(train(*new, folder), folder, draw.uniform(0, duration), number % 2 == 0, draw):

@@ -17,7 +17,7 @@ from bttlab.experiments.curves import METRICS
 from bttlab.figures import measured
 from bttlab.train import CheckpointStore
 from reliability.outcome import Outcome
-from reliability.training_process import TIMEOUT, finish, new_run, train, wait_for
+from reliability.training_process import TIMEOUT, finish, new_run, train, unbroken, wait_for
 from tiny_runs import metrics, write_corpus
 
 EPOCHS = 10
@@ -31,12 +31,7 @@ def trial(count: int) -> Outcome:
     failures, seconds = [], {way: [] for way in WAYS}
     with tempfile.TemporaryDirectory() as scratch:
         new = new_run(write_corpus(Path(scratch) / "corpus"), EPOCHS)
-        unbroken = Path(scratch) / "unbroken"
-        process = train(*new, unbroken)
-        wait_for(process, CheckpointStore(unbroken).latest.exists)
-        begin = time.monotonic()
-        expected = finish(process), metrics(unbroken)
-        duration = time.monotonic() - begin
+        expected, _, duration = unbroken(EPOCHS)
         for number in range(count):
             way, folder = WAYS[number % len(WAYS)], Path(scratch) / f"run{number}"
             stop = _stop_kernel if way.startswith("kernel") else _stop_process

@@ -3,12 +3,25 @@
 import json
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from bttlab.train import CheckpointStore
+from tiny_runs import metrics, write_corpus
 
 TIMEOUT = 300  # seconds
+
+
+class Unbroken(NamedTuple):
+    """A run that nobody stops: its parameters' digest and metrics; seconds from its folder, and its checkpoint, on."""
+
+    result: tuple[str | None, list]
+    since_folder: float
+    since_checkpoint: float
 
 
 def new_run(corpus: Path, epochs: int) -> list[str]:
@@ -33,3 +46,16 @@ def wait_for(process: subprocess.Popen, condition: Callable[[], bool]) -> None:
     """Return as soon as a condition holds, or the process has ended."""
     while process.poll() is None and not condition():
         time.sleep(0.0002)
+
+
+@cache
+def unbroken(epochs: int) -> Unbroken:
+    """Train once for all trials that compare with it."""
+    with tempfile.TemporaryDirectory() as scratch:
+        folder, begins = Path(scratch) / "run", []
+        process = train(*new_run(write_corpus(Path(scratch) / "corpus"), epochs), folder)
+        for condition in (folder.exists, CheckpointStore(folder).latest.exists):
+            wait_for(process, condition)
+            begins.append(time.monotonic())
+        result = finish(process), metrics(folder)
+    return Unbroken(result, *(time.monotonic() - begin for begin in begins))
