@@ -3,9 +3,9 @@
 import json
 from statistics import mean
 
+import accuracy
 import pytest
 
-from bttlab.train import accuracy
 from tiny_runs import train, write_corpus
 
 from conftest import ROOT

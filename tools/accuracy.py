@@ -1,8 +1,8 @@
 """What docs/accuracy.md shows: scores of finished runs as one JSON record, and its tables and figure from that alone.
 
-python -m bttlab.train.accuracy collect RUN… --record data/accuracy/atis.json
-python -m bttlab.train.accuracy table data/accuracy/atis.json
-python -m bttlab.train.accuracy figure data/accuracy/atis.json docs/images/accuracy_atis.png
+python tools/accuracy.py collect RUN… --record data/accuracy/atis.json
+python tools/accuracy.py table data/accuracy/atis.json
+python tools/accuracy.py figure data/accuracy/atis.json docs/images/accuracy_atis.png
 """
 
 import argparse
@@ -10,11 +10,11 @@ import json
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from statistics import mean, stdev
 from typing import Any
 
 from bttlab.errors import BttlabError
 from bttlab.experiments.curves import read_metrics
+from bttlab.pages import in_per_cent
 from bttlab.terminal import say
 from bttlab.train.checkpoint import CheckpointStore, tensors_digest
 
@@ -32,7 +32,7 @@ def collect(sources: Iterable[Path], record: dict[str, Any] | None = None) -> di
     Parameters
     ----------
     sources : iterable of path
-        Folders of `bttlab train`, and records of `python -m bttlab.train.batches`.
+        Folders of `bttlab train`, and records of `python tools/batches.py`.
     record : dict, optional
         One that they are added to; a run takes the place of one of the same model, recipe and seed.
 
@@ -59,7 +59,7 @@ def _read(path: Path) -> dict[str, Any]:
 def _from_file(path: Path) -> dict[str, Any]:
     row = _read(path)
     if "test" not in row:
-        raise AccuracyError(f"{path} has no scores of the test split; name a record of python -m bttlab.train.batches")
+        raise AccuracyError(f"{path} has no scores of the test split; name a record of python tools/batches.py")
     return row
 
 
@@ -113,13 +113,6 @@ def _seeds(seeds: Sequence[int]) -> str:
     return f"{seeds[0]} to {seeds[-1]}" if in_a_row else " ".join(map(str, seeds))
 
 
-def in_per_cent(values: Sequence[float]) -> str:
-    """Return the mean of fractions in per cent, of several their standard deviation, of five and more their range."""
-    spread = f" ± {100 * stdev(values):.1f}" if len(values) > 1 else ""
-    ends = f" ({100 * min(values):.1f} to {100 * max(values):.1f})" if len(values) >= 5 else ""
-    return f"{100 * mean(values):.1f}{spread}{ends}"
-
-
 def draw(record: dict[str, Any], path: Path) -> None:
     """Draw the scores on dev over the epochs: panels by score, colours by depth, a line a run, dense ones dashed."""
     from matplotlib.figure import Figure
@@ -152,7 +145,7 @@ def draw(record: dict[str, Any], path: Path) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns its exit code."""
-    parser = argparse.ArgumentParser(prog="python -m bttlab.train.accuracy", description="Scores of runs.")
+    parser = argparse.ArgumentParser(description="Scores of runs.")
     commands = parser.add_subparsers(dest="command", required=True)
     collecting = commands.add_parser("collect", help="add finished runs to a record, or begin one")
     collecting.add_argument("sources", nargs="+", type=Path, metavar="RUN")
