@@ -20,7 +20,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 AUDIT := .venv-audit
-EXTRAS := lab methods test bench class site sources
+EXTRAS := lab methods test bench search tensorboard class site sources
 TORCH = $$(sed -n 's/^ *"\(torch==[^"]*\)",.*/\1/p' pyproject.toml)
 PORT ?= 8888
 COURSE ?= classroom/course

@@ -3,9 +3,9 @@
 import json
 from statistics import mean
 
+import accuracy
 import pytest
 
-from bttlab.train import accuracy
 from tiny_runs import train, write_corpus
 
 from conftest import ROOT
@@ -54,6 +54,15 @@ def test_many_seeds_have_a_range():
     runs[0]["test"] = score | {"slot_f1": 0.35}
     row = accuracy.table({"runs": runs}).splitlines()[-1].split(" | ")
     assert row[3] == "10 to 14" and row[8] == "27.0 ± 4.5 (25.0 to 35.0)" and row[7] == "50.0 ± 0.0 (50.0 to 50.0)"
+
+
+def test_runs_of_folds_have_no_test_scores(record, tmp_path, capsys):
+    target, source = tmp_path / "folds.json", record[1].parent / "s1"
+    assert accuracy.main(["collect", str(source), "--record", str(target), "--held-out"]) == 0
+    assert accuracy.main(["table", str(target)]) == 0
+    header, _, row = capsys.readouterr().out.splitlines()
+    assert header.count("held-out") == 3 and "test" not in header and header.count("|") == row.count("|")
+    assert f"| {100 * record[0][1].epoch['dev']['slot_f1']:.1f} |" in row
 
 
 def test_collecting_adds_runs_to_a_record_and_replaces_those_that_were_made_anew(record, tmp_path):

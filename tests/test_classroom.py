@@ -19,7 +19,6 @@ from own_path import environment
 from conftest import ROOT
 
 sys.path.append(str(ROOT / "classroom"))
-pytest.importorskip("jupyterhub")
 
 import accounts
 import class_spawner

@@ -6,14 +6,15 @@ from collections import Counter, defaultdict
 from itertools import chain
 
 import pytest
+from airline import INTENT_LABELS, SLOT_LABELS, corpus_files, utterances
+from airline.generate import LONGEST, Draws, airline_grammar
+from airline.grammar import Call, Choice, Dice, Grammar, Slot, parse
+from airline.labels import CHUNK_TYPES, MANY_WORDS
+from airline.requests import INTENTS
 from seqeval.metrics import f1_score
 
 from bttlab.data import load_corpus
-from bttlab.data.airline import INTENT_LABELS, SLOT_LABELS, corpus_files, utterances
-from bttlab.data.airline.generate import LONGEST, Draws, airline_grammar
-from bttlab.data.airline.grammar import Call, Choice, Dice, Grammar, Slot, parse
-from bttlab.data.airline.labels import CHUNK_TYPES, MANY_WORDS
-from bttlab.data.airline.requests import INTENTS
+from own_path import environment
 
 from conftest import ROOT
 
@@ -31,7 +32,7 @@ def words_of(split) -> Counter:
 
 def test_command_writes_the_committed_bytes(tmp_path):
     out = tmp_path / "airline"
-    subprocess.run([sys.executable, "-m", "bttlab.data.airline", "--out", out], check=True, capture_output=True)
+    subprocess.run([sys.executable, "-m", "airline", "--out", out], check=True, capture_output=True, env=environment())
     written = {path.relative_to(out): path.read_bytes() for path in out.rglob("*") if path.is_file()}
     committed = {path.relative_to(FOLDER): path.read_bytes() for path in FOLDER.rglob("*") if path.is_file()}
     assert written == committed

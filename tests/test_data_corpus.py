@@ -15,8 +15,6 @@ from bttlab.data import download as download_module
 from bttlab.data import find as find_module
 from bttlab.data.store import store_corpus
 
-from conftest import ROOT
-
 SMALL = {
     "intent_label.txt": "UNK\nflight\nfare\n",
     "slot_label.txt": "PAD\nUNK\nO\nB-city\nI-city\n",
@@ -165,12 +163,6 @@ def test_a_corpus_that_is_nowhere(elsewhere, name):
 def test_a_path_that_is_no_folder(elsewhere):
     with pytest.raises(CorpusError, match=r"missing/atis is not a folder"):
         load_corpus("missing/atis")
-
-
-def test_airline_is_generated_where_there_is_no_repository(elsewhere):
-    corpus = load_corpus("airline")
-    assert corpus.folder == elsewhere / "cache" / "bttlab" / "data" / "airline"
-    assert corpus.train == load_corpus(ROOT / "data" / "airline").train
 
 
 def test_store_replaces_a_corpus_and_leaves_nothing_beside_it(tmp_path):

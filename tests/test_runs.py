@@ -303,7 +303,6 @@ def test_export_needs_what_is_not_installed(three, tmp_path, capsys, monkeypatch
 
 
 def test_export_to_tensorboard(corpus, tmp_path, runs, capsys):
-    pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     tiny_runs.train(tmp_path / "run", corpus)

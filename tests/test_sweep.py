@@ -297,7 +297,6 @@ def test_two_sweeps_in_one_folder(client, corpus, tmp_path):
 
 
 def test_optuna_learns_from_the_trials_before(corpus):
-    pytest.importorskip("optuna")
     vary = {"learning_rate": {"low": 0.01, "high": 1.0}, "optimizer": ["sgd", "momentum"]}
     fixed = {k: v for k, v in _spec(corpus).fixed.items() if k != "optimizer"}
     spec = _spec(corpus, search="optuna", trials=40, fixed=fixed, vary=vary, objective="loss", maximize=False)
@@ -310,7 +309,6 @@ def test_optuna_learns_from_the_trials_before(corpus):
 
 
 def test_an_interrupted_search_goes_on(client, corpus, tmp_path):
-    pytest.importorskip("optuna")
     vary = {"learning_rate": {"low": 0.001, "high": 0.1, "log": True}, "optimizer": ["sgd", "momentum"]}
     fixed = {key: value for key, value in _spec(corpus).fixed.items() if key != "optimizer"}
     spec = _spec(corpus, search="optuna", trials=7, fixed=fixed, vary=vary)

@@ -25,7 +25,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "lib" / "bttlab"
 # a title, a colour, a link, a C1 control, a return, a bell, a turn of the direction, an invisible blank, a byte
 HOSTILE = "\x1b]0;owned\x07\x1b[31m\x1b]8;;http://x\x1b\\\x9b2J\rok\x08\u202e\u200b\udcff"
 # Prints: notebooks, which show text as a browser does; what is run by hand or by our own processes alone.
-OTHERS = {"terminal.py", "card/build.py", "bench/cold.py", "data/airline/__main__.py", "train/accuracy.py"}
+OTHERS = {"terminal.py", "card/build.py", "bench/cold.py"}
 
 
 def test_every_character_is_shown_or_escaped():

@@ -2,11 +2,11 @@
 
 import json
 
+import batches
 import pytest
 
 from bttlab.data import load_corpus
 from bttlab.model import ModelConfig
-from bttlab.train import batches
 from tiny_runs import CONFIG, SIZES, write_corpus
 
 DENSE = ModelConfig(

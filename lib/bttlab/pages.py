@@ -1,6 +1,7 @@
 """Pages of docs/ with tables that are made from records, between markers."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from statistics import mean, stdev
 
 from bttlab.errors import BttlabError
 
@@ -38,3 +39,10 @@ def filled(text: str, tables: Mapping[str, str], page: str) -> str:
             raise BttlabError(f"{page} has no lines {begin!r} … {END!r}: put them where the tables are to stand")
         text = f"{head}{begin}\n\n{table}\n{END}{tail}"
     return text
+
+
+def in_per_cent(values: Sequence[float]) -> str:
+    """Return the mean of fractions in per cent, of several their standard deviation, of five and more their range."""
+    spread = f" ± {100 * stdev(values):.1f}" if len(values) > 1 else ""
+    ends = f" ({100 * min(values):.1f} to {100 * max(values):.1f})" if len(values) >= 5 else ""
+    return f"{100 * mean(values):.1f}{spread}{ends}"

@@ -15,7 +15,7 @@ from safetensors.numpy import load, save
 from bttlab.card import EmulatedU50
 from bttlab.card.manifest import MANIFEST, overlays_folder, read_manifest
 from bttlab.card.xclbin import FIRST_SECTION, KIND
-from bttlab.data import airline, read_corpus
+from bttlab.data import find_corpus, read_corpus
 from bttlab.data.corpus import SPLIT_NAMES
 from bttlab.model import Optimizer, initial_parameters
 from bttlab.train import Checkpoint, CheckpointStore, CorpusRecord, RunSettings, read_checkpoint
@@ -247,7 +247,9 @@ class CorpusFolder(Target):
     def __init__(self, folder: Path):
         super().__init__(folder)
         self.sound = {}
-        for name, data in airline.corpus_files().items():
+        built_in = find_corpus("airline")
+        for path in sorted(filter(Path.is_file, built_in.rglob("*"))):
+            name, data = str(path.relative_to(built_in)), path.read_bytes()
             lines = data.split(b"\n")
             self.sound[name] = data if name.endswith("_label.txt") else b"\n".join(lines[: self.UTTERANCES]) + b"\n"
         self.touched: list[str] = []

@@ -105,10 +105,10 @@ class Augmenter:
 
     def _substitute(self, words: list[str], tags: list[str], draw: np.random.Generator) -> tuple[list[str], list[str]]:
         new_words, new_tags = [], []
-        for begin, end, label in _chunks(tags):
+        for begin, end, label in chunks(tags):
             value = words[begin:end]
             if label != OUTSIDE and draw.random() < self._augmentation.slot_substitution:
-                choices = self._values[_type_of(label)]
+                choices = self._values[type_of(label)]
                 choice = choices[draw.integers(len(choices))]
                 if len(choice) == 1 or f"I-{label}" in self._corpus.slot_labels:
                     value = choice
@@ -117,20 +117,21 @@ class Augmenter:
         return new_words, new_tags
 
 
-def _chunks(tags: list[str]) -> list[tuple[int, int, str]]:
+def chunks(tags: list[str]) -> list[tuple[int, int, str]]:
     """Cut tags into (begin, end, label): each chunk of BIO tags, and each tag that begins none, as OUTSIDE."""
-    chunks: list[tuple[int, int, str]] = []
+    cut: list[tuple[int, int, str]] = []
     for i, tag in enumerate(tags):
         if tag.startswith("B-"):
-            chunks.append((i, i + 1, tag[2:]))
-        elif chunks and tag == f"I-{chunks[-1][2]}":
-            chunks[-1] = (chunks[-1][0], i + 1, chunks[-1][2])
+            cut.append((i, i + 1, tag[2:]))
+        elif cut and tag == f"I-{cut[-1][2]}":
+            cut[-1] = (cut[-1][0], i + 1, cut[-1][2])
         else:
-            chunks.append((i, i + 1, OUTSIDE))
-    return chunks
+            cut.append((i, i + 1, OUTSIDE))
+    return cut
 
 
-def _type_of(label: str) -> str:
+def type_of(label: str) -> str:
+    """Return a label's type: toloc.city_name and fromloc.city_name are both city_name."""
     return label.rpartition(".")[2]
 
 
@@ -138,7 +139,7 @@ def _slot_values(split: Split) -> dict[str, list[tuple[str, ...]]]:
     """Return the distinct values of each type, sorted, so that no order of reading plays a part."""
     values = defaultdict(set)
     for words, tags in zip(split.words, split.slots, strict=True):
-        for begin, end, label in _chunks(tags):
+        for begin, end, label in chunks(tags):
             if label != OUTSIDE:
-                values[_type_of(label)].add(tuple(words[begin:end]))
+                values[type_of(label)].add(tuple(words[begin:end]))
     return {kind: sorted(texts) for kind, texts in values.items()}

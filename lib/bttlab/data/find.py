@@ -5,10 +5,8 @@ from pathlib import Path
 
 from bttlab.places import ROOT
 
-from . import airline
 from .corpus import Corpus, CorpusError, read_corpus
 from .download import SOURCES, DownloadError, download
-from .store import store_corpus
 
 
 def load_corpus(name_or_path: str | os.PathLike, unknown_labels: str = "error") -> Corpus:
@@ -31,7 +29,7 @@ def find_corpus(name_or_path: str | os.PathLike) -> Path:
 
     Anything with a path separator, and any existing folder, is a path. A name is looked for as a folder in
     ``$BTTLAB_DATA``, the project's ``data/`` and the user cache; failing that, atis and snips are downloaded to
-    the user cache, and airline is generated there.
+    the user cache.
 
     Raises
     ------
@@ -45,16 +43,13 @@ def find_corpus(name_or_path: str | os.PathLike) -> Path:
             raise CorpusError(f"{path} is not a folder; --data takes the folder of a corpus or a name such as airline")
         return path
     places = corpus_places(name)
-    cached = places[-1]
     for place in places:
         if name and place.is_dir():
             return place
-    if name == "airline":
-        return store_corpus(airline.corpus_files(), cached)
     tried = f"looked at {', '.join(map(str, places))}"
     if name in SOURCES:
         try:
-            return download(name, cached)
+            return download(name, places[-1])
         except DownloadError as error:
             tried += f" and tried to download it ({error})"
     raise CorpusError(f"no corpus {name!r}: {tried}; give the path of its folder, or use --data airline")

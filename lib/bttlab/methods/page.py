@@ -14,11 +14,10 @@ from bttlab.methods.method import FAMILIES
 from bttlab.methods.record import SCORES, Results, by_methods, joules, mean
 from bttlab.methods.registry import DENSE, parse
 from bttlab.methods.run import Result
-from bttlab.pages import filled
+from bttlab.pages import filled, in_per_cent
 from bttlab.places import ROOT
 from bttlab.records import write_whole
 from bttlab.terminal import say
-from bttlab.train.accuracy import in_per_cent
 
 FOLDER = ROOT / "data" / "methods"
 # Record -> the methods with which the others in it are compared

@@ -1,7 +1,7 @@
 """A model trained by a recipe in PyTorch, in batches: what the card's one sample a step is compared with.
 
 One sample a step, a dense epoch takes minutes on a CPU. Here a model learns from batches of utterances of equal length,
-which need no padding and no mask. Run as python -m bttlab.train.batches.
+which need no padding and no mask.
 """
 
 import argparse
@@ -74,7 +74,7 @@ def train_in_batches(
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; returns its exit code."""
-    parser = argparse.ArgumentParser(prog="python -m bttlab.train.batches", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--encoders", type=int, default=2, metavar="N")
     parser.add_argument("--format", choices=("dense", "tensor"), default="dense")
     parser.add_argument("--data", default="atis", metavar="NAME|PATH")

@@ -1,8 +1,8 @@
 """What docs/accuracy.md shows: scores of finished runs as one JSON record, and its tables and figure from that alone.
 
-python -m bttlab.train.accuracy collect RUN… --record data/accuracy/atis.json
-python -m bttlab.train.accuracy table data/accuracy/atis.json
-python -m bttlab.train.accuracy figure data/accuracy/atis.json docs/images/accuracy_atis.png
+python tools/accuracy.py collect RUN… --record data/accuracy/atis.json
+python tools/accuracy.py table data/accuracy/atis.json
+python tools/accuracy.py figure data/accuracy/atis.json docs/images/accuracy_atis.png
 """
 
 import argparse
@@ -10,11 +10,11 @@ import json
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from statistics import mean, stdev
 from typing import Any
 
 from bttlab.errors import BttlabError
 from bttlab.experiments.curves import read_metrics
+from bttlab.pages import in_per_cent
 from bttlab.terminal import say
 from bttlab.train.checkpoint import CheckpointStore, tensors_digest
 
@@ -26,15 +26,17 @@ class AccuracyError(BttlabError):
     """Runs or a record that say nothing about accuracy."""
 
 
-def collect(sources: Iterable[Path], record: dict[str, Any] | None = None) -> dict[str, Any]:
+def collect(sources: Iterable[Path], record: dict[str, Any] | None = None, held_out: bool = False) -> dict[str, Any]:
     """Return a record of finished runs.
 
     Parameters
     ----------
     sources : iterable of path
-        Folders of `bttlab train`, and records of `python -m bttlab.train.batches`.
+        Folders of `bttlab train`, and records of `python tools/batches.py`.
     record : dict, optional
         One that they are added to; a run takes the place of one of the same model, recipe and seed.
+    held_out : bool
+        Whether the runs are of folds (tools/folds.py): dev was held out of training, and test is left out.
 
     Raises
     ------
@@ -44,6 +46,8 @@ def collect(sources: Iterable[Path], record: dict[str, Any] | None = None) -> di
     runs = {_key(run): run for run in record["runs"]} if record else {}
     for path in sources:
         run = _from_file(path) if path.is_file() else _from_folder(path)
+        if held_out:
+            del run["test"]
         runs[_key(run)] = run
     return {"how": HOW, "runs": list(runs.values())}
 
@@ -59,7 +63,7 @@ def _read(path: Path) -> dict[str, Any]:
 def _from_file(path: Path) -> dict[str, Any]:
     row = _read(path)
     if "test" not in row:
-        raise AccuracyError(f"{path} has no scores of the test split; name a record of python -m bttlab.train.batches")
+        raise AccuracyError(f"{path} has no scores of the test split; name a record of python tools/batches.py")
     return row
 
 
@@ -98,12 +102,13 @@ def groups(record: dict[str, Any]) -> dict[tuple[str, int, str], list[dict[str, 
 
 def table(record: dict[str, Any]) -> str:
     """Return a record as a Markdown table: per cent, means over the seeds, deviation, and of many the range."""
-    header = [f"{split} {name}" for split in ("dev", "test") for name in SCORES.values()]
+    splits = ["dev", "test"] if all("test" in run for run in record["runs"]) else ["held-out"]
+    header = [f"{split} {name}" for split in splits for name in SCORES.values()]
     rows = [["model", "recipe", "epochs", "seeds", *header], ["---", "---", *["---:"] * (2 + len(header))]]
     for (kind, encoders, recipe), runs in groups(record).items():
         seeds = _seeds(sorted(run["seed"] for run in runs))
-        dev, test = [run["epochs"][-1]["dev"] for run in runs], [run["test"] for run in runs]
-        cells = [in_per_cent([scores[name] for scores in split]) for split in (dev, test) for name in SCORES]
+        scores = [[run["epochs"][-1]["dev"] for run in runs], [run.get("test") for run in runs]][: len(splits)]
+        cells = [in_per_cent([one[name] for one in split]) for split in scores for name in SCORES]
         rows.append([f"{encoders}-ENC {kind}", f"`{recipe}`", str(len(runs[0]["epochs"])), seeds, *cells])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n"
 
@@ -111,13 +116,6 @@ def table(record: dict[str, Any]) -> str:
 def _seeds(seeds: Sequence[int]) -> str:
     in_a_row = len(seeds) > 3 and list(seeds) == list(range(seeds[0], seeds[-1] + 1))
     return f"{seeds[0]} to {seeds[-1]}" if in_a_row else " ".join(map(str, seeds))
-
-
-def in_per_cent(values: Sequence[float]) -> str:
-    """Return the mean of fractions in per cent, of several their standard deviation, of five and more their range."""
-    spread = f" ± {100 * stdev(values):.1f}" if len(values) > 1 else ""
-    ends = f" ({100 * min(values):.1f} to {100 * max(values):.1f})" if len(values) >= 5 else ""
-    return f"{100 * mean(values):.1f}{spread}{ends}"
 
 
 def draw(record: dict[str, Any], path: Path) -> None:
@@ -152,11 +150,12 @@ def draw(record: dict[str, Any], path: Path) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns its exit code."""
-    parser = argparse.ArgumentParser(prog="python -m bttlab.train.accuracy", description="Scores of runs.")
+    parser = argparse.ArgumentParser(description="Scores of runs.")
     commands = parser.add_subparsers(dest="command", required=True)
     collecting = commands.add_parser("collect", help="add finished runs to a record, or begin one")
     collecting.add_argument("sources", nargs="+", type=Path, metavar="RUN")
     collecting.add_argument("--record", type=Path, required=True, metavar="FILE")
+    collecting.add_argument("--held-out", action="store_true", help="runs of folds, one fold a seed (tools/folds.py)")
     commands.add_parser("table", help="print a record as Markdown").add_argument("record", type=Path)
     drawing = commands.add_parser("figure", help="draw a record's curves")
     drawing.add_argument("record", type=Path)
@@ -165,7 +164,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if options.command == "collect":
             before = _read(options.record) if options.record.exists() else None
-            text = json.dumps(collect(options.sources, before), indent=1)
+            text = json.dumps(collect(options.sources, before, options.held_out), indent=1)
             options.record.write_text(text + "\n", encoding="utf-8")
             return 0
         record = _read(options.record)

@@ -1,11 +1,12 @@
-"""``python -m bttlab.data.airline --out data/airline`` writes the airline corpus anew."""
+"""``PYTHONPATH=tools python -m airline --out data/airline`` writes the airline corpus anew."""
 
 import argparse
 
-from ..store import store_corpus
+from bttlab.data.store import store_corpus
+
 from .generate import SEED, corpus_files
 
-parser = argparse.ArgumentParser(prog="python -m bttlab.data.airline", description="Write the built-in airline corpus.")
+parser = argparse.ArgumentParser(prog="python -m airline", description="Write the built-in airline corpus.")
 parser.add_argument("--out", required=True, metavar="FOLDER", help="where to write the splits and the label lists")
 parser.add_argument("--seed", type=int, default=SEED, help="another seed gives another corpus (default: %(default)s)")
 arguments = parser.parse_args()
