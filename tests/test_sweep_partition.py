@@ -30,7 +30,7 @@ from own_path import environment
 
 DOCS = Path(__file__).resolve().parents[1] / "docs" / "experiments.md"
 HERE, THERE, PORT = "10.231.17.1", "10.231.17.2", 8786
-EPOCHS = 20  # some chunks: the network goes in their midst
+EPOCHS = 60  # some seconds: the network goes in their midst
 
 
 def _ip(*arguments: str) -> None:

@@ -15,7 +15,7 @@ from live_figure import fresh
 workload = Workload.of(load_corpus("airline"), ModelConfig())
 meter = lambda: PowerMeter(lambda: 24.0, "no real watts")
 targets = [pretend_target(workload, PretendTrainer(1e-3), name, meter()) for name in ("first", "second")]
-board = Dashboard(targets, samples=2000)
+board = Dashboard(targets, samples=4000)
 board"""
 CANVAS = ".jupyter-matplotlib-canvas-container canvas"
 # FNV-1a over the pixels, as `live_figure.digest` has it.
