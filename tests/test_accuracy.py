@@ -100,6 +100,7 @@ def test_there_are_records():
         "atis_ablation",
         "atis_batches",
         "atis_dense",
+        "atis_folds",
         "atis_version_0.1",
         "snips",
         "snips_version_0.1",
