@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--recipe",
         metavar="NAME|FILE",
-        help="how to train: atis, atis_long, snips or a .toml file; --epochs, --optimizer, --lr come before it (default: none)",
+        help="atis, atis_long, snips or a .toml file; --epochs, --optimizer, --lr come before it (default: none)",
     )
     add("--epochs", type=int, metavar="N", help="epochs in all, those of a resumed run included (default: 1)")
     add("--samples", type=int, metavar="N", help="the first N samples of each epoch's order (default: all)")
