@@ -12,9 +12,9 @@ import sys
 from pathlib import Path
 
 from bttlab.data import Corpus, Split, load_corpus
-from bttlab.data.augmentation import chunks, type_of
+from bttlab.data.augmentation import tag_chunks, type_of
 from bttlab.data.corpus import OUTSIDE
-from bttlab.data.store import store_corpus
+from bttlab.data.store import files_of, store_corpus
 from bttlab.errors import BttlabError
 from bttlab.terminal import say
 
@@ -26,7 +26,7 @@ def fold_indices(split: Split, parts: int) -> list[list[int]]:
     alike: dict[tuple[str, ...], list[int]] = {}
     for i, (words, tags) in enumerate(zip(split.words, split.slots, strict=True)):
         template = (
-            " ".join(words[begin:end]) if label == OUTSIDE else type_of(label) for begin, end, label in chunks(tags)
+            " ".join(words[begin:end]) if label == OUTSIDE else type_of(label) for begin, end, label in tag_chunks(tags)
         )
         alike.setdefault(tuple(template), []).append(i)
     templates = sorted(alike)
@@ -39,15 +39,13 @@ def fold_indices(split: Split, parts: int) -> list[list[int]]:
 
 def fold_files(corpus: Corpus, folds: list[list[int]], held_out: int) -> dict[str, bytes]:
     """Return the files of a fold's corpus, by path relative to its folder."""
-    train = corpus.train
     rest = [i for number, fold in enumerate(folds) for i in fold if number != held_out]
-    lines = {"intent_label.txt": corpus.intent_labels, "slot_label.txt": corpus.slot_labels}
-    dev = range(len(corpus.dev))
-    for name, split, indices in (("train", train, rest), ("dev", train, folds[held_out]), ("test", corpus.dev, dev)):
-        lines[f"{name}/seq.in"] = [" ".join(split.words[i]) for i in indices]
-        lines[f"{name}/seq.out"] = [" ".join(split.slots[i]) for i in indices]
-        lines[f"{name}/label"] = [split.intents[i] for i in indices]
-    return {name: "".join(f"{line}\n" for line in text).encode() for name, text in lines.items()}
+    splits = {"train": _taken(corpus.train, rest), "dev": _taken(corpus.train, folds[held_out]), "test": corpus.dev}
+    return files_of(corpus.intent_labels, corpus.slot_labels, splits)
+
+
+def _taken(split: Split, indices: list[int]) -> Split:
+    return Split(*([column[i] for i in indices] for column in (split.words, split.slots, split.intents)))
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -2,6 +2,9 @@
 
 from collections import Counter
 
+from bttlab.data import Split
+from bttlab.data.store import files_of
+
 from . import lexicon, phrases, requests
 from .grammar import Dice, Grammar, Tagged
 from .labels import INTENT_LABELS, MANY_WORDS, SLOT_LABELS
@@ -185,10 +188,9 @@ def _sensible(tagged: Tagged) -> bool:
 
 def corpus_files(seed: int = SEED) -> dict[str, bytes]:
     """The files of the corpus in the common layout, by path relative to its folder."""
-    files = {"intent_label.txt": INTENT_LABELS, "slot_label.txt": SLOT_LABELS}
-    for split in SPLITS:
-        pairs = utterances(split, seed)
-        files[f"{split}/seq.in"] = [" ".join(word for word, _ in tagged) for _, tagged in pairs]
-        files[f"{split}/seq.out"] = [" ".join(tag for _, tag in tagged) for _, tagged in pairs]
-        files[f"{split}/label"] = [intent for intent, _ in pairs]
-    return {name: "".join(f"{line}\n" for line in lines).encode("ascii") for name, lines in files.items()}
+    splits = {}
+    for name in SPLITS:
+        intents, tagged = zip(*utterances(name, seed), strict=True)
+        words, tags = ([[pair[k] for pair in pairs] for pairs in tagged] for k in (0, 1))
+        splits[name] = Split(words, tags, list(intents))
+    return files_of(INTENT_LABELS, SLOT_LABELS, splits)

@@ -105,7 +105,7 @@ class Augmenter:
 
     def _substitute(self, words: list[str], tags: list[str], draw: np.random.Generator) -> tuple[list[str], list[str]]:
         new_words, new_tags = [], []
-        for begin, end, label in chunks(tags):
+        for begin, end, label in tag_chunks(tags):
             value = words[begin:end]
             if label != OUTSIDE and draw.random() < self._augmentation.slot_substitution:
                 choices = self._values[type_of(label)]
@@ -117,7 +117,7 @@ class Augmenter:
         return new_words, new_tags
 
 
-def chunks(tags: list[str]) -> list[tuple[int, int, str]]:
+def tag_chunks(tags: list[str]) -> list[tuple[int, int, str]]:
     """Cut tags into (begin, end, label): each chunk of BIO tags, and each tag that begins none, as OUTSIDE."""
     cut: list[tuple[int, int, str]] = []
     for i, tag in enumerate(tags):
@@ -139,7 +139,7 @@ def _slot_values(split: Split) -> dict[str, list[tuple[str, ...]]]:
     """Return the distinct values of each type, sorted, so that no order of reading plays a part."""
     values = defaultdict(set)
     for words, tags in zip(split.words, split.slots, strict=True):
-        for begin, end, label in chunks(tags):
+        for begin, end, label in tag_chunks(tags):
             if label != OUTSIDE:
                 values[type_of(label)].add(tuple(words[begin:end]))
     return {kind: sorted(texts) for kind, texts in values.items()}

@@ -2,10 +2,28 @@
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from .corpus import CorpusError
+from .corpus import CorpusError, Split
+
+
+def files_of(intent_labels: Sequence[str], slot_labels: Sequence[str], splits: Mapping[str, Split]) -> dict[str, bytes]:
+    """Return the files of a corpus in the common layout, by path relative to its folder.
+
+    Parameters
+    ----------
+    intent_labels, slot_labels : sequence of str
+        In the order of their ids.
+    splits : mapping of str to Split
+        By name.
+    """
+    lines = {"intent_label.txt": intent_labels, "slot_label.txt": slot_labels}
+    for name, split in splits.items():
+        lines[f"{name}/seq.in"] = [" ".join(words) for words in split.words]
+        lines[f"{name}/seq.out"] = [" ".join(tags) for tags in split.slots]
+        lines[f"{name}/label"] = split.intents
+    return {name: "".join(f"{line}\n" for line in text).encode() for name, text in lines.items()}
 
 
 def store_corpus(files: Mapping[str, bytes], folder: str | os.PathLike) -> Path:
