@@ -1,5 +1,6 @@
 # make lab       environment, check of the machine, JupyterLab on loopback
-# make test      every test: Python, notebooks, the lab in a browser
+# make test      the short suite; installs a compiler where there is none
+# make test-all  the long suite: browsers, hub, other users, wheels, environments, reliability; installs what these need
 # make quick     what must hold with each Python, in a minute: for a Python that `make test` was not run with
 # make course    an nbgrader course of six labs in COURSE=classroom/course (OPTIONAL=1: 06 and 07, too): docs/teaching.md
 # make reliability   long trials of what must hold up, into docs/reliability.md (some: TRIALS='NAME… --count N')
@@ -7,21 +8,23 @@
 # make class-test    students of such a hub in real browsers (needs root and configurable-http-proxy)
 # make site      pages of docs and executed notebooks, in build/site/html (SITE=--quick: few samples; --kept: no execution)
 # make pictures  what README and docs show of the lab, taken anew of the notebooks in a browser
-# make bench         side-by-side benchmarks, into docs/benchmarks.md (BENCH=--strict: what has become worse fails)
+# make bench     benchmarks, into docs/benchmarks.md (BENCH=--strict: what has become worse fails; BENCH=share: one)
 # make lock      requirements.lock anew, after a change of dependencies in pyproject.toml (UPGRADE=1: newer ones of all others)
 # make wheelhouse    all packages in WHEELHOUSE=DIR, for `make lab WHEELHOUSE=DIR` on a machine without a network
 # make wheel     dist/bttlab-VERSION-py3-none-any.whl, which has all that the lab needs but its packages
 # PYTHON=PATH takes another Python than the newest suitable one that tools/find_python finds
 # make audit     ask the Python Packaging Advisory Database about every locked package (needs pypi.org), or, without a network,
 #                ADVISORIES=FILE: https://osv-vulnerabilities.storage.googleapis.com/PyPI/all.zip, fetched elsewhere
+# make rtl-test  the machine in Verilog trains under Verilator to the emulation's bits and cycles
+# make synth     what Yosys makes of the Verilog for the card's family, unit by unit, into data/u50/synthesis.json (UNITS=… alone)
 # make overlays  build the emulation overlays from hls_src (needs g++ 12 or later) in OVERLAYS=build/overlays, beside those of
 #                the repository, so that git pull finds nothing changed; OVERLAYS=overlays for whoever commits them
 
 VENV := .venv
 BIN := $(VENV)/bin
 AUDIT := .venv-audit
-EXTRAS := lab methods test bench search tensorboard class site sources
-TORCH = $$(sed -n 's/^ *"\(torch==[^"]*\)",.*/\1/p' pyproject.toml)
+EXTRAS := lab test bench search tensorboard class site sources
+TORCH = $$(sed -n 's/.*"\(torch==[^"]*\)".*/\1/p' pyproject.toml)
 PORT ?= 8888
 COURSE ?= classroom/course
 OVERLAYS ?= build/overlays
@@ -29,10 +32,10 @@ OVERLAYS ?= build/overlays
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 
 # Every user of the machine may read what a kernel says at a TCP port. So kernels have sockets in a folder, which is this
-# user's alone, and whose short name leaves room for theirs.
-RUNTIME = JUPYTER_RUNTIME_DIR=$${JUPYTER_RUNTIME_DIR:-$$(mktemp -d)}
+# user's alone, as is the file with the server's token there; its short name leaves room for theirs.
+RUNTIME = JUPYTER_RUNTIME_DIR=$$(d=$${JUPYTER_RUNTIME_DIR:-$$(mktemp -d)} && mkdir -p "$$d" && chmod 700 "$$d" && echo "$$d")
 
-.PHONY: lab test quick course class class-test site pictures bench reliability lock wheelhouse wheel audit overlays clean environment
+.PHONY: lab test test-all rtl-test synth quick course class class-test site pictures bench reliability lock wheelhouse wheel audit overlays clean environment
 
 # A wheelhouse is for the Python that it was made with.
 environment:
@@ -54,15 +57,19 @@ lab: environment
 	$(RUNTIME) JUPYTER_CONFIG_PATH=$(CURDIR)/tools/jupyter $(BIN)/jupyter lab $(AS_ROOT) --KernelManager.transport=ipc --ServerApp.ip=127.0.0.1 --ServerApp.port=$(PORT) --ServerApp.root_dir=$(CURDIR) --LabApp.default_url=/lab/tree/my_notebooks/00_start_here.ipynb
 
 test: environment
-	@tools/test_needs >/dev/null
-	$(BIN)/ruff check lib tests notebooks tools classroom site setup.py
-	$(BIN)/ruff format --check lib tests tools classroom site setup.py
-	$(BIN)/pytest --ignore=tests/hub
+	@tools/test_needs --install >/dev/null
+	$(BIN)/ruff check lib tests notebooks tools classroom site setup.py conftest.py
+	$(BIN)/ruff format --check lib tests tools classroom site setup.py conftest.py
+	$(BIN)/pytest
+
+test-all: environment
+	@tools/test_needs --long --install >/dev/null
+	$(BIN)/pytest -m long
 
 # What must hold with each Python: all modules import, the doctor is content, training gives the same bits, a notebook runs.
 # The last three were wrong with one of them alone.
 quick: environment
-	$(BIN)/pytest -n 0 tests/test_any_python.py "tests/test_notebooks.py::test_runs_in_quick_mode[00_start_here]" \
+	$(BIN)/pytest -n 0 -m "" tests/test_any_python.py "tests/test_notebooks.py::test_runs_in_quick_mode[00_start_here]" \
 	    tests/test_sweep_strangers.py::test_a_sweep_started_in_a_hostile_folder \
 	    tests/test_shared_files.py::test_processes_that_a_method_starts_in_a_hostile_folder \
 	    tests/test_emulated_card.py::test_a_process_ends_cleanly_while_a_kernel_runs
@@ -75,25 +82,25 @@ class: environment
 	$(BIN)/python classroom/$(if $(CLASS),start.py "$(CLASS)",demo.py --port $(or $(CLASS_PORT),8000))
 
 class-test: environment
-	$(BIN)/pytest -n 0 tests/hub
+	$(BIN)/pytest -n 0 -m long tests/hub
 
 site: environment
 	$(BIN)/python site/build.py $(SITE)
 
 pictures: environment
-	$(BIN)/pytest -n 0 tests/browser/pictures.py
+	$(BIN)/pytest -n 0 -m "" tests/browser/pictures.py
 
 # Threads that wait are to sleep: on a busy machine spinning ones take the cores from those that work.
 bench: environment
-	OMP_WAIT_POLICY=passive $(BIN)/bttlab bench all --docs docs $(BENCH)
+	OMP_WAIT_POLICY=passive PYTHONPATH=tools $(BIN)/python -m benchmarks $(BENCH)
 
 reliability: environment
-	PYTHONPATH=lib:tests $(BIN)/python -m reliability $(TRIALS)
+	PYTHONPATH=lib:tests:tools $(BIN)/python -m reliability $(TRIALS)
 
 # One lock for every Python, on Linux: a marker says which of two versions is whose; that all are for x86-64 need not stand at
 # each. It has a hash of every file of each package but torch.
 lock: $(AUDIT)/.installed
-	$(AUDIT)/bin/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes $(addprefix --extra ,$(EXTRAS)) $(if $(UPGRADE),--upgrade) --no-emit-package torch --no-header --output-file requirements.lock pyproject.toml
+	$(AUDIT)/bin/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes $(addprefix --extra ,$(EXTRAS)) $(if $(UPGRADE),--upgrade) --no-emit-package torch --no-emit-package bttlab --no-header --output-file requirements.lock pyproject.toml lib/*/pyproject.toml
 	sed -i "s/python_full_version < '3.13' and //; s/platform_machine == 'x86_64' and sys_platform == 'linux'//; s/ and  / /; s/ ;  / /" requirements.lock
 
 NOT_AUDITED = echo "not passed: where a package of PyPI is not found, the database at https://pypi.org is out of reach: make audit ADVISORIES=FILE" >&2; exit 1
@@ -110,6 +117,13 @@ endif
 
 wheel: environment
 	$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+
+# Of the machine in Verilog; needs verilator, or yosys.
+rtl-test: environment
+	$(BIN)/pytest -n 0 -m long tests/test_rtl.py
+
+synth: environment
+	$(BIN)/python tools/synth.py $(UNITS)
 
 overlays: environment
 	@mkdir -p "$(OVERLAYS)"

@@ -16,7 +16,9 @@ except ModuleNotFoundError:  # Python 3.10
     import tomli as tomllib
 
 MOST_BYTES = 1 << 20
+PAM_SERVICE = "bttlab-class"  # locks an account after wrong passwords, where classroom/pam.d has been copied to /etc
 NAME = re.compile(r"[a-z][a-z0-9_-]{0,30}")  # useradd takes it everywhere, and no shell or path changes it
+DOMAIN = re.compile(r"([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z]{2,63}")
 MEMORY = re.compile(r"[1-9]\d*[MG]")
 
 
@@ -40,12 +42,15 @@ class ClassSettings:
     group : str, optional
         A group of system users.
     lecturers : list of str
-        They may start, stop and open every student's server.
+        They may start and stop every student's server; with `domain` also open it.
     address, port : str, int
         Where the hub listens; other addresses than loopback take a certificate. The two ports after `port` are for the
         hub itself, on loopback.
     certificate, key : path, optional
         For TLS, in PEM.
+    domain : str
+        The hub's name, if names below it (`*.DOMAIN`) lead to this host and the certificate is for them too: then each
+        student's server has a name of its own, and lecturers may open it.
     memory : str
         Of each server, in MiB or GiB: "4G".
     cores : int
@@ -75,6 +80,7 @@ class ClassSettings:
     port: int = 8000
     certificate: Path | None = None
     key: Path | None = None
+    domain: str = ""
     memory: str = "4G"
     cores: int = 2
     processes: int = 512
@@ -147,6 +153,8 @@ def _check(path: Path, settings: ClassSettings) -> None:
             raise ClassError(f"{path}: lecturer {name!r} is no name of a system user")
     if bool(settings.certificate) != bool(settings.key):
         raise ClassError(f"{path}: certificate and key go together: one of them is missing")
+    if settings.domain and not (DOMAIN.fullmatch(settings.domain) and settings.certificate):
+        raise ClassError(f'{path}: domain = "{settings.domain}" takes a DNS name, and a certificate for it and *.NAME')
     try:
         local = settings.is_local
     except ValueError:

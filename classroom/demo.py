@@ -19,8 +19,8 @@ from pathlib import Path
 
 import bttlab
 from accounts import make_accounts
-from bttlab.course import make_course
 from bttlab.errors import BttlabError
+from bttlab.teaching.course import make_course
 from bttlab.terminal import say
 from class_settings import ClassError, last_line
 

@@ -10,8 +10,8 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from bttlab.course import COURSE
 from bttlab.files import writable_by_others
+from bttlab.teaching.course import COURSE
 from class_settings import ClassError, ClassSettings, last_line
 from class_spawner import SERVER
 
@@ -155,6 +155,16 @@ def check_python(python: Path) -> None:
         raise ClassError(f"students' servers cannot run on {python} ({why}): make environment, and chmod -R o+rX it")
 
 
+def card_nodes(devices: Path = DEVICES, system: Path = DRM) -> dict[str, Path]:
+    """Return the device node of each card that the host has, by the card's PCIe address."""
+    found = {}
+    for vendor in sorted(system.glob("renderD*/device/vendor")):
+        node = devices / vendor.parents[1].name
+        if vendor.read_text().strip() == XILINX and node.exists():
+            found[vendor.parent.resolve().name] = node
+    return found
+
+
 def check_cards(names: list[str], devices: Path = DEVICES, system: Path = DRM) -> None:
     """Check that every student may open every card that the host has.
 
@@ -163,10 +173,7 @@ def check_cards(names: list[str], devices: Path = DEVICES, system: Path = DRM) -
     ClassError
         For the first who may not.
     """
-    for vendor in sorted(system.glob("renderD*/device/vendor")):
-        node = devices / vendor.parents[1].name
-        if vendor.read_text().strip() != XILINX or not node.exists():
-            continue
+    for node in card_nodes(devices, system).values():
         found = node.stat()
         if found.st_mode & 0o006 == 0o006:
             continue

@@ -7,8 +7,10 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-from class_settings import read_settings  # noqa: E402
+from bttlab.card.card_lock import ADMINISTRATORS, emulated_name, file_name  # noqa: E402
+from class_settings import PAM_SERVICE, read_settings  # noqa: E402
 from class_spawner import SERVER, spawner_here  # noqa: E402
+from host_checks import card_nodes  # noqa: E402
 
 settings = read_settings(Path(os.environ["BTTLAB_CLASS"]))
 spawner = spawner_here()
@@ -17,8 +19,8 @@ c = get_config()  # noqa: F821, JupyterHub's
 # --- who may log in: system users, by their passwords
 c.JupyterHub.authenticator_class = "pam"
 c.PAMAuthenticator.open_sessions = False
+c.PAMAuthenticator.service = PAM_SERVICE if (Path("/etc/pam.d") / PAM_SERVICE).exists() else "login"
 c.Authenticator.blocked_users = {"root"}
-c.Authenticator.admin_users = set(settings.lecturers)
 c.Authenticator.allowed_users = {*settings.names(), *settings.lecturers}
 if settings.group:
     c.LocalAuthenticator.allowed_groups = {settings.group}
@@ -52,7 +54,7 @@ c.LimitedSpawner.processes = settings.processes
 c.LimitedSpawner.emulated_cards = settings.emulated_cards
 c.SystemdSpawner.unit_extra_properties = {"TasksMax": str(settings.processes), "LimitCORE": "0"}
 c.SystemdSpawner.readonly_paths = [str(path) for path in (HERE.parent, settings.data, settings.overlays) if path]
-c.SystemdSpawner.isolate_tmp = False  # a card's lock is in /tmp where /run/bttlab is not
+c.SystemdSpawner.isolate_tmp = True
 c.Spawner.env_keep = ["PATH", "PYTHONPATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "XILINX_XRT"]
 c.Spawner.environment = {
     "OMP_NUM_THREADS": str(settings.cores),
@@ -66,7 +68,7 @@ c.Spawner.environment = {
     "JUPYTER_CONFIG_PATH": str(HERE / "jupyter" if settings.exchange else HERE.parent / "tools" / "jupyter"),
 }
 
-# --- servers without activity are stopped
+# --- services: servers without activity are stopped, and each card has a keeper that hands out time slices
 c.JupyterHub.load_roles = [
     {
         "name": "idle-culler",
@@ -74,6 +76,14 @@ c.JupyterHub.load_roles = [
         "services": ["idle-culler"],
     }
 ]
+# A page of a student's server may do what its reader may do at the same host name: without a name for each student,
+# lecturers open no server.
+if settings.domain:
+    c.JupyterHub.subdomain_host = f"https://{settings.domain}:{settings.port}"
+    c.Authenticator.admin_users = set(settings.lecturers)
+elif settings.lecturers:
+    scopes = ["admin-ui", "list:users", "read:users", "read:servers", "servers", "read:hub"]
+    c.JupyterHub.load_roles.append({"name": "lecturer", "scopes": scopes, "users": list(settings.lecturers)})
 c.JupyterHub.services = [
     {
         "name": "idle-culler",
@@ -87,3 +97,9 @@ c.JupyterHub.services = [
         ],
     }
 ]
+keepers = [(settings.shared_cards / file_name(emulated_name(0), "shared"), ["--everyone"])]
+for card, node in card_nodes().items():
+    keepers.append((ADMINISTRATORS / file_name(card, "shared"), ["--device", str(node)]))
+for number, (path, who) in enumerate(keepers):
+    command = [sys.executable, "-m", "bttlab.keeper", str(path), *who]
+    c.JupyterHub.services.append({"name": f"keeper-{number}", "command": command})

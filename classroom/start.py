@@ -8,22 +8,22 @@ import os
 import sys
 from pathlib import Path
 
-from bttlab.card.card_lock import emulated_name, file_name
+from bttlab.card.card_lock import ADMINISTRATORS
 from bttlab.errors import BttlabError
 from bttlab.terminal import say
-from class_settings import ClassError, read_settings
+from class_settings import PAM_SERVICE, ClassError, ClassSettings, read_settings
 
 HERE = Path(__file__).resolve().parent
 
 
-def share_emulated_card(folder: Path) -> None:
-    """Declare the first emulated card shared by all who know the folder (docs/hosts.md)."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for place in (folder.parent, folder):
-        place.chmod(0o755)
-    line = folder / file_name(emulated_name(0), "shared")
-    line.touch()
-    line.chmod(0o666)
+def make_folders(settings: ClassSettings) -> None:
+    """Make the folders of the keepers' sockets, in which only root can plant a name, and the hub's own."""
+    for folder in (settings.shared_cards, ADMINISTRATORS):
+        folder.mkdir(parents=True, exist_ok=True)
+    for folder in (settings.shared_cards.parent, settings.shared_cards, ADMINISTRATORS):
+        folder.chmod(0o755)
+    settings.state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    settings.state.chmod(0o700)
 
 
 def main() -> int:
@@ -49,12 +49,12 @@ def main() -> int:
             "no systemd here: memory is limited for each process, not for a student's processes together, and a "
             "student can leave the processors that the server was given (classroom/README.md)"
         )
+    if not (Path("/etc/pam.d") / PAM_SERVICE).exists():
+        say(f"passwords can be guessed without end: cp {HERE / 'pam.d' / PAM_SERVICE} /etc/pam.d (classroom/README.md)")
     if options.check:
         say("the host is ready")
         return 0
-    share_emulated_card(settings.shared_cards)
-    settings.state.mkdir(mode=0o700, parents=True, exist_ok=True)
-    settings.state.chmod(0o700)
+    make_folders(settings)
     os.environ["BTTLAB_CLASS"] = str(options.settings.resolve())
     os.umask(0o077)
     os.chdir(settings.state)

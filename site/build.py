@@ -16,7 +16,7 @@ import nbclient
 import nbformat
 
 from bttlab.errors import BttlabError
-from bttlab.notebooks import release
+from bttlab.teaching.notebooks import release
 from bttlab.terminal import say
 from links import broken_links
 from stills import freeze
@@ -25,11 +25,22 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 BUILD = ROOT / "build" / "site"
 GROUPS = {  # of docs/: what is not named here goes to the last
-    "Use": ["hosts", "experiments", "methods", "cost", "teaching", "security"],
+    "Use": ["hosts", "commands", "experiments", "methods", "cost", "teaching", "security"],
     "The accelerator": ["accelerator", "processor", "contraction", "vitis", "energy"],
     "What was measured": ["accuracy", "benchmarks", "reliability"],
     "More": [],
 }
+API = (  # packages and modules with pages made from their docstrings
+    *("tensor", "model", "data", "train", "experiments", "card", "compiler.program", "estimate.card"),
+    *("baseline", "sweep", "lab"),
+)
+API_PAGE = """# bttlab.{name}
+
+```{{eval-rst}}
+.. automodule:: bttlab.{name}
+   :members:
+```
+"""
 KERNEL_SECONDS = 300  # on a busy machine
 PRESSES = {  # what a reader does or waits for, where nobody is
     "if budget(full=False, quick=True):": "if True:",
@@ -77,7 +88,7 @@ def execute(source: Path, target: Path, quick: bool) -> None:
     nbformat.write(notebook, target)
 
 
-def lay_out(root: Path, notebooks: Path, tree: Path) -> None:
+def lay_out(root: Path, notebooks: Path, tree: Path, api: tuple[str, ...] = ()) -> None:
     """Lay out Sphinx's sources as they lie in the checkout, with the README as the first page.
 
     Parameters
@@ -88,17 +99,22 @@ def lay_out(root: Path, notebooks: Path, tree: Path) -> None:
         The folder of those that are shown.
     tree : path
         Made anew.
+    api : tuple of str
+        Packages of `bttlab` that get a page of their public names.
     """
     shutil.rmtree(tree, ignore_errors=True)
     shutil.copytree(root / "docs", tree / "docs")
     shutil.copytree(notebooks, tree / "notebooks", ignore=shutil.ignore_patterns("*.py", ".*", "__pycache__"))
-    for page in (*root.glob("data/**/README.md"), *root.glob("classroom/README.md")):
+    for page in (*root.glob("CONTRIBUTING.md"), *root.glob("data/**/README.md"), *root.glob("classroom/README.md")):
         (tree / page.relative_to(root)).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(page, tree / page.relative_to(root))
     shutil.copy(root / "README.md", tree / "index.md")
     for page in [*tree.rglob("*.md"), *tree.rglob("*.ipynb")]:
         place = root / page.relative_to(tree).parent
         page.write_text(LINK.sub(lambda link, place=place: _link(link, root, place, tree), page.read_text()))
+    for name in api:
+        (tree / "api").mkdir(exist_ok=True)
+        (tree / "api" / f"{name}.md").write_text(API_PAGE.format(name=name))
     with (tree / "index.md").open("a") as index:
         index.write("".join(_contents(tree)))
 
@@ -126,7 +142,11 @@ def _contents(tree: Path) -> list[str]:
     groups = {"Notebooks": [f"notebooks/{path.stem}" for path in sorted((tree / "notebooks").glob("*.ipynb"))]}
     for title, group in GROUPS.items():
         groups[title] = [f"docs/{name}" for name in group or rest if name in names]
-    pages = [page.relative_to(tree).with_suffix("") for page in sorted(tree.glob("*/**/README.md"))]
+    groups["API"] = [f"api/{path.stem}" for path in sorted((tree / "api").glob("*.md"))]
+    pages = [
+        page.relative_to(tree).with_suffix("")
+        for page in sorted([*tree.glob("CONTRIBUTING.md"), *tree.glob("*/**/README.md")])
+    ]
     groups["More"] += [str(page) for page in pages]
     return [
         f"\n```{{toctree}}\n:hidden:\n:caption: {title}\n\n{chr(10).join(pages)}\n```\n"
@@ -166,7 +186,7 @@ def main() -> int:
             if not (options.kept and (notebooks / source.name).is_file()):
                 say(f"executes {source.name}")
                 execute(source, notebooks / source.name, options.quick)
-        lay_out(ROOT, notebooks, BUILD / "source")
+        lay_out(ROOT, notebooks, BUILD / "source", API)
         make_pages(BUILD / "source", BUILD / "html")
     except BttlabError as error:
         say(error)

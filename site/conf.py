@@ -14,7 +14,12 @@ html_show_search_summary = False  # it is fetched, which a browser does not do f
 html_math_renderer = "mathml"
 html_copy_source = html_show_sourcelink = html_show_copyright = html_show_sphinx = False
 templates_path = []
-extensions = ["myst_nb"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"  # the docstrings have types
+napoleon_google_docstring = False
+napoleon_use_rtype = False
+add_module_names = False
 myst_enable_extensions = ["amsmath", "dollarmath"]
 myst_heading_anchors = 4
 nb_execution_mode = "off"  # build.py has executed them

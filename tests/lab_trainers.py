@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from bttlab.lab.dashboard_runs import TrainerRun
+from bttlab.lab.dashboard_targets import Target
 from bttlab.lab.meters import EnergyMeter, NoMeter
-from bttlab.lab.runs import TrainerRun
-from bttlab.lab.targets import Target
 from bttlab.lab.workload import Workload
 from bttlab.model import OPTIMIZERS, ModelConfig, NumericalFault, Optimizer, Predictions
 
@@ -26,10 +26,11 @@ class PretendTrainer:
     config = ModelConfig()
 
     def load_parameters(self, parameters, optimizer_state=None) -> None:
+        self.parameters = parameters
         self.steps = int(optimizer_state["step"]) if optimizer_state else 0
 
     def store_parameters(self):
-        return {}
+        return self.parameters
 
     def store_optimizer_state(self):
         return {"step": np.array(self.steps)}

@@ -4,16 +4,16 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from bttlab.lab import Dashboard
-from bttlab.lab.run_figure import RunFigure
+from bttlab.lab.dashboard_figure import DashboardFigure
 
 
 def fresh(board: Dashboard) -> int:
     """The digest of a new drawing of a dashboard's runs."""
-    drawn = RunFigure()
+    drawn = DashboardFigure()
     drawn.update(board.runs)
     canvas = FigureCanvasAgg(drawn.figure)
     canvas.draw()
-    for artist in drawn.animated:
+    for artist in drawn.animated(drawn.figure):
         artist.axes.draw_artist(artist)
     return digest(np.asarray(canvas.buffer_rgba()).view(np.uint32))
 

@@ -7,7 +7,7 @@
 
 #define OPEN extern "C" __attribute__((visibility("default")))
 
-// A memory by its name; how many words (floats for statistics) are returned at `size`.
+// A memory by its name; how many vectors (floats for statistics) are returned at `size`.
 OPEN void *memory(const char *name, int index, long *size) {
 #define NAMED(wanted, array)             \
     if (!strcmp(name, wanted)) {         \
@@ -16,11 +16,11 @@ OPEN void *memory(const char *name, int index, long *size) {
     }
 #define BANK_BY_NUMBER(number, depth, block)  \
     if (!strcmp(name, "bank") && index == number) { \
-        *size = sizeof(Word) * depth;         \
+        *size = sizeof(Vector) * depth;         \
         return bank_##number;                 \
     }
     BTTLAB_BANKS(BANK_BY_NUMBER)
-    NAMED("held", held)
+    NAMED("operand_buffer", operand_buffer)
     NAMED("sums", sums)
     NAMED("statistic", statistic)
     NAMED("loss_sum", loss_sum)
@@ -33,7 +33,7 @@ OPEN void *memory(const char *name, int index, long *size) {
 }
 
 // Takes the tables: all c0, all c1, all c2 of the functions, and the entries of shuffles.
-OPEN void take_tables(const float *coefficients, const IntWord *entries) {
+OPEN void take_tables(const float *coefficients, const IntVector *entries) {
     for (int i = 0; i < 3 * FUNCTION_ENTRIES; i++) {
         write_function_entry(i / FUNCTION_ENTRIES, i % FUNCTION_ENTRIES, coefficients[i]);
     }

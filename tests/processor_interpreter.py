@@ -31,7 +31,7 @@ def constants() -> dict[str, int]:
 
 
 def bank_depths() -> list[int]:
-    """Words of each bank."""
+    """Vectors of each bank."""
     return [int(depth) for depth in re.findall(r"BANK\(\d+, (\d+), ", (PROCESSOR / "config.h").read_text())]
 
 
@@ -49,60 +49,60 @@ def enumerators() -> dict[str, int]:
 
 C = constants()
 DEPTHS = bank_depths()
-LANES, ROWS, SLOTS, SEQUENCE = C["LANES"], C["ROWS"], C["SLOTS"], C["SEQUENCE"]
+LANES, ROWS, SLOTS, SEQUENCE = C["LANES"], C["ROWS"], C["ACCUMULATORS"], C["SEQUENCE"]
 LAST_ROW = C["LAST_ROW"]
 ISA = SimpleNamespace(**enumerators())
 
 
 @dataclass
 class Operand:
-    where: int = 0  # bank, or engine of a held operand
+    where: int = 0  # bank, or engine of a buffer operand
     base: int = 0
     stride: tuple[int, ...] = (0, 0, 0, 0)
-    slice: int = 0  # 1: of flag field A, 2: of B
+    token_offset: int = 0  # 1: of flag field A, 2: of B
     group: int = 0
 
 
 @dataclass
 class Instruction:
-    """An instruction in plain numbers; bounds, live and count are codes."""
+    """An instruction in plain numbers; bounds, active and count are codes."""
 
     unit: int
     operation: int
     n: tuple[int, ...]
     operands: dict[int, Operand]
-    live: tuple[int, ...] = ()
+    active: tuple[int, ...] = ()
     flags: int = 0
     count: int = 0
     immediate: tuple[int, int] = (0, 0)
     row_level: int = 0
     row_base: int = 0
     depth_mask: int = 0
-    slot_level: int = 0
-    word_level: int = 0
-    slice_tables: tuple[int, int] = (0, 0)
-    slice_level: int = 0
+    accumulator_level: int = 0
+    vector_level: int = 0
+    offset_tables: tuple[int, int] = (0, 0)
+    offset_level: int = 0
 
     def __post_init__(self) -> None:
-        self.live = self.live or self.n
+        self.active = self.active or self.n
 
     def fields(self) -> list[int]:
         """The 64 fields."""
-        a, b = self.slice_tables
-        flags = self.flags | a << 8 | b << 10 | self.word_level << 12 | self.slice_level << 14
-        fields = [self.unit | self.operation << 4, flags, *[0] * 14, *self.n, *self.live]
+        a, b = self.offset_tables
+        flags = self.flags | a << 8 | b << 10 | self.vector_level << 12 | self.offset_level << 14
+        fields = [self.unit | self.operation << 4, flags, *[0] * 14, *self.n, *self.active]
         for o in range(6):
             operand = self.operands.get(o)
             if operand is None:
                 fields += [0] * 6
             else:
-                where = 1 << 15 | operand.where | operand.slice << 8 | operand.group << 10
+                where = 1 << 15 | operand.where | operand.token_offset << 8 | operand.group << 10
                 fields += [where, operand.base, *operand.stride]
-        row = self.row_level | (self.row_base & 63) << 2 | self.depth_mask << 8 | self.slot_level << 12
+        row = self.row_level | (self.row_base & 63) << 2 | self.depth_mask << 8 | self.accumulator_level << 12
         return [value & 0xFFFF for value in [*fields, self.count, *self.immediate, row]]
 
-    def words(self) -> np.ndarray:
-        """Both words of 16 integers."""
+    def vectors(self) -> np.ndarray:
+        """Both vectors of 16 integers."""
         low_high = np.array(self.fields(), np.uint32).reshape(32, 2)
         return (low_high[:, 0] | low_high[:, 1] << 16).astype(np.uint32).reshape(2, LANES)
 
@@ -122,7 +122,7 @@ class Sample:
     tokens: int
     intent: int
     scalar: np.ndarray  # 14 floats
-    slice: np.ndarray  # SLICE_TABLES x SEQUENCE
+    token_offset: np.ndarray  # OFFSET_TABLES x SEQUENCE
     slot: np.ndarray  # SEQUENCE
 
 
@@ -139,20 +139,20 @@ class Call:
     step: float = 0.0
     root: float = 0.0
     keep: float = 0.0
-    beyond: bool = False
-    state_beyond: list[bool] = field(default_factory=lambda: [False] * 3)
+    overflow: bool = False
+    state_overflow: list[bool] = field(default_factory=lambda: [False] * 3)
 
 
-def tree(word: np.ndarray) -> np.float32:
+def tree(vector: np.ndarray) -> np.float32:
     """Lane l meets lane l + 8, then l + 4, l + 2, l + 1."""
-    while len(word) > 1:
-        half = len(word) // 2
-        word = word[:half] + word[half:]
-    return word[0]
+    while len(vector) > 1:
+        half = len(vector) // 2
+        vector = vector[:half] + vector[half:]
+    return vector[0]
 
 
-def is_beyond(word: np.ndarray, limit: int = STATE_LIMIT) -> bool:
-    return bool(((np.asarray(word, f32).view(np.uint32) & SIGN) >= limit).any())
+def overflows(vector: np.ndarray, limit: int = STATE_LIMIT) -> bool:
+    return bool(((np.asarray(vector, f32).view(np.uint32) & SIGN) >= limit).any())
 
 
 class Machine:
@@ -161,13 +161,13 @@ class Machine:
     def __init__(self) -> None:
         zeros = lambda *shape: np.zeros(shape, f32)  # noqa: E731
         self.bank = [zeros(depth, LANES) for depth in DEPTHS]
-        self.held = zeros(2, ROWS, C["HELD_DEPTH"], LANES)
+        self.operand_buffer = zeros(2, ROWS, C["OPERAND_BUFFER_DEPTH"], LANES)
         self.sums = zeros(2, 2, ROWS, SLOTS, LANES)
         self.statistic = zeros(4, C["STATISTICS"])
-        self.accumulator = zeros(2, C["ROW_SLOTS"], LANES)
-        self.largest = zeros(C["ROW_SLOTS"])
-        self.place = np.zeros(C["ROW_SLOTS"], np.int32)
-        self.column = zeros(LANES, 2 * C["SHUFFLE_WORDS"])
+        self.accumulator = zeros(2, C["ROW_ACCUMULATORS"], LANES)
+        self.largest = zeros(C["ROW_ACCUMULATORS"])
+        self.place = np.zeros(C["ROW_ACCUMULATORS"], np.int32)
+        self.column = zeros(LANES, 2 * C["SHUFFLE_VECTORS"])
         self.loss_sum, self.loss_margin = zeros(SEQUENCE + 1), zeros(SEQUENCE + 1)
         self.argument = np.zeros(SEQUENCE + 1, np.int32)
         self.registers = [(0, 0, 0, 0)] * C["REGISTERS"]  # offset, shift, low, high
@@ -184,7 +184,7 @@ class Machine:
             for code in instructions:
                 self.code, self.sample, self.call = code, sample, call
                 self.n = [self.value(x) for x in code.n]
-                self.live = [self.value(x) for x in code.live]
+                self.active = [self.value(x) for x in code.active]
                 self.count = self.value(code.count)
                 self.f0, self.f1 = (self.immediate(x) for x in code.immediate)
                 self.slot = 0
@@ -192,12 +192,14 @@ class Machine:
                 for index in itertools.product(*map(range, self.n)):
                     if before is not None:
                         advanced = next(j for j in range(4) if index[j] != before[j])
-                        again = code.slot_level != 7 and advanced <= code.slot_level
+                        again = code.accumulator_level != 7 and advanced <= code.accumulator_level
                         self.slot = 0 if again else self.slot + 1
                     before = self.index = index
                     self.first = all(index[j] == 0 for j in range(4) if code.depth_mask >> j & 1)
-                    self.last = all(index[j] == self.live[j] - 1 for j in range(4) if code.depth_mask >> j & 1)
-                    if code.unit == ISA.SHUFFLE or all(i < live for i, live in zip(index, self.live, strict=True)):
+                    self.last = all(index[j] == self.active[j] - 1 for j in range(4) if code.depth_mask >> j & 1)
+                    if code.unit == ISA.SHUFFLE or all(
+                        i < active for i, active in zip(index, self.active, strict=True)
+                    ):
                         units[code.unit]()
 
     # Codes, operands
@@ -217,9 +219,9 @@ class Machine:
     def address(self, o: int) -> int:
         operand = self.code.operands[o]
         address = operand.base + sum(i * stride for i, stride in zip(self.index, operand.stride, strict=True))
-        if operand.slice:
-            table = self.code.slice_tables[operand.slice - 1]
-            address += int(self.sample.slice[table][8 * operand.group + self.index[self.code.slice_level]])
+        if operand.token_offset:
+            table = self.code.offset_tables[operand.token_offset - 1]
+            address += int(self.sample.token_offset[table][8 * operand.group + self.index[self.code.offset_level]])
         return address % 2**16
 
     def read(self, o: int) -> np.ndarray:
@@ -227,16 +229,16 @@ class Machine:
             return np.zeros(LANES, f32)
         return self.bank[self.code.operands[o].where][self.address(o)].copy()
 
-    def write(self, o: int, word: np.ndarray) -> None:
+    def write(self, o: int, vector: np.ndarray) -> None:
         given = self.has(o) or self.code.unit != ISA.VECTOR  # of the vector unit's results only those that go somewhere
         if self.code.flags & ISA.CHECK and given:
-            self.call.beyond |= is_beyond(word)
+            self.call.overflow |= overflows(vector)
         if self.has(o):
-            self.bank[self.code.operands[o].where][self.address(o)] = word
+            self.bank[self.code.operands[o].where][self.address(o)] = vector
 
-    def write_held(self, o: int, word: np.ndarray) -> None:
+    def write_buffered(self, o: int, vector: np.ndarray) -> None:
         if self.has(o):
-            self.held[self.code.operands[o].where & 1, self.row()][self.address(o)] = word
+            self.operand_buffer[self.code.operands[o].where & 1, self.row()][self.address(o)] = vector
 
     def row(self) -> int:
         return (self.code.row_base + self.index[self.code.row_level]) % ROWS
@@ -245,22 +247,22 @@ class Machine:
 
     def engine(self) -> None:
         e, k = self.code.unit, min(self.count, ROWS)
-        sums = self.sums[e, 1 if self.code.flags & ISA.SIDE else 0][:, self.slot % SLOTS]
+        sums = self.sums[e, 1 if self.code.flags & ISA.PONG else 0][:, self.slot % SLOTS]
         depth = [j for j in range(4) if self.code.depth_mask >> j & 1]
         fold = self.code.operation == ISA.REDUCE and self.index[depth[0]] == self.n[depth[0]] - 1
         if self.code.operation == ISA.EXPAND:
-            result, scalars, held = self.read(3), self.read(2), self.held[e, :, self.address(0)]
+            result, scalars, buffer = self.read(3), self.read(2), self.operand_buffer[e, :, self.address(0)]
             for r in range(k):
-                result = result + scalars[r] * held[r]
+                result = result + scalars[r] * buffer[r]
         elif self.code.operation == ISA.ACCUMULATE:
             stream, scalars = self.read(1), self.read(2)
             for r in range(ROWS):
                 c = scalars[r] if r < k else f32(0)
                 sums[r] = (f32(0) if self.first else sums[r]) + stream * c
         elif not fold:
-            stream, held = self.read(1), self.held[e, :, self.address(0)]
+            stream, buffer = self.read(1), self.operand_buffer[e, :, self.address(0)]
             for r in range(ROWS):
-                sums[r] = (f32(0) if self.first else sums[r]) + stream * held[r]
+                sums[r] = (f32(0) if self.first else sums[r]) + stream * buffer[r]
         else:
             result = np.zeros(LANES, f32)
             addend = self.read(3)
@@ -270,11 +272,11 @@ class Machine:
                 result[k] = 1
         if self.code.operation == ISA.EXPAND or fold:
             self.write(4, result)
-            self.write_held(5, result)
+            self.write_buffered(5, result)
 
     def drain(self) -> None:
-        side = 1 if self.code.flags & ISA.SIDE else 0
-        self.write(4, self.sums[self.code.unit - ISA.DRAIN_0, side, self.row(), self.address(0)])
+        pong = 1 if self.code.flags & ISA.PONG else 0
+        self.write(4, self.sums[self.code.unit - ISA.DRAIN_0, pong, self.row(), self.address(0)])
 
     # Vector unit
 
@@ -288,24 +290,24 @@ class Machine:
         v = c0 + d * (c1 + d * c2)
         return (v.view(np.int32) + ((k >> g.bits) << 23).astype(np.int32)).view(f32) if g.mode else v
 
-    def add_to_row(self, which: int, word: np.ndarray) -> np.ndarray:
-        slot = self.slot % C["ROW_SLOTS"]
+    def add_to_row(self, which: int, vector: np.ndarray) -> np.ndarray:
+        slot = self.slot % C["ROW_ACCUMULATORS"]
         before = f32(0) if self.first else self.accumulator[which, slot]
-        self.accumulator[which, slot] = before + word
+        self.accumulator[which, slot] = before + vector
         return self.accumulator[which, slot].copy()
 
     def vector(self) -> None:
         code, slot, last, f0, f1 = self.code, self.slot, self.last, self.f0, self.f1
         row = ((code.operands[5].base if self.has(5) else 0) + slot) % C["STATISTICS"]
         kept = LAST_ROW if code.flags & ISA.INTENT else slot % SEQUENCE
-        place = LANES * self.index[code.word_level] + np.arange(LANES)
+        place = LANES * self.index[code.vector_level] + np.arange(LANES)
         valid = place < self.count if self.count else np.full(LANES, True)
         label = self.sample.intent if code.flags & ISA.INTENT else self.sample.slot[(slot + 1) % SEQUENCE]
         is_label = place == label
         zero = np.zeros(LANES, f32)
 
-        def masked(word: np.ndarray, mask: np.ndarray = valid) -> np.ndarray:
-            return np.where(mask, word, f32(0)).astype(f32)
+        def masked(vector: np.ndarray, mask: np.ndarray = valid) -> np.ndarray:
+            return np.where(mask, vector, f32(0)).astype(f32)
 
         m, i, p, q = self.statistic[:, row]
         a = self.read(0)
@@ -350,7 +352,7 @@ class Machine:
             case ISA.TANH_BACK:
                 r0 = a * (f32(1) - b * b)
             case ISA.MAXIMUM:
-                at = slot % C["ROW_SLOTS"]
+                at = slot % C["ROW_ACCUMULATORS"]
                 if self.first:
                     self.largest[at], self.place[at] = -np.inf, 0
                 for lane in np.flatnonzero(valid):
@@ -384,21 +386,21 @@ class Machine:
     # Shuffle and update units
 
     def shuffle(self) -> None:
-        block, half = self.index[0], C["SHUFFLE_WORDS"]
-        live = all(self.index[j] < self.live[j] for j in (1, 2, 3))
-        if live and block + 1 < self.n[0]:
-            entry, word = self.shuffle_table[self.address(0)][:16], self.read(1)
+        block, half = self.index[0], C["SHUFFLE_VECTORS"]
+        active = all(self.index[j] < self.active[j] for j in (1, 2, 3))
+        if active and block + 1 < self.n[0]:
+            entry, vector = self.shuffle_table[self.address(0)][:16], self.read(1)
             for j in range(LANES):
                 if entry[j] >> 15:
-                    self.column[j, block % 2 * half + (entry[j] >> 4 & 255) % half] = word[entry[j] & 15]
+                    self.column[j, block % 2 * half + (entry[j] >> 4 & 255) % half] = vector[entry[j] & 15]
         if self.index[3] < self.count and block > 0:
-            entry, word = self.shuffle_table[self.address(2)][16:], np.zeros(LANES, f32)
+            entry, vector = self.shuffle_table[self.address(2)][16:], np.zeros(LANES, f32)
             for lane in range(LANES):
                 j = entry[lane] & 15
                 if entry[lane] >> 15:
-                    word[lane] = self.column[j, (block - 1) % 2 * half + (entry[j] >> 4 & 255) % half]
-            self.write(4, word)
-            self.write_held(5, word)
+                    vector[lane] = self.column[j, (block - 1) % 2 * half + (entry[j] >> 4 & 255) % half]
+            self.write(4, vector)
+            self.write_buffered(5, vector)
 
     def update(self) -> None:
         call = self.call
@@ -417,10 +419,10 @@ class Machine:
                 v = beta2 * v + ((f32(1) - beta2) * g) * g
                 step, root, keep, epsilon = (f32(x) for x in (call.step, call.root, call.keep, call.epsilon))
                 p = p * keep - (step * m) / (np.sqrt(v) * root + epsilon)
-            words = [p] if call.optimizer == ISA.SGD else [p, m] if call.optimizer == ISA.MOMENTUM else [p, m, v]
-            for o, word in zip((0, 2, 3), words, strict=False):
-                self.bank[self.code.operands[o].where][self.address(o)] = word
+            vectors = [p] if call.optimizer == ISA.SGD else [p, m] if call.optimizer == ISA.MOMENTUM else [p, m, v]
+            for o, vector in zip((0, 2, 3), vectors, strict=False):
+                self.bank[self.code.operands[o].where][self.address(o)] = vector
                 limit = SQUARE_LIMIT if o == 3 else STATE_LIMIT
-                call.state_beyond[o and o - 1] |= is_beyond(word, limit)
+                call.state_overflow[o and o - 1] |= overflows(vector, limit)
         if self.code.flags & ISA.CLEAR:
             self.bank[self.code.operands[1].where][self.address(1)] = 0

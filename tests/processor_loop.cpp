@@ -21,7 +21,7 @@
 // A memory by its name.
 OPEN void *memory(const char *name, int index, long *bytes) {
     BTTLAB_BANKS(BANK_BY_NUMBER)
-    NAMED("held", held)
+    NAMED("operand_buffer", operand_buffer)
     NAMED("sums", sums)
     NAMED("statistic", statistic)
     NAMED("loss_sum", loss_sum)

@@ -1,30 +1,19 @@
 """The training processor's loop, compiled natively, and a bare assembler for it: what tests of single steps need."""
 
 import ctypes
-import itertools
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from bttlab.card.machine import machine
+from bttlab.compiler.machine import machine
 
 from compiled import library
 from conftest import ROOT
 
 FLAGS = (
-    *(
-        "-std=c++17",
-        "-O1",
-        "-ffp-contract=off",
-        "-fPIC",
-        "-shared",
-        "-fvisibility=hidden",
-        "-Wall",
-        "-Wextra",
-        "-Werror",
-    ),
+    *("-std=c++17", "-O1", "-ffp-contract=off", "-fPIC", "-shared", "-fvisibility=hidden"),
+    *("-Wall", "-Wextra", "-Werror"),
     *("-Wno-unknown-pragmas", "-Wno-unused-label", "-Wno-unused-variable", "-Wno-psabi", "-Wno-unused-function"),
 )
 
@@ -32,8 +21,8 @@ FLAGS = (
 C = machine()
 DEPTHS = [bank.depth for bank in C.banks]
 LANES = C.LANES
-IMAGE_WORDS = 2 + C.REGISTERS // 4 + C.CONSTANTS // LANES + C.FUNCTIONS // 2 + 3 * C.FUNCTION_ENTRIES // LANES
-IMAGE_WORDS += C.SHUFFLE_ENTRIES
+IMAGE_VECTORS = 2 + C.REGISTERS // 4 + C.CONSTANTS // LANES + C.FUNCTIONS // 2 + 3 * C.FUNCTION_ENTRIES // LANES
+IMAGE_VECTORS += C.SHUFFLE_ENTRIES
 
 
 def register(number: int) -> int:
@@ -43,12 +32,12 @@ def register(number: int) -> int:
 
 @dataclass
 class Operand:
-    """Where an operand lies: bank or held memory, address, strides; slice 1 or 2 (flag field A or B), token group."""
+    """An operand: bank or operand buffer, address, strides, offset table 1 or 2 (flag field A or B), token group."""
 
     where: int
     base: int = 0
     stride: tuple[int, ...] = (0, 0, 0, 0)
-    slice: int = 0
+    token_offset: int = 0
     group: int = 0
 
 
@@ -59,17 +48,17 @@ class Instruction:
     unit: int
     operation: int = 0
     n: tuple[int, ...] = (1,)
-    live: tuple[int, ...] | None = None
+    active: tuple[int, ...] | None = None
     operands: dict[int, Operand] = field(default_factory=dict)
     flags: int = 0
     count: int = 0
     immediates: tuple[int, int] = (0, 0)
     row: tuple[int, int] = (0, 0)  # level, base
     depth: int = 0
-    slot_level: int = 7
-    word_level: int = 0
-    slices: tuple[int, int] = (0, 0)
-    slice_level: int = 0
+    accumulator_level: int = 7
+    vector_level: int = 0
+    token_offsets: tuple[int, int] = (0, 0)
+    offset_level: int = 0
     after_end: dict[int, int] = field(default_factory=dict)
     after_drain: dict[int, int] = field(default_factory=dict)
     after_begin: dict[int, int] = field(default_factory=dict)
@@ -80,10 +69,10 @@ class Instruction:
         fields[C.FIELD_OPERATION] = self.unit | self.operation << 4
         fields[C.FIELD_FLAGS] = (
             self.flags
-            | self.slices[0] << C.SLICE_A_SHIFT
-            | self.slices[1] << C.SLICE_B_SHIFT
-            | self.word_level << C.WORD_LEVEL_SHIFT
-            | self.slice_level << C.SLICE_LEVEL_SHIFT
+            | self.token_offsets[0] << C.OFFSET_A_SHIFT
+            | self.token_offsets[1] << C.OFFSET_B_SHIFT
+            | self.vector_level << C.VECTOR_LEVEL_SHIFT
+            | self.offset_level << C.OFFSET_LEVEL_SHIFT
         )
         for needs, first in ((self.after_end, C.FIELD_AFTER_END), (self.after_drain, C.FIELD_AFTER_DRAIN)):
             for unit, count in needs.items():
@@ -91,9 +80,9 @@ class Instruction:
         for unit, count in self.after_begin.items():
             fields[C.FIELD_AFTER_DRAIN + unit] = 1 << 15 | count
         fields[C.FIELD_BOUND : C.FIELD_BOUND + 4] = outer(self.n, 1)
-        fields[C.FIELD_LIVE : C.FIELD_LIVE + 4] = outer(self.n if self.live is None else self.live, 1)
+        fields[C.FIELD_ACTIVE : C.FIELD_ACTIVE + 4] = outer(self.n if self.active is None else self.active, 1)
         for o, operand in self.operands.items():
-            where = 1 << 15 | operand.where | operand.slice << 8 | operand.group << 10
+            where = 1 << 15 | operand.where | operand.token_offset << 8 | operand.group << 10
             fields[C.FIELD_OPERAND + 6 * o : C.FIELD_OPERAND + 6 * o + 6] = (
                 where,
                 operand.base,
@@ -102,7 +91,7 @@ class Instruction:
         fields[C.FIELD_COUNT] = self.count
         fields[C.FIELD_IMMEDIATE : C.FIELD_IMMEDIATE + 2] = self.immediates
         level, base = self.row
-        fields[C.FIELD_ROW] = level | (base & 63) << 2 | self.depth << 8 | self.slot_level << 12
+        fields[C.FIELD_ROW] = level | (base & 63) << 2 | self.depth << 8 | self.accumulator_level << 12
         return (fields & 0xFFFF).astype(np.uint16)
 
 
@@ -123,16 +112,16 @@ class Program:
     function_table: np.ndarray = field(default_factory=lambda: np.zeros((3, C.FUNCTION_ENTRIES), np.float32))
     entries: np.ndarray = field(default_factory=lambda: np.zeros((C.SHUFFLE_ENTRIES, 2 * LANES), np.uint16))
     model: tuple[int, int, int] = (C.SEQUENCE, 16, 16)  # sequence length, intents, slots
-    slice_limit: int = 1 << 15
+    offset_limit: int = 1 << 15
 
     def image(self, digest: int) -> np.ndarray:
-        """Return the words that LOAD_PROGRAM takes."""
+        """Return the vectors that LOAD_PROGRAM takes."""
         head = [C.MAGIC, C.VERSION, digest, len(self.instructions)]
         for section in range(C.SECTIONS):
             head += self.sections.get(section, (0, 0))
         if C.BACKWARD not in self.sections and C.FORWARD in self.sections:
             head[6:8] = (sum(self.sections[C.FORWARD]), 0)
-        model = [*self.model, *(self.slice_limit,) * C.SLICE_TABLES, 0]
+        model = [*self.model, *(self.offset_limit,) * C.OFFSET_TABLES, 0]
         registers = np.zeros((C.REGISTERS, 4), np.int32)
         registers[: len(self.registers)] = np.reshape(self.registers, (-1, 4))
         constants = np.zeros(C.CONSTANTS, np.float32)
@@ -154,7 +143,7 @@ class Program:
         ]
         image = np.concatenate(parts).reshape(-1, LANES)
         checksum = np.array([-image.sum(dtype=np.int64) & 0xFFFFFFFF], np.uint32)
-        image[1, 3 + C.SLICE_TABLES] = checksum.view(np.int32)[0]
+        image[1, 3 + C.OFFSET_TABLES] = checksum.view(np.int32)[0]
         return image
 
 
@@ -166,8 +155,8 @@ class Run(ctypes.Structure):
         *((name, ctypes.c_float) for name in ("beta1", "beta2", "epsilon")),
         ("pending", ctypes.c_int),
         *((name, ctypes.c_float) for name in ("rate", "step", "root", "keep")),
-        ("beyond", ctypes.c_bool),
-        ("state_beyond", ctypes.c_bool * 3),
+        ("overflow", ctypes.c_bool),
+        ("state_overflow", ctypes.c_bool * 3),
         ("stuck", ctypes.c_bool),
     )
 
@@ -179,7 +168,7 @@ class Sample(ctypes.Structure):
         ("tokens", ctypes.c_int),
         ("intent", ctypes.c_int),
         ("scalar", ctypes.c_float * C.SCALARS),
-        ("slice", ctypes.c_int * C.SEQUENCE * C.SLICE_TABLES),
+        ("token_offset", ctypes.c_int * C.SEQUENCE * C.OFFSET_TABLES),
         ("slot", ctypes.c_int * C.SEQUENCE),
     )
 
@@ -195,8 +184,8 @@ class Loop:
         self._native.memory.restype = ctypes.c_void_p
         self._native.memory.argtypes = (ctypes.c_char_p, ctypes.c_int, ctypes.POINTER(ctypes.c_long))
         self.bank = [self._memory("bank", b, (depth, LANES)) for b, depth in enumerate(DEPTHS)]
-        self.held = self._memory("held", 0, (C.ENGINES, C.ROWS, C.HELD_DEPTH, LANES))
-        self.sums = self._memory("sums", 0, (C.ENGINES, 2, C.ROWS, C.SLOTS, LANES))
+        self.operand_buffer = self._memory("operand_buffer", 0, (C.ENGINES, C.ROWS, C.OPERAND_BUFFER_DEPTH, LANES))
+        self.sums = self._memory("sums", 0, (C.ENGINES, 2, C.ROWS, C.ACCUMULATORS, LANES))
         self.statistic = self._memory("statistic", 0, (4, C.STATISTICS))
         self.loss_sum = self._memory("loss_sum", 0, (C.LAST_ROW + 1,))
         self.loss_margin = self._memory("loss_margin", 0, (C.LAST_ROW + 1,))
@@ -213,8 +202,8 @@ class Loop:
         return np.frombuffer(buffer, kind).reshape(shape)
 
     def fill(self, random: np.random.Generator) -> None:
-        """Fill banks, held memories, sums and statistics with normal numbers."""
-        for memory in (*self.bank, self.held, self.sums, self.statistic):
+        """Fill banks, operand buffers, sums and statistics with normal numbers."""
+        for memory in (*self.bank, self.operand_buffer, self.sums, self.statistic):
             memory[:] = random.normal(size=memory.shape)
 
     def call(
@@ -267,30 +256,6 @@ def _aligned(array: np.ndarray) -> np.ndarray:
     copy = space[first : first + array.nbytes].view(array.dtype).reshape(array.shape)
     copy[:] = array
     return copy
-
-
-# What tests compare with.
-
-
-def steps(n: tuple[int, ...], live: tuple[int, ...] | None = None) -> Iterator[tuple[int, ...]]:
-    """The indices of four levels at each step that acts."""
-    n, live = ((1,) * (4 - len(v)) + tuple(v) for v in (n, n if live is None else live))
-    for index in itertools.product(*(range(bound) for bound in n)):
-        if all(i < limit for i, limit in zip(index, live, strict=True)):
-            yield index
-
-
-def address(operand: Operand, index: tuple[int, ...]) -> int:
-    """An operand's address at a step."""
-    stride = (0,) * (4 - len(operand.stride)) + tuple(operand.stride)
-    return (operand.base + sum(i * s for i, s in zip(index, stride, strict=True))) % 2**16
-
-
-def tree(word: np.ndarray) -> np.float32:
-    """Lane l meets lane l + half."""
-    while len(word) > 1:
-        word = word[: len(word) // 2] + word[len(word) // 2 :]
-    return word[0]
 
 
 def same(one: np.ndarray, other: np.ndarray) -> None:

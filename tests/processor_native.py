@@ -28,7 +28,7 @@ PROGRAM = np.dtype(
             ("instructions", "i4"),
             ("section", "i4", (6, 2)),
             ("lengths", "i4", 3),
-            ("slice_limit", "i4", C["SLICE_TABLES"]),
+            ("offset_limit", "i4", C["OFFSET_TABLES"]),
         ),
         *(("registers", "i4", (C["REGISTERS"], 4)), ("constant", "f4", C["CONSTANTS"])),
         ("function", FUNCTION, C["FUNCTIONS"]),
@@ -44,8 +44,8 @@ class NativeCall(ctypes.Structure):
         *((name, ctypes.c_float) for name in ("beta1", "beta2", "epsilon")),
         ("pending", ctypes.c_int),
         *((name, ctypes.c_float) for name in ("rate", "step", "root", "keep")),
-        ("beyond", ctypes.c_bool),
-        ("state_beyond", ctypes.c_bool * 3),
+        ("overflow", ctypes.c_bool),
+        ("state_overflow", ctypes.c_bool * 3),
         ("stuck", ctypes.c_bool),
     )
 
@@ -57,7 +57,7 @@ class NativeSample(ctypes.Structure):
         ("tokens", ctypes.c_int),
         ("intent", ctypes.c_int),
         ("scalar", ctypes.c_float * 14),
-        ("slice", ctypes.c_int * SEQUENCE * C["SLICE_TABLES"]),
+        ("token_offset", ctypes.c_int * SEQUENCE * C["OFFSET_TABLES"]),
         ("slot", ctypes.c_int * SEQUENCE),
     )
 
@@ -66,8 +66,8 @@ class NativeSample(ctypes.Structure):
         native = cls(sample.tokens, sample.intent)
         native.scalar[:] = sample.scalar.tolist()
         native.slot[:] = sample.slot.tolist()
-        for table in range(C["SLICE_TABLES"]):
-            native.slice[table][:] = sample.slice[table].tolist()
+        for table in range(C["OFFSET_TABLES"]):
+            native.token_offset[table][:] = sample.token_offset[table].tolist()
         return native
 
 
@@ -81,9 +81,9 @@ class Native:
             self.library = ctypes.CDLL(file.name)
         self.library.memory.restype = ctypes.c_void_p
         self.memories = {f"bank {b}": self.open("bank", b).reshape(-1, LANES) for b in range(C["BANKS"])}
-        held = self.open("held").reshape(2, C["ROWS"], -1, LANES)
-        self.memories["held"] = held[:, :, : C["HELD_DEPTH"]]
-        self.memories["sums"] = self.open("sums").reshape(2, 2, C["ROWS"], C["SLOTS"], LANES)
+        buffer = self.open("operand_buffer").reshape(2, C["ROWS"], -1, LANES)
+        self.memories["operand_buffer"] = buffer[:, :, : C["OPERAND_BUFFER_DEPTH"]]
+        self.memories["sums"] = self.open("sums").reshape(2, 2, C["ROWS"], C["ACCUMULATORS"], LANES)
         self.memories["statistic"] = self.open("statistic").reshape(4, -1)
         for name, kind in (("loss_sum", "f4"), ("loss_margin", "f4"), ("argument", "i4")):
             self.memories[name] = self.open(name, kind=kind)
@@ -111,17 +111,17 @@ class Native:
     def run(self, instructions: list[Instruction], sample: Sample, call: Call) -> None:
         """Execute instructions; `call` gets the flags."""
         for i, code in enumerate(instructions):
-            self.instructions[:, i] = code.words()
+            self.instructions[:, i] = code.vectors()
         self.library.loaded()
         names = ("optimizer", "beta1", "beta2", "epsilon", "pending", "rate", "step", "root", "keep")
         native = NativeCall(count=len(instructions), **{name: getattr(call, name) for name in names})
         self.library.execute(ctypes.byref(native), ctypes.byref(NativeSample.of(sample)))
         assert not native.stuck
-        call.beyond, call.state_beyond = native.beyond, list(native.state_beyond)
+        call.overflow, call.state_overflow = native.overflow, list(native.state_overflow)
 
 
 def aligned(array: np.ndarray) -> np.ndarray:
-    """A copy at a multiple of 64 bytes, as words are."""
+    """A copy at a multiple of 64 bytes, as vectors are."""
     memory = np.zeros(array.nbytes + 64, np.uint8)
     first = -memory.ctypes.data % 64
     copy = memory[first : first + array.nbytes].view(array.dtype).reshape(array.shape)
@@ -139,6 +139,6 @@ def first_step(function: Function) -> int:
 
 def memories(machine: Machine) -> dict[str, np.ndarray]:
     """An interpreter's memories by the names of `Native.memories`."""
-    names = ("held", "sums", "statistic", "loss_sum", "loss_margin", "argument")
+    names = ("operand_buffer", "sums", "statistic", "loss_sum", "loss_margin", "argument")
     banks = {f"bank {b}": bank for b, bank in enumerate(machine.bank)}
     return banks | {name: getattr(machine, name) for name in names}

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from unittest import mock
 
-from bttlab.card.machine import machine
-from bttlab.card.program.instruction import Instruction
-from bttlab.card.program.layer import LayerShape, compile_layer
-from bttlab.card.program.model import ModelProgram
-from bttlab.card.program.own_flow import compile_order
-from bttlab.card.program.program import compile_program
+from bttlab.compiler.custom_path import compile_order
+from bttlab.compiler.instruction import Instruction
+from bttlab.compiler.layer import LayerShape, compile_layer
+from bttlab.compiler.machine import machine
+from bttlab.compiler.model import ModelProgram
+from bttlab.compiler.program import compile_program
 from bttlab.model import ModelConfig
 from bttlab.tensor.order import Order
 

@@ -8,8 +8,8 @@ import pytest
 
 import tiny_runs
 from bttlab.cli import main
-from bttlab.train import CheckpointStore, tensors_digest
-from bttlab.train.settings import RunError
+from bttlab.errors import BttlabError
+from bttlab.train import recipe_names
 from own_path import environment
 
 HUGE = str(10**30)
@@ -30,6 +30,10 @@ BASELINE = ["baseline", "--format", "btt", "--device", "cpu"]
         ([*BASELINE, "--threads", HUGE], "threads is 1000"),
         (["train", "--device", "reference", "--epochs", HUGE], "epochs is 1,000,0"),
         (["train", "--device", "reference", "--vocabulary", HUGE], "vocabulary is 1,000,0"),
+        (["train", "--device", "reference", "--rank", "100000"], "the model would have 17,920 GB of parameters"),
+        (["train", "--device", "reference", "--seed", HUGE], "seed is 1,000,0"),
+        (["train", "--device", "reference", "--recipe", "/dev/urandom"], "no recipe '/dev/urandom'"),
+        (["train", "--device", "reference", "--recipe", "/dev/zero.toml"], "no recipe '/dev/zero.toml'"),
         (["methods", "run", "tensor", "--budget", HUGE], "samples is 1,000,0"),
         (["methods", "run", "tensor", "--budget", "1e30epoch"], "it must be at most"),
     ],
@@ -42,28 +46,30 @@ def test_absurd_sizes(arguments, message, tmp_path, monkeypatch, capsys):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_runs_folder_that_is_a_file(tmp_path, monkeypatch, capsys):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("BTTLAB_RUNS", str(tmp_path / "file"))
+    assert main(["runs", "list"]) == 2
+    assert "file is no folder; set BTTLAB_RUNS" in capsys.readouterr().err
+
+
+def test_help_lists_the_recipes(capsys):
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    assert ", ".join(recipe_names()) in " ".join(capsys.readouterr().out.split())
+
+
 @pytest.mark.parametrize("vanish", [shutil.rmtree, lambda folder: folder.rename(folder.with_name("moved"))])
 @pytest.mark.parametrize("call", [2, 4])
-def test_a_folder_that_goes_in_the_middle_of_a_training(vanish, call, tmp_path):
-    """In the middle of an epoch or of its scoring: what is trained is saved beside, and goes on to the same bits."""
+def test_a_folder_that_vanishes_ends_its_run_in_one_line(vanish, call, tmp_path):
+    """In the middle of an epoch (call 2) or of its scoring (call 4)."""
     corpus = tiny_runs.write_corpus(tmp_path / "corpus")
-    unbroken = tiny_runs.train(tmp_path / "unbroken", corpus)
     trainer = tiny_runs.Interrupter(call, lambda: vanish(tmp_path / "run"))
-    with pytest.raises(RunError, match=r"run is gone: .* saved beside it; go on with: bttlab train --resume ") as said:
+    with pytest.raises(BttlabError, match=r"run/(metrics|checkpoint)\.\w+ cannot be (written|saved) \(No such file"):
         tiny_runs.train(tmp_path / "run", corpus, trainer=trainer)
-    [beside] = tmp_path.glob("run-saved-*")
-    assert str(beside) in str(said.value) and not (tmp_path / "run").exists()
-    assert tiny_runs.resume(beside).parameters_sha256 == unbroken.parameters_sha256
-    assert tensors_digest(CheckpointStore(beside).load()[0].parameters) == unbroken.parameters_sha256
 
 
-def test_a_folder_that_goes_with_all_around_it(tmp_path):
-    corpus = tiny_runs.write_corpus(tmp_path / "corpus")
-    trainer = tiny_runs.Interrupter(2, lambda: shutil.rmtree(tmp_path / "runs"))
-    with pytest.raises(RunError, match=r"is gone: .*nothing can be saved beside it"):
-        tiny_runs.train(tmp_path / "runs" / "run", corpus, trainer=trainer)
-
-
+@pytest.mark.long
 def test_workers_for_a_script_from_standard_input(tmp_path):
     script = "from bttlab.sweep import open_cluster\nwith open_cluster(workers=1) as client: print('in')"
     done = subprocess.run(

@@ -101,7 +101,5 @@ def test_there_are_records():
         "atis_batches",
         "atis_dense",
         "atis_folds",
-        "atis_version_0.1",
         "snips",
-        "snips_version_0.1",
     } == {path.stem for path in RECORDS}

@@ -8,8 +8,12 @@ import pkgutil
 from importlib import import_module
 from pathlib import Path
 
+import pytest
+
 import bttlab
 from bttlab.cli import main
+
+pytestmark = pytest.mark.long
 
 PARAMETERS = (
     "BTTLAB_PARAMETERS"  # a file for the digest of trained parameters, which runs with other Pythons have written
@@ -27,7 +31,7 @@ def test_every_module_can_be_imported():
     names = [module.name for module in pkgutil.walk_packages(bttlab.__path__, "bttlab.")]
     assert len(names) > 100
     for name in names:
-        if not name.endswith("__main__") and name != "bttlab.notebooks":
+        if not name.endswith("__main__") and name != "bttlab.teaching.notebooks":
             import_module(name)
 
 

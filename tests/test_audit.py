@@ -9,6 +9,8 @@ import pytest
 
 from bttlab.places import ROOT
 
+pytestmark = pytest.mark.long
+
 AUDIT = ROOT / "tools" / "audit.py"
 
 

@@ -125,6 +125,7 @@ def test_graph_mode_replays_the_graph_of_each_length(format, monkeypatch):
     assert losses == expected
 
 
+@pytest.mark.long
 def test_compiled_mode_agrees_with_eager(monkeypatch):
     """The compiler's front end and its tracing of the hand-derived backward passes; code generation takes minutes."""
     compiler = torch.compile

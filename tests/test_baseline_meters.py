@@ -21,7 +21,7 @@ from bttlab.baseline.memory import (
 )
 from bttlab.baseline.run import FORMATS
 from bttlab.baseline.timing import CudaClock, HostClock
-from bttlab.figures import Figure
+from bttlab.quantities import Quantity
 from tiny_baseline import tiny_task
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -195,7 +195,7 @@ def clock(monkeypatch):
 def test_energy_of_a_gpu(zeus, clock, monkeypatch):
     meter, reason = find_meter(CUDA)
     assert isinstance(meter, NvmlMeter) and reason == "" and meter.watts() == 300
-    idle = Figure.measured(50.0, "W", "fake")
+    idle = Quantity.measured(50.0, "W", "fake")
 
     def steps(aside=None):
         time.sleep(0.15)
@@ -225,14 +225,14 @@ def test_what_is_done_aside_takes_no_energy(zeus):
         time.sleep(0.1)
         return 10
 
-    found = metered(meter, reason, Figure.measured(50.0, "W", "fake"), steps, lambda: 0, least_seconds=0)
+    found = metered(meter, reason, Quantity.measured(50.0, "W", "fake"), steps, lambda: 0, least_seconds=0)
     assert found.per_step.value == pytest.approx(250 * 0.2 / 10, rel=0.2)
     assert found.per_step_over_idle.value == pytest.approx(200 * 0.2 / 10, rel=0.2)
 
 
 def test_a_stopped_window_has_no_energy(zeus):
     meter, reason = find_meter(CUDA)
-    found = metered(meter, reason, Figure.measured(50.0, "W", "fake"), lambda aside: 0, lambda: 1, least_seconds=1.0)
+    found = metered(meter, reason, Quantity.measured(50.0, "W", "fake"), lambda aside: 0, lambda: 1, least_seconds=1.0)
     assert found.steps == 0 and found.per_step.value is None
 
 
@@ -250,9 +250,9 @@ def test_no_meter(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setitem(sys.modules, "zeus.monitor", None)
     meter, reason = find_meter(CUDA)
-    assert meter is None and reason.endswith("is not installed: pip install zeus")
+    assert meter is None and reason.endswith("needs zeus, which is not installed: pip install 'bttlab[gpu]'")
     assert idle_power(None, reason).how == reason
-    found = metered(None, reason, Figure.missing("W", reason), lambda aside: 7, lambda: 1)
+    found = metered(None, reason, Quantity.missing("W", reason), lambda aside: 7, lambda: 1)
     assert found.steps == 7 and found.per_step.value is None and found.per_step.how == reason
 
 

@@ -7,11 +7,12 @@ import pytest
 
 from bttlab.baseline.gpus import find_gpu
 from bttlab.baseline.modelled import LAUNCH, count_kernels, model_step, typical_sample
+from bttlab.baseline.roofline import Reach, longest_seconds
 from bttlab.baseline.step import Task
 from bttlab.cli import main
 from bttlab.data import load_corpus
 from bttlab.estimate.card import estimate
-from bttlab.lab import Workload, gpu_over_card, modelled_targets
+from bttlab.lab import Savings, Workload, gpu_over_card, modelled_targets
 from bttlab.model import ModelConfig
 
 CONFIG = ModelConfig()
@@ -67,7 +68,7 @@ def test_ratios_over_the_card_are_quotients_of_both_models(sample):
     for mode, ratio in row.energy.items():
         step = model_step(gpu, "btt", mode, CONFIG, sample)
         assert ratio[0] < ratio[1] < ratio[2]
-        assert ratio[1] == pytest.approx(step.joules[1] / card.energy_per_sample.mid, rel=0.02)
+        assert ratio[1] == pytest.approx(step.joules[1] / card.energy_per_sample.value, rel=0.02)
     dense = model_step(gpu, "dense", "graphs", CONFIG, sample)
     assert row.memory == tuple(held / card.memory.bytes for held in dense.process_bytes)
     assert row.blocks[1] < row.memory[1]  # the machine occupies more than this model needs
@@ -86,7 +87,7 @@ def test_the_dashboards_modelled_gpu_says_so(short_airline):
     steps = [model_step(gpu, "btt", "graphs", CONFIG, workload.train[i : i + 1]) for i in order]
     assert run.seconds == pytest.approx(sum(step.seconds[1] for step in steps))
     assert run.energy[-1][1] == pytest.approx(sum(step.joules[1] for step in steps))
-    assert (run.meter.provenance, run.memory.provenance, run.time_provenance) == ("modelled",) * 3
+    assert (run.meter.provenance, run.memory["footprint"].provenance, run.time_provenance) == ("modelled",) * 3
     assert np.isfinite(run.losses).all() and len(run.losses) == 20
 
 
@@ -114,3 +115,25 @@ def test_bad_input_is_one_line_and_exit_code_2(capsys, words, message):
     code = main(["baseline", *words])
     captured = capsys.readouterr()
     assert code == 2 and not captured.out and captured.err.count("\n") == 1 and message in captured.err
+
+
+def test_the_savings_are_the_ratios_of_equal_utterances(sample):
+    """On utterances of one length, the ratios of the first minute are those of `gpu_over_card`, band and all."""
+    savings = Savings(CONFIG, sample[np.zeros(7, int)])
+    row = gpu_over_card(find_gpu("RTX-3090"), CONFIG.encoders, sample)
+    memory, tensor, _ = savings.ratios(7)
+    low, middle, high = row.blocks
+    assert memory.startswith(f"Memory: {middle:.0f} x (band {low:.0f} to {high:.0f}) = ") and "U50, tensor" in memory
+    low, middle, high = row.energy["graphs"]
+    assert (
+        tensor.startswith(f"Energy: {middle:.2g} x (band {low:.2g} to {high:.2g}) = ") and "after 7 samples" in tensor
+    )
+    assert len(savings.ratios(0)) == 1  # no energy yet
+
+
+def test_work_takes_the_longest_of_arithmetic_bytes_and_launches():
+    gpu, reach = find_gpu("RTX-3090"), Reach(0.5, 0.5)
+    seconds = {"flops": gpu.peak("fp32"), "moved": gpu.bandwidth_gb_s * 1e9}  # two seconds each, at half the peak
+    assert longest_seconds(seconds["flops"], 0.0, 1.0, gpu, "fp32", reach) == pytest.approx(2)
+    assert longest_seconds(seconds["flops"], seconds["moved"], 1.0, gpu, "fp32", reach) == pytest.approx(2)
+    assert longest_seconds(seconds["flops"], seconds["moved"], 3.0, gpu, "fp32", reach) == 3

@@ -156,9 +156,10 @@ def test_an_unwritable_place_is_refused_before_and_after(record, tmp_path, monke
     def full(descriptor):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(RecordError, match=r"record\.json cannot be written \(No space left on device\)"):
-        record.write(path)
+    with monkeypatch.context() as patched:
+        patched.setattr("os.fsync", full)
+        with pytest.raises(RecordError, match=r"record\.json cannot be written \(No space left on device\)"):
+            record.write(path)
     assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
     (tmp_path / "file").write_text("")
     for place in (tmp_path, tmp_path / "file" / "x.json"):

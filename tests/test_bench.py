@@ -2,22 +2,23 @@
 
 import json
 import threading
-from importlib import import_module
 
 import numpy as np
 import pytest
 import torch
+from benchmarks import __main__ as benchmarks
+from benchmarks import dashboard, memory, order, page, record, share, start, sweep
+from benchmarks.__main__ import RECORDED, module_of
+from benchmarks.figures import DRAWINGS
+from pages import END, begin_of
 from torch import nn
 
-from bttlab.bench import layer, memory, order, page, record, share, start, step
-from bttlab.bench.command import RECORDED
+from bttlab.bench import layer, step
 from bttlab.bench.peers import IMPLEMENTATIONS, peer_linear
 from bttlab.bench.result import Result
 from bttlab.bench.turns import interleave, repeated, spread
 from bttlab.cli import main
 from bttlab.errors import BttlabError
-from bttlab.pages import END, begin_of
-from bttlab.sweep import bench as sweep
 from bttlab.tensor import cheapest_order, flow_cost, optimal_cost
 
 from conftest import ROOT
@@ -59,7 +60,8 @@ def check(result: Result, module, rows: int):
         assert 0 < ratio["lower_quartile"] <= ratio["median"] <= ratio["upper_quartile"]
     for table in module.tables(found):
         assert table.rows and all(len(line) == len(table.headers) for line in table.rows)
-    module.draw(found).canvas.draw()
+    if module.__name__.rpartition(".")[2] in DRAWINGS:
+        DRAWINGS[module.__name__.rpartition(".")[2]](found).canvas.draw()
     return found["rows"]
 
 
@@ -126,14 +128,16 @@ def test_memory_has_the_chip_and_pytorch_and_says_that_no_gpu_is_recorded(tmp_pa
     assert result.notes == [memory.NO_GPU]
 
 
+@pytest.mark.long
 def test_start_runs_fresh_processes_in_stages(monkeypatch):
     monkeypatch.setattr(start, "CONTENDERS", (start.OURS, "PyTorch BTT"))
-    rows = check(start.measure("airline", rounds=1), start, rows=2)
+    rows = check(start.measure("airline", rounds=1, notebook=None), start, rows=2)
     for row in rows:
         assert list(row["stages"]) == ["import", "corpus", "load", "first step"]
         assert sum(stage["median"] for stage in row["stages"].values()) < row["time"]["median"]
 
 
+@pytest.mark.long
 def test_start_says_why_a_process_does_not(tmp_path):
     with pytest.raises(BttlabError, match=r"emulated U50 did not start: .*nothing is not a folder"):
         start.measure(str(tmp_path / "nothing"), rounds=1)
@@ -187,29 +191,26 @@ def test_a_record_of_something_else_is_refused(tmp_path):
             record.read(path)
 
 
-def test_bench_writes_record_page_and_figure_and_prints_regressions(tmp_path, capsys):
+def test_a_run_writes_record_page_and_figure_and_prints_regressions(tmp_path, capsys):
     (tmp_path / "images").mkdir()
     names = ("machine", *RECORDED)
     text = "".join("\n".join((f"# {name}", begin_of(f"{name} of {page.RECORD}"), END, "")) for name in names)
     (tmp_path / page.PAGE).write_text(text)
-    arguments = ["bench", "order", "--docs", str(tmp_path), "--json"]
-    assert main(arguments) == 0
-    report = json.loads(capsys.readouterr().out)
-    assert report["regressions"] == []
+    assert benchmarks.main(["order"], tmp_path) == 0 and "REGRESSION" not in capsys.readouterr().out
     assert (tmp_path / "images" / "bench_order.png").read_bytes()[:4] == b"\x89PNG"
     assert "| 12 | 13 | 488 | 297 | 297 | G1G2, G5G6 | 39% |" in (tmp_path / page.PAGE).read_text()
 
     path = tmp_path / page.RECORD
     older = json.loads(path.read_text())
+    ratios = dict(older["benchmarks"]["order"]["ratios"])
     older["benchmarks"]["order"]["ratios"]["13 tokens, rank 12: optimum over auto"] = dict.fromkeys(
         ("median", "lower_quartile", "upper_quartile"), 1.5
     )
-    for strict, code in ((["--strict"], 1), ([], 0)):
-        path.write_text(json.dumps(older))
-        assert main([*arguments, *strict]) == code
-        found = json.loads(capsys.readouterr().out)["regressions"]
-        assert found == ["order, 13 tokens, rank 12: optimum over auto: 1 times ours, it was 1.5 (spread 0)"]
-    assert json.loads(path.read_text())["benchmarks"]["order"]["ratios"] == report["benchmarks"]["order"]["ratios"]
+    path.write_text(json.dumps(older))
+    assert benchmarks.main(["order", "--strict"], tmp_path) == 1
+    line = "REGRESSION order, 13 tokens, rank 12: optimum over auto: 1 times ours, it was 1.5 (spread 0)"
+    assert line in capsys.readouterr().out.splitlines()
+    assert json.loads(path.read_text())["benchmarks"]["order"]["ratios"] == ratios
 
 
 def test_a_page_without_markers_is_refused():
@@ -221,7 +222,7 @@ def test_the_page_is_that_of_the_record():
     found = record.read(ROOT / "docs" / page.RECORD)
     text = (ROOT / "docs" / page.PAGE).read_text(encoding="utf-8")
     assert set(found["benchmarks"]) == set(RECORDED)
-    assert page.fill(text, found, {name: import_module(f"bttlab.bench.{name}") for name in RECORDED}) == text
+    assert page.fill(text, found, {name: module_of(name) for name in RECORDED}) == text
     assert all((ROOT / "docs" / "images" / f"bench_{name}.png").is_file() for name in RECORDED)
 
 
@@ -232,7 +233,6 @@ def test_the_page_is_that_of_the_record():
         ["--rounds", "-1"],
         ["--threads", "0"],
         ["--data", "nowhere/at/all"],
-        ["--docs", "nowhere/at/all"],
     ],
 )
 def test_bench_refuses_bad_input_in_one_line(arguments, capsys):
@@ -254,16 +254,15 @@ def test_bench_sweep_counts_the_chunks_that_were_done_again(tmp_path, monkeypatc
     assert sweep.chunks_again(log.read()) == 1
 
 
-def test_bench_dashboard_trains_the_same_with_and_without_one(short_airline, capsys):
+@pytest.mark.long
+def test_the_dashboard_benchmark_trains_with_and_without_one(short_airline):
     threads = threading.active_count()
-    size = ["--data", str(short_airline), "--samples", "100", "--rounds", "1"]
-    assert main(["bench", "dashboard", *size, "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)["benchmarks"]["dashboard"]["rows"]
+    rows = dashboard.measure(str(short_airline), samples=100, rounds=1).rows
     assert [row["contender"] for row in rows] == ["without a dashboard", "with a dashboard"]
-    assert all(row["time"]["median"] > 0 for row in rows)
     assert threading.active_count() == threads
 
 
+@pytest.mark.long
 def test_share_kills_and_stops_processes_and_the_others_have_their_bits(monkeypatch):
     monkeypatch.setattr(share, "SETTLED_SECONDS", 0.5)
     result = share.measure("airline", encoders=1, rounds=1, processes=3, seconds=1.0)

@@ -13,9 +13,9 @@ from bttlab.card import EmulatedU50, build, load_overlay
 from bttlab.card.build import OverlayDefinition
 from bttlab.card.facts import ROOT
 from bttlab.card.image import IMAGES
-from bttlab.card.machine import machine
 from bttlab.card.manifest import overlays_folder, read_manifest
 from bttlab.card.xclbin import read_xclbin
+from bttlab.compiler.machine import machine
 from bttlab.errors import BttlabError
 
 from emulated_kernels import SOURCE, VADD
@@ -161,11 +161,6 @@ def test_the_command(hls, tmp_path, monkeypatch, capsys):
     assert load_overlay("tiny", "emulated").vadd_1
     assert build.main(["large"], definitions) == 2
     assert capsys.readouterr().err == "no overlay large; there are: tiny\n"
-
-
-def test_kernels_are_printed_for_makefiles(capsys):
-    assert build.main(["--kernels", "trainer"]) == 0
-    assert capsys.readouterr().out == "processor/trainer.cpp trainer\n"
 
 
 # --- the overlays of this repository

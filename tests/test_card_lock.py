@@ -13,6 +13,8 @@ import pytest
 
 from bttlab.card import CardBusyError, card_lock, overlay, release_card
 from bttlab.card.card_lock import CardLock, stale_notes
+from bttlab.card.manifest import digest
+from bttlab.card.overlay import OverlayFile
 from two_users import NOBODY, run_as_nobody, shared_folder, start_as_nobody
 
 CARD = "0000:3b:00.1"
@@ -109,15 +111,19 @@ def test_a_lock_file_that_cannot_be_opened(tmp_path):
 def test_an_overlay_takes_the_lock_of_a_real_card(tmp_path, monkeypatch):
     card = types.SimpleNamespace(name="fake_u50", tag="xrt0", sysfs_path=f"/sys/devices/pci0000:00/{CARD}")
     card = type("FakeCard", (pynq.Device,), {"__init__": lambda self: self.__dict__.update(vars(card))})()
-    monkeypatch.setattr(overlay, "CardLock", lambda name: CardLock(name, tmp_path))
-    monkeypatch.setattr(overlay, "_from_manifest", lambda name: {("hw", "fake_u50"): Path("a.xclbin")})
+    monkeypatch.setattr(card_lock, "lock_folder", lambda: tmp_path)
+    card_lock.process_lock.cache_clear()
+    path = tmp_path / "a.xclbin"
+    path.touch()
+    monkeypatch.setenv("BTTLAB_TRUST", digest(b""))
+    monkeypatch.setattr(overlay, "_from_manifest", lambda name: [OverlayFile("hw", "fake_u50", (), path)])
     monkeypatch.setattr(pynq, "Overlay", lambda path, device: (path, device))
     process = hold(tmp_path, 60)
     with pytest.raises(CardBusyError, match=f"process {process.pid} .* with own"):
         overlay.load_overlay("trainer", card)
     end(process)
     for _ in range(2):  # a process that has the card may load again
-        assert overlay.load_overlay("trainer", card) == ("a.xclbin", card)
+        assert overlay.load_overlay("trainer", card) == (str(path), card)
     assert '"overlay": "trainer"' in (tmp_path / "bttlab-0000-3b-00-1.lock").read_text()
     release_card(card)
     assert (tmp_path / "bttlab-0000-3b-00-1.lock").read_text() == ""
@@ -149,6 +155,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "what",
     [
@@ -177,6 +184,7 @@ def _denied(path, *arguments):
     raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
 
 
+@pytest.mark.long
 def test_a_lock_that_a_stranger_holds_for_good(two_users):
     with shared_folder() as folder:
         lock = CardLock(CARD, folder)
@@ -194,6 +202,7 @@ def test_a_lock_that_a_stranger_holds_for_good(two_users):
         lock.release()
 
 
+@pytest.mark.long
 def test_a_folder_of_the_administrator_s_comes_first(two_users, monkeypatch):
     with shared_folder(0o755) as folder:
         monkeypatch.setattr(card_lock, "ADMINISTRATORS", folder)

@@ -69,6 +69,23 @@ def test_round_trip(tmp_path, checkpoint):
     assert np.array_equal(tensors["slot_head.weight"], checkpoint.parameters["slot_head.weight"])
 
 
+def test_a_checkpoint_chooses_neither_overlay_nor_card(tmp_path, checkpoint, monkeypatch):
+    """What another user's checkpoint names would be loaded on this host, as a bitstream or as native code."""
+    named = replace(checkpoint, settings=replace(checkpoint.settings, overlay="/tmp/evil.xclbin", device="1"))
+    store = CheckpointStore(tmp_path)
+    store.save(named)
+    assert b"evil" not in store.latest.read_bytes()
+    monkeypatch.setattr(module, "_of_any_host", lambda settings: settings)  # as one that a stranger wrote
+    store.save(named)
+    assert b"evil" in store.latest.read_bytes()
+    monkeypatch.undo()
+    read = CheckpointStore(tmp_path).load()[0].settings
+    assert (read.overlay, read.device) == (None, "auto")
+    reference = replace(named, settings=replace(named.settings, device="reference"))
+    store.save(reference)
+    assert store.load()[0].settings.device == "reference"
+
+
 def test_the_one_before_is_kept(tmp_path, checkpoint):
     store = CheckpointStore(tmp_path)
     for epoch in (1, 2, 3):

@@ -13,7 +13,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from bttlab.card import card_lock
 from bttlab.card.sharing import shared_file
+from lab_trainers import until
 from own_path import environment
 
 from conftest import ROOT
@@ -25,6 +27,8 @@ import class_spawner
 import host_checks
 import start
 from class_settings import ClassError, read_class_list, read_settings
+
+pytestmark = pytest.mark.long
 
 LIST = 'students = "students.txt"'
 
@@ -201,16 +205,31 @@ def test_passwords_go_through_a_pipe_to_a_sheet_of_your_own(tmp_path, monkeypatc
         accounts.make_accounts(["no-such-student"], sheet, homes=tmp_path)
 
 
-def test_the_class_shares_an_emulated_card(tmp_path, config, monkeypatch):
+def test_each_card_of_the_class_has_a_keeper(tmp_path, config, monkeypatch):
     settings = read_settings(settings_file(tmp_path, 'runtime = "run"'))
-    start.share_emulated_card(settings.shared_cards)
-    (line,) = settings.shared_cards.iterdir()
+    for module in (start, card_lock):
+        monkeypatch.setattr(module, "ADMINISTRATORS", tmp_path / "cards")
+    monkeypatch.setattr(host_checks, "card_nodes", lambda: {"0000:3b:00.1": Path("/dev/dri/renderD128")})
+    start.make_folders(settings)
+    for folder in (settings.shared_cards, tmp_path / "cards"):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o755
+    found = config('runtime = "run"')
+    assert found.Spawner.environment["BTTLAB_SHARED_EMULATED"] == str(settings.shared_cards)
+    commands = [service["command"][1:] for service in found.JupyterHub.services if "keeper" in service["name"]]
+    emulated = settings.shared_cards / "bttlab-emulated-u50-0.shared"
+    real = tmp_path / "cards" / "bttlab-0000-3b-00-1.shared"
+    assert commands == [
+        ["-m", "bttlab.keeper", str(emulated), "--everyone"],
+        ["-m", "bttlab.keeper", str(real), "--device", "/dev/dri/renderD128"],
+    ]
     monkeypatch.setenv("BTTLAB_SHARED_EMULATED", str(settings.shared_cards))
-    assert line == shared_file("emulated_u50_0", emulated=True)
-    assert stat.S_IMODE(line.stat().st_mode) == 0o666
-    assert stat.S_IMODE(settings.shared_cards.stat().st_mode) == 0o755
-    found = config('runtime = "run"').Spawner.environment
-    assert found["BTTLAB_SHARED_EMULATED"] == str(settings.shared_cards)
+    process = subprocess.Popen([sys.executable, *commands[0]])
+    try:
+        assert until(lambda: emulated.is_socket() and stat.S_IMODE(emulated.stat().st_mode) == 0o666)
+        assert shared_file("emulated_u50_0", emulated=True) == emulated
+    finally:
+        process.terminate()
+        process.wait(60)
 
 
 # --- servers
@@ -227,6 +246,48 @@ def config(tmp_path, monkeypatch):
         return PyFileConfigLoader(str(ROOT / "classroom" / "jupyterhub_config.py")).load_config()
 
     return read
+
+
+def test_lecturers_open_servers_only_where_each_has_a_name_of_its_own(config, tmp_path):
+    """A page of a student's server could act as the lecturer who opens it, if both had one host name."""
+    from jupyterhub.scopes import scope_definitions
+
+    found = config('lecturers = ["ann"]')
+    (role,) = [role for role in found.JupyterHub.load_roles if role["name"] == "lecturer"]
+    assert role["users"] == ["ann"] and set(role["scopes"]) <= set(scope_definitions)
+    assert not any(scope.startswith("access:") or scope == "admin:servers" for scope in role["scopes"])
+    assert "admin_users" not in found.Authenticator
+    certificate = 'certificate = "a"\nkey = "b"\nlecturers = ["ann"]\ndomain = "lab.example.org"'
+    found = config(certificate)
+    assert found.JupyterHub.subdomain_host == "https://lab.example.org:8000"
+    assert found.Authenticator.admin_users == {"ann"}
+    for text in ('domain = "lab.example.org"', certificate.replace("lab.example.org", "lab example")):
+        with pytest.raises(ClassError, match=r"takes a DNS name, and a certificate for it and \*\.NAME"):
+            read_settings(settings_file(tmp_path, text))
+
+
+@pytest.mark.long
+def test_an_account_is_locked_after_wrong_passwords(tmp_path):
+    """With the file that start.py asks for; its tally is kept in a folder of the test."""
+    import pamela
+
+    if os.geteuid() != 0 or not Path("/etc/pam.d").is_dir():
+        pytest.skip("takes root and PAM")
+    name, service = "bttlab-locked", Path("/etc/pam.d/bttlab-test")
+    text = (ROOT / "classroom" / "pam.d" / "bttlab-class").read_text()
+    service.write_text(text.replace("pam_faillock.so", f"pam_faillock.so dir={tmp_path}"))
+    subprocess.run(["useradd", "--no-create-home", name], check=True)
+    try:
+        subprocess.run(["chpasswd"], input=f"{name}:right", text=True, check=True)
+        pamela.authenticate(name, "right", service=service.name)
+        for _ in range(5):
+            with pytest.raises(pamela.PAMError):
+                pamela.authenticate(name, "wrong", service=service.name)
+        with pytest.raises(pamela.PAMError):
+            pamela.authenticate(name, "right", service=service.name)
+    finally:
+        service.unlink()
+        subprocess.run(["userdel", name])
 
 
 def test_nbgrader_in_students_servers(config, tmp_path, monkeypatch):
@@ -366,5 +427,5 @@ def test_a_unit_of_systemd(config, student, tmp_path, monkeypatch):
     properties = asked["properties"]
     assert properties["MemoryMax"] == 2 << 30 and properties["CPUQuota"] == "100%"
     assert properties["TasksMax"] == "512" and properties["NoNewPrivileges"] == "yes"
-    assert {str(ROOT), str(tmp_path)} <= set(properties["ReadOnlyDirectories"]) and "PrivateTmp" not in properties
+    assert {str(ROOT), str(tmp_path)} <= set(properties["ReadOnlyDirectories"]) and properties["PrivateTmp"] == "yes"
     assert asked["cmd"] == [str(class_spawner.SERVER), sys.executable]

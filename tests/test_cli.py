@@ -63,6 +63,15 @@ def test_size_gives_the_published_sizes(capsys):
     assert "9,179,280" in text and "448,512" in text and "36.7" in text and "1.79" in text
 
 
+def test_an_error_is_json_with_json(tmp_path, capsys):
+    message = fails(capsys, "runs", "show", "none")
+    assert main(["runs", "show", "none", "--json"]) == 2
+    captured = capsys.readouterr()
+    assert json.loads(captured.out) == {"error": message.removeprefix("bttlab: error: "), "exit_code": 2}
+    assert captured.err.strip() == message
+    assert main(["nonsense", "--json"]) == 2 and json.loads(capsys.readouterr().out)["exit_code"] == 2
+
+
 def test_the_command_line_starts_without_heavy_imports():
     code = (
         "import sys; from bttlab.cli import build_parser; build_parser(); "
@@ -99,6 +108,13 @@ def test_train_resume_and_eval(tmp_path, corpus, capsys):
     assert f1_score(gold, guessed, zero_division=0) == pytest.approx(again["slot_f1"])
     right = sum(lines[0][1] == lines[0][2] for lines in rows) / 6
     assert right == pytest.approx(again["intent_accuracy"])
+    sentences = [" ".join(row[0] for row in lines) for lines in rows]
+    predicted = run_json(capsys, "predict", *sentences, "--run", str(tmp_path / "run"))["predictions"]
+    assert [one["intent"] for one in predicted] == [lines[0][2] for lines in rows]
+    assert [one["slots"] for one in predicted] == guessed
+    assert main(["predict", "Some flight to Nowhere", "--run", str(tmp_path / "run")]) == 0
+    assert "unknown to the vocabulary: some flight nowhere" in capsys.readouterr().out
+    assert "has no words" in fails(capsys, "predict", " ", "--run", str(tmp_path / "run"))
     nowhere = str(tmp_path / "none" / "test.txt")
     assert "give another file with --predictions" in fails(
         capsys, "eval", "--run", str(tmp_path / "run"), "--predictions", nowhere
@@ -198,6 +214,7 @@ def test_bad_runs_are_one_line(tmp_path, corpus, finished, capsys):
     assert main(train_arguments(bad, tmp_path / "new", "--unknown-labels", "unk")) == 0
 
 
+@pytest.mark.long
 def test_a_full_disk_is_one_line(tmp_path, corpus):
     """With a limit to the size of files in a process of its own: the first checkpoint does not fit."""
     code = (
@@ -211,6 +228,7 @@ def test_a_full_disk_is_one_line(tmp_path, corpus):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.long
 def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path, corpus, capsys):
     command = [
         sys.executable,
@@ -242,6 +260,12 @@ def test_a_device_needs_pynq(monkeypatch, capsys, tmp_path, corpus):
     assert not (tmp_path / "run").exists()
 
 
+def test_a_missing_package_is_one_line_that_names_its_extra(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "rich.table", None)
+    line = "this command needs rich, which is not installed: pip install 'bttlab[train]'"
+    assert fails(capsys, "size") == f"bttlab: error: {line}"
+
+
 def checks(capsys, *arguments: str, exit_code: int) -> dict[str, dict]:
     assert main(["doctor", "--json", *arguments]) == exit_code
     result = json.loads(capsys.readouterr().out)
@@ -271,7 +295,7 @@ def test_doctor_finds_what_is_broken(capsys, monkeypatch, tmp_path):
     monkeypatch.delenv("BTTLAB_OVERLAYS")
     monkeypatch.setattr(doctor.metadata, "version", lambda name: "0.0")
     packages = checks(capsys, exit_code=1)["packages"]
-    assert "torch 0.0 instead of" in packages["detail"] and "make lab" in packages["way_out"]
+    assert "torch 0.0, but bttlab needs >=2.4" in packages["detail"] and "make lab" in packages["way_out"]
     monkeypatch.undo()
     monkeypatch.setenv("BTTLAB_IMAGE", "mmx")
     assert "BTTLAB_IMAGE is 'mmx'" in checks(capsys, exit_code=1)["processor"]["detail"]

@@ -9,7 +9,7 @@ import pytest
 from bttlab.card import EmulatedU50
 from bttlab.card.compare import Comparison, DeviceRun, Difference, compare, open_device
 from bttlab.card.compiled import compiled_program
-from bttlab.card.program.timing import time_program
+from bttlab.compiler.timing import time_program
 from bttlab.data import Samples
 from bttlab.errors import BttlabError
 from bttlab.model import ModelConfig, Optimizer

@@ -4,9 +4,12 @@ import json
 import re
 import shlex
 
+import pytest
 from packaging.specifiers import SpecifierSet
 
 from conftest import ROOT
+
+pytestmark = pytest.mark.long
 
 DOCKERFILE = re.sub(r"\\\n *", " ", (ROOT / "Dockerfile").read_text(encoding="utf-8"))
 HOSTS = re.sub(r"\\\n *", " ", (ROOT / "docs" / "hosts.md").read_text(encoding="utf-8"))

@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from bttlab.cli import main
-from bttlab.course import COURSE, make_course
-from bttlab.notebooks import FOLDER, STUB, release
+from bttlab.teaching.course import COURSE, make_course
+from bttlab.teaching.notebooks import FOLDER, STUB, release
 
 from conftest import ROOT
+
+pytestmark = pytest.mark.long
 
 NAMES = [path.stem for path in sorted(FOLDER.glob("*.ipynb"))]
 LAB = "01_tensor_compression"  # one for all: tests/test_exercises.py has right and wrong answers to every exercise

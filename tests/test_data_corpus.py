@@ -224,48 +224,6 @@ def test_download_with_another_hash_or_a_missing_file_keeps_nothing(tmp_path, se
         download_module.download("penn", tmp_path / "kept")
 
 
-@pytest.mark.parametrize("ranges", [True, False])
-def test_a_broken_download_goes_on_where_it_ended(tmp_path, server, ranges):
-    """The server breaks every first answer about a file off in the middle."""
-    asked, sent = [], []
-
-    class Breaking(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            content = (server.parent / self.path[1:]).read_bytes()
-            first = self.path not in asked
-            asked.append(self.path)
-            start = int(re.fullmatch(r"bytes=(\d+)-", self.headers["Range"])[1]) if self.headers["Range"] else 0
-            if ranges and start >= len(content):
-                return self.send_error(416)
-            part = content[start if ranges else 0 :]
-            self.send_response(206 if ranges and start else 200)
-            if ranges and start:
-                self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
-            self.send_header("Content-Length", str(len(part)))
-            self.end_headers()
-            part = part[: len(content) // 2] if first else part
-            sent.append(len(part))
-            self.wfile.write(part)
-
-        def log_message(self, *arguments):
-            pass
-
-    folder = tmp_path / "kept"
-    with serving(Breaking) as url:
-        for attempt in range(len(SMALL) + 1):
-            last = attempt == len(SMALL)  # every file has been broken off once
-            with contextlib.nullcontext() if last else pytest.raises(CorpusError, match="IncompleteRead"):
-                download_module.download("small", folder, url)
-        assert (sum(sent) == sum(map(len, SMALL.values()))) == ranges
-        assert read_corpus(folder).train == read_corpus(server).train
-        assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
-        # A part that is damaged, and so long that there is nothing to go on with, does not stand in the way for ever.
-        part = tmp_path / ".other.part" / "train" / "label"
-        part.parent.mkdir(parents=True)
-        part.write_bytes(b"x" * 1000)
-        download_module.download("small", tmp_path / "other", url)
-
-
 def test_nothing_is_fetched_without_tls_from_elsewhere(tmp_path, server):
     class Redirecting(http.server.BaseHTTPRequestHandler):
         def do_GET(self):

@@ -204,6 +204,11 @@ def test_labels_beyond_the_lists_are_never_right():
     assert scores.slot_f1 == pytest.approx(2 / 3)
 
 
+def test_a_gold_intent_of_unk_is_never_right():
+    corpus = small_corpus(("monday", "B-day", "UNK"), ("monday", "B-day", "flight"))
+    assert score(corpus, corpus.test, predictions([0, 1], [[5], [5]])).intent_accuracy == 0.5
+
+
 def test_pad_unk_and_unlisted_ids_count_as_outside():
     corpus = small_corpus(("a b c d", "O O O O", "flight"), ("monday", "B-day", "flight"))
     scores = score(corpus, corpus.test, predictions([1, 21], [[0, 1, 2, 121], [5]]))

@@ -21,6 +21,8 @@ from bttlab.files import replace_whole
 from bttlab.train import CheckpointStore, ProgressBar
 from tiny_runs import metrics, resume, train, write_corpus
 
+pytestmark = pytest.mark.long
+
 NOBODY = 65534
 PAGE = 4096  # bytes
 

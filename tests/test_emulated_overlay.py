@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import struct
-import tempfile
 import weakref
 from pathlib import Path
 
@@ -71,8 +70,8 @@ def overlays(tmp_path, monkeypatch):
 @pytest.fixture
 def devices(monkeypatch, tmp_path):
     """Another make of card, a U50, and two emulated ones, in PYNQ's order; with locks of their own."""
-    monkeypatch.setattr("bttlab.card.card_lock.ANYBODYS", tmp_path)
-    monkeypatch.setattr("bttlab.card.overlay._process_lock", functools.cache(CardLock))
+    monkeypatch.setattr("bttlab.card.card_lock.lock_folder", lambda: tmp_path)
+    monkeypatch.setattr("bttlab.card.overlay.process_lock", functools.cache(CardLock))
     cards = [RealCard("xilinx_u250"), RealCard(U50.platform), EmulatedU50(), EmulatedU50()]
     monkeypatch.setattr(pynq.Device, "_devices", cards, raising=False)
     return cards
@@ -110,7 +109,7 @@ def test_a_card_of_ones_own(overlays):
     ("name", "device", "message"),
     [
         ("none", "auto", "no overlay 'none' in .*; there are: both, card, only"),
-        ("card", "emulated", "built for hw on xilinx_u50.*choose from are: emulated_u50_"),
+        ("card", "emulated", "the hw overlay is for shell xilinx_u50.*choose from are: emulated_u50_"),
         ("only", 1, "built for emulation on xilinx_u50.*choose from are: xilinx_u50"),
         ("both", 0, "choose from are: xilinx_u250"),
         ("both", 9, "no card 9; choose auto, emulated, or the number of one of: 0 xilinx_u250, 1 xilinx_u50"),
@@ -177,6 +176,21 @@ def test_native_code_is_loaded_only_if_it_is_trusted(overlays, tmp_path_factory,
         EmulatedU50.trust("/nonexistent")
 
 
+def test_a_hardware_overlay_by_path_is_loaded_only_if_it_is_trusted(overlays, devices, tmp_path_factory, monkeypatch):
+    path, listed = tmp_path_factory.mktemp("elsewhere") / "own.xclbin", overlays / "hw" / "card.xclbin"
+    path.write_bytes(listed.read_bytes())
+    load_overlay(path)  # the same bytes
+    own = bytearray(listed.read_bytes())
+    for changed in (1, 2):
+        own[-1] ^= changed
+        path.write_bytes(own)
+        with pytest.raises(BttlabError, match=r"own.xclbin programs the card and does not stand in .*; .*--trust"):
+            load_overlay(path)
+        assert devices[1].loaded != own
+        load_overlay(path, trust=True)
+        assert devices[1].loaded == own
+
+
 def test_a_damaged_overlay_leaves_the_card_as_it_was(overlays):
     card = EmulatedU50()
     path = overlays / "damaged.xclbin"
@@ -191,30 +205,20 @@ def test_a_damaged_overlay_leaves_the_card_as_it_was(overlays):
     assert overlay.is_loaded() and card.bitfile_name.endswith("only.xclbin") and overlay.spin_1.read(0) == 4
 
 
-def test_the_copy_that_is_loaded_is_gone_at_once(overlays, tmp_path, monkeypatch):
-    folder = tmp_path / "temporary"
-    folder.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    modes, load = [], images.ctypes.CDLL
-    monkeypatch.setattr(
-        images.ctypes, "CDLL", lambda path: modes.append(Path(path).parent.stat().st_mode & 0o777) or load(path)
-    )
-    overlay = load_overlay("only", EmulatedU50())
-    assert os.listdir(folder) == [] and set(modes) == {0o700}
-    with open("/proc/self/maps", encoding="utf-8") as maps:
-        assert str(folder) in maps.read()
-    overlay.free()
-    del overlay
-    with open("/proc/self/maps", encoding="utf-8") as maps:
-        assert str(folder) not in maps.read()
+def test_an_image_is_loaded_from_memory_and_unloaded_with_its_overlay(overlays):
+    def mapped() -> int:
+        with open("/proc/self/maps", encoding="utf-8") as maps:
+            return sum("bttlab-kernels" in line for line in maps)
 
-
-def test_a_copy_that_is_not_what_was_verified_is_not_loaded(overlays, monkeypatch):
-    read = Path.read_bytes
-    monkeypatch.setattr(Path, "read_bytes", lambda path: read(path) + b"\0" * (path.suffix == ".so"))
-    monkeypatch.setattr(images.ctypes, "CDLL", lambda path: pytest.fail("it was loaded"))
-    with pytest.raises(BttlabError, match="does not read back as written"):
-        load_overlay("only", EmulatedU50())
+    gc.collect()
+    before, descriptors = mapped(), len(os.listdir("/proc/self/fd"))
+    cards = [load_overlay("only", EmulatedU50()) for _ in range(3)]
+    assert mapped() > before
+    for overlay in cards:
+        overlay.free()
+    del cards, overlay
+    gc.collect()
+    assert (mapped(), len(os.listdir("/proc/self/fd"))) == (before, descriptors)
 
 
 def test_an_image_that_is_no_library(overlays):

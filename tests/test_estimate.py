@@ -9,8 +9,8 @@ import pytest
 
 from bttlab.card.image import IMAGES
 from bttlab.card.processor import NativeProcessor, sample_records
-from bttlab.card.program.program import compile_program
-from bttlab.card.program.timing import time_program
+from bttlab.compiler.program import compile_program
+from bttlab.compiler.timing import time_program
 from bttlab.data import load_corpus
 from bttlab.errors import BttlabError
 from bttlab.estimate import work
@@ -61,7 +61,8 @@ def test_a_sample_is_its_loop_a_share_of_the_last_update_and_what_passes_beside(
 def test_what_passes_beside_the_loop_is_what_the_source_says():
     text = (SOURCE / "samples.h").read_text() + (SOURCE / "machine.h").read_text()
     assert f"#pragma HLS PIPELINE II={work.LOSS_INTERVAL}\n        slot_loss" in text
-    for loop in ("Slice_Lanes:", "Slot_Lanes:", "Check_Tokens:", "Write_Lanes:", "Prepare:"):
+    assert beside_the_loop(14) - beside_the_loop(13) == 1 + work.LOSS_INTERVAL  # a token in, a word's loss
+    for loop in ("Offset_Lanes:", "Slot_Lanes:", "Check_Tokens:", "Write_Lanes:", "Prepare:"):
         assert "#pragma HLS PIPELINE II=1" in text[text.index(loop) :][:160]
 
 
@@ -78,7 +79,7 @@ def test_more_of_anything_takes_longer(found):
     for model in (replace(MODEL, encoders=4), replace(MODEL, linear_rank=16)):
         other = estimate(model, LENGTHS)
         assert other.seconds_per_epoch > found.seconds_per_epoch
-        assert other.energy_per_epoch.mid > found.energy_per_epoch.mid
+        assert other.energy_per_epoch.value > found.energy_per_epoch.value
 
 
 def test_units_work_no_more_than_there_are_cycles(found):
@@ -92,8 +93,8 @@ def test_units_work_no_more_than_there_are_cycles(found):
 def test_another_clock_is_the_same_cycles(found):
     slower = found.at_clock(100)
     assert slower.seconds_per_epoch == pytest.approx(2 * found.seconds_per_epoch)
-    assert slower.power.running.mid < found.power.running.mid
-    assert slower.energy_per_epoch.mid > found.energy_per_epoch.mid  # the idle board is paid by the second
+    assert slower.power.running.value < found.power.running.value
+    assert slower.energy_per_epoch.value > found.energy_per_epoch.value  # the idle board is paid by the second
 
 
 # ---- memory ----------------------------------------------------------------------------------------------------------
@@ -132,8 +133,8 @@ def test_parameters_and_state_take_what_the_layout_says():
     layout = compile_program(MODEL).model.layout
     for optimizer, moments in (("sgd", 0), ("momentum", 1), ("adamw", 2)):
         groups = memory_map(MODEL, machine_record(), optimizer, "bidirectional").by_group()
-        assert groups["parameters"] == groups["gradients"] == 64 * layout.words
-        assert groups["optimizer state"] == moments * 64 * layout.words
+        assert groups["parameters"] == groups["gradients"] == 64 * layout.vectors
+        assert groups["optimizer state"] == moments * 64 * layout.vectors
     assert groups["parameters"] >= MODEL.parameters_bytes
 
 
@@ -144,8 +145,8 @@ def test_the_map_adds_up_and_fits_into_its_banks(found):
     )
     assert memory.bytes == sum(bank.bytes for bank in memory.banks) + sum(one.bytes for one in memory.own)
     assert all(0 <= bank.words <= bank.depth for bank in memory.banks)
-    assert memory.blocks.uram == found.resources.parts["uram"]["memories"].mid
-    assert memory.blocks.bram36 == found.resources.parts["bram36"]["memories"].mid
+    assert memory.blocks.uram == found.resources.parts["uram"]["memories"].value
+    assert memory.blocks.bram36 == found.resources.parts["bram36"]["memories"].value
     deeper = estimate(replace(MODEL, encoders=4), LENGTHS).memory.by_group()
     assert deeper["activations"] > memory.by_group()["activations"]
 
@@ -168,10 +169,10 @@ def test_the_record_is_of_the_source_that_is_here():
 def test_resources_are_the_census_and_the_ports(found):
     record = machine_record()
     for resource, parts in found.resources.parts.items():
-        loop = sum(band.mid for part, band in parts.items() if part != "ports")
-        assert loop == pytest.approx(sum(band.mid for band in record.parts[resource].values()))
+        loop = sum(band.value for part, band in parts.items() if part != "ports")
+        assert loop == pytest.approx(sum(band.value for band in record.parts[resource].values()))
         assert found.resources.utilisation(resource) == pytest.approx(
-            sum(b.mid for b in parts.values()) / budget(resource)
+            sum(b.value for b in parts.values()) / budget(resource)
         )
     assert sum(record.share_of(unit, "dsps") for unit in record.units) == pytest.approx(1)
 
@@ -184,7 +185,7 @@ def test_a_multiplication_more_changes_resources_and_power(found):
     parts["dsps"]["operators"] = parts["dsps"]["operators"].scaled(1.1)
     more = replace(record, units=units, parts=parts)
     assert more.share_of("vector", "dsps") > record.share_of("vector", "dsps")
-    assert resources(more).total("dsps").mid > found.resources.total("dsps").mid
+    assert resources(more).total("dsps").value > found.resources.total("dsps").value
 
 
 # ---- what is told, what is refused -----------------------------------------------------------------------------------

@@ -15,16 +15,16 @@ from bttlab.baseline.gpus import find_gpu
 from bttlab.baseline.memory import measure_memory
 from bttlab.baseline.step import Task
 from bttlab.card import EmulatedU50, load_overlay
-from bttlab.cost.estimate import Estimator
-from bttlab.cost.models import find_model
 from bttlab.data import load_corpus
 from bttlab.estimate.card import estimate
 from bttlab.lab import Design, Workload, check, chip_bytes, engine_products, grade
-from bttlab.lab.exercises import EXERCISES, NotRight
-from bttlab.lab.exercises.design import _scheduled
-from bttlab.methods.page import read_records
 from bttlab.model import ModelConfig, Optimizer, initial_parameters
+from bttlab.teaching.exercises import EXERCISES, NotRight
+from bttlab.teaching.exercises.design import _scheduled
 from bttlab.tensor import TTLinear
+from bttlab_cost.estimate import Estimator
+from bttlab_cost.models import find_model
+from bttlab_methods.record import read_records
 
 MODES = (12, 8, 8), (8, 8, 12)
 CONFIG = ModelConfig()
@@ -268,9 +268,10 @@ def test_04(objects):
     _try("04.4", (), [peak], [with_the_freed, in_all, largest, lambda lives: 14, lambda lives: None, 14, None])
 
 
+@pytest.mark.long
 def test_05(objects):
     lengths = Counter({13: 3, 20: 1})
-    joules = {c: Design(clock_mhz=c).estimate(lengths).energy_per_epoch.mid for c in (50, 100, 150, 200)}
+    joules = {c: Design(clock_mhz=c).estimate(lengths).energy_per_epoch.value for c in (50, 100, 150, 200)}
     wrong = [{c: j for c, j in joules.items() if c > 50}, {**joules, 100: 1.01 * joules[100]}, {**joules, 250: 1.0}]
     _try("05.1", (lengths,), [joules], [*wrong, 200, joules[200], {}, "200", None])
     (pair,) = [(n, bank) for n in (5, 6, 7) for bank in range(16) if _judge("05.2", (n, bank))]
@@ -335,13 +336,20 @@ def test_every_exercise_is_tried():
         (None, "Not done yet"),
         ((1, None), "Not done yet"),
         (1296, "Right. Half"),
-        (5, "Not yet: a core"),
+        (5, "Not yet: you gave 5, which is too small. Hint: a core"),
         ("x", "Not yet"),
     ],
 )
 def test_check_says_and_does_not_raise(capsys, answer, says):
     check("01.1", answer)
     assert capsys.readouterr().out.startswith(says)
+
+
+def test_a_hint_names_what_was_given_and_the_condition_that_failed(capsys):
+    check("01.2", ((12, 64), (64, 12)))
+    assert "your modes give 18,720 parameters; fewer than 4,896 are asked for" in capsys.readouterr().out
+    check("01.2", ((12, 8), (96, 8)))
+    assert "your output modes (12, 8) multiply to 96, not 768" in capsys.readouterr().out
 
 
 def test_check_raises_where_nbgrader_runs_it(monkeypatch):
@@ -356,7 +364,7 @@ def test_a_function_that_is_not_written_yet_and_one_that_fails(capsys):
     check("04.4", lambda lives: None)
     assert capsys.readouterr().out.startswith("Not done yet")
     check("04.4", lambda lives: 1 / 0)
-    assert "(ZeroDivisionError: division by zero)" in capsys.readouterr().out
+    assert "Not yet: ZeroDivisionError: division by zero. Hint: " in capsys.readouterr().out
     check("02.4", "y = x G9", TTLinear(768, 768, *MODES, 12))
     assert "there is no G9 yet" in capsys.readouterr().out
 

@@ -9,8 +9,10 @@ from bttlab.card import EmulatedU50, OverlayError
 from bttlab.card.manifest import read_manifest
 from bttlab.data import CorpusError, read_corpus
 from bttlab.errors import LONGEST, BttlabError
+from bttlab.files import replace_whole
 from bttlab.train.checkpoint import LATEST, DamagedCheckpoint, read_checkpoint
 from tiny_runs import write_corpus
+from two_users import run_as_nobody, shared_folder
 
 
 @pytest.mark.parametrize("what", ["huge", "pipe", "folder", "absent"])
@@ -46,3 +48,33 @@ def test_a_message_is_one_line_that_a_terminal_can_show():
     text = str(BttlabError(f"first {'x' * 10**6} last"))
     assert len(text) < LONGEST + 10 and text.startswith("first x") and text.endswith("x last")
     assert len(str(BttlabError("\U000e0001" * 10**6))) < LONGEST + 10
+
+
+def test_a_draft_takes_no_name_that_is_there_and_follows_no_link(tmp_path, monkeypatch):
+    """In a folder that others may write to, they can plant a link under each name that they can guess."""
+    monkeypatch.setattr("secrets.token_hex", lambda count: "00")
+    precious = tmp_path / "precious"
+    precious.write_text("as it was")
+    draft = tmp_path / ".record.json.00.draft"
+    for plant in (lambda: draft.symlink_to(precious), lambda: draft.symlink_to(tmp_path / "new"), draft.touch):
+        plant()
+        with pytest.raises(FileExistsError):
+            replace_whole(tmp_path / "record.json", "content")
+        draft.unlink()
+    assert precious.read_text() == "as it was" and [path.name for path in tmp_path.iterdir()] == ["precious"]
+    replace_whole(tmp_path / "record.json", "content")
+    assert (tmp_path / "record.json").read_text() == "content" and not draft.exists()
+
+
+@pytest.mark.long
+def test_a_link_that_another_user_plants_for_a_draft(two_users):
+    plant = (
+        "import os, sys\nfolder, pid = sys.argv[1:]\n"
+        "os.symlink(os.path.join(folder, 'precious'), os.path.join(folder, f'.record.json.{pid}.draft'))"
+    )
+    with shared_folder(0o777) as folder:
+        (folder / "precious").write_text("as it was")
+        run_as_nobody(plant, folder, os.getpid())  # the name that drafts once had
+        replace_whole(folder / "record.json", "content")
+        assert (folder / "precious").read_text() == "as it was"
+        assert (folder / "record.json").read_text() == "content"

@@ -4,7 +4,7 @@ import pytest
 
 from bttlab.card.constants import constant, read_data
 from bttlab.card.facts import U50
-from bttlab.estimate.geometry import Blocks, blocks, capacity_bits
+from bttlab.hardware.geometry import Blocks, blocks, capacity_bits
 from bttlab.places import ROOT
 
 
@@ -48,7 +48,7 @@ def test_every_constant_has_a_source_and_an_ordered_band(name):
             if {"value", "low", "high"} <= set(value):
                 band = constant(value)
                 assert sourced, path
-                assert min(band.low, band.high) <= band.mid <= max(band.low, band.high), path
+                assert min(band.low, band.high) <= band.value <= max(band.low, band.high), path
                 assert band.low <= band.high or path.endswith("regulator_efficiency"), path
             for key, inner in value.items():
                 walk(inner, f"{path}.{key}", sourced)

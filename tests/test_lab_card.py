@@ -11,7 +11,7 @@ from bttlab.data import load_corpus
 from bttlab.experiments import Filter, RunIndex
 from bttlab.experiments.curves import read_curves
 from bttlab.experiments.record import now
-from bttlab.lab import Dashboard, Workload, baseline_targets, card_target, runs
+from bttlab.lab import Dashboard, Workload, baseline_targets, card_target, dashboard_runs
 from bttlab.model import ModelConfig, Optimizer, initial_parameters
 from bttlab.train import CheckpointStore
 from lab_trainers import our_threads, until
@@ -89,8 +89,8 @@ def test_a_rate_that_moves_before_the_first_sample_is_the_one_kept(board, monkey
         board._rate.value = 1e-3
         return runs_start_run(*arguments)
 
-    runs_start_run = runs.start_run
-    monkeypatch.setattr(runs, "start_run", start_run)
+    runs_start_run = dashboard_runs.start_run
+    monkeypatch.setattr(dashboard_runs, "start_run", start_run)
     board.start()
     board.wait()
     assert board.runs[0].rates == [(0, 1e-3)]
@@ -108,11 +108,10 @@ def test_the_card_and_pytorch_in_one_figure(board, monkeypatch, tmp_path):
     assert pytorch.state == "finished", pytorch.error
     np.testing.assert_allclose(pytorch.losses, card.losses, rtol=1e-3)
     assert [count for count, _ in pytorch.scores] == [13, 25, 38, 50, 63, 75, 88, 100]
-    assert pytorch.memory.provenance == "measured" and pytorch.memory.value > 1e6
+    assert pytorch.memory["tensors"].provenance == "measured" and pytorch.memory["tensors"].value > 1e6
     kept = {found.record.kind: found.record.begun for found in RunIndex().find()}
     assert kept == {"training": card.begun, "baseline": pytorch.begun}
-    names = [text.get_text() for text in board._figure.figure.legends[0].get_texts()]
-    assert len(names) == 3 and names[2].startswith("published: an RTX 3090 takes 30 to 51 x the memory")
+    assert "RTX 3090 / U50 = 30 to 51 in memory" in board._ratios.value
 
 
 def test_a_baseline_can_be_paused_and_stopped(board):
@@ -184,7 +183,7 @@ def test_a_device_out_of_memory_is_said(board, monkeypatch):
     def full(*_, **__):
         raise BaselineError("the GPU has 1.0 of 139.8 GiB free and needs more: end what else runs on it")
 
-    monkeypatch.setattr("bttlab.lab.runs.run_baseline", full)
+    monkeypatch.setattr("bttlab.lab.dashboard_runs.run_baseline", full)
     board.start(CPU_BTT)
     board.wait()
     assert board.runs[0].state == "failed" and "the GPU has 1.0 of 139.8 GiB free" in board._message.value

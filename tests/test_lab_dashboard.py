@@ -10,16 +10,17 @@ import pytest
 from PIL import Image
 
 from bttlab.data import load_corpus
-from bttlab.figures import Figure
 from bttlab.lab import Dashboard, Workload
 from bttlab.lab.card_model import published
+from bttlab.lab.dashboard_figure import DashboardFigure, View
+from bttlab.lab.dashboard_runs import DashboardRun
+from bttlab.lab.dashboard_targets import Target
 from bttlab.lab.losses import MOST_POINTS
 from bttlab.lab.meters import NoMeter, PowerMeter, Recorded
-from bttlab.lab.run_words import in_words
-from bttlab.lab.runs import Run
-from bttlab.lab.targets import Target
+from bttlab.lab.run_export import ratios
 from bttlab.model import ModelConfig, NumericalFault
 from bttlab.model.loop import CHUNK_SECONDS
+from bttlab.quantities import Quantity
 from lab_trainers import PretendTrainer, our_threads, pretend_target, until
 
 SAVED = 10.0  # seconds: what a stopped run may take to be saved, on a machine that is busy elsewhere
@@ -68,20 +69,20 @@ def test_a_run_to_its_end(board_of):
 
 def test_the_figure_shows_the_losses(board_of):
     board = board_of(PretendTrainer())
-    before = board._canvas.widget.value
+    before = board._canvases[0].widget.value
     board.start()
     board.wait()
     line = board._figure._lines[0].raw
     np.testing.assert_array_equal(line.get_xdata(), np.arange(1, 301))
     np.testing.assert_array_equal(line.get_ydata(), board.runs[0].losses)
-    assert board._canvas.widget.value != before
-    assert Image.open(io.BytesIO(board._canvas.widget.value)).size == (830, 640)
+    assert board._canvases[0].widget.value != before
+    assert Image.open(io.BytesIO(board._canvases[0].widget.value)).size == (415, 500)
 
 
 def test_the_figure_moves_while_the_kernel_runs(board_of):
     board = board_of(PretendTrainer(seconds=2e-3), samples=800)
     seen = set()
-    board._canvas.widget.observe(lambda change: seen.add(change["new"]), "value")
+    board._canvases[0].widget.observe(lambda change: seen.add(change["new"]), "value")
     board.start()
     board.wait()
     assert len(seen) >= 3  # of 1.6 seconds, at two a second
@@ -148,7 +149,7 @@ def test_runs_are_overlaid(board_of):
 
 
 def _names(board):
-    return [text.get_text() for legend in board._figure.figure.legends for text in legend.get_texts()]
+    return [text.get_text().replace("\n", "") for legend in board._figure.figure.legends for text in legend.get_texts()]
 
 
 def test_two_runs_of_a_target_are_told_apart(board_of):
@@ -184,28 +185,51 @@ def test_optimizer_and_seed_are_chosen(board_of):
     board.start()
     board.wait()
     assert board.runs[0].setting == "adamw, learning rate 0.0003, seed 7"
-    board.offer(Target("its own", lambda total, rate: Run("its own", total, rate, NoMeter("no meter in a test"))))
+    board.offer(
+        Target("its own", lambda total, rate: DashboardRun("its own", total, rate, NoMeter("no meter in a test")))
+    )
     board._choice.value = "its own"
     assert board._optimizer.layout.display == board._seed.layout.display == "none"
     board._choice.value = "pretend 0"
     assert board._optimizer.value == "sgd" and board._seed.layout.display is None
 
 
-def test_what_was_published_is_marked_beside_the_run(board_of):
-    board = board_of(PretendTrainer(), meter=PowerMeter(lambda: 40.0, "a meter"))
-    board.start()
-    board.wait()
-    (run,) = board.runs
-    run.memory, run.published = Figure(4e6, "bytes", "modelled", "a map"), published(ModelConfig())
-    board._draw()
-    lines, memory = board._figure._lines[0], board._figure._memory
-    assert lines.mark.get_ydata() == pytest.approx([3.6 * run.energy[-1][1]])
-    assert lines.mark.get_ydata()[0] < board._figure._energy.get_ylim()[1]
-    assert list(memory.lines[0].get_xdata()) == [120e6, 204e6] and memory.get_xlim()[1] > 204e6
-    assert "arXiv 2501.06663" in _names(board)[-1] and "arXiv 2501.06663" in in_words(board.runs)
-    board._view["published"].value = False
-    assert not len(lines.mark.get_ydata()) and not memory.lines and len(_names(board)) == 1
+def _run_with(name: str, joules: tuple, memory: dict, paper=None) -> DashboardRun:
+    meter = Recorded("modelled", "a model")
+    meter.add(*joules)
+    run = DashboardRun(name, 1, 4e-3, meter)
+    run._add(np.ones(1, np.float32), 1.0)
+    run.memory = {kind: Quantity(value, "bytes", "modelled", "a map") for kind, value in memory.items()}
+    run.published = paper
+    return run
+
+
+def test_the_ratios_name_numerator_denominator_and_band():
+    card = _run_with("U50", (1.0, 2.0, 4.0), {"tensors": 1e6, "footprint": 2e6}, published(ModelConfig()))
+    gpu = _run_with("GPU", (4.0, 12.0, 40.0), {"footprint": 50e6})
+    first, paper = ratios([card, gpu], "footprint")
+    assert first == (
+        "2: energy a sample: GPU / U50 = 6 x (1 to 40; modelled / modelled); memory: 50.0 MB / 2.0 MB "
+        "= 25 x (modelled / modelled)"
+    )
+    assert "30 to 51 in memory" in paper and "arXiv 2501.06663" in paper
+    assert "memory" not in ratios([card, gpu], "tensors")[0] and ratios([gpu], "footprint") == []
     assert published(ModelConfig(encoders=4, linear_rank=8)) is None
+
+
+def test_the_memory_panel_has_one_accounting_at_a_time():
+    runs = [
+        _run_with("U50", (1, 1, 1), {"tensors": 4e6, "footprint": 20e6}),
+        _run_with("CPU", (1, 1, 1), {"tensors": 7e6}),
+    ]
+    figure = DashboardFigure()
+    for accounting, expected in (
+        ("tensors", {"1: 4.0 MB (modelled)", "2: 7.0 MB (modelled)"}),
+        ("footprint", {"1: 20.0 MB (modelled)", "2: not measured"}),
+    ):
+        figure.update(runs, View(memory=accounting))
+        assert expected <= {text.get_text() for text in figure._memory.texts}
+        assert len(figure._memory.lines) == sum("MB" in text for text in expected)
 
 
 def test_smoothing_and_the_logarithmic_axis(board_of):
@@ -216,7 +240,7 @@ def test_smoothing_and_the_logarithmic_axis(board_of):
     assert line.get_ydata()[-1] == pytest.approx(losses[-100:].mean())
     board._view["smoothing"].value = 20
     assert line.get_ydata()[-1] == pytest.approx(losses[-20:].mean())
-    assert "last 20" in board._figure._loss.get_title("left")
+    assert "mean of 20" in board._figure._loss.get_title("left")
     board._view["logarithmic"].value = True
     assert board._figure._loss.get_yscale() == "log" and board._figure._loss.get_ylim()[0] < losses[-20:].mean()
 
@@ -285,7 +309,7 @@ def test_the_learning_rate_is_followed(board_of):
 def test_the_energy_of_a_long_run_stays_short():
     chunks = 5 * MOST_POINTS  # about an hour and a half
     meter = PowerMeter(lambda: 40.0, "a meter")
-    run = Run("a day", chunks, 1e-3, meter)
+    run = DashboardRun("a day", chunks, 1e-3, meter)
     for _ in range(chunks):
         meter.advance(None, CHUNK_SECONDS)
         run._add(np.ones(1, np.float32), CHUNK_SECONDS)
@@ -299,7 +323,7 @@ def test_energy_and_memory_tell_where_they_come_from(board_of):
     board = board_of(PretendTrainer(), meter=PowerMeter(lambda: 40.0, "a meter"))
     board.start()
     run = board.runs[0]
-    run.memory = Figure(4e6, "bytes", "modelled", "a map")
+    run.memory = {"footprint": Quantity(4e6, "bytes", "modelled", "a map")}
     board.wait()
     count, joules, *_ = run.energy[-1]
     assert count == 300 and joules == pytest.approx(40 * run.seconds, rel=0.01)

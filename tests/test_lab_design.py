@@ -50,7 +50,7 @@ def test_a_modelled_meter_adds_up_to_the_estimate():
     meter = ModelledMeter(workload.config)
     meter.advance(workload.train[:50], 1.0)
     meter.advance(workload.train[50:100], 99.0)  # how long the emulation took plays no part
-    each = [estimate(workload.config, [n]).energy_per_sample.mid for n in workload.train.lengths[:100]]
+    each = [estimate(workload.config, [n]).energy_per_sample.value for n in workload.train.lengths[:100]]
     assert meter.provenance == "modelled" and meter.joules == pytest.approx(sum(each), rel=1e-6)
     whole = estimate(workload.config, workload.train.lengths[:100].tolist())
     assert meter.bounds[0] < meter.joules < meter.bounds[1]
@@ -62,7 +62,8 @@ def test_a_modelled_meter_adds_up_to_the_estimate():
 def test_memory_is_that_of_the_map():
     memory = memory_of(ModelConfig(encoders=4))
     found = estimate(ModelConfig(encoders=4)).memory
-    assert memory.provenance == "modelled" and memory.value == found.bytes
+    assert memory["tensors"].provenance == "modelled" and memory["tensors"].value == found.bytes
+    assert memory["tensors"].value < memory["footprint"].value < 30e6  # the U50 has 29.8 MB on chip
     assert found.by_group()["parameters"] >= ModelConfig(encoders=4).parameters_bytes
 
 
@@ -92,7 +93,7 @@ def test_the_explorer_says_what_the_model_says(explorer):
     explorer.choose(Design(2, 8))
     found = Design(2, 8).estimate(LENGTHS)
     assert f"{found.seconds_per_epoch:,.2f} s" in explorer.results and explorer.message == ""
-    assert f"{found.energy_per_epoch.mid:,.0f} J" in explorer.results and "(modelled" in explorer.results
+    assert f"{found.energy_per_epoch.value:,.0f} J" in explorer.results and "(modelled" in explorer.results
     explorer.clock.value = CLOCK_MHZ // 2
     assert f"{2 * found.seconds_per_epoch:,.2f} s" in explorer.results
     assert set(explorer._shown) == {Design(d.encoders, d.rank, d.flow, "sgd", CLOCK_MHZ // 2) for d in grid(2, RANKS)}
@@ -116,7 +117,7 @@ def test_a_click_chooses_the_nearest_design(explorer):
 
     class Event:
         inaxes = explorer._space
-        xdata, ydata = 1.0001 * found.model.parameters_count / 1e3, found.energy_per_epoch.mid
+        xdata, ydata = 1.0001 * found.model.parameters_count / 1e3, found.energy_per_epoch.value
 
     explorer._click(Event)
     assert explorer.design == design != Design()
@@ -145,4 +146,4 @@ def test_figures_of_bytes_banks_and_joules():
     assert drawn == pytest.approx(sum(bank.words for bank in found["2 encoders"].memory.banks) / 1e3)
     axes = draw_energy(found).figure.axes[0]
     total = sum(patch.get_width() for patch in axes.patches[: len(axes.patches) // len(found)])
-    assert total == pytest.approx(found["2 encoders"].energy_per_epoch.mid, rel=1e-3)
+    assert total == pytest.approx(found["2 encoders"].energy_per_epoch.value, rel=1e-3)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bttlab.lab import CompressionExplorer, FlowExplorer, spectra, truncate
-from bttlab.lab.contraction import PASSES, film
+from bttlab.lab.flow_trace import PASSES, trace_flow
 from bttlab.tensor import FLOWS, flow_cost, matrix_to_tt, tt_to_matrix
 
 MODES = st.lists(st.integers(1, 4), min_size=1, max_size=4).map(tuple)
@@ -68,18 +68,18 @@ def test_a_rank_beyond_the_maximum(matrix):
 
 
 @given(st.sampled_from(sorted(FLOWS)), st.integers(1, 40), MODES, MODES, st.integers(1, 5))
-def test_a_film_tells_what_the_costs_tell(flow, tokens, out_modes, in_modes, rank):
-    found = film(flow, tokens, out_modes, in_modes, rank)
+def test_a_trace_has_the_costs_of_its_flow(flow, tokens, out_modes, in_modes, rank):
+    found = trace_flow(flow, tokens, out_modes, in_modes, rank)
     cost = flow_cost(flow, tokens, out_modes, in_modes, rank)
     assert found.cost == cost
     for name in PASSES:
-        frames = found.frames(name)
-        assert [frame.step for frame in frames] == list(getattr(cost, name).steps)
-        assert max(sum(frame.alive.values()) for frame in frames) == getattr(cost, name).peak_elements
-        for frame in frames:
-            together = {*found.indices_of(frame.left), *found.indices_of(frame.right)}
-            assert math.prod(found.sizes[index] for index in together) == frame.step.macs
-            assert math.prod(found.sizes[index] for index in found.indices_of(frame.result)) == frame.step.elements
+        traced = found.steps(name)
+        assert [one.step for one in traced] == list(getattr(cost, name).steps)
+        assert max(sum(one.alive.values()) for one in traced) == getattr(cost, name).peak_elements
+        for one in traced:
+            together = {*found.indices_of(one.left), *found.indices_of(one.right)}
+            assert math.prod(found.sizes[index] for index in together) == one.step.macs
+            assert math.prod(found.sizes[index] for index in found.indices_of(one.result)) == one.step.elements
 
 
 def _shows(explorer, flow, name):
@@ -104,10 +104,10 @@ def test_stepping_through_a_flow():
     steps = _shows(explorer, "bidirectional", "forward")
     explorer.step.value = 1
     for number, step in enumerate(steps, 1):
-        assert explorer.frame.step == step and explorer.step.value == number
+        assert explorer.step_shown.step == step and explorer.step.value == number
         assert f"step {number} of {len(steps)}: <b>{step.macs:,}</b>" in explorer.results
         explorer._move(1)
-    assert explorer.frame.step == steps[-1]  # the last step stays the last
+    assert explorer.step_shown.step == steps[-1]  # the last step stays the last
 
 
 def test_a_shorter_flow_keeps_the_step_in_range():
@@ -117,4 +117,4 @@ def test_a_shorter_flow_keeps_the_step_in_range():
     explorer.part.value = "forward"
     assert explorer.step.value == 6 and explorer.message == ""
     explorer.tokens.value, explorer.rank.value = 5, 3
-    assert explorer.film.cost == flow_cost(explorer.flow.value, 5, (12, 8, 8), (8, 8, 12), 3)
+    assert explorer.trace.cost == flow_cost(explorer.flow.value, 5, (12, 8, 8), (8, 8, 12), 3)

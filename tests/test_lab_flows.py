@@ -6,7 +6,7 @@ import torch
 
 from bttlab.card import EmulatedU50, load_overlay
 from bttlab.card.layer import layer_program
-from bttlab.card.program.timing import time_program
+from bttlab.compiler.timing import time_program
 from bttlab.lab import (
     FlowExplorer,
     check_flow,
@@ -84,7 +84,7 @@ def test_a_flow_of_ones_own_beside_the_others(layer, overlay, capsys):
 
 def test_a_wrong_result_is_named(layer, overlay, capsys, monkeypatch):
     wrong = {"y": 0.0, "dx": np.nan, "dG1": 2e-5}
-    monkeypatch.setattr("bttlab.lab.own_flow.autograd_errors", lambda *_: wrong)
+    monkeypatch.setattr("bttlab.lab.flow_check.autograd_errors", lambda *_: wrong)
     x = torch.randn(2, 768)
     check_flow(overlay, layer, MINE, x, x)
     assert capsys.readouterr().out.endswith("wrong: dx, dG1\n") and not flow_is_right(overlay, layer, MINE, x, x)
@@ -110,7 +110,7 @@ def test_what_the_notebook_says_of_the_flows(layer):
 
 def test_the_explorer_steps_through_an_order_of_ones_own():
     explorer = FlowExplorer(own=MINE)
-    assert explorer.film.cost == order_cost(MINE, 32, *MODES, 12) and explorer.flow.label == "my own"
+    assert explorer.trace.cost == order_cost(MINE, 32, *MODES, 12) and explorer.flow.label == "my own"
     for part, steps in (("forward", 6), ("backward", 12)):
         explorer.part.value = part
         explorer.step.value = steps

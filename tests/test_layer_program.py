@@ -1,4 +1,4 @@
-"""A linear layer's program on the training processor: gradients against autograd, hazards, the loop of synthesis."""
+"""A linear layer's program on the training processor: gradients against autograd, hazards, the machine's loop."""
 
 import itertools
 import re
@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from bttlab.card import EmulatedU50, load_overlay
 from bttlab.card.layer import autograd_errors, layer_program, run_layer, shape_of
-from bttlab.card.machine import machine
 from bttlab.card.processor import NativeProcessor, sample_dtype
-from bttlab.card.program.errors import ProgramError
-from bttlab.card.program.layer import CORES, LayerProgram, LayerShape
-from bttlab.card.program.timing import time_program
+from bttlab.compiler.errors import ProgramError
+from bttlab.compiler.layer import CORES, LayerProgram, LayerShape
+from bttlab.compiler.machine import machine
+from bttlab.compiler.timing import time_program
 from bttlab.errors import BttlabError
 from bttlab.model import ModelConfig, StateError, initial_parameters
 from bttlab.tensor import Order, TTLinear, order_of
@@ -47,7 +47,7 @@ def operands(layer, tokens, seed=0):
 
 
 def check_run(overlay, layer, flow, tokens):
-    """Run a flow; y and every gradient are autograd's, and no word is read before it is there."""
+    """Run a flow; y and every gradient are autograd's, and no vector is read before it is there."""
     x, dy = operands(layer, tokens, seed=tokens)
     run = run_layer(overlay, layer, flow, x, dy)
     errors = autograd_errors(run, layer, x, dy)
@@ -58,13 +58,14 @@ def check_run(overlay, layer, flow, tokens):
 
 
 @pytest.mark.parametrize("flow", FLOWS)
-@pytest.mark.parametrize("rank", [4, 8, 12, 16])
+@pytest.mark.parametrize("rank", [12, *(pytest.param(rank, marks=pytest.mark.long) for rank in (4, 8, 16))])
 def test_gradients_are_those_of_autograd(overlay, flow, rank):
     layer = some_layer(rank)
     for tokens in (1, 2, 13, 17, 32):
         check_run(overlay, layer, flow, tokens)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ranks", [[3, 16, 5, 9, 2], [1, 1, 1, 1, 1]])
 @pytest.mark.parametrize("modes", [((4, 4, 8), (8, 4, 4)), ((8, 8, 8), (8, 8, 8)), ((4, 8, 4), (8, 8, 12))])
 def test_other_layers(overlay, modes, ranks):
@@ -84,7 +85,7 @@ def test_a_wrong_result_is_named(overlay):
     assert min(error for name, error in other.items() if name != "db") > 0.1
 
 
-# ---- orders of one's own -----------------------------------------------------------------------------------------
+# ---- custom contraction paths ------------------------------------------------------------------------------------
 
 
 def some_order(random: Random) -> Order:
@@ -110,6 +111,7 @@ def some_order(random: Random) -> Order:
             return Order.of(steps)
 
 
+@pytest.mark.long
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @example(seed=4571, rank=4, modes=((8, 8, 8), (8, 8, 8)), tokens=5)  # more permutations than there are entries for
 @given(
@@ -123,12 +125,12 @@ def test_any_order_of_each_end(overlay, seed, rank, modes, tokens):
     try:
         check_run(overlay, some_layer(rank, modes), order, tokens)
     except ProgramError as error:  # the largest of them do not fit; only that may be said
-        room = r"takes [\d,]+ words(; bank \d+ has|, a bank for| of held \d)|permutations take \d+ entries"
+        room = r"takes [\d,]+ vectors(; bank \d+ has|, a bank for| of buffer \d)|permutations take \d+ entries"
         assert re.search(room, str(error)), (str(order), error)
 
 
 @pytest.mark.parametrize("flow", ["bidirectional", "right_to_left", "auto", "optimum"])
-@pytest.mark.parametrize("tokens", [2, 13, 32])
+@pytest.mark.parametrize("tokens", [13, *(pytest.param(n, marks=pytest.mark.long) for n in (2, 32))])
 def test_known_flows_as_orders(overlay, flow, tokens):
     for rank in (4, 16):
         order = order_of(flow, tokens, *MODES, rank)
@@ -147,7 +149,7 @@ def test_known_flows_as_orders(overlay, flow, tokens):
         ("a = x G6", "the order leaves G1, G2, G3, G4, G5, a: every core"),
         ("a = G1 G3\nb = a G2\nc = b G4\nd = c G5\ne = d G6\ny = x e", "G1 and G3 share no index"),
         ("a = x G5\nb = a G6\nc = b G4\nd = c G3\ne = d G2\ny = e G1", "sums over all indices of G6 at once"),
-        (str(order_of("reconstruct", 13, *MODES, 12)), "W takes 36,864 words, a bank for intermediates has"),
+        (str(order_of("reconstruct", 13, *MODES, 12)), "W takes 36,864 vectors, a bank for intermediates has"),
     ],
 )
 def test_orders_that_are_refused(text, message):
@@ -156,12 +158,12 @@ def test_orders_that_are_refused(text, message):
     assert "\n" not in str(caught.value)
 
 
-def run_natively(library, program: LayerProgram, words: np.ndarray) -> tuple[np.ndarray, int]:
+def run_natively(library, program: LayerProgram, vectors: np.ndarray) -> tuple[np.ndarray, int]:
     """What a program leaves in a shared library of the machine, and the cycles of the loop."""
     processor = NativeProcessor(library)
     processor.load_program(program)
-    memory = np.zeros((3 * program.model.layout.words, M.LANES), np.float32)
-    memory[: len(words)] = words
+    memory = np.zeros((3 * program.model.layout.vectors, M.LANES), np.float32)
+    memory[: len(vectors)] = vectors
     record = np.zeros(1, sample_dtype())
     record["tokens"] = program.tokens
     memory = np.ascontiguousarray(memory)
@@ -169,22 +171,23 @@ def run_natively(library, program: LayerProgram, words: np.ndarray) -> tuple[np.
     result = processor.predict(record)
     assert result["status"][0] == M.DONE
     processor._call(M.STORE, memory=memory)
-    return memory[: len(words)], int(result["cycles"][0])
+    return memory[: len(vectors)], int(result["cycles"][0])
 
 
 def check_loop(libraries, program: LayerProgram, seed=0) -> None:
     random = np.random.default_rng(seed)
-    words = program.pack({t.name: random.standard_normal(t.block.shape) for t in program.inputs})
-    (fast, _), (loop, cycles) = (run_natively(libraries[name], program, words) for name in ("fast", "loop"))
+    vectors = program.pack({t.name: random.standard_normal(t.block.shape) for t in program.inputs})
+    (fast, _), (loop, cycles) = (run_natively(libraries[name], program, vectors) for name in ("fast", "loop"))
     assert fast.tobytes() == loop.tobytes()
     assert cycles == time_program(program.forward, program.tokens, False).cycles
 
 
-OWN = "m = G2 G3; L = m G1; p = x G6; R = G4 G5; z = p R; y = z L".split("; ")
+CUSTOM = "m = G2 G3; L = m G1; p = x G6; R = G4 G5; z = p R; y = z L".split("; ")
 
 
-@pytest.mark.parametrize("flow", [*FLOWS, OWN])
-def test_the_loop_of_synthesis_gives_the_same_bits_in_the_modelled_cycles(trainer_libraries, flow):
+@pytest.mark.long
+@pytest.mark.parametrize("flow", [*FLOWS, CUSTOM])
+def test_the_loop_gives_the_same_bits_in_the_modelled_cycles(trainer_libraries, flow):
     check_loop(trainer_libraries, layer_program(some_layer(), 13, flow))
 
 

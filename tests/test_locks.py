@@ -71,11 +71,12 @@ def test_a_lock_whatever_the_umask(tmp_path):
 @pytest.mark.parametrize("plant", [os.mkfifo, os.mkdir, lambda path: os.symlink("/dev/zero", path)])
 def test_what_is_planted_as_a_lock(plant, tmp_path):
     plant(tmp_path / LOCK_FILE)
-    with pytest.raises(RunError, match=r"\.lock cannot be locked"), files.held(tmp_path):
+    with pytest.raises(RunError, match=r"\.lock cannot be locked"), files.run_lock(tmp_path):
         pass
     assert not is_held(tmp_path)
 
 
+@pytest.mark.long
 def test_a_reader_of_a_run_s_folder_cannot_block_it(two_users):
     with shared_folder(0o755) as folder:
         corpus = tiny_runs.write_corpus(folder / "corpus")
@@ -88,6 +89,7 @@ def test_a_reader_of_a_run_s_folder_cannot_block_it(two_users):
         reader.communicate()
 
 
+@pytest.mark.long
 def test_another_user_sees_that_a_run_goes_on(two_users):
     with shared_folder(0o755) as folder:
         assert run_as_nobody(IS_HELD, folder) == "False"
@@ -96,6 +98,7 @@ def test_another_user_sees_that_a_run_goes_on(two_users):
         assert run_as_nobody(IS_HELD, folder) == "False"
 
 
+@pytest.mark.long
 def test_a_lock_of_another_user(two_users, monkeypatch):
     """Root may open every file, so it is told apart by what another user would be told."""
     with shared_folder(0o777) as folder:
@@ -105,8 +108,8 @@ def test_a_lock_of_another_user(two_users, monkeypatch):
         with held(folder):
             pass
         said = run_as_nobody(
-            "import sys\nfrom pathlib import Path\nfrom bttlab.train.files import held\n"
-            "try:\n    with held(Path(sys.argv[1])): print('in')\nexcept Exception as error: print(error)",
+            "import sys\nfrom pathlib import Path\nfrom bttlab.train.files import run_lock\n"
+            "try:\n    with run_lock(Path(sys.argv[1])): print('in')\nexcept Exception as error: print(error)",
             folder,
         )
         assert "cannot be locked (Permission denied)" in said and "copy the run" in said.replace("\n", " ")

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from bttlab.card import EmulatedU50, open_trainer
-from bttlab.card.machine import machine
 from bttlab.data import Samples
 from bttlab.errors import BttlabError
 from bttlab.model import ModelConfig, NumericalFault, Optimizer, ReferenceTrainer, StateError, initial_parameters
@@ -115,9 +114,8 @@ def test_memory_that_is_damaged_behind_the_drivers_back(overlay, samples, name, 
     parameters = initial_parameters(CONFIG, 0)
     overlay.load_parameters(parameters)
     parameters[name][-1] = value  # of the position embedding a row that these samples do not use
-    overlay._block(0)[:] = overlay._layout.pack(parameters)
-    overlay._memory.sync_to_device()
-    overlay._run(machine().LOAD)
+    overlay._block(overlay._memories[0], 0)[:] = overlay._layout.pack(parameters)
+    overlay._load(overlay._memories[0])
     with pytest.raises(NumericalFault) as caught:
         overlay.train(samples, Optimizer("sgd"), 1e-3)
     assert (caught.value.fault, caught.value.sample) == (fault, 0)

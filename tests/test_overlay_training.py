@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from bttlab.card import U50, EmulatedU50, OverlayError, open_trainer
-from bttlab.card.machine import machine
 from bttlab.card.manifest import overlays_folder, read_file
 from bttlab.card.xclbin import read_xclbin
+from bttlab.compiler.machine import machine
 from bttlab.data import Augmenter, Samples, Vocabulary, encode, epoch_order, load_corpus
 from bttlab.data.metrics import score
 from bttlab.errors import BttlabError
-from bttlab.estimate.geometry import Blocks, capacity_bits
+from bttlab.hardware.geometry import Blocks, capacity_bits
 from bttlab.model import ModelConfig, NumericalFault, Optimizer, ReferenceTrainer, StateError, initial_parameters
 from bttlab.train import read_recipe
 
@@ -143,6 +143,7 @@ def test_a_bad_label_smoothing_changes_nothing(trainer, reference, samples, labe
         assert fingerprint(one) == before
 
 
+@pytest.mark.long
 def test_2000_samples_of_atis_give_the_metrics_of_the_reference(trainer, reference, samples, corpus, vocabulary):
     # At higher rates rounding alone parts the two within an epoch, as it parts PyTorch from itself in another flow.
     dev = encode(corpus.dev, vocabulary, corpus, ModelConfig())
@@ -261,7 +262,11 @@ def test_a_loss_that_is_not_finite_stops_before_its_update(trainer, samples):
 def test_a_buffer_that_is_too_short_for_a_call_is_refused(trainer, argument, command, samples):
     name = "program_image" if argument == "_image" else argument[1:]
     trainer._records, trainer._results = (trainer._banks[n].allocate((1 << 16,)) for n in ("records", "results"))
-    setattr(trainer, argument, trainer._banks[name].allocate((1024,)))
+    short = trainer._banks[name].allocate((1024,))
+    if argument == "_memory":
+        trainer._memories = [short]
+    else:
+        setattr(trainer, argument, short)
     with pytest.raises(
         BttlabError, match=rf"argument {name}, .* has 4,096 bytes to the end of its buffer, but this call "
     ):
@@ -337,6 +342,7 @@ def test_the_images_allocate_nothing_and_fit_on_the_card(tmp_path):
         assert 1e6 < static < capacity_bits(Blocks(U50.bram36, U50.uram)) / 8
 
 
+@pytest.mark.long
 def test_the_process_stays_below_a_gibibyte_beyond_torch():
     program = """
 import resource, torch

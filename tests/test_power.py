@@ -1,5 +1,6 @@
 """The power model: parts, bands, what is known of the card, and what the emulated card's sensors show of it."""
 
+import copy
 from collections import Counter
 from dataclasses import replace
 
@@ -8,8 +9,8 @@ import pytest
 from bttlab.card import open_trainer
 from bttlab.card.constants import read_data
 from bttlab.card.facts import U50
-from bttlab.card.program.instruction import MACHINE, UNIT_NAMES
 from bttlab.card.telemetry import PowerLevels, board_sensors
+from bttlab.compiler.instruction import MACHINE, UNIT_NAMES
 from bttlab.estimate.card import CLOCK_MHZ, estimate, power_levels
 from bttlab.estimate.power import power
 from bttlab.estimate.recorded import machine_record
@@ -37,46 +38,46 @@ def busy(found, part: float, clock: int = CLOCK_MHZ, memories: float = 0.0):
 
 def test_bands_are_ordered_and_parts_add_up(found):
     for band in (*found.power.components.values(), found.power.running, found.power.loaded):
-        assert 0 <= band.low <= band.mid <= band.high and band.unit == "W"
-    assert found.power.running.mid == pytest.approx(sum(band.mid for band in found.power.components.values()))
+        assert 0 <= band.low <= band.value <= band.high and band.unit == "W"
+    assert found.power.running.value == pytest.approx(sum(band.value for band in found.power.components.values()))
 
 
 def test_the_board_is_between_idle_as_measured_and_its_limit(found):
     for mhz in (CLOCK_MHZ, 150):
         at = found.at_clock(mhz).power
         assert IDLE < at.loaded.low < at.running.low  # a kernel adds to what an idle card takes
-        assert at.loaded.mid < at.running.mid < at.running.high < U50.board_watts
+        assert at.loaded.value < at.running.value < at.running.high < U50.board_watts
 
 
 def test_memories_take_what_a_hundred_blocks_that_are_read_take(found):
     """Of 8 blocks wide, one of each cascade, at 200 MHz: tens of milliwatts a bank, watts all together."""
     quiet, loud = (busy(found, 0.5, memories=part)["memories"] for part in (0.0, 1.0))
-    assert 0.3 < quiet.mid < 1.7 < loud.mid < 6
-    assert quiet.mid < found.power.components["memories"].mid < loud.mid
-    a_bank = (loud.mid - quiet.mid) / (MACHINE.BANKS - 2)
+    assert 0.3 < quiet.value < 1.7 < loud.value < 6
+    assert quiet.value < found.power.components["memories"].value < loud.value
+    a_bank = (loud.value - quiet.value) / (MACHINE.BANKS - 2)
     assert 0.02 < a_bank < 0.15
 
 
 def test_power_grows_with_clock_and_activity(found):
     quiet, loud = busy(found, 0.1), busy(found, 0.9)
     for name in ("engines", "other operators", "switches and registers"):
-        assert quiet[name].mid < loud[name].mid
+        assert quiet[name].value < loud[name].value
     assert quiet["clocks"] == loud["clocks"] and quiet["board, idle"] == loud["board, idle"]
     half = busy(found, 0.9, clock=CLOCK_MHZ // 2)
     for name in ("engines", "clocks", "memories"):
-        assert half[name].mid == pytest.approx(loud[name].mid / 2)
+        assert half[name].value == pytest.approx(loud[name].value / 2)
 
 
 def test_a_multiply_accumulate_takes_tens_of_picojoules(found):
     watts = busy(found, 1.0)["engines"]
     lanes = MACHINE.ENGINES * MACHINE.ROWS * MACHINE.LANES
-    each = [bound / (lanes * CLOCK_MHZ * 1e6) * 1e12 for bound in (watts.low, watts.mid, watts.high)]
+    each = [bound / (lanes * CLOCK_MHZ * 1e6) * 1e12 for bound in (watts.low, watts.value, watts.high)]
     assert 10 < each[0] < each[1] < 100 and each[2] < 200
 
 
 def test_energy_is_power_times_time(found):
     energy, watts = found.energy_per_sample, found.power.running
-    for bound in ("low", "mid", "high"):
+    for bound in ("low", "value", "high"):
         assert getattr(energy, bound) == pytest.approx(getattr(watts, bound) * found.seconds_per_sample)
     assert energy.unit == "J"
 
@@ -85,7 +86,7 @@ def test_an_operator_more_takes_more(found):
     parts = {name: dict(bands) for name, bands in found.resources.parts.items()}
     parts["dsps"]["operators"] = parts["dsps"]["operators"].scaled(2)
     more = power(machine_record(), replace(found.resources, parts=parts), found.work, 1, CLOCK_MHZ)
-    assert more.running.mid > found.power.running.mid
+    assert more.running.value > found.power.running.value
 
 
 def test_the_emulated_cards_sensors_show_the_loaded_programs_power():
@@ -107,4 +108,16 @@ def test_the_emulated_cards_sensors_show_the_loaded_programs_power():
 def test_figures_say_that_they_are_modelled(found):
     values = found.power.to_dict()
     for figure in (values["running"], values["between_calls"], *values["components"].values()):
-        assert figure["provenance"] == "modelled" and figure["model"] == "u50-3" and figure["unit"] == "W"
+        assert figure["provenance"] == "modelled" and figure["how"] == "u50-3" and figure["unit"] == "W"
+
+
+def test_leakage_and_losses_of_the_regulator_come_on_top(found, monkeypatch):
+    """Engines take their switching power times (1 + static_per_dynamic) / regulator_efficiency."""
+    data = copy.deepcopy(read_data("power"))
+    before = busy(found, 1.0)["engines"].value
+    c = {name: data["constants"][name]["value"] for name in ("static_per_dynamic", "regulator_efficiency")}
+    data["constants"]["static_per_dynamic"]["value"] = 0.0
+    data["constants"]["regulator_efficiency"]["value"] = 1.0
+    monkeypatch.setattr("bttlab.estimate.power.read_data", lambda name: data)
+    factor = (1 + c["static_per_dynamic"]) / c["regulator_efficiency"]
+    assert before == pytest.approx(busy(found, 1.0)["engines"].value * factor) and factor > 1

@@ -5,12 +5,13 @@ import struct
 
 import pytest
 
-from bttlab.card.program.hazards import Hazard
-from bttlab.card.program.profile import cycles_by
-from bttlab.card.program.program import compile_program
-from bttlab.card.program.timing import time_program
 from bttlab.cli import main
+from bttlab.compiler.hazards import Hazard
+from bttlab.compiler.profile import cycles_by
+from bttlab.compiler.program import compile_program
+from bttlab.compiler.timing import time_program
 
+from conftest import ROOT
 from training_processor import SMALL
 
 
@@ -23,8 +24,13 @@ def run(capsys, *arguments):
 def test_a_program_for_people(capsys):
     code, out, _ = run(capsys, "--encoders", "1", "--tokens", "17", "--data", "airline")
     assert code == 0
-    for words in ("1 encoders, bidirectional; a sample of 17 tokens", "modelled, not measured", "engine 1", "seconds"):
-        assert words in out
+    for vectors in (
+        "1 encoders, bidirectional; a sample of 17 tokens",
+        "modelled, not measured",
+        "engine 1",
+        "seconds",
+    ):
+        assert vectors in out
 
 
 def test_its_figures_agree(capsys):
@@ -46,7 +52,7 @@ def test_every_instruction_in_a_line(capsys):
     lines = out.splitlines()
     assert code == 0 and lines[0] == "forward:"
     line = next(line for line in lines if "REDUCE" in line and "scores = q k^T" in line)
-    assert "engine 0" in line and "held=held 0[" in line and "sums over w" in line and "begun" in line
+    assert "engine 0" in line and "buffer=buffer 0[" in line and "sums over w" in line and "begun" in line
     assert "drained" in out
 
 
@@ -72,6 +78,7 @@ def test_cycles_are_divided_among_those_that_work():
     assert sum(shares.values()) == pytest.approx(timing.cycles) and min(shares.values()) > 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("rank", "alone"), [("12", False), ("16", True)])
 def test_who_trains_it(capsys, rank, alone):
     arguments = ("--encoders", "5", "--rank", rank, "--flow", "auto")
@@ -91,7 +98,7 @@ def test_the_picture(capsys, tmp_path):
 
 @pytest.mark.parametrize("hazards", [[], [Hazard("port", "bank 3", 7, (1, 2), "cycle 7: both ask for bank 3")]])
 def test_hazards_are_counted(capsys, monkeypatch, hazards):
-    monkeypatch.setattr("bttlab.card.program.hazards.find_hazards", lambda *_, **__: hazards)
+    monkeypatch.setattr("bttlab.compiler.hazards.find_hazards", lambda *_, **__: hazards)
     code, out, err = run(capsys, "--encoders", "1", "--check")
     assert code == bool(hazards) and "length 32 of 32" in err
     assert ("hazards at lengths 2 to 32: 0" in out) == (not hazards) and ("both ask for bank 3" in out) == bool(hazards)
@@ -115,3 +122,11 @@ def test_hazards_are_counted(capsys, monkeypatch, hazards):
 def test_bad_input(capsys, arguments, message):
     code, out, err = run(capsys, *arguments)
     assert code == 2 and not out and message in err and err.count("\n") == 1
+
+
+def test_the_example_of_the_page_is_the_programs(capsys):
+    page = (ROOT / "docs" / "processor.md").read_text(encoding="utf-8")
+    example = page.partition("```\n")[2].partition("```")[0].replace("\n       ", " | ")
+    _, out, _ = run(capsys, "--encoders", "2", "--layer", "encoders.0.query")
+    forward = [line.partition(" | after ")[0] for line in out.partition("backward:")[0].splitlines() if " FP " in line]
+    assert example.splitlines() == [line.replace("FP encoders.0.query: ", "") for line in forward]

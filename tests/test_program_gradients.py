@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from bttlab.card.processor import NativeProcessor, sample_records
-from bttlab.card.program.banks import EMBEDDING, REST
-from bttlab.card.program.errors import ProgramError
-from bttlab.card.program.hazards import check_program
-from bttlab.card.program.program import compile_program
+from bttlab.compiler.banks import EMBEDDING, REST
+from bttlab.compiler.errors import ProgramError
+from bttlab.compiler.hazards import check_program
+from bttlab.compiler.program import compile_program
 from bttlab.data import Vocabulary, encode, load_corpus
 from bttlab.model import ModelConfig, Optimizer, ReferenceTrainer, initial_parameters
 from bttlab.tensor.shapes import tt_shapes
@@ -46,16 +46,24 @@ def check_gradients(fast, config, lengths, shapes=None, tolerance=TOLERANCE, **m
         assert error < tolerance, f"{length} tokens: {name} differs by {error:.1e} of its largest"
 
 
+@pytest.mark.parametrize("flow", ["bidirectional", "right_to_left", "auto", (2, 2)])
+def test_a_small_model(fast, flow):
+    check_gradients(fast, SMALL, (2, 17), flow=flow, tolerance=2 * TOLERANCE)
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("flow", ["bidirectional", "right_to_left", "auto"])
 def test_the_papers_model(fast, flow):
     check_gradients(fast, ModelConfig(encoders=2), LENGTHS, flow=flow)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rank", [1, 4, 8, 15, 16])
 def test_ranks(fast, rank):
     check_gradients(fast, ModelConfig(encoders=1, linear_rank=rank), (2, 13, 32))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("flow", "each_bond"),
     [
@@ -79,15 +87,17 @@ def test_a_rank_for_each_layer(fast, flow, each_bond):
     check_gradients(fast, config, (2, 13, 17, 32), shapes, 2 * TOLERANCE, flow=flow)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("encoders", "rank", "flow"), [(4, 12, PAPER), (6, 13, PAPER), (6, 15, "auto")])
 def test_deeper_models(fast, encoders, rank, flow):
     check_gradients(fast, ModelConfig(encoders=encoders, linear_rank=rank), (2, 17), flow=flow)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("flow", [PAPER, "right_to_left", "auto", (2, 2)])
 def test_cores_in_other_banks(fast, flow, monkeypatch):
     far_away = 1 << 16
-    monkeypatch.setattr("bttlab.card.program.model.SPREADS", ((far_away, far_away),))
+    monkeypatch.setattr("bttlab.compiler.model.SPREADS", ((far_away, far_away),))
     program = compile_program(SMALL, flow=flow)
     elsewhere = {block.bank for block in program.model.layout.blocks if ".cores." in block.name}
     assert elsewhere >= {EMBEDDING, REST}
@@ -96,7 +106,6 @@ def test_cores_in_other_banks(fast, flow, monkeypatch):
 
 
 SHAPES = {
-    "as it is": {},
     "a wide embedding rank": {"embedding_rank": 17},
     "one head": {"heads": 1},
     "four heads": {"heads": 4},
@@ -122,11 +131,15 @@ SHAPES = {
     "a context beside p": {"sequence_length": 43, **MANY_HEADS},
     "sums of heads in parts": {"encoders": 1, "sequence_length": 32, **MORE_HEADS},
 }
+IN_SHORT = ("a wide embedding rank", "many labels", "far modes of 4")
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(
+    "shape",
+    [shape if shape in IN_SHORT else pytest.param(shape, marks=pytest.mark.long) for shape in SHAPES],
+)
 def test_small_models(fast, shape):
-    # Four words of features, at most two encoders: a gradient is a sum of few, so less cancels, and less is averaged.
+    # Four vectors of features, at most two encoders: a gradient is a sum of few, so less cancels, and less is averaged.
     config = replace(SMALL, **SHAPES[shape])
     check_gradients(fast, config, (2, 5, 16, config.sequence_length), tolerance=2 * TOLERANCE)
 
@@ -138,7 +151,7 @@ def test_small_models(fast, shape):
         (ModelConfig(encoders=12), "choose up to 6 encoders"),
         (ModelConfig(format="dense"), "choose format tensor"),
         (replace(SMALL, heads=8), "heads of a multiple of 16 features"),
-        (replace(SMALL, encoders=1, sequence_length=64, **MANY_HEADS), "d_scores takes 6144 words of bank"),
+        (replace(SMALL, encoders=1, sequence_length=64, **MANY_HEADS), "d_scores takes 6144 vectors of bank"),
     ],
 )
 def test_what_the_machine_does_not_hold(config, message):
@@ -150,14 +163,15 @@ def test_what_the_machine_does_not_hold(config, message):
 def quickly(monkeypatch) -> None:
     """Programs without their order and waits, which take long and say nothing of room."""
     for name, left_out in (("ordered", lambda instructions, *_: instructions), ("set_waits", lambda *_: None)):
-        monkeypatch.setattr(f"bttlab.card.program.program.{name}", left_out)
+        monkeypatch.setattr(f"bttlab.compiler.program.{name}", left_out)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("quickly")
 def test_hidden_sizes():
     for size in range(64, 1025, 64):
         config = replace(ModelConfig(heads=1).with_hidden_size(size), heads=size // 64)
-        assert compile_program(config, flow="auto").model.words == size // 16
+        assert compile_program(config, flow="auto").model.vectors == size // 16
     for size, tokens in ((512, 64), (768, 56)):
         assert compile_program(
             replace(ModelConfig(heads=1).with_hidden_size(size), sequence_length=tokens), flow="auto"
@@ -176,11 +190,12 @@ LARGE = ModelConfig(encoders=6, linear_rank=16)
         (ModelConfig().with_vocabulary(30_522), "auto", {"embedding_rank": 24, "vocabulary_size": 16_250}),
     ],
 )
+@pytest.mark.long
 @pytest.mark.usefixtures("quickly")
 def test_what_would_fit(config, flow, choices, monkeypatch):
     with pytest.raises(ProgramError) as refused:
         compile_program(config, flow=flow)
-    monkeypatch.setattr("bttlab.card.program.program.what_fits", lambda *_: None)
+    monkeypatch.setattr("bttlab.compiler.program.what_fits", lambda *_: None)
     message = str(refused.value)
     assert re.findall(r"\d+", message.partition(": choose ")[2]) == [str(n) for n in choices.values()], message
     for name, most in choices.items():
@@ -194,12 +209,13 @@ def test_a_model_without_room_for_moments_is_trained_by_sgd():
     program = compile_program(replace(LARGE, linear_rank=14), flow="auto")
     program.check_optimizer(Optimizer("sgd"))
     message = (
-        "^the moments of adamw take 34878 words of bank 10, which has 32768: choose sgd, or ranks up to 12 or up to 5"
+        "^the moments of adamw take 34878 vectors of bank 10, which has 32768: choose sgd, or ranks up to 12 or up to 5"
     )
     with pytest.raises(ProgramError, match=message):
         program.check_optimizer(Optimizer("adamw"))
 
 
+@pytest.mark.long
 def test_losses_over_200_samples_are_the_references(fast):
     config, optimizer = ModelConfig(encoders=2), Optimizer("sgd")
     corpus = load_corpus("airline")

@@ -1,21 +1,22 @@
-"""Proof 3, steps: the loop of synthesis trains whole samples to the fast emulation's bits, in the modelled cycles."""
+"""The machine's loop, compiled, trains whole samples to the functional model's bits, in the modelled cycles."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from bttlab.card.machine import machine
 from bttlab.card.processor import NativeProcessor, sample_records
-from bttlab.card.program.banks import FIRST_MOMENT
-from bttlab.card.program.builder import Builder
-from bttlab.card.program.program import Program, compile_program
-from bttlab.card.program.timing import time_program
+from bttlab.compiler.banks import FIRST_MOMENT
+from bttlab.compiler.builder import Builder
+from bttlab.compiler.machine import machine
+from bttlab.compiler.program import Program, compile_program
+from bttlab.compiler.timing import time_program
 from bttlab.model import ModelConfig, Optimizer
 
 from training_processor import SMALL, equal_bits, fresh_processor, some_parameters, some_samples
 
 M = machine()
+WHICH = [pytest.param("loop", marks=pytest.mark.long), "fast"]
 OUTCOME = ["status", "intent", "loss", "intent_loss", "slot_loss", "slots"]  # of a result, without its cycles
 
 
@@ -69,16 +70,23 @@ def check_same(loop, fast, program, lengths, optimizer, smoothing=0.0) -> None:
         assert equal_bits(found, wanted)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "lengths"), [("sgd", [13, 2, 32]), ("momentum", [16, 5, 17]), ("adamw", [24, 3, 13])])
 def test_the_papers_model(loop, fast, paper, name, lengths):
     check_same(loop, fast, paper, lengths, Optimizer(name), smoothing=0.1)
 
 
+def test_a_small_model(loop, fast, small):
+    check_same(loop, fast, small, [2, 17, 9], Optimizer("adamw"))
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["sgd", "momentum", "adamw"])
 def test_every_length_of_a_small_model(loop, fast, small, name):
     check_same(loop, fast, small, list(range(2, SMALL.sequence_length + 1)), Optimizer(name))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "config",
     [
@@ -93,15 +101,16 @@ def test_every_length_of_a_small_model(loop, fast, small, name):
         ),
         replace(SMALL, intents=130, slots=300, encoders=1),
     ],
-    ids=["ranks of a word and more", "other modes", "more labels"],
+    ids=["ranks of a vector and more", "other modes", "more labels"],
 )
 def test_other_models(loop, fast, config):
     check_same(loop, fast, compile_program(config), [2, 17, 9], Optimizer("adamw"))
 
 
+@pytest.mark.long
 def test_a_program_without_moments(loop, fast, monkeypatch):
     monkeypatch.setattr(
-        Builder, "has_room", lambda self, bank, words: bank != FIRST_MOMENT and words <= self.room(bank)
+        Builder, "has_room", lambda self, bank, vectors: bank != FIRST_MOMENT and vectors <= self.room(bank)
     )
     program = compile_program(SMALL)
     assert not program.model.has_moments
@@ -127,14 +136,14 @@ BAD_RECORDS = {  # what goes wrong in a sample's record: field, place, value, st
     "tokens": ("tokens", (), SMALL.sequence_length + 1, M.BAD_LENGTH),
     "intent": ("intent", (), SMALL.intents, M.BAD_INTENT),
     "slot": ("slots", (2,), SMALL.slots, M.BAD_SLOT),
-    "token": ("slices", (1, 0), 1 << 14, M.BAD_TOKEN),
+    "token": ("token_offsets", (1, 0), 1 << 14, M.BAD_TOKEN),
     "rate below zero": ("scalars", (0,), -1.0, M.BAD_LEARNING_RATE),
     "rate too large": ("scalars", (0,), 2.0**31, M.UPDATE_NOT_FINITE),
     "weight of the loss": ("scalars", (4,), np.inf, M.GRADIENT_NOT_FINITE),
 }
 
 
-@pytest.mark.parametrize("which", ["loop", "fast"])
+@pytest.mark.parametrize("which", WHICH)
 @pytest.mark.parametrize("bad", BAD_RECORDS)
 def test_a_sample_that_fails_changes_nothing(trainer_libraries, small, tmp_path, which, bad):
     field, place, value, status = BAD_RECORDS[bad]
@@ -159,7 +168,7 @@ def test_a_sample_that_fails_changes_nothing(trainer_libraries, small, tmp_path,
             assert equal_bits(found, wanted)
 
 
-@pytest.mark.parametrize("which", ["loop", "fast"])
+@pytest.mark.parametrize("which", WHICH)
 @pytest.mark.parametrize(
     ("name", "value", "status"),
     [

@@ -7,6 +7,9 @@ from importlib import metadata
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+import bttlab
 
 try:
     import tomllib
@@ -18,46 +21,44 @@ from conftest import ROOT
 PYTHONS = ("3.10", "3.11", "3.12")
 
 
+PROJECTS = ("pyproject.toml", "lib/bttlab_methods/pyproject.toml", "lib/bttlab_cost/pyproject.toml")
+
+
 @cache
-def _pyproject() -> dict:
-    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+def _project(path: str = "pyproject.toml") -> dict:
+    return tomllib.loads((ROOT / path).read_text(encoding="utf-8"))
 
 
-def _pins(*extras: str) -> list[str]:
-    project = _pyproject()["project"]
-    return [
-        pin for group in (project["dependencies"], *map(project["optional-dependencies"].get, extras)) for pin in group
-    ]
+def _requirements(path: str, extras: list[str]) -> list[Requirement]:
+    project = _project(path)["project"]
+    lists = [project["dependencies"], *(project.get("optional-dependencies", {}).get(extra, ()) for extra in extras)]
+    return [Requirement(line) for lines in lists for line in lines if not line.startswith("bttlab")]
 
 
-def _of(python: str, pins: list[str]) -> set[str]:
-    """The pins that hold for a Python, as NAME==VERSION with names as they are in locks."""
-    parsed = [Requirement(pin) for pin in pins]
+def _locked(python: str) -> dict[str, str]:
+    """Versions that the lock has for a Python, by package."""
+    text = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+    packages = re.findall(r"^([^\s#].*?)((?: \\\n    --hash=sha256:[0-9a-f]{64})+)$", text, re.MULTILINE)
+    assert len(packages) == len(re.findall(r"^[^\s#]", text, re.MULTILINE)), "a package has no hash"
     marker = {"python_version": python, "python_full_version": f"{python}.1", "extra": ""}
-    return {f"{re.sub('_', '-', r.name)}{r.specifier}" for r in parsed if not r.marker or r.marker.evaluate(marker)}
+    parsed = [Requirement(name) for name, _ in packages]
+    here = [one for one in parsed if not one.marker or one.marker.evaluate(marker)]
+    assert len({one.name for one in here}) == len(here), "two versions for one Python"
+    return {canonicalize_name(one.name): str(one.specifier).removeprefix("==") for one in here}
 
 
-def test_environment_has_the_pins_of_pyproject():
-    text = (ROOT / "environment.yml").read_text(encoding="utf-8")
-    listed = re.findall(r"^ *- (\S+==.+)$", text, re.MULTILINE)
-    assert sorted(listed) == sorted(_pins("lab", "methods"))
-    assert listed[0].startswith("torch=="), "torch comes first, so that nothing pulls another build"
-    assert f"- python{_pyproject()['project']['requires-python'].replace(' ', '')}\n" in text
+def test_the_tensor_library_needs_four_packages():
+    names = {one.name for one in _requirements("pyproject.toml", [])}
+    assert names == {"torch", "numpy", "opt_einsum", "lazy_loader"}
 
 
-def test_every_dependency_is_pinned_once_for_each_python():
-    every = _pins(*_pyproject()["project"]["optional-dependencies"])
-    assert every and all(re.fullmatch(r"[\w.-]+==[\w.]+(; python_version (<|>=) '3\.\d+')?", pin) for pin in every)
-    for python in PYTHONS:
-        names = [pin.split("==")[0] for pin in _of(python, every)]
-        assert len(names) == len(set(names))
-        assert {Requirement(pin).name for pin in every} - {"tomli"} <= {
-            re.sub("^opt-", "opt_", name) for name in names
-        } | {"tomli"}
+def test_the_three_packages_have_one_version():
+    versions = {_project(path)["project"]["version"] for path in PROJECTS}
+    assert versions == {bttlab.__version__}
 
 
 def test_the_pythons_are_those_that_the_interpreter_is_looked_for_in():
-    wanted = _pyproject()["project"]["requires-python"]
+    wanted = _project()["project"]["requires-python"]
     assert (
         wanted == ">=3.10,<3.13"
         and f"{{2:-{' '.join(reversed(PYTHONS))}}}" in (ROOT / "tools" / "find_python").read_text()
@@ -65,21 +66,33 @@ def test_the_pythons_are_those_that_the_interpreter_is_looked_for_in():
 
 
 @pytest.mark.parametrize("python", PYTHONS)
-def test_the_lock_has_the_pins_and_a_hash_of_everything(python):
+@pytest.mark.parametrize("path", PROJECTS)
+def test_the_lock_has_a_version_in_every_range(path, python):
     extras = re.search(r"^EXTRAS := (.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)[1].split()
+    locked = _locked(python) | {"torch": _pinned_torch()}
+    for one in _requirements(path, extras):
+        if not one.marker or one.marker.evaluate({"python_version": python}):
+            assert one.specifier.contains(locked[canonicalize_name(one.name)]), f"{one}: run make lock"
+
+
+def test_the_lock_has_neither_torch_nor_an_index():
     text = (ROOT / "requirements.lock").read_text(encoding="utf-8")
-    packages = re.findall(r"^([^\s#].*?)((?: \\\n    --hash=sha256:[0-9a-f]{64})+)$", text, re.MULTILINE)
-    assert len(packages) == len(re.findall(r"^[^\s#]", text, re.MULTILINE))
-    locked = _of(python, [name for name, _ in packages])
-    assert {pin for pin in _of(python, _pins(*extras)) if not pin.startswith("torch==")} <= locked, "run: make lock"
-    assert len({pin.split("==")[0] for pin in locked}) == len(locked)
-    assert not any(name.startswith(("torch==", "nvidia", "cuda")) for name in locked)
-    assert "://" not in text  # it says nothing of the index it was made with
+    assert not re.search(r"^(torch|nvidia|cuda)[\w-]*==", text, re.MULTILINE) and "://" not in text
+
+
+def _pinned_torch() -> str:
+    (pin,) = _project()["tool"]["uv"]["constraint-dependencies"]
+    return pin.removeprefix("torch==")
+
+
+def test_every_place_pins_the_same_torch():
+    (torch,) = _project()["tool"]["uv"]["dependency-metadata"]
+    conda = (ROOT / "environment.yml").read_text(encoding="utf-8")
+    assert torch["version"] == _pinned_torch() and f"- torch=={_pinned_torch()}\n" in conda
 
 
 def test_the_lock_was_made_with_what_torch_requires():
-    (torch,) = _pyproject()["tool"]["uv"]["dependency-metadata"]
-    assert f"torch=={torch['version']}" in _pins()
+    (torch,) = _project()["tool"]["uv"]["dependency-metadata"]
     installed = map(Requirement, metadata.requires("torch"))
     cuda = re.compile(r"cuda|nvidia|triton")
     wanted = {f"{r.name}{r.specifier}" for r in installed if "extra" not in str(r.marker) and not cuda.match(r.name)}

@@ -6,7 +6,7 @@ import pytest
 
 from bttlab.cli import main
 from bttlab.errors import BttlabError
-from bttlab.notebooks import FOLDER, STUB, copy_notebooks, release
+from bttlab.teaching.notebooks import FOLDER, STUB, copy_notebooks, release
 
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 

@@ -3,14 +3,16 @@
 import json
 
 import pytest
+from pages import END, begin_of
 
-from bttlab.pages import END, begin_of
 from reliability import __main__ as command
 from reliability import report
 from reliability.outcome import Outcome
 from reliability.trials import TRIALS, Trial
 
 from conftest import ROOT
+
+pytestmark = pytest.mark.long
 
 
 @pytest.mark.parametrize("name", [name for name, trial in TRIALS.items() if trial.small])

@@ -2,7 +2,9 @@
 
 import json
 import multiprocessing
+import shutil
 import sqlite3
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +17,10 @@ from bttlab.experiments import Filter, RunIndex, RunRecord, read_run
 from bttlab.experiments import index as index_module
 from bttlab.experiments.curves import METRICS, MOST_LINES, read_curves, stretches
 from bttlab.experiments.index import INDEX, RunIndexError
-from bttlab.experiments.keep import enter
+from bttlab.experiments.keep import index_run
 from bttlab.experiments.record import RUN_FILE, RecordError
-from bttlab.figures import measured
 from bttlab.lab import RunBrowser
+from bttlab.quantities import measured
 from bttlab.terminal import printable
 from bttlab.train import tensors_digest
 
@@ -69,9 +71,8 @@ def _told(capsys, *arguments):
 def test_a_training_leaves_its_record_from_the_beginning(corpus, tmp_path, runs):
     seen = []
 
-    def on_record(record, folder):
+    def on_record(record):
         seen.append(record.status)
-        enter(record, folder)
 
     run = tiny_runs.start_run(tmp_path / "run", tiny_runs.settings(corpus), tiny_runs.load_corpus(corpus))
     result = run.train(tiny_runs.ReferenceTrainer(tiny_runs.CONFIG), tiny_runs.DEVICE, on_record=on_record)
@@ -183,11 +184,11 @@ def test_a_wrong_condition_is_one_sentence(three, condition, message):
 
 
 def test_who_died_while_running_is_interrupted(runs, tmp_path):
-    from bttlab.train.files import held
+    from bttlab.train.files import run_lock
 
     RunIndex().add(_record(1, status="running"), tmp_path)
     assert RunIndex().get("run-1").record.status == "interrupted"
-    with held(tmp_path):
+    with run_lock(tmp_path):
         assert RunIndex().get("run-1").record.status == "running"
         assert RunIndex().rows(["id"])[0]["status"] == "running"
 
@@ -202,13 +203,29 @@ def test_the_index_is_built_anew_from_folders(three, tmp_path):
     assert len(faults) == 1 and "run-2" in faults[0]
 
 
-def test_the_index_there_is_stays_until_the_next_one_is_whole(three, tmp_path, monkeypatch):
-    with monkeypatch.context() as patch, pytest.raises(OSError, match="disk"):
-        patch.setattr(Path, "replace", _no_disk)
-        three.rebuild([tmp_path])
-    assert _names(three) == ["run-3", "run-2", "run-1"]
-    assert [path.name for path in three.folder.iterdir()] == [INDEX]
+def test_a_run_that_ends_while_the_index_is_rebuilt_is_not_lost(three, tmp_path, monkeypatch):
+    """A thread adds run 4, and run 3 as it is now, after the rebuild has read the folders."""
+    seen, read = [], index_module.read_run
+
+    def add_meanwhile(folder):
+        record = read(folder)
+        if folder.name == "run-3":
+            seen.append(threading.Thread(target=three.add_all, args=[late]))
+            seen[0].start()
+        return record
+
+    late = [(_record(4), tmp_path), (_record(3, status="failed"), tmp_path / "run-3")]
+    monkeypatch.setattr(index_module, "read_run", add_meanwhile)
     three.rebuild([tmp_path])
+    seen[0].join()
+    assert _names(three) == ["run-4", "run-3", "run-2", "run-1"]
+    assert three.get("run-3").record.status == "failed"
+
+
+def test_a_rebuild_that_fails_leaves_the_index(three, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="disk"):
+        patch.setattr(index_module, "read_run", _no_disk)
+        three.rebuild([tmp_path])
     assert _names(three) == ["run-3", "run-2", "run-1"]
 
 
@@ -237,7 +254,7 @@ def test_an_index_of_a_newer_version_is_left_alone(three):
 def _add(folder, number):
     index = RunIndex(folder)
     for _ in range(20):
-        index.add(_record(number), folder)
+        index.add(_record(number), folder / str(number))
 
 
 def test_processes_write_one_index_at_the_same_time(tmp_path):
@@ -296,10 +313,10 @@ def test_export_to_csv(three, tmp_path, capsys):
 def test_export_needs_what_is_not_installed(three, tmp_path, capsys, monkeypatch, package, option):
     import sys
 
-    for module in (package, "torch.utils.tensorboard"):
-        monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)
+    monkeypatch.setitem(sys.modules, package, None)
     assert main(["runs", "export", option, str(tmp_path / "there")]) == 2
-    assert f"pip install {package}" in capsys.readouterr().err
+    assert f"pip install 'bttlab[{package}]'" in capsys.readouterr().err
 
 
 def test_export_to_tensorboard(corpus, tmp_path, runs, capsys):
@@ -341,7 +358,7 @@ def test_the_browser_shows_runs_of_any_name(name, corpus, tmp_path, runs):
         record = read_run(tmp_path / str(number))
         record.id, record.name = f"_{number}", one
         record.write(tmp_path / str(number))
-        enter(record, tmp_path / str(number))
+        index_run(record, tmp_path / str(number))
     browser = RunBrowser("kind=training")
     assert browser.message == "" and len(browser._axes.lines) == 2
     browser._axes.figure.canvas.draw()
@@ -361,11 +378,23 @@ def test_the_browser_beside_a_run_that_is_none(figure, line, corpus, tmp_path, r
         tiny_runs.train(tmp_path / name, corpus)
     path = tmp_path / "forged" / RUN_FILE
     values = json.loads(path.read_text())
+    del values["sha256"]
     path.write_text(json.dumps(values | {"figures": {"dev.frame_accuracy": figure}}))
     (tmp_path / "forged" / METRICS).write_text(json.dumps(line))
     _told(capsys, "index", str(tmp_path))
     browser = RunBrowser("kind=training")
     assert "sound" in {run.record.name for run in browser.chosen} and len(browser._axes.lines) == 1
+
+
+def test_the_browser_names_what_is_left_out_and_shows_copies(corpus, tmp_path, runs, capsys):
+    tiny_runs.train(tmp_path / "first", corpus)
+    shutil.copytree(tmp_path / "first", tmp_path / "copy")
+    lines = (tmp_path / "copy" / METRICS).read_text().splitlines(keepends=True)
+    (tmp_path / "copy" / METRICS).write_text("".join([lines[0], lines[1].replace("loss", "lost"), *lines[2:]]))
+    _told(capsys, "index", str(tmp_path))
+    browser = RunBrowser("kind=training")
+    assert len(browser.runs.options) == len(browser._axes.lines) == 2
+    assert "line 2 of metrics.jsonl is left out" in browser.message
 
 
 def test_the_browser_shows_this_checkouts_runs_unless_asked_for_more(tmp_path, monkeypatch):

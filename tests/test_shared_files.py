@@ -44,6 +44,7 @@ def test_who_can_write_on_the_way_to_a_file(tmp_path):
     assert writable_by_others(tmp_path / "link") == file.parent
 
 
+@pytest.mark.long
 def test_what_another_user_owns(two_users):
     with shared_folder(0o755) as folder:
         (folder / "file").write_text("")
@@ -166,6 +167,7 @@ class _Nothing:
 # --- another user's home, another user's folder
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", [["doctor"], ["train", "--samples", "1", "--device", "emulated"], ["runs", "list"]])
 def test_a_user_whose_home_may_not_be_written(command, two_users):
     with shared_folder(0o777) as folder:
@@ -189,6 +191,7 @@ def test_a_user_whose_home_may_not_be_written(command, two_users):
             assert "the run is not in the index" in done.stderr and list(folder.glob("runs/*/checkpoint.safetensors"))
 
 
+@pytest.mark.long
 def test_processes_that_a_method_starts_in_a_hostile_folder(tmp_path):
     """They import from packages, not from where the user stands."""
     (tmp_path / "multiprocessing.py").write_text(f"open({str(tmp_path / 'run')!r}, 'w')")
@@ -221,11 +224,13 @@ NO_DOORS = {"card/compute_unit.py", "card/hbm.py"}  # functions of libc
 
 def test_the_list_names_every_module_that_opens_something():
     text = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
-    package = ROOT / "lib" / "bttlab"
-    sources = {str(path.relative_to(package)): path for path in package.rglob("*.py")}
+    packages = ROOT / "lib"
+    sources = {str(path.relative_to(packages)).removeprefix("bttlab/"): path for path in packages.rglob("*.py")}
+    sources = {name: path for name, path in sources.items() if "tests" not in path.parts[len(packages.parts) :]}
     sources |= {str(path.relative_to(ROOT)): path for path in (ROOT / "classroom").glob("*.py")}
     opening = {name for name, path in sources.items() if re.search(OPENS, path.read_text("utf-8"))}
     named = set(re.findall(r"`([\w/]+\.py)`", text))
     assert opening - NO_DOORS <= named, "say in docs/security.md who can reach it, and why that is safe"
+    folders = (ROOT, ROOT / "tests", *packages.glob("*/tests"))
     for name in named:
-        assert name in sources or (ROOT / "tests" / name).exists(), name
+        assert name in sources or any((folder / name).exists() for folder in folders), name

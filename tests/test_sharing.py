@@ -1,7 +1,10 @@
-"""A shared card: whose turn it is, what the dead and the stopped leave, and that no bit depends on it."""
+"""The keeper of a shared card: the order of its time slices, and what no client can do to another."""
 
+import contextlib
 import os
 import signal
+import socket
+import stat
 import subprocess
 import sys
 import threading
@@ -9,43 +12,42 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
 import pytest
 
+from bttlab import keeper
 from bttlab.card import CardBusyError, card_lock, sharing
-from bttlab.card.sharing import CardLine, shared_file
+from bttlab.card.sharing import Granted, KeeperClient, shared_file
 from bttlab.errors import BttlabError
+from bttlab.keeper import serving
 from two_users import environment, run_as_nobody, shared_folder, start_as_nobody
 
-CARD = "0000:3b:00.1"
-TAKE = """
-import sys, time
+ACQUIRE = """
+import sys
 from pathlib import Path
-from bttlab.card.sharing import CardLine
-line = CardLine("card", Path(sys.argv[1]))
-print("in line", flush=True)
-line.take(7)
-print("taken", flush=True)
+from bttlab.card.sharing import KeeperClient
+client = KeeperClient("card", Path(sys.argv[1]))
+print("ready", flush=True)
+client.acquire("a")
+print("acquired", flush=True)
 sys.stdin.read()
 """
 
 
 @pytest.fixture
-def line_file(tmp_path):
-    path = tmp_path / "bttlab-card.shared"
-    path.touch()
-    return path
+def path(tmp_path):
+    with serving(tmp_path / "card.shared"):
+        yield tmp_path / "card.shared"
 
 
 @contextmanager
-def taking(path: Path, taken: bool = True):
-    """Another process that takes the card, or waits for it."""
-    command = [sys.executable, "-c", TAKE, str(path)]
+def acquiring(path: Path, acquired: bool = True):
+    """Another process that has the card, or waits for it."""
+    command = [sys.executable, "-c", ACQUIRE, str(path)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment())
     try:
-        assert process.stdout.readline() == "in line\n"
-        if taken:
-            assert process.stdout.readline() == "taken\n"
+        assert process.stdout.readline() == "ready\n"
+        if acquired:
+            assert process.stdout.readline() == "acquired\n"
         yield process
     finally:
         process.kill()
@@ -59,132 +61,235 @@ def wait_until(condition) -> None:
         time.sleep(0.005)
 
 
-def takers(path: Path, overlays: list[int], first: CardLine) -> list[int]:
-    """The order in which threads get the card that got in line one after the other, while `first` has it."""
+def order_of(path: Path, overlays: str, first: KeeperClient) -> list[int]:
+    """The order in which threads get the card that ask one after the other, while `first` has it."""
     order: list[int] = []
 
-    def take(number: int, overlay: int) -> None:
-        line = CardLine("card", path)
-        taken = line.take(overlay)
+    def acquire(number: int, overlay: str) -> None:
+        client = KeeperClient("card", path)
+        granted = client.acquire(overlay)
         order.append(number)
-        if not taken.has_overlay:
-            line.loaded(overlay)
-        line.leave()
+        if not granted.has_overlay:
+            client.loaded()
+        client.release()
 
     threads = []
     for number, overlay in enumerate(overlays):
-        threads.append(threading.Thread(target=take, args=(number, overlay)))
+        threads.append(threading.Thread(target=acquire, args=(number, overlay)))
         threads[-1].start()
-        wait_until(lambda: len(first.look()) == len(threads) + 1)
-    first.leave()
+        wait_until(lambda: len(first.queue()) == len(threads) + 1)
+    first.release()
     for thread in threads:
         thread.join(60)
     return order
 
 
-# --- the line
+# --- the queue
 
 
-def test_first_come_first_served(line_file):
-    first = CardLine("card", line_file)
-    taken = first.take(7)
-    assert (taken.is_unbroken, taken.has_overlay, first.is_mine) == (False, False, True)
-    first.loaded(7)
-    assert takers(line_file, [7] * 6, first) == list(range(6))
-    assert not first.is_mine and first.look() == []
-    taken = first.take(7)
-    assert (taken.is_unbroken, taken.has_overlay) == (False, True)
-    first.leave()
-    assert first.take(7).is_unbroken  # nobody came in between
-    first.leave()
+def test_first_come_first_served(path):
+    first = KeeperClient("card", path)
+    assert first.acquire("a") == Granted(is_unbroken=False, has_overlay=False) and first.is_mine()
+    first.loaded()
+    assert order_of(path, "aaaaaa", first) == list(range(6))
+    assert not first.is_mine() and first.queue() == []
+    assert first.acquire("a") == Granted(is_unbroken=False, has_overlay=True)
+    first.release()
+    assert first.acquire("a").is_unbroken  # nobody had it in between
 
 
-def test_who_needs_the_overlay_on_the_card_goes_first(line_file, monkeypatch):
-    first = CardLine("card", line_file)
-    first.take(7)
-    first.loaded(7)
-    assert takers(line_file, [8, 7, 8, 7], first) == [1, 3, 0, 2]
-    first.take(8)
-    monkeypatch.setattr(sharing, "BATCH_SECONDS", 0.0)  # but not for ever
-    assert takers(line_file, [7, 8, 7, 8], first) == [0, 1, 2, 3]
+def test_clients_with_the_overlay_on_the_card_go_first_for_a_while(path, monkeypatch):
+    first = KeeperClient("card", path)
+    first.acquire("a")
+    first.loaded()
+    assert order_of(path, "baba", first) == [1, 3, 0, 2]
+    first.acquire("b")
+    monkeypatch.setattr(keeper, "BATCH_SECONDS", 0.0)
+    assert order_of(path, "abab", first) == [0, 1, 2, 3]
 
 
-def test_who_dies_is_out_of_the_line(line_file):
-    mine = CardLine("card", line_file)
-    with taking(line_file) as holder, taking(line_file, taken=False) as waiting:
-        wait_until(lambda: len(mine.look()) == 2)
-        assert [(w.process, w.is_on_card) for w in mine.look()] == [(holder.pid, True), (waiting.pid, False)]
+def test_a_process_that_is_killed_leaves_the_queue(path):
+    mine = KeeperClient("card", path)
+    with acquiring(path) as holder, acquiring(path, acquired=False) as waiting:
+        wait_until(lambda: len(mine.queue()) == 2)
+        assert [(w.process, w.has_card) for w in mine.queue()] == [(holder.pid, True), (waiting.pid, False)]
         waiting.kill()
-        wait_until(lambda: [w.process for w in mine.look()] == [holder.pid])
+        wait_until(lambda: [w.process for w in mine.queue()] == [holder.pid])
         holder.kill()
-        wait_until(lambda: mine.look() == [])
-        mine.take(7)  # long before a slice is overdue
-        assert mine.is_mine
+        mine.acquire("a")
+        assert mine.is_mine()
 
 
-def test_who_is_stopped_loses_the_slice_and_sees_it(line_file, monkeypatch):
-    monkeypatch.setattr(sharing, "OVERDUE_SECONDS", 0.3)
-    monkeypatch.setattr(sharing, "LOADING_SECONDS", 0.3)
-    first, second = CardLine("card", line_file), CardLine("card", line_file)
-    first.take(7)
-    first.loaded(7)
-    with taking(line_file, taken=False) as waiting:
-        wait_until(lambda: len(first.look()) == 2)
-        os.kill(waiting.pid, signal.SIGSTOP)  # the next in line is as good as absent, too
-        begin = time.monotonic()
-        second.take(7)
-        assert time.monotonic() - begin > 0.5
-        assert second.is_mine and not first.is_mine
-        first.leave()
-        assert second.is_mine and [w.process for w in second.look()] == [os.getpid()]
-        os.kill(waiting.pid, signal.SIGCONT)  # it gets in line anew
-        wait_until(lambda: [w.process for w in second.look()] == [os.getpid(), waiting.pid])
-        second.leave()
-        assert waiting.stdout.readline() == "taken\n"
+def test_a_stopped_process_loses_its_slice_and_sees_it(path, monkeypatch):
+    monkeypatch.setattr(keeper, "OVERDUE_SECONDS", 0.2)
+    monkeypatch.setattr(keeper, "LOADING_SECONDS", 0.2)
+    mine = KeeperClient("card", path)
+    with acquiring(path) as holder:
+        os.kill(holder.pid, signal.SIGSTOP)
+        mine.acquire("a")
+        assert mine.is_mine()
+        other = KeeperClient("card", path)
+        other.acquire("a")
+        assert other.is_mine() and not mine.is_mine()
+        mine.release()  # takes nothing from the next
+        assert other.is_mine() and [w.process for w in other.queue()] == [os.getpid()]
 
 
-def test_an_interrupt_leaves_the_line(line_file, monkeypatch):
-    first, second = CardLine("card", line_file), CardLine("card", line_file)
-    first.take(7)
-    monkeypatch.setattr(sharing.time, "sleep", lambda seconds: (_ for _ in ()).throw(KeyboardInterrupt))
+def test_an_interrupt_leaves_the_queue(path, monkeypatch):
+    first, second = KeeperClient("card", path), KeeperClient("card", path)
+    first.acquire("a")
+    monkeypatch.setattr(second, "_receive", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
-        second.take(7)
-    assert len(first.look()) == 1
+        second.acquire("a")
+    wait_until(lambda: len(first.queue()) == 1)
 
 
-def test_a_line_whose_file_was_removed(line_file):
-    line = CardLine("card", line_file)
-    line.take(7)
-    line.leave()
-    line_file.unlink()
-    line_file.touch()
-    with pytest.raises(CardBusyError, match="the line for card, was removed meanwhile: start anew"):
-        line.take(7)
-
-
-def test_no_place_left(line_file, monkeypatch):
-    monkeypatch.setattr(sharing, "PLACES", 1)
-    first = CardLine("card", line_file)
-    first.take(7)
-    with pytest.raises(CardBusyError, match="all 1 places in line for card are taken: try again later"):
-        CardLine("card", line_file).take(7)
+# --- a keeper that cannot be believed
 
 
 @pytest.mark.parametrize(
-    "content", [b"\xff" * 20_000, b"\x00\x01\x02", os.urandom(8192), np.full(1024, np.nan).tobytes()]
+    ("answer", "message"),
+    [
+        (b'{"granted": 2}', r"contradicts this process: it says \{'granted': 2\} to request 1"),
+        (b'{"lost": 1}', "contradicts this process"),
+        (b'{"queue": []}', "contradicts this process"),
+        (b"[1]", r"cannot be understood \(\[1\]\)"),
+        (b"\xff{", "cannot be understood"),
+        (b"", "has ended"),
+    ],
 )
-def test_what_a_file_says_holds_nobody_up(line_file, content):
-    """Places that nobody has locked are empty; the rest is numbers, whichever they are."""
-    line_file.write_bytes(content)
-    line = CardLine("card", line_file)
-    assert line.look() == []
-    for _ in range(2):
-        line.take(7)
-        assert line.is_mine
-        line.leave()
+def test_an_answer_that_contradicts_a_request_ends_the_run(tmp_path, answer, message):
+    path = tmp_path / "card.shared"
+    with keeper.listen(path) as listener:
+        thread = threading.Thread(target=lambda: _answer(listener, answer))
+        thread.start()
+        with pytest.raises(CardBusyError, match=rf"the keeper of the shared card card, {path}, {message}"):
+            KeeperClient("card", path).acquire("a")
+        thread.join()
 
 
-# --- who shares
+def _answer(listener: socket.socket, answer: bytes) -> None:
+    connection, _ = listener.accept()
+    connection.recv(1 << 10)
+    if answer:
+        connection.send(answer)
+        connection.recv(1 << 10)
+    connection.close()
+
+
+def test_a_keeper_that_ends_in_a_slice(tmp_path):
+    path = tmp_path / "card.shared"
+    with serving(path):
+        client = KeeperClient("card", path)
+        client.acquire("a")
+    with pytest.raises(CardBusyError, match=r"has ended, .*\(docs/hosts.md\), then resume"):
+        client.is_mine()
+    with pytest.raises(CardBusyError, match="cannot be reached"):
+        client.acquire("a")
+    with serving(path):
+        client.acquire("a")
+        assert client.is_mine()
+
+
+# --- clients that cannot be believed
+
+
+def test_packets_of_any_bytes_disturb_no_other_client(path):
+    mine = KeeperClient("card", path)
+    mine.acquire("a")
+    packets = [b"", b"{", b"[]", b"{}", b"\xff" * 60_000, b"[" * 60_000, b'{"acquire": "x", "overlay": 1}']
+    packets += [b'{"acquire": 1e999, "overlay": ""}', b'{"release": 1}', b'{"loaded": 1}', b'{"acquire": 1}']
+    for packet in [*packets, *(os.urandom(n) for n in range(1, 200))]:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+            connection.connect(str(path))
+            with contextlib.suppress(OSError):
+                connection.send(packet)
+    silent = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(20)]
+    for connection in silent:  # asks, and never reads the answers
+        connection.connect(str(path))
+        connection.setblocking(False)
+        with contextlib.suppress(OSError):
+            for _ in range(500):
+                connection.send(b'{"queue": 0}')
+    assert mine.is_mine() and [w.process for w in mine.queue()] == [os.getpid()]
+    for connection in silent:
+        connection.close()
+
+
+def test_a_user_has_a_bounded_number_of_clients(path, monkeypatch):
+    monkeypatch.setattr(keeper, "MOST_CLIENTS", 2)
+    clients = [KeeperClient("card", path) for _ in range(3)]
+    clients[0].acquire("a")
+    with clients[1]._connect(), pytest.raises(CardBusyError, match=r"or has \d+ clients of this user already"):
+        clients[2].acquire("a")
+
+
+@pytest.mark.long
+def test_two_users_take_turns_however_many_processes_each_has(two_users):
+    with shared_folder() as folder, serving(folder / "card.shared", mode=0o666) as path:
+        mine = KeeperClient("card", path)
+        mine.acquire("a")
+        mine.loaded()
+        others = [start_as_nobody(ACQUIRE, path) for _ in range(2)]
+        for other in others:
+            assert other.stdout.readline() == "ready\n"
+        wait_until(lambda: len(mine.queue()) == 3)
+        again = KeeperClient("card", path)
+        thread = threading.Thread(target=again.acquire, args=("a",))
+        thread.start()
+        wait_until(lambda: len(mine.queue()) == 4)
+        assert {str(w) for w in mine.queue()[1:3]} == {f"process {other.pid} of user nobody" for other in others}
+        mine.release()
+        holder = next(other for other in others if mine.queue()[0].process == other.pid)
+        assert [w.process for w in mine.queue()[:2]] == [holder.pid, os.getpid()]  # before nobody's second process
+        for other in (holder, *others):
+            other.kill()
+            other.communicate()
+        thread.join(60)
+        assert again.is_mine()
+
+
+@pytest.mark.long
+def test_another_user_cannot_change_the_queue_of_a_shared_card(two_users):
+    """With a file that every user may write, this made runs train wrongly."""
+    attack = (
+        "import os, sys\nfor harm in (lambda p: os.truncate(p, 0), lambda p: open(p, 'r+b'), os.unlink):\n"
+        "    try: harm(sys.argv[1]); print('done')\n    except OSError as error: print(type(error).__name__)"
+    )
+    with shared_folder(0o755) as folder, serving(folder / "card.shared", mode=0o666) as path:
+        mine = KeeperClient("card", path)
+        mine.acquire("a")
+        assert "done" not in run_as_nobody(attack, path)
+        assert mine.is_mine() and [w.process for w in mine.queue()] == [os.getpid()]
+
+
+@pytest.mark.long
+def test_a_user_who_may_not_open_the_card_may_not_connect(two_users):
+    script = ACQUIRE.replace('client.acquire("a")', "try: client.acquire('a')\nexcept Exception as error: print(error)")
+    with shared_folder(0o755) as folder, serving(folder / "card.shared", mode=0o660) as path:
+        process = start_as_nobody(script, path)
+        said, _ = process.communicate(timeout=120)
+        assert "is for user root and group root alone: ask an administrator to put you into the group" in said
+
+
+# --- the command, and what declares a card shared
+
+
+def test_the_command_gives_the_socket_the_rights_of_the_device(tmp_path):
+    node, path = tmp_path / "renderD128", tmp_path / "card.shared"
+    node.touch()
+    node.chmod(0o640)
+    command = [sys.executable, "-m", "bttlab.keeper", str(path), "--device", str(node)]
+    process = subprocess.Popen(command, env=environment())
+    try:
+        wait_until(lambda: path.exists() and stat.S_IMODE(path.lstat().st_mode) == 0o640)
+        client = KeeperClient("card", path)
+        client.acquire("a")
+        again = subprocess.run(command, env=environment(), capture_output=True, text=True)
+        assert again.returncode == 2 and "has a keeper already" in again.stderr and client.is_mine()
+    finally:
+        process.terminate()
+    assert process.wait(60) == 0 and not path.exists()
 
 
 def test_what_declares_a_card_shared(tmp_path, monkeypatch):
@@ -197,52 +302,8 @@ def test_what_declares_a_card_shared(tmp_path, monkeypatch):
     path.touch()
     assert shared_file("emulated_u50_0", True) == path and shared_file("emulated_u50_1", True) is None
     assert shared_file("emulated_u50_0", False) is None  # a real card is an administrator's matter
+    with pytest.raises(CardBusyError, match="cannot be reached"):  # a file is no keeper
+        KeeperClient("card", path).acquire("a")
     monkeypatch.setenv(sharing.FOLDER_VARIABLE, str(path))
     with pytest.raises(BttlabError, match=r"BTTLAB_SHARED_EMULATED is .*, which is no folder: make it, or unset"):
         shared_file("emulated_u50_0", True)
-
-
-@pytest.mark.parametrize("what", ["pipe", "link", "second name", "folder"])
-def test_what_is_no_line_is_refused(tmp_path, what):
-    path, precious = tmp_path / "bttlab-card.shared", tmp_path / "precious"
-    precious.write_text("as it was")
-    {
-        "pipe": lambda: os.mkfifo(path),
-        "link": lambda: path.symlink_to(precious),
-        "second name": lambda: path.hardlink_to(precious),
-        "folder": path.mkdir,
-    }[what]()
-    with pytest.raises(CardBusyError, match=rf"{path}, the line for the shared card card, cannot be used: it is of"):
-        CardLine("card", path)
-    assert precious.read_text() == "as it was"
-
-
-def test_a_card_that_a_user_may_not_open(two_users):
-    with shared_folder() as folder:
-        path = folder / "bttlab-card.shared"
-        path.touch()
-        path.chmod(0o660)
-        said = run_as_nobody(
-            "import sys\nfrom pathlib import Path\nfrom bttlab.card.sharing import CardLine\n"
-            "try: CardLine('card', Path(sys.argv[1]))\nexcept Exception as error: print(error)",
-            path,
-        )
-        assert said.endswith("it is for user root and group root alone; ask an administrator to put you into it")
-
-
-def test_two_users_take_turns(two_users):
-    with shared_folder() as folder:
-        path = folder / "bttlab-card.shared"
-        path.touch()
-        path.chmod(0o666)
-        mine = CardLine("card", path)
-        mine.take(7)
-        other = start_as_nobody(TAKE, path)
-        assert other.stdout.readline() == "in line\n"
-        wait_until(lambda: len(mine.look()) == 2)
-        assert str(mine.look()[1]) == f"process {other.pid} of user nobody"
-        mine.leave()
-        assert other.stdout.readline() == "taken\n"
-        other.kill()
-        assert not mine.take(7).is_unbroken
-        other.communicate()

@@ -42,6 +42,7 @@ def test_what_is_pressed_for_a_reader_stands_in_a_cell(said):
     assert any(said in cell.source for notebook in notebooks for cell in notebook.cells)
 
 
+@pytest.mark.long
 def test_pages_with_search_formulas_and_nothing_from_a_network(checkout):
     """And a link that leads nowhere, which they are made with, and refused for."""
     with pytest.raises(build.SiteError, match=r"#none leads nowhere$"):
@@ -54,6 +55,7 @@ def test_pages_with_search_formulas_and_nothing_from_a_network(checkout):
         assert not [line for line in page.read_text().splitlines() if "<script" in line and "//" in line], page
 
 
+@pytest.mark.long
 def test_a_broken_link_is_one_line(checkout):
     with pytest.raises(build.SiteError) as caught:
         make(checkout, "[x](docs/energy.md#none)")
@@ -72,6 +74,7 @@ def test_links_that_lead_nowhere(tmp_path):
     ]
 
 
+@pytest.mark.long
 def test_links_of_our_pages(tmp_path):
     """All docs and notebooks, as they are committed."""
     build.lay_out(ROOT, ROOT / "notebooks", tmp_path / "source")

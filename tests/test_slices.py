@@ -1,23 +1,43 @@
 """Drivers on a shared card: whatever happens between their calls, they train what they would train alone."""
 
+import contextlib
+import itertools
+import linecache
 import os
 import re
+import signal
+import sys
+import threading
 import types
+from collections.abc import Iterator
 
 import numpy as np
 import pynq
 import pytest
 
-from bttlab.card import EmulatedU50, OverlayError, open_trainer, overlay, slices
+from bttlab import keeper as keepers
+from bttlab.card import (
+    EmulatedU50,
+    OverlayError,
+    kernel_driver,
+    load_overlay,
+    open_trainer,
+    overlay,
+    sharing,
+    training_run,
+)
 from bttlab.card import trainer as trainer_module
-from bttlab.card.card_lock import CardBusyError
-from bttlab.card.machine import machine
-from bttlab.card.sharing import FOLDER_VARIABLE, CardLine
+from bttlab.card.kernel import TRAINER_KERNEL
+from bttlab.card.layer import run_layer
+from bttlab.card.sharing import FOLDER_VARIABLE, KeeperClient, keeper_of
 from bttlab.commands import doctor
+from bttlab.compiler.machine import machine
 from bttlab.data import Samples, Vocabulary, encode, load_corpus
 from bttlab.errors import BttlabError
+from bttlab.keeper import serving
 from bttlab.lab import CardQueue
 from bttlab.model import ModelConfig, Optimizer, StateError, initial_parameters
+from bttlab.tensor import TTLinear
 from bttlab.train import tensors_digest
 from lab_trainers import our_threads, until
 
@@ -34,12 +54,12 @@ def samples() -> Samples:
 
 
 @pytest.fixture
-def shared_card(tmp_path, monkeypatch) -> EmulatedU50:
-    (tmp_path / "bttlab-emulated-u50-0.shared").touch()
+def shared_card(tmp_path, monkeypatch) -> Iterator[EmulatedU50]:
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
     card = EmulatedU50()
     card.name = "emulated_u50_0"
-    return card
+    with serving(tmp_path / "bttlab-emulated-u50-0.shared"):
+        yield card
 
 
 def opened(card: EmulatedU50, seed: int):
@@ -59,19 +79,15 @@ def alone(seed: int, samples: Samples) -> tuple[str, list[float]]:
     return state(trainer), np.concatenate(losses).tolist()
 
 
-def line(card: EmulatedU50) -> CardLine:
-    return slices.line_for(card)
-
-
 def others_have(card: EmulatedU50) -> None:
-    other = line(card)
-    other.take(0)
-    other.leave()
+    other = keeper_of(card)
+    other.acquire("")
+    other.release()
 
 
 @pytest.mark.parametrize("cleared", [True, False], ids=["cleared", "as the others left it"])
 def test_two_models_in_turns_have_the_bits_of_each_alone(shared_card, samples, monkeypatch, cleared):
-    monkeypatch.setattr(slices, "SLICE_SECONDS", 0.0)  # each call has a slice of its own
+    monkeypatch.setattr(sharing, "SLICE_SECONDS", 0.0)  # each call has a slice of its own
     if not cleared:  # so a real card is
         monkeypatch.setattr(EmulatedU50, "lose_chip", lambda card: None)
     trainers = [opened(shared_card, seed) for seed in (0, 1)]
@@ -84,6 +100,15 @@ def test_two_models_in_turns_have_the_bits_of_each_alone(shared_card, samples, m
         assert (state(trainer), losses[seed]) == alone(seed, samples)
 
 
+def test_a_layer_on_a_shared_card_has_the_bits_of_an_unshared_one(shared_card):
+    layer, generator = TTLinear(768, 768, (12, 8, 8), (8, 8, 12), 12), np.random.default_rng(0)
+    x, dy = generator.standard_normal((2, 4, 768), np.float32)
+    mine, theirs = (
+        run_layer(load_overlay("trainer", card), layer, "right_to_left", x, dy) for card in (shared_card, EmulatedU50())
+    )
+    assert np.array_equal(mine.y, theirs.y) and np.array_equal(mine.dx, theirs.dx)
+
+
 def test_a_chip_that_others_had_is_empty(samples):
     trainer = opened(EmulatedU50(), 0)
     trainer.train(samples[:1], ADAMW, RATE)
@@ -94,43 +119,94 @@ def test_a_chip_that_others_had_is_empty(samples):
     assert not any(values.any() for values in trainer.store_parameters().values())
 
 
-@pytest.mark.parametrize("command", [M.LOAD_PROGRAM, M.LOAD, M.TRAIN, M.STORE])
-def test_who_was_stopped_in_a_slice_does_it_again(shared_card, samples, monkeypatch, command):
-    """Another takes the card in the middle of a call, as if this process had been stopped there, and ruins the chip."""
-    trainer, run, commands = opened(shared_card, 0), trainer_module.Trainer._run, []
-
-    def interrupted(self, done, *arguments):
-        run(self, done, *arguments)
-        commands.append(done)
-        if done == command and commands.count(done) == 2:
-            with monkeypatch.context() as patch:
-                patch.setattr("bttlab.card.sharing._may_go", lambda *_: True)
-                others_have(shared_card)
-            shared_card.lose_chip()
-
-    monkeypatch.setattr(trainer_module.Trainer, "_run", interrupted)
-    monkeypatch.setattr(slices, "SLICE_SECONDS", 0.0)
-    losses = []
-    for first in range(0, len(samples), 8):
-        others_have(shared_card)  # so all has to be loaded
-        losses += trainer.train(samples[first : first + 8], ADAMW, RATE).tolist()
-    monkeypatch.setattr(trainer_module.Trainer, "_run", run)
-    assert commands.count(command) > 2
-    assert (state(trainer), losses) == alone(0, samples)
+TRACED = {module.__file__ for module in (trainer_module, kernel_driver, sharing, training_run)}
 
 
-def test_an_interrupt_takes_back_its_call(shared_card, samples, monkeypatch):
+class Fault:
+    """Do something at the n-th line that runs in the driver between taking and giving back the card."""
+
+    def __init__(self, number: int, happens):
+        self.left, self.happens = number, happens
+
+    def __enter__(self):
+        sys.settrace(self._trace)
+        return self
+
+    def __exit__(self, *_):
+        sys.settrace(None)
+
+    def _trace(self, frame, event, _):
+        if frame.f_code.co_filename not in TRACED:
+            return None
+        # CPython takes no interrupt between the end of a with block and its __exit__.
+        is_with = linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip().startswith("with ")
+        if event == "line" and not is_with:
+            self.left -= 1
+            if self.left == 0:
+                self.where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+                self.happens()
+        return self._trace
+
+
+def states_alone(samples: Samples) -> list[str]:
+    """The state after each sample on an unshared card, the first before all."""
+    trainer, states = opened(EmulatedU50(), 0), []
+    for first in range(len(samples)):
+        states.append(state(trainer))
+        trainer.train(samples[first : first + 1], ADAMW, RATE)
+    return [*states, state(trainer)]
+
+
+def train_on(trainer, samples: Samples) -> None:
+    """Train on what is left of the samples, in calls of two, a time slice for each sample."""
+    for first in range(int(trainer.store_optimizer_state()["step"]), len(samples), 2):
+        trainer.train(samples[first : first + 2], ADAMW, RATE)
+
+
+@pytest.mark.parametrize(
+    ("what", "step"),  # lines from one fault to the next
+    [("a loss", 23), ("an interrupt", 23), ("a kill", 101)]
+    + [pytest.param(*which, marks=pytest.mark.long) for which in (("a loss", 1), ("an interrupt", 1), ("a kill", 7))],
+)
+def test_a_fault_at_any_line_of_a_slice_changes_no_bit(shared_card, samples, monkeypatch, what, step):
+    """As SQLite is tested: the same training again and again, with the fault one line later each time."""
+    samples = samples[:3]
+    expected = states_alone(samples)
     trainer = opened(shared_card, 0)
-    losses = trainer.train(samples[:8], ADAMW, RATE).tolist()
-    before = state(trainer)
-    with monkeypatch.context() as patch:
-        patch.setattr(trainer_module, "wait_to_the_end", lambda handle: (handle.wait(), _interrupt()))
-        with pytest.raises(KeyboardInterrupt):
-            trainer.train(samples[8:16], ADAMW, RATE)
-    assert state(trainer) == before and line(shared_card).look() == []
-    for first in (8, 16):
-        losses += trainer.train(samples[first : first + 8], ADAMW, RATE).tolist()
-    assert (state(trainer), losses) == alone(0, samples)
+    monkeypatch.setattr(sharing, "SLICE_SECONDS", 0.0)  # each call takes and gives back the card
+
+    def lose():
+        with monkeypatch.context() as patch:
+            for seconds in ("OVERDUE_SECONDS", "LOADING_SECONDS"):  # whoever has the card has had it for too long
+                patch.setattr(keepers, seconds, 0.0)
+            others_have(shared_card)
+        shared_card.lose_chip()
+
+    happens = {"a loss": lose, "an interrupt": _interrupt, "a kill": lambda: os.kill(os.getpid(), signal.SIGKILL)}[what]
+    for number in itertools.count(1, step):
+        trainer.load_parameters(initial_parameters(MODELS[0], 0))
+        others_have(shared_card)
+        if what == "a kill":
+            child = os.fork()
+            if child == 0:
+                mine = opened(shared_card, 0)
+                with Fault(number, happens):
+                    train_on(mine, samples)
+                os._exit(0)
+            _, status = os.waitpid(child, 0)
+            reached = os.WIFSIGNALED(status)
+            train_on(trainer, samples)
+        else:
+            with Fault(number, happens) as fault, contextlib.suppress(KeyboardInterrupt):
+                train_on(trainer, samples)
+            reached = fault.left <= 0
+            assert state(trainer) == expected[int(trainer.store_optimizer_state()["step"])], fault.where
+            train_on(trainer, samples)
+        assert state(trainer) == expected[-1], number
+        assert keeper_of(shared_card).queue() == []
+        if not reached:
+            break
+    assert number > 100, number
 
 
 def _interrupt():
@@ -139,48 +215,44 @@ def _interrupt():
 
 def test_who_is_idle_holds_nothing(shared_card, samples):
     trainer = opened(shared_card, 0)
-    watcher = line(shared_card)
+    keeper = keeper_of(shared_card)
     trainer.train(samples[:4], ADAMW, RATE)
-    assert until(lambda: watcher.look() == [])
+    assert until(lambda: keeper.queue() == [])
     run = trainer.start(samples, ADAMW, RATE)
     with pytest.raises(OverlayError, match="the kernel is training already"):
         trainer.store_parameters()
-    assert len(run.wait()) == len(samples) and until(lambda: watcher.look() == [])
+    assert len(run.wait()) == len(samples) and until(lambda: keeper.queue() == [])
     trainer.load_parameters(initial_parameters(MODELS[0], 0))
-    assert watcher.look() == []  # they wait in the host's memory for the first call
+    assert keeper.queue() == []  # they wait in the host's memory for the first call
     trainer.load_program(MODELS[1])
     with pytest.raises(StateError):
         trainer.train(samples[:1], ADAMW, RATE)
 
 
-def test_a_card_nobody_can_open(shared_card, tmp_path):
-    path = tmp_path / "bttlab-emulated-u50-0.shared"
-    path.unlink()
-    path.mkdir()
-    with pytest.raises(CardBusyError, match=rf"{path}, the line for the shared card .*, cannot be used: it is of user"):
-        open_trainer(MODELS[0], shared_card)
-
-
-def test_what_users_are_told_of_the_line(shared_card, monkeypatch):
+def test_what_users_see_of_the_queue(shared_card, monkeypatch):
     monkeypatch.setattr(pynq.Device, "_devices", [shared_card])
     queue = CardQueue()
     try:
-        assert "nobody is in line, a turn comes at once" in queue.widget.value
-        first, second = line(shared_card), line(shared_card)
-        first.take(0)
-        second._get_in_line(0)
-        assert until(lambda: "<b>you</b>" in queue.widget.value)
-        assert re.search(r"on the card.*1\..*in line for 0\.\d s \(measured\)", queue.widget.value)
-        told = rf"process {os.getpid()} of user \w+ is on it, 1 more in line; a turn comes in about 0\.6 s .* modelled"
-        assert re.search(told, queue.widget.value)
+        assert "the card is free" in queue.widget.value
+        first, second = keeper_of(shared_card), keeper_of(shared_card)
+        first.acquire("")
+        thread = threading.Thread(target=second.acquire, args=("",))
+        thread.start()
+        assert until(lambda: "waiting for" in queue.widget.value)
+        assert re.search(r"<b>you</b>.*has the card|has the card.*<b>you</b>", queue.widget.value)
+        assert re.search(r"waiting for \d\.\d s \(measured\)", queue.widget.value)
+        words = rf"process {os.getpid()} of user \w+ has the card, 1 more waiting; .* in about 0\.6 s \(modelled\)"
+        assert re.search(words, queue.widget.value)
         [check] = doctor._shared_cards()
-        assert check.status == "ok" and re.search(f"emulated_u50_0: {told}", check.detail)
-        assert check.data == {"file": str(first.path), "in_line": [os.getpid()] * 2}
+        assert check.status == "ok" and re.search(f"emulated_u50_0: {words}", check.detail)
+        assert check.data == {"keeper": str(first.path), "queue": [os.getpid()] * 2}
+        first.release()
+        thread.join(60)
     finally:
         queue.close()
     assert "bttlab-card-queue" not in our_threads()
     monkeypatch.delenv(FOLDER_VARIABLE)
-    with pytest.raises(BttlabError, match=r"no card is shared here \(emulated_u50_0\); docs/hosts.md tells how one is"):
+    with pytest.raises(BttlabError, match=r"no card is shared here \(emulated_u50_0\); docs/hosts.md tells how to"):
         CardQueue()
     assert list(doctor._shared_cards()) == []
 
@@ -203,23 +275,21 @@ class FakeCard(pynq.Device):
 
 
 def test_a_real_card_loads_an_overlay_where_another_was_and_keeps_no_context(tmp_path, monkeypatch):
-    path = tmp_path / "line"
-    path.touch()
-    monkeypatch.setattr(slices, "SLICE_SECONDS", 0.0)
+    monkeypatch.setattr(sharing, "SLICE_SECONDS", 0.0)
     monkeypatch.setattr(
-        slices.pynq,
+        pynq,
         "Bitstream",
         lambda name, device: types.SimpleNamespace(download=lambda p: device.download(name, p)),
     )
-    drivers = []
-    for content in "ab":
-        (tmp_path / content).write_text(content)
-        card = FakeCard(str(tmp_path / content))
-        drivers.append((card, slices.Slices(CardLine("card", path), card, {})))
     kept = []
-    for number in (0, 0, 1, 0):
-        with drivers[number][1].slice() as is_current:
-            kept.append(is_current)
+    with serving(tmp_path / "keeper") as path:
+        drivers = []
+        for content in "ab":
+            (tmp_path / content).write_text(content)
+            card = FakeCard(str(tmp_path / content))
+            drivers.append((card, sharing.TimeSlices(KeeperClient("card", path), card, {})))
+        for number in (0, 0, 1, 0):
+            drivers[number][1].run(kept.append, lambda: None)
     a, b = (str(tmp_path / content) for content in "ab")
     assert kept == [False, True, False, False]
     assert drivers[0][0].asked == [a, "open", "close", "open", "close", a, "open", "close"]
@@ -228,18 +298,15 @@ def test_a_real_card_loads_an_overlay_where_another_was_and_keeps_no_context(tmp
 
 def test_a_shared_real_card_is_for_the_training_processor(tmp_path, monkeypatch):
     card = FakeCard("")
-    path = tmp_path / "line"
-    path.touch()
     kernels = {"own_1": {"type": "xilinx.com:hls:own:1.0"}}
     card.get_bitfile_metadata = lambda name: types.SimpleNamespace(ip_dict=kernels)
-    monkeypatch.setattr(overlay, "_from_path", lambda name: {("hw", "fake_u50"): tmp_path / "own.xclbin"})
-    monkeypatch.setattr(overlay, "line_for", lambda card: CardLine("card", path))
+    monkeypatch.setattr(overlay, "keeper_of", lambda card: KeeperClient("card", tmp_path / "keeper"))
     monkeypatch.setattr(pynq, "Overlay", lambda name, device: name)
     (tmp_path / "own.xclbin").write_text("")
-    with pytest.raises(
-        OverlayError, match=r"own.xclbin has other kernels than the training processor, and .* is shared"
-    ):
-        overlay.load_overlay("own.xclbin", card)
-    kernels["own_1"]["type"] = trainer_module.TRAINER_KERNEL.vlnv
-    assert overlay.load_overlay("own.xclbin", card) == str(tmp_path / "own.xclbin")
-    assert CardLine("card", path).look() == []
+    with pytest.raises(OverlayError, match=r"own.xclbin has other kernels .*, and .* is shared"):
+        overlay._on_real_card(card, tmp_path / "own.xclbin", "own.xclbin", 0.0)
+    kernels["own_1"]["type"] = TRAINER_KERNEL.vlnv
+    with serving(tmp_path / "keeper") as path:
+        loaded = overlay._on_real_card(card, tmp_path / "own.xclbin", "own.xclbin", 0.0)
+        assert loaded == str(tmp_path / "own.xclbin")
+        assert KeeperClient("card", path).queue() == []

@@ -6,23 +6,25 @@ import socket
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
+from benchmarks.sweep import ChunkLog, chunks_again
 from distributed import Client
 
 import tiny_runs
 from bttlab.cli import main
-from bttlab.experiments import Filter, RunIndex, read_run
+from bttlab.experiments import Filter, RunIndex, RunRecord, read_run
 from bttlab.experiments.keep import flat
 from bttlab.sweep import ClusterError, Sweep, SweepError, open_cluster
-from bttlab.sweep.bench import ChunkLog, chunks_again
+from bttlab.sweep import run as sweep_module
 from bttlab.sweep.cluster import _check_versions, check_cluster, connect
 from bttlab.sweep.search import Proposed
 from bttlab.sweep.spec import FIGURES, spec_of
 from bttlab.sweep.trials import TrialMaker
 from bttlab.sweep.view import SweepView, pareto_front
 from bttlab.train import CheckpointStore, tensors_digest
-from bttlab.train.files import held
+from bttlab.train.files import run_lock
 
 RATES = [0.01, 0.04]
 
@@ -62,6 +64,7 @@ def alone(corpus, tmp_path_factory):
     return found
 
 
+@pytest.mark.long
 def test_results_are_those_of_the_trials_alone(client, corpus, alone, tmp_path):
     seen = []
     sweep = Sweep(_spec(corpus), tmp_path / "sweep")
@@ -78,6 +81,7 @@ def test_results_are_those_of_the_trials_alone(client, corpus, alone, tmp_path):
     assert progress.best.value("dev.frame_accuracy") == best
 
 
+@pytest.mark.long
 def test_what_is_finished_stays_and_what_was_begun_goes_on(client, corpus, alone, tmp_path):
     sweep = Sweep(_spec(corpus), tmp_path / "sweep")
     sweep.run(client, lambda progress: sweep.stop() if progress.records else None)
@@ -90,6 +94,7 @@ def test_what_is_finished_stays_and_what_was_begun_goes_on(client, corpus, alone
         assert read_run(tmp_path / "sweep" / id).ended == ended
 
 
+@pytest.mark.long
 def test_a_worker_that_is_killed(client, corpus, alone, tmp_path):
     killed = []
 
@@ -103,6 +108,7 @@ def test_a_worker_that_is_killed(client, corpus, alone, tmp_path):
     assert killed and _digests(tmp_path / "sweep") == alone
 
 
+@pytest.mark.long
 def test_a_worker_killed_in_mid_chunk_costs_that_chunk_alone(client, corpus, tmp_path):
     """What has ended does not wait on its worker until the sweep has time for it: there it would die, too."""
     log, killed = ChunkLog(tmp_path), []
@@ -135,6 +141,7 @@ def _kill_in_mid_chunk(client, log):
     pytest.fail(f"results stay on their workers: {held}")
 
 
+@pytest.mark.long
 def test_a_scheduler_that_comes_back(corpus, alone, tmp_path):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -169,6 +176,7 @@ def test_a_scheduler_that_comes_back(corpus, alone, tmp_path):
     assert first is not processes[0] and _digests(tmp_path / "sweep") == alone
 
 
+@pytest.mark.long
 def test_a_trial_that_diverges_fails_and_the_others_go_on(client, corpus, tmp_path):
     spec = _spec(corpus, vary={"learning_rate": [1e30, 0.01], "seed": [0]})
     progress = Sweep(spec, tmp_path / "sweep").run(client)
@@ -177,6 +185,7 @@ def test_a_trial_that_diverges_fails_and_the_others_go_on(client, corpus, tmp_pa
     assert progress.failed == 1 and progress.best.name == "learning_rate=0.01 seed=0"
 
 
+@pytest.mark.long
 def test_estimates(client, tmp_path):
     spec = spec_of({"kind": "estimate", "vary": {"clock_mhz": [100, 200]}}, "clocks")
     progress = Sweep(spec, tmp_path / "sweep").run(client)
@@ -187,6 +196,7 @@ def test_estimates(client, tmp_path):
     assert progress.best.value("u50.joules_per_epoch") == min(energies)
 
 
+@pytest.mark.long
 def test_a_sweep_in_a_notebook_draws_its_trials(client, tmp_path):
     spec = spec_of({"kind": "estimate", "vary": {"clock_mhz": [100, 200], "linear_rank": [8, 12]}}, "view")
     view = SweepView(spec, tmp_path / "sweep", scheduler=client.scheduler.address, credentials=client.security)
@@ -225,6 +235,7 @@ def test_a_trial_that_trains_elsewhere_needs_no_card(corpus, monkeypatch, tmp_pa
 # --- what is refused before anything starts
 
 
+@pytest.mark.long
 def test_a_card_that_is_offered_where_there_is_none(client):
     worker = next(iter(client.scheduler_info()["workers"]))
 
@@ -239,6 +250,7 @@ def test_a_card_that_is_offered_where_there_is_none(client):
         client.run(set_resources, 0, workers=[worker])
 
 
+@pytest.mark.long
 def test_a_resource_that_nobody_has(client):
     with pytest.raises(ClusterError, match="a trial takes U50=1, and none of the 2 workers"):
         check_cluster(client, {"U50": 1})
@@ -269,6 +281,7 @@ def test_no_card_on_this_machine(tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.long
 def test_other_versions_on_a_worker(client, monkeypatch):
     found = client.get_versions(packages=["bttlab", "torch", "numpy", "safetensors", "pynq"])
     next(iter(found["workers"].values()))["packages"]["torch"] = "1.0"
@@ -288,9 +301,30 @@ def test_a_scheduler_that_does_not_answer(tmp_path, capsys, monkeypatch):
     assert not (tmp_path / "out").exists()
 
 
-def test_two_sweeps_in_one_folder(client, corpus, tmp_path):
-    with held(tmp_path), pytest.raises(SweepError, match="another sweep runs in"):
-        Sweep(_spec(corpus), tmp_path).run(client)
+@pytest.mark.long
+def test_a_folder_that_another_process_trains_in(client, corpus, tmp_path):
+    """Of the sweep, and of one of its trials, which a user may have resumed by hand."""
+    trial = TrialMaker(_spec(corpus)).all()[0].id
+    (tmp_path / trial).mkdir()
+    for folder in (tmp_path, tmp_path / trial):
+        with run_lock(folder), pytest.raises(SweepError, match=f"another process trains in {folder};"):
+            Sweep(_spec(corpus), tmp_path).run(client)
+    assert not list(tmp_path.glob("*/run.json"))
+
+
+def test_a_sweep_sees_the_trials_that_another_process_ended_meanwhile(corpus, tmp_path, monkeypatch):
+    vary = {"learning_rate": {"low": 0.001, "high": 0.1}}
+    spec = _spec(corpus, search="optuna", trials=1, vary=vary)
+    sweep = Sweep(spec, tmp_path)
+    trial = TrialMaker(spec).make({"learning_rate": 0.05})
+    record = RunRecord("training", trial.name, trial.configuration, "a device", id=trial.id, status="complete")
+    (tmp_path / trial.id).mkdir()
+    record.write(tmp_path / trial.id)
+    monkeypatch.setattr(sweep_module, "check_cluster", lambda *arguments: None)
+    monkeypatch.setattr(
+        sweep_module, "_Dispatcher", lambda sweep, *arguments: SimpleNamespace(run=lambda: sweep._next())
+    )
+    assert sweep.run(None) is None and set(sweep.progress.records) == {trial.id}  # nothing is left to train
 
 
 # --- Optuna
@@ -308,6 +342,7 @@ def test_optuna_learns_from_the_trials_before(corpus):
     assert sum(varied["optimizer"] == "momentum" for varied in late[20:]) > 12
 
 
+@pytest.mark.long
 def test_an_interrupted_search_goes_on(client, corpus, tmp_path):
     vary = {"learning_rate": {"low": 0.001, "high": 0.1, "log": True}, "optimizer": ["sgd", "momentum"]}
     fixed = {key: value for key, value in _spec(corpus).fixed.items() if key != "optimizer"}
@@ -333,5 +368,5 @@ def test_optuna_that_is_not_installed(corpus, monkeypatch):
 
     monkeypatch.setitem(sys.modules, "optuna", None)
     spec = _spec(corpus, search="optuna", trials=4)
-    with pytest.raises(BaseException, match="pip install optuna"):
+    with pytest.raises(BaseException, match=r"pip install 'bttlab\[search\]', or take search: random"):
         Proposed(spec, TrialMaker(spec))

@@ -4,6 +4,7 @@ The card is a stand-in behind PYNQ, which trains in PyTorch and fails where two 
 the real one.
 """
 
+import functools
 import json
 import os
 from contextlib import contextmanager
@@ -11,6 +12,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pynq
+import pytest
+from benchmarks.sweep import ChunkLog
 
 import tiny_runs
 from bttlab.card import opening, overlay
@@ -18,9 +21,10 @@ from bttlab.card.card_lock import CardLock
 from bttlab.experiments.keep import flat
 from bttlab.model import ReferenceTrainer
 from bttlab.sweep import Sweep, open_cluster
-from bttlab.sweep.bench import ChunkLog
 from bttlab.sweep.spec import spec_of
 from bttlab.train import CheckpointStore, tensors_digest
+
+pytestmark = pytest.mark.long
 
 ADDRESS = "0000:3b:00.1"
 
@@ -64,8 +68,10 @@ class OnStandIn(ReferenceTrainer):
 def install(folder: Path) -> None:
     """Put the card behind this process's PYNQ, the only real one, with its lock in a folder."""
     pynq.Device.devices.append(StandIn())
-    overlay.CardLock = lambda card: CardLock(card, folder)
-    overlay._from_manifest = lambda name: {("hw", "stand_in"): folder / "train.xclbin"}
+    (folder / "train.xclbin").touch()
+    overlay.EmulatedU50.trust(folder / "train.xclbin")
+    overlay.process_lock = functools.cache(lambda card: CardLock(card, folder))
+    overlay._from_manifest = lambda name: [overlay.OverlayFile("hw", "stand_in", (), folder / "train.xclbin")]
     pynq.Overlay = lambda path, device: SimpleNamespace(
         device=device, ip_dict={"trainer_1": {}}, trainer_1=OnStandIn(folder, device)
     )

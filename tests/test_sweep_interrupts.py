@@ -14,6 +14,8 @@ import yaml
 import tiny_runs
 from bttlab.experiments.keep import flat
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def sweep(tmp_path):

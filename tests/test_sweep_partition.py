@@ -28,6 +28,8 @@ from bttlab.sweep.cluster import _new_credentials
 from bttlab.train import CheckpointStore, tensors_digest
 from own_path import environment
 
+pytestmark = pytest.mark.long
+
 DOCS = Path(__file__).resolve().parents[1] / "docs" / "experiments.md"
 HERE, THERE, PORT = "10.231.17.1", "10.231.17.2", 8786
 EPOCHS = 60  # some seconds: the network goes in their midst

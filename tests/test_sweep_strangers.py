@@ -25,6 +25,8 @@ from bttlab.sweep.view import SweepView
 from bttlab.sweep.worker import estimate_trial
 from two_users import environment, run_as_nobody
 
+pytestmark = pytest.mark.long
+
 STRANGER = """
 import asyncio, sys
 from distributed import Client

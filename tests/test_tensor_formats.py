@@ -5,7 +5,6 @@ import math
 
 import hypothesis.strategies as st
 import pytest
-import tensorly
 import torch
 from hypothesis import given
 
@@ -94,13 +93,6 @@ def test_ttm_svd_cuts_no_more_than_the_discarded_singular_values():
     )
     error = (ttm_to_matrix(cores) - table).square().sum().item()
     assert 0 < error <= discarded * (1 + 1e-12)
-
-
-def test_decomposing_leaves_the_backend_of_tensorly_alone():
-    with tensorly.backend_context("numpy"):  # tensorly-torch, where a test of this process imports it, sets another
-        matrix_to_tt(torch.randn(4, 4), (2, 2), (2, 2), 2)
-        matrix_to_ttm(torch.randn(4, 4), (2, 2), (2, 2), 2)
-        assert tensorly.get_backend() == "numpy"
 
 
 @given(st.data(), st.lists(st.tuples(mode, mode), min_size=1, max_size=4), st.booleans())

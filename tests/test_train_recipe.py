@@ -9,7 +9,7 @@ import pytest
 from bttlab.cli import main
 from bttlab.data import Augmentation, load_corpus
 from bttlab.model import Predictions, ReferenceTrainer
-from bttlab.train import RunError, Schedule, read_recipe, recipe_names, start_run
+from bttlab.train import LearningRateSchedule, RunError, read_recipe, recipe_names, start_run
 from bttlab.train.schedule import ScheduleError
 from tiny_runs import CONFIG, DEVICE, Interrupter, metrics, resume, settings, train, write_corpus
 
@@ -29,7 +29,7 @@ word_dropout = 1.0
 slot_substitution = 0.5
 """
 PARTS = {
-    "schedule": Schedule("linear", 0.25),
+    "schedule": LearningRateSchedule("linear", 0.25),
     "augmentation": Augmentation(word_dropout=1.0, slot_substitution=0.5),
     "word_classes": True,
     "label_smoothing": 0.1,
@@ -43,16 +43,18 @@ def corpus(tmp_path_factory):
 
 def test_schedule_rises_and_falls_in_straight_lines():
     steps = np.arange(10)
-    assert Schedule("linear", 0.2).rates(4.0, steps, 10) == pytest.approx([0, 2, 4, 3.5, 3, 2.5, 2, 1.5, 1, 0.5])
-    assert Schedule("linear").rates(1.0, steps, 10) == pytest.approx(1 - steps / 10)
-    assert Schedule("none", 0.5).rates(1.0, steps, 10) == pytest.approx(np.minimum(steps / 5, 1))
-    assert np.array_equal(Schedule().rates(3e-4, steps, 10), np.full(10, 3e-4))
+    assert LearningRateSchedule("linear", 0.2).rates(4.0, steps, 10) == pytest.approx(
+        [0, 2, 4, 3.5, 3, 2.5, 2, 1.5, 1, 0.5]
+    )
+    assert LearningRateSchedule("linear").rates(1.0, steps, 10) == pytest.approx(1 - steps / 10)
+    assert LearningRateSchedule("none", 0.5).rates(1.0, steps, 10) == pytest.approx(np.minimum(steps / 5, 1))
+    assert np.array_equal(LearningRateSchedule().rates(3e-4, steps, 10), np.full(10, 3e-4))
 
 
 @pytest.mark.parametrize("values", [("cosine", 0.0), ("linear", 1.0), ("linear", -0.1), ("none", "slow")])
 def test_schedule_refuses(values):
     with pytest.raises(ScheduleError, match=r"decay is|warm_up is"):
-        Schedule(*values)
+        LearningRateSchedule(*values)
 
 
 def test_learning_rates_follow_the_schedule_over_the_whole_run(tmp_path, corpus):
@@ -63,7 +65,7 @@ def test_learning_rates_follow_the_schedule_over_the_whole_run(tmp_path, corpus)
             seen.extend(learning_rate)
             return super().train(samples, optimizer, learning_rate, label_smoothing)
 
-    chosen = settings(corpus, epochs=3, samples=5, learning_rate=1.0, schedule=Schedule("linear"))
+    chosen = settings(corpus, epochs=3, samples=5, learning_rate=1.0, schedule=LearningRateSchedule("linear"))
     start_run(tmp_path, chosen, load_corpus(corpus)).train(Recorder(CONFIG), DEVICE)
     assert seen == pytest.approx(1 - np.arange(15) / 15)
 

@@ -145,12 +145,36 @@ def test_more_epochs_continue_as_if_asked_for_at_once(tmp_path, corpus):
     assert metrics(tmp_path / "run") == metrics(tmp_path / "whole")
 
 
+def test_a_process_that_resumes_late_does_not_undo_what_another_trained(tmp_path, corpus):
+    """Both read the checkpoint of epoch 1; the first trains to epoch 3 before the second gets its device."""
+    train(tmp_path / "run", corpus, epochs=1)
+    first, second = (resume_run(tmp_path / "run", {"epochs": epochs}) for epochs in (3, 2))
+    whole = first.train(ReferenceTrainer(CONFIG), DEVICE)
+    lines = metrics(tmp_path / "run")
+    with pytest.raises(BttlabError, match=r"another process trained the run .*bttlab train --resume"):
+        second.train(ReferenceTrainer(CONFIG), DEVICE)
+    assert tensors_digest(CheckpointStore(tmp_path / "run").load()[0].parameters) == whole.parameters_sha256
+    assert metrics(tmp_path / "run") == lines
+
+
+def test_a_complete_run_has_nothing_left(tmp_path, corpus):
+    whole = train(tmp_path / "run", corpus, epochs=1)
+    before = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
+    run = resume_run(tmp_path / "run")
+    again = run.train(Interrupter(1, kill), DEVICE)  # neither trains nor predicts
+    assert again == run.finished() and (again.test, again.epochs_done) == (whole.test, 1)
+    assert again.parameters_sha256 == whole.parameters_sha256
+    assert before == {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
+    assert resume_run(tmp_path / "run", {"epochs": 2}).finished() is None
+
+
 def test_sigterm_stops_as_ctrl_c_does_and_handlers_come_back(tmp_path, corpus):
     before = signal.getsignal(signal.SIGTERM)
     result = train(tmp_path, corpus, trainer=Interrupter(3, lambda: signal.raise_signal(signal.SIGTERM)))
     assert result.signal == signal.SIGTERM and signal.getsignal(signal.SIGTERM) == before
 
 
+@pytest.mark.long
 def test_what_scores_need_is_imported_before_a_stop_can_wait_for_it(tmp_path, corpus):
     code = (
         "import sys; from pathlib import Path; from tiny_runs import Interrupter, train\n"
@@ -236,7 +260,7 @@ def test_a_folder_in_use_is_refused(tmp_path, corpus):
             train(tmp_path / name, corpus)
     (tmp_path / "free").mkdir()
     run = start_run(tmp_path / "free", settings(corpus), load_corpus(corpus))
-    with run_module.held(tmp_path / "free"), pytest.raises(RunError, match="another process trains"):
+    with run_module.run_lock(tmp_path / "free"), pytest.raises(RunError, match="another process trains"):
         run.train(ReferenceTrainer(CONFIG), DEVICE)
     assert [path.name for path in (tmp_path / "free").iterdir()] == [".lock"]
 

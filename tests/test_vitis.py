@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 
@@ -10,10 +11,13 @@ import pytest
 from bttlab.card import build
 from bttlab.card.build import DEFINITIONS
 from bttlab.card.constants import read_data
-from bttlab.card.facts import ROOT, U50
-from bttlab.card.machine import machine
+from bttlab.card.facts import U50
 from bttlab.card.manifest import overlays_folder, read_manifest
+from bttlab.compiler.machine import machine
 from bttlab.errors import BttlabError
+from bttlab.places import ROOT
+
+from fake_xrt import as_hardware
 
 HLS = ROOT / "hls_src"
 
@@ -83,15 +87,6 @@ def test_connectivity_is_the_kernels(definition):
     assert instances == [(kernel.name, kernel.instance) for kernel in definition.kernels]
 
 
-def as_hardware(data: bytes, mode: int = 0) -> bytes:
-    """An emulation overlay whose header says hw."""
-    from pynq._3rdparty.xclbin import axlf
-
-    top = axlf.from_buffer_copy(data)
-    top.m_header.m_mode = mode
-    return bytes(top) + data[len(bytes(top)) :]
-
-
 def test_an_overlay_for_a_card_is_listed_beside_the_emulated_one(tmp_path):
     emulated = (overlays_folder() / "trainer.xclbin").read_bytes()
     linked = tmp_path / "linked.xclbin"
@@ -101,7 +96,7 @@ def test_an_overlay_for_a_card_is_listed_beside_the_emulated_one(tmp_path):
     (overlays / "manifest.json").write_bytes((overlays_folder() / "manifest.json").read_bytes())
     before = read_manifest(overlays)
     for _ in range(2):  # again replaces
-        entry = build.install(DEFINITIONS["trainer"], linked, HLS, overlays)
+        entry = build.install(DEFINITIONS["trainer"], linked, HLS, overlays, 200)
     assert (entry.kind, entry.file, entry.platform) == ("hw", "hw/trainer.xclbin", U50.platform)
     assert (overlays / entry.file).read_bytes() == linked.read_bytes()
     assert len(read_manifest(overlays)) == len(before) + 1 and entry in read_manifest(overlays)
@@ -110,7 +105,7 @@ def test_an_overlay_for_a_card_is_listed_beside_the_emulated_one(tmp_path):
 def test_what_is_no_overlay_for_a_card(tmp_path, capsys):
     emulated = overlays_folder() / "trainer.xclbin"
     with pytest.raises(BttlabError, match="is built for sw_emu"):
-        build.install(DEFINITIONS["trainer"], emulated, HLS, tmp_path)
+        build.install(DEFINITIONS["trainer"], emulated, HLS, tmp_path, 200)
     broken = tmp_path / "broken.xclbin"
     broken.write_bytes(b"x")
     assert build.main(["--install", str(broken), "trainer"]) == 2
@@ -128,7 +123,51 @@ def test_operators_are_those_that_the_schedule_counts_with():
     assert "config_op fmul -impl fulldsp" in text  # 2 DSPs: the low end of operators.json, as the schedule takes it
 
 
-def test_report_ends_with_the_comparison(platforms):
-    result = make("report", "VPP=true", PLATFORM_REPO_PATHS=str(platforms))
-    assert result.returncode == 0, result.stderr
-    assert "-m bttlab schedule" in result.stdout.split("csynth.rpt")[-1] and "--csynth" in result.stdout
+FAKE_COMPILER = """#!/bin/sh
+# Notes what it is told, and makes what it is asked for.
+echo "$*" | grep -o -e '--compile' -e '--link' >> "$FAKE_VPP_LOG"
+while [ "$1" != --output ]; do shift; done
+cp "$FAKE_LINKED" "$2"
+"""
+
+
+@pytest.mark.long
+def test_every_input_of_the_build_is_a_prerequisite(platforms, tmp_path):
+    """A fake v++ builds again when, and only when, the clock, a source or a file of vitis/ has changed."""
+    source, overlays, log = tmp_path / "hls_src", tmp_path / "overlays", tmp_path / "log"
+    shutil.copytree(HLS, source, ignore=shutil.ignore_patterns("build"))
+    overlays.mkdir()
+    compiler, linked = tmp_path / "v++", tmp_path / "linked.xclbin"
+    compiler.write_text(FAKE_COMPILER)
+    compiler.chmod(0o755)
+    linked.write_bytes(as_hardware((overlays_folder() / "trainer.xclbin").read_bytes()))
+
+    def built(clock: int = 200) -> list[str]:
+        log.write_text("")
+        command = ["make", "-C", str(source), f"ROOT={ROOT}", f"HLS_SRC={source}", f"PYTHON={sys.executable}"]
+        environment = {"PLATFORM_REPO_PATHS": str(platforms), "BTTLAB_OVERLAYS": str(overlays)}
+        environment |= {"FAKE_VPP_LOG": str(log), "FAKE_LINKED": str(linked), "PATH": os.environ["PATH"]}
+        command += [f"VPP={compiler}", f"CLOCK_MHZ={clock}"]
+        subprocess.run(command, env=environment, check=True, capture_output=True)
+        return log.read_text().split()
+
+    whole = ["--compile", "--link"]
+    assert built() == whole and built() == []
+    (entry,) = read_manifest(overlays)
+    assert entry.clock_mhz == 200 and build.stale_hardware(source, overlays) == {}
+    for path in ("vitis/processor/trainer.cfg", "vitis/operators.tcl", "processor/engine.h"):
+        (source / path).write_text((source / path).read_text() + "\n")
+        assert "older than its sources" in build.stale_hardware(source, overlays)["trainer"]
+        assert built() == whole and build.stale_hardware(source, overlays) == {}
+    assert built(150) == whole
+    assert build.stale_hardware(source, overlays) == {"trainer": "runs at 200 MHz, it was built for 150"}
+
+
+@pytest.mark.long
+def test_the_branch_for_vitis_compiles():
+    """With a stub of AMD's vectors: what only GCC's and clang's have is an error."""
+    flags = ("-std=c++17", "-fsyntax-only", "-D__VITIS_HLS__", "-D__SYNTHESIS__", "-Wno-unknown-pragmas")
+    stub = HLS.parent / "tests" / "vitis_stub"
+    command = ["g++", *flags, "-Wall", "-Werror", "-Wno-unused-label", "-Wno-unused-function", f"-I{stub}"]
+    done = subprocess.run([*command, HLS / "processor" / "trainer.cpp"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

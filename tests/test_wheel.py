@@ -13,13 +13,15 @@ import pytest
 
 from conftest import ROOT
 
+pytestmark = pytest.mark.long
+
 FOLDERS = ("data", "hls_src", "notebooks", "overlays")
 MOST_BYTES = 4_000_000
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory) -> Path:
-    """The wheel of what git knows of here, and of a corpus and a module that are not to be in it."""
+def wheels(tmp_path_factory) -> dict[str, Path]:
+    """The wheels of what git knows of here, and of a corpus and a module that are not to be in them, by package."""
     source, made = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("dist")
     for name in _known_to_git("."):
         target = source / name
@@ -31,18 +33,19 @@ def wheel(tmp_path_factory) -> Path:
         stranger.parent.mkdir(parents=True)
         stranger.write_text("")
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
-    subprocess.run([*command, "--wheel-dir", str(made), str(source)], check=True)
-    return next(made.glob("bttlab-*-py3-none-any.whl"))
+    packages = (source, source / "lib" / "bttlab_cost", source / "lib" / "bttlab_methods")
+    subprocess.run([*command, "--wheel-dir", str(made), *map(str, packages)], check=True)
+    return {path.name.split("-")[0]: path for path in made.glob("*-py3-none-any.whl")}
 
 
 @pytest.fixture(scope="module")
-def installed(wheel, tmp_path_factory) -> Path:
-    """An environment with the wheel, and with this one's packages but for its bttlab."""
+def installed(wheels, tmp_path_factory) -> Path:
+    """An environment with the wheels, and with this one's packages but for its bttlab."""
     folder = tmp_path_factory.mktemp("environment") / "venv"
     venv.create(folder, symlinks=True)
     python = str(folder / "bin" / "python")
     command = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-index"]
-    subprocess.run([*command, str(wheel)], check=True)
+    subprocess.run([*command, *map(str, wheels.values())], check=True)
     (packages,) = folder.glob("lib/python*/site-packages")
     others = Path(sysconfig.get_path("purelib"))
     setuptools = (others / "distutils-precedence.pth").read_text()  # distutils, where Python has none
@@ -64,15 +67,24 @@ def _run(command: list[str | Path], folder: Path) -> str:
     return done.stdout
 
 
-def test_wheel_has_the_folders_and_nothing_else(wheel):
+def test_wheel_has_the_folders_and_nothing_else(wheels):
+    wheel = wheels["bttlab"]
     assert wheel.stat().st_size < MOST_BYTES
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if not name.startswith("bttlab-")}
         assert all(
             archive.read(f"bttlab/share/{name}") == (ROOT / name).read_bytes() for name in _known_to_git(*FOLDERS)
         )
-    python = {name.removeprefix("lib/") for name in _known_to_git("lib")}
-    assert names == python | {f"bttlab/share/{name}" for name in _known_to_git(*FOLDERS)}
+    assert names == _modules("bttlab") | {f"bttlab/share/{name}" for name in _known_to_git(*FOLDERS)}
+    for package in ("bttlab_cost", "bttlab_methods"):
+        with zipfile.ZipFile(wheels[package]) as archive:
+            assert {name for name in archive.namelist() if not name.startswith(f"{package}-")} == _modules(package)
+
+
+def _modules(package: str) -> set[str]:
+    projects = ("README.md", "pyproject.toml")
+    names = [name for name in _known_to_git(f"lib/{package}") if "/tests/" not in name]
+    return {name.removeprefix("lib/") for name in names if not name.endswith(projects)}
 
 
 def test_doctor_and_training_need_no_checkout(installed, tmp_path):

@@ -9,6 +9,8 @@ import pytest
 from bttlab.card.kernel import TRAINER_KERNEL
 from bttlab.card.xclbin import EmulationOverlay, pack_xclbin, read_container
 
+pytestmark = pytest.mark.long
+
 HEADERS = Path("/usr/include/xrt")
 NEEDED = (HEADERS / "experimental" / "xrt_xclbin.h", Path("/usr/include/uuid/uuid.h"))  # libxrt-dev, uuid-dev
 INSTALLED = all(header.is_file() for header in NEEDED)

@@ -64,7 +64,7 @@ def resume(folder: Path, trainer=None, **changes):
 def metrics(folder: Path) -> list[dict]:
     """What a run wrote, without what differs between two runs of the same bits: times."""
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in line.items() if k not in ("seconds", "samples_per_second")} for line in lines]
+    return [{k: v for k, v in line.items() if k not in ("seconds", "samples_per_second", "sha256")} for line in lines]
 
 
 class Interrupter(ReferenceTrainer):

@@ -13,8 +13,8 @@ from bttlab.card.build import DEFINITIONS, sources_digest
 from bttlab.card.image import IMAGES
 from bttlab.card.manifest import read_manifest
 from bttlab.card.processor import NativeProcessor, sample_records
-from bttlab.card.program.program import Program
 from bttlab.card.xclbin import read_xclbin
+from bttlab.compiler.program import Program
 from bttlab.data import Samples
 from bttlab.model import ModelConfig, Optimizer, Transformer, initial_parameters, loss
 
@@ -22,11 +22,11 @@ from compiled import SOURCES, library
 from conftest import ROOT
 
 COMMON = ("-std=c++17", "-ffp-contract=off", "-fPIC", "-shared", "-fvisibility=hidden", "-Wno-psabi")
-FLAGS = {  # fast: the emulation; loop: the loop of synthesis as it stands, which -O2 takes five times as long over
+FLAGS = {  # fast: the emulation; loop: the machine's loop as it stands, which -O2 takes five times as long over
     "fast": ("-O3", "-DBTTLAB_FAST"),
     "loop": ("-O1",),
 }
-# Two encoders of four words: short enough that hundreds of programs can be run in the loop of synthesis.
+# Two encoders of four vectors: short enough that hundreds of programs can be run in the machine's loop.
 SMALL = ModelConfig(
     encoders=2,
     sequence_length=18,

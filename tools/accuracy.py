@@ -12,9 +12,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from pages import in_per_cent
+
 from bttlab.errors import BttlabError
 from bttlab.experiments.curves import read_metrics
-from bttlab.pages import in_per_cent
 from bttlab.terminal import say
 from bttlab.train.checkpoint import CheckpointStore, tensors_digest
 

@@ -23,6 +23,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 LOCK, PROJECT = ROOT / "requirements.lock", ROOT / "pyproject.toml"
+PACKAGES = (
+    ROOT,
+    *sorted(project.parent for project in ROOT.glob("lib/*/pyproject.toml")),
+)  # installed as they lie here
 MARKER = ".installed"  # in an environment that is whole: with what it was made
 NOTE = "wheelhouse.json"  # in a wheelhouse: for what it was made
 VERSION = f"{sys.version_info[0]}.{sys.version_info[1]}"
@@ -113,7 +117,7 @@ def _install(python: Path, uv: str | None) -> None:
         for lock in (_first(scratch), LOCK):
             _pip(python, "install", *alone, "--require-hashes", "--requirement", str(lock), uv=uv)
     _pip(python, "install", _torch(), uv=uv)
-    _pip(python, "install", *alone, "--editable", str(ROOT), uv=uv)
+    _pip(python, "install", *alone, *(f"--editable={package}" for package in PACKAGES), uv=uv)
 
 
 def _first(scratch: str) -> Path:
@@ -181,9 +185,10 @@ def _python_of(folder: Path) -> str:
 
 
 def _pins() -> str:
-    """Return a digest of what is installed: the lock, and pyproject.toml but for the settings of tools."""
-    project = PROJECT.read_text(encoding="utf-8").partition("\n[tool.")[0]
-    return hashlib.sha256(LOCK.read_bytes() + project.encode()).hexdigest()
+    """Return a digest of what is installed: the lock, and each pyproject.toml but for the settings of tools."""
+    projects = [(package / "pyproject.toml").read_text(encoding="utf-8") for package in PACKAGES]
+    project = "".join(text.partition("\n[tool.")[0] for text in projects)
+    return hashlib.sha256(LOCK.read_bytes() + _torch().encode() + project.encode()).hexdigest()
 
 
 def _packages() -> dict[str, str]:
@@ -201,7 +206,7 @@ def _is_for_this_python(requirement: str) -> bool:
 
 
 def _torch() -> str:
-    return re.search(r'^ *"(torch==[^"]+)"', PROJECT.read_text(encoding="utf-8"), re.MULTILINE)[1]
+    return re.search(r'"(torch==[^"]+)"', PROJECT.read_text(encoding="utf-8"))[1]
 
 
 def _pip(python: Path, command: str, *arguments: str, uv: str | None = None) -> None:

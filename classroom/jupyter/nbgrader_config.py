@@ -2,7 +2,7 @@
 
 import os
 
-from bttlab.course import COURSE
+from bttlab.teaching.course import COURSE
 
 c = get_config()  # noqa: F821, nbgrader's
 

@@ -29,8 +29,8 @@ enum VectorOperation {
 
 enum FunctionMode { PLAIN, EXPONENTIAL };
 
-enum Flag { CHECK = 1, ONE = 2, SIDE = 4, CLEAR = 8, INTENT = 16, LOSS = 32 };
-enum FlagShift { SLICE_A_SHIFT = 8, SLICE_B_SHIFT = 10, WORD_LEVEL_SHIFT = 12, SLICE_LEVEL_SHIFT = 14 };
+enum Flag { CHECK = 1, ONE = 2, PONG = 4, CLEAR = 8, INTENT = 16, LOSS = 32 };
+enum FlagShift { OFFSET_A_SHIFT = 8, OFFSET_B_SHIFT = 10, VECTOR_LEVEL_SHIFT = 12, OFFSET_LEVEL_SHIFT = 14 };
 
 enum Field {
     FIELD_OPERATION = 0,
@@ -38,7 +38,7 @@ enum Field {
     FIELD_AFTER_END = 2,
     FIELD_AFTER_DRAIN = 9,
     FIELD_BOUND = 16,
-    FIELD_LIVE = 20,
+    FIELD_ACTIVE = 20,
     FIELD_OPERAND = 24,
     FIELD_COUNT = 60,
     FIELD_IMMEDIATE = 61,

@@ -7,10 +7,10 @@
 
 // All constants of config.h in its order, then the depths of the banks, then the banks of the ports, a bit each.
 #define DEPTH_OF(number, depth, block) , depth
-constexpr int WIDTHS[] = {CLOCK_MHZ, LANES, ROWS, ENGINES, SLOTS, HELD_DEPTH, UNITS, LEVELS, OPERANDS, LATENCY,
-                          SUM_DISTANCE, FETCH, QUEUE, PROGRAM_DEPTH, SEQUENCE, STATISTICS, ROW_SLOTS, LAST_ROW,
-                          SHUFFLE_WORDS, SHUFFLE_GAP, SHUFFLE_ENTRIES, FUNCTION_ENTRIES, FUNCTIONS, REGISTERS,
-                          CONSTANTS, SCALARS, SLICE_TABLES, BANKS, IN_BANK, OUT_BANK, TRANSFER_WORDS BTTLAB_BANKS(DEPTH_OF)
+constexpr int WIDTHS[] = {CLOCK_MHZ, LANES, ROWS, ENGINES, ACCUMULATORS, OPERAND_BUFFER_DEPTH, UNITS, LEVELS, OPERANDS, LATENCY,
+                          SUM_DISTANCE, FETCH, QUEUE, PROGRAM_DEPTH, SEQUENCE, STATISTICS, ROW_ACCUMULATORS, LAST_ROW,
+                          SHUFFLE_VECTORS, SHUFFLE_GAP, SHUFFLE_ENTRIES, FUNCTION_ENTRIES, FUNCTIONS, REGISTERS,
+                          CONSTANTS, SCALARS, OFFSET_TABLES, BANKS, IN_BANK, OUT_BANK, TRANSFER_VECTORS BTTLAB_BANKS(DEPTH_OF)
                           BTTLAB_READERS(REACH_OF_PORT) BTTLAB_WRITERS(REACH_OF_PORT)};
 constexpr int WIDTH_COUNT = sizeof(WIDTHS) / sizeof(WIDTHS[0]);
 
@@ -23,63 +23,63 @@ constexpr int digest_of_widths() {
 constexpr int DIGEST = digest_of_widths();
 
 // DESCRIBE: {MAGIC, VERSION, DIGEST, number of widths}, then the widths.
-constexpr int DESCRIPTION_WORDS = 1 + parts(WIDTH_COUNT, LANES);
+constexpr int DESCRIPTION_VECTORS = 1 + parts(WIDTH_COUNT, LANES);
 
-static void describe(IntWord *results) {
-    IntWord head = {};
+static void describe(IntVector *results) {
+    IntVector head = {};
     head[0] = MAGIC, head[1] = VERSION, head[2] = DIGEST, head[3] = WIDTH_COUNT;
     results[0] = head;
-Describe_Words:
+Describe_Vectors:
     for (int w = 0; w < parts(WIDTH_COUNT, LANES); w++) {
-        IntWord word = {};
+        IntVector vector = {};
     Describe_Lanes:
-        for (int l = 0; l < LANES; l++) word[l] = w * LANES + l < WIDTH_COUNT ? WIDTHS[w * LANES + l] : 0;
-        results[1 + w] = word;
+        for (int l = 0; l < LANES; l++) vector[l] = w * LANES + l < WIDTH_COUNT ? WIDTHS[w * LANES + l] : 0;
+        results[1 + w] = vector;
     }
 }
 
-// An image, in words: {MAGIC, VERSION, DIGEST, instructions, sections}, {sequence length, intents, slots, slice limits,
+// An image, in vectors: {MAGIC, VERSION, DIGEST, instructions, sections}, {sequence length, intents, slots, offset limits,
 // checksum}, registers, constants, functions, tables of functions and shuffles, instructions.
-constexpr int REGISTERS_AT = 2, REGISTERS_A_WORD = LANES / 4;
-constexpr int CONSTANTS_AT = REGISTERS_AT + REGISTERS / REGISTERS_A_WORD;
-constexpr int FUNCTIONS_AT = CONSTANTS_AT + CONSTANTS / LANES, FUNCTIONS_A_WORD = LANES / 8;
-constexpr int TABLES_AT = FUNCTIONS_AT + FUNCTIONS / FUNCTIONS_A_WORD, TABLE_WORDS = FUNCTION_ENTRIES / LANES;
-constexpr int SHUFFLES_AT = TABLES_AT + 3 * TABLE_WORDS;
+constexpr int REGISTERS_AT = 2, REGISTERS_PER_VECTOR = LANES / 4;
+constexpr int CONSTANTS_AT = REGISTERS_AT + REGISTERS / REGISTERS_PER_VECTOR;
+constexpr int FUNCTIONS_AT = CONSTANTS_AT + CONSTANTS / LANES, FUNCTIONS_PER_VECTOR = LANES / 8;
+constexpr int TABLES_AT = FUNCTIONS_AT + FUNCTIONS / FUNCTIONS_PER_VECTOR, TABLE_VECTORS = FUNCTION_ENTRIES / LANES;
+constexpr int SHUFFLES_AT = TABLES_AT + 3 * TABLE_VECTORS;
 constexpr int INSTRUCTIONS_AT = SHUFFLES_AT + SHUFFLE_ENTRIES;
 
 static bool is_inside(const Range &range, int count) {
     return range.first >= 0 && range.count >= 0 && range.first <= count && range.count <= count - range.first;
 }
 
-// Words that a transfer moves: all steps of its nest, whose bounds are constants; -1 if it is none.
-static int words_of_transfer(int instruction) {
-    const IntWord half = instruction_memory[0][instruction];
-    int words = field_of(half, FIELD_OPERATION) == (VECTOR | COPY << 4) ? 1 : -1;
+// Vectors that a transfer moves: all steps of its nest, whose bounds are constants; -1 if it is none.
+static int vectors_of_transfer(int instruction) {
+    const IntVector half = instruction_memory[0][instruction];
+    int vectors = field_of(half, FIELD_OPERATION) == (VECTOR | COPY << 4) ? 1 : -1;
 Transfer_Bounds:
     for (int j = 0; j < LEVELS; j++) {
         const int bound = field_of(half, FIELD_BOUND + j);
-        words = words < 0 || bound > TRANSFER_WORDS ? -1 : words * bound;
-        words = words > TRANSFER_WORDS ? -1 : words;
+        vectors = vectors < 0 || bound > TRANSFER_VECTORS ? -1 : vectors * bound;
+        vectors = vectors > TRANSFER_VECTORS ? -1 : vectors;
     }
-    return words;
+    return vectors;
 }
 
 // Of all transfers of a section, or -1.
-static int transfer_words(const Range &section) {
-    int words = 0;
+static int transfer_vectors(const Range &section) {
+    int vectors = 0;
     bool good = true;
-Transfer_Words:
+Transfer_Vectors:
     for (int i = section.first; i < section.first + section.count; i++) {
-        const int moved = words_of_transfer(i);
+        const int moved = vectors_of_transfer(i);
         good &= moved >= 0;
-        words += moved;
+        vectors += moved;
     }
-    return good ? words : -1;
+    return good ? vectors : -1;
 }
 
 // Whether every port that an instruction uses reaches the bank that its operand names.
 static bool reaches_its_banks(int instruction) {
-    const IntWord low = instruction_memory[0][instruction], high = instruction_memory[1][instruction];
+    const IntVector low = instruction_memory[0][instruction], high = instruction_memory[1][instruction];
     const int unit = field_of(low, FIELD_OPERATION) & 15, clears = field_of(low, FIELD_FLAGS) & CLEAR;
     bool good = true;
 Ports:
@@ -95,26 +95,26 @@ Ports:
     return good;
 }
 
-static IntWord checked_word(const IntWord *image, int i, int &checksum) {
+static IntVector checked_vector(const IntVector *image, int i, int &checksum) {
 #pragma HLS INLINE
-    const IntWord word = image[i];
+    const IntVector vector = image[i];
     unsigned sum = static_cast<unsigned>(checksum);
     UNROLL
-    for (int l = 0; l < LANES; l++) sum += static_cast<unsigned>(word[l]);
+    for (int l = 0; l < LANES; l++) sum += static_cast<unsigned>(vector[l]);
     checksum = static_cast<int>(sum);
-    return word;
+    return vector;
 }
 
-// Takes a program of `words` words; one that is not made for this machine leaves none. All integers of an image add up to 0.
-static int load_program(const IntWord *image, int words) {
+// Takes a program of `vectors` vectors; one that is not made for this machine leaves none. All integers of an image add up to 0.
+static int load_program(const IntVector *image, int vectors) {
     int checksum = 0;
     program.instructions = 0;
-    if (words < INSTRUCTIONS_AT) return NO_PROGRAM;
-    const IntWord head = checked_word(image, 0, checksum), model = checked_word(image, 1, checksum);
+    if (vectors < INSTRUCTIONS_AT) return NO_PROGRAM;
+    const IntVector head = checked_vector(image, 0, checksum), model = checked_vector(image, 1, checksum);
     const int instructions = head[3];
     if (head[0] != MAGIC || head[1] != VERSION || head[2] != DIGEST) return NO_PROGRAM;
     if (instructions < 0 || instructions > PROGRAM_DEPTH) return NO_PROGRAM;
-    if (words != INSTRUCTIONS_AT + 2 * instructions) return NO_PROGRAM;
+    if (vectors != INSTRUCTIONS_AT + 2 * instructions) return NO_PROGRAM;
     bool good = true;
 Sections:
     for (int s = 0; s < SECTIONS; s++) {
@@ -125,53 +125,53 @@ Sections:
     program.sequence_length = model[0];
     program.intents = model[1];
     program.slots = model[2];
-Slice_Limits:
-    for (int s = 0; s < SLICE_TABLES; s++) program.slice_limit[s] = model[3 + s];
+Offset_Limits:
+    for (int s = 0; s < OFFSET_TABLES; s++) program.offset_limit[s] = model[3 + s];
 Registers:
-    for (int r = 0; r < REGISTERS; r += REGISTERS_A_WORD) {
-        const IntWord word = checked_word(image, REGISTERS_AT + r / REGISTERS_A_WORD, checksum);
-        for (int i = 0; i < REGISTERS_A_WORD; i++) {
-            program.registers[r + i] = {word[4 * i], word[4 * i + 1] & 31, word[4 * i + 2], word[4 * i + 3]};
+    for (int r = 0; r < REGISTERS; r += REGISTERS_PER_VECTOR) {
+        const IntVector vector = checked_vector(image, REGISTERS_AT + r / REGISTERS_PER_VECTOR, checksum);
+        for (int i = 0; i < REGISTERS_PER_VECTOR; i++) {
+            program.registers[r + i] = {vector[4 * i], vector[4 * i + 1] & 31, vector[4 * i + 2], vector[4 * i + 3]};
         }
     }
 Constants:
     for (int w = 0; w < CONSTANTS / LANES; w++) {
-        const IntWord word = checked_word(image, CONSTANTS_AT + w, checksum);
-        for (int l = 0; l < LANES; l++) program.constant[w * LANES + l] = float_of(word[l]);
+        const IntVector vector = checked_vector(image, CONSTANTS_AT + w, checksum);
+        for (int l = 0; l < LANES; l++) program.constant[w * LANES + l] = float_of(vector[l]);
     }
 Functions:
-    for (int f = 0; f < FUNCTIONS; f += FUNCTIONS_A_WORD) {
-        const IntWord word = checked_word(image, FUNCTIONS_AT + f / FUNCTIONS_A_WORD, checksum);
-        for (int i = 0; i < FUNCTIONS_A_WORD; i++) {
+    for (int f = 0; f < FUNCTIONS; f += FUNCTIONS_PER_VECTOR) {
+        const IntVector vector = checked_vector(image, FUNCTIONS_AT + f / FUNCTIONS_PER_VECTOR, checksum);
+        for (int i = 0; i < FUNCTIONS_PER_VECTOR; i++) {
             const int at = 8 * i;
-            program.function[f + i] = {word[at], word[at + 1], word[at + 2] & 15, float_of(word[at + 3]),
-                                       float_of(word[at + 4]), float_of(word[at + 5]), word[at + 6]};
+            program.function[f + i] = {vector[at], vector[at + 1], vector[at + 2] & 15, float_of(vector[at + 3]),
+                                       float_of(vector[at + 4]), float_of(vector[at + 5]), vector[at + 6]};
         }
     }
 Tables:
-    for (int w = 0; w < 3 * TABLE_WORDS; w++) {
-        const IntWord word = checked_word(image, TABLES_AT + w, checksum);
-        const int coefficient = w / TABLE_WORDS, first = w % TABLE_WORDS * LANES;
+    for (int w = 0; w < 3 * TABLE_VECTORS; w++) {
+        const IntVector vector = checked_vector(image, TABLES_AT + w, checksum);
+        const int coefficient = w / TABLE_VECTORS, first = w % TABLE_VECTORS * LANES;
     Table_Entries:
         for (int i = 0; i < LANES; i++) {
 #pragma HLS PIPELINE II=1
-            write_function_entry(coefficient, first + i, float_of(word[i]));
+            write_function_entry(coefficient, first + i, float_of(vector[i]));
         }
     }
 Shuffles:
     for (int i = 0; i < SHUFFLE_ENTRIES; i++) {
 #pragma HLS PIPELINE II=1
-        write_shuffle_entry(i, checked_word(image, SHUFFLES_AT + i, checksum));
+        write_shuffle_entry(i, checked_vector(image, SHUFFLES_AT + i, checksum));
     }
 Instructions:
     for (int i = 0; i < instructions; i++) {
-        instruction_memory[0][i] = checked_word(image, INSTRUCTIONS_AT + 2 * i, checksum);
-        instruction_memory[1][i] = checked_word(image, INSTRUCTIONS_AT + 2 * i + 1, checksum);
+        instruction_memory[0][i] = checked_vector(image, INSTRUCTIONS_AT + 2 * i, checksum);
+        instruction_memory[1][i] = checked_vector(image, INSTRUCTIONS_AT + 2 * i + 1, checksum);
         good &= (field_of(instruction_memory[0][i], FIELD_OPERATION) & 15) < UNITS && reaches_its_banks(i);
     }
     const Range &forward = program.section[FORWARD];
-    const int loaded = transfer_words(program.section[LOAD_SECTION]);
-    const int stored = transfer_words(program.section[STORE_SECTION]);
+    const int loaded = transfer_vectors(program.section[LOAD_SECTION]);
+    const int stored = transfer_vectors(program.section[STORE_SECTION]);
     good &= forward.first + forward.count == program.section[BACKWARD].first && loaded == stored && loaded >= 0;
     good &= program.sequence_length >= 1 && program.sequence_length <= SEQUENCE;
     if (!good || checksum != 0) return NO_PROGRAM;

@@ -4,27 +4,27 @@
 
 #include "state.h"
 
-typedef unsigned short Address;  // of a word; modulo 2^16
+typedef unsigned short Address;  // of a vector; modulo 2^16
 typedef unsigned short Count;    // bounds, indices, instructions
 
 // An instruction on its way from the program to a unit: its two halves.
 struct Instruction {
-    IntWord low, high;
+    IntVector low, high;
 };
 
 ALWAYS_INLINE int field(const Instruction &instruction, int f) {
     return f < 2 * LANES ? field_of(instruction.low, f) : field_of(instruction.high, f - 2 * LANES);
 }
 
-// `at[j]` is the address at the first step of the present turn of level j, so at[LEVELS - 1] is that of the present step. A
-// level that advances adds its stride, and all inside it begin there: no product is ever needed.
+// `at[j]` is the address at the first step of the current iteration of level j, so at[LEVELS - 1] is the current step's. A
+// level that advances adds its stride, and all levels inside it start there: no multiplication is needed.
 struct Operand {
     bool valid;
-    int where, slice, group;
+    int where, offset_table, group;
     Address at[LEVELS], stride[LEVELS];
 };
 
-// Halvings of a word's lanes, of a tree that adds them.
+// Halvings of a vector's lanes, of a tree that adds them.
 constexpr int TREE_LEVELS = 4;
 static_assert(1 << TREE_LEVELS == LANES, "a level for each halving");
 
@@ -32,14 +32,14 @@ struct Nest {
     bool busy;   // a step is done in this cycle
     bool empty;  // of an instruction without steps
     int flags;
-    Count live[LEVELS], index[LEVELS];
+    Count active[LEVELS], index[LEVELS];
     // How a level ends is known a step before: whether its index is the last, how many are left, whether there is but one.
     Count left[LEVELS], all_left[LEVELS];
     bool at_last[LEVELS], single[LEVELS];
     Operand operand[OPERANDS];
-    Count count, slot;
+    Count count, accumulator;
     int immediate[2];
-    int row_level, row_base, depth, slot_level;
+    int row_level, row_base, depth, accumulator_level;
 };
 
 // Takes an instruction, whose bounds are numbers by now.
@@ -57,7 +57,7 @@ Levels_Unroll:
         const Count bound = field(instruction, FIELD_BOUND + j);
         nest.all_left[j] = nest.left[j] = bound - 1;
         nest.at_last[j] = nest.single[j] = nest.empty | (bound == 1);
-        nest.live[j] = field(instruction, FIELD_LIVE + j);
+        nest.active[j] = field(instruction, FIELD_ACTIVE + j);
         nest.index[j] = 0;
     }
 Operands_Unroll:
@@ -67,7 +67,7 @@ Operands_Unroll:
         Operand &operand = nest.operand[o];
         operand.valid = where >> 15 & 1;
         operand.where = where & 31;
-        operand.slice = where >> 8 & 3;
+        operand.offset_table = where >> 8 & 3;
         operand.group = where >> 10 & 7;
     Strides_Unroll:
         UNROLL
@@ -83,8 +83,8 @@ Operands_Unroll:
     nest.row_level = row & 3;
     nest.row_base = row >> 2 & 63;
     nest.depth = row >> 8 & 15;
-    nest.slot_level = row >> 12 & 7;
-    nest.slot = 0;
+    nest.accumulator_level = row >> 12 & 7;
+    nest.accumulator = 0;
 }
 
 // Whether this step is the last.
@@ -99,14 +99,14 @@ ALWAYS_INLINE bool is_end(const Nest &nest) {
 ALWAYS_INLINE void advance(Nest &nest) {
 #pragma HLS INLINE
     bool changes[LEVELS], advances[LEVELS], inner_end = true;
-Turn_Unroll:
+Carry_Unroll:
     UNROLL
     for (int j = LEVELS - 1; j >= 0; j--) {
         changes[j] = inner_end;
         advances[j] = inner_end & !nest.at_last[j];
         inner_end &= nest.at_last[j];
     }
-    bool begins_slots = false;
+    bool begins_accumulators = false;
 Index_Unroll:
     UNROLL
     for (int j = 0; j < LEVELS; j++) {
@@ -114,9 +114,9 @@ Index_Unroll:
         const bool comes_to_last = nest.left[j] == 1;
         nest.left[j] = advances[j] ? nest.left[j] - 1 : changes[j] ? nest.all_left[j] : nest.left[j];
         nest.at_last[j] = advances[j] ? comes_to_last : changes[j] ? nest.single[j] : nest.at_last[j];
-        begins_slots |= changes[j] & (nest.slot_level == j);
+        begins_accumulators |= changes[j] & (nest.accumulator_level == j);
     }
-    nest.slot = begins_slots ? 0 : nest.slot + 1;
+    nest.accumulator = begins_accumulators ? 0 : nest.accumulator + 1;
 Address_Unroll:
     UNROLL
     for (int o = 0; o < OPERANDS; o++) {
@@ -134,11 +134,11 @@ Address_Unroll:
 }
 
 // Whether the step's indices of levels [from, LEVELS) are among those that act.
-ALWAYS_INLINE bool is_live(const Nest &nest, int from) {
-    bool live = nest.busy & !nest.empty;
+ALWAYS_INLINE bool is_active(const Nest &nest, int from) {
+    bool active = nest.busy & !nest.empty;
     UNROLL
-    for (int j = 0; j < LEVELS; j++) live &= (j < from) | (nest.index[j] < nest.live[j]);
-    return live;
+    for (int j = 0; j < LEVELS; j++) active &= (j < from) | (nest.index[j] < nest.active[j]);
+    return active;
 }
 
 // First and last of a sum, along the levels of the depth mask; and whether they are at the end of their bound.
@@ -152,7 +152,7 @@ ALWAYS_INLINE bool is_first(const Nest &nest) {
 ALWAYS_INLINE bool is_last(const Nest &nest) {
     bool last = true;
     UNROLL
-    for (int j = 0; j < LEVELS; j++) last &= !(nest.depth >> j & 1) | (nest.index[j] + 1 == nest.live[j]);
+    for (int j = 0; j < LEVELS; j++) last &= !(nest.depth >> j & 1) | (nest.index[j] + 1 == nest.active[j]);
     return last;
 }
 
@@ -174,18 +174,18 @@ ALWAYS_INLINE Count index_of(const Nest &nest, int level) {
 ALWAYS_INLINE int row_of(const Nest &nest) { return (nest.row_base + index_of(nest, nest.row_level)) & (ROWS - 1); }
 
 // Offsets of the sample's tokens, a memory for each operand of each unit: all of them are read in one cycle.
-constexpr int SLICE_GROUP = 8;
-static Address slices[UNITS][OPERANDS][SLICE_TABLES * SEQUENCE];
+constexpr int TOKEN_GROUP = 8;
+static Address token_offsets[UNITS][OPERANDS][OFFSET_TABLES * SEQUENCE];
 
 // The address of operand o of unit u in this step.
 ALWAYS_INLINE Address address_of(int u, int o, const Nest &nest) {
 #pragma HLS INLINE
     const Operand &operand = nest.operand[o];
-    const int table = (operand.slice == 2 ? nest.flags >> SLICE_B_SHIFT : nest.flags >> SLICE_A_SHIFT) & (SLICE_TABLES - 1);
-    const int token = SLICE_GROUP * operand.group + index_of(nest, nest.flags >> SLICE_LEVEL_SHIFT & 3);
-    const Address offset = slices[u][o][table * SEQUENCE + (token & (SEQUENCE - 1))];
-    return operand.at[LEVELS - 1] + (operand.slice ? offset : 0);
+    const int table = (operand.offset_table == 2 ? nest.flags >> OFFSET_B_SHIFT : nest.flags >> OFFSET_A_SHIFT) & (OFFSET_TABLES - 1);
+    const int token = TOKEN_GROUP * operand.group + index_of(nest, nest.flags >> OFFSET_LEVEL_SHIFT & 3);
+    const Address offset = token_offsets[u][o][table * SEQUENCE + (token & (SEQUENCE - 1))];
+    return operand.at[LEVELS - 1] + (operand.offset_table ? offset : 0);
 }
-static_assert((SEQUENCE & (SEQUENCE - 1)) == 0 && (SLICE_TABLES & (SLICE_TABLES - 1)) == 0, "addresses of slices are bits");
+static_assert((SEQUENCE & (SEQUENCE - 1)) == 0 && (OFFSET_TABLES & (OFFSET_TABLES - 1)) == 0, "token offsets are addressed by bits");
 
 #endif

@@ -1,5 +1,5 @@
 // The ports of the banks: one load and one store each. A request's address is switched to the port of its bank before it,
-// the word after it. That no two requests of a cycle ask for the same port is the program's duty, and that none asks for
+// the vector after it. That no two requests of a cycle ask for the same port is the program's duty, and that none asks for
 // a bank that it does not reach.
 #ifndef BTTLAB_PROCESSOR_PORTS_H
 #define BTTLAB_PROCESSOR_PORTS_H
@@ -14,15 +14,15 @@ struct Request {
     Address address;
 };
 
-// The word that a code names, of those whose bit is in the mask: a tree of switches of two, a level for each bit of the code.
-// Two levels of it are a LUT a bit, and where there is no word, there is no switch.
-ALWAYS_INLINE Word word_at(int code, const Word *words, int mask) {
+// The vector that a code names, of those whose bit is in the mask: a tree of switches of two, a level for each bit of the code.
+// Two levels of it are a LUT a bit, and where there is no vector, there is no switch.
+ALWAYS_INLINE Vector vector_at(int code, const Vector *vectors, int mask) {
 #pragma HLS INLINE
-    Word tree[32];
+    Vector tree[32];
 #pragma HLS ARRAY_PARTITION variable=tree complete
     UNROLL
     for (int i = 0; i < 32; i++) {
-        if (mask >> i & 1) tree[i] = words[i];
+        if (mask >> i & 1) tree[i] = vectors[i];
     }
 Levels_Unroll:
     UNROLL
@@ -40,13 +40,13 @@ Levels_Unroll:
 }
 
 // What a function gives by reference stays in fields: a small struct that is returned comes packed in integers of 64 bits.
-ALWAYS_INLINE void request(Request &to, int u, int o, const Nest &nest, bool acts) {
-    to.valid = acts & nest.operand[o].valid;
+ALWAYS_INLINE void request(Request &to, int u, int o, const Nest &nest, bool active) {
+    to.valid = active & nest.operand[o].valid;
     to.bank = nest.operand[o].where;
     to.address = address_of(u, o, nest);
 }
 
-// What a port is asked for. An address behind the end of its bank counts as word 0, and is no store; it is `outside`.
+// What a port is asked for. An address behind the end of its bank counts as vector 0, and is no store; it is `outside`.
 struct LoadPort {
     bool outside;
     Address address;
@@ -66,16 +66,16 @@ Requests_Unroll:
     port.address = choose(port.outside, 0, address);
 }
 
-// Readers whose word is looked at only if their request is valid; others then get zeros.
+// Readers that use their vector only if their request is valid. The others get zeros without a valid request.
 constexpr bool needs_no_zeros(int reader) {
     return reader == VECTOR_B || reader == SHUFFLE_SOURCE || (reader >= UPDATE_P && reader <= UPDATE_V);
 }
 
-// The word that a reader asked for.
-ALWAYS_INLINE Word loaded_word(int reader, const Request &request, const Word *loaded) {
+// The vector that a reader asked for.
+ALWAYS_INLINE Vector loaded_vector(int reader, const Request &request, const Vector *loaded) {
 #pragma HLS INLINE
-    const Word word = word_at(request.bank, loaded, read_by(reader));
-    return needs_no_zeros(reader) ? word : choose(request.valid, word, Word{});
+    const Vector vector = vector_at(request.bank, loaded, read_by(reader));
+    return needs_no_zeros(reader) ? vector : choose(request.valid, vector, Vector{});
 }
 
 struct StorePort {
@@ -105,7 +105,7 @@ Writes_Unroll:
     port.address = address;
 }
 
-// Who writes a bank, a bit each.
+// The writers of a bank, a bit each.
 constexpr int writers_of(int bank, int writer = 0) {
     return writer == WRITERS ? 0 : (written_by(writer) >> bank & 1) << writer | writers_of(bank, writer + 1);
 }
@@ -115,7 +115,7 @@ constexpr int writers_of(int bank, int writer = 0) {
     {                                                                                 \
         LoadPort port;                                                                \
         load_port(port, number, depth, requests);                                     \
-        loaded[number] = number == OUT_BANK ? Word{} : bank_##number[port.address];   \
+        loaded[number] = number == OUT_BANK ? Vector{} : bank_##number[port.address];   \
         outside |= port.outside;                                                      \
     }
 
@@ -125,18 +125,18 @@ constexpr int writers_of(int bank, int writer = 0) {
         StorePort port;                                                                     \
         store_port(port, number, depth, to);                                                \
         const bool by_engine = writers & (1 << ENGINE_OUT_0 | 1 << ENGINE_OUT_1);           \
-        const int writer = by_engine ? an_engine_later(port.writer) : port.writer;          \
-        if (port.valid) bank_##number[port.address] = word_at(writer, words, writers);      \
+        const int writer = by_engine ? engine_delay(port.writer) : port.writer;          \
+        if (port.valid) bank_##number[port.address] = vector_at(writer, vectors, writers);      \
         outside |= port.outside;                                                            \
     }
 
-// What HLS is told of a bank: its block, and that a word is read LATENCY cycles after it was written, if not later; the
+// What HLS is told of a bank: its block, and that a vector is read LATENCY cycles after it was written, if not later; the
 // check of a program shows it.
 #define HLS_PRAGMA(text) _Pragma(#text)
 #define IMPLEMENTATION_U uram
 #define IMPLEMENTATION_B bram
 #define BIND_BANK_TO(number, implementation) \
-    HLS_PRAGMA(HLS BIND_STORAGE variable=bank_##number type=ram_s2p impl=implementation)
+    HLS_PRAGMA(HLS BIND_STORAGE variable=bank_##number type=ram_s2p impl=implementation latency=3)
 #define BIND_BANK(number, depth, block) BIND_BANK_TO(number, IMPLEMENTATION_##block)
 #define BANK_DISTANCE(number, depth, block) \
     HLS_PRAGMA(HLS DEPENDENCE variable=bank_##number type=inter direction=RAW distance=LATENCY dependent=true)

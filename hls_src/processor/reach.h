@@ -1,4 +1,4 @@
-// Who reads and who writes, and which banks each port reaches: BTTLAB_READERS and BTTLAB_WRITERS of config.h as numbers.
+// The ports that read and write banks, and the banks that each reaches: BTTLAB_READERS and BTTLAB_WRITERS of config.h as numbers.
 #ifndef BTTLAB_PROCESSOR_REACH_H
 #define BTTLAB_PROCESSOR_REACH_H
 

@@ -4,11 +4,11 @@
 
 #include "state.h"
 
-constexpr int SEQUENCE_WORDS = parts(SEQUENCE, LANES);
-// {tokens, intent, scalars}, slices, slot labels.
-constexpr int RECORD_WORDS = 1 + (SLICE_TABLES + 1) * SEQUENCE_WORDS;
+constexpr int SEQUENCE_VECTORS = parts(SEQUENCE, LANES);
+// {tokens, intent, scalars}, token offsets, slot labels.
+constexpr int RECORD_VECTORS = 1 + (OFFSET_TABLES + 1) * SEQUENCE_VECTORS;
 // {status, intent, losses, cycles, cycles of FLUSH after it}, slots.
-constexpr int RESULT_WORDS = 1 + SEQUENCE_WORDS;
+constexpr int RESULT_VECTORS = 1 + SEQUENCE_VECTORS;
 // A call takes at most this many samples.
 constexpr int MAX_SAMPLES = 1 << 16;
 
@@ -21,8 +21,8 @@ struct Result {
     int cycles;
 };
 
-static void read_sample(Sample &sample, const IntWord *record) {
-    const IntWord head = record[0];
+static void read_sample(Sample &sample, const IntVector *record) {
+    const IntVector head = record[0];
     sample.tokens = head[0];
     sample.intent = head[1];
 Read_Scalars:
@@ -30,22 +30,22 @@ Read_Scalars:
 #pragma HLS UNROLL
         sample.scalar[s] = float_of(head[2 + s]);
     }
-Read_Slices:
-    for (int w = 0; w < SLICE_TABLES * SEQUENCE_WORDS; w++) {
-        const IntWord word = record[1 + w];
-    Slice_Lanes:
+Read_Offsets:
+    for (int w = 0; w < OFFSET_TABLES * SEQUENCE_VECTORS; w++) {
+        const IntVector vector = record[1 + w];
+    Offset_Lanes:
         for (int l = 0; l < LANES; l++) {
 #pragma HLS PIPELINE II=1
-            sample.slice[w / SEQUENCE_WORDS][w % SEQUENCE_WORDS * LANES + l] = word[l];
+            sample.token_offset[w / SEQUENCE_VECTORS][w % SEQUENCE_VECTORS * LANES + l] = vector[l];
         }
     }
 Read_Slots:
-    for (int w = 0; w < SEQUENCE_WORDS; w++) {
-        const IntWord word = record[1 + SLICE_TABLES * SEQUENCE_WORDS + w];
+    for (int w = 0; w < SEQUENCE_VECTORS; w++) {
+        const IntVector vector = record[1 + OFFSET_TABLES * SEQUENCE_VECTORS + w];
     Slot_Lanes:
         for (int l = 0; l < LANES; l++) {
 #pragma HLS PIPELINE II=1
-            sample.slot[w * LANES + l] = word[l];
+            sample.slot[w * LANES + l] = vector[l];
         }
     }
 }
@@ -58,9 +58,9 @@ static int check_sample(const Sample &sample) {
 Check_Tokens:
     for (int t = 0; t < sample.tokens; t++) {
 #pragma HLS PIPELINE II=1
-    Check_Slices:
-        for (int s = 0; s < SLICE_TABLES; s++) {
-            bad_token |= sample.slice[s][t] < 0 || sample.slice[s][t] >= program.slice_limit[s];
+    Check_Offsets:
+        for (int s = 0; s < OFFSET_TABLES; s++) {
+            bad_token |= sample.token_offset[s][t] < 0 || sample.token_offset[s][t] >= program.offset_limit[s];
         }
         bad_slot |= t > 0 && (sample.slot[t] < 0 || sample.slot[t] >= program.slots);
     }
@@ -101,14 +101,14 @@ Losses:
 }
 
 // To the result of a call's last sample: what its update took, beside no other sample.
-static void add_flush(IntWord *record, int cycles) {
-    IntWord head = record[0];
+static void add_flush(IntVector *record, int cycles) {
+    IntVector head = record[0];
     head[6] = cycles;
     record[0] = head;
 }
 
-static void write_result(IntWord *record, const Result &result, int tokens) {
-    IntWord head = {};
+static void write_result(IntVector *record, const Result &result, int tokens) {
+    IntVector head = {};
     head[0] = result.status;
     head[1] = result.intent;
     head[2] = bits_of(result.loss);
@@ -116,9 +116,9 @@ static void write_result(IntWord *record, const Result &result, int tokens) {
     head[4] = bits_of(result.slot_loss);
     head[5] = result.cycles;
     record[0] = head;
-Write_Words:
-    for (int w = 0; w < SEQUENCE_WORDS; w++) {
-        IntWord slots = {};
+Write_Vectors:
+    for (int w = 0; w < SEQUENCE_VECTORS; w++) {
+        IntVector slots = {};
     Write_Lanes:
         for (int l = 0; l < LANES; l++) {
 #pragma HLS PIPELINE II=1

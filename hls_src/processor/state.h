@@ -1,28 +1,28 @@
-// What is on chip: banks, held operands, sums, statistics, the program and its tables; and what a run of the machine gets
+// What is on chip: banks, operand buffers, sums, statistics, the program and its tables; and what a run of the machine gets
 // and gives beside them. docs/processor.md is the page.
 #ifndef BTTLAB_PROCESSOR_STATE_H
 #define BTTLAB_PROCESSOR_STATE_H
 
 #include "isa.h"
-#include "word.h"
+#include "vector.h"
 
-// For a host, banks are apart by a little more than a power of two, as the rows of held operands below.
+// For a host, banks are apart by a little more than a power of two, as the rows of the operand buffers below.
 #if defined(BTTLAB_FAST)
-#define DECLARE_BANK(number, depth, block) static Word bank_##number[depth + 21];
+#define DECLARE_BANK(number, depth, block) static Vector bank_##number[depth + 21];
 #else
-#define DECLARE_BANK(number, depth, block) static Word bank_##number[depth];
+#define DECLARE_BANK(number, depth, block) static Vector bank_##number[depth];
 #endif
 BTTLAB_BANKS(DECLARE_BANK)
 
-// Held operands: a row of each is a memory of its own. For a host, rows are apart by a little more than a power of two,
-// or the words of a step would all meet in one set of its cache.
+// Operand buffers: each row is a separate memory. For a host, rows are apart by a little more than a power of two,
+// or the vectors of a step would all meet in one set of its cache.
 #if defined(BTTLAB_FAST)
-static Word held[ENGINES][ROWS][HELD_DEPTH + 52];
+static Vector operand_buffer[ENGINES][ROWS][OPERAND_BUFFER_DEPTH + 52];
 #else
-static Word held[ENGINES][ROWS][HELD_DEPTH];
+static Vector operand_buffer[ENGINES][ROWS][OPERAND_BUFFER_DEPTH];
 #endif
-// Sums of an engine's rows, on two sides: the engine adds to one, the drain reads the other.
-static Word sums[ENGINES][2][ROWS][SLOTS];
+// Sums of an engine's rows, in two ping-pong buffers: the engine adds to one, the drain reads the other.
+static Vector sums[ENGINES][2][ROWS][ACCUMULATORS];
 // Of rows that the vector unit works on: m, i, p, q.
 static float statistic[4][STATISTICS];
 
@@ -49,29 +49,29 @@ struct Program {
     int instructions;  // 0: none is loaded
     Range section[SECTIONS];
     int sequence_length, intents, slots;
-    int slice_limit[SLICE_TABLES];
+    int offset_limit[OFFSET_TABLES];
     Register registers[REGISTERS];
     float constant[CONSTANTS];
     Function function[FUNCTIONS];
 };
 static Program program;
-static IntWord instruction_memory[2][PROGRAM_DEPTH];                   // the two halves of an instruction
+static IntVector instruction_memory[2][PROGRAM_DEPTH];                   // the two halves of an instruction
 #if defined(BTTLAB_FAST)
 static float function_table[3][FUNCTION_ENTRIES];  // c0, c1, c2
-static IntWord shuffle_table[SHUFFLE_ENTRIES];     // fields 0-15 entry in, 16-31 entry out
+static IntVector shuffle_table[SHUFFLE_ENTRIES];     // fields 0-15 entry in, 16-31 entry out
 #else
 // The loop reads all of it in one cycle: a table for each lane, and the two entries apart.
 static float lane_table[LANES][3][FUNCTION_ENTRIES];
-static FieldWord shuffle_fields[2][SHUFFLE_ENTRIES];
+static FieldVector shuffle_fields[2][SHUFFLE_ENTRIES];
 #endif
 
 // Field f of an instruction (or of two entries of a shuffle), without its sign.
-static inline int field_of(const IntWord &half, int f) { return (half[f / 2] >> (f % 2 ? 16 : 0)) & 0xffff; }
+static inline int field_of(const IntVector &half, int f) { return (half[f / 2] >> (f % 2 ? 16 : 0)) & 0xffff; }
 
 struct Sample {
     int tokens, intent;
     float scalar[SCALARS];
-    int slice[SLICE_TABLES][SEQUENCE];
+    int token_offset[OFFSET_TABLES][SEQUENCE];
     int slot[SEQUENCE];
 };
 
@@ -88,7 +88,7 @@ static inline void write_function_entry(int coefficient, int entry, float value)
 #endif
 }
 
-static inline void write_shuffle_entry(int entry, const IntWord &fields) {
+static inline void write_shuffle_entry(int entry, const IntVector &fields) {
 #if defined(BTTLAB_FAST)
     shuffle_table[entry] = fields;
 #else
@@ -107,7 +107,7 @@ struct Run {
     float beta1, beta2, epsilon;
     int pending;                             // what the update unit does
     float rate, step, root, keep;            // of the sample that the pending update belongs to
-    bool beyond, state_beyond[3];            // set, never cleared, by the run: a gradient; p, m, v
+    bool overflow, state_overflow[3];            // set, never cleared, by the run: a gradient; p, m, v
     bool stuck;                              // the run ended because no instruction could begin any more
 };
 

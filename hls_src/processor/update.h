@@ -8,10 +8,10 @@
 
 enum UpdateOperand { PARAMETER, GRADIENT, FIRST_MOMENT, SECOND_MOMENT };
 
-// What an update needs beside its words, the same for the whole run.
+// What an update needs beside its vectors, the same for the whole run.
 struct Factors {
     bool adamw, sgd;
-    Word beta1, rest1, beta2, rest2, epsilon, step, root, keep;  // step: what the velocity is multiplied by
+    Vector beta1, rest1, beta2, rest2, epsilon, step, root, keep;  // step: what the velocity is multiplied by
 };
 
 ALWAYS_INLINE Factors factors_of(const Run &run) {
@@ -29,25 +29,25 @@ ALWAYS_INLINE Factors factors_of(const Run &run) {
 }
 
 struct Updated {
-    Word p, m, v;
+    Vector p, m, v;
 };
 
-ALWAYS_INLINE Word square_root(const Word &x) {
+ALWAYS_INLINE Vector square_root(const Vector &x) {
 #pragma HLS INLINE
-    Word root;
+    Vector root;
 Lanes_Unroll:
     UNROLL
     for (int l = 0; l < LANES; l++) root[l] = std::sqrt(x[l]);
     return root;
 }
 
-ALWAYS_INLINE Updated update_step(const Factors &by, const Word &p, const Word &g, const Word &m, const Word &v) {
+ALWAYS_INLINE Updated update_step(const Factors &by, const Vector &p, const Vector &g, const Vector &m, const Vector &v) {
 #pragma HLS INLINE
-    const Word decayed = by.beta1 * m, weighted = by.rest1 * g;
-    const Word first = decayed + choose(by.adamw, weighted, g);
-    const Word second = by.beta2 * v + (by.rest2 * g) * g;
-    const Word step = by.step * choose(by.sgd, g, first);
-    const Word change = choose(by.adamw, step / (square_root(second) * by.root + by.epsilon), step);
+    const Vector decayed = by.beta1 * m, weighted = by.rest1 * g;
+    const Vector first = decayed + choose(by.adamw, weighted, g);
+    const Vector second = by.beta2 * v + (by.rest2 * g) * g;
+    const Vector step = by.step * choose(by.sgd, g, first);
+    const Vector change = choose(by.adamw, step / (square_root(second) * by.root + by.epsilon), step);
     return {choose(by.adamw, p * by.keep, p) - change, first, second};
 }
 

@@ -1,226 +1,88 @@
-// A step of the vector unit: one chain of operators with switches before each, the sums of rows behind it.
-//
-//   u = left + right             first adder:       a + b, a - m, b - p
-//   product = .. * ..            first multiplier:  u u, u i, u f0, u a, a b, a i, b b
-//   f = F(a or product)
-//   scaled = .. * ..             second multiplier: product b, product c, c q, f b, product f0
-//   moved = .. + ..              second adder:      scaled + c, product + c, product - p, product - f0
-//   less = .. - ..               third adder:       moved - scaled, moved - label, 1 - product
-//   back = less * (i or a)       third multiplier
+// The vector: LANES floats side by side, the unit of every bank, port and operator; and how loops are unrolled.
 #ifndef BTTLAB_PROCESSOR_VECTOR_H
 #define BTTLAB_PROCESSOR_VECTOR_H
 
-#include <cmath>
+#include "config.h"
 
-#include "nest.h"
+#if defined(__VITIS_HLS__)
+#include <hls_vector.h>
+typedef hls::vector<float, LANES> Vector;
+typedef hls::vector<int, LANES> IntVector;
+typedef hls::vector<unsigned short, LANES> FieldVector;
+#define UNROLL  // all loops inside a pipelined one are
+#else
+typedef float Vector __attribute__((vector_size(4 * LANES)));
+typedef int IntVector __attribute__((vector_size(4 * LANES)));
+typedef unsigned short FieldVector __attribute__((vector_size(2 * LANES)));
+#if defined(__clang__)
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 64")
+#endif
+#endif
 
-enum VectorOperand { A_IN, B_IN, C_IN, R0_OUT, R1_OUT, STATISTIC_ROW };
+// All of the machine becomes one loop.
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
 
-// Sums of rows on the way: a word a slot. And the largest element of a row so far, with its place.
-static Word accumulator[2][ROW_SLOTS];
-static float largest[ROW_SLOTS];
-static Count largest_place[ROW_SLOTS];
-
-// What the sample and the program bring, set before the loop: labels of the words, constants and scalars for either
-// immediate, functions {base, mode, bits, low, high, steps, first}.
-static Count labels[SEQUENCE];
-static float immediates[2][CONSTANTS + LANES];
-static IntWord functions[FUNCTIONS];
-
-ALWAYS_INLINE float immediate(int i, const Nest &nest) {
-    const int code = nest.immediate[i];
-    return immediates[i][code >> 15 ? CONSTANTS + (code & (LANES - 1)) : code & (CONSTANTS - 1)];
+static inline Vector splat(float value) {
+#if defined(__VITIS_HLS__)
+    return Vector(value);
+#else
+    return value - Vector{};  // x - 0 is x, and -0 too
+#endif
 }
 
-// F of a word, each lane with a table of its own. What is not a number stays so.
-ALWAYS_INLINE Word function_of(const IntWord &g, const Word &x) {
-#pragma HLS INLINE
-    const int base = g[0], bits = g[2] & 15, mask = (1 << bits) - 1, first = g[6];
-    const bool exponential = g[1] == EXPONENTIAL;
-    const float low = float_of(g[3]), high = float_of(g[4]), steps = float_of(g[5]);
-    Word y;
-Lanes_Unroll:
-    UNROLL
-    for (int l = 0; l < LANES; l++) {
-        const float above = choose(x[l] < low, low, x[l]), clamped = choose(above > high, high, above);
-        const float t = clamped * steps;
-        const float whole = std::floor(t), d = t - whole;
-        const int k = static_cast<int>(choose(is_finite(whole), whole, 0.0f));
-        const int entry = (base + choose(exponential, k & mask, k - first)) & (FUNCTION_ENTRIES - 1);
-        const float c0 = lane_table[l][0][entry], c1 = lane_table[l][1][entry], c2 = lane_table[l][2][entry];
-        const float v = c0 + d * (c1 + d * c2);
-        // Without a sign: a table of wrong numbers wraps around.
-        const unsigned exponent = static_cast<unsigned>(choose(exponential, k >> bits, 0)) << 23;
-        y[l] = float_of(static_cast<int>(static_cast<unsigned>(bits_of(v)) + exponent));
-    }
-    return y;
-}
-static_assert((FUNCTION_ENTRIES & (FUNCTION_ENTRIES - 1)) == 0, "entries are taken modulo their number");
+// A function that HLS keeps as a separate block with its own latency. What it returns goes through a KEPT variable, or an
+// optimizer would see that it is the argument and remove the call, and the delay with it.
+#if defined(__SYNTHESIS__)
+#define BLOCK static __attribute__((noinline))
+#define KEPT volatile
+#else
+#define BLOCK ALWAYS_INLINE
+#define KEPT const
+#endif
 
-// The first `count` lanes; zeros behind them.
-ALWAYS_INLINE Word first_lanes(const Word &word, int count) {
-#pragma HLS INLINE
-    Word kept;
-    UNROLL
-    for (int l = 0; l < LANES; l++) kept[l] = choose(l < count, word[l], 0.0f);
-    return kept;
+// One of two, by a bit: a switch. Both are there, so that no tool makes a branch of it and what stands before it twice.
+ALWAYS_INLINE int choose(bool first, int one, int other) { return first ? one : other; }
+ALWAYS_INLINE float choose(bool first, float one, float other) { return first ? one : other; }
+ALWAYS_INLINE Vector choose(bool first, Vector one, Vector other) {
+#if defined(__VITIS_HLS__)
+    Vector chosen;
+    for (int l = 0; l < LANES; l++) chosen[l] = first ? one[l] : other[l];
+    return chosen;
+#else
+    return first ? one : other;
+#endif
 }
 
-ALWAYS_INLINE Word one_lane(const Word &word, int lane) {
-#pragma HLS INLINE
-    Word kept;
-    UNROLL
-    for (int l = 0; l < LANES; l++) kept[l] = choose(l == lane, word[l], 0.0f);
-    return kept;
+constexpr int parts(int whole, int part) { return (whole + part - 1) / part; }
+
+static inline int bits_of(float value) {
+    union {
+        float value;
+        int bits;
+    } view = {value};
+    return view.bits;
 }
 
-// Lane l meets lane l + LANES/2, then l + LANES/4, and so on.
-ALWAYS_INLINE float tree_of(const Word &word) {
-#pragma HLS INLINE
-    float sum[LANES];
-#pragma HLS ARRAY_PARTITION variable=sum complete
-    UNROLL
-    for (int l = 0; l < LANES; l++) sum[l] = word[l];
-Tree_Unroll:
-    UNROLL
-    for (int level = 1; level <= TREE_LEVELS; level++) {
-        UNROLL
-        for (int l = 0; l < LANES / 2; l++) {
-            if (l < LANES >> level) sum[l] = sum[l] + sum[l + (LANES >> level)];
-        }
-    }
-    return sum[0];
+static inline float float_of(int bits) {
+    union {
+        int bits;
+        float value;
+    } view = {bits};
+    return view.value;
 }
 
-struct Place {
-    float value;
-    int lane;
-};
+static inline bool is_finite(float value) { return (bits_of(value) & 0x7f800000) != 0x7f800000; }
 
-// The largest of the first `count` lanes, of equals the first; what is not a number is none of them.
-ALWAYS_INLINE Place largest_lane(const Word &word, int count) {
-#pragma HLS INLINE
-    const float least = float_of(0xff800000);
-    Place best[LANES];
-#pragma HLS ARRAY_PARTITION variable=best complete
+// Limits of what an update is made from (docs/accelerator.md): a magnitude of 2^63 or more, for squares 2^127.
+constexpr int STATE_LIMIT = 0x5f000000, SQUARE_LIMIT = 0x7f000000;
+
+static inline bool overflows(const Vector &vector, int limit) {
+    bool any = false;
     UNROLL
-    for (int l = 0; l < LANES; l++) best[l] = {choose((l < count) & (word[l] > least), word[l], least), l};
-Tree_Unroll:
-    UNROLL
-    for (int level = 0; level < TREE_LEVELS; level++) {
-        UNROLL
-        for (int l = 0; l < LANES; l++) {
-            if (l % (2 << level) == 0) {
-                const Place one = best[l], other = best[l + (1 << level)];
-                const bool larger = other.value > one.value;
-                best[l] = {choose(larger, other.value, one.value), choose(larger, other.lane, one.lane)};
-            }
-        }
-    }
-    return best[0];
-}
-
-struct VectorStep {
-    bool writes_0, writes_1;
-    Word r0, r1;
-};
-
-// A bit for each operation: registers, set when an instruction begins, that the switches are made from.
-struct VectorOperationBits {
-    bool is[SOFTMAX_BACK + 1];
-};
-
-ALWAYS_INLINE void decode(VectorOperationBits &operation, const Instruction &instruction) {
-    UNROLL
-    for (int i = 0; i <= SOFTMAX_BACK; i++) operation.is[i] = (field(instruction, FIELD_OPERATION) >> 4 & 255) == i;
-}
-
-ALWAYS_INLINE VectorStep vector_step(const Nest &nest, const VectorOperationBits &operation, int intent, const Word &a,
-                                     const Word &b_read, const Word &c) {
-#pragma HLS INLINE
-    const auto &is = operation.is;
-    const bool acts = is_live(nest, 0), first = is_first(nest), last = acts & is_last(nest);
-    const Word b = choose(nest.operand[B_IN].valid, b_read, choose(is[SUM], splat(-0.0f), a));
-    const float f0 = immediate(0, nest), f1 = immediate(1, nest);
-    const int row = (nest.operand[STATISTIC_ROW].at[0] + nest.slot) & (STATISTICS - 1);
-    const int slot = nest.slot & (ROW_SLOTS - 1), word_0 = index_of(nest, nest.flags >> WORD_LEVEL_SHIFT & 3) * LANES;
-    const int lanes = choose(nest.count != 0, nest.count - word_0, LANES);
-    const bool of_intent = nest.flags & INTENT;
-    const int label = choose(of_intent, intent, labels[(nest.slot + 1) & (SEQUENCE - 1)]);
-    const float m = statistic[0][row], i = statistic[1][row], p = statistic[2][row], q = statistic[3][row];
-
-    const bool from_b = is[SOFTMAX_BACK], centred = is[VARIANCE] | is[NORMALIZE] | is[EXPONENT] | from_b;
-    const Word u = choose(from_b, b, a) + choose(centred, splat(-choose(from_b, p, m)), b);
-
-    const bool scaled_by_i = is[NORMALIZE] | is[SCALE] | is[LOSS_BACK];
-    const Word left = choose(centred, u, choose(is[TANH_BACK], b, a));
-    const Word right = choose(scaled_by_i | is[EXPONENT], splat(choose(scaled_by_i, i, f0)),
-                              choose(is[VARIANCE], u, choose(from_b, a, b)));
-    const Word product = left * right;
-
-    const Word function = function_of(functions[nest.operand[STATISTIC_ROW].where & (FUNCTIONS - 1)],
-                                      choose(is[EXPONENT], product, a));
-
-    const Word factor = choose(is[NORM_SUMS], c, choose(is[NORM_BACK] | from_b, splat(choose(from_b, f0, q)), b));
-    const Word scaled = choose(is[NORM_BACK], c, choose(is[TIMES_FUNCTION], function, product)) * factor;
-
-    const bool to_c = is[NORMALIZE] | is[AFFINE];
-    const Word moved = choose(is[NORMALIZE], scaled, product) + choose(to_c, c, splat(-choose(is[NORM_BACK], p, f0)));
-
-    const Word at_label = one_lane(splat(f1), label - word_0);
-    const Word less = choose(is[TANH_BACK], splat(1.0f), moved) -
-                      choose(is[TANH_BACK], product, choose(is[NORM_BACK], scaled, at_label));
-    const Word back = less * choose(is[TANH_BACK], a, splat(i));
-
-    // Sums of rows.
-    const bool adds = acts & (is[SUM] | is[VARIANCE] | is[NORM_SUMS] | is[COLUMNS] | is[EXPONENT] | is[DOT]);
-    const Word value_0 = choose(is[SUM], u, choose(is[EXPONENT], function, product));
-    const Word value_1 = choose(is[NORM_SUMS], scaled, choose(is[COLUMNS], a, one_lane(u, label - word_0)));
-    const Word before_0 = accumulator[0][slot], before_1 = accumulator[1][slot];
-    const Word sum_0 = choose(first, Word{}, before_0) + first_lanes(value_0, lanes);
-    const Word sum_1 = choose(first, Word{}, before_1) + first_lanes(value_1, lanes);
-    if (adds) {
-        accumulator[0][slot] = sum_0;
-        accumulator[1][slot] = sum_1;
-    }
-    const float total_0 = tree_of(sum_0), total_1 = tree_of(sum_1);
-
-    const Place largest_here = largest_lane(a, lanes);
-    const float so_far = choose(first, float_of(0xff800000), largest[slot]);
-    const int place_so_far = choose(first, 0, largest_place[slot]);
-    const bool larger = largest_here.value > so_far;
-    const float maximum = choose(larger, largest_here.value, so_far);
-    const int place = choose(larger, word_0 + largest_here.lane, place_so_far);
-    if (acts & is[MAXIMUM]) {
-        largest[slot] = maximum;
-        largest_place[slot] = place;
-    }
-
-    // What a row gives at its last word.
-    const float mean_0 = f0 * total_0, mean_1 = f0 * total_1;
-    const float quotient = choose(is[EXPONENT], f1, 1.0f) / choose(is[EXPONENT], total_0, std::sqrt(mean_0 + f1));
-    if (last & (is[SUM] | is[MAXIMUM])) statistic[0][row] = choose(is[SUM], mean_0, maximum);
-    if (last & (is[VARIANCE] | is[EXPONENT])) statistic[1][row] = quotient;
-    if (last & (is[NORM_SUMS] | is[DOT])) statistic[2][row] = choose(is[DOT], total_0, mean_0);
-    if (last & is[NORM_SUMS]) statistic[3][row] = mean_1;
-    const int kept = choose(of_intent, LAST_ROW, nest.slot & (SEQUENCE - 1));
-    if (last & is[EXPONENT] & ((nest.flags & LOSS) != 0)) {
-        loss_sum[kept] = total_0;
-        loss_margin[kept] = total_1;
-    }
-    if (last & is[MAXIMUM]) argument[kept] = place;
-
-    const bool is_u = is[ADD] | is[SUM], is_product = is[NORMALIZE] | is[SCALE];
-    const bool is_function = is[FUNCTION] | is[EXPONENT], is_back = is[NORM_BACK] | is[TANH_BACK];
-    const bool is_scaled = is[TIMES_FUNCTION] | from_b;
-    const bool gives_none = is[VARIANCE] | is[NORM_SUMS] | is[MAXIMUM] | is[DOT];
-    const Word r0 = choose(is[COPY], a, choose(is_u, u, choose(is_product, product, choose(is_function, function,
-                    choose(is_back, back, choose(is_scaled, scaled, choose(is[AFFINE], moved,
-                    choose(is[COLUMNS], sum_0, less))))))));
-    const bool writes = (last | (acts & !is[COLUMNS])) & !gives_none;
-    const bool writes_1 = writes & (is[NORMALIZE] | is[COLUMNS]);
-    return {writes, writes_1, first_lanes(r0, lanes),
-            first_lanes(choose(is[COLUMNS], sum_1, moved), lanes)};
+    for (int l = 0; l < LANES; l++) any |= (bits_of(vector[l]) & 0x7fffffff) >= limit;
+    return any;
 }
 
 #endif

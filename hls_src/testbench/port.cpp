@@ -33,8 +33,8 @@ static float any_float() {
     return choices[draw(9)];
 }
 
-static void fill_sample(IntWord *record) {
-    std::memset(record, 0, RECORD_WORDS * sizeof(IntWord));
+static void fill_sample(IntVector *record) {
+    std::memset(record, 0, RECORD_VECTORS * sizeof(IntVector));
     const int tokens = 2 + static_cast<int>(draw(program.sequence_length - 1));
     const float share = 1.0f / static_cast<float>(tokens - 1);
     // rate, step, root, keep; weights of the labels: intent, its classes, slots, theirs
@@ -43,26 +43,26 @@ static void fill_sample(IntWord *record) {
     record[0][1] = static_cast<int>(draw(program.intents));
     for (int s = 0; s < 9; s++) record[0][2 + s] = bits_of(scalars[s]);
     for (int t = 0; t < tokens; t++) {
-        for (int table = 0; table < SLICE_TABLES; table++) {
-            const int limit = program.slice_limit[table];
-            record[1 + table * SEQUENCE_WORDS + t / LANES][t % LANES] = limit > 0 ? static_cast<int>(draw(limit)) : 0;
+        for (int table = 0; table < OFFSET_TABLES; table++) {
+            const int limit = program.offset_limit[table];
+            record[1 + table * SEQUENCE_VECTORS + t / LANES][t % LANES] = limit > 0 ? static_cast<int>(draw(limit)) : 0;
         }
         const int slot = t > 0 ? static_cast<int>(draw(program.slots)) : 0;
-        record[1 + SLICE_TABLES * SEQUENCE_WORDS + t / LANES][t % LANES] = slot;
+        record[1 + OFFSET_TABLES * SEQUENCE_VECTORS + t / LANES][t % LANES] = slot;
     }
 }
 
-static void spoil(IntWord *record) {
-    const int edges[] = {program.sequence_length, program.intents, program.slice_limit[0], program.slots};
+static void spoil(IntVector *record) {
+    const int edges[] = {program.sequence_length, program.intents, program.offset_limit[0], program.slots};
     for (unsigned n = draw(3); n > 0; n--) {
-        const int word = draw(3) ? static_cast<int>(draw(RECORD_WORDS)) : 0;
-        record[word][word ? draw(LANES) : draw(11)] = any_number(edges[draw(4)]);
+        const int vector = draw(3) ? static_cast<int>(draw(RECORD_VECTORS)) : 0;
+        record[vector][vector ? draw(LANES) : draw(11)] = any_number(edges[draw(4)]);
     }
 }
 
 template <class T>
 static std::unique_ptr<T, decltype(&std::free)> buffer(long long bytes) {
-    void *memory = std::aligned_alloc(sizeof(Word), bytes);
+    void *memory = std::aligned_alloc(sizeof(Vector), bytes);
     std::memset(memory, 0, bytes);
     return {static_cast<T *>(memory), std::free};
 }
@@ -72,18 +72,18 @@ static int statuses[PROGRAM_STUCK + 1];
 
 // LOAD_PROGRAM with a whole image, or with one that was damaged; returns whether the kernel takes it.
 static bool load_program(bool garbage) {
-    const int words = static_cast<int>(sound_program.size() / sizeof(IntWord));
-    const int given = garbage && draw(4) == 0 ? any_number(words) : words;
-    const int claimed = given < 0 || given > 2 * words ? words : given;
+    const int vectors = static_cast<int>(sound_program.size() / sizeof(IntVector));
+    const int given = garbage && draw(4) == 0 ? any_number(vectors) : vectors;
+    const int claimed = given < 0 || given > 2 * vectors ? vectors : given;
     long long bytes[4];
     trainer_reach(LOAD_PROGRAM, claimed, 0, 0, 0, 0, nullptr, nullptr, nullptr, nullptr, bytes);
-    const auto image = buffer<IntWord>(bytes[3]), results = buffer<IntWord>(bytes[1]);
+    const auto image = buffer<IntVector>(bytes[3]), results = buffer<IntVector>(bytes[1]);
     const size_t copied = std::min<size_t>(bytes[3], sound_program.size());
     if (copied > 0) std::memcpy(image.get(), sound_program.data(), copied);
     for (unsigned n = garbage ? 1 + draw(3) : 0; n > 0 && claimed > 1; n--) {
-        const int word = draw(2) ? static_cast<int>(draw(claimed)) : static_cast<int>(draw(2));
-        const int lane = static_cast<int>(draw(LANES)), value = any_number(words), before = image.get()[word][lane];
-        image.get()[word][lane] = value;
+        const int vector = draw(2) ? static_cast<int>(draw(claimed)) : static_cast<int>(draw(2));
+        const int lane = static_cast<int>(draw(LANES)), value = any_number(vectors), before = image.get()[vector][lane];
+        image.get()[vector][lane] = value;
         // The sum stays 0: only what the numbers mean can be refused.
         const unsigned sum = static_cast<unsigned>(image.get()[1][LANES - 1]) + before - static_cast<unsigned>(value);
         image.get()[1][LANES - 1] = static_cast<int>(sum);
@@ -96,23 +96,23 @@ static bool load_program(bool garbage) {
 static bool call(int command, int samples, int optimizer, const float *constants, bool garbage) {
     long long bytes[4];
     trainer_reach(command, samples, optimizer, 0, 0, 0, nullptr, nullptr, nullptr, nullptr, bytes);
-    const auto records = buffer<IntWord>(bytes[0]), results = buffer<IntWord>(bytes[1]);
-    const auto memory = buffer<Word>(bytes[2]);
+    const auto records = buffer<IntVector>(bytes[0]), results = buffer<IntVector>(bytes[1]);
+    const auto memory = buffer<Vector>(bytes[2]);
     const bool runs = bytes[0] > 0;
     for (int s = 0; runs && s < samples; s++) {
-        fill_sample(records.get() + s * RECORD_WORDS);
-        if (garbage) spoil(records.get() + s * RECORD_WORDS);
+        fill_sample(records.get() + s * RECORD_VECTORS);
+        if (garbage) spoil(records.get() + s * RECORD_VECTORS);
     }
-    const long long words = bytes[2] / static_cast<long long>(sizeof(Word));
-    for (long long i = 0; i < words / 3; i++) {  // moments stay 0
+    const long long vectors = bytes[2] / static_cast<long long>(sizeof(Vector));
+    for (long long i = 0; i < vectors / 3; i++) {  // moments stay 0
         for (int l = 0; l < LANES; l++) memory.get()[i][l] = draw(50) ? (draw(2000) - 1000.0f) * 1e-4f : 0.0f;
     }
-    if (garbage && words > 0 && draw(2) == 0) memory.get()[draw(static_cast<unsigned>(words))][draw(LANES)] = any_float();
+    if (garbage && vectors > 0 && draw(2) == 0) memory.get()[draw(static_cast<unsigned>(vectors))][draw(LANES)] = any_float();
     trainer(command, samples, optimizer, constants[0], constants[1], constants[2], records.get(), results.get(),
             memory.get(), nullptr);
     bool stopped = false;
     for (int s = 0; runs && s < samples; s++) {
-        const IntWord *result = results.get() + s * RESULT_WORDS;
+        const IntVector *result = results.get() + s * RESULT_VECTORS;
         const int status = result[0][0];
         if (status < NOT_REACHED || status > PROGRAM_STUCK || stopped != (status == NOT_REACHED)) return false;
         statuses[status]++;

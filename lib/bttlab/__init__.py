@@ -1,3 +1,14 @@
 """BTT Lab: tensor-compressed training of transformers on an AMD Alveo U50, card or emulated."""
 
-__version__ = "0.1.0"
+import lazy_loader
+
+from bttlab.caches import use_private_caches
+
+__version__ = "0.2.0"
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__,
+    {"baseline", "bench", "card", "compiler", "data", "estimate", "experiments", "hardware", "lab", "model", "sweep"}
+    | {"teaching", "tensor", "train"},
+)
+
+use_private_caches()

@@ -13,10 +13,10 @@ from importlib import import_module
 from typing import NoReturn
 
 import bttlab
-from bttlab.annexes import brought
 from bttlab.commands import COMMANDS
 from bttlab.errors import BttlabError
-from bttlab.figures import to_json
+from bttlab.plugins import missing_package, plugins
+from bttlab.quantities import to_json
 from bttlab.terminal import result, say
 
 BAD_INPUT = 2
@@ -44,7 +44,7 @@ def build_parser() -> Parser:
     parser.add_argument("--version", action="version", version=f"bttlab {bttlab.__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     modules = {name: import_module(f"bttlab.commands.{name}") for name in COMMANDS}
-    modules |= {name: point.load() for name, point in sorted(brought("commands").items())}
+    modules |= {name: point.load() for name, point in sorted(plugins("commands").items())}
     for name, module in modules.items():
         summary = COMMANDS.get(name) or module.SUMMARY
         command = commands.add_parser(name, help=summary, description=module.__doc__, allow_abbrev=False)
@@ -68,20 +68,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit code.
     """
     _open_standard_files()
+    arguments = sys.argv[1:] if arguments is None else arguments
+    as_json = "--json" in arguments
     try:
-        _check_names(sys.argv[1:] if arguments is None else arguments)
+        _check_names(arguments)
         options = build_parser().parse_args(arguments)
         with contextlib.redirect_stdout(sys.stderr):  # whatever a library prints, it is not the result
             outcome = options.run(options)
         result(to_json(outcome.data, indent=2) if options.json else outcome.text)
         return outcome.exit_code
     except BttlabError as error:
-        return _fail(str(error))
+        return _fail(str(error), as_json)
+    except ModuleNotFoundError as error:
+        message = missing_package(error, "this command")
+        if message is None:
+            raise
+        return _fail(message, as_json)
     except BrokenPipeError:  # the reader of our output has gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BAD_INPUT
     except OSError as error:
-        return _fail(f"{error.filename or 'the system'}: {error.strerror or error}")
+        return _fail(f"{error.filename or 'the system'}: {error.strerror or error}", as_json)
+    except MemoryError:
+        return _fail("the memory of this machine is too small for it; take a smaller model or fewer samples", as_json)
     except KeyboardInterrupt:
         say("bttlab: stopped by Ctrl-C")
         return INTERRUPTED
@@ -103,6 +112,9 @@ def _check_names(arguments: Sequence[str]) -> None:
             raise BttlabError(f"{argument!r} has bytes that are no UTF-8, which no run's record can hold; rename it")
 
 
-def _fail(message: str) -> int:
-    say("bttlab: error: " + " ".join(message.split("\n")))
+def _fail(message: str, as_json: bool) -> int:
+    message = " ".join(message.split("\n"))
+    say(f"bttlab: error: {message}")
+    if as_json:
+        result(to_json({"error": message, "exit_code": BAD_INPUT}, indent=2))
     return BAD_INPUT

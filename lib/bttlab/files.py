@@ -3,12 +3,13 @@
 import errno
 import os
 import re
+import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-_DRAFT = re.compile(r"\..+\.\d+\.draft")
+_DRAFT = re.compile(r"\..+\.[0-9a-f]+\.draft")
 
 
 def read_regular(path: str | Path, most_bytes: int) -> bytes:
@@ -72,9 +73,11 @@ def written_draft(path: Path, data: bytes) -> Iterator[Path]:
     OSError
         If it cannot be written.
     """
-    draft = draft_of(path)
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.draft")
+    # In a folder of others too: a name that nobody can guess, and no file or link that is there already.
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     try:
-        with draft.open("wb") as file:
+        with open(descriptor, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -87,11 +90,6 @@ def replace_whole(path: Path, data: bytes | str) -> None:
     """Give a file its next content, or leave what is there; errors as of `written_draft`."""
     with written_draft(path, data.encode() if isinstance(data, str) else data) as draft:
         draft.replace(path)
-
-
-def draft_of(path: Path) -> Path:
-    """Return where this process writes a file's next content."""
-    return path.with_name(f".{path.name}.{os.getpid()}.draft")
 
 
 def is_draft(path: Path) -> bool:

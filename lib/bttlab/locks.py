@@ -1,7 +1,4 @@
-"""One process at a time in a folder: a lock in a file of its own, which only the folder's user can open.
-
-A lock on the folder itself would be there for everybody to take who may read it.
-"""
+"""Locks of files and folders. A folder is locked by a file in it of mode 0600: readers could lock the folder itself."""
 
 import errno
 import fcntl
@@ -14,6 +11,7 @@ from pathlib import Path
 
 LOCK_FILE = ".lock"
 _FIELDS = "hhqqi4x"  # struct flock of 64-bit Linux: type, whence, start, length, process
+_WHOLE_FILE = struct.pack(_FIELDS, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 
 
 class FolderBusyError(Exception):
@@ -22,7 +20,7 @@ class FolderBusyError(Exception):
 
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """Hold a folder; the system lets go of it when the process ends, however it ends.
+    """Hold a folder, until the process ends at the latest.
 
     Raises
     ------
@@ -39,7 +37,7 @@ def held(folder: Path) -> Iterator[None]:
             raise OSError(errno.EINVAL, "it is no lock file", str(path))
         try:
             # Of this open file, not of the process: it holds between two parts of one process as well.
-            if not lock_part(descriptor):
+            if not _try_private_lock(descriptor):
                 raise FolderBusyError(str(folder))
         except OSError:  # a file system without locks
             pass
@@ -49,7 +47,7 @@ def held(folder: Path) -> Iterator[None]:
 
 
 def is_held(folder: Path) -> bool:
-    """Whether a process holds a folder; asking takes nothing, so nobody is turned away meanwhile."""
+    """Return whether a process holds a folder; asking takes no lock."""
     path = Path(folder) / LOCK_FILE
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -58,39 +56,15 @@ def is_held(folder: Path) -> bool:
     except OSError:
         return False
     try:
-        return part_is_held(descriptor)
+        return _is_locked(descriptor)
     except OSError:  # a file system without locks: who knows
         return True
     finally:
         os.close(descriptor)
 
 
-def lock_part(descriptor: int, start: int = 0, length: int = 0) -> bool:
-    """Lock bytes of an open file, without waiting; the system lets go of them when the file is closed.
-
-    Parameters
-    ----------
-    descriptor : int
-        Of a file that is open for writing.
-    start, length : int
-        Which bytes; length 0 means to the end, however far that is.
-
-    Returns
-    -------
-    bool
-        False if another open file, of any process, has one of them locked.
-    """
-    try:
-        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _request(fcntl.F_WRLCK, start, length))
-    except OSError as error:
-        if error.errno in (errno.EAGAIN, errno.EACCES):
-            return False
-        raise
-    return True
-
-
-def lock_listed(descriptor: int) -> bool:
-    """Lock an open file whole, without waiting, so that `holders` tells whose process has it; False if another has."""
+def try_lock(descriptor: int) -> bool:
+    """Lock an open file, without waiting; False if another process has it. `holders` lists this process then."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -98,14 +72,19 @@ def lock_listed(descriptor: int) -> bool:
     return True
 
 
-def unlock_part(descriptor: int, start: int, length: int) -> None:
-    """Let go of bytes that `lock_part` locked."""
-    fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _request(fcntl.F_UNLCK, start, length))
+def _try_private_lock(descriptor: int) -> bool:
+    """Lock an open file so that `_is_locked` can ask without taking; False if another open file has it."""
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _WHOLE_FILE)
+    except OSError as error:
+        if error.errno in (errno.EAGAIN, errno.EACCES):
+            return False
+        raise
+    return True
 
 
-def part_is_held(descriptor: int, start: int = 0, length: int = 0) -> bool:
-    """Whether another open file has one of these bytes locked; asking takes nothing."""
-    answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _request(fcntl.F_WRLCK, start, length))
+def _is_locked(descriptor: int) -> bool:
+    answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _WHOLE_FILE)
     return struct.unpack(_FIELDS, answer)[0] != fcntl.F_UNLCK
 
 
@@ -136,7 +115,3 @@ def _is_listed(path: Path) -> bool:
     except OSError:
         return False
     return listed is None or bool(listed)
-
-
-def _request(kind: int, start: int, length: int) -> bytes:
-    return struct.pack(_FIELDS, kind, os.SEEK_SET, start, length, 0)

@@ -1,4 +1,4 @@
-"""Starting Python processes in a folder that may be anybody's."""
+"""Start Python processes safely in a folder of another user."""
 
 import functools
 import multiprocessing
@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-SAFE_PATH = "PYTHONSAFEPATH"  # a process that has it does not import what lies in the folder that it starts in
+SAFE_PATH = "PYTHONSAFEPATH"  # keeps a process from importing from the folder that it starts in
 
 
 @contextmanager
 def safe_path() -> Iterator[None]:
-    """Have the Python processes that start meanwhile, as `multiprocessing` starts them, import from packages alone."""
+    """Keep processes of `multiprocessing` from importing from the current folder."""
     if sys.version_info < (3, 11):
         _start_elsewhere()
     before = os.environ.get(SAFE_PATH)
@@ -28,7 +28,7 @@ def safe_path() -> Iterator[None]:
 
 @functools.cache
 def _start_elsewhere() -> TemporaryDirectory:
-    """For Python 3.10, which has no such variable: processes start in /, and `multiprocessing` leads them back."""
+    """Start processes in /, for Python 3.10, which lacks the variable; `multiprocessing` changes back."""
     folder = TemporaryDirectory(prefix="bttlab-python-")
     program = Path(folder.name) / "python"
     program.write_text(f'#!/bin/sh\ncd / && exec {shlex.quote(sys.executable)} "$@"\n')

@@ -1,4 +1,4 @@
-"""Records: JSON files that are written whole or not at all, and read into dataclasses entry by entry."""
+"""Records: JSON files that are written atomically and read into checked dataclasses."""
 
 import os
 import types
@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from bttlab.errors import BttlabError
-from bttlab.files import draft_of, replace_whole
+from bttlab.files import replace_whole, written_draft
 
 
 class RecordError(BttlabError):
-    """A record that cannot be read or written."""
+    """Raised if a record cannot be read or written."""
 
 
 def check_writable(path: str | os.PathLike) -> None:
-    """Refuse a place where no record can be written, before anything slow; make its folder.
+    """Check that a record can be written, and make its folder.
 
     Raises
     ------
@@ -25,17 +25,16 @@ def check_writable(path: str | os.PathLike) -> None:
     path = Path(path)
     if path.is_dir():
         raise RecordError(f"{path} is a folder; --record takes the name of a file, such as {path / 'btt.json'}")
-    draft = draft_of(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft.touch()
-        draft.unlink()
+        with written_draft(path, b""):
+            pass
     except OSError as error:
         raise _unwritable(path, error) from None
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a text file, or leave what is there.
+    """Write a text file atomically.
 
     Raises
     ------
@@ -67,7 +66,7 @@ def build(kind: Any, value: Any, where: str) -> Any:
     Raises
     ------
     RecordError
-        That names the first entry that does not fit.
+        Names the first entry that does not fit.
     """
     if is_dataclass(kind):
         _expect(isinstance(value, dict), where, "an object", value)

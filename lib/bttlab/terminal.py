@@ -1,18 +1,18 @@
-"""What reaches a terminal: text alone, whatever a name, a label or a file's content would have it do."""
+"""Print text without characters that control a terminal."""
 
 import sys
 from typing import Any
 
 
 def printable(text: object, lines: bool = False) -> str:
-    """Return text in which every character that a terminal acts upon, or does not show, stands as its escape.
+    """Return text with an escape for every character that is not printable.
 
-    So do surrogates, which stand for bytes of a name that are no UTF-8, and marks that turn the direction of writing.
+    Surrogates (bytes that are no UTF-8) and marks of writing direction are escaped, too.
 
     Parameters
     ----------
     text : object
-        What `str` makes of it.
+        Converted by `str`.
     lines : bool
         Whether it may have several lines.
     """
@@ -25,12 +25,12 @@ def printable(text: object, lines: bool = False) -> str:
 
 
 def say(text: object) -> None:
-    """Print one line to stderr, where progress and notes go."""
+    """Print a line to stderr, for progress and notes."""
     print(printable(text), file=sys.stderr, flush=True)
 
 
 def result(text: Any) -> None:
-    """Print a result to stdout: lines, or what rich draws."""
+    """Print a result to stdout: text, or a rich renderable."""
     if isinstance(text, str):
         print(printable(text, lines=True), flush=True)
         return
@@ -40,7 +40,7 @@ def result(text: Any) -> None:
 
 
 class _Cleaned:
-    """What rich draws, with its own colours and nobody else's."""
+    """A rich renderable with escaped text."""
 
     def __init__(self, drawn: Any):
         self._drawn = drawn

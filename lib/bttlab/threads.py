@@ -1,14 +1,14 @@
-"""Threads that an interrupt leaves as they are."""
+"""A thread class that survives an interrupt of `join`."""
 
 import threading
 from typing import Any
 
 
 class Thread(threading.Thread):
-    """A thread as in `threading`, but for an interrupt of who joins it.
+    """`threading.Thread` with a `join` that may be interrupted.
 
-    CPython 3.11 takes a thread for ended as soon as Ctrl-C interrupts who joins it (python/cpython, issue 90882): the
-    next join returns at once, and `is_alive` is false while it still runs.
+    CPython 3.11 marks a thread as ended when Ctrl-C interrupts `join` (python/cpython, issue 90882): the next join
+    returns at once, and `is_alive` is false while the thread runs.
     """
 
     def __init__(self, *arguments: Any, **keywords: Any):
@@ -16,13 +16,13 @@ class Thread(threading.Thread):
         self._over = threading.Event()
 
     def run(self) -> None:
-        """Do its work."""
+        """Run the target."""
         try:
             super().run()
         finally:
             self._over.set()
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait for its end, or for so many seconds."""
+        """Wait for the end, or for `timeout` seconds."""
         if self._over.wait(timeout):
             super().join()

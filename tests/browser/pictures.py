@@ -45,9 +45,14 @@ def opened(open_notebook) -> Callable[..., LabPage]:
     return opened
 
 
-@pytest.mark.parametrize("name, dark", [("dashboard_two_runs", False), ("dashboard_dark", True)])
-def test_dashboard(opened, name, dark):
-    lab = dashboard(opened("03_train_on_the_u50", dark))
+def test_first_minute(opened):
+    lab = opened("00_start_here")
+    run(lab, "import numpy as np", "LEARNING_RATE = 4e-3")
+    take(lab, "first_minute", lab.cell_with("LEARNING_RATE = 4e-3").locator(".jp-OutputArea-output:visible").first)
+
+
+def test_dashboard(opened):
+    lab = dashboard(opened("03_train_on_the_u50", dark=True))
     lab.run_new("for name, samples in (('modelled RTX-3090, TT bi-directional', 600), (targets[0].name, 6000)):\n"
                 "    board.start(name, samples)\n    board.wait()")  # fmt: skip
     lab.scroll_to("board = Dashboard")
@@ -55,7 +60,7 @@ def test_dashboard(opened, name, dark):
     lab.set_slider("samples", 6000)
     lab.button("Start").click()
     lab.page.wait_for_function("() => /running · [3-5],\\d+ of/.test(document.body.innerText)", timeout=120_000)
-    take(lab, name, output(lab, "board = Dashboard"))
+    take(lab, "dashboard_dark", output(lab, "board = Dashboard"))
     lab.button("Stop").click()
     lab.wait_for_text("stopped")
 

@@ -3,13 +3,15 @@
 import pytest
 from playwright.sync_api import expect
 
+pytestmark = pytest.mark.long
+
 SETUP = """%matplotlib widget
 from collections import Counter
 import numpy as np, torch
 from bttlab import lab
 from bttlab.baseline.gpus import read_gpus
-from bttlab.cost.estimate import Estimator
-from bttlab.cost.models import find_model
+from bttlab_cost.estimate import Estimator
+from bttlab_cost.models import find_model
 from bttlab.data import load_corpus
 from bttlab.model import ModelConfig
 from busy_card import busy_card

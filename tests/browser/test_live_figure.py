@@ -2,6 +2,8 @@
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 # A dashboard on a trainer that pretends: what the browser shows of it is tested, not what it trains.
 CELL = """%matplotlib widget
 import numpy as np

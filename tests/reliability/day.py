@@ -12,11 +12,11 @@ import numpy as np
 from bttlab.data import Samples, Vocabulary, encode, load_corpus
 from bttlab.data.metrics import score
 from bttlab.experiments.curves import figures_of, read_curves, read_metrics, stretches
-from bttlab.figures import measured
-from bttlab.lab import Dashboard, Workload, runs
+from bttlab.lab import Dashboard, Workload, dashboard_runs
 from bttlab.lab.card_model import ModelledMeter
-from bttlab.lab.targets import Target
+from bttlab.lab.dashboard_targets import Target
 from bttlab.model import ModelConfig, Optimizer, Predictions, initial_parameters, loop
+from bttlab.quantities import measured
 from bttlab.train.metrics_log import MetricsLog
 from reliability import worker
 from reliability.footprint import MOST_GROWTH, Footprint
@@ -104,9 +104,9 @@ def dashboard(workload: Workload, seconds: int) -> Dashboard:
     """Return a dashboard for runs of up to so long."""
     loop.LARGEST_CHUNK = int(RATE * loop.CHUNK_SECONDS)  # as many as there would be in that time
 
-    def make_run(total: int, learning_rate: float) -> runs.Run:
+    def make_run(total: int, learning_rate: float) -> dashboard_runs.DashboardRun:
         trainer, meter = InstantTrainer(workload.config), ModelledMeter(workload.config)
-        return runs.TrainerRun("a day", total, learning_rate, meter, workload, trainer, Optimizer())
+        return dashboard_runs.TrainerRun("a day", total, learning_rate, meter, workload, trainer, Optimizer())
 
     return Dashboard([Target("a day", make_run)], most_samples=seconds * RATE)
 
@@ -136,7 +136,7 @@ def main(seconds: int) -> None:
     board.clear()
     before, *looks = simulate(board, seconds, warm_up)
     (run,), memory = board.runs, [look.memory for look in looks]
-    if run.state != runs.FINISHED or run.error:
+    if run.state != dashboard_runs.FINISHED or run.error:
         faults.append(f"the run is {run.state}: {run.error}")
     figures = {"samples": run.count, "points of the loss curve": len(run.curve[0]), "energy's": len(run.energy)}
     figures[f"resident memory after every {seconds / LOOKS:g} s"] = measured(memory, "MiB", "/proc/self/statm")

@@ -6,7 +6,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bttlab.figures import measured
+from bttlab.quantities import measured
 from own_path import environment
 from reliability.hostile_worker import MOST_SECONDS
 from reliability.outcome import Outcome

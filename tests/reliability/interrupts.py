@@ -14,7 +14,7 @@ from pathlib import Path
 from jupyter_client.manager import start_new_kernel
 
 from bttlab.experiments.curves import METRICS
-from bttlab.figures import measured
+from bttlab.quantities import measured
 from bttlab.train import CheckpointStore
 from reliability.outcome import Outcome
 from reliability.training_process import TIMEOUT, finish, new_run, train, unbroken, wait_for

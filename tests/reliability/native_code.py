@@ -8,7 +8,7 @@ from pathlib import Path
 from bttlab.card.build import HLS_SOURCE
 from bttlab.card.compiled import compiled_program
 from bttlab.card.image import IMAGES
-from bttlab.card.machine import machine
+from bttlab.compiler.machine import machine
 from bttlab.model import ModelConfig
 from reliability.outcome import Outcome
 

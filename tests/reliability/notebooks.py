@@ -16,10 +16,10 @@ from jupyter_client.manager import start_new_kernel
 
 from bttlab.card import load_overlay
 from bttlab.data import load_corpus
-from bttlab.figures import measured
 from bttlab.lab import Dashboard, Workload, card_target
-from bttlab.lab.runs import FINISHED, STOPPED
+from bttlab.lab.dashboard_runs import FINISHED, STOPPED
 from bttlab.model import ModelConfig
+from bttlab.quantities import measured
 from own_path import environment
 from reliability.footprint import MOST_GROWTH, Footprint
 from reliability.outcome import Outcome

@@ -19,7 +19,7 @@ class Outcome:
     failures : sequence of str
         A line for every attempt in which it did not hold.
     figures : mapping
-        By name: a count, a text, or what `bttlab.figures.measured` returns.
+        By name: a count, a text, or what `bttlab.quantities.measured` returns.
     """
 
     title: str

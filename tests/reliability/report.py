@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pages import filled
 
 from bttlab.baseline.machine import describe, load_average
-from bttlab.figures import to_json
-from bttlab.pages import filled
+from bttlab.quantities import to_json
 from reliability.outcome import Outcome
 
 TABLE = "table of reliability.json"

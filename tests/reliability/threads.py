@@ -10,8 +10,8 @@ from functools import partial
 import numpy as np
 
 from bttlab.card import EmulatedU50, OverlayError, open_trainer
-from bttlab.figures import measured
 from bttlab.model import ModelConfig, Optimizer, initial_parameters
+from bttlab.quantities import measured
 from reliability import worker
 from reliability.footprint import MOST_GROWTH, Footprint
 from reliability.outcome import Outcome
@@ -52,7 +52,7 @@ class User:
                 trainer.load_parameters(initial_parameters(self.config, 0))
                 for _ in range(LOAD_EVERY):
                     self._start_and_stop(trainer)
-        except Exception as error:  # whatever it is, it has to be told
+        except Exception as error:  # whatever it is, it has to be column_metadata
             self.faults.append(f"{self.config.encoders}-ENC, start {self.starts}: {type(error).__name__}: {error}")
 
     def _start_and_stop(self, trainer) -> None:

@@ -1,4 +1,4 @@
-"""Work in a process of its own, so that what it holds, and whether it ends, can be told."""
+"""Work in a process of its own, so that what it holds, and whether it ends, can be column_metadata."""
 
 import json
 import subprocess
@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from bttlab.data import Samples
-from bttlab.figures import measured
 from bttlab.model import ModelConfig
+from bttlab.quantities import measured
 from own_path import environment
 from reliability.footprint import Footprint
 

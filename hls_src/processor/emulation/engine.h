@@ -6,26 +6,26 @@
 #include "order.h"
 #include "tiles.h"
 
-// The result of an engine as held rows: the row, too, is an address. False if rows come round.
+// The result of an engine as operand buffer rows: the row, too, is an address. False if rows come round.
 static bool place_rows(const Nest &nest, Reach &reach) {
     const int level = nest.code->row_level, first = nest.code->row_base, last = first + nest.end[level] - 1;
     if (first < 0 || last >= ROWS) return false;
-    reach = nest.operand[HELD_OUT];
-    reach.start += first * HELD_PITCH;
-    reach.stride[level] += HELD_PITCH;
+    reach = nest.operand[BUFFER_OUT];
+    reach.start += first * BUFFER_PITCH;
+    reach.stride[level] += BUFFER_PITCH;
     return true;
 }
 
 // Where results go, and whether they may be written in another order than the nest's.
 struct Results {
-    Reach bank, held;
-    bool to_held;
+    Reach bank, buffer;
+    bool to_buffer;
 };
 
 static bool may_tile(const Nest &nest, const Tiled &tiled, Results &results, bool reads_stream) {
     const auto &operand = nest.code->operand;
-    results.bank = nest.operand[BANK_OUT];  // a word of no meaning if the operand is not valid
-    results.to_held = operand[HELD_OUT].valid;
+    results.bank = nest.operand[BANK_OUT];  // a vector of no meaning if the operand is not valid
+    results.to_buffer = operand[BUFFER_OUT].valid;
     if (operand[BANK_OUT].valid) {
         const Reach &to = results.bank;
         if (!is_one_to_one(nest, to, tiled)) return false;
@@ -35,13 +35,13 @@ static bool may_tile(const Nest &nest, const Tiled &tiled, Results &results, boo
         if (!is_apart(reads_stream ? STREAM : SCALARS_IN)) return false;
         if (!is_not_fed(nest, ADDEND, to)) return false;
     }
-    if (results.to_held) {
-        if (!place_rows(nest, results.held) || !is_one_to_one(nest, results.held, tiled)) return false;
-        const Reach &from = nest.operand[HELD_IN], &to = nest.operand[HELD_OUT];
+    if (results.to_buffer) {
+        if (!place_rows(nest, results.buffer) || !is_one_to_one(nest, results.buffer, tiled)) return false;
+        const Reach &from = nest.operand[BUFFER_IN], &to = nest.operand[BUFFER_OUT];
         if (from.memory == to.memory && !are_apart(nest, from, to)) return false;
         if (!operand[BANK_OUT].valid) {  // one place is enough to write to
-            results.bank = results.held;
-            results.to_held = false;
+            results.bank = results.buffer;
+            results.to_buffer = false;
         }
     }
     return true;
@@ -50,13 +50,13 @@ static bool may_tile(const Nest &nest, const Tiled &tiled, Results &results, boo
 constexpr int LONG = 6;  // steps along a level that fill a tile
 
 // The longest level with more than one step for which `fits`; -1 if there is none. Of those that fill a tile the
-// innermost: words of its steps are next to each other.
+// innermost: vectors of its steps are next to each other.
 template <typename Fits>
 static inline int longest_level(const Nest &nest, Fits fits) {
     int longest = -1, most = 2;
     for (int j = 0; j < LEVELS; j++) {
         const int steps = nest.end[j] < LONG ? nest.end[j] : LONG;
-        if (steps < most || is_any_sliced(nest, j) || !fits(j)) continue;
+        if (steps < most || is_any_offset(nest, j) || !fits(j)) continue;
         longest = j;
         most = steps;
     }
@@ -74,7 +74,7 @@ static inline long stride_along(const Reach &reach, int level) { return level < 
 
 // All steps but those along the tiled levels.
 static inline Box outside_of(const Nest &nest, const Tiled &tiled) {
-    Box box = live_box(nest);
+    Box box = active_box(nest);
     for (int j = 0; j < LEVELS; j++) {
         if (tiled.has(j)) box.to[j] = 0;
     }
@@ -85,7 +85,7 @@ static inline Box outside_of(const Nest &nest, const Tiled &tiled) {
 // the line's end. Levels from `most` on stay outside.
 static int extend_line(const Nest &nest, int level, int most, Box &outside) {
     int steps = steps_along(nest, level);
-    if (level < 0 || is_any_sliced(nest, nest.code->slice_level)) return steps;
+    if (level < 0 || is_any_offset(nest, nest.code->offset_level)) return steps;
     for (int j = most - 1; j >= 0; j--) {
         if (outside.to[j] == 0) continue;
         bool goes_on = true;
@@ -101,46 +101,46 @@ static bool expand_tiled(Nest &nest, Marks &marks) {
     Tiled tiled;
     const auto is_line = [&](int j) {
         const auto &code = *nest.code;
-        bool all_are = nest.operand[HELD_IN].stride[j] == 1 && !(code.operand[HELD_OUT].valid && code.row_level == j);
-        for (int o = ADDEND; o <= HELD_OUT; o++) all_are &= !code.operand[o].valid || nest.operand[o].stride[j] == 1;
+        bool all_are = nest.operand[BUFFER_IN].stride[j] == 1 && !(code.operand[BUFFER_OUT].valid && code.row_level == j);
+        for (int o = ADDEND; o <= BUFFER_OUT; o++) all_are &= !code.operand[o].valid || nest.operand[o].stride[j] == 1;
         return all_are;
     };
     tiled.x = longest_level(nest, [&](int j) { return stays_along(nest, SCALARS_IN, j) && is_line(j); });
-    tiled.y = longest_moving(nest, SCALARS_IN, HELD_IN);
+    tiled.y = longest_moving(nest, SCALARS_IN, BUFFER_IN);
     if (tiled.x < 0 && tiled.y < 0) tiled.y = longest_level(nest, [](int) { return true; });
     Results results = {};
     if (!may_tile(nest, tiled, results, false)) return false;
     nest.operand[BANK_OUT] = results.bank;
-    nest.operand[HELD_OUT] = results.held;
+    nest.operand[BUFFER_OUT] = results.buffer;
     const Reach *operand = nest.operand;
     ExpandTile tile;
-    tile.held_y = stride_along(operand[HELD_IN], tiled.y);
+    tile.buffer_y = stride_along(operand[BUFFER_IN], tiled.y);
     tile.scalars_y = stride_along(operand[SCALARS_IN], tiled.y);
     tile.addend_y = stride_along(operand[ADDEND], tiled.y);
     tile.result_y = stride_along(results.bank, tiled.y);
-    tile.held_result_y = stride_along(results.held, tiled.y);
+    tile.buffer_result_y = stride_along(results.buffer, tiled.y);
     tile.rows = used_rows(nest);
     tile.marks = nest.code->flags & CHECK ? &marks : nullptr;
     Box outside = outside_of(nest, tiled);
     const Cut y_cut(extend_line(nest, tiled.y, LEVELS, outside), tiled.x < 0 ? TILE_LINE : TILE_ROWS);
-    const Cut x_cut(extend_line(nest, tiled.x, LEVELS, outside), tiled.y < 0 ? TILE_LINE : TILE_WORDS);
+    const Cut x_cut(extend_line(nest, tiled.x, LEVELS, outside), tiled.y < 0 ? TILE_LINE : TILE_VECTORS);
     const bool has_addend = nest.code->operand[ADDEND].valid;
     each_step(nest, outside, [&](const Step &step) {
-        const auto word = [&](int o) { return operand[o].memory + step.offset[o]; };
-        for (int j = 0, x = 0; j < x_cut.parts; j++) {  // words outside: what they hold is read once
-            const int words = x_cut.size(j);
-            const Word *held = word(HELD_IN) + x, *scalars = word(SCALARS_IN);
-            const Word *addend = has_addend ? word(ADDEND) + x : nullptr;
-            Word *result = word(BANK_OUT) + x, *held_result = results.to_held ? word(HELD_OUT) + x : nullptr;
+        const auto vector = [&](int o) { return operand[o].memory + step.offset[o]; };
+        for (int j = 0, x = 0; j < x_cut.parts; j++) {  // vectors outside: what they hold is read once
+            const int vectors = x_cut.size(j);
+            const Vector *buffer = vector(BUFFER_IN) + x, *scalars = vector(SCALARS_IN);
+            const Vector *addend = has_addend ? vector(ADDEND) + x : nullptr;
+            Vector *result = vector(BANK_OUT) + x, *buffer_result = results.to_buffer ? vector(BUFFER_OUT) + x : nullptr;
             const auto expand = [&](int times, int rows, long y) {
                 if (!times) return;
-                expand_sizes(rows, words, tile, times, held + y * tile.held_y, scalars + y * tile.scalars_y,
+                expand_sizes(rows, vectors, tile, times, buffer + y * tile.buffer_y, scalars + y * tile.scalars_y,
                              addend ? addend + y * tile.addend_y : nullptr, result + y * tile.result_y,
-                             held_result ? held_result + y * tile.held_result_y : nullptr);
+                             buffer_result ? buffer_result + y * tile.buffer_result_y : nullptr);
             };
             expand(y_cut.longer, y_cut.least + 1, 0);
             expand(y_cut.parts - y_cut.longer, y_cut.least, y_cut.longer * (y_cut.least + 1));
-            x += words;
+            x += vectors;
         }
     });
     return true;
@@ -148,76 +148,76 @@ static bool expand_tiled(Nest &nest, Marks &marks) {
 
 static inline long first_offset(const Nest &nest, int o) {
     static const int zeros[LEVELS] = {};
-    return nest.operand[o].offset(zeros, nest.code->slice_level);
+    return nest.operand[o].offset(zeros, nest.code->offset_level);
 }
 
 constexpr int DEPTH_STEPS = 512;  // of a sum, in one go
 
-static bool is_finite_word(const Word *word) {
+static bool is_finite_vector(const Vector *vector) {
     Marks marks = {};
-    mark_beyond(marks, load(word), 0x7f800000);
+    mark_beyond(marks, load(vector), 0x7f800000);
     return !any_mark(marks);
 }
 
 static bool accumulate_tiled(const Nest &nest) {
     const Instruction &code = *nest.code;
-    // The slots must count the levels inside, the depth the levels outside.
-    const int slot_level = code.slot_level >= LEVELS ? -1 : code.slot_level, k = used_rows(nest);
-    Box depth = live_box(nest), slots = depth;
-    int last_slot = 0;
+    // The accumulators must count the levels inside, the depth the levels outside.
+    const int accumulator_level = code.accumulator_level >= LEVELS ? -1 : code.accumulator_level, k = used_rows(nest);
+    Box depth = active_box(nest), accumulators = depth;
+    int last_accumulator = 0;
     for (int j = 0; j < LEVELS; j++) {
         const bool is_depth = code.depth_mask >> j & 1;
-        if (nest.n[j] > 1 && is_depth != (j <= slot_level)) return false;
-        (j <= slot_level ? slots : depth).to[j] = 0;
-        if (j > slot_level) last_slot += (nest.end[j] - 1) * nest.slot_weight[j];
+        if (nest.n[j] > 1 && is_depth != (j <= accumulator_level)) return false;
+        (j <= accumulator_level ? accumulators : depth).to[j] = 0;
+        if (j > accumulator_level) last_accumulator += (nest.end[j] - 1) * nest.accumulator_weight[j];
     }
-    if (last_slot >= SLOTS || k == 0) return false;
+    if (last_accumulator >= ACCUMULATORS || k == 0) return false;
     const Reach *operand = nest.operand;
     Tiled tiled = {-1, -1};
-    tiled.x = longest_level(nest, [&](int j) { return j > slot_level && stays_along(nest, SCALARS_IN, j); });
+    tiled.x = longest_level(nest, [&](int j) { return j > accumulator_level && stays_along(nest, SCALARS_IN, j); });
     const Cut r_cut(k, TILE_LINE);
-    const int most_words = TILE_SUMS / r_cut.size(0);
-    const Cut x_cut(steps_along(nest, tiled.x), most_words < TILE_LINE ? most_words : TILE_LINE);
-    if (tiled.x >= 0) slots.to[tiled.x] = 0;
+    const int most_vectors = TILE_SUMS / r_cut.size(0);
+    const Cut x_cut(steps_along(nest, tiled.x), most_vectors < TILE_LINE ? most_vectors : TILE_LINE);
+    if (tiled.x >= 0) accumulators.to[tiled.x] = 0;
 
-    Word(*sum)[SLOTS] = sums[code.unit - ENGINE_0][code.flags & SIDE ? 1 : 0];
-    static const Word *stream[DEPTH_STEPS], *scalars[DEPTH_STEPS];
+    Vector(*sum)[ACCUMULATORS] = sums[code.unit - ENGINE_0][code.flags & PONG ? 1 : 0];
+    static const Vector *stream[DEPTH_STEPS], *scalars[DEPTH_STEPS];
     AccumulateTile tile;
     tile.stream = stream;
     tile.scalars = scalars;
     tile.depth = 0;
     tile.stream_x = stride_along(operand[STREAM], tiled.x);
-    tile.sum_x = tiled.x < 0 ? 0 : nest.slot_weight[tiled.x];
+    tile.sum_x = tiled.x < 0 ? 0 : nest.accumulator_weight[tiled.x];
     tile.goes_on = false;
     const auto add_up = [&] {
-        each_step(nest, slots, [&](const Step &step) {
-            // Offsets of the slot alone: those of the depth are in the lists.
+        each_step(nest, accumulators, [&](const Step &step) {
+            // Offsets of the accumulator alone: those of the depth are in the lists.
             const long stream_start = step.offset[STREAM] - first_offset(nest, STREAM);
             tile.scalars_start = step.offset[SCALARS_IN] - first_offset(nest, SCALARS_IN);
             for (int j = 0, x = 0; j < x_cut.parts; j++) {
-                const int words = x_cut.size(j), slot = step.slot + x * tile.sum_x;
+                const int vectors = x_cut.size(j), accumulator = step.accumulator + x * tile.sum_x;
                 tile.stream_start = stream_start + x * tile.stream_x;
                 tile.row = 0;
                 for (int i = 0; i < r_cut.parts; i++) {
                     const int rows = r_cut.size(i);
-                    tile.sum = &sum[tile.row][slot];
-                    accumulate_sizes(rows, words, tile);
+                    tile.sum = &sum[tile.row][accumulator];
+                    accumulate_sizes(rows, vectors, tile);
                     tile.row += rows;
                 }
-                for (int w = 0; k < ROWS && w < words; w++) {
+                for (int w = 0; k < ROWS && w < vectors; w++) {
                     // Rows without scalars add up zeros, unless the stream is not finite: then row 0 is not, either.
-                    Word *first = &sum[0][slot + w * tile.sum_x];
+                    Vector *first = &sum[0][accumulator + w * tile.sum_x];
                     Lanes zero = all(0.0f);
-                    if (!is_finite_word(first)) {
+                    if (!is_finite_vector(first)) {
                         AccumulateTile row = tile;
-                        row.sum = first + k * SLOTS;
+                        row.sum = first + k * ACCUMULATORS;
                         row.stream_start += w * tile.stream_x;
                         accumulate_tile<1, 1, false>(row);
                         zero = load(row.sum);
                     }
-                    for (int r = k; r < ROWS; r++) store(first + r * SLOTS, zero);
+                    for (int r = k; r < ROWS; r++) store(first + r * ACCUMULATORS, zero);
                 }
-                x += words;
+                x += vectors;
             }
         });
         tile.goes_on = true;
@@ -226,8 +226,8 @@ static bool accumulate_tiled(const Nest &nest) {
     const int inner = innermost(depth);
     if (depth.to[inner] > 0) depth.to[inner] = extend_line(nest, inner, inner, depth) - 1;
     each_row(nest, depth, inner, [&](const Step &step, int count, const long *strides) {
-        const Word *from = operand[STREAM].memory + step.offset[STREAM];
-        const Word *by = operand[SCALARS_IN].memory + step.offset[SCALARS_IN];
+        const Vector *from = operand[STREAM].memory + step.offset[STREAM];
+        const Vector *by = operand[SCALARS_IN].memory + step.offset[SCALARS_IN];
         const long from_stride = strides[STREAM], by_stride = strides[SCALARS_IN];
         for (int n = 0; n < count;) {
             const int rest = count - n, room = DEPTH_STEPS - tile.depth, taken = rest < room ? rest : room;
@@ -243,38 +243,38 @@ static bool accumulate_tiled(const Nest &nest) {
 }
 
 // The trees of a point's sums.
-static inline Lanes trees_of(const Word *sums_of_rows) {
+static inline Lanes trees_of(const Vector *sums_of_rows) {
     Lanes sum[ROWS];
     UNROLL
     for (int r = 0; r < ROWS; r++) sum[r] = load(&sums_of_rows[r]);
     return trees(sum);
 }
 
-// Words of held rows up to which a point is taken whole: they stay in registers' reach from one point to the next.
-constexpr int POINT_WORDS = PARTS == 1 ? 128 : 0;
+// Vectors of operand buffer rows up to which a point is taken whole: they stay in registers' reach from one point to the next.
+constexpr int POINT_VECTORS = PARTS == 1 ? 128 : 0;
 typedef std::make_integer_sequence<int, ROWS> AllRows;
 
 static bool reduce_tiled(const Nest &nest, Marks &marks) {
     const Instruction &code = *nest.code;
     const int f = depth_level(nest), k = used_rows(nest);
     // Slots must tell apart what is inside of the depth, and nothing else; and all must be folded.
-    const int slot_level = code.slot_level >= LEVELS ? -1 : code.slot_level;
-    int last_slot = 0;
+    const int accumulator_level = code.accumulator_level >= LEVELS ? -1 : code.accumulator_level;
+    int last_accumulator = 0;
     for (int j = 0; j < LEVELS; j++) {
-        if (nest.n[j] > 1 && (j <= f) != (j <= slot_level)) return false;
-        if (j > f) last_slot += (nest.end[j] - 1) * nest.slot_weight[j];
+        if (nest.n[j] > 1 && (j <= f) != (j <= accumulator_level)) return false;
+        if (j > f) last_accumulator += (nest.end[j] - 1) * nest.accumulator_weight[j];
     }
     if (code.depth_mask != 1 << f || nest.end[f] < nest.n[f] || nest.n[f] < 2) return false;
-    if (last_slot >= SLOTS || k == 0) return false;
+    if (last_accumulator >= ACCUMULATORS || k == 0) return false;
     const Reach *operand = nest.operand;
-    if (is_any_sliced(nest, f)) return false;
+    if (is_any_offset(nest, f)) return false;
     Tiled tiled = {-1, -1};
     tiled.y = longest_level(nest, [&](int j) {
-        return j != f && stays_along(nest, HELD_IN, j) && !stays_along(nest, STREAM, j);
+        return j != f && stays_along(nest, BUFFER_IN, j) && !stays_along(nest, STREAM, j);
     });
     // Results are written at the fold: what moves them along the depth belongs to their start.
     Nest folds = nest;
-    for (int o = ADDEND; o <= HELD_OUT; o++) {
+    for (int o = ADDEND; o <= BUFFER_OUT; o++) {
         Reach &reach = folds.operand[o];
         reach.start += (nest.n[f] - 1) * reach.stride[f];
         reach.stride[f] = 0;
@@ -282,43 +282,43 @@ static bool reduce_tiled(const Nest &nest, Marks &marks) {
     Results results = {};
     if (code.row_level == f || !may_tile(folds, tiled, results, true)) return false;
     folds.operand[BANK_OUT] = results.bank;
-    folds.operand[HELD_OUT] = results.held;
+    folds.operand[BUFFER_OUT] = results.buffer;
     Box box = outside_of(nest, tiled);
     box.to[f] = 0;
     const int steps = extend_line(folds, tiled.y, f, box);
-    const Cut y_cut(steps, TILE_WORDS), r_cut(k, tiled.y < 0 ? TILE_LINE : TILE_ROWS);
+    const Cut y_cut(steps, TILE_VECTORS), r_cut(k, tiled.y < 0 ? TILE_LINE : TILE_ROWS);
     ReduceTile tile;
     tile.stream_d = operand[STREAM].stride[f];
     tile.stream_y = stride_along(operand[STREAM], tiled.y);
-    tile.held_d = operand[HELD_IN].stride[f];
+    tile.buffer_d = operand[BUFFER_IN].stride[f];
     tile.depth = nest.n[f] - 1;
-    Word sum[TILE_WORDS][ROWS];
-    for (int y = 0; y < TILE_WORDS; y++) {
+    Vector sum[TILE_VECTORS][ROWS];
+    for (int y = 0; y < TILE_VECTORS; y++) {
         for (int r = k; r < ROWS; r++) store(&sum[y][r], all(0.0f));
     }
-    ReducePoints *const *points_of = tile.depth * k <= POINT_WORDS ? reduce_points_of(k, AllRows{}) : nullptr;
+    ReducePoints *const *points_of = tile.depth * k <= POINT_VECTORS ? reduce_points_of(k, AllRows{}) : nullptr;
     const bool has_addend = code.operand[ADDEND].valid;
     Fold fold;
     fold.addend_y = stride_along(operand[ADDEND], tiled.y);
     fold.bank_y = stride_along(results.bank, tiled.y);
-    fold.held_y = stride_along(results.held, tiled.y);
+    fold.buffer_y = stride_along(results.buffer, tiled.y);
     fold.used = first_lanes(k);
     fold.one = (code.flags & ONE) ? one_lane(k) & all(1.0f) : all(0.0f);
     fold.marks = code.flags & CHECK ? &marks : nullptr;
-    // What the rows in use keep is what the nest's last turn leaves: the last steps of a line, a slot each.
-    const int slots = tiled.y > f ? nest.end[tiled.y] : 1;
-    fold.kept = sums[code.unit - ENGINE_0][code.flags & SIDE ? 1 : 0];
-    fold.slot_weight = slots > 1 ? nest.slot_weight[tiled.y] : 0;
+    // What the rows in use keep is what the nest's last iteration leaves: the last steps of a line, one accumulator each.
+    const int accumulators = tiled.y > f ? nest.end[tiled.y] : 1;
+    fold.kept = sums[code.unit - ENGINE_0][code.flags & PONG ? 1 : 0];
+    fold.accumulator_weight = accumulators > 1 ? nest.accumulator_weight[tiled.y] : 0;
     each_step(folds, box, [&](const Step &step) {
         bool is_last_outside = true;
         for (int j = 0; j < f; j++) is_last_outside &= step.index[j] == box.to[j];
         fold.addend = has_addend ? operand[ADDEND].memory + step.offset[ADDEND] : nullptr;
         fold.bank = results.bank.memory + step.offset[BANK_OUT];
-        fold.held = results.to_held ? results.held.memory + step.offset[HELD_OUT] : nullptr;
-        fold.first_kept = is_last_outside ? steps - slots : steps;
-        fold.slot = step.slot;
+        fold.buffer = results.to_buffer ? results.buffer.memory + step.offset[BUFFER_OUT] : nullptr;
+        fold.first_kept = is_last_outside ? steps - accumulators : steps;
+        fold.accumulator = step.accumulator;
         tile.stream = operand[STREAM].memory + step.offset[STREAM];
-        tile.held = held_row(operand[HELD_IN], 0) + step.offset[HELD_IN];
+        tile.buffer = buffer_row(operand[BUFFER_IN], 0) + step.offset[BUFFER_IN];
         if (points_of) {
             const int pairs = points_of[1] ? steps / 2 : 0;
             if (pairs) points_of[1](tile, fold, 0, pairs);
@@ -331,8 +331,8 @@ static bool reduce_tiled(const Nest &nest, Marks &marks) {
             part.stream += y * tile.stream_y;
             for (int j = 0, r = 0; j < r_cut.parts; j++) {
                 const int rows = r_cut.size(j);
-                part.held = tile.held + r * HELD_PITCH;
-                reduce_sizes(points, rows, part, reinterpret_cast<Word(*)[ROWS]>(&sum[0][r]));
+                part.buffer = tile.buffer + r * BUFFER_PITCH;
+                reduce_sizes(points, rows, part, reinterpret_cast<Vector(*)[ROWS]>(&sum[0][r]));
                 r += rows;
             }
             for (int p = 0; p < points; p++, y++) {
@@ -347,7 +347,7 @@ static bool reduce_tiled(const Nest &nest, Marks &marks) {
 static void run_engine(Nest &nest, const Sample &sample, Run &run) {
     place_engine(nest, sample);
     if (!nest.is_inside) {
-        run.beyond = true;
+        run.overflow = true;
         return;
     }
     for (int j = 0; j < LEVELS; j++) {
@@ -365,7 +365,7 @@ static void run_engine(Nest &nest, const Sample &sample, Run &run) {
             if (!reduce_tiled(nest, marks)) reduce_steps(nest, marks);
             break;
     }
-    if (nest.code->flags & CHECK) run.beyond |= any_mark(marks);
+    if (nest.code->flags & CHECK) run.overflow |= any_mark(marks);
 }
 
 #endif

@@ -5,16 +5,16 @@
 
 #include "nest.h"
 
-enum EngineOperand { HELD_IN, STREAM, SCALARS_IN, ADDEND, BANK_OUT, HELD_OUT };
+enum EngineOperand { BUFFER_IN, STREAM, SCALARS_IN, ADDEND, BANK_OUT, BUFFER_OUT };
 
-// The held word of row r at an offset of an operand that was placed in row 0.
-static inline Word *held_row(const Reach &reach, int r) { return reach.memory + r * HELD_PITCH; }
+// The vector of row r of an operand buffer at an offset of an operand that was placed in row 0.
+static inline Vector *buffer_row(const Reach &reach, int r) { return reach.memory + r * BUFFER_PITCH; }
 
 static inline int used_rows(const Nest &nest) { return nest.count < ROWS ? nest.count : ROWS; }
 
-static void place_held(Nest &nest, int o, int engine, Word *missing, const Box &box, const Sample &sample) {
+static void place_held(Nest &nest, int o, int engine, Vector *missing, const Box &box, const Sample &sample) {
     if (nest.code->operand[o].valid) {
-        place(nest, o, held[engine][0], HELD_DEPTH, box, sample);
+        place(nest, o, operand_buffer[engine][0], OPERAND_BUFFER_DEPTH, box, sample);
     } else {
         place_nowhere(nest, o, missing);
     }
@@ -30,34 +30,34 @@ static inline int depth_level(const Nest &nest) {
 
 static void place_engine(Nest &nest, const Sample &sample) {
     const Instruction &code = *nest.code;
-    Box reads = live_box(nest), writes = reads;
+    Box reads = active_box(nest), writes = reads;
     if (code.operation == REDUCE) {
         const int f = depth_level(nest), fold = nest.n[f] - 1;
         reads.to[f] = nest.end[f] - 1 < fold ? nest.end[f] - 1 : fold - 1;
-        writes.from[f] = fold;  // in a box without a step if that is not live
+        writes.from[f] = fold;  // in a box without a step if that is not active
     }
-    place_held(nest, HELD_IN, code.unit - ENGINE_0, zero_rows, reads, sample);
-    place_in_bank(nest, STREAM, &zero_word, reads, sample);
-    place_in_bank(nest, SCALARS_IN, &zero_word, reads, sample);
-    place_in_bank(nest, ADDEND, &zero_word, writes, sample);
-    place_in_bank(nest, BANK_OUT, &scratch_word, writes, sample);
-    place_held(nest, HELD_OUT, code.operand[HELD_OUT].where % ENGINES, &scratch_word, writes, sample);
+    place_held(nest, BUFFER_IN, code.unit - ENGINE_0, zero_rows, reads, sample);
+    place_in_bank(nest, STREAM, &zero_vector, reads, sample);
+    place_in_bank(nest, SCALARS_IN, &zero_vector, reads, sample);
+    place_in_bank(nest, ADDEND, &zero_vector, writes, sample);
+    place_in_bank(nest, BANK_OUT, &scratch_vector, writes, sample);
+    place_held(nest, BUFFER_OUT, code.operand[BUFFER_OUT].where % ENGINES, &scratch_vector, writes, sample);
 }
 
 static inline void write_result(const Nest &nest, const Step &step, const Lanes &value, Marks &marks) {
     mark_beyond(marks, value, STATE_LIMIT);
     store(nest.operand[BANK_OUT].memory + step.offset[BANK_OUT], value);
-    const int row = nest.code->operand[HELD_OUT].valid ? row_of(nest, step) : 0;
-    store(held_row(nest.operand[HELD_OUT], row) + step.offset[HELD_OUT], value);
+    const int row = nest.code->operand[BUFFER_OUT].valid ? row_of(nest, step) : 0;
+    store(buffer_row(nest.operand[BUFFER_OUT], row) + step.offset[BUFFER_OUT], value);
 }
 
 static void expand_steps(const Nest &nest, Marks &marks) {
     const int k = used_rows(nest);
-    each_step(nest, live_box(nest), [&](const Step &step) {
-        const Word *scalars = nest.operand[SCALARS_IN].memory + step.offset[SCALARS_IN];
+    each_step(nest, active_box(nest), [&](const Step &step) {
+        const Vector *scalars = nest.operand[SCALARS_IN].memory + step.offset[SCALARS_IN];
         Lanes sum = load(nest.operand[ADDEND].memory + step.offset[ADDEND]);
         for (int r = 0; r < k; r++) {
-            sum = sum + all(scalar_of(scalars, r)) * load(held_row(nest.operand[HELD_IN], r) + step.offset[HELD_IN]);
+            sum = sum + all(scalar_of(scalars, r)) * load(buffer_row(nest.operand[BUFFER_IN], r) + step.offset[BUFFER_IN]);
         }
         write_result(nest, step, sum, marks);
     });
@@ -65,13 +65,13 @@ static void expand_steps(const Nest &nest, Marks &marks) {
 
 static void accumulate_steps(const Nest &nest) {
     const int k = used_rows(nest);
-    Word(*row)[SLOTS] = sums[nest.code->unit - ENGINE_0][nest.code->flags & SIDE ? 1 : 0];
-    each_step(nest, live_box(nest), [&](const Step &step) {
+    Vector(*row)[ACCUMULATORS] = sums[nest.code->unit - ENGINE_0][nest.code->flags & PONG ? 1 : 0];
+    each_step(nest, active_box(nest), [&](const Step &step) {
         const bool first = is_first(nest, step);
         const Lanes stream = load(nest.operand[STREAM].memory + step.offset[STREAM]);
-        const Word *scalars = nest.operand[SCALARS_IN].memory + step.offset[SCALARS_IN];
+        const Vector *scalars = nest.operand[SCALARS_IN].memory + step.offset[SCALARS_IN];
         for (int r = 0; r < ROWS; r++) {
-            Word *sum = &row[r][step.slot % SLOTS];
+            Vector *sum = &row[r][step.accumulator % ACCUMULATORS];
             store(sum, (first ? all(0.0f) : load(sum)) + stream * all(r < k ? scalar_of(scalars, r) : 0.0f));
         }
     });
@@ -79,22 +79,22 @@ static void accumulate_steps(const Nest &nest) {
 
 static void reduce_steps(const Nest &nest, Marks &marks) {
     const int k = used_rows(nest), f = depth_level(nest);
-    Word(*row)[SLOTS] = sums[nest.code->unit - ENGINE_0][nest.code->flags & SIDE ? 1 : 0];
-    each_step(nest, live_box(nest), [&](const Step &step) {
-        const int slot = step.slot % SLOTS;
+    Vector(*row)[ACCUMULATORS] = sums[nest.code->unit - ENGINE_0][nest.code->flags & PONG ? 1 : 0];
+    each_step(nest, active_box(nest), [&](const Step &step) {
+        const int accumulator = step.accumulator % ACCUMULATORS;
         if (step.index[f] < nest.n[f] - 1) {
             const bool first = is_first(nest, step);
             const Lanes stream = load(nest.operand[STREAM].memory + step.offset[STREAM]);
             for (int r = 0; r < ROWS; r++) {
-                const Lanes product = stream * load(held_row(nest.operand[HELD_IN], r) + step.offset[HELD_IN]);
-                store(&row[r][slot], (first ? all(0.0f) : load(&row[r][slot])) + product);
+                const Lanes product = stream * load(buffer_row(nest.operand[BUFFER_IN], r) + step.offset[BUFFER_IN]);
+                store(&row[r][accumulator], (first ? all(0.0f) : load(&row[r][accumulator])) + product);
             }
             return;
         }
-        Word result = {};
-        for (int r = 0; r < k; r++) result[r] = tree(load(&row[r][slot]));
+        Vector result = {};
+        for (int r = 0; r < k; r++) result[r] = tree(load(&row[r][accumulator]));
         if (nest.code->operand[ADDEND].valid) {
-            const Word *addend = nest.operand[ADDEND].memory + step.offset[ADDEND];
+            const Vector *addend = nest.operand[ADDEND].memory + step.offset[ADDEND];
             for (int r = 0; r < k; r++) result[r] += scalar_of(addend, r);
         }
         if ((nest.code->flags & ONE) && k < ROWS) result[k] = 1.0f;
@@ -103,30 +103,30 @@ static void reduce_steps(const Nest &nest, Marks &marks) {
 }
 
 static void run_drain(Nest &nest, const Sample &sample, Run &run) {
-    const Box box = live_box(nest);
-    Word *side = sums[nest.code->unit - DRAIN_0][nest.code->flags & SIDE ? 1 : 0][0];
-    place(nest, HELD_IN, side, SLOTS, box, sample);
-    place_in_bank(nest, BANK_OUT, &scratch_word, box, sample);
+    const Box box = active_box(nest);
+    Vector *pong = sums[nest.code->unit - DRAIN_0][nest.code->flags & PONG ? 1 : 0][0];
+    place(nest, BUFFER_IN, pong, ACCUMULATORS, box, sample);
+    place_in_bank(nest, BANK_OUT, &scratch_vector, box, sample);
     if (!nest.is_inside) {
-        run.beyond = true;
+        run.overflow = true;
         return;
     }
-    const Reach &from = nest.operand[HELD_IN];
+    const Reach &from = nest.operand[BUFFER_IN];
     Marks marks = {};
     const int inner = innermost(box), rows = nest.code->row_level == inner;
     const bool check = nest.code->flags & CHECK;
     each_row(nest, box, inner, [&](const Step &step, int count, const long *stride) {
-        const Word *word = from.memory + step.offset[HELD_IN];
-        Word *to = nest.operand[BANK_OUT].memory + step.offset[BANK_OUT];
-        const long to_stride = stride[BANK_OUT], word_stride = stride[HELD_IN];
+        const Vector *vector = from.memory + step.offset[BUFFER_IN];
+        Vector *to = nest.operand[BANK_OUT].memory + step.offset[BANK_OUT];
+        const long to_stride = stride[BANK_OUT], word_stride = stride[BUFFER_IN];
         const int row = row_of(nest, step);
         for (int n = 0; n < count; n++) {
-            const Lanes value = load(word + ((row + n * rows) & (ROWS - 1)) * SLOTS + n * word_stride);
+            const Lanes value = load(vector + ((row + n * rows) & (ROWS - 1)) * ACCUMULATORS + n * word_stride);
             if (check) mark_beyond(marks, value, STATE_LIMIT);
             store(to + n * to_stride, value);
         }
     });
-    if (check) run.beyond |= any_mark(marks);
+    if (check) run.overflow |= any_mark(marks);
 }
 
 #endif

@@ -6,7 +6,7 @@
 #include "engine.h"
 #include "shuffle.h"
 #include "update.h"
-#include "vector.h"
+#include "vector_unit.h"
 
 // To be called when the program has changed.
 static void invalidate() {
@@ -24,7 +24,7 @@ static int run(Run &run, const Sample &sample) {
             is_decoded[i] = true;
         }
         Nest nest;
-        if (!settle(nest, decoded[i], sample)) continue;
+        if (!resolve(nest, decoded[i], sample)) continue;
         switch (decoded[i].unit) {
             case ENGINE_0:
             case ENGINE_1: run_engine(nest, sample, run); break;

@@ -1,12 +1,12 @@
-// A word in the host's vector registers: one of AVX-512 or two of AVX. Arithmetic is element by element, so the bits do
-// not depend on the width. The bare Word of word.h would do, but where registers are narrower the compiler keeps it in
+// A vector in the host's vector registers: one of AVX-512 or two of AVX. Arithmetic is element by element, so the bits do
+// not depend on the width. The bare Vector of vector.h would do, but where registers are narrower the compiler keeps it in
 // memory.
 #ifndef BTTLAB_PROCESSOR_EMULATION_LANES_H
 #define BTTLAB_PROCESSOR_EMULATION_LANES_H
 
 #include <immintrin.h>
 
-#include "../word.h"
+#include "../vector.h"
 
 #if defined(__AVX512F__)
 constexpr int REGISTER_BYTES = 64;
@@ -38,25 +38,25 @@ LANE_BY_LANE(operator==, (Part)(a.part[i] == b.part[i]))
 LANE_BY_LANE(operator&, (Part)((IntPart)a.part[i] & (IntPart)b.part[i]))
 LANE_BY_LANE(operator|, (Part)((IntPart)a.part[i] | (IntPart)b.part[i]))
 
-static inline Lanes load(const Word *word) {
+static inline Lanes load(const Vector *vector) {
     Lanes result;
     UNROLL
-    for (int i = 0; i < PARTS; i++) result.part[i] = reinterpret_cast<const Part *>(word)[i];
+    for (int i = 0; i < PARTS; i++) result.part[i] = reinterpret_cast<const Part *>(vector)[i];
     return result;
 }
 
-// A word that is used several times: where registers are enough, compilers shall not load it anew for each use.
-static inline Lanes load_once(const Word *word) {
-    Lanes result = load(word);
+// A vector that is used several times: where registers are enough, the compiler must not reload it for each use.
+static inline Lanes load_once(const Vector *vector) {
+    Lanes result = load(vector);
 #if defined(__AVX512F__)
     __asm__("" : "+v"(result.part[0]));
 #endif
     return result;
 }
 
-static inline void store(Word *word, const Lanes &value) {
+static inline void store(Vector *vector, const Lanes &value) {
     UNROLL
-    for (int i = 0; i < PARTS; i++) reinterpret_cast<Part *>(word)[i] = value.part[i];
+    for (int i = 0; i < PARTS; i++) reinterpret_cast<Part *>(vector)[i] = value.part[i];
 }
 
 static inline Lanes all(float value) {
@@ -88,9 +88,9 @@ static inline void transpose(const __m256 *row, __m256 *column) {
     column[3] = _mm256_shuffle_ps(third, fourth, 0xee);
 }
 
-static inline float scalar_of(const Word *word, int l) {
+static inline float scalar_of(const Vector *vector, int l) {
     typedef float Element __attribute__((may_alias));
-    return reinterpret_cast<const Element *>(word)[l];
+    return reinterpret_cast<const Element *>(vector)[l];
 }
 
 // A mask of the first `count` lanes, for &.
@@ -129,7 +129,7 @@ static inline unsigned bits_of_lanes(const Lanes &mask) {
 #endif
 }
 
-// Of any number of words: whether a lane had a magnitude of at least that of `limit`'s bits, or was not a number.
+// Of any number of vectors: whether a lane had a magnitude of at least that of `limit`'s bits, or was not a number.
 struct Marks {
     IntPart lane;
 };
@@ -168,7 +168,7 @@ static inline float largest_of(const Lanes &value) {
     return met(value, [](auto a, auto b) { return a > b ? a : b; });
 }
 
-// The trees of LANES words, side by side: as many share a register as fit, so that no addition is of one lane alone.
+// The trees of LANES vectors, side by side: as many share a register as fit, so that no addition is of one lane alone.
 #if defined(__AVX512F__)
 // Halves trees of two registers: one lane of each sum comes from a blend, the other from a shuffle.
 static inline __m512 add_halves(__m512 a, __m512 b) {  // to a half of a, a half of b
@@ -188,21 +188,21 @@ static inline __m512 add_lanes(__m512 a, __m512 b) {  // in each quarter, to two
     return _mm512_maskz_shuffle_ps(0xffff, a, b, 0x88) + _mm512_maskz_shuffle_ps(0xffff, a, b, 0xdd);
 }
 
-static inline Lanes trees(const Lanes *words) {
+static inline Lanes trees(const Lanes *vectors) {
     __m512 four[4];  // of rows g, g + 4, g + 8, g + 12: a quarter of a register each
     UNROLL
     for (int g = 0; g < 4; g++) {
-        const auto half = [&](int row) { return add_halves(words[row].part[0], words[row + 8].part[0]); };
+        const auto half = [&](int row) { return add_halves(vectors[row].part[0], vectors[row + 8].part[0]); };
         four[g] = add_quarters(half(g), half(g + 4));
     }
     return {{add_lanes(add_pairs(four[0], four[1]), add_pairs(four[2], four[3]))}};
 }
 #else
-static inline Lanes trees(const Lanes *words) {
+static inline Lanes trees(const Lanes *vectors) {
     typedef float Eight __attribute__((vector_size(32), may_alias));
     Eight half[LANES], sum[2];
     UNROLL
-    for (int i = 0; i < LANES; i++) half[i] = words[i].part[0] + words[i].part[1];
+    for (int i = 0; i < LANES; i++) half[i] = vectors[i].part[0] + vectors[i].part[1];
     UNROLL
     for (int group = 0; group < 2; group++) {
         Eight quarter[4], pair[2];

@@ -1,4 +1,4 @@
-// Instructions as the emulation runs them: fields taken apart once a program, bounds and addresses settled once a run.
+// Instructions as the emulation runs them: fields taken apart once a program, bounds and addresses resolved once a run.
 #ifndef BTTLAB_PROCESSOR_EMULATION_NEST_H
 #define BTTLAB_PROCESSOR_EMULATION_NEST_H
 
@@ -8,11 +8,11 @@
 // As short as its fields: a sample reads those of the whole program.
 struct Instruction {
     unsigned char unit, operation;
-    unsigned short flags, bound[LEVELS], live[LEVELS], count, immediate[2];  // codes, but for the flags
-    signed char row_level, row_base, depth_mask, slot_level, word_level, slice_level;
+    unsigned short flags, bound[LEVELS], active[LEVELS], count, immediate[2];  // codes, but for the flags
+    signed char row_level, row_base, depth_mask, accumulator_level, vector_level, offset_level;
     struct {
         bool valid;
-        signed char where, slice, group;
+        signed char where, offset_table, group;
         unsigned short base;
         short stride[LEVELS];
     } operand[OPERANDS];
@@ -23,7 +23,7 @@ static bool is_decoded[PROGRAM_DEPTH];
 
 static inline int with_sign(int value, int bits) { return (value ^ (1 << (bits - 1))) - (1 << (bits - 1)); }
 
-static Instruction decode(const IntWord &low, const IntWord &high) {
+static Instruction decode(const IntVector &low, const IntVector &high) {
     int field[INSTRUCTION_FIELDS];
     for (int f = 0; f < INSTRUCTION_FIELDS; f++) field[f] = field_of(f < 32 ? low : high, f % 32);
     Instruction code;
@@ -32,15 +32,15 @@ static Instruction decode(const IntWord &low, const IntWord &high) {
     code.flags = field[FIELD_FLAGS];
     for (int j = 0; j < LEVELS; j++) {
         code.bound[j] = field[FIELD_BOUND + j];
-        code.live[j] = field[FIELD_LIVE + j];
+        code.active[j] = field[FIELD_ACTIVE + j];
     }
     for (int o = 0; o < OPERANDS; o++) {
         const int *part = field + FIELD_OPERAND + 6 * o, which = part[0] >> 8 & 3;
         auto &operand = code.operand[o];
         operand.valid = part[0] >> 15;
         operand.where = part[0] & 31;
-        operand.slice = which == 1   ? code.flags >> SLICE_A_SHIFT & 3
-                        : which == 2 ? code.flags >> SLICE_B_SHIFT & 3
+        operand.offset_table = which == 1   ? code.flags >> OFFSET_A_SHIFT & 3
+                        : which == 2 ? code.flags >> OFFSET_B_SHIFT & 3
                                      : -1;
         operand.group = part[0] >> 10 & 7;
         operand.base = part[1];
@@ -51,36 +51,36 @@ static Instruction decode(const IntWord &low, const IntWord &high) {
     code.row_level = field[FIELD_ROW] & 3;
     code.row_base = with_sign(field[FIELD_ROW] >> 2 & 63, 6);
     code.depth_mask = field[FIELD_ROW] >> 8 & 15;
-    code.slot_level = field[FIELD_ROW] >> 12 & 7;
-    code.word_level = code.flags >> WORD_LEVEL_SHIFT & 3;
-    code.slice_level = code.flags >> SLICE_LEVEL_SHIFT & 3;
+    code.accumulator_level = field[FIELD_ROW] >> 12 & 7;
+    code.vector_level = code.flags >> VECTOR_LEVEL_SHIFT & 3;
+    code.offset_level = code.flags >> OFFSET_LEVEL_SHIFT & 3;
     return code;
 }
 
 #define BANK_ADDRESS(number, depth, block) bank_##number,
-#define BANK_WORDS(number, depth, block) depth,
-static Word *const bank_memory[BANKS] = {BTTLAB_BANKS(BANK_ADDRESS)};
-static constexpr int BANK_DEPTH[BANKS] = {BTTLAB_BANKS(BANK_WORDS)};
+#define BANK_VECTORS(number, depth, block) depth,
+static Vector *const bank_memory[BANKS] = {BTTLAB_BANKS(BANK_ADDRESS)};
+static constexpr int BANK_DEPTH[BANKS] = {BTTLAB_BANKS(BANK_VECTORS)};
 static_assert(sizeof(bank_memory) / sizeof(bank_memory[0]) == BANKS, "config.h lists all banks");
 
-constexpr int GROUP = 8;  // tokens that a group of slices counts
+constexpr int GROUP = 8;  // tokens that a group of token offsets counts
 
 // What an operand that is not valid reads from, and writes to.
-static Word zero_word, scratch_word;
+static Vector zero_vector, scratch_vector;
 
-constexpr int HELD_PITCH = sizeof(held[0][0]) / sizeof(Word);  // words from one row of a held operand to the next
-static Word zero_rows[ROWS * HELD_PITCH];
+constexpr int BUFFER_PITCH = sizeof(operand_buffer[0][0]) / sizeof(Vector);  // vectors from one row of an operand buffer to the next
+static Vector zero_rows[ROWS * BUFFER_PITCH];
 
-// Where the steps of a nest find an operand, in words: start + sum of index x stride (+ slice[index of the slice
+// Where the steps of a nest find an operand, in vectors: start + sum of index x stride (+ token_offset[index of the offset
 // level]).
 struct Reach {
-    Word *memory;
+    Vector *memory;
     int start, stride[LEVELS];
-    const int *slice;
+    const int *token_offset;
     int low, high;  // all addresses, both included
 
-    long offset(const int *index, int slice_level) const {
-        long result = start + (slice ? slice[index[slice_level]] : 0);
+    long offset(const int *index, int offset_level) const {
+        long result = start + (token_offset ? token_offset[index[offset_level]] : 0);
         for (int j = 0; j < LEVELS; j++) result += index[j] * stride[j];
         return result;
     }
@@ -93,10 +93,10 @@ struct Box {
 
 struct Nest {
     const Instruction *code;
-    int n[LEVELS], live[LEVELS], end[LEVELS];  // end: the lesser of both
+    int n[LEVELS], active[LEVELS], end[LEVELS];  // end: the lesser of both
     int count;
     float f0, f1;
-    int slot_weight[LEVELS];
+    int accumulator_weight[LEVELS];
     Reach operand[OPERANDS];
     bool is_inside;  // no address lies outside of its memory
 };
@@ -113,19 +113,19 @@ static inline float immediate_value(int code, const Sample &sample) {
 }
 
 // Everything but the operands. False: the nest has no step.
-static inline bool settle(Nest &nest, const Instruction &code, const Sample &sample) {
+static inline bool resolve(Nest &nest, const Instruction &code, const Sample &sample) {
     nest.code = &code;
     nest.is_inside = true;
     bool has_steps = true;
     for (int j = 0; j < LEVELS; j++) {
         nest.n[j] = code_value(code.bound[j], sample);
-        nest.live[j] = code_value(code.live[j], sample);
-        nest.end[j] = nest.n[j] < nest.live[j] ? nest.n[j] : nest.live[j];
+        nest.active[j] = code_value(code.active[j], sample);
+        nest.end[j] = nest.n[j] < nest.active[j] ? nest.n[j] : nest.active[j];
         has_steps &= nest.n[j] > 0;
     }
     int weight = 1;
     for (int j = LEVELS - 1; j >= 0; j--) {
-        nest.slot_weight[j] = code.slot_level >= LEVELS || j > code.slot_level ? weight : 0;
+        nest.accumulator_weight[j] = code.accumulator_level >= LEVELS || j > code.accumulator_level ? weight : 0;
         weight *= nest.n[j];
     }
     nest.count = code_value(code.count, sample);
@@ -134,7 +134,7 @@ static inline bool settle(Nest &nest, const Instruction &code, const Sample &sam
     return has_steps;
 }
 
-static inline Box live_box(const Nest &nest) {
+static inline Box active_box(const Nest &nest) {
     Box box;
     for (int j = 0; j < LEVELS; j++) {
         box.from[j] = 0;
@@ -143,13 +143,13 @@ static inline Box live_box(const Nest &nest) {
     return box;
 }
 
-// Operand o in a memory of so many words, for the steps of a box.
-static inline void place(Nest &nest, int o, Word *memory, int depth, const Box &box, const Sample &sample) {
+// Operand o in a memory of so many vectors, for the steps of a box.
+static inline void place(Nest &nest, int o, Vector *memory, int depth, const Box &box, const Sample &sample) {
     const auto &operand = nest.code->operand[o];
     Reach &reach = nest.operand[o];
     reach.memory = memory;
-    const int slice_level = nest.code->slice_level;
-    reach.slice = operand.slice < 0 ? nullptr : sample.slice[operand.slice % SLICE_TABLES] + GROUP * operand.group;
+    const int offset_level = nest.code->offset_level;
+    reach.token_offset = operand.offset_table < 0 ? nullptr : sample.token_offset[operand.offset_table % OFFSET_TABLES] + GROUP * operand.group;
     // All levels side by side.
     const __m128i stride = _mm_cvtepi16_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(operand.stride)));
     const __m128i from = _mm_loadu_si128(reinterpret_cast<const __m128i *>(box.from));
@@ -162,8 +162,8 @@ static inline void place(Nest &nest, int o, Word *memory, int depth, const Box &
     const __m128i pairs = _mm_hadd_epi32(_mm_min_epi32(first, last), _mm_max_epi32(first, last));
     const __m128i sums = _mm_hadd_epi32(pairs, pairs);
     int low = operand.base + _mm_extract_epi32(sums, 0), high = operand.base + _mm_extract_epi32(sums, 1);
-    if (reach.slice) {
-        const int i = slice_level, most_index = box.to[i];
+    if (reach.token_offset) {
+        const int i = offset_level, most_index = box.to[i];
         if (GROUP * operand.group + most_index >= SEQUENCE) {
             nest.is_inside = false;
             return;
@@ -173,7 +173,7 @@ static inline void place(Nest &nest, int o, Word *memory, int depth, const Box &
         high -= a < b ? b : a;
         int least = 1 << 30, most = -least;
         for (int j = box.from[i]; j <= most_index; j++) {
-            const int offset = reach.slice[j] + j * reach.stride[i];
+            const int offset = reach.token_offset[j] + j * reach.stride[i];
             least = offset < least ? offset : least;
             most = offset > most ? offset : most;
         }
@@ -188,35 +188,35 @@ static inline void place(Nest &nest, int o, Word *memory, int depth, const Box &
     nest.is_inside &= reach.low >= 0 && reach.high < depth;
 }
 
-static inline void place_nowhere(Nest &nest, int o, Word *word) { nest.operand[o] = {word, 0, {}, nullptr, 0, 0}; }
+static inline void place_nowhere(Nest &nest, int o, Vector *vector) { nest.operand[o] = {vector, 0, {}, nullptr, 0, 0}; }
 
-// Operand o in its bank; if it is not valid, in a word of no meaning.
-static inline void place_in_bank(Nest &nest, int o, Word *missing, const Box &box, const Sample &sample) {
+// Operand o in its bank; if it is not valid, in a vector of no meaning.
+static inline void place_in_bank(Nest &nest, int o, Vector *missing, const Box &box, const Sample &sample) {
     const auto &operand = nest.code->operand[o];
     if (!operand.valid || operand.where >= BANKS) return place_nowhere(nest, o, missing);
     place(nest, o, bank_memory[operand.where], BANK_DEPTH[operand.where], box, sample);
 }
 
-static inline bool is_sliced(const Nest &nest, int o, int level) {
-    return nest.operand[o].slice && nest.code->slice_level == level;
+static inline bool has_offset(const Nest &nest, int o, int level) {
+    return nest.operand[o].token_offset && nest.code->offset_level == level;
 }
 
 // Whether an operand stays where it is along a level.
 static inline bool stays_along(const Nest &nest, int o, int level) {
-    return nest.operand[o].stride[level] == 0 && !is_sliced(nest, o, level);
+    return nest.operand[o].stride[level] == 0 && !has_offset(nest, o, level);
 }
 
-static inline bool is_any_sliced(const Nest &nest, int level) {
+static inline bool is_any_offset(const Nest &nest, int level) {
     bool any = false;
-    for (int o = 0; o < OPERANDS; o++) any |= is_sliced(nest, o, level);
+    for (int o = 0; o < OPERANDS; o++) any |= has_offset(nest, o, level);
     return any;
 }
 
-// A step: its indices, the offset of each operand from its memory, and its slot.
+// A step: its indices, the offset of each operand from its memory, and its accumulator.
 struct Step {
     int *index;  // apart from the rest, which stays in registers
     long offset[OPERANDS];
-    int slot;
+    int accumulator;
 };
 
 // The innermost level that has several steps in a box; 0 if none has.
@@ -228,26 +228,26 @@ static inline int innermost(const Box &box) {
 
 // Calls `act` for rows of steps of a box: with the first step, the number of steps, and how far each operand moves from
 // one to the next. Rows run along level `inner`, the other levels in the order of the nest around it. A row is one step
-// if `inner` is -1, or slices come along it.
+// if `inner` is -1, or token offsets come along it.
 template <typename Act>
 static inline void each_row(const Nest &nest, const Box &box, int inner, Act act) {
-    const int slice_level = nest.code->slice_level;
-    const bool has_slices = is_any_sliced(nest, slice_level);
-    if (has_slices && inner == slice_level) inner = -1;
+    const int offset_level = nest.code->offset_level;
+    const bool has_offsets = is_any_offset(nest, offset_level);
+    if (has_offsets && inner == offset_level) inner = -1;
     int index[LEVELS];
     Step step = {};
     step.index = index;
     long stride[OPERANDS] = {};
-    // What a step of each level adds to offsets and slot: of those inside of it, what they added is taken back.
+    // What a step of each level adds to offsets and accumulator: of those inside of it, what they added is taken back.
     long carry[LEVELS][OPERANDS], back[OPERANDS] = {};
-    int slot_carry[LEVELS], slot_back = 0;
+    int accumulator_carry[LEVELS], slot_back = 0;
     for (int j = LEVELS - 1; j >= 0; j--) {
         const int more = box.to[j] - box.from[j];
         if (more < 0) return;
         step.index[j] = box.from[j];
-        step.slot += step.index[j] * nest.slot_weight[j];
-        slot_carry[j] = nest.slot_weight[j] - slot_back;
-        if (j != inner) slot_back += more * nest.slot_weight[j];
+        step.accumulator += step.index[j] * nest.accumulator_weight[j];
+        accumulator_carry[j] = nest.accumulator_weight[j] - slot_back;
+        if (j != inner) slot_back += more * nest.accumulator_weight[j];
         for (int o = 0; o < OPERANDS; o++) {
             const long along = nest.operand[o].stride[j];
             carry[j][o] = along - back[o];
@@ -256,7 +256,7 @@ static inline void each_row(const Nest &nest, const Box &box, int inner, Act act
         }
     }
     const int count = inner < 0 ? 1 : box.to[inner] - box.from[inner] + 1;
-    for (int o = 0; o < OPERANDS; o++) step.offset[o] = nest.operand[o].offset(step.index, slice_level);
+    for (int o = 0; o < OPERANDS; o++) step.offset[o] = nest.operand[o].offset(step.index, offset_level);
     for (;;) {
         act(step, count, stride);
         int outer = LEVELS - 1;
@@ -265,10 +265,10 @@ static inline void each_row(const Nest &nest, const Box &box, int inner, Act act
         }
         if (outer < 0) return;
         step.index[outer]++;
-        step.slot += slot_carry[outer];
+        step.accumulator += accumulator_carry[outer];
         for (int o = 0; o < OPERANDS; o++) {
             step.offset[o] += carry[outer][o];
-            if (has_slices) step.offset[o] = nest.operand[o].offset(step.index, slice_level);
+            if (has_offsets) step.offset[o] = nest.operand[o].offset(step.index, offset_level);
         }
     }
 }
@@ -276,7 +276,7 @@ static inline void each_row(const Nest &nest, const Box &box, int inner, Act act
 // Calls `act` for all steps of a box, in the order of the nest.
 template <typename Act>
 static inline void each_step(const Nest &nest, const Box &box, Act act) {
-    const int inner = innermost(box), along = is_any_sliced(nest, inner) ? -1 : inner, weight = nest.slot_weight[inner];
+    const int inner = innermost(box), along = is_any_offset(nest, inner) ? -1 : inner, weight = nest.accumulator_weight[inner];
     each_row(nest, box, along, [&](const Step &start, int count, const long *strides) {
         Step step = start;
         long stride[OPERANDS];  // copies: what a step stores might change the nest, as far as the compiler knows
@@ -286,7 +286,7 @@ static inline void each_step(const Nest &nest, const Box &box, Act act) {
         for (int i = 0; i < count; i++) {
             step.index[inner] = first + i;
             act(static_cast<const Step &>(step));
-            step.slot += weight;
+            step.accumulator += weight;
             UNROLL
             for (int o = 0; o < OPERANDS; o++) step.offset[o] += stride[o];
         }
@@ -303,7 +303,7 @@ static inline bool is_first(const Nest &nest, const Step &step) {
 
 static inline bool is_last(const Nest &nest, const Step &step) {
     bool last = true;
-    for (int j = 0; j < LEVELS; j++) last &= !(nest.code->depth_mask >> j & 1) || step.index[j] == nest.live[j] - 1;
+    for (int j = 0; j < LEVELS; j++) last &= !(nest.code->depth_mask >> j & 1) || step.index[j] == nest.active[j] - 1;
     return last;
 }
 

@@ -33,7 +33,7 @@ static inline bool overlap(const Reach &a, const Reach &b) { return a.low <= b.h
 // they have parts of their own.
 static inline bool are_apart(const Nest &nest, const Reach &a, const Reach &b) {
     if (!overlap(a, b)) return true;
-    if (a.slice || b.slice) return false;
+    if (a.token_offset || b.token_offset) return false;
     for (int j = 0; j < 2 * LEVELS; j++) {
         const int stride = j < LEVELS ? a.stride[j] : b.stride[j - LEVELS], period = stride < 0 ? -stride : stride;
         if (period < 2 || nest.end[j % LEVELS] == 1) continue;
@@ -46,7 +46,7 @@ static inline bool are_apart(const Nest &nest, const Reach &a, const Reach &b) {
 }
 
 static inline bool same_steps(const Nest &nest, const Reach &a, const Reach &b) {
-    bool same = a.memory == b.memory && a.start == b.start && a.slice == b.slice;
+    bool same = a.memory == b.memory && a.start == b.start && a.token_offset == b.token_offset;
     for (int j = 0; j < LEVELS; j++) same &= nest.end[j] == 1 || a.stride[j] == b.stride[j];
     return same;
 }
@@ -56,7 +56,7 @@ static inline bool is_one_to_one(const Nest &nest, const Reach &reach, const Til
     int level[LEVELS], levels = 0;
     for (int j = 0; j < LEVELS; j++) {
         if (nest.end[j] == 1) continue;
-        if (reach.slice && j == nest.code->slice_level) {
+        if (reach.token_offset && j == nest.code->offset_level) {
             // Apart by offsets that come with the sample: in order only if this level is outside of the tiled ones.
             if (tiled.has(j) || (tiled.x >= 0 && tiled.x < j) || (tiled.y >= 0 && tiled.y < j)) return false;
             continue;

@@ -6,21 +6,21 @@
 #include "engine_steps.h"
 #include "order.h"
 
-enum ShuffleOperand { ENTRY_IN, SOURCE, ENTRY_OUT, NOTHING_HERE, SHUFFLED_OUT, SHUFFLED_HELD };
+enum ShuffleOperand { ENTRY_IN, SOURCE, ENTRY_OUT, NOTHING_HERE, SHUFFLED_OUT, SHUFFLED_BUFFER };
 
-// Words that a block may read. Two blocks are on the way.
+// Vectors that a block may read. Two blocks are in flight.
 constexpr int MOST_READS = 1024;
-static Word block_words[2][MOST_READS];
+static Vector block_vectors[2][MOST_READS];
 
 // Of each element out, in the order of the steps: its place among the elements in; ZERO_PLACE for a lane without one.
 typedef unsigned short Place;
 constexpr int ZERO_PLACE = MOST_READS * LANES;
 static_assert(ZERO_PLACE + LANES <= 1 << 16, "places are numbers of 16 bits");
-constexpr int MAP_WORDS = 1 << 16;
-static Place map_memory[MAP_WORDS][LANES];
-static int map_words;  // in use
+constexpr int MAP_VECTORS = 1 << 16;
+static Place map_memory[MAP_VECTORS][LANES];
+static int map_vectors;  // in use
 
-// Four words out whose lanes take four elements that lie side by side: lane l of word out[i] is element in[l] + i.
+// Four vectors out whose lanes take four elements that lie side by side: lane l of vector out[i] is element in[l] + i.
 struct Quartet {
     Place in[LANES], out[4];
 };
@@ -36,7 +36,7 @@ constexpr int MAPS = 256, MAPS_LOOKED_AT = 8;
 static ShuffleMap maps[MAPS];
 
 static void forget_maps() {
-    map_words = 0;
+    map_vectors = 0;
     for (int i = 0; i < MAPS; i++) maps[i].is_made = false;
 }
 
@@ -45,12 +45,12 @@ static ShuffleMap *kept_map(const Nest &nest) {
     const Reach &in = nest.operand[ENTRY_IN], &out = nest.operand[ENTRY_OUT];
     int key[4 * LEVELS] = {in.start, out.start, nest.count};
     for (int j = 1; j < LEVELS; j++) {
-        const int parts[4] = {nest.n[j], nest.live[j], in.stride[j], out.stride[j]};
+        const int parts[4] = {nest.n[j], nest.active[j], in.stride[j], out.stride[j]};
         for (int i = 0; i < 4; i++) key[4 * j + i] = parts[i];
     }
     unsigned long number = 0;
     for (int part : key) number = number * 31 + part;
-    // Another map's place is taken only if all that may hold this one are: maps that take turns are not made anew.
+    // Another map's place is taken only if all that may hold this one are: maps that alternate are not rebuilt.
     ShuffleMap *map = nullptr;
     for (int i = 0; i < MAPS_LOOKED_AT; i++) {
         map = &maps[(number + i) % MAPS];
@@ -61,11 +61,11 @@ static ShuffleMap *kept_map(const Nest &nest) {
     return map;
 }
 
-// The longest run of elements that every word out takes as they stand, each run from its own multiple.
-static int longest_run(const Place (*place)[LANES], int words) {
+// The longest run of elements that every vector out takes as they stand, each run from its own multiple.
+static int longest_run(const Place (*place)[LANES], int vectors) {
     for (int run = LANES; run > 1; run /= 4) {
         bool stays = true;
-        for (int w = 0; stays && w < words; w++) {
+        for (int w = 0; stays && w < vectors; w++) {
             for (int l = 0; l < LANES; l++) {
                 const bool zero = place[w][l - l % run] == ZERO_PLACE;
                 stays &= place[w][l] == (zero ? ZERO_PLACE : place[w][l - l % run] + l % run);
@@ -77,75 +77,75 @@ static int longest_run(const Place (*place)[LANES], int words) {
 }
 
 // Finds the quartets of a map of single elements.
-static void make_quartets(ShuffleMap &map, int words) {
-    static short word_at[ZERO_PLACE + LANES];  // which word out begins with the element of a place; -1: none
-    for (short &word : word_at) word = -1;
-    for (int w = 0; w < words; w++) word_at[map.place[w][0]] = w;
-    if (map_words + 2 * (words / 4) > MAP_WORDS) return;
-    Quartet *made = reinterpret_cast<Quartet *>(map_memory + map_words);
+static void make_quartets(ShuffleMap &map, int vectors) {
+    static short vector_at[ZERO_PLACE + LANES];  // which vector out begins with the element of a place; -1: none
+    for (short &vector : vector_at) vector = -1;
+    for (int w = 0; w < vectors; w++) vector_at[map.place[w][0]] = w;
+    if (map_vectors + 2 * (vectors / 4) > MAP_VECTORS) return;
+    Quartet *made = reinterpret_cast<Quartet *>(map_memory + map_vectors);
     int quartets = 0;
-    for (int w = 0; w < words; w++) {
+    for (int w = 0; w < vectors; w++) {
         const Place *first = map.place[w];
         if (*first % 4) continue;
         Quartet quartet;
         __builtin_memcpy(quartet.in, first, sizeof(quartet.in));
         for (int i = 0; i < 4; i++) {
-            const int word = word_at[*first + i];
+            const int vector = vector_at[*first + i];
             for (int l = 0; l < LANES; l++) {
-                if (word < 0 || first[l] == ZERO_PLACE || map.place[word][l] != first[l] + i) return;
+                if (vector < 0 || first[l] == ZERO_PLACE || map.place[vector][l] != first[l] + i) return;
             }
-            quartet.out[i] = word;
+            quartet.out[i] = vector;
         }
         if (quartet.out[0] != w) return;  // an element that goes to two places
         made[quartets++] = quartet;
     }
-    if (4 * quartets != words) return;
-    map_words += 2 * quartets;
+    if (4 * quartets != vectors) return;
+    map_vectors += 2 * quartets;
     map.quartets = made;
 }
-static_assert(sizeof(Quartet) <= 2 * sizeof(map_memory[0]), "a quartet takes the room of two words' places");
+static_assert(sizeof(Quartet) <= 2 * sizeof(map_memory[0]), "a quartet takes the room of two vectors' places");
 
-// The map of a block whose steps read and write as these boxes say. Places that no word of the block went to are zeros.
+// The map of a block whose steps read and write as these boxes say. Places that no vector of the block went to are zeros.
 static void make_map(ShuffleMap &map, const Nest &nest, const Box &reads, const Box &writes) {
-    static Place in_column[LANES][SHUFFLE_WORDS];
+    static Place in_column[LANES][SHUFFLE_VECTORS];
     for (int c = 0; c < LANES; c++) {
-        for (int p = 0; p < SHUFFLE_WORDS; p++) in_column[c][p] = ZERO_PLACE;
+        for (int p = 0; p < SHUFFLE_VECTORS; p++) in_column[c][p] = ZERO_PLACE;
     }
-    int word = 0;
+    int vector = 0;
     each_step(nest, reads, [&](const Step &step) {
-        const IntWord &entry = shuffle_table[step.offset[ENTRY_IN]];
+        const IntVector &entry = shuffle_table[step.offset[ENTRY_IN]];
         for (int c = 0; c < LANES; c++) {
-            const int field = field_of(entry, c), place = field >> 4 & (SHUFFLE_WORDS - 1);
-            if (field >> 15) in_column[c][place] = word * LANES + (field & (LANES - 1));
+            const int field = field_of(entry, c), place = field >> 4 & (SHUFFLE_VECTORS - 1);
+            if (field >> 15) in_column[c][place] = vector * LANES + (field & (LANES - 1));
         }
-        word++;
+        vector++;
     });
     int steps = 1;
     for (int j = 1; j < LEVELS; j++) steps *= writes.to[j] + 1;
-    if (map_words + steps > MAP_WORDS) forget_maps();
-    Place(*place)[LANES] = map_memory + map_words;
+    if (map_vectors + steps > MAP_VECTORS) forget_maps();
+    Place(*place)[LANES] = map_memory + map_vectors;
     int made = 0;
     each_step(nest, writes, [&](const Step &step) {
-        const IntWord &entry = shuffle_table[step.offset[ENTRY_OUT]];
+        const IntVector &entry = shuffle_table[step.offset[ENTRY_OUT]];
         for (int l = 0; l < LANES; l++) {
             const int field = field_of(entry, LANES + l), c = field & (LANES - 1);
-            const int from = in_column[c][field_of(entry, LANES + c) >> 4 & (SHUFFLE_WORDS - 1)];
+            const int from = in_column[c][field_of(entry, LANES + c) >> 4 & (SHUFFLE_VECTORS - 1)];
             place[made][l] = field >> 15 ? from : ZERO_PLACE;
         }
         made++;
     });
-    map_words += steps;
+    map_vectors += steps;
     map.is_made = true;
     map.place = place;
     map.run = longest_run(place, made);
     map.quartets = nullptr;
     if (map.run == 1 && made <= MOST_READS && writes.to[1] == 0 && writes.to[2] == 0) make_quartets(map, made);
 }
-static_assert((SHUFFLE_WORDS & (SHUFFLE_WORDS - 1)) == 0, "places are taken modulo their number");
+static_assert((SHUFFLE_VECTORS & (SHUFFLE_VECTORS - 1)) == 0, "places are taken modulo their number");
 
-// A word out of the elements of a block.
+// A vector out of the elements of a block.
 template <int RUN>
-static inline Lanes gather(const Word *block, const Place *place) {
+static inline Lanes gather(const Vector *block, const Place *place) {
     alignas(16) static const float zeros[4] = {};
     const float *from = reinterpret_cast<const float *>(block);
     const auto at = [&](Place p) { return p == ZERO_PLACE ? zeros : from + p; };
@@ -166,35 +166,35 @@ static inline Lanes gather(const Word *block, const Place *place) {
 }
 
 template <>
-inline Lanes gather<LANES>(const Word *block, const Place *place) {
+inline Lanes gather<LANES>(const Vector *block, const Place *place) {
     return *place == ZERO_PLACE ? all(0.0f) : load(block + *place / LANES);
 }
 
-// Words out: those of a block.
+// Vectors out: those of a block.
 template <int RUN>
-static void give_words(const Nest &nest, const Box &writes, const Word *block, const Place (*place)[LANES],
+static void give_vectors(const Nest &nest, const Box &writes, const Vector *block, const Place (*place)[LANES],
                        Marks &marks) {
     const int row_level = nest.code->row_level, inner = innermost(writes);
-    const bool to_bank = nest.code->operand[SHUFFLED_OUT].valid, to_held = nest.code->operand[SHUFFLED_HELD].valid;
+    const bool to_bank = nest.code->operand[SHUFFLED_OUT].valid, to_buffer = nest.code->operand[SHUFFLED_BUFFER].valid;
     const bool check = nest.code->flags & CHECK;
     each_row(nest, writes, inner, [&](const Step &step, int count, const long *stride) {
-        Word *bank = nest.operand[SHUFFLED_OUT].memory + step.offset[SHUFFLED_OUT];
-        Word *held = nest.operand[SHUFFLED_HELD].memory + step.offset[SHUFFLED_HELD];
+        Vector *bank = nest.operand[SHUFFLED_OUT].memory + step.offset[SHUFFLED_OUT];
+        Vector *buffer = nest.operand[SHUFFLED_BUFFER].memory + step.offset[SHUFFLED_BUFFER];
         const int row = row_of(nest, step), rows = row_level == inner;
-        const long bank_stride = stride[SHUFFLED_OUT], held_stride = stride[SHUFFLED_HELD];
+        const long bank_stride = stride[SHUFFLED_OUT], buffer_stride = stride[SHUFFLED_BUFFER];
         for (int n = 0; n < count; n++, place++) {
-            const Lanes word = gather<RUN>(block, *place);
-            if (to_bank) store(bank + n * bank_stride, word);
-            if (to_held) store(held + ((row + n * rows) & (ROWS - 1)) * HELD_PITCH + n * held_stride, word);
-            if (check) mark_beyond(marks, word, STATE_LIMIT);
+            const Lanes vector = gather<RUN>(block, *place);
+            if (to_bank) store(bank + n * bank_stride, vector);
+            if (to_buffer) store(buffer + ((row + n * rows) & (ROWS - 1)) * BUFFER_PITCH + n * buffer_stride, vector);
+            if (check) mark_beyond(marks, vector, STATE_LIMIT);
         }
     });
 }
 
-// Words out of a map of quartets, side by side: of each quartet four by four elements trade rows for columns.
-static void give_quartets(Word *to, int words, const Word *block, const Quartet *quartet) {
+// Vectors out of a map of quartets, side by side: of each quartet four by four elements trade rows for columns.
+static void give_quartets(Vector *to, int vectors, const Vector *block, const Quartet *quartet) {
     const float *from = reinterpret_cast<const float *>(block);
-    for (int n = 0; n < words; n += 4, quartet++) {
+    for (int n = 0; n < vectors; n += 4, quartet++) {
         __m256 column[2][4];
         UNROLL
         for (int half = 0; half < 2; half++) {
@@ -212,41 +212,41 @@ static void give_quartets(Word *to, int words, const Word *block, const Quartet 
     }
 }
 
-static void give_quartets(const Nest &nest, const Box &writes, const Word *block, const Quartet *quartets) {
-    const Reach &bank = nest.operand[SHUFFLED_OUT], &held = nest.operand[SHUFFLED_HELD];
+static void give_quartets(const Nest &nest, const Box &writes, const Vector *block, const Quartet *quartets) {
+    const Reach &bank = nest.operand[SHUFFLED_OUT], &buffer = nest.operand[SHUFFLED_BUFFER];
     each_row(nest, writes, LEVELS - 1, [&](const Step &step, int count, const long *) {
         if (nest.code->operand[SHUFFLED_OUT].valid) {
             give_quartets(bank.memory + step.offset[SHUFFLED_OUT], count, block, quartets);
         }
-        if (nest.code->operand[SHUFFLED_HELD].valid) {
-            Word *row = held_row(held, row_of(nest, step)) + step.offset[SHUFFLED_HELD];
+        if (nest.code->operand[SHUFFLED_BUFFER].valid) {
+            Vector *row = buffer_row(buffer, row_of(nest, step)) + step.offset[SHUFFLED_BUFFER];
             give_quartets(row, count, block, quartets);
         }
     });
 }
 
-// Words in.
-static Word *take_words(const Nest &nest, const Box &reads, Word *to) {
+// Vectors in.
+static Vector *take_vectors(const Nest &nest, const Box &reads, Vector *to) {
     each_row(nest, reads, innermost(reads), [&](const Step &step, int count, const long *stride) {
-        const Word *source = nest.operand[SOURCE].memory + step.offset[SOURCE];
+        const Vector *source = nest.operand[SOURCE].memory + step.offset[SOURCE];
         for (int n = 0; n < count; n++) store(to++, load(source + n * stride[SOURCE]));
     });
     return to;
 }
 
-// Whether a block's words in lie side by side, in their order.
+// Whether a block's vectors in lie side by side, in their order.
 static bool lies_together(const Nest &nest, const Box &reads) {
-    int words = 1;
+    int vectors = 1;
     for (int j = LEVELS - 1; j > 0; j--) {
-        if (reads.to[j] > 0 && nest.operand[SOURCE].stride[j] != words) return false;
-        words *= reads.to[j] + 1;
+        if (reads.to[j] > 0 && nest.operand[SOURCE].stride[j] != vectors) return false;
+        vectors *= reads.to[j] + 1;
     }
-    return !nest.operand[SOURCE].slice;
+    return !nest.operand[SOURCE].token_offset;
 }
 
 static void run_shuffle(Nest &nest, const Sample &sample, Run &run) {
     const Instruction &code = *nest.code;
-    Box reads = live_box(nest), writes;
+    Box reads = active_box(nest), writes;
     reads.to[0] = nest.n[0] - 2;
     for (int j = 0; j < LEVELS; j++) {
         writes.from[j] = 0;
@@ -255,52 +255,52 @@ static void run_shuffle(Nest &nest, const Sample &sample, Run &run) {
     writes.from[0] = 1;
     if (nest.count < nest.n[3]) writes.to[3] = nest.count - 1;
     place(nest, ENTRY_IN, nullptr, SHUFFLE_ENTRIES, reads, sample);
-    place_in_bank(nest, SOURCE, &zero_word, reads, sample);
+    place_in_bank(nest, SOURCE, &zero_vector, reads, sample);
     place(nest, ENTRY_OUT, nullptr, SHUFFLE_ENTRIES, writes, sample);
-    place_nowhere(nest, NOTHING_HERE, &zero_word);
-    place_in_bank(nest, SHUFFLED_OUT, &scratch_word, writes, sample);
-    place_held(nest, SHUFFLED_HELD, code.operand[SHUFFLED_HELD].where % ENGINES, &scratch_word, writes, sample);
-    long words_in = 1;
-    for (int j = 1; j < LEVELS; j++) words_in *= nest.end[j];
-    if (!nest.is_inside || words_in > MOST_READS) {
-        run.beyond = true;
+    place_nowhere(nest, NOTHING_HERE, &zero_vector);
+    place_in_bank(nest, SHUFFLED_OUT, &scratch_vector, writes, sample);
+    place_held(nest, SHUFFLED_BUFFER, code.operand[SHUFFLED_BUFFER].where % ENGINES, &scratch_vector, writes, sample);
+    long vectors_in = 1;
+    for (int j = 1; j < LEVELS; j++) vectors_in *= nest.end[j];
+    if (!nest.is_inside || vectors_in > MOST_READS) {
+        run.overflow = true;
         return;
     }
-    const bool has_slices = nest.operand[ENTRY_IN].slice || nest.operand[ENTRY_OUT].slice;
-    const bool same_entries = stays_along(nest, ENTRY_IN, 0) && stays_along(nest, ENTRY_OUT, 0) && !has_slices;
+    const bool has_offsets = nest.operand[ENTRY_IN].token_offset || nest.operand[ENTRY_OUT].token_offset;
+    const bool same_entries = stays_along(nest, ENTRY_IN, 0) && stays_along(nest, ENTRY_OUT, 0) && !has_offsets;
     ShuffleMap *map = kept_map(nest);
     Marks marks = {};
-    // A block's words go in while those of the block before go out: step by step if they may meet in a bank.
+    // A block's vectors go in while those of the block before go out: step by step if they may meet in a bank.
     const Reach &from = nest.operand[SOURCE], &to = nest.operand[SHUFFLED_OUT];
     const bool meet = from.memory == to.memory && overlap(from, to);
     const bool stays = !meet && lies_together(nest, reads);  // then nothing has to be taken: it is read where it lies
     const auto is_line = [&](int o) { return !code.operand[o].valid || nest.operand[o].stride[LEVELS - 1] == 1; };
     const bool is_plain = !(code.flags & CHECK) && code.row_level < LEVELS - 1 && is_line(SHUFFLED_OUT) &&
-                          is_line(SHUFFLED_HELD) && !is_any_sliced(nest, LEVELS - 1);
-    const Word *before = nullptr;
+                          is_line(SHUFFLED_BUFFER) && !is_any_offset(nest, LEVELS - 1);
+    const Vector *before = nullptr;
     for (int block = 0; block < nest.n[0]; block++) {
         Box in = reads, out = writes;
         in.from[0] = in.to[0] = block - 1;
         out.from[0] = out.to[0] = block;
         const bool takes = block + 1 < nest.n[0], gives = block > 0;
         if (gives && !(same_entries && map->is_made)) make_map(*map, nest, in, out);
-        const auto give = map->run == 16 ? give_words<16> : map->run == 4 ? give_words<4> : give_words<1>;
+        const auto give = map->run == 16 ? give_vectors<16> : map->run == 4 ? give_vectors<4> : give_vectors<1>;
         in.from[0] = in.to[0] = block;
         const int first[LEVELS] = {block};
-        Word *words = stays ? from.memory + from.offset(first, code.slice_level) : block_words[block % 2];
+        Vector *vectors = stays ? from.memory + from.offset(first, code.offset_level) : block_vectors[block % 2];
         if (!meet) {
-            if (takes && !stays) take_words(nest, in, words);
+            if (takes && !stays) take_vectors(nest, in, vectors);
             if (gives && map->quartets && is_plain) {
                 give_quartets(nest, out, before, map->quartets);
             } else if (gives) {
                 give(nest, out, before, map->place, marks);
             }
-            before = words;
+            before = vectors;
             continue;
         }
-        Word *taken = words;
+        Vector *taken = vectors;
         int given = 0;
-        Box steps = live_box(nest);
+        Box steps = active_box(nest);
         for (int j = 1; j < LEVELS; j++) steps.to[j] = nest.n[j] - 1;
         steps.from[0] = steps.to[0] = block;
         each_step(nest, steps, [&](const Step &step) {
@@ -310,13 +310,13 @@ static void run_shuffle(Nest &nest, const Sample &sample, Run &run) {
                 here.from[j] = here.to[j] = step.index[j];
                 is_in &= j == 0 || step.index[j] <= in.to[j];
             }
-            if (is_in) taken = take_words(nest, here, taken);
+            if (is_in) taken = take_vectors(nest, here, taken);
             if (is_out) give(nest, here, before, map->place + given++, marks);
         });
-        before = words;
+        before = vectors;
     }
     map->is_made = map->is_made && same_entries;
-    if (code.flags & CHECK) run.beyond |= any_mark(marks);
+    if (code.flags & CHECK) run.overflow |= any_mark(marks);
 }
 
 #endif

@@ -11,11 +11,11 @@
 // Largest tiles, so that their sums and what they share fit the registers: of two dimensions, and where there is only
 // one.
 #if defined(__AVX512F__)
-constexpr int TILE_ROWS = 4, TILE_WORDS = 6, TILE_LINE = 12;
+constexpr int TILE_ROWS = 4, TILE_VECTORS = 6, TILE_LINE = 12;
 #else
-constexpr int TILE_ROWS = 3, TILE_WORDS = 2, TILE_LINE = 6;
+constexpr int TILE_ROWS = 3, TILE_VECTORS = 2, TILE_LINE = 6;
 #endif
-constexpr int TILE_SUMS = TILE_ROWS * TILE_WORDS;
+constexpr int TILE_SUMS = TILE_ROWS * TILE_VECTORS;
 
 // Cuts a length into equal parts of at most `most`, as far as that goes: first `longer` ones with one more.
 struct Cut {
@@ -24,19 +24,19 @@ struct Cut {
     int size(int i) const { return least + (i < longer); }
 };
 
-// EXPAND: result (y, x) = addend (y, x) + sum over r of scalars (y)[r] x held (x)[r]. Words lie side by side along x, so
+// EXPAND: result (y, x) = addend (y, x) + sum over r of scalars (y)[r] x buffer (x)[r]. Vectors lie side by side along x, so
 // many apart along y.
 struct ExpandTile {
-    long held_y, scalars_y, addend_y, result_y, held_result_y;
+    long buffer_y, scalars_y, addend_y, result_y, buffer_result_y;
     int rows;
     Marks *marks;  // if the result is looked at
 };
 
-// So many tiles one after the other along y: what a call costs is paid once. Addend and held result may be null. Where
+// So many tiles one after the other along y: what a call costs is paid once. Addend and result in a buffer may be null. Where
 // they begin comes in registers: in memory it would wait for the store.
 template <int Y, int X, bool SHARED>
-static void expand_tile(const ExpandTile &tile, int times, const Word *held, const Word *scalars, const Word *addend,
-                        Word *result, Word *held_result) {
+static void expand_tile(const ExpandTile &tile, int times, const Vector *buffer, const Vector *scalars, const Vector *addend,
+                        Vector *result, Vector *buffer_result) {
     const int rows = tile.rows;
     for (int t = 0; t < times; t++) {
         Lanes sum[Y][X];
@@ -45,19 +45,19 @@ static void expand_tile(const ExpandTile &tile, int times, const Word *held, con
             UNROLL
             for (int x = 0; x < X; x++) sum[y][x] = addend ? load(addend + y * tile.addend_y + x) : all(0.0f);
         }
-        const Word *row = held;
-        for (int r = 0; r < rows; r++, row += HELD_PITCH) {
-            Lanes word[X];
+        const Vector *row = buffer;
+        for (int r = 0; r < rows; r++, row += BUFFER_PITCH) {
+            Lanes vector[X];
             if (SHARED) {
                 UNROLL
-                for (int x = 0; x < X; x++) word[x] = load_once(row + x);
+                for (int x = 0; x < X; x++) vector[x] = load_once(row + x);
             }
             UNROLL
             for (int y = 0; y < Y; y++) {
                 const Lanes scalar = all(scalar_of(scalars + y * tile.scalars_y, r));
                 UNROLL
                 for (int x = 0; x < X; x++) {
-                    sum[y][x] = sum[y][x] + scalar * (SHARED ? word[x] : load(row + y * tile.held_y));
+                    sum[y][x] = sum[y][x] + scalar * (SHARED ? vector[x] : load(row + y * tile.buffer_y));
                 }
             }
         }
@@ -66,13 +66,13 @@ static void expand_tile(const ExpandTile &tile, int times, const Word *held, con
             UNROLL
             for (int x = 0; x < X; x++) store(result + y * tile.result_y + x, sum[y][x]);
         }
-        if (held_result) {
+        if (buffer_result) {
             UNROLL
             for (int y = 0; y < Y; y++) {
                 UNROLL
-                for (int x = 0; x < X; x++) store(held_result + y * tile.held_result_y + x, sum[y][x]);
+                for (int x = 0; x < X; x++) store(buffer_result + y * tile.buffer_result_y + x, sum[y][x]);
             }
-            held_result += Y * tile.held_result_y;
+            buffer_result += Y * tile.buffer_result_y;
         }
         if (tile.marks) {
             Marks marks = *tile.marks;
@@ -83,7 +83,7 @@ static void expand_tile(const ExpandTile &tile, int times, const Word *held, con
             }
             *tile.marks = marks;
         }
-        held += Y * tile.held_y;
+        buffer += Y * tile.buffer_y;
         scalars += Y * tile.scalars_y;
         if (addend) addend += Y * tile.addend_y;
         result += Y * tile.result_y;
@@ -92,13 +92,13 @@ static void expand_tile(const ExpandTile &tile, int times, const Word *held, con
 
 // ACCUMULATE: sum (r, x) = (before +) sum over steps d of stream[d] (x) x scalars[d][r].
 struct AccumulateTile {
-    const Word *const *stream;
-    const Word *const *scalars;
+    const Vector *const *stream;
+    const Vector *const *scalars;
     int depth;
     long stream_start, stream_x, scalars_start;
     int row;  // the first one
     bool goes_on;
-    Word *sum;  // of row `row`; rows are SLOTS words apart
+    Vector *sum;  // of row `row`; rows are ACCUMULATORS vectors apart
     long sum_x;
 };
 
@@ -108,84 +108,84 @@ static void accumulate_tile(const AccumulateTile &tile) {
     UNROLL
     for (int r = 0; r < R; r++) {
         UNROLL
-        for (int x = 0; x < X; x++) sum[r][x] = tile.goes_on ? load(tile.sum + r * SLOTS + x * tile.sum_x) : all(0.0f);
+        for (int x = 0; x < X; x++) sum[r][x] = tile.goes_on ? load(tile.sum + r * ACCUMULATORS + x * tile.sum_x) : all(0.0f);
     }
     for (int d = 0; d < tile.depth; d++) {
-        const Word *stream = tile.stream[d] + tile.stream_start, *scalars = tile.scalars[d] + tile.scalars_start;
-        Lanes word[X];
+        const Vector *stream = tile.stream[d] + tile.stream_start, *scalars = tile.scalars[d] + tile.scalars_start;
+        Lanes vector[X];
         UNROLL
-        for (int x = 0; x < X; x++) word[x] = load_once(stream + x * tile.stream_x);
+        for (int x = 0; x < X; x++) vector[x] = load_once(stream + x * tile.stream_x);
         UNROLL
         for (int r = 0; r < R; r++) {
             const Lanes scalar = all(HAS_SCALARS ? scalar_of(scalars, tile.row + r) : 0.0f);
             UNROLL
-            for (int x = 0; x < X; x++) sum[r][x] = sum[r][x] + word[x] * scalar;
+            for (int x = 0; x < X; x++) sum[r][x] = sum[r][x] + vector[x] * scalar;
         }
     }
     UNROLL
     for (int r = 0; r < R; r++) {
         UNROLL
-        for (int x = 0; x < X; x++) store(tile.sum + r * SLOTS + x * tile.sum_x, sum[r][x]);
+        for (int x = 0; x < X; x++) store(tile.sum + r * ACCUMULATORS + x * tile.sum_x, sum[r][x]);
     }
 }
 
-// REDUCE, before the trees: sum (y, r) = sum over steps d of stream (y, d) x held (d)[r].
+// REDUCE, before the trees: sum (y, r) = sum over steps d of stream (y, d) x buffer (d)[r].
 struct ReduceTile {
-    const Word *stream;  // of the first point
+    const Vector *stream;  // of the first point
     long stream_d, stream_y;
-    const Word *held;  // of the first row
-    long held_d;
+    const Vector *buffer;  // of the first row
+    long buffer_d;
     int depth;
 };
 
-// What becomes of a line's points: the trees of their sums, with an addend, go to a bank and to a held row, a lane for
-// each row in use; the sums of the last points stay, a slot each.
+// What becomes of a line's points: the trees of their sums, with an addend, go to a bank and to a row of an operand buffer, a lane for
+// each row in use; the sums of the last points stay, an accumulator each.
 struct Fold {
-    const Word *addend;  // of the first point; null if there is none
-    Word *bank, *held;   // the same
-    long addend_y, bank_y, held_y;
+    const Vector *addend;  // of the first point; null if there is none
+    Vector *bank, *buffer;   // the same
+    long addend_y, bank_y, buffer_y;
     Lanes used, one;
     Marks *marks;  // if results are looked at
-    Word (*kept)[SLOTS];
-    int first_kept, slot, slot_weight;
+    Vector (*kept)[ACCUMULATORS];
+    int first_kept, accumulator, accumulator_weight;
 
     void give(int y, Lanes result) const {
         if (addend) result = result + load(addend + y * addend_y);
         result = (result & used) | one;
         if (marks) mark_beyond(*marks, result, STATE_LIMIT);
         store(bank + y * bank_y, result);
-        if (held) store(held + y * held_y, result);
+        if (buffer) store(buffer + y * buffer_y, result);
     }
 
     void keep(int y, int row, const Lanes &sum) const {
-        if (y >= first_kept) store(&kept[row][slot + (y - first_kept) * slot_weight], sum);
+        if (y >= first_kept) store(&kept[row][accumulator + (y - first_kept) * accumulator_weight], sum);
     }
 };
 
 // The sums of Y points and R rows, in registers; further rows that there is room for are zeros.
 template <int Y, int R, int ROOM>
-ALWAYS_INLINE void sum_rows(const ReduceTile &tile, const Word *stream, Lanes (&sum)[Y][ROOM]) {
+ALWAYS_INLINE void sum_rows(const ReduceTile &tile, const Vector *stream, Lanes (&sum)[Y][ROOM]) {
     UNROLL
     for (int y = 0; y < Y; y++) {
         UNROLL
         for (int r = 0; r < ROOM; r++) sum[y][r] = all(0.0f);
     }
-    const Word *held = tile.held;
-    for (int d = 0; d < tile.depth; d++, stream += tile.stream_d, held += tile.held_d) {
-        Lanes word[Y];
+    const Vector *buffer = tile.buffer;
+    for (int d = 0; d < tile.depth; d++, stream += tile.stream_d, buffer += tile.buffer_d) {
+        Lanes vector[Y];
         UNROLL
-        for (int y = 0; y < Y; y++) word[y] = load(stream + y * tile.stream_y);
+        for (int y = 0; y < Y; y++) vector[y] = load(stream + y * tile.stream_y);
         UNROLL
         for (int r = 0; r < R; r++) {
-            const Lanes row = load(held + r * HELD_PITCH);
+            const Lanes row = load(buffer + r * BUFFER_PITCH);
             UNROLL
-            for (int y = 0; y < Y; y++) sum[y][r] = sum[y][r] + word[y] * row;
+            for (int y = 0; y < Y; y++) sum[y][r] = sum[y][r] + vector[y] * row;
         }
     }
 }
 
 template <int Y, int R>
-static void reduce_tile(const ReduceTile &tile, Word (*to)[ROWS]) {
+static void reduce_tile(const ReduceTile &tile, Vector (*to)[ROWS]) {
     Lanes sum[Y][R];
     sum_rows<Y, R>(tile, tile.stream, sum);
     UNROLL
@@ -195,11 +195,11 @@ static void reduce_tile(const ReduceTile &tile, Word (*to)[ROWS]) {
     }
 }
 
-// REDUCE of a line's points, from `first` on so many times one or two, whose operands are few words: all rows at once,
+// REDUCE of a line's points, from `first` on so many times one or two, whose operands are few vectors: all rows at once,
 // and their trees.
 template <int Y, int R>
 static void reduce_points(const ReduceTile &tile, const Fold &fold, int first, int times) {
-    const Word *stream = tile.stream + first * tile.stream_y;
+    const Vector *stream = tile.stream + first * tile.stream_y;
     for (int t = 0; t < times; t++, stream += Y * tile.stream_y) {
         const int point = first + t * Y;
         Lanes sum[Y][ROWS];
@@ -220,8 +220,8 @@ template <int Y, int X>
 struct ExpandSize {
     template <typename... At>
     static void run(const ExpandTile &tile, At... at) {
-        constexpr bool is_used = (Y <= TILE_ROWS && X <= TILE_WORDS) || Y == 1 || X == 1;
-        if (X == 1 && Y > 1 && tile.held_y) return expand_tile<Y, 1, false>(tile, at...);
+        constexpr bool is_used = (Y <= TILE_ROWS && X <= TILE_VECTORS) || Y == 1 || X == 1;
+        if (X == 1 && Y > 1 && tile.buffer_y) return expand_tile<Y, 1, false>(tile, at...);
         expand_tile<is_used ? Y : 1, is_used ? X : 1, true>(tile, at...);
     }
 };
@@ -236,8 +236,8 @@ struct AccumulateSize {
 
 template <int Y, int R>
 struct ReduceSize {
-    static void run(const ReduceTile &tile, Word (*to)[ROWS]) {
-        constexpr bool is_used = (Y <= TILE_WORDS && R <= TILE_ROWS) || Y == 1;
+    static void run(const ReduceTile &tile, Vector (*to)[ROWS]) {
+        constexpr bool is_used = (Y <= TILE_VECTORS && R <= TILE_ROWS) || Y == 1;
         reduce_tile<is_used ? Y : 1, is_used ? R : 1>(tile, to);
     }
 };
@@ -248,9 +248,9 @@ struct Sizes {
 
     void operator()(int a, int b, const Tile &tile, At... at) const { run[a - 1][b - 1](tile, at...); }
 };
-typedef Sizes<ExpandTile, int, const Word *, const Word *, const Word *, Word *, Word *> ExpandSizes;
+typedef Sizes<ExpandTile, int, const Vector *, const Vector *, const Vector *, Vector *, Vector *> ExpandSizes;
 typedef Sizes<AccumulateTile> AccumulateSizes;
-typedef Sizes<ReduceTile, Word (*)[ROWS]> ReduceSizes;
+typedef Sizes<ReduceTile, Vector (*)[ROWS]> ReduceSizes;
 
 template <typename AllSizes, template <int, int> class Size, int... I>
 static constexpr AllSizes sizes_of(std::integer_sequence<int, I...>) {

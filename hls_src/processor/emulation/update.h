@@ -25,49 +25,49 @@ static void update_steps(const Nest &nest, Run &run) {
     const Lanes beta1 = all(run.beta1), beta2 = all(run.beta2), epsilon = all(run.epsilon);
     const Lanes rest1 = all(1.0f - run.beta1), rest2 = all(1.0f - run.beta2);
     const bool clear = nest.code->flags & CLEAR;
-    Word *const memory[] = {nest.operand[PARAMETERS].memory, nest.operand[GRADIENT].memory, nest.operand[MEAN].memory,
+    Vector *const memory[] = {nest.operand[PARAMETERS].memory, nest.operand[GRADIENT].memory, nest.operand[MEAN].memory,
                             nest.operand[SQUARE].memory};
     Marks marks[3] = {};
-    each_step(nest, live_box(nest), [&](const Step &step) {
-        const auto word = [&](int o) { return memory[o] + step.offset[o]; };
-        const Lanes g = load(word(GRADIENT));
-        Lanes p = load(word(PARAMETERS));
+    each_step(nest, active_box(nest), [&](const Step &step) {
+        const auto vector = [&](int o) { return memory[o] + step.offset[o]; };
+        const Lanes g = load(vector(GRADIENT));
+        Lanes p = load(vector(PARAMETERS));
         if (OPTIMIZER == SGD) {
             p = p - rate * g;
         } else {
-            Lanes m = beta1 * load(word(MEAN));
+            Lanes m = beta1 * load(vector(MEAN));
             if (OPTIMIZER == MOMENTUM) {
                 m = m + g;
                 p = p - rate * m;
             } else {
                 m = m + rest1 * g;
-                const Lanes v = beta2 * load(word(SQUARE)) + (rest2 * g) * g;
+                const Lanes v = beta2 * load(vector(SQUARE)) + (rest2 * g) * g;
                 p = p * keep - (step_size * m) / (root_of(v) * root + epsilon);
                 mark_beyond(marks[2], v, SQUARE_LIMIT);
-                store(word(SQUARE), v);
+                store(vector(SQUARE), v);
             }
             mark_beyond(marks[1], m, STATE_LIMIT);
-            store(word(MEAN), m);
+            store(vector(MEAN), m);
         }
         mark_beyond(marks[0], p, STATE_LIMIT);
-        store(word(PARAMETERS), p);
-        if (clear) store(word(GRADIENT), all(0.0f));
+        store(vector(PARAMETERS), p);
+        if (clear) store(vector(GRADIENT), all(0.0f));
     });
-    for (int i = 0; i < 3; i++) run.state_beyond[i] |= any_mark(marks[i]);
+    for (int i = 0; i < 3; i++) run.state_overflow[i] |= any_mark(marks[i]);
 }
 
 static void run_update(Nest &nest, const Sample &sample, Run &run) {
     if (run.pending == NOTHING) return;
-    const Box box = live_box(nest);
+    const Box box = active_box(nest);
     for (int o = 0; o < OPERANDS; o++) {
         if (o <= SQUARE) {
-            place_in_bank(nest, o, &scratch_word, box, sample);
+            place_in_bank(nest, o, &scratch_vector, box, sample);
         } else {
-            place_nowhere(nest, o, &scratch_word);
+            place_nowhere(nest, o, &scratch_vector);
         }
     }
     if (!nest.is_inside) {
-        run.beyond = true;
+        run.overflow = true;
         return;
     }
     if (run.pending == DISCARD) {

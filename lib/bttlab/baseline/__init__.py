@@ -5,10 +5,10 @@ from bttlab.baseline.machine import DeviceError
 from bttlab.baseline.modes import modes_of
 from bttlab.baseline.record import (
     Energy,
-    Figure,
     Machine,
     Measurement,
     Memory,
+    Quantity,
     Record,
     load_records,
 )
@@ -23,11 +23,11 @@ __all__ = [
     "DeviceError",
     "Energy",
     "Epoch",
-    "Figure",
     "Listener",
     "Machine",
     "Measurement",
     "Memory",
+    "Quantity",
     "Record",
     "RecordError",
     "Row",

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from bttlab.baseline.record import Record
-from bttlab.figures import Figure
+from bttlab.quantities import Quantity
 
 EPOCH_SAMPLES = 4478  # training utterances of ATIS, and of airline
 
@@ -15,12 +15,12 @@ class Epoch:
 
     Attributes
     ----------
-    seconds, joules, joules_over_idle : Figure
+    seconds, joules, joules_over_idle : Quantity
     """
 
-    seconds: Figure
-    joules: Figure
-    joules_over_idle: Figure
+    seconds: Quantity
+    joules: Quantity
+    joules_over_idle: Quantity
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,10 @@ class Row:
     mode : str
     best : bool
         Whether it is the fastest of its record.
-    step : Figure
+    step : Quantity
         Median seconds.
     epoch : Epoch
-    memory : Figure
+    memory : Quantity
         The most bytes that tensors held: by the allocator where it keeps statistics, else by counting, in eager mode.
     """
 
@@ -45,9 +45,9 @@ class Row:
     record: Record
     mode: str
     best: bool
-    step: Figure
+    step: Quantity
     epoch: Epoch
-    memory: Figure
+    memory: Quantity
 
 
 def per_epoch(record: Record, samples: int = EPOCH_SAMPLES, mode: str | None = None) -> Epoch:
@@ -69,10 +69,10 @@ def per_epoch(record: Record, samples: int = EPOCH_SAMPLES, mode: str | None = N
     )
 
 
-def _times(step: Figure, samples: int, steps: int) -> Figure:
+def _times(step: Quantity, samples: int, steps: int) -> Quantity:
     if step.value is None:
         return step
-    return Figure.measured(step.value * samples, step.unit, f"mean of {steps} steps x {samples}; {step.how}")
+    return Quantity.measured(step.value * samples, step.unit, f"mean of {steps} steps x {samples}; {step.how}")
 
 
 def compare(records: Iterable[Record], samples: int = EPOCH_SAMPLES) -> list[Row]:

@@ -12,7 +12,8 @@ import torch
 
 from bttlab.baseline.machine import plain
 from bttlab.baseline.record import Energy
-from bttlab.figures import Figure
+from bttlab.plugins import missing_package
+from bttlab.quantities import Quantity
 
 POWERCAP = Path("/sys/class/powercap")
 IDLE_SECONDS = 3.0
@@ -135,7 +136,7 @@ def find_meter(device: torch.device, powercap: Path = POWERCAP) -> tuple[Meter |
             return NvmlMeter(torch.cuda.current_device()), ""
         return RaplMeter(powercap), ""
     except ModuleNotFoundError as error:
-        return None, f"{error.name} is not installed: pip install zeus"
+        return None, missing_package(error, "the meter") or str(error)
     except FileNotFoundError:
         return None, "there are no RAPL counters here"
     except PermissionError:
@@ -144,15 +145,15 @@ def find_meter(device: torch.device, powercap: Path = POWERCAP) -> tuple[Meter |
         return None, plain(error)
 
 
-def idle_power(meter: Meter | None, reason: str, seconds: float = IDLE_SECONDS) -> Figure:
+def idle_power(meter: Meter | None, reason: str, seconds: float = IDLE_SECONDS) -> Quantity:
     """Measure the power while nothing runs, in watts."""
     if meter is None:
-        return Figure.missing("W", reason)
+        return Quantity.missing("W", reason)
     meter.begin()
     begin = time.perf_counter()
     time.sleep(seconds)
     elapsed = time.perf_counter() - begin
-    return Figure.measured(meter.end() / elapsed, "W", f"{meter.how}; mean over {seconds:g} s before training")
+    return Quantity.measured(meter.end() / elapsed, "W", f"{meter.how}; mean over {seconds:g} s before training")
 
 
 class PowerTrace:
@@ -230,7 +231,7 @@ class EnergyWindow:
 def metered(
     meter: Meter | None,
     reason: str,
-    idle: Figure,
+    idle: Quantity,
     timed: Callable[[Aside], int],
     go_on: Callable[[], int],
     least_seconds: float = LEAST_SECONDS,
@@ -242,7 +243,7 @@ def metered(
     meter : Meter or None
     reason : str
         Why there is no meter.
-    idle : Figure
+    idle : Quantity
         Power to take off, in watts.
     timed : callable
         Trains on the samples of the baseline and returns how many those were. Gets what makes a context for work that
@@ -251,7 +252,7 @@ def metered(
         Trains on as many again; called until the window is `least_seconds` long. Returns 0 to end it.
     """
     if meter is None:
-        none = Figure.missing("J", reason)
+        none = Quantity.missing("J", reason)
         return Energy(timed(contextlib.nullcontext), none, none, [], [])
     with EnergyWindow(meter) as window, PowerTrace(meter) as trace:
         steps = timed(window.aside)
@@ -259,13 +260,13 @@ def metered(
             steps += more
     joules, elapsed = window.joules, window.elapsed
     if not steps:
-        none = Figure.missing("J", "stopped before the first step")
+        none = Quantity.missing("J", "stopped before the first step")
         return Energy(0, none, none, [], [])
     how = f"{meter.how}; {steps} steps in {elapsed:.1f} s"
     return Energy(
         steps,
-        Figure.measured(joules / steps, "J", how),
-        Figure.measured((joules - idle.value * elapsed) / steps, "J", f"{how}; less {idle.value:.1f} W idle"),
+        Quantity.measured(joules / steps, "J", how),
+        Quantity.measured((joules - idle.value * elapsed) / steps, "J", f"{how}; less {idle.value:.1f} W idle"),
         trace.seconds,
         trace.watts,
     )

@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 from bttlab.baseline.record import Memory, Share, Stage
 from bttlab.baseline.step import Task
-from bttlab.figures import Figure
+from bttlab.quantities import Quantity
 
 CATEGORIES = ("parameters", "gradients", "optimizer_state", "activations", "inputs", "temporaries")
 COUNTED = "counted storages of an eager step's tensors; scratch inside kernels is not seen"
@@ -162,9 +162,9 @@ def measure_memory(task: Task) -> Memory:
     peak = sum(at_peak.values())
     if stages:
         beyond = max(peak_bytes for _, peak_bytes in stages.values()) - peak
-        workspace = Figure.measured(beyond, "bytes", f"peak by {ALLOCATOR} less the peak of counted storages")
+        workspace = Quantity.measured(beyond, "bytes", f"peak by {ALLOCATOR} less the peak of counted storages")
     else:
-        workspace = Figure.missing("bytes", NO_STATISTICS)
+        workspace = Quantity.missing("bytes", NO_STATISTICS)
     return Memory(
         tokens=task.lengths[0],
         categories={name: Share(_counted(most[name]), _counted(at_peak[name])) for name in CATEGORIES},
@@ -174,21 +174,21 @@ def measure_memory(task: Task) -> Memory:
     )
 
 
-def _counted(value: int) -> Figure:
-    return Figure.measured(value, "bytes", COUNTED)
+def _counted(value: int) -> Quantity:
+    return Quantity.measured(value, "bytes", COUNTED)
 
 
-def _allocated(value: int) -> Figure:
-    return Figure.measured(value, "bytes", ALLOCATOR)
+def _allocated(value: int) -> Quantity:
+    return Quantity.measured(value, "bytes", ALLOCATOR)
 
 
-def device_memory(device: torch.device, statistics=torch.cuda) -> tuple[Figure, Figure, Figure]:
+def device_memory(device: torch.device, statistics=torch.cuda) -> tuple[Quantity, Quantity, Quantity]:
     """Return the most allocated and reserved since the statistics were reset, and what the device holds now."""
     if device.type != "cuda":
-        return (Figure.missing("bytes", NO_STATISTICS),) * 3
+        return (Quantity.missing("bytes", NO_STATISTICS),) * 3
     free, total = statistics.mem_get_info()
     return (
         _allocated(statistics.max_memory_allocated()),
         _allocated(statistics.max_memory_reserved()),
-        Figure.measured(total - free, "bytes", "CUDA's free memory, everything on the device included"),
+        Quantity.measured(total - free, "bytes", "CUDA's free memory, everything on the device included"),
     )

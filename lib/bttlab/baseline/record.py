@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from bttlab.errors import BttlabError
-from bttlab.figures import Figure, to_json
 from bttlab.model import ModelConfig
+from bttlab.quantities import Quantity, drop_missing_bands, to_json
 from bttlab.records import RecordError, build, write_whole
 
 VERSION = 1
@@ -73,16 +73,16 @@ class CorpusUsed:
 class Share:
     """A category's bytes: the most that it held at any time of a step, and what it held at the step's peak."""
 
-    most: Figure
-    at_peak: Figure
+    most: Quantity
+    at_peak: Quantity
 
 
 @dataclass(frozen=True)
 class Stage:
     """A stage of a step by the allocator's statistics: bytes held when it ended, and the most in between."""
 
-    kept: Figure
-    peak: Figure
+    kept: Quantity
+    peak: Quantity
 
 
 @dataclass(frozen=True)
@@ -96,18 +96,18 @@ class Memory:
     categories : dict of str to Share
         "parameters", "gradients", "optimizer_state", "activations" (kept for the backward pass), "inputs" and
         "temporaries" (every other tensor); at the peak they add up to it.
-    peak : Figure
+    peak : Quantity
     stages : dict of str to Stage
         "forward", "backward", "update"; empty where the allocator keeps no statistics.
-    workspace : Figure
+    workspace : Quantity
         What the allocator's peak holds beyond `peak`: scratch of matrix products, rounding.
     """
 
     tokens: int
     categories: dict[str, Share]
-    peak: Figure
+    peak: Quantity
     stages: dict[str, Stage]
-    workspace: Figure
+    workspace: Quantity
 
 
 @dataclass(frozen=True)
@@ -118,15 +118,15 @@ class Energy:
     ----------
     steps : int
         Steps in the window; they go on after the timed ones until the meter has something to measure.
-    per_step, per_step_over_idle : Figure
+    per_step, per_step_over_idle : Quantity
         In joules.
     trace_seconds, trace_watts : list of float
         Power since the window began.
     """
 
     steps: int
-    per_step: Figure
-    per_step_over_idle: Figure
+    per_step: Quantity
+    per_step_over_idle: Quantity
     trace_seconds: list[float]
     trace_watts: list[float]
 
@@ -139,13 +139,13 @@ class Measurement:
     ----------
     losses, step_seconds : list of float
         Of each step, without warm-up.
-    median, lower_quartile, upper_quartile, mean : Figure
+    median, lower_quartile, upper_quartile, mean : Quantity
         Of `step_seconds`.
-    setup : Figure
+    setup : Quantity
         Seconds of compilation, capture and warm-up, in no step's time.
-    difference : Figure
+    difference : Quantity
         Largest relative difference of the first losses from eager's.
-    allocated, reserved, device : Figure
+    allocated, reserved, device : Quantity
         Bytes: the most that tensors held, the most that PyTorch held for them, and what the whole device held in the
         end, the CUDA context and other processes included.
     energy : Energy
@@ -153,15 +153,15 @@ class Measurement:
 
     losses: list[float]
     step_seconds: list[float]
-    median: Figure
-    lower_quartile: Figure
-    upper_quartile: Figure
-    mean: Figure
-    setup: Figure
-    difference: Figure
-    allocated: Figure
-    reserved: Figure
-    device: Figure
+    median: Quantity
+    lower_quartile: Quantity
+    upper_quartile: Quantity
+    mean: Quantity
+    setup: Quantity
+    difference: Quantity
+    allocated: Quantity
+    reserved: Quantity
+    device: Quantity
     energy: Energy
 
 
@@ -188,7 +188,7 @@ class Record:
     learning_rate : float
     seed, steps, warmup : int
         As asked for; a stopped baseline has shorter traces.
-    idle_power : Figure
+    idle_power : Quantity
         Watts before training, the device open and with nothing to do.
     memory : Memory
     modes : dict of str to Measurement
@@ -212,7 +212,7 @@ class Record:
     seed: int
     steps: int
     warmup: int
-    idle_power: Figure
+    idle_power: Quantity
     memory: Memory
     modes: dict[str, Measurement]
     skipped: dict[str, str]
@@ -240,7 +240,7 @@ class Record:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the record as JSON-ready values."""
-        return asdict(self)
+        return asdict(self, dict_factory=drop_missing_bands)
 
     def write(self, path: str | os.PathLike) -> None:
         """Write the record: whole, or not at all.
@@ -276,7 +276,7 @@ class Record:
 
 
 def load_records(folder: str | os.PathLike) -> list[Record]:
-    """Read every record (*.json) of a folder, in the order of their names; none if the folder is not there.
+    """Read every record (``*.json``) of a folder, in the order of their names; none if the folder is not there.
 
     Raises
     ------

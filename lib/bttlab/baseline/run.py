@@ -23,8 +23,8 @@ from bttlab.baseline.step import Task
 from bttlab.baseline.timing import OnStep, clock_of, timed_steps
 from bttlab.data import Samples, Vocabulary, encode, epoch_order, load_corpus
 from bttlab.errors import BttlabError, shown
-from bttlab.figures import Figure
 from bttlab.model import ModelConfig, Transformer, check_learning_rates
+from bttlab.quantities import Quantity
 
 # Name of a baseline -> format of the model and flow of its TT layers
 FORMATS = {"dense": ("dense", None), "tt": ("tensor", "right_to_left"), "btt": ("tensor", "bidirectional")}
@@ -122,7 +122,7 @@ class _Plan:
     warmup: int
     meter: Meter | None
     no_meter: str
-    idle: Figure
+    idle: Quantity
     listener: Listener
 
 
@@ -276,7 +276,7 @@ def _measure(plan: _Plan, name: str, eager: Measurement | None) -> Measurement |
         return None
     allocated, reserved, on_device = device_memory(plan.device)
     lower, median, upper = np.percentile(seconds, (25, 50, 75)).tolist()
-    in_seconds = partial(Figure.measured, unit="s", how=clock.how)
+    in_seconds = partial(Quantity.measured, unit="s", how=clock.how)
     return Measurement(
         losses=[float(f"{loss:.8g}") for loss in losses],
         step_seconds=[float(f"{value:.6g}") for value in seconds],
@@ -284,7 +284,7 @@ def _measure(plan: _Plan, name: str, eager: Measurement | None) -> Measurement |
         lower_quartile=in_seconds(lower),
         upper_quartile=in_seconds(upper),
         mean=in_seconds(float(np.mean(seconds))),
-        setup=Figure.measured(setup, "s", "time.perf_counter around compilation, capture and warm-up"),
+        setup=Quantity.measured(setup, "s", "time.perf_counter around compilation, capture and warm-up"),
         difference=_difference(losses, eager),
         allocated=allocated,
         reserved=reserved,
@@ -311,9 +311,9 @@ def _again(task: Task, step: Callable[[int], None], clock) -> int:
     return len(task)
 
 
-def _difference(losses: list[float], eager: Measurement | None) -> Figure:
+def _difference(losses: list[float], eager: Measurement | None) -> Quantity:
     if eager is None:
-        return Figure.missing("relative", "this is eager, or eager was not run")
+        return Quantity.missing("relative", "this is eager, or eager was not run")
     pairs = list(zip(losses, eager.losses, strict=False))[:COMPARED_STEPS]
     largest = max(abs(loss - other) / max(abs(other), 1e-6) for loss, other in pairs)
-    return Figure.measured(largest, "relative", f"largest of the first {len(pairs)} losses against eager's")
+    return Quantity.measured(largest, "relative", f"largest of the first {len(pairs)} losses against eager's")

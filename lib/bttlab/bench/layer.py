@@ -2,21 +2,19 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from bttlab.baseline.machine import plain
 from bttlab.baseline.memory import StorageMeter
 from bttlab.bench.peers import IMPLEMENTATIONS, peer_linear
-from bttlab.bench.result import Result, Table, in_words, time_ratios, time_rows
+from bttlab.bench.result import Result, Table, describe_runs, time_ratios, time_rows
 from bttlab.bench.turns import HOW, interleave, repeated, threads_of_torch
-from bttlab.figures import told
 from bttlab.model import ModelConfig
+from bttlab.quantities import column_metadata
 from bttlab.tensor import TTLinear
 
 TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 512, 4096)
@@ -66,14 +64,14 @@ def measure(
             "parameters": {name: sum(p.numel() for p in layer.parameters()) for name, layer in layers.items()},
         },
         figures={
-            "time": told("ms", "measured", f"forward and backward (input, parameters); {HOW}"),
-            "peak": told(
+            "time": column_metadata("ms", "measured", f"forward and backward (input, parameters); {HOW}"),
+            "peak": column_metadata(
                 "bytes",
                 "measured",
                 "most bytes alive at once of tensors that the two passes make (output and gradients among them), "
                 "counted storages; scratch inside kernels is not seen, nor anything of compiled layers",
             ),
-            "operations": told(
+            "operations": column_metadata(
                 "FLOP", "counted", "torch.utils.flop_counter over both passes: matrix products, 2 a multiply-accumulate"
             ),
         },
@@ -172,42 +170,4 @@ def tables(result: dict[str, Any]) -> list[Table]:
 
 
 def _cell(row: dict[str, Any] | None) -> str:
-    return in_words(row["time"]) if row else "-"
-
-
-def draw(result: dict[str, Any]) -> Figure:
-    """Draw time, memory and operations over the tokens."""
-    from bttlab.lab.charts import PALETTE, new_figure, style
-
-    rows = result["rows"]
-    threads = list(dict.fromkeys(row["threads"] for row in rows))
-    panels = [(partial(_time, threads=count), f"Time, threads: {count}", "ms") for count in threads]
-    panels += [(partial(_count, column="peak", scale=1e3, threads=threads[0]), "Peak memory", "kB")]
-    panels += [(partial(_count, column="operations", scale=1e6, threads=threads[0]), "Operations", "MFLOP")]
-    drawing = new_figure(11, 0.6 + 4 * -(-len(panels) // 2))
-    for axes, (value, title, unit) in zip(drawing.subplots(-(-len(panels) // 2), 2).flat, panels, strict=False):
-        style(axes, title, "tokens", f"{unit}, forward and backward")
-        for number, name in enumerate(dict.fromkeys(row["contender"] for row in rows)):
-            points = [(row["tokens"], value(row)) for row in rows if row["contender"] == name]
-            points = [point for point in points if point[1] is not None]
-            if points:
-                axes.plot(
-                    *zip(*points, strict=True),
-                    color=PALETTE[number % len(PALETTE)],
-                    linestyle="--" if "compiled" in name else "-",
-                    linewidth=2.5 if name == OURS else 1.2,
-                    marker="osv^Dx+<>*"[number % 10],
-                    markersize=4,
-                    label=name,
-                )
-        axes.set(xscale="log", yscale="log")
-    drawing.legend(*drawing.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False)
-    return drawing
-
-
-def _time(row: dict[str, Any], threads: int) -> float | None:
-    return row["time"]["median"] if row["threads"] == threads else None
-
-
-def _count(row: dict[str, Any], column: str, scale: float, threads: int) -> float | None:
-    return row[column] / scale if row["threads"] == threads and row[column] is not None else None
+    return describe_runs(row["time"]) if row else "-"

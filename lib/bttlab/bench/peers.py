@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 from bttlab.baseline.step import Task
-from bttlab.errors import BttlabError
 from bttlab.model import ModelConfig
 from bttlab.tensor import TTLinear, core_std, xavier_std
 
@@ -35,14 +34,9 @@ def peer_linear(out_modes: Sequence[int], in_modes: Sequence[int], rank: int, im
     BttlabError
         If tensorly-torch is not installed.
     """
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            import tltorch
-    except ImportError:
-        raise BttlabError(
-            "tensorly-torch is not installed, and is compared with here: pip install 'bttlab[bench]'"
-        ) from None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import tltorch
     layer = tltorch.FactorizedLinear(
         tuple(in_modes), tuple(out_modes), factorization="blocktt", rank=rank, implementation=implementation
     )

@@ -43,6 +43,10 @@ class Result:
     ratios: dict[str, dict[str, float]]
     notes: list[str] = field(default_factory=list)
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return what --json prints."""
+        return asdict(self)
+
 
 def time_rows(key: Mapping[str, Any], seconds: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
     """Return a row for each contender: `key`, its name and its time in ms."""
@@ -66,7 +70,7 @@ def rounded(values: Spread) -> dict[str, float]:
     return {name: float(f"{value:.5g}") for name, value in asdict(values).items()}
 
 
-def in_words(values: Mapping[str, float]) -> str:
+def describe_runs(values: Mapping[str, float]) -> str:
     """Return a spread as text: median, and quartiles in brackets."""
     median, lower, upper = (in_digits(values[name]) for name in ("median", "lower_quartile", "upper_quartile"))
     return f"{median} ({lower} to {upper})"
@@ -75,3 +79,15 @@ def in_words(values: Mapping[str, float]) -> str:
 def in_digits(value: float) -> str:
     """Return a number as text, to three digits or in full."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def rich_table(source: Table) -> Any:
+    """Return a table that rich prints."""
+    from rich.table import Table as RichTable
+
+    table = RichTable(title=source.title)
+    for number, header in enumerate(source.headers):
+        table.add_column(header, justify="right" if number else "left")
+    for row in source.rows:
+        table.add_row(*row)
+    return table

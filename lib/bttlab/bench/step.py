@@ -4,11 +4,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from matplotlib.figure import Figure
-
-from bttlab.bench.result import Result, Table, in_words, time_ratios, time_rows
+from bttlab.bench.result import Result, Table, describe_runs, time_ratios, time_rows
 from bttlab.bench.turns import HOW, interleave, threads_of_torch
-from bttlab.figures import told
+from bttlab.quantities import column_metadata
 
 OURS = "emulated U50"
 LEARNING_RATE = 1e-3
@@ -41,7 +39,9 @@ def measure(
         ratios |= time_ratios(f"{encoders}-ENC, threads {count}: ", seconds, OURS)
     return Result(
         settings={"data": corpus, "encoders": encoders, "samples": samples, "rounds": rounds},
-        figures={"time": told("ms a step", "measured", f"{HOW}; PyTorch's threads, the emulated card's is one")},
+        figures={
+            "time": column_metadata("ms a step", "measured", f"{HOW}; PyTorch's threads, the emulated card's is one")
+        },
         rows=rows,
         ratios=ratios,
     )
@@ -89,15 +89,7 @@ def tables(result: dict[str, Any]) -> list[Table]:
     for row in result["rows"]:
         case = f"{result['settings']['encoders']}-ENC, threads {row['threads']}: {row['contender']}"
         ratio = result["ratios"].get(case)
-        times = in_words(ratio) if ratio else "1"
-        lines.append([row["contender"], str(row["threads"]), in_words(row["time"]), times])
+        times = describe_runs(ratio) if ratio else "1"
+        lines.append([row["contender"], str(row["threads"]), describe_runs(row["time"]), times])
     headers = ["contender", "threads", "ms a step (measured)", f"times {OURS}"]
     return [Table(f"One training step, {result['settings']['encoders']}-ENC, batch 1", headers, lines)]
-
-
-def draw(result: dict[str, Any]) -> Figure:
-    """Draw the times as bars, one for each number of threads."""
-    from bttlab.bench.bars import draw_times
-
-    title = f"One training step, {result['settings']['encoders']}-ENC, {result['settings']['data']}, batch 1"
-    return draw_times(result["rows"], "threads", title, "ms a step (measured)")

@@ -6,10 +6,12 @@ PYNQ imports it too, as a plug-in of the group pynq.lib, before it looks for dri
 import warnings
 
 from bttlab.lazy import later
+from bttlab.xrt import check_xrt
 
 # What PYNQ delivers notebooks and builds boards with imports setuptools, pkg_resources and ipywidgets, and takes half a
 # second. PYNQ knows boards with an Arm processor only, and warns of others.
 with warnings.catch_warnings(), later("pynqutils.build_utils", "pynqutils.setup_utils"):
+    check_xrt()
     warnings.simplefilter("ignore")
     import pynq  # noqa: F401
 
@@ -19,7 +21,7 @@ from bttlab.card.facts import U50
 from bttlab.card.kernel import OverlayError
 from bttlab.card.opening import open_trainer
 from bttlab.card.overlay import choose_active_device, load_overlay, release_card
-from bttlab.card.trainer import Trainer
+from bttlab.card.trainer import TrainerDriver
 from bttlab.card.training_run import TrainingRun
 
 register()
@@ -30,7 +32,7 @@ __all__ = [
     "CardBusyError",
     "EmulatedU50",
     "OverlayError",
-    "Trainer",
+    "TrainerDriver",
     "TrainingRun",
     "load_overlay",
     "open_trainer",

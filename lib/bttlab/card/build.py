@@ -20,7 +20,6 @@ from typing import Any
 from bttlab.card.facts import U50
 from bttlab.card.image import IMAGES, Image
 from bttlab.card.kernel import TRAINER_KERNEL, Kernel, OverlayError
-from bttlab.card.machine import machine, read_machine
 from bttlab.card.manifest import (
     OverlayEntry,
     digest,
@@ -30,6 +29,7 @@ from bttlab.card.manifest import (
     write_manifest,
 )
 from bttlab.card.xclbin import EmulationOverlay, pack_xclbin, read_container
+from bttlab.compiler.machine import machine, read_machine
 from bttlab.errors import BttlabError
 from bttlab.files import replace_whole
 from bttlab.places import ROOT
@@ -111,6 +111,13 @@ def sources_digest(definition: OverlayDefinition, hls_src: Path) -> str:
     state.update(repr((definition.kernels, definition.emulation_flags, COMPILE_FLAGS, LINK_FLAGS)).encode())
     state.update(repr([(image.name, image.flags) for image in IMAGES]).encode())
     return state.hexdigest()
+
+
+def hardware_digest(definition: OverlayDefinition, hls_src: Path, clock_mhz: int) -> str:
+    """Return the digest of all that an hw overlay is made from, Vitis and the platform excepted."""
+    files = [*source_files(definition, hls_src), *sorted(p for p in (hls_src / "vitis").rglob("*") if p.is_file())]
+    lines = [f"{path.relative_to(hls_src)} {digest(path.read_bytes())}\n" for path in files]
+    return digest(f"{''.join(lines)}{definition.kernels!r} {clock_mhz}".encode())
 
 
 def check_prototypes(definition: OverlayDefinition, hls_src: Path) -> None:
@@ -220,8 +227,19 @@ def build(definitions: Iterable[OverlayDefinition], hls_src: Path, overlays: Pat
     return entries
 
 
-def install(definition: OverlayDefinition, xclbin: Path, hls_src: Path, overlays: Path) -> OverlayEntry:
+def install(
+    definition: OverlayDefinition, xclbin: Path, hls_src: Path, overlays: Path, clock_mhz: int, sources: str = ""
+) -> OverlayEntry:
     """Copy an overlay that Vitis linked for a card to overlays/hw/, list it in the manifest and return its entry.
+
+    Parameters
+    ----------
+    definition : OverlayDefinition
+    xclbin, hls_src, overlays : Path
+    clock_mhz : int
+        The clock that it was built for.
+    sources : str, optional
+        `hardware_digest` when the build began; by default that of now.
 
     Raises
     ------
@@ -245,9 +263,11 @@ def install(definition: OverlayDefinition, xclbin: Path, hls_src: Path, overlays
         kind="hw",
         platform=container.platform,
         sha256=digest(data),
-        sources=sources_digest(definition, hls_src),
+        sources=sources or hardware_digest(definition, hls_src, clock_mhz),
         kernels=tuple(kernel.name for kernel in definition.kernels),
         machine=definition.machine(hls_src),
+        clock_mhz=clock_mhz,
+        interfaces=container.interfaces,
     )
     kept = [other for other in read_manifest(overlays) if other.file != file]
     (overlays / "hw").mkdir(exist_ok=True)
@@ -257,7 +277,7 @@ def install(definition: OverlayDefinition, xclbin: Path, hls_src: Path, overlays
 
 
 def stale(definitions: Iterable[OverlayDefinition], hls_src: Path, overlays: Path) -> dict[str, str]:
-    """Return why overlays are not what a build would make, by name; empty if all are up to date."""
+    """Return why emulation overlays are not what a build would make, by name; empty if all are up to date."""
     entries = {entry.name: entry for entry in read_manifest(overlays) if entry.kind == "emulation"}
     reasons = {}
     for definition in definitions:
@@ -271,35 +291,65 @@ def stale(definitions: Iterable[OverlayDefinition], hls_src: Path, overlays: Pat
     return reasons
 
 
+def stale_hardware(hls_src: Path, overlays: Path) -> dict[str, str]:
+    """Return in what hw overlays differ from what they were asked to be, by name; empty if in nothing.
+
+    Compared are the digest of their inputs with the files of now, and the clock that Vitis reached with the one asked.
+    """
+    reasons = {}
+    for entry in read_manifest(overlays):
+        if entry.kind != "hw" or entry.name not in DEFINITIONS:
+            continue
+        faults = []
+        if entry.clock_mhz is None:
+            faults.append("has no clock in the manifest")
+        else:
+            if entry.sources != hardware_digest(DEFINITIONS[entry.name], hls_src, entry.clock_mhz):
+                faults.append("is older than its sources, vitis/ included")
+            reached = read_container(read_file(overlays / entry.file)).clock_mhz
+            if reached not in (None, entry.clock_mhz):
+                faults.append(f"runs at {reached} MHz, it was built for {entry.clock_mhz}")
+        if faults:
+            reasons[entry.name] = " and ".join(faults)
+    return reasons
+
+
 def main(arguments: Sequence[str] | None = None, definitions: Mapping[str, OverlayDefinition] = DEFINITIONS) -> int:
     """Run the command line; returns its exit code."""
     parser = argparse.ArgumentParser(prog="python -m bttlab.card.build", description="Build the emulation overlays.")
     parser.add_argument("names", metavar="NAME", nargs="*", help=f"default: all of {', '.join(definitions)}")
     action = parser.add_mutually_exclusive_group()
     action.add_argument("--check", action="store_true", help="only say which overlays are older than their sources")
-    action.add_argument("--kernels", action="store_true", help="only print the source file and its kernels")
+    action.add_argument("--describe", action="store_true", help="only print source file, digest for hw, and kernels")
     action.add_argument("--install", metavar="FILE", type=Path, help="only add an .xclbin that Vitis linked for a card")
+    parser.add_argument("--clock", metavar="MHZ", type=int, default=machine().CLOCK_MHZ, help="of an hw overlay")
+    parser.add_argument(
+        "--digest", metavar="SHA256", default="", help="of an hw overlay's inputs: what --describe gave"
+    )
+    parser.add_argument("--hls-src", metavar="DIR", type=Path, default=HLS_SOURCE, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
+    source = options.hls_src
     try:
         unknown = sorted(set(options.names) - set(definitions))
         if unknown:
             raise OverlayError(f"no overlay {', '.join(unknown)}; there are: {', '.join(definitions)}")
         chosen = [definitions[name] for name in options.names or definitions]
-        if options.kernels:
+        if options.describe:
             for definition in chosen:
-                print(definition.source, *(kernel.name for kernel in definition.kernels))
+                made_of = hardware_digest(definition, source, options.clock)
+                print(definition.source, made_of, *(kernel.name for kernel in definition.kernels))
         elif options.install:
             if len(options.names) != 1:
                 raise OverlayError(f"--install {options.install} needs the one name of the overlay that the file is")
-            entry = install(chosen[0], options.install, HLS_SOURCE, overlays_folder())
+            entry = install(chosen[0], options.install, source, overlays_folder(), options.clock, options.digest)
             print(f"{overlays_folder() / entry.file}  {entry.sha256}")
         elif options.check:
-            reasons = stale(chosen, HLS_SOURCE, overlays_folder())
+            reasons = stale(chosen, source, overlays_folder())
             for name, reason in reasons.items():
                 print(f"{name} {reason}; rebuild it with: make overlays")
             return int(bool(reasons))
         else:
-            for entry in build(chosen, HLS_SOURCE, overlays_folder()):
+            for entry in build(chosen, source, overlays_folder()):
                 print(f"{overlays_folder() / entry.file}  {entry.sha256}")
     except BttlabError as error:
         print(error, file=sys.stderr)

@@ -1,14 +1,11 @@
-"""One process at a time on a real card: an advisory lock, and a note in its file of who holds it.
+"""The lock of a real card: one process at a time. Its file has a note that names the process to others.
 
-The system lets go of the lock when its process ends, however it ends; the note is only what others are told, and the
-system is asked first. Emulated cards belong to their process and need none.
-
-Every user of the machine may write in /tmp, so whatever lies there under a lock's name is looked at before it is used:
-a regular file with this one name, opened without waiting and without following links. A lock that another user holds
-for good can only be told of; an administrator makes /run/bttlab (docs/security.md) where that is not to be.
+The system releases the lock when the process ends. Emulated cards belong to their process and need no lock. Every user
+may write to /tmp, so a lock's file must be a regular file with one name, and is opened without following links.
 """
 
 import errno
+import functools
 import itertools
 import json
 import os
@@ -16,12 +13,12 @@ import pwd
 import re
 import stat
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from bttlab.errors import BttlabError
-from bttlab.locks import holders, lock_listed
+from bttlab.locks import holders, try_lock
 
 ADMINISTRATORS = Path("/run/bttlab")  # root's, with the files in it: nobody else can plant a name there
 ANYBODYS = Path("/tmp")  # of all users; not $TMPDIR, which each may set
@@ -37,27 +34,30 @@ class CardBusyError(BttlabError):
 
 @dataclass(frozen=True)
 class Holder:
-    """Who holds a card.
+    """The note of a process that holds a card.
 
     Parameters
     ----------
     pid : int
     started : int
-        When that process started, in clock ticks since the machine did: tells it from a later one with its number.
+        When that process started, in clock ticks since boot: a later process may have the same number.
     since : float
         When it took the card, in seconds since 1970.
     overlay : str
-        What it loaded.
+        Its name or path.
+    hung : bool
+        Whether a kernel of the process did not end.
     """
 
     pid: int
     started: int
     since: float
     overlay: str
+    hung: bool = False
 
     @property
     def is_alive(self) -> bool:
-        """Whether that process still runs."""
+        """Whether the process still runs."""
         return start_of(self.pid) == self.started
 
     def __str__(self) -> str:
@@ -71,9 +71,9 @@ class CardLock:
     Parameters
     ----------
     card : str
-        What is the card's alone: its PCIe address (BDF).
+        Its PCIe address (BDF).
     folder : path, optional
-        Where lock files lie, the same for all users of the machine.
+        By default `lock_folder()`.
     """
 
     def __init__(self, card: str, folder: Path | None = None):
@@ -82,44 +82,54 @@ class CardLock:
         self._descriptor: int | None = None
 
     def acquire(self, overlay: str, wait: float = 0.0) -> None:
-        """Take the lock; a second time, note the overlay alone.
+        """Take the lock, or change the note of the lock that is held.
 
         Parameters
         ----------
         overlay : str
-            Told to others.
+            For the note.
         wait : float
-            Seconds to wait for it at most.
+            Seconds to wait at most.
 
         Raises
         ------
         CardBusyError
-            If another process has it all the while.
+            If another process holds the lock for that long.
         """
         if self._descriptor is None:
             self._descriptor = self._locked(wait)
-        holder = Holder(os.getpid(), start_of(os.getpid()), time.time(), overlay)
-        os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, json.dumps(asdict(holder)).encode(), 0)
+        self._write(Holder(os.getpid(), start_of(os.getpid()), time.time(), overlay))
+
+    def mark_hung(self) -> None:
+        """Note that a kernel did not end. The note stays until somebody takes the lock again."""
+        note = None if self._descriptor is None else _read_note(self._descriptor)
+        if note is not None:
+            self._write(replace(note, hung=True))
 
     def release(self) -> None:
         """Give the lock back."""
         if self._descriptor is not None:
-            os.ftruncate(self._descriptor, 0)
+            note = _read_note(self._descriptor)
+            if note is None or not note.hung:
+                os.ftruncate(self._descriptor, 0)
             os.close(self._descriptor)
             self._descriptor = None
+
+    def _write(self, holder: Holder) -> None:
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, json.dumps(asdict(holder)).encode(), 0)
 
     def _locked(self, wait: float) -> int:
         try:
             descriptor = _opened(self.path)
         except OSError as error:
             raise CardBusyError(
-                f"{self.path}, the lock of {self.card}, cannot be used: {fault(self.path, error)}"
+                f"{self.path}, the lock of {self.card}, cannot be used: {_fault(self.path, error)}"
             ) from None
         end = time.monotonic() + wait
         try:
             while True:
-                if lock_listed(descriptor):
+                if try_lock(descriptor):
                     return descriptor
                 if time.monotonic() >= end:
                     waited = f" after {wait:g} s" if wait else ""
@@ -133,8 +143,14 @@ class CardLock:
             raise
 
 
+@functools.cache
+def process_lock(card: str) -> CardLock:
+    """Return this process's one lock of a card, for all of PYNQ's objects of that card."""
+    return CardLock(card)
+
+
 def card_name(device: Any) -> str:
-    """Return what is a card's alone: its PCIe address where XRT's driver tells it; an emulated one's name."""
+    """Return a card's PCIe address where XRT's driver gives it, else its name and tag."""
     path = getattr(device, "sysfs_path", None)
     return Path(path).name if path else f"{device.name}-{device.tag}"
 
@@ -150,7 +166,7 @@ def file_name(card: str, ending: str) -> str:
 
 
 def lock_folder() -> Path:
-    """Return where the locks lie, the same for all users: the administrator's folder, if there is one, else /tmp."""
+    """Return the folder of locks for all users: the administrator's if there is one, else /tmp."""
     try:
         status = ADMINISTRATORS.lstat()
     except OSError:
@@ -160,10 +176,7 @@ def lock_folder() -> Path:
 
 
 def stale_notes(folder: Path | None = None) -> dict[Path, Holder]:
-    """Return the lock files in which a process that is gone still stands: its card is free, the next one takes it.
-
-    Only files of root and of this user are looked at: what others write is not to be believed, nor theirs to remove.
-    """
+    """Return the lock files whose note names a process that has ended, of root's and this user's files."""
     notes = {}
     for path in itertools.islice(Path(folder or lock_folder()).glob("bttlab-*.lock"), MOST_NOTES):
         try:
@@ -179,17 +192,17 @@ def stale_notes(folder: Path | None = None) -> dict[Path, Holder]:
 
 
 def _read_note(descriptor: int) -> Holder | None:
-    """Who noted that it holds a card; None if nobody did, or the note is none."""
+    """Return the note in a lock file; None if there is none, or it is damaged."""
     try:
         holder = Holder(**json.loads(os.pread(descriptor, NOTE_BYTES, 0)))
         time.localtime(holder.since)  # raises if no calendar has it
-        return Holder(int(holder.pid), int(holder.started), float(holder.since), str(holder.overlay))
+        return Holder(int(holder.pid), int(holder.started), float(holder.since), str(holder.overlay), bool(holder.hung))
     except (OSError, ValueError, TypeError, OverflowError, RecursionError):
         return None
 
 
 def _holder(descriptor: int) -> str:
-    """Who holds the lock of an open file: what the system says, and the note if it is that process's."""
+    """Return the process that holds a lock, in words: the note if the system lists its process as the holder."""
     note, listed = _read_note(descriptor), [pid for pid in holders(os.fstat(descriptor)) or () if pid > 0]
     if note is not None and note.is_alive and (not listed or note.pid in listed):
         return str(note)
@@ -197,7 +210,7 @@ def _holder(descriptor: int) -> str:
 
 
 def process_in_words(pid: int) -> str:
-    """A process in words, with its user."""
+    """Return a process's number and user, in words."""
     try:
         return f"process {pid} of user {user_name(os.stat(f'/proc/{pid}').st_uid)}"
     except OSError:
@@ -212,27 +225,15 @@ def user_name(uid: int) -> str:
 
 
 def _opened(path: Path) -> int:
-    """Open a lock file that every user of the machine may lock; what is no lock file is not waited for, nor changed."""
+    """Open a lock file that every user of the machine may lock, or make it."""
     try:
-        return open_lock(path)
+        descriptor = os.open(path, _FLAGS)
     except FileNotFoundError:
         try:
             descriptor = os.open(path, _FLAGS | os.O_CREAT | os.O_EXCL, 0o666)
+            os.fchmod(descriptor, 0o666)  # whatever the umask
         except FileExistsError:  # since a moment ago
-            return open_lock(path)
-        os.fchmod(descriptor, 0o666)  # whatever the umask
-        return descriptor
-
-
-def open_lock(path: Path) -> int:
-    """Open a lock file that is there.
-
-    Raises
-    ------
-    OSError
-        If it is none, or not to be opened.
-    """
-    descriptor = os.open(path, _FLAGS)
+            descriptor = os.open(path, _FLAGS)
     if not _is_lock(os.fstat(descriptor)):
         os.close(descriptor)
         raise OSError(errno.EINVAL, "it is no lock file")
@@ -240,12 +241,12 @@ def open_lock(path: Path) -> int:
 
 
 def _is_lock(status: os.stat_result) -> bool:
-    """Whether it is a regular file that has no other name, under which it would be somebody's."""
+    """Return True for a regular file with one name."""
     return stat.S_ISREG(status.st_mode) and status.st_nlink == 1
 
 
-def fault(path: Path, error: OSError) -> str:
-    """Why a lock file cannot be used, and who can put that right."""
+def _fault(path: Path, error: OSError) -> str:
+    """Return the reason why a lock file cannot be used, and a remedy."""
     try:
         owner = user_name(path.lstat().st_uid)
     except OSError:
@@ -254,7 +255,7 @@ def fault(path: Path, error: OSError) -> str:
 
 
 def start_of(pid: int) -> int | None:
-    """When a process started, in clock ticks; None if there is none."""
+    """Return when a process started, in clock ticks; None if there is no such process."""
     try:
         # The name, in parentheses, may hold blanks; the 22nd field is the 20th after it.
         return int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19])

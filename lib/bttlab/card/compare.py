@@ -1,8 +1,7 @@
-"""The same training on two devices, and how far they come apart: a card beside its emulation, above all.
+"""Compare the same training on two devices, such as a card and its emulation.
 
-Both run the same program, with the same order of every sum and the same tables of functions, so a card should give the
-bits of the emulated one, with one exception known beforehand: AMD's floating-point operators take subnormal numbers as
-zero (PG060).
+Both run the same program, with the same order of every sum and the same tables of functions, and both take subnormal
+numbers as zeros (PG060), so a card should give the bits of the emulated one.
 """
 
 import time
@@ -16,19 +15,19 @@ import pynq
 from bttlab.card.emulation import EmulatedU50
 from bttlab.card.opening import open_trainer
 from bttlab.errors import BttlabError
-from bttlab.figures import measured
 from bttlab.model import ModelConfig, Optimizer, initial_parameters
+from bttlab.quantities import measured
 
 NAMES = ("u50", "emulated")
 
 
 class CompareError(BttlabError):
-    """Devices that cannot be compared."""
+    """Raised if devices cannot be compared."""
 
 
 @dataclass(frozen=True)
 class DeviceRun:
-    """What training on one device gave.
+    """Results of training on one device.
 
     Attributes
     ----------
@@ -59,7 +58,7 @@ class DeviceRun:
 
     @property
     def cycles(self) -> dict[str, Any]:
-        """The cycles that training took, with where they come from."""
+        """Cycles of the training, with their provenance."""
         if self.counted_cycles:
             return measured(self.counted_cycles, "cycles", "counted by the card's loop")
         return modelled_cycles(self.modelled_cycles)
@@ -67,7 +66,7 @@ class DeviceRun:
 
 @dataclass(frozen=True)
 class Difference:
-    """Two arrays, the first taken as the reference.
+    """Difference of two arrays; the first is the reference.
 
     Attributes
     ----------
@@ -118,16 +117,16 @@ class Comparison:
 
     @property
     def modelled_cycles(self) -> int:
-        """What the program's steps say of these samples."""
+        """Modelled cycles of these samples."""
         return self.runs[1].modelled_cycles
 
     @property
     def identical(self) -> bool:
-        """Whether no bit differs."""
+        """True if no bit differs."""
         return not self.losses.different and not any(parameter.different for parameter in self.parameters)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what --json prints."""
+        """Return JSON-ready values."""
         return {
             "identical": self.identical,
             "samples": self.losses.size,
@@ -154,7 +153,7 @@ class Comparison:
 
 
 def open_device(name: str, taken: Sequence[pynq.Device] = ()) -> pynq.Device:
-    """Return the card that a name means and that is not taken yet.
+    """Return the card with a name that is not in use yet.
 
     Parameters
     ----------
@@ -215,10 +214,10 @@ def compare(
     ------
     CompareError
         If they are not two devices that are here.
-    bttlab.card.program.errors.ProgramError, bttlab.card.OverlayError
+    bttlab.compiler.errors.ProgramError, bttlab.card.OverlayError
         If the machine does not hold the model, or one of them has no overlay.
     bttlab.model.NumericalFault
-        As `bttlab.card.Trainer.train`.
+        As `bttlab.card.TrainerDriver.train`.
     """
     if len(names) != 2:
         raise CompareError(f"{len(names)} devices: a comparison is of two; give --device twice")
@@ -260,7 +259,7 @@ def _run(
 
 
 def modelled_cycles(value: int) -> dict[str, Any]:
-    """Return cycles as the program's steps say them, with where they come from."""
+    """Return modelled cycles with their provenance."""
     how = "the program's steps, at an interval of 1"
     return {"value": value, "unit": "cycles", "provenance": "modelled", "how": how}
 

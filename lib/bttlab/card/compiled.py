@@ -1,4 +1,4 @@
-"""Programs as they are loaded: compiled once for a model, and checked before they go to the card."""
+"""Compiled programs: cached by model, and checked before they go to the card."""
 
 import functools
 import hashlib
@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bttlab.card.machine import Machine, machine
-from bttlab.card.program.errors import ProgramError
-from bttlab.card.program.program import Program, compile_program
+from bttlab.compiler.errors import ProgramError
+from bttlab.compiler.machine import Machine, machine
+from bttlab.compiler.program import Program, compile_program
+from bttlab.compiler.timing import time_program
 from bttlab.model.config import PAPER_FLOW, ModelConfig
 
 Flow = str | tuple[int, int]
@@ -31,14 +32,20 @@ class CompiledProgram:
 
     @functools.cached_property
     def sha256(self) -> str:
-        """Digest of the image: what a run's record knows the program by."""
+        """Digest of the image, in a run's record."""
         return hashlib.sha256(self.image.tobytes()).hexdigest()
+
+    @functools.cached_property
+    def most_cycles(self) -> int:
+        """Modelled cycles of the longest sample, for the limit of a wait."""
+        program, tokens = self.program, np.array([machine().SEQUENCE])
+        return sum(int(time_program(part, tokens, True).cycles[0]) for part in (program.sample, program.flush) if part)
 
 
 def compiled_program(
     config: ModelConfig, shapes: Mapping[str, Sequence[int]] | None = None, flow: Flow = PAPER_FLOW
 ) -> CompiledProgram:
-    """Return the program of a model; the last few models' are kept.
+    """Return the program of a model, from a cache of the last few.
 
     Parameters
     ----------
@@ -46,7 +53,7 @@ def compiled_program(
     shapes : mapping of str to sequence of int, optional
         Of the parameters, where linear layers have ranks of their own.
     flow : str or tuple of int
-        As for `bttlab.card.program.program.compile_program`.
+        As for `bttlab.compiler.program.compile_program`.
 
     Raises
     ------

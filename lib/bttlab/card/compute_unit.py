@@ -31,8 +31,8 @@ class ComputeUnit:
     Parameters
     ----------
     kernel : Kernel
-    image : NativeImage
-        Holds the compiled kernel, and stays loaded for as long as this needs it.
+    code : bytes
+        The shared library with the compiled kernel.
     memory : CardMemory
         What its pointers point into.
     thread_name : str
@@ -44,14 +44,14 @@ class ComputeUnit:
     def __init__(
         self,
         kernel: Kernel,
-        image: NativeImage,
+        code: bytes,
         memory: CardMemory,
         thread_name: str,
         note: Callable[[bool], None] = lambda running: None,
     ) -> None:
         self.kernel = kernel
-        self._image = image
-        self._function = image.function(kernel)
+        self._code = code
+        self.clear()
         self._memory = memory
         self._thread_name = thread_name
         self._note = note
@@ -73,8 +73,9 @@ class ComputeUnit:
         return not self._finished.is_set()
 
     def clear(self) -> None:
-        """Forget what the kernel holds on chip."""
-        self._image.clear()
+        """Load the kernel afresh: its memory on chip is all zeros."""
+        self._image = NativeImage(self._code)
+        self._function = self._image.function(self.kernel)
 
     def read(self, offset: int, length: int) -> bytes:
         """Read registers. Reading AP_CTRL clears its done and ready bits."""

@@ -20,18 +20,18 @@ import pynq
 from pynq.pl_server.xclbin_parser import XclBin
 from pynq.pmbus import XrtRail
 
-from bttlab.annexes import brought
 from bttlab.card.card_lock import emulated_name
 from bttlab.card.compute_unit import CardError, ComputeUnit
 from bttlab.card.facts import U50
 from bttlab.card.hbm import CardMemory, HbmBank
-from bttlab.card.image import NativeImage, choose_image
+from bttlab.card.image import choose_image
 from bttlab.card.kernel import CONTROL_RANGE, OverlayError
 from bttlab.card.manifest import MANIFEST, digest, overlays_folder, read_file, read_manifest
 from bttlab.card.telemetry import DeviceInfo, Telemetry, modelled_rails
 from bttlab.card.xclbin import control_address, read_xclbin
 from bttlab.errors import BttlabError
 from bttlab.files import writable_by_others
+from bttlab.plugins import plugins
 
 logger = logging.getLogger("bttlab.card")
 MOST_CARDS = 16
@@ -39,7 +39,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class EmulatedU50(pynq.Device):
-    """A U50 without the card: the device that PYNQ lists after the real ones.
+    """An emulated U50, which PYNQ lists after the real cards.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ class EmulatedU50(pynq.Device):
     # --- overlays
 
     def set_bitfile_name(self, bitfile_name: str) -> None:
-        """Describe the card as with an overlay, as PYNQ does before it loads it.
+        """Describe the card with an overlay, as PYNQ does before it loads one.
 
         Raises
         ------
@@ -109,7 +109,7 @@ class EmulatedU50(pynq.Device):
             raise
 
     def get_bitfile_metadata(self, bitfile_name: str) -> XclBin:
-        """Return PYNQ's description of an overlay, once its file is known to be sound.
+        """Check an overlay's file, and return PYNQ's description of it.
 
         Raises
         ------
@@ -138,13 +138,11 @@ class EmulatedU50(pynq.Device):
         try:
             self._check_idle("load an overlay")
             parser = parser or self.get_bitfile_metadata(bitstream.bitfile_name)
-            self._check_trusted(parser)
+            self.check_trusted(parser.path, parser.sha256)
             name = choose_image(parser.overlay.images.keys())
             code = parser.overlay.images[name]
             units = {  # an image for each: kernels share no memory on chip
-                control_address(index): ComputeUnit(
-                    kernel, NativeImage(code), self.memory, self.name, self._telemetry.kernel
-                )
+                control_address(index): ComputeUnit(kernel, code, self.memory, self.name, self._telemetry.kernel)
                 for index, kernel in enumerate(parser.overlay.kernels)
             }
         except BttlabError:
@@ -157,7 +155,7 @@ class EmulatedU50(pynq.Device):
         self._loaded = parser, self.bitfile_name
 
     def lose_chip(self) -> None:
-        """Clear all memory on chip: another process had the card that this one stands for."""
+        """Clear all memory on chip: another process had the shared card."""
         self._check_idle("let others have the card")
         for unit in self._units.values():
             unit.clear()
@@ -236,7 +234,7 @@ class EmulatedU50(pynq.Device):
 
     @contextmanager
     def waited_for(self) -> Iterator[None]:
-        """Run kernels that this thread starts meanwhile on this thread, for who waits for them at once anyway.
+        """Run the kernels that this thread starts on this thread, for a caller that waits for them at once.
 
         It saves a call two changes of threads: a quarter millisecond, much more where all processors are busy.
         """
@@ -286,38 +284,43 @@ class EmulatedU50(pynq.Device):
             if unit.running:
                 raise CardError(f"{unit.kernel.instance} is running: wait for it before you {action}")
 
-    def _check_trusted(self, parser: XclBin) -> None:
-        if parser.sha256 in self._trusted | set(re.findall(r"[0-9a-f]{64}", os.environ.get("BTTLAB_TRUST", ""))):
+    @classmethod
+    def check_trusted(cls, path: Path, sha256: str, content: str = "holds native code") -> None:
+        """Check that an overlay's file is one that the manifest lists, or is trusted; for any card.
+
+        Raises
+        ------
+        OverlayError
+        """
+        if sha256 in cls._trusted | set(re.findall(r"[0-9a-f]{64}", os.environ.get("BTTLAB_TRUST", ""))):
             return
         folder = overlays_folder()
         entries = read_manifest(folder)
         forged = writable_by_others(folder / MANIFEST)
-        if any(entry.sha256 == parser.sha256 for entry in entries) and not forged:
+        if any(entry.sha256 == sha256 for entry in entries) and not forged:
             return
-        way_out = (
-            f"if you trust its author, load it with --trust, trust=True in Python, or BTTLAB_TRUST={parser.sha256}"
-        )
+        hint = f"if you trust its author, load it with --trust, trust=True in Python, or BTTLAB_TRUST={sha256}"
         if forged:
             raise OverlayError(
-                f"{parser.path} holds native code, and what {folder / MANIFEST} lists is nobody's word: every user of "
-                f"this machine can write to {forged}; chmod o-w {forged}; or, {way_out}"
+                f"{path} {content}, and {folder / MANIFEST} proves nothing: every user of this machine can write to "
+                f"{forged}; chmod o-w {forged}; or, {hint}"
             )
         for entry in entries:
-            if (folder / entry.file).resolve() == parser.path.resolve():
+            if (folder / entry.file).resolve() == path.resolve():
                 raise OverlayError(
-                    f"{parser.path} is not the file that manifest.json lists (SHA-256 {parser.sha256[:12]}…, listed "
-                    f"{entry.sha256[:12]}…); fetch it again, or rebuild it with: make overlays; or, {way_out}"
+                    f"{path} is not the file that manifest.json lists (SHA-256 {sha256[:12]}…, listed "
+                    f"{entry.sha256[:12]}…); fetch it again, or rebuild it with: make overlays; or, {hint}"
                 )
-        raise OverlayError(f"{parser.path} holds native code and does not stand in {folder / MANIFEST}; {way_out}")
+        raise OverlayError(f"{path} {content} and does not stand in {folder / MANIFEST}; {hint}")
 
     def program_loaded(self, program: Any) -> None:
-        """Note the program that the training processor on the card has: its power is what the sensors show.
+        """Set the program whose power the modelled sensors show.
 
         Parameters
         ----------
-        program : bttlab.card.program.program.Program
+        program : bttlab.compiler.program.Program
         """
-        self._telemetry.load(lambda: brought("power")["u50"].load()(program))
+        self._telemetry.load(lambda: plugins("power")["u50"].load()(program))
 
     def _forget(self) -> None:
         """Describe a card without an overlay."""

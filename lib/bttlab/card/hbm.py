@@ -25,7 +25,7 @@ MAP_NORESERVE = 0x4000  # Linux; the mmap module knows it from Python 3.13 on
 
 
 class CardMemoryError(BttlabError):
-    """Device memory that is used up, misused, or cannot be had from the host."""
+    """Raised if device memory is used up, misused, or cannot be allocated on the host."""
 
 
 class CardMemory:
@@ -48,7 +48,7 @@ class CardMemory:
         self._released: deque[int] = deque()
 
     def host_address(self, address: int) -> int:
-        """Return where in this process a device address lies."""
+        """Return the host address of a device address."""
         return self._base + address
 
     def allocate(self, bank: int, size: int) -> tuple[int, int]:
@@ -82,7 +82,7 @@ class CardMemory:
             return handle, begin
 
     def release(self, handle: int) -> None:
-        """Give a buffer's memory back. Safe in a destructor: the garbage collector may run it within `allocate`."""
+        """Release a buffer's memory. Safe in a destructor: the garbage collector may run it within `allocate`."""
         self._released.append(handle)
         if self._lock.acquire(blocking=False):
             try:
@@ -97,7 +97,7 @@ class CardMemory:
             return self._used(bank), len(self._banks[bank])
 
     def span(self, handle: int, offset: int, size: int) -> int:
-        """Return where in this process `size` bytes of a buffer lie.
+        """Return the host address of `size` bytes of a buffer.
 
         Raises
         ------
@@ -135,7 +135,7 @@ class CardMemory:
         ctypes.CDLL(None).mprotect(ctypes.c_void_p(self._base + U50.hbm_bytes), ctypes.c_size_t(GUARD), PROT_NONE)
 
     def _gap(self, bank: int, length: int) -> int | None:
-        """The address of the first gap that is long enough."""
+        """Return the address of the first gap that is long enough."""
         begin = max(bank * U50.hbm_bank_bytes, PAGE)
         for taken_begin, taken_end, _ in self._banks[bank]:
             if taken_begin - begin >= length:
@@ -147,7 +147,7 @@ class CardMemory:
         return sum(end - begin for begin, end, _ in self._banks[bank])
 
     def _collect(self) -> None:
-        """Free what was released since, and give its pages back to the host."""
+        """Free released buffers, and return their pages to the host."""
         while self._released:
             handle = self._released.popleft()
             begin, end = self._spans.pop(handle)
@@ -217,7 +217,7 @@ class CardBuffer(PynqBuffer):
     """
 
     def freebuffer(self) -> None:
-        """Give the card's memory back; the host array stays. Views, which do not own it, do nothing."""
+        """Release the card's memory; the host array stays. Does nothing in a view."""
         if not self.__dict__.get("freed", True):
             self.freed = True
             self.device.memory.release(self.bo)

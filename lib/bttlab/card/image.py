@@ -2,14 +2,12 @@
 
 import ctypes
 import os
-import struct
-import tempfile
 import weakref
 from _ctypes import dlclose
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from bttlab.card.kernel import Kernel, OverlayError
 
@@ -83,9 +81,7 @@ def choose_image(available: Collection[str]) -> str:
 
 
 class NativeImage:
-    """A loaded image with kernels; each has static memory of its own, even if loaded from the same bytes.
-
-    It is unloaded when nothing refers to it any more.
+    """A loaded image with kernels. Each has its own static memory, all zeros at first; garbage collection unloads it.
 
     Parameters
     ----------
@@ -99,28 +95,17 @@ class NativeImage:
     """
 
     def __init__(self, image: bytes) -> None:
-        # A private file that is gone as soon as it is mapped: nobody can swap it, and the loader, which knows
-        # libraries by their files, gives every card its own copy.
+        # A file in memory that no other process can change. The loader knows libraries by file and path: the
+        # descriptor stays open, so that no other image gets its path.
+        file = os.fdopen(os.memfd_create("bttlab-kernels"), "wb")
         try:
-            with tempfile.TemporaryDirectory(prefix="bttlab-") as folder:  # for this user alone
-                path = Path(folder) / "kernels.so"
-                path.write_bytes(image)
-                if path.read_bytes() != image:
-                    raise OSError(f"{path} does not read back as written")
-                self._library = ctypes.CDLL(str(path))
+            file.write(image)
+            file.flush()
+            self._library = ctypes.CDLL(f"/proc/self/fd/{file.fileno()}")
         except OSError as error:
-            raise OverlayError(
-                f"cannot load the compiled kernels: {error}; TMPDIR must be a folder with room, "
-                "on a file system that allows execution"
-            ) from None
-        weakref.finalize(self, dlclose, self._library._handle).atexit = False
-        base = ctypes.c_size_t.from_address(self._library._handle).value  # the loader's link_map begins with it
-        self._zeroed = [(base + begin, size) for begin, size in _zeroed(image)]
-
-    def clear(self) -> None:
-        """Zero the kernels' static memory: what they hold on chip."""
-        for address, size in self._zeroed:
-            ctypes.memset(address, 0, size)
+            file.close()
+            raise OverlayError(f"cannot load the compiled kernels: {error}; rebuild the overlay") from None
+        weakref.finalize(self, _unload, self._library._handle, file).atexit = False
 
     def function(self, kernel: Kernel) -> Callable[..., Any]:
         """Return a kernel's function.
@@ -148,9 +133,6 @@ class NativeImage:
         return list(reach)
 
 
-def _zeroed(image: bytes) -> list[tuple[int, int]]:
-    """Where the memory lies that a shared library has zeroed by the loader, from its base on: address, bytes."""
-    (headers,), (count,) = struct.unpack_from("<Q", image, 32), struct.unpack_from("<H", image, 56)
-    segments = [struct.unpack_from("<IIQQQQQQ", image, headers + 56 * number) for number in range(count)]
-    loaded = [(address + in_file, size - in_file) for kind, _, _, address, _, in_file, size, _ in segments if kind == 1]
-    return [(begin, size) for begin, size in loaded if size]
+def _unload(handle: int, file: IO[bytes]) -> None:
+    dlclose(handle)
+    file.close()

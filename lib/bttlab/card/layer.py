@@ -1,4 +1,4 @@
-"""One linear layer on the card, in any flow: its program loaded, run once, and what it took."""
+"""Run one linear layer on the card, in any flow."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -8,11 +8,11 @@ import numpy as np
 import torch
 
 from bttlab.card.compiled import CompiledProgram
-from bttlab.card.program.errors import ProgramError
-from bttlab.card.program.layer import CORES, LayerProgram, LayerShape, compile_layer
-from bttlab.card.program.own_flow import compile_order
-from bttlab.card.program.timing import Timing, time_program
-from bttlab.card.trainer import Trainer
+from bttlab.card.trainer import TrainerDriver
+from bttlab.compiler.custom_path import compile_order
+from bttlab.compiler.errors import ProgramError
+from bttlab.compiler.layer import CORES, LayerProgram, LayerShape, compile_layer
+from bttlab.compiler.timing import Timing, time_program
 from bttlab.tensor.order import Order
 
 PROGRAMS = 64  # that are kept
@@ -20,7 +20,7 @@ PROGRAMS = 64  # that are kept
 
 @dataclass(frozen=True)
 class LayerRun:
-    """What a layer's program gave, and what it took.
+    """Results and cycles of a layer's program.
 
     Attributes
     ----------
@@ -89,7 +89,7 @@ def run_layer(trainer: Any, layer: Any, flow: Any, x: Any, dy: Any) -> LayerRun:
 
     Parameters
     ----------
-    trainer : Trainer or pynq.Overlay
+    trainer : TrainerDriver or pynq.Overlay
         Of the overlay `trainer`. The model that was loaded there is gone afterwards.
     layer : bttlab.tensor.TTLinear
         Its cores and bias are taken as float32.
@@ -107,7 +107,7 @@ def run_layer(trainer: Any, layer: Any, flow: Any, x: Any, dy: Any) -> LayerRun:
     bttlab.tensor.ShapeError, ProgramError
         As for `layer_program`, or if x or dy is not of the layer's shape; nothing is run then.
     """
-    trainer = trainer if isinstance(trainer, Trainer) else trainer.trainer_1
+    trainer = trainer if isinstance(trainer, TrainerDriver) else trainer.trainer_1
     shape = shape_of(layer)
     x, dy = (_array(values) for values in (x, dy))
     tokens = len(x) if x.ndim == 2 else 0
@@ -153,5 +153,5 @@ def autograd_errors(run: LayerRun, layer: Any, x: Any, dy: Any) -> dict[str, flo
 
 
 def _array(values: Any) -> np.ndarray:
-    """Return an array or a tensor, also one that takes part in autograd, as float32."""
+    """Return an array or a tensor as a float32 array."""
     return np.asarray(values.detach() if hasattr(values, "detach") else values, np.float32)

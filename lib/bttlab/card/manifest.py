@@ -11,6 +11,7 @@ from typing import Any
 
 from bttlab.card.kernel import OverlayError
 from bttlab.files import read_regular, replace_whole
+from bttlab.json_files import load_json, with_checksum, without_checksum
 from bttlab.places import ROOT
 
 MANIFEST = "manifest.json"
@@ -37,10 +38,14 @@ class OverlayEntry:
         Digest of the file.
     sources : str
         Digest of the sources and flags it was built from.
+    clock_mhz : int, optional
+        The kernels' clock that an hw overlay was built for.
+    interfaces : sequence of str
+        UUIDs of the shell's interface that an hw overlay needs.
     kernels, images : sequence of str
         Names of its kernels, and of the compiled images in it (none in an hw overlay).
     machine : mapping, optional
-        The training processor's version and widths, as `bttlab.card.machine.Machine.to_dict` gives them: which models
+        The training processor's version and widths, as `Machine.to_dict` gives them: which models
         it trains is a matter of programs.
 
     Raises
@@ -58,9 +63,11 @@ class OverlayEntry:
     kernels: tuple[str, ...]
     images: tuple[str, ...] = ()
     machine: Mapping[str, Any] | None = None
+    clock_mhz: int | None = None
+    interfaces: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for field in ("kernels", "images"):
+        for field in ("kernels", "images", "interfaces"):
             values = getattr(self, field)
             if not isinstance(values, list | tuple) or not all(isinstance(value, str) for value in values):
                 raise OverlayError(f"overlay {self.name!r}: {field} is not a list of names")
@@ -74,6 +81,8 @@ class OverlayEntry:
             "images": all(map(str.isprintable, self.images)),
             "sha256": isinstance(self.sha256, str) and _DIGEST.fullmatch(self.sha256),
             "sources": isinstance(self.sources, str) and _DIGEST.fullmatch(self.sources),
+            "clock_mhz": self.clock_mhz is None or (type(self.clock_mhz) is int and 0 < self.clock_mhz < 1000),
+            "interfaces": all(map(str.isalnum, self.interfaces)),
             "machine": self.machine is None or isinstance(self.machine, dict),
         }
         for field, holds in rules.items():
@@ -96,11 +105,13 @@ def read_manifest(folder: Path) -> tuple[OverlayEntry, ...]:
     """
     path = Path(folder) / MANIFEST
     try:
-        rows = json.loads(read_regular(path, MOST_MANIFEST).decode())["overlays"]
-        entries = tuple(OverlayEntry(**row) for row in rows)
+        values, _ = without_checksum(load_json(read_regular(path, MOST_MANIFEST)))
+        if values.keys() != {"overlays"}:
+            raise OverlayError(f"it has the keys {', '.join(values)}, not overlays alone")
+        entries = tuple(OverlayEntry(**row) for row in values["overlays"])
     except FileNotFoundError:
         return ()
-    except (OSError, OverlayError, ValueError, TypeError, KeyError, RecursionError) as error:
+    except (OSError, OverlayError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise OverlayError(f"{path} is no manifest of overlays ({error}); rebuild it with: make overlays") from None
     keys = [(entry.name, entry.kind, entry.platform) for entry in entries]
     if len(set(keys)) < len(keys):
@@ -111,7 +122,10 @@ def read_manifest(folder: Path) -> tuple[OverlayEntry, ...]:
 def write_manifest(folder: Path, entries: Iterable[OverlayEntry]) -> None:
     """Write a folder's manifest in one piece, sorted by name."""
     rows = [asdict(entry) for entry in sorted(entries, key=lambda entry: (entry.name, entry.kind))]
-    replace_whole(Path(folder) / MANIFEST, json.dumps({"overlays": rows}, indent=1) + "\n")
+    for row in rows:
+        if row["kind"] == "emulation":
+            del row["clock_mhz"], row["interfaces"]
+    replace_whole(Path(folder) / MANIFEST, json.dumps(with_checksum({"overlays": rows}), indent=1) + "\n")
 
 
 def digest(data: bytes) -> str:

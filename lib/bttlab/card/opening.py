@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from bttlab.card.compiled import Flow, compiled_program
 from bttlab.card.kernel import TRAINER_KERNEL, OverlayError
 from bttlab.card.overlay import load_overlay
-from bttlab.card.trainer import Trainer
+from bttlab.card.trainer import TrainerDriver
+from bttlab.card.waiting import card_errors
 from bttlab.model.config import PAPER_FLOW, ModelConfig
 
 OVERLAY = "trainer"
@@ -19,7 +20,8 @@ def open_trainer(
     trust: bool = False,
     wait: float = 0.0,
     overlay: str = OVERLAY,
-) -> Trainer:
+    require_card: bool = False,
+) -> TrainerDriver:
     """Load the overlay of the training processor, and on it the program of a model.
 
     Parameters
@@ -28,20 +30,20 @@ def open_trainer(
     shapes : mapping of str to sequence of int, optional
         Of the parameters, where linear layers have ranks of their own.
     flow : str or tuple of int
-        As for `bttlab.card.program.program.compile_program`.
-    device, trust, wait
+        As for `bttlab.compiler.program.compile_program`.
+    device, trust, wait, require_card
         As for `bttlab.card.load_overlay`.
     overlay : str
         Its name in the manifest, or the path of an .xclbin.
 
     Returns
     -------
-    Trainer
+    TrainerDriver
         Its parameters are still to be loaded.
 
     Raises
     ------
-    bttlab.card.program.errors.ProgramError
+    bttlab.compiler.errors.ProgramError
         If the machine does not hold the model; no card is touched then.
     bttlab.card.OverlayError
         If there is no such card, no overlay for it, or the overlay is not the training processor.
@@ -49,12 +51,13 @@ def open_trainer(
         If another process holds the card.
     """
     compiled_program(config, shapes, flow)  # kept for load_program
-    loaded = load_overlay(overlay, device, trust, wait)
+    loaded = load_overlay(overlay, device, trust, wait, require_card)
     if TRAINER_KERNEL.instance not in loaded.ip_dict:
         raise OverlayError(
             f"overlay {overlay} has {', '.join(loaded.ip_dict) or 'no kernels'}, not {TRAINER_KERNEL.instance}: it is "
             f"not the training processor; use overlay {OVERLAY}"
         )
-    trainer = getattr(loaded, TRAINER_KERNEL.instance)
+    with card_errors(loaded.device):
+        trainer = getattr(loaded, TRAINER_KERNEL.instance)
     trainer.load_program(config, shapes, flow)
     return trainer

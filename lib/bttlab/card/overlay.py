@@ -1,28 +1,58 @@
-"""Finding an overlay and a card for it."""
+"""Find an overlay and a card for it."""
 
-import functools
 import logging
 import os
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pynq
 
-from bttlab.card.card_lock import CardLock, card_name
+from bttlab.card.card_lock import card_name, process_lock
 from bttlab.card.emulation import EmulatedU50
 from bttlab.card.kernel import TRAINER_KERNEL, OverlayError
 from bttlab.card.manifest import OverlayEntry, digest, overlays_folder, read_file, read_manifest
-from bttlab.card.slices import line_for, overlay_key
+from bttlab.card.sharing import keeper_of, overlay_key
+from bttlab.card.shells import shell_of, suits
+from bttlab.card.waiting import card_errors, check_idle
 from bttlab.card.xclbin import read_container
 
 logger = logging.getLogger("bttlab.card")
 
 
-def load_overlay(
-    name_or_path: str | Path, device: str | int | pynq.Device = "auto", trust: bool = False, wait: float = 0.0
-) -> pynq.Overlay:
-    """Load an overlay on a card: a real one if there is one and an overlay for it, else the emulated one.
+@dataclass(frozen=True)
+class OverlayFile:
+    """An overlay's file, and the cards that it is for.
 
-    Which card it is stands in the log "bttlab.card" and in the overlay's `device.name`.
+    Attributes
+    ----------
+    kind : {"hw", "hw_emu", "emulation"}
+    platform : str
+    interfaces : tuple of str
+        UUIDs of the shell's interface.
+    path : Path
+    """
+
+    kind: str
+    platform: str
+    interfaces: tuple[str, ...]
+    path: Path
+
+    def suits(self, card: pynq.Device) -> bool:
+        """Return whether the file can be loaded on a card."""
+        return self.kind == kind_for(card) and suits(card, self.platform, self.interfaces)
+
+
+def load_overlay(
+    name_or_path: str | Path,
+    device: str | int | pynq.Device = "auto",
+    trust: bool = False,
+    wait: float = 0.0,
+    require_card: bool = False,
+) -> pynq.Overlay:
+    """Load an overlay on a card: on a real one if an overlay for it is here, else on the emulated one.
+
+    A real card that is passed over is named in a warning of the log "bttlab.card", which goes to stderr.
 
     Parameters
     ----------
@@ -31,11 +61,13 @@ def load_overlay(
     device : "auto", "emulated", int or pynq.Device
         Where to load it; an integer is an index into `pynq.Device.devices`.
     trust : bool
-        Load an emulation overlay as it is, whatever the manifest says: it holds native code, which runs with your
-        rights.
+        Load an overlay even if the manifest does not list it: one for emulation holds native code, which runs with
+        your rights, and one for hardware programs the card.
     wait : float
-        Seconds to wait at most for a real card that another process holds. This process keeps it to its end, or to
-        `release_card`; emulated cards are each process's own. For a shared card (docs/hosts.md) nobody waits here.
+        Seconds to wait at most for a real card that another process holds. This process then keeps the card until it
+        ends or calls `release_card`. A shared card (docs/hosts.md) is not waited for here.
+    require_card : bool
+        Use no emulated card.
 
     Returns
     -------
@@ -44,37 +76,68 @@ def load_overlay(
     Raises
     ------
     OverlayError
-        If there is no such overlay or card, the overlay is not for this card, or its file is not the manifest's and
-        not trusted.
+        If there is no such overlay or card, the overlay is not for this card, its file is not the manifest's and
+        not trusted, or XRT refuses it.
     CardBusyError
         If another process holds the card all the while.
     """
     candidates = [_choose_device(device)] if device not in ("auto", "emulated") else list(pynq.Device.devices)
     if device == "emulated":
         candidates = [card for card in candidates if isinstance(card, EmulatedU50)]
+    if require_card:
+        candidates = [card for card in candidates if not isinstance(card, EmulatedU50)]
     files = _from_path(Path(name_or_path)) if _is_path(name_or_path) else _from_manifest(str(name_or_path))
-    for card in candidates:
-        path = files.get((_kind(card), _platform(card)))
-        if path is not None:
-            if not isinstance(card, EmulatedU50):  # which says so itself
-                logger.info("%s on %s", path, card.name)
-                return _on_real_card(card, path, str(name_or_path), wait)
-            if trust:
-                EmulatedU50.trust(path)
-            return pynq.Overlay(str(path), device=card)
-    built = ", ".join(f"{kind} on {platform}" for kind, platform in files)
+    for number, card in enumerate(candidates):
+        file = next((file for file in files if file.suits(card)), None)
+        if file is None:
+            continue
+        if trust:
+            EmulatedU50.trust(file.path)
+        if isinstance(card, EmulatedU50):
+            if number and not isinstance(candidates[0], EmulatedU50):
+                unused = ", ".join(each.name for each in candidates[:number] if not isinstance(each, EmulatedU50))
+                logger.warning("WARNING: %s is NOT used: %s; using %s", unused, mismatch(files), card.name)
+            return pynq.Overlay(str(file.path), device=card)
+        logger.info("%s on %s", file.path, card.name)
+        EmulatedU50.check_trusted(file.path, digest(read_file(file.path)), "programs the card")
+        with card_errors(card):
+            check_idle(card)
+            if getattr(card, "contexts", None):  # with one open, pynq 3.0.1 does not get to its error message
+                card.free_bitstream()
+            loaded = _on_real_card(card, file.path, str(name_or_path), wait)
+            if hasattr(card, "_info"):
+                card._info = card.device_info  # pynq keeps the clocks that were before
+            return loaded
     cards = ", ".join(card.name for card in candidates) or "none"
+    way_out = "leave out --require-card" if require_card else "use device='emulated'"
     raise OverlayError(
-        f"overlay {name_or_path} is built for {built}, but the cards to choose from are: {cards}; "
-        "use device='emulated', or build it for the card from hls_src"
+        f"overlay {name_or_path}: {mismatch(files)}, but the cards to choose from are: {cards}; "
+        f"{way_out}, or build it for the card from hls_src (docs/vitis.md)"
     )
 
 
+def mismatch(files: Sequence[OverlayFile]) -> str:
+    """Return which cards an overlay's files are for, in words."""
+    hardware = [file for file in files if file.kind == "hw"]
+    if not hardware:
+        built = ", ".join(f"{file.kind} on {file.platform}" for file in files)
+        return f"the overlay is built for {built}, none is for a card (hw)"
+    shells = ", ".join(f"shell {shell_of(file.platform)} (platform {file.platform})" for file in hardware)
+    return f"the hw overlay is for {shells}"
+
+
+def passed_over(card: pynq.Device) -> list[str]:
+    """Return the real cards that are listed before an emulated one and were not used."""
+    if not isinstance(card, EmulatedU50):
+        return []
+    return [other.name for other in pynq.Device.devices if not isinstance(other, EmulatedU50)]
+
+
 def _on_real_card(card: pynq.Device, path: Path, name: str, wait: float) -> pynq.Overlay:
-    """Load an overlay on a card that is this process's; or, if the card is shared, when it is its turn."""
-    line = line_for(card)
-    if line is None:
-        _lock_of(card).acquire(name, wait)
+    """Load an overlay on a card that this process locks, or on a shared card in a time slice."""
+    keeper = keeper_of(card)
+    if keeper is None:
+        process_lock(card_name(card)).acquire(name, wait)
         return pynq.Overlay(str(path), device=card)
     kernels = [entry["type"] for entry in card.get_bitfile_metadata(str(path)).ip_dict.values()]
     if kernels != [TRAINER_KERNEL.vlnv]:
@@ -82,46 +145,34 @@ def _on_real_card(card: pynq.Device, path: Path, name: str, wait: float) -> pynq
             f"overlay {name} has other kernels than the training processor, and {card.name} is shared, slice by slice, "
             "by those who train on that; ask an administrator for a card of your own"
         )
-    key = overlay_key(path)
-    line.take(key)
+    keeper.acquire(overlay_key(path))
     try:
         loaded = pynq.Overlay(str(path), device=card)
-        line.loaded(key)
+        keeper.loaded()
         return loaded
     finally:
-        line.leave()
+        keeper.release()
 
 
 def release_card(card: pynq.Device) -> None:
     """Let other processes have a real card; its overlay is not to be used any more."""
-    _lock_of(card).release()
-
-
-def _lock_of(card: pynq.Device) -> CardLock:
-    """The lock of a real card."""
-    return _process_lock(card_name(card))
-
-
-@functools.cache
-def _process_lock(card: str) -> CardLock:
-    """This process's one lock of a card, whichever of PYNQ's objects stand for it."""
-    return CardLock(card)
+    process_lock(card_name(card)).release()
 
 
 def choose_active_device() -> None:
     """Make the emulated card PYNQ's active device if no real card has an overlay here and none was chosen before.
 
-    So a plain `pynq.Overlay("overlays/trainer.xclbin")` works as it is, also beside a card without hw overlays.
+    Then a plain `pynq.Overlay("overlays/trainer.xclbin")` works, also beside a card without hw overlays.
     """
     if "_active_device" in vars(pynq.Device):
         return
     emulated = [card for card in pynq.Device.devices if isinstance(card, EmulatedU50)]
-    cards = {_platform(card) for card in pynq.Device.devices if not isinstance(card, EmulatedU50)}
     try:
-        built = {entry.platform for entry in read_manifest(overlays_folder()) if entry.kind == "hw"}
+        built = [entry for entry in read_manifest(overlays_folder()) if entry.kind == "hw"]
     except OverlayError:
-        built = set()  # said where an overlay is loaded
-    if emulated and not cards & built:
+        built = []  # `load_overlay` raises it
+    real = [card for card in pynq.Device.devices if not isinstance(card, EmulatedU50)]
+    if emulated and not any(suits(card, entry.platform, entry.interfaces) for card in real for entry in built):
         pynq.Device.active_device = emulated[0]
 
 
@@ -130,19 +181,19 @@ def _is_path(name_or_path: str | Path) -> bool:
     return isinstance(name_or_path, Path) or text.endswith(".xclbin") or os.sep in text
 
 
-def _from_path(path: Path) -> dict[tuple[str, str], Path]:
-    """(kind, platform) -> path, of the one kind and platform that the file is for."""
+def _from_path(path: Path) -> list[OverlayFile]:
     try:
         container = read_container(read_file(path))
     except OverlayError as error:
         raise OverlayError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
-    return {("emulation" if container.mode == "sw_emu" else container.mode, container.platform): path}
+    kind = "emulation" if container.mode == "sw_emu" else container.mode
+    return [OverlayFile(kind, container.platform, container.interfaces, path)]
 
 
-def _from_manifest(name: str) -> dict[tuple[str, str], Path]:
-    """(kind, platform) -> path, of the overlays with a name; an hw file is known to be the manifest's.
+def _from_manifest(name: str) -> list[OverlayFile]:
+    """Return the overlays with a name; hw files have been compared with the manifest's digest.
 
-    Files for emulation are checked by the card, where they are loaded.
+    The emulated card checks those for emulation itself.
     """
     folder = overlays_folder()
     entries = read_manifest(folder)
@@ -152,7 +203,7 @@ def _from_manifest(name: str) -> dict[tuple[str, str], Path]:
         raise OverlayError(
             f"no overlay {name!r} in {folder}; there are: {names}; give one of them, or a path, or: make overlays"
         )
-    return {(entry.kind, entry.platform): _listed_file(folder, entry) for entry in named}
+    return [OverlayFile(e.kind, e.platform, e.interfaces, _listed_file(folder, e)) for e in named]
 
 
 def _listed_file(folder: Path, entry: OverlayEntry) -> Path:
@@ -178,9 +229,8 @@ def _choose_device(device: str | int | pynq.Device) -> pynq.Device:
     return devices[index]
 
 
-def _kind(card: pynq.Device) -> str:
-    return "emulation" if isinstance(card, EmulatedU50) else "hw"
-
-
-def _platform(card: pynq.Device) -> str:
-    return card.platform if isinstance(card, EmulatedU50) else card.name
+def kind_for(card: pynq.Device) -> str:
+    """Return the kind of overlay that a card takes."""
+    if isinstance(card, EmulatedU50):
+        return "emulation"
+    return "hw_emu" if os.environ.get("XCL_EMULATION_MODE") == "hw_emu" else "hw"

@@ -1,4 +1,4 @@
-"""The machine compiled for this host: the loop of synthesis, or the fast emulation, called without PYNQ."""
+"""The machine compiled for this host, called without PYNQ: the cycle-accurate or the functional model."""
 
 import ctypes
 from collections.abc import Mapping
@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from bttlab.card.machine import machine
-from bttlab.card.program.errors import ProgramError
-from bttlab.card.program.program import Program
+from bttlab.compiler.errors import ProgramError
+from bttlab.compiler.machine import machine
+from bttlab.compiler.program import Program
 from bttlab.model.config import Optimizer
 
 M = machine()
@@ -23,7 +23,7 @@ def sample_dtype() -> np.dtype:
             ("tokens", "<i4"),
             ("intent", "<i4"),
             ("scalars", "<f4", M.SCALARS),
-            ("slices", "<i4", (M.SLICE_TABLES, M.SEQUENCE)),
+            ("token_offsets", "<i4", (M.OFFSET_TABLES, M.SEQUENCE)),
             ("slots", "<i4", M.SEQUENCE),
         ]
     )
@@ -65,8 +65,8 @@ def sample_records(program: Program, samples: Any, rates: np.ndarray, optimizer:
     lengths = np.asarray(samples.lengths)
     records["tokens"], records["intent"] = lengths, samples.intents
     width = samples.tokens.shape[1]
-    slices = program.model.embedding.slices(samples.tokens.reshape(-1))
-    records["slices"][:, :, :width] = slices.reshape(len(slices), len(samples), width).transpose(1, 0, 2)
+    offsets = program.model.embedding.token_offsets(samples.tokens.reshape(-1))
+    records["token_offsets"][:, :, :width] = offsets.reshape(len(offsets), len(samples), width).transpose(1, 0, 2)
     records["slots"][:, :width] = samples.slots
     scalars = records["scalars"]
     rates = np.asarray(rates, np.float32)
@@ -86,7 +86,7 @@ def sample_records(program: Program, samples: Any, rates: np.ndarray, optimizer:
 
 
 class NativeProcessor:
-    """The machine of a shared library, with one program.
+    """The machine in a shared library, with one program.
 
     Parameters
     ----------
@@ -125,17 +125,17 @@ class NativeProcessor:
     def load(self, *states: Mapping[str, np.ndarray]) -> None:
         """Put parameters, and moments if any, on chip."""
         layout = self.program.model.layout
-        memory = _aligned(np.zeros((3 * layout.words, M.LANES), np.float32))
+        memory = _aligned(np.zeros((3 * layout.vectors, M.LANES), np.float32))
         for n, state in enumerate(states):
-            memory[n * layout.words : (n + 1) * layout.words] = layout.pack(state)
+            memory[n * layout.vectors : (n + 1) * layout.vectors] = layout.pack(state)
         self._call(M.LOAD, memory=memory)
 
     def store(self) -> list[dict[str, np.ndarray]]:
         """Return parameters, first and second moments."""
         layout = self.program.model.layout
-        memory = _aligned(np.zeros((3 * layout.words, M.LANES), np.float32))
+        memory = _aligned(np.zeros((3 * layout.vectors, M.LANES), np.float32))
         self._call(M.STORE, memory=memory)
-        return [layout.unpack(memory[n * layout.words : (n + 1) * layout.words]) for n in range(3)]
+        return [layout.unpack(memory[n * layout.vectors : (n + 1) * layout.vectors]) for n in range(3)]
 
     def train(self, records: np.ndarray, optimizer: Optimizer) -> np.ndarray:
         """Train on samples' records; return their results."""

@@ -1,20 +1,20 @@
-"""What a program's steps take: cycles by stage and layer, from the machine's rule of order and time."""
+"""Modelled cycles of a program by stage and layer."""
 
 from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
 
-from bttlab.card.program.instruction import Instruction
-from bttlab.card.program.profile import layer_of
-from bttlab.card.program.program import Program
-from bttlab.card.program.timing import time_program
+from bttlab.compiler.instruction import Instruction
+from bttlab.compiler.profile import layer_of
+from bttlab.compiler.program import Program
+from bttlab.compiler.timing import time_program
 
 Table = Counter[tuple[str, str]]
 
 
 def cycles_by_layer(instructions: Sequence[Instruction], lengths: Sequence[int], updates: bool = True) -> list[Table]:
-    """Return the cycles of a run of the loop, by stage and layer, at each length; together they are the run's.
+    """Return the cycles of one run of the loop by stage and layer, for each sample length.
 
     A cycle counts for the first instruction of the list that needs it: what is hidden behind instructions before it
     takes none.
@@ -40,7 +40,7 @@ def cycles_by_layer(instructions: Sequence[Instruction], lengths: Sequence[int],
 
 
 class Profile:
-    """The cycles of what a card has trained on, from its program.
+    """Modelled cycles of the samples that a card has trained on.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ class Profile:
         self._flushes += 1
 
     def take(self) -> dict[tuple[str, str], int]:
-        """Return the cycles since the last call, by stage and layer, without what took none; begin anew."""
+        """Return the cycles since the last call by stage and layer, without zeros, and reset them."""
         total: Table = Counter()
         for updates in (False, True):
             new = [tokens for tokens, own in self._runs if own == updates and (tokens, own) not in self._tables]

@@ -1,120 +1,73 @@
-"""One card for many processes: a line in a file, first come first served, and a slice of training at a time.
+"""One card for many processes: a keeper (`bttlab.keeper`) hands out time slices, and each driver trains in its own.
 
-A card is shared if its file is there: `bttlab-CARD.shared` in /run/bttlab, which is an administrator's, or, for an
-emulated card, in the folder that $BTTLAB_SHARED_EMULATED names. The file has records of 64 bytes. The first is the
-card's: whose slice it is. Each other one is a place in line, and is taken as long as a process has it locked; so who
-dies is out of the line at once, and nobody has to tidy up after him. The card's record is changed by who has it locked,
-for some microseconds.
-
-Who is first in line takes the card when the one before has left. A stopped process (SIGSTOP) leaves no place, so those
-behind it do not wait for ever: a slice that has lasted too long is over, as is the turn of who does not take it. Both
-see that when they go on, and get in line anew.
+A card is shared if its file is there, the socket of its keeper: `bttlab-CARD.shared` in /run/bttlab, which is an
+administrator's, or, for an emulated card, in the folder that $BTTLAB_SHARED_EMULATED names.
 """
 
-import grp
+import json
 import os
+import select
+import socket
+import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import numpy as np
+import pynq
 
 from bttlab.card.card_lock import (
     ADMINISTRATORS,
     CardBusyError,
-    fault,
+    card_name,
     file_name,
     lock_folder,
-    open_lock,
     process_in_words,
-    user_name,
 )
+from bttlab.card.emulation import EmulatedU50
+from bttlab.card.manifest import digest, read_file
 from bttlab.errors import BttlabError
-from bttlab.locks import lock_part, part_is_held, unlock_part
+from bttlab.keeper import MOST_BYTES, MOST_CLIENTS, SLICE_SECONDS
 
 FOLDER_VARIABLE = "BTTLAB_SHARED_EMULATED"
-SLICE_SECONDS = 0.3
-OVERDUE_SECONDS = 3.0  # that a slice may last, whatever happens
-LOADING_SECONDS = 60.0  # the same for one in which an overlay is loaded
-BATCH_SECONDS = 10.0  # for which those who need the overlay on the card go before the others
-POLL_SECONDS = 0.002  # between two looks at who has the card, of who is next
-LOOK_SECONDS = 0.2  # between two looks at the whole line
-GUARD_SECONDS = 60.0
-PLACES = 127
-RECORD_BYTES = 64
-_CARD = np.dtype(
-    {
-        "names": ["holder", "drawn", "since", "loaded", "allowed", "overlay"],
-        "formats": ["<u8", "<u8", "<f8", "<f8", "<f8", "<u8"],
-        "itemsize": RECORD_BYTES,
-    }
-)
-_PLACE = np.dtype(
-    {
-        "names": ["ticket", "overlay", "since", "process"],
-        "formats": ["<u8", "<u8", "<f8", "<i4"],
-        "itemsize": RECORD_BYTES,
-    }
-)
-_TICKETS = 1 << 63
+ANSWER_SECONDS = 20.0  # in which a keeper answers
+ENDED = f"has ended, or has {MOST_CLIENTS} clients of this user already"
+LINGER_SECONDS = 0.02  # for the next call of a training in small steps
+LEAST_SECONDS = SLICE_SECONDS / 10  # left of a slice, for which a call is not worth its beginning
 
 
 class CardLostError(Exception):
-    """The slice is over, and another process may have the card: what was on the chip is gone."""
+    """The time slice is over, and another process may have the card: what was on the chip is gone."""
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """Who is in line; the first of a line may be on the card.
-
-    Attributes
-    ----------
-    process : int
-    since : float
-        When it got in line, in seconds of time.monotonic.
-    is_on_card : bool
-    """
+    """A process in the queue; the first may have the card."""
 
     process: int
-    since: float
-    is_on_card: bool
+    since: float  # that it waits, or has the card, in seconds of time.monotonic
+    has_card: bool
 
     def __str__(self) -> str:
         return process_in_words(self.process)
 
 
 @dataclass(frozen=True)
-class Taken:
-    """A slice that has begun.
+class Granted:
+    """A time slice that has begun."""
 
-    Attributes
-    ----------
-    is_unbroken : bool
-        Whether nobody had the card since this line's last slice.
-    has_overlay : bool
-        Whether the overlay on the card is the one that was asked for.
-    """
-
-    is_unbroken: bool
-    has_overlay: bool
+    is_unbroken: bool  # nobody had the card since this client's last slice
+    has_overlay: bool  # the overlay on the card is the one that was asked for
 
 
 def shared_file(card: str, emulated: bool) -> Path | None:
-    """Return the file that declares a card shared; None where it is not.
-
-    Parameters
-    ----------
-    card : str
-        Its name: `card_lock.card_name`.
-    emulated : bool
-        Whether $BTTLAB_SHARED_EMULATED counts as well.
+    """Return the socket of a card's keeper; None where the card, with the name of `card_lock.card_name`, is not shared.
 
     Raises
     ------
     BttlabError
-        If that names no folder.
+        If $BTTLAB_SHARED_EMULATED, which counts for emulated cards, names no folder.
     """
     folders = [ADMINISTRATORS] if lock_folder() == ADMINISTRATORS else []
     named = os.environ.get(FOLDER_VARIABLE, "") if emulated else ""
@@ -126,210 +79,281 @@ def shared_file(card: str, emulated: bool) -> Path | None:
     return next((path for path in paths if os.path.lexists(path)), None)
 
 
-def turn_in_words(line: list[Waiting]) -> str:
-    """Return who is on a card, how many are in line, and when a turn would come, given what `CardLine.look` returns."""
-    if not line:
-        return "nobody is in line, a turn comes at once"
-    first = f"{line[0]} is {'on it' if line[0].is_on_card else 'next'}"
-    seconds = len(line) * SLICE_SECONDS
-    when = f"in about {seconds:.1f} s ({SLICE_SECONDS} s each, modelled)"
-    return f"{first}, {len(line) - 1} more in line; a turn comes {when}"
+def keeper_of(card: pynq.Device) -> "KeeperClient | None":
+    """Return a client of a card's keeper; None if the card is not shared."""
+    emulated = isinstance(card, EmulatedU50)
+    name = card.name if emulated else card_name(card)
+    path = shared_file(name, emulated)
+    return None if path is None else KeeperClient(name, path)
 
 
-class CardLine:
-    """The line for a shared card, and this one's place in it. For one thread at a time.
+def overlay_key(path: str | Path) -> str:
+    """Return what a keeper knows an overlay by: the beginning of its SHA-256."""
+    return digest(read_file(path))[:16]
+
+
+def queue_in_words(queue: list[Waiting]) -> str:
+    """Return who has a card, how many wait, and when the next time slice comes, given `KeeperClient.queue()`."""
+    if not queue:
+        return "the card is free"
+    first = f"{queue[0]} {'has the card' if queue[0].has_card else 'is next'}"
+    seconds = len(queue) * SLICE_SECONDS
+    return f"{first}, {len(queue) - 1} more waiting; a time slice is free in about {seconds:.1f} s (modelled)"
+
+
+class KeeperClient:
+    """A process's connection to the keeper of a card, for one thread at a time.
 
     Parameters
     ----------
     card : str
     path : path
-        The file that `shared_file` found.
-
-    Raises
-    ------
-    CardBusyError
-        If it cannot be opened, or is no regular file with this one name.
+        The keeper's socket.
     """
 
     def __init__(self, card: str, path: Path):
         self.card, self.path = card, path
-        self._place: int | None = None
-        self._ticket = 0
-        try:
-            self._file = open(open_lock(path), "r+b", buffering=0)  # closed with this
-        except OSError as error:
-            why = _closed(path) if isinstance(error, PermissionError) else fault(path, error)
-            raise CardBusyError(f"{path}, the line for the shared card {card}, cannot be used: {why}") from None
+        self._connection: socket.socket | None = None
+        self._number = 0  # of the last request
+        self._is_waiting = False  # or has the card
 
-    def look(self) -> list[Waiting]:
-        """Return who is on the card and in line, in the order of their turns."""
-        card, line = self._read()
-        return [Waiting(int(p["process"]), float(p["since"]), p["ticket"] == card["holder"]) for _, p in line]
-
-    def take(self, overlay: int) -> Taken:
-        """Wait for the card, behind all who are in line.
-
-        Parameters
-        ----------
-        overlay : int
-            Which one it is needed with: the first 64 bits of its SHA-256.
+    def queue(self) -> list[Waiting]:
+        """Return the processes that have the card or wait for it, in the order in which they get it.
 
         Raises
         ------
         CardBusyError
-            If there is no place left, the file was removed, or a stopped process keeps the card's record locked.
+            If the keeper cannot be reached.
         """
-        if os.fstat(self._file.fileno()).st_nlink == 0:  # who comes now has another file, and does not see this line
-            raise CardBusyError(f"{self.path}, the line for {self.card}, was removed meanwhile: start anew")
-        before, seen, since = self._ticket, b"", 0.0
+        with self._connect() as connection:
+            self._send(connection, {"queue": 0})
+            answer = self._receive(connection, ANSWER_SECONDS)
+        if answer is None or "queue" not in answer:
+            raise self._error(f"does not answer ({answer})")
+        return [Waiting(int(process), float(since), bool(has)) for process, since, has in answer["queue"]]
+
+    def acquire(self, overlay: str) -> Granted:
+        """Wait for a time slice.
+
+        Parameters
+        ----------
+        overlay : str
+            The overlay that is needed: `overlay_key`.
+
+        Raises
+        ------
+        CardBusyError
+            If the keeper cannot be reached, refuses, or says what contradicts this client's requests.
+        """
+        self.release()
+        if self._connection is None:
+            self._connection = self._connect()
+        self._number += 1
+        self._is_waiting = True
         try:
-            self._get_in_line(overlay)
+            self._send(self._connection, {"acquire": self._number, "overlay": overlay})
             while True:
-                card, line = self._read()
-                ahead = self._ahead(line)
-                if ahead is None:  # this process was stopped when its turn came
-                    self._get_in_line(overlay)
-                    continue
-                if seen != _slice_of(card):
-                    seen, since = _slice_of(card), time.monotonic()
-                if _may_go(ahead, card, since):
-                    with self._guarded():
-                        card, line = self._read()
-                        ahead = self._ahead(line)
-                        if seen == _slice_of(card) and ahead is not None and _may_go(ahead, card, since):
-                            return self._go(card, line[:ahead], before, overlay)
-                else:
-                    self._watch(*line[ahead - 1])
+                answer = self._receive(self._connection, ANSWER_SECONDS)
+                if answer is None:
+                    self.queue()  # raises if the keeper is stuck
+                elif answer.get("granted") == self._number:
+                    return Granted(answer["is_unbroken"], answer["has_overlay"])
+                elif answer.get("granted", answer.get("lost", self._number)) not in range(1, self._number):
+                    raise self._contradiction(answer)  # it is not about an earlier request, which was given back
         except BaseException:
-            self.leave()
+            self.release()
             raise
 
-    def loaded(self, overlay: int) -> None:
-        """Say that an overlay is on the card now; the slice begins here."""
-        with self._guarded():
-            card, _ = self._read()
-            if card["holder"] == self._ticket:
-                card["overlay"], card["since"], card["loaded"] = overlay, time.monotonic(), time.monotonic()
-                card["allowed"] = OVERDUE_SECONDS
-                self._write(0, card)
+    def loaded(self) -> None:
+        """Report that the overlay is on the card; the time slice begins here."""
+        self._send(self._connection, {"loaded": self._number})
+
+    def is_mine(self) -> bool:
+        """Whether this client still has the card.
+
+        Raises
+        ------
+        CardBusyError
+            If the keeper has ended, or says what contradicts this client's requests.
+        """
+        if not self._is_waiting:
+            return False
+        answer = self._receive(self._connection, 0.0)
+        if answer is None:
+            return True
+        if answer.get("lost") != self._number:
+            raise self._contradiction(answer)
+        self._is_waiting = False
+        return False
+
+    def release(self) -> None:
+        """Give the card, or the place in the queue, to the next."""
+        if self._is_waiting:
+            try:
+                self._connection.send(json.dumps({"release": self._number}).encode())
+            except OSError:  # the keeper has ended
+                self._connection.close()
+                self._connection = None
+            self._is_waiting = False
+
+    def _connect(self) -> socket.socket:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            connection.settimeout(ANSWER_SECONDS)
+            connection.connect(str(self.path))
+            connection.setblocking(False)
+            return connection
+        except OSError as error:
+            connection.close()
+            if isinstance(error, PermissionError):
+                who = f"user {_name(self.path.owner)} and group {_name(self.path.group)}"
+                raise self._error(f"is for {who} alone: ask an administrator to put you into the group") from None
+            raise self._error(f"cannot be reached ({error.strerror or error})") from None
+
+    def _send(self, connection: socket.socket, message: dict[str, Any]) -> None:
+        try:
+            connection.send(json.dumps(message).encode())
+        except OSError:
+            raise self._error(ENDED) from None
+
+    def _receive(self, connection: socket.socket, seconds: float) -> dict[str, Any] | None:
+        """Return the keeper's next message; None if there is none for so long."""
+        try:
+            if not select.select([connection], [], [], seconds)[0]:
+                return None
+            data = connection.recv(MOST_BYTES)
+        except OSError:
+            data = b""
+        if not data:
+            raise self._error(ENDED)
+        try:
+            answer = json.loads(data)
+        except (ValueError, RecursionError) as error:
+            raise self._error(f"cannot be understood ({error})") from None
+        if not isinstance(answer, dict):
+            raise self._error(f"cannot be understood ({answer})")
+        return answer
+
+    def _error(self, fault: str) -> CardBusyError:
+        self._is_waiting = False
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        return CardBusyError(
+            f"the keeper of the shared card {self.card}, {self.path}, {fault}; an administrator starts it again "
+            "(docs/hosts.md), then resume"
+        )
+
+    def _contradiction(self, answer: dict[str, Any]) -> CardBusyError:
+        return self._error(f"contradicts this process: it says {answer} to request {self._number}")
+
+
+def _name(ask: Callable[[], str]) -> str:
+    try:
+        return ask()
+    except (KeyError, OSError):
+        return "?"
+
+
+class TimeSlices:
+    """The time slices of a shared card that a driver gets.
+
+    Parameters
+    ----------
+    keeper : KeeperClient
+    card : pynq.Device
+        With the driver's overlay.
+    description : dict
+        PYNQ's, of the driver's kernel.
+    """
+
+    def __init__(self, keeper: KeeperClient, card: pynq.Device, description: dict[str, Any]):
+        self._keeper, self._card, self._description = keeper, card, description
+        self._overlay = overlay_key(card.bitfile_name)
+        self._lock = threading.Lock()
+        self._timer: threading.Timer | None = None
+        self._end: float | None = None  # of the slice, in seconds of time.monotonic
+        self._is_current = False
 
     @property
-    def is_mine(self) -> bool:
-        """Whether the card is this one's still."""
-        return self._place is not None and self._read_record(0, _CARD)["holder"] == self._ticket
+    def left(self) -> float:
+        """Seconds of the slice that are left, or of a whole one where the next call begins one."""
+        left = SLICE_SECONDS if self._end is None else self._end - time.monotonic()
+        return left if left > LEAST_SECONDS else SLICE_SECONDS
 
-    def leave(self) -> None:
-        """Give the card, or the place in line, to the next."""
-        if self._place is not None:
-            self._write(self._place, np.zeros((), _PLACE))
-            unlock_part(self._file.fileno(), self._place * RECORD_BYTES, RECORD_BYTES)
-            self._place = None
+    def run(self, work: Callable[[bool], object], publish: Callable[[], None]) -> None:
+        """Do work in a time slice, and keep the card for the next call if some of the slice is left.
 
-    def _get_in_line(self, overlay: int) -> None:
-        with self._guarded():
-            if self._place is None:
-                self._place = next(filter(self._lock, range(1, PLACES + 1)), None)
-            if self._place is None:
-                raise CardBusyError(f"all {PLACES} places in line for {self.card} are taken: try again later")
-            card = self._read_record(0, _CARD)
-            card["drawn"] = self._ticket = int(card["drawn"]) % _TICKETS + 1
-            self._write(0, card)
-            mine = np.zeros((), _PLACE)
-            mine["ticket"], mine["overlay"] = self._ticket, overlay
-            mine["since"], mine["process"] = time.monotonic(), os.getpid()
-            self._write(self._place, mine)
+        Parameters
+        ----------
+        work : callable
+            Gets whether what this driver had on chip is still there. It runs again if the card was lost meanwhile,
+            so it changes scratch alone.
+        publish : callable
+            Makes scratch valid. It runs once, after the last check that the card is ours; nothing is repeated after it.
+        """
+        with self._lock:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            try:
+                while True:
+                    # Until the end of all this nobody may take the chip's content for the published state.
+                    is_current, self._is_current = self._is_current, False
+                    try:
+                        if self._end is None or not self._keeper.is_mine():
+                            is_current &= self._acquire()
+                        work(is_current)
+                        self.check()
+                        break
+                    except CardLostError:
+                        continue
+                publish()
+                self._is_current = True
+                if self._end - time.monotonic() < LEAST_SECONDS:
+                    self._release()
+                else:
+                    self._timer = threading.Timer(LINGER_SECONDS, self._end_linger)
+                    self._timer.daemon, self._timer.name = True, "bttlab-slice"
+                    self._timer.start()
+            except BaseException:
+                self._is_current = False  # a call may have ended halfway
+                self._release()
+                raise
 
-    def _go(self, card: np.ndarray, passed: list[tuple[int, np.ndarray]], before: int, overlay: int) -> Taken:
-        """Take the card, past all who are ahead."""
-        for place, _ in passed:
-            self._write(place, np.zeros((), _PLACE))
-        taken = Taken(before != 0 and card["holder"] == before, bool(card["overlay"] == overlay))
-        card["holder"], card["since"] = self._ticket, time.monotonic()
-        card["allowed"] = OVERDUE_SECONDS if taken.has_overlay else LOADING_SECONDS
-        card["overlay"] = overlay if taken.has_overlay else 0  # until it is loaded
-        self._write(0, card)
-        return taken
+    def check(self) -> None:
+        """Raise CardLostError if the slice is over, because this process was stopped in it."""
+        if not self._keeper.is_mine():
+            raise CardLostError
 
-    def _watch(self, place: int, entry: np.ndarray) -> None:
-        """Wait until who is just before has left, but not for long: the order may change."""
-        ticket, end = entry["ticket"].tobytes(), time.monotonic() + LOOK_SECONDS
-        while time.monotonic() < end:
-            is_on_card = os.pread(self._file.fileno(), len(ticket), 0) == ticket
-            time.sleep(POLL_SECONDS if is_on_card else LOOK_SECONDS / 5)
-            if os.pread(self._file.fileno(), len(ticket), place * RECORD_BYTES) != ticket or not self._is_taken(place):
-                return
+    def forget(self) -> None:
+        """Load program and state again in the next time slice."""
+        with self._lock:
+            self._is_current = False
 
-    def _ahead(self, line: list[tuple[int, np.ndarray]]) -> int | None:
-        """How many are before this one; None if it is not in line."""
-        mine = self._place, self._ticket
-        return next((n for n, (place, p) in enumerate(line) if (place, p["ticket"]) == mine), None)
+    def _acquire(self) -> bool:
+        """Wait for the card; returns whether nobody had it since this driver's last slice."""
+        self._keeper.release()
+        granted = self._keeper.acquire(self._overlay)
+        if isinstance(self._card, EmulatedU50):
+            if not granted.is_unbroken:
+                self._card.lose_chip()
+        else:
+            if not granted.has_overlay:
+                pynq.Bitstream(self._card.bitfile_name, device=self._card).download(self._card.parser)
+            self._card.open_context(self._description)
+        if not granted.has_overlay:
+            self._keeper.loaded()
+        self._end = time.monotonic() + SLICE_SECONDS
+        return granted.is_unbroken
 
-    def _read(self) -> tuple[np.ndarray, list[tuple[int, np.ndarray]]]:
-        """The card's record, and the places of the living in the order of their turns."""
-        data = os.pread(self._file.fileno(), (PLACES + 1) * RECORD_BYTES, 0).ljust((PLACES + 1) * RECORD_BYTES, b"\0")
-        card, places = np.frombuffer(bytearray(data), _CARD, 1)[0], np.frombuffer(data, _PLACE)
-        in_line = np.flatnonzero(places["ticket"][1:]) + 1
-        in_line = in_line[np.argsort(places["ticket"][in_line])]
-        return card, _batched(card, [(int(n), places[n]) for n in in_line if self._is_taken(int(n))])
+    def _release(self) -> None:
+        if self._end is not None and not isinstance(self._card, EmulatedU50):
+            self._card.free_bitstream()  # closes contexts alone: with one open, nobody can load another overlay
+        self._end = None
+        self._keeper.release()
 
-    def _is_taken(self, place: int) -> bool:
-        return place == self._place or part_is_held(self._file.fileno(), place * RECORD_BYTES, RECORD_BYTES)
-
-    def _lock(self, record: int) -> bool:
-        return lock_part(self._file.fileno(), record * RECORD_BYTES, RECORD_BYTES)
-
-    @contextmanager
-    def _guarded(self) -> Iterator[None]:
-        """Have the card's record to oneself."""
-        end = time.monotonic() + GUARD_SECONDS
-        while not self._lock(0):
-            if time.monotonic() > end:
-                raise CardBusyError(
-                    f"{self.path}, the line for {self.card}, is kept locked by a process: fuser -v {self.path} says by "
-                    "which; continue it (kill -CONT) or have it ended"
-                )
-            time.sleep(POLL_SECONDS / 4)
-        try:
-            yield
-        finally:
-            unlock_part(self._file.fileno(), 0, RECORD_BYTES)
-
-    def _read_record(self, record: int, kind: np.dtype) -> np.ndarray:
-        data = os.pread(self._file.fileno(), RECORD_BYTES, record * RECORD_BYTES).ljust(RECORD_BYTES, b"\0")
-        return np.frombuffer(bytearray(data), kind)[0]
-
-    def _write(self, record: int, values: np.ndarray) -> None:
-        os.pwrite(self._file.fileno(), values.tobytes(), record * RECORD_BYTES)
-
-
-def _closed(path: Path) -> str:
-    """Whose a file is that this user may not open."""
-    status = path.lstat()
-    try:
-        group = grp.getgrgid(status.st_gid).gr_name
-    except KeyError:
-        group = str(status.st_gid)
-    return f"it is for user {user_name(status.st_uid)} and group {group} alone; ask an administrator to put you into it"
-
-
-def _slice_of(card: np.ndarray) -> bytes:
-    """What tells a slice from the ones before."""
-    return card["holder"].tobytes() + card["since"].tobytes()
-
-
-def _may_go(ahead: int, card: np.ndarray, since: float) -> bool:
-    """Whether it is the turn of who has so many ahead, and sees the same slice since then.
-
-    Each who is ahead has had the time of a slice, by this process's own clock: nothing in the file is to be trusted.
-    """
-    allowed = float(card["allowed"]) if OVERDUE_SECONDS <= card["allowed"] <= LOADING_SECONDS else OVERDUE_SECONDS
-    return time.monotonic() - since >= ahead * allowed
-
-
-def _batched(card: np.ndarray, line: list[tuple[int, np.ndarray]]) -> list[tuple[int, np.ndarray]]:
-    """The order of turns: those who need the overlay on the card first, until the first in line has waited long."""
-    on_card = [entry for entry in line if entry[1]["ticket"] == card["holder"]]
-    waiting = [entry for entry in line if entry[1]["ticket"] != card["holder"]]
-    if waiting and time.monotonic() - max(waiting[0][1]["since"], card["loaded"]) < BATCH_SECONDS:
-        waiting.sort(key=lambda entry: entry[1]["overlay"] != card["overlay"])
-    return on_card + waiting
+    def _end_linger(self) -> None:
+        with self._lock:
+            if self._timer is threading.current_thread():
+                self._release()

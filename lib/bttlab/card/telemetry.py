@@ -34,7 +34,7 @@ class PowerLevels:
     @classmethod
     def without_overlay(cls) -> "PowerLevels":
         """Return those of a card with nothing but its shell: measured on one, see data/u50/power.json."""
-        idle, vccint = (constant(read_data("power")["constants"][name]).mid for name in ("idle_board", "idle_vccint"))
+        idle, vccint = (constant(read_data("power")["constants"][name]).value for name in ("idle_board", "idle_vccint"))
         return cls(idle, idle, vccint, vccint)
 
 
@@ -75,7 +75,7 @@ class Telemetry:
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        constants = {name: constant(entry).mid for name, entry in read_data("power")["constants"].items()}
+        constants = {name: constant(entry).value for name, entry in read_data("power")["constants"].items()}
         self._air, self._resistance = constants["air"], constants["thermal_resistance"]
         self._thermal_time, self._sensor_time = constants["thermal_time"], constants["sensor_time"]
         self._slot_3v3 = constants["idle_3v3"]

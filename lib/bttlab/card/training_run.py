@@ -1,42 +1,45 @@
-"""Training that goes on beside the caller: what a driver's `start` returns."""
+"""Training in a background thread."""
 
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from bttlab.model import NumericalFault, Optimizer
+from bttlab.model import NumericalFault
 from bttlab.model.loop import chunks, train_pieces
 from bttlab.threads import Thread
 
-if TYPE_CHECKING:
-    from bttlab.card.trainer import Trainer
+STOP_SECONDS = 1.0
 
 
 class TrainingRun:
-    """Training that goes on beside the caller, chunk by chunk; a thread of its own ends with it.
+    """Training in a background thread, chunk by chunk.
 
-    Attributes
+    Parameters
     ----------
     total : int
         Number of samples.
+    train : callable
+        Trains on a range of the samples and returns their losses, float32 of shape (n,).
+    lock : threading.Lock
+        Held until the training ends.
     """
 
-    def __init__(self, trainer: "Trainer", samples, optimizer: Optimizer, rates: np.ndarray):
-        self.total = len(samples)
+    def __init__(self, total: int, train: Callable[[slice], np.ndarray], lock: threading.Lock):
+        self.total = total
         self._losses: list[np.ndarray] = []
         self._stop = threading.Event()
         self._error: Exception | None = None
-        lock = trainer._exclusively()
         lock.acquire()
-        self._thread = Thread(target=self._train, args=(trainer, lock, samples, optimizer, rates), name="bttlab-train")
+        self._thread = Thread(target=self._train, args=(train, lock), name="bttlab-train")
         self._thread.start()
 
-    def _train(self, trainer: "Trainer", lock: threading.Lock, samples, optimizer: Optimizer, rates) -> None:
+    def _train(self, train: Callable[[slice], np.ndarray], lock: threading.Lock) -> None:
         try:
             train_pieces(
-                chunks(0, len(samples)),
-                lambda part: trainer._train(samples[part], rates[part], optimizer),
+                chunks(0, self.total),
+                train,
                 lambda part, losses, seconds: self._losses.append(losses),
                 lambda: not self._stop.is_set(),
             )
@@ -54,12 +57,12 @@ class TrainingRun:
 
     @property
     def done(self) -> bool:
-        """Whether training has ended: all samples done, stopped, or failed."""
+        """True if the training is complete, stopped, or failed."""
         return not self._thread.is_alive()
 
     @property
     def progress(self) -> float:
-        """Part of the samples that are trained on, 0 to 1."""
+        """Fraction of the samples trained on, 0 to 1."""
         return sum(map(len, tuple(self._losses))) / self.total if self.total else 1.0
 
     def stop(self) -> None:
@@ -77,13 +80,13 @@ class TrainingRun:
         Raises
         ------
         NumericalFault
-            As `bttlab.card.Trainer.train`.
+            As `bttlab.card.TrainerDriver.train`.
         """
         try:
             self._thread.join(timeout)
         except KeyboardInterrupt:
             self.stop()
-            self._thread.join()
+            self._thread.join(STOP_SECONDS)  # a hung kernel ends it later, at its time limit
             raise
         if self.done and self._error:
             raise self._error
@@ -91,7 +94,7 @@ class TrainingRun:
 
 
 def wait_to_the_end(handle: Any) -> None:
-    """Wait for a kernel call, also through a KeyboardInterrupt, raised then: half a call would leave half a result."""
+    """Wait for a kernel's end, then raise a KeyboardInterrupt that came meanwhile."""
     interrupt = None
     while True:
         try:

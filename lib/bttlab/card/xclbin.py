@@ -25,7 +25,7 @@ MAGIC = b"xclbin2"
 # PYNQ's table of modes and sections stops short of these (XRT's xclbin.h).
 MODES = {0: "hw", 1: "hw", 2: "hw", 3: "hw", 4: "hw_emu", 5: "sw_emu", 6: "hw_emu"}
 SW_EMU = 5
-EMULATION_DATA = 21
+PARTITION_METADATA, EMULATION_DATA = 20, 21
 
 KIND = axlf.AXLF_SECTION_KIND
 SECTIONS = {
@@ -42,6 +42,7 @@ MOST_KERNELS = 16
 MOST_METADATA = 1 << 17  # bytes; a kernel of ten arguments takes 3,000
 CONTROL_BASE = 0x800000  # where the shell maps the first compute unit's registers
 CONTROL_STRIDE = 0x10000
+_UUID = re.compile(rb"[0-9a-f]{32}")
 _IMAGE_NAME = re.compile(r"[a-z0-9_]{1,32}")
 _CLOCK = re.compile(r"([1-9][0-9]{0,2})MHz")
 
@@ -58,6 +59,8 @@ class Container:
         The shell it was linked for.
     uuid : str
         32 hexadecimal digits.
+    interfaces : tuple of str
+        UUIDs of the shell's interface; none in an emulation overlay.
     sections : mapping of int to bytes
         By kind; those of `SECTIONS` occur once.
     """
@@ -65,7 +68,17 @@ class Container:
     mode: str
     platform: str
     uuid: str
+    interfaces: tuple[str, ...]
     sections: Mapping[int, bytes] = field(repr=False)
+
+    @property
+    def clock_mhz(self) -> int | None:
+        """The kernels' clock; None if the container does not tell it."""
+        table, row = self.sections.get(KIND.CLOCK_FREQ_TOPOLOGY, b""), axlf.clock_freq
+        first = axlf.clock_freq_topology.m_clock_freq.offset
+        count = min(int.from_bytes(table[:2], "little"), (len(table) - first) // ctypes.sizeof(row))
+        clocks = (row * max(count, 0)).from_buffer_copy(table, first) if count > 0 else ()
+        return next((clock.m_freq_Mhz for clock in clocks if clock.m_type == axlf.CLOCK_TYPE.CT_DATA), None)
 
 
 @dataclass(frozen=True)
@@ -168,7 +181,8 @@ def read_container(data: bytes) -> Container:
         platform = _text(bytes(header.m_platformVBNV))
     except UnicodeDecodeError:
         raise OverlayError("its header's platform is not text") from None
-    return Container(MODES[mode], platform, bytes(header.uuid).hex(), sections)
+    interfaces = _interfaces(sections.get(PARTITION_METADATA, b""), bytes(header.rom_uuid))
+    return Container(MODES[mode], platform, bytes(header.uuid).hex(), interfaces, sections)
 
 
 def read_xclbin(data: bytes) -> EmulationOverlay:
@@ -199,6 +213,15 @@ def read_xclbin(data: bytes) -> EmulationOverlay:
                 f"section {SECTIONS[kind]} does not say what the overlay's kernels imply; rebuild the overlay"
             )
     return overlay
+
+
+def _interfaces(metadata: bytes, header: bytes) -> tuple[str, ...]:
+    """Return the interface UUIDs that an overlay for hardware needs: of its device tree, as XRT's driver, or header.
+
+    Since 2023 xclbinutil repeats the one of the device tree in the header; older files may have another UUID there.
+    """
+    found = sorted({uuid.decode() for uuid in _UUID.findall(metadata)})
+    return tuple(found) if found else (header.hex(),) if any(header) else ()
 
 
 def _check_overlay(overlay: EmulationOverlay) -> None:

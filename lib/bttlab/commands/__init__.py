@@ -1,7 +1,7 @@
 """The subcommands of `bttlab`, a module each.
 
 A module has `add_arguments(parser)` and `run(options) -> Outcome`; what is slow to import, it imports in `run`. A new
-command is a module and a line in COMMANDS; one of an annex has its SUMMARY, too, and an entry point.
+command is a module and a line in COMMANDS; a plugin's has its SUMMARY, too, and an entry point.
 """
 
 from dataclasses import dataclass
@@ -9,13 +9,16 @@ from typing import Any
 
 COMMANDS = {
     "doctor": "say what is here: card or emulated, overlays, corpora, GPU, meters",
+    "bringup": "check a real card step by step and write a record of it",
     "notebooks": "copy the notebooks into a folder to work in",
     "course": "make an nbgrader course of the notebooks",
     "size": "compare dense and tensor sizes",
     "train": "train a tensor transformer, or continue a run",
     "eval": "score a trained model",
+    "predict": "predict the intent and the slots of a sentence",
     "baseline": "train with PyTorch on a GPU or CPU and record time, memory and energy",
     "schedule": "show what the synthesis source is: ports, recurrences, interval, depth, operators",
+    "rtl": "write the machine's loop as Verilog, from its schedule",
     "estimate": "model the on-chip memory, resources, time and energy on the U50",
     "program": "list the processor's program of a model, look for hazards, draw who works when",
     "compare": "train on two devices and compare losses, parameters and cycles",
@@ -25,7 +28,7 @@ COMMANDS = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a command has to say.
+    """Result of a command.
 
     Attributes
     ----------

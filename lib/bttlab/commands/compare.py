@@ -1,4 +1,4 @@
-"""Train the same samples on two devices, and say how far they come apart and what cycles they took."""
+"""Train the same samples on two devices; compare their results and cycles."""
 
 import argparse
 from typing import Any

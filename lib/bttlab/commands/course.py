@@ -13,7 +13,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Outcome:
     """Run the command."""
-    from bttlab.course import make_course
+    from bttlab.teaching.course import make_course
 
     names = make_course(options.folder)
     lines = [f"course of {sum(map(len, names.values())) - 1} assignments in {options.folder}; next, in that folder:"]

@@ -1,4 +1,4 @@
-"""--device, --overlay, --trust and --wait, which several commands take."""
+"""Options --device, --overlay, --trust and --wait of several commands."""
 
 import argparse
 import os
@@ -28,7 +28,7 @@ def add_overlay(parser: argparse.ArgumentParser, default: str) -> None:
 
 
 def overlay_name(text: str) -> str:
-    """Return the argument of --overlay as it is from everywhere, for argparse."""
+    """Return the argument of --overlay with an absolute path, for argparse."""
     path = Path(text).expanduser()
     return str(path.resolve()) if os.sep in text or path.suffix == ".xclbin" else text
 
@@ -39,6 +39,13 @@ def add_trust(parser: argparse.ArgumentParser) -> None:
         "--trust",
         action="store_true",
         help="load the overlay even if it is not the manifest's: its native code runs with your rights",
+    )
+
+
+def add_require_card(parser: argparse.ArgumentParser) -> None:
+    """Add --require-card."""
+    parser.add_argument(
+        "--require-card", action="store_true", help="end with an error where no real card can be used, see doctor"
     )
 
 

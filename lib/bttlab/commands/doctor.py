@@ -1,6 +1,7 @@
 """Say what is here and what is broken: packages, cards, overlays, corpora, GPU, energy meters."""
 
 import argparse
+import os
 import platform
 import re
 import shutil
@@ -16,6 +17,7 @@ from bttlab.commands import Outcome
 from bttlab.commands.checks import NOTE, OK, PROBLEM, Check
 from bttlab.commands.passed import passed_before, remember
 from bttlab.errors import BttlabError
+from bttlab.xrt import VARIABLE, check_xrt
 
 NEEDED_TO_TRAIN = ("pynq", "setuptools")  # of the extra "lab"; the rest of it is for notebooks
 CORPORA = ("airline", "atis", "snips")
@@ -60,9 +62,9 @@ def examine(self_check: bool = False, once: bool = False) -> list[Check]:
     once : bool
         Unless that has passed and nothing has changed since.
     """
-    checks = list(_examine(EXAMINATIONS))
+    checks = list(_examine([_xrt])) + list(_examine(EXAMINATIONS))
     if self_check and once and passed_before():
-        detail = "has passed with these overlays, packages and processor"
+        detail = "has passed with these overlays and packages"
         checks.append(Check("self-check", OK, detail, "to train again: bttlab doctor --self-check"))
     elif self_check:
         from bttlab.commands.self_check import self_check as train
@@ -84,6 +86,14 @@ def _examine(examinations: list[Callable[[], Iterator[Check]]]) -> Iterator[Chec
             yield Check(examination.__name__.replace("_", "-").strip("-"), PROBLEM, " ".join(detail.split("\n")))
 
 
+def _xrt() -> Iterator[Check]:
+    try:
+        check_xrt()
+    except BttlabError as error:
+        del os.environ[VARIABLE]  # the other checks are made without it
+        yield Check("xrt", PROBLEM, str(error))
+
+
 def _python() -> Iterator[Check]:
     yield Check("python", OK, f"{platform.python_version()}, {platform.system()} {platform.machine()}")
 
@@ -92,9 +102,11 @@ def _packages() -> Iterator[Check]:
     versions, wrong, missing = {}, [], {}
     for requirement in metadata.requires("bttlab") or ():
         parsed = Requirement(requirement)
-        name, pin, marker = parsed.name, str(parsed.specifier).removeprefix("=="), parsed.marker
+        name, marker = parsed.name, parsed.marker
         extra = next(iter(re.findall(r'extra == "(\w+)"', str(marker))), "")
-        if extra in ("test", "sources") or (marker and not marker.evaluate({"extra": extra})):  # another Python's
+        if name == "bttlab" or extra in ("test", "sources"):
+            continue
+        if marker and not marker.evaluate({"extra": extra}):  # another Python's
             continue
         try:
             versions[name] = metadata.version(name)
@@ -102,16 +114,17 @@ def _packages() -> Iterator[Check]:
             optional = extra and name not in NEEDED_TO_TRAIN
             (missing.setdefault(extra, []) if optional else wrong).append(f"{name} is not installed")
             continue
-        if versions[name].split("+")[0] != pin:
-            wrong.append(f"{name} {versions[name]} instead of {pin}")
+        if not parsed.specifier.contains(versions[name], prereleases=True):
+            wrong.append(f"{name} {versions[name]}, but bttlab needs {parsed.specifier}")
     if wrong:
-        way_out = "make lab, or: pip install -e '.[lab]'"
+        way_out = "make lab, or: pip install 'bttlab[lab]'"
         yield Check("packages", PROBLEM, "; ".join(wrong), way_out, versions)
     else:
         named = ", ".join(f"{name} {versions[name]}" for name in ("torch", "pynq", "numpy"))
-        yield Check("packages", OK, f"{len(versions)} at their pinned versions ({named}, …)", data=versions)
+        yield Check("packages", OK, f"{len(versions)} in versions that work ({named}, …)", data=versions)
     for extra, faults in missing.items():
-        yield Check(f"packages for {extra}", NOTE, "; ".join(faults), f"if you want them: pip install -e '.[{extra}]'")
+        way_out = f"if you want them: pip install 'bttlab[{extra}]'"
+        yield Check(f"packages for {extra}", NOTE, "; ".join(faults), way_out)
 
 
 def _widgets() -> Iterator[Check]:
@@ -172,19 +185,18 @@ def _card_locks() -> Iterator[Check]:
 def _shared_cards() -> Iterator[Check]:
     import pynq
 
-    from bttlab.card.sharing import turn_in_words
-    from bttlab.card.slices import line_for
+    from bttlab.card.sharing import keeper_of, queue_in_words
 
     for device in pynq.Device.devices:
-        line = line_for(device)
-        if line is not None:
-            waiting = line.look()
-            data = {"file": str(line.path), "in_line": [each.process for each in waiting]}
-            yield Check("shared card", OK, f"{device.name}: {turn_in_words(waiting)}", data=data)
+        keeper = keeper_of(device)
+        if keeper is not None:
+            queue = keeper.queue()
+            data = {"keeper": str(keeper.path), "queue": [waiting.process for waiting in queue]}
+            yield Check("shared card", OK, f"{device.name}: {queue_in_words(queue)}", data=data)
 
 
 def _overlays() -> Iterator[Check]:
-    from bttlab.card.build import DEFINITIONS, HLS_SOURCE, stale
+    from bttlab.card.build import DEFINITIONS, HLS_SOURCE, stale, stale_hardware
     from bttlab.card.manifest import digest, overlays_folder, read_file, read_manifest
 
     folder = overlays_folder()
@@ -207,6 +219,9 @@ def _overlays() -> Iterator[Check]:
         old = [f"{name} {why}" for name, why in stale(DEFINITIONS.values(), HLS_SOURCE, folder).items()]
         if old and not damaged:
             yield Check("overlay sources", NOTE, "; ".join(old), "make overlays")
+        built = [] if damaged else [f"{name} {why}" for name, why in stale_hardware(HLS_SOURCE, folder).items()]
+        if built:
+            yield Check("hw overlay", NOTE, "; ".join(built), "rebuild it: make -C hls_src, see docs/vitis.md")
 
 
 def _corpora() -> Iterator[Check]:

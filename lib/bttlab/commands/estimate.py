@@ -2,7 +2,6 @@
 
 import argparse
 import re
-from pathlib import Path
 from typing import Any
 
 from bttlab.commands import Outcome, models
@@ -26,7 +25,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     models.add_flow(parser)
     add("--clock", type=int, nargs="+", metavar="MHZ", help="clocks of the kernel (default: 200 and 150)")
     add("--optimizer", choices=("sgd", "momentum", "adamw"), default="sgd", help="update rule (default: sgd)")
-    add("--docs", type=Path, metavar="DIR", help="also put the tables of 2, 4 and 6 encoders into this folder's pages")
     data = parser.add_mutually_exclusive_group()
     data.add_argument("--data", metavar="NAME|PATH", help="corpus whose training split is an epoch (default: airline)")
     data.add_argument("--lengths", nargs="+", metavar="MEAN|L:N", help=LENGTHS_HELP)
@@ -34,17 +32,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Outcome:
     """Run the command."""
+    from bttlab.card.constants import MODEL_VERSION, read_data
+    from bttlab.estimate.card import CLOCKS, estimate
+    from bttlab.estimate.recorded import machine_record
     from bttlab.experiments.keep import keep_estimate
     from bttlab.model import ModelConfig
-
-    try:
-        from bttlab.card.constants import MODEL_VERSION, read_data
-        from bttlab.estimate.card import CLOCKS, estimate
-        from bttlab.estimate.recorded import machine_record
-    except ModuleNotFoundError as error:
-        raise BttlabError(
-            f"the U50's model needs {error.name}, which is not installed; install it with: pip install 'bttlab[lab]'"
-        ) from None
 
     clocks = list(dict.fromkeys(options.clock or CLOCKS))
     models = [ModelConfig(encoders=encoders, **options.rank) for encoders in options.encoders]
@@ -67,20 +59,7 @@ def run(options: argparse.Namespace) -> Outcome:
         "estimates": [one.to_dict() | {"at_clocks": _at_clocks(one, clocks)} for one in estimates],
         "published": read_data("published"),
     }
-    if options.docs is not None:
-        _fill_pages(options.docs, options.data or "atis")
     return Outcome(data, _text(estimates, clocks, name))
-
-
-def _fill_pages(folder: Path, corpus: str) -> None:
-    from collections import Counter
-
-    from bttlab.data import load_corpus
-    from bttlab.lab import Workload, card_pages
-    from bttlab.model import ModelConfig
-
-    samples = Workload.of(load_corpus(corpus, "unk"), ModelConfig()).train
-    card_pages.write(folder, dict(Counter(samples.lengths.tolist())), card_pages.mean_sample(samples))
 
 
 ASSUMPTIONS = [
@@ -185,10 +164,10 @@ def _text(estimates: list, clocks: list[int], epoch: str) -> Any:
     for resource, name in RESOURCES.items():
         band, share = first.resources.total(resource), first.resources.utilisation(resource)
         over = " (too much)" if resource in first.resources.excess else ""
-        taken.add_row(name, f"{band.mid:,.0f}", f"{band.low:,.0f} to {band.high:,.0f}", f"{share:.0%}{over}")
+        taken.add_row(name, f"{band.value:,.0f}", f"{band.low:,.0f} to {band.high:,.0f}", f"{share:.0%}{over}")
     return Group(table, taken)
 
 
 def _band(band: Any, form: str) -> str:
-    low, mid, high = (form.format(value) for value in (band.low, band.mid, band.high))
+    low, mid, high = (form.format(value) for value in (band.low, band.value, band.high))
     return f"{mid} ({low} to {high})"

@@ -1,4 +1,4 @@
-"""Score the model of a run, as its checkpoint holds it, on a split of its corpus."""
+"""Score the model of a run's checkpoint on a split of its corpus."""
 
 import argparse
 from pathlib import Path
@@ -25,10 +25,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="write a line a word: word, intent, predicted intent, tag, predicted tag (conlleval reads the last two)",
     )
-    add("--device", type=devices.device_name, metavar="DEVICE", help=f"{devices.DEVICE_HELP} (default: the run's)")
-    devices.add_overlay(parser, "the run's")
+    add(
+        "--device",
+        type=devices.device_name,
+        metavar="DEVICE",
+        help=f"{devices.DEVICE_HELP} (default: auto, or the run's reference)",
+    )
+    devices.add_overlay(parser, "trainer")
     devices.add_trust(parser)
     devices.add_wait(parser)
+    devices.add_require_card(parser)
 
 
 def run(options: argparse.Namespace) -> Outcome:
@@ -60,7 +66,15 @@ def run(options: argparse.Namespace) -> Outcome:
     progress.note(f"note: {corpus.name} {options.split}: {encoding_report(split, vocabulary, corpus, settings.config)}")
     device = options.device or settings.device
     overlay = options.overlay or (settings.overlay if device != "reference" else None)
-    opened = open_trainer(settings.config, device, options.trust, options.wait, settings.flow, overlay)
+    opened = open_trainer(
+        settings.config,
+        device,
+        options.trust,
+        options.wait,
+        settings.flow,
+        overlay,
+        require_card=options.require_card,
+    )
     check_model(opened.trainer, settings.config)
     progress.note(f"evaluating on {opened.announcement}")
     opened.trainer.load_parameters(checkpoint.parameters)

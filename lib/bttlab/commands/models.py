@@ -1,4 +1,4 @@
-"""--rank and --flow, which several commands take."""
+"""Options --rank and --flow of several commands."""
 
 import argparse
 from collections.abc import Mapping

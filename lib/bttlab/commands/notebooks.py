@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Outcome:
     """Run the command."""
-    from bttlab.notebooks import copy_notebooks
+    from bttlab.teaching.notebooks import copy_notebooks
 
     names = copy_notebooks(options.folder, options.reset)
     lines = [f"{len(names['copied'])} notebooks copied to {options.folder}: jupyter lab {options.folder}"]

@@ -29,11 +29,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Outcome:
     """Run the command."""
-    from bttlab.card.program.instruction import MACHINE, UNIT_NAMES
-    from bttlab.card.program.listing import SECTION_NAMES, describe
-    from bttlab.card.program.profile import busy_shares, cycles_by, layer_of
-    from bttlab.card.program.program import TYPICAL_TOKENS, compile_program
-    from bttlab.card.program.timing import time_program
+    from bttlab.compiler.instruction import MACHINE, UNIT_NAMES
+    from bttlab.compiler.listing import SECTION_NAMES, describe
+    from bttlab.compiler.profile import busy_shares, cycles_by, layer_of
+    from bttlab.compiler.program import TYPICAL_TOKENS, compile_program
+    from bttlab.compiler.timing import time_program
     from bttlab.model import ModelConfig
     from bttlab.model.config import OPTIMIZERS, Optimizer
 
@@ -114,8 +114,8 @@ def _epoch(name: str, model: Any, program: Any) -> dict[str, Any]:
     """Cycles and seconds of a corpus' training split, one sample after the other."""
     from collections import Counter
 
-    from bttlab.card.program.instruction import MACHINE
-    from bttlab.card.program.timing import time_program
+    from bttlab.compiler.instruction import MACHINE
+    from bttlab.compiler.timing import time_program
     from bttlab.data import Vocabulary, encode, load_corpus
 
     corpus = load_corpus(name, "unk")
@@ -132,7 +132,7 @@ def _epoch(name: str, model: Any, program: Any) -> dict[str, Any]:
 
 def _check(program: Any, model: Any) -> dict[str, Any]:
     """Look for hazards of every section, at every length, with and without an update that is pending."""
-    from bttlab.card.program.hazards import check_program
+    from bttlab.compiler.hazards import check_program
 
     def tell(length: int, count: int) -> None:
         say(f"length {length} of {model.sequence_length}: {count} hazards so far")
@@ -142,13 +142,9 @@ def _check(program: Any, model: Any) -> dict[str, Any]:
 
 
 def _draw(options: argparse.Namespace, program: Any, timing: Any, tokens: int) -> Path:
-    try:
-        from bttlab.lab.charts import to_png
-        from bttlab.lab.gantt import gantt_figure
-    except ModuleNotFoundError as error:
-        raise BttlabError(
-            f"--gantt needs {error.name}, which is not installed; install it with: pip install 'bttlab[lab]'"
-        ) from None
+    from bttlab.lab.charts import to_png
+    from bttlab.lab.gantt import gantt_figure
+
     title = f"{options.encoders} encoders, {options.flow}, {tokens} tokens, {timing.cycles:,} cycles (modelled)"
     options.gantt.write_bytes(to_png(gantt_figure(program.sample, timing, title), 1.5))
     return options.gantt

@@ -1,4 +1,4 @@
-"""List, show, compare and export the runs that trainings, baselines, estimates and sweeps leave."""
+"""List, show, compare and export runs of trainings, baselines, estimates and sweeps."""
 
 import argparse
 from collections.abc import Sequence
@@ -82,10 +82,11 @@ def _list(options: argparse.Namespace) -> Outcome:
 
 def _show(options: argparse.Namespace) -> Outcome:
     from bttlab.experiments import RunIndex
+    from bttlab.experiments.curves import metrics_faults
 
     run = RunIndex().get(options.name)
     record = run.record
-    git = "no checkout" if record.git is None else record.git["commit"] + (", changed" if record.git["changed"] else "")
+    git = "no checkout" if record.git is None else record.git.commit + ", changed" * record.git.changed
     facts = {
         "run": record.id,
         "kind": record.kind,
@@ -101,6 +102,8 @@ def _show(options: argparse.Namespace) -> Outcome:
         "versions": ", ".join(f"{name} {version}" for name, version in record.versions.items()),
         "git": git,
     }
+    for fault in metrics_faults(run.folder):
+        say(f"bttlab: note: {fault}")
     lines = [printable(f"{name:11} {value}") for name, value in facts.items()]
     lines += ["", _table(("configuration", ""), [(key, _cell(value)) for key, value in record.configuration.items()])]
     rows = [
@@ -130,7 +133,10 @@ def _compare(options: argparse.Namespace) -> Outcome:
 def _export(options: argparse.Namespace) -> Outcome:
     from bttlab.experiments import RunIndex, export
 
-    chosen = RunIndex().find(_filter(options, 0))
+    index = RunIndex()
+    chosen = index.find(_filter(options, 0))
+    for fault in index.faults:
+        say(f"bttlab: note: {fault}")
     if not chosen:
         raise BttlabError("no run is chosen; bttlab runs list shows those there are")
     if options.csv:

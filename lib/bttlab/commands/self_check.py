@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from bttlab.commands.checks import OK, PROBLEM, Check
-from bttlab.figures import measured
+from bttlab.quantities import measured
 
 SAMPLES = 4_478
 SECONDS = 10.0

@@ -11,6 +11,7 @@ from bttlab.errors import BttlabError
 
 DEFAULTS = {"encoders": 2, "data": "airline", "device": "auto"}
 OPTIMIZER = "sgd"
+RECIPES = Path(__file__).parents[1] / "train" / "recipes"  # as in train.recipe, which imports torch
 MODEL = ("encoders", "rank", "embedding_rank", "hidden_size", "heads", "sequence_length", "vocabulary")
 OPTIONS = (
     *MODEL,
@@ -38,7 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--recipe",
         metavar="NAME|FILE",
-        help="atis, atis_long, snips or a .toml file; --epochs, --optimizer, --lr come before it (default: none)",
+        help=f"{', '.join(sorted(path.stem for path in RECIPES.glob('*.toml')))} or a .toml file; --epochs, "
+        "--optimizer, --lr come before it (default: none)",
     )
     add("--epochs", type=int, metavar="N", help="epochs in all, those of a resumed run included (default: 1)")
     add("--samples", type=int, metavar="N", help="the first N samples of each epoch's order (default: all)")
@@ -69,13 +71,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     devices.add_trust(parser)
     devices.add_wait(parser)
+    devices.add_require_card(parser)
 
 
 def run(options: argparse.Namespace) -> Outcome:
     """Run the command."""
-    from bttlab.experiments.keep import entering
+    from bttlab.experiments.keep import u50_callback
     from bttlab.train import ProgressBar
     from bttlab.train.devices import open_trainer
+    from bttlab.train.evaluation import counted
 
     given = {name: getattr(options, name) for name in OPTIONS if getattr(options, name) is not None}
     given |= given.pop("rank", {})
@@ -84,6 +88,12 @@ def run(options: argparse.Namespace) -> Outcome:
     for note in training.notes:
         progress.note(f"note: {note}")
     settings = training.settings
+    if finished := training.finished():
+        progress.note(
+            f"nothing is left of the run in {training.folder}: {counted(settings.epochs, 'epoch')} trained and tested; "
+            "train more with a larger --epochs"
+        )
+        return _outcome(training, training.trained_on, finished)
     opened = open_trainer(
         settings.config,
         settings.device,
@@ -92,10 +102,11 @@ def run(options: argparse.Namespace) -> Outcome:
         settings.flow,
         settings.overlay,
         settings.optimizer,
+        options.require_card,
     )
-    enter = entering(settings.config, training.samples["train"].lengths, settings.optimizer.name, settings.flow)
+    on_record = u50_callback(settings.config, training.samples["train"].lengths, settings.optimizer.name, settings.flow)
     progress.note(f"training on {opened.announcement}; run folder {training.folder}")
-    result = training.train(opened.trainer, opened.device, progress, enter, provenance=opened.provenance)
+    result = training.train(opened.trainer, opened.device, progress, on_record, provenance=opened.provenance)
     return _outcome(training, opened.device, result)
 
 
@@ -129,7 +140,7 @@ def _new(options: argparse.Namespace, given: dict):
 
 
 def _how_to_train(given: dict) -> dict:
-    """The recipe's settings, and over them those given; another optimizer than the recipe's brings its own rate."""
+    """Return the recipe's settings, replaced by those given; another optimizer has its own default rate."""
     from bttlab.model import Optimizer
     from bttlab.train import LEARNING_RATES, read_recipe
 
@@ -154,7 +165,7 @@ def _resumed(options: argparse.Namespace, given: dict):
 
 
 def _absolute(data: str) -> str:
-    """A corpus's path as it is from everywhere; a name stays a name."""
+    """Return a corpus's absolute path, or its name."""
     path = Path(data).expanduser()
     return str(path.resolve()) if os.sep in data or path.is_dir() else data
 

@@ -1,4 +1,4 @@
-"""Corpora: finding, reading and encoding them. Scores are in :mod:`bttlab.data.metrics`."""
+"""Find, read and encode corpora. Scores are in :mod:`bttlab.data.metrics`."""
 
 from .augmentation import Augmentation, AugmentationError, Augmenter
 from .corpus import Corpus, CorpusError, Split, read_corpus

@@ -1,8 +1,7 @@
-"""What training sees instead of the utterances as they are written: other values in the slots, unknown words.
+"""Augmentation of training utterances: other slot values, and word dropout.
 
-A corpus of a few thousand utterances has each city in few sentences and each flight number in one; what is tested has
-others in the same places. Both parts here make a training utterance anew in every epoch, from nothing but the training
-split, so that a word's surroundings tell as much as the word.
+A corpus of a few thousand utterances has each city in few sentences; the test split has others in the same places.
+Every epoch draws its own variants, from the training split alone, so that the context of a word is learnt.
 """
 
 import math
@@ -19,12 +18,12 @@ from .vocabulary import Vocabulary
 
 
 class AugmentationError(BttlabError):
-    """An augmentation that breaks a rule."""
+    """Raised if an augmentation breaks a rule."""
 
 
 @dataclass(frozen=True)
 class Augmentation:
-    """How training utterances are varied; nothing of it touches dev and test.
+    """Augmentation of the training split; dev and test stay as they are.
 
     Parameters
     ----------
@@ -57,15 +56,12 @@ class Augmentation:
 
 
 class Augmenter:
-    """Makes the samples of an epoch.
+    """Makes the augmented samples of an epoch.
 
     Parameters
     ----------
-    augmentation : Augmentation
     corpus : Corpus
         Its training split is what is varied, and where slot values and the frequency of words come from.
-    vocabulary : Vocabulary
-    config : ModelConfig
     """
 
     def __init__(self, augmentation: Augmentation, corpus: Corpus, vocabulary: Vocabulary, config):
@@ -81,16 +77,14 @@ class Augmenter:
         self._values = _slot_values(corpus.train)
 
     def samples(self, utterances: np.ndarray, seed: int, epoch: int) -> Samples:
-        """Return training utterances as an epoch sees them.
+        """Return augmented training utterances.
 
-        What becomes of an utterance depends on `seed`, `epoch` and its index alone, so that an epoch may be cut
-        anywhere.
+        Each depends on `seed`, `epoch` and its index alone.
 
         Parameters
         ----------
         utterances : ndarray of int
             Indices into the training split.
-        seed, epoch : int
         """
         draws = [np.random.Generator(np.random.PCG64([seed, epoch, 1 + int(i)])) for i in utterances]
         train = self._corpus.train
@@ -136,7 +130,7 @@ def type_of(label: str) -> str:
 
 
 def _slot_values(split: Split) -> dict[str, list[tuple[str, ...]]]:
-    """Return the distinct values of each type, sorted, so that no order of reading plays a part."""
+    """Return the distinct values of each type, sorted."""
     values = defaultdict(set)
     for words, tags in zip(split.words, split.slots, strict=True):
         for begin, end, label in tag_chunks(tags):

@@ -1,4 +1,4 @@
-"""Corpora in the common layout of joint intent and slot labelling, as ATIS and SNIPS come in it.
+"""Corpora in the common layout of joint intent and slot labelling (ATIS, SNIPS).
 
 A corpus is a folder: ``intent_label.txt`` and ``slot_label.txt`` list the labels (their order gives the label ids), and
 ``train/``, ``dev/`` and ``test/`` each hold ``seq.in`` (words), ``seq.out`` (one slot tag a word, BIO) and ``label``
@@ -18,7 +18,7 @@ MOST_BYTES = 1 << 24  # of a file: some twenty times SNIPS
 
 
 class CorpusError(BttlabError):
-    """A corpus that cannot be found, read or used."""
+    """Raised if a corpus cannot be found, read or used."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def read_corpus(folder: str | os.PathLike, unknown_labels: str = "error") -> Cor
 
 
 def _read_lines(path: Path) -> list[str]:
-    """The stripped lines of a UTF-8 file, without the blank ones at its end."""
+    """Return the stripped lines of a UTF-8 file, without blank ones at its end."""
     try:
         text = read_regular(path, MOST_BYTES).decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -169,7 +169,7 @@ def _read_split(folder: Path, intent_labels: list[str], slot_labels: list[str], 
 
 
 def _check_unknown(kind: str, label: str, path: Path, line: int, labels: list[str], strict: bool) -> None:
-    """Raise unless an unlisted label may stand as UNK."""
+    """Raise CorpusError unless an unlisted label may become UNK."""
     where = f"{path}, line {line}: {kind} label {label!r} is not among the {len(labels)} of {path.parents[1]}"
     if UNK not in labels:
         raise CorpusError(f"{where}, and {kind}_label.txt has no UNK to stand for it; add the label or UNK to it")

@@ -1,4 +1,4 @@
-"""Download ATIS and SNIPS from a public repository, and accept them only with the SHA-256 that is pinned here.
+"""Download ATIS and SNIPS from a public repository, and check their pinned SHA-256.
 
 ATIS is the Linguistic Data Consortium's, SNIPS is CC0; neither is part of this repository.
 """
@@ -6,15 +6,10 @@ ATIS is the Linguistic Data Consortium's, SNIPS is CC0; neither is part of this 
 import hashlib
 import http.client
 import os
-import shutil
 import time
-import urllib.error
 import urllib.parse
 import urllib.request
 from pathlib import Path
-from typing import BinaryIO
-
-from bttlab.files import read_regular
 
 from .corpus import MOST_BYTES, CorpusError
 from .store import store_corpus
@@ -55,22 +50,18 @@ SOURCES = {
 
 
 class DownloadError(CorpusError):
-    """A corpus that could not be downloaded, or is not the one that is pinned."""
+    """Raised if a download fails or has another SHA-256."""
 
 
 def download(name: str, folder: str | os.PathLike, base_url: str = "") -> Path:
     """Download a corpus into ``folder``; it appears there only when every file has its pinned SHA-256.
 
-    What came before a connection broke is kept beside the folder, and the next attempt goes on from there.
-
     Parameters
     ----------
     name : str
         One of :data:`SOURCES`.
-    folder : path
-        Where the corpus goes.
     base_url : str
-        Where the corpora lie; default :data:`BASE_URL`. It must be https, but for a server on this machine.
+        Where the corpora lie; default :data:`BASE_URL`. It must be https, except for a server on this machine.
 
     Raises
     ------
@@ -79,56 +70,28 @@ def download(name: str, folder: str | os.PathLike, base_url: str = "") -> Path:
     """
     if name not in SOURCES:
         raise DownloadError(f"no source is known for corpus {name!r}; known: {', '.join(SOURCES)}")
-    folder = Path(folder)
-    parts = folder.with_name(f".{folder.name}.part")
-    sources = SOURCES[name].items()
-    files = {file: _fetch(f"{base_url or BASE_URL}/{name}/{file}", parts / file, pinned) for file, pinned in sources}
-    store_corpus(files, folder)
-    shutil.rmtree(parts, ignore_errors=True)
-    return folder
+    files = {file: _fetch(f"{base_url or BASE_URL}/{name}/{file}", pinned) for file, pinned in SOURCES[name].items()}
+    return store_corpus(files, folder)
 
 
-def _fetch(url: str, part: Path, pinned: str) -> bytes:
-    """Return a file's content, once it is the pinned one; `part` holds what is there of it."""
+def _fetch(url: str, pinned: str) -> bytes:
+    """Return a file's content after checking its SHA-256."""
     _check_url(url)
+    data, end = b"", time.monotonic() + MOST_SECONDS
     try:
-        part.parent.mkdir(parents=True, exist_ok=True)
-        with part.open("ab") as file:
-            if hashlib.sha256(part.read_bytes()).hexdigest() != pinned:
-                _append(url, file)
-        data = read_regular(part, MOST_BYTES)
+        request = urllib.request.Request(url, headers={"User-Agent": "bttlab"})
+        with _OPENER.open(request, timeout=TIMEOUT_S) as response:
+            while block := response.read1(1 << 16):
+                data += block
+                if time.monotonic() > end:
+                    raise DownloadError(f"{url} takes longer than {MOST_SECONDS} s; try again")
+                if len(data) > MOST_BYTES:
+                    raise DownloadError(f"{url} has more than {MOST_BYTES >> 20} MiB, which no file of a corpus has")
     except (OSError, http.client.HTTPException) as error:
         raise DownloadError(f"{url}: {error}") from error
-    digest = hashlib.sha256(data).hexdigest()
-    if digest != pinned:
-        part.unlink()
+    if (digest := hashlib.sha256(data).hexdigest()) != pinned:
         raise DownloadError(f"{url} has SHA-256 {digest}, not the pinned {pinned}; nothing was kept")
     return data
-
-
-def _append(url: str, file: BinaryIO) -> None:
-    """Append to a file what it lacks; a server that cannot begin in the middle begins anew."""
-    start = file.tell()
-    headers = {"User-Agent": "bttlab"} | ({"Range": f"bytes={start}-"} if start else {})
-    try:
-        with _OPENER.open(urllib.request.Request(url, headers=headers), timeout=TIMEOUT_S) as response:
-            if not (response.headers["Content-Range"] or "").startswith(f"bytes {start}-"):
-                file.truncate(0)
-            end = time.monotonic() + MOST_SECONDS
-            while block := response.read1(1 << 16):  # what is there, however little a server sends at a time
-                file.write(block)
-                if time.monotonic() > end:
-                    raise DownloadError(f"{url} takes longer than {MOST_SECONDS} s; what came is kept, try again")
-                if file.tell() > MOST_BYTES:
-                    raise DownloadError(f"{url} has more than {MOST_BYTES >> 20} MiB, which no file of a corpus has")
-            if response.length:
-                raise http.client.IncompleteRead(b"", response.length)
-    except urllib.error.HTTPError as error:
-        if not (start and error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE):
-            raise
-        file.seek(0)
-        file.truncate()
-        _append(url, file)
 
 
 def _check_url(url: str) -> None:

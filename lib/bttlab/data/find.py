@@ -1,4 +1,4 @@
-"""Find a corpus by path or name: on this machine first, then by download; the airline corpus is always at hand."""
+"""Find a corpus by path or name: on this machine, else by download."""
 
 import os
 from pathlib import Path
@@ -15,7 +15,7 @@ def load_corpus(name_or_path: str | os.PathLike, unknown_labels: str = "error") 
 
 
 def corpus_places(name: str) -> list[Path]:
-    """Where a corpus of this name is looked for, in order; the last is the user cache."""
+    """Return the folders to search for a corpus of this name; the last is the user cache."""
     import platformdirs  # here: a corpus given by its folder needs no cache
 
     places = [ROOT / "data" / name, platformdirs.user_cache_path("bttlab") / "data" / name]
@@ -25,7 +25,7 @@ def corpus_places(name: str) -> list[Path]:
 
 
 def find_corpus(name_or_path: str | os.PathLike) -> Path:
-    """The folder of a corpus.
+    """Return the folder of a corpus.
 
     Anything with a path separator, and any existing folder, is a path. A name is looked for as a folder in
     ``$BTTLAB_DATA``, the project's ``data/`` and the user cache; failing that, atis and snips are downloaded to

@@ -1,4 +1,4 @@
-"""Scores of joint intent and slot labelling, by the rules of the field (conlleval chunks, computed by seqeval)."""
+"""Scores of joint intent and slot labelling (conlleval chunks, computed by seqeval)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Scores:
 def named(
     corpus: Corpus, split: Split, predictions, repair_tags: bool = False
 ) -> tuple[list[str | None], list[list[str]]]:
-    """Return predictions by name, as they are scored: an intent for each utterance, and a tag for each of its words.
+    """Return predictions by name: an intent for each utterance, and a tag for each of its words.
 
     Predicted PAD, UNK and ids beyond the corpus's label list are the tag O for a word; an intent beyond the list is
     None. Words that were cut have the tag O.

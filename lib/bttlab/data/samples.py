@@ -1,4 +1,4 @@
-"""Utterances as fixed-size integer arrays, as every trainer takes them."""
+"""Utterances as fixed-size integer arrays, the input of every trainer."""
 
 from collections import Counter
 from dataclasses import dataclass, fields
@@ -12,7 +12,7 @@ from .vocabulary import CLS_ID, PAD_ID, Vocabulary
 
 
 class SampleError(BttlabError):
-    """Samples that do not fit the model."""
+    """Raised if samples do not fit the model."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Samples:
 
 @dataclass(frozen=True)
 class EncodingReport:
-    """What encoding a split changes: nothing of it is lost from the scores, which compare with the split as written."""
+    """Changes by encoding a split. Scores compare with the split as written."""
 
     utterances: int
     words: int
@@ -156,7 +156,6 @@ def encode(split: Split, vocabulary: Vocabulary, corpus: Corpus, config) -> Samp
     ----------
     split : Split
         n utterances.
-    vocabulary : Vocabulary
     corpus : Corpus
         Its label lists give the label ids.
     config : ModelConfig
@@ -203,11 +202,10 @@ def encode(split: Split, vocabulary: Vocabulary, corpus: Corpus, config) -> Samp
 
 
 def epoch_order(n: int, seed: int, epoch: int) -> np.ndarray:
-    """The order in which an epoch visits n samples: a permutation of 0..n-1, int64, the same on every machine.
+    """Return the order of n samples in an epoch: a permutation of 0..n-1, int64, equal on every machine.
 
     Parameters
     ----------
-    n : int
     seed, epoch : int
         Not negative; together they seed a PCG64 generator.
     """

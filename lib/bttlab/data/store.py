@@ -1,4 +1,4 @@
-"""Put the files of a corpus on disk: whole, or not at all."""
+"""Write a corpus to disk, whole or not at all."""
 
 import os
 import shutil
@@ -36,7 +36,6 @@ def store_corpus(files: Mapping[str, bytes], folder: str | os.PathLike) -> Path:
     ----------
     files : mapping of str to bytes
         Contents by path relative to the folder.
-    folder : path
 
     Raises
     ------

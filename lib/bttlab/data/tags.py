@@ -1,10 +1,10 @@
-"""BIO tags that contradict each other, made well-formed."""
+"""Repair inconsistent BIO tags."""
 
 from collections.abc import Collection, Sequence
 
 
 def repaired(tags: Sequence[str], labels: Collection[str]) -> list[str]:
-    """Return the tags of an utterance such that every I- continues a chunk of its own type.
+    """Return the tags of an utterance such that every I- tag continues a chunk of its type.
 
     A model that names each word's tag by itself may say ``B-x I-y``, which no utterance bears. The chunk keeps the type
     with which it begins, so the I- becomes ``I-x``; one that follows no chunk begins one. Well-formed tags stay as they
@@ -12,7 +12,6 @@ def repaired(tags: Sequence[str], labels: Collection[str]) -> list[str]:
 
     Parameters
     ----------
-    tags : sequence of str
     labels : collection of str
         The slot labels there are.
     """

@@ -12,7 +12,7 @@ WORD_CLASSES = ("[9]", "[99]", "[999]", "[9999]", "[a9]", "[aa]", "[aaa]")
 
 
 def word_class(word: str) -> str:
-    """Return the token of the class that a word belongs to by its looks, one of `WORD_CLASSES` or [UNK]."""
+    """Return the token of a word's class by its characters: one of `WORD_CLASSES`, or [UNK]."""
     if word.isdigit():
         return f"[{'9' * min(len(word), 4)}]"
     if any(character.isdigit() for character in word):
@@ -65,7 +65,7 @@ class Vocabulary:
 
     @classmethod
     def from_list(cls, tokens: list[str]) -> "Vocabulary":
-        """The vocabulary that :meth:`to_list` wrote."""
+        """Return the vocabulary from :meth:`to_list`'s result."""
         if tuple(tokens[: len(SPECIAL)]) != SPECIAL:
             raise CorpusError(f"vocabulary: the list begins with {tokens[:3]}, it must begin with {list(SPECIAL)}")
         words = tokens[len(SPECIAL) :]
@@ -74,7 +74,7 @@ class Vocabulary:
         return cls(words)
 
     def to_list(self) -> list[str]:
-        """All tokens in the order of their ids."""
+        """Return all tokens in the order of their ids."""
         return list(self._tokens)
 
     def __len__(self) -> int:
@@ -84,9 +84,9 @@ class Vocabulary:
         return self._ids.get(word, 0) >= self._first_word
 
     def token(self, word: str) -> int:
-        """The id of a word; for a word that is not in the vocabulary, as :meth:`unknown_token`."""
+        """Return the id of a word; of an unknown word, :meth:`unknown_token`."""
         return self._ids[word] if word in self else self.unknown_token(word)
 
     def unknown_token(self, word: str) -> int:
-        """The id of a word where it is unknown: that of its class or, in a vocabulary without classes, of [UNK]."""
+        """Return the id of an unknown word: its class's or, without classes, [UNK]'s."""
         return self._ids[word_class(word)] if self._first_word > len(SPECIAL) else UNK_ID

@@ -7,10 +7,10 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from bttlab.card.compiled import PROGRAMS, Flow
-from bttlab.card.constants import Band, modelled
-from bttlab.card.program.instruction import MACHINE
-from bttlab.card.program.program import Program
+from bttlab.card.constants import modelled
 from bttlab.card.telemetry import PowerLevels
+from bttlab.compiler.instruction import MACHINE
+from bttlab.compiler.program import Program
 from bttlab.errors import BttlabError
 from bttlab.estimate.memory import MemoryMap, memory_map
 from bttlab.estimate.power import Power, power
@@ -18,6 +18,7 @@ from bttlab.estimate.recorded import machine_record
 from bttlab.estimate.resources import Resources, resources
 from bttlab.estimate.work import STAGES, Work, epoch_work, program_works
 from bttlab.model.config import PAPER_FLOW, ModelConfig, Optimizer
+from bttlab.quantities import Quantity
 
 CLOCK_MHZ = MACHINE.CLOCK_MHZ  # that the schedule was made for
 CLOCKS = (CLOCK_MHZ, 150)  # that are shown side by side: what is aimed at, and what routes with less of a fight
@@ -85,12 +86,12 @@ class Estimate:
         return power(machine_record(), self.resources, self.work, self.samples, self.clock_mhz)
 
     @property
-    def energy_per_epoch(self) -> Band:
+    def energy_per_epoch(self) -> Quantity:
         """Power of the running board times the modelled time, in joules."""
         return self.power.running.scaled(self.seconds_per_epoch, "J")
 
     @property
-    def energy_per_sample(self) -> Band:
+    def energy_per_sample(self) -> Quantity:
         """The same for the mean sample."""
         return self.energy_per_epoch.scaled(1 / self.samples)
 
@@ -178,12 +179,12 @@ def estimate(
         Real tokens of each sample of an epoch, [CLS] included; or how many samples there are of each length.
     optimizer : {"sgd", "momentum", "adamw"}
     flow : str or tuple of int
-        As for `bttlab.card.program.program.compile_program`.
+        As for `bttlab.compiler.program.compile_program`.
     clock_mhz : float
 
     Raises
     ------
-    bttlab.card.program.errors.ProgramError
+    bttlab.compiler.errors.ProgramError
         If the machine does not hold the model; the line names the bank.
     EstimateError
         If a length or the clock is none.

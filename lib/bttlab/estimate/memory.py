@@ -9,24 +9,24 @@ import numpy as np
 
 from bttlab.card.compiled import Flow, compiled_program
 from bttlab.card.constants import modelled
-from bttlab.card.program import banks
-from bttlab.card.program.hazards import step_accesses
-from bttlab.card.program.instruction import MACHINE
-from bttlab.card.program.program import Program
-from bttlab.estimate.geometry import Blocks
+from bttlab.compiler import banks
+from bttlab.compiler.hazards import step_accesses
+from bttlab.compiler.instruction import MACHINE
+from bttlab.compiler.program import Program
 from bttlab.estimate.recorded import MachineRecord, OnChipMemory
+from bttlab.hardware.geometry import Blocks
 from bttlab.model.config import ModelConfig, Optimizer
 
 WORD_BYTES = 4 * MACHINE.LANES
-ON_THE_WAY = "on the way"
+TEMPORARIES = "temporaries"
 GROUPS = (
     "parameters",
     "gradients",
     "optimizer state",
     "activations",
-    ON_THE_WAY,
-    "held operands",
-    "the machine's own",
+    TEMPORARIES,
+    "operand buffers",
+    "machine overhead",
 )
 # What the forward pass leaves for the backward pass, by the beginning of its name in the program.
 KEPT = (
@@ -39,7 +39,7 @@ PARAMETER_BANKS = (banks.IN_CORES, banks.OUT_CORES, banks.EMBEDDING, banks.REST)
 
 @dataclass(frozen=True)
 class BankUse:
-    """A bank, or a held memory, and what a program needs of it.
+    """A bank, or a operand buffer, and what a program needs of it.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ class BankUse:
     groups : dict of str to int
         Words that the program touches, by `GROUPS`.
     row_words : int
-        Values of a word, over LANES: a held memory's word is a row of each of its memories.
+        Values of a word, over LANES: a operand buffer's word is a row of each of its memories.
     blocks : Blocks
     """
 
@@ -97,7 +97,7 @@ class MemoryMap:
         for bank in self.banks:
             for group, words in bank.groups.items():
                 sizes[group] += words * bank.row_words * WORD_BYTES
-        sizes["the machine's own"] = sum(memory.bytes for memory in self.own)
+        sizes["machine overhead"] = sum(memory.bytes for memory in self.own)
         return sizes
 
     @property
@@ -142,7 +142,7 @@ def memory_map(model: ModelConfig, record: MachineRecord, optimizer: str, flow: 
 
     Raises
     ------
-    bttlab.card.program.errors.ProgramError
+    bttlab.compiler.errors.ProgramError
         If the machine does not hold the model.
     """
     compiled_program(model, flow=flow).program.check_optimizer(Optimizer(optimizer))
@@ -150,8 +150,8 @@ def memory_map(model: ModelConfig, record: MachineRecord, optimizer: str, flow: 
     alike = {memory.name: memory for memory in record.memories}
     uses = []
     for name, words in _words_by_group(model, flow).items():
-        held = name.startswith("held")
-        memory = alike["held" if held else name.replace(" ", "_")]
+        held = name.startswith("buffer")
+        memory = alike["operand_buffer" if held else name.replace(" ", "_")]
         engines = MACHINE.ENGINES if held else 1
         uses.append(
             BankUse(
@@ -163,50 +163,50 @@ def memory_map(model: ModelConfig, record: MachineRecord, optimizer: str, flow: 
                 Blocks(memory.blocks.bram36 / engines, memory.blocks.uram // engines),
             )
         )
-    own = tuple(m for m in record.memories if m.name != "held" and not m.name.startswith("bank_"))
+    own = tuple(m for m in record.memories if m.name != "operand_buffer" and not m.name.startswith("bank_"))
     return MemoryMap(tuple(uses), own)
 
 
 @lru_cache(256)
 def _words_by_group(model: ModelConfig, flow: Flow) -> dict[str, dict[str, int]]:
-    """Words of each bank and held memory that the program touches, by what they are for."""
+    """Words of each bank and operand buffer that the program touches, by what they are for."""
     owners = _owners(compiled_program(model, flow=flow).program)
     counted = {}
     for name, words in touched_words(model, flow).items():
-        held = name.startswith("held")
-        counts = Counter({"held operands": int(words.sum())}) if held else _count(words, owners[name])
+        held = name.startswith("buffer")
+        counts = Counter({"operand buffers": int(words.sum())}) if held else _count(words, owners[name])
         counted[name] = {group: counts[group] for group in GROUPS if counts[group]}
     return counted
 
 
 def _count(words: np.ndarray, owners: list[tuple[int, int, str]]) -> Counter:
-    """Words that are touched, by what they are for; those that belong to nothing for long are on the way."""
+    """Words that are touched, by what they are for; the others are temporaries."""
     counts: Counter = Counter()
     for first, length, group in owners:
         counts[group] += int(words[first : first + length].sum())
-    counts[ON_THE_WAY] += int(words.sum()) - counts.total()
+    counts[TEMPORARIES] += int(words.sum()) - counts.total()
     return counts
 
 
 @lru_cache(2)
 def touched_words(model: ModelConfig, flow: Flow) -> dict[str, np.ndarray]:
-    """Return which words of each bank and held memory a program reads or writes, for any sample, as arrays of bool."""
+    """Return which vectors of each bank and operand buffer a program touches for any sample, as arrays of bool."""
     program = compiled_program(model, flow=flow).program
     depths = {f"bank {b}": bank.depth for b, bank in enumerate(MACHINE.banks)}
-    depths |= {f"held {e}": MACHINE.HELD_DEPTH for e in range(MACHINE.ENGINES)}
+    depths |= {f"buffer {e}": MACHINE.OPERAND_BUFFER_DEPTH for e in range(MACHINE.ENGINES)}
     touched = {name: np.zeros(depth, bool) for name, depth in depths.items()}
     embedding, tokens = program.model.embedding, model.sequence_length
-    no_slices = np.zeros((MACHINE.SLICE_TABLES, tokens), int)
+    no_offsets = np.zeros((MACHINE.OFFSET_TABLES, tokens), int)
     for instruction in (i for section in program.sections for i in section):
         index, live = instruction.grid(tokens)
-        for memory, number, address, acts, _ in step_accesses(instruction, index, live, tokens, no_slices, [], 0):
+        for memory, number, address, acts, _ in step_accesses(instruction, index, live, tokens, no_offsets, [], 0):
             if memory not in touched:
                 continue
             words = address[acts]
-            if memory.startswith("held"):
+            if memory.startswith("buffer"):
                 words = words // MACHINE.ROWS
-            if (of := instruction.operands[number].slice) is not None:  # any row of its table
-                offsets = np.arange(embedding.slice_rows[of.table]) * embedding.slice_words[of.table]
+            if (of := instruction.operands[number].token_offset) is not None:  # any row of its table
+                offsets = np.arange(embedding.slice_rows[of.table]) * embedding.slice_vectors[of.table]
                 words = np.unique(words)[:, None] + offsets
             touched[memory][words] = True
     return touched
@@ -229,4 +229,4 @@ def _group(bank: int, name: str) -> str:
         return "gradients"
     if bank in (banks.FIRST_MOMENT, banks.SECOND_MOMENT):
         return "optimizer state"
-    return "activations" if name.startswith(KEPT) else ON_THE_WAY
+    return "activations" if name.startswith(KEPT) else TEMPORARIES

@@ -10,21 +10,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bttlab.card.constants import Band, constant, read_data
-from bttlab.card.program.instruction import MACHINE
+from bttlab.card.constants import band, constant, read_data
 from bttlab.card.telemetry import PowerLevels
-from bttlab.estimate.geometry import URAM_BITS, URAM_WORDS
+from bttlab.compiler.instruction import MACHINE
 from bttlab.estimate.recorded import MachineRecord, OnChipMemory
 from bttlab.estimate.resources import Resources
 from bttlab.estimate.work import Work
+from bttlab.hardware.geometry import URAM_BITS, URAM_WORDS
+from bttlab.quantities import Quantity
 
 PICO = 1e-12
-BOUNDS = ("low", "mid", "high")
-NOTHING = Band(0.0, 0.0, 0.0, "W")
+BOUNDS = ("value", "low", "high")
+NOTHING = band(0.0, "W")
 IDLE, HBM_ON, CLOCKING = "board, idle", "HBM, on", "clocks"
-RECORD_BYTES = 4 * ((MACHINE.SLICE_TABLES + 1) * MACHINE.SEQUENCE + MACHINE.LANES)  # of a sample, in and out
+RECORD_BYTES = 4 * ((MACHINE.OFFSET_TABLES + 1) * MACHINE.SEQUENCE + MACHINE.LANES)  # of a sample, in and out
 RESULT_BYTES = 4 * (MACHINE.SEQUENCE + MACHINE.LANES)
-# Whose memories are which, beside banks and held rows: they give a word in the cycles in which this unit acts.
+# Whose memories are which, beside banks and operand buffers: they give a word in the cycles in which this unit acts.
 OWNERS = {"statistic": "vector", "lane_table": "vector", "shuffle_fields": "shuffle"}
 
 
@@ -34,20 +35,20 @@ class Power:
 
     Attributes
     ----------
-    components : mapping of str to Band
+    components : mapping of str to Quantity
         "board, idle", "HBM, on" and "clocks" while the overlay is on the card; while the kernel runs also "engines",
         "other operators", "switches and registers", "memories" and "HBM transfers".
     """
 
-    components: Mapping[str, Band]
+    components: Mapping[str, Quantity]
 
     @property
-    def running(self) -> Band:
+    def running(self) -> Quantity:
         """While the kernel runs."""
         return sum(self.components.values(), NOTHING)
 
     @property
-    def loaded(self) -> Band:
+    def loaded(self) -> Quantity:
         """With the overlay on the card, between two calls."""
         return sum((self.components[name] for name in (IDLE, HBM_ON, CLOCKING)), NOTHING)
 
@@ -55,8 +56,8 @@ class Power:
     def levels(self) -> PowerLevels:
         """What the card's sensors show between calls and within one, in the middle of the band."""
         alone = PowerLevels.without_overlay()
-        efficiency = constant(read_data("power")["constants"]["regulator_efficiency"]).mid
-        idle, running = self.loaded.mid, self.running.mid
+        efficiency = constant(read_data("power")["constants"]["regulator_efficiency"]).value
+        idle, running = self.loaded.value, self.running.value
         rails = (alone.idle_vccint + (board - alone.idle) * efficiency for board in (idle, running))
         return PowerLevels(idle, running, *rails)
 
@@ -65,7 +66,7 @@ class Power:
         return {
             "running": self.running.to_dict(),
             "between_calls": self.loaded.to_dict(),
-            "components": {name: band.to_dict() for name, band in self.components.items()},
+            "components": {name: watts.to_dict() for name, watts in self.components.items()},
         }
 
 
@@ -85,7 +86,9 @@ def power(record: MachineRecord, resources: Resources, work: Work, samples: int,
     seconds = work.total / (clock_mhz * 1e6)
     hbm_bits = 8 * samples * (RECORD_BYTES + RESULT_BYTES) / seconds
     by_bound = [_components(record, resources, work, hbm_bits, clock_mhz, bound) for bound in BOUNDS]
-    return Power({name: Band(*(watts[name] for watts in by_bound), "W") for name in by_bound[0]})
+    return Power(
+        {name: band(middle, "W", by_bound[1][name], by_bound[2][name]) for name, middle in by_bound[0].items()}
+    )
 
 
 def _components(
@@ -115,7 +118,7 @@ def _components(
             other += watts
     # Switches, shift registers and LUT RAM lie on the ways of all units; they switch as the engines do.
     ways = [
-        sum(getattr(band, bound) for part, band in resources.parts[name].items() if part != "operators")
+        sum(getattr(taken, bound) for part, taken in resources.parts[name].items() if part != "operators")
         for name in ("dsps", "lookup_tables", "flip_flops")
     ]
     switches = cycle(*ways) * hertz * switching((shares["engine 0"] + shares["engine 1"]) / 2)
@@ -162,8 +165,10 @@ def _activity(memory: OnChipMemory, work: Work) -> tuple[float, float]:
     if memory.name.startswith("bank_"):
         name = memory.name.replace("_", " ")
         return work.reads[name] / work.total, work.writes[name] / work.total
-    if memory.name == "held":  # a load gives all rows of an engine, a store takes one
-        reads, writes = (sum(table[f"held {e}"] for e in range(MACHINE.ENGINES)) for table in (work.reads, work.writes))
+    if memory.name == "operand_buffer":  # a load gives all rows of an engine, a store takes one
+        reads, writes = (
+            sum(table[f"buffer {e}"] for e in range(MACHINE.ENGINES)) for table in (work.reads, work.writes)
+        )
         return reads / (MACHINE.ENGINES * work.total), writes / (memory.count * work.total)
     share = work.shares.get(OWNERS.get(memory.name, ""), 0.0)
     return share, share if memory.name == "statistic" else 0.0

@@ -13,11 +13,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from bttlab.card.constants import Band, read_data
+from bttlab.card.constants import band, read_data
 from bttlab.card.facts import ROOT
 from bttlab.errors import BttlabError
-from bttlab.estimate.geometry import Blocks, blocks
-from bttlab.estimate.schedule.resources import COSTS
+from bttlab.hardware.geometry import Blocks, blocks
+from bttlab.hardware.resources import COSTS
+from bttlab.hardware.sensitivity import sensitivity
+from bttlab.quantities import Quantity
 
 SOURCE = ROOT / "hls_src" / "processor"
 RECORD = ROOT / "data" / "u50" / "machine.json"
@@ -38,7 +40,7 @@ class OnChipMemory:
     Attributes
     ----------
     name : str
-        Of the variable in the source; "bank_7" is one memory, "held" are all rows of both engines.
+        Of the variable in the source; "bank_7" is one memory, "operand_buffer" are all rows of both engines.
     count : int
         Memories.
     words, bits : int
@@ -78,12 +80,12 @@ class MachineRecord:
     clock_mhz : float
         For which the schedule was made.
     interval, stages, depth : int
-        Cycles, as for `bttlab.estimate.schedule.Schedule`.
+        Cycles, as for `bttlab.hardware.Schedule`.
     violations : int
     units : dict of str to dict of str to int
         Operators of each unit, by kind.
     memories : tuple of OnChipMemory
-    parts : dict of str to dict of str to Band
+    parts : dict of str to dict of str to Quantity
         What the loop takes of each of `RESOURCES`, by part.
     """
 
@@ -95,7 +97,7 @@ class MachineRecord:
     violations: int
     units: dict[str, dict[str, int]]
     memories: tuple[OnChipMemory, ...]
-    parts: dict[str, dict[str, Band]]
+    parts: dict[str, dict[str, Quantity]]
 
     @property
     def is_current(self) -> bool:
@@ -126,9 +128,9 @@ def make_record(schedule: Any, counted: Any, taken: Any, folder: Path = SOURCE) 
 
     Parameters
     ----------
-    schedule : bttlab.estimate.schedule.Schedule
-    counted : bttlab.estimate.schedule.census.Census
-    taken : bttlab.estimate.schedule.resources.LoopResources
+    schedule : bttlab.hardware.Schedule
+    counted : bttlab.hardware.census.Census
+    taken : bttlab.hardware.resources.LoopResources
     folder : Path
         Of the source.
     """
@@ -147,6 +149,7 @@ def make_record(schedule: Any, counted: Any, taken: Any, folder: Path = SOURCE) 
         "stages": schedule.stages,
         "depth": schedule.depth,
         "violations": len(schedule.violations),
+        "interval_with_one_cycle_more": sensitivity(schedule),
         "units": {unit: dict(sorted(counts.items())) for unit, counts in sorted(counted.units.items())},
         "memories": [
             asdict(OnChipMemory(name, count, words, bits, kind, loads, stores))
@@ -154,7 +157,7 @@ def make_record(schedule: Any, counted: Any, taken: Any, folder: Path = SOURCE) 
         ],
         "resources": {
             resource: {
-                part: {"value": bands[resource].mid, "low": bands[resource].low, "high": bands[resource].high}
+                part: {"value": bands[resource].value, "low": bands[resource].low, "high": bands[resource].high}
                 for part, bands in taken.parts.items()
                 if resource in bands
             }
@@ -169,7 +172,7 @@ def from_dict(values: dict[str, Any]) -> MachineRecord:
         *(values[name] for name in ("sources", "clock_mhz", "interval", "stages", "depth", "violations", "units")),
         tuple(OnChipMemory(**memory) for memory in values["memories"]),
         {
-            resource: {part: Band(b["low"], b["value"], b["high"], resource) for part, b in parts.items()}
+            resource: {part: band(b["value"], resource, b["low"], b["high"]) for part, b in parts.items()}
             for resource, parts in values["resources"].items()
         },
     )

@@ -6,10 +6,11 @@ The same for every model: what is trained is a program.
 from dataclasses import dataclass
 from typing import Any
 
-from bttlab.card.constants import Band, constant, read_data
+from bttlab.card.constants import band, constant, read_data
 from bttlab.card.facts import U50
 from bttlab.card.kernel import TRAINER_KERNEL
 from bttlab.estimate.recorded import RESOURCES, MachineRecord
+from bttlab.quantities import Quantity
 
 _PUBLISHED = {"provenance": "published", "source": "data/u50/platform.json, facts.json"}
 # Entries of data/u50/operators.json: of each 512-bit port, and of the one for registers.
@@ -23,24 +24,24 @@ class Resources:
 
     Attributes
     ----------
-    parts : dict of str to dict of str to Band
+    parts : dict of str to dict of str to Quantity
         Of each of `RESOURCES`, by part: operators, logic, registers, memories, ports.
     """
 
-    parts: dict[str, dict[str, Band]]
+    parts: dict[str, dict[str, Quantity]]
 
-    def total(self, resource: str) -> Band:
+    def total(self, resource: str) -> Quantity:
         """Return what all parts take of a resource."""
-        return sum(self.parts[resource].values(), Band(0, 0, 0, RESOURCES[resource]))
+        return sum(self.parts[resource].values(), band(0, RESOURCES[resource]))
 
     def utilisation(self, resource: str) -> float:
         """Return the total over what the shell leaves to kernels: what v++ reports as part of the user budget."""
-        return self.total(resource).mid / budget(resource)
+        return self.total(resource).value / budget(resource)
 
     @property
     def excess(self) -> dict[str, float]:
         """By how much each resource that does not suffice is exceeded."""
-        totals = {resource: self.total(resource).mid - budget(resource) for resource in RESOURCES}
+        totals = {resource: self.total(resource).value - budget(resource) for resource in RESOURCES}
         return {resource: value for resource, value in totals.items() if value > 0}
 
     def to_dict(self) -> dict[str, Any]:
@@ -50,7 +51,7 @@ class Resources:
             "kernel": {
                 resource: self.total(resource).to_dict()
                 | {"budget": budget(resource), "utilisation": self.utilisation(resource)}
-                | {"parts": {part: band.mid for part, band in self.parts[resource].items()}}
+                | {"parts": {part: taken.value for part, taken in self.parts[resource].items()}}
                 for resource in RESOURCES
             },
             "shell": {r: {"value": card(r) - budget(r)} | {"unit": RESOURCES[r]} | _PUBLISHED for r in RESOURCES},
@@ -68,18 +69,18 @@ def resources(record: MachineRecord) -> Resources:
     hbm = sum(argument.bank is not None for argument in TRAINER_KERNEL.arguments)
     parts = {}
     for resource in RESOURCES:
-        taken = {part: _in(band, resource) for part, band in record.parts[resource].items()}
-        ports = Band(0, 0, 0, RESOURCES[resource])
+        taken = {part: _in(of_part, resource) for part, of_part in record.parts[resource].items()}
+        ports = band(0, RESOURCES[resource])
         if resource in _OF_A_PORT:
             ports += constant(overheads[_OF_A_PORT[resource]]).scaled(hbm, RESOURCES[resource])
         if resource in _OF_CONTROL:
             ports += _in(constant(overheads[_OF_CONTROL[resource]]), resource)
-        parts[resource] = taken | ({"ports": ports} if ports.mid else {})
+        parts[resource] = taken | ({"ports": ports} if ports.value else {})
     return Resources(parts)
 
 
-def _in(band: Band, resource: str) -> Band:
-    return band.scaled(1, RESOURCES[resource])
+def _in(quantity: Quantity, resource: str) -> Quantity:
+    return quantity.scaled(1, RESOURCES[resource])
 
 
 def budget(resource: str) -> int:

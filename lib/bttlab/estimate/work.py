@@ -15,8 +15,8 @@ import numpy as np
 from bttlab.card.compiled import PROGRAMS, Flow, compiled_program
 from bttlab.card.constants import read_data
 from bttlab.card.profile import Table, cycles_by_layer
-from bttlab.card.program.instruction import ENGINE_1, MACHINE, UNIT_NAMES, Instruction, value_of
-from bttlab.card.program.program import Program
+from bttlab.compiler.instruction import ENGINE_1, MACHINE, UNIT_NAMES, Instruction, value_of
+from bttlab.compiler.program import Program
 from bttlab.model.config import ModelConfig
 
 BESIDE = ("IO", "record, result, loss")
@@ -39,7 +39,7 @@ class Work:
     multiplications : int
         Of the engines: rows in use times lanes, of all acting steps.
     reads, writes : Counter of str to int
-        Words that each bank ("bank 7") and held memory ("held 0", of all rows together) gives and takes.
+        Words that each bank ("bank 7") and operand buffer ("buffer 0", of all rows together) gives and takes.
     """
 
     cycles: Table
@@ -106,7 +106,7 @@ def works_of(instructions: Sequence[Instruction], lengths: Sequence[int]) -> lis
     busy, acting, reads, writes = tables = [defaultdict(lambda: np.zeros_like(tokens)) for _ in range(4)]
     multiplications = np.zeros_like(tokens)
     for i in instructions:
-        steps = prod(value_of(loop.acting, tokens) for loop in i.loops)
+        steps = prod(value_of(loop.active_bound, tokens) for loop in i.loops)
         unit = UNIT_NAMES[i.unit]
         busy[unit] += i.steps(tokens)
         acting[unit] += steps
@@ -125,8 +125,8 @@ def works_of(instructions: Sequence[Instruction], lengths: Sequence[int]) -> lis
 def beside_the_loop(tokens: int) -> int:
     """Return the cycles of a sample that are not the loop's: its record in, its losses, its result out."""
     m = MACHINE
-    record = (m.SLICE_TABLES + 1) * m.SEQUENCE  # an element a cycle
-    prepared = m.SLICE_TABLES * m.SEQUENCE  # into the loop's small memories
+    record = (m.OFFSET_TABLES + 1) * m.SEQUENCE  # an element a cycle
+    prepared = m.OFFSET_TABLES * m.SEQUENCE  # into the loop's small memories
     request = read_data("latencies")["read"]["argument"]["value"]
     return record + tokens + prepared + LOSS_INTERVAL * (tokens - 1) + m.SEQUENCE + 2 * request
 
@@ -143,7 +143,7 @@ def sample_works(model: ModelConfig, flow: Flow) -> dict[int, Work]:
 
     Raises
     ------
-    bttlab.card.program.errors.ProgramError
+    bttlab.compiler.errors.ProgramError
         If the machine does not hold the model.
     """
     return program_works(compiled_program(model, flow=flow).program, range(1, model.sequence_length + 1))

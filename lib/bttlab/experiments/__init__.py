@@ -1,4 +1,4 @@
-"""Runs that can be found again: what each leaves in its folder, and one index over all of them."""
+"""Records of runs, and an index to find them."""
 
 from bttlab.experiments.index import Filter, RunIndex, runs_folder
 from bttlab.experiments.record import RUN_FILE, RunRecord, read_run

@@ -1,6 +1,5 @@
-"""A run's curves and figures, from the metrics.jsonl in its folder."""
+"""Read metrics.jsonl: the curves and figures of a run."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,61 +7,87 @@ from typing import Any
 
 import numpy as np
 
-from bttlab.figures import measured
 from bttlab.files import read_regular
+from bttlab.json_files import JsonError, load_json, without_checksum
+from bttlab.quantities import measured
 
 METRICS = "metrics.jsonl"
-STRETCHES = 100  # of an epoch at most, whose mean losses are kept
+STRETCHES = 100  # parts of an epoch whose mean losses are kept
 MOST_BYTES = 1 << 31  # of metrics.jsonl: a month of epochs of three seconds
-MOST_LINES = 1000  # of metrics.jsonl, whose stretches are told apart; of more, a curve has one loss each
+MOST_LINES = 1000  # of metrics.jsonl, whose stretches are plotted apart; of more, a curve has one loss each
+MOST_NODES = 10_000  # of a line
+MOST_BASELINE = 3_000_000  # nodes of a baseline's record, which has every loss
+KEYS = {"event", "epoch", "epochs", "samples", "mean_loss", "losses", "dev", "test", "optimizer", "learning_rate"}
+KEYS |= {"seconds", "samples_per_second", "device"}
 SCORES = ("intent_accuracy", "slot_f1", "frame_accuracy", "mean_loss")
 
 
 @dataclass
 class Curves:
-    """Losses and scores over the samples trained on.
+    """Losses and scores over the samples trained on."""
 
-    Attributes
-    ----------
-    samples, losses : list of float
-        Where a stretch of training ended, and its mean loss.
-    scored : list of float
-        Samples trained on when the dev split was scored.
-    scores : dict of str to list of float
-        Of the dev split, by name.
-    """
-
-    samples: list[float] = field(default_factory=list)
+    samples: list[float] = field(default_factory=list)  # end of each part of the training, and its mean loss
     losses: list[float] = field(default_factory=list)
-    scored: list[float] = field(default_factory=list)
+    scored: list[float] = field(default_factory=list)  # samples trained on when the dev split was scored
+    # of the dev split, by name
     scores: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in SCORES})
+    faults: list[str] = field(default_factory=list)  # of metrics.jsonl, as `metrics_faults` returns them
 
 
 def stretches(losses: np.ndarray) -> list[float]:
-    """Return the mean losses of up to 100 stretches, as equal as can be."""
+    """Return the mean losses of up to 100 nearly equal parts."""
     parts = np.array_split(np.asarray(losses, np.float64), min(STRETCHES, len(losses)) or 1)
     return [float(part.mean()) for part in parts if len(part)]
 
 
-def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """Return the lines of a run's metrics.jsonl that can be read; none if there is no such file."""
-    try:
-        text = read_regular(Path(folder) / METRICS, MOST_BYTES).decode("utf-8", errors="replace")
-    except OSError:
-        return []
-    records = []
-    for line in text.splitlines():
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
+def parse_metrics(data: bytes) -> tuple[list[dict[str, Any]], list[str]]:
+    """Read the content of a metrics.jsonl.
+
+    Returns
+    -------
+    lines : list of dict
+        Those that are as they were written, without their checksums.
+    faults : list of str
+        What is left out or unchecked, in words.
+    """
+    lines, faults, unchecked = [], [], 0
+    for number, text in enumerate(data.split(b"\n"), 1):
+        if not text:
             continue
-        if isinstance(record, dict):
-            records.append(record)
-    return records
+        try:
+            values = load_json(text, MOST_NODES)
+            line, checked = without_checksum(values if isinstance(values, dict) else {})
+            if not checked and not line.keys() <= KEYS:
+                raise JsonError("it has neither a checksum nor the keys of a line without one")
+        except JsonError as error:
+            faults.append(f"line {number} of {METRICS} is left out: {error}")
+        else:
+            lines.append(line)
+            unchecked += not checked
+    if unchecked:
+        faults.append(f"{unchecked} lines of {METRICS} have no checksum: an older bttlab wrote them")
+    return lines, faults
+
+
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """Return the lines of a run's metrics.jsonl that are as they were written; none if there is no such file."""
+    return _parse_file(folder)[0]
+
+
+def metrics_faults(folder: Path) -> list[str]:
+    """Return what `read_metrics` leaves out of a run's metrics.jsonl, in words."""
+    return _parse_file(folder)[1]
+
+
+def _parse_file(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
+    try:
+        return parse_metrics(read_regular(Path(folder) / METRICS, MOST_BYTES))
+    except OSError:
+        return [], []
 
 
 def read_curves(folder: Path) -> Curves:
-    """Return the curves of a training, or of a baseline by its record; empty where there are none that can be read."""
+    """Return the curves of a training or a baseline; empty if none can be read."""
     try:
         return _read_curves(Path(folder))
     except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
@@ -71,7 +96,7 @@ def read_curves(folder: Path) -> Curves:
 
 def _read_curves(folder: Path) -> Curves:
     curves, done = Curves(), 0
-    lines = read_metrics(folder)
+    lines, curves.faults = _parse_file(folder)
     for line in lines:
         count = line.get("samples")
         if not isinstance(count, int):
@@ -89,7 +114,7 @@ def _read_curves(folder: Path) -> Curves:
                 curves.scores[name].append(np.nan if value is None else float(value))
     record = folder / "record.json"
     if not curves.samples and record.is_file():
-        values = json.loads(read_regular(record, MOST_BYTES))
+        values = load_json(read_regular(record, 1 << 26), MOST_BASELINE)
         losses = values["modes"][values["best"]]["losses"]
         curves.losses = stretches(losses)
         curves.samples = np.linspace(0, len(losses), len(curves.losses) + 1)[1:].tolist()
@@ -104,7 +129,7 @@ def figures_of(lines: Sequence[dict[str, Any]], device: str) -> dict[str, dict[s
     lines : sequence of dict
         From `read_metrics`.
     device : str
-        What trained, in words.
+        Description of the device.
     """
     figures: dict[str, dict[str, Any]] = {}
     stretches = [line for line in lines if isinstance(line.get("samples"), int)]

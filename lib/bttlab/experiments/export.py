@@ -1,9 +1,8 @@
-"""Runs for other tools: CSV, TensorBoard, MLflow; the last two where they are installed."""
+"""Export runs to CSV, TensorBoard and MLflow."""
 
 import csv
 import os
 import re
-import sys
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
@@ -12,11 +11,12 @@ from typing import Any
 from bttlab.errors import BttlabError
 from bttlab.experiments.curves import read_curves
 from bttlab.experiments.index import FoundRun
+from bttlab.plugins import missing_package
 from bttlab.terminal import printable
 
 
 class ExportError(BttlabError):
-    """An export that cannot be made."""
+    """Raised if an export fails."""
 
 
 def to_csv(runs: Sequence[FoundRun], path: Path) -> None:
@@ -42,7 +42,7 @@ def to_tensorboard(runs: Sequence[FoundRun], folder: Path) -> None:
     ExportError
         If tensorboard is not installed.
     """
-    writer = _needs("torch.utils.tensorboard", "tensorboard").SummaryWriter
+    writer = _needs("torch.utils.tensorboard").SummaryWriter
     for run in runs:
         record, curves = run.record, read_curves(run.folder)
         with writer(str(Path(folder) / _as_name(f"{record.name}-{record.id}"))) as board:
@@ -61,7 +61,7 @@ def to_mlflow(runs: Sequence[FoundRun], uri: str) -> None:
         If mlflow is not installed, or the server or store does not take them.
     """
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")  # its own 7 keep a wrong address for four minutes
-    mlflow = _needs("mlflow", "mlflow")
+    mlflow = _needs("mlflow")
     try:
         _log_to(mlflow, runs, uri)
     except mlflow.exceptions.MlflowException as error:
@@ -86,30 +86,27 @@ def _log_to(mlflow: Any, runs: Sequence[FoundRun], uri: str) -> None:
 
 
 def _as_name(text: str) -> str:
-    """A run's name as that of one folder: it leads nowhere else."""
+    """Return a run's name as the name of one folder, without separators."""
     return re.sub(r"[^\w .,=+@-]", "_", text).lstrip(".") or "run"
 
 
 def _as_cell(value: Any) -> Any:
-    """A value that a spreadsheet takes for no formula, whoever named the run."""
+    """Return a value that a spreadsheet does not take for a formula."""
     if isinstance(value, str):
         value = printable(value)
         return f"'{value}" if value.startswith(("=", "+", "-", "@")) else value
     return value
 
 
-def _needs(module: str, package: str) -> Any:
+def _needs(module: str) -> Any:
     try:
         return import_module(module)
-    except ModuleNotFoundError:
-        raise ExportError(
-            f"{package} is not installed: install it with {sys.executable} -m pip install {package}, or export with "
-            "--csv FILE"
-        ) from None
+    except ModuleNotFoundError as error:
+        raise ExportError(f"{missing_package(error, 'this export')}, or export with --csv FILE") from None
 
 
 def _points(curves) -> list[tuple[str, int, float]]:
-    """(tag, samples, value) of every point of a run's curves."""
+    """Return (tag, samples, value) of every point of a run's curves."""
     points = [("train/loss", round(x), y) for x, y in zip(curves.samples, curves.losses, strict=True)]
     for name, values in curves.scores.items():
         points += [(f"dev/{name}", round(x), y) for x, y in zip(curves.scored, values, strict=True)]

@@ -1,6 +1,6 @@
-"""The index of runs: one SQLite file, in which runs are found wherever their folders lie.
+"""The index of runs: a SQLite file that finds runs in any folder.
 
-It holds a copy of every run.json. Lost or damaged, it is built anew from the folders.
+It has a copy of every run.json, and can be rebuilt from the folders.
 """
 
 import difflib
@@ -12,40 +12,44 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from bttlab.errors import BttlabError
-from bttlab.experiments.record import INTERRUPTED, RUN_FILE, RUNNING, RecordError, RunRecord, read_run
-from bttlab.locks import is_held
+from bttlab.experiments.record import INTERRUPTED, RUN_FILE, RUNNING, RunRecord, read_run
+from bttlab.json_files import check_tree
+from bttlab.locks import FolderBusyError, held, is_held
 from bttlab.places import ROOT
 
 INDEX = "index.sqlite"
-VERSION = 1
+VERSION = 2
 DAMAGED = (11, 26)  # SQLITE_CORRUPT and SQLITE_NOTADB, which Python 3.10 has no names for
 LARGEST = 2**63 - 1  # of SQLite's whole numbers
 BUSY_SECONDS = 30  # that a writer waits for another
 _SCHEMA = """
 CREATE TABLE runs (
-  id TEXT PRIMARY KEY, folder TEXT NOT NULL, kind TEXT NOT NULL, name TEXT NOT NULL, status TEXT NOT NULL,
+  id TEXT NOT NULL, folder TEXT PRIMARY KEY, kind TEXT NOT NULL, name TEXT NOT NULL, status TEXT NOT NULL,
   begun TEXT NOT NULL, ended TEXT NOT NULL, sweep TEXT NOT NULL, device TEXT NOT NULL, record TEXT NOT NULL);
 CREATE INDEX runs_by_begun ON runs (begun);
 CREATE INDEX runs_by_sweep ON runs (sweep);
 """
 COLUMNS = ("id", "folder", "kind", "name", "status", "begun", "ended", "sweep", "device")
+_INSERT = f"INSERT OR REPLACE INTO runs VALUES ({', '.join('?' * (len(COLUMNS) + 1))})"
 _KEY = re.compile(r"[A-Za-z0-9_.]+")
 _CONDITION = re.compile(r"\s*([^=!<>]+?)\s*(<=|>=|!=|=|<|>)\s*(.*?)\s*")
 
 
 class RunIndexError(BttlabError):
-    """An index that cannot be used, or a run that is not in it."""
+    """Raised if the index cannot be used, or a run is not in it."""
+
+
+class DamagedIndexError(RunIndexError):
+    """Raised if SQLite cannot read the file."""
 
 
 def runs_folder() -> Path:
     """Return the folder of the index, and of runs that have no other.
 
-    It is $BTTLAB_RUNS; else one of this checkout's own in the user's data folder, so that nobody takes the runs of
-    another one's source for those of this.
+    It is $BTTLAB_RUNS, or a folder for this checkout in the user's data folder.
     """
     if own := os.environ.get("BTTLAB_RUNS"):
         return Path(own).expanduser()
@@ -68,7 +72,7 @@ def _all_runs() -> Path:
 
 @dataclass(frozen=True)
 class Filter:
-    """Which runs, in which order.
+    """A choice of runs, and their order.
 
     Parameters
     ----------
@@ -94,38 +98,50 @@ class Filter:
 
 @dataclass(frozen=True)
 class FoundRun:
-    """A run and the folder it lies in."""
+    """A run and its folder."""
 
     record: RunRecord
     folder: Path
 
 
 class RunIndex:
-    """The index in a folder; made when a run is first added.
+    """The index in a folder, made when a run is first added. The folder of a run is its key: ids may be copied.
 
     Parameters
     ----------
     folder : path, optional
         By default `runs_folder()`.
+
+    Attributes
+    ----------
+    faults : list of str
+        Rows that the last `find` left out, and why.
+
+    Raises
+    ------
+    RunIndexError
+        If the folder is a file.
     """
 
     def __init__(self, folder: Path | None = None):
         self.folder = Path(folder or runs_folder())
         self.path = self.folder / INDEX
+        self.faults: list[str] = []
+        if self.folder.exists() and not self.folder.is_dir():
+            raise RunIndexError(f"{self.folder} is no folder; set BTTLAB_RUNS to the folder that your runs lie in")
 
     def add(self, record: RunRecord, folder: Path) -> None:
-        """Put a run in, or its record as it is now."""
+        """Add a run, or replace its record."""
         self.add_all([(record, folder)])
 
     def add_all(self, runs: Iterable[tuple[RunRecord, Path]]) -> None:
-        """Put runs in, all or none."""
-        marks = ", ".join("?" * (len(COLUMNS) + 1))
-        rows = [(*_columns(record, Path(folder)), record.to_json()) for record, folder in runs]
+        """Add runs, all or none."""
+        rows = [_row(record, Path(folder)) for record, folder in runs]
         with self._open(write=True) as database:
-            database.executemany(f"INSERT OR REPLACE INTO runs VALUES ({marks})", rows)
+            database.executemany(_INSERT, rows)
 
     def rebuild(self, folders: Iterable[Path]) -> tuple[int, list[str]]:
-        """Build the index anew from the runs in some folders and below them, and in the index's own.
+        """Rebuild the index from the runs in and below some folders and its own.
 
         Returns
         -------
@@ -134,27 +150,34 @@ class RunIndex:
         faults : list of str
             Records that could not be read.
         """
-        runs, faults = {}, []
-        for root in [self.folder, *map(Path, folders)]:
-            for path in sorted(root.rglob(RUN_FILE)):
+        paths = {path.parent.absolute() for root in [self.folder, *map(Path, folders)] for path in root.rglob(RUN_FILE)}
+        self._remove_damaged()
+        rows, faults = {}, []
+        with self._open(write=True) as database:
+            database.execute("BEGIN IMMEDIATE")  # runs that end meanwhile wait: none of them is lost
+            for folder in sorted(paths):
                 try:
-                    record = read_run(path.parent)
-                except RecordError as error:
+                    row = _row(read_run(folder), folder)
+                except BttlabError as error:
                     faults.append(str(error))
                 else:
-                    runs[record.id] = (record, path.parent.absolute())
-        self._replace_by(runs.values())
-        return len(runs), faults
+                    rows[folder] = row
+            database.execute("DELETE FROM runs")
+            database.executemany(_INSERT, rows.values())
+        return len(rows), faults
 
-    def _replace_by(self, runs: Iterable[tuple[RunRecord, Path]]) -> None:
-        """Put a new index in the place of the one there is, once it is whole."""
+    def _remove_damaged(self) -> None:
+        """Delete the index if SQLite cannot read it."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(prefix=".index-", dir=self.folder) as name:
-            draft = RunIndex(Path(name))
-            draft.add_all(runs)
-            for suffix in ("-wal", "-shm"):  # what these hold is of the file that goes
-                self.path.with_name(INDEX + suffix).unlink(missing_ok=True)
-            draft.path.replace(self.path)
+        try:
+            with held(self.folder):  # else a second process could delete what the first has written since
+                try:
+                    self.count()
+                except DamagedIndexError:
+                    for suffix in ("", "-wal", "-shm"):
+                        self.path.with_name(INDEX + suffix).unlink(missing_ok=True)
+        except FolderBusyError:
+            raise RunIndexError(f"another process rebuilds {self.path}; wait for it") from None
 
     def count(self, chosen: Filter = Filter()) -> int:
         """Return how many runs meet a filter's conditions."""
@@ -170,10 +193,16 @@ class RunIndex:
         RunIndexError
             If a condition cannot be read or names a key that no run has, or the index is damaged.
         """
-        return [_found(*row) for row in self._select("folder, record", chosen)]
+        self.faults, runs = [], []
+        for folder, text in self._select("folder, record", chosen):
+            try:
+                runs.append(_found(folder, text))
+            except BttlabError as error:
+                self.faults.append(f"the run in {folder} is left out: {error}")
+        return runs
 
     def rows(self, keys: Sequence[str], chosen: Filter = Filter()) -> list[dict[str, Any]]:
-        """Return some values of each chosen run: columns, figures or keys of the configuration; None where it has none.
+        """Return some values of each chosen run: columns, figures or keys of the configuration, or None.
 
         Much faster than `find` for many runs. Errors are the same.
         """
@@ -184,12 +213,11 @@ class RunIndex:
         return rows
 
     def keys(self, part: str, chosen: Filter = Filter()) -> dict[str, int]:
-        """Return the keys that the chosen runs have, in their order, and how many different values each has.
+        """Return the keys of the chosen runs, in order, with the number of different values.
 
         Parameters
         ----------
         part : {"configuration", "figures"}
-        chosen : Filter
         """
         with self._open() as database:
             where, values = self._where(database, chosen)
@@ -218,7 +246,9 @@ class RunIndex:
         if not name or not rows:
             raise RunIndexError(f"no run {name!r}; bttlab runs list shows those there are, by id and name")
         if len(rows) > 1:
-            raise RunIndexError(f"several runs are called {name!r}; give more of the id that bttlab runs list shows")
+            raise RunIndexError(
+                f"several runs are called {name!r}; give more of the id, or the folder: bttlab runs list"
+            )
         return _found(*rows[0])
 
     # --- queries
@@ -267,11 +297,13 @@ class RunIndex:
 
     @contextmanager
     def _open(self, write: bool = False) -> Iterator[sqlite3.Connection]:
-        """A connection within one transaction."""
+        """Open a connection and a transaction."""
         if write:
             self.folder.mkdir(parents=True, exist_ok=True)
         try:
             database = sqlite3.connect(self.path if write or self.path.exists() else ":memory:", timeout=BUSY_SECONDS)
+            # A row with text that is no UTF-8 is shown as such; else no query that meets it would return any.
+            database.text_factory = lambda data: data.decode(errors="replace")
             try:
                 self._prepare(database)
                 with database:
@@ -284,7 +316,7 @@ class RunIndex:
             plain = type(error) is sqlite3.DatabaseError  # as these are raised; Python 3.10 tells no more
             if getattr(error, "sqlite_errorcode", DAMAGED[0] if plain else None) not in DAMAGED:
                 raise RunIndexError(f"{self.path}: {error}") from None
-            raise RunIndexError(
+            raise DamagedIndexError(
                 f"{self.path} is damaged ({error}); build it anew with: bttlab runs index FOLDER, naming the folders "
                 "that your runs lie in"
             ) from None
@@ -296,18 +328,22 @@ class RunIndex:
                 f"{self.path} has version {version}, this bttlab reads {VERSION}; use the bttlab that wrote it, or set "
                 "BTTLAB_RUNS to another folder"
             )
-        if version == 0:
+        if version < VERSION:
             database.execute("PRAGMA journal_mode = WAL")  # readers and one writer at a time do not wait for each other
             with database:
                 database.execute("BEGIN IMMEDIATE")
-                if database.execute("PRAGMA user_version").fetchone()[0] == 0:
-                    for statement in filter(str.strip, _SCHEMA.split(";")):
-                        database.execute(statement)
-                    database.execute(f"PRAGMA user_version = {VERSION}")
+                (version,) = database.execute("PRAGMA user_version").fetchone()
+                if version == VERSION:  # another process was quicker
+                    return
+                before = database.execute("SELECT * FROM runs").fetchall() if version else []
+                for statement in ("DROP TABLE IF EXISTS runs", *filter(str.strip, _SCHEMA.split(";"))):
+                    database.execute(statement)
+                database.executemany(_INSERT, before)
+                database.execute(f"PRAGMA user_version = {VERSION}")
 
 
 def nearest(key: str, known: Iterable[str]) -> str:
-    """Return "; do you mean …?" with the known keys that are nearest, or nothing."""
+    """Return "; do you mean …?" with the nearest known keys."""
     candidates = difflib.get_close_matches(key, known, n=2, cutoff=0.5)
     candidates += sorted(name for name in known if name.split(".")[-1] == key or key in name.split("_"))[:2]
     if candidates:
@@ -315,19 +351,19 @@ def nearest(key: str, known: Iterable[str]) -> str:
     return f"; there are: {', '.join(sorted(known))}"
 
 
-def _columns(record: RunRecord, folder: Path) -> list[str]:
-    values = {name: getattr(record, name) for name in COLUMNS if name != "folder"}
-    cells = [(values | {"folder": str(folder.absolute())})[name] for name in COLUMNS]
-    for value in cells:
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            raise RunIndexError(f"{value!r} has bytes that are no UTF-8; rename it") from None
-    return cells
+def _row(record: RunRecord, folder: Path) -> list[str]:
+    cells = [str(folder.absolute()) if name == "folder" else getattr(record, name) for name in COLUMNS]
+    try:
+        check_tree(cells)
+        text = record.to_json()
+        RunRecord.from_json(text)
+    except BttlabError as error:
+        raise RunIndexError(f"{folder}: its record cannot be indexed: {error}") from None
+    return [*cells, text]
 
 
 def _expression(key: str) -> str:
-    """SQL for a column, a figure's value or a value of the configuration."""
+    """Return SQL for a column, a figure's value or a value of the configuration."""
     if key in COLUMNS:
         return key
     if not _KEY.fullmatch(key):
@@ -337,7 +373,7 @@ def _expression(key: str) -> str:
 
 
 def _value(text: str) -> Any:
-    """A number where it is one, else text; lists as JSON has them, such as [12,8,8]."""
+    """Return a condition's value: a number, text, or a list as in JSON."""
     for kind in (int, float):
         try:
             value = kind(text)
@@ -355,5 +391,5 @@ def _found(folder: str, text: str) -> FoundRun:
 
 
 def _status(status: str, folder: Path) -> str:
-    """As recorded; but who died while running could not say so."""
+    """Return the recorded status, or "interrupted" for a running one without a process."""
     return INTERRUPTED if status == RUNNING and not is_held(folder) else status

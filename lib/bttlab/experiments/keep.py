@@ -1,6 +1,7 @@
-"""Keeping runs: the record of a training from its beginning to its end, baselines, and estimates."""
+"""Write the records of trainings, baselines, methods and estimates."""
 
 import hashlib
+import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -13,15 +14,15 @@ from bttlab.experiments.curves import figures_of, read_metrics
 from bttlab.experiments.index import RunIndex, runs_folder
 from bttlab.experiments.provenance import git_state, versions
 from bttlab.experiments.record import COMPLETE, FAILED, LATEST, RUN_FILE, STOPPED, RunRecord, read_run
-from bttlab.figures import measured, to_json
 from bttlab.model.config import PAPER_FLOW
+from bttlab.quantities import measured, to_json
 from bttlab.terminal import say
 
-OnRecord = Callable[[RunRecord, Path], None]
+OnRecord = Callable[[RunRecord], None]  # called before run.json is written; may add to the record
 
 
 @contextmanager
-def kept(
+def record_run(
     folder: Path,
     settings,
     corpus,
@@ -29,24 +30,21 @@ def kept(
     on_record: OnRecord | None,
     provenance: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[RunRecord]:
-    """Keep the record of a training in its folder, from now to the end of the context.
+    """Write the record of a training into its folder, at the beginning and the end of the context.
 
-    A record that is there already, of the run's earlier part, is continued. A record that cannot be written does not
-    stop the training: the checkpoint, without which a run is lost, says so itself.
+    The record of the run's earlier part is continued. A record that cannot be written does not stop the training.
 
     Parameters
     ----------
-    folder : path
-    settings : bttlab.train.RunSettings
-    corpus : bttlab.train.CorpusRecord
     device : str
-        In words.
+        Description.
     on_record : callable, optional
-        Gets the record and the folder before each time that it is written; may add to it.
+        Called with the record before each write; it may add to the record. The run is put into the
+        user's index after each write. None: it is not.
     provenance : mapping of str to str
-        What the device runs; part of the configuration.
+        Overlay and program of the device; part of the configuration.
     """
-    record = continued(folder) or RunRecord("training", folder.name, {}, device)
+    record = previous_record(folder) or RunRecord("training", folder.name, {}, device)
     record.configuration, record.device, record.checkpoint = flat(settings) | dict(provenance), device, LATEST
     record.corpus = {"name": corpus.name, "sha256": corpus.sha256}
     record.versions, record.git = versions(), git_state()
@@ -55,11 +53,13 @@ def kept(
     def write() -> None:
         record.figures |= figures_of(read_metrics(folder), device)
         if on_record is not None:
-            on_record(record, folder)
+            on_record(record)
         try:
             record.write(folder)
         except OSError as error:
             say(f"bttlab: note: {folder / RUN_FILE} is not written ({error.strerror})")
+        if on_record is not None:  # after the file: an index that is rebuilt meanwhile reads one or the other
+            index_run(record, folder)
 
     write()
     try:
@@ -72,8 +72,8 @@ def kept(
         write()
 
 
-def continued(folder: Path) -> RunRecord | None:
-    """Return the record of a run's earlier part, if it can be read."""
+def previous_record(folder: Path) -> RunRecord | None:
+    """Return the record of a run's earlier part, or None."""
     try:
         return read_run(folder)
     except BttlabError:
@@ -81,9 +81,9 @@ def continued(folder: Path) -> RunRecord | None:
 
 
 def flat(settings) -> dict[str, Any]:
-    """Return a run's settings as one level of keys: those of the model, of the optimizer and of the run itself.
+    """Return a run's settings in one level: the model's, the optimizer's and the run's keys.
 
-    What belongs together keeps its name before a point, such as "schedule.warmup".
+    Nested settings have a point in their key, such as "schedule.warm_up".
     """
     values = settings.to_dict()
     optimizer = values.pop("optimizer")
@@ -96,12 +96,11 @@ def flat(settings) -> dict[str, Any]:
     return configuration
 
 
-def entering(config, lengths, optimizer: str, flow: str = PAPER_FLOW) -> OnRecord:
-    """Return what puts a training into the user's index, with what the model of the U50 says of it.
+def u50_callback(config, lengths, optimizer: str, flow: str = PAPER_FLOW) -> OnRecord:
+    """Return a callback for `Run.train` that adds what the model of the U50 says of a training to its record.
 
     Parameters
     ----------
-    config : ModelConfig
     lengths : ndarray of int
         Real tokens of the training split's samples.
     optimizer, flow : str
@@ -109,16 +108,15 @@ def entering(config, lengths, optimizer: str, flow: str = PAPER_FLOW) -> OnRecor
     """
     estimate = _estimated(config, lengths, optimizer, flow)
 
-    def on_record(record: RunRecord, folder: Path) -> None:
+    def on_record(record: RunRecord) -> None:
         if estimate is not None:
             record.figures |= card_figures(estimate) | _energy(estimate, record)
-        enter(record, folder)
 
     return on_record
 
 
 def _estimated(config, lengths, optimizer: str, flow: str):
-    """What the model of the U50 says; None where it is not installed or does not cover the model."""
+    """Return the U50 estimate; None if it is not installed or does not cover the model."""
     try:
         from bttlab.estimate.card import estimate
 
@@ -128,17 +126,17 @@ def _estimated(config, lengths, optimizer: str, flow: str):
 
 
 def _energy(estimate, record: RunRecord) -> dict[str, dict[str, Any]]:
-    """The modelled energy of all that a run has trained on so far, on a U50."""
+    """Return the modelled energy on a U50 of the samples so far."""
     from bttlab.card.constants import modelled
 
     if "samples" not in record.figures:
         return {}
     band = estimate.energy_per_sample.scaled(record.figures["samples"]["value"])
-    return {"u50.joules": {"value": band.mid, "low": band.low, "high": band.high} | modelled("J")}
+    return {"u50.joules": {"value": band.value, "low": band.low, "high": band.high} | modelled("J")}
 
 
-def enter(record: RunRecord, folder: Path) -> None:
-    """Put a run into the user's index; where that cannot be, a note says so, and the run goes on."""
+def index_run(record: RunRecord, folder: Path) -> None:
+    """Add a run to the user's index; print a note if that fails."""
     try:
         RunIndex().add(record, folder)
     except (BttlabError, OSError) as error:
@@ -146,15 +144,7 @@ def enter(record: RunRecord, folder: Path) -> None:
 
 
 def keep_baseline(record, begun: str, name: str = "") -> None:
-    """Keep a baseline (`bttlab.baseline.Record`) in the user's runs: its record whole, and its losses as a curve.
-
-    Parameters
-    ----------
-    record : bttlab.baseline.Record
-    begun : str
-        As `bttlab.experiments.record.now` gave it before the first step.
-    name : str, optional
-    """
+    """Write a baseline (`bttlab.baseline.Record`) into the user's runs; `begun` is `now()` before the first step."""
     mode = record.measurement
     run = RunRecord(
         "baseline",
@@ -165,48 +155,20 @@ def keep_baseline(record, begun: str, name: str = "") -> None:
         record.machine.name,
         begun=begun,
         corpus={"name": record.corpus.name, "sha256": record.corpus.sha256},
-        versions=versions(),
-        git=git_state(),
         figures={
             "seconds_per_step": asdict(mode.median),
             "joules_per_step": asdict(mode.energy.per_step),
             "memory_bytes": asdict(record.memory.peak),
         },
     )
-    run.end(COMPLETE)
     _place(run, {"record.json": to_json(record.to_dict())})
 
 
 def keep_methods(result, begun: str, learning_rate_factor: float = 1.0) -> None:
-    """Keep a run of the methods lab (`bttlab.methods.Result`) in the user's runs.
-
-    Parameters
-    ----------
-    result : bttlab.methods.Result
-    begun : str
-        As for `keep_baseline`.
-    learning_rate_factor : float
-        Of every method's learning rate, as the run was asked for.
-    """
+    """Write a result (`bttlab_methods.Result`) into the user's runs; the factor is that of all learning rates."""
     configuration = {
         name: getattr(result, name) for name in ("methods", "encoders", "samples", "batch", "seed", "trained")
     }
-    run = RunRecord(
-        "methods",
-        f"{result.corpus}-{result.methods}",
-        configuration | {"data": result.corpus, "learning_rate_factor": learning_rate_factor},
-        result.device,
-        begun=begun,
-        corpus={"name": result.corpus},
-        versions=versions(),
-        git=git_state(),
-        figures=_method_figures(result),
-    )
-    run.end(COMPLETE)
-    _place(run, {"result.json": to_json(result.to_dict())})
-
-
-def _method_figures(result) -> dict[str, dict[str, Any]]:
     figures = {
         "memory_bytes": result.memory["peak"],
         "seconds_per_epoch": result.seconds_per_epoch,
@@ -215,19 +177,20 @@ def _method_figures(result) -> dict[str, dict[str, Any]]:
     for split, scores in result.scores.items():
         for name in ("intent_accuracy", "slot_f1", "frame_accuracy"):
             figures[f"{split}.{name}"] = measured(scores[name], "1", f"score on {split}")
-    return figures
+    run = RunRecord(
+        "methods",
+        f"{result.corpus}-{result.methods}",
+        configuration | {"data": result.corpus, "learning_rate_factor": learning_rate_factor},
+        result.device,
+        begun=begun,
+        corpus={"name": result.corpus},
+        figures=figures,
+    )
+    _place(run, {"result.json": to_json(result.to_dict())})
 
 
 def keep_estimate(estimate, corpus: Mapping[str, str], model_version: str) -> RunRecord:
-    """Keep what the model of the U50 says (`bttlab.estimate.card.Estimate`); the same question is one run.
-
-    Parameters
-    ----------
-    estimate : Estimate
-    corpus : mapping
-        "name" and, if it is one, "sha256" of what an epoch is.
-    model_version : str
-    """
+    """Write an estimate (`bttlab.estimate.card.Estimate`) into the user's runs; equal questions are one run."""
     configuration = estimate.model.to_dict() | {
         "optimizer": estimate.optimizer,
         "flow": estimate.flow,
@@ -241,37 +204,34 @@ def keep_estimate(estimate, corpus: Mapping[str, str], model_version: str) -> Ru
         f"a model of the U50 ({model_version})",
         id=digest_of({"kind": "estimate", "model": model_version, **configuration}),
         corpus=dict(corpus),
-        versions=versions(),
-        git=git_state(),
         figures=card_figures(estimate),
     )
-    run.end(COMPLETE)
     _place(run, {"estimate.json": to_json(estimate.to_dict())})
     return run
 
 
 def card_figures(estimate) -> dict[str, dict[str, Any]]:
-    """Return what an `Estimate` says of time, energy and memory on a U50, as figures of a run."""
+    """Return the time, energy and memory of an `Estimate` as figures of a run."""
     from bttlab.card.constants import modelled
 
     energy = estimate.energy_per_epoch
     return {
         "u50.seconds_per_epoch": {"value": estimate.seconds_per_epoch} | modelled("s"),
-        "u50.joules_per_epoch": {"value": energy.mid, "low": energy.low, "high": energy.high} | modelled("J"),
+        "u50.joules_per_epoch": {"value": energy.value, "low": energy.low, "high": energy.high} | modelled("J"),
         "u50.memory_bytes": {"value": estimate.memory.bytes} | modelled("bytes"),
         "u50.lane_utilisation": {"value": estimate.lane_utilisation} | modelled("1"),
     }
 
 
 def digest_of(values: Mapping[str, Any]) -> str:
-    """Return twelve hexadecimal digits that equal values share, whatever their order."""
-    import json
-
+    """Return twelve hexadecimal digits of the digest of values, in any order."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def _place(run: RunRecord, files: Mapping[str, str]) -> None:
-    """Give a run a folder among the user's runs; where that cannot be, a note says so."""
+    """Write a complete run into a folder of the user's runs; print a note if that fails."""
+    run.versions, run.git = versions(), git_state()
+    run.end(COMPLETE)
     try:
         folder = runs_folder() / run.id
     except ModuleNotFoundError as error:  # a GPU's host needs torch and numpy alone
@@ -285,4 +245,4 @@ def _place(run: RunRecord, files: Mapping[str, str]) -> None:
     except OSError as error:
         say(f"bttlab: note: the run is not kept: {folder}: {error.strerror}")
     else:
-        enter(run, folder)
+        index_run(run, folder)

@@ -1,12 +1,12 @@
-"""With which software a run ran: versions of packages, and the state of the checkout."""
+"""Versions of packages and the state of the checkout."""
 
 import platform
 import subprocess
 from functools import cache
 from importlib import metadata
-from typing import Any
 
 import bttlab
+from bttlab.experiments.record import GitState
 from bttlab.places import INSTALLED, ROOT
 
 PACKAGES = ("torch", "numpy", "safetensors", "pynq", "dask", "distributed")
@@ -14,7 +14,7 @@ PACKAGES = ("torch", "numpy", "safetensors", "pynq", "dask", "distributed")
 
 @cache
 def versions() -> dict[str, str]:
-    """Return the versions of bttlab, Python and the packages that a run's bits may hang on."""
+    """Return the versions of bttlab, Python and the packages that may change a run's bits."""
     installed = {"bttlab": bttlab.__version__, "python": platform.python_version()}
     for name in PACKAGES:
         try:
@@ -25,13 +25,13 @@ def versions() -> dict[str, str]:
 
 
 @cache
-def git_state() -> dict[str, Any] | None:
-    """Return bttlab's checkout: "commit", and "changed" if tracked files differ from it. None outside of one."""
+def git_state() -> GitState | None:
+    """Return the state of bttlab's checkout; None outside of one."""
     if INSTALLED:
         return None
     try:
         commit = _git("rev-parse", "HEAD")
-        return {"commit": commit, "changed": bool(_git("status", "--porcelain", "--untracked-files=no"))}
+        return GitState(commit, bool(_git("status", "--porcelain", "--untracked-files=no")))
     except (OSError, subprocess.SubprocessError):
         return None
 

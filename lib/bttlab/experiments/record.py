@@ -1,40 +1,48 @@
-"""run.json: what a run was asked, with which software and on what, how it ended, and where its figures come from.
+"""run.json: configuration, software, device and end of a run, and its figures with their provenance.
 
-A run's folder is the truth about it; the index (`bttlab.experiments.index`) only finds folders.
+The folder of a run is authoritative; the index (`bttlab.experiments.index`) only finds it.
 """
 
-import json
 import uuid
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from bttlab.figures import to_json
+from bttlab.errors import BttlabError
 from bttlab.files import read_regular, replace_whole
+from bttlab.json_files import load_json, with_checksum, without_checksum
+from bttlab.quantities import to_json
 from bttlab.records import RecordError, build
 
 RUN_FILE, LATEST = "run.json", "checkpoint.safetensors"
 FORMAT = 1
-MOST_BYTES = 1 << 26  # of a record
+MOST_BYTES = 1 << 22  # of a record
 RUNNING, COMPLETE, STOPPED, FAILED = "running", "complete", "stopped", "failed"
-INTERRUPTED = "interrupted"  # what is found of a running one whose process is gone
+INTERRUPTED = "interrupted"  # a running one whose process has gone
+
+
+@dataclass(frozen=True)
+class GitState:
+    """The commit of a checkout, and whether tracked files differ from it."""
+
+    commit: str
+    changed: bool
 
 
 @dataclass
 class RunRecord:
-    """What is known of a run.
+    """Record of a run.
 
     Attributes
     ----------
     kind : {"training", "baseline", "estimate", "methods"}
-    name : str
     configuration : dict
-        Key to JSON-ready value, flat: what decides the course of the run.
+        Settings in one level, JSON-ready.
     device : str
-        In words.
+        Description.
     id : str
-        Hexadecimal; of a sweep's trial and of an estimate a digest of the configuration, else drawn at random.
+        Hexadecimal: of trials and estimates a digest of the configuration, else random.
     status : {"running", "complete", "stopped", "failed"}
     error : str
         Why it failed, in a sentence.
@@ -44,10 +52,10 @@ class RunRecord:
         "name" and "sha256".
     versions : dict
         Package to version.
-    git : dict or None
-        "commit" and "changed", of the checkout that ran; None outside of one.
+    git : GitState or None
+        Of the checkout that ran; None outside of one.
     figures : dict
-        Name to value, unit, provenance and how, as `bttlab.figures.measured` gives them.
+        Name to value, unit, provenance and how, as `bttlab.quantities.measured` gives them.
     checkpoint : str
         File in the run's folder; empty if there is none.
     sweep : str
@@ -65,22 +73,22 @@ class RunRecord:
     ended: str = ""
     corpus: dict[str, str] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
-    git: dict[str, Any] | None = None
+    git: GitState | None = None
     figures: dict[str, dict[str, Any]] = field(default_factory=dict)
     checkpoint: str = ""
     sweep: str = ""
 
     def end(self, status: str, error: str = "") -> None:
-        """Say how it ended, now."""
+        """Set the status and the time of the end."""
         self.status, self.error, self.ended = status, error, now()
 
     def value(self, key: str) -> Any:
-        """Return a figure's value or, if there is no such figure, the configuration's; None if there is neither."""
+        """Return the value of a figure, or of the configuration, or None."""
         return self.figures[key]["value"] if key in self.figures else self.configuration.get(key)
 
     def to_json(self) -> str:
-        """Return what stands in run.json."""
-        return to_json({"format": FORMAT} | asdict(self), indent=1)
+        """Return the content of run.json."""
+        return to_json(with_checksum({"format": FORMAT} | asdict(self)), indent=1)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> "RunRecord":
@@ -88,11 +96,12 @@ class RunRecord:
 
         Raises
         ------
-        ValueError, RecordError
-            If it is none.
+        JsonError, RecordError
+            If it is none, or was changed since it was written.
         """
-        values = json.loads(text)
-        if not isinstance(values, dict) or values.pop("format", None) != FORMAT:
+        values = load_json(text)
+        values, _ = without_checksum(values if isinstance(values, dict) else {})
+        if values.pop("format", None) != FORMAT:
             raise RecordError(f"it is not of format {FORMAT}, which this bttlab reads")
         record = build(cls, values, "")
         for name, figure in record.figures.items():
@@ -125,7 +134,7 @@ def read_run(folder: Path) -> RunRecord:
         return RunRecord.from_json(read_regular(path, MOST_BYTES))
     except OSError as error:
         raise RecordError(f"{path} cannot be read ({error.strerror}); name the folder of a run") from None
-    except (RecordError, ValueError, RecursionError) as error:
+    except BttlabError as error:
         raise RecordError(f"{path} is no record of a run ({error}); delete it, or repeat the run") from None
 
 

@@ -1,4 +1,4 @@
-"""Where a live figure is shown: on ipympl's canvas where that is enabled, else as an image; and what stays of it.
+"""Show a live figure on ipympl's canvas if it is enabled, else as an image; keep the last picture in the notebook.
 
 Both may be drawn from any thread, one at a time: `draw` holds the figure's lock, and so does ipympl while it answers
 the mouse.
@@ -60,7 +60,7 @@ class ImageCanvas:
         self.widget.value = buffer.getvalue()
 
     def close(self) -> None:
-        """Leave nothing behind."""
+        """Close the widget."""
         self.widget.close()
 
 
@@ -131,7 +131,7 @@ class ZoomCanvas:
         self._layers.draw(everything)
 
     def close(self) -> None:
-        """Leave nothing behind."""
+        """Close the widget."""
         self.widget.close()
 
 
@@ -187,18 +187,33 @@ class KeptFigure:
         self._handle = DisplayHandle()
         self._handle.display({"text/html": "", "text/plain": ""}, raw=True)
 
-    def update(self, figure: Figure, lock: threading.RLock, caption: str) -> bytes | None:
-        """Keep the figure as it is now, with what it shows in words; returns it as PNG if it is displayed at all."""
+    def update(self, figures: Sequence[Figure], lock: threading.RLock, caption: str) -> bytes | None:
+        """Keep figures side by side, with a caption for screen readers; return one PNG if they are displayed."""
         if self._handle is None:
             return None
         with lock:
-            width, _ = figure.get_size_inches() * figure.dpi
-            png = to_png(figure, scale=1.5)
-        source = f"data:image/png;base64,{base64.b64encode(png).decode()}"
+            pictures = [to_png(figure, scale=2) for figure in figures]
+        tags = []
+        for figure, png in zip(figures, pictures, strict=True):
+            source = f"data:image/png;base64,{base64.b64encode(png).decode()}"
+            width = int(figure.get_figwidth() * figure.dpi)
+            tags.append(f'<img class="{FIGURE_CLASS}" alt="{escape(caption)}" width="{width}" src="{source}">')
         html = (
             f"{DARK}<style>body:has(.{self.live_class}) .{self._class} {{ display: none }}</style>"
-            f'<div class="{self._class}"><img class="{FIGURE_CLASS}" alt="{escape(caption)}" width="{int(width)}"'
-            f' src="{source}"></div>'
+            f'<div class="{self._class}">{"".join(tags)}</div>'
         )
         self._handle.update({"text/html": html, "text/plain": caption}, raw=True)
-        return png
+        return _beside(pictures)
+
+
+def _beside(pictures: Sequence[bytes]) -> bytes:
+    """Return PNGs side by side in one."""
+    images = [Image.open(io.BytesIO(png)) for png in pictures]
+    both = Image.new("RGB", (sum(image.width for image in images), max(image.height for image in images)), "white")
+    left = 0
+    for image in images:
+        both.paste(image, (left, 0))
+        left += image.width
+    buffer = io.BytesIO()
+    both.save(buffer, "png")
+    return buffer.getvalue()

@@ -1,4 +1,4 @@
-"""Beside a training run on the U50: what its model says where no sensor can measure, and what was published."""
+"""Model the energy and memory of a training run on the U50, and read the published ratios."""
 
 import functools
 from dataclasses import dataclass, replace
@@ -8,8 +8,9 @@ import numpy as np
 from bttlab.card.constants import MODEL_VERSION, read_data
 from bttlab.data import Samples
 from bttlab.estimate.card import estimate
-from bttlab.figures import Figure
+from bttlab.hardware.geometry import capacity_bits
 from bttlab.model import ModelConfig
+from bttlab.quantities import Quantity
 
 
 class ModelledMeter:
@@ -53,40 +54,42 @@ def step_of(config: ModelConfig, optimizer: str, length: int) -> np.ndarray:
     """Return a training step on a sample of `length` real tokens, modelled: joules low, middle, high, and seconds."""
     estimated = estimate(config, [length], optimizer)
     energy = estimated.energy_per_sample
-    return np.array([energy.low, energy.mid, energy.high, estimated.seconds_per_sample])
+    return np.array([energy.low, energy.value, energy.high, estimated.seconds_per_sample])
 
 
-def memory_of(config: ModelConfig, optimizer: str = "sgd") -> Figure:
-    """Return the bytes that training a model needs on the chip."""
-    how = f"the U50 model {MODEL_VERSION}: words that the program touches, and the machine's"
-    return Figure(estimate(config, optimizer=optimizer).memory.bytes, "bytes", "modelled", how)
+def memory_of(config: ModelConfig, optimizer: str = "sgd") -> dict[str, Quantity]:
+    """Return the bytes that training a model takes on the chip, by the accountings of `dashboard_runs.ACCOUNTINGS`."""
+    memory = estimate(config, optimizer=optimizer).memory
+    used = f"the U50 model {MODEL_VERSION}: bytes that the program uses, and the machine's own"
+    occupied = f"the U50 model {MODEL_VERSION}: all blocks that the machine occupies, filled or not"
+    return {
+        "tensors": Quantity(memory.bytes, "bytes", "modelled", used),
+        "footprint": Quantity(capacity_bits(memory.blocks) / 8, "bytes", "modelled", occupied),
+    }
 
 
 @dataclass(frozen=True)
 class Published:
-    """What the paper says of an RTX 3090 beside the U50: data/u50/published.json.
+    """The paper's ratios of an RTX 3090 to the U50: data/u50/published.json.
 
     Attributes
     ----------
     memory : (float, float)
-        Bytes of uncompressed training there, as times those on the U50: least and most.
+        Bytes of dense training there over those on the U50: least and most.
     energy : float
-        Joules of tensor-compressed training there, as times those on the U50: at most.
-    chip : float
-        Bytes of on-chip memory that the paper's accelerator stays below.
+        Joules of tensor training there over those on the U50: at most.
     source : str
     """
 
     memory: tuple[float, float]
     energy: float
-    chip: float
     source: str
 
     def __str__(self) -> str:
         low, high = self.memory
         return (
-            f"published: an RTX 3090 takes {low:g} to {high:g} x the memory (dense), up to {self.energy:g} x the "
-            f"energy (tensor); {self.source}"
+            f"published: RTX 3090 / U50 = {low:g} to {high:g} in memory (dense training), up to {self.energy:g} in "
+            f"energy (tensor training); {self.source}"
         )
 
 
@@ -96,6 +99,6 @@ def published(config: ModelConfig) -> Published | None:
         return None
     paper = read_data("published")["training_paper"]
     facts = paper["facts"]
-    memory, chip = facts["memory_reduction"], facts["bram"]["high"] + facts["uram"]["high"]
+    memory = facts["memory_reduction"]
     source = paper["source"].split(" (")[0]
-    return Published((memory["low"], memory["high"]), facts["energy_reduction"]["high"], chip * 2**20, source)
+    return Published((memory["low"], memory["high"]), facts["energy_reduction"]["high"], source)

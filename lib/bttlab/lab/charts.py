@@ -1,6 +1,6 @@
-"""What the lab's figures have in common: colours, smoothing, and a figure as an image.
+"""Draw figures: colours, smoothing, axes, PNG.
 
-Figures are made without pyplot: they belong to nobody's global state, and another thread may draw them.
+Figures are made without pyplot, because another thread may draw them.
 """
 
 import io
@@ -33,6 +33,12 @@ def thinned(values: np.ndarray, points: int = POINTS) -> np.ndarray:
     return np.arange(len(values) - 1, -1, -step)[::-1]
 
 
+def round_up(value: float) -> float:
+    """Return the next larger of 1, 1.5, 2, 3, 4, 5, 6, 8, 10 times a power of ten: limits that seldom change."""
+    power = 10.0 ** np.floor(np.log10(value))
+    return next(float(step * power) for step in (1, 1.5, 2, 3, 4, 5, 6, 8, 10) if step * power >= value)
+
+
 def new_figure(width: float, height: float) -> Figure:
     """Return an empty figure on white paper, `width` x `height` inches; legible in a dark theme, too."""
     figure = Figure(figsize=(width, height), dpi=DOTS_PER_INCH, layout="constrained", facecolor="white")
@@ -41,7 +47,7 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def as_label(name: str) -> str:
-    """Return a name that somebody gave as matplotlib shows it as it is: no formula, nor hidden from legends."""
+    """Return a user's name as a matplotlib label: no formula, not hidden from legends."""
     shown = printable(name).replace("$", r"\$")
     return f" {shown}" if shown.startswith("_") else shown
 

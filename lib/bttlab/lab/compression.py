@@ -1,4 +1,4 @@
-"""What TT-SVD makes of a matrix: cores, parameters, error and spectra, over modes and rank."""
+"""TT-SVD of a matrix: cores, parameters, error and spectra over modes and rank."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -37,7 +37,7 @@ class Truncation:
 
 
 def truncate(matrix: Tensor, out_modes: Sequence[int], in_modes: Sequence[int], rank: int) -> Truncation:
-    """Decompose a matrix by TT-SVD and say what that gives; parameters and errors as `bttlab.tensor.matrix_to_tt`."""
+    """Decompose a matrix by TT-SVD; parameters and errors as `bttlab.tensor.matrix_to_tt`."""
     cores = matrix_to_tt(matrix, out_modes, in_modes, rank)
     error = (tt_to_matrix(cores, out_modes) - matrix).norm() / matrix.norm()
     shapes = tuple(tuple(core.shape) for core in cores)

@@ -8,7 +8,7 @@ from torch import Tensor
 from bttlab.lab.charts import PALETTE, new_figure, style
 from bttlab.lab.compression import Truncation, spectra, truncate
 from bttlab.lab.explorer import Explorer, row, slider
-from bttlab.lab.pictures import draw_train
+from bttlab.lab.tensor_train_picture import draw_train
 from bttlab.model import ModelConfig
 from bttlab.tensor import check_modes
 

@@ -1,4 +1,4 @@
-"""One layer's program on the card as figures: who works when, and cycles over tokens."""
+"""Draw the program of one layer: unit timeline, and cycles over tokens."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,10 +7,10 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
 from bttlab.card.layer import layer_program
-from bttlab.card.program.instruction import DRAIN_0, ENGINE_1, SHUFFLE, UNIT_NAMES, Instruction
-from bttlab.card.program.layer import LayerProgram
-from bttlab.card.program.profile import stretches_of
-from bttlab.card.program.timing import time_program
+from bttlab.compiler.instruction import DRAIN_0, ENGINE_1, SHUFFLE, UNIT_NAMES, Instruction
+from bttlab.compiler.layer import LayerProgram
+from bttlab.compiler.profile import stretches_of
+from bttlab.compiler.timing import time_program
 from bttlab.lab.charts import PALETTE, new_figure
 from bttlab.lab.gantt import draw_lanes
 from bttlab.lab.picture import Picture
@@ -30,7 +30,7 @@ def kind_of(program: LayerProgram, instruction: Instruction) -> str:
 
 
 def draw_schedule(programs: Mapping[str, LayerProgram]) -> Picture:
-    """Draw which unit works when, a panel a program, all over the same cycles (modelled).
+    """Draw unit timelines, a panel a program, over the same cycles (modelled).
 
     Parameters
     ----------

@@ -1,8 +1,8 @@
 """The dashboard: start, pause, continue and stop training, and watch it.
 
-Three kinds of threads meet here. The notebook's own (or, in JupyterLab, one for widgets) calls what a button does; a
-run trains in its thread; and as long as a run is going, one thread redraws the figure. Buttons therefore work, and the
-figure moves, while other cells compute. One lock keeps the three apart; the run's thread never takes it.
+Three kinds of threads work here. The main thread (in JupyterLab a widget thread) executes the buttons' actions, a run
+trains in its own thread, and one thread redraws the figure while a run is active. So buttons work and the figure moves
+while other cells compute. One lock separates them; the run's thread never takes it.
 """
 
 import atexit
@@ -18,11 +18,11 @@ from IPython.display import display
 from bttlab.errors import BttlabError
 from bttlab.lab.canvas import KeptFigure, live_canvas
 from bttlab.lab.charts import SMOOTHING
+from bttlab.lab.dashboard_figure import ACROSS, DashboardFigure, View
+from bttlab.lab.dashboard_runs import ACCOUNTINGS, FAILED, FINISHED, PAUSED, RUNNING, STOPPED, DashboardRun
+from bttlab.lab.dashboard_targets import Target
 from bttlab.lab.picture import hidden
-from bttlab.lab.run_figure import ACROSS, RunFigure, View
-from bttlab.lab.run_words import curves_csv, download, in_words
-from bttlab.lab.runs import FAILED, FINISHED, PAUSED, RUNNING, STOPPED, Run
-from bttlab.lab.targets import Target
+from bttlab.lab.run_export import curves_csv, describe_runs, download_link, ratios
 from bttlab.threads import Thread
 from bttlab.train import LEARNING_RATES
 
@@ -30,11 +30,17 @@ REDRAW_SECONDS = 0.4
 KEEP_SECONDS = 15.0  # between two updates of the figure that stays in the notebook
 SMOOTHINGS = [("1 sample", 1), ("20 samples", 20), ("100 samples", SMOOTHING), ("500 samples", 500)]
 STOP_SECONDS = 10.0  # that closing waits for a run to end and to be saved
+_STALE = """<style>
+@keyframes bttlab-grey { to { opacity: 0.35 } }
+@keyframes bttlab-show { to { visibility: visible } }
+.bttlab-stale { animation: bttlab-grey 0s 15s forwards }
+.bttlab-stale-note { visibility: hidden; animation: bttlab-show 0s 15s forwards }
+</style>"""
 _open: dict[str, "Dashboard"] = {}
 
 
 def _button(action: Callable) -> Callable:
-    """Make what a button does say in the dashboard what went wrong; the next click works."""
+    """Show errors of a button's action in the dashboard."""
 
     @functools.wraps(action)
     def guarded(self, *arguments, **keywords) -> None:
@@ -54,22 +60,24 @@ def _button(action: Callable) -> Callable:
 
 
 class Dashboard:
-    """Training under control: make one, and let it be the last line of a cell.
+    """Start, control and watch training runs. Make one the last line of a cell.
 
     Parameters
     ----------
     targets : sequence of Target
-        What there is to train on: `card_target`, `baseline_targets`.
+        From `card_target`, `baseline_targets`, `modelled_targets`.
     samples, learning_rate : int, float
-        Where the sliders stand at first.
+        Initial values of the sliders.
     most_samples : int
-        Where the samples' slider ends.
+        End of the samples' slider.
     name : str
-        A new dashboard of the same name closes the one before, as when its cell is run again.
+        A new dashboard closes an older one of the same name, as when its cell is run again.
+    accounting : str
+        Of `bttlab.lab.dashboard_runs.ACCOUNTINGS`, the one that the memory panel begins with.
 
     Attributes
     ----------
-    runs : list of Run
+    runs : list of DashboardRun
         In the order of their start.
     widget : ipywidgets.Widget
     """
@@ -81,24 +89,28 @@ class Dashboard:
         learning_rate: float = 4e-3,
         most_samples: int = 45_000,
         name: str = "dashboard",
+        accounting: str = "footprint",
     ):
         if name in _open:
             _open[name].close()
-        self.runs: list[Run] = []
+        self.runs: list[DashboardRun] = []
         self._name = name
         self._targets = {target.name: target for target in targets}
         self._lock = threading.RLock()
         self._drawer: Thread | None = None
         self._drawing = False
         self._said_in = (0, "")
-        self._figure = RunFigure()
-        self._canvas = live_canvas(self._figure.figure, lambda: self._figure.animated, self._lock)
+        self._figure = DashboardFigure()
+        self._canvases = [
+            live_canvas(figure, functools.partial(self._figure.animated, figure), self._lock)
+            for figure in (self._figure.figure, self._figure.right)
+        ]
         self._kept = KeptFigure()
-        self._build(samples, learning_rate, most_samples)
+        self._build(samples, learning_rate, most_samples, accounting)
         self._draw()
         _open[name] = self
 
-    def _build(self, samples: int, learning_rate: float, most_samples: int) -> None:
+    def _build(self, samples: int, learning_rate: float, most_samples: int, accounting: str) -> None:
         wide = {"description_width": "90px"}
         self._choice = widgets.Dropdown(
             options=list(self._targets), description="train on", style=wide, layout={"width": "340px"}
@@ -157,14 +169,18 @@ class Dashboard:
                 layout={"width": "190px"},
             ),
             "logarithmic": widgets.Checkbox(description="logarithmic loss", indent=False, layout={"width": "150px"}),
-            "published": widgets.Checkbox(
-                True, description="published figures", indent=False, layout={"width": "145px"}
+            "memory": widgets.Dropdown(
+                options=[(words, name) for name, words in ACCOUNTINGS.items()],
+                value=accounting,
+                description="memory",
+                style={"description_width": "60px"},
+                layout={"width": "300px"},
             ),
         }
         for control in self._view.values():
             control.observe(lambda _: self._draw(), "value")
-        self._status, self._message, self._files = (widgets.HTML() for _ in range(3))
-        self._words = widgets.HTML(hidden(in_words([])))
+        self._status, self._message, self._ratios, self._files = (widgets.HTML() for _ in range(4))
+        self._words = widgets.HTML(hidden(describe_runs([])))
         self.widget = widgets.VBox(
             [
                 widgets.HBox(
@@ -174,8 +190,9 @@ class Dashboard:
                 widgets.HBox(list(self._buttons.values()), layout={"flex_flow": "row wrap"}),
                 self._status,
                 self._message,
-                widgets.Box([self._canvas.widget], layout={"overflow": "auto"}),  # in a narrow window it scrolls
+                widgets.HBox([canvas.widget for canvas in self._canvases], layout={"flex_flow": "row wrap"}),
                 widgets.HBox([*self._view.values(), self._files], layout={"flex_flow": "row wrap"}),
+                self._ratios,
                 self._words,
             ]
         )
@@ -188,14 +205,14 @@ class Dashboard:
             self._keep()
 
     def to_csv(self) -> str:
-        """Return the runs' curves: a line for each point, which says where its figures come from."""
+        """Return the runs' curves: a line a point, with provenance."""
         return curves_csv(self.runs)
 
-    # --- what buttons do; as methods they do the same
+    # --- the buttons' actions
 
     @_button
     def start(self, target: str | None = None, samples: int | None = None) -> None:
-        """Start a run on what is chosen, with the controls' optimizer, seed, learning rate and samples.
+        """Start a run with the values of the controls.
 
         Parameters
         ----------
@@ -228,7 +245,7 @@ class Dashboard:
 
     @_button
     def pause(self) -> None:
-        """Hold the run before its next samples."""
+        """Pause the run before its next samples."""
         run = self._the_active("pause")
         if run.state == PAUSED:
             raise BttlabError(f"{run.name} is paused already: continue or stop it")
@@ -236,7 +253,7 @@ class Dashboard:
 
     @_button
     def resume(self) -> None:
-        """Go on after a pause; or, with a lower learning rate, from before the sample of a numerical fault."""
+        """Resume after a pause or, with a lower learning rate, from before the sample of a numerical fault."""
         if self._active is None and self.runs and self.runs[-1].fault is not None:
             self._go_on(self.runs[-1])
             return
@@ -245,7 +262,7 @@ class Dashboard:
             raise BttlabError(f"{run.name} is running already: pause or stop it")
         run.resume()
 
-    def _go_on(self, run: Run) -> None:
+    def _go_on(self, run: DashboardRun) -> None:
         if self._learning_rate >= run.fault.learning_rate:
             raise BttlabError(
                 f"learning rate {self._learning_rate:g}: at {run.fault.learning_rate:g} sample {run.fault.sample} "
@@ -257,12 +274,12 @@ class Dashboard:
 
     @_button
     def stop(self) -> None:
-        """End the run before its next samples; what it has learned stays on the card."""
+        """Stop the run before its next samples; the trained parameters stay on the card."""
         self._the_active("stop").stop()
 
     @_button
     def clear(self) -> None:
-        """Take the runs that have ended out of the figure."""
+        """Remove the runs that have ended from the figure."""
         self.runs[:] = [run for run in self.runs if run.active]
         self._draw()
 
@@ -275,7 +292,7 @@ class Dashboard:
             run.learning_rate = self._learning_rate
 
     def _offer_choices(self) -> None:
-        """Let the optimizers be chosen that the target has, and a seed."""
+        """Offer the target's optimizers, and a seed."""
         offered = self._targets[self._choice.value].optimizers
         chosen = self._optimizer.value if self._optimizer.value in offered else next(iter(offered), None)
         self._optimizer.options = offered
@@ -284,23 +301,23 @@ class Dashboard:
             control.layout.display = None if offered else "none"
 
     def _suit_rate(self) -> None:
-        """Give the next run a learning rate that its optimizer is at home with."""
+        """Set the optimizer's default learning rate for the next run."""
         if self._active is None and self._optimizer.value in LEARNING_RATES:
             self._rate.value = LEARNING_RATES[self._optimizer.value]
 
     def leave_starting_to_others(self) -> None:
-        """Hide what chooses a target and starts it: whoever holds the dashboard has a button of their own."""
+        """Hide the choice of a target and the start button, for widgets that bring their own."""
         for widget in (self._choice, self._buttons["Start"]):
             widget.layout.display = "none"
 
     def offer(self, target: Target) -> None:
-        """Put a target into the choice, in place of one of the same name."""
+        """Add a target, or replace the one of the same name."""
         with self._lock:
             self._targets[target.name] = target
             self._choice.options = list(self._targets)
 
-    def add(self, run: Run) -> None:
-        """Put a run that has ended elsewhere, such as a `RecordedRun`, into the figure."""
+    def add(self, run: DashboardRun) -> None:
+        """Add a finished run, such as a `RecordedRun`, to the figure."""
         with self._lock:
             self.runs.append(run)
             self._draw()
@@ -308,7 +325,7 @@ class Dashboard:
                 self._keep()
 
     def wait(self, timeout: float | None = None) -> None:
-        """Let the cell wait until the run has ended and its figure stands; interrupting the kernel stops the run."""
+        """Wait until the run has ended and its figure is drawn; interrupting the kernel stops the run."""
         drawer, run = self._drawer, self._active
         if drawer is None:
             return
@@ -321,14 +338,15 @@ class Dashboard:
             self._say("interrupted: the run was stopped")
 
     def close(self) -> None:
-        """Stop what is running and take the widgets off the page; the figure stays in the notebook."""
+        """Stop the active run and remove the widgets; the figure stays in the notebook."""
         for run in self.runs:
             run.stop()
         for run in self.runs:
             run.join(STOP_SECONDS)
         if self._drawer is not None:
             self._drawer.join(STOP_SECONDS)
-        self._canvas.close()
+        for canvas in self._canvases:
+            canvas.close()
         self.widget.close()
         if _open.get(self._name) is self:
             del _open[self._name]
@@ -336,7 +354,7 @@ class Dashboard:
     # --- the drawing thread
 
     def _follow(self, before: Thread | None) -> None:
-        """Redraw until the run has ended, and once more; first let the thread before this one finish its last."""
+        """Redraw until the run has ended, after the previous drawing thread."""
         if before is not None:
             before.join()
         kept = time.monotonic()
@@ -367,22 +385,25 @@ class Dashboard:
             if self.runs and self.runs[-1].state == FAILED:
                 self._say(_what_failed(self.runs[-1]))
             self._enable()
-            marks = any(run.published for run in self.runs)
-            self._view["published"].layout.display = None if marks else "none"
-        self._canvas.draw(everything)
+            lines = map(escape, ratios(self.runs, view.memory))
+            self._ratios.value = f"<p style='line-height:1.4'>{'<br>'.join(lines)}</p>"
+        for canvas in self._canvases:
+            canvas.draw(everything)
 
     def _keep(self) -> None:
         with self._lock:
-            words = in_words(self.runs)
+            words = describe_runs(self.runs)
             self._words.value = hidden(words)
-            if png := self._kept.update(self._figure.figure, self._lock, words):
+            if png := self._kept.update([self._figure.figure, self._figure.right], self._lock, words):
                 table = self.to_csv().encode()
-                self._files.value = download("runs.png", "image/png", png) + download("runs.csv", "text/csv", table)
+                self._files.value = download_link("runs.png", "image/png", png) + download_link(
+                    "runs.csv", "text/csv", table
+                )
 
     # --- the rest
 
     def _enable(self) -> None:
-        """Let the buttons be pressed that do something now."""
+        """Enable the buttons that have an effect now."""
         run = self._active
         faulty = run is None and bool(self.runs) and self.runs[-1].fault is not None
         may = {
@@ -397,14 +418,14 @@ class Dashboard:
 
     @property
     def _learning_rate(self) -> float:
-        """As the slider shows it: who reads 4.0e-3 there trains with 0.004."""
+        """The value as the slider shows it, 4.0e-3 for 0.004."""
         return float(f"{self._rate.value:.1e}")
 
     @property
-    def _active(self) -> Run | None:
+    def _active(self) -> DashboardRun | None:
         return next((run for run in self.runs if run.active), None)
 
-    def _the_active(self, action: str) -> Run:
+    def _the_active(self, action: str) -> DashboardRun:
         run = self._active
         if run is None:
             raise BttlabError(f"there is nothing to {action}: no run is going; start one first")
@@ -418,7 +439,7 @@ class Dashboard:
         self._message.value = f"<span role='alert'><b>{escape(message)}</b></span>" if message else ""
 
 
-def _what_failed(run: Run) -> str:
+def _what_failed(run: DashboardRun) -> str:
     if run.fault is None:
         return run.error
     return (
@@ -427,7 +448,7 @@ def _what_failed(run: Run) -> str:
     )
 
 
-def _status(run: Run) -> str:
+def _status(run: DashboardRun) -> str:
     parts = [f"<b>{escape(run.name)}</b>: {run.state}", f"{run.count:,} of {run.total:,} samples"]
     if run.rate:
         parts.append(f"{run.rate:,.0f} samples/s ({run.time_provenance})")
@@ -442,7 +463,13 @@ def _status(run: Run) -> str:
     if run.scores and run.state in (FINISHED, STOPPED):
         _, last = run.scores[-1]
         parts.append(f"dev: intent {last.intent_accuracy:.1%}, slot F1 {last.slot_f1:.1%} (measured)")
-    return " · ".join(parts)
+    text = " · ".join(parts)
+    if run.state != RUNNING:
+        return text
+    # Without an update, as after a restart of the kernel, CSS greys the line and shows the note.
+    now = time.strftime("%H:%M:%S")
+    note = f"<b class='bttlab-stale-note'>no update since {now}: the kernel may have stopped</b>"
+    return f"{_STALE}<div class='bttlab-stale'>{text} · {now}</div>{note}"
 
 
 def _duration(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""The space of designs: what is trained, and how the machine is told to; the machine itself stays as it is."""
+"""Designs: model, contraction order, optimizer and clock on the same machine."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace

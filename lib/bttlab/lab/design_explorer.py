@@ -1,7 +1,6 @@
-"""Sliders and a figure to click on, over the model of the U50: how long, how much energy, how busy, how full.
+"""Explore designs with sliders and a clickable figure: time, energy, utilisation (modelled).
 
-Every point is a program: compiling one and timing it for each length takes about a second, so they are made in the
-background, the one that is asked for first, and a line says how many are still to come.
+Each point is a program. Compiling and timing one takes about a second, so a background thread does it.
 """
 
 import contextlib
@@ -19,7 +18,7 @@ from bttlab.lab.canvas import live_canvas
 from bttlab.lab.charts import PALETTE, new_figure, style
 from bttlab.lab.design import Design, grid
 from bttlab.lab.explorer import Explorer, row, slider
-from bttlab.lab.setting import budget
+from bttlab.lab.notebook_inputs import budget
 from bttlab.model import FLOWS
 
 RANKS = budget((4, 8, 12, 16), (8, 12))
@@ -29,7 +28,7 @@ STAYS = {"parameters", "gradients", "optimizer state", "activations"}  # in a ba
 
 
 class Programs:
-    """Estimates of designs, each program made once, by a thread that lives as long as there is something to do.
+    """Estimates of designs; a thread compiles each program once.
 
     Parameters
     ----------
@@ -92,7 +91,7 @@ class Programs:
 
 
 class DesignExplorer(Explorer):
-    """Move the sliders, or click on a point: the design that is chosen is drawn large.
+    """Move the sliders or click on a point to choose a design.
 
     Parameters
     ----------
@@ -190,7 +189,7 @@ class DesignExplorer(Explorer):
         energy, seconds = estimate.energy_per_epoch, estimate.seconds_per_epoch
         results = (
             f"<b>{design}</b>: an epoch of {estimate.samples:,} samples takes <b>{seconds:,.2f} s</b> and "
-            f"<b>{energy.mid:,.0f} J</b>, between {energy.low:,.0f} and {energy.high:,.0f} (modelled, {MODEL_VERSION})"
+            f"<b>{energy.value:,.0f} J</b>, {energy.low:,.0f} to {energy.high:,.0f} (modelled, {MODEL_VERSION})"
         )
         return results, working
 
@@ -233,4 +232,4 @@ class DesignExplorer(Explorer):
 
 
 def _figures(estimate: Estimate) -> tuple[float, float]:
-    return estimate.model.parameters_count / 1e3, estimate.energy_per_epoch.mid
+    return estimate.model.parameters_count / 1e3, estimate.energy_per_epoch.value

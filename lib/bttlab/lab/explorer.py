@@ -1,4 +1,4 @@
-"""What the explorers have in common: sliders, a figure, a line of results, and a sentence where a choice is wrong."""
+"""Base class of the explorers: sliders, a figure, a line of results, a message for a bad choice."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ class Explorer:
     ----------
     figure : Figure
     controls : sequence of ipywidgets.Widget
-        Boxes are looked into for what has a value.
+        Controls inside boxes are found.
     canvas : callable
         `ImageCanvas`, or `live_canvas` for a figure that takes clicks.
 
@@ -28,7 +28,7 @@ class Explorer:
     ----------
     widget : ipywidgets.Widget
     results, message : str
-        What stands above the figure.
+        Shown above the figure.
     """
 
     def __init__(self, figure: Figure, controls: Sequence[widgets.Widget], canvas: Callable = ImageCanvas):
@@ -52,11 +52,11 @@ class Explorer:
 
     @property
     def message(self) -> str:
-        """What is wrong with the present choice; empty if nothing is."""
+        """Message about a bad choice, or empty."""
         return self._message.value
 
     def refresh(self) -> None:
-        """Take the controls' values; a choice that is not allowed leaves the figure as it was and says why."""
+        """Redraw with the controls' values; a bad choice leaves the figure and shows a message."""
         try:
             with self._lock:
                 self._results.value, note = self._update()
@@ -78,7 +78,7 @@ class Explorer:
     def _ipython_display_(self) -> None:
         display(self.widget)
         self._kept.display()
-        self._kept.update(self._figure, self._lock, describe(self._figure))
+        self._kept.update([self._figure], self._lock, describe(self._figure))
 
 
 def slider(value: int, least: int, most: int, name: str, width: str = "250px") -> widgets.IntSlider:

@@ -1,11 +1,11 @@
-"""Stepping through a contraction flow: the network, the arithmetic and the memory of every step."""
+"""Step through a contraction flow: network, arithmetic and memory of each step."""
 
 import ipywidgets as widgets
 from matplotlib.axes import Axes
 
 from bttlab.lab.charts import PALETTE, new_figure, style
-from bttlab.lab.contraction import PASSES, Film, Frame, film
 from bttlab.lab.explorer import Explorer, row, slider
+from bttlab.lab.flow_trace import PASSES, FlowTrace, TraceStep, trace_flow
 from bttlab.lab.network_picture import draw_network
 from bttlab.model import ModelConfig
 from bttlab.tensor import FLOWS, Order
@@ -23,12 +23,12 @@ class FlowExplorer(Explorer):
     tokens, rank : int
         Where the sliders stand at first.
     own : Order or str, optional
-        An order of one's own, or its steps: shown first, as "my own".
+        A custom contraction path, or its steps; shown first, as "my own".
 
     Attributes
     ----------
-    film : Film
-    frame : Frame
+    trace : FlowTrace
+    step_shown : TraceStep
         The step that is drawn.
     """
 
@@ -51,8 +51,8 @@ class FlowExplorer(Explorer):
         back, on = (widgets.Button(icon=icon, tooltip=tip, layout={"width": "45px"}) for icon, tip in _ARROWS)
         back.on_click(lambda _: self._move(-1))
         on.on_click(lambda _: self._move(1))
-        self.film: Film | None = None
-        self.frame: Frame | None = None
+        self.trace: FlowTrace | None = None
+        self.step_shown: TraceStep | None = None
         figure = new_figure(8.3, 5.4)
         grid = figure.add_gridspec(2, 2, height_ratios=(5, 6))
         self._network = figure.add_subplot(grid[0, :])
@@ -69,40 +69,40 @@ class FlowExplorer(Explorer):
         self.step.value = min(self.step.max, max(1, self.step.value + steps))
 
     def _update(self) -> tuple[str, str]:
-        self.film = film(self.flow.value, self.tokens.value, *self._modes, self.rank.value)
-        frames = self.film.frames(self.part.value)
-        if self.step.max != len(frames):
+        self.trace = trace_flow(self.flow.value, self.tokens.value, *self._modes, self.rank.value)
+        steps = self.trace.steps(self.part.value)
+        if self.step.max != len(steps):
             with self.step.hold_trait_notifications():
-                self.step.value = min(self.step.value, len(frames))
-                self.step.max = len(frames)
+                self.step.value = min(self.step.value, len(steps))
+                self.step.max = len(steps)
         number = self.step.value - 1
-        self.frame = frame = frames[number]
-        draw_network(self._network, self.film, frame)
+        self.step_shown = step = steps[number]
+        draw_network(self._network, self.trace, step)
         self._network.set_title(
-            f"Step {number + 1} of {len(frames)}:  {frame.step.name}", loc="left", fontweight="bold", fontsize=11
+            f"Step {number + 1} of {len(steps)}:  {step.step.name}", loc="left", fontweight="bold", fontsize=11
         )
-        self._draw_bars(self._macs, "Multiply-accumulates", [f.step.macs for f in frames], number, frames)
-        alive = [sum(f.alive.values()) for f in frames]
-        self._draw_bars(self._memory, "Intermediates in memory", alive, number, frames)
+        self._draw_bars(self._macs, "Multiply-accumulates", [f.step.macs for f in steps], number, steps)
+        alive = [sum(f.alive.values()) for f in steps]
+        self._draw_bars(self._memory, "Intermediates in memory", alive, number, steps)
         self._memory.set_ylabel("elements (logarithmic)")
-        total = getattr(self.film.cost, self.part.value)
-        kept = ", ".join(f"{name} {size:,}" for name, size in frame.alive.items()) or "nothing"
+        total = getattr(self.trace.cost, self.part.value)
+        kept = ", ".join(f"{name} {size:,}" for name, size in step.alive.items()) or "nothing"
         results = (
-            f"step {number + 1} of {len(frames)}: <b>{frame.step.macs:,}</b> multiply-accumulates; "
+            f"step {number + 1} of {len(steps)}: <b>{step.step.macs:,}</b> multiply-accumulates; "
             f"the {self.part.value} pass: "
             f"<b>{total.macs:,}</b> and at most <b>{total.peak_elements:,}</b> elements of intermediates; "
-            f"both passes: <b>{self.film.cost.macs:,}</b> (counted from shapes)<br>in memory now: {kept}"
+            f"both passes: <b>{self.trace.cost.macs:,}</b> (counted from shapes)<br>in memory now: {kept}"
         )
         return results, ""
 
-    def _draw_bars(self, axes: Axes, title: str, values: list[int], number: int, frames: tuple[Frame, ...]) -> None:
+    def _draw_bars(self, axes: Axes, title: str, values: list[int], number: int, steps: tuple[TraceStep, ...]) -> None:
         axes.clear()
         style(axes, title, "", "number (logarithmic)")
         colours = [PALETTE[4] if k == number else "0.75" for k in range(len(values))]
         axes.bar(range(len(values)), [max(value, 0.5) for value in values], color=colours)
         axes.set_yscale("log")
         axes.set_ylim(bottom=10)
-        axes.set_xticks(range(len(frames)), [frame.result for frame in frames], fontsize=8, rotation=45)
+        axes.set_xticks(range(len(steps)), [step.result for step in steps], fontsize=8, rotation=45)
         axes.grid(visible=False, axis="x")
 
 

@@ -1,4 +1,4 @@
-"""Who works when: a program's instructions over the cycles of a sample, as a picture."""
+"""Draw the unit timeline of a program."""
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -8,9 +8,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import StrMethodFormatter
 
-from bttlab.card.program.instruction import UNIT_NAMES, Instruction
-from bttlab.card.program.profile import busy_shares, part_of
-from bttlab.card.program.timing import Timing
+from bttlab.compiler.instruction import UNIT_NAMES, Instruction
+from bttlab.compiler.profile import busy_shares, part_of
+from bttlab.compiler.timing import Timing
 from bttlab.lab.charts import PALETTE, new_figure, style
 
 STAGES = {"FP": "forward", "BP": "backward", "PU": "update of the sample before"}
@@ -19,7 +19,7 @@ HEIGHT = 0.8  # of a bar, of 1 from lane to lane
 
 
 def gantt_figure(instructions: Sequence[Instruction], timing: Timing, title: str) -> Figure:
-    """Draw when each unit works, and for which part of the model.
+    """Draw the timeline of the units and of the parts of the model.
 
     Parameters
     ----------

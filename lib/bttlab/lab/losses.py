@@ -1,4 +1,4 @@
-"""The losses of a run, however long: the last ones, and a curve of all that stays short."""
+"""Losses of a run: the last ones, and a thinned curve of all."""
 
 import numpy as np
 
@@ -9,14 +9,14 @@ MOST_POINTS = 4096  # of a curve: more than are drawn
 
 
 class Losses:
-    """What is kept of a run's losses. One thread adds; others may read meanwhile.
+    """Losses of a run. One thread adds; others may read meanwhile.
 
     Parameters
     ----------
     total : int
         Samples that the run will have.
     most : int
-        Losses that are kept one by one; when there are more, the older half goes.
+        Losses kept unthinned; beyond that the older half is dropped.
 
     Attributes
     ----------
@@ -46,7 +46,7 @@ class Losses:
         return self._tip
 
     def add(self, losses: np.ndarray) -> None:
-        """Put losses at the end."""
+        """Append losses."""
         ends = np.arange(self.count + 1, self.count + len(losses) + 1)
         before = self.last[-(SMOOTHING - 1) :]
         means = smooth(np.concatenate([before, losses]))[len(before) :]

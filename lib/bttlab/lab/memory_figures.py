@@ -1,4 +1,4 @@
-"""Where training's bytes lie: on the U50's chip by the model's memory map, in PyTorch by measurement."""
+"""Draw the memory of training: modelled on the U50, measured in PyTorch."""
 
 from collections.abc import Mapping, Sequence
 
@@ -16,10 +16,9 @@ COLOURS = {
     "gradients": PALETTE[1],
     "optimizer state": PALETTE[2],
     "activations": PALETTE[5],
-    "held operands": PALETTE[3],
-    "on the way": "0.6",
+    "operand buffers": PALETTE[3],
     "temporaries": "0.6",
-    "the machine's own": "0.8",
+    "machine overhead": "0.8",
     "inputs": "0.8",
 }
 
@@ -62,12 +61,17 @@ def draw_bytes(rows: Mapping[str, Mapping[str, float]], title: str) -> Picture:
 
 
 def draw_banks(estimate: Estimate) -> Picture:
-    """Draw how deep each bank is, and which of its words a model's program touches, by what they are for."""
+    """Draw the depth of each bank and the addresses that a program uses, by purpose."""
     banks = estimate.memory.banks
     figure = new_figure(8.3, 1.4 + 0.23 * len(banks))
     axes = figure.subplots()
     encoders = estimate.model.encoders
-    style(axes, f"Words of each bank, {encoders} encoders, {estimate.optimizer} (modelled)", "thousand words", "")
+    style(
+        axes,
+        f"Addresses of each bank in use, {encoders} encoders, {estimate.optimizer} (modelled)",
+        "thousand addresses",
+        "",
+    )
     groups = dict.fromkeys(group for bank in banks for group in bank.groups)
     for row, bank in enumerate(banks):
         start = 0.0
@@ -87,7 +91,7 @@ def draw_banks(estimate: Estimate) -> Picture:
         fontsize=8,
     )
     filled = "; ".join(f"{bank.name} {bank.words / bank.depth:.0%}" for bank in banks)
-    return Picture(figure, f"How much of each bank a program touches: {filled}.")
+    return Picture(figure, f"Share of each bank that a program uses: {filled}.")
 
 
 def draw_energy(estimates: Mapping[str, Estimate]) -> Picture:
@@ -99,7 +103,7 @@ def draw_energy(estimates: Mapping[str, Estimate]) -> Picture:
     for row, estimate in enumerate(estimates.values()):
         start = 0.0
         for name, colour in zip(names, ("0.75", *PALETTE), strict=True):
-            joules = estimate.power.components[name].mid * estimate.seconds_per_epoch
+            joules = estimate.power.components[name].value * estimate.seconds_per_epoch
             axes.barh(row, joules, left=start, color=colour, height=0.55, label=name)
             start += joules
         band = estimate.energy_per_epoch

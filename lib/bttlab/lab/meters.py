@@ -1,11 +1,11 @@
-"""What tells a run's energy: power over time from sensors, or nobody."""
+"""Energy meters of a run."""
 
 from collections.abc import Callable
 from typing import Protocol
 
 from bttlab.data import Samples
 
-SLOT_RAILS = ("12v_pex", "12v_aux")  # all that a card draws from the host, but the few watts of 3.3 V
+SLOT_RAILS = ("12v_pex", "12v_aux")  # all power of a card but the few watts of 3.3 V
 
 
 class EnergyMeter(Protocol):
@@ -14,13 +14,13 @@ class EnergyMeter(Protocol):
     Attributes
     ----------
     provenance : {"measured", "modelled"} or None
-        None where nothing tells the energy.
+        None without a meter.
     how : str
-        The meter or the model; or why there is none.
+        The meter or model, or the reason why there is none.
     joules : float
         So far.
     bounds : (float, float) or None
-        Of a modelled figure: the joules with all that is uncertain at its least and at its most.
+        Lower and upper bound of a modelled figure.
     """
 
     provenance: str | None
@@ -29,11 +29,11 @@ class EnergyMeter(Protocol):
     bounds: tuple[float, float] | None
 
     def advance(self, samples: Samples, seconds: float) -> None:
-        """Count the training on some samples that has just ended and took so long."""
+        """Add the energy of training on `samples`, which took `seconds`."""
 
 
 class NoMeter:
-    """Where nothing tells the energy."""
+    """No meter; `how` is the reason."""
 
     provenance = None
     joules = 0.0
@@ -43,34 +43,34 @@ class NoMeter:
         self.how = reason
 
     def advance(self, samples: Samples, seconds: float) -> None:
-        """Count nothing."""
+        """Do nothing."""
 
 
 class Recorded:
-    """Energy that was told before; parameters as the attributes of `EnergyMeter`."""
+    """Energy from a model or a record, added by `add`; parameters as the attributes of `EnergyMeter`."""
 
     def __init__(self, provenance: str, how: str):
         self.provenance, self.how = provenance, how
         self.joules, self.bounds = 0.0, (0.0, 0.0)
 
     def add(self, low: float, middle: float, high: float) -> None:
-        """Count joules."""
+        """Add joules."""
         self.joules += middle
         self.bounds = self.bounds[0] + low, self.bounds[1] + high
 
     def advance(self, samples: Samples, seconds: float) -> None:
-        """Count nothing more."""
+        """Do nothing: `add` counts."""
 
 
 class PowerMeter:
-    """Energy as power times time, power read once after each piece of training.
+    """Energy as power times time; power is read after each piece of training.
 
     Parameters
     ----------
     watts : callable
-        The power of now.
+        Returns the current power.
     how : str
-        What is read.
+        The sensor.
     """
 
     provenance = "measured"
@@ -82,7 +82,7 @@ class PowerMeter:
         self.joules = 0.0
 
     def advance(self, samples: Samples, seconds: float) -> None:
-        """Count `seconds` at the power of now."""
+        """Add `seconds` times the current power."""
         self.joules += self._watts() * seconds
 
 

@@ -1,4 +1,4 @@
-"""A figure as a cell shows it: an image in the page's colours, light or dark, and in words for who cannot see it."""
+"""Show a figure in a cell: an image in the colours of the theme, and a text for screen readers."""
 
 import base64
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ class Picture:
     ----------
     figure : Figure
     caption : str
-        What it shows, in a sentence; what its panels hold is added.
+        One sentence; a description of the panels is appended.
 
     Attributes
     ----------
@@ -54,12 +54,12 @@ class Picture:
 
 
 def describe(figure: Figure) -> str:
-    """Return what a figure's panels show: titles, where each line begins and ends, and the lengths of bars."""
+    """Return a text of a figure's panels: titles, ends of lines, lengths of bars."""
     return " ".join(filter(None, map(_describe, figure.axes)))
 
 
 def hidden(words: str) -> str:
-    """Return HTML that screen readers read and nobody sees."""
+    """Return invisible HTML for screen readers."""
     place = "position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%)"
     return f"{DARK}{TOOLS}<p class='bttlab-words' style='{place}'>{escape(words)}</p>"
 

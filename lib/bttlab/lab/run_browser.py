@@ -1,4 +1,4 @@
-"""The browser of runs: filter them, overlay their curves, and open one again."""
+"""Browse runs: filter them, overlay their curves, load a checkpoint."""
 
 import ipywidgets as widgets
 
@@ -22,7 +22,7 @@ CURVES = {
 
 
 class RunBrowser(Explorer):
-    """Runs of the index, their curves over each other; make one, and let it be the last line of a cell.
+    """Runs of the index and their curves. Make one the last line of a cell.
 
     Parameters
     ----------
@@ -78,17 +78,21 @@ class RunBrowser(Explorer):
         return f"{len(self._found):,} runs, {len(self.chosen)} selected (Ctrl-click for several)", note
 
     def _search(self, conditions: str, everywhere: bool) -> None:
-        asked, runs, faults = Filter(conditions.split(), limit=SHOWN), [], []
+        asked, runs, faults, self._left_out = Filter(conditions.split(), limit=SHOWN), [], [], []
         indexes = every_index() if everywhere else [self._index]
         for index in indexes:
             try:
                 runs += index.find(asked)
+                self._left_out += index.faults
             except RunIndexError as error:  # such as: no run of that checkout has the key
                 faults.append(error)
         if len(faults) == len(indexes):
             raise faults[0]
         runs.sort(key=lambda run: run.record.begun, reverse=True)
-        self._found = {_label(run): run for run in runs[:SHOWN]}
+        self._found = {}
+        for run in runs[:SHOWN]:
+            label = _label(run)
+            self._found[f"{label}  {run.folder}" if label in self._found else label] = run  # a copied id is a run, too
         kept = [name for name in self.runs.value if name in self._found]
         self.runs.options = list(self._found)
         self.runs.value = kept or list(self._found)[: min(3, len(self._found))]
@@ -98,10 +102,11 @@ class RunBrowser(Explorer):
         axes.clear()
         title, label = CURVES[name]
         style(axes, title, "samples trained on", label)
-        empty = []
+        empty, faults = [], self._left_out[:]
         for colour, run in zip(PALETTE, chosen, strict=False):
             curves = read_curves(run.folder)
             x, y = (curves.samples, curves.losses) if name == "loss" else (curves.scored, curves.scores[name])
+            faults += [f"{run.record.name}: {fault}" for fault in curves.faults]
             if not x:
                 empty.append(run.record.name)
                 continue
@@ -112,7 +117,8 @@ class RunBrowser(Explorer):
         axes.set_ylim(bottom=0)
         if axes.get_legend_handles_labels()[0]:
             axes.legend(fontsize=8, framealpha=0.8)
-        return printable(f"no such curve: {', '.join(empty)}") if empty else ""
+        notes = ([f"no such curve: {', '.join(empty)}"] if empty else []) + faults
+        return printable("; ".join(notes[:3] + ["…"] * (len(notes) > 3)))
 
 
 def _label(run: FoundRun) -> str:

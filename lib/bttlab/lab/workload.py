@@ -1,4 +1,4 @@
-"""A corpus made ready for a model: what every run of a dashboard trains on, in the same order."""
+"""A corpus encoded for a model, in the order of training."""
 
 from dataclasses import dataclass
 
@@ -52,5 +52,5 @@ class Workload:
 
     @property
     def dev_split(self) -> Split:
-        """The utterances of `dev` as they are written."""
+        """The utterances of `dev` as text."""
         return self.corpus.dev[: len(self.dev)]

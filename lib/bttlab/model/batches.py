@@ -17,7 +17,6 @@ def equal_length_batches(order: np.ndarray, lengths: np.ndarray, size: int, rand
         Indices of the samples, in the order in which those of a length are to follow each other.
     lengths : ndarray of int
         Real tokens of every sample that an index may point to.
-    size : int
     random : numpy.random.Generator
         Of the order of the batches.
 
@@ -32,7 +31,7 @@ def equal_length_batches(order: np.ndarray, lengths: np.ndarray, size: int, rand
 
 
 def batch_logits(model: nn.Module, samples) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return what a model says of n `Samples` of equal length, and their labels; on the model's device.
+    """Return the logits and labels of n `Samples` of equal length, on the model's device.
 
     Returns
     -------
@@ -53,9 +52,9 @@ def batch_losses(model: nn.Module, samples, label_smoothing: float = 0.0) -> Ten
 
 @torch.no_grad()
 def predict_in_batches(model: nn.Module, samples, size: int = 64) -> Predictions:
-    """Return a model's losses and labels of samples, as `bttlab.model.predict` does, but for rounding.
+    """Predict in batches; equal to `bttlab.model.predict` except for rounding.
 
-    The model predicts in evaluation mode, and is then in the mode in which it was.
+    The model predicts in evaluation mode; its mode is restored.
     """
     was_training = model.training
     model.train(False)

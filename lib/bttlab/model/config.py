@@ -1,4 +1,4 @@
-"""What a transformer and its optimizer are made of; sizes follow from here alone."""
+"""Configuration of a transformer and its optimizer."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -17,10 +17,11 @@ OPTIMIZERS = ("sgd", "momentum", "adamw")
 LINEARS = ("query", "key", "value", "output", "first", "second")  # of an encoder, in the order of the forward pass
 BELOW_ONE = 1 - 2**-24  # the FP32 number before 1
 BYTES_PER_PARAMETER = 4  # FP32
+MOST_BYTES = 1 << 34  # of all parameters
 
 
 class ConfigError(BttlabError, ValueError):
-    """A configuration that breaks a rule."""
+    """Raised if a configuration breaks a rule."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,11 @@ class ModelConfig:
                         f"ranks name {name!r}, which is no layer of the model; there are, for instance, "
                         "encoders.0.query, intent_pooler and embedding.word"
                     )
+        if self.parameters_bytes > MOST_BYTES:
+            raise ConfigError(
+                f"the model would have {self.parameters_bytes / 1e9:,.0f} GB of parameters: at most "
+                f"{MOST_BYTES >> 30} GiB are allowed; take smaller ranks, or fewer or narrower layers"
+            )
 
     def _mode_sizes(self) -> dict[str, int]:
         return {
@@ -135,7 +141,7 @@ class ModelConfig:
         return cls(**values)
 
     def rank_of(self, layer: str) -> int | tuple[int, ...]:
-        """Return the rank of a layer, by its name: one for all bonds between its cores, or each."""
+        """Return the rank of a layer: one for all bonds between its cores, or each."""
         default = self.embedding_rank if layer.startswith("embedding.") else self.linear_rank
         return dict(self.ranks).get(layer, default)
 
@@ -143,7 +149,7 @@ class ModelConfig:
         """Return this configuration with another hidden size.
 
         Its modes are the three factors of the least sum, the largest first (last in `linear_in_modes`): 12, 8, 8 of
-        768. Where the card could not lay them into words so, but can in another order, they come in that order.
+        768; in another order if the card needs that to fill its vectors.
 
         Raises
         ------
@@ -153,9 +159,9 @@ class ModelConfig:
         if not isinstance(size, Integral) or not 1 <= size <= _MOST["hidden_size"]:
             raise ConfigError(f"hidden_size is {shown(size)}: it must be an integer of 1 to {_MOST['hidden_size']:,}")
         orders = list(permutations(factors(size)))
-        out = next((order for order in orders if _fills_words(*order[:2])), orders[0])
+        out = next((order for order in orders if _fills_vectors(*order[:2])), orders[0])
         # A block of the card's shuffle unit has room for 16 rows of the middle mode if that is 8 at most.
-        columns = next((order for order in orders if order[1] <= 8 and _fills_words(*order[1:])), orders[0])
+        columns = next((order for order in orders if order[1] <= 8 and _fills_vectors(*order[1:])), orders[0])
         return replace(
             self, hidden_size=size, linear_out_modes=out, linear_in_modes=out[::-1], embedding_column_modes=columns
         )
@@ -176,7 +182,7 @@ class ModelConfig:
         return replace(self, vocabulary_size=math.prod(modes), embedding_row_modes=modes)
 
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return every parameter's name and shape, in the order in which parameters are stored everywhere."""
+        """Return every parameter's name and shape, in the order of storage."""
         hidden = self.hidden_size
         shapes: dict[str, tuple[int, ...]] = {}
 
@@ -225,13 +231,13 @@ class ModelConfig:
         return BYTES_PER_PARAMETER * self.parameters_count
 
 
-def _fills_words(*modes: int) -> bool:
-    """Whether the modes at an end of a train fill words of the card, 16 elements each (docs/processor.md)."""
+def _fills_vectors(*modes: int) -> bool:
+    """Return whether modes at an end fill whole vectors of the card, 16 elements each (docs/processor.md)."""
     return not math.prod(modes) % 16
 
 
 def _pairs(ranks: Any) -> tuple[tuple[str, int | tuple[int, ...]], ...]:
-    """Sorted (layer, rank) of a mapping or of pairs; what a rank may be is checked with the shapes."""
+    """Return sorted pairs (layer, rank). The shapes check the ranks."""
     try:
         pairs = {str(name): tuple(rank) if isinstance(rank, Iterable) else rank for name, rank in dict(ranks).items()}
     except (TypeError, ValueError):
@@ -239,7 +245,7 @@ def _pairs(ranks: Any) -> tuple[tuple[str, int | tuple[int, ...]], ...]:
     return tuple(sorted(pairs.items()))
 
 
-# Beyond these the answer takes minutes, or more memory than there is, and nobody meant to ask.
+# Larger values take minutes, or more memory than there is.
 _MOST = {
     "encoders": 128,
     "sequence_length": 1 << 12,
@@ -305,7 +311,7 @@ class Optimizer:
 
     @property
     def moments(self) -> tuple[str, ...]:
-        """The names of the state it keeps for each parameter."""
+        """Names of the state for each parameter."""
         return {"sgd": (), "momentum": ("first_moment",), "adamw": ("first_moment", "second_moment")}[self.name]
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Where training starts: parameters that depend on the configuration and a seed, and on nothing else."""
+"""Initial parameters, a function of the configuration and a seed."""
 
 import re
 
@@ -17,7 +17,6 @@ def initial_parameters(config: ModelConfig, seed: int) -> dict[str, np.ndarray]:
 
     Parameters
     ----------
-    config : ModelConfig
     seed : int
         At least 0.
 

@@ -1,7 +1,7 @@
-"""The loop of every training: pieces of work one after the other, and somebody told of each.
+"""Run training steps in order and report each to a callback.
 
-A piece is what can be stopped between: samples for a card, a batch for a method, steps between two readings of a GPU's
-clock.
+A step is the smallest unit between two stops: samples for a card, a batch for a method, steps between two readings of a
+GPU's clock.
 """
 
 import time
@@ -25,19 +25,18 @@ def train_pieces(
     may_go_on: Callable[[], bool] = lambda: True,
     clock: Callable[[], float] = time.perf_counter,
 ) -> None:
-    """Train on pieces, until there are none or it may not go on.
+    """Train on pieces of work until there are none.
 
     Parameters
     ----------
     pieces : iterable
-        Asked for the next piece once the one before is done with.
+        The next piece is taken after the one before is trained on and reported.
     step : callable
         Trains on a piece and returns the losses, float32 of shape (n,).
     trained : callable
-        Gets the piece, its losses, and the seconds that choosing it and training on it took: what counts, shows, scores
-        and saves, in no piece's time.
+        Called with the piece, its losses, and the seconds of choosing and training on it; its own time counts nowhere.
     may_go_on : callable
-        Asked before each piece; it may wait, or raise what ends the training.
+        Called before each piece; it may wait, raise to end the training, or return False.
     clock : callable
         Returns seconds.
 
@@ -64,7 +63,7 @@ def train_pieces(
 def chunks(start: int, stop: int) -> Iterator[slice]:
     """Yield consecutive slices of `start` to `stop`, each of about a quarter second's work and at most 32 samples.
 
-    The caller does the work of a slice before it asks for the next one: that is how its pace is known.
+    The caller does the work of a slice before it takes the next one: the time in between gives the pace.
     """
     size = 1
     while start < stop:

@@ -1,4 +1,4 @@
-"""Training in PyTorch, one sample a step: what the overlay is compared with."""
+"""The reference trainer: PyTorch, one sample a step."""
 
 from collections.abc import Iterator, Mapping
 
@@ -59,10 +59,8 @@ class ReferenceTrainer:
 
     Parameters
     ----------
-    config : ModelConfig
     flow : {"bidirectional", "right_to_left", "reconstruct", "auto"}
         Order of contraction in the TT layers.
-    device : str or torch.device
     seed : int
         Of the initial parameters.
 
@@ -96,20 +94,7 @@ class ReferenceTrainer:
     def load_parameters(
         self, parameters: Mapping[str, np.ndarray], optimizer_state: Mapping[str, np.ndarray] | None = None
     ) -> None:
-        """Set the parameters and the optimizer state; without a state, start from none.
-
-        Parameters
-        ----------
-        parameters : mapping of str to ndarray
-            Under the names and of the shapes of `ModelConfig.parameter_shapes`.
-        optimizer_state : mapping of str to ndarray, optional
-            From `store_optimizer_state`.
-
-        Raises
-        ------
-        StateError
-            If a name is missing or unknown, a shape is wrong, or a number not finite; nothing is changed then.
-        """
+        """See `Trainer.load_parameters`; StateError names what does not fit, and nothing is changed then."""
         flat = self._flatten("parameters", parameters)
         step, moments = 0, {}
         if optimizer_state is not None:
@@ -131,29 +116,7 @@ class ReferenceTrainer:
     def train(
         self, samples, optimizer: Optimizer, learning_rate: float | np.ndarray, label_smoothing: float = 0.0
     ) -> np.ndarray:
-        """Take one step a sample, in order.
-
-        Parameters
-        ----------
-        samples : bttlab.data.Samples
-        optimizer : Optimizer
-            The one that the optimizer state is of, or any where training starts.
-        learning_rate : float or ndarray of shape (n,)
-        label_smoothing : float
-            As in `bttlab.model.Trainer`.
-
-        Returns
-        -------
-        ndarray of float32, shape (n,)
-            Each sample's loss before its update, without label smoothing.
-
-        Raises
-        ------
-        NumericalFault
-            At the first sample whose loss, gradient or update is not finite; parameters and state are as before it.
-        bttlab.data.SampleError, ConfigError, StateError
-            If samples, learning rates or the optimizer are not allowed; nothing is changed then.
-        """
+        """See `Trainer.train`; what does not fit raises an error, and nothing is changed then."""
         samples.validate(self.config)
         rates = check_learning_rates(learning_rate, len(samples))
         check_label_smoothing(label_smoothing)
@@ -176,7 +139,7 @@ class ReferenceTrainer:
         return losses
 
     def _find_fault(self, optimizer: Optimizer, learning_rate: float) -> str | None:
-        """What keeps an update from being done, in the order in which the kernel looks: one of `FAULTS`."""
+        """Return the first reason against an update, in the kernel's order: a key of `FAULTS`, or None."""
         limits = {"first_moment": STATE_LIMIT, "second_moment": SQUARE_LIMIT}
         if not (
             _is_below(self._flat.data, STATE_LIMIT)
@@ -188,17 +151,11 @@ class ReferenceTrainer:
         return None if is_bounded(optimizer, learning_rate, self._step + 1) else "update"
 
     def predict(self, samples) -> Predictions:
-        """Return losses and labels of the samples; changes nothing.
-
-        Raises
-        ------
-        bttlab.data.SampleError
-            If the samples do not fit the model.
-        """
+        """See `Trainer.predict`."""
         return predict(self.model, samples)
 
     def _keep_moments(self, optimizer: Optimizer) -> None:
-        """Start with an optimizer's moments, or see that those that are here are its own."""
+        """Create the optimizer's moments, or check that the present ones are its own."""
         if self._step == 0 and not self._moments:
             self._moments = {moment: torch.zeros_like(self._flat.data) for moment in optimizer.moments}
         if tuple(self._moments) != optimizer.moments:
@@ -209,7 +166,7 @@ class ReferenceTrainer:
 
     @torch.no_grad()
     def _update(self, optimizer: Optimizer, learning_rate: float) -> None:
-        """Update parameters and moments from the gradient: the step with the number `self._step`."""
+        """Update parameters and moments from the gradient; the step's number is `self._step`."""
         moments = [[moment] for moment in self._moments.values()]
         if optimizer.name == "adamw":
             torch._fused_adamw_(
@@ -281,7 +238,7 @@ class ReferenceTrainer:
 
 
 def _is_below(flat: Tensor, limit: float) -> bool:
-    """Whether every magnitude is below a limit; NaN is not."""
+    """Return whether every magnitude is below a limit; NaN is not."""
     lowest, highest = torch.aminmax(flat)
     return max(-lowest.item(), highest.item()) < limit
 

@@ -1,4 +1,4 @@
-"""Sizes of the dense and the tensor variant side by side."""
+"""Sizes of the dense and the tensor variant."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ class ModelSize:
 
     @property
     def compression(self) -> float:
-        """How many times smaller the tensor variant is."""
+        """Ratio of dense to tensor parameters."""
         return self.dense_parameters / self.tensor_parameters
 
 

@@ -1,4 +1,4 @@
-"""What the run loop drives: the PyTorch reference and the overlay driver both offer this."""
+"""The protocol of trainers: the PyTorch reference and the card's driver implement it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,13 +9,13 @@ import numpy as np
 from bttlab.errors import BttlabError
 from bttlab.model.config import ConfigError, ModelConfig, Optimizer
 
-# What keeps parameters and moments finite, as in hls_src/update.h.
+# Limits that keep parameters and moments finite, as in hls_src/update.h.
 STATE_LIMIT = 2.0**63  # of gradients, parameters and first moments
 SQUARE_LIMIT = 2.0**127  # of second moments
 RATE_LIMIT = 2.0**30  # of the learning rate
 FACTOR_LIMIT = 2.0**60  # of AdamW's factors
 
-# What is not finite, or beyond its limit, in the words of an error.
+# Error messages by fault.
 FAULTS = {
     "loss": "the loss of {sample} is not finite",
     "state": "a parameter or moment before {sample} is not finite or too large",
@@ -25,7 +25,7 @@ FAULTS = {
 
 
 class NumericalFault(BttlabError):
-    """Numbers were, or would have become, not finite: training stopped before a sample's update.
+    """Raised before a sample's update if a number is, or would become, not finite.
 
     Parameters
     ----------
@@ -51,17 +51,17 @@ class NumericalFault(BttlabError):
         self.learning_rate = learning_rate
 
     def at(self, sample: int, losses: np.ndarray) -> "NumericalFault":
-        """Return the same fault as seen by who counts the samples from elsewhere."""
+        """Return the same fault with another sample count."""
         return NumericalFault(self.fault, sample, losses, self.learning_rate)
 
 
 class StateError(BttlabError, ValueError):
-    """Parameters or optimizer state of another model or optimizer."""
+    """Raised for parameters or optimizer state of another model or optimizer."""
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """What the model says about n samples.
+    """Predictions for n samples.
 
     Parameters
     ----------
@@ -106,8 +106,6 @@ class Trainer(Protocol):
 
         Parameters
         ----------
-        samples : bttlab.data.Samples
-        optimizer : Optimizer
         learning_rate : float or ndarray of shape (n,)
         label_smoothing : float
             Part of each target that is spread evenly over all classes, in [0, 1). The losses returned are without it.
@@ -149,7 +147,7 @@ def check_learning_rates(learning_rate: float | np.ndarray, count: int) -> list[
 
 
 def check_finite(what: str, tensors: Mapping[str, np.ndarray]) -> None:
-    """Check that no number of parameters, or of a moment, is infinite or NaN.
+    """Check that no number is infinite or NaN.
 
     Raises
     ------
@@ -165,12 +163,10 @@ def check_finite(what: str, tensors: Mapping[str, np.ndarray]) -> None:
 
 
 def is_bounded(optimizer: Optimizer, learning_rate: float, step: int) -> bool:
-    """Whether an update of gradients and a state within their limits ends in finite numbers.
+    """Return whether an update within the limits of gradients and state stays finite.
 
     Parameters
     ----------
-    optimizer : Optimizer
-    learning_rate : float
     step : int
         Number of the update, from 1.
 

@@ -19,7 +19,6 @@ class Transformer(nn.Module):
 
     Parameters
     ----------
-    config : ModelConfig
     flow : {"bidirectional", "right_to_left", "reconstruct", "auto"}
         Order of contraction in the TT layers; nothing in a dense model.
     seed : int

@@ -1,11 +1,12 @@
 """Sweeps: many trials of one specification, on this machine's cores or on any Dask cluster."""
 
-from bttlab.lazy import names_of
+import lazy_loader
 
-_MODULES = {
-    "cluster": ("ClusterError", "open_cluster"),
-    "run": ("Progress", "Sweep", "SweepError"),
-    "spec": ("SpecError", "SweepSpec", "read_spec"),
-}
-__getattr__ = names_of(globals(), _MODULES)
-__all__ = ["ClusterError", "Progress", "SpecError", "Sweep", "SweepError", "SweepSpec", "open_cluster", "read_spec"]
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__,
+    submod_attrs={
+        "cluster": ("ClusterError", "open_cluster"),
+        "run": ("Progress", "Sweep", "SweepError"),
+        "spec": ("SpecError", "SweepSpec", "read_spec"),
+    },
+)

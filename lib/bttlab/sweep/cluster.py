@@ -1,7 +1,7 @@
-"""The machines that a sweep runs on: workers of its own on this one, or those of any Dask scheduler.
+"""Clusters of a sweep: local workers, or those of any Dask scheduler.
 
-Whoever may talk to a Dask scheduler or worker runs code in it. So those that start here talk TLS with a certificate
-that is made for one sweep and kept in memory, and keep their files in a folder of this user's alone.
+A client of a Dask scheduler or worker can run code in it. So local ones use TLS with a certificate that is made for one
+sweep and kept in memory, and keep their files in a private folder.
 """
 
 import contextlib
@@ -22,6 +22,7 @@ from distributed.system import MEMORY_LIMIT
 
 import bttlab
 from bttlab.errors import BttlabError
+from bttlab.plugins import missing_package
 from bttlab.processes import SAFE_PATH, safe_path
 from bttlab.sweep.trials import CARD
 from bttlab.sweep.worker import cards, ready, sources_digest
@@ -37,7 +38,7 @@ PACKAGES = ("bttlab", "torch", "numpy", "safetensors", "pynq", "dask", "distribu
 
 
 class ClusterError(BttlabError):
-    """A cluster that a sweep cannot run on."""
+    """Raised if a sweep cannot run on a cluster."""
 
 
 @contextlib.contextmanager
@@ -47,7 +48,7 @@ def open_cluster(
     resources: Mapping[str, float] | None = None,
     credentials: Security | None = None,
 ) -> Iterator[Client]:
-    """Connect to a scheduler, or start workers here that end with the context.
+    """Connect to a scheduler, or start local workers that end with the context.
 
     Parameters
     ----------
@@ -99,7 +100,7 @@ def open_cluster(
 
 
 def _check_main() -> None:
-    """Refuse a program that a worker, which starts by importing it, would not find."""
+    """Raise ClusterError if workers cannot import the main program."""
     main = sys.modules["__main__"]
     file = getattr(main, "__file__", None)
     if getattr(main, "__spec__", None) is None and file is not None and not Path(file).is_file():
@@ -111,7 +112,7 @@ def _check_main() -> None:
 
 @contextlib.contextmanager
 def _local(count: int, resources: dict[str, float]) -> Iterator[Client]:
-    """Start workers; Ctrl-C, whenever it comes, does not reach them: it is this process that ends them."""
+    """Start local workers. Ctrl-C does not reach them: this process ends them."""
     before = set(multiprocessing.active_children())
     cluster = client = None
     # silence_logs ends with the cluster, and workers that hang break their connections after that.
@@ -143,11 +144,10 @@ def _local(count: int, resources: dict[str, float]) -> Iterator[Client]:
 
 @contextlib.contextmanager
 def _private_files() -> Iterator[None]:
-    """Keep what the scheduler and the workers that start within it write, and import from, where nobody else can write.
+    """Keep files and imports of the scheduler and its workers in a private folder.
 
-    By default Dask takes `dask-scratch-space` in the folder for temporary files, whoever made it, and puts it before
-    everything else that Python imports from. Nor do they import from the folder that they are started in. Their HTTP
-    servers, which listen on loopback and ask for no certificate, serve nothing.
+    Dask's default, `dask-scratch-space` in the temporary folder, may be another user's, and is first in `sys.path`. The
+    HTTP servers, on loopback and without certificates, serve nothing.
     """
     with TemporaryDirectory(prefix="bttlab-sweep-", ignore_cleanup_errors=True) as folder:
         values = {
@@ -161,7 +161,7 @@ def _private_files() -> Iterator[None]:
 
 
 def _scheduler(count: int, resources: dict[str, float]) -> LocalCluster:
-    """Start a scheduler for some workers; the threads that start them block SIGINT, and so do they, who inherit it."""
+    """Start a scheduler. Its threads block SIGINT, and the workers inherit that."""
     with safe_path():
         resource_tracker.ensure_running()  # in this thread: whichever does it unblocks SIGINT
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -182,14 +182,12 @@ def _scheduler(count: int, resources: dict[str, float]) -> LocalCluster:
 
 
 def _new_credentials() -> Security:
-    """Make a key and a certificate that exist in memory alone; both ends of a connection must show it."""
+    """Make a key and a certificate in memory; both ends of a connection must show it."""
     try:
         return Security.temporary()
     except ImportError:
-        raise ClusterError(
-            "workers on this machine need cryptography, which is not installed; install it with: pip install "
-            "'bttlab[lab]'"
-        ) from None
+        missing = ModuleNotFoundError(name="cryptography")
+        raise ClusterError(missing_package(missing, "a cluster on this machine") or str(missing)) from None
 
 
 def most_workers() -> int:
@@ -198,7 +196,7 @@ def most_workers() -> int:
 
 
 def open_to_all(scheduler: str | None) -> str:
-    """Return what is to be said of a scheduler that asks nobody for a certificate; nothing if it does."""
+    """Return a warning for a scheduler without TLS, else an empty string."""
     if scheduler is None or scheduler.startswith(TLS):
         return ""
     return (
@@ -208,21 +206,7 @@ def open_to_all(scheduler: str | None) -> str:
 
 
 def connect(address: str, seconds: float = CONNECT_SECONDS, credentials: Security | None = None) -> Client:
-    """Connect to a scheduler.
-
-    Parameters
-    ----------
-    address : str
-    seconds : float
-        That it may take to answer.
-    credentials : Security, optional
-        By default what Dask's configuration says.
-
-    Raises
-    ------
-    ClusterError
-        If it does not answer.
-    """
+    """Connect to a scheduler; credentials are by default those of Dask's configuration. Raises ClusterError."""
     try:
         return Client(address, timeout=seconds, security=credentials)
     except (OSError, ValueError, TypeError, TimeoutError) as error:  # TypeError: TLS without a certificate
@@ -234,11 +218,10 @@ def connect(address: str, seconds: float = CONNECT_SECONDS, credentials: Securit
 
 
 def check_cluster(client: Client, resources: Mapping[str, float]) -> None:
-    """Refuse a cluster whose results could differ, or that cannot run the trials.
+    """Check that a cluster can run the trials, with the versions and sources of this process.
 
     Parameters
     ----------
-    client : Client
     resources : mapping of str to float
         What a trial takes of its worker.
 

@@ -1,6 +1,6 @@
 """Run the trials of a specification on this machine's cores, or on the workers of a Dask scheduler.
 
-What is finished stays: the same command goes on where it was stopped.
+The same command continues a stopped sweep.
 """
 
 import argparse
@@ -29,13 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Outcome:
     """Run the command."""
-    try:
-        from bttlab.sweep import Sweep, open_cluster, read_spec
-        from bttlab.sweep.cluster import open_to_all
-    except ModuleNotFoundError as error:
-        raise BttlabError(
-            f"sweeps need {error.name}, which is not installed; install it with: pip install 'bttlab[lab]'"
-        ) from None
+    from bttlab.sweep import Sweep, open_cluster, read_spec
+    from bttlab.sweep.cluster import open_to_all
 
     spec = read_spec(options.spec)
     sweep = Sweep(spec, options.out or Path("runs") / spec.name)
@@ -57,7 +52,7 @@ def run(options: argparse.Namespace) -> Outcome:
 
 
 def _credentials(options: argparse.Namespace) -> Any:
-    """What the command line says of certificates; None if nothing, and Dask's own configuration holds."""
+    """Return the certificates of the command line; None for those of Dask's configuration."""
     files = {name: getattr(options, name) for name in ("tls_ca_file", "tls_cert", "tls_key")}
     if not any(files.values()):
         return None
@@ -78,7 +73,7 @@ def _credentials(options: argparse.Namespace) -> Any:
 
 
 class _Line:
-    """Progress in one line of stderr, redrawn on a terminal, else written when a trial ends or there is a new note."""
+    """Progress in one line of stderr: redrawn on a terminal, else written for each finished trial or note."""
 
     def __init__(self, objective: str) -> None:
         self._objective, self._last, self._state = objective, "", None
@@ -103,7 +98,7 @@ class _Line:
 
 
 def describe(progress: Any, objective: str) -> str:
-    """Return a sweep's progress as a phrase; `objective` names the figure by which a trial is the best so far."""
+    """Return a sweep's progress as a phrase; `objective` is the figure to compare trials by."""
     parts = [f"{len(progress.records)} of {progress.total} trials done"]
     if progress.failed:
         parts[0] += f", {progress.failed} of them failed"

@@ -1,4 +1,4 @@
-"""Trials that ask the model of the U50."""
+"""Trials of kind "estimate"."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from bttlab.model import PAPER_FLOW, ModelConfig, Optimizer
 
 
 def question(values: Mapping[str, Any]) -> tuple[ModelConfig, dict[str, Any]]:
-    """Return the model and the whole configuration that a flat one means.
+    """Return the model, and the configuration completed with defaults.
 
     Raises
     ------

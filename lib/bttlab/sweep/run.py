@@ -1,13 +1,12 @@
-"""Running a sweep: chunks of trials go out to workers, checkpoints and figures come back, and only this process writes.
+"""Run a sweep: send chunks of trials to workers, and write the checkpoints and figures that come back.
 
-A worker gets a trial's folder as bytes and returns it as bytes. So no file system is shared, a worker that dies costs
-at most the chunk that it was at, and nothing is written twice: a trial's folder is named by the digest of its
-configuration, and what is finished there is never touched again.
+A worker gets a trial's folder as bytes and returns it as bytes. So no file system is shared, and a worker that dies
+costs at most its chunk. A trial's folder is named by the digest of its configuration; a finished one is not run again.
 """
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -17,15 +16,15 @@ from distributed.comm import CommClosedError
 
 from bttlab.data import Vocabulary, encode
 from bttlab.errors import BttlabError
-from bttlab.experiments.keep import OnRecord, enter, entering
+from bttlab.experiments.keep import OnRecord, index_run, u50_callback
 from bttlab.experiments.record import COMPLETE, FAILED, RUN_FILE, RunRecord, read_run
 from bttlab.files import replace_whole
 from bttlab.sweep.cluster import START_SECONDS, ClusterError, check_cluster, connect
 from bttlab.sweep.search import Listed, Proposed, Search
 from bttlab.sweep.spec import SweepSpec
 from bttlab.sweep.trials import CARD, Trial, TrialMaker
-from bttlab.sweep.worker import FILES, Chunk, Result, estimate_trial, train_chunk
-from bttlab.train.files import held
+from bttlab.sweep.worker import FILES, Chunk, TrialResult, estimate_trial, train_chunk
+from bttlab.train.files import run_lock
 from bttlab.train.settings import RunError
 
 AHEAD = 2  # trials handed out beyond the workers there are, so that none waits for this process
@@ -34,29 +33,27 @@ PATIENCE_SECONDS = 120  # with a scheduler that is gone
 
 
 class SweepError(BttlabError):
-    """A sweep that cannot run or go on."""
+    """Raised if a sweep cannot run or continue."""
 
 
 @dataclass
 class Progress:
-    """Where a sweep stands.
+    """Progress of a sweep.
 
     Attributes
     ----------
     total : int
         Trials.
     records : dict of str to RunRecord
-        Those that have ended, by id; the failed ones among them.
+        Trials that have ended or failed, by id.
     parts : dict of str to float
-        How much of each trial under way is done, 0 to 1.
-    best : RunRecord or None
-    workers : int
+        Fraction done of each running trial, 0 to 1.
     seconds_left : float or None
-        By the pace so far; None while there is none.
+        Estimate; None at the beginning.
     busy_seconds : float
-        That workers have spent on the chunks that came back, summed.
+        Total time of the workers on returned chunks.
     note : str
-        What is going on beside training.
+        Other activity, such as waiting for workers.
     """
 
     total: int
@@ -75,17 +72,12 @@ class Progress:
 
 
 class Sweep:
-    """A sweep and its folder, which has a run's folder for each trial; all is checked before anything starts.
+    """A sweep and its folder, with a run's folder for each trial. Trials are checked before anything starts.
 
     Parameters
     ----------
-    spec : SweepSpec
     folder : path
-        What is finished in it stays; what was begun is continued.
-
-    Attributes
-    ----------
-    progress : Progress
+        Finished trials in it stay; others are continued.
 
     Raises
     ------
@@ -95,34 +87,31 @@ class Sweep:
 
     def __init__(self, spec: SweepSpec, folder: Path):
         self.spec, self.folder = spec, Path(folder)
-        maker = TrialMaker(spec)
-        before = [read_run(path.parent) for path in sorted(self.folder.glob(f"*/{RUN_FILE}"))]
-        self._search: Search = Proposed(spec, maker, before) if spec.search == "optuna" else Listed(maker.all())
-        self.progress = Progress(self._search.total)
-        self._entering: dict[str, OnRecord] = {}
+        self._maker = TrialMaker(spec)
+        self._before: list[RunRecord] | None = None
+        self._locks: dict[str, contextlib.ExitStack] = {}  # of the trials under way
+        self._on_record: dict[str, OnRecord] = {}
         self._stopped = False
-        if isinstance(self._search, Proposed):
-            for record in self._search.done:
-                self._end(record)
+        self._read_folder()
 
     @property
     def resources(self) -> dict[str, float]:
-        """What trials take of their workers; one on a card takes the card besides."""
+        """Resources that trials take of their workers."""
         device = self.spec.fixed.get("device")
         cards = CARD in (self.spec.vary.get("device") or ()) or device == CARD
         return ({CARD: 1} if cards else {}) | dict(self.spec.resources)
 
     def resources_of(self, trial: Trial) -> dict[str, float]:
-        """What a trial takes of its worker."""
+        """Return the resources that a trial takes of its worker."""
         on_card = trial.settings is not None and trial.settings.device == CARD
         return {name: amount for name, amount in self.resources.items() if on_card or name != CARD}
 
     def stop(self) -> None:
-        """Have `run` end soon, from another thread; what has come back stays."""
+        """End `run` soon, from another thread."""
         self._stopped = True
 
     def run(self, client: Client, on_change: Callable[[Progress], None] = lambda progress: None) -> Progress:
-        """Run the trials that are not finished.
+        """Run the unfinished trials.
 
         Parameters
         ----------
@@ -141,33 +130,67 @@ class Sweep:
         check_cluster(client, self.resources)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            with held(self.folder):
-                return _Loop(self, client, on_change).run()
-        except RunError:
-            raise SweepError(f"another sweep runs in {self.folder}; wait for it, or choose another --out") from None
+            with self._lock(self.folder):
+                self._read_folder()  # another process may have run trials since
+                return _Dispatcher(self, client, on_change).run()
         except OSError as error:
             raise SweepError(
                 f"{error.filename or self.folder} cannot be written ({error.strerror}): what came back before stays; "
                 "make room, or the folder writable, and run the same command again"
             ) from None
+        finally:
+            for id in list(self._locks):
+                self._unlock(id)
+
+    def _read_folder(self) -> None:
+        """Set up the search from the trials that the folder holds."""
+        before = [read_run(path.parent) for path in sorted(self.folder.glob(f"*/{RUN_FILE}"))]
+        if before == self._before:
+            return
+        if self.spec.search == "optuna":
+            self._search: Search = Proposed(self.spec, self._maker, before)
+        elif self._before is None:  # a list does not change, and `_next` looks at the folder
+            self._search = Listed(self._maker.all())
+        self._before, self.progress = before, Progress(self._search.total)
+        for record in getattr(self._search, "done", ()):
+            self._end(record)
+
+    @contextlib.contextmanager
+    def _lock(self, folder: Path) -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(run_lock(folder))
+            except RunError as error:
+                raise SweepError(str(error)) from None
+            yield
+
+    def _unlock(self, id: str) -> None:
+        if id in self._locks:
+            self._locks.pop(id).close()
 
     # --- trials
 
     def _next(self) -> Trial | None:
-        """The next trial that is not finished; what is finished is counted."""
+        """Return the next unfinished trial, locked, or None; count the finished ones."""
         while True:
             trial = self._search.next()
             if trial is None:
                 return None
-            if not (self.folder / trial.id / RUN_FILE).exists():
+            folder = self.folder / trial.id
+            folder.mkdir(exist_ok=True)
+            lock = contextlib.ExitStack()  # until the trial ends: nobody else trains it meanwhile
+            lock.enter_context(self._lock(folder))
+            self._locks[trial.id] = lock
+            if not (folder / RUN_FILE).exists():
                 return trial
-            record = read_run(self.folder / trial.id)
+            record = read_run(folder)
             if record.status != COMPLETE:
                 return trial
             self._end(record)
             self._search.tell(trial, record.value(self.spec.objective))
 
     def _end(self, record: RunRecord) -> None:
+        self._unlock(record.id)
         self.progress.records[record.id] = record
         self.progress.parts.pop(record.id, None)
         value, best = record.value(self.spec.objective), self.progress.best
@@ -180,35 +203,33 @@ class Sweep:
         folder = self.folder / trial.id
         return {name: (folder / name).read_bytes() for name in FILES if (folder / name).exists()}
 
-    def _keep(self, trial: Trial, result: Result) -> RunRecord:
-        """Write what came back: metrics, then the checkpoint that goes with them, then the record."""
+    def _keep(self, trial: Trial, result: TrialResult) -> RunRecord:
+        """Write a returned trial: metrics, then the checkpoint, then the record."""
         folder, record = self.folder / trial.id, result.record
-        folder.mkdir(exist_ok=True)
         for name, data in result.files.items():
             if name != RUN_FILE:
                 replace_whole(folder / name, data)
         record.id, record.name, record.sweep = trial.id, trial.name, self.spec.name
         record.configuration = trial.configuration
-        if trial.settings is None:
-            enter(record, folder)
-        else:
-            if trial.id not in self._entering:
-                self._entering[trial.id] = _entering(trial)
-            self._entering[trial.id](record, folder)
+        if trial.settings is not None:
+            if trial.id not in self._on_record:
+                self._on_record[trial.id] = _u50_callback(trial)
+            self._on_record[trial.id](record)
         record.write(folder)
+        index_run(record, folder)
         return record
 
 
-def _entering(trial: Trial) -> OnRecord:
-    """What puts a trial into the index, with what its training would take of a U50."""
+def _u50_callback(trial: Trial) -> OnRecord:
+    """Return a callback that adds to a trial's record what the model of the U50 says of it."""
     config, corpus = trial.settings.config, trial.corpus
     vocabulary = Vocabulary.from_sentences(corpus.train.words, config.vocabulary_size)
     lengths = encode(corpus.train, vocabulary, corpus, config).lengths
-    return entering(config, lengths, trial.settings.optimizer.name, trial.settings.flow)
+    return u50_callback(config, lengths, trial.settings.optimizer.name, trial.settings.flow)
 
 
-class _Loop:
-    """One run of a sweep on a client."""
+class _Dispatcher:
+    """Sends the trials of a sweep to the workers of a client, and takes the results."""
 
     def __init__(self, sweep: Sweep, client: Client, on_change: Callable[[Progress], None]):
         self._sweep, self._client, self._on_change = sweep, client, on_change
@@ -216,7 +237,7 @@ class _Loop:
         self._own = len(client.cluster.workers) if client.cluster is not None else 0  # workers of this machine
         self._last_seen = time.monotonic()  # of any worker
         self._running: dict[Future, Trial] = {}
-        self._back: SimpleQueue[tuple[Future, Result | Exception | None]] = SimpleQueue()
+        self._back: SimpleQueue[tuple[Future, TrialResult | Exception | None]] = SimpleQueue()
         self._order: dict[str, int] = {}
         # Of trials whose workers died: Dask blames all that a worker had before it, so each goes once more, alone.
         self._suspects: list[Trial] = []
@@ -260,7 +281,7 @@ class _Loop:
         self._say(self._missing())
 
     def _missing(self) -> str:
-        """What to say where nobody is left to work."""
+        """Return a note if there are no workers."""
         if self._sweep.progress.workers:
             return ""
         if self._own:
@@ -268,7 +289,7 @@ class _Loop:
         return f"no workers at {self._address}; waiting for one"
 
     def _start_again(self) -> None:
-        """Start workers of this machine anew, where nobody else does."""
+        """Restart local workers."""
         if time.monotonic() - self._last_seen > START_SECONDS:
             raise ClusterError("the local workers have gone, and no others start; run the same command again to go on")
         self._client.cluster.scale(self._own)
@@ -288,9 +309,9 @@ class _Loop:
         self._sweep.progress.parts.setdefault(trial.id, 0.0)
 
     async def _fetch(self, future: Future) -> None:
-        """Take what a chunk came to off its worker as soon as it has ended, whatever the sweep is busy with.
+        """Fetch the result of a chunk from its worker as soon as it has ended.
 
-        What stays on a worker dies with it, and Dask would compute it again.
+        A result that stays on a worker is lost with it, and Dask would compute it again.
         """
         try:
             outcome = await future
@@ -319,7 +340,7 @@ class _Loop:
         if self._client.status != "running":
             raise ConnectionError
 
-    def _take(self, trial: Trial, result: Result) -> None:
+    def _take(self, trial: Trial, result: TrialResult) -> None:
         sweep = self._sweep
         sweep.progress.busy_seconds += result.seconds
         record = sweep._keep(trial, result)
@@ -333,19 +354,19 @@ class _Loop:
         self._submit(trial)
 
     def _fail(self, trial: Trial, error: BaseException) -> None:
-        """A trial that its worker could not run; a later run of the sweep tries it again."""
+        """Record a trial that its worker could not run; a later run of the sweep tries it again."""
         folder = self._sweep.folder / trial.id
         try:
             record = read_run(folder)
         except BttlabError:
             record = RunRecord("training" if trial.settings else "estimate", trial.name, trial.configuration, "")
         record.end(FAILED, str(error) if isinstance(error, BttlabError) else f"{type(error).__name__}: {error}")
-        self._sweep._keep(trial, Result(record))
+        self._sweep._keep(trial, TrialResult(record))
         self._sweep._end(record)
         self._sweep._search.tell(trial, None)
 
     def _reconnect(self) -> None:
-        """Wait for a scheduler that has gone; what was under way goes on from its last checkpoint here."""
+        """Wait for a lost scheduler, then continue the running trials from their last checkpoints."""
         trials, self._running = list(self._running.values()), {}
         if self._own:
             raise ClusterError("the local workers have gone; run the same command again to go on")

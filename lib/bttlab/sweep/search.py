@@ -1,10 +1,10 @@
-"""Which trial comes next: those of a list, or what Optuna proposes from those before."""
+"""Choose the next trial: from a list, or by Optuna from the trials before."""
 
-import sys
 from collections.abc import Iterable
 from typing import Any, Protocol
 
 from bttlab.experiments.record import COMPLETE, RunRecord
+from bttlab.plugins import missing_package
 from bttlab.sweep.spec import Range, SpecError, SweepSpec
 from bttlab.sweep.trials import Trial, TrialMaker
 
@@ -23,10 +23,10 @@ class Search(Protocol):
     total: int
 
     def next(self) -> Trial | None:
-        """Return a trial to run, or None if there is none (any more)."""
+        """Return a trial to run, or None at the end."""
 
     def tell(self, trial: Trial, value: float | None) -> None:
-        """Hear a trial's objective; None if it failed."""
+        """Learn a trial's objective; None if it failed."""
 
 
 class Listed:
@@ -50,15 +50,12 @@ class Proposed:
 
     Parameters
     ----------
-    spec : SweepSpec
-    maker : TrialMaker
     before : iterable of RunRecord
-        What the sweep's folder has: Optuna learns from trials of this search that are complete, and what was begun
-        comes first. Others are left alone.
+        Trials in the sweep's folder: Optuna learns from the complete ones of this search, and the begun ones run
+        first.
 
     Attributes
     ----------
-    total : int
     done : list of RunRecord
         Those of `before` that are complete trials of this search.
 
@@ -71,11 +68,8 @@ class Proposed:
     def __init__(self, spec: SweepSpec, maker: TrialMaker, before: Iterable[RunRecord] = ()):
         try:
             import optuna
-        except ModuleNotFoundError:
-            raise SpecError(
-                f"search is optuna, which is not installed: install it with {sys.executable} -m pip install optuna, or "
-                "take search: random"
-            ) from None
+        except ModuleNotFoundError as error:
+            raise SpecError(f"{missing_package(error, 'search: optuna')}, or take search: random") from None
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._spec, self._maker, self.total = spec, maker, spec.trials
         # Lists are proposed by their index: Optuna's categories are plain values.
@@ -103,7 +97,7 @@ class Proposed:
                 self._study.add_trial(trial)
 
     def _params(self, record: RunRecord) -> dict[str, Any] | None:
-        """What Optuna would have proposed for a trial; None if this search has no such trial."""
+        """Return Optuna's parameters of a trial; None if this search cannot have proposed it."""
         varied = {key: record.configuration.get(key) for key in self._spec.vary}
         for key, values in self._spec.vary.items():
             inside = varied[key] in values if isinstance(values, list) else _inside(varied[key], values)
@@ -114,7 +108,7 @@ class Proposed:
         return {k: v.index(varied[k]) if isinstance(v, list) else varied[k] for k, v in self._spec.vary.items()}
 
     def next(self) -> Trial | None:
-        """Return what Optuna proposes, given what it has been told so far; None too if it repeats itself only."""
+        """Return Optuna's next proposal; None at the end, or if it only repeats itself."""
         for _ in range(MOST_REPEATS if len(self._known) < self.total else 0):
             asked = self._study.ask(self._distributions)
             varied = {
@@ -130,7 +124,7 @@ class Proposed:
         return None
 
     def tell(self, trial: Trial, value: float | None) -> None:
-        """Let Optuna learn."""
+        """Report the objective to Optuna."""
         asked = self._asked.pop(trial.id, None)
         if asked is not None:
             self._tell(asked, value)
@@ -153,7 +147,7 @@ def _distribution(optuna: Any, values: list | Range) -> Any:
 
 
 def _corners(spec: SweepSpec) -> list[dict[str, Any]]:
-    """Every value and every end of a range once, the other keys at their first: what is out of range shows here."""
+    """Return every value and every end of a range once, with the other keys at their first: to check ranges."""
     choices = {key: v if isinstance(v, list) else [v.low, v.high] for key, v in spec.vary.items()}
     first = {key: values[0] for key, values in choices.items()}
     return [first | {key: value} for key, values in choices.items() for value in values]

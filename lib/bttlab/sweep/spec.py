@@ -1,4 +1,4 @@
-"""What a sweep tries: a YAML file, checked before anything starts."""
+"""Specification of a sweep: a YAML file, checked before anything starts."""
 
 import math
 from collections.abc import Mapping
@@ -11,8 +11,11 @@ import yaml
 from bttlab.errors import BttlabError
 from bttlab.experiments.index import nearest
 from bttlab.files import read_regular
+from bttlab.json_files import JsonError, check_tree
 
-LARGEST = 1 << 20  # bytes of a specification
+LARGEST = 1 << 17  # bytes of a specification
+MOST_VALUES, LONGEST_PLAIN = 20_000, 1000  # values in it, and characters of one without quotes
+MOST_INTEGER = 1 << 63
 KINDS = ("training", "estimate")
 SEARCHES = ("grid", "random", "optuna")
 OBJECTIVES = {"training": ("dev.frame_accuracy", True), "estimate": ("u50.joules_per_epoch", False)}
@@ -29,24 +32,16 @@ MOST_TRIALS = 100_000
 
 
 class SpecError(BttlabError):
-    """A specification that breaks a rule."""
+    """Raised if a specification breaks a rule."""
 
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers to draw from.
+    """Range of numbers to draw from."""
 
-    Parameters
-    ----------
-    low, high : int or float
-        If both are integers, so is what is drawn; both may be drawn.
-    log : bool
-        Whether every order of magnitude is as likely as any other.
-    """
-
-    low: float
+    low: float  # bounds, inclusive; two integers give integers
     high: float
-    log: bool = False
+    log: bool = False  # whether to draw uniformly in the logarithm
 
     def __post_init__(self) -> None:
         numbers = [value for value in (self.low, self.high) if type(value) in (int, float) and math.isfinite(value)]
@@ -63,7 +58,7 @@ class Range:
 
 @dataclass(frozen=True)
 class SweepSpec:
-    """What a sweep tries.
+    """Specification of a sweep.
 
     Parameters
     ----------
@@ -74,7 +69,7 @@ class SweepSpec:
     fixed : mapping of str to value
         Keys that are the same for all trials.
     kind : {"training", "estimate"}
-        Whether a trial trains, or asks the model of the U50.
+        Whether a trial trains, or estimates time and energy on the U50.
     search : {"grid", "random", "optuna"}
         Every combination; `trials` drawn independently; or `trials` proposed by Optuna from those before.
     trials : int, optional
@@ -166,6 +161,21 @@ class SweepSpec:
         return interval
 
 
+class _PlainLoader(yaml.SafeLoader):
+    """Loader that refuses aliases, which can grow a few bytes to gigabytes, and long plain values."""
+
+    def compose_node(self, parent, index):
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("it has an alias (*name): write the value again in its place")
+        return super().compose_node(parent, index)
+
+    def compose_scalar_node(self, anchor):
+        node = super().compose_scalar_node(anchor)
+        if node.style is None and len(node.value) > LONGEST_PLAIN:
+            raise yaml.YAMLError(f"a value of {len(node.value):,} characters without quotes")
+        return node
+
+
 def read_spec(path: str | Path) -> SweepSpec:
     """Read a specification.
 
@@ -176,11 +186,15 @@ def read_spec(path: str | Path) -> SweepSpec:
     """
     path = Path(path)
     try:
-        values = yaml.safe_load(read_regular(path, LARGEST))
+        data = read_regular(path, LARGEST)
+        if sum(data.count(mark) for mark in (b",", b"[", b"{", b"\n")) > MOST_VALUES:  # parsing takes seconds
+            raise JsonError(f"it has more than {MOST_VALUES:,} values")
+        values = _PlainLoader(data).get_single_data()
+        check_tree(values, MOST_VALUES, MOST_INTEGER)
     except OSError as error:
         raise SpecError(f"{path} cannot be read ({error.strerror}); give the file of a sweep") from None
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise SpecError(f"{path} is no YAML: {' '.join(str(error).split())}") from None
+    except (yaml.YAMLError, RecursionError, ValueError, JsonError) as error:
+        raise SpecError(f"{path} is no YAML of a sweep: {' '.join(str(error).split())}") from None
     try:
         return spec_of(values, path.stem)
     except SpecError as error:
@@ -188,7 +202,7 @@ def read_spec(path: str | Path) -> SweepSpec:
 
 
 def spec_of(values: Any, name: str) -> SweepSpec:
-    """Build a specification from a table; `name` is its name unless it has one.
+    """Build a specification from a table; `name` is the default name.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""From a specification to trials: whole configurations, each with an id that is a digest of it."""
+"""Trials of a specification: complete configurations, each with its digest as id."""
 
 import itertools
 import math
@@ -14,13 +14,13 @@ from bttlab.experiments.keep import digest_of, flat
 from bttlab.model import ModelConfig, Optimizer
 from bttlab.sweep.spec import Range, SpecError, SweepSpec
 from bttlab.train import LEARNING_RATES, RunSettings, read_recipe
-from bttlab.train.schedule import Schedule
+from bttlab.train.schedule import LearningRateSchedule
 from bttlab.train.settings import corpus_digest
 
 CARD, EMULATED, REFERENCE = "U50", "emulated", "reference"
 DEVICES = (EMULATED, REFERENCE, CARD)
 DEFAULTS = {"data": "airline", "device": EMULATED}
-_TABLES = {"schedule": Schedule, "augmentation": Augmentation}
+_TABLES = {"schedule": LearningRateSchedule, "augmentation": Augmentation}
 _MODEL = [one.name for one in fields(ModelConfig)]
 _OPTIMIZER = [one.name for one in fields(Optimizer) if one.name != "name"]
 _RUN = [one.name for one in fields(RunSettings) if one.name not in ("config", *_TABLES)]
@@ -33,39 +33,22 @@ KEYS = {
 
 @dataclass(frozen=True)
 class Trial:
-    """One configuration of a sweep.
+    """One configuration of a sweep."""
 
-    Attributes
-    ----------
-    id : str
-        Equal configurations and corpora have equal ids.
-    varied : dict
-        The values of the keys that the sweep varies.
-    configuration : dict
-        All of it, as a run's record has it.
-    settings : RunSettings or None
-        Of a training.
-    corpus : Corpus
-    """
-
-    id: str
-    varied: dict[str, Any]
-    configuration: dict[str, Any]
-    settings: RunSettings | None
+    id: str  # equal configurations and corpora have equal ids
+    varied: dict[str, Any]  # the values of the keys that the sweep varies
+    configuration: dict[str, Any]  # all of it, as a run's record has it
+    settings: RunSettings | None  # of a training
     corpus: Corpus
 
     @property
     def name(self) -> str:
-        """What to call it: its varied values."""
+        """Name of the trial: its varied values."""
         return " ".join(f"{key}={_brief(value)}" for key, value in self.varied.items())
 
 
 class TrialMaker:
-    """Makes the trials of a sweep; each corpus is read once.
-
-    Parameters
-    ----------
-    spec : SweepSpec
+    """Makes the trials of a sweep; reads each corpus once.
 
     Raises
     ------
@@ -143,7 +126,7 @@ class TrialMaker:
 
 
 def settings_of(values: Mapping[str, Any]) -> RunSettings:
-    """Return the settings that a flat configuration means; what it leaves out is the recipe's, or the default.
+    """Return the settings of a flat configuration, completed from the recipe and the defaults.
 
     Raises
     ------
@@ -198,7 +181,7 @@ def _brief(value: Any) -> str:
 
 
 def check_fits(settings: RunSettings) -> None:
-    """Refuse a model that the machine on the card does not hold."""
+    """Raise an error if the card cannot hold the model."""
     try:
         from bttlab.card.compiled import compiled_program
     except ModuleNotFoundError:  # PYNQ is the workers' then

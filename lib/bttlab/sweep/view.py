@@ -1,4 +1,4 @@
-"""A sweep in a notebook: it runs in the background, and its Pareto figure fills up."""
+"""A sweep in a notebook, in the background, with a Pareto figure."""
 
 import threading
 from collections.abc import Sequence
@@ -32,22 +32,14 @@ STOP_SECONDS = 60.0
 
 
 class SweepView:
-    """A sweep that runs beside the notebook; make one, let it be the last line of a cell, and start it.
+    """Widget that runs a sweep in the background; display it, then press Start.
 
     Parameters
     ----------
-    spec : SweepSpec
     folder : path, optional
         By default one of the sweep's name among the user's runs.
-    scheduler : str, optional
-    workers : int, optional
     credentials : distributed.Security, optional
         As for `bttlab.sweep.open_cluster`.
-
-    Attributes
-    ----------
-    sweep : Sweep
-    widget : ipywidgets.Widget
     """
 
     def __init__(
@@ -85,14 +77,14 @@ class SweepView:
         return [record for record in self.sweep.progress.records.values() if record.status == COMPLETE]
 
     def start(self) -> None:
-        """Run the trials that are not finished, in a thread."""
+        """Run the unfinished trials in a thread."""
         if self._thread is None or not self._thread.is_alive():
             self.sweep = Sweep(self.sweep.spec, self.sweep.folder)  # the one before may have been stopped
             self._thread = Thread(target=self._run, name="bttlab-sweep", daemon=True)
             self._thread.start()
 
     def wait(self) -> Progress:
-        """Wait for the end, and return what came of it; interrupting the kernel stops the sweep."""
+        """Wait for the end and return the progress; interrupting the kernel stops the sweep."""
         try:
             while self._thread is not None and self._thread.is_alive():
                 self._thread.join(0.5)
@@ -110,7 +102,9 @@ class SweepView:
             self._status.value = f"<span role='alert'><b>{escape(str(error))}</b></span>"
         with self._lock:
             self._kept.update(
-                self._figure, self._lock, f"Trials of the sweep {self.sweep.spec.name}. {describe_figure(self._figure)}"
+                [self._figure],
+                self._lock,
+                f"Trials of the sweep {self.sweep.spec.name}. {describe_figure(self._figure)}",
             )
 
     def _show(self, progress: Progress) -> None:

@@ -1,4 +1,4 @@
-"""What runs on a worker: a chunk of a trial, from files to files. It keeps nothing, so any worker may do the next."""
+"""Work of a Dask worker: train a chunk of a trial, from files to files. Any worker can do the next chunk."""
 
 import contextlib
 import hashlib
@@ -17,7 +17,7 @@ from bttlab.sweep.trials import CARD
 from bttlab.train import CheckpointStore, Run, RunSettings
 from bttlab.train.devices import OpenedTrainer, open_trainer
 from bttlab.train.metrics_log import METRICS
-from bttlab.train.progress import Silence
+from bttlab.train.progress import NoProgress
 
 FILES = (METRICS, LATEST, RUN_FILE)  # of a run's folder, in the order in which they are to be written
 CARD_WAIT_SECONDS = 600.0  # for a card that another process trains on: longer than a chunk and its scores
@@ -25,51 +25,28 @@ CARD_WAIT_SECONDS = 600.0  # for a card that another process trains on: longer t
 
 @dataclass(frozen=True)
 class Chunk:
-    """What a worker needs to go on with a trial, or to begin it.
-
-    Attributes
-    ----------
-    settings : RunSettings
-    corpus : Corpus
-        Whole, so that workers need none of their own.
-    files : mapping of str to bytes
-        The run's folder so far.
-    seconds : float
-        To train for, at least one sample.
-    """
+    """Input of a worker: a trial, and how long to train it."""
 
     settings: RunSettings
-    corpus: Corpus
-    files: Mapping[str, bytes]
-    seconds: float
+    corpus: Corpus  # sent along, so that workers need none of their own
+    files: Mapping[str, bytes]  # the run's folder so far
+    seconds: float  # to train for, at least one sample
 
 
 @dataclass(frozen=True)
-class Result:
-    """Where a trial stands after a chunk.
+class TrialResult:
+    """State of a trial after a chunk."""
 
-    Attributes
-    ----------
-    record : RunRecord
-        Stopped, if there is more to do.
-    files : dict of str to bytes
-        The run's folder.
-    samples : int
-        Trained on so far, in all epochs.
-    seconds : float
-        That the worker was busy with the chunk.
-    """
-
-    record: RunRecord
-    files: dict[str, bytes] = field(default_factory=dict)
-    samples: int = 0
-    seconds: float = 0.0
+    record: RunRecord  # stopped, if there is more to do
+    files: dict[str, bytes] = field(default_factory=dict)  # the run's folder
+    samples: int = 0  # trained on so far, in all epochs
+    seconds: float = 0.0  # that the worker was busy with the chunk
 
 
-def train_chunk(chunk: Chunk) -> Result:
-    """Train for a while, on the worker's device.
+def train_chunk(chunk: Chunk) -> TrialResult:
+    """Train a chunk on the worker's device.
 
-    Whatever happens to the training ends up in the record; only what is wrong with the worker itself is raised.
+    Faults of the training go into the record; faults of the worker are raised.
     """
     begin = time.perf_counter()
     with TemporaryDirectory(prefix="bttlab-trial-", dir=_scratch()) as name:
@@ -83,7 +60,7 @@ def train_chunk(chunk: Chunk) -> Result:
         with opened_device(chunk.settings) as opened:
             enough = _enough(begin + chunk.seconds)
             try:
-                run.train(opened.trainer, opened.device, Silence(), enough=enough, provenance=opened.provenance)
+                run.train(opened.trainer, opened.device, NoProgress(), enough=enough, provenance=opened.provenance)
             except BttlabError:
                 pass  # a diverged run: its record says so
         record = read_run(folder)
@@ -91,11 +68,11 @@ def train_chunk(chunk: Chunk) -> Result:
         done = store.load()[0]
         epoch = min(chunk.settings.samples or len(chunk.corpus.train), len(chunk.corpus.train))
         samples = done.epochs_done * epoch + len(done.losses)
-        return Result(record, files, samples, time.perf_counter() - begin)
+        return TrialResult(record, files, samples, time.perf_counter() - begin)
 
 
-def estimate_trial(configuration: Mapping[str, Any], corpus: Corpus) -> Result:
-    """Ask the model of the U50."""
+def estimate_trial(configuration: Mapping[str, Any], corpus: Corpus) -> TrialResult:
+    """Estimate a configuration on the U50."""
     from bttlab.card.constants import MODEL_VERSION
     from bttlab.experiments.keep import card_figures
     from bttlab.experiments.provenance import git_state, versions
@@ -106,12 +83,12 @@ def estimate_trial(configuration: Mapping[str, Any], corpus: Corpus) -> Result:
     record = RunRecord("estimate", "", dict(configuration), f"a model of the U50 ({MODEL_VERSION})")
     record.figures, record.versions, record.git = card_figures(estimated), versions(), git_state()
     record.end(COMPLETE)
-    return Result(record, {}, 0, time.perf_counter() - begin)
+    return TrialResult(record, {}, 0, time.perf_counter() - begin)
 
 
 @contextlib.contextmanager
 def opened_device(settings: RunSettings) -> Iterator[OpenedTrainer]:
-    """Open the device of a trial on this worker; a card's lock is held as long as the context.
+    """Open the device of a trial on this worker; the context holds a card's lock.
 
     Raises
     ------
@@ -142,7 +119,7 @@ def cards() -> list[int]:
 
 
 def _open_card(settings: RunSettings) -> OpenedTrainer:
-    """Open a card that no other process holds, or wait for this worker's own."""
+    """Open a free card, or wait for this worker's own."""
     from bttlab.card import CardBusyError
 
     first, *others = _own_cards()
@@ -158,7 +135,7 @@ def _open(settings: RunSettings, device: str, wait: float = 0.0) -> OpenedTraine
 
 
 def _own_cards() -> list[int]:
-    """The cards here, this worker's own first: workers that a sweep starts are numbered, and so are their cards."""
+    """Return the cards here, this worker's own first: local workers and cards are numbered alike."""
     from distributed import get_worker
 
     attached, name = cards(), get_worker().name
@@ -178,7 +155,7 @@ def _scratch() -> str | None:
 
 
 def _enough(deadline: float) -> Callable[[], bool]:
-    """Whether the chunk's time is up, or nobody waits for it any more."""
+    """Return a function that tells whether the chunk's time is up or the task is cancelled."""
     from distributed import get_worker
 
     try:
@@ -194,7 +171,7 @@ def _enough(deadline: float) -> Callable[[], bool]:
 
 
 def ready() -> str:
-    """Import what takes long, so that no trial waits for it, and return `sources_digest`."""
+    """Import slow packages before the first trial; return `sources_digest`."""
     import seqeval.metrics  # noqa: F401
 
     return sources_digest()

@@ -126,7 +126,7 @@ def lookup_cost(tokens: int, row_modes: Sequence[int], column_modes: Sequence[in
 def optimal_cost(
     tokens: int, out_modes: Sequence[int], in_modes: Sequence[int], rank: Rank, search: str = "dp"
 ) -> PassCost:
-    """Return the cost of the best order of pairwise contractions of x with the cores, as opt_einsum finds it [1]_.
+    """Return the cost of the best order of pairwise contractions of x with the cores, as opt_einsum finds it.
 
     Forward pass only.
 
@@ -140,7 +140,7 @@ def optimal_cost(
 
     References
     ----------
-    .. [1] D. G. A. Smith and J. Gray, "opt_einsum", J. Open Source Software 3(26), 2018.
+    D. G. A. Smith and J. Gray, "opt_einsum", J. Open Source Software 3(26), 2018.
     """
     import opt_einsum  # here: training needs none of it
 

@@ -87,8 +87,8 @@ def right_to_left(x: Tensor, out_cores: Cores, in_cores: Cores, bias: Tensor | N
         matrix = core.reshape(-1, core.shape[2])
         a = matrix.mm(a.reshape(matrix.shape[1], -1))
         steps.append(a)
-    y = a.view(math.prod(core.shape[1] for core in out_cores), tokens).t()
-    return (y if bias is None else y + bias), tuple(steps[:-1])
+    y = a.view(math.prod([core.shape[1] for core in out_cores]), tokens).t()
+    return (y if bias is None else y + bias.to(y.dtype)), tuple(steps[:-1])
 
 
 def right_to_left_backward(

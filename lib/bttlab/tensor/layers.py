@@ -6,15 +6,15 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from bttlab.tensor.auto import auto_flow
 from bttlab.tensor.flows import FLOWS, Flow
-from bttlab.tensor.shapes import ShapeError, check_modes, tt_shapes, ttm_shapes
-from bttlab.tensor.tt import core_std, tt_to_matrix
-from bttlab.tensor.ttm import lookup, lookup_backward, row_digits, ttm_to_matrix
+from bttlab.tensor.shapes import ShapeError, check_modes, choose_modes, tt_shapes, ttm_shapes
+from bttlab.tensor.tt import core_std, matrix_to_tt, tt_to_matrix
+from bttlab.tensor.ttm import lookup, lookup_backward, matrix_to_ttm, row_digits, ttm_to_matrix
 
 EMBEDDING_STD = 0.02  # of a table's entries, as in BERT
+ENDS = 3  # cores of each end of a layer where the modes are chosen
 
 
 def xavier_std(in_features: int, out_features: int) -> float:
@@ -34,6 +34,23 @@ class _Train(nn.Module):
         cores = list(self.cores._parameters.values())
         return cores if self.core_map is None else self.core_map(cores)
 
+    def _shapes_of(self, cores: Sequence[Tensor]) -> list[tuple[int, ...]]:
+        """Return the shapes of a train with the layer's modes and the ranks of `cores`."""
+        raise NotImplementedError
+
+    def set_cores(self, cores: Sequence[Tensor]) -> None:
+        """Take other cores, of the same modes and any ranks that form a train, as new parameters."""
+        self.cores = _new_cores(cores, self._shapes_of(cores))
+
+    def _load_from_state_dict(self, state_dict, prefix, *others) -> None:
+        """Load a layer of other ranks: its cores become new parameters, which an optimizer made before lacks."""
+        names = [f"{prefix}cores.{k}" for k in range(len(self.cores))]
+        given = [state_dict[name] for name in names if name in state_dict]
+        if len(given) == len(names) and [tuple(core.shape) for core in given] == self._shapes_of(given):
+            if any(old.shape != new.shape for old, new in zip(self.cores, given, strict=True)):
+                self.set_cores([new.to(old) for old, new in zip(self.cores, given, strict=True)])
+        super()._load_from_state_dict(state_dict, prefix, *others)
+
 
 class TTLinear(_Train):
     """Linear layer y = x W^T + b whose W is a TT (arXiv 2501.06663).
@@ -47,8 +64,11 @@ class TTLinear(_Train):
         Every internal rank, or all of them in order.
     flow : {"bidirectional", "right_to_left", "reconstruct", "auto"}
         Order of contraction, forward and backward; the results agree to rounding. "auto" takes at each call the order
-        with the fewest multiply-accumulates for its tokens (`cheapest_order`). May be changed at any time.
+        with the fewest multiply-accumulates for its tokens (`cheapest_order`); under torch.compile it is
+        "bidirectional". May be changed at any time.
     bias : bool
+    device, dtype
+        As for `torch.nn.Linear`.
 
     Attributes
     ----------
@@ -75,6 +95,8 @@ class TTLinear(_Train):
         rank: int | Sequence[int],
         flow: str = "bidirectional",
         bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ):
         super().__init__()
         self.in_features, self.out_features = in_features, out_features
@@ -83,11 +105,74 @@ class TTLinear(_Train):
         if flow not in (*FLOWS, "auto"):
             raise ShapeError(f"flow is {flow!r}: choose one of {', '.join(FLOWS)}, auto")
         self.flow = flow
-        self.cores = nn.ParameterList(torch.empty(shape) for shape in tt_shapes(out_modes, in_modes, rank))
-        self._ranks = tuple(core.shape[2] for core in self.cores)[:-1]
-        self.bias = nn.Parameter(torch.empty(out_features)) if bias else None
+        place = {"device": device, "dtype": dtype}
+        self.cores = nn.ParameterList(torch.empty(shape, **place) for shape in tt_shapes(out_modes, in_modes, rank))
+        self._ranks = _inner_ranks(list(self.cores))
+        self.bias = nn.Parameter(torch.empty(out_features, **place)) if bias else None
         self.core_map = None
         self.reset_parameters()
+
+    @classmethod
+    def from_linear(
+        cls,
+        layer: nn.Linear,
+        rank: int | Sequence[int] | None = None,
+        error: float | None = None,
+        modes: tuple[Sequence[int], Sequence[int]] | None = None,
+        flow: str = "bidirectional",
+    ) -> "TTLinear":
+        """Return a layer whose cores are the TT-SVD of a dense layer's weight; device, dtype and bias are kept.
+
+        Parameters
+        ----------
+        layer : nn.Linear
+        rank, error
+            Largest ranks, or the largest relative error of the weight, as for `matrix_to_tt`.
+        modes : (out_modes, in_modes), optional
+            By default three factors of each size, as equal as its primes allow.
+        flow : str
+
+        Raises
+        ------
+        ShapeError
+            If modes, rank or error do not fit.
+        """
+        weight = layer.weight
+        outs, ins = modes or (choose_modes(layer.out_features, ENDS), choose_modes(layer.in_features, ENDS)[::-1])
+        cores = matrix_to_tt(weight, outs, ins, rank, error)
+        bias = layer.bias is not None
+        made = cls(
+            layer.in_features,
+            layer.out_features,
+            outs,
+            ins,
+            _inner_ranks(cores),
+            flow,
+            bias,
+            weight.device,
+            weight.dtype,
+        )
+        made.set_cores(cores)
+        if bias:
+            made.bias = nn.Parameter(layer.bias.detach().clone())
+        return made.train(layer.training)
+
+    @torch.no_grad()
+    def to_linear(self) -> nn.Linear:
+        """Return a dense layer with the same weight and bias."""
+        core = self.cores[0]
+        layer = nn.Linear(
+            self.in_features, self.out_features, self.bias is not None, device=core.device, dtype=core.dtype
+        )
+        layer.weight.copy_(self.to_dense())
+        if self.bias is not None:
+            layer.bias.copy_(self.bias)
+        return layer.train(self.training)
+
+    @property
+    def weight(self) -> Tensor:
+        """W, shape (out, in), built anew: for code that reads a linear layer's weight."""
+        return self.to_dense()
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw new cores from `generator` (default: PyTorch's global one) and set the bias to zero."""
@@ -95,9 +180,12 @@ class TTLinear(_Train):
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
+    def _shapes_of(self, cores: Sequence[Tensor]) -> list[tuple[int, ...]]:
+        return tt_shapes(self.out_modes, self.in_modes, _inner_ranks(cores))
+
     def set_cores(self, cores: Sequence[Tensor]) -> None:
         """Take other cores, of the same modes and any ranks that form a train, as new parameters."""
-        self.cores = _new_cores(cores, tt_shapes(self.out_modes, self.in_modes, _inner_ranks(cores)))
+        super().set_cores(cores)
         self._ranks = _inner_ranks(cores)
 
     def to_dense(self) -> Tensor:
@@ -110,11 +198,17 @@ class TTLinear(_Train):
             raise ShapeError(
                 f"x has shape {tuple(x.shape)}: its last dimension must be in_features = {self.in_features}"
             )
-        return _TTLinearFunction.apply(self._flow_for(x), len(self.out_modes), x, self.bias, *self.used_cores())
+        flow, cores, outputs = self._flow_for(x), self.used_cores(), len(self.out_modes)
+        if not _plain():
+            return _TTLinearFunction.apply(flow, outputs, x, self.bias, *cores)
+        y, _ = flow.forward(x.reshape(-1, x.shape[-1]), cores[:outputs], cores[outputs:], self.bias)
+        return y.reshape(*x.shape[:-1], y.shape[1])
 
     def _flow_for(self, x: Tensor) -> Flow:
         if self.flow != "auto":
             return FLOWS[self.flow]
+        if torch.compiler.is_compiling():  # the search for an order is no graph
+            return FLOWS["bidirectional"]
         tokens = max(1, x.numel() // self.in_features)  # none at all cost nothing in any order
         return auto_flow(tokens, self.out_modes, self.in_modes, self._ranks)
 
@@ -144,6 +238,8 @@ class TTMEmbedding(_Train):
     core_map : nn.Module or None
         As for `TTLinear`.
 
+    Parameters `device` and `dtype` are those of `torch.nn.Embedding`.
+
     Raises
     ------
     ShapeError
@@ -157,12 +253,15 @@ class TTMEmbedding(_Train):
         row_modes: Sequence[int],
         column_modes: Sequence[int],
         rank: int | Sequence[int],
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ):
         super().__init__()
         self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
         self.row_modes = check_modes("row_modes", row_modes, num_embeddings)
         self.column_modes = check_modes("column_modes", column_modes, embedding_dim)
-        self.cores = nn.ParameterList(torch.empty(shape) for shape in ttm_shapes(row_modes, column_modes, rank))
+        shapes = ttm_shapes(row_modes, column_modes, rank)
+        self.cores = nn.ParameterList(torch.empty(shape, device=device, dtype=dtype) for shape in shapes)
         self.core_map = None
         self.reset_parameters()
 
@@ -170,9 +269,31 @@ class TTMEmbedding(_Train):
         """Draw new cores from `generator` (default: PyTorch's global one)."""
         _normal(self.cores, EMBEDDING_STD, generator)
 
-    def set_cores(self, cores: Sequence[Tensor]) -> None:
-        """Take other cores, of the same modes and any ranks that form a train, as new parameters."""
-        self.cores = _new_cores(cores, ttm_shapes(self.row_modes, self.column_modes, _inner_ranks(cores)))
+    @classmethod
+    def from_embedding(
+        cls,
+        layer: nn.Embedding,
+        rank: int | Sequence[int] | None = None,
+        error: float | None = None,
+        modes: tuple[Sequence[int], Sequence[int]] | None = None,
+    ) -> "TTMEmbedding":
+        """Return a layer whose cores are the TT-SVD of a dense table; parameters and errors as `TTLinear.from_linear`.
+
+        A row of the table that `padding_idx` keeps from training is trained here.
+        """
+        table = layer.weight
+        rows, columns = modes or (choose_modes(layer.num_embeddings, ENDS), choose_modes(layer.embedding_dim, ENDS))
+        count = max(len(rows), len(columns))
+        rows, columns = ((*sizes, *[1] * (count - len(sizes))) for sizes in (rows, columns))
+        cores = matrix_to_ttm(table, rows, columns, rank, error)
+        made = cls(
+            layer.num_embeddings, layer.embedding_dim, rows, columns, _inner_ranks(cores), table.device, table.dtype
+        )
+        made.set_cores(cores)
+        return made.train(layer.training)
+
+    def _shapes_of(self, cores: Sequence[Tensor]) -> list[tuple[int, ...]]:
+        return ttm_shapes(self.row_modes, self.column_modes, _inner_ranks(cores))
 
     def to_dense(self) -> Tensor:
         """Return the table, shape (num_embeddings, embedding_dim)."""
@@ -181,7 +302,10 @@ class TTMEmbedding(_Train):
     def forward(self, ids: Tensor) -> Tensor:
         """Map ids of any shape (...) to (..., embedding_dim)."""
         try:
-            return _TTMEmbeddingFunction.apply(ids, self.row_modes, *self.used_cores())
+            if not _plain():
+                return _TTMEmbeddingFunction.apply(ids, self.row_modes, *self.used_cores())
+            rows, _ = lookup(row_digits(ids.reshape(-1), self.row_modes), self.used_cores())
+            return rows.reshape(*ids.shape, rows.shape[1])
         except (IndexError, RuntimeError):  # either, from index_select
             low, high = int(ids.min()), int(ids.max())
             if low >= 0 and high < self.num_embeddings:
@@ -209,14 +333,15 @@ class _TTLinearFunction(torch.autograd.Function):
         return y if x.ndim == 2 else y.reshape(*x.shape[:-1], y.shape[1])
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, dy):
         rows, *tensors = ctx.saved_tensors
         cores, saved = tensors[: ctx.count], tensors[ctx.count :]
         dy = dy if dy.ndim == 2 else dy.reshape(rows.shape[0], dy.shape[-1])
         with ctx.autocast:
+            if torch.is_grad_enabled():  # of a second derivative: what was saved depends on the inputs, too
+                _, saved = ctx.flow.forward(rows, cores[: ctx.outputs], cores[ctx.outputs :])
             dx, grads = ctx.flow.backward(dy, rows, cores[: ctx.outputs], cores[ctx.outputs :], saved)
-        return None, None, dx.view(ctx.shape), dy.sum(0) if ctx.has_bias else None, *grads
+        return None, None, dx.reshape(ctx.shape), dy.sum(0) if ctx.has_bias else None, *grads
 
 
 class _TTMEmbeddingFunction(torch.autograd.Function):
@@ -232,13 +357,19 @@ class _TTMEmbeddingFunction(torch.autograd.Function):
         return rows.view(*ids.shape, rows.shape[1])
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, drows):
         tensors = ctx.saved_tensors
         digits, cores, saved = tensors[: ctx.count], tensors[ctx.count : 2 * ctx.count], tensors[2 * ctx.count :]
         with ctx.autocast:
+            if torch.is_grad_enabled():
+                _, saved = lookup(digits, cores)
             grads = lookup_backward(drows.reshape(-1, drows.shape[-1]), digits, cores, saved)
         return None, None, *grads
+
+
+def _plain() -> bool:
+    """Return True where PyTorch differentiates the forward pass itself: under torch.func and torch.compile."""
+    return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
 
 
 def _autocast(x: Tensor) -> AbstractContextManager:

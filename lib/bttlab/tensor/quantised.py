@@ -9,7 +9,7 @@ from torch import Tensor, nn
 def fake_quantised(core: Tensor, bits: int) -> Tensor:
     """Round a core to whole multiples of a step: -q to q, where q = 2^(bits - 1) - 1 and q steps are its largest entry.
 
-    The gradient passes as if nothing had been rounded (the straight-through estimator [1]_).
+    The gradient passes as if nothing had been rounded (the straight-through estimator).
 
     Parameters
     ----------
@@ -19,8 +19,8 @@ def fake_quantised(core: Tensor, bits: int) -> Tensor:
 
     References
     ----------
-    .. [1] Y. Bengio, N. Leonard and A. Courville, "Estimating or propagating gradients through stochastic neurons for
-       conditional computation", arXiv 1308.3432, 2013.
+    Y. Bengio, N. Leonard and A. Courville, "Estimating or propagating gradients through stochastic neurons for
+    conditional computation", arXiv 1308.3432, 2013.
     """
     most = 2 ** (bits - 1) - 1
     step = (core.detach().abs().amax() / most).clamp_min(torch.finfo(core.dtype).tiny).reshape(1)

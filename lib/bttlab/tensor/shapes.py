@@ -135,3 +135,21 @@ def check_cores(shapes: Sequence[Sequence[int]], order: int) -> None:
 
 def _is_positive(value: object) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool) and value >= 1
+
+
+def choose_modes(size: int, count: int) -> tuple[int, ...]:
+    """Return a factorisation of `size` into at most `count` factors that are as equal as its primes allow, falling.
+
+    A size with fewer primes has fewer factors; a prime is one factor.
+    """
+    primes, rest, divisor = [], size, 2
+    while rest > 1:
+        divisor = divisor if divisor * divisor <= rest else rest
+        while rest % divisor == 0:
+            primes.append(divisor)
+            rest //= divisor
+        divisor += 1
+    factors = [1] * min(count, max(1, len(primes)))
+    for prime in reversed(primes):
+        factors[factors.index(min(factors))] *= prime
+    return tuple(sorted(factors, reverse=True))

@@ -108,17 +108,23 @@ def tt_to_matrix(cores: Sequence[Tensor], out_modes: Sequence[int]) -> Tensor:
 
 
 def matrix_to_tt(
-    matrix: Tensor, out_modes: Sequence[int], in_modes: Sequence[int], rank: int | Sequence[int]
+    matrix: Tensor,
+    out_modes: Sequence[int],
+    in_modes: Sequence[int],
+    rank: int | Sequence[int] | None = None,
+    error: float | None = None,
 ) -> list[Tensor]:
-    """Decompose a matrix into a TT by TT-SVD [1]_.
+    """Decompose a matrix into a TT by TT-SVD (Oseledets 2011).
 
     Parameters
     ----------
     matrix : Tensor, shape (out, in)
     out_modes, in_modes : sequence of int
         Factorisations of out and in.
-    rank : int or sequence of int
+    rank : int or sequence of int, optional
         Largest internal ranks. A rank that the unfolding at its bond cannot reach is lowered to what it can.
+    error : float, optional
+        Largest relative error in the Frobenius norm; the ranks are the least that keep it. One of both must be given.
 
     Returns
     -------
@@ -128,17 +134,33 @@ def matrix_to_tt(
     Raises
     ------
     ShapeError
-        If modes or ranks do not fit the matrix.
+        If modes, ranks or the error do not fit the matrix.
     """
     out_modes, in_modes = check_matrix(matrix, "out_modes", out_modes, "in_modes", in_modes)
-    modes = out_modes + in_modes
-    ranks = full_ranks(rank, len(modes))
-    import tensorly  # here: training needs none of it
-    from tensorly.decomposition import tensor_train
+    return tt_svd(matrix.detach().reshape(out_modes + in_modes), rank, error)
 
-    with tensorly.backend_context("pytorch", local_threadsafe=True):  # leaves the caller's backend as it was
-        factors = tensor_train(matrix.detach().reshape(modes), rank=list(ranks)).factors
-    return [factor.contiguous() for factor in factors]
+
+def tt_svd(tensor: Tensor, rank: int | Sequence[int] | None = None, error: float | None = None) -> list[Tensor]:
+    """Decompose a tensor of any number of dimensions; parameters, result and errors as for `matrix_to_tt`."""
+    if (rank is None) == (error is None):
+        raise ShapeError(f"rank is {rank} and error is {error}: give one of both")
+    if error is not None and not 0 <= error < 1:
+        raise ShapeError(f"error is {error}: it must be at least 0 and below 1")
+    import torch  # here: costs are counted without torch
+
+    bonds = tensor.ndim - 1
+    most = full_ranks(rank, tensor.ndim)[1:-1] if rank is not None else (max(tensor.shape) ** tensor.ndim,) * bonds
+    rest = tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+    allowed = 0.0 if error is None else float(rest.norm()) * error / math.sqrt(max(1, bonds))  # at each bond
+    cores, before = [], 1
+    for mode, limit in zip(tensor.shape[:-1], most, strict=True):
+        u, values, v = torch.linalg.svd(rest.reshape(before * mode, -1), full_matrices=False)
+        cut_off = values.flip(0).square().cumsum(0).sqrt()  # norm of the smallest k + 1 singular values
+        after = min(limit, len(values), max(1, len(values) - int((cut_off <= allowed).sum())))
+        cores.append(u[:, :after].reshape(before, mode, after))
+        rest, before = values[:after, None] * v[:after], after
+    cores.append(rest.reshape(before, tensor.shape[-1], 1))
+    return [core.to(tensor.dtype).contiguous() for core in cores]
 
 
 def check_matrix(

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from bttlab.tensor.shapes import check_cores, ttm_shapes
-from bttlab.tensor.tt import check_matrix
+from bttlab.tensor.tt import check_matrix, tt_svd
 
 
 def ttm_to_matrix(cores: Sequence[Tensor]) -> Tensor:
@@ -43,17 +43,21 @@ def ttm_to_matrix(cores: Sequence[Tensor]) -> Tensor:
 
 
 def matrix_to_ttm(
-    matrix: Tensor, row_modes: Sequence[int], column_modes: Sequence[int], rank: int | Sequence[int]
+    matrix: Tensor,
+    row_modes: Sequence[int],
+    column_modes: Sequence[int],
+    rank: int | Sequence[int] | None = None,
+    error: float | None = None,
 ) -> list[Tensor]:
-    """Decompose a matrix into a TTM by the TT-SVD of its tensor of paired modes [1]_.
+    """Decompose a matrix into a TTM by the TT-SVD of its tensor of paired modes (Oseledets 2011).
 
     Parameters
     ----------
     matrix : Tensor, shape (rows, columns)
     row_modes, column_modes : sequence of int
         Factorisations of rows and columns, of equal number.
-    rank : int or sequence of int
-        Largest internal ranks. A rank that the unfolding at its bond cannot reach is lowered to what it can.
+    rank, error
+        As for `bttlab.tensor.matrix_to_tt`.
 
     Returns
     -------
@@ -62,17 +66,18 @@ def matrix_to_ttm(
     Raises
     ------
     ShapeError
-        If modes or ranks do not fit the matrix.
+        If modes, ranks or the error do not fit the matrix.
     """
     row_modes, column_modes = check_matrix(matrix, "row_modes", row_modes, "column_modes", column_modes)
-    shapes = ttm_shapes(row_modes, column_modes, rank)
-    ranks = [1, *(shape[-1] for shape in shapes)]
-    import tensorly  # here: training needs none of it
-    from tensorly.decomposition import tensor_train_matrix
-
-    with tensorly.backend_context("pytorch", local_threadsafe=True):  # leaves the caller's backend as it was
-        factors = tensor_train_matrix(matrix.detach().reshape(row_modes + column_modes), rank=ranks).factors
-    return [factor.contiguous() for factor in factors]
+    ttm_shapes(row_modes, column_modes, 1)  # as many of these as of those
+    count = len(row_modes)
+    pairs = [axis for k in range(count) for axis in (k, count + k)]
+    paired = [m * n for m, n in zip(row_modes, column_modes, strict=True)]
+    cores = tt_svd(matrix.detach().reshape(row_modes + column_modes).permute(pairs).reshape(paired), rank, error)
+    return [
+        core.reshape(core.shape[0], m, n, core.shape[2])
+        for core, m, n in zip(cores, row_modes, column_modes, strict=True)
+    ]
 
 
 def row_digits(ids: Tensor, row_modes: Sequence[int]) -> list[Tensor]:

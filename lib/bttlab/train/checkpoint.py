@@ -1,7 +1,7 @@
-"""A run on disk: one safetensors file that holds all that is needed to continue it, and the one before it.
+"""Checkpoints: one safetensors file with everything that a run needs to continue, and the file before it.
 
 The tensors are the parameters under their own names, the optimizer state under "optimizer.", and "losses", those of the
-epoch under way. The header's metadata has two entries: "bttlab", JSON with everything else, and "sha256", a digest over
+current epoch. The header's metadata has two entries: "bttlab", JSON with everything else, and "sha256", a digest over
 both. Nothing in the file is executed when it is read.
 """
 
@@ -9,7 +9,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -32,29 +32,27 @@ _LOSSES = "losses"
 
 
 class CheckpointError(BttlabError):
-    """A checkpoint that cannot be written or read."""
+    """Raised if a checkpoint cannot be written or read."""
 
 
 class DamagedCheckpoint(CheckpointError):
-    """A file that is not the checkpoint that was written."""
+    """Raised if a file is damaged or no checkpoint."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where a run stands.
+    """State of a run after some samples.
 
     Parameters
     ----------
-    settings : RunSettings
-    corpus : CorpusRecord
     device : str
         What it was last trained on, in words.
     epochs_done : int
         Epochs that are finished, evaluation on dev included.
     losses : ndarray of float32, shape (position,)
-        Losses of the samples that the epoch under way has trained on; their number is the position in its order.
+        Losses of the current epoch's samples so far; their number is the position in the epoch's order.
     seconds : float
-        Measured training time of the epoch under way.
+        Measured training time of the current epoch.
     parameters, optimizer_state : mapping of str to ndarray
         As `Trainer.store_parameters` and `store_optimizer_state` return them.
 
@@ -79,7 +77,7 @@ class Checkpoint:
 
 
 def tensors_digest(tensors: Mapping[str, np.ndarray]) -> str:
-    """Return the SHA-256 over names, types, shapes and bytes of tensors; their order plays no part."""
+    """Return the SHA-256 over names, types, shapes and bytes of tensors, in any order."""
     digest = hashlib.sha256()
     for name in sorted(tensors):
         array = np.ascontiguousarray(tensors[name])
@@ -89,28 +87,24 @@ def tensors_digest(tensors: Mapping[str, np.ndarray]) -> str:
 
 
 class CheckpointStore:
-    """The checkpoints in a run's folder: the latest and the one before.
-
-    Parameters
-    ----------
-    folder : path
-    """
+    """The checkpoints in a run's folder: the latest and the one before."""
 
     def __init__(self, folder: Path):
         self.folder = Path(folder)
         self.latest = self.folder / LATEST
         self.previous = self.folder / PREVIOUS
         self._latest_is_sound = True  # as far as is known
+        self._sha256 = ""  # of the checkpoint last loaded or saved here
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Write a checkpoint; the latest becomes the previous one. A crash at any moment leaves a sound one.
+        """Write a checkpoint and keep the one before it. A crash at any moment leaves one of them intact.
 
         Raises
         ------
         CheckpointError
             If it cannot be written; those there were stay.
         """
-        data = _pack(checkpoint)
+        data, sha256 = _pack(checkpoint)
         try:
             with written_draft(self.latest, data) as draft:
                 if self._latest_is_sound and self.latest.exists():
@@ -122,16 +116,32 @@ class CheckpointStore:
                 f"{self.latest} cannot be saved ({error.strerror}, {len(data)} bytes): the checkpoint before it stays; "
                 f"make room, or the folder writable, and continue with: {resume_command(self.folder)}"
             ) from None
-        self._latest_is_sound = True
+        self._latest_is_sound, self._sha256 = True, sha256
+
+    def check_unchanged(self) -> None:
+        """Check, under the folder's lock, that the checkpoint is still the one that was loaded or saved here.
+
+        Raises
+        ------
+        CheckpointError
+            If another process saved one since: training from the one in memory would undo its work.
+        """
+        before = self._sha256
+        self.load()
+        if self._sha256 != before:
+            raise CheckpointError(
+                f"another process trained the run in {self.folder} after this one read its checkpoint; continue from "
+                f"there with: {resume_command(self.folder)}"
+            )
 
     def load(self) -> tuple[Checkpoint, str | None]:
-        """Read the latest checkpoint or, where it is damaged or missing, the one before.
+        """Read the latest checkpoint, or the one before if it is damaged or missing.
 
         Returns
         -------
         checkpoint : Checkpoint
         warning : str or None
-            Why it is the one before.
+            Why the one before was read.
 
         Raises
         ------
@@ -150,12 +160,14 @@ class CheckpointStore:
                 f"{self.folder}"
             )
         try:
-            return read_checkpoint(self.latest), None
+            checkpoint, self._sha256 = _read(self.latest)
+            return checkpoint, None
         except DamagedCheckpoint as error:
             self._latest_is_sound = False
             fault = str(error)
         try:
-            return read_checkpoint(self.previous), f"{fault}; going back to the one before, {self.previous.name}"
+            checkpoint, self._sha256 = _read(self.previous)
+            return checkpoint, f"{fault}; going back to the one before, {self.previous.name}"
         except DamagedCheckpoint as error:
             raise CheckpointError(f"{fault}; nor is the one before of use: {error}; start the run anew") from None
 
@@ -170,6 +182,11 @@ def read_checkpoint(path: Path) -> Checkpoint:
     CheckpointError
         If a newer version of bttlab wrote it.
     """
+    return _read(path)[0]
+
+
+def _read(path: Path) -> tuple[Checkpoint, str]:
+    """Read a checkpoint file; returns the checkpoint and its digest."""
     try:
         data = read_regular(path, MOST_BYTES)  # a mapped file that another process cuts short would end the interpreter
         header = int.from_bytes(data[:8], "little")
@@ -190,17 +207,18 @@ def read_checkpoint(path: Path) -> Checkpoint:
                 f"{path} is a checkpoint of format {values['format']}, this bttlab reads format {FORMAT}; use the "
                 "version of bttlab that wrote it"
             )
-        return _unpack(values, tensors)
+        return _unpack(values, tensors), metadata["sha256"]
     except CheckpointError:
         raise
     except (BttlabError, ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as error:
         raise DamagedCheckpoint(f"{path} is no checkpoint of a run ({error})") from None
 
 
-def _pack(checkpoint: Checkpoint) -> bytes:
+def _pack(checkpoint: Checkpoint) -> tuple[bytes, str]:
+    """Return a checkpoint file's content and its digest."""
     values = {
         "format": FORMAT,
-        "settings": checkpoint.settings.to_dict(),
+        "settings": _of_any_host(checkpoint.settings).to_dict(),
         "corpus": checkpoint.corpus.to_dict(),
         "device": checkpoint.device,
         "epochs_done": checkpoint.epochs_done,
@@ -213,7 +231,13 @@ def _pack(checkpoint: Checkpoint) -> bytes:
         _LOSSES: np.asarray(checkpoint.losses, np.float32),
     }
     text = json.dumps(values, sort_keys=True)
-    return safetensors.numpy.save(tensors, metadata={"bttlab": text, "sha256": _digest(text, tensors)})
+    sha256 = _digest(text, tensors)
+    return safetensors.numpy.save(tensors, metadata={"bttlab": text, "sha256": sha256}), sha256
+
+
+def _of_any_host(settings: RunSettings) -> RunSettings:
+    """Return settings without overlay and card: the host that loads a checkpoint chooses these, not its author."""
+    return replace(settings, device="reference" if settings.device == "reference" else "auto", overlay=None)
 
 
 def _digest(text: str, tensors: Mapping[str, np.ndarray]) -> str:
@@ -221,7 +245,7 @@ def _digest(text: str, tensors: Mapping[str, np.ndarray]) -> str:
 
 
 def _unpack(values: dict, tensors: dict[str, np.ndarray]) -> Checkpoint:
-    settings = RunSettings.from_dict(values["settings"])
+    settings = _of_any_host(RunSettings.from_dict(values["settings"]))
     if settings.config.encoders > len(tensors):
         raise ValueError(f"{settings.config.encoders} encoders in {len(tensors)} tensors")
     shapes = settings.config.parameter_shapes()

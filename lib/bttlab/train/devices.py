@@ -1,4 +1,4 @@
-"""What a device's name means: a trainer for a model, on a card, the emulated card, or in PyTorch."""
+"""Open a trainer for a model by the name of a device: a card, the emulated card, or PyTorch."""
 
 from dataclasses import dataclass, field
 
@@ -6,30 +6,22 @@ import torch
 
 from bttlab.errors import BttlabError
 from bttlab.model import PAPER_FLOW, ModelConfig, Optimizer, ReferenceTrainer, Trainer
+from bttlab.plugins import missing_package
 
 
 class DeviceError(BttlabError):
-    """A device that there is not."""
+    """Raised if there is no such device."""
 
 
 @dataclass(frozen=True)
 class OpenedTrainer:
-    """A trainer on its device.
-
-    Attributes
-    ----------
-    trainer : Trainer
-    device : str
-        What it trains on, in words.
-    announcement : str
-        The same, and why it was chosen.
-    provenance : dict of str to str
-        What a card runs: "overlay", "overlay.sha256" and "program.sha256"; of the reference nothing.
-    """
+    """A trainer on its device."""
 
     trainer: Trainer
-    device: str
-    announcement: str
+    device: str  # description of the device
+    announcement: str  # description of the device and why it was chosen
+    # of a card: "overlay", "overlay.sha256" and "program.sha256", and in "unused_cards" the real cards that the
+    # emulated one was taken instead of
     provenance: dict[str, str] = field(default_factory=dict)
 
 
@@ -41,12 +33,12 @@ def open_trainer(
     flow: str = PAPER_FLOW,
     overlay: str | None = None,
     optimizer: Optimizer | None = None,
+    require_card: bool = False,
 ) -> OpenedTrainer:
-    """Open what trains a model.
+    """Open a trainer.
 
     Parameters
     ----------
-    config : ModelConfig
     device : str
         auto, emulated, reference, or the number of one of `pynq.Device.devices`.
     trust, wait
@@ -56,19 +48,23 @@ def open_trainer(
     overlay : str, optional
         Of the card: the name of one in the manifest, or the path of an .xclbin; by default the training processor.
     optimizer : Optimizer, optional
-        That the card must have room for.
+        Raise `ProgramError` if the card has no room for its state.
+    require_card : bool
+        Use neither the emulated card nor PyTorch.
 
     Raises
     ------
     DeviceError
         If the device needs pynq, which is not installed, or is no card and an overlay is asked for.
-    bttlab.card.program.errors.ProgramError
+    bttlab.compiler.errors.ProgramError
         If the machine on the card does not hold the model, or what the optimizer keeps of it.
     bttlab.card.OverlayError
         If there is no such card, or no such overlay for it.
     bttlab.card.CardBusyError
         If another process holds the card.
     """
+    if require_card and device in ("reference", "emulated"):
+        raise DeviceError(f"--device {device} is no real card: leave out --require-card, or use --device auto")
     if device == "reference":
         if overlay is not None:
             raise DeviceError(f"--overlay {overlay} is for a card: leave it out with --device reference")
@@ -80,11 +76,12 @@ def open_trainer(
         from bttlab.card.opening import OVERLAY
     except ModuleNotFoundError as error:
         raise DeviceError(
-            f"--device {device} needs {error.name}, which is not installed; install it with: pip install "
-            "'bttlab[lab]', or use --device reference"
+            f"{missing_package(error, f'--device {device}') or error}, or use --device reference"
         ) from None
     overlay = overlay or OVERLAY
-    trainer = card.open_trainer(config, device, flow=flow, trust=trust, wait=wait, overlay=overlay)
+    trainer = card.open_trainer(
+        config, device, flow=flow, trust=trust, wait=wait, overlay=overlay, require_card=require_card
+    )
     if optimizer is not None:
         trainer.program.program.check_optimizer(optimizer)
     provenance = {
@@ -92,11 +89,14 @@ def open_trainer(
         "overlay.sha256": trainer.overlay_sha256,
         "program.sha256": trainer.program.sha256,
     }
+    unused = card.overlay.passed_over(trainer.device) if device == "auto" else []
+    if unused:
+        provenance["unused_cards"] = ", ".join(unused)
     return OpenedTrainer(trainer, *_words(trainer.device, device, overlay), provenance)
 
 
 def _words(card, device: str, overlay: str) -> tuple[str, str]:
-    """A card with an overlay in words, and the same with why it was chosen."""
+    """Return the description of a card with an overlay, and the same with the reason for the choice."""
     import pynq
 
     from bttlab.card import EmulatedU50
@@ -107,7 +107,7 @@ def _words(card, device: str, overlay: str) -> tuple[str, str]:
     reason = ""
     if device == "auto":
         real = [other.name for other in pynq.Device.devices if not isinstance(other, EmulatedU50)]
-        reason = f" (no hw overlay {overlay} for {', '.join(real)})" if real else " (no card found)"
+        reason = f" (NOT the real card: no hw overlay {overlay} for {', '.join(real)})" if real else " (no card found)"
     return f"the emulated U50, overlay {overlay}", f"the emulated U50{reason}, overlay {overlay}"
 
 

@@ -22,20 +22,7 @@ def evaluate(
     stop: StopSignals | None = None,
     repair_tags: bool = False,
 ) -> dict[str, Any]:
-    """Predict a split and score it.
-
-    Parameters
-    ----------
-    trainer : Trainer
-        Holds the parameters.
-    samples : Samples
-        The split, or its first utterances, encoded.
-    corpus : Corpus
-    split : {"train", "dev", "test"}
-    progress : ProgressBar
-    stop : StopSignals, optional
-    repair_tags : bool
-        As in `bttlab.data.metrics.score`.
+    """Predict a split, or its first utterances, and score it.
 
     Returns
     -------
@@ -54,7 +41,7 @@ def evaluate(
 def scores_of(
     predictions: Predictions, corpus: Corpus, split: str, repair_tags: bool = False, most: int | None = None
 ) -> dict[str, Any]:
-    """Return what `evaluate` does, of predictions that are there: of all utterances, or the first so many."""
+    """Score predictions of a split's first `most` utterances (default: all); returns the same as `evaluate`."""
     scores = score(corpus, corpus.split(split)[:most], predictions, repair_tags)
     mean_loss = float(np.mean(predictions.losses, dtype=np.float64))
     return {"mean_loss": mean_loss, **asdict(scores)}
@@ -63,7 +50,7 @@ def scores_of(
 def predict_split(
     trainer: Trainer, samples: Samples, split: str, progress: ProgressBar, stop: StopSignals | None = None
 ) -> Predictions:
-    """Predict a split; parameters and errors as of `evaluate`."""
+    """Predict a split. Parameters and errors are those of `evaluate`."""
     parts = []
     progress.begin(f"{split} split", len(samples))
     try:
@@ -79,7 +66,7 @@ def predict_split(
 
 
 def describe(scores: dict[str, Any]) -> str:
-    """Return what `evaluate` found as a phrase."""
+    """Return scores as a phrase."""
     intent, slot, frame = (100 * scores[name] for name in ("intent_accuracy", "slot_f1", "frame_accuracy"))
     return (
         f"intent accuracy {intent:.1f} %, slot F1 {slot:.1f} %, frame accuracy {frame:.1f} %, "

@@ -1,4 +1,4 @@
-"""One process at a time in a run's folder."""
+"""The lock of a run's folder."""
 
 import contextlib
 import shlex
@@ -11,18 +11,18 @@ from bttlab.train.settings import RunError
 
 
 def is_lock(path: Path) -> bool:
-    """Whether a file is what `held` leaves."""
+    """Return whether a file is the lock of `run_lock`."""
     return path.name == locks.LOCK_FILE
 
 
 @contextmanager
-def held(folder: Path) -> Iterator[None]:
-    """Keep other runs out of a folder; the system lets go of it when the process ends, however it ends.
+def run_lock(folder: Path) -> Iterator[None]:
+    """Lock a run's folder; the system releases the lock when the process ends.
 
     Raises
     ------
     RunError
-        If another run is in it.
+        If another process holds the lock, or the folder has no lock file of this user's.
     """
     with contextlib.ExitStack() as stack:
         try:
@@ -38,5 +38,5 @@ def held(folder: Path) -> Iterator[None]:
 
 
 def resume_command(folder: Path) -> str:
-    """Return what to type to continue a run."""
+    """Return the command that continues a run."""
     return f"bttlab train --resume {shlex.quote(str(folder))}"

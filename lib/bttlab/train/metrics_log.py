@@ -1,30 +1,25 @@
-"""metrics.jsonl: a line of JSON for every epoch, and one for the test at the end."""
+"""metrics.jsonl: a line of JSON with its checksum for every epoch, and one for the test at the end."""
 
-import json
 import os
 from pathlib import Path
 from typing import Any
 
-from bttlab.experiments.curves import METRICS
-from bttlab.figures import to_json
-from bttlab.files import replace_whole, sync_folder
+from bttlab.experiments.curves import METRICS, MOST_BYTES, parse_metrics
+from bttlab.files import read_regular, replace_whole, sync_folder
+from bttlab.json_files import with_checksum
+from bttlab.quantities import to_json
 from bttlab.train.files import resume_command
 from bttlab.train.settings import RunError
 
 
 class MetricsLog:
-    """The metrics of a run's folder.
-
-    Parameters
-    ----------
-    folder : path
-    """
+    """The metrics of a run's folder."""
 
     def __init__(self, folder: Path):
         self.path = Path(folder) / METRICS
 
     def rewind(self, epochs_done: int) -> list[dict[str, Any]]:
-        """Keep the lines of the finished epochs, one each; what a crash left beyond them, and tests, go.
+        """Keep the lines of the finished epochs, one each; later lines, tests and damaged lines go.
 
         Returns
         -------
@@ -33,13 +28,12 @@ class MetricsLog:
         """
         kept: dict[int, dict[str, Any]] = {}
         try:
-            lines = self.path.read_bytes().split(b"\n") if self.path.exists() else []
-            for line in lines:
-                record = _record(line)
-                if record is not None and 1 <= record["epoch"] <= epochs_done:
-                    kept.setdefault(record["epoch"], record)
-            text = "".join(to_json(record) + "\n" for record in kept.values()).encode()
-            if text != b"\n".join(lines):
+            data = read_regular(self.path, MOST_BYTES) if self.path.exists() else b""
+            for line in parse_metrics(data)[0]:
+                if line.get("event") == "epoch" and type(line.get("epoch")) is int and line["epoch"] <= epochs_done:
+                    kept.setdefault(line["epoch"], line)
+            text = "".join(map(_line, kept.values())).encode()
+            if text != data:
                 replace_whole(self.path, text)
                 sync_folder(self.path.parent)
         except OSError as error:
@@ -47,7 +41,7 @@ class MetricsLog:
         return list(kept.values())
 
     def append(self, record: dict[str, Any]) -> None:
-        """Write a line that lasts, or none.
+        """Write a line to disk, whole or not at all.
 
         Raises
         ------
@@ -57,7 +51,7 @@ class MetricsLog:
         size = self.path.stat().st_size if self.path.exists() else None
         try:
             with self.path.open("ab") as file:
-                file.write((to_json(record) + "\n").encode())
+                file.write(_line(record).encode())
                 file.flush()
                 os.fsync(file.fileno())
             if size is None:
@@ -74,11 +68,5 @@ class MetricsLog:
         )
 
 
-def _record(line: bytes) -> dict[str, Any] | None:
-    """An epoch's record, None for any other line."""
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    is_epoch = isinstance(record, dict) and record.get("event") == "epoch" and type(record.get("epoch")) is int
-    return record if is_epoch else None
+def _line(record: dict[str, Any]) -> str:
+    return to_json(with_checksum(record)) + "\n"

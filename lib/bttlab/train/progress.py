@@ -1,4 +1,4 @@
-"""What a run tells while it goes on: a bar with loss and samples per second, and notes, on stderr."""
+"""Progress of a run on stderr: a bar with loss and samples per second, and notes."""
 
 import sys
 import time
@@ -15,14 +15,14 @@ LOG_SECONDS = 10.0  # between two lines where there is no terminal
 
 
 class ProgressBar:
-    """Shows a run's progress; another object with these methods may stand in its place."""
+    """Progress bar of a run; any object with these methods can replace it."""
 
     def __init__(self) -> None:
         self._bar: tqdm | None = None
         self._recent: deque[float] = deque(maxlen=RECENT)
 
     def begin(self, title: str, total: int, done: int = 0) -> None:
-        """Begin a stretch of `total` samples, `done` of which have been dealt with before."""
+        """Begin a bar of `total` samples, of which `done` are done."""
         terminal = sys.stderr.isatty()
         self._recent.clear()
         self._bar = tqdm(
@@ -40,7 +40,7 @@ class ProgressBar:
         self._bar.start_t = self._bar.last_print_t = time.monotonic()
 
     def advance(self, losses: Iterable[float]) -> None:
-        """Show the losses of further samples."""
+        """Add the losses of further samples."""
         losses = np.asarray(losses)
         self._recent.extend(losses.tolist())
         if self._recent:
@@ -48,18 +48,18 @@ class ProgressBar:
         self._bar.update(len(losses))
 
     def end(self) -> None:
-        """End the stretch."""
+        """Close the bar."""
         if self._bar is not None:
             self._bar.close()
             self._bar = None
 
     def note(self, text: str) -> None:
-        """Say something, on a line of its own."""
+        """Write a note on a line of its own."""
         tqdm.write(printable(f"bttlab: {text}"), file=sys.stderr)
 
 
-class Silence(ProgressBar):
-    """Progress that nobody sees."""
+class NoProgress(ProgressBar):
+    """Shows nothing."""
 
     def begin(self, title: str, total: int, done: int = 0) -> None: ...
 
@@ -71,7 +71,7 @@ class Silence(ProgressBar):
 
 
 class _Lines:
-    """Takes what tqdm would draw again and again, for a log: as lines of text."""
+    """Writes each state of a tqdm bar as a line, for logs."""
 
     def write(self, text: str) -> None:
         if text.strip():

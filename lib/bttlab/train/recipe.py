@@ -1,4 +1,4 @@
-"""Recipes: how to train, in a TOML file. Those that come with the package lie in train/recipes."""
+"""Recipes: training settings in a TOML file. The package has some in train/recipes."""
 
 import os
 from collections.abc import Mapping
@@ -14,34 +14,24 @@ except ModuleNotFoundError:  # Python 3.10
 
 from bttlab.data import Augmentation
 from bttlab.errors import BttlabError
+from bttlab.files import read_regular
 from bttlab.model import Optimizer
-from bttlab.train.schedule import Schedule
+from bttlab.train.schedule import LearningRateSchedule
 from bttlab.train.settings import PLAIN_INPUT, PLAIN_SCHEDULE, RunError
 
 RECIPES = Path(__file__).parent / "recipes"
-_TABLES = {"optimizer": Optimizer, "schedule": Schedule, "augmentation": Augmentation}
+MOST_BYTES = 1 << 16
+_TABLES = {"optimizer": Optimizer, "schedule": LearningRateSchedule, "augmentation": Augmentation}
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a recipe decides of a run: the fields of `RunSettings` of the same names.
-
-    Parameters
-    ----------
-    epochs : int
-    learning_rate : float
-    optimizer : Optimizer
-    schedule : Schedule
-    augmentation : Augmentation
-    word_classes : bool
-    label_smoothing : float
-    repair_tags : bool
-    """
+    """Training settings: the fields of `RunSettings` of the same names."""
 
     epochs: int
     learning_rate: float
     optimizer: Optimizer
-    schedule: Schedule = PLAIN_SCHEDULE
+    schedule: LearningRateSchedule = PLAIN_SCHEDULE
     augmentation: Augmentation = PLAIN_INPUT
     word_classes: bool = False
     label_smoothing: float = 0.0
@@ -52,7 +42,7 @@ class Recipe:
             raise RunError(f"learning_rate is {self.learning_rate!r}: it must be a number")
 
     def settings(self) -> dict[str, Any]:
-        """Return its fields by name."""
+        """Return the fields by name."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
@@ -72,17 +62,17 @@ def read_recipe(name_or_path: str | os.PathLike) -> Recipe:
         If a value breaks its rule.
     """
     path = Path(name_or_path).expanduser()
-    if path.suffix != ".toml":
+    if path.suffix != ".toml" and len(path.parts) == 1:
         path = RECIPES / f"{name_or_path}.toml"
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        values = tomllib.loads(read_regular(path, MOST_BYTES).decode())
     except OSError as error:
         names = ", ".join(recipe_names())
         raise RunError(
             f"no recipe {os.fspath(name_or_path)!r} ({path}: {error.strerror}); choose one of {names}, or give the "
             "path of a .toml file"
         ) from None
-    except ValueError as error:  # no UTF-8, or no TOML
+    except (ValueError, RecursionError) as error:  # no UTF-8, or no TOML
         raise RunError(f"recipe {path} is no TOML: {error}") from None
     for table, kind in _TABLES.items():
         if table in values:
@@ -96,7 +86,7 @@ def recipe_names() -> list[str]:
 
 
 def _built(kind: type, values: Any, path: Path, table: str = "") -> Any:
-    """Return a dataclass from a table of a recipe."""
+    """Build a dataclass from a table of a recipe."""
     where = f"recipe {path}" + (f", [{table}]" if table else "")
     if not isinstance(values, Mapping):
         raise RunError(f"{where}: it is {values!r}, it must be a table of keys and values")

@@ -1,8 +1,7 @@
-"""A training run: epochs over a corpus, scores and a checkpoint after each, stopped and continued without a trace."""
+"""A training run: epochs over a corpus, with scores and a checkpoint after each. A continued run has the same bits."""
 
 import contextlib
 import importlib
-import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,16 +13,16 @@ import numpy as np
 
 from bttlab.data import Augmenter, Corpus, Samples, Vocabulary, encode, encoding_report, epoch_order, load_corpus
 from bttlab.data.corpus import SPLIT_NAMES
-from bttlab.experiments.curves import stretches
-from bttlab.experiments.keep import OnRecord, continued, kept
+from bttlab.experiments.curves import read_metrics, stretches
+from bttlab.experiments.keep import OnRecord, previous_record, record_run
 from bttlab.experiments.record import RUN_FILE, STOPPED
-from bttlab.figures import measured
 from bttlab.files import is_draft, sync_folder
 from bttlab.model import FAULTS, ModelConfig, NumericalFault, Trainer, initial_parameters
 from bttlab.model.loop import chunks, train_pieces
-from bttlab.train.checkpoint import Checkpoint, CheckpointError, CheckpointStore, tensors_digest
+from bttlab.quantities import measured
+from bttlab.train.checkpoint import Checkpoint, CheckpointStore, tensors_digest
 from bttlab.train.evaluation import counted, describe, evaluate
-from bttlab.train.files import held, is_lock, resume_command
+from bttlab.train.files import is_lock, resume_command, run_lock
 from bttlab.train.metrics_log import MetricsLog
 from bttlab.train.progress import ProgressBar
 from bttlab.train.settings import PLAIN_INPUT, CorpusRecord, RunError, RunSettings
@@ -31,62 +30,61 @@ from bttlab.train.stop import StopRequested, StopSignals
 
 
 class DivergedRun(RunError):
-    """Numbers that are not finite ended the run.
+    """Raised if a loss, gradient or update is not finite.
 
     Attributes
     ----------
     fault : NumericalFault
-        Its sample is that of the epoch under way.
+        Its sample counts from the beginning of the epoch.
     """
 
     fault: NumericalFault
 
 
-class Watcher:
-    """Who a run asks and tells while it goes on, in its thread; here nobody.
+class Callback:
+    """Callbacks of a training run, called in its thread. The base class does nothing.
 
     Attributes
     ----------
     ends : sequence of int
-        Samples trained on at which the dev split is scored, ascending; the last ends the run. None: it is scored after
-        each epoch, and the test split at the end.
+        Sample counts at which to score the dev split, ascending; the last ends the run. If empty, the run scores dev
+        after each epoch and test at the end.
     scored : int, optional
-        Utterances of the dev split that are scored; by default all.
+        Utterances of the dev split to score; by default all.
     """
 
     ends: Sequence[int] = ()
     scored: int | None = None
 
     def before(self, count: int) -> None:
-        """Wait, or raise what ends the run, before the next of `count` samples trained on."""
+        """Called before the next samples, after `count` of them; it may wait, or raise an exception to end the run."""
 
     def next_rate(self, learning_rate: float) -> float:
-        """Return the learning rate of the next samples in place of the run's."""
+        """Return the learning rate of the next samples."""
         return learning_rate
 
     def trained(self, samples: Samples, losses: np.ndarray, seconds: float) -> None:
-        """Hear of the samples just trained on, their losses, and the seconds that it took."""
+        """Called with the samples just trained on, their losses, and the time."""
 
     def evaluated(self, count: int, scores: dict[str, Any]) -> None:
-        """Hear the dev split's scores, as of `bttlab.train.evaluation.evaluate`, after `count` samples."""
+        """Called after `count` samples with the dev split's scores from `bttlab.train.evaluation.evaluate`."""
 
 
-NOBODY = Watcher()
+NO_CALLBACK = Callback()
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """How a run ended.
+    """Result of `Run.train`.
 
     Attributes
     ----------
     signal : int or None
         The signal that stopped it, if one did.
-    epochs_done : int
     position : int
-        Samples of the epoch under way that are trained on.
+        Samples of the current epoch so far.
     epoch : dict or None
-        The line of metrics.jsonl on the last finished epoch.
+        The line of metrics.jsonl for the last finished epoch.
     test : dict or None
         Scores on the test split, of a complete run.
     parameters_sha256 : str
@@ -103,14 +101,14 @@ class RunResult:
 
 @dataclass(frozen=True)
 class _Session:
-    """What a run trains with from its start, or from where it goes on, to its end or stop: the arguments of `train`."""
+    """Arguments of one call of `Run.train`."""
 
     trainer: Trainer
     device: str
     progress: ProgressBar
     stop: StopSignals
     enough: Callable[[], bool]
-    watcher: Watcher
+    callback: Callback
 
 
 class Run:
@@ -120,19 +118,17 @@ class Run:
 
     Parameters
     ----------
-    folder : path
-    settings : RunSettings
-    corpus : Corpus
-    store : CheckpointStore
     checkpoint : Checkpoint, optional
-        Where to go on.
+        State to continue from.
     samples : mapping of str to Samples, optional
-        Splits that are encoded already, those that the run will need; by default it encodes all.
+        Encoded splits; by default the run encodes all three.
 
     Attributes
     ----------
     notes : list of str
-        What the user should know before training starts.
+        Notes for the user, before training starts.
+    trained_on : str
+        Device of the checkpoint, in words; empty for a new run.
 
     Raises
     ------
@@ -164,6 +160,7 @@ class Run:
             self._varied = Augmenter(settings.augmentation, corpus, vocabulary, settings.config).samples
         self._store, self._log = store, MetricsLog(folder)
         self._checkpoint = checkpoint
+        self.trained_on = checkpoint.device if checkpoint else ""
         self._epochs_done = checkpoint.epochs_done if checkpoint else 0
         self._losses = checkpoint.losses if checkpoint else np.zeros(0, np.float32)  # of the epoch under way
         self._seconds = checkpoint.seconds if checkpoint else 0.0
@@ -173,8 +170,19 @@ class Run:
 
     @property
     def count(self) -> int:
-        """Samples trained on."""
+        """Number of samples trained on."""
         return self._epochs_done * self._epoch_size + len(self._losses)
+
+    def finished(self) -> RunResult | None:
+        """Return how the run ended if all its epochs are trained and tested; None if something is left to do."""
+        if self._checkpoint is None or self._epochs_done < self.settings.epochs:
+            return None
+        lines = read_metrics(self.folder)
+        epochs = [line for line in lines if line.get("event") == "epoch"]
+        if not epochs or lines[-1].get("event") != "test" or lines[-1].get("epochs") != self._epochs_done:
+            return None
+        digest = tensors_digest(self._checkpoint.parameters)
+        return RunResult(None, self._epochs_done, 0, epochs[-1], lines[-1].get("test"), digest)
 
     def train(
         self,
@@ -184,27 +192,25 @@ class Run:
         on_record: OnRecord | None = None,
         enough: Callable[[], bool] = lambda: False,
         provenance: Mapping[str, str] = MappingProxyType({}),
-        watcher: Watcher = NOBODY,
+        callback: Callback = NO_CALLBACK,
     ) -> RunResult:
-        """Train up to the number of epochs in the settings, then score the test split; after a fault, go on.
+        """Train up to the settings' number of epochs, then score the test split. After a fault it can be called again.
 
-        SIGINT and SIGTERM stop it within about a quarter second, at a sample boundary, and the position is saved.
+        SIGINT and SIGTERM stop it within about a quarter second, between two samples, and save the position.
 
         Parameters
         ----------
         trainer : Trainer
             For the settings' model; its parameters are replaced.
         device : str
-            What it trains on, in words.
-        progress : ProgressBar, optional
+            Description of the device.
         on_record : callable, optional
-            Gets the run's record and its folder whenever run.json is about to be written.
+            Called with the run's record before run.json is written; it may add to the record. The run is
+            then put into the user's index, too.
         enough : callable, optional
-            Asked after every few samples whether to stop before the next ones, as a signal does.
+            Called after every few samples; True stops the run, as a signal does.
         provenance : mapping of str to str
-            What the device runs, as `bttlab.train.devices.OpenedTrainer` has it; it goes into run.json, and a run that
-            continues on something else says so.
-        watcher : Watcher, optional
+            `OpenedTrainer.provenance`, for run.json; a run that continues on another overlay or program says so.
 
         Raises
         ------
@@ -214,9 +220,16 @@ class Run:
             If the folder is another run's, or cannot be written.
         """
         check_model(trainer, self.settings.config)
-        made = self._make_folder()
-        with StopSignals() as stop, held(self.folder):
-            session = _Session(trainer, device, progress or ProgressBar(), stop, enough, watcher)
+        made = self._checkpoint is None and self._make_folder()
+        with StopSignals() as stop, run_lock(self.folder):
+            if self._checkpoint is None:
+                check_free(self.folder)  # again, now that no other process can write there
+            else:
+                self._store.check_unchanged()
+            if (finished := self.finished()) and not callback.ends:
+                trainer.load_parameters(self._checkpoint.parameters, self._checkpoint.optimizer_state)
+                return finished
+            session = _Session(trainer, device, progress or ProgressBar(), stop, enough, callback)
             if threading.current_thread() is threading.main_thread():
                 importlib.import_module("seqeval.metrics")  # slow: not while a signal's stop is waited for
             try:
@@ -225,25 +238,18 @@ class Run:
                 if made and self._checkpoint is None:  # no half of a run stays
                     self._remove_folder()
                 raise
-            with kept(self.folder, self.settings, self.record, device, on_record, provenance) as record:
-                try:
-                    result = self._train_epochs(session, epoch)
-                except DivergedRun:
-                    raise
-                except (RunError, CheckpointError):
-                    if self.folder.is_dir():
-                        raise
-                    raise self._saved_beside(session) from None
-                if not (result.test or (watcher.ends and self.count == watcher.ends[-1])):
+            with record_run(self.folder, self.settings, self.record, device, on_record, provenance) as record:
+                result = self._train_epochs(session, epoch)
+                if not (result.test or (callback.ends and self.count == callback.ends[-1])):
                     record.status = STOPPED
                 return result
 
     def _train_epochs(self, session: _Session, epoch: dict[str, Any] | None) -> RunResult:
-        """Train what remains, then test; `epoch` is the record of the last epoch so far."""
-        test, stop, ends = None, session.stop, session.watcher.ends
+        """Train the remaining epochs, then test; `epoch` is the last epoch's record."""
+        test, stop, ends = None, session.stop, session.callback.ends
         try:
             while self._epochs_done < self.settings.epochs and self.count not in ends[-1:]:
-                epoch = self._train_stretch(session)
+                epoch = self._train_part(session)
             if not ends:
                 test = self._evaluate(session, "test")
                 self._log.append({"event": "test", "epochs": self._epochs_done, "test": test, "device": session.device})
@@ -260,7 +266,7 @@ class Run:
         return RunResult(signal, self._epochs_done, len(self._losses), epoch, test, digest)
 
     def _make_folder(self) -> bool:
-        """Make the run's folder; whether there was none."""
+        """Make the run's folder; return whether it is new."""
         try:
             if self.folder.exists():
                 return False
@@ -278,9 +284,7 @@ class Run:
             self.folder.rmdir()
 
     def _begin(self, session: _Session, provenance: Mapping[str, str]) -> dict[str, Any] | None:
-        """Load the trainer, tidy the folder, and return the record of the last epoch."""
-        if self._checkpoint is None:
-            check_free(self.folder)  # again, now that nobody else can come in
+        """Load the trainer, remove drafts, and return the last epoch's record."""
         for path in self.folder.iterdir():
             if is_draft(path):
                 path.unlink(missing_ok=True)
@@ -297,31 +301,31 @@ class Run:
         return records[-1] if records else None
 
     def _other(self, provenance: Mapping[str, str]) -> str:
-        """The overlay or the program that run.json names and the device does not run now, in words."""
-        before = continued(self.folder)
+        """Return words for the overlay or program of run.json if the device runs another one."""
+        before = previous_record(self.folder)
         for what in ("overlay", "program"):
             recorded = before and before.configuration.get(f"{what}.sha256")
             if recorded and recorded != provenance.get(f"{what}.sha256"):
                 return f"another {what} (SHA-256 {str(recorded)[:12]}…)"
         return ""
 
-    def _train_stretch(self, session: _Session) -> dict[str, Any]:
-        """Train to the epoch's end, or to where the watcher wants scores before it; returns the line on it."""
-        progress, watcher = session.progress, session.watcher
+    def _train_part(self, session: _Session) -> dict[str, Any]:
+        """Train to the end of the epoch, or to the callback's next evaluation; return the metrics line."""
+        progress, callback = session.progress, session.callback
         number, seed = self._epochs_done, self.settings.seed
         order = epoch_order(len(self.corpus.train), seed, number)[: self.settings.samples]
         title, before = f"epoch {number + 1}/{self.settings.epochs}", number * len(order)
-        first, last = len(self._losses), min([len(order), *(end - before for end in watcher.ends if end > self.count)])
+        first, last = len(self._losses), min([len(order), *(end - before for end in callback.ends if end > self.count)])
 
         def may_go_on() -> bool:
             session.stop.check()
             if first < len(self._losses) < last and session.enough():
                 raise StopRequested
-            watcher.before(self.count)
+            callback.before(self.count)
             return True
 
         def step(part: slice) -> np.ndarray:
-            peak = watcher.next_rate(self.settings.learning_rate)
+            peak = callback.next_rate(self.settings.learning_rate)
             if peak != self.settings.learning_rate:
                 self.settings = replace(self.settings, learning_rate=peak)
             settings, steps = self.settings, before + np.arange(part.start, part.stop)
@@ -332,7 +336,7 @@ class Run:
         def trained(part: slice, losses: np.ndarray, seconds: float) -> None:
             self._seconds += seconds
             self._losses = np.concatenate([self._losses, losses])
-            watcher.trained(self.samples["train"][order[part][: len(losses)]], losses, seconds)
+            callback.trained(self.samples["train"][order[part][: len(losses)]], losses, seconds)
             progress.advance(losses)
 
         progress.begin(title, len(order), first)
@@ -346,11 +350,11 @@ class Run:
         finally:
             progress.end()
         scores = None
-        if not watcher.ends or before + last in watcher.ends:
-            scores = self._evaluate(session, "dev", watcher.scored)
-            watcher.evaluated(before + last, scores)
+        if not callback.ends or before + last in callback.ends:
+            scores = self._evaluate(session, "dev", callback.scored)
+            callback.evaluated(before + last, scores)
         # The line comes first: after a crash in between, the epoch is trained again and its line replaced.
-        record = self._write_line(session.device, scores, None if watcher.ends else number + 1)
+        record = self._write_line(session.device, scores, None if callback.ends else number + 1)
         if last == len(order):
             self._epochs_done, self._losses, self._seconds, self._line = number + 1, self._losses[:0], 0.0, (0, 0.0)
         self._save(session)
@@ -360,12 +364,12 @@ class Run:
         return record
 
     def _write_rest(self, session: _Session) -> None:
-        """Write a line on a part of a stretch; the part of an epoch has none, as it is told with the rest."""
-        if session.watcher.ends and len(self._losses) > self._line[0]:
+        """Write the metrics of a part that a stop or fault cut short, if the callback sets the evaluations."""
+        if session.callback.ends and len(self._losses) > self._line[0]:
             self._write_line(session.device, None)
 
     def _write_line(self, device: str, scores: dict[str, Any] | None, epoch: int | None = None) -> dict[str, Any]:
-        """Write a line on what was trained since the last one, on an epoch if it is one; returns it."""
+        """Write and return the metrics since the last line."""
         (first, seconds), how = self._line, f"time.perf_counter on this host, around training on {device}"
         losses, seconds = self._losses[first:], self._seconds - seconds
         record = {
@@ -403,18 +407,6 @@ class Run:
         self._store.save(checkpoint)
         self._checkpoint = checkpoint
 
-    def _saved_beside(self, session: _Session) -> RunError:
-        """Save what is trained where the folder was, once that is gone; returns what there is to say."""
-        gone = f"{self.folder} is gone: it was removed or moved in the middle of the training"
-        beside = self.folder.with_name(f"{self.folder.name}-saved-{os.getpid()}")
-        try:
-            beside.mkdir()
-            self._store = CheckpointStore(beside)
-            self._save(session)
-        except (OSError, CheckpointError) as error:
-            return RunError(f"{gone}, and nothing can be saved beside it ({error}); look for where it was moved to")
-        return RunError(f"{gone}; what is trained is saved beside it; go on with: {resume_command(beside)}")
-
     def _diverged(self, order: np.ndarray, fault: NumericalFault) -> DivergedRun:
         position = len(self._losses)
         sample = f"sample {position} (utterance {order[position]} of {self.corpus.name}'s train split)"
@@ -428,7 +420,7 @@ class Run:
 
 
 def start_run(folder: Path, settings: RunSettings, corpus: Corpus, samples: Mapping[str, Samples] | None = None) -> Run:
-    """Prepare a new run; nothing is written before it trains. Parameters are as for `Run`.
+    """Prepare a new run; nothing is written before it trains. Parameters are those of `Run`.
 
     Raises
     ------
@@ -447,7 +439,6 @@ def resume_run(folder: Path, changes: Mapping[str, Any] | None = None) -> Run:
 
     Parameters
     ----------
-    folder : path
     changes : mapping, optional
         As `RunSettings.changed` takes them.
 
@@ -481,7 +472,7 @@ def resume_run(folder: Path, changes: Mapping[str, Any] | None = None) -> Run:
 
 
 def check_model(trainer: Trainer, config: ModelConfig) -> None:
-    """Raise RunError unless a trainer is for a model."""
+    """Raise RunError unless a trainer has this model."""
     own, wanted = trainer.config.to_dict(), config.to_dict()
     names = [name for name in own | wanted if own.get(name) != wanted.get(name)]
     if names:
@@ -490,7 +481,7 @@ def check_model(trainer: Trainer, config: ModelConfig) -> None:
 
 
 def check_free(folder: Path) -> None:
-    """Raise RunError unless a new run may use the folder: it is not there, or holds nothing of worth."""
+    """Raise RunError unless the folder is missing or empty."""
     try:
         contents = [
             path for path in folder.iterdir() if not (is_draft(path) or is_lock(path)) and path.name != RUN_FILE

@@ -1,4 +1,4 @@
-"""The learning rate of each step of a run."""
+"""Learning rate schedules."""
 
 from dataclasses import dataclass
 
@@ -10,19 +10,19 @@ DECAYS = ("none", "linear")
 
 
 class ScheduleError(BttlabError):
-    """A schedule that breaks a rule."""
+    """Raised if a schedule breaks a rule."""
 
 
 @dataclass(frozen=True)
-class Schedule:
-    """How the learning rate goes over a run: up from 0 in a straight line, then down to 0.
+class LearningRateSchedule:
+    """Learning rate over a run: linear warm-up from 0, then constant or linear decay to 0.
 
     Parameters
     ----------
     decay : {"none", "linear"}
-        Whether it falls, from its peak to 0 at the end of the run.
+        "linear" decays to 0 at the end of the run.
     warm_up : float
-        Part of the run in which it rises, in [0, 1).
+        Fraction of the run for warm-up, in [0, 1).
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What decides the course of a run, and what it knows of its corpus."""
+"""Settings of a run, and its record of the corpus."""
 
 import hashlib
 import json
@@ -11,46 +11,41 @@ from bttlab.data import Augmentation, Corpus, CorpusError, Vocabulary
 from bttlab.data.corpus import SPLIT_NAMES, UNK
 from bttlab.errors import BttlabError, shown
 from bttlab.model import FLOWS, PAPER_FLOW, ModelConfig, Optimizer, check_label_smoothing, check_learning_rates
-from bttlab.train.schedule import Schedule
+from bttlab.train.schedule import LearningRateSchedule
 
 # At batch 1. Momentum 0.9 makes a step ten times as long in the end, so it starts from a tenth.
 LEARNING_RATES = {"sgd": 4e-3, "momentum": 4e-4, "adamw": 3e-4}
-MOST_EPOCHS = 10**6
+MOST_EPOCHS, MOST_SEED = 10**6, 2**63 - 1
 _OPTIONS = {"linear_rank": "rank", "ranks": "rank"}  # the command's, where fields are called otherwise
-PLAIN_SCHEDULE, PLAIN_INPUT = Schedule(), Augmentation()
+PLAIN_SCHEDULE, PLAIN_INPUT = LearningRateSchedule(), Augmentation()
 
 
 class RunError(BttlabError):
-    """A run that cannot be started or continued as asked for."""
+    """Raised if a run cannot be started or continued."""
 
 
 @dataclass(frozen=True)
 class RunSettings:
-    """What decides the course of a run: equal settings, corpus and device give equal bits.
+    """Settings of a run: equal settings, corpus and device give equal bits.
 
     Parameters
     ----------
-    config : ModelConfig
     data : str
         Name or absolute path of the corpus.
     device : str
         As on the command line: "auto", "emulated", "reference" or an index.
-    optimizer : Optimizer
     learning_rate : float
-        Its peak, where a schedule varies it.
-    schedule : Schedule
-    augmentation : Augmentation
+        The peak, if a schedule varies it.
     word_classes : bool
-        Whether unknown words are told apart by their looks (`bttlab.data.Vocabulary`).
+        Whether unknown words get a class by their characters (`bttlab.data.Vocabulary`).
     label_smoothing : float
         As in `bttlab.model.Trainer`.
     repair_tags : bool
         Whether predicted tags are made well-formed before they are scored (`bttlab.data.tags.repaired`).
     recipe : str, optional
-        The recipe that these settings are from, as it was called.
+        Name or path of the recipe of these settings.
     seed : int
         Of the initial parameters, the order of samples and their augmentation.
-    epochs : int
     samples : int, optional
         Samples of an epoch: the first so many of the epoch's order over the whole training split, so that epochs see
         different ones. By default all.
@@ -73,7 +68,7 @@ class RunSettings:
     device: str
     optimizer: Optimizer
     learning_rate: float
-    schedule: Schedule = PLAIN_SCHEDULE
+    schedule: LearningRateSchedule = PLAIN_SCHEDULE
     augmentation: Augmentation = PLAIN_INPUT
     word_classes: bool = False
     label_smoothing: float = 0.0
@@ -93,8 +88,10 @@ class RunSettings:
                 continue
             if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
                 raise RunError(f"{name} is {value!r}: it must be an integer of at least {least}; give --{name} anew")
-        if self.epochs > MOST_EPOCHS:
-            raise RunError(f"epochs is {shown(self.epochs)}: it must be at most {MOST_EPOCHS:,}; give --epochs anew")
+        for name, most in (("epochs", MOST_EPOCHS), ("seed", MOST_SEED)):
+            if getattr(self, name) > most:
+                value = shown(getattr(self, name))
+                raise RunError(f"{name} is {value}: it must be at most {most:,}; give --{name} anew")
         check_learning_rates(self.learning_rate, 1)
         check_label_smoothing(self.label_smoothing)
         for name in ("word_classes", "repair_tags"):
@@ -118,7 +115,7 @@ class RunSettings:
         built = {
             "config": ModelConfig.from_dict(values["config"]),
             "optimizer": Optimizer(**values["optimizer"]),
-            "schedule": Schedule(**values.get("schedule", {})),
+            "schedule": LearningRateSchedule(**values.get("schedule", {})),
             "augmentation": Augmentation(**values.get("augmentation", {})),
         }
         return cls(**{**values, **built})
@@ -151,7 +148,7 @@ class RunSettings:
 
 
 def _brief(value: Any) -> str:
-    """A setting in an error, ranks as the command takes them."""
+    """Return a setting for an error message."""
     if isinstance(value, tuple):
         value = ",".join(f"{name}={rank}" for name, rank in value)
     return "none" if value in (None, "") else str(value)
@@ -159,14 +156,12 @@ def _brief(value: Any) -> str:
 
 @dataclass(frozen=True)
 class CorpusRecord:
-    """What a run keeps of its corpus: enough to know it again, and to use the trained model without it.
+    """Record of a corpus: identifies it, and lets a trained model be used without it.
 
     Parameters
     ----------
-    name : str
     sha256 : str
         Digest of its label lists and splits as read.
-    intent_labels, slot_labels : list of str
     vocabulary : list of str
         Tokens by id.
     """
@@ -188,11 +183,11 @@ class CorpusRecord:
         return asdict(self)
 
     def is_of(self, corpus: Corpus) -> bool:
-        """Whether this is that corpus, wherever it lies."""
+        """Return whether this is that corpus."""
         return self.sha256 == corpus_digest(corpus)
 
     def relabelled(self, corpus: Corpus) -> Corpus:
-        """Return another corpus with this one's label ids, so that a model trained on this one can be scored on it.
+        """Return another corpus with this one's label ids, to score a model of this one on it.
 
         Raises
         ------
@@ -213,7 +208,7 @@ class CorpusRecord:
 
 
 def corpus_digest(corpus: Corpus) -> str:
-    """Return the SHA-256 of a corpus's label lists and splits; line ends and the like play no part."""
+    """Return the SHA-256 of a corpus's label lists and splits, as read."""
     splits = [corpus.split(name) for name in SPLIT_NAMES]
     content = [corpus.intent_labels, corpus.slot_labels, *([s.words, s.slots, s.intents] for s in splits)]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Stopping at a sample boundary: Ctrl-C and SIGTERM ask, the run loop answers between two chunks."""
+"""Stop a run between two samples on Ctrl-C or SIGTERM."""
 
 import signal
 import threading
@@ -6,11 +6,11 @@ from types import FrameType
 
 
 class StopRequested(Exception):
-    """The user asked the run to stop; raised at a sample boundary only."""
+    """Raised between two samples if the user stopped the run."""
 
 
 class StopSignals:
-    """A context in which SIGINT and SIGTERM only make a note, however often they come.
+    """Context that records SIGINT and SIGTERM instead of interrupting.
 
     In a thread other than the main one, which gets no signals, it does nothing.
 

@@ -1,0 +1,144 @@
+"""Fixtures shared by all tests: where the real corpora lie."""
+
+import gc
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import settings
+
+from two_users import interpreter_of_nobody
+
+ROOT = Path(__file__).resolve().parent
+# One thread here and in what tests start: two of these processes have two cores, and threads that wait spin.
+torch.set_num_threads(1)
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+# How often a property is tried: `pytest --hypothesis-profile=long` has more.
+settings.register_profile("short", deadline=None, max_examples=20)
+settings.register_profile("long", deadline=None, max_examples=2000)
+settings.load_profile("short")
+# A shell starts a job in the background with SIGINT ignored, and so would be all that tests start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# Files whose tests take longest come first: all workers wait for what begins last.
+LONGEST = (
+    *("test_class_in_browser", "test_lab_in_browser", "test_sweep_partition", "test_notebooks", "test_every_screen"),
+    *("test_reliability", "test_processor_execute", "test_sweep", "test_schedule", "test_program_gradients"),
+    *("test_lab_card", "test_lab_dashboard", "test_program_hazards", "test_sweep_strangers", "test_environment"),
+    *("test_overlay_training", "test_live_figure", "test_exercises", "test_program_steps", "test_baseline"),
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let the longest tests come first."""
+    places = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path.stem, len(places)))
+
+
+def _real_corpus(name: str) -> Path:
+    """Return the real corpus: of $BTTLAB_DATA, of shared/data beside the checkout, of the user cache, or downloaded."""
+    for parent in (os.environ.get("BTTLAB_DATA"), ROOT.parent / "shared" / "data"):
+        if parent and (Path(parent) / name / "train" / "seq.in").is_file():
+            return Path(parent) / name
+    from bttlab.data import CorpusError, find_corpus
+
+    try:
+        return find_corpus(name)
+    except CorpusError as error:
+        pytest.fail(str(error))
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector what was imported: it stays, and to look through it again takes time."""
+    gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    """Seed torch, so that a test sees the same random tensors in each run."""
+    torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _runs_of_tests(tmp_path_factory) -> None:
+    """Keep the runs of tests out of the user's own."""
+    os.environ["BTTLAB_RUNS"] = str(tmp_path_factory.mktemp("runs"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _compiled() -> None:
+    """Keep the libraries that tests compile: the next run finds those of unchanged sources."""
+    import compiled
+
+    compiled.folder = ROOT / "build" / "tests"
+    compiled.folder.mkdir(parents=True, exist_ok=True)
+
+
+@pytest.fixture(scope="session")
+def atis() -> Path:
+    return _real_corpus("atis")
+
+
+@pytest.fixture(scope="session")
+def snips() -> Path:
+    return _real_corpus("snips")
+
+
+@pytest.fixture(scope="session")
+def short_airline(tmp_path_factory) -> Path:
+    """The airline corpus with a few utterances in its dev and test splits: scoring all takes longer than many tests."""
+    return _shortened(ROOT / "data" / "airline", tmp_path_factory.mktemp("short"), dev=20, test=20)
+
+
+@pytest.fixture(scope="session")
+def short_atis(atis, tmp_path_factory) -> Path:
+    """ATIS with some utterances in each of its splits."""
+    return _shortened(atis, tmp_path_factory.mktemp("short"), train=200, dev=20, test=20)
+
+
+def _shortened(corpus: Path, place: Path, **most: int) -> Path:
+    """A copy of a corpus with so many utterances in its splits."""
+    folder = shutil.copytree(corpus, place / corpus.name)
+    for split, count in most.items():
+        for path in (folder / split).iterdir():
+            path.write_text("".join(path.read_text().splitlines(keepends=True)[:count]))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def trainer_libraries(tmp_path_factory) -> dict[str, Path]:
+    """The training processor as shared libraries: "fast", the emulation, and "loop", the loop of synthesis."""
+    from training_processor import build_libraries
+
+    return build_libraries(tmp_path_factory.mktemp("libraries"))
+
+
+@pytest.fixture
+def two_users() -> None:
+    """Skip the test where no process can be started as another user."""
+    if os.geteuid() != 0 or interpreter_of_nobody() is None:
+        pytest.skip("it takes root, and a Python that every user may run, to act as another user")
+
+
+@pytest.fixture(scope="session")
+def xrt(tmp_path_factory):
+    """An installation of the fake XRT."""
+    from fake_xrt import install
+
+    return install(tmp_path_factory.mktemp("xrt"))
+
+
+@pytest.fixture
+def card(xrt, monkeypatch, tmp_path):
+    """A real card: pynq's XrtDevice on the fake XRT."""
+    from bttlab.card import release_card
+
+    monkeypatch.setattr("bttlab.card.card_lock.lock_folder", lambda: tmp_path)
+    card = xrt.card(monkeypatch)
+    yield card
+    monkeypatch.delenv("FAKE_XRT_FAULT", raising=False)
+    release_card(card)

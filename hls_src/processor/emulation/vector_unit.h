@@ -1,0 +1,340 @@
+// The vector unit: rows of steps, compiled for each operation.
+#ifndef BTTLAB_PROCESSOR_EMULATION_VECTOR_UNIT_H
+#define BTTLAB_PROCESSOR_EMULATION_VECTOR_UNIT_H
+
+#include <utility>
+
+#include "order.h"
+
+enum VectorOperand { A_IN, B_IN, C_IN, RESULT_0, RESULT_1, STATISTIC_ROW };
+
+static Vector accumulator[2][ROW_ACCUMULATORS];
+struct Largest {
+    float value;
+    int place;
+};
+static Largest largest[ROW_ACCUMULATORS];
+
+// The coefficients of an entry side by side: one load brings all.
+static float function_rows[FUNCTION_ENTRIES][4] __attribute__((aligned(16)));
+
+static void take_functions() {
+    for (int entry = 0; entry < FUNCTION_ENTRIES; entry++) {
+        for (int c = 0; c < 3; c++) function_rows[entry][c] = function_table[c][entry];
+    }
+}
+
+struct Coefficients {
+    Lanes c[3];
+};
+
+// Four of a vector's integers, by their number among the fours.
+template <int FOUR>
+static inline __m128i four_of(const IntPart *part) {
+#if defined(__AVX512F__)
+    return _mm512_maskz_extracti32x4_epi32(15, (__m512i)part[0], FOUR);
+#else
+    return _mm256_extracti128_si256((__m256i)part[FOUR / 2], FOUR % 2);
+#endif
+}
+
+// The coefficients of LANES entries: rows to columns, eight lanes at a time. Entries come straight from their register:
+// by way of memory they would wait for the store.
+static inline Coefficients coefficients_of(const IntPart *entries) {
+    unsigned entry[LANES];
+    const __m128i fours[] = {four_of<0>(entries), four_of<1>(entries), four_of<2>(entries), four_of<3>(entries)};
+    UNROLL
+    for (int i = 0; i < 4; i++) {
+        const unsigned long low = _mm_cvtsi128_si64(fours[i]), high = _mm_extract_epi64(fours[i], 1);
+        entry[4 * i] = low;
+        entry[4 * i + 1] = low >> 32;
+        entry[4 * i + 2] = high;
+        entry[4 * i + 3] = high >> 32;
+    }
+    __m256 column[LANES / 8][4];
+    UNROLL
+    for (int half = 0; half < LANES / 8; half++) {
+        __m256 row[4];
+        UNROLL
+        for (int i = 0; i < 4; i++) {
+            const __m128 low = _mm_load_ps(function_rows[entry[8 * half + i]]);
+            const __m128 high = _mm_load_ps(function_rows[entry[8 * half + i + 4]]);
+            row[i] = _mm256_insertf128_ps(_mm256_castps128_ps256(low), high, 1);
+        }
+        transpose(row, column[half]);
+    }
+    Coefficients of;
+    UNROLL
+    for (int c = 0; c < 3; c++) of.c[c] = join(column[0][c], column[1][c]);
+    return of;
+}
+
+// F of the lanes of a vector. What is not a number stays so.
+static inline Lanes function_of(const Function &g, const Lanes &x) {
+    Lanes d;
+    IntPart k[PARTS];
+    IntPart entry[PARTS];
+    UNROLL
+    for (int i = 0; i < PARTS; i++) {
+        const Part zero = {}, low = g.low - zero, high = g.high - zero;
+        const Part above = x.part[i] < low ? low : x.part[i], clamped = above > high ? high : above;
+        const Part t = clamped * (g.steps - zero);
+        const IntPart is_finite = ((IntPart)t & 0x7fffffff) < 0x7f800000;
+        const IntPart whole = __builtin_convertvector((Part)((IntPart)t & is_finite), IntPart);
+        k[i] = whole + (__builtin_convertvector(whole, Part) > t);  // true is -1
+        d.part[i] = t - __builtin_convertvector(k[i], Part);
+        const IntPart j = g.mode == EXPONENTIAL ? k[i] & ((1 << g.bits) - 1) : k[i] - g.first;
+        entry[i] = (j + g.base) & (FUNCTION_ENTRIES - 1);
+    }
+    const Coefficients of = coefficients_of(entry);
+    Lanes v = of.c[0] + d * (of.c[1] + d * of.c[2]);
+    if (g.mode != EXPONENTIAL) return v;
+    UNROLL
+    for (int i = 0; i < PARTS; i++) {
+        v.part[i] = (Part)((UnsignedPart)v.part[i] + ((UnsignedPart)(k[i] >> g.bits) << 23));
+    }
+    return v;
+}
+static_assert((FUNCTION_ENTRIES & (FUNCTION_ENTRIES - 1)) == 0, "entries are taken modulo their number");
+
+// The first of the largest lanes among the first `count`; -1 if none is larger than minus infinity.
+static inline int largest_lane(const Lanes &vector, int count) {
+    const Lanes valid = first_lanes(count), least = all(-__builtin_inff());
+    Lanes value;
+    UNROLL
+    for (int i = 0; i < PARTS; i++) {
+        value.part[i] = ((IntPart)valid.part[i] != 0) & (vector.part[i] > least.part[i]) ? vector.part[i] : least.part[i];
+    }
+    const float most = largest_of(value);
+    return most > -__builtin_inff() ? __builtin_ctz(bits_of_lanes(value == all(most))) : -1;
+}
+
+static constexpr bool adds_rows(int operation) {
+    return operation == SUM || operation == VARIANCE || operation == NORM_SUMS || operation == COLUMNS ||
+           operation == MAXIMUM || operation == EXPONENT || operation == DOT;
+}
+
+static constexpr bool writes_vectors(int operation) {
+    return !adds_rows(operation) || operation == SUM || operation == EXPONENT;
+}
+
+static constexpr bool knows_rows(int operation) {
+    return adds_rows(operation) || operation == NORMALIZE || operation == NORM_BACK || operation == SCALE ||
+           operation == LOSS_BACK || operation == SOFTMAX_BACK;
+}
+
+// The level that an operation's rows run along, so that what belongs to a row (its statistics, its sums) stays in
+// registers; -1 if each step is a row of its own.
+static int row_along(const Nest &nest, int operation) {
+    const Instruction &code = *nest.code;
+    int along = -1;
+    const int inner = innermost(active_box(nest));
+    if (adds_rows(operation)) {
+        // The innermost level of those that are summed, so that terms keep their order.
+        for (int j = 0; j < LEVELS; j++) along = code.depth_mask >> j & 1 && nest.end[j] > 1 ? j : along;
+    } else if (!knows_rows(operation) && nest.operand[A_IN].stride[inner] == 1) {
+        along = inner;
+    } else {
+        for (int j = 0; j < LEVELS; j++) {
+            if (knows_rows(operation) && nest.accumulator_weight[j]) continue;
+            along = nest.end[j] > 1 && (along < 0 || nest.end[j] > nest.end[along]) ? j : along;
+        }
+    }
+    if (along < 0 || (knows_rows(operation) && nest.accumulator_weight[along])) return -1;
+    // Levels inside of it come outside: they must lead to rows of their own, and no step may read what another writes.
+    if (along == inner) return along;
+    int last_accumulator = 0;
+    for (int j = 0; j < LEVELS; j++) {
+        if (j > along && nest.end[j] > 1 && adds_rows(operation) && !nest.accumulator_weight[j]) return -1;
+        last_accumulator += (nest.n[j] - 1) * nest.accumulator_weight[j];
+    }
+    if (knows_rows(operation) && last_accumulator >= ROW_ACCUMULATORS) return -1;
+    const Tiled tiled = {along, -1};
+    for (int to = RESULT_0; to <= RESULT_1; to++) {
+        if (!code.operand[to].valid) continue;
+        const Reach &result = nest.operand[to];
+        if (operation != COLUMNS && !is_one_to_one(nest, result, tiled)) return -1;
+        for (int o = A_IN; o <= C_IN; o++) {
+            const bool is_apart = nest.operand[o].memory != result.memory || are_apart(nest, nest.operand[o], result);
+            if (operation == COLUMNS ? !is_apart : !is_not_fed(nest, o, result)) return -1;
+        }
+    }
+    const Reach &r0 = nest.operand[RESULT_0], &r1 = nest.operand[RESULT_1];
+    if (code.operand[RESULT_1].valid && r0.memory == r1.memory && overlap(r0, r1)) return -1;
+    return along;
+}
+
+// WHOLE: all lanes of all vectors are valid.
+template <int OPERATION, bool WHOLE>
+static void vector_rows(const Nest &nest, const Sample &sample, Run &run) {
+    const Instruction &code = *nest.code;
+    const bool missing_b = !code.operand[B_IN].valid, check = code.flags & CHECK;
+    const bool marks_0 = check && code.operand[RESULT_0].valid, marks_1 = check && code.operand[RESULT_1].valid;
+    const float f0 = nest.f0, f1 = nest.f1;
+    const Function &function = program.function[code.operand[STATISTIC_ROW].where % FUNCTIONS];
+    const bool has_margin = OPERATION == EXPONENT && code.flags & LOSS;
+    const bool has_two_sums = OPERATION == NORM_SUMS || OPERATION == COLUMNS || has_margin;
+    const Lanes zero = all(0.0f);
+    const int along = row_along(nest, OPERATION), vectors_along = along == code.vector_level ? LANES : 0;
+    bool is_whole = true;  // each row has all terms of its sum
+    for (int j = 0; j < LEVELS; j++) {
+        const bool is_outside = nest.end[j] > 1 && (j != along || is_any_offset(nest, j));
+        is_whole &= !(code.depth_mask >> j & 1) || (!is_outside && nest.end[j] == nest.active[j]);
+    }
+    Marks marks = {};
+    each_row(nest, active_box(nest), along, [&](const Step &step, int count, const long *strides) {
+        const int row = (code.operand[STATISTIC_ROW].base + step.accumulator) % STATISTICS, row_index = step.accumulator % ROW_ACCUMULATORS;
+        const int kept = code.flags & INTENT ? LAST_ROW : step.accumulator % SEQUENCE;
+        const int label = code.flags & INTENT ? sample.intent : sample.slot[(step.accumulator + 1) % SEQUENCE];
+        float &m = statistic[0][row], &i = statistic[1][row], &p = statistic[2][row], &q = statistic[3][row];
+        const Lanes all_m = all(m), all_i = all(i), all_p = all(p), all_q = all(q);
+        const auto vector = [&](int o) { return nest.operand[o].memory + step.offset[o]; };
+        const Vector *from_a = vector(A_IN), *from_b = vector(B_IN), *from_c = vector(C_IN);
+        Vector *to_0 = vector(RESULT_0), *to_1 = vector(RESULT_1);
+        const long a_stride = strides[A_IN], b_stride = strides[B_IN], c_stride = strides[C_IN];
+        const long stride_0 = strides[RESULT_0], stride_1 = strides[RESULT_1];
+        const bool first = is_whole || is_first(nest, step);
+        Lanes sum = first ? zero : load(&accumulator[0][row_index]), sum_1 = first ? zero : load(&accumulator[1][row_index]);
+        Largest best = first ? Largest{-__builtin_inff(), 0} : largest[row_index];
+        const int first_vector = step.index[code.vector_level] * LANES;
+        Lanes valid = first_lanes(LANES);
+        for (int n = 0; n < count; n++) {
+            const int vector0 = first_vector + n * vectors_along;
+            if (!WHOLE) valid = first_lanes(nest.count - vector0);
+            const auto cut = [&](const Lanes &value) { return WHOLE ? value : value & valid; };
+            const Lanes a = load(from_a + n * a_stride), b = load(from_b + n * b_stride);
+            const Lanes c = load(from_c + n * c_stride);
+            Lanes r0 = zero, r1 = zero;
+            if (OPERATION == COPY) r0 = a;
+            if (OPERATION == ADD) r0 = a + b;
+            if (OPERATION == SUM) {
+                r0 = cut(missing_b ? a : a + b);
+                sum = sum + r0;
+            }
+            if (OPERATION == VARIANCE) {
+                const Lanes u = cut(a - all_m);
+                sum = sum + u * u;
+            }
+            if (OPERATION == NORMALIZE) {
+                r0 = (a - all_m) * all_i;
+                r1 = r0 * b + c;
+            }
+            if (OPERATION == AFFINE) r0 = a * b + c;
+            if (OPERATION == NORM_SUMS) {
+                const Lanes d = cut(a * b);
+                sum = sum + d;
+                sum_1 = sum_1 + cut(d * c);
+            }
+            if (OPERATION == NORM_BACK) r0 = ((a * b - all_p) - c * all_q) * all_i;
+            if (OPERATION == COLUMNS) {
+                sum = sum + cut(a * b);
+                sum_1 = sum_1 + cut(a);
+            }
+            if (OPERATION == FUNCTION) r0 = function_of(function, a);
+            if (OPERATION == TIMES_FUNCTION) r0 = function_of(function, a) * b;
+            if (OPERATION == TANH_BACK) r0 = a * (all(1.0f) - b * b);
+            if (OPERATION == MAXIMUM) {
+                const int lane = largest_lane(a, WHOLE ? LANES : nest.count - vector0);
+                if (lane >= 0) {
+                    const float value = scalar_of(from_a + n * a_stride, lane);
+                    if (value > best.value) best = {value, vector0 + lane};
+                }
+            }
+            if (OPERATION == EXPONENT) {
+                const Lanes u = a - all_m;
+                r0 = cut(function_of(function, u * all(f0)));
+                sum = sum + r0;
+                if (has_margin) sum_1 = sum_1 + cut(u & one_lane(label - vector0));
+            }
+            if (OPERATION == SCALE) r0 = a * all_i;
+            if (OPERATION == LOSS_BACK) r0 = (a * all_i - all(f0)) - (all(f1) & one_lane(label - vector0));
+            if (OPERATION == DOT) sum = sum + cut(a * b);
+            if (OPERATION == SOFTMAX_BACK) r0 = ((b - all_p) * a) * all(f0);
+            if (!writes_vectors(OPERATION)) continue;
+            r0 = cut(r0);
+            if (marks_0) mark_beyond(marks, r0, STATE_LIMIT);
+            store(to_0 + n * stride_0, r0);
+            if (OPERATION == NORMALIZE) {
+                r1 = cut(r1);
+                if (marks_1) mark_beyond(marks, r1, STATE_LIMIT);
+                store(to_1 + n * stride_1, r1);
+            }
+        }
+        if (!adds_rows(OPERATION)) return;
+        if (OPERATION == MAXIMUM) {
+            largest[row_index] = best;
+        } else {
+            store(&accumulator[0][row_index], sum);
+        }
+        if (has_two_sums) store(&accumulator[1][row_index], sum_1);
+        if (!is_whole) {
+            if (along >= 0) step.index[along] += count - 1;
+            const bool last = is_last(nest, step);
+            if (along >= 0) step.index[along] -= count - 1;
+            if (!last) return;
+        }
+        // What a row gives at its last vector.
+        if (OPERATION == SUM) m = f0 * tree(sum);
+        if (OPERATION == VARIANCE) i = 1.0f / __builtin_sqrtf(f0 * tree(sum) + f1);
+        if (OPERATION == NORM_SUMS) {
+            p = f0 * tree(sum);
+            q = f0 * tree(sum_1);
+        }
+        if (OPERATION == COLUMNS) {
+            sum = sum & valid, sum_1 = sum_1 & valid;
+            if (marks_0) mark_beyond(marks, sum, STATE_LIMIT);
+            if (marks_1) mark_beyond(marks, sum_1, STATE_LIMIT);
+            store(to_0 + (count - 1) * stride_0, sum);
+            store(to_1 + (count - 1) * stride_1, sum_1);
+        }
+        if (OPERATION == MAXIMUM) {
+            m = best.value;
+            argument[kept] = best.place;
+        }
+        if (OPERATION == EXPONENT) {
+            const float total = tree(sum);
+            i = f1 / total;
+            if (has_margin) {
+                loss_sum[kept] = total;
+                loss_margin[kept] = tree(sum_1);
+            }
+        }
+        if (OPERATION == DOT) p = tree(sum);
+    });
+    if (check) run.overflow |= any_mark(marks);
+}
+
+typedef void VectorRows(const Nest &, const Sample &, Run &);
+
+template <int... OPERATION>
+static VectorRows *rows_of(int operation, bool whole, std::integer_sequence<int, OPERATION...>) {
+    static VectorRows *const rows[][2] = {{vector_rows<OPERATION, false>, vector_rows<OPERATION, true>}...};
+    return rows[operation][whole];
+}
+
+static void run_vector(Nest &nest, const Sample &sample, Run &run) {
+    const Instruction &code = *nest.code;
+    if (code.operation > SOFTMAX_BACK) return;
+    const Box box = active_box(nest);
+    Box writes = box;
+    if (code.operation == COLUMNS) {
+        for (int j = 0; j < LEVELS; j++) {
+            if (code.depth_mask >> j & 1) writes.from[j] = nest.active[j] - 1;
+        }
+    }
+    place_in_bank(nest, A_IN, &zero_vector, box, sample);
+    place_in_bank(nest, B_IN, &zero_vector, box, sample);
+    if (!code.operand[B_IN].valid) nest.operand[B_IN] = nest.operand[A_IN];
+    place_in_bank(nest, C_IN, &zero_vector, box, sample);
+    place_in_bank(nest, RESULT_0, &scratch_vector, writes, sample);
+    place_in_bank(nest, RESULT_1, &scratch_vector, writes, sample);
+    place_nowhere(nest, STATISTIC_ROW, &scratch_vector);
+    if (!nest.is_inside) {
+        run.overflow = true;
+        return;
+    }
+    typedef std::make_integer_sequence<int, SOFTMAX_BACK + 1> Operations;
+    rows_of(code.operation, nest.count == 0, Operations{})(nest, sample, run);
+}
+
+#endif

@@ -1,0 +1,201 @@
+"""Calls of the training processor's kernel: its buffers in HBM, its commands and its results."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from pynq import DefaultIP
+
+from bttlab.card import waiting
+from bttlab.card.compiled import CompiledProgram
+from bttlab.card.emulation import EmulatedU50
+from bttlab.card.kernel import OverlayError
+from bttlab.card.processor import OPTIMIZERS, result_dtype
+from bttlab.card.sharing import TimeSlices, keeper_of
+from bttlab.card.training_run import wait_to_the_end
+from bttlab.compiler.errors import ProgramError
+from bttlab.compiler.machine import machine
+from bttlab.model import Optimizer
+
+M = machine()
+
+
+@dataclass(frozen=True)
+class ChipState:
+    """What the chip holds between two calls. A call that changes it replaces the whole record, in one assignment.
+
+    Attributes
+    ----------
+    program : CompiledProgram, optional
+    memory : PynqBuffer, optional
+        Of the parameters and moments, once they are loaded. On a shared card the buffer has a copy of them.
+    step : int
+        Updates so far.
+    moments : tuple of str, optional
+        Of the optimizer that has made those updates.
+    """
+
+    program: CompiledProgram | None = None
+    memory: Any = None
+    step: int = 0
+    moments: tuple[str, ...] | None = None
+
+
+class KernelDriver(DefaultIP):
+    """The kernel's buffers and commands, without what they mean for a model."""
+
+    def __init__(self, description: dict[str, Any]):
+        super().__init__(description)
+        # PYNQ's raw calls; `start` is ours. As attributes they would keep this, and its buffers, until Python collects
+        # cycles.
+        del self.start, self.call, self.start_ert, self.start_sw
+        self._banks = {
+            name: self.device.get_memory_by_name(self.args[name].mem) for name in self.args if self.args[name].mem
+        }
+        self._result_record = result_dtype()
+        self._records = self._allocate("records", M.LANES * 4)
+        self._results = self._allocate("results", (1 + -(-len(M.widths) // M.LANES)) * M.LANES * 4)
+        self._image = self._banks["program_image"].allocate((1, M.LANES), np.int32)
+        self._chip = ChipState()
+        keeper = keeper_of(self.device)
+        self._slices = TimeSlices(keeper, self.device, description) if keeper else None  # of a shared card
+        # On a shared card one has the state between two calls, the other takes the next.
+        self._memories = [
+            self._banks["memory"].allocate((1, M.LANES), np.float32) for _ in range(2 if self._slices else 1)
+        ]
+        self._samples_per_second = 0.0  # of the last call
+        self._on_card(self._check_machine)
+
+    def _on_card(self, work: Callable[[], None], publish: Callable[[], None] = lambda: None) -> None:
+        """Run kernel calls, then publish what they did.
+
+        Parameters
+        ----------
+        work : callable
+            Calls the kernel. On a shared card it runs again if the card was lost meanwhile, so it changes scratch
+            buffers alone, and leaves a state of the chip in the host's memory.
+        publish : callable
+            Makes scratch the state. It runs once, after the last check that the card is this process's; nothing is
+            repeated after it.
+        """
+        if self._slices is None:
+            work()
+            publish()
+        else:
+            self._slices.run(lambda is_current: (is_current or self._bring_back(), work()), publish)
+
+    def _bring_back(self) -> None:
+        """Load program and state again, after another process had the card."""
+        if self._chip.program is not None:
+            self._send(self._chip.program.image)
+        if self._chip.memory is not None:
+            self._load(self._chip.memory)
+
+    def _spare_memory(self, vectors: int) -> Any:
+        """Return a parameter buffer of at least so many vectors, which is not the published one of a shared card."""
+        taken = None if self._slices is None else self._chip.memory
+        return self._sized(next(n for n, buffer in enumerate(self._memories) if buffer is not taken), vectors)
+
+    def _sized(self, number: int, vectors: int) -> Any:
+        """Return a parameter buffer by its number, with at least so many vectors."""
+        if len(self._memories[number]) < vectors:
+            self._memories[number] = self._banks["memory"].allocate((vectors, M.LANES), np.float32)
+        return self._memories[number]
+
+    def _load(self, memory: Any) -> None:
+        """Bring a parameter buffer on chip."""
+        memory.sync_to_device()
+        self._run(M.LOAD, memory=memory)
+
+    def _store(self, memory: Any) -> None:
+        """Bring parameters and moments from the chip to a parameter buffer."""
+        self._run(M.STORE, memory=memory)
+        memory.sync_from_device()
+
+    def _replace_program(self, image: np.ndarray) -> None:
+        if not self._send(image):
+            # The machine dropped the one before; with it, what lies in the banks has a meaning again.
+            if self._chip.program is not None:
+                self._send(self._chip.program.image)
+            raise ProgramError(
+                "the machine refuses the program: its sections are not those of docs/processor.md; compile it anew"
+            )
+
+    def _send(self, image: np.ndarray) -> bool:
+        """Load a program; False if the machine refuses it."""
+        if len(self._image) < len(image):
+            self._image = self._banks["program_image"].allocate(image.shape, np.int32)
+        self._results = self._at_least("results", self._results, self._result_record.itemsize)
+        part = self._image[: len(image)]
+        part[:] = image
+        part.sync_to_device()
+        self._run(M.LOAD_PROGRAM, len(image))
+        self._results.sync_from_device()
+        return int(self._results[0]) == M.DONE
+
+    def _check_machine(self) -> None:
+        """Raise OverlayError unless the overlay is the machine that this package compiles for."""
+        self._run(M.DESCRIBE)
+        self._results.sync_from_device()
+        magic, version, widths = self._results[:3].tolist()
+        if (magic, version, widths) != (M.MAGIC, M.VERSION, M.digest):
+            raise OverlayError(
+                f"the overlay's machine is version {version} with widths {widths & 0xFFFFFFFF:08x}, bttlab compiles "
+                f"for version {M.VERSION} with widths {M.digest:08x}; rebuild the overlay with: make overlays"
+            )
+
+    def _exchange(self, command: int, rows: np.ndarray, optimizer: Optimizer, results: np.ndarray) -> None:
+        """Run the kernel once on records of samples, and fill in their results."""
+        self._records = self._at_least("records", self._records, rows.nbytes)
+        self._results = self._at_least("results", self._results, results.nbytes)
+        on_card, answers = (self._records.view(np.uint8)[: rows.nbytes], self._results.view(np.uint8)[: results.nbytes])
+        on_card[:] = rows.view(np.uint8)
+        answers[:] = 0
+        answers.sync_to_device()
+        on_card.sync_to_device()
+        begin = time.perf_counter()
+        try:
+            self._run(command, len(rows), optimizer)
+        finally:  # Ctrl-C comes after the kernel's end
+            self._samples_per_second = len(rows) / (time.perf_counter() - begin)
+            if not waiting.is_running(self.device):
+                answers.sync_from_device()
+                results[:] = np.array(answers).view(self._result_record)
+
+    def _run(self, command: int, samples: int = 0, optimizer: Optimizer | None = None, memory: Any = None) -> None:
+        """Run the kernel to its end."""
+        o = optimizer or Optimizer("sgd")
+        beta1 = o.momentum if o.name == "momentum" else o.beta1
+        memory = self._memories[0] if memory is None else memory
+        buffers = (self._records, self._results, memory, self._image)
+        if self._slices is not None:
+            self._slices.check()
+        start = self._start_ert if self.device.has_capability("ERT") else self._start_sw
+        arguments = (command, samples, OPTIMIZERS[o.name], beta1, o.beta2, o.epsilon, *buffers)
+        if isinstance(self.device, EmulatedU50):
+            with self.device.waited_for():
+                handle = start(*arguments)
+            wait_to_the_end(handle)
+        else:
+            self._run_on_card(start, arguments)
+
+    def _run_on_card(self, start: Callable[..., Any], arguments: tuple) -> None:
+        """Run the kernel of a real card, as long as the program's cycles allow."""
+        trains = arguments[0] in (M.TRAIN, M.PREDICT)
+        cycles = arguments[1] * self._chip.program.most_cycles if trains else 0
+        seconds = waiting.LEAST_SECONDS + waiting.MARGIN * cycles / (M.CLOCK_MHZ * 1e6)
+        try:
+            waiting.run_kernel(self.device, lambda: start(*arguments), arguments, seconds)
+        except waiting.CardFailedError:
+            self._chip = ChipState(self._chip.program)
+            raise
+
+    def _allocate(self, argument: str, size: int) -> Any:
+        """Allocate a buffer of `size` bytes in the bank of an argument."""
+        return self._banks[argument].allocate((size // 4,), np.int32)
+
+    def _at_least(self, argument: str, buffer: Any, size: int) -> Any:
+        """Return the buffer, or a new one where it is smaller than `size` bytes."""
+        return buffer if buffer.nbytes >= size else self._allocate(argument, max(size, 2 * buffer.nbytes))

@@ -1,0 +1,51 @@
+"""Match overlays with cards as XRT does: by the UUID of the shell's interface, else by the platform's name."""
+
+import re
+from collections.abc import Collection
+from pathlib import Path
+
+import pynq
+
+from bttlab.card.emulation import EmulatedU50
+from bttlab.files import read_regular
+
+PCI_DEVICES = Path("/sys/bus/pci/devices")
+_RELEASE = re.compile(r"_[0-9]{6}_[0-9]+$")
+_UUID = re.compile(rb"[0-9a-f]{32}")
+_MOST_BYTES = 1 << 12
+
+
+def shell_of(platform: str) -> str:
+    """Return the name of the shell that a platform is for.
+
+    Overlays name the development platform (xilinx_u50_gen3x16_xdma_5_202210_1), cards the partition that is flashed
+    (xilinx_u50_gen3x16_xdma_base_5): without the release and "base" both are the same.
+    """
+    return _RELEASE.sub("", platform).replace("_base_", "_")
+
+
+def pcie_address(card: pynq.Device) -> str | None:
+    """Return a real card's PCIe address (such as 0000:3b:00.1); None if the driver does not tell it."""
+    slot = getattr(getattr(card, "_info", None), "mPciSlot", 0)
+    return f"{slot >> 16:04x}:{slot >> 8 & 0xFF:02x}:{slot >> 3 & 0x1F:02x}.{slot & 7}" if slot else None
+
+
+def card_interfaces(card: pynq.Device) -> frozenset[str]:
+    """Return the UUIDs of a card's shell interfaces, as XRT's drivers list them; none if they do not."""
+    address, found = pcie_address(card), set()
+    for function in PCI_DEVICES.glob(f"{address[:-1]}*") if address else ():
+        try:
+            found.update(_UUID.findall(read_regular(function / "interface_uuids", _MOST_BYTES).lower()))
+        except OSError:
+            continue
+    return frozenset(uuid.decode() for uuid in found)
+
+
+def suits(card: pynq.Device, platform: str, interfaces: Collection[str] = ()) -> bool:
+    """Return whether a card takes overlays for a platform."""
+    if isinstance(card, EmulatedU50):
+        return card.platform == platform
+    on_card = card_interfaces(card)
+    if interfaces and on_card:
+        return not on_card.isdisjoint(interfaces)
+    return shell_of(card.name) == shell_of(platform)

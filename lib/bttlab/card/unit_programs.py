@@ -1,0 +1,131 @@
+"""Programs that use one unit of the machine at a time, a bank after the other: for a card's first hour."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from bttlab.compiler.builder import Builder, Level
+from bttlab.compiler.instruction import At, at
+from bttlab.compiler.layer import LayerProgram, LayerShape, Transfer, assemble, matrix_block
+from bttlab.compiler.machine import machine
+
+M = machine()
+VECTORS, TOKENS = 16, 16
+SHAPE = LayerShape((4, 4, 4), (4, 4, 4), (1, 1, 1, 1, 1))  # of no layer: the record of a program has one
+UNITS = ("copy", "vector", "shuffle", "engine 0", "engine 1")
+
+
+@dataclass(frozen=True, eq=False)
+class UnitProgram:
+    """A program that uses one unit.
+
+    Attributes
+    ----------
+    unit : str
+        One of UNITS.
+    banks : tuple of int
+        That the unit reads and writes.
+    program : LayerProgram
+    """
+
+    unit: str
+    banks: tuple[int, ...]
+    program: LayerProgram
+
+    @property
+    def stored(self) -> int:
+        """How many of the vectors that STORE gives are results."""
+        return VECTORS
+
+    def inputs(self, seed: int) -> np.ndarray:
+        """Return random vectors for LOAD, float32 of shape (vectors, LANES); another seed shows stale results."""
+        random = np.random.default_rng(seed)
+        return self.program.pack(
+            {t.name: random.standard_normal(t.block.shape).astype(np.float32) for t in self.program.inputs}
+        )
+
+
+def unit_programs() -> Iterator[UnitProgram]:
+    """Yield a program for each bank that a unit reads or writes and that LOAD and STORE reach.
+
+    The update is not among them: `bttlab bringup` compares parameters and moments after training.
+    """
+    ports = {port.name: port.banks for port in M.ports}
+    loaded = [bank for bank in ports["VECTOR_R0"] if bank not in (M.IN_BANK, M.OUT_BANK)]
+    stored = [bank for bank in ports["VECTOR_A"] if bank not in (M.IN_BANK, M.OUT_BANK)]
+    both = [bank for bank in loaded if bank in stored]
+    for bank in both:
+        yield _vector("copy", M.COPY, bank, None, bank)
+    for bank in _reached(ports["VECTOR_B"], loaded):
+        source = next(each for each in both if each != bank)
+        yield _vector("vector", M.ADD, source, bank, next(each for each in both if each not in (bank, source)))
+    sources, results = _reached(ports["SHUFFLE_SOURCE"], loaded), _reached(ports["SHUFFLED"], stored)
+    for source, result in _pairs(sources, results):
+        yield _shuffle(source, result)
+    for engine in range(M.ENGINES):
+        results = _reached(ports[f"ENGINE_OUT_{engine}"], stored)
+        for scalars, result in _pairs(_reached(ports[f"SCALARS_{engine}"], loaded), results):
+            yield _engine(engine, sources, scalars, result, reduce=False)
+        for stream, result in _pairs(_reached(ports[f"STREAM_{engine}"], loaded), results):
+            yield _engine(engine, sources, stream, result, reduce=True)
+
+
+def _reached(banks: tuple[int, ...], others: list[int]) -> list[int]:
+    return [bank for bank in banks if bank in others]
+
+
+def _pairs(sources: list[int], results: list[int]) -> Iterator[tuple[int, int]]:
+    """Yield each source and each result once at least, never the same bank twice in a pair."""
+    for number in range(max(len(sources), len(results))):
+        source = sources[number % len(sources)]
+        yield source, next(r for r in (results[number % len(results) :] + results) if r != source)
+
+
+def _vector(unit: str, operation: int, a: int, b: int | None, result: int) -> UnitProgram:
+    builder = Builder()
+    place = [builder.take("a", a, VECTORS)]
+    place += [builder.take("b", b, VECTORS)] if b is not None else []
+    out = builder.take("r", result, VECTORS)
+    operands = [At(each.memory, each.base, {"w": 1}) for each in (*place, out)]
+    second = operands[1] if b is not None else None
+    builder.vector(operation, unit, [Level("w", VECTORS)], operands[0], second, r0=operands[-1])
+    return _assembled(unit, builder, place, out, VECTORS)
+
+
+def _shuffle(source: int, result: int) -> UnitProgram:
+    builder = Builder()
+    place, out = builder.take("a", source, VECTORS), builder.take("r", result, VECTORS)
+    order = np.random.default_rng(source).permutation(VECTORS * M.LANES).reshape(VECTORS, M.LANES)
+    builder.shuffle(
+        "shuffle", 1, order, at(place.memory, place.base, y=1), at(out.memory, out.base, block=VECTORS, y=1)
+    )
+    return _assembled("shuffle", builder, [place], out, VECTORS)
+
+
+def _engine(engine: int, sources: list[int], bank: int, result: int, reduce: bool) -> UnitProgram:
+    """A product of 16 rows in an engine's operand buffer: EXPAND, or REDUCE over one vector."""
+    builder = Builder()
+    rows = builder.take("rows", next(each for each in sources if each not in (bank, result)), M.ROWS)
+    place, out = builder.take("a", bank, VECTORS), builder.take("r", result, VECTORS)
+    buffer = builder.take_buffer("rows", engine, 1)
+    same = np.arange(M.LANES).reshape(1, M.LANES)
+    builder.shuffle_rows(
+        "fill", M.ROWS, same, at(rows.memory, rows.base, x=1, y=1), at(buffer.memory, buffer.base, y=1)
+    )
+    stream, sums = at(place.memory, place.base, m=1), at(out.memory, out.base, m=1)
+    if reduce:
+        loops = [Level("k", 1 + 1), Level("m", VECTORS)]  # the last step of the depth adds up the lanes
+        builder.reduce(engine, "reduce", loops, "k", at(buffer.memory, buffer.base), stream, sums)
+    else:
+        builder.expand(engine, "expand", [Level("m", VECTORS)], at(buffer.memory, buffer.base), stream, sums)
+    return _assembled(f"engine {engine}", builder, [rows, place], out, VECTORS)
+
+
+def _assembled(unit: str, builder: Builder, inputs: list[At], out: At, vectors: int) -> UnitProgram:
+    def transfer(name: str, where: At) -> Transfer:
+        return Transfer(name, matrix_block(name, where.number, where.base, vectors, M.LANES))
+
+    banks = tuple(dict.fromkeys(where.number for where in (*inputs, out)))
+    arrivals = [transfer(f"x{number}", where) for number, where in enumerate(inputs)]
+    return UnitProgram(unit, banks, assemble(builder, SHAPE, TOKENS, arrivals, [transfer("r", out)]))

@@ -1,0 +1,64 @@
+"""Check a card step by step: XRT, shell, memory, each unit, samples, speed, power. For a card's first hour.
+
+Each step compares the card with the emulated one, which runs the same source. The first step that fails ends it.
+"""
+
+import argparse
+import platform
+from dataclasses import asdict
+from importlib import metadata
+from pathlib import Path
+
+import bttlab
+from bttlab.commands import Outcome
+from bttlab.commands.checks import PROBLEM
+from bttlab.errors import BttlabError
+from bttlab.files import replace_whole
+from bttlab.quantities import to_json
+from bttlab.terminal import say
+from bttlab.xrt import xrt_version
+
+RECORD = "bringup.json"
+SAMPLES = 1_000
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    parser.add_argument(
+        "--device", default="auto", metavar="N", help="number of the card (default: the first real one)"
+    )
+    parser.add_argument("--overlay", default="trainer", metavar="NAME|FILE", help="overlay to load (default: trainer)")
+    parser.add_argument(
+        "--samples", type=int, default=SAMPLES, metavar="N", help=f"of the long run (default: {SAMPLES})"
+    )
+    parser.add_argument(
+        "--record", type=Path, default=Path(RECORD), metavar="FILE", help=f"where the record goes (default: {RECORD})"
+    )
+
+
+def run(options: argparse.Namespace) -> Outcome:
+    """Run the command."""
+    from bttlab.commands.bringup_steps import Bringup
+
+    if options.samples < 1:
+        raise BttlabError(f"--samples {options.samples}: give 1 at least")
+    bringup = Bringup(options.device, options.overlay, options.samples)
+    checks = []
+    for check in bringup.steps():
+        say(f"{check.status:8} {check.name}: {check.detail}")
+        if check.way_out:
+            say(f"{'':8}   -> {check.way_out}")
+        checks.append(check)
+    failed = checks[-1].status == PROBLEM
+    data = {"passed": not failed, "software": software(), "checks": [asdict(check) for check in checks]}
+    replace_whole(options.record, to_json(data, indent=1) + "\n")
+    last = f"step {checks[-1].name!r} failed" if failed else "all steps passed"
+    text = f"{last}; record for a report (no host name, no user): {options.record}"
+    return Outcome(data | {"record": str(options.record)}, text, int(failed))
+
+
+def software() -> dict[str, str]:
+    """Return the versions that a report needs; neither host nor user."""
+    versions = {name: metadata.version(name) for name in ("pynq", "numpy", "torch")}
+    own = {"bttlab": bttlab.__version__, "python": platform.python_version(), "kernel": platform.release()}
+    return own | versions | {"xrt": xrt_version() or "none"}

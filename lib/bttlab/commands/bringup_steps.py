@@ -1,0 +1,246 @@
+"""The steps of `bttlab bringup`."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bttlab.commands.checks import NOTE, OK, PROBLEM, Check
+from bttlab.errors import BttlabError
+from bttlab.quantities import measured
+from bttlab.xrt import check_xrt, xrt_version
+
+CHUNK = 32
+RATES = {"sgd": 4e-3, "momentum": 4e-4, "adamw": 3e-4}
+NODES = Path("/dev/dri")
+XILINX = "0x10ee"
+PATTERN = 1 << 20  # floats that are written to each memory bank
+SLACK = 1.5  # times the modelled time that training may take
+
+
+class Bringup:
+    """The steps, in order; each needs those before it.
+
+    Parameters
+    ----------
+    device : str
+        "auto", "emulated" or a number of `pynq.Device.devices`.
+    overlay : str
+    samples : int
+        Of the long run.
+    """
+
+    def __init__(self, device: str, overlay: str, samples: int):
+        self._device, self._overlay, self._samples = device, overlay, samples
+        self._card: Any = None
+        self._trainer: Any = None
+        self._emulated: Any = None
+
+    def steps(self) -> Iterator[Check]:
+        """Yield the result of each step; after a problem none follows."""
+        steps: list[tuple[str, Callable[[], Iterator[Check] | Check], str]] = [
+            ("xrt", self._xrt, "install XRT, or source its setup.sh"),
+            ("card", self._find_card, "look at it with: xbutil examine"),
+            ("overlay", self._load, "the shell, the overlay or the kernel's name differ: see docs/vitis.md"),
+            ("memory", self._memory, "a bank of HBM or the connection to it: xbutil validate"),
+            ("units", self._units, "the unit's RTL or its timing: TARGET=hw_emu tells which, see docs/vitis.md"),
+            ("one sample", self._one_sample, "the update, or a program longer than the pipeline allows: hw_emu, too"),
+            ("many samples", self._many_samples, "timing or temperature, if one sample is right: lower CLOCK_MHZ"),
+            ("speed", self._speed, "the initiation interval of the loop: make -C hls_src report"),
+            ("sensors", self._sensors, "the card's satellite controller: xbutil examine -r electrical"),
+        ]
+        for name, step, cause in steps:
+            try:
+                result = step()
+            except BttlabError as error:
+                yield Check(name, PROBLEM, str(error), cause)
+                return
+            except (RuntimeError, OSError, ValueError) as error:  # of pynq
+                yield Check(name, PROBLEM, f"{type(error).__name__}: {error}", cause)
+                return
+            way_out = result.way_out or cause * (result.status == PROBLEM)
+            yield Check(name, result.status, result.detail, way_out, result.data)
+            if result.status == PROBLEM:
+                return
+
+    def _xrt(self) -> Check:
+        check_xrt()
+        version = xrt_version()
+        if version is None and self._device != "emulated":
+            return Check(
+                "", PROBLEM, "XILINX_XRT is not set, so pynq looks for no card", "source /opt/xilinx/xrt/setup.sh"
+            )
+        return Check("", OK, f"version {version}" if version else "none; the emulated card needs none")
+
+    def _find_card(self) -> Check:
+        import pynq
+
+        from bttlab.card import EmulatedU50, shells
+
+        devices = pynq.Device.devices
+        if self._device.isdecimal() and int(self._device) < len(devices):
+            self._card = devices[int(self._device)]
+        else:
+            wanted = self._device == "emulated"
+            self._card = next((card for card in devices if isinstance(card, EmulatedU50) == wanted), None)
+        if self._card is None:
+            return Check("", PROBLEM, "XRT lists no card", _why_no_card())
+        address = shells.pcie_address(self._card)
+        uuids = sorted(shells.card_interfaces(self._card))
+        detail = f"{self._card.name} at {address or 'no PCIe address'}, interface {', '.join(uuids) or 'not listed'}"
+        return Check("", OK, detail, data={"shell": self._card.name, "interfaces": uuids})
+
+    def _load(self) -> Check:
+        from bttlab.card import EmulatedU50, load_overlay
+        from bttlab.card.kernel import TRAINER_KERNEL
+        from bttlab.card.waiting import card_errors
+
+        loaded = load_overlay(self._overlay, self._card)
+        with card_errors(self._card):
+            self._trainer = getattr(loaded, TRAINER_KERNEL.instance)  # compares DESCRIBE with this package's machine
+        self._emulated = load_overlay("trainer", EmulatedU50()).trainer_1
+        clock = self._clock()
+        data = {"sha256": self._trainer.overlay_sha256, "clock_mhz": clock}
+        return Check("", OK, f"{self._overlay} is loaded, its machine is this package's, {clock} MHz", data=data)
+
+    def _clock(self) -> int:
+        return self._card.clocks["clock0"]["frequency"]
+
+    def _memory(self) -> Check:
+        wrong = []
+        for number, (name, bank) in enumerate(self._trainer._banks.items()):
+            buffer = bank.allocate((PATTERN,), np.float32)
+            pattern = np.random.default_rng(number).standard_normal(PATTERN, np.float32)
+            buffer[:] = pattern
+            buffer.sync_to_device()
+            buffer[:] = 0
+            buffer.sync_from_device()
+            if not np.array_equal(buffer, pattern):
+                wrong.append(name)
+        banks = ", ".join(f"{name} in {argument.mem}" for name, argument in self._trainer.args.items() if argument.mem)
+        return _compared(wrong, f"{4 * PATTERN >> 20} MiB written and read in each bank: {banks}", "differs in")
+
+    def _units(self) -> Check:
+        from bttlab.card.unit_programs import unit_programs
+
+        count, wrong = 0, []
+        for seed, unit in enumerate(unit_programs()):
+            vectors, results = unit.inputs(seed), []
+            for trainer in (self._trainer, self._emulated):
+                trainer.load_program(unit.program)
+                results.append(trainer.execute(vectors, unit.program.tokens)[: unit.stored])
+            count += 1
+            different = int(np.count_nonzero(results[0].view(np.int32) != results[1].view(np.int32)))
+            if different:
+                wrong.append(f"{unit.unit} with banks {', '.join(map(str, unit.banks))} ({different} elements)")
+        return _compared(
+            wrong, f"{count} programs of one unit and its banks give the emulated card's bits", "other bits:"
+        )
+
+    def _samples_of(self, count: int) -> tuple[Any, Any]:
+        from bttlab.data import Vocabulary, encode, load_corpus
+        from bttlab.model import ModelConfig
+
+        config, corpus = ModelConfig(encoders=2), load_corpus("airline")
+        vocabulary = Vocabulary.from_sentences(corpus.train.words, config.vocabulary_size)
+        samples = encode(corpus.train, vocabulary, corpus, config)
+        return config, samples[np.arange(count) % len(samples)]
+
+    def _train(self, trainer: Any, count: int, optimizer: str) -> tuple[np.ndarray, dict[str, np.ndarray], float]:
+        from bttlab.model import Optimizer, initial_parameters
+
+        config, samples = self._samples_of(count)
+        trainer.load_program(config)
+        trainer.load_parameters(initial_parameters(config, 0))
+        losses, seconds = [], 0.0
+        for first in range(0, count, CHUNK):
+            begin = time.perf_counter()
+            losses.append(trainer.train(samples[first : first + CHUNK], Optimizer(optimizer), RATES[optimizer]))
+            seconds += time.perf_counter() - begin
+        return np.concatenate(losses), trainer.store_parameters() | trainer.store_optimizer_state(), seconds
+
+    def _one_sample(self) -> Check:
+        wrong = []
+        for optimizer in RATES:
+            (_, on_card, _), (_, emulated, _) = (self._train(t, 1, optimizer) for t in (self._trainer, self._emulated))
+            wrong += [f"{name} ({optimizer})" for name in emulated if _differ(on_card[name], emulated[name])]
+        return _compared(wrong, f"parameters and moments of {', '.join(RATES)} are the emulated card's", "other bits:")
+
+    def _many_samples(self) -> Check:
+        losses, on_card, self._seconds = self._train(self._trainer, self._samples, "sgd")
+        expected, emulated, _ = self._train(self._emulated, self._samples, "sgd")
+        apart = np.flatnonzero(losses.view(np.int32) != expected.view(np.int32))
+        wrong = [f"losses from sample {apart[0]} on"] if len(apart) else []
+        wrong += [name for name in emulated if _differ(on_card[name], emulated[name])]
+        detail = f"losses and parameters of {self._samples} samples are the emulated card's"
+        return _compared(wrong, detail, "other bits:")
+
+    def _speed(self) -> Check:
+        cycles = sum(self._emulated.profile().values())
+        modelled = cycles / (self._clock() * 1e6)
+        rate = measured(self._samples / self._seconds, "samples/s", "time.perf_counter around the calls that train")
+        detail = (
+            f"{self._samples / self._seconds:.0f} samples/s (measured, calls included), "
+            f"{self._samples / modelled:.0f} modelled from {cycles} cycles at {self._clock()} MHz"
+        )
+        data = {"rate": rate, "modelled_cycles": cycles, "counted_cycles": self._trainer.counted_cycles}
+        if self._seconds <= SLACK * modelled:
+            return Check("", OK, detail, data=data)
+        way_out = "an emulated card is slower; on a card: the loop's interval (make -C hls_src report), or PCIe"
+        return Check("", NOTE, detail, way_out, data)
+
+    def _sensors(self) -> Check:
+        from bttlab.card.telemetry import board_sensors
+        from bttlab.estimate.card import estimate
+
+        sensors = board_sensors(self._card)
+        config, samples = self._samples_of(CHUNK)
+        running = estimate(config, [int(length) for length in samples.lengths]).power.running
+        power, temperature = sensors["power"].value, sensors["temperature"].value
+        detail = (
+            f"{power:.1f} W, {temperature:.0f} C just after training ({sensors['power'].provenance}); "
+            f"modelled while it trains: {running.low:.0f} to {running.high:.0f} W"
+        )
+        data = {"power_watts": power, "temperature_celsius": temperature, "provenance": sensors["power"].provenance}
+        if power <= 0 or temperature <= 0:
+            return Check("", PROBLEM, f"{detail}; a sensor reads 0", data=data)
+        return Check("", OK if power <= running.high else NOTE, detail, data=data)
+
+
+def _compared(wrong: list[str], detail: str, what: str) -> Check:
+    if not wrong:
+        return Check("", OK, detail)
+    more = f" and {len(wrong) - 8} more" if len(wrong) > 8 else ""
+    return Check("", PROBLEM, f"{what} {'; '.join(wrong[:8])}{more}", data={"wrong": wrong})
+
+
+def _differ(one: np.ndarray, other: np.ndarray) -> bool:
+    return np.asarray(one).tobytes() != np.asarray(other).tobytes()
+
+
+def _why_no_card() -> str:
+    """Return the likely cause that XRT lists no card."""
+    from bttlab.card.shells import PCI_DEVICES
+
+    vendors = [path for path in PCI_DEVICES.glob("*/vendor") if path.read_text().strip() == XILINX]
+    if not vendors:
+        return "no PCIe device of Xilinx is in this host: is the card seated and powered?"
+    nodes = list(NODES.glob("renderD*"))
+    if not nodes:
+        return "the card is there, XRT's driver xocl is not loaded, or the node is not in this container"
+    closed = [str(node) for node in nodes if not _may_open(node)]
+    if closed:
+        return f"you may not open {', '.join(closed)}: join its group (render)"
+    return "the card is there: xbutil examine says whether it is ready"
+
+
+def _may_open(node: Path) -> bool:
+    try:
+        with node.open("rb+", buffering=0):
+            return True
+    except PermissionError:
+        return False
+    except OSError:
+        return True

@@ -1,0 +1,70 @@
+"""Predict the intent and the slots of a sentence with the model of a run's checkpoint."""
+
+import argparse
+from pathlib import Path
+
+from bttlab.commands import Outcome, devices
+from bttlab.errors import BttlabError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    add = parser.add_argument
+    add("text", nargs="+", metavar="TEXT", help='a sentence in quotes, such as "show me flights to boston"; or several')
+    add("--run", type=Path, required=True, metavar="DIR", dest="folder", help="the run's folder")
+    add(
+        "--device",
+        type=devices.device_name,
+        default="reference",
+        metavar="DEVICE",
+        help=f"{devices.DEVICE_HELP} (default: reference)",
+    )
+    devices.add_trust(parser)
+    devices.add_wait(parser)
+
+
+def run(options: argparse.Namespace) -> Outcome:
+    """Run the command."""
+    from bttlab.data import Corpus, Split, Vocabulary, encode
+    from bttlab.data.corpus import OUTSIDE
+    from bttlab.data.metrics import named
+    from bttlab.train import CheckpointStore
+    from bttlab.train.devices import open_trainer
+
+    checkpoint, _ = CheckpointStore(options.folder).load()
+    settings, record = checkpoint.settings, checkpoint.corpus
+    vocabulary = Vocabulary.from_list(record.vocabulary)
+    sentences = [[word if word in vocabulary else word.lower() for word in text.split()] for text in options.text]
+    if not all(sentences):
+        raise BttlabError("a sentence has no words; give at least one")
+    most = settings.config.sequence_length - 1
+    if (longest := max(map(len, sentences))) > most:
+        raise BttlabError(f"a sentence has {longest} words, and the model takes at most {most}; cut it")
+    empty = Split([], [], [])
+    corpus = Corpus(record.name, options.folder, record.intent_labels, record.slot_labels, empty, empty, empty)
+    tags = [[OUTSIDE] * len(words) for words in sentences]  # placeholders, as the first intent is
+    split = Split(sentences, tags, [record.intent_labels[0]] * len(sentences))
+    samples = encode(split, vocabulary, corpus, settings.config)
+    opened = open_trainer(settings.config, options.device, options.trust, options.wait, settings.flow)
+    opened.trainer.load_parameters(checkpoint.parameters)
+    intents, slots = named(corpus, split, opened.trainer.predict(samples), settings.repair_tags)
+    rows = [
+        {
+            "words": words,
+            "intent": intent,
+            "slots": found,
+            "unknown": [word for word in words if word not in vocabulary],
+        }
+        for words, intent, found in zip(sentences, intents, slots, strict=True)
+    ]
+    data = {"run": str(options.folder), "corpus": record.name, "device": opened.device, "predictions": rows}
+    return Outcome(data, "\n\n".join(map(_described, rows)))
+
+
+def _described(row: dict) -> str:
+    width = max(map(len, row["words"]))
+    lines = [f"intent  {row['intent'] or 'none'}"]
+    lines += [f"  {word:{width}}  {tag}" for word, tag in zip(row["words"], row["slots"], strict=True)]
+    if row["unknown"]:
+        lines.append(f"unknown to the vocabulary: {' '.join(row['unknown'])}")
+    return "\n".join(lines)

@@ -1,0 +1,1 @@
+"""From a model to a program of the training processor: docs/processor.md."""

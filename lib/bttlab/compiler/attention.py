@@ -1,0 +1,162 @@
+"""Multi-head self-attention: context = softmax(Q K^T / sqrt(head size)) V for each head, forward and backward.
+
+Keys lie in engine 0's operand buffer, values in engine 1's, token t in row t mod ROWS; ROWS tokens make a block. Scores
+are (heads, tokens, blocks) vectors: a vector has a query's scores with a block's keys.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from bttlab.compiler.builder import LANES, ROWS, Builder, block_rows, even_parts, gate, padded
+from bttlab.compiler.functions import EXPONENT
+from bttlab.compiler.instruction import ENGINE_0, ENGINE_1, At, Bound, Level, Register, most_of
+from bttlab.compiler.machine import machine
+from bttlab.compiler.operands import part
+
+M = machine()
+
+
+@dataclass(frozen=True)
+class Attention:
+    """The attention of a model, whatever the encoder.
+
+    Attributes
+    ----------
+    heads, vectors : int
+        Vectors of a token.
+    keys, values : At
+        In the operand buffers.
+    rows : int
+        First statistic of (head, token).
+    """
+
+    builder: Builder
+    tokens: Register
+    heads: int
+    vectors: int
+    keys: At
+    values: At
+    rows: int
+
+    @property
+    def most(self) -> int:
+        """Longest sequence."""
+        return most_of(self.tokens)
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of the longest sequence."""
+        return -(-self.most // ROWS)
+
+    @property
+    def head_vectors(self) -> int:
+        """Vectors of a head."""
+        return self.vectors // self.heads
+
+    @property
+    def score_vectors(self) -> int:
+        """Vectors of all heads' scores."""
+        return self.heads * self.most * self.blocks
+
+    @property
+    def _scores(self) -> dict[str, int]:
+        return {"h": self.most * self.blocks, "t": self.blocks}
+
+    def _loops(self, block: int, *loops: Level) -> list[Level]:
+        """The loops of an instruction for one block of keys; none of its steps if the sample has no such tokens."""
+        return [Level("g", gate(self.tokens, block)), *loops] if block else list(loops)
+
+    def _inner(self, what, engine, stream: At, buffer: At, result: At) -> None:
+        """result[h, t] = stream[t, head h] . buffer[head h]^T, a block of keys after the other."""
+        hw = self.head_vectors
+        for block in range(self.blocks):
+            self.builder.reduce(
+                engine,
+                what,
+                self._loops(block, Level("h", self.heads), Level("w", hw + 1), padded("t", self.tokens)),
+                "w",
+                part(buffer, block * self.vectors, h=hw, w=1),
+                part(stream, t=self.vectors, h=hw, w=1),
+                part(result, block, **self._scores),
+                count=block_rows(self.tokens, block),
+            )
+
+    def _outer(self, what, engine, scalars: At, buffer: At, result: At) -> None:
+        """result[t, head h] = scalars[h, t] . buffer[head h]"""
+        hw = self.head_vectors
+        for block in range(self.blocks):
+            where = part(result, t=self.vectors, h=hw, w=1)
+            self.builder.expand(
+                engine,
+                what,
+                self._loops(block, Level("h", self.heads), Level("t", self.tokens), Level("w", hw)),
+                part(buffer, block * self.vectors, h=hw, w=1),
+                part(scalars, block, **self._scores),
+                where,
+                addend=where if block else None,
+                count=block_rows(self.tokens, block),
+            )
+
+    def _transposed(self, what, engine, scalars: At, stream: At, result: At) -> None:
+        """result[s, head h] = sum over t of scalars[h, t][s] stream[t, head h]"""
+        hw = self.head_vectors
+        for block in range(self.blocks):
+            rows = Level("s", block_rows(self.tokens, block))
+            loops = [Level("t", self.tokens), padded("h", self.heads, hw), Level("w", hw)]
+            self.builder.accumulate(
+                engine,
+                what,
+                self._loops(block, *loops),
+                ("t",),
+                part(scalars, block, **self._scores),
+                part(stream, t=self.vectors, h=hw, w=1),
+                rows,
+                part(result, block * ROWS * self.vectors, s=self.vectors, w=1),
+            )
+
+    def _rows(self) -> Iterator[tuple[int, dict]]:
+        """How the vector unit goes through the scores: vector by vector, in each vector row by row.
+
+        As many heads at a time as it has accumulators for; the first vector of their scores comes with each.
+        """
+        vectors = Register(ROWS - 1, 4, 1, self.blocks)
+        for first, heads in even_parts(self.heads, self.most, M.ROW_ACCUMULATORS):
+            loops = [Level("w", vectors), Level("h", heads), padded("t", self.tokens, heads)]
+            rows = {"loops": loops, "accumulator_loop": "w", "rows": self.rows + first * self.most}
+            yield first * self._scores["h"], rows
+
+    def forward(self, q: At, p: At, context: At) -> None:
+        """p = softmax(q K^T / sqrt(head size)); context = p V."""
+        b, scale = self.builder, 1 / math.sqrt(self.head_vectors * LANES)
+        mask = {"count": self.tokens, "vector_loop": "w"}
+        self._inner("scores = q k^T", ENGINE_0, q, self.keys, p)
+        number = b.functions.number(EXPONENT)
+        more = {"function": number, "immediates": (scale, 1.0)}
+        for first, rows in self._rows():
+            scores = part(p, first, w=1, **self._scores)
+            b.vector(M.MAXIMUM, "largest score", a=scores, depth=("w",), **rows, **mask)
+            b.vector(M.EXPONENT, "exp(score)", a=scores, r0=scores, depth=("w",), **rows, **mask, **more)
+            b.vector(M.SCALE, "p", a=scores, r0=scores, **rows)
+        self.recompute(p, context)
+
+    def recompute(self, p: At, context: At) -> None:
+        """context = p V, also recomputed in the backward pass."""
+        self._outer("context = p v", ENGINE_1, p, self.values, context)
+
+    def backward(self, d_context: At, p: At, d_p: At, q: At, d_q: At, d_k: At, d_v: At) -> None:
+        """d_q, d_k, d_v from d_context; d_p is overwritten with the gradient of the scores."""
+        b, scale = self.builder, 1 / math.sqrt(self.head_vectors * LANES)
+        self._inner("d_p = d_context v^T", ENGINE_1, d_context, self.values, d_p)
+        self._transposed("d_v = p^T d_context", ENGINE_0, p, d_context, d_v)
+        for first, rows in self._rows():
+            slope, share = (part(one, first, w=1, **self._scores) for one in (d_p, p))
+            b.vector(M.DOT, "sum of p d_p", a=share, b=slope, depth=("w",), **rows)
+            b.vector(M.SOFTMAX_BACK, "d_scores", a=share, b=slope, r0=slope, immediates=(scale,), **rows)
+        self._outer("d_q = d_scores k", ENGINE_0, d_p, self.keys, d_q)
+        self._transposed("d_k = d_scores^T q", ENGINE_1, d_p, q, d_k)
+
+
+def block_sizes(tokens: Bound):
+    """Return a function from a block to how many tokens it has."""
+    return lambda block: block_rows(tokens, block)

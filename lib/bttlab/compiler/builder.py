@@ -1,0 +1,391 @@
+"""The builder of a program: it allocates memory, tables of permutations and functions, and lists instructions."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import starmap
+from typing import Any
+
+import numpy as np
+
+from bttlab.compiler.errors import DoesNotFit, ProgramError
+from bttlab.compiler.functions import Functions
+from bttlab.compiler.instruction import (
+    ACCUMULATE,
+    DRAIN_0,
+    ENGINE_1,
+    EXPAND,
+    LEVELS,
+    MACHINE,
+    REDUCE,
+    SHUFFLE,
+    UPDATE,
+    VECTOR,
+    At,
+    Bound,
+    Instruction,
+    Level,
+    Register,
+    at,
+    most_of,
+)
+from bttlab.compiler.shuffles import permutation_entries
+
+LANES, ROWS = MACHINE.LANES, MACHINE.ROWS
+
+
+def vectors_for(elements: int) -> int:
+    """Return how many vectors hold so many elements."""
+    return -(-elements // LANES)
+
+
+def padded(name: str, bound: Bound, others: int = 1) -> Level:
+    """Return a loop over sums that, with `others` beside it, come round after SUM_DISTANCE steps at least."""
+    least = -(-MACHINE.SUM_DISTANCE // max(others, 1))
+    if least <= 1:
+        return Level(name, bound)
+    if isinstance(bound, int):
+        return Level(name, max(bound, least), bound)
+    return Level(name, bound._replace(low=max(bound.low, least), high=max(bound.high, least)), bound)
+
+
+def even_parts(whole: int, others: int, most: int) -> list[tuple[int, int]]:
+    """Return first and size of the fewest even parts of a loop, so that a part times `others` is `most` at the most."""
+    count = next((n for n in range(1, whole) if -(-whole // n) * others <= most), max(whole, 1))
+    size = max(-(-whole // count), 1)
+    return [(first, min(size, whole - first)) for first in range(0, max(whole, 1), size)]
+
+
+@dataclass
+class Allocator:
+    """Hands out the vectors of a memory, one after the other."""
+
+    memory: str
+    depth: int
+    used: int = 0
+    what: list[tuple[str, int, int]] = field(default_factory=list)
+
+    def take(self, name: str, vectors: int) -> int:
+        """Return the first address of so many vectors.
+
+        Raises
+        ------
+        ProgramError
+            If the memory has no room for them.
+        """
+        first = self.used
+        if first + vectors > self.depth:
+            raise DoesNotFit(
+                f"{name} takes {vectors} vectors of {self.memory}, which has {self.depth - first} of {self.depth} left",
+                "fewer encoders, a shorter sequence, smaller ranks or a smaller vocabulary",
+            )
+        self.used += vectors
+        self.what.append((name, first, vectors))
+        return first
+
+
+class Builder:
+    """A program under construction; its methods append instructions in the order of the mathematics.
+
+    Attributes
+    ----------
+    label : tuple of str
+        Stage and layer that instructions are appended for.
+    """
+
+    def __init__(self) -> None:
+        self.instructions: list[Instruction] = []
+        self.stage, self.layer = "", ""
+        self.banks = [Allocator(f"bank {n}", bank.depth) for n, bank in enumerate(MACHINE.banks)]
+        self.buffers = [Allocator(f"buffer {n}", MACHINE.OPERAND_BUFFER_DEPTH) for n in range(MACHINE.ENGINES)]
+        self._over = [0] * MACHINE.ENGINES
+        self._over_bank = [0] * MACHINE.BANKS
+        self.scratch: list[Any] = []  # banks whose vectors are given out when instructions have their order
+        self.functions = Functions()
+        self.entries: dict[bytes, int] = {}
+        self.entry_in: list[np.ndarray] = []
+        self.entry_out: list[np.ndarray] = []
+
+    def take(self, name: str, bank: int | Sequence[int], vectors: int) -> At:
+        """Take vectors of a bank, or of the first of several that has room."""
+        if not isinstance(bank, int):
+            bank = next((one for one in bank if self.has_room(one, vectors)), bank[0])
+        return at(f"bank {bank}", self.banks[bank].take(name, vectors))
+
+    def room(self, bank: int) -> int:
+        """Return how many vectors a bank has left."""
+        return self.banks[bank].depth - self.banks[bank].used
+
+    def has_room(self, bank: int, vectors: int) -> bool:
+        """Return whether a bank has so many vectors left."""
+        return vectors <= self.room(bank)
+
+    def take_shared(self, name: str, bank: int, vectors: int) -> At:
+        """Return vectors from the end of a bank that may be taken again for use at another time."""
+        depth = self.banks[bank].depth
+        if vectors > depth:
+            raise DoesNotFit(f"{name} takes {vectors} vectors of bank {bank}, which has {depth}", "a shorter sequence")
+        taken = self._over_bank[bank] + vectors
+        self._over_bank[bank] = taken if taken <= depth else vectors
+        return at(f"bank {bank}", depth - self._over_bank[bank])
+
+    def take_buffer(self, name: str, engine: int, vectors: int) -> At:
+        """Take vectors of each row of an operand buffer."""
+        return at(f"buffer {engine}", self.buffers[engine].take(name, vectors))
+
+    def take_shared_buffer(self, name: str, engine: int, vectors: int) -> At:
+        """Return vectors from the end of an operand buffer that may be taken again for use at another time."""
+        self._over[engine] += vectors
+        if self._over[engine] > MACHINE.OPERAND_BUFFER_DEPTH:
+            raise DoesNotFit(
+                f"{name} takes {vectors} vectors of buffer {engine}, which has {MACHINE.OPERAND_BUFFER_DEPTH}",
+                "a shorter sequence",
+            )
+        return at(f"buffer {engine}", MACHINE.OPERAND_BUFFER_DEPTH - self._over[engine])
+
+    def emit(
+        self, unit: int, operation: int, what: str, loops: Sequence[Level], operands: dict[int, At], **more
+    ) -> None:
+        """Append an instruction.
+
+        Raises
+        ------
+        ProgramError
+            If an operand lies in a bank that its port does not reach, or more rows are summed than have accumulators.
+        """
+        label = (self.stage, self.layer, what)
+        instruction = Instruction(unit, operation, tuple(loops), operands, label, **more)
+        for numbers in (instruction.reads(), instruction.writes()):
+            memories = [operands[n].memory for n in numbers]
+            if len(set(memories)) < len(memories):
+                raise ValueError(f"{label} asks twice for a port: its operands lie in {', '.join(memories)}")
+        used, room = (
+            instruction.accumulator_count,
+            MACHINE.ACCUMULATORS if unit <= ENGINE_1 else MACHINE.ROW_ACCUMULATORS,
+        )
+        if used > room:
+            owner = f"engine {unit}" if unit <= ENGINE_1 else "the vector unit"
+            raise DoesNotFit(
+                f"{' / '.join(label)} has {used} sums at once, {owner} {room}",
+                "a smaller hidden size or a shorter sequence",
+            )
+        for _, text in instruction.unreached():
+            raise ProgramError(f"{' / '.join(label)}: {text}: choose another bank for it")
+        self.instructions.append(instruction)
+
+    def expand(
+        self, engine, what, loops, buffer, scalars, result=None, also=None, addend=None, count=ROWS, **more
+    ) -> None:
+        """result = addend + scalars[0] buffer[0] + ... : a sum down the rows; `also`: into an operand buffer."""
+        operands = {0: buffer, 2: scalars, 3: addend, 4: result, 5: also}
+        operands = {n: o for n, o in operands.items() if o is not None}
+        self.emit(engine, EXPAND, what, loops, operands, count=count, **more)
+
+    def reduce(
+        self, engine, what, loops, depth, buffer, stream, result=None, also=None, addend=None, count=ROWS, **more
+    ) -> None:
+        """result[r] = sum over depth and lanes of buffer[r] x stream; the depth's loop has one step more, the fold.
+
+        An innermost loop of more sums than a row has places for is done in parts.
+        """
+        last = loops[-1]
+        for first, size in even_parts(most_of(last.active_bound), 1, MACHINE.ACCUMULATORS):
+            nest = list(loops)
+            if first or size < most_of(last.active_bound):
+                nest[-1] = padded(last.name, bound_of_part(last.active_bound, first, size))
+                if (
+                    first and isinstance(last.active_bound, Register) and len(nest) < LEVELS
+                ):  # no step without such tokens
+                    nest.insert(0, Level("part", bound_of_part(last.active_bound, first, 1)))
+            operands = {0: buffer, 1: stream, 3: addend, 4: result, 5: also}
+            operands = {n: o.moved(last.name, first) for n, o in operands.items() if o is not None}
+            self.emit(engine, REDUCE, what, nest, operands, count=count, depth=(depth,), accumulator_loop=depth, **more)
+
+    def accumulate(
+        self, engine, what, loops, depth, scalars, stream, rows: Level, result, count=None, check=False, bias=None
+    ) -> None:
+        """result = sum over the depth of scalars^T stream, on the engine's second pong; its drain fetches it.
+
+        More sums than a row has places for are done in parts of the outermost loop inside the depth's that has any.
+
+        Parameters
+        ----------
+        depth : sequence of str
+            The last of them is next to the loops of the sums.
+        rows : Level
+            Of the result, which has strides by this name, by "w" for the sums and by a loop over tokens among them.
+        count : int, optional
+            Rows that are summed, by default those of the result.
+        bias : At, optional
+            Where one row more goes.
+        """
+        inside = [loop.name for loop in loops].index(depth[-1]) + 1
+        inner = {loop.name: loop.active_bound for loop in loops[inside:]}
+        tokens = [Level(name, active) for name, active in inner.items() if isinstance(active, Register)]
+        counted = {name: active for name, active in inner.items() if not isinstance(active, Register)}
+        split = next((name for name, active in counted.items() if active > 1), loops[-1].name)
+        whole, each = counted[split], math.prod(counted.values()) // counted[split]
+        others = each * math.prod(most_of(loop.active_bound) for loop in tokens)
+        flags = MACHINE.PONG | (MACHINE.CHECK if check else 0)
+        for first, some in even_parts(whole, others, MACHINE.ACCUMULATORS):
+            nest = loops
+            if some < whole:
+                (name, bound), *rest = (inner | {split: some}).items()
+                nest = [*loops[:inside], padded(name, bound, others * some // most_of(bound)), *starmap(Level, rest)]
+            operands = {1: stream.moved(split, first), 2: scalars.moved(split, first)}
+            more = {"depth": tuple(depth), "accumulator_loop": depth[-1], "flags": MACHINE.PONG}
+            summed = count or (rows.bound if bias is None else rows.bound + 1)
+            self.emit(engine, ACCUMULATE, what, nest, operands, count=summed, **more)
+            width = Level("w", each * some)
+            slots = at("", 0, w=1, **{loop.name: each * some for loop in tokens})
+            operands = {0: slots, 4: replace(result, base=result.base + each * first)}
+            self.emit(DRAIN_0 + engine, 0, what, [rows, *tokens, width], operands, row=(rows.name, 0), flags=flags)
+            if bias is not None:
+                operands, row = {0: slots, 4: at(bias.memory, bias.base + each * first, w=1)}, ("one", rows.bound)
+                nest, checked = [Level("one", 1), width], flags | MACHINE.CHECK
+                self.emit(DRAIN_0 + engine, 0, "d b", nest, operands, row=row, flags=checked)
+
+    def vector(
+        self, operation, what, loops, a=None, b=None, c=None, r0=None, r1=None, rows=None, function=None, **more
+    ):
+        """Append a row operation; `rows` is the first statistic of its rows, `function` the number of its F."""
+        operands = {0: a, 1: b, 2: c, 3: r0, 4: r1}
+        operands = {n: o for n, o in operands.items() if o is not None}
+        if rows is not None or function is not None:
+            operands[5] = At(f"statistic {function or 0}", rows or 0)
+        self.emit(VECTOR, operation, what, loops, operands, **more)
+
+    def columns(self, what, loops, a, b=None, r0=None, r1=None, check=False) -> None:
+        """r0 = sum of a b, r1 = sum of a over the first loop, lane by lane; `check`: they are gradients."""
+        depth, flags = loops[0].name, MACHINE.CHECK if check else 0
+        more = {"depth": (depth,), "accumulator_loop": depth, "flags": flags}
+        self.vector(MACHINE.COLUMNS, what, loops, a, b, r0=r0, r1=r1, **more)
+
+    def update(self, what, vectors: Bound, *state: At, clear=False) -> None:
+        """p, m, v of the state (p, g[, m, v]) from g, the gradient; `clear`: g = 0 afterwards."""
+        operands = {n: At(o.memory, o.base, {"w": 1}) for n, o in enumerate(state)}
+        self.emit(UPDATE, 0, what, (Level("w", vectors),), operands, flags=MACHINE.CLEAR if clear else 0)
+
+    def shuffle(
+        self,
+        what,
+        blocks: Bound,
+        permutation,
+        source: At,
+        result=None,
+        also=None,
+        row=None,
+        out=None,
+        active=None,
+        out_count=None,
+        gate=None,
+    ) -> None:
+        """Vectors of each block in, their elements in another order out.
+
+        Parameters
+        ----------
+        permutation : ndarray of int, shape (vectors out, LANES)
+            For each element out its element in, or -1 for 0.
+        source, result, also : At
+            Strides by "block" and "x", "y": the loops of a block.
+        row : tuple of (str, int), optional
+            Of `also`.
+        out : tuple of (int, int), optional
+            Vectors out as x times y; by default all as y.
+        active, out_count : int or Register, optional
+            Vectors in, and vectors out; by default as many as the permutation takes.
+        gate : Register, optional
+            0 or 1; with 0 the instruction has no step.
+        """
+        permutation = np.asarray(permutation)
+        vectors_in = int(permutation.max()) // LANES + 1
+        vectors_out = len(permutation)
+        base = self._entries(permutation, vectors_in)
+        gap = MACHINE.SHUFFLE_GAP
+        if out is None:
+            steps = max(vectors_in, vectors_out) + gap
+            loops = [Level("y", steps, vectors_in if active is None else active)]
+            count, x_in = vectors_out, 0
+        else:
+            x, y = out
+            x_live, y_in = (x, vectors_in // x) if vectors_in % x == 0 else (1, vectors_in)
+            inner = max(y, y_in, -(-(max(vectors_in, vectors_out) + gap) // x))
+            loops = [Level("x", x, x_live), Level("y", inner, y_in if active is None else active)]
+            count, x_in = y, y_in
+        more = (
+            blocks._replace(offset=blocks.offset + (1 << blocks.shift), high=blocks.high + 1)
+            if not isinstance(blocks, int)
+            else blocks + 1
+        )
+        if not isinstance(blocks, int):
+            more = more._replace(low=blocks.low + 1)
+        loops = [Level("gate", 1 if gate is None else gate), *([] if out else [Level("x", 1)]), *loops]
+        loops = [Level("block", more), *loops]  # level 0 counts blocks
+        entry_out = {"y": 1} | ({"x": count} if out is not None else {})
+        operands = {
+            0: At("", base, {"y": 1} | ({"x": x_in} if out is not None else {})),
+            1: source,
+            2: At("", base, entry_out),
+        }
+        for number, operand in ((4, result), (5, also)):
+            if operand is not None:  # what is written in block b belongs to block b - 1
+                operands[number] = At(operand.memory, operand.base - operand.strides.get("block", 0), operand.strides)
+        if row is not None and row[0] == "block":
+            row = ("block", row[1] - 1)
+        if out_count is not None:
+            count = out_count
+        self.emit(SHUFFLE, 0, what, loops, operands, count=count, row=row)
+
+    def shuffle_rows(self, what, rows: int, permutation, source: At, buffer: At) -> None:
+        """Permute each row of vectors into a row of an operand buffer, in one block.
+
+        `source` has strides by "x", the rows, and "y", their vectors. The tables are those of ROWS rows, whatever
+        `rows`.
+        """
+        vectors_out, vectors_in = len(permutation), int(permutation.max()) // LANES + 1
+        first = np.arange(ROWS)[:, None, None] * vectors_in * LANES
+        whole = np.where(permutation < 0, -1, permutation + first).reshape(-1, LANES)
+        base = self._entries(whole, ROWS * vectors_in)
+        steps = max(vectors_in, vectors_out) + -(-MACHINE.SHUFFLE_GAP // rows)
+        loops = [Level("block", 2), Level("gate", 1), Level("x", rows), Level("y", steps, vectors_in)]
+        entry_in, entry_out = (At("", base, {"x": vectors, "y": 1}) for vectors in (vectors_in, vectors_out))
+        operands = {0: entry_in, 1: source, 2: entry_out, 5: buffer}
+        self.emit(SHUFFLE, 0, what, loops, operands, count=vectors_out, row=("x", 0))
+
+    def _entries(self, permutation: np.ndarray, vectors_in: int) -> int:
+        key = permutation.tobytes()
+        if key not in self.entries:
+            into, out = permutation_entries(permutation, vectors_in)
+            length = max(len(into), len(out))
+            total = len(self.entry_in) + length
+            if total > MACHINE.SHUFFLE_ENTRIES:
+                raise ProgramError(
+                    f"the program's permutations take {total} entries, the shuffle unit has "
+                    f"{MACHINE.SHUFFLE_ENTRIES}: choose modes that fill whole vectors"
+                )
+            self.entries[key] = len(self.entry_in)
+            for table, entries in ((self.entry_in, into), (self.entry_out, out)):
+                table.extend(entries)
+                table.extend([np.zeros(LANES, np.int64)] * (length - len(entries)))
+        return self.entries[key]
+
+
+def bound_of_part(whole: Bound, first: int, size: int) -> Bound:
+    """Return how many of a loop's indices are among `size` from `first` on."""
+    if isinstance(whole, int):
+        return min(max(whole - first, 0), size)
+    return whole._replace(
+        offset=whole.offset - (first << whole.shift),
+        low=min(max(whole.low - first, 0), size),
+        high=min(most_of(whole) - first, size),
+    )
+
+
+def block_rows(tokens: Bound, block: int) -> Bound:
+    """Return how many tokens of a block of ROWS there are."""
+    return bound_of_part(tokens, ROWS * block, ROWS)
+
+
+def gate(tokens: Bound, block: int) -> Bound:
+    """Return 1 if there are tokens in a block of ROWS, else 0."""
+    return block_rows(tokens, block)._replace(low=0, high=1)

@@ -1,0 +1,236 @@
+"""Which instruction must wait for which: from the vectors that they read and write, and from the ports that they use.
+
+An instruction waits until another has *drained* (its results are there) to read what that one writes, and until it has
+*ended* (it asks for nothing more) to write what that one reads or writes, or to use its ports. Where one reads step
+by step
+what the other writes step by step, it is *chained*: it waits only until the other has begun, and a latency longer.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from bttlab.compiler.instruction import (
+    ACCUMULATE,
+    DRAIN_0,
+    ENGINE_1,
+    EXPAND,
+    MACHINE,
+    REDUCE,
+    SHUFFLE,
+    UNITS,
+    VECTOR,
+    Bound,
+    Instruction,
+    Register,
+    most_of,
+)
+
+# Statistics that each operation of the vector unit reads, and those that it writes.
+STATISTICS_READ = {
+    MACHINE.VARIANCE: (0,),
+    MACHINE.NORMALIZE: (0, 1),
+    MACHINE.NORM_BACK: (1, 2, 3),
+    MACHINE.EXPONENT: (0,),
+    MACHINE.SCALE: (1,),
+    MACHINE.LOSS_BACK: (1,),
+    MACHINE.SOFTMAX_BACK: (2,),
+}
+STATISTICS_WRITTEN = {
+    MACHINE.SUM: (0,),
+    MACHINE.VARIANCE: (1,),
+    MACHINE.NORM_SUMS: (2, 3),
+    MACHINE.MAXIMUM: (0,),
+    MACHINE.EXPONENT: (1,),
+    MACHINE.DOT: (2,),
+}
+
+
+class Access(NamedTuple):
+    """A memory, the addresses from low to before high, whether they are written, and the operand that does it."""
+
+    memory: str
+    low: int
+    high: int
+    writes: bool
+    operand: int | None = None
+
+
+END, CHAIN, DRAIN = range(3)
+
+
+class Wait(NamedTuple):
+    """An earlier instruction that one waits for, and how long: END, CHAIN or DRAIN."""
+
+    instruction: int
+    until: int
+
+
+def accesses(instruction: Instruction, offset_span: tuple[int, ...], sums: bool = True) -> Iterator[Access]:
+    """Yield what an instruction reads and writes, of banks, operand buffers, statistics and, if asked for, sums."""
+    for number in instruction.reads():
+        operand = instruction.operands[number]
+        yield Access(operand.memory, *instruction.span(number, offset_span), False, number)
+    for number in instruction.writes():
+        operand = instruction.operands[number]
+        yield Access(operand.memory, *instruction.span(number, offset_span), True, number)
+    pong = int(bool(instruction.flags & MACHINE.PONG))
+    if not sums and instruction.unit != VECTOR:
+        return
+    if instruction.unit <= ENGINE_1 and instruction.operation != EXPAND:
+        yield Access(f"sums {instruction.unit} {pong}", 0, 1, True)
+    elif instruction.unit in (DRAIN_0, DRAIN_0 + 1):
+        yield Access(f"sums {instruction.unit - DRAIN_0} {pong}", 0, 1, False)
+    elif instruction.unit == VECTOR:
+        base = instruction.operands[5].base if 5 in instruction.operands else 0
+        rows = steps = 1
+        for loop in reversed(instruction.loops):
+            if loop.name == instruction.accumulator_loop:
+                break
+            rows += (most_of(loop.active_bound) - 1) * steps
+            steps *= most_of(loop.bound)
+        for k in STATISTICS_READ.get(instruction.operation, ()):
+            yield Access(f"statistic {k}", base, base + rows, False)
+        for k in STATISTICS_WRITTEN.get(instruction.operation, ()):
+            yield Access(f"statistic {k}", base, base + rows, True)
+
+
+def ports_of(instruction: Instruction) -> set[tuple[str, bool]]:
+    """Return the memories whose ports an instruction uses, which several units share, and whether to write."""
+    return {
+        (instruction.operands[number].memory, writes)
+        for writes, numbers in ((False, instruction.reads()), (True, instruction.writes()))
+        for number in numbers
+    }
+
+
+def data_waits(
+    instructions: Sequence[Instruction], offset_span: tuple[int, ...], sums: bool = True
+) -> list[list[Wait]]:
+    """Return what each instruction waits for because of vectors, in the order of the list.
+
+    Without `sums`, a drain waits for the one instruction whose sums it fetches, and nothing else is said of them: which
+    pong an engine sums on is free.
+    """
+    filled: dict[int, int] = {}  # the last instruction that an engine summed with for a drain
+    known: dict[tuple[str, bool], list[tuple[int, int, int, Access]]] = defaultdict(list)  # readers, writers
+    waits: list[list[Wait]] = []
+    for i, instruction in enumerate(instructions):
+        mine: dict[int, set[int]] = defaultdict(set)
+        touched = list(accesses(instruction, offset_span, sums))
+        if not sums and instruction.unit in (DRAIN_0, DRAIN_0 + 1):
+            mine[filled[instruction.unit - DRAIN_0]].add(DRAIN)
+        elif not sums and instruction.unit <= ENGINE_1 and instruction.operation == ACCUMULATE:
+            filled[instruction.unit] = i
+        for access in touched:
+            memory, low, high, writes, _ = access
+            for wrote in (False, True) if writes else (True,):
+                later = DRAIN if wrote and not writes else END
+                for j, first, last, other in known[memory, wrote]:
+                    if low < last and first < high:
+                        mine[j].add(CHAIN if _step_by_step(instructions[j], other, instruction, access) else later)
+        for access in touched:
+            memory, low, high, writes, _ = access
+            if writes:  # what is wholly overwritten now concerns no later instruction
+                for one in (known[memory, False], known[memory, True]):
+                    one[:] = [past for past in one if past[1] < low or high < past[2] or past[0] not in mine]
+            known[memory, writes].append((i, low, high, access))
+        waits.append([Wait(j, u) for j, until in sorted(mine.items()) for u in ({DRAIN} if DRAIN in until else until)])
+    return waits
+
+
+class _AddressLevel(NamedTuple):
+    """A loop as an operand sees it: indices that touch a vector, steps for each, vectors from one to the next."""
+
+    active: Bound
+    bound: Bound
+    stride: int
+
+
+def _address_levels(instruction: Instruction, access: Access, again: bool) -> list[_AddressLevel]:
+    """Return the loops that an operand's vectors follow, outermost first; without those that have one step at most.
+
+    With `again`, steps may come later than the levels say, but no sooner.
+    """
+    operand = instruction.operands[access.operand]
+    folds = instruction.unit <= ENGINE_1 and instruction.operation == REDUCE and access.operand in (0, 1)
+    levels: list[_AddressLevel] = []
+    for n, loop in enumerate(instruction.loops):
+        active = loop.active_bound
+        if (folds and loop.name in instruction.depth) or (instruction.unit == SHUFFLE and n == 0):
+            active = _less(loop.bound)  # the fold reads neither; the last block is only written
+        if most_of(loop.bound) > 1:
+            levels.append(_AddressLevel(active, loop.bound, operand.strides.get(loop.name, 0)))
+    if again:  # the same vectors once more
+        levels = [level for level in levels if level.stride]
+    merged: list[_AddressLevel] = []
+    for level in levels:  # rows one after the other are one loop
+        outer = merged[-1] if merged else None
+        whole = outer and _is_number(outer, level) and outer.stride == level.active * level.stride
+        if whole and (again or level.active == level.bound):
+            level = _AddressLevel(outer.active * level.active, outer.bound * level.bound, level.stride)
+            merged.pop()
+        merged.append(level)
+    return merged
+
+
+def _is_number(*levels: _AddressLevel) -> bool:
+    return not any(isinstance(bound, Register) for level in levels for bound in level[:2])
+
+
+def _less(bound: Bound) -> Bound:
+    if not isinstance(bound, Register):
+        return bound - 1
+    return bound._replace(offset=bound.offset - (1 << bound.shift), low=bound.low - 1, high=bound.high - 1)
+
+
+def _at_least(one: Bound, other: Bound) -> bool:
+    """Return whether a bound is as large as another at every length."""
+    if isinstance(one, Register) and isinstance(other, Register):
+        return one[:2] == other[:2] and one.low >= other.low and one.high >= other.high
+    return one == other or (not isinstance(one, Register) and one >= most_of(other))
+
+
+def _step_by_step(first: Instruction, before: Access, second: Instruction, after: Access) -> bool:
+    """Return whether an instruction that begins with another touches each vector in no earlier a step than that one."""
+    if before.operand is None or after.operand is None or first.operands[before.operand].memory.startswith("buffer"):
+        return False
+    if first.unit not in (0, ENGINE_1, VECTOR) or (first.unit <= ENGINE_1 and first.operation != EXPAND):
+        return False
+    if first.unit == VECTOR and first.operation == MACHINE.COLUMNS:
+        return False
+    if second.unit not in (0, ENGINE_1, VECTOR, SHUFFLE) or (second.unit == SHUFFLE and after.writes):
+        return False
+    one, other = first.operands[before.operand], second.operands[after.operand]
+    if one.base != other.base or one.token_offset or other.token_offset:
+        return False
+    levels, others = _address_levels(first, before, False), _address_levels(second, after, True)
+    if [(a.active, a.stride) for a in levels] != [(b.active, b.stride) for b in others]:
+        return False
+    # A step of an outer loop takes as many steps as there are in the loops inside it.
+    return all(_at_least(b.bound, a.bound) for a, b in zip(levels[1:], others[1:], strict=True))
+
+
+def set_waits(instructions: Sequence[Instruction], offset_span: tuple[int, ...]) -> None:
+    """Set every instruction's `after` counts for the order that the list has."""
+    waits = data_waits(instructions, offset_span)
+    place = []  # of each instruction in its unit's stream, from 1
+    counts = [0] * UNITS
+    for instruction in instructions:
+        counts[instruction.unit] += 1
+        place.append(counts[instruction.unit])
+    ports: dict[tuple[str, bool], dict[int, int]] = defaultdict(dict)  # the last user of each unit
+    for i, instruction in enumerate(instructions):
+        end, begin, drain = ([0] * UNITS for _ in range(3))
+        for wait in waits[i]:
+            unit = instructions[wait.instruction].unit
+            counters = (end, begin, drain)[wait.until]
+            if wait.until != END or unit != instruction.unit:
+                counters[unit] = max(counters[unit], place[wait.instruction])
+        for port in ports_of(instruction):
+            users = ports[port]
+            for unit, last in users.items():
+                if unit != instruction.unit:
+                    end[unit] = max(end[unit], last)
+            users[instruction.unit] = place[i]
+        instruction.after_end, instruction.after_begin, instruction.after_drain = end, begin, drain

@@ -1,0 +1,324 @@
+"""The embedding: vectors in tensor-train-matrix format, positions, LayerNorm.
+
+The row of token (i1 i2 i3) is F1[i1] F2[i2] F3[i3] with F1[i1] (n1 x a), F2[i2] (a x n2 x b), F3[i3] (b x n3). From
+the far end: V = F2
+F3 (a x n2 n3), row = F1 V (n1 x n2 n3). Only the slices that a token touches are read;
+only their gradients are not zero.
+Backward: d_V = F1^T d_row, d_F1 = d_row V^T, d_F2 = d_V F3^T, d_F3 = F2^T d_V; gradients of
+slices that tokens share add up.
+"""
+
+import numpy as np
+
+from bttlab.compiler import banks
+from bttlab.compiler.builder import LANES, ROWS, Builder, bound_of_part, padded, vectors_for
+from bttlab.compiler.errors import ProgramError
+from bttlab.compiler.instruction import ENGINE_0, ENGINE_1, At, Level, Register, TokenOffset, most_of
+from bttlab.compiler.layout import Layout
+from bttlab.compiler.machine import machine
+from bttlab.compiler.operands import identity, part
+
+M = machine()
+F1, F2, F3, F3_HELD = range(4)  # slice tables
+GROUP = 8  # tokens that an engine works on at once
+
+
+class Embedding:
+    """The vector embedding of a model.
+
+    Parameters
+    ----------
+    shapes : dict
+        Of the parameters.
+    """
+
+    def __init__(self, builder: Builder, layout: Layout, shapes, tokens: Register):
+        self.builder, self.layout, self.tokens = builder, layout, tokens
+        cores = [shapes[f"embedding.word.cores.{k}"] for k in range(3)]
+        (_, self.rows_1, self.n1, self.a), (_, self.rows_2, self.n2, self.b), (_, self.rows_3, self.n3, _) = cores
+        self.a_vectors, self.b_vectors = vectors_for(self.a), vectors_for(self.b)
+        self.row_vectors = self.n2 * self.n3 // LANES  # of a token's row, for each of n1
+        too_long = max(self.n1, min(self.a, ROWS)) * self.n2 > M.SHUFFLE_VECTORS
+        if (
+            max(self.n1, self.n3) > ROWS
+            or self.n2 * self.n3 % LANES
+            or max(self.a_vectors, self.b_vectors) > 2
+            or too_long
+        ):
+            raise ProgramError(
+                f"the embedding's column modes are {self.n1}, {self.n2}, {self.n3} and its ranks {self.a}, "
+                f"{self.b}: the "
+                f"first and last mode go up to {ROWS}, the last two multiply to whole vectors of {LANES}, ranks go "
+                f"up to {2 * ROWS}"
+            )
+        name = "embedding.word.cores"
+        # F1 as [i1][a][n1], F2 as [i2][a][n2][b], F3 as [i3][n3][b]; a slice of F1 also has room for [n1][a].
+        self.slice_1 = max(self.a, self.n1 * self.a_vectors)
+        self.f1 = layout.place(f"{name}.0", banks.REST, (1, 0, 3, 2), rows=self.a, group_rows=self.slice_1)
+        self.f2 = layout.place(f"{name}.1", banks.EMBEDDING, (1, 0, 2, 3), rows=self.a * self.n2)
+        self.f3 = layout.place(f"{name}.2", (banks.EMBEDDING, banks.REST), (1, 3, 2, 0), rows=self.n3)
+        self.slice_2, self.slice_3 = self.a * self.n2 * self.b_vectors, self.n3 * self.b_vectors
+        most = most_of(tokens)
+        self.buffer_f3 = [builder.take_buffer("F3", e, 4 * self.rows_3) for e in (ENGINE_0, ENGINE_1)]
+        self._most = most
+        # Only needed before the first and after the last linear layer: where merged halves lie in between.
+        buffer_vectors = GROUP * self.n2  # a group of tokens is made while another is in use
+        self.buffer_v = [
+            [builder.take_shared_buffer("V", ENGINE_1, buffer_vectors) for _ in range(self.a_vectors)] for _ in range(2)
+        ]
+        self.buffer_d = [
+            builder.take_shared_buffer("d_row", e, most * n)
+            for e, n in ((ENGINE_0, self.n2), (ENGINE_1, self.row_vectors))
+        ]
+        # Not needed while encoders work: where these keep what their backward pass reads.
+        self.f1_rows = builder.take_shared("F1 by rows", banks.SCORES, self.rows_1 * self.slice_1)
+        self.loose = builder.take_shared("V, loose", banks.NORMALIZED, most * self.a * self.n2)
+        self.loose_rows = builder.take_shared("rows, loose", banks.WORK[1], most * self.n1 * self.n2)
+        # Both engines read d_V at a time; of as many tokens as there is room for.
+        room = builder.banks[banks.KEPT].depth // (self.n2 * self.a)
+        self.some = most if most <= room else room // GROUP * GROUP
+        self.copy = builder.take_shared("d_V, loose", banks.KEPT, self.n2 * max(self.some * self.a, most * self.n1))
+        self.parts = builder.take_shared("d_F3, in parts", banks.WORK[1], most * self.n3 * GROUP)
+        self.d_f3 = builder.take_shared("d_F3 of tokens", banks.WORK[2], most * self.slice_3)
+        self.slice_vectors = (self.slice_1, self.slice_2, self.slice_3, 4)
+        self.slice_rows = (self.rows_1, self.rows_2, self.rows_3, self.rows_3)
+
+    def keep(self) -> None:
+        """Find room for V, which the backward pass reads; after all parameters have theirs."""
+        self.v = self.builder.take("V", (banks.EMBEDDING, banks.KEPT), self._most * self.a * self.row_vectors)
+
+    @property
+    def offset_span(self) -> tuple[int, ...]:
+        """The most that a slice of each table adds to an address."""
+        return tuple(w * (n - 1) for w, n in zip(self.slice_vectors, self.slice_rows, strict=True))
+
+    def token_offsets(self, token_ids: np.ndarray) -> np.ndarray:
+        """Return the offsets of tokens' token_offsets, int64 of shape (4, tokens)."""
+        i1, rest = np.divmod(np.asarray(token_ids, np.int64), self.rows_2 * self.rows_3)
+        i2, i3 = np.divmod(rest, self.rows_3)
+        return np.stack([i * w for i, w in zip((i1, i2, i3, i3), self.slice_vectors, strict=True)])
+
+    def _packing(self, rows: int) -> np.ndarray:
+        """Rows of n2 vectors of n3 elements to rows of whole vectors."""
+        element = np.arange(rows * self.n2 * self.n3)
+        vector, lane = divmod(element, self.n3)
+        return (vector * LANES + lane).reshape(-1, LANES)
+
+    def _unpacking(self, rows: int) -> np.ndarray:
+        out = np.full((rows * self.n2, LANES), -1)
+        out[:, : self.n3] = np.arange(rows * self.n2 * self.n3).reshape(-1, self.n3)
+        return out
+
+    def _a_blocks(self):
+        """Yield (number, first, rows) of the blocks of ROWS of the first rank."""
+        for block in range(self.a_vectors):
+            yield block, block * ROWS, min(ROWS, self.a - block * ROWS)
+
+    def prepare(self) -> None:
+        """F1 by rows, and F3 in the operand buffers: rows of b forward, rows of n3 backward."""
+        b = self.builder
+        b.layer = "embedding"
+        permuted = np.full((self.n1, self.a_vectors * LANES), -1)
+        permuted[:, : self.a] = np.arange(self.a)[None, :] * LANES + np.arange(self.n1)[:, None]
+        b.shuffle(
+            "F1 by rows",
+            self.rows_1,
+            permuted.reshape(-1, LANES),
+            part(self.f1.where(), block=self.slice_1, y=1),
+            part(self.f1_rows, block=self.slice_1, y=1),
+        )
+        by_b = np.full((self.b_vectors, ROWS, LANES), -1)
+        for row in range(self.b):
+            by_b[row // ROWS, row % ROWS, : self.n3] = np.arange(self.n3) * self.b_vectors * LANES + row
+        source = part(self.f3.where(), block=self.slice_3, y=1)
+        b.shuffle(
+            "F3 by b",
+            self.rows_3,
+            by_b.reshape(-1, LANES),
+            _whole(source, self.slice_3, self.b_vectors),
+            also=part(self.buffer_f3[ENGINE_0], block=4, x=1),
+            row=("y", 0),
+            out=(self.b_vectors, ROWS),
+        )
+        b.shuffle(
+            "F3 by n3",
+            self.rows_3,
+            identity(self.slice_3),
+            part(self.f3.where(), block=self.slice_3, x=self.b_vectors, y=1),
+            also=part(self.buffer_f3[ENGINE_1], 2, block=4, y=1),
+            row=("x", 0),
+            out=(self.n3, self.b_vectors),
+        )
+
+    def _group(self, group: int) -> Register:
+        """Return how many tokens of a group there are."""
+        return self.tokens._replace(offset=-GROUP * group, low=0, high=GROUP)
+
+    def forward(self, rows: At) -> None:
+        """rows (tokens, features) of the word table."""
+        b = self.builder
+        b.layer = "embedding"
+        an, width = self.a * self.n2, self.row_vectors
+        for group in range(-(-most_of(self.tokens) // GROUP)):
+            self._group_forward(group, rows)
+        for _, first, count in self._a_blocks():  # for the backward pass
+            b.shuffle(
+                "pack V",
+                self.tokens,
+                self._packing(count),
+                part(self.loose, first * self.n2, block=an, x=self.n2, y=1),
+                part(self.v, first * width, block=self.a * width, x=width, y=1),
+                out=(count, width),
+            )
+
+    def _group_forward(self, group: int, rows: At) -> None:
+        b, tokens, an, n = self.builder, self._group(group), self.a * self.n2, self.n1 * self.n2
+        buffer = self.buffer_v[group % 2]
+        for block, first, count in self._a_blocks():
+            loose = part(self.loose, GROUP * group * an + first * self.n2, t=an, a=self.n2, n=1)
+            for vector in range(self.b_vectors):
+                last = vector == self.b_vectors - 1
+                b.expand(
+                    ENGINE_0,
+                    "V = F2 F3",
+                    [Level("t", tokens), Level("a", count), Level("n", self.n2)],
+                    part(self.buffer_f3[ENGINE_0], vector, token_offset=TokenOffset(F3_HELD, "t", group)),
+                    part(
+                        self.f2.where(),
+                        first * self.n2 * self.b_vectors + vector,
+                        token_offset=TokenOffset(F2, "t", group),
+                        a=self.n2 * self.b_vectors,
+                        n=self.b_vectors,
+                    ),
+                    loose,
+                    also=part(buffer[block], t=self.n2, n=1) if last else None,
+                    row=("a", 0) if last else None,
+                    addend=loose if vector else None,
+                    count=min(ROWS, self.b - ROWS * vector),
+                )
+        loose, whole = (part(x, GROUP * group * n, t=n, m=self.n2, n=1) for x in (self.loose_rows, self.copy))
+        for block, _, count in self._a_blocks():
+            b.expand(
+                ENGINE_1,
+                "row = F1 V",
+                [Level("t", tokens), Level("m", self.n1), Level("n", self.n2)],
+                part(buffer[block], t=self.n2, n=1),
+                part(self.f1_rows, block, token_offset=TokenOffset(F1, "t", group), m=self.a_vectors),
+                whole if block == self.a_vectors - 1 else loose,
+                addend=loose if block else None,
+                count=count,
+            )
+        width = self.n1 * self.row_vectors
+        b.shuffle(
+            "pack the rows",
+            tokens,
+            self._packing(self.n1),
+            part(self.copy, GROUP * group * n, block=n, y=1),
+            part(rows, GROUP * group * width, block=width, y=1),
+            gate=tokens._replace(high=1) if group else None,
+        )
+
+    def backward(self, d_rows: At) -> None:
+        """Gradients of the cores from d_rows (tokens, features)."""
+        b, width, an = self.builder, self.row_vectors, self.a * self.n2
+        b.layer = "embedding"
+        for engine, order in ((ENGINE_0, self._unpacking(self.n1)), (ENGINE_1, identity(self.n1 * width))):
+            vectors = len(order) // self.n1
+            b.shuffle(
+                "load d_row",
+                self.tokens,
+                order,
+                _whole(part(d_rows, block=self.n1 * width, y=1), self.n1 * width, self.n1),
+                also=part(self.buffer_d[engine], block=vectors, y=1),
+                row=("x", 0),
+                out=(self.n1, vectors),
+            )
+        steps = -(-M.LATENCY // (width + 1))  # of a token, so many that the next one's sums read what this one's wrote
+        gradient = self.f1.gradient()
+        where = part(gradient, token_offset=TokenOffset(F1, "t"), a=1)
+        b.reduce(
+            ENGINE_1,
+            "d_F1 = V d_row^T",
+            [Level("t", self.tokens), Level("w", width + 1), Level("a", max(self.a, steps), self.a)],
+            "w",
+            part(self.buffer_d[ENGINE_1], t=width, w=1),
+            part(self.v, t=self.a * width, a=width, w=1),
+            where,
+            addend=where,
+            count=self.n1,
+            flags=M.CHECK,
+        )
+        loose, copy = (part(x, t=an, a=self.n2, n=1) for x in (self.loose, self.copy))
+        loops = [Level("t", self.tokens), Level("a", self.a), Level("n", self.n2)]
+        b.expand(
+            ENGINE_0,
+            "d_V = F1^T d_row",
+            loops,
+            part(self.buffer_d[ENGINE_0], t=self.n2, n=1),
+            part(self.f1.where(), token_offset=TokenOffset(F1, "t"), a=1),
+            loose,
+            count=self.n1,
+        )
+        gradient = self.f2.gradient()
+        steps = -(-M.LATENCY // self.b_vectors)
+        for first in range(0, self._most, self.some):
+            some, group = bound_of_part(self.tokens, first, self.some), first // GROUP
+            where = part(gradient, token_offset=TokenOffset(F2, "t", group), an=self.b_vectors, w=1)
+            b.vector(M.COPY, "d_V", [Level("t", some), *loops[1:]], loose.moved("t", first), r0=copy)
+            b.expand(
+                ENGINE_1,
+                "d_F2 = d_V F3^T",
+                [Level("t", some), Level("an", max(an, steps), an), Level("w", self.b_vectors)],
+                part(self.buffer_f3[ENGINE_1], 2, token_offset=TokenOffset(F3_HELD, "t", group), w=1),
+                part(self.copy, t=an, an=1),
+                where,
+                addend=where,
+                count=self.n3,
+                flags=M.CHECK,
+            )
+        self._backward_far(an)
+
+    def _backward_far(self, an: int) -> None:
+        """d_F3 = F2^T d_V: partial sums of groups of tokens, added up for each token, then to its slice."""
+        b = self.builder
+        pieces = GROUP // self.b_vectors  # partial sums of a vector
+        while an % pieces:
+            pieces -= 1
+        each = pieces * self.b_vectors
+        for group in range(-(-most_of(self.tokens) // GROUP)):
+            tokens = self._group(group)
+            b.accumulate(
+                ENGINE_0,
+                "d_F3 = F2^T d_V, in parts",
+                [Level("q", an // pieces), padded("t", tokens, each), Level("p", pieces), Level("w", self.b_vectors)],
+                ("q",),
+                part(self.loose, GROUP * group * an, t=an, q=pieces, p=1),
+                part(self.f2.where(), token_offset=TokenOffset(F2, "t", group), q=each, p=self.b_vectors, w=1),
+                Level("n", self.n3),
+                part(self.parts, GROUP * group * self.n3 * each, t=self.n3 * each, n=each, w=1),
+            )
+            b.columns(
+                "d_F3 of tokens",
+                [Level("p", pieces), Level("t", tokens), Level("n", self.n3), padded("w", self.b_vectors, self.n3)],
+                part(self.parts, GROUP * group * self.n3 * each, p=self.b_vectors, t=self.n3 * each, n=each, w=1),
+                r1=part(self.d_f3, GROUP * group * self.slice_3, t=self.slice_3, n=self.b_vectors, w=1),
+            )
+        gradient = self.f3.gradient()
+        where = part(gradient, token_offset=TokenOffset(F3, "t"), x=1)
+        b.vector(
+            M.ADD,
+            "d_F3",
+            [Level("t", self.tokens), Level("x", max(self.slice_3, M.LATENCY), self.slice_3)],
+            part(self.d_f3, t=self.slice_3, x=1),
+            where,
+            r0=where,
+            flags=M.CHECK,
+        )
+
+
+def _whole(source: At, vectors: int, columns: int) -> At:
+    """The source of a block whose vectors in all come while x is 0, or divided among the x evenly."""
+    strides = dict(source.strides)
+    if vectors % columns == 0:
+        strides["x"] = vectors // columns
+    return At(source.memory, source.base, strides)

@@ -1,0 +1,68 @@
+"""What would fit the machine in place of a model that does not: found by trying."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from bttlab.compiler.instruction import MACHINE
+from bttlab.model.config import ModelConfig
+
+Fits = Callable[[ModelConfig, bool], bool]
+
+
+def what_fits(config: ModelConfig, fits: Fits, own_shapes: bool = False) -> str | None:
+    """Return what to choose, all else as asked: of ranks, encoders and tokens, each alone, the most that fit.
+
+    Parameters
+    ----------
+    config : ModelConfig
+        That does not fit.
+    fits : callable
+        From a model, and whether to try its whole program rather than the banks alone, to whether it fits.
+    own_shapes : bool
+        Whether the parameters have other shapes than the configuration's: then it is asked for ranks alone.
+
+    Returns
+    -------
+    str, optional
+        None if no one of them is enough; of these and of the embedding's rank and the vocabulary, that is.
+    """
+    uniform = not own_shapes and not any(_is_linear(name) for name, _ in config.ranks)
+    ways = [
+        ("ranks up to {}", 1, min(config.linear_rank, MACHINE.ROWS + 1) if uniform else MACHINE.ROWS + 1, _with_rank),
+        ("up to {} encoders", 1, config.encoders, _with_encoders),
+        ("sequences of up to {} tokens", 2, config.sequence_length, lambda c, n: replace(c, sequence_length=n)),
+    ]
+    rarely = [
+        ("embedding ranks up to {}", 1, config.embedding_rank, lambda c, n: replace(c, embedding_rank=n)),
+        ("a vocabulary of up to {}", 1, config.vocabulary_size, ModelConfig.with_vocabulary),
+    ]
+    for some in (ways[:1],) if own_shapes else (ways, rarely):
+        largest = [(text, _most(config, fits, *way)) for text, *way in some]
+        texts = [text.format(n) for text, n in largest if n is not None]
+        if texts:
+            return " or ".join(filter(None, (", ".join(texts[:-1]), texts[-1])))
+    return None
+
+
+def _most(config: ModelConfig, fits: Fits, least: int, asked: int, made: Callable[[ModelConfig, int], ModelConfig]):
+    """Return the largest number below what was asked with which the model fits; one more does not. None if none is."""
+    if asked <= least or not fits(made(config, least), False):
+        return None
+    low, high = least, asked  # the one fits the banks, the other does not fit
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(made(config, middle), False) else (low, middle)
+    return next((n for n in range(low, least - 1, -1) if fits(made(config, n), True)), None)
+
+
+def _is_linear(name: str) -> bool:
+    return not name.startswith("embedding.")
+
+
+def _with_rank(config: ModelConfig, rank: int) -> ModelConfig:
+    return replace(config, linear_rank=rank, ranks=[pair for pair in config.ranks if not _is_linear(pair[0])])
+
+
+def _with_encoders(config: ModelConfig, encoders: int) -> ModelConfig:
+    gone = tuple(f"encoders.{n}." for n in range(encoders, config.encoders))
+    return replace(config, encoders=encoders, ranks=[pair for pair in config.ranks if not pair[0].startswith(gone)])

@@ -1,0 +1,111 @@
+"""The functions of the vector unit: tables of quadratics, and how far they are from the exact functions."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from bttlab.compiler.errors import ProgramError
+from bttlab.compiler.machine import machine
+
+MACHINE = machine()
+
+
+@dataclass(frozen=True)
+class Function:
+    """F(x) of docs/processor.md: quadratics over equal parts of an interval.
+
+    Attributes
+    ----------
+    exact : callable
+        In double precision, of what the table holds.
+    low, high : float
+        The interval; beyond it, F is what it is at the ends.
+    parts : int
+        Quadratics.
+    exponential : bool
+        Whether F(x) = 2^(x steps / parts): the table then holds 2^f for 0 <= f < 1.
+    """
+
+    name: str
+    exact: Callable[[np.ndarray], np.ndarray]
+    low: float
+    high: float
+    parts: int
+    exponential: bool = False
+
+    @property
+    def steps(self) -> float:
+        """Quadratics for each unit of x, as FP32."""
+        scale = self.parts / math.log(2) if self.exponential else self.parts / (self.high - self.low)
+        return float(np.float32(scale))
+
+    def table(self) -> np.ndarray:
+        """Return the coefficients, float32 of shape (parts, 3): the quadratic through each part's Chebyshev points."""
+        points = (1 + np.cos((2 * np.arange(3) + 1) * np.pi / 6)) / 2
+        begin = np.arange(self.parts)[:, None]
+        if self.exponential:
+            values = np.exp2((begin + points) / self.parts)
+        else:
+            values = self.exact(self.low + (begin + points) / self.steps)
+        return np.linalg.solve(np.vander(points, 3, increasing=True), values.T).T.astype(np.float32)
+
+
+def _gelu_share(x):
+    from scipy.special import erf  # slow to import, and only compiling needs it
+
+    return (1 + erf(x / math.sqrt(2))) / 2
+
+
+def _gelu_slope(x):
+    return _gelu_share(x) + x * np.exp(-x * x / 2) / math.sqrt(2 * math.pi)
+
+
+GELU = Function("GELU(x) / x", _gelu_share, -6.0, 6.0, 576)
+GELU_SLOPE = Function("GELU'(x)", _gelu_slope, -6.0, 6.0, 768)
+TANH = Function("tanh", np.tanh, -9.0, 9.0, 576)
+EXPONENT = Function("exp", np.exp, -87.0, 0.0, 128, exponential=True)
+
+
+class Functions:
+    """The functions of a program and where their tables begin."""
+
+    def __init__(self) -> None:
+        self.list: list[Function] = []
+
+    def number(self, function: Function) -> int:
+        """Return the number that instructions name a function by.
+
+        Raises
+        ------
+        ProgramError
+            If the tables have no room for it.
+        """
+        if function not in self.list:
+            self.list.append(function)
+            entries = sum(f.parts for f in self.list)
+            if entries > MACHINE.FUNCTION_ENTRIES or len(self.list) > MACHINE.FUNCTIONS:
+                raise ProgramError(
+                    f"{len(self.list)} functions with {entries} parts: the machine holds {MACHINE.FUNCTIONS} with "
+                    f"{MACHINE.FUNCTION_ENTRIES}; choose fewer parts"
+                )
+        return self.list.index(function)
+
+    def describe(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return descriptions, int32 of shape (FUNCTIONS, 8), and tables, float32 of shape (3, FUNCTION_ENTRIES)."""
+        vectors = np.zeros((MACHINE.FUNCTIONS, 8), np.int32)
+        tables = np.zeros((3, MACHINE.FUNCTION_ENTRIES), np.float32)
+        base = 0
+        for vector, function in zip(vectors, self.list, strict=False):
+            first = math.floor(np.float32(function.low) * np.float32(function.steps))
+            bits = function.parts.bit_length() - 1 if function.exponential else 0
+            vector[:3] = base, int(function.exponential), bits
+            high = np.float32(function.high)
+            while not function.exponential and math.floor(high * np.float32(function.steps)) - first >= function.parts:
+                high = np.nextafter(high, np.float32(-np.inf))  # the end itself would fall into a part after the last
+            vector[3:6] = np.array([function.low, high, function.steps], np.float32).view(np.int32)
+            vector[6] = first
+            tables[:, base : base + function.parts] = function.table().T
+            base += function.parts
+        return vectors, tables

@@ -1,0 +1,143 @@
+"""One half of a linear layer's tensor train: its three cores, how they are merged, and the order of their vectors.
+
+A half has a core `near` the middle rank, one in the `middle` and one at the `far` end; N, M, F with ranks k (middle
+of the
+train), b (between near and middle) and a (between middle and far). Its features are those of (near, middle, far), in
+this
+order: the order of the input's features. The output's half is buffer the other way round, far end of the output first.
+
+How many cores are merged before tokens come decides the order of contraction:
+
+    3  tokens meet W3 = N (M F), rank x features         (the paper's bi-directional flow, both halves)
+    2  tokens meet W2 = M F, then N                      (the cheapest order for short sentences)
+    1  tokens meet F, then M, then N                     (right to left)
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from bttlab.compiler.builder import LANES, vectors_for
+from bttlab.compiler.instruction import At
+
+IN, OUT = 0, 1  # halves: the input's and the output's
+
+
+@dataclass(frozen=True)
+class Half:
+    """One half of a linear layer.
+
+    Attributes
+    ----------
+    which : int
+        IN or OUT.
+    engine : int
+        The engine that has it.
+    merged : int
+        Cores that are merged before tokens come: 1, 2 or 3.
+    rank, near_rank, far_rank : int
+        k, b, a.
+    near, middle, far : int
+        Modes.
+    cores, gradients : dict of str to At
+        Where "near", "middle" and "far" core and their gradients lie: N as (k, near) vectors of b, M as (b, middle)
+        vectors of a, F as (a) vectors of `far`.
+    """
+
+    which: int
+    engine: int
+    merged: int
+    rank: int
+    near_rank: int
+    far_rank: int
+    near: int
+    middle: int
+    far: int
+    cores: dict[str, At] = field(hash=False)
+    gradients: dict[str, At] = field(hash=False)
+
+    @property
+    def tail_vectors(self) -> int:
+        """Vectors of a row of M F."""
+        return self.middle * self.far // LANES
+
+    @property
+    def far_vectors(self) -> int:
+        """Vectors of a row of F."""
+        return vectors_for(self.far)
+
+    @property
+    def vectors(self) -> int:
+        """Vectors of the features."""
+        return self.near * self.tail_vectors
+
+    @property
+    def block(self) -> int:
+        """Vectors of the features of one index of `near`, each `far` in separate vectors."""
+        return self.middle * self.far_vectors
+
+    def buffered(self) -> dict[str, tuple[int, int]]:
+        """Return what the engine holds of it: (rows, vectors of a row) by name."""
+        parts = {"far": (self.far_rank, self.far_vectors)}
+        if self.merged == 1:
+            parts["middle"] = (self.near_rank, self.middle)
+        else:
+            parts["tail"] = (self.near_rank, self.tail_vectors)
+        if self.merged == 3:
+            parts["merged"] = (self.rank, self.vectors)
+        else:
+            parts["near"] = (self.rank, self.near)
+        return parts
+
+    # ---- permutations: for each element out its element in ---------------------------------------------------------
+
+    def _features(self) -> np.ndarray:
+        """The place of (near, middle, far) among the layer's features."""
+        if self.which == IN:
+            return np.arange(self.near * self.middle * self.far).reshape(self.near, self.middle, self.far)
+        return (
+            np.arange(self.near * self.middle * self.far).reshape(self.far, self.middle, self.near).transpose(2, 1, 0)
+        )
+
+    def _loose(self) -> np.ndarray:
+        """The place of (near, middle, far) where each `far` has separate vectors."""
+        near, middle, far = np.ogrid[: self.near, : self.middle, : self.far]
+        return (near * self.middle + middle) * self.far_vectors * LANES + far
+
+    def _through(self, source: np.ndarray, target: np.ndarray, vectors: int) -> np.ndarray:
+        result = np.full(vectors * LANES, -1)
+        result[target.reshape(-1)] = source.reshape(-1)
+        return result.reshape(vectors, LANES)
+
+    @property
+    def packing(self) -> np.ndarray:
+        """From `middle` rows of loose vectors to whole vectors."""
+        return self._through(self._loose()[0], np.arange(self.middle * self.far), self.tail_vectors)
+
+    @property
+    def unpacking(self) -> np.ndarray:
+        """Back, 0 in the gaps."""
+        return self._through(np.arange(self.middle * self.far), self._loose()[0], self.block)
+
+    @property
+    def to_features(self) -> np.ndarray:
+        """From the half's order to that of the layer's features."""
+        source = self._loose() if self.merged == 1 else np.arange(self.vectors * LANES)
+        return self._through(source, self._features(), self.vectors)
+
+    @property
+    def from_features(self) -> np.ndarray:
+        """From the order of the layer's features to the half's."""
+        if self.merged == 1:
+            return self._through(self._features(), self._loose(), self.near * self.block)
+        return self._through(self._features(), np.arange(self.vectors * LANES), self.vectors)
+
+    @property
+    def token_vectors(self) -> int:
+        """Vectors of a token's features in the half's own order."""
+        return self.near * self.block if self.merged == 1 else self.vectors
+
+    @property
+    def is_permuted(self) -> bool:
+        """Whether tokens' features have another order than the layer's, or gaps."""
+        return self.merged == 1 or (self.merged == 2 and self.which == OUT)

@@ -1,0 +1,449 @@
+"""Check a program for hazards: each port serves one request a cycle, and each vector is read when it is
+there.
+
+Each step of each instruction is put at its cycle (`timing`), and every vector that it reads or writes is listed. The
+vector
+that a read is meant to see is what was written last before it in the order of the list. What it gets is written at the
+end of a pipeline that is no deeper than LATENCY, but how deep it is, the contract leaves open: so what was written last
+LATENCY cycles or more before it, and what was written last in any cycle before it, must both be that vector. And what
+is
+left in a vector at the end must be what was written last in the order of the list. Nothing here uses the waits that the
+compiler worked out.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from bttlab.compiler import banks
+from bttlab.compiler.dependencies import STATISTICS_READ, STATISTICS_WRITTEN
+from bttlab.compiler.errors import ProgramError
+from bttlab.compiler.instruction import (
+    ACCUMULATE,
+    DRAIN_0,
+    ENGINE_1,
+    EXPAND,
+    MACHINE,
+    REDUCE,
+    SHUFFLE,
+    UPDATE,
+    VECTOR,
+    Instruction,
+    value_of,
+)
+from bttlab.compiler.program import Program
+from bttlab.compiler.timing import time_program
+
+M = MACHINE
+SUMMING = (M.SUM, M.VARIANCE, M.NORM_SUMS, M.COLUMNS, M.MAXIMUM, M.EXPONENT, M.DOT)
+
+
+class Hazard(NamedTuple):
+    """Something that goes wrong.
+
+    Attributes
+    ----------
+    kind : str
+        "port", "early", "late", "order", "unwritten", "sums", "shuffle", "range", "reach" or "stuck".
+    instructions : tuple of int
+        In the list.
+    """
+
+    kind: str
+    memory: str
+    cycle: int
+    instructions: tuple[int, ...]
+    text: str
+
+
+class _Events:
+    """Accesses of one memory: parallel arrays, put together at the end."""
+
+    def __init__(self) -> None:
+        self.parts: list[tuple[np.ndarray, ...]] = []
+
+    def add(self, key, cycle, instruction, step, writes) -> None:
+        count = len(cycle)
+        self.parts.append((key, cycle, np.full(count, instruction), step, np.full(count, writes)))
+
+    def arrays(self) -> tuple[np.ndarray, ...]:
+        return tuple(np.concatenate(column) for column in zip(*self.parts, strict=True))
+
+
+def find_hazards(
+    instructions: Sequence[Instruction],
+    tokens: int,
+    token_offsets: np.ndarray,
+    updates: bool = True,
+    most: int = 20,
+    loaded: Mapping[str, np.ndarray] | None = None,
+) -> list[Hazard]:
+    """Return what goes wrong when a list of instructions runs.
+
+    Parameters
+    ----------
+    instructions : sequence of Instruction
+        With their waits.
+    tokens : int
+        The sample's length.
+    token_offsets : ndarray of int, shape (4, tokens)
+        The offsets of its tokens.
+    updates : bool
+        Whether an update is pending.
+    most : int
+        Hazards reported for each kind and memory.
+    loaded : mapping of str to ndarray of bool, optional
+        The vectors of each bank that have a value when the run begins; by default none.
+    """
+    try:
+        timing = time_program(instructions, tokens, updates)
+    except ProgramError as error:
+        return [Hazard("stuck", "", 0, (), str(error))]
+    vectors: dict[str, _Events] = defaultdict(_Events)
+    ports: dict[tuple[str, bool], list] = defaultdict(list)
+    hazards: list[Hazard] = []
+    for i, instruction in enumerate(instructions):
+        hazards += [Hazard("reach", "", 0, (i,), f"instruction {i}: {text}") for _, text in instruction.unreached()]
+        if timing.end[i] == timing.begin[i]:
+            continue
+        index, active = instruction.grid(tokens)
+        step = np.arange(len(active))
+        cycle = timing.begin[i] + step
+        for memory, _, key, touching, writes in step_accesses(
+            instruction, index, active, tokens, token_offsets, hazards, i
+        ):
+            if not touching.any():
+                continue
+            # Buffer rows are read by their own engine only, statistics and accumulators used by the vector unit only.
+            if memory.startswith("bank") or (memory.startswith("buffer") and writes):
+                ports[memory, writes].append((cycle[touching], np.full(int(touching.sum()), i)))
+            if key.ndim == 2:  # rows of an operand buffer
+                rows = key.shape[1]
+                vectors[memory].add(
+                    key[touching].reshape(-1),
+                    np.repeat(cycle[touching], rows),
+                    i,
+                    np.repeat(step[touching], rows),
+                    writes,
+                )
+            else:
+                vectors[memory].add(key[touching], cycle[touching], i, step[touching], writes)
+        touching = active if instruction.unit > ENGINE_1 or instruction.operation != EXPAND else active[:0]
+        if instruction.unit <= DRAIN_0 + 1 and len(touching):
+            memory = f"sums {instruction.unit % M.ENGINES} {int(bool(instruction.flags & M.PONG))}"
+            ports[memory, False].append((cycle[touching], np.full(int(touching.sum()), i)))
+        hazards += _inside(i, instruction, index, active, tokens)
+    for (memory, writes), uses in ports.items():
+        hazards += _port_hazards(memory, writes, uses)[:most]
+    for memory, events in vectors.items():
+        hazards += _vector_hazards(memory, events, instructions, (loaded or {}).get(memory))[:most]
+    return hazards
+
+
+def written_vectors(instructions: Iterable[Instruction], tokens=1, token_offsets=None) -> dict[str, np.ndarray]:
+    """Return which vectors instructions write, an array of bool for each bank."""
+    written = {f"bank {n}": np.zeros(bank.depth, bool) for n, bank in enumerate(M.banks)}
+    for instruction in instructions:
+        accesses = step_accesses(instruction, *instruction.grid(tokens), tokens, token_offsets, [], 0)
+        for memory, _, key, touching, writes in accesses:
+            if writes and memory in written:
+                key = key[touching]
+                written[memory][key[key < len(written[memory])]] = True
+    return written
+
+
+def loaded_vectors(program: Program, updates: bool) -> dict[str, np.ndarray]:
+    """Return which vectors have a value when a sample begins: from LOAD and, if an update is pending, its gradients."""
+    loaded = written_vectors([*program.load, *program.clear])
+    if updates:  # of the shortest sample, since a longer one writes more
+        offsets = program.model.embedding.token_offsets(np.zeros(2, int))
+        for bank, written in written_vectors(program.backward, 2, offsets).items():
+            loaded[bank] |= written
+    return loaded
+
+
+def unchecked_gradients(program: Program) -> list[str]:
+    """Return a line for each instruction that writes a parameter's gradient without the CHECK flag."""
+    texts = []
+    for i, instruction in enumerate(program.sample):
+        for number in instruction.writes() if instruction.unit != UPDATE and not instruction.flags & M.CHECK else ():
+            low, high = instruction.span(number, program.offset_span)
+            for block in program.model.layout.blocks:
+                bank = f"bank {block.bank + banks.GRADIENT}"
+                if (
+                    instruction.operands[number].memory == bank
+                    and low < block.base + block.vectors
+                    and block.base < high
+                ):
+                    label = " / ".join(instruction.label)
+                    texts.append(f"instruction {i} ({label}) writes the gradient of {block.name} without CHECK")
+    return texts
+
+
+def token_id_sets(rows: int, stride: int, length: int, random: np.random.Generator) -> dict[str, np.ndarray]:
+    """Return token ids for a check: random ones with a repetition, and those whose offsets are the extremes.
+
+    Parameters
+    ----------
+    rows, stride : int
+        Of the embedding; ids a `stride` apart differ in the first digit alone.
+    """
+    ids = random.integers(0, rows, length)
+    ids[-1] = ids[0]  # what is added to their slices adds up
+    steps = np.arange(length)
+    return {
+        "random": ids,
+        "all equal": np.full(length, rows - 1),
+        "adjacent": steps % rows,
+        "largest stride": np.where(steps % 2, rows - 1, steps * stride % rows),
+    }
+
+
+def check_program(
+    program: Program, lengths: Iterable[int], report: Callable[[int, int], None] = lambda length, count: None
+) -> list[str]:
+    """Return what goes wrong in any section of a program, at these lengths.
+
+    Parameters
+    ----------
+    report : callable
+        Gets each length when it is done, and the number of hazards so far.
+    """
+    texts = unchecked_gradients(program)
+    embedding, random = program.model.embedding, np.random.default_rng(0)
+    rows = embedding.rows_1 * embedding.rows_2 * embedding.rows_3
+    nothing = np.zeros((M.OFFSET_TABLES, 1), int)
+    fresh, pending = (loaded_vectors(program, updates) for updates in (False, True))
+    filled = fresh | {f"bank {M.IN_BANK}": np.ones(M.banks[M.IN_BANK].depth, bool)}
+    runs = [("flush", program.flush, pending), ("clear", program.clear, {})]
+    runs += [("load", [one], filled) for one in program.load]  # one instruction a run
+    runs += [("store", [one], fresh) for one in program.store]
+    for name, run, loaded in runs:
+        texts += [f"{name}: {hazard.text}" for hazard in find_hazards(run, 1, nothing, loaded=loaded)]
+    for length in lengths:
+        for kind, ids in token_id_sets(rows, embedding.rows_2 * embedding.rows_3, length, random).items():
+            sample = [("train", program.sample, True)]
+            if kind == "random":
+                sample += [("train, nothing pending", program.sample, False), ("predict", program.forward, False)]
+            for name, run, updates in sample:
+                loaded = pending if updates else fresh
+                found = find_hazards(run, length, embedding.token_offsets(ids), updates, loaded=loaded)
+                texts += [f"{name}, {length} tokens, {kind} ids: {hazard.text}" for hazard in found]
+        report(length, len(texts))
+    return texts
+
+
+def step_accesses(instruction, index, active, tokens, token_offsets, hazards, number):
+    """Yield (memory, its operand, key of the vector at each step, steps that do it, whether it is written)."""
+    unit, operation = instruction.unit, instruction.operation
+    fold = _fold(instruction, index, tokens)
+    reading, writing = active, active
+    if unit == SHUFFLE:
+        block = index[instruction.loops[0].name]
+        blocks = value_of(instruction.loops[0].bound, tokens)
+        inner = np.ones(len(active), bool)
+        for loop in instruction.loops[1:]:
+            inner &= index[loop.name] < value_of(loop.active_bound, tokens)
+        reading = inner & (block + 1 < blocks)
+        last = instruction.loops[-1].name
+        writing = (index[last] < value_of(instruction.count, tokens)) & (block > 0)
+    for n, writes in [*((n, False) for n in instruction.reads()), *((n, True) for n in instruction.writes())]:
+        operand = instruction.operands[n]
+        address = key = instruction.addresses(operand, index, token_offsets) & 0xFFFF
+        touching = writing if writes else reading
+        if unit <= ENGINE_1 and operation == REDUCE:
+            touching = active & (fold if writes or n == 3 else ~fold)
+        elif writes and unit == VECTOR and operation == M.COLUMNS:
+            touching = active & _last(instruction, index, tokens)
+        _check_range(hazards, number, operand.memory, address[touching])
+        if operand.memory.startswith("buffer") and writes:
+            key = address * M.ROWS + _row(instruction, index)
+        elif operand.memory.startswith("buffer"):
+            rows = min(max(value_of(instruction.count, tokens), 0), M.ROWS)
+            key = address[:, None] * M.ROWS + np.arange(rows)
+        yield operand.memory, n, key, touching, writes
+    pong = int(bool(instruction.flags & M.PONG))
+    if unit <= ENGINE_1 and operation != EXPAND:
+        yield f"sums {unit} {pong}", None, instruction.accumulators(index, tokens), active & ~fold, True
+    elif unit in (DRAIN_0, DRAIN_0 + 1):
+        yield (
+            f"sums {unit - DRAIN_0} {pong}",
+            None,
+            instruction.addresses(instruction.operands[0], index),
+            active,
+            False,
+        )
+    elif unit == VECTOR:
+        row = (instruction.operands[5].base if 5 in instruction.operands else 0) + instruction.accumulators(
+            index, tokens
+        )
+        for k in STATISTICS_READ.get(operation, ()):
+            yield f"statistic {k}", None, row, active, False
+        for k in STATISTICS_WRITTEN.get(operation, ()):
+            yield f"statistic {k}", None, row, active & _last(instruction, index, tokens), True
+
+
+def _fold(instruction, index, tokens) -> np.ndarray:
+    steps = len(next(iter(index.values())))
+    if instruction.unit > ENGINE_1 or instruction.operation != REDUCE:
+        return np.zeros(steps, bool)
+    name = instruction.depth[0]
+    bound = next(value_of(loop.bound, tokens) for loop in instruction.loops if loop.name == name)
+    return index[name] == bound - 1
+
+
+def _last(instruction, index, tokens) -> np.ndarray:
+    last = np.ones(len(next(iter(index.values()))), bool)
+    for loop in instruction.loops:
+        if loop.name in instruction.depth:
+            last &= index[loop.name] == value_of(loop.active_bound, tokens) - 1
+    return last
+
+
+def _row(instruction, index) -> np.ndarray:
+    name, base = instruction.row
+    return (base + index[name]) & (M.ROWS - 1)
+
+
+def _check_range(hazards, number, memory, address) -> None:
+    depth = M.OPERAND_BUFFER_DEPTH if memory.startswith("buffer") else M.banks[int(memory.split()[1])].depth
+    if len(address) and address.max() >= depth:
+        text = f"instruction {number} reaches vector {address.max()} of {memory}, which has {depth}"
+        hazards.append(Hazard("range", memory, 0, (number,), text))
+
+
+def _inside(i, instruction, index, active, tokens):
+    """Sums that come round too early, and blocks of the shuffle unit without their gap."""
+    if instruction.unit == SHUFFLE:
+        *outer, inner = instruction.loops[1:]
+        block = math.prod(value_of(loop.bound, tokens) for loop in (*outer, inner))
+        vectors_in = math.prod(value_of(loop.active_bound, tokens) for loop in (*outer, inner))
+        vectors_out = math.prod(value_of(loop.bound, tokens) for loop in outer) * value_of(instruction.count, tokens)
+        if block and block < max(vectors_in, vectors_out) + M.SHUFFLE_GAP:
+            text = f"instruction {i}: blocks of {block} steps for {vectors_in} vectors in and {vectors_out} out"
+            return [Hazard("shuffle", "shuffle", 0, (i,), text)]
+        return []
+    sums = instruction.unit <= ENGINE_1 and instruction.operation in (ACCUMULATE, REDUCE)
+    sums |= instruction.unit == VECTOR and instruction.operation in SUMMING
+    if not sums:
+        return []
+    step = np.flatnonzero(active)
+    slot = instruction.accumulators(index, tokens)[active]
+    room = M.ACCUMULATORS if instruction.unit <= ENGINE_1 else M.ROW_ACCUMULATORS
+    if len(slot) and slot.max() >= room:
+        text = f"instruction {i} sums in {slot.max() + 1} slots; there are {room}"
+        return [Hazard("range", "sums", 0, (i,), text)]
+    order = np.lexsort((step, slot))
+    same = np.diff(slot[order]) == 0
+    distance = np.diff(step[order])[same]
+    if len(distance) and distance.min() < M.SUM_DISTANCE:
+        text = f"instruction {i} comes back to a sum after {distance.min()} cycles; it takes {M.SUM_DISTANCE}"
+        return [Hazard("sums", "sums", 0, (i,), text)]
+    return []
+
+
+def _port_hazards(memory, writes, uses):
+    cycle = np.concatenate([c for c, _ in uses])
+    who = np.concatenate([n for _, n in uses])
+    order = np.argsort(cycle, kind="stable")
+    cycle, who = cycle[order], who[order]
+    twice = np.flatnonzero(np.diff(cycle) == 0)
+    seen, hazards = set(), []
+    for k in twice:
+        pair = (int(who[k]), int(who[k + 1]))
+        if pair not in seen:
+            seen.add(pair)
+            kind = "store" if writes else "load"
+            text = f"cycle {cycle[k]}: instructions {pair[0]} and {pair[1]} both ask for the {kind} of {memory}"
+            hazards.append(Hazard("port", memory, int(cycle[k]), pair, text))
+    return hazards
+
+
+def _vector_hazards(memory, events: _Events, instructions, loaded):
+    key, cycle, who, step, writes = events.arrays()
+    reads = ~writes
+    in_list = who * (step.max() + 1) + step
+    meant = _writers(key, in_list, writes, writes)
+    late = _writers(key, np.where(writes, cycle + M.LATENCY, cycle), reads, writes)
+    soon = _writers(key, cycle, writes, writes)
+    hazards, reported = [], set()
+
+    def report(kind, wrong, text_of):
+        for k in wrong[np.argsort(cycle[wrong], kind="stable")]:
+            writer = int(who[meant[k]]) if meant[k] >= 0 else -1
+            pair = (writer, int(who[k]))
+            if (kind, pair) not in reported:
+                reported.add((kind, pair))
+                reads_it = (
+                    f"instruction {pair[1]} ({' / '.join(instructions[pair[1]].label)}) reads {memory} vector {key[k]}"
+                )
+                text = f"cycle {cycle[k]}: {reads_it} {text_of(k, writer)}"
+                hazards.append(Hazard(kind, memory, int(cycle[k]), pair, text))
+
+    def early(k, writer):
+        if writer < 0:
+            return "after it was overwritten"
+        return f"that instruction {writer} writes in cycle {cycle[meant[k]]}: it takes {M.LATENCY} cycles"
+
+    def overwritten(k, writer):
+        return f"in which instruction {who[soon[k]]} wrote in cycle {cycle[soon[k]]} what is meant for later"
+
+    report("early", np.flatnonzero(reads & (meant != late)), early)
+    report("late", np.flatnonzero(reads & (meant == late) & (meant != soon)), overwritten)
+    for k, other in _left_behind(key, in_list, cycle, writes):
+        pair = (int(who[k]), int(who[other]))
+        if ("order", pair) not in reported:
+            reported.add(("order", pair))
+            text = (
+                f"cycle {cycle[other]}: instruction {pair[1]} writes {memory} vector {key[k]} after instruction "
+                f"{pair[0]}, whose result is meant to stay (cycle {cycle[k]})"
+            )
+            hazards.append(Hazard("order", memory, int(cycle[other]), pair, text))
+    unwritten = np.flatnonzero(reads & (meant < 0) & (late < 0))
+    for k in unwritten:
+        if loaded is None or key[k] >= len(loaded) or not loaded[key[k]]:
+            n = int(who[k])
+            if n not in reported:
+                reported.add(n)
+                name = " / ".join(instructions[n].label)
+                text = f"instruction {n} ({name}) reads {memory} vector {key[k]}, which nothing has written"
+                hazards.append(Hazard("unwritten", memory, int(cycle[k]), (n,), text))
+    return hazards
+
+
+def _writers(key, time, after, writes) -> np.ndarray:
+    """Return for each event the index of the last write of its vector before it in `time`; -1 if there is none.
+
+    `after` breaks ties of time: events for which it is true come after the others.
+    """
+    order = _order(key, time, after)
+    last = np.maximum.accumulate(np.where(writes[order], np.arange(len(order)), -1))
+    before = np.concatenate([[-1], last[:-1]])
+    sorted_key = key[order]
+    begins = np.concatenate([[True], sorted_key[1:] != sorted_key[:-1]])
+    first = np.maximum.accumulate(np.where(begins, np.arange(len(order)), 0))
+    result = np.empty(len(order), np.int64)
+    result[order] = np.where(before >= first, order[before], -1)
+    return result
+
+
+def _left_behind(key, in_list, cycle, writes):
+    """Yield (write that is a vector's last in the list, write that is its last in time) where they are not the same."""
+    written = np.flatnonzero(writes)
+    if not len(written):
+        return
+    lasts = []
+    for time in (in_list, cycle):
+        order = written[_order(key[written], time[written], np.zeros(len(written), bool))]
+        lasts.append(order[np.concatenate([key[order][1:] != key[order][:-1], [True]])])
+    for k, other in zip(*lasts, strict=True):
+        if k != other:
+            yield k, other
+
+
+def _order(key, time, after) -> np.ndarray:
+    """Return the order of events by vector, then time, then ties: by one integer of all three, which sorts fast."""
+    return np.argsort((key.astype(np.int64) * (int(time.max()) + 1) + time) * 2 + after, kind="stable")

@@ -1,0 +1,328 @@
+"""One instruction of the training processor: an affine loop nest over banks of vectors (docs/processor.md)."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from bttlab.compiler.machine import machine
+
+MACHINE = machine()
+FIELDS = MACHINE.INSTRUCTION_FIELDS
+LEVELS, OPERANDS, UNITS = MACHINE.LEVELS, MACHINE.OPERANDS, MACHINE.UNITS
+ENGINE_0, ENGINE_1, DRAIN_0, DRAIN_1, VECTOR, SHUFFLE, UPDATE = range(UNITS)
+UNIT_NAMES = ("engine 0", "engine 1", "drain 0", "drain 1", "vector", "shuffle", "update")
+EXPAND, ACCUMULATE, REDUCE = range(3)
+
+
+class Register(NamedTuple):
+    """A number that follows from the sample's length: clip((tokens + offset) >> shift, low, high)."""
+
+    offset: int
+    shift: int
+    low: int
+    high: int
+
+    def at(self, tokens: int | np.ndarray) -> int | np.ndarray:
+        """Return its value for a sample of so many tokens, or for each of several."""
+        if isinstance(tokens, np.ndarray):
+            return np.clip((tokens + self.offset) >> self.shift, self.low, self.high)
+        return min(max((tokens + self.offset) >> self.shift, self.low), self.high)
+
+
+Bound = int | Register
+
+
+def value_of(bound: Bound, tokens: int | np.ndarray) -> int | np.ndarray:
+    """Return a bound's value for a sample of so many tokens, or for each of several."""
+    return bound.at(tokens) if isinstance(bound, Register) else bound
+
+
+def most_of(bound: Bound) -> int:
+    """Return a bound's largest value."""
+    return bound.high if isinstance(bound, Register) else bound
+
+
+class Level(NamedTuple):
+    """A level of the nest.
+
+    Attributes
+    ----------
+    bound : int or Register
+        Steps.
+    active : int or Register, optional
+        Steps that act; by default all.
+    """
+
+    name: str
+    bound: Bound
+    active: Bound | None = None
+
+    @property
+    def active_bound(self) -> Bound:
+        """The bound of the steps that act."""
+        return self.bound if self.active is None else self.active
+
+
+class TokenOffset(NamedTuple):
+    """Which table of token offsets an operand adds, by which level of the nest, from which group of eight tokens on."""
+
+    table: int
+    level: str
+    group: int = 0
+
+
+@dataclass(frozen=True)
+class At:
+    """Where an operand lies: a memory, the first vector's address, and vectors from step to step of the loops.
+
+    Attributes
+    ----------
+    memory : str
+        "bank 3", "buffer 0", or "" for entries of the shuffle's tables and slots of sums.
+    strides : dict of str to int
+        By the loops' names; a loop that is not named moves nothing.
+    """
+
+    memory: str
+    base: int
+    strides: dict[str, int] = field(default_factory=dict)
+    token_offset: TokenOffset | None = None
+
+    @property
+    def number(self) -> int:
+        """The number of its bank or operand buffer."""
+        return int(self.memory.split()[1]) if self.memory else 0
+
+    def moved(self, loop: str, steps: int) -> "At":
+        """Return where the operand lies after so many steps of a loop."""
+        return replace(self, base=self.base + steps * self.strides.get(loop, 0))
+
+
+def at(memory: str, base: int, token_offset: TokenOffset | None = None, **strides: int) -> At:
+    """Return where an operand lies; strides by the loops' names."""
+    return At(memory, base, strides, token_offset)
+
+
+@dataclass
+class Instruction:
+    """An instruction, by names; `encode` gives its 64 fields.
+
+    Attributes
+    ----------
+    loops : tuple of Level
+        Outermost first; at most four.
+    operands : dict of int to At
+        By operand number.
+    label : tuple of str
+        Stage, layer and what it does, for people.
+    immediates : tuple
+        Of floats or of ("scalar", number).
+    depth : tuple of str
+        Loops of the depth mask.
+    accumulator_loop : str, optional
+        The loop whose advance restarts the accumulator index; by default none does.
+    row : tuple of (str, int), optional
+        Row level and row base.
+    vector_loop : str, optional
+        The loop that counts the vectors of a row, for the valid lanes.
+    """
+
+    unit: int
+    operation: int
+    loops: tuple[Level, ...]
+    operands: dict[int, At]
+    label: tuple[str, ...] = ("", "", "")
+    count: Bound = 0
+    immediates: tuple = ()
+    depth: tuple[str, ...] = ()
+    accumulator_loop: str | None = None
+    row: tuple[str, int] | None = None
+    flags: int = 0
+    vector_loop: str | None = None
+    after_end: list[int] = field(default_factory=lambda: [0] * UNITS)
+    after_drain: list[int] = field(default_factory=lambda: [0] * UNITS)
+    after_begin: list[int] = field(default_factory=lambda: [0] * UNITS)
+
+    def __post_init__(self) -> None:
+        if len(self.loops) > LEVELS:
+            raise ValueError(f"{self.label}: {len(self.loops)} loops; an instruction has {LEVELS}")
+
+    def level(self, name: str) -> int:
+        """Return the level of a loop; outer levels that are not used come first."""
+        names = [loop.name for loop in self.loops]
+        return LEVELS - len(names) + names.index(name)
+
+    def steps(self, tokens: int | np.ndarray) -> int | np.ndarray:
+        """Return its steps for a sample of so many tokens, idle ones included; or for each of several."""
+        product = 1
+        for loop in self.loops:
+            product *= value_of(loop.bound, tokens)
+        return product
+
+    def grid(self, tokens: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """Return the index of each loop at each step, and which steps act."""
+        bounds = [value_of(loop.bound, tokens) for loop in self.loops]
+        index = np.indices(bounds).reshape(len(bounds), -1) if bounds else np.zeros((0, 1), int)
+        active = np.ones(index.shape[1], bool)
+        for loop, values in zip(self.loops, index, strict=True):
+            active &= values < value_of(loop.active_bound, tokens)
+        return {loop.name: values for loop, values in zip(self.loops, index, strict=True)}, active
+
+    def addresses(
+        self, operand: At, index: dict[str, np.ndarray], token_offsets: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Return an operand's address at each step.
+
+        Parameters
+        ----------
+        index : dict of str to ndarray
+            From `grid`.
+        token_offsets : ndarray, shape (3, tokens), optional
+            The sample's slice tables; needed where the operand has a slice.
+        """
+        steps = len(next(iter(index.values()))) if index else 1
+        address = np.full(steps, operand.base)
+        for name, stride in operand.strides.items():
+            address = address + index[name] * stride
+        if operand.token_offset is not None:
+            tokens = 8 * operand.token_offset.group + index[operand.token_offset.level]
+            address = (
+                address + token_offsets[operand.token_offset.table][np.minimum(tokens, token_offsets.shape[1] - 1)]
+            )
+        return address
+
+    def accumulators(self, index: dict[str, np.ndarray], tokens: int) -> np.ndarray:
+        """Return each step's slot: steps since the slot loop last advanced."""
+        inner = 1
+        for loop in reversed(self.loops):
+            if loop.name == self.accumulator_loop:
+                break
+            inner *= value_of(loop.bound, tokens)
+        steps = len(next(iter(index.values())))
+        return np.arange(steps) % inner if inner else np.zeros(steps, int)
+
+    def span(self, number: int, offset_span: tuple[int, ...]) -> tuple[int, int]:
+        """Return the lowest address that an operand may take, and the highest and one, whatever the sample."""
+        operand = self.operands[number]
+        low = high = operand.base
+        folds = (
+            self.unit <= ENGINE_1 and self.operation == REDUCE and number in (0, 1)
+        )  # the last step of the depth reads neither
+        for n, loop in enumerate(self.loops):
+            stride = operand.strides.get(loop.name, 0)
+            if not stride:
+                continue
+            first, last = 0, most_of(loop.active_bound) - 1 - (folds and loop.name in self.depth)
+            if self.unit == SHUFFLE and number >= 4:  # written: not in the first block, and as many vectors as `count`
+                first, last = int(n == 0), most_of(self.count if n == len(self.loops) - 1 else loop.bound) - 1
+            elif self.unit == SHUFFLE and n == 0:  # read: not in the last block
+                last -= 1
+            ends = stride * first, stride * max(last, first)
+            low, high = low + min(ends), high + max(ends)
+        if operand.token_offset is not None:
+            high += offset_span[operand.token_offset.table]
+        return low, high + 1
+
+    # What a step of each unit does with each operand: reads before writes.
+    def reads(self) -> Iterator[int]:
+        """Yield the operands that are read from banks and operand buffers."""
+        numbers = {VECTOR: (0, 1, 2), SHUFFLE: (1,), UPDATE: (0, 1, 2, 3)}
+        for number in (0, 1, 2, 3) if self.unit <= ENGINE_1 else numbers.get(self.unit, ()):
+            if number in self.operands:
+                yield number
+
+    def writes(self) -> Iterator[int]:
+        """Yield the operands that are written to banks and operand buffers."""
+        if self.unit == UPDATE:
+            numbers: tuple[int, ...] = (0, 1, 2, 3) if self.flags & MACHINE.CLEAR else (0, 2, 3)
+        else:
+            numbers = {VECTOR: (3, 4), SHUFFLE: (4, 5), DRAIN_0: (4,), DRAIN_1: (4,)}.get(self.unit, (4, 5))
+        for number in numbers:
+            if number in self.operands:
+                yield number
+
+    @property
+    def accumulator_count(self) -> int:
+        """The most slots that sums take; 0 for what sums nothing."""
+        if not self.depth or self.accumulator_loop is None:
+            return 0
+        slots = steps = 1
+        for loop in self.loops[: [loop.name for loop in self.loops].index(self.accumulator_loop) : -1]:
+            slots += (most_of(loop.active_bound) - 1) * steps
+            steps *= most_of(loop.bound)
+        return slots
+
+    def unreached(self) -> Iterator[tuple[int, str]]:
+        """Yield each operand whose bank its port does not reach, and the error message."""
+        for stores, numbers in ((False, self.reads()), (True, self.writes())):
+            for number in numbers:
+                operand = self.operands[number]
+                if not operand.memory.startswith("bank"):
+                    continue
+                port = MACHINE.reach(self.unit, number, stores)
+                if operand.number not in port.banks:
+                    reached = ", ".join(map(str, port.banks))
+                    kind = "writes" if stores else "reads"
+                    text = f"operand {number} {kind} {operand.memory}, {port.name} reaches banks {reached}"
+                    yield number, text
+
+
+def encode(instruction: Instruction, code_of, immediate_of) -> np.ndarray:
+    """Return an instruction's fields.
+
+    Parameters
+    ----------
+    code_of : callable
+        From a bound to its code.
+    immediate_of : callable
+        From an immediate to its code.
+
+    Returns
+    -------
+    ndarray of uint16, shape (64,)
+    """
+    m = MACHINE
+    fields = [0] * FIELDS
+    loops = (Level("", 1),) * (LEVELS - len(instruction.loops)) + tuple(instruction.loops)
+    fields[m.FIELD_OPERATION] = instruction.unit | instruction.operation << 4
+    flags = instruction.flags
+    if instruction.vector_loop is not None:
+        flags |= instruction.level(instruction.vector_loop) << m.VECTOR_LEVEL_SHIFT
+    tables: list[int] = []
+    for number, operand in instruction.operands.items():
+        first = m.FIELD_OPERAND + number * (2 + LEVELS)
+        where = 1 << 15 | operand.number
+        if operand.token_offset is not None:
+            if operand.token_offset.table not in tables:
+                tables.append(operand.token_offset.table)
+            where |= (1 + tables.index(operand.token_offset.table)) << 8 | operand.token_offset.group << 10
+            flags |= instruction.level(operand.token_offset.level) << m.OFFSET_LEVEL_SHIFT
+        fields[first] = where
+        fields[first + 1] = operand.base
+        for name, stride in operand.strides.items():
+            fields[first + 2 + instruction.level(name)] = stride
+    if len(tables) > 2:
+        raise ValueError(f"{instruction.label}: {len(tables)} slice tables; an instruction has two")
+    for table, shift in zip(tables, (m.OFFSET_A_SHIFT, m.OFFSET_B_SHIFT), strict=False):
+        flags |= table << shift
+    fields[m.FIELD_FLAGS] = flags
+    fields[m.FIELD_AFTER_END : m.FIELD_AFTER_END + UNITS] = instruction.after_end
+    # One field for both: that a unit began an instruction means that it had ended those before.
+    fields[m.FIELD_AFTER_DRAIN : m.FIELD_AFTER_DRAIN + UNITS] = [
+        1 << 15 | begun if begun > drained else drained
+        for begun, drained in zip(instruction.after_begin, instruction.after_drain, strict=True)
+    ]
+    for level, loop in enumerate(loops):
+        fields[m.FIELD_BOUND + level] = code_of(loop.bound)
+        fields[m.FIELD_ACTIVE + level] = code_of(loop.active_bound)
+    fields[m.FIELD_COUNT] = code_of(instruction.count)
+    for number, immediate in enumerate(instruction.immediates):
+        fields[m.FIELD_IMMEDIATE + number] = immediate_of(immediate)
+    row_loop, row_base = instruction.row or (None, 0)
+    row = instruction.level(row_loop) if row_loop is not None else 0
+    mask = sum(1 << instruction.level(name) for name in instruction.depth)
+    slot = 7 if instruction.accumulator_loop is None else instruction.level(instruction.accumulator_loop)
+    fields[m.FIELD_ROW] = row | (row_base & 63) << 2 | mask << 8 | slot << 12
+    return (np.array(fields) & 0xFFFF).astype(np.uint16)

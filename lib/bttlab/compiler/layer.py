@@ -1,0 +1,288 @@
+"""The program of one linear layer alone: x, dy and the cores in; y, dx and the gradients out.
+
+Its one section that runs is FORWARD: the forward pass, then the backward pass, each vector brought by LOAD and fetched
+by
+STORE. It has no loss and no update, so PREDICT runs it.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bttlab.compiler import banks
+from bttlab.compiler.builder import LANES, Builder, vectors_for
+from bttlab.compiler.dependencies import set_waits
+from bttlab.compiler.errors import ProgramError
+from bttlab.compiler.hazards import find_hazards, written_vectors
+from bttlab.compiler.instruction import Instruction, Level, at
+from bttlab.compiler.layout import Block, Layout
+from bttlab.compiler.linear import LinearLayers
+from bttlab.compiler.machine import machine
+from bttlab.compiler.order import ordered
+from bttlab.compiler.program import Program
+from bttlab.tensor.order import Order
+from bttlab.tensor.shapes import tt_shapes
+
+M = machine()
+NAME = "layer"
+CORES = tuple(f"G{k}" for k in range(1, 7))
+# Banks of what comes in and goes out, beside the cores: x, dy, y, dx.
+X, DY, Y, DX = (banks.WORK[n] for n in (2, 0, 1, 3))
+NO_OFFSETS = (0,) * M.OFFSET_TABLES
+
+
+@dataclass(frozen=True)
+class LayerShape:
+    """A linear layer in tensor-train format.
+
+    Attributes
+    ----------
+    out_modes, in_modes : tuple of int
+        Three modes at each end.
+    ranks : tuple of int
+        The five between the six cores.
+    """
+
+    out_modes: tuple[int, ...]
+    in_modes: tuple[int, ...]
+    ranks: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.out_modes) != 3 or len(self.in_modes) != 3:
+            raise ProgramError(
+                f"the modes are {self.out_modes} and {self.in_modes}: the card takes trains of three modes at each end"
+            )
+        for features in (self.in_features, self.out_features):
+            if features % LANES:
+                raise ProgramError(f"the layer has {features} features: the card takes multiples of {LANES}")
+        if max(self.ranks) > M.ROWS:
+            raise ProgramError(
+                f"the layer has rank {max(self.ranks)}; an engine has {M.ROWS} rows: choose ranks up to {M.ROWS}"
+            )
+
+    @property
+    def in_features(self) -> int:
+        """Features of x."""
+        return math.prod(self.in_modes)
+
+    @property
+    def out_features(self) -> int:
+        """Features of y."""
+        return math.prod(self.out_modes)
+
+    @property
+    def core_shapes(self) -> list[tuple[int, int, int]]:
+        """Shapes (r_prev, n, r_next) of G1 to G6."""
+        return tt_shapes(self.out_modes, self.in_modes, self.ranks)
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """A tensor that comes in or goes out.
+
+    Attributes
+    ----------
+    name : str
+        "x", "dy", "G1", "b"; "y", "dx", "dG1", "db"; empty where it only fills up.
+    block : Block
+        Where it lies, and how.
+    """
+
+    name: str
+    block: Block
+
+
+@dataclass
+class LayerModel:
+    """What a layer's program has in place of a model."""
+
+    builder: Builder
+    sequence_length: int
+    transfer_vectors: int
+    intents: int = 1
+    slots: int = 1
+
+    @property
+    def config(self) -> "LayerModel":
+        """The limits of the sample's record."""
+        return self
+
+    @property
+    def layout(self) -> "LayerModel":
+        """The size of what is loaded and stored."""
+        return self
+
+    @property
+    def vectors(self) -> int:
+        """A third of what is loaded: a model's program has parameters and two moments."""
+        return -(-self.transfer_vectors // 3)
+
+
+@dataclass(eq=False)
+class LayerProgram(Program):
+    """The program of a layer for a number of tokens.
+
+    Attributes
+    ----------
+    shape : LayerShape
+    inputs, outputs : list of Transfer
+        In the order of LOAD and STORE.
+    order : Order, optional
+        If it is a custom contraction path.
+    """
+
+    shape: LayerShape
+    tokens: int
+    inputs: list[Transfer]
+    outputs: list[Transfer]
+    order: Order | None = None
+
+    @property
+    def offset_span(self) -> tuple[int, ...]:
+        """No instruction has a slice."""
+        return NO_OFFSETS
+
+    def has_tokens(self, instruction: Instruction) -> bool:
+        """Return whether an engine's instruction multiplies with anything of the tokens."""
+        product = instruction.label[2].partition(" = ")[2].split()
+        if self.order is None:
+            return any(loop.name == "t" for loop in instruction.loops)
+        indices = self.order.indices()
+        return any("t" in indices[name if name in indices else name[1:]] for name in product)
+
+    def pack(self, tensors: dict[str, np.ndarray]) -> np.ndarray:
+        """Return what LOAD takes, float32 of shape (vectors, LANES)."""
+        return np.concatenate([_packed(t.block, tensors.get(t.name)) for t in self.inputs])
+
+    def unpack(self, memory: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the tensors that STORE gave."""
+        tensors, first = {}, 0
+        for transfer in self.outputs:
+            tensors[transfer.name] = np.zeros(transfer.block.shape, np.float32)
+            transfer.block.read(memory[first : first + transfer.block.vectors], tensors[transfer.name])
+            first += transfer.block.vectors
+        return tensors
+
+    def hazards(self) -> list[str]:
+        """Return what goes wrong when it runs: nothing, if the compiler is right."""
+        token_offsets = np.zeros((M.OFFSET_TABLES, self.tokens), int)
+        return [
+            hazard.text
+            for hazard in find_hazards(
+                self.forward, self.tokens, token_offsets, False, loaded=written_vectors(self.load)
+            )
+        ]
+
+
+def _packed(block: Block, tensor: np.ndarray | None) -> np.ndarray:
+    memory = np.zeros((block.vectors, LANES), np.float32)
+    if tensor is not None:
+        block.write(memory, np.asarray(tensor, np.float32))
+    return memory
+
+
+def matrix_block(name: str, bank: int, base: int, rows: int, columns: int) -> Block:
+    """Return a matrix, a row after the other."""
+    return Block(name, (rows, columns), (0, 1), bank, base, columns, rows, rows, 0, rows)
+
+
+def check_tokens(tokens: int) -> None:
+    """Check that the machine takes samples of this length."""
+    if not 1 <= tokens <= M.SEQUENCE:
+        raise ProgramError(f"{tokens} tokens: the card takes 1 to {M.SEQUENCE}")
+
+
+def compile_layer(shape: LayerShape, tokens: int, flow: str | Sequence[int] = "bidirectional") -> LayerProgram:
+    """Return the program of a layer as a model's program has it (`linear`).
+
+    Parameters
+    ----------
+    shape : LayerShape
+    flow : str or tuple of int
+        As for `bttlab.compiler.program.compile_program`.
+
+    Raises
+    ------
+    ProgramError
+        If the machine does not hold it.
+    """
+    check_tokens(tokens)
+    b = Builder()
+    core_names = [f"{NAME}.cores.{k}" for k in range(6)]
+    shapes = dict(zip(core_names, shape.core_shapes, strict=True)) | {f"{NAME}.bias": (shape.out_features,)}
+    layout = Layout(b, shapes)
+    bias = layout.place(f"{NAME}.bias", banks.REST)
+    linear = LinearLayers(b, layout, [NAME], shapes, tokens, flow)
+    matrices = {
+        name: matrix_block(name, bank, b.take(name, bank, tokens * vectors_for(features)).base, tokens, features)
+        for name, bank, features in (
+            ("x", X, shape.in_features),
+            ("dy", DY, shape.out_features),
+            ("y", Y, shape.out_features),
+            ("dx", DX, shape.in_features),
+        )
+    }
+    linear.divide_buffers()
+    x, dy, y, dx = (matrices[name].where() for name in ("x", "dy", "y", "dx"))
+    b.stage = "FP"
+    linear.forward(0, x, tokens, y)
+    b.stage = "BP"
+    linear.backward(0, dy, x, tokens, dx)
+    parameters = dict(zip(CORES, map(layout.of, core_names), strict=True)) | {"b": bias}
+    inputs = [matrices["x"], matrices["dy"], *parameters.values()]
+    outputs = [matrices["y"], matrices["dx"], *(gradient_of(block) for block in parameters.values())]
+    names = list(parameters)
+    return assemble(
+        b,
+        shape,
+        tokens,
+        [Transfer(n, block) for n, block in zip(["x", "dy", *names], inputs, strict=True)],
+        [Transfer(n, block) for n, block in zip(["y", "dx", *(f"d{n}" for n in names)], outputs, strict=True)],
+    )
+
+
+def gradient_of(block: Block) -> Block:
+    """Return where the gradient of a parameter lies."""
+    return Block(**{**vars(block), "bank": block.bank + banks.GRADIENT})
+
+
+def assemble(
+    builder: Builder,
+    shape: LayerShape,
+    tokens: int,
+    inputs: list[Transfer],
+    outputs: list[Transfer],
+    order: Order | None = None,
+) -> LayerProgram:
+    """Return the program of what was emitted, in an order that keeps units busy, with its waits."""
+    instructions = ordered(builder.instructions, NO_OFFSETS, tokens, builder.scratch)
+    set_waits(instructions, NO_OFFSETS)
+    vectors = max(sum(t.block.vectors for t in transfers) for transfers in (inputs, outputs))
+    for transfers in (inputs, outputs):  # the machine loads as many vectors as it stores
+        transfers += _filling(vectors - sum(t.block.vectors for t in transfers), outputs[-1].block)
+    load, store = _copies(inputs, into=True), _copies(outputs, into=False)
+    model = LayerModel(builder, tokens, vectors)
+    return LayerProgram(model, instructions, [], [], load, store, [], shape, tokens, inputs, outputs, order)
+
+
+def _filling(vectors: int, block: Block) -> list[Transfer]:
+    """Return padding transfers of so many vectors, to and from where a gradient lies."""
+    sizes = [block.vectors] * (vectors // block.vectors) + [vectors % block.vectors]
+    return [Transfer("", matrix_block("", block.bank, block.base, size, LANES)) for size in sizes if size]
+
+
+def _copies(transfers: list[Transfer], into: bool) -> list[Instruction]:
+    b = Builder()
+    b.stage, b.layer = "IO", "transfer"
+    for transfer in transfers:
+        block = transfer.block
+        for first in range(0, block.vectors, M.TRANSFER_VECTORS):
+            loops = [Level("w", min(block.vectors - first, M.TRANSFER_VECTORS)), *(Level(name, 1) for name in "abc")]
+            chip = at(f"bank {block.bank}", block.base + first, w=1)
+            if into:
+                b.vector(M.COPY, f"load {transfer.name}", loops, at(f"bank {M.IN_BANK}", 0, w=1), r0=chip)
+            else:
+                b.vector(M.COPY, f"store {transfer.name}", loops, chip, r0=at(f"bank {M.OUT_BANK}", 0, w=1))
+    return b.instructions

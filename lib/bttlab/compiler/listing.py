@@ -1,0 +1,113 @@
+"""Instructions as people read them."""
+
+from bttlab.compiler.instruction import (
+    DRAIN_0,
+    DRAIN_1,
+    ENGINE_0,
+    ENGINE_1,
+    MACHINE,
+    SHUFFLE,
+    UNIT_NAMES,
+    UPDATE,
+    VECTOR,
+    At,
+    Bound,
+    Instruction,
+    Level,
+    Register,
+)
+
+SECTION_NAMES = ("forward", "backward", "flush", "load", "store", "clear")
+_ENGINE = ("EXPAND", "ACCUMULATE", "REDUCE")
+_VECTOR = (
+    *("COPY", "ADD", "SUM", "VARIANCE", "NORMALIZE", "AFFINE", "NORM_SUMS", "NORM_BACK", "COLUMNS", "FUNCTION"),
+    *("TIMES_FUNCTION", "TANH_BACK", "MAXIMUM", "EXPONENT", "SCALE", "LOSS_BACK", "DOT", "SOFTMAX_BACK"),
+)
+_OPERATIONS = {
+    **{(unit, getattr(MACHINE, name)): name for unit in (ENGINE_0, ENGINE_1) for name in _ENGINE},
+    **{(VECTOR, getattr(MACHINE, name)): name for name in _VECTOR},
+    **{(DRAIN_0, 0): "MOVE", (DRAIN_1, 0): "MOVE", (SHUFFLE, 0): "SHUFFLE", (UPDATE, 0): "UPDATE"},
+}
+_OPERANDS = {  # what each unit's operands are called, reads before writes
+    ENGINE_0: ("buffer", "stream", "scalars", "addend", "result", "buffered result"),
+    DRAIN_0: ("accumulators", "", "", "", "result", ""),
+    VECTOR: ("a", "b", "c", "r0", "r1", "rows"),
+    SHUFFLE: ("entries in", "source", "entries out", "", "result", "buffered result"),
+    UPDATE: ("p", "g", "m", "v", "", ""),
+}
+_OPERANDS[ENGINE_1], _OPERANDS[DRAIN_1] = _OPERANDS[ENGINE_0], _OPERANDS[DRAIN_0]
+_FLAGS = ("CHECK", "ONE", "PONG", "CLEAR", "INTENT", "LOSS")
+
+
+def operation_name(instruction: Instruction) -> str:
+    """Return the name that docs/processor.md gives an operation."""
+    return _OPERATIONS[instruction.unit, instruction.operation]
+
+
+def describe(number: int, instruction: Instruction) -> str:
+    """Return an instruction in a line: number, unit, operation, what it is, loops, operands, waits.
+
+    Notes
+    -----
+    `t<T` is a loop over the sample's tokens, `w<8/3` one of eight steps of which three act. `bank 4[100 + 3t]` is a
+    vector; `slice2[t]` in it the offset of token t's slice. `after vector 3` waits for the end of the unit's third
+    instruction, `vector 3 drained` for its results, `vector 3 begun` is chained to it.
+    """
+    stage, layer, what = instruction.label
+    names = _OPERANDS[instruction.unit]
+    operands = [f"{names[n]}={_place(o)}" for n, o in sorted(instruction.operands.items())]
+    flags = [name for name in _FLAGS if instruction.flags & getattr(MACHINE, name)]
+    parts = [
+        f"{number:4} {UNIT_NAMES[instruction.unit]:8} {operation_name(instruction):14} {stage} {layer}: {what}",
+        " ".join(_loop(loop) for loop in instruction.loops),
+        " ".join(operands),
+    ]
+    if instruction.count:
+        parts.append(f"count {_bound(instruction.count)}")
+    if instruction.depth:
+        parts.append(f"sums over {', '.join(instruction.depth)}")
+    if instruction.row:
+        parts.append(f"row {instruction.row[1]} + {instruction.row[0]}")
+    if flags:
+        parts.append(" ".join(flags))
+    waits = _waits(instruction)
+    if waits:
+        parts.append(f"after {', '.join(waits)}")
+    return " | ".join(parts)
+
+
+def _waits(instruction: Instruction) -> list[str]:
+    waits = []
+    for unit, name in enumerate(UNIT_NAMES):
+        drained, begun = instruction.after_drain[unit], instruction.after_begin[unit]
+        if instruction.after_end[unit]:
+            waits.append(f"{name} {instruction.after_end[unit]}")
+        if max(drained, begun):
+            waits.append(f"{name} {begun} begun" if begun > drained else f"{name} {drained} drained")
+    return waits
+
+
+def _loop(loop: Level) -> str:
+    bound, active = _bound(loop.bound), _bound(loop.active_bound)
+    return f"{loop.name}<{bound}" if active == bound else f"{loop.name}<{bound}/{active}"
+
+
+def _bound(bound: Bound) -> str:
+    if not isinstance(bound, Register):
+        return str(bound)
+    text = f"T{bound.offset:+}" if bound.offset else "T"
+    if bound.shift:
+        text = f"({text})>>{bound.shift}"
+    return f"{text}[{bound.low}..{bound.high}]"
+
+
+def _place(operand: At) -> str:
+    memory = operand.memory
+    if memory.startswith("statistic"):
+        function = int(memory.split()[1])
+        return f"{operand.base}" + (f" F{function}" if function else "")
+    terms = [str(operand.base), *(f"{'' if s == 1 else s}{name}" for name, s in operand.strides.items() if s)]
+    if operand.token_offset is not None:
+        group = f"{8 * operand.token_offset.group}+" if operand.token_offset.group else ""
+        terms.append(f"slice{operand.token_offset.table}[{group}{operand.token_offset.level}]")
+    return f"{memory}[{' + '.join(terms)}]"

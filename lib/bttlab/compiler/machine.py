@@ -1,0 +1,180 @@
+"""How wide and how deep the machine is: the constants of hls_src/processor, read where the C++ compiler reads them."""
+
+import ast
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from bttlab.compiler.errors import ProgramError
+from bttlab.places import ROOT
+
+SOURCE = ROOT / "hls_src" / "processor"
+_BANK = re.compile(r"BANK\((\d+), (\d+), ([UB])\)")
+_PORT = re.compile(r"PORT\((\w+), (\w+), (\d), ([\d, ]+)\)")
+_ENUM = re.compile(r"enum (\w+) \{(.*?)\};", re.DOTALL)
+_DEFINITION = re.compile(r"^constexpr int ([^;]*);", re.MULTILINE)
+_OPERATORS = {
+    ast.Add: lambda a, b: a + b,
+    ast.Sub: lambda a, b: a - b,
+    ast.Mult: lambda a, b: a * b,
+    ast.Div: lambda a, b: a // b,
+}
+
+
+@dataclass(frozen=True)
+class Bank:
+    """A bank of on-chip memory.
+
+    Attributes
+    ----------
+    depth : int
+        In vectors.
+    """
+
+    depth: int
+    block: str
+
+
+@dataclass(frozen=True)
+class Port:
+    """A load or a store of a unit.
+
+    Attributes
+    ----------
+    banks : tuple of int
+        That it reaches.
+    """
+
+    name: str
+    unit: int
+    operand: int
+    stores: bool
+    banks: tuple[int, ...]
+
+    @property
+    def mask(self) -> int:
+        """Its banks, a bit each."""
+        return sum(1 << bank for bank in self.banks)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The machine that a program is compiled for.
+
+    Attributes
+    ----------
+    constants : dict of str to int
+        Of config.h, by their names there.
+    ports : tuple of Port
+        Loads, then stores.
+    names : dict of str to int
+        Units, operations, flags, fields, sections, commands and statuses of isa.h.
+    statuses : tuple of str
+        What a sample's result says, by its number.
+    """
+
+    constants: dict[str, int]
+    banks: tuple[Bank, ...]
+    ports: tuple[Port, ...]
+    names: dict[str, int]
+    statuses: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        self.__dict__.update(self.names | self.constants)
+
+    def __getattr__(self, name: str) -> int:
+        raise AttributeError(f"neither config.h nor isa.h defines {name}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return version, digest, widths, banks and ports as JSON-ready values."""
+        more = {
+            "banks": [{"depth": bank.depth, "block": bank.block} for bank in self.banks],
+            "ports": {port.name: list(port.banks) for port in self.ports},
+        }
+        return {"version": self.VERSION, "digest": self.digest, "widths": dict(self.constants), **more}
+
+    def reach(self, unit: int, operand: int, stores: bool) -> Port:
+        """Return the port by which a unit's operand comes from its bank, or goes there."""
+        return next(p for p in self.ports if (p.unit, p.operand, p.stores) == (unit, operand, stores))
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """What a program is made for: config.h's constants, the banks' depths, and the banks of each port."""
+        depths, masks = (bank.depth for bank in self.banks), (port.mask for port in self.ports)
+        return (*self.constants.values(), *depths, *masks)
+
+    @property
+    def digest(self) -> int:
+        """What a program is bound to: FNV-1a over its widths, without its sign."""
+        value = 2166136261
+        for width in self.widths:
+            value = (value ^ width & 0xFFFFFFFF) * 16777619 % 2**32
+        return value & 0x7FFFFFFF
+
+
+def read_machine(source: Path = SOURCE) -> Machine:
+    """Return the machine that a folder with config.h and isa.h describes."""
+    config, isa = ((source / name).read_text(encoding="utf-8") for name in ("config.h", "isa.h"))
+    banks = {int(m[1]): Bank(int(m[2]), {"U": "uram", "B": "bram"}[m[3]]) for m in _BANK.finditer(config)}
+    names: dict[str, int] = {}
+    enums: dict[str, tuple[str, ...]] = {}
+    for match in _ENUM.finditer(isa):
+        value, before = 0, len(names)
+        for entry in match[2].split(","):
+            name, _, given = entry.partition("=")
+            if name.strip():
+                value = int(given, 0) if given.strip() else value
+                names[name.strip()] = value
+                value += 1
+        enums[match[1]] = tuple(names)[before:]
+    for name in ("MAGIC", "VERSION"):
+        names[name] = int(re.search(rf"constexpr int {name} = (\w+);", isa)[1], 0)
+    readers, writers = config.index("BTTLAB_READERS"), config.index("BTTLAB_WRITERS")
+    ports = tuple(
+        Port(m[1], names[m[2]], int(m[3]), m.start() > writers, tuple(int(bank) for bank in m[4].split(",")))
+        for m in _PORT.finditer(config, readers)
+    )
+    constants = read_constants(source / "config.h")
+    return Machine(constants, tuple(banks[i] for i in range(len(banks))), ports, names, enums["Status"])
+
+
+@cache
+def machine() -> Machine:
+    """Return the machine of this package."""
+    return read_machine()
+
+
+def read_constants(header: Path) -> dict[str, int]:
+    """Return the integer constants that a header defines, in order; each may use those before it.
+
+    Raises
+    ------
+    ProgramError
+        If a definition is more than names, integers, + - * / and brackets.
+    """
+    constants: dict[str, int] = {}
+    for match in _DEFINITION.finditer(header.read_text(encoding="utf-8")):
+        for definition in match[1].split(","):
+            name, _, expression = definition.partition("=")
+            try:
+                constants[name.strip()] = _value(ast.parse(expression.strip(), mode="eval").body, constants)
+            except (KeyError, SyntaxError):
+                raise ProgramError(
+                    f"{header}: {definition.strip()!r} is no constant that Python can read; use integers, constants "
+                    "before it, + - * / and brackets"
+                ) from None
+    return constants
+
+
+def _value(node: ast.expr, constants: Mapping[str, int]) -> int:
+    match node:
+        case ast.Constant(value=int(value)):
+            return value
+        case ast.Name(id=name):
+            return constants[name]
+        case ast.BinOp(left=left, op=op, right=right):
+            return _OPERATORS[type(op)](_value(left, constants), _value(right, constants))
+    raise KeyError(node)

@@ -1,0 +1,75 @@
+"""What the cycles of a program are spent on: by unit, by stage and by layer."""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterator, Sequence
+
+from bttlab.compiler.instruction import UNITS, Instruction
+from bttlab.compiler.timing import Timing
+
+WAITING = ("", "waiting")  # cycles in which no unit works
+
+
+def layer_of(instruction: Instruction) -> str:
+    """Return the layer that an instruction works for; that of a parameter if it is an update."""
+    return re.sub(r"(\.cores\.\d+|\.weight|\.bias)$", "", instruction.label[1])
+
+
+def part_of(instruction: Instruction) -> str:
+    """Return the part of the model: "embedding", "encoder 0", ..., "heads"."""
+    names = layer_of(instruction).split(".")
+    if names[0] == "encoders":
+        return f"encoder {names[1]}"
+    return names[0] if names[0] == "embedding" else "heads"
+
+
+def busy_shares(instructions: Sequence[Instruction], timing: Timing) -> list[float]:
+    """Return the part of all cycles in which each unit does steps."""
+    steps = [0] * UNITS
+    for instruction, begin, end in zip(instructions, timing.begin, timing.end, strict=True):
+        steps[instruction.unit] += end - begin
+    return [count / timing.cycles for count in steps]
+
+
+def stretches_of(
+    instructions: Sequence[Instruction], timing: Timing, label_of: Callable[[Instruction], Hashable]
+) -> Iterator[tuple[int, Counter]]:
+    """Yield all cycles in stretches in which the same instructions do steps.
+
+    Yields
+    ------
+    int
+        Cycles.
+    Counter
+        How many instructions of each label do steps in them.
+    """
+    edges: dict[int, list[tuple[int, Hashable]]] = defaultdict(list)
+    for instruction, begin, end in zip(instructions, timing.begin, timing.end, strict=True):
+        if end > begin:
+            edges[begin].append((1, label_of(instruction)))
+            edges[end].append((-1, label_of(instruction)))
+    working: Counter = Counter()
+    before = 0
+    for cycle in sorted({*edges, timing.cycles}):
+        yield cycle - before, working
+        for change, label in edges[cycle]:
+            working[label] += change
+        before = cycle
+
+
+def cycles_by(
+    instructions: Sequence[Instruction], timing: Timing, layer: Callable[[Instruction], str] = layer_of
+) -> dict[tuple[str, str], float]:
+    """Return cycles by (stage, layer): a cycle in which several units work is divided among their layers.
+
+    Returns
+    -------
+    dict of (str, str) to float
+        The values add up to all cycles; `WAITING` has those in which no unit works.
+    """
+    shares: dict[tuple[str, str], float] = defaultdict(float)
+    for cycles, working in stretches_of(instructions, timing, lambda i: (i.label[0], layer(i))):
+        units = working.total()
+        for label, count in working.items() if units else [(WAITING, 1)]:
+            shares[label] += count * cycles / (units or 1)
+    return {label: count for label, count in shares.items() if count}

@@ -1,0 +1,260 @@
+"""A compiled program: its sections, its image in HBM, and what goes with a sample."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from bttlab.compiler import banks
+from bttlab.compiler.builder import Builder
+from bttlab.compiler.dependencies import set_waits
+from bttlab.compiler.errors import DoesNotFit, ProgramError
+from bttlab.compiler.fitting import what_fits
+from bttlab.compiler.instruction import (
+    MACHINE,
+    Bound,
+    Instruction,
+    Level,
+    Register,
+    at,
+    encode,
+)
+from bttlab.compiler.model import ADDED, ModelProgram
+from bttlab.compiler.order import ordered
+from bttlab.compiler.scratch import assign_addresses
+from bttlab.model.config import ModelConfig, Optimizer
+
+LANES = MACHINE.LANES
+TYPICAL_TOKENS = 13  # ATIS's mean, rounded up
+ORDER_TOKENS = 11  # the length that the order is made for: ATIS's median, [CLS] included
+
+
+@dataclass(eq=False)
+class Program:
+    """A program as it is loaded."""
+
+    model: ModelProgram
+    forward: list[Instruction]
+    backward: list[Instruction]
+    flush: list[Instruction]
+    load: list[Instruction]
+    store: list[Instruction]
+    clear: list[Instruction]
+
+    @property
+    def sections(self) -> tuple[list[Instruction], ...]:
+        """The sections in the order of isa.h."""
+        return self.forward, self.backward, self.flush, self.load, self.store, self.clear
+
+    @property
+    def sample(self) -> list[Instruction]:
+        """What is executed for a sample that is trained on."""
+        return self.forward + self.backward
+
+    @property
+    def offset_span(self) -> tuple[int, ...]:
+        """The most that a slice of each table adds to an address."""
+        return self.model.embedding.offset_span
+
+    def has_room_for(self, optimizer: Optimizer) -> bool:
+        """Whether the banks hold what the optimizer keeps beside the parameters."""
+        return self.model.has_moments or not optimizer.moments
+
+    def check_optimizer(self, optimizer: Optimizer) -> None:
+        """Check that the machine has room for what an optimizer keeps.
+
+        Raises
+        ------
+        ProgramError
+            If it has not; the line names the bank and what would fit.
+        """
+        if not self.has_room_for(optimizer):
+            raise ProgramError(f"the moments of {optimizer.name} {self._room_for_moments}")
+
+    @cached_property
+    def _room_for_moments(self) -> str:
+        model, bank = self.model, banks.FIRST_MOMENT
+        own_shapes = model.shapes != model.config.parameter_shapes()
+        would_fit = what_fits(model.config, lambda one, whole: _fits(one, model.flow, whole, moments=True), own_shapes)
+        taken = f"take {model.layout.vectors} vectors of bank {bank}, which has {MACHINE.banks[bank].depth}"
+        return f"{taken}: choose sgd" + (f", or {would_fit}, all else as asked" if would_fit else "")
+
+    def image(self) -> np.ndarray:
+        """Return the program as LOAD_PROGRAM reads it, int32 of shape (vectors, 16)."""
+        m, config = MACHINE, self.model.config
+        codes = _Codes()
+        instructions = [i for section in self.sections for i in section]
+        fields = np.stack([encode(i, codes.bound, codes.immediate) for i in instructions])
+        sections, first = [], 0
+        for section in self.sections:
+            sections += [first, len(section)]
+            first += len(section)
+        header = np.zeros((2, LANES), np.int32)
+        header[0, : 4 + len(sections)] = [m.MAGIC, m.VERSION, m.digest, len(instructions), *sections]
+        limits = [span + 1 for span in self.offset_span]
+        header[1, : 3 + len(limits)] = [config.sequence_length, config.intents, config.slots, *limits]
+        descriptions, tables = self.model.builder.functions.describe()
+        shuffles = np.zeros((m.SHUFFLE_ENTRIES, 2, LANES), np.uint16)
+        for n, (into, out) in enumerate(zip(self.model.builder.entry_in, self.model.builder.entry_out, strict=True)):
+            shuffles[n] = into, out
+        parts = (
+            header,
+            codes.registers(),
+            codes.constants(),
+            descriptions,
+            tables,
+            shuffles,
+            fields,
+        )
+        image = np.concatenate([np.ascontiguousarray(part).view(np.int32).reshape(-1, LANES) for part in parts])
+        image[1, 7] = checksum(image)
+        return image
+
+
+def checksum(image: np.ndarray) -> int:
+    """Return the integer that makes all integers of an image add up to 0 modulo 2^32."""
+    total = -int(np.sum(image, dtype=np.int64)) % (1 << 32)
+    return total - (1 << 32) if total >> 31 else total
+
+
+class _Codes:
+    """The registers and constants that instructions name, numbered as they come."""
+
+    def __init__(self) -> None:
+        self._registers: list[Register] = []
+        self._constants: list[float] = []
+
+    def bound(self, bound: Bound) -> int:
+        if not isinstance(bound, Register):
+            return bound
+        if bound not in self._registers:
+            self._registers.append(bound)
+            if len(self._registers) > MACHINE.REGISTERS:
+                raise ProgramError(
+                    f"the program needs more than the machine's {MACHINE.REGISTERS} registers: choose a shorter "
+                    f"sequence"
+                )
+        return 1 << 15 | self._registers.index(bound)
+
+    def immediate(self, immediate) -> int:
+        if isinstance(immediate, tuple):
+            return 1 << 15 | immediate[1]
+        value = float(np.float32(immediate))
+        if value not in self._constants:
+            self._constants.append(value)
+            if len(self._constants) > MACHINE.CONSTANTS:
+                raise ProgramError(f"the program needs more than the machine's {MACHINE.CONSTANTS} constants")
+        return self._constants.index(value)
+
+    def registers(self) -> np.ndarray:
+        table = np.zeros((MACHINE.REGISTERS, 4), np.int32)
+        table[: len(self._registers)] = np.reshape(self._registers, (-1, 4))
+        return table
+
+    def constants(self) -> np.ndarray:
+        table = np.zeros(MACHINE.CONSTANTS, np.float32)
+        table[: len(self._constants)] = self._constants
+        return table
+
+
+def compile_program(
+    config: ModelConfig,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    flow: str | tuple[int, int] = "bidirectional",
+) -> Program:
+    """Return the program that trains a model.
+
+    Parameters
+    ----------
+    shapes : mapping of str to tuple of int, optional
+        Of the parameters, where linear layers have ranks of their own.
+    flow : str or tuple of int
+        "bidirectional", the paper's; "right_to_left"; "auto", the cheapest; or how many cores are merged at each end.
+
+    Raises
+    ------
+    ProgramError
+        If the machine does not hold the model; the line names the bank and what would fit.
+    """
+    try:
+        program = _as_emitted(ModelProgram.that_fits(config, shapes, flow))
+        scratch, spans = program.model.builder.scratch, program.offset_span
+        program.forward = ordered(program.forward, spans, ORDER_TOKENS, scratch)
+        program.backward = ordered(program.backward, spans, ORDER_TOKENS, scratch)
+    except DoesNotFit as error:
+        would_fit = what_fits(config, lambda one, whole: _fits(one, flow, whole), shapes is not None)
+        raise ProgramError(f"{error.what}: choose {would_fit}, all else as asked") if would_fit else error from None
+    set_waits(program.sample, spans)
+    for section in (program.flush, program.clear):
+        set_waits(section, spans)
+    return program
+
+
+def _as_emitted(model: ModelProgram) -> Program:
+    """Return a model's program in the order of the mathematics, without waits."""
+    sections = []
+    for emits in ((model.emit_updates,), (model.emit_updates, model.emit_forward), (model.emit_backward,)):
+        for emit in emits:
+            emit()
+        sections.append(list(model.builder.instructions))
+        model.builder.instructions.clear()
+    flush, forward, backward = sections
+    moved = (_transfers(model, into=True), _transfers(model, into=False), _clears(model))
+    program = Program(model, forward, backward, flush, *moved)
+    count, room = sum(map(len, program.sections)), MACHINE.PROGRAM_DEPTH
+    if count > room:
+        raise DoesNotFit(f"the program has {count} instructions, the machine holds {room}", "fewer encoders")
+    return program
+
+
+def _fits(config: ModelConfig, flow: str | tuple[int, int], whole: bool, moments: bool = False) -> bool:
+    """Return whether the banks have room for a model, with its moments; with `whole`, whether it has a program."""
+    try:
+        model = ModelProgram.that_fits(config, None, flow)
+        if not whole or model.has_moments < moments:
+            return model.has_moments >= moments
+        program = _as_emitted(model)
+        program.image()
+    except ProgramError:
+        return False
+    passes = (program.forward, program.backward)
+    return all(assign_addresses(model.builder.scratch, one, [(i, i) for i in range(len(one))]) for one in passes)
+
+
+def _transfers(model: ModelProgram, into: bool) -> list[Instruction]:
+    """Parameters, first and second moments, between their banks and the bank of transfers, a part at a time.
+
+    Moments without room are zeros that nothing reads: they are transferred to where others lie.
+    """
+    b = Builder()
+    b.stage, b.layer = "IO", "transfer"
+    ranges: list[tuple[int, int, int]] = []
+    for block in model.layout.blocks:
+        bank, base, vectors = ranges[-1] if ranges else (-1, 0, 0)
+        if (block.bank, block.base) == (bank, base + vectors):  # neighbours move together
+            ranges[-1] = bank, base, vectors + block.vectors
+        else:
+            ranges.append((block.bank, block.base, block.vectors))
+    ranges += [(bank, 0, model.layout.vectors) for bank in (banks.FIRST_MOMENT, banks.SECOND_MOMENT)]
+    for bank, base, vectors in ranges:
+        for first in range(0, vectors, MACHINE.TRANSFER_VECTORS):
+            # The vectors are the outermost loop's: there the kernel reads how many it brings from HBM.
+            loops = [Level("w", min(vectors - first, MACHINE.TRANSFER_VECTORS)), *(Level(name, 1) for name in "abc")]
+            chip = at(f"bank {bank}", (base + first) % MACHINE.banks[bank].depth, w=1)
+            if into:
+                b.vector(MACHINE.COPY, "load", loops, at(f"bank {MACHINE.IN_BANK}", 0, w=1), r0=chip)
+            else:
+                b.vector(MACHINE.COPY, "store", loops, chip, r0=at(f"bank {MACHINE.OUT_BANK}", 0, w=1))
+    return b.instructions
+
+
+def _clears(model: ModelProgram) -> list[Instruction]:
+    """Zeros where gradients are added up."""
+    b = Builder()
+    b.stage, b.layer = "IO", "clear"
+    for block in model.layout.blocks:
+        if block.name in ADDED:
+            gradient = block.gradient(w=1)
+            b.vector(MACHINE.COPY, "clear", [Level("w", block.vectors)], r0=gradient)
+    return b.instructions

@@ -1,0 +1,117 @@
+"""When each instruction runs: the machine's rule of order and time (docs/processor.md), from bounds and lengths alone.
+
+The rule is that of `hls_src/processor/machine.h`, cycle for cycle; a test runs the loop itself beside it. When an
+instruction does its last step in cycle c, the next of the same unit begins in c + 1, what waits for its end in c + 2,
+what waits for its results in c + LATENCY; what is chained to it begins LATENCY cycles after it.
+"""
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import NamedTuple
+
+import numpy as np
+
+from bttlab.compiler.errors import ProgramError
+from bttlab.compiler.instruction import MACHINE, UNIT_NAMES, UNITS, Instruction
+
+FIRST_SENT = MACHINE.FETCH - 1  # the cycle in which the dispatcher sends the first instruction
+TO_UNIT = MACHINE.FETCH + 2  # from there to its first step: into the queue, seen, read, decoded
+SEEN = 1  # cycles after an instruction's end until another unit begins that waited for it
+FINISHED = 2  # cycles after the last end until the loop ends; then the pipeline drains
+
+
+class Timing(NamedTuple):
+    """When instructions run.
+
+    Attributes
+    ----------
+    begin, end : list of int, or of ndarray of int
+        Cycle of the first step, and the cycle after the last; an instruction without steps takes a cycle all the same.
+    cycles : int, or ndarray of int
+        Of the loop.
+    """
+
+    begin: list
+    end: list
+    cycles: int | np.ndarray
+
+
+def time_program(instructions: Sequence[Instruction], tokens: int | np.ndarray, updates: bool = True) -> Timing:
+    """Return when each instruction of a run of the loop begins and ends.
+
+    Parameters
+    ----------
+    instructions : sequence of Instruction
+        In the order of the list, with their `after` counts.
+    tokens : int, or ndarray of int
+        The sample's length; or several, for all of which times are found at once.
+    updates : bool
+        Whether an update is pending; else the update unit's instructions have no step.
+
+    Raises
+    ------
+    ProgramError
+        If the program waits for itself.
+    """
+    fetch, queue, latency = MACHINE.FETCH, MACHINE.QUEUE, MACHINE.LATENCY
+    later = np.maximum if isinstance(tokens, np.ndarray) else max
+    begin = [0] * len(instructions)
+    end = [0] * len(instructions)
+    sent = [0] * len(instructions)
+    streams: list[list[int]] = [[] for _ in range(UNITS)]  # of each unit: the instructions sent to it
+    begun = [0] * UNITS  # how many of them have their time
+    ends: list[list[int]] = [[] for _ in range(UNITS)]  # the cycle after the last step of each of those
+
+    def send(i: int) -> bool:
+        stream = streams[instructions[i].unit]
+        cycle = sent[i - 1] + fetch if i else FIRST_SENT + 0 * tokens  # an array where those are
+        if len(stream) >= queue:
+            if begun[instructions[i].unit] <= len(stream) - queue:
+                return False
+            cycle = later(cycle, begin[stream[len(stream) - queue]])
+        sent[i] = cycle
+        stream.append(i)
+        return True
+
+    def start(unit: int) -> bool:
+        if begun[unit] == len(streams[unit]):
+            return False
+        i = streams[unit][begun[unit]]
+        instruction = instructions[i]
+        cycle = sent[i] + TO_UNIT
+        if begun[unit]:
+            cycle = later(later(cycle, begin[streams[unit][begun[unit] - 1]] + fetch), ends[unit][-1])
+        waits = zip(instruction.after_end, instruction.after_drain, instruction.after_begin, strict=True)
+        for other, (ended, drained, chained) in enumerate(waits):
+            if not (ended or drained or chained):
+                continue
+            if max(ended, drained, chained) > begun[other]:
+                return False
+            if ended:
+                cycle = later(cycle, ends[other][ended - 1] + SEEN)
+            if chained > drained:  # one field has either: an instruction began only after those before it had ended
+                cycle = later(cycle, begin[streams[other][chained - 1]] + latency)
+            elif drained:
+                cycle = later(cycle, ends[other][drained - 1] + latency - 1)
+        steps = instruction.steps(tokens) if updates or unit != MACHINE.UPDATE else 0
+        begin[i], end[i] = cycle, cycle + steps
+        ends[unit].append(cycle + later(steps, 1))
+        begun[unit] += 1
+        return True
+
+    following = 0
+    while following < len(instructions) or sum(begun) < len(instructions):
+        moved = False
+        while following < len(instructions) and send(following):
+            following += 1
+            moved = True
+        for unit in range(UNITS):
+            while start(unit):
+                moved = True
+        if not moved:
+            waiting = next(s[n] for s, n in zip(streams, begun, strict=True) if n < len(s))
+            unit = UNIT_NAMES[instructions[waiting].unit]
+            raise ProgramError(
+                f"the program waits for itself: instruction {waiting} ({unit}) waits for what cannot begin before it"
+            )
+    return Timing(begin, end, reduce(later, (e[-1] for e in ends if e), 0) + FINISHED + latency)

@@ -1,0 +1,166 @@
+"""Natural loops, and what decides whether a block of a loop's body is reached."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import networkx as nx
+
+from bttlab.hardware.ir import Function
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A natural loop.
+
+    Attributes
+    ----------
+    header : str
+    blocks : frozenset of str
+    latches : tuple of str
+        Blocks that go back to the header.
+    """
+
+    header: str
+    blocks: frozenset[str]
+    latches: tuple[str, ...]
+
+
+def dominators(entry: str, successors: dict[str, list[str]]) -> dict[str, str]:
+    """Return the immediate dominator of each block; the entry's is itself."""
+    return {**nx.immediate_dominators(nx.DiGraph(successors), entry), entry: entry}
+
+
+def reverse_post_order(entry: str, successors: dict[str, list[str]]) -> list[str]:
+    """Return blocks so that each stands before those it goes to, backward edges excepted."""
+    return list(nx.dfs_postorder_nodes(nx.DiGraph(successors), entry))[::-1]
+
+
+def reversed_edges(edges: dict[str, list[str]]) -> dict[str, list[str]]:
+    """Return the edges backward."""
+    backward: dict[str, list[str]] = {block: [] for block in edges}
+    for block, others in edges.items():
+        for other in others:
+            backward[other].append(block)
+    return backward
+
+
+def natural_loops(function: Function) -> list[Loop]:
+    """Return a function's loops; those with one header are one."""
+    entry = next(iter(function.blocks))
+    successors = {block: function.successors(block) for block in function.blocks}
+    order = reverse_post_order(entry, successors)
+    successors = {block: successors[block] for block in order}
+    predecessors = reversed_edges(successors)
+    above = dominators(entry, successors)
+    number = {block: i for i, block in enumerate(order)}
+    latches: dict[str, list[str]] = {}
+    for block in order:
+        for other in successors[block]:
+            if number[other] <= number[block] and _dominates(other, block, above):
+                latches.setdefault(other, []).append(block)
+    loops = []
+    for header, ends in latches.items():
+        inside, stack = {header}, list(ends)
+        while stack:
+            block = stack.pop()
+            if block not in inside:
+                inside.add(block)
+                stack.extend(predecessors[block])
+        loops.append(Loop(header, frozenset(inside), tuple(ends)))
+    return loops
+
+
+def _dominates(a: str, b: str, above: dict[str, str]) -> bool:
+    while b != a and above[b] != b:
+        b = above[b]
+    return a == b
+
+
+class Body:
+    """The body of a loop as a graph without circles: the edges back to the header are taken out.
+
+    Parameters
+    ----------
+    function : Function
+    loop : Loop
+    inner : iterable of str
+        Headers of loops inside: their edges back are taken out, too.
+    """
+
+    def __init__(self, function: Function, loop: Loop, inner: Iterable[str] = ()) -> None:
+        self.header = loop.header
+        back = {loop.header, *inner}
+        order = reverse_post_order(loop.header, {b: function.successors(b) for b in function.blocks})
+        number = {block: i for i, block in enumerate(order)}
+        self.order = [block for block in order if block in loop.blocks]
+        self.successors = {
+            block: [
+                other
+                for other in function.successors(block)
+                if other in loop.blocks and not (other in back and number[other] <= number[block])
+            ]
+            for block in self.order
+        }
+        self.order = reverse_post_order(loop.header, self.successors)
+        self._number = {block: i for i, block in enumerate(self.order)}
+        self.predecessors = reversed_edges({block: self.successors[block] for block in self.order})
+        self._above = dominators(loop.header, self.successors)
+        # What leaves the loop or goes round again ends at one place.
+        self.exits = [
+            b for b in self.order if len(function.successors(b)) != len(self.successors[b]) or not self.successors[b]
+        ]
+        end = ""
+        with_end = {b: self.successors[b] + ([end] if b in self.exits else []) for b in self.order} | {end: []}
+        self._below = dominators(end, reversed_edges(with_end))
+
+    def above(self, block: str) -> str:
+        """Return the block that dominates another one closest."""
+        return self._above[block]
+
+    def region(self, block: str) -> list[str]:
+        """Return the blocks on all ways to this one from the block that dominates it, those closest to it first."""
+        top = self._above[block]
+        region, stack = set(), list(self.predecessors[block])
+        while stack:
+            one = stack.pop()
+            if one not in region:
+                region.add(one)
+                if one != top:
+                    stack.extend(self.predecessors[one])
+        return sorted(region, key=self._number.__getitem__, reverse=True)
+
+    def controllers(self, block: str) -> list[str]:
+        """Return the blocks whose branches decide whether this one is reached."""
+        return self._controllers().get(block, [])
+
+    def _controllers(self) -> dict[str, list[str]]:
+        if not hasattr(self, "_control"):
+            self._control: dict[str, list[str]] = {}
+            for block in self.order:
+                others = self.successors[block]
+                if len(others) + (block in self.exits) < 2:
+                    continue
+                for other in others:
+                    while other and other != self._below[block]:
+                        self._control.setdefault(other, []).append(block)
+                        other = self._below[other]
+        return self._control
+
+    def deciders(self, block: str) -> list[str]:
+        """Return the blocks whose branches decide from where this one is reached, seen from what dominates it."""
+        reach: dict[str, frozenset[str]] = {}
+        deciding = []
+        for one in self.region(block):
+            ways = frozenset()
+            for other in self.successors[one]:
+                ways |= frozenset([one]) if other == block else reach.get(other, frozenset())
+            reach[one] = ways
+            if len(ways) > 1:
+                deciding.append(one)
+        return deciding
+
+
+def whole_body(function: Function) -> Body:
+    """Return all blocks of a function, the edges back to the headers of its loops taken out."""
+    everything = Loop(next(iter(function.blocks)), frozenset(function.blocks), ())
+    return Body(function, everything, [loop.header for loop in natural_loops(function)])

@@ -1,0 +1,24 @@
+"""What the interval would be, were one latency a cycle longer than the schedule counts with."""
+
+from bttlab.hardware import latencies, solve
+from bttlab.hardware.analyse import Schedule
+
+MEMORIES = ("uram", "bram", "lutram")
+
+
+def sensitivity(schedule: Schedule) -> dict[str, int]:
+    """Return the initiation interval that one more cycle of each operator, and of a load of each memory, would give.
+
+    Parameters
+    ----------
+    schedule : Schedule
+    """
+    return {name: _interval(schedule, name) for name in (*latencies.read_latencies()["cycles"], *MEMORIES)}
+
+
+def _interval(schedule: Schedule, name: str) -> int:
+    clock = latencies.Clock(schedule.clock_mhz)
+    with latencies.one_more(name):
+        carried = solve.edges(schedule.graph, schedule.promised)
+        found = solve.recurrences(schedule.graph, carried, clock, schedule.promised)
+    return max([schedule.interval, *(recurrence.interval for recurrence in found)])

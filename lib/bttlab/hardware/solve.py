@@ -1,0 +1,303 @@
+"""When each operator starts: as soon as possible, and so that what comes round the loop is there in time."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import ceil, floor
+
+import networkx as nx
+
+from bttlab.hardware import latencies
+from bttlab.hardware.graph import Graph, Node
+from bttlab.hardware.pragmas import Promise
+
+ROUNDS = 40  # of moving loads and phis to later; more than any chain of them needs that has an end
+MOST_INTERVAL = 512
+
+
+@dataclass(frozen=True)
+class Edge:
+    """What one iteration gives to a later one.
+
+    Attributes
+    ----------
+    source, target : Node
+        A value and the phi that takes it, or a store and a load of one memory.
+    distance : int
+        Iterations between them.
+    name : str
+    """
+
+    source: Node
+    target: Node
+    distance: int
+    name: str
+
+
+@dataclass(frozen=True)
+class Recurrence:
+    """A circle through the loop.
+
+    Attributes
+    ----------
+    name : str
+        The memory, or the value.
+    kind : {"memory", "value", "circle", "exit"}
+        A circle is one of several values or memories.
+    latency : int
+        Cycles from the load, or the phi, to the load or phi of a later iteration that gets what was made of it.
+    distance : int
+        Iterations between the two.
+    promised : bool
+        The distance is a pragma's.
+    place : int or None
+        Number of the location of what is stored.
+    """
+
+    name: str
+    kind: str
+    latency: int
+    distance: int
+    promised: bool
+    place: int | None
+
+    @property
+    def interval(self) -> int:
+        """Cycles between iterations that the circle asks for."""
+        return max(1, ceil(self.latency / self.distance))
+
+
+def is_load(node: Node) -> bool:
+    """Return whether a node reads a memory or a register."""
+    return node.access is not None and node.instruction.opcode == "load"
+
+
+def is_store(node: Node) -> bool:
+    """Return whether a node writes one."""
+    return node.access is not None and node.instruction.opcode == "store"
+
+
+def edges(graph: Graph, promises: dict[str, Promise]) -> list[Edge]:
+    """Return what goes from one iteration to later ones."""
+    carried = [Edge(source, phi, 1, phi.instruction.name.lstrip("%")) for source, phi in graph.back]
+    loads: dict[object, list[Node]] = {}
+    for node in graph.nodes:
+        if is_load(node):
+            loads.setdefault(node.access.memory, []).append(node)
+    for store in filter(is_store, graph.nodes):
+        memory = store.access.memory
+        promise = promises.get(memory.variable)
+        distance = promise.distance if promise else 1
+        carried += [Edge(store, load, distance, memory.name) for load in loads.get(memory, ())]
+    return carried
+
+
+def orders(graph: Graph) -> list[tuple[Node, Node]]:
+    """Return pairs of one iteration's accesses to one memory, at least one of them a store, that keep their order."""
+    before: dict[object, list[Node]] = {}
+    ordered = []
+    for node in graph.nodes:
+        if node.access is None:
+            continue
+        earlier = before.setdefault(node.access.memory, [])
+        ordered += [(other, node) for other in earlier if is_store(other) or is_store(node)]
+        earlier.append(node)
+    return ordered
+
+
+class Times:
+    """Start and end of every node, in cycles; the part behind the point is how much of the cycle is filled.
+
+    Parameters
+    ----------
+    graph : Graph
+    carried : list of Edge
+    clock : latencies.Clock
+    interval : int
+    """
+
+    def __init__(self, graph: Graph, carried: list[Edge], clock: latencies.Clock, interval: int) -> None:
+        self._graph, self._clock = graph, clock
+        self._later: dict[Node, float] = {}
+        self._parts = {node: clock.part(node.delay) for node in graph.nodes}
+        self._cycles = {node: node.cycles for node in graph.nodes}
+        self._after: dict[Node, list[Node]] = {}
+        for first, second in orders(graph):
+            self._after.setdefault(second, []).append(first)
+        self.start: dict[Node, float] = {}
+        self.end: dict[Node, float] = {}
+        self.settled = False
+        for _ in range(ROUNDS):
+            self._pass()
+            if not self._move(carried, interval):
+                self.settled = True
+                break
+
+    def _pass(self) -> None:
+        start, end, after = self.start, self.end, self._after
+        for node in self._graph.nodes:
+            ready = self._later.get(node, 0.0)
+            for other in node.inputs:
+                if end[other] > ready:
+                    ready = end[other]
+            for other in after.get(node, ()):
+                ready = max(ready, self.visible(other) if is_store(other) and is_load(node) else floor(start[other]))
+            if node.gates > 1:
+                ready = max(ready, _tree([end[other] for other in node.inputs], self._parts[node]))
+            start[node], end[node] = _span(ready, self._parts[node], self._cycles[node], node.kind)
+
+    def visible(self, store: Node) -> int:
+        """Return the first cycle in which a load sees what was stored."""
+        if store.access.memory.register:
+            return ceil(self.start[store])
+        return floor(self.start[store]) + latencies.write_cycles()
+
+    def _move(self, carried: list[Edge], interval: int) -> bool:
+        moved = False
+        for edge in carried:
+            there = self.visible(edge.source) if is_store(edge.source) else ceil(self.end[edge.source])
+            least = there - interval * edge.distance
+            if floor(self.start[edge.target]) < least:
+                self._later[edge.target], moved = float(least), True
+        return moved
+
+
+def _tree(ready: list[float], part: float) -> float:
+    """When both inputs of the last gate of a tree are there, where the earliest inputs go in first."""
+    waiting = sorted(ready)
+    while len(waiting) > 2:
+        _, end = _span(waiting[1], part, None, "logic")
+        waiting = sorted([*waiting[2:], end])
+    return waiting[-1]
+
+
+def _span(ready: float, part: float, cycles: int | None, kind: str) -> tuple[float, float]:
+    """Start and end of a node that could start at `ready`."""
+    if kind == "load":  # the address is taken at the end of its cycle
+        return ready, float(floor(ready) + max(1, cycles)) if cycles else ready
+    if cycles is not None:  # operands are registered first
+        start = float(ceil(ready))
+        return start, start + cycles
+    if part == 0.0:
+        return ready, ready
+    whole = floor(ready)
+    if part >= 1.0:
+        start = float(ceil(ready))
+        return start, start + ceil(part)
+    if ready - whole + part > 1.0:
+        return float(whole + 1), whole + 1 + part
+    return ready, ready + part
+
+
+def recurrences(graph: Graph, carried: list[Edge], clock: latencies.Clock, promised: Iterable[str]) -> list[Recurrence]:
+    """Return the circles of one edge between iterations each, and the slowest of those of several.
+
+    Parameters
+    ----------
+    graph : Graph
+    carried : list of Edge
+    clock : latencies.Clock
+    promised : iterable of str
+        Variables whose distance a pragma promises.
+    """
+    promised = set(promised)
+    links = _links(graph, carried, clock)
+    alone = [_recurrence(edge, latency, promised) for start, edge, latency in links if start is edge.target]
+    return sorted(alone + _longest(links), key=lambda r: (-r.interval, r.kind, -r.latency, r.name))
+
+
+def _links(graph: Graph, carried: list[Edge], clock: latencies.Clock) -> list[tuple[Node, Edge, int]]:
+    """From where an edge leads to, to each edge behind it that leads back: cycles until its target may start."""
+    parts = {node: clock.part(node.delay) for node in graph.nodes}
+    cycles = {node: node.cycles for node in graph.nodes}
+    components = strongly_connected(graph, carried)
+    members: dict[int, list[Node]] = {}
+    inside: dict[int, list[Edge]] = {}
+    for node in graph.nodes:
+        if node in components:
+            members.setdefault(components[node], []).append(node)
+    for edge in carried:
+        if components.get(edge.source) == components.get(edge.target) is not None:
+            inside.setdefault(components[edge.source], []).append(edge)
+    links = []
+    for component, all_edges in inside.items():
+        for target in dict.fromkeys(edge.target for edge in all_edges):
+            start, end, begun = {target: 0.0}, {}, False
+            for node in members[component]:
+                if node is target:
+                    begun = True
+                    _, end[node] = _span(0.0, parts[node], cycles[node], node.kind)
+                elif begun:
+                    ready = [end[other] for other in node.inputs if other in end]
+                    if ready:
+                        least = _tree(ready, parts[node]) if node.gates > 1 else max(ready)
+                        start[node], end[node] = _span(least, parts[node], cycles[node], node.kind)
+            links += [(target, edge, _there(edge.source, start, end)) for edge in all_edges if edge.source in end]
+    return links
+
+
+def _there(source: Node, start: dict[Node, float], end: dict[Node, float]) -> int:
+    """When what an edge brings can be used first."""
+    if not is_store(source):
+        return ceil(end[source])
+    if source.access.memory.register:
+        return ceil(start[source])
+    return floor(start[source]) + latencies.write_cycles()
+
+
+def _longest(links: list[tuple[Node, Edge, int]]) -> list[Recurrence]:
+    """The slowest circle of several edges, if it is slower than one iteration a cycle (Bellman and Ford)."""
+    enough, slowest = 1, _circle(links, 1)
+    if slowest:
+        low, enough = 1, MOST_INTERVAL  # what is too few and, as nothing is slower, what is enough
+        while enough - low > 1:
+            middle = (low + enough) // 2
+            circle = _circle(links, middle)
+            low, enough, slowest = (middle, enough, circle) if circle else (low, middle, slowest)
+    if len(slowest) < 2:  # one of a single edge is among the others already
+        return []
+    name = " -> ".join(dict.fromkeys(edge.name for _, edge, _ in slowest))
+    latency, distance = sum(w for *_, w in slowest), sum(edge.distance for _, edge, _ in slowest)
+    return [Recurrence(name, "circle", latency, distance, False, slowest[-1][1].source.instruction.line)]
+
+
+def _circle(links: list[tuple[Node, Edge, int]], interval: int) -> list[tuple[Node, Edge, int]]:
+    """A circle that takes longer than its distance times the interval; empty if there is none."""
+    late: dict[Node, int] = {}
+    came: dict[Node, tuple[Node, Edge, int]] = {}
+    nodes = {node for start, edge, _ in links for node in (start, edge.target)}
+    last = None
+    for _ in range(len(nodes) + 1):
+        last = None
+        for link in links:
+            start, edge, latency = link
+            value = late.get(start, 0) + latency - interval * edge.distance
+            if value > late.get(edge.target, 0):
+                late[edge.target], came[edge.target], last = value, link, edge.target
+        if last is None:
+            return []
+    for _ in nodes:
+        last = came[last][0]
+    circle, node = [], last
+    while not circle or node is not last:
+        circle.append(came[node])
+        node = came[node][0]
+    return circle[::-1]
+
+
+def _recurrence(edge: Edge, latency: int, promised: set[str]) -> Recurrence:
+    memory = edge.source.access.memory if is_store(edge.source) else None
+    known = memory is not None and memory.variable in promised
+    kind = "value" if memory is None else "memory"
+    return Recurrence(edge.name, kind, latency, edge.distance, known, edge.source.instruction.line)
+
+
+def strongly_connected(graph: Graph, carried: list[Edge]) -> dict[Node, int]:
+    """Return the number of the strongly connected component of each node that is on a cycle."""
+    edges = [(other, node) for node in graph.nodes for other in node.inputs]
+    following = nx.DiGraph([*edges, *((edge.source, edge.target) for edge in carried)])
+    return {
+        node: number
+        for number, members in enumerate(nx.strongly_connected_components(following))
+        for node in members
+        if len(members) > 1 or following.has_edge(node, node)
+    }

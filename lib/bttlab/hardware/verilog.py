@@ -1,0 +1,275 @@
+"""A pipelined design as Verilog: signals with a stage, delays to the stages where they are used, a module a unit."""
+
+import itertools
+import re
+from dataclasses import dataclass, field
+
+TOP = "machine_loop"
+RESERVED = (
+    "and",
+    "or",
+    "xor",
+    "not",
+    "input",
+    "output",
+    "wire",
+    "reg",
+    "delay",
+    "memory",
+    "clock",
+    "begin",
+    "end",
+    "case",
+)
+WIDTH = 100  # of a line of declarations
+
+
+@dataclass(eq=False)
+class Signal:
+    """A value of an iteration, or one that stays the same for a run.
+
+    Attributes
+    ----------
+    name : str
+        Unique in the design.
+    module : str
+        The unit that computes it.
+    stage : int or None
+        Cycle of the iteration in which it is there; None: it stays the same for a run.
+    lanes : tuple of int
+        Lanes of a vector that exist, in the order of its bits; (0,) for a scalar.
+    width : int
+        Bits of a lane.
+    signed : bool
+        Above its width it has the sign, not zeros.
+    alike : bool
+        All lanes of the vector are the one that exists.
+    place : str
+        File and line of the source.
+    """
+
+    name: str
+    module: str
+    stage: int | None
+    lanes: tuple[int, ...] = (0,)
+    width: int = 1
+    signed: bool = False
+    alike: bool = False
+    place: str = ""
+    uses: dict[int | None, set[str]] = field(default_factory=dict)
+
+    @property
+    def bits(self) -> int:
+        """Bits of all lanes."""
+        return self.width * len(self.lanes)
+
+    def at(self, stage: int | None, module: str) -> str:
+        """Return the signal's name in a stage, as a module sees it."""
+        if self.stage is None or stage is None:
+            stage = self.stage
+        if self.stage is not None and stage < self.stage:
+            raise ValueError(f"{self.name} of stage {self.stage} is asked for in stage {stage}: {self.place}")
+        self.uses.setdefault(stage, set()).add(module)
+        return self.name if stage == self.stage else f"{self.name}_at_{stage}"
+
+
+@dataclass(frozen=True)
+class Bits:
+    """Some bits of a signal, or of a number: what expressions are made of.
+
+    Attributes
+    ----------
+    name : str
+        Of the signal; empty for a number.
+    low, width, of : int
+        First bit, how many, how many the signal has.
+    signed : bool
+    number : int
+    """
+
+    name: str
+    low: int
+    width: int
+    of: int
+    signed: bool = False
+    number: int = 0
+
+    def __str__(self) -> str:
+        if not self.name:
+            return f"{self.width}'h{self.number & ((1 << self.width) - 1):x}"
+        if self.width == self.of:
+            return self.name
+        return f"{self.name}[{self.low}]" if self.width == 1 else f"{self.name}[{self.low + self.width - 1}:{self.low}]"
+
+    def part(self, low: int, width: int) -> "Bits":
+        """Return some of these bits."""
+        return Bits(self.name, self.low + low, width, self.of, self.signed, self.number >> low)
+
+    def fit(self, width: int) -> str:
+        """Return the number with so many bits: the lowest, or more by its sign."""
+        if not self.name or width <= self.width:
+            return str(self.part(0, width))
+        more, last = width - self.width, self.part(self.width - 1, 1)
+        return f"{{{{{more}{{{last}}}}}, {self}}}" if self.signed else f"{{{more}'b0, {self}}}"
+
+
+def number(value: int, width: int) -> Bits:
+    """Return a constant."""
+    return Bits("", 0, width, width, value < 0, value)
+
+
+def joined(parts: list[Bits]) -> str:
+    """Return bits side by side, the first the lowest; neighbours of one signal as one."""
+    merged: list[Bits] = []
+    for part in parts:
+        last = merged[-1] if merged else None
+        if last and last.name == part.name and last.name and last.low + last.width == part.low:
+            merged[-1] = Bits(last.name, last.low, last.width + part.width, last.of)
+        else:
+            merged.append(part)
+    if len(merged) == 1:
+        return str(merged[0])
+    return "{" + ", ".join(map(str, reversed(merged))) + "}"
+
+
+def identifier(text: str) -> str:
+    """Return a name of LLVM's as one of Verilog's: without the numbers that inlining and unrolling add."""
+    text = re.sub(r"(\.(i|addr|sroa|lcssa|ph)|\.?\d+)+$", "", text.strip('%"'))
+    text = re.sub(r"\W+", "_", re.sub(r"\.(sroa|i)\b\.?\d*", "", text)).strip("_")
+    return text if text and text[0].isalpha() else f"value_{text}".rstrip("_")
+
+
+class Design:
+    """Signals and what they are made of.
+
+    Attributes
+    ----------
+    ports : dict of str to Signal
+        Inputs of the top, by name; their module is "".
+    """
+
+    def __init__(self) -> None:
+        self.signals: list[Signal] = []
+        self.ports: dict[str, Signal] = {}
+        self.outputs: list[Signal] = []
+        self._names: dict[str, int] = dict.fromkeys(RESERVED, 1)
+        self._statements: dict[str, list[tuple[int, str]]] = {}
+
+    def signal(self, name: str, module: str, stage: int | None, **more) -> Signal:
+        """Add a signal; its name gets a number where it is taken."""
+        made = Signal(self.unique(name), module, stage, **more)
+        self.signals.append(made)
+        return made
+
+    def unique(self, name: str) -> str:
+        """Return a name that nothing else has."""
+        name = identifier(name)
+        while True:
+            self._names[name] = count = self._names.get(name, 0) + 1
+            made = name if count == 1 else f"{name}_{count}"
+            if count == 1 or made not in self._names:
+                self._names.setdefault(made, 1)
+                return made
+
+    def port(self, name: str, width: int) -> Signal:
+        """Return an input of the top; one of each name."""
+        if name not in self.ports:
+            self.ports[name] = self.signal(name, "", None, width=width)
+        return self.ports[name]
+
+    def assign(self, signal: Signal, text: str) -> None:
+        """Say what a signal is."""
+        self.statement(signal.module, signal.stage, f"assign {signal.name} = {text};", signal.place)
+
+    def register(self, signal: Signal, text: str) -> None:
+        """Say what a signal becomes with the next clock."""
+        name, bits = signal.name, _range(signal.bits)
+        text = f"reg {bits}{name}_q; always @(posedge clock) {name}_q <= {text}; assign {name} = {name}_q;"
+        self.statement(signal.module, signal.stage, text, signal.place)
+
+    def statement(self, module: str, stage: int | None, text: str, place: str = "") -> None:
+        """Add a line to a module."""
+        line = f"  {text}{f'  // {place}' if place else ''}"
+        self._statements.setdefault(module, []).append((-1 if stage is None else stage, line))
+
+    def text(self, head: str) -> str:
+        """Return all modules, the top last."""
+        chains = {signal: self._chain(signal) for signal in self.signals}
+        modules = sorted({s.module for s in self.signals if s.module})
+        parts = [head]
+        instances = []
+        for module in modules:
+            own = [s for s in self.signals if s.module == module]
+            inputs = [
+                (s, stage)
+                for s in self.signals
+                if s.module != module
+                for stage, users in s.uses.items()
+                if module in users
+            ]
+            outputs = [(s, stage) for s in own for stage, users in s.uses.items() if users - {module}]
+            outputs += [(s, s.stage) for s in own if s in self.outputs and (s, s.stage) not in outputs]
+            ports = [("input ", s, n) for s, n in inputs] + [("output", s, n) for s, n in outputs]
+            shown = set(outputs)
+            lines = [f"  {way} wire {_range(s.bits)}{_name(s, n)}" for way, s, n in ports]
+            parts.append(f"\nmodule {module} (\n" + ",\n".join(["  input  wire clock", *lines]) + "\n);")
+            declared: dict[int, list[str]] = {}
+            for s in own:
+                for n in [s.stage, *(later for _, later in chains[s])]:
+                    if (s, n) not in shown:
+                        declared.setdefault(s.bits, []).append(_name(s, n))
+            for bits, names in sorted(declared.items()):
+                parts += _declaration(f"wire {_range(bits)}", names)
+            statements = list(self._statements.get(module, []))
+            for s in own:
+                for earlier, later in chains[s]:
+                    text = f"  delay #(.WIDTH({s.bits}), .CYCLES({later - earlier})) {_name(s, later)}_delay "
+                    text += f"(.clock(clock), .in({_name(s, earlier)}), .out({_name(s, later)}));"
+                    statements.append((earlier, text))
+            stage = None
+            for number, line in sorted(statements, key=lambda one: one[0]):
+                if number != stage:
+                    stage = number
+                    parts.append("  // for the whole run" if number < 0 else f"  // stage {number}")
+                parts.append(line)
+            parts.append("endmodule")
+            connected = ", ".join(f".{_name(s, n)}({_name(s, n)})" for _, s, n in ports)
+            instances.append(f"  {module} {module}_unit (.clock(clock), {connected});")
+        parts += self._top(instances)
+        return "\n".join(parts) + "\n"
+
+    def _top(self, instances: list[str]) -> list[str]:
+        ports = [f"  input  wire {_range(s.bits)}{s.name}" for s in self.ports.values()]
+        ports += [f"  output wire {_range(s.bits)}{s.name}" for s in self.outputs]
+        lines = [f"\nmodule {TOP} (\n" + ",\n".join(["  input  wire clock", *ports]) + "\n);"]
+        for s in self.signals:
+            if s.module and s not in self.outputs:
+                names = [_name(s, stage) for stage, users in s.uses.items() if users - {s.module}]
+                lines += _declaration(f"wire {_range(s.bits)}", names) if names else []
+        return [*lines, *instances, "endmodule"]
+
+    @staticmethod
+    def _chain(signal: Signal) -> list[tuple[int, int]]:
+        """From one stage to the next in which a signal is looked at."""
+        if signal.stage is None:
+            return []
+        stages = sorted({signal.stage, *(n for n in signal.uses if n is not None)})
+        return list(itertools.pairwise(stages))
+
+
+def _name(signal: Signal, stage: int | None) -> str:
+    return signal.name if stage == signal.stage else f"{signal.name}_at_{stage}"
+
+
+def _range(bits: int) -> str:
+    return f"[{bits - 1}:0] " if bits > 1 else ""
+
+
+def _declaration(kind: str, names: list[str]) -> list[str]:
+    lines, line = [], ""
+    for name in names:
+        if line and len(line) + len(name) > WIDTH:
+            lines.append(f"  {kind}{line};")
+            line = ""
+        line += f", {name}" if line else name
+    return [*lines, f"  {kind}{line};"]

@@ -1,0 +1,478 @@
+"""Runs that a dashboard starts, pauses and stops.
+
+Each run trains in its own thread, which touches no widget. The drawing thread reads numbers, and arrays that the run's
+thread only extends or replaces.
+"""
+
+import secrets
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from bttlab.baseline.modelled import MODEL_VERSION, Modelled
+from bttlab.baseline.record import Record
+from bttlab.baseline.run import BaselineSetting, Listener, run_baseline
+from bttlab.data import Samples
+from bttlab.data.metrics import Scores, score
+from bttlab.errors import BttlabError
+from bttlab.experiments.index import runs_folder
+from bttlab.experiments.keep import keep_baseline, u50_callback
+from bttlab.experiments.record import RunRecord, now
+from bttlab.lab.card_model import Published
+from bttlab.lab.losses import MOST_LOSSES, MOST_POINTS, Losses
+from bttlab.lab.meters import EnergyMeter, NoMeter, Recorded
+from bttlab.lab.workload import Workload
+from bttlab.model import NumericalFault, Optimizer, Predictions, Trainer, predict
+from bttlab.quantities import Quantity
+from bttlab.threads import Thread
+from bttlab.train.progress import NoProgress
+from bttlab.train.run import Callback, DivergedRun, start_run
+from bttlab.train.run import Run as Training
+from bttlab.train.settings import RunError, RunSettings
+from bttlab.train.stop import StopRequested
+
+ACCOUNTINGS = {  # of memory: what compares with what
+    "tensors": "data in use (tensors; bytes that a program uses on the chip)",
+    "footprint": "whole footprint (GPU process; blocks of the chip)",
+}
+EVALUATIONS = 8  # of the dev split in a run, the last one at its end
+PREDICTED_AT_ONCE = 50  # utterances
+
+READY, RUNNING, PAUSED, FINISHED, STOPPED, FAILED = "ready", "running", "paused", "finished", "stopped", "failed"
+
+
+class DashboardRun:
+    """A training run of a dashboard: its settings and its progress.
+
+    Parameters
+    ----------
+    name : str
+        Device and format, for legends.
+    total : int
+        Samples.
+    learning_rate : float
+        May be changed at any time; takes effect with the next samples if `follows_learning_rate`.
+    most_losses : int
+        Number of losses that are kept unthinned.
+
+    Attributes
+    ----------
+    state : {"ready", "running", "paused", "finished", "stopped", "failed"}
+    error : str
+        Reason of a failure.
+    fault : NumericalFault or None
+        The failure, if the run can resume from before that sample.
+    begun : str
+        First start: ISO 8601, UTC.
+    seconds : float
+        Training time without pauses, set-up and evaluations.
+    scores : list of (int, Scores)
+        Samples trained on, and the scores of the dev split.
+    clock : list of (int, float)
+        Samples trained on, and seconds so far; thinned by two at `MOST_POINTS`.
+    energy : list of (int, float, float, float)
+        Samples trained on, joules so far, lower and upper bound. As long as `clock`, or empty without a meter.
+    memory : dict of str to Quantity
+        Bytes that training takes, by the `ACCOUNTINGS` that are known.
+    published : Published or None
+        The paper's ratios for such a run.
+    """
+
+    follows_learning_rate = True
+    is_scored = True  # on the dev split, now and then
+    time_provenance = "measured"  # of `seconds`
+
+    def __init__(self, name: str, total: int, learning_rate: float, meter: EnergyMeter, most_losses: int = MOST_LOSSES):
+        self.name, self.total, self.learning_rate, self.meter = name, total, learning_rate, meter
+        self.state, self.error, self.begun = READY, "", ""
+        self.fault: NumericalFault | None = None
+        self.seconds = 0.0
+        self.scores: list[tuple[int, Scores]] = []
+        self.clock: list[tuple[int, float]] = [(0, 0.0)]
+        self.energy: list[tuple[int, float, float, float]] = []
+        self.memory: dict[str, Quantity] = {}
+        self.published: Published | None = None
+        self._losses = Losses(total, most_losses)
+        self._stop, self._unpaused = threading.Event(), threading.Event()
+        self._changing = threading.Lock()  # of the state: its thread ends the run while another pauses it
+        self._thread: Thread | None = None
+
+    @property
+    def count(self) -> int:
+        """Samples trained on."""
+        return self._losses.count
+
+    @property
+    def losses(self) -> np.ndarray:
+        """Losses so far, float32 of shape (count,); of a run of millions of samples the last ones."""
+        return self._losses.last
+
+    @property
+    def curve(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The losses of all samples so far, thinned: as `Losses.curve`."""
+        return self._losses.curve
+
+    @property
+    def setting(self) -> str:
+        """The optimizer, learning rate and seed, for legends."""
+        return f"learning rate {self.learning_rate:g}"
+
+    def at(self, counts: np.ndarray, across: str) -> np.ndarray:
+        """Return the positions of sample counts on an axis.
+
+        Parameters
+        ----------
+        counts : ndarray
+            Samples trained on.
+        across : {"samples", "time", "energy"}
+            "time" in seconds of training, "energy" in joules; without a meter NaN, which is not drawn.
+        """
+        if across == "samples":
+            return counts
+        known = np.array(self.clock if across == "time" else self.energy or [(0, np.nan)])
+        return np.interp(counts, known[:, 0], known[:, 1])
+
+    @property
+    def active(self) -> bool:
+        """Whether it has begun and not ended."""
+        return self.state in (RUNNING, PAUSED)
+
+    @property
+    def rate(self) -> float:
+        """Samples per second of training so far; 0 before the first."""
+        return self.count / self.seconds if self.seconds else 0.0
+
+    def start(self) -> None:
+        """Start, or resume after a fault, in a thread."""
+        self.state, self.error, self.fault = RUNNING, "", None
+        self.begun = self.begun or now()
+        self._stop.clear()
+        self._unpaused.set()
+        # daemon: a kernel that is shut down does not wait for the end of the training
+        self._thread = Thread(target=self._run, name="bttlab-lab-run", daemon=True)
+        self._thread.start()
+
+    def pause(self) -> None:
+        """Pause before the next samples."""
+        self._unpaused.clear()
+        self._become(PAUSED)
+
+    def resume(self) -> None:
+        """Resume after a pause."""
+        self._become(RUNNING)
+        self._unpaused.set()
+
+    def stop(self) -> None:
+        """End before the next samples."""
+        self._stop.set()
+        self._unpaused.set()
+
+    def _become(self, state: str) -> None:
+        with self._changing:
+            if self.active:
+                self.state = state
+
+    def join(self, timeout: float | None = None) -> bool:
+        """Wait for the thread; returns whether it has ended."""
+        if self._thread is None:
+            return True
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    # --- for subclasses, in the run's thread
+
+    def _train(self) -> None:
+        raise NotImplementedError
+
+    def _add(self, losses: np.ndarray, seconds: float) -> None:
+        self._losses.add(losses)
+        self.seconds += seconds
+        if len(self.clock) == MOST_POINTS:
+            # new lists: whoever draws may hold the old ones
+            self.clock, self.energy = self.clock[::2], self.energy[::2]
+        self.clock.append((self.count, self.seconds))
+        if self.meter.provenance:
+            joules = self.meter.joules
+            self.energy.append((self.count, joules, *(self.meter.bounds or (joules, joules))))
+
+    def _evaluate(self, workload: Workload, predict: Callable[[Samples], Predictions]) -> None:
+        """Score the dev split, unless the run is stopped meanwhile."""
+        dev, parts = workload.dev, []
+        for first in range(0, len(dev), PREDICTED_AT_ONCE):
+            if self._stop.is_set():
+                return
+            parts.append(predict(dev[first : first + PREDICTED_AT_ONCE]))
+        columns = ([getattr(part, name) for part in parts] for name in ("losses", "intents", "slots"))
+        predictions = Predictions(*map(np.concatenate, columns))
+        self.scores.append((self.count, score(workload.corpus, workload.dev_split, predictions)))
+
+    def _run(self) -> None:
+        try:
+            self._train()
+            state = STOPPED if self._stop.is_set() and self.count < self.total else FINISHED
+        except Exception as error:  # the dashboard shows it
+            self.error = str(error) if isinstance(error, BttlabError) else f"{type(error).__name__}: {error}"
+            state = STOPPED if self._stop.is_set() and self.count == 0 else FAILED
+        self._become(state)
+
+
+class TrainerRun(DashboardRun, Callback):
+    """A run like that of `bttlab train`, kept among the user's runs, on any `bttlab.model.Trainer`.
+
+    Parameters
+    ----------
+    name, total, learning_rate, meter
+        As for `DashboardRun`.
+    workload : Workload
+    trainer : Trainer
+        Starts from the workload's initial parameters, and keeps the trained ones.
+    optimizer : Optimizer
+    is_there : callable, optional
+        Returns whether the trainer's card still has its overlay and program.
+    on_u50 : bool
+        Add the modelled figures of the U50 to the record.
+
+    Attributes
+    ----------
+    rates : list of (int, float)
+        Samples trained on before each change of the learning rate, and the new rate.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        total: int,
+        learning_rate: float,
+        meter: EnergyMeter,
+        workload: Workload,
+        trainer: Trainer,
+        optimizer: Optimizer,
+        is_there: Callable[[], bool] = lambda: True,
+        on_u50: bool = False,
+    ):
+        super().__init__(name, total, learning_rate, meter)
+        self._on_u50 = on_u50
+        self._workload, self._trainer, self._optimizer, self._is_there = workload, trainer, optimizer, is_there
+        self.rates: list[tuple[int, float]] = []
+        self.ends, self.scored = evaluation_ends(total), len(workload.dev)
+        self._kept: Training | None = None
+
+    @property
+    def setting(self) -> str:
+        """The optimizer, each learning rate, and the seed."""
+        rates = [rate for _, rate in self.rates] or [self.learning_rate]
+        moved = " → ".join(["…"] * (len(rates) > 3) + [f"{rate:g}" for rate in rates[-3:]])
+        return f"{self._optimizer.name}, learning rate {moved}, seed {self._workload.seed}"
+
+    def _train(self) -> None:
+        self._kept = self._kept or self._begin()
+        try:
+            self._kept.train(self._trainer, self.name, NoProgress(), self._on_record, callback=self)
+        except DivergedRun as error:
+            self.fault = error.fault.at(self.count, self.losses)
+            raise self.fault from None
+
+    def _begin(self) -> Training:
+        corpus, config = self._workload.corpus, self._workload.config
+        settings = RunSettings(
+            config=config,
+            data=str(corpus.folder),
+            device="auto",
+            optimizer=self._optimizer,
+            learning_rate=self.learning_rate,
+            seed=self._workload.seed,
+            epochs=-(-self.total // len(corpus.train)),
+        )
+        folder = runs_folder() / f"{self._group}-{secrets.token_hex(4)}"
+        return start_run(folder, settings, corpus, {"train": self._workload.train, "dev": self._workload.dev})
+
+    @property
+    def _group(self) -> str:
+        """Name of the dashboard's runs with this corpus and model in the index."""
+        return f"dashboard-{self._workload.corpus.name}-enc{self._workload.config.encoders}"
+
+    def _on_record(self, record: RunRecord) -> None:
+        record.name, record.begun = self._group, self.begun
+        if len(self.rates) > 1:  # no one rate made what came of many
+            record.configuration.pop("learning_rate", None)
+            record.configuration["learning_rates"] = self.rates
+        elif self.rates:  # it may have moved between the click and the first sample
+            record.configuration["learning_rate"] = self.rates[0][1]
+        work = self._workload
+        if self._on_u50 and record.status != RUNNING:  # it takes a moment, which nobody waits for at the beginning
+            u50_callback(work.config, work.train.lengths, self._optimizer.name)(record)
+
+    # --- as the run's callback
+
+    def before(self, count: int) -> None:
+        """Wait while paused; end the run if it is stopped, or the card is another's."""
+        self._unpaused.wait()
+        if self._stop.is_set():
+            raise StopRequested
+        if not self._is_there():
+            raise RunError(
+                "the run's overlay and program are no longer on the card: others were loaded; load them again and start"
+            )
+
+    def next_rate(self, learning_rate: float) -> float:
+        """Return the current learning rate."""
+        if not self.rates or self.rates[-1][1] != self.learning_rate:
+            self.rates.append((self.count, self.learning_rate))
+        return self.rates[-1][1]
+
+    def trained(self, samples: Samples, losses: np.ndarray, seconds: float) -> None:
+        """Add samples and their energy."""
+        self.meter.advance(samples, seconds)
+        self._add(losses, seconds)
+
+    def evaluated(self, count: int, scores: dict[str, Any]) -> None:
+        """Keep the scores for the figure."""
+        self.scores.append((count, Scores(**{name: value for name, value in scores.items() if name != "mean_loss"})))
+
+
+def evaluation_ends(total: int) -> list[int]:
+    """Return the sample counts at which the dev split is scored, the end among them."""
+    return sorted({-(-part * total // EVALUATIONS) for part in range(1, EVALUATIONS + 1)})
+
+
+class BaselineRun(DashboardRun):
+    """PyTorch training as `bttlab baseline` measures it: the samples, order and initial parameters of the U50.
+
+    Parameters
+    ----------
+    name, total, learning_rate, meter
+        As for `DashboardRun`.
+    workload : Workload
+    format, device : str
+        As for `bttlab.baseline.BaselineSetting`.
+    mode : str
+        How a step is run: one of `bttlab.baseline.modes_of`.
+    """
+
+    follows_learning_rate = False
+
+    def __init__(
+        self,
+        name: str,
+        total: int,
+        learning_rate: float,
+        meter: EnergyMeter,
+        workload: Workload,
+        format: str,
+        device: str,
+        mode: str,
+    ):
+        super().__init__(name, total, learning_rate, meter)
+        self._workload, self._format, self._device, self._mode = workload, format, device, mode
+        self._order = workload.order(total)
+        self._record_name = ""  # as `keep_baseline` chooses
+
+    @property
+    def setting(self) -> str:
+        """The optimizer, the learning rate and the seed."""
+        return f"sgd, learning rate {self.learning_rate:g}, seed {self._workload.seed}"
+
+    def _train(self) -> None:
+        if self._device == "cpu":
+            torch.set_num_threads(1)  # as bttlab baseline: at batch 1 more threads mostly wait for each other
+        setting = BaselineSetting(
+            self._format,
+            self._device,
+            config=self._workload.config,
+            data=self._workload.corpus.folder,
+            steps=self.total,
+            seed=self._workload.seed,
+            learning_rate=self.learning_rate,
+            modes=[self._mode],
+        )
+        listener = Listener(
+            on_step=self._on_step,
+            stop=self._stop,
+            evaluate=lambda _, model: self._evaluate(self._workload, partial(predict, model)),
+            evaluate_at=evaluation_ends(self.total),
+        )
+        record = run_baseline(setting, listener)
+        self.memory = _memory_of(record)
+        keep_baseline(record, self.begun, self._record_name)
+
+    def _on_step(self, step: int, loss: float, seconds: float) -> None:
+        self.meter.advance(self._workload.train[self._order[step]], seconds)
+        self._add(np.array([loss], np.float32), seconds)
+        self._unpaused.wait()
+
+
+class ModelledRun(BaselineRun):
+    """A run of a GPU that is not here: losses trained on the CPU; time, energy and memory modelled.
+
+    Parameters
+    ----------
+    name, total, learning_rate, workload, format
+        As for `BaselineRun`.
+    model : callable
+        Takes one sample, returns the `bttlab.baseline.modelled.Modelled` step on it.
+    """
+
+    time_provenance = "modelled"
+
+    def __init__(
+        self,
+        name: str,
+        total: int,
+        learning_rate: float,
+        workload: Workload,
+        format: str,
+        model: Callable[[Samples], Modelled],
+    ):
+        meter = Recorded("modelled", f"the GPU model {MODEL_VERSION}, the middle of its band; the whole board")
+        super().__init__(name, total, learning_rate, meter, workload, format, "cpu", "eager")
+        self._model = model
+        place = name.partition(",")[0].replace(" ", "-")
+        self._record_name = f"{workload.corpus.name}-{format}-enc{workload.config.encoders}-{place}"
+
+    def _train(self) -> None:
+        super()._train()
+        longest = self._workload.train.lengths[self._order].argmax()
+        step = self._model(self._workload.train[self._order[longest : longest + 1]])
+        how = f"the GPU model {MODEL_VERSION}: "
+        low, held, high = step.process_bytes
+        self.memory = {
+            "tensors": Quantity(step.tensor_bytes, "bytes", "modelled", how + "tensors"),
+            "footprint": Quantity(held, "bytes", "modelled", how + "context, workspace and tensors", low, high),
+        }
+
+    def _on_step(self, step: int, loss: float, seconds: float) -> None:
+        modelled = self._model(self._workload.train[self._order[step : step + 1]])
+        self.meter.add(*modelled.joules)
+        super()._on_step(step, loss, modelled.seconds[1])
+
+
+class RecordedRun(DashboardRun):
+    """A recorded baseline, perhaps of another machine.
+
+    Parameters
+    ----------
+    record : bttlab.baseline.record.Record
+    """
+
+    is_scored = False
+
+    def __init__(self, record: Record):
+        done, energy = record.measurement, record.measurement.energy.per_step
+        meter = NoMeter(energy.how) if energy.value is None else Recorded(energy.provenance, energy.how)
+        super().__init__(f"recorded: {record.label_of()}", len(done.losses), record.learning_rate, meter)
+        if energy.value is not None:
+            meter.add(*[energy.value * self.total] * 3)
+        self._add(np.array(done.losses, np.float32), sum(done.step_seconds))
+        if self.energy:
+            self.energy.insert(0, (0, 0.0, 0.0, 0.0))
+        self.memory = _memory_of(record)
+        self.state = FINISHED
+
+
+def _memory_of(record: Record) -> dict[str, Quantity]:
+    known = {"tensors": record.memory.peak, "footprint": record.measurement.reserved}
+    return {name: bytes_ for name, bytes_ in known.items() if bytes_.value is not None}

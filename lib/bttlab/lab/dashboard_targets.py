@@ -1,0 +1,137 @@
+"""Training targets of a dashboard: a card with an overlay, PyTorch on this machine, a modelled GPU."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import pynq
+import torch
+
+from bttlab.baseline.energy import find_meter
+from bttlab.baseline.gpus import Gpu, find_gpu
+from bttlab.baseline.modelled import Modelled, model_step
+from bttlab.card import EmulatedU50
+from bttlab.data import Samples
+from bttlab.lab.card_model import ModelledMeter, memory_of, published
+from bttlab.lab.dashboard_runs import BaselineRun, DashboardRun, ModelledRun, TrainerRun
+from bttlab.lab.meters import EnergyMeter, NoMeter, PowerMeter, card_watts
+from bttlab.lab.workload import Workload
+from bttlab.model import OPTIMIZERS, ModelConfig, Optimizer
+
+BASELINES = {"dense": "dense", "tt": "TT right to left", "btt": "TT bi-directional"}
+FASTEST_MODE = {"cpu": "eager", "cuda": "graphs"}  # of those that need no minutes of compilation
+
+
+@dataclass(frozen=True)
+class Target:
+    """A way to train that a dashboard offers.
+
+    Attributes
+    ----------
+    name : str
+    make_run : callable
+        Takes samples, learning rate and, if there are `optimizers`, an optimizer's name and a seed; returns a
+        `DashboardRun` that has not begun.
+    optimizers : sequence of str
+        To choose from; empty if the target has its own optimizer and seed.
+    """
+
+    name: str
+    make_run: Callable[..., DashboardRun]
+    optimizers: Sequence[str] = ()
+
+
+def card_target(overlay: pynq.Overlay, workload: Workload, optimizer: Optimizer | None = None) -> Target:
+    """Return the target for the card that has an overlay.
+
+    Parameters
+    ----------
+    overlay : pynq.Overlay
+        From `bttlab.card.load_overlay("trainer")`. A run loads the program of the workload's model in the paper's flow
+        if it is not on the card, and leaves the trained parameters there.
+    workload : Workload
+    optimizer : Optimizer, optional
+        By default the user chooses one of three.
+    """
+    device, trainer = overlay.device, overlay.trainer_1
+    emulated = isinstance(device, EmulatedU50)
+    place = f"{'emulated ' if emulated else ''}U50, TT bi-directional"
+
+    def make_run(total: int, learning_rate: float, name: str = "sgd", seed: int = workload.seed) -> DashboardRun:
+        if not trainer.runs(workload.config):
+            trainer.load_program(workload.config)
+        rule = optimizer or Optimizer(name)
+        run = TrainerRun(
+            place,
+            total,
+            learning_rate,
+            card_meter(device, workload.config, rule.name),
+            replace(workload, seed=seed),
+            trainer,
+            rule,
+            lambda: overlay.is_loaded() and trainer.runs(workload.config),
+            on_u50=True,
+        )
+        run.memory, run.published = memory_of(workload.config, rule.name), published(workload.config)
+        return run
+
+    return Target(place, make_run, (optimizer.name,) if optimizer else OPTIMIZERS)
+
+
+def card_meter(device: pynq.Device, config: ModelConfig, optimizer: str) -> EnergyMeter:
+    """Return the energy meter of a card: the sensors of a real card, the model for an emulated one."""
+    if isinstance(device, EmulatedU50):
+        return ModelledMeter(config, optimizer)
+    try:
+        card_watts(device)
+    except (AttributeError, KeyError, OSError, RuntimeError) as error:
+        return NoMeter(f"the card's sensors cannot be read ({error})")
+    return PowerMeter(lambda: card_watts(device), "the card's sensors through pynq.pmbus, idle power included")
+
+
+def baseline_targets(workload: Workload) -> list[Target]:
+    """Return dense and tensor training in PyTorch, on the CPU and, if there is one, on a GPU."""
+    devices = ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]
+    return [_baseline(format, device, workload) for device in devices for format in BASELINES]
+
+
+def modelled_targets(workload: Workload, gpus: Sequence[str] = ("RTX-3090",)) -> list[Target]:
+    """Return targets for GPUs that are not here: losses trained on the CPU, time and energy modelled.
+
+    The list is empty on a machine with a GPU, which is measured instead.
+    """
+    if torch.cuda.is_available():
+        return []
+    return [_modelled(format, find_gpu(name), workload) for name in gpus for format in BASELINES]
+
+
+def _modelled(format: str, gpu: Gpu, workload: Workload) -> Target:
+    name = f"modelled {gpu.gpu}, {BASELINES[format]}"
+    of_lengths: dict[int, Modelled] = {}
+
+    def model(sample: Samples) -> Modelled:
+        length = int(sample.lengths[0])
+        if length not in of_lengths:
+            of_lengths[length] = model_step(gpu, format, "graphs", workload.config, sample)
+        return of_lengths[length]
+
+    def make_run(total: int, learning_rate: float, _: str = "sgd", seed: int = workload.seed) -> DashboardRun:
+        return ModelledRun(name, total, learning_rate, replace(workload, seed=seed), format, model)
+
+    return Target(name, make_run, ("sgd",))
+
+
+def _baseline(format: str, device: str, workload: Workload) -> Target:
+    place = "GPU" if device == "cuda" else "CPU"
+    name = f"PyTorch {place}, {BASELINES[format]}"
+
+    def make_run(total: int, learning_rate: float, _: str = "sgd", seed: int = workload.seed) -> DashboardRun:
+        work, mode = replace(workload, seed=seed), FASTEST_MODE[device]
+        return BaselineRun(name, total, learning_rate, torch_meter(device), work, format, device, mode)
+
+    return Target(name, make_run, ("sgd",))
+
+
+def torch_meter(device: str) -> EnergyMeter:
+    """Return the energy meter of PyTorch training on "cpu" or "cuda"."""
+    meter, reason = find_meter(torch.device(device))
+    return PowerMeter(meter.watts, f"{meter.how}, idle power included") if meter else NoMeter(reason)

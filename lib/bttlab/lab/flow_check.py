@@ -1,0 +1,90 @@
+"""Compare, list and check custom contraction paths."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from bttlab.card.layer import LayerRun, autograd_errors, layer_program, run_layer
+from bttlab.compiler.errors import ProgramError
+from bttlab.compiler.instruction import ENGINE_1
+from bttlab.compiler.layer import LayerProgram
+from bttlab.compiler.listing import describe
+from bttlab.compiler.timing import time_program
+from bttlab.model import FLOWS
+from bttlab.tensor import Order, order_cost, order_of
+
+TOLERANCE = 1e-5  # of the largest element of a tensor: FP32 has seven digits
+
+
+def compare_flows(layer: Any, tokens: int, own: Mapping[str, Any]) -> None:
+    """Print the arithmetic, memory and cycles of custom paths and of the known flows, compiled the same way.
+
+    Parameters
+    ----------
+    layer : bttlab.tensor.TTLinear
+    tokens : int
+    own : mapping of str to (Order or str)
+    """
+    shape = layer.out_modes, layer.in_modes, [core.shape[2] for core in layer.used_cores()][:-1]
+    orders = {name: Order.of(order) for name, order in own.items()}
+    orders |= {name: order_of(name, tokens, *shape) for name in reversed(FLOWS)}
+    print(f"{tokens} tokens{'multiply-accumulates':>32}{'peak elements':>15}{'cycles (modelled)':>19}")
+    for name, order in orders.items():
+        cost = order_cost(order, tokens, *shape)
+        peak = max(cost.forward.peak_elements, cost.backward.peak_elements)
+        print(f"{name:16}{cost.macs:23,}{peak:15,}{_cycles(layer, tokens, order):>19}")
+
+
+def _cycles(layer: Any, tokens: int, order: Order) -> str:
+    try:
+        return f"{flow_cycles(layer, order, tokens):,}"
+    except ProgramError:
+        return "does not fit"
+
+
+def show_program(program: LayerProgram, most: int = 8) -> None:
+    """Print the engines' first instructions and the number of all."""
+    shown = [(n, i) for n, i in enumerate(program.forward) if i.unit <= ENGINE_1][:most]
+    for number, instruction in shown:
+        print(describe(number, instruction))
+    print(f"{len(shown)} of {len(program.forward)} instructions; most=100 shows all of the engines")
+
+
+def check_flow(overlay: Any, layer: Any, flow: Any, x: Any, dy: Any) -> LayerRun:
+    """Run a flow on the card; print the error of each result against autograd in double precision.
+
+    Parameters
+    ----------
+    overlay, layer, flow, x, dy
+        As for `bttlab.card.layer.run_layer`.
+    """
+    run, errors, wrong = _checked(overlay, layer, flow, x, dy)
+    print("  ".join(f"{name} {error:.0e}" for name, error in errors.items()))
+    print(f"wrong: {', '.join(wrong)}" if wrong else f"all within {TOLERANCE:.0e} of autograd in float64")
+    return run
+
+
+def flow_is_right(overlay: Any, layer: Any, flow: Any, x: Any, dy: Any) -> bool:
+    """Return whether a flow runs on the card with autograd's y and gradients."""
+    return not _checked(overlay, layer, flow, x, dy)[-1]
+
+
+def _checked(overlay: Any, layer: Any, flow: Any, x: Any, dy: Any) -> tuple[LayerRun, dict[str, float], list[str]]:
+    """Return a flow's run, its errors, and the names of the wrong results."""
+    run = run_layer(overlay, layer, flow, x, dy)
+    errors = autograd_errors(run, layer, x, dy)
+    return run, errors, [name for name, error in errors.items() if not error <= TOLERANCE]
+
+
+def flow_cycles(layer: Any, flow: Any, tokens: int) -> int:
+    """Return the cycles of both passes of a flow's program (modelled)."""
+    return time_program(layer_program(layer, tokens, flow).forward, tokens, False).cycles
+
+
+def flow_is_refused(layer: Any, flow: Any, tokens: int) -> bool:
+    """Return whether the compiler refuses a valid order."""
+    order = Order.of(flow)
+    try:
+        layer_program(layer, tokens, order)
+    except ProgramError:
+        return True
+    return False

@@ -1,0 +1,123 @@
+"""Trace a contraction flow: the operands, their indices and the live intermediates of every step.
+
+The steps and their costs are those of `bttlab.tensor.flow_cost`; here they get indices, so that they can be drawn as
+tensor networks. Indices are named t (tokens), i1, i2, … (output modes), j1, j2, … (input modes), r1, r2, … (ranks).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bttlab.tensor import Cost, Order, Step, flow_cost, order_cost, tt_shapes
+
+PASSES = ("forward", "backward")
+
+
+@dataclass(frozen=True)
+class TraceStep:
+    """One step of a pass.
+
+    Attributes
+    ----------
+    step : Step
+        Name, multiply-accumulates, elements of the result.
+    left, right, result : str
+        Names of the tensors.
+    alive : dict of str to int
+        Elements of the intermediates that are in memory during the step, the result among them if it is one.
+    present : tuple of str
+        Forward: all tensors that are still to be contracted, before the step. Backward: the two that meet.
+    """
+
+    step: Step
+    left: str
+    right: str
+    result: str
+    alive: dict[str, int]
+    present: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class FlowTrace:
+    """Both passes of a flow.
+
+    Attributes
+    ----------
+    cost : Cost
+    sizes : dict of str to int
+        Of each index.
+    indices : dict of str to tuple of str
+        Of each tensor; a gradient d… has those of its tensor.
+    forward, backward : tuple of TraceStep
+    """
+
+    cost: Cost
+    sizes: dict[str, int]
+    indices: dict[str, tuple[str, ...]]
+    forward: tuple[TraceStep, ...]
+    backward: tuple[TraceStep, ...]
+
+    def indices_of(self, tensor: str) -> tuple[str, ...]:
+        """Return a tensor's indices."""
+        return self.indices[tensor if tensor in self.indices else tensor.removeprefix("d")]
+
+    def steps(self, name: str) -> tuple[TraceStep, ...]:
+        """Return the steps of "forward" or "backward"."""
+        return getattr(self, name)
+
+
+def trace_flow(
+    flow: str | Order, tokens: int, out_modes: Sequence[int], in_modes: Sequence[int], rank: int
+) -> FlowTrace:
+    """Return the trace of a flow; parameters and errors as for `bttlab.tensor.flow_cost` and `order_cost`."""
+    cost = (order_cost if isinstance(flow, Order) else flow_cost)(flow, tokens, out_modes, in_modes, rank)
+    shapes = tt_shapes(out_modes, in_modes, rank)
+    outs = [f"i{k + 1}" for k in range(len(out_modes))]
+    ins = [f"j{k + 1}" for k in range(len(in_modes))]
+    bonds = ["", *(f"r{k}" for k in range(1, len(shapes))), ""]
+    indices = {"x": ("t", *ins), "y": ("t", *outs)}
+    sizes = {"t": tokens}
+    for k, (mode, shape) in enumerate(zip(outs + ins, shapes, strict=True), 1):
+        indices[f"G{k}"] = tuple(index for index in (bonds[k - 1], mode, bonds[k]) if index)
+        sizes |= {mode: shape[1], bonds[k]: shape[2]}
+    sizes.pop("")
+    present = ["x", *(f"G{k}" for k in range(1, len(shapes) + 1))]
+    before = []
+    for step in cost.forward.steps:
+        result, left, right = _parse(step)
+        before.append(tuple(present))
+        others = [name for name in present if name not in (left, right)]
+        needed = {index for name in (*others, "y") for index in indices[name]}
+        both = dict.fromkeys(indices[left] + indices[right])
+        indices[result] = tuple(index for index in both if index in needed)
+        present = [*others, result]
+    made = _made(cost, "forward")
+    read_later = {name for step in cost.backward.steps for name in _parse(step)[1:]}
+    kept = {name: size for name, size in made.items() if name in read_later}
+    forward = _trace_pass(cost, "forward", made, {}, before)
+    return FlowTrace(cost, sizes, indices, forward, _trace_pass(cost, "backward", _made(cost, "backward"), kept))
+
+
+def _parse(step: Step) -> tuple[str, str, str]:
+    result, operands = step.name.split(" = ")
+    return result, *operands.split()
+
+
+def _made(cost: Cost, name: str) -> dict[str, int]:
+    """The intermediates of a pass and their elements: all results but y, dx and the cores' gradients."""
+    results = {_parse(step)[0]: step.elements for step in getattr(cost, name).steps}
+    return {result: size for result, size in results.items() if result not in ("y", "dx") and result[:2] != "dG"}
+
+
+def _trace_pass(
+    cost: Cost, name: str, made: dict[str, int], kept: dict[str, int], before: Sequence[tuple[str, ...]] | None = None
+) -> tuple[TraceStep, ...]:
+    steps = getattr(cost, name).steps
+    last = {operand: k for k, step in enumerate(steps) for operand in _parse(step)[1:]}
+    alive, traced = dict(kept), []
+    for k, step in enumerate(steps):
+        result, left, right = _parse(step)
+        if result in made:
+            alive[result] = made[result]
+        traced.append(TraceStep(step, left, right, result, dict(alive), before[k] if before else (left, right)))
+        alive = {operand: size for operand, size in alive.items() if last.get(operand, -1) > k}
+    return tuple(traced)

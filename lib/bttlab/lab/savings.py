@@ -1,0 +1,174 @@
+"""Compare training on the U50 with a modelled GPU: memory and energy with bands, and their ratios."""
+
+import base64
+from dataclasses import dataclass
+from html import escape
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import StrMethodFormatter
+
+from bttlab.baseline.gpus import find_gpu
+from bttlab.baseline.modelled import model_step
+from bttlab.card.constants import MODEL_VERSION
+from bttlab.data import Samples
+from bttlab.estimate.card import estimate
+from bttlab.hardware.geometry import capacity_bits
+from bttlab.lab.card_model import published, step_of
+from bttlab.lab.charts import DOTS_PER_INCH, PALETTE, round_up, style, thinned, to_png
+from bttlab.lab.gpu_ratios import over
+from bttlab.lab.picture import DARK, FIGURE_CLASS
+from bttlab.model import ModelConfig
+
+PANEL = (3.0, 2.5)  # inches: three fit side by side in a window of 1400 pixels, one in a narrow one
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One way to train.
+
+    Attributes
+    ----------
+    name : str
+    footprint : (float, float, float)
+        Bytes that the training occupies on its device: low, middle, high.
+    of_what : str
+        The bytes that `footprint` counts.
+    joules : ndarray, shape (n + 1, 3)
+        Energy after 0 to n samples: low, middle, high.
+    """
+
+    name: str
+    footprint: tuple[float, float, float]
+    of_what: str
+    joules: np.ndarray
+
+
+class Savings:
+    """What training on the U50 takes beside a modelled GPU, dense and tensor-compressed, on the same samples.
+
+    Parameters
+    ----------
+    config : ModelConfig
+    samples : Samples
+        In the order of training.
+    gpu : str
+        A name of `bttlab.baseline.gpus`. Its steps are launched as CUDA graphs, the fastest mode; each counts as a step
+        on a sample of mean length, since launches dominate (3 and 32 tokens differ by 2 %).
+    optimizer : {"sgd", "momentum", "adamw"}
+
+    Attributes
+    ----------
+    contenders : list of Contender
+        The U50, the GPU with tensor training, the GPU with dense training; all modelled.
+    """
+
+    def __init__(self, config: ModelConfig, samples: Samples, gpu: str = "RTX-3090", optimizer: str = "sgd"):
+        blocks = capacity_bits(estimate(config, optimizer=optimizer).memory.blocks) / 8
+        steps = np.array([step_of(config, optimizer, int(length))[:3] for length in samples.lengths])
+        self.contenders = [
+            Contender("U50, tensor", (blocks,) * 3, "on-chip blocks that the machine occupies", _sums(steps))
+        ]
+        nearest = int(np.abs(samples.lengths - samples.lengths.mean()).argmin())
+        for format, kind in (("btt", "tensor"), ("dense", "dense")):
+            step = model_step(find_gpu(gpu), format, "graphs", config, samples[nearest : nearest + 1])
+            joules = _sums(np.tile(step.joules, (len(samples), 1)))
+            of_what = "process: context, workspace, tensors"
+            self.contenders.append(Contender(f"{gpu}, {kind}", step.process_bytes, of_what, joules))
+        self._published = published(config)
+
+    def ratios(self, count: int) -> list[str]:
+        """Return sentences that name numerator, denominator and band of each ratio after `count` samples."""
+        card, tensor, dense = self.contenders
+        paper = self._published
+        lines = [
+            _memory_ratio(dense, card)
+            + (f" Published: {paper.memory[0]:g} to {paper.memory[1]:g} x." if paper else ""),
+        ]
+        for gpu in (tensor, dense) if count else ():
+            low, middle, high = over(gpu.joules[count], card.joules[count])
+            there, here = gpu.joules[count][1], card.joules[count][1]
+            limit = f" Published: up to {paper.energy:g} x." if paper and gpu is tensor else ""
+            lines.append(
+                f"Energy: {middle:.2g} x (band {low:.2g} to {high:.2g}) = {there:,.1f} J ({gpu.name}, CUDA graphs; "
+                f"modelled) / {here:,.1f} J ({card.name}; modelled, {MODEL_VERSION}) after {count:,} samples.{limit}"
+            )
+        return lines
+
+    def figures(self, count: int) -> list[Figure]:
+        """Return the panels of memory and energy after `count` samples."""
+        return [self._memory(), self._energy(count)]
+
+    def _memory(self) -> Figure:
+        figure = panel()
+        axes = figure.subplots()
+        small_style(axes, "Memory occupied (modelled)", "MB ($10^6$ bytes)")
+        for row, (contender, colour) in enumerate(zip(self.contenders, PALETTE, strict=False)):
+            low, middle, high = (value / 1e6 for value in contender.footprint)
+            axes.errorbar(middle, row, xerr=[[middle - low], [high - middle]], fmt="o", color=colour, capsize=4)
+            label = f"{contender.name}: {middle:,.0f} MB" + (f" ({low:,.0f} to {high:,.0f})" if high > low else "")
+            axes.annotate(label, (0, row), (4, 8), textcoords="offset points", fontsize=8, color=colour)
+        most = max(contender.footprint[2] for contender in self.contenders) / 1e6
+        axes.set(yticks=[], ylim=(len(self.contenders) - 0.6, -0.9), xlim=(0, 1.02 * most))
+        return figure
+
+    def _energy(self, count: int) -> Figure:
+        figure = panel()
+        axes = figure.subplots()
+        small_style(axes, "Energy so far, J (modelled)", "samples trained on")
+        shown = thinned(np.arange(count + 1), 200)
+        for contender, colour in zip(self.contenders, PALETTE, strict=False):
+            low, middle, high = contender.joules[shown].T
+            axes.fill_between(shown, low, high, color=colour, alpha=0.13, linewidth=0)
+            axes.plot(shown, middle, color=colour, linewidth=2, label=f"{contender.name}: {middle[-1]:,.1f} J")
+        axes.set(xlim=(0, samples_end(count)), ylim=(0, None))
+        axes.legend(loc="upper left", fontsize=8, frameon=False)
+        return figure
+
+
+def panel() -> Figure:
+    """Return an empty figure of the size of one panel."""
+    figure = Figure(figsize=PANEL, dpi=DOTS_PER_INCH, facecolor="white")
+    figure.subplots_adjust(left=0.15, right=0.93, bottom=0.2, top=0.88)
+    return figure
+
+
+def small_style(axes: Axes, title: str, x_label: str) -> None:
+    """Style the axes of a panel: a small title, few ticks."""
+    style(axes, title, x_label, "")
+    axes.set_title(title, loc="left", fontweight="bold", fontsize=9.5)
+    axes.locator_params(nbins=5)
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+
+
+def samples_end(count: int) -> float:
+    """Return the end of an axis of samples: a little beyond the data, and seldom another."""
+    return round_up(max(count, 500))
+
+
+def panels_html(figures: list[Figure], lines: list[str]) -> str:
+    """Return sentences, and below them figures side by side, or in one column where the window is narrow."""
+    images = []
+    for figure in figures:
+        data = base64.b64encode(to_png(figure, scale=2)).decode()
+        title = escape(figure.axes[0].get_title("left"))
+        width = int(figure.get_figwidth() * figure.dpi)
+        images.append(
+            f'<img class="{FIGURE_CLASS}" alt="{title}" src="data:image/png;base64,{data}" '
+            f'style="width:{width}px;max-width:100%">'
+        )
+    text = "".join(f"<li>{escape(line)}</li>" for line in lines)
+    return f'{DARK}<ul>{text}</ul><div style="display:flex;flex-wrap:wrap;gap:4px">{"".join(images)}</div>'
+
+
+def _sums(steps: np.ndarray) -> np.ndarray:
+    return np.concatenate([np.zeros((1, 3)), np.cumsum(steps, axis=0)])
+
+
+def _memory_ratio(gpu: Contender, card: Contender) -> str:
+    low, middle, high = over(gpu.footprint, card.footprint)
+    return (
+        f"Memory: {middle:.0f} x (band {low:.0f} to {high:.0f}) = {gpu.footprint[1] / 1e6:,.0f} MB ({gpu.name}, "
+        f"{gpu.of_what}; modelled) / {card.footprint[1] / 1e6:,.1f} MB ({card.name}, {card.of_what}; modelled)."
+    )

@@ -1,4 +1,0 @@
-"""The methods, a module each; `bttlab.methods.registry` finds whatever is here.
-
-To add one, copy the module that comes nearest, and override the hooks of `bttlab.methods.method.Method` that it needs.
-"""

@@ -1,0 +1,55 @@
+"""Find plugins, which installed packages add to the lab through entry points; name the extra of a missing package.
+
+The groups are `bttlab.commands` (a module for `bttlab NAME`), `bttlab.views` (a name in `bttlab.lab`) and
+`bttlab.power` (a function that models a card's power).
+"""
+
+import functools
+import re
+from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, requires
+
+OWNERS = ("bttlab", "bttlab-methods", "bttlab-cost")
+DISTRIBUTIONS = {  # of modules that have another name
+    "PIL": "pillow",
+    "mlflow": "mlflow-skinny",
+    "pkg_resources": "setuptools",
+    "tltorch": "tensorly-torch",
+    "yaml": "pyyaml",
+}
+
+
+@functools.cache
+def plugins(kind: str) -> dict[str, EntryPoint]:
+    """Return the entry points of one group, such as "views", by name; call `load` on one to import it."""
+    return {point.name: point for point in entry_points(group=f"bttlab.{kind}")}
+
+
+def missing_package(error: ImportError, wanted_for: str = "this") -> str | None:
+    """Return the line that names a missing package and its extra, or None for a package that none of ours requires.
+
+    Parameters
+    ----------
+    error : ImportError
+    wanted_for : str
+        Subject of the line, such as "a sweep".
+
+    Examples
+    --------
+    >>> missing_package(ModuleNotFoundError(name="pynq"), "--device auto")
+    "--device auto needs pynq, which is not installed: pip install 'bttlab[lab]'"
+    """
+    module = (error.name or "").partition(".")[0]
+    package = DISTRIBUTIONS.get(module, module).replace("_", "-").lower()
+    for owner in OWNERS:
+        try:
+            lines = requires(owner) or ()
+        except PackageNotFoundError:
+            continue
+        for line in lines:
+            if re.match(r"[\w.-]+", line)[0].replace("_", "-").lower() == package:
+                extra = re.search(r"""extra == ['"]([\w-]+)""", line)
+                return (
+                    f"{wanted_for} needs {package}, which is not installed: "
+                    f"pip install '{owner}{f'[{extra[1]}]' if extra else ''}'"
+                )
+    return None

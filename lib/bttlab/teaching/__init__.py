@@ -1,0 +1,1 @@
+"""Notebooks as copies to work in, the nbgrader course, and the rules that check the exercises."""

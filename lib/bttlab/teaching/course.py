@@ -1,0 +1,61 @@
+"""A course for nbgrader: its settings, and an assignment for each notebook."""
+
+import os
+import re
+from pathlib import Path
+
+from bttlab.teaching.notebooks import FOLDER, STUB, put
+
+COURSE = "bttlab"
+SECONDS = 600  # that a cell may take while nbgrader grades; all of a notebook takes a minute or two
+SETTINGS = f'''\
+"""What every `nbgrader` command in this folder goes by. docs/teaching.md tells the way from here to feedback."""
+
+import os
+
+c = get_config()  # noqa: F821
+here = os.path.dirname(os.path.abspath(__file__))
+
+c.CourseDirectory.root = here
+c.CourseDirectory.course_id = "{COURSE}"
+# Students hand in here: every user of the machine has to be able to write to it, and none to read another's work in it.
+c.Exchange.root = os.environ.get("BTTLAB_EXCHANGE", os.path.join(here, "exchange"))
+c.ClearSolutions.code_stub = {{"python": "{STUB}"}}
+c.Execute.timeout = {SECONDS}
+'''
+_LINK = re.compile(r"\]\(((\d\d_\w+)\.ipynb)\)")
+
+
+def make_course(to: str | os.PathLike) -> dict[str, list[str]]:
+    """Make an nbgrader course: nbgrader_config.py, source/NAME/NAME.ipynb of each notebook, and an exchange.
+
+    Parameters
+    ----------
+    to : path
+        It is made if it is not there. Files that are there stay as they are.
+
+    Returns
+    -------
+    dict of str to list of str
+        Files that were "copied", those that were there ("same"), and those that a lecturer has changed ("kept").
+
+    Raises
+    ------
+    OSError
+        If a folder cannot be made or written to.
+    """
+    to = Path(to)
+    files = {"nbgrader_config.py": SETTINGS}
+    for notebook in sorted(FOLDER.glob("*.ipynb")):
+        # a link to another notebook leads to its assignment
+        text = _LINK.sub(r"](../\2/\1)", notebook.read_text(encoding="utf-8"))
+        files[f"source/{notebook.stem}/{notebook.name}"] = text
+    names: dict[str, list[str]] = {"copied": [], "same": [], "kept": []}
+    for name, text in files.items():
+        (to / name).parent.mkdir(parents=True, exist_ok=True)
+        names[put(to / name, text.encode())].append(name)
+    exchange = to / "exchange"
+    if not exchange.exists():
+        exchange.mkdir()
+        exchange.chmod(0o1777)
+    return names

@@ -1,0 +1,21 @@
+"""The exercises of the notebooks, by name: their rules, their hints, and what nbgrader counts."""
+
+from bttlab.teaching.exercises import compression, costs, design, flows, memory, methods, start, training
+from bttlab.teaching.exercises.check import EXERCISES, NotRight, check, grade
+from bttlab.teaching.exercises.design import engine_products
+
+__all__ = [
+    "EXERCISES",
+    "NotRight",
+    "check",
+    "compression",
+    "costs",
+    "design",
+    "engine_products",
+    "flows",
+    "grade",
+    "memory",
+    "methods",
+    "start",
+    "training",
+]

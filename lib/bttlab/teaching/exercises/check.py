@@ -1,0 +1,116 @@
+"""Check an answer: print the result in a notebook, raise under nbgrader."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from bttlab.errors import BttlabError
+
+NOT_DONE = "Not done yet: write your answer into the cell above, run it, and run this cell again."
+Rule = Callable[..., str | bool]
+
+
+class NotRight(BttlabError):
+    """An answer that gets no points from nbgrader."""
+
+
+class NotDone(Exception):
+    """A student's function returned nothing: it is not written yet."""
+
+
+class Wrong(Exception):
+    """An answer that failed a condition; the message names the value and the condition."""
+
+
+def require(condition: object, message: str) -> None:
+    """Raise `Wrong` with a message for the student unless a condition holds."""
+    if not condition:
+        raise Wrong(message)
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """A rule, and the hint for answers that fail it.
+
+    Attributes
+    ----------
+    rule : callable
+        Takes the answer and objects of the notebook; returns a comment on a right answer. For another answer it
+        returns False, or raises `Wrong` with what was found.
+    hint : str
+    hidden : callable, optional
+        Takes a function that has passed the rule; returns whether it also passes cases that students do not see.
+    """
+
+    rule: Rule
+    hint: str
+    hidden: Callable[[Any], bool] | None = None
+
+
+EXERCISES: dict[str, Exercise] = {}
+
+
+def exercise(name: str, hint: str, hidden: Callable[[Any], bool] | None = None) -> Callable[[Rule], Rule]:
+    """Make a function the rule of an exercise; parameters as for `Exercise`."""
+
+    def register(rule: Rule) -> Rule:
+        EXERCISES[name] = Exercise(rule, hint, hidden)
+        return rule
+
+    return register
+
+
+def check(name: str, answer: Any, *objects: Any) -> None:
+    """Print whether an answer is right; if it is not, print what was found and a hint.
+
+    Parameters
+    ----------
+    name : str
+        Notebook and number, as "03.2".
+    answer : object
+        None, or a tuple with None in it, means "not done yet".
+    *objects : object
+        Objects of the notebook that the rule needs: run, corpus, model.
+
+    Raises
+    ------
+    NotRight
+        If the answer is not right and nbgrader runs the notebook.
+    BttlabError
+        If there is no such exercise.
+    """
+    right, words = _judged(name, answer, objects, hidden=False)
+    if not right and os.environ.get("NBGRADER_EXECUTION"):
+        raise NotRight(words)
+    print(words)
+
+
+def grade(name: str, answer: Any, *objects: Any) -> None:
+    """Raise `NotRight` unless the answer is right, also in the cases that students do not see.
+
+    Parameters and errors are as for `check`.
+    """
+    right, words = _judged(name, answer, objects, hidden=True)
+    if not right:
+        raise NotRight(words)
+
+
+def _judged(name: str, answer: Any, objects: tuple, hidden: bool) -> tuple[bool, str]:
+    if name not in EXERCISES:
+        raise BttlabError(f"exercise {name!r}: there are {', '.join(sorted(EXERCISES))}")
+    asked = EXERCISES[name]
+    if answer is None or (isinstance(answer, tuple) and any(part is None for part in answer)):
+        return False, NOT_DONE
+    try:
+        praise = asked.rule(answer, *objects)
+        if praise and (not hidden or asked.hidden is None or asked.hidden(answer)):
+            return True, f"Right. {praise}"
+    except NotDone:
+        return False, NOT_DONE
+    except Wrong as found:
+        return False, f"Not yet: {found}. Hint: {asked.hint}"
+    except Exception as error:  # a student's function raises what it likes
+        if callable(answer) or isinstance(error, BttlabError):
+            return False, f"Not yet: {type(error).__name__}: {error}. Hint: {asked.hint}"
+    return False, f"Not yet. Hint: {asked.hint}"

@@ -1,0 +1,77 @@
+"""Exercises of notebook 01."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bttlab.lab.compression import truncate
+from bttlab.model import ModelConfig
+from bttlab.teaching.exercises.answers import MODES, RANK, called, require_number
+from bttlab.teaching.exercises.check import exercise, require
+from bttlab.tensor.shapes import tt_shapes
+
+FEATURES = ModelConfig.hidden_size
+
+
+def _numbers(modes: Sequence[Sequence[int]], rank: int) -> int:
+    return sum(a * n * b for a, n, b in tt_shapes(*modes, rank))
+
+
+@exercise("01.1", "a core has r_prev * n * r_next numbers, and the outermost ranks are 1. The explorer says it, too.")
+def half_the_rank(answer: Any) -> str | bool:
+    """A number of parameters."""
+    require_number(answer, _numbers(MODES, RANK // 2), 0)
+    return "Half the rank is about a quarter of the parameters: the inner cores go with its square."
+
+
+@exercise("01.2", "both tuples must multiply to 768, and small inner modes are cheap: try four of them on each side.")
+def smaller_modes(answer: Any) -> str | bool:
+    """(output modes, input modes)."""
+    for side, modes in zip(("output", "input"), answer, strict=True):
+        product = math.prod(modes)
+        require(product == FEATURES, f"your {side} modes {tuple(modes)} multiply to {product}, not {FEATURES}")
+    count, paper = _numbers(answer, RANK), _numbers(MODES, RANK)
+    require(count < paper, f"your modes give {count:,} parameters; fewer than {paper:,} are asked for")
+    return f"{count:,} parameters, not {paper:,}; but each further core is one more contraction (notebook 02)."
+
+
+@exercise(
+    "01.3",
+    "count with truncate(trained, OUT_MODES, IN_MODES, rank).parameters; try ranks between 300 and 400.",
+)
+def no_gain(answer: Any, trained: Tensor) -> str | bool:
+    """A rank."""
+    here, before = (truncate(trained, *MODES, rank) for rank in (answer, answer - 1))
+    size = trained.numel()
+    found = f"at rank {answer} the cores have {here.parameters:,} parameters, the matrix {size:,}"
+    require(here.parameters > size, found)
+    require(size >= before.parameters, f"{found}; rank {answer - 1} has more than the matrix, too")
+    return f"And at that rank {here.error:.0%} of the matrix is still lost."
+
+
+def _cuts(cut: Callable, shapes: Sequence[tuple[int, int, int]]) -> bool:
+    """Whether it gives the best approximation of each rank, its first factor with orthonormal columns."""
+    for seed, (rows, columns, rank) in enumerate(shapes):
+        matrix = torch.randn(rows, columns, generator=torch.Generator().manual_seed(seed), dtype=torch.double)
+        left, rest = called(cut, matrix, rank)
+        if left.shape != (rows, rank) or rest.shape != (rank, columns):
+            return False
+        lost = torch.linalg.svdvals(matrix)[rank:].norm()
+        if not torch.allclose(left.T @ left, torch.eye(rank, dtype=torch.double), atol=1e-9):
+            return False
+        if not torch.isclose((matrix - left @ rest).norm(), lost, rtol=1e-6, atol=1e-9):
+            return False
+    return True
+
+
+@exercise(
+    "01.4",
+    "U, S, V = torch.linalg.svd(matrix, full_matrices=False); the first rank columns of U stay, S and V go on.",
+    hidden=lambda cut: _cuts(cut, [(12, 49_152 // 256, 12), (96, 64, 1), (5, 5, 5)]),
+)
+def one_cut(answer: Any) -> str | bool:
+    """cut(matrix, rank) -> (left, rest)."""
+    return _cuts(answer, [(20, 30, 4)]) and "Fold the rest, cut again: that is all of TT-SVD."

@@ -1,0 +1,156 @@
+"""Exercises of notebook 05."""
+
+import random
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from math import ceil
+from typing import Any
+
+from bttlab.errors import BttlabError
+from bttlab.estimate.card import CLOCK_MHZ
+from bttlab.lab.design import Design
+from bttlab.teaching.exercises.answers import MODES, RANK, called, require_number
+from bttlab.teaching.exercises.check import exercise, require
+from bttlab.tensor import flow_cost
+
+LANES = 256  # multipliers of an engine
+Products = Mapping[str, tuple[int, Sequence[str]]]  # result -> (cycles, what it multiplies)
+
+
+def engine_products(flow: str, tokens: int) -> Products:
+    """Return a 768 x 768 layer's forward products and the cycles of each on an engine that is never idle.
+
+    Parameters
+    ----------
+    flow : str
+        One of `bttlab.tensor.FLOWS`.
+    tokens : int
+
+    Returns
+    -------
+    mapping of str to (int, sequence of str)
+        Of each result, in an order in which they can be computed: cycles, and the tensors that it multiplies.
+    """
+    steps = flow_cost(flow, tokens, *MODES, RANK).forward.steps
+    names = (re.findall(r"\w+", step.name) for step in steps)
+    return {result: (ceil(step.macs / LANES), reads) for (result, *reads), step in zip(names, steps, strict=True)}
+
+
+@exercise("05.1", "{c: Design(clock_mhz=c).estimate(LENGTHS).energy_per_epoch.value for c in range(50, 201, 50)}")
+def joules_by_clock(answer: Any, lengths: Mapping) -> str | bool:
+    """{MHz: joules}."""
+    clocks = range(50, CLOCK_MHZ + 1, 50)
+    require(set(answer) == set(clocks), f"your clocks are {sorted(answer)}; {list(clocks)} are asked for")
+    for clock in clocks:
+        require_number(answer[clock], Design(clock_mhz=clock).estimate(lengths).energy_per_epoch.value, 5e-3)
+    return "The board's idle power is paid by the second, so it pays to be fast."
+
+
+@cache
+def _full_bank(encoders: int) -> int | None:
+    """The bank that has no room for so many encoders of rank 12."""
+    try:
+        Design(encoders, 12).estimate({13: 1})
+    except BttlabError as error:
+        return int(re.search(r"of bank (\d+)", str(error))[1])
+    return None
+
+
+@exercise("05.2", "move the encoders' slider until the line names a bank; the answer is (encoders, bank).")
+def most_encoders(answer: Any) -> str | bool:
+    """(encoders, bank)."""
+    encoders, bank = answer
+    require(_full_bank(encoders) is None, f"{encoders} encoders do not fit")
+    full = _full_bank(encoders + 1)
+    require(full is not None, f"{encoders + 1} encoders fit, too")
+    require_number(bank, full, 0)
+    return "Depth is bounded by what the forward pass keeps for the backward pass."
+
+
+@exercise(
+    "05.3", "try Design(4, rank, flow) with small ranks; 1.5 times the joules of Design(2, 12, 'auto') are the limit."
+)
+def thrifty(answer: Any, lengths: Mapping) -> str | bool:
+    """A design."""
+    limit = 1.5 * Design(2, 12, "auto").estimate(lengths).energy_per_epoch.value
+    joules = answer.estimate(lengths).energy_per_epoch.value
+    require(answer.encoders == 4, f"your design has {answer.encoders} encoders, 4 are asked for")
+    require(joules < limit, f"your design takes {joules:.0f} J an epoch; fewer than {limit:.0f} J are asked for")
+    return (
+        f"{joules:.0f} J are under {limit:.0f} J. Another order of contraction changes no parameter; another rank does."
+    )
+
+
+@exercise("05.4", "run the sweep to its end, then take its values of vary, and add one more key.")
+def seeds(answer: Any, spec: Any, trials: Sequence) -> str | bool:
+    """A sweep's spec."""
+
+    def values(vary: Mapping) -> dict:
+        return {name: set(of) for name, of in vary.items()}
+
+    same = (answer.name, dict(answer.fixed), answer.objective) == (spec.name, dict(spec.fixed), spec.objective)
+    return (
+        same
+        and len(trials) > 0
+        and values(answer.vary) == {**values(spec.vary), "seed": {0, 1}}
+        and (
+            f"{len(trials)} of {2 * len(trials)} are done: a trial is known by the digest of its configuration. "
+            "SweepView(my_spec) runs the rest."
+        )
+    )
+
+
+def _scheduled(products: Products) -> dict[str, tuple[int, int]]:
+    """Each product as early as it can, on the engine that can take it first."""
+    free, ends, schedule = [0, 0], {}, {}
+    for result, (cycles, reads) in products.items():
+        ready = max((ends[name] for name in reads if name in ends), default=0)
+        engine = min((0, 1), key=lambda one: max(free[one], ready))
+        start = max(free[engine], ready)
+        free[engine] = ends[result] = start + cycles
+        schedule[result] = engine, start
+    return schedule
+
+
+def _schedules(schedule: Callable, cases: Sequence[Products]) -> bool:
+    """Whether nothing begins too early, no engine does two things at once, and all is done as early as by the rule."""
+    for products in cases:
+        best = max(start + products[result][0] for result, (_, start) in _scheduled(products).items())
+        planned = called(schedule, products)
+        if set(planned) != set(products):
+            return False
+        ends = {result: start + products[result][0] for result, (_, start) in planned.items()}
+        for result, (engine, start) in planned.items():
+            before = [ends[name] for name in products[result][1] if name in products]
+            others = [r for r in planned if r != result and planned[r][0] == engine and planned[r][1] < ends[result]]
+            if engine not in (0, 1) or start < max(before, default=0) or any(ends[r] > start for r in others):
+                return False
+        if max(ends.values()) > best:
+            return False
+    return True
+
+
+def _random_products(seed: int) -> Products:
+    chance = random.Random(seed)
+    names = [f"t{k}" for k in range(12)]
+    return {
+        name: (chance.randrange(1, 50), chance.sample([*names[:k], "x"], min(2, k + 1))) for k, name in enumerate(names)
+    }
+
+
+@exercise(
+    "05.5",
+    "keep when each engine is free and when each product ends; a start is the later of both, and at least 0.",
+    hidden=lambda schedule: _schedules(
+        schedule, [*map(_random_products, range(20)), *(engine_products("right_to_left", t) for t in (1, 32))]
+    ),
+)
+def two_engines(answer: Any) -> str | bool:
+    """schedule(products) -> {result: (engine, start)}."""
+    products = engine_products("bidirectional", 13)
+    if not _schedules(answer, [products]):
+        return False
+    both = max(start + products[result][0] for result, (_, start) in answer(products).items())
+    one = sum(cycles for cycles, _ in products.values())
+    return f"{both:,} cycles on two engines, {one:,} on one: the chain from the tokens to y is as long as it is."

@@ -1,0 +1,35 @@
+"""Exercises of notebook 06."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from bttlab.model import ModelConfig
+from bttlab.teaching.exercises.answers import require_number
+from bttlab.teaching.exercises.check import exercise
+
+
+@exercise("06.1", "peak('dense') / peak('tensor'), to three digits")
+def smaller_peak(answer: Any, recorded: Sequence) -> str | bool:
+    """A ratio."""
+
+    def peak(name: str) -> float:
+        peaks = [run.memory["peak"]["value"] for run in recorded if run.methods == name]
+        return sum(peaks) / len(peaks)
+
+    require_number(answer, peak("dense") / peak("tensor"), 5e-3)
+    return "And activations are most of what is left."
+
+
+@exercise("06.2", "compare seconds(r.methods) over the record, leaving out names with a +.")
+def quickest(answer: Any, recorded: Sequence) -> str | bool:
+    """A method's name."""
+    single = [run for run in recorded if "+" not in run.methods]
+    best = min(single, key=lambda run: run.seconds_per_epoch["value"]).methods
+    return answer.strip() == best and "Fewer multiplications, or fewer updates: the table says which."
+
+
+@exercise("06.3", "two numbers of four bytes for each of workload.config.parameters_count, in millions.")
+def dense_moments(answer: Any, config: ModelConfig) -> str | bool:
+    """Megabytes."""
+    require_number(answer, 8 * config.parameters_count / 1e6)
+    return "The green part of the first bar."

@@ -1,0 +1,86 @@
+"""Exercises of notebook 03."""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+
+from bttlab.model import ModelConfig, Optimizer
+from bttlab.teaching.exercises.answers import called, near, require_number
+from bttlab.teaching.exercises.check import exercise, require
+
+BEGINNING = 20  # samples whose losses are computed again: bits of a run that nobody guesses
+ADAMW_RATE = 3e-4
+TAIL = 100
+
+
+def first_losses(trainer: Any, parameters: Mapping, samples: Any, optimizer: Optimizer, rate: float) -> np.ndarray:
+    """Return the first losses of a run on the student's card, and leave its parameters as they were."""
+    there = trainer.store_parameters()
+    try:
+        trainer.load_parameters(parameters)
+        return trainer.train(samples[:BEGINNING], optimizer, rate)
+    finally:
+        trainer.load_parameters(there)
+
+
+@exercise("03.1", "first_moment and second_moment have one FP32 number a parameter each; the answer is in bytes.")
+def moments(answer: Any, config: ModelConfig) -> str | bool:
+    """Bytes."""
+    require_number(answer, 2 * config.parameters_bytes, 0)
+    return "Two more arrays of the size of the parameters: that is why they, too, have to be small."
+
+
+class _Clockwork:
+    """In a trainer's place: its forward pass takes a known time for each sample, by a clock of its own."""
+
+    def __init__(self) -> None:
+        self.now = time.perf_counter()
+
+    def predict(self, samples: Any) -> None:
+        self.now += sum(map(self.seconds, samples.lengths))
+
+    def measured(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Return what a function finds that reads this clock wherever it reads time.perf_counter."""
+        with patch.object(time, "perf_counter", lambda: self.now):
+            return called(function, self, *arguments)
+
+    @staticmethod
+    def seconds(tokens: int) -> float:
+        return 1e-3 + 1e-4 * tokens
+
+
+@exercise(
+    "03.2",
+    "time trainer.predict(sample[np.zeros(300, int)]) between two time.perf_counter(), and divide by 300.",
+)
+def time_a_sample(answer: Any, trainer: Any, samples: Any) -> str | bool:
+    """seconds(trainer, sample) -> seconds of its forward pass: tried on a stand-in, whose times are known."""
+    order = samples.lengths.argsort()
+    shortest, longest = samples[int(order[0])], samples[int(order[-1])]
+    for sample in (shortest, longest):
+        expected = _Clockwork.seconds(int(sample.lengths[0]))
+        if not near(_Clockwork().measured(answer, sample), expected):
+            return False
+    long, short = (1e3 * answer(trainer, sample) for sample in (longest, shortest))
+    return (
+        f"Here {longest.lengths[0]} tokens take {long:.1f} ms, {shortest.lengths[0]} take {short:.1f} ms (measured). "
+        "More tokens cost more, but merging the cores costs the same for one as for thirty-two."
+    )
+
+
+@exercise(
+    "03.3",
+    "trainer.load_parameters(start), then trainer.train(train[order], Optimizer('adamw'), 3e-4): all of its losses.",
+)
+def adamw(answer: Any, trainer: Any, samples: Any, start: Mapping, sgd: np.ndarray) -> str | bool:
+    """The losses of an epoch: those of the first samples are computed again."""
+    own = first_losses(trainer, start, samples, Optimizer("adamw"), ADAMW_RATE)
+    require(len(answer) == len(samples), f"you gave {len(answer):,} losses; the epoch has {len(samples):,} samples")
+    same = np.array_equal(answer[:BEGINNING], own)
+    require(same, f"the first losses are not those of AdamW at {ADAMW_RATE} from `start` in the order train[order]")
+    answered, plain = (float(np.mean(losses[-TAIL:])) for losses in (answer, sgd))
+    require(np.isfinite(answer).all() and answered < float(np.mean(own)), f"the losses end at {answered:.2f}")
+    return f"The last {TAIL} losses are {answered:.2f} on average, SGD's last of the notebook {plain:.2f} (measured)."

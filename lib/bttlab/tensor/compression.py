@@ -1,0 +1,148 @@
+"""Replace the dense layers of any model by tensor layers, and report what that does to each."""
+
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from bttlab.tensor.layers import TTLinear, TTMEmbedding
+from bttlab.tensor.shapes import ShapeError
+
+
+@dataclass(frozen=True)
+class CompressedLayer:
+    """One line of a report.
+
+    Attributes
+    ----------
+    name : str
+        Of the layer in its model.
+    before, after : int
+        Parameters.
+    ranks : tuple of int
+        Internal ranks; none where the layer was left as it was.
+    error : float
+        Relative error of the weight, in the Frobenius norm.
+    note : str
+        Why a layer was left as it was.
+    """
+
+    name: str
+    before: int
+    after: int
+    ranks: tuple[int, ...] = ()
+    error: float = 0.0
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Compression:
+    """What `compress` did: a line for each linear layer and embedding; printed, it is a table.
+
+    Attributes
+    ----------
+    layers : list of CompressedLayer
+    before, after : int
+        Parameters of the whole model.
+    """
+
+    layers: list[CompressedLayer]
+    before: int
+    after: int
+
+    def __str__(self) -> str:
+        width = max([5, *(len(layer.name) for layer in self.layers)])
+        lines = [f"{'layer':{width}} {'before':>12} {'after':>12}  {'error':>6}  ranks"]
+        for layer in self.layers:
+            what = layer.note or " ".join(map(str, layer.ranks))
+            lines.append(f"{layer.name:{width}} {layer.before:12,} {layer.after:12,}  {layer.error:6.1%}  {what}")
+        return "\n".join([*lines, f"{'model':{width}} {self.before:12,} {self.after:12,}"])
+
+
+def compress(
+    model: nn.Module,
+    rank: int | None = None,
+    error: float | None = None,
+    *,
+    embeddings: bool = True,
+    skip: Collection[str] = (),
+    flow: str = "bidirectional",
+) -> Compression:
+    """Replace linear layers and embeddings of a model by TT and TTM layers, in place.
+
+    Parameters
+    ----------
+    model : nn.Module
+    rank : int, optional
+        Largest internal rank of each layer.
+    error : float, optional
+        Largest relative error of each weight, in the Frobenius norm. One of both must be given.
+    embeddings : bool
+        Whether embeddings are replaced too.
+    skip : collection of str
+        Names of layers that stay dense, such as "classifier".
+    flow : str
+        Order of contraction, as for `TTLinear`.
+
+    Returns
+    -------
+    Compression
+
+    Raises
+    ------
+    ShapeError
+        If rank or error are not allowed, a name in `skip` is no layer, or `model` is itself a layer.
+    """
+    names = dict(model.named_modules())
+    if unknown := set(skip) - set(names):
+        raise ShapeError(f"skip has {', '.join(sorted(unknown))}: the model has no such layer")
+    if _is_dense(model):
+        raise ShapeError("the model is a single layer: use TTLinear.from_linear or TTMEmbedding.from_embedding")
+    before, layers, made = _count(model), [], {}
+    users = Counter(parameter for module in names.values() for parameter in module.parameters(recurse=False))
+    for name, layer in names.items():
+        if not _is_dense(layer) or (isinstance(layer, nn.Embedding) and not embeddings):
+            continue
+        size = _count(layer)
+        if name in skip:
+            layers.append(CompressedLayer(name, size, size, note="skipped"))
+        elif users[layer.weight] > 1:
+            layers.append(CompressedLayer(name, size, size, note="its weight is another layer's, too"))
+        else:
+            smaller, line = _replaced(name, layer, rank, error, flow)
+            layers.append(line)
+            if smaller is not None:
+                made[layer] = smaller
+    for module in names.values():
+        for name, child in module.named_children():
+            if child in made:
+                setattr(module, name, made[child])
+    return Compression(layers, before, _count(model))
+
+
+def _is_dense(layer: nn.Module) -> bool:
+    # Of Linear no subclass: what uses one, such as nn.MultiheadAttention, reads its weight for itself.
+    return type(layer) in (nn.Linear, nn.Embedding)
+
+
+def _replaced(name: str, layer: nn.Module, rank, error, flow: str) -> tuple[nn.Module | None, CompressedLayer]:
+    size = _count(layer)
+    if isinstance(layer, nn.Linear):
+        smaller = TTLinear.from_linear(layer, rank, error, flow=flow)
+    else:
+        smaller = TTMEmbedding.from_embedding(layer, rank, error)
+    if _count(smaller) >= size:
+        return None, CompressedLayer(name, size, size, note="cores would be no smaller")
+    weight = layer.weight.detach()
+    with torch.no_grad():
+        off = float((smaller.to_dense() - weight).norm() / weight.norm().clamp_min(torch.finfo(weight.dtype).tiny))
+    ranks = tuple(core.shape[-1] for core in smaller.cores)[:-1]
+    for parameter in smaller.parameters():
+        parameter.requires_grad_(layer.weight.requires_grad)
+    return smaller, CompressedLayer(name, size, _count(smaller), ranks, off)
+
+
+def _count(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())

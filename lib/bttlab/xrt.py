@@ -1,0 +1,41 @@
+"""XRT's installation, looked at before pynq is imported: what pynq would answer with OSErrors."""
+
+import json
+import os
+from pathlib import Path
+
+from bttlab.errors import BttlabError
+
+VARIABLE = "XILINX_XRT"
+WAY_OUT = "set it with: source /opt/xilinx/xrt/setup.sh; or unset it to use the emulated card"
+
+
+def check_xrt() -> None:
+    """Check that $XILINX_XRT, if it is set, names an installation that pynq can use.
+
+    Raises
+    ------
+    BttlabError
+        In one line, with a way out.
+    """
+    folder = os.environ.get(VARIABLE)
+    if folder is None:
+        return
+    emulation = os.environ.get("XCL_EMULATION_MODE") == "hw_emu"
+    library = Path(folder) / "lib" / ("libxrt_hwemu.so" if emulation else "libxrt_core.so")
+    if not library.is_file():
+        raise BttlabError(f"{VARIABLE} is {folder!r}, but there is no {library}: {WAY_OUT}")
+    if xrt_version() is None:
+        raise BttlabError(
+            f"{VARIABLE} is {folder!r}, but its version.json names no BUILD_VERSION: without it pynq does not start "
+            f"kernels by XRT's scheduler; install XRT again, or {WAY_OUT}"
+        )
+
+
+def xrt_version() -> str | None:
+    """Return the version of the XRT in $XILINX_XRT, None if there is none."""
+    try:
+        version = json.loads((Path(os.environ[VARIABLE]) / "version.json").read_text())["BUILD_VERSION"]
+        return ".".join(str(int(part)) for part in version.split("."))
+    except (OSError, KeyError, ValueError, TypeError, AttributeError):
+        return None

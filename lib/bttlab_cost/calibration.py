@@ -1,0 +1,313 @@
+"""The model of a GPU step, fitted to the measurements of Xia et al., and its errors on points that it has not seen.
+
+Times: the 77 throughputs on A40 and A100, and the stages of ten steps on the A40. The coefficients are the most likely
+ones under a prior: least squares of logarithms, with a loss in which outliers weigh less, from several starts. The
+model is smooth and its derivatives are exact, so every host finds the same optimum.
+
+Memory: largest batches of a model that is recomputed; of one whose activations are all kept the largest batches that
+the authors timed stage by stage. Nothing is fitted to the H100's points.
+"""
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, astuple, dataclass
+from functools import cache, lru_cache
+from pathlib import Path
+
+import numpy as np
+from scipy import optimize
+
+from bttlab.baseline.gpus import find_gpu
+from bttlab.places import ROOT
+from bttlab.quantities import to_json
+from bttlab.records import RecordError, build, write_whole
+from bttlab_cost import others, xia2024
+from bttlab_cost.configuration import CostError, FineTuning
+from bttlab_cost.gpu_step import (
+    Coefficients,
+    MemoryCoefficients,
+    fixed_bytes,
+    largest_batch,
+    stage_derivatives,
+    step_parts,
+    step_seconds,
+    token_bytes,
+)
+from bttlab_cost.xia2024 import LargestBatch, Stages, Throughput
+
+RECORDED = ROOT / "data" / "cost" / "gpu_model.json"
+STAGES_ON = "A40-48GB"
+# What is known of such GPUs before the data, and the standard deviation of its logarithm. It decides where the data say
+# nothing: without Mixtral no point has a quantised layer.
+_PRIOR = Coefficients(0.55, 0.75, 15e-6, 0.4e-3, 1.0, 100.0)
+_PRIOR_DEVIATION = np.array([0.3, 0.15, 0.5, 1.0, 0.5, 0.5])
+_PRIOR_WEIGHT = 0.05
+_FLASH_PRIOR_WEIGHT = 0.3  # a project has few points, all of one regime: many rows with one error
+_OUTLIER = 0.1  # of a logarithm: larger errors count less than their square
+_TURNS = np.array([[1, -1, 1, -1, 1, -1], [-1, 1, 1, 1, -1, 1], [1, 1, -1, -1, -1, -1]])  # starts around the prior
+_DIGITS = 4  # significant ones in the record: an optimum is found to more on every host
+LEFT_OUT: dict[str, Callable[[Throughput], str]] = {
+    "one GPU": lambda point: point.gpu,
+    "one model and data set": lambda point: f"{point.model}, {point.data_set}",
+    "one model": lambda point: point.model,
+}
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Relative errors of throughput, absolute, over a group of points.
+
+    Attributes
+    ----------
+    points : int
+    median, nine_of_ten, bias : float
+        Their median, what nine of ten stay under, and the median with its sign (above 0: predicted too fast).
+    """
+
+    points: int
+    median: float
+    nine_of_ten: float
+    bias: float
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Fitted coefficients and their errors.
+
+    Attributes
+    ----------
+    time, low, high : Coefficients
+        Fitted to all points, and the least and most that leaving out a group of points makes of each.
+    flash : Coefficients
+        Fitted to the projects of `bttlab_cost.others`, whose kernels are FlashAttention's.
+    memory : MemoryCoefficients
+    errors : dict of str to Errors
+        Of the fit itself, and for each way to leave out a group of points of all predictions of what was left out.
+    """
+
+    time: Coefficients
+    low: Coefficients
+    high: Coefficients
+    flash: Coefficients
+    memory: MemoryCoefficients
+    errors: dict[str, Errors]
+
+    def time_of(self, config: FineTuning) -> Coefficients:
+        """Return the coefficients for the kernels of a run."""
+        return self.flash if config.kernels == "flash" else self.time
+
+    def write(self, path: Path) -> None:
+        """Write the file whole, or leave what is there; errors as for `write_whole`."""
+        write_whole(path, to_json(_rounded(asdict(self)), indent=1) + "\n")
+
+
+def _rounded(value):
+    if isinstance(value, dict):
+        return {name: _rounded(one) for name, one in value.items()}
+    return float(f"{value:.{_DIGITS}g}") if isinstance(value, float) else value
+
+
+def fit_time(
+    throughputs: Sequence[Throughput],
+    stages: Sequence[Stages],
+    starts: Sequence[Coefficients] | None = None,
+    prior_weight: float = _PRIOR_WEIGHT,
+) -> Coefficients:
+    """Return the most likely coefficients: least squares of the logarithms of times, with a prior.
+
+    Parameters
+    ----------
+    throughputs : sequence of Throughput
+    stages : sequence of Stages
+    starts : sequence of Coefficients, optional
+        Where to begin; the best of the optima is returned. By default the prior and points around it.
+    prior_weight : float
+        Error of one point that counts as much as a coefficient one standard deviation off the prior.
+
+    Raises
+    ------
+    CostError
+        If a fit does not converge.
+    """
+    groups = _groups(throughputs, stages)
+    prior = np.log(astuple(_PRIOR))
+    if starts is None:
+        begin = [prior, *(prior + 1.5 * turn * _PRIOR_DEVIATION for turn in _TURNS)]
+    else:
+        begin = [np.log(astuple(start)) for start in starts]
+    weight = prior_weight / _PRIOR_DEVIATION
+
+    @lru_cache(maxsize=1)
+    def evaluate(key: bytes) -> tuple[np.ndarray, np.ndarray]:
+        values = np.frombuffer(key)
+        errors, slopes = [weight * (values - prior)], [np.diag(weight)]
+        coefficients = Coefficients(*np.exp(values))
+        for config, gpus, batches, measured in groups:
+            modelled = stage_derivatives(config, gpus, batches, coefficients)
+            modelled["all"] = sum(modelled.values())
+            for stage, seconds in measured.items():
+                errors.append(np.log(modelled[stage][0] / seconds))
+                slopes.append((modelled[stage][1:] / modelled[stage][0]).T)
+        return np.concatenate(errors), np.concatenate(slopes)
+
+    solutions = [
+        optimize.least_squares(
+            lambda values: evaluate(values.tobytes())[0],
+            start,
+            jac=lambda values: evaluate(values.tobytes())[1],
+            loss="soft_l1",
+            f_scale=_OUTLIER,
+            x_scale=_PRIOR_DEVIATION,
+            ftol=1e-12,
+            xtol=1e-10,
+            gtol=1e-12,
+        )
+        for start in begin
+    ]
+    best = min(solutions, key=lambda solution: solution.cost)
+    if not best.success:
+        raise CostError(f"the fit did not converge: {best.message}")
+    return Coefficients(*np.exp(best.x).tolist())
+
+
+def _groups(throughputs: Sequence[Throughput], stages: Sequence[Stages]) -> list[tuple]:
+    """Group steps by configuration: it, their GPUs, batches and measured seconds, by stage or as "all"."""
+    rows: dict[tuple, list[tuple]] = {}
+    for point in throughputs:
+        seconds = {"all": point.batch / point.sequences_per_second}
+        rows.setdefault((point.config, "all"), []).append((find_gpu(point.gpu), point.batch, seconds))
+    for point in stages:
+        seconds = {stage: point.seconds[stage] for stage in ("forward", "backward")}
+        rows.setdefault((point.config, "stages"), []).append((find_gpu(STAGES_ON), point.batch, seconds))
+    groups = []
+    for (config, _), members in rows.items():
+        gpus, batches, measured = zip(*members, strict=True)
+        groups.append((config, gpus, batches, {key: np.array([one[key] for one in measured]) for key in measured[0]}))
+    return groups
+
+
+def predict(point: Throughput, coefficients: Coefficients) -> float:
+    """Return the modelled throughput of a measured point, sequences a second."""
+    return point.batch / step_seconds(point.config, find_gpu(point.gpu), point.batch, coefficients)
+
+
+def stage_seconds(point: Stages, coefficients: Coefficients) -> dict[str, float]:
+    """Return the modelled seconds of each stage of a measured step."""
+    seconds = dict.fromkeys(point.seconds, 0.0)
+    for (stage, _, _), value in step_parts(point.config, find_gpu(STAGES_ON), point.batch, coefficients).items():
+        seconds[stage] += value
+    return seconds
+
+
+def fit_memory(batches: Sequence[LargestBatch], stages: Sequence[Stages]) -> MemoryCoefficients:
+    """Return the multiples of the counted activations: the peak meets the memory half a sequence on."""
+    recomputed = [(point.config, find_gpu(point.gpu), point.largest_batch) for point in batches]
+    largest: dict[tuple[str, int], Stages] = {}
+    for point in stages:
+        if not point.config.checkpointing:
+            key = (point.model, point.config.top_k)
+            largest[key] = max(largest.get(key, point), point, key=lambda one: one.batch)
+    kept = [(point.config, find_gpu(STAGES_ON), point.batch) for point in largest.values()]
+
+    def logarithms(values: np.ndarray) -> list[float]:
+        coefficients = MemoryCoefficients(*np.exp(values))
+        return [
+            math.log(
+                (gpu.memory_bytes - fixed_bytes(config))
+                / ((batch + 0.5) * config.sequence_length * token_bytes(config, coefficients))
+            )
+            for config, gpu, batch in [*recomputed, *kept]
+        ]
+
+    return MemoryCoefficients(*np.exp(optimize.least_squares(logarithms, np.log([1.5, 10.0])).x).tolist())
+
+
+def errors_of(points: Sequence[Throughput], predicted: Sequence[float]) -> Errors:
+    """Return the errors of predictions."""
+    ratios = np.array(predicted) / [point.sequences_per_second for point in points]
+    off = np.abs(ratios - 1)
+    return Errors(len(points), float(np.median(off)), float(np.quantile(off, 0.9)), float(np.median(ratios) - 1))
+
+
+def leave_out(kind: str) -> dict[str, tuple[list[Throughput], Coefficients]]:
+    """Return, for each group of a kind of `LEFT_OUT`, its points and the coefficients fitted without them.
+
+    Stages of what is left out are left out, too: all where it is the GPU that they were timed on.
+    """
+    group_of, points = LEFT_OUT[kind], xia2024.throughputs()
+    fits = {}
+    for group in dict.fromkeys(map(group_of, points)):
+        inside = [point for point in points if group_of(point) == group]
+        others = [point for point in points if group_of(point) != group]
+        stages = [] if group == STAGES_ON else [point for point in xia2024.stages() if point.model != group]
+        fits[group] = inside, fit_time(others, stages)
+    return fits
+
+
+@cache
+def calibrate() -> tuple[Calibration, dict[str, dict[str, Errors]]]:
+    """Return a new calibration, and the errors on each group that was left out, by the kind of group."""
+    points = xia2024.throughputs()
+    time = fit_time(points, xia2024.stages())
+    errors = {"fitted": errors_of(points, [predict(point, time) for point in points])}
+    groups: dict[str, dict[str, Errors]] = {}
+    fits = [time]
+    for kind in LEFT_OUT:
+        left_out = leave_out(kind)
+        fits += [fit for _, fit in left_out.values()]
+        pairs = [(point, predict(point, fit)) for inside, fit in left_out.values() for point in inside]
+        errors[f"{kind} left out"] = errors_of(*zip(*pairs, strict=True))
+        groups[kind] = {
+            group: errors_of(inside, [predict(point, fit) for point in inside])
+            for group, (inside, fit) in left_out.items()
+        }
+    values = np.array([astuple(one) for one in fits])
+    low, high = (Coefficients(*ends.tolist()) for ends in (values.min(0), values.max(0)))
+    memory = fit_memory(xia2024.largest_batches(), xia2024.stages())
+    flash, flash_errors, groups["one project"] = _calibrate_flash()
+    return Calibration(time, low, high, flash, memory, errors | flash_errors), groups
+
+
+def _calibrate_flash() -> tuple[Coefficients, dict[str, Errors], dict[str, Errors]]:
+    """Fit to all projects, and to all but each; return the fit, its errors, and those on each that was left out."""
+    points = {project: others.throughputs(project) for project in others.PROJECTS}
+    every = [point for members in points.values() for point in members]
+    fitted = fit_time(every, [], prior_weight=_FLASH_PRIOR_WEIGHT)
+    left_out, groups = [], {}
+    for project, members in points.items():
+        fit = fit_time([point for point in every if point.data_set != project], [], prior_weight=_FLASH_PRIOR_WEIGHT)
+        predicted = [predict(point, fit) for point in members]
+        groups[project] = errors_of(members, predicted)
+        left_out += zip(members, predicted, strict=True)
+    errors = {
+        "FlashAttention, fitted": errors_of(every, [predict(point, fitted) for point in every]),
+        "FlashAttention, one project left out": errors_of(*zip(*left_out, strict=True)),
+    }
+    return fitted, errors, groups
+
+
+def modelled_largest_batches(coefficients: MemoryCoefficients) -> list[tuple[LargestBatch, int]]:
+    """Return the published largest batches, each with the modelled one."""
+    pairs = []
+    for point in xia2024.largest_batches():
+        memory, length = find_gpu(point.gpu).memory_bytes, point.config.sequence_length
+        pairs.append((point, largest_batch(point.config, memory, length, coefficients)))
+    return pairs
+
+
+@cache
+def read_calibration(path: Path = RECORDED) -> Calibration:
+    """Return the recorded calibration.
+
+    Raises
+    ------
+    CostError
+        If the file is not there, or is not one.
+    """
+    try:
+        return build(Calibration, json.loads(path.read_text(encoding="utf-8")), "")
+    except (RecordError, OSError, ValueError) as error:
+        raise CostError(
+            f"{path} is no calibration of the GPU model ({error}); make it with bttlab cost check --record {path}"
+        ) from None

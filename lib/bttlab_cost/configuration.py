@@ -1,0 +1,224 @@
+"""What is fine-tuned, and how: the shapes that every count, prediction and measurement starts from."""
+
+import math
+from dataclasses import dataclass, fields
+
+from bttlab.errors import BttlabError
+
+CHOICES = {
+    "method": ("full", "lora", "qlora"),
+    "mixer": ("attention", "mamba"),
+    "adapted": ("all", "experts"),
+    "precision": ("fp32", "bf16"),
+    "padding": ("none", "longest"),
+    "mlp": ("gated", "plain"),
+    "state": ("fp32", "bf16"),
+    "kernels": ("eager", "flash"),
+}
+VALUE_BYTES = {"fp32": 4, "bf16": 2}
+ADAPTER_BYTES = 4  # adapters, their gradients and moments stay FP32 whatever the model is in
+NF4_BYTES = 0.5 + 1 / 64  # four bits, and an 8-bit scale for 64 of them (QLoRA, arXiv 2305.14314, §3)
+STATE, CONVOLUTION = 16, 4  # of a Mamba block: state size and width of the convolution (arXiv 2312.00752, §3.6)
+
+
+class CostError(BttlabError):
+    """A fine-tuning run that cannot be estimated as asked."""
+
+
+@dataclass(frozen=True)
+class FineTuning:
+    """A transformer, dense or a mixture of experts, and the way it is fine-tuned.
+
+    Attributes
+    ----------
+    layers, hidden, heads : int
+        Blocks (each a mixer and its experts), their width, and the attention heads that share it.
+    experts, top_k : int
+        Experts of each block, and to how many of them a token goes; all of them is *dense*. One expert is a model
+        without a choice, such as Llama.
+    expert_hidden : int
+        Inner width of an expert, or of the feed-forward layer.
+    sequence_length : int
+        Tokens of a sequence; with `padding` "longest" the median of the data set.
+    method : {"full", "lora", "qlora"}
+        Train every parameter, or low-rank adapters, over weights as they are or in four bits (NF4).
+    lora_rank : int
+    vocabulary : int
+    mixer : {"attention", "mamba"}
+        What mixes the tokens of a sequence. With "mamba" embedding and output are one matrix.
+    key_value_heads : int
+        Heads that keys and values have; 0: as many as queries.
+    adapted : {"all", "experts"}
+        Which linear layers have adapters: all but the output, or experts and router.
+    precision : {"fp32", "bf16"}
+        Of weights, gradients, moments and activations.
+    checkpointing : bool
+        Keep only what enters a block, and compute the block again on the way back.
+    padding : {"none", "longest"}
+        Sequences all of one length, or of many lengths, a batch padded to its longest (`bttlab_cost.lengths`).
+    mlp : {"gated", "plain"}
+        Feed-forward layers of three matrices (SwiGLU, as in Llama) or of two (GELU, as in GPT-2).
+    tied : bool
+        Whether embedding and output are one matrix; with "mamba" they are.
+    head_size : int
+        Width of a head; 0: hidden / heads.
+    other : int
+        Parameters beside these matrices: position tables, biases, poolers.
+    state : {"fp32", "bf16"}
+        Of full fine-tuning in BF16: mixed precision keeps weights, moments in FP32 beside the BF16 weights (16 bytes a
+        parameter), pure BF16 does not (8 bytes).
+    kernels : {"eager", "flash"}
+        Eager attention and norms as in Xia et al., or FlashAttention 2; each has coefficients of its own.
+    accumulation : int
+        Micro-batches of an update: a step is one of them, and takes its share of the optimizer's time.
+
+    Raises
+    ------
+    CostError
+        If the numbers do not make a model.
+    """
+
+    layers: int = 2
+    hidden: int = 128
+    heads: int = 4
+    experts: int = 8
+    top_k: int = 2
+    expert_hidden: int = 256
+    sequence_length: int = 64
+    method: str = "full"
+    lora_rank: int = 8
+    vocabulary: int = 1000
+    mixer: str = "attention"
+    key_value_heads: int = 0
+    adapted: str = "all"
+    precision: str = "fp32"
+    checkpointing: bool = False
+    padding: str = "none"
+    mlp: str = "gated"
+    tied: bool = False
+    head_size: int = 0
+    other: int = 0
+    state: str = "fp32"
+    kernels: str = "eager"
+    accumulation: int = 1
+
+    def __post_init__(self):
+        for field in fields(self):
+            value, least = getattr(self, field.name), int(field.name not in ("key_value_heads", "head_size", "other"))
+            if field.type is int and (type(value) is not int or value < least):
+                raise CostError(f"{field.name} is {value!r}: it must be a whole number from {least} on")
+        for name, known in CHOICES.items():
+            if getattr(self, name) not in known:
+                raise CostError(f"{name} {getattr(self, name)!r}: choose {' or '.join(known)}")
+        for name in ("checkpointing", "tied"):
+            if type(getattr(self, name)) is not bool:
+                raise CostError(f"{name} {getattr(self, name)!r}: choose yes or no")
+        if self.top_k > self.experts:
+            raise CostError(f"top_k is {self.top_k}: a token can go to at most the {self.experts} experts there are")
+        if not self.head_size and (self.hidden % self.heads or self.hidden // self.heads % 2):
+            raise CostError(f"hidden is {self.hidden}: it must be an even multiple of the {self.heads} heads")
+        if self.key_value_heads and self.heads % self.key_value_heads:
+            raise CostError(f"key_value_heads is {self.key_value_heads}: it must divide the {self.heads} heads")
+
+    @property
+    def sparsity(self) -> float:
+        """Share of the experts that a token goes to (Xia et al., arXiv 2408.04693, §V-A); 1 is dense."""
+        return self.top_k / self.experts
+
+    @property
+    def value_bytes(self) -> int:
+        """Bytes of a value of the model's precision."""
+        return VALUE_BYTES[self.precision]
+
+    @property
+    def mixer_matrices(self) -> tuple[tuple[int, int], ...]:
+        """Matrices of a block's mixer: inputs and outputs of each."""
+        hidden = self.hidden
+        if self.mixer == "mamba":
+            inner, rank = 2 * hidden, math.ceil(hidden / 16)
+            return (hidden, 2 * inner), (inner, rank + 2 * STATE), (rank, inner), (inner, hidden)
+        size = self.head_size or hidden // self.heads
+        wide, narrow = size * self.heads, size * (self.key_value_heads or self.heads)
+        return (hidden, wide), (hidden, narrow), (hidden, narrow), (wide, hidden)
+
+    @property
+    def expert_matrices(self) -> tuple[tuple[int, int], ...]:
+        """Matrices of an expert: inputs and outputs of each."""
+        hidden, inner = self.hidden, self.expert_hidden
+        return ((hidden, inner),) * (2 if self.mlp == "gated" else 1) + ((inner, hidden),)
+
+    @property
+    def parameters(self) -> int:
+        """Parameters of the model without adapters."""
+        vectors = 2 * self.hidden
+        if self.mixer == "mamba":  # convolution with its bias, decay, skip and the step's bias
+            vectors += 2 * self.hidden * (CONVOLUTION + 1 + STATE + 1 + 1)
+        tables = 1 if self.mixer == "mamba" or self.tied else 2
+        blocks = self.layers * (self._linears("all") + vectors)
+        return blocks + tables * self.vocabulary * self.hidden + self.hidden + self.other
+
+    @property
+    def adapters(self) -> int:
+        """Parameters of the adapters; 0 for full fine-tuning."""
+        if self.method == "full":
+            return 0
+        mixers = sum(map(sum, self.mixer_matrices))
+        router = self.hidden + self.experts if self.experts > 1 else 0
+        others = router + self.experts * sum(map(sum, self.expert_matrices))
+        if self.adapted == "experts":
+            mixers = 0
+        return self.layers * self.lora_rank * (mixers + others)
+
+    @property
+    def trainable(self) -> int:
+        """Parameters that have a gradient and two moments of AdamW."""
+        return self.adapters or self.parameters
+
+    @property
+    def mixed(self) -> bool:
+        """Whether BF16 weights are trained through a copy in FP32."""
+        return self.method == "full" and self.precision == "bf16" and self.state == "fp32"
+
+    @property
+    def trainable_bytes(self) -> int:
+        """Bytes of a value that is trained, and of each of its moments."""
+        return ADAPTER_BYTES if self.adapters or self.mixed else self.value_bytes
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the model's weights without adapters; with QLoRA the blocks' matrices take four bits an element."""
+        if self.method != "qlora":
+            return self.value_bytes * self.parameters
+        packed = self.layers * self._linears("all")
+        return int(NF4_BYTES * packed) + self.value_bytes * (self.parameters - packed)
+
+    @property
+    def state_bytes(self) -> int:
+        """Weights, their FP32 copy, adapters and AdamW's moments: what a run holds between two steps, in bytes."""
+        copies = ADAPTER_BYTES * (self.parameters if self.mixed else self.adapters)
+        return self.weight_bytes + copies + 2 * self.trainable_bytes * self.trainable
+
+    def _linears(self, which: str) -> int:
+        """Elements of a block's matrices: of "all" experts, or of those that are "active" for a token."""
+        experts = self.experts if which == "all" else self.top_k
+        mixers, one = (sum(i * o for i, o in matrices) for matrices in (self.mixer_matrices, self.expert_matrices))
+        return mixers + (self.hidden * self.experts if self.experts > 1 else 0) + experts * one
+
+    @property
+    def active(self) -> int:
+        """Parameters that a token is multiplied with, the output matrix among them: MACs of a token's forward pass."""
+        return self.layers * self._linears("active") + self.vocabulary * self.hidden
+
+    def __str__(self) -> str:
+        method = self.method if self.method == "full" else f"{self.method} rank {self.lora_rank}"
+        mixer = "Mamba, " if self.mixer == "mamba" else ""
+        experts = (
+            f"top {self.top_k} of {self.experts} experts" if self.experts > 1 else f"{self.mlp} feed-forward layers"
+        )
+        details = ("mixed precision, FP32 state" if self.mixed else self.precision) + (
+            ", checkpointing" if self.checkpointing else ""
+        )
+        return (
+            f"{mixer}{self.layers} layers of {self.hidden}, {experts} of {self.expert_hidden}, sequences of "
+            f"{self.sequence_length}, {method}, {details}"
+        )

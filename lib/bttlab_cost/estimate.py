@@ -1,0 +1,191 @@
+"""What a fine-tuning run takes on a GPU: batch, memory, throughput, hours and cost, all modelled."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from bttlab.baseline.gpus import Gpu
+from bttlab_cost import xia2024
+from bttlab_cost.calibration import Calibration, read_calibration
+from bttlab_cost.configuration import CostError, FineTuning
+from bttlab_cost.gpu_step import RESERVED, fixed_bytes, largest_batch, step_parts, step_seconds, token_bytes
+from bttlab_cost.lengths import longest_length, padded_length
+from bttlab_cost.models import find_model
+from bttlab_cost.prices import Price, read_prices
+
+MODEL_VERSION = "cost-3"
+UNCHECKED = 1.0  # of a precision that nothing was measured in: twice or half; an assumption
+
+ASSUMPTIONS = (
+    "one device, AdamW, kernels as the published runs used them; experts get equal shares of the tokens",
+    "full fine-tuning in BF16 is mixed precision: FP32 weights and moments beside BF16 weights (state=bf16: not)",
+    "each kind of work takes the longest of its arithmetic, its bytes and its launches; kinds do not overlap",
+    f"{RESERVED / 2**30:.0f} GiB of a GPU are taken before the first tensor",
+    "the host that launches kernels is as fast as the one of the published runs",
+    "padding longest: the data set's lengths have the tail that was fitted; hours are tokens over the median length",
+)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """One fine-tuning run on one GPU.
+
+    Attributes
+    ----------
+    config : FineTuning
+    gpu : Gpu
+    price : Price or None
+        None if the table has none for this GPU.
+    tokens : int
+        Trained on in all, epochs counted, padding not.
+    largest_batch : int
+        Sequences of the stated length that fit.
+    padded_batch : int
+        Sequences that fit when they are padded to the longest that a run meets; as `largest_batch` without padding.
+    batch : int
+        Sequences that are taken.
+    sequences_per_second : (float, float, float)
+        Low, middle and high.
+    parts : dict
+        Seconds of a step by stage, kind of work and layer.
+    peak_bytes : float
+        Memory at the peak of a step whose sequences have the expected padding.
+    notes : list of str
+        What lies outside of what was measured, or does not always fit.
+    """
+
+    config: FineTuning
+    gpu: Gpu
+    price: Price | None
+    tokens: int
+    largest_batch: int
+    padded_batch: int
+    batch: int
+    sequences_per_second: tuple[float, float, float]
+    parts: dict[tuple[str, str, str], float]
+    peak_bytes: float
+    notes: list[str]
+
+    @property
+    def tokens_per_second(self) -> tuple[float, float, float]:
+        """Low, middle and high; padding not counted."""
+        return tuple(self.config.sequence_length * rate for rate in self.sequences_per_second)
+
+    @property
+    def hours(self) -> tuple[float, float, float]:
+        """Low, middle and high."""
+        low, middle, high = self.tokens_per_second
+        return tuple(self.tokens / rate / 3600 for rate in (high, middle, low))
+
+    @property
+    def cost(self) -> tuple[float, float, float] | None:
+        """USD: low, middle and high; None without a price."""
+        return tuple(hours * self.price.usd_per_hour for hours in self.hours) if self.price else None
+
+
+class Estimator:
+    """The calibrated model of a GPU step together with a table of prices.
+
+    Parameters
+    ----------
+    calibration : Calibration, optional
+        The recorded one by default.
+    prices : mapping of str to Price, optional
+        The committed table by default.
+    """
+
+    def __init__(self, calibration: Calibration | None = None, prices: Mapping[str, Price] | None = None):
+        self.calibration = calibration or read_calibration()
+        self.prices = read_prices() if prices is None else prices
+
+    def largest_batch(self, config: FineTuning, gpu: Gpu, length: int | None = None) -> int:
+        """Return how many sequences fit a GPU, of the stated length or of `length` tokens; 0 if none does."""
+        memory = self.calibration.memory
+        return largest_batch(config, gpu.memory_bytes, length or config.sequence_length, memory)
+
+    def sequences_per_second(self, config: FineTuning, gpu: Gpu, batch: int) -> tuple[float, float, float]:
+        """Return low, middle and high: nine of ten held-out points lie in such a band."""
+        middle = batch / step_seconds(config, gpu, batch, self.calibration.time_of(config))
+        factor = self._factor(config, gpu)
+        return middle / factor, middle, middle * factor
+
+    def estimate(self, config: FineTuning, gpu: Gpu, tokens: int, batch: int | None = None) -> Estimate:
+        """Return what training on `tokens` tokens takes; by default with the largest batch that always fits.
+
+        Raises
+        ------
+        CostError
+            If batch 1, or the batch asked for, does not fit, or there are no tokens.
+        """
+        if tokens < 1:
+            raise CostError(f"tokens is {tokens}: there must be at least 1 to train on")
+        largest = self.largest_batch(config, gpu)
+        if largest < 1:
+            raise CostError(
+                f"{config}: it does not fit {gpu.gpu} at batch 1, what it holds between steps alone takes "
+                f"{config.state_bytes / 2**30:,.1f} of {gpu.memory_bytes / 2**30:,.1f} GiB; take a larger GPU, shorter "
+                "sequences, a smaller model, lora or qlora"
+            )
+        if batch is not None and not 1 <= batch <= largest:
+            raise CostError(f"batch is {batch}: on {gpu.gpu} it must be from 1 to {largest}")
+        padded = self.largest_batch(config, gpu, longest_length(config))
+        batch = batch or max(1, padded)
+        time = self.calibration.time_of(config)
+        taken = batch * padded_length(config, batch, time.tail)
+        return Estimate(
+            config,
+            gpu,
+            self.prices.get(gpu.gpu),
+            tokens,
+            largest,
+            padded,
+            batch,
+            self.sequences_per_second(config, gpu, batch),
+            step_parts(config, gpu, batch, time),
+            fixed_bytes(config) + taken * token_bytes(config, self.calibration.memory),
+            self._notes(config, gpu, batch, padded),
+        )
+
+    def _factor(self, config: FineTuning, gpu: Gpu) -> float:
+        """By how much a throughput may be off either way."""
+        errors = self.calibration.errors
+        if config.kernels == "flash":
+            factor = 1 + errors["FlashAttention, one project left out"].nine_of_ten
+            return factor * (1 + UNCHECKED) if config.precision == "fp32" else factor
+        factor = 1 + errors["one model and data set left out"].nine_of_ten
+        if gpu.gpu not in _measured_gpus():
+            factor = max(factor, 1 + errors["one GPU left out"].nine_of_ten)
+        if not _is_measured(config):
+            factor *= 1 + errors["one model left out"].nine_of_ten
+        return factor * (1 + UNCHECKED) if config.precision == "fp32" else factor
+
+    def _notes(self, config: FineTuning, gpu: Gpu, batch: int, padded: int) -> list[str]:
+        notes = []
+        if batch > padded:
+            longest = longest_length(config)
+            notes.append(f"a batch of {batch} padded to {longest} tokens does not fit, {padded} would")
+        if config.kernels == "flash":
+            notes.append("FlashAttention: fitted to LoRA on A100 and to full training on H100 of dense models")
+            if config.method == "qlora":
+                notes.append("no QLoRA run with FlashAttention was fitted to")
+            return notes
+        if gpu.gpu not in _measured_gpus():
+            notes.append(f"{gpu.gpu} is none of the GPUs that were fitted to ({', '.join(sorted(_measured_gpus()))})")
+        if not _is_measured(config):
+            notes.append(f"the model is none of those that were fitted to ({', '.join(sorted(xia2024.NAMES))})")
+        if config.precision == "fp32":
+            notes.append("no FP32 run was fitted to: twice or half on top, by assumption")
+        return notes
+
+
+def _measured_gpus() -> set[str]:
+    return {point.gpu for point in xia2024.throughputs()}
+
+
+def _is_measured(config: FineTuning) -> bool:
+    """Whether the published runs differ in nothing but length, routing and padding."""
+    shapes = {"sequence_length": config.sequence_length, "top_k": config.top_k, "padding": config.padding}
+    return any(
+        replace(model, **shapes) == config
+        for model in map(find_model, xia2024.NAMES.values())
+        if config.top_k <= model.experts
+    )

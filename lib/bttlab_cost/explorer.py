@@ -1,0 +1,126 @@
+"""Sliders over the model of a GPU step: what a fine-tuning run takes by batch size, sparsity, length and GPU."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import ipywidgets as widgets
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
+from bttlab.baseline.gpus import Gpu
+from bttlab.lab.charts import PALETTE, new_figure, style
+from bttlab.lab.explorer import Explorer, row, slider
+from bttlab_cost.configuration import FineTuning
+from bttlab_cost.estimate import MODEL_VERSION, Estimate, Estimator
+from bttlab_cost.lengths import longest_length
+
+_GRID = sorted({2**power for power in range(16)} | {3 * 2**power for power in range(16)})  # batches
+
+
+class CostExplorer(Explorer):
+    """Choose GPU, sparsity, sequence length and tokens; the curves show the cost with its band.
+
+    Without a price they show hours.
+
+    Parameters
+    ----------
+    estimator : Estimator
+    gpus : mapping of str to Gpu
+    config : FineTuning
+        Where the sliders stand at first; its other fields stay.
+
+    Attributes
+    ----------
+    estimate : Estimate
+        With the largest batch that always fits.
+    """
+
+    def __init__(self, estimator: Estimator, gpus: Mapping[str, Gpu], config: FineTuning):
+        self._estimator, self._gpus, self._config = estimator, gpus, config
+        names = sorted(gpus, key=lambda name: (name not in estimator.prices, name))  # those with a price first
+        self.gpu = widgets.Dropdown(options=names, description="GPU", layout={"width": "250px"})
+        self.top_k = slider(config.top_k, 1, config.experts, "top k")
+        self.length = slider(config.sequence_length, 16, 1024, "sequence")
+        self.tokens = slider(10, 1, 1000, "10⁶ tokens")
+        self.estimate: Estimate | None = None
+        figure = new_figure(8.3, 3.9)
+        self._over_batch, self._over_sparsity = figure.subplots(1, 2)
+        boxes = [row(self.gpu, self.tokens), row(self.top_k, self.length)]
+        super().__init__(figure, boxes)
+
+    def _update(self) -> tuple[str, str]:
+        gpu, tokens = self._gpus[self.gpu.value], 10**6 * self.tokens.value
+        config = replace(self._config, top_k=self.top_k.value, sequence_length=self.length.value)
+        self.estimate = estimate = self._estimator.estimate(config, gpu, tokens)
+        self._draw_over_batch(estimate)
+        self._draw_over_sparsity(estimate)
+        money = "no price in the table"
+        if estimate.cost is not None:
+            low, middle, high = estimate.cost
+            asked = f"price published by {estimate.price.provider}, {estimate.price.date}"
+            money = f"<b>{middle:,.3g} USD</b>, between {low:,.3g} and {high:,.3g} ({asked})"
+        results = (
+            f"<b>{estimate.batch:,}</b> sequences a step, <b>{estimate.sequences_per_second[1]:,.3g}</b> a second: "
+            f"<b>{estimate.hours[1]:,.3g} h</b>, {money}; modelled, {MODEL_VERSION}"
+        )
+        return results, "; ".join(estimate.notes)
+
+    def _costs(self, estimate: Estimate, config: FineTuning, batch: int) -> np.ndarray:
+        """USD, or hours where there is no price: low, middle, high."""
+        low, middle, high = self._estimator.sequences_per_second(config, estimate.gpu, batch)
+        hours = estimate.tokens / config.sequence_length / np.array([high, middle, low]) / 3600
+        return hours * estimate.price.usd_per_hour if estimate.price else hours
+
+    def _largest(self, config: FineTuning, gpu: Gpu) -> int:
+        return self._estimator.largest_batch(config, gpu, longest_length(config))
+
+    def _clear(self, axes: Axes, title: str, x_label: str) -> None:
+        axes.clear()
+        style(axes, title, x_label, "USD (modelled)" if self.estimate.price else "hours (modelled)")
+
+    def _draw_over_batch(self, estimate: Estimate) -> None:
+        axes = self._over_batch
+        self._clear(axes, f"Over batch size, {estimate.gpu.gpu}", "sequences a step")
+        for top_k in sorted({1, 2, estimate.config.top_k, estimate.config.experts}):
+            config = replace(estimate.config, top_k=top_k)
+            batches = [batch for batch in _GRID if batch <= self._largest(config, estimate.gpu)]
+            if not batches:
+                continue
+            low, middle, high = np.array([self._costs(estimate, config, batch) for batch in batches]).T
+            chosen = top_k == estimate.config.top_k
+            if chosen:
+                axes.fill_between(batches, low, high, color=PALETTE[0], alpha=0.15, label="its band", linewidth=0)
+            axes.plot(
+                batches, middle, color=PALETTE[0] if chosen else "0.6", linewidth=2 if chosen else 1,
+                label=f"top {top_k}", linestyle="-" if chosen else {1: ":", 2: "-."}.get(top_k, "--"),
+            )  # fmt: skip
+        axes.set(xscale="log", yscale="log")
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axis.set_major_formatter(StrMethodFormatter("{x:g}"))
+            axis.set_minor_formatter(NullFormatter())
+        axes.legend(fontsize=8, frameon=False)
+
+    def _draw_over_sparsity(self, estimate: Estimate) -> None:
+        axes = self._over_sparsity
+        self._clear(axes, "Over sparsity, largest batch", "share of the experts a token goes to")
+        points = []
+        for top_k in range(1, estimate.config.experts + 1):
+            config = replace(estimate.config, top_k=top_k)
+            largest = self._largest(config, estimate.gpu)
+            if largest:
+                points.append((config.sparsity, *self._costs(estimate, config, largest)))
+        sparsity, low, middle, high = np.array(points).T
+        axes.fill_between(sparsity, low, high, color=PALETTE[0], alpha=0.15, linewidth=0)
+        axes.plot(sparsity, middle, color=PALETTE[0], marker="o", markersize=4)
+        axes.scatter(
+            [estimate.config.sparsity],
+            [self._costs(estimate, estimate.config, estimate.batch)[1]],
+            s=120,
+            facecolors="none",
+            edgecolors=PALETTE[1],
+            linewidths=2,
+            zorder=3,
+        )
+        axes.set(xlim=(0, 1.05), ylim=(0, None))

@@ -1,0 +1,167 @@
+"""Time and memory of a training step on a GPU: counted operators, published facts of the GPU, a few fitted numbers.
+
+Each operator has three times: its arithmetic at the peak of its precision, its bytes at the bandwidth of the memory,
+and its launches by the host. They overlap: the operator takes their 4-norm, the longest of them unless two are close.
+A step is the sum of its operators. Fitted are the shares of peak and bandwidth that kernels reach, the cost of a launch
+in eager PyTorch, the passes of elementwise work over its tensors, and the spread of the lengths.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bttlab.baseline.gpus import Gpu
+from bttlab_cost.configuration import FineTuning
+from bttlab_cost.lengths import padded_length
+from bttlab_cost.operators import Operator, operators
+
+STAGES = ("forward", "backward", "optimizer")
+OVERLAP = 4  # exponent of the norm of an operator's three times
+
+
+@dataclass(frozen=True)
+class Coefficients:
+    """The fitted numbers of the time of a step.
+
+    Attributes
+    ----------
+    arithmetic, bandwidth : float
+        Share of the published peaks that large kernels reach.
+    launch : float
+        Seconds that the host takes for a kernel.
+    wrapper : float
+        Seconds that the host takes for the forward call of a quantised layer beside its kernels.
+    passes : float
+        How often elementwise work passes over the tensors that it is counted by.
+    tail : float
+        Mean excess of the lengths of a data set over their shortest, tokens.
+    """
+
+    arithmetic: float
+    bandwidth: float
+    launch: float
+    wrapper: float
+    passes: float
+    tail: float
+
+
+@dataclass(frozen=True)
+class MemoryCoefficients:
+    """The fitted numbers of the memory of a step.
+
+    Attributes
+    ----------
+    kept : float
+        Multiple of the activations that are counted, where all of them are kept for the way back.
+    recomputed : float
+        The same for the one block that checkpointing computes again.
+    """
+
+    kept: float
+    recomputed: float
+
+
+RESERVED = 2**30  # bytes that context and libraries take before the first tensor; an assumption
+LOGIT_BYTES = 8  # of a logit beside the one that the model computes: its copy in FP32 and the copy's gradient
+MIXER_VALUES = {"attention": 6, "mamba": 10}  # hidden vectors that a mixer keeps of a token
+
+
+def operator_seconds(operator: Operator, gpu: Gpu, precision: str, fitted: Coefficients) -> float:
+    """Return the seconds of an operator, all its times together."""
+    return float(_seconds(operator, gpu.peak(precision), 1e9 * gpu.bandwidth_gb_s, fitted)[0])
+
+
+def _seconds(operator: Operator, peak, bandwidth, fitted: Coefficients) -> tuple[np.ndarray, ...]:
+    """Return an operator's seconds and their derivatives by the logarithms of the coefficients, all but the tail."""
+    arithmetic = operator.flops / (fitted.arithmetic * peak)
+    passes = fitted.passes * operator.elementwise / (fitted.bandwidth * bandwidth)
+    memory = operator.traffic / (fitted.bandwidth * bandwidth) + passes
+    launch, wrapper = operator.kernels * fitted.launch, operator.wrapped * fitted.wrapper
+    host = launch + wrapper
+    longest = np.maximum(np.maximum(arithmetic, memory), host)
+    relative = [(part / longest) ** (OVERLAP - 1) for part in (arithmetic, memory, host)]
+    norm = sum(weight * part / longest for weight, part in zip(relative, (arithmetic, memory, host), strict=True))
+    by_arithmetic, by_memory, by_host = (operator.times * weight * norm ** (1 / OVERLAP - 1) for weight in relative)
+    return (
+        operator.times * longest * norm ** (1 / OVERLAP),
+        -by_arithmetic * arithmetic,
+        -by_memory * memory,
+        by_host * launch,
+        by_host * wrapper,
+        by_memory * passes,
+    )
+
+
+def step_parts(config: FineTuning, gpu: Gpu, batch: int, fitted: Coefficients) -> dict[tuple[str, str, str], float]:
+    """Return the seconds of a step by stage, kind of work and layer."""
+    parts: dict[tuple[str, str, str], float] = {}
+    for operator in operators(config, batch * padded_length(config, batch, fitted.tail)):
+        key = (operator.stage, operator.kind, operator.layer)
+        parts[key] = parts.get(key, 0.0) + operator_seconds(operator, gpu, config.precision, fitted)
+    return parts
+
+
+def step_seconds(config: FineTuning, gpu: Gpu, batch: int, fitted: Coefficients) -> float:
+    """Return the modelled seconds of a step of `batch` sequences."""
+    return sum(step_parts(config, gpu, batch, fitted).values())
+
+
+def stage_derivatives(
+    config: FineTuning, gpus: Sequence[Gpu], batches: Sequence[int], fitted: Coefficients
+) -> dict[str, np.ndarray]:
+    """Return the seconds of each stage of several steps with their derivatives.
+
+    Parameters
+    ----------
+    config : FineTuning
+    gpus : sequence of Gpu
+    batches : sequence of int
+        Sequences of each step.
+    fitted : Coefficients
+
+    Returns
+    -------
+    dict of str to ndarray, shape (7, steps)
+        Of each stage: seconds, then derivatives by the logarithm of each of the `Coefficients`, in their order. The one
+        by the tail is a central difference, the others are exact.
+    """
+    nudge = 1e-4
+    tails = fitted.tail * np.array([1 - nudge, 1, 1 + nudge])
+    tokens = np.stack([batch * padded_length(config, batch, tails) for batch in batches], axis=1)  # (3, steps)
+    peak = np.array([gpu.peak(config.precision) for gpu in gpus])
+    bandwidth = 1e9 * np.array([gpu.bandwidth_gb_s for gpu in gpus])
+    counted = operators(config, tokens)
+    fields = ("times", "flops", "traffic", "elementwise", "kernels", "wrapped")
+    table = np.empty((len(fields), len(counted), *tokens.shape))  # one operator with arrays for counts: it is faster
+    for place, operator in enumerate(counted):
+        for row, name in zip(table, fields, strict=True):
+            row[place] = getattr(operator, name)
+    parts = np.stack(_seconds(Operator("", "", "", *table), peak, bandwidth, fitted))  # (6, operators, 3, steps)
+    by_tail = (parts[0, :, 2] - parts[0, :, 0]) / (2 * nudge)
+    columns = np.concatenate([parts[:, :, 1], by_tail[None]])
+    stage_of = np.array([operator.stage for operator in counted])
+    return {stage: columns[:, stage_of == stage].sum(axis=1) for stage in STAGES}
+
+
+def token_bytes(config: FineTuning, fitted: MemoryCoefficients) -> float:
+    """Return what a token takes of the memory at the peak of a step, in bytes."""
+    mixed = config.hidden * (2 + MIXER_VALUES[config.mixer])
+    routed = config.top_k * (3 * config.expert_hidden + 2 * config.hidden)
+    block = config.value_bytes * (mixed + routed)
+    logits = config.vocabulary * (config.value_bytes + LOGIT_BYTES)
+    if config.checkpointing:
+        return logits + config.layers * config.value_bytes * config.hidden + fitted.recomputed * block
+    return logits + fitted.kept * config.layers * block
+
+
+def fixed_bytes(config: FineTuning) -> float:
+    """Return what a step takes whatever its batch: state, gradients, context, one dequantised matrix."""
+    gradients = (config.value_bytes if config.mixed else config.trainable_bytes) * config.trainable
+    unpacked = config.value_bytes * config.hidden * config.expert_hidden if config.method == "qlora" else 0
+    return RESERVED + config.state_bytes + gradients + unpacked
+
+
+def largest_batch(config: FineTuning, memory: int, length: int, fitted: MemoryCoefficients) -> int:
+    """Return how many sequences of `length` tokens fit `memory` bytes; 0 if not even one."""
+    return max(0, int((memory - fixed_bytes(config)) / (length * token_bytes(config, fitted))))

@@ -1,0 +1,145 @@
+"""A training step on a GPU as a list of operators, counted from the shapes of a model and the way it is fine-tuned.
+
+Kernels are those of eager PyTorch as the published runs used it (transformers 4.40, peft 0.7, bitsandbytes 0.42, their
+BlackMamba), counted from the source. A backward pass starts half as many again as the forward pass it belongs to.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from bttlab_cost.configuration import NF4_BYTES, FineTuning
+
+TILE = 64  # rows of a tile of a matrix product on tensor cores; fewer rows take the same time
+ADAPTER_KERNELS = 11  # casts of input and both factors, two products, scaling, sum
+EXPERT_KERNELS = 16  # which tokens, gather, activation, product, weights, scatter
+MIXER_KERNELS = {"attention": 40, "mamba": 24}  # rotation, masks, softmax; convolution, scan, gate
+FLASH_KERNELS = {"attention": 14, "block": 24, "expert": 4, "adapter": 8}  # with FlashAttention and dense layers
+BLOCK_KERNELS = 40  # two norms, two residual sums, router with softmax and choice
+OUTPUT_KERNELS = 10
+# Vectors of the hidden size that elementwise work moves for a token, of BF16 values or twice as wide ones in FP32. What
+# is said of Mamba, its scan and how much dearer that is on the way back (by its work over that of the way there), was
+# set by the published stages of BlackMamba's steps: two more fitted numbers.
+MIXER_PASSES = {"attention": 8, "mamba": 40}
+MIXER_BACKWARD = {"attention": 2, "mamba": 6}
+BLOCK_PASSES = 16  # norms and residual sums are in FP32
+OPTIMIZER_ACCESSES = 20  # reads and writes of an element by AdamW, which torch runs as eight passes over lists
+OPTIMIZER_KERNELS = 200
+CLASSES = ("experts", "dequantisation", "adapters", "elementwise", "mixer", "output", "optimizer")
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One kind of work of a step, done `times` times.
+
+    Attributes
+    ----------
+    stage : {"forward", "backward", "optimizer"}
+        Recomputation belongs to the backward pass.
+    kind : str
+        One of `CLASSES`.
+    layer : {"experts", "mixer", "block", "output", "optimizer"}
+        Where it stands; "block" is norms, residuals and router.
+    times : float
+    flops, traffic, elementwise : float
+        Of one: floating-point operations of matrix products, bytes that must move, and bytes of elementwise work,
+        whose number of passes the model fits.
+    kernels, wrapped : float
+        Of one: launches, and forward calls of quantised layers, which take time of the host beside their kernels.
+    """
+
+    stage: str
+    kind: str
+    layer: str
+    times: float
+    flops: float = 0.0
+    traffic: float = 0.0
+    elementwise: float = 0.0
+    kernels: float = 0.0
+    wrapped: float = 0.0
+
+
+def operators(config: FineTuning, tokens: float | np.ndarray) -> list[Operator]:
+    """Return the operators of a step on `tokens` tokens, padding included; counts have the shape of `tokens`."""
+    step: list[Operator] = []
+    step += _block(config, tokens, "forward", again=False)
+    step += _output(config, tokens)
+    if config.checkpointing:
+        step += _block(config, tokens, "backward", again=False)
+    step += _block(config, tokens, "backward", again=True)
+    traffic = OPTIMIZER_ACCESSES * config.trainable_bytes * config.trainable
+    share = 1 / config.accumulation
+    step.append(Operator("optimizer", "optimizer", "optimizer", share, traffic=traffic, kernels=OPTIMIZER_KERNELS))
+    return step
+
+
+def _block(config: FineTuning, tokens: float, stage: str, again: bool) -> Iterator[Operator]:
+    """All blocks once, forward or (`again`) backward."""
+    layers, hidden, size = config.layers, config.hidden, config.value_bytes
+    busy = config.experts * (1 - (1 - config.sparsity) ** tokens)  # experts that get a token if all are as likely
+    rows = tokens * config.top_k / busy
+    work, launches = (2.0, 1.5) if again else (1.0, 1.0)
+    adapted = config.method != "full"
+    for inputs, outputs in config.expert_matrices:
+        yield from _linear(config, stage, again, "experts", layers * busy, rows, inputs, outputs, adapted)
+    flash = config.kernels == "flash"
+    moved = rows * size * (3 * config.expert_hidden + 3 * hidden)
+    kernels = FLASH_KERNELS["expert"] if flash and config.experts == 1 else EXPERT_KERNELS
+    yield Operator(stage, "elementwise", "experts", layers * busy, elementwise=work * moved, kernels=launches * kernels)
+    for inputs, outputs in config.mixer_matrices:
+        with_adapter = adapted and config.adapted == "all"
+        yield from _linear(config, stage, again, "mixer", layers, tokens, inputs, outputs, with_adapter)
+    moved = tokens * size * hidden * MIXER_PASSES[config.mixer] * (0.5 if flash else 1)
+    width = (config.head_size or hidden // config.heads) * config.heads
+    scores = 4.0 * tokens * config.sequence_length * width if config.mixer == "attention" else 0.0
+    scanned = MIXER_BACKWARD[config.mixer] if again else 1
+    kernels = launches * (FLASH_KERNELS["attention"] if flash else MIXER_KERNELS[config.mixer])
+    # FlashAttention skips what a causal mask hides, at half the rate of large products, and computes scores twice.
+    scores *= (2.5 if flash else 2.0) if again else 1.0
+    yield Operator(stage, "mixer", "mixer", layers, scores, 0.0, scanned * moved, kernels)
+    moved = tokens * size * hidden * BLOCK_PASSES
+    kernels = launches * (FLASH_KERNELS["block"] if flash else BLOCK_KERNELS)
+    yield Operator(stage, "elementwise", "block", layers, elementwise=work * moved, kernels=kernels)
+
+
+def _linear(
+    config: FineTuning,
+    stage: str,
+    again: bool,
+    layer: str,
+    times: float,
+    rows: float,
+    inputs: int,
+    outputs: int,
+    adapted: bool,
+) -> Iterator[Operator]:
+    """One linear layer: the product, with NF4 its dequantisation, with LoRA its adapter."""
+    weights, size = inputs * outputs, config.value_bytes
+    products = 2 if again and config.method == "full" else 1  # of the input's gradient, and of the weight's
+    tiled = np.maximum(TILE, rows + TILE / 2)  # the mean of whole tiles; a ceiling would make the fit discontinuous
+    yield Operator(
+        stage,
+        "experts" if layer == "experts" else "mixer",
+        layer,
+        times * products,
+        2.0 * tiled * weights,
+        size * (weights + rows * (inputs + outputs)),
+        kernels=1,
+    )
+    if config.method == "qlora":
+        moved = (NF4_BYTES + size) * weights
+        yield Operator(stage, "dequantisation", layer, times, traffic=moved, wrapped=0 if again else 1)
+    if adapted:
+        work, launches = (2.0, 1.5) if again else (1.0, 1.0)
+        moved = 3 * size * rows * (inputs + outputs)
+        kernels = launches * (FLASH_KERNELS["adapter"] if config.kernels == "flash" else ADAPTER_KERNELS)
+        yield Operator(stage, "adapters", layer, times, elementwise=work * moved, kernels=kernels)
+
+
+def _output(config: FineTuning, tokens: float) -> Iterator[Operator]:
+    """Logits and loss: the logits are copied to FP32, and have a gradient."""
+    weights, size = config.vocabulary * config.hidden, config.value_bytes
+    for stage, products in (("forward", 1), ("backward", 2 if config.method == "full" else 1)):
+        traffic = size * weights + 12.0 * tokens * config.vocabulary
+        yield Operator(stage, "output", "output", products, 2.0 * tokens * weights, traffic, kernels=OUTPUT_KERNELS)

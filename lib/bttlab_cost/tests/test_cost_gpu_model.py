@@ -1,0 +1,258 @@
+"""The model of a GPU step: what it counts, how it adds up, and how far from published measurements it is."""
+
+import math
+import os
+import subprocess
+import sys
+from dataclasses import astuple, replace
+
+import numpy as np
+import pytest
+
+from bttlab.baseline.gpus import find_gpu
+from bttlab_cost import others, xia2024
+from bttlab_cost.calibration import calibrate, errors_of, fit_time, modelled_largest_batches, predict, read_calibration
+from bttlab_cost.calibration import stage_seconds as modelled_stages
+from bttlab_cost.configuration import FineTuning
+from bttlab_cost.gpu_step import Coefficients, operator_seconds, stage_derivatives, step_parts, step_seconds
+from bttlab_cost.lengths import longest_length, padded_length
+from bttlab_cost.models import find_model
+from bttlab_cost.operators import Operator, operators
+from bttlab_cost.published_equations import curve, curve_errors, largest_batch
+
+from conftest import ROOT
+
+PERFECT = Coefficients(1.0, 1.0, 0.0, 0.0, 1.0, 0.0)
+A40 = find_gpu("A40")
+
+
+@pytest.fixture(scope="module")
+def recorded():
+    return read_calibration()
+
+
+@pytest.mark.parametrize(
+    ("name", "published"),
+    [("mixtral-8x7b", 46.7e9), ("llama-2-7b", 6_738_415_616), ("blackmamba-2.8b", 2.8e9)],
+)
+def test_models_have_their_published_sizes(name, published):
+    assert find_model(name).parameters == pytest.approx(published, rel=0.01)
+
+
+def test_qlora_holds_four_bits_a_weight_and_trains_adapters_of_the_experts():
+    mixtral = find_model("mixtral-8x7b")
+    assert mixtral.weight_bytes == pytest.approx(23.35e9, rel=0.06)  # §V-A of the paper, without scales
+    by_hand = 32 * 16 * (8 * 3 * (4096 + 14_336) + 4096 + 8)
+    assert mixtral.adapters == by_hand
+    assert find_model("mixtral-8x7b,adapted=all").adapters == by_hand + 32 * 16 * (2 * 8192 + 2 * (4096 + 1024))
+
+
+def test_lora_keeps_weights_adapters_and_their_moments():
+    config = find_model("llama-2-7b,method=lora")
+    kept = config.adapters * 4 * 3  # FP32: an adapter and AdamW's two moments
+    assert config.adapters and config.state_bytes == 2 * config.parameters + kept
+
+
+def test_products_of_a_step_are_two_operations_for_each_weight_and_token():
+    tokens = 2**15  # no tile is half empty
+    for name, passes in (
+        ("blackmamba-2.8b,top_k=8", 3),
+        ("mixtral-8x7b", 3),
+        ("llama-2-7b,checkpointing=no,kernels=eager", 2),
+    ):
+        config = find_model(f"{name},mixer=mamba") if name.startswith("black") else find_model(name)
+        output = config.vocabulary * config.hidden
+        router = config.layers * config.hidden * config.experts  # its kernels are launches in this model
+        blocks = config.active - output - router
+        scores = 0 if config.mixer == "mamba" else config.layers * 2 * config.sequence_length * config.hidden
+        flops = sum(one.times * one.flops for one in operators(config, tokens))
+        # A frozen matrix has no gradient; with checkpointing the blocks are computed twice.
+        again = 3 if config.method == "full" else 2
+        backward = 3 if config.checkpointing else 2
+        wanted = 2 * tokens * (passes * blocks + again * output + (1 + backward) * scores)
+        assert flops == pytest.approx(wanted, rel=0.02), name
+
+
+def test_dequantisation_reads_four_bits_and_writes_two_bytes_in_every_pass():
+    mixtral = find_model("mixtral-8x7b")
+    packed = 32 * (8 * 3 * 4096 * 14_336 + 2 * 4096**2 + 2 * 4096 * 1024)
+    moved = sum(one.times * one.traffic for one in operators(mixtral, 4096) if one.kind == "dequantisation")
+    assert moved == pytest.approx(3 * packed * 2.5, rel=0.01)
+    assert not any(one.kind == "dequantisation" for one in operators(replace(mixtral, method="lora"), 4096))
+
+
+def test_experts_get_the_tokens_that_are_routed_to_them():
+    def of_experts(top_k):
+        config = find_model(f"blackmamba-2.8b,top_k={top_k}")
+        return sum(one.times * one.flops for one in operators(config, 8192) if one.kind == "experts")
+
+    assert of_experts(8) == pytest.approx(8 * of_experts(1), rel=0.03)  # half a tile
+
+
+@pytest.mark.parametrize(
+    ("operator", "seconds"),
+    [
+        (Operator("forward", "experts", "experts", 3, flops=149.7e12, traffic=1), 3 / 0.5),
+        (Operator("forward", "experts", "experts", 1, flops=1, traffic=696e9), 1 / 0.25),
+        (Operator("forward", "adapters", "experts", 1, elementwise=696e9), 2 / 0.25),
+        (Operator("forward", "adapters", "experts", 2, kernels=10, traffic=1), 2 * 10 * 1e-3),
+        (Operator("forward", "dequantisation", "experts", 1, kernels=1, wrapped=2), 1e-3 + 2 * 4e-3),
+    ],
+)
+def test_an_operator_takes_the_longest_of_arithmetic_bytes_and_launches(operator, seconds):
+    found = Coefficients(0.5, 0.25, 1e-3, 4e-3, 2.0, 0.0)
+    assert operator_seconds(operator, A40, "bf16", found) == pytest.approx(seconds)
+
+
+def test_a_perfect_gpu_reads_every_weight_once_a_pass_at_batch_1():
+    config = replace(find_model("llama-2-7b,method=full,checkpointing=no,padding=none"), sequence_length=1)
+    forward = sum(s for (stage, *_), s in step_parts(config, A40, 1, PERFECT).items() if stage == "forward")
+    embedding = config.vocabulary * config.hidden
+    assert forward == pytest.approx(2 * (config.parameters - embedding) / 696e9, rel=0.02)
+
+
+def test_padding_is_the_expected_longest_of_exponential_lengths():
+    config = FineTuning(sequence_length=174, padding="longest")
+    excess = np.random.default_rng(0).exponential(100, size=(200_000, 6)) - 100 * math.log(2)
+    assert padded_length(config, 6, 100.0) == pytest.approx(174 + excess.max(1).mean(), rel=0.01)
+    assert padded_length(replace(config, padding="none"), 6, 100.0) == 174
+    assert padded_length(config, 10**6, 1000.0) == longest_length(config) == 1024
+
+
+def test_median_error_over_the_77_points(recorded):
+    points = xia2024.throughputs()
+    assert len(points) == 77 and {point.gpu for point in points} == {"A40-48GB", "A100-40GB", "A100-80GB"}
+    off = [abs(predict(point, recorded.time) / point.sequences_per_second - 1) for point in points]
+    assert np.median(off) <= 0.08
+    assert recorded.errors["fitted"].median == pytest.approx(np.median(off), rel=0.01)
+
+
+def test_points_of_the_h100_were_not_fitted_to(recorded):
+    aside = xia2024.throughputs("throughput_h100.csv")
+    assert not {point.gpu for point in aside} & {point.gpu for point in xia2024.throughputs()}
+    errors = errors_of(aside, [predict(point, recorded.time) for point in aside])
+    assert errors.points == 19 and errors.median <= 0.15
+
+
+def test_stages_of_a_step_on_the_a40(recorded):
+    for point in xia2024.stages():
+        modelled = modelled_stages(point, recorded.time)
+        for stage in ("forward", "backward"):
+            assert modelled[stage] == pytest.approx(point.seconds[stage], rel=0.25), point
+        assert modelled["optimizer"] == pytest.approx(point.seconds["optimizer"], rel=0.35)
+
+
+def test_projects_that_were_left_out_are_predicted_within_the_band(recorded):
+    errors = recorded.errors["FlashAttention, one project left out"]
+    assert errors.points == sum(len(others.throughputs(project)) for project in others.PROJECTS) == 35
+    assert errors.median <= 0.25 and errors.nine_of_ten <= 0.45
+    for project in others.PROJECTS:
+        points = others.throughputs(project)
+        assert errors_of(points, [predict(point, recorded.flash) for point in points]).median <= 0.15, project
+
+
+def test_fitted_numbers_are_ones_that_hardware_has(recorded):
+    time = recorded.time
+    assert 0.3 < time.arithmetic < 0.9 and 0.5 < time.bandwidth < 0.95
+    assert 3e-6 < time.launch < 60e-6 and time.wrapper < 2e-3
+    assert 0.5 < time.passes < 4
+    for low, value, high in zip(*(vars(one).values() for one in (recorded.low, time, recorded.high)), strict=True):
+        assert low <= value <= high
+
+
+@pytest.mark.long
+def test_the_recorded_calibration_is_the_one_that_the_data_give(recorded):
+    found, groups = calibrate()
+    for part in ("time", "low", "high", "flash", "memory"):
+        assert vars(getattr(recorded, part)) == pytest.approx(vars(getattr(found, part)), rel=1e-3), part
+    for name, errors in found.errors.items():
+        assert vars(recorded.errors[name]) == pytest.approx(vars(errors), rel=1e-3, abs=1e-5), name
+    assert len(groups["one GPU"]) == 3 and all(one.median <= 0.25 for one in groups["one GPU"].values())
+    pairs = groups["one model and data set"]
+    assert len(pairs) == 4 and all(one.median <= 0.20 for one in pairs.values())
+
+
+@pytest.mark.parametrize("without", ["", "Mixtral-8x7B", "BlackMamba-2.8B"])
+def test_one_calibration_is_found_from_every_start_order_and_last_bit(without):
+    points = [point for point in xia2024.throughputs() if point.model != without]
+    stages = [point for point in xia2024.stages() if point.model != without]
+    found = astuple(fit_time(points, stages))
+    random = np.random.default_rng(0)
+    moved = [
+        replace(point, sequences_per_second=point.sequences_per_second * (1 + 1e-12 * random.standard_normal()))
+        for point in random.permutation(np.array(points, dtype=object))
+    ]
+    start = Coefficients(0.25, 0.95, 50e-6, 2e-3, 3.0, 40.0)
+    assert astuple(fit_time(moved, stages, [start])) == pytest.approx(found, rel=1e-5)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("host", [{"OPENBLAS_CORETYPE": "Prescott"}, {"OPENBLAS_NUM_THREADS": "2"}], ids=str)
+def test_other_processors_find_the_recorded_calibration(host):
+    code = (
+        "from bttlab_cost import xia2024 as x; from bttlab_cost.calibration import fit_time; from dataclasses import "
+        "astuple; print(*astuple(fit_time(x.throughputs(), x.stages())))"
+    )
+    environment = os.environ | {"NPY_DISABLE_CPU_FEATURES": ""} | host
+    out = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert list(map(float, out.stdout.split())) == pytest.approx(astuple(read_calibration().time), rel=1e-3)
+
+
+def test_derivatives_are_those_of_the_seconds():
+    config, gpus, batches = find_model("mixtral-8x7b,sequence_length=79"), [A40, find_gpu("A100")], [4, 17]
+    middle = np.log(astuple(Coefficients(0.5, 0.7, 16e-6, 0.7e-3, 0.9, 130.0)))
+    exact = stage_derivatives(config, gpus, batches, Coefficients(*np.exp(middle)))
+    for place, step in enumerate(1e-5 * np.eye(6)):
+        over, under = (
+            stage_derivatives(config, gpus, batches, Coefficients(*np.exp(middle + sign * step))) for sign in (1, -1)
+        )
+        for stage, columns in exact.items():
+            numeric = (over[stage][0] - under[stage][0]) / 2e-5
+            np.testing.assert_allclose(columns[1 + place], numeric, rtol=1e-5, atol=1e-9)
+
+
+def test_largest_batches_are_within_one(recorded):
+    rows = modelled_largest_batches(recorded.memory)
+    assert [point.largest_batch for point, _ in rows] == [6, 8, 27]
+    assert all(abs(point.largest_batch - modelled) <= 1 for point, modelled in rows)
+
+
+def test_gpus_rank_as_the_paper_measured(recorded):
+    config = find_model("mixtral-8x7b,sequence_length=79")
+
+    def rate(gpu, batch):
+        return batch / step_seconds(config, find_gpu(gpu), batch, recorded.time)
+
+    assert rate("A40", 4) < rate("A100", 17) < rate("H100", 17)
+    assert rate("RTX-4090", 4) < rate("H100", 4)
+    assert rate("H100", 17) / rate("A100", 17) == pytest.approx(4.90 / 2.74, rel=0.1)  # table IV
+
+
+def test_published_equations_in_their_authors_reading():
+    points = [point for point in xia2024.throughputs() if point.gpu == "A40-48GB" and point.model == "Mixtral-8x7B"]
+    series = [point for point in points if point.data_set == "commonsense"]
+    fitted = curve(series)
+    rates = np.array([point.sequences_per_second for point in series])
+    # The parabola of squared errors over both coefficients has its least there.
+    batch = np.array([point.batch for point in series])
+    terms = np.log(batch ** (1 / (np.array([point.config.sparsity for point in series]) * 1.8)))
+    slope, constant = np.polyfit(terms, rates, 1)
+    assert float(fitted(8, 0.25)) == pytest.approx(slope * math.log(8 ** (1 / (0.25 * 1.8))) + constant)
+    assert [largest_batch(point) for point in xia2024.largest_batches()] == [6, 8, 20]
+    assert curve_errors(xia2024.throughputs()).points == 77
+
+
+def test_the_page_has_the_recorded_errors_and_coefficients(recorded):
+    page = (ROOT / "docs" / "cost.md").read_text(encoding="utf-8")
+    for errors in recorded.errors.values():
+        row = f"| {errors.points} | {100 * errors.median:.1f} % | {100 * errors.nine_of_ten:.1f} % |"
+        assert row in page, row
+    for name, form, unit in (
+        ("arithmetic", "{:.2f}", 1),
+        ("bandwidth", "{:.2f}", 1),
+        ("launch", "{:.1f} µs", 1e6),
+        ("wrapper", "{:.2f} ms", 1e3),
+        ("passes", "{:.2f}", 1),
+        ("tail", "{:.0f} tokens", 1),
+    ):
+        assert f"| {name} | {form.format(unit * getattr(recorded.time, name))} |" in page, name

@@ -1,0 +1,238 @@
+"""Prices, estimates, and `bttlab cost`."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from bttlab.baseline.gpus import find_gpu, read_gpus
+from bttlab.cli import main
+from bttlab_cost.calibration import read_calibration
+from bttlab_cost.configuration import CostError
+from bttlab_cost.estimate import Estimator
+from bttlab_cost.gpu_step import RESERVED, fixed_bytes
+from bttlab_cost.models import find_model
+from bttlab_cost.prices import read_prices
+from bttlab_cost.xia2024 import throughputs
+
+CASE = "mixtral-8x7b,method=qlora,sequence_length=79,top_k=2"
+
+
+@pytest.fixture(scope="module")
+def estimator():
+    return Estimator()
+
+
+def test_estimate_is_hours_times_price(estimator):
+    found = estimator.estimate(find_model(CASE), find_gpu("a40"), 10**6, batch=8)
+    low, middle, high = found.sequences_per_second
+    assert middle == pytest.approx(1.6552, rel=0.15)  # published
+    assert low < middle < high
+    assert found.tokens_per_second[1] == pytest.approx(79 * middle)
+    assert found.hours[1] == pytest.approx(10**6 / 79 / middle / 3600)
+    assert found.cost[1] == pytest.approx(found.hours[1] * read_prices()["A40-48GB"].usd_per_hour)
+    assert found.cost[0] < found.cost[1] < found.cost[2]
+    assert sum(found.parts.values()) == pytest.approx(8 / middle)
+    assert found.notes == []
+
+
+def test_the_band_holds_nearly_all_published_points(estimator):
+    inside = 0
+    for point in throughputs():
+        low, _, high = estimator.sequences_per_second(point.config, find_gpu(point.gpu), point.batch)
+        inside += low <= point.sequences_per_second <= high
+    assert inside / len(throughputs()) >= 0.85
+
+
+@pytest.mark.parametrize(
+    ("top_k", "length", "ran"),
+    [(2, 79, 8), (8, 79, 2), (2, 174, 4), (8, 174, 1)],  # what the authors ran on an A40
+)
+def test_padded_batches_are_those_that_were_run(estimator, top_k, length, ran):
+    config = find_model(f"mixtral-8x7b,sequence_length={length},top_k={top_k}")
+    found = estimator.estimate(config, find_gpu("A40"), 1000)
+    assert abs(found.padded_batch - ran) <= 1
+    assert found.batch == found.padded_batch <= found.largest_batch
+    assert found.peak_bytes <= find_gpu("A40").memory_bytes
+
+
+def test_what_was_not_measured_widens_the_band_and_is_said(estimator):
+    def width(name, gpu):
+        low, _, high = estimator.estimate(find_model(name), find_gpu(gpu), 10, batch=1).sequences_per_second
+        return high / low
+
+    known = width("mixtral-8x7b", "A40")
+    assert known <= width("mixtral-8x7b", "H100") < width("llama-2-7b", "H100") < width("tiny", "H100")
+    notes = estimator.estimate(find_model("tiny"), find_gpu("H100"), 10).notes
+    assert [note.split(" ")[0] for note in notes] == ["H100-80GB", "the", "no"]
+    beyond = estimator.estimate(find_model(CASE), find_gpu("A40"), 10, batch=9).notes
+    assert beyond == ["a batch of 9 padded to 553 tokens does not fit, 8 would"]
+
+
+def test_recomputation_and_quantisation_save_memory(estimator):
+    gpu = find_gpu("A100-80GB")
+    least = [estimator.largest_batch(find_model(f"llama-2-7b,{change}"), gpu) for change in (
+        "method=full,checkpointing=no", "method=lora,checkpointing=no", "method=lora", "method=qlora")]  # fmt: skip
+    assert least == sorted(least) and least[0] < least[1] < least[2] < least[3]
+
+
+def test_every_price_is_of_one_provider_with_its_source_and_date():
+    prices = read_prices()
+    assert len({(price.provider, price.date, price.read_in) for price in prices.values()}) == 1
+    for price in prices.values():
+        assert price.gpu in read_gpus()
+        assert price.source.startswith("https://") and price.read_in.startswith("https://")
+        assert len(price.date.split("-")) == 3 and price.usd_per_hour > 0
+
+
+def test_gpus_have_sources_and_names_of_the_data_files():
+    for name in ("A40-48GB", "A100-40GB", "A100-80GB", "H100-80GB", "h100-sxm", "A40"):
+        assert find_gpu(name).source.startswith("https://")
+    names = [known for gpu in read_gpus().values() for known in (gpu.gpu, *gpu.aliases)]
+    assert len(names) == len({name.casefold() for name in names})
+
+
+def cost(capsys, *arguments):
+    code = main(["cost", *arguments])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+GOOD = {"--model": CASE, "--gpu": "A40-48GB", "--tokens": "1.5M"}
+
+
+def test_cost_on_the_command_line(capsys):
+    words = [word for pair in GOOD.items() for word in pair]
+    code, out, _ = cost(capsys, *words, "--epochs", "2", "--batch", "8", "--json")
+    values = json.loads(out)
+    assert code == 0 and values["tokens"] == 3_000_000 and values["gpu"]["provenance"] == "published"
+    assert values["sequences_per_second"]["value"] == pytest.approx(1.6552, rel=0.15)
+    hours, price = values["time"]["value"], values["price"]["usd_per_hour"]
+    assert values["cost"]["value"] == pytest.approx(hours * price)
+    assert values["held_out"]["one GPU left out"]["points"] == 77
+    code, out, _ = cost(capsys, *words)
+    assert code == 0
+    for text in ("modelled", "published", "8 when padded to 553", "USD", "GiB"):
+        assert text in out
+
+
+def test_all_gpus_are_ranked_by_one_providers_prices(capsys):
+    code, out, _ = cost(capsys, "--model", "mixtral-8x7b,sequence_length=174", "--tokens", "1M", "--json")
+    values = json.loads(out)
+    costs = [one["cost"]["value"] for one in values["gpus"] if one["cost"]]
+    assert code == 0 and costs == sorted(costs) and len(costs) == len(read_prices())
+    assert all(one["cost"] is None for one in values["gpus"][len(costs) :])
+    assert {one["gpu"] for one in values["refused"]} == {"RTX-3090", "RTX-4090"}
+    code, out, _ = cost(capsys, "--model", "mixtral-8x7b,sequence_length=174", "--tokens", "1M")
+    assert code == 0 and "RunPod" in out and "2 GPUs do not fit it" in " ".join(out.split())
+
+
+def test_a_gpu_without_a_price_has_time_but_no_cost(capsys):
+    code, out, _ = cost(capsys, *[word for pair in (GOOD | {"--gpu": "RTX-A6000"}).items() for word in pair])
+    assert code == 0 and "cost           unknown" in out and " h (" in out
+
+
+@pytest.mark.long
+def test_check_on_the_command_line(capsys, tmp_path):
+    code, out, _ = cost(capsys, "check", "--record", str(tmp_path / "model.json"), "--json")
+    found = json.loads(out)
+    assert code == 0 and found["errors"]["H100, kept aside"]["points"] == 19
+    assert read_calibration(tmp_path / "model.json").time.launch == pytest.approx(
+        found["coefficients"]["launch"], rel=1e-3
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"--model": "mixtral-8x7b,method=full"}, "it does not fit A40-48GB at batch 1, what it holds between steps"),
+        ({"--gpu": "H100-SX"}, "GPU 'H100-SX' is not in the table of GPUs: the nearest is H100-80GB"),
+        ({"--model": "gpt"}, "model 'gpt' is none of tiny, small"),
+        ({"--model": "tiny,depth=3"}, "'depth' is none of layers"),
+        ({"--model": "tiny,layers=x"}, "layers is 'x'"),
+        ({"--tokens": "0"}, "tokens is 0"),
+        ({"--tokens": "many"}, "--tokens many: give a number"),
+        ({"--tokens": None}, "--tokens is missing"),
+        ({"--epochs": "0"}, "--epochs is 0"),
+        ({"--model": "tiny,checkpointing=maybe"}, "checkpointing 'maybe': choose yes or no"),
+        ({"--model": "tiny,key_value_heads=3"}, "key_value_heads is 3: it must divide the 4 heads"),
+        ({"--model": "tiny,precision=fp8"}, "precision 'fp8': choose fp32 or bf16"),
+        ({"--batch": "0"}, "batch is 0: on A40-48GB it must be from 1 to"),
+        ({"--batch": "99"}, "batch is 99: on A40-48GB it must be from 1 to"),
+        ({"--gpu": None, "--model": "mixtral-8x7b,method=full"}, "it does not fit"),
+        ({"--prices": "none.json"}, "none.json is no table of GPU prices"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(capsys, changes, message):
+    words = [word for pair in (GOOD | changes).items() if pair[1] is not None for word in pair]
+    code, out, err = cost(capsys, *words)
+    assert code == 2 and not out and err.count("\n") == 1 and message in err
+
+
+def test_prices_that_do_not_rank(capsys, tmp_path):
+    table, words = tmp_path / "prices.json", [word for pair in GOOD.items() for word in pair]
+    row = vars(read_prices()["A40-48GB"])
+    for rows, message in (
+        ([row | {"usd_per_hour": 0}], "usd_per_hour of A40-48GB is 0: it must be above 0"),
+        ([row, row | {"provider": "Another"}], "prices of Another and RunPod, secure cloud: one table ranks one"),
+    ):
+        table.write_text(json.dumps({"gpus": rows}))
+        code, out, err = cost(capsys, *words, "--prices", str(table))
+        assert code == 2 and not out and err.count("\n") == 1 and message in err
+
+
+def test_models_by_name():
+    assert find_model("small,top_k=8,method=lora").sparsity == 1
+    with pytest.raises(CostError, match="top_k is 9"):
+        find_model("tiny,top_k=9")
+
+
+CONFIGS = {  # shapes as in the models' own files, with the parameters that their authors publish
+    "gpt2": (
+        {"model_type": "gpt2", "n_layer": 12, "n_embd": 768, "n_head": 12, "vocab_size": 50257, "n_positions": 1024},
+        124_439_808,
+    ),
+    "bert": (
+        {"model_type": "bert", "num_hidden_layers": 12, "hidden_size": 768, "num_attention_heads": 12}
+        | {"vocab_size": 30522, "intermediate_size": 3072, "max_position_embeddings": 512, "type_vocab_size": 2},
+        109_482_240,
+    ),
+    "llama-3-8b": (
+        {"model_type": "llama", "num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32}
+        | {"num_key_value_heads": 8, "vocab_size": 128_256, "intermediate_size": 14_336, "tie_word_embeddings": False},
+        8_030_261_248,
+    ),
+    "gemma-7b": (
+        {"model_type": "gemma", "num_hidden_layers": 28, "hidden_size": 3072, "num_attention_heads": 16}
+        | {"head_dim": 256, "vocab_size": 256_000, "intermediate_size": 24_576, "tie_word_embeddings": True},
+        8_537_680_896,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_config_of_hugging_face_has_the_published_number_of_parameters(tmp_path, capsys, name):
+    config, parameters = CONFIGS[name]
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(config))
+    assert find_model(str(file)).parameters == parameters
+    code, out, _ = cost(capsys, "--model", f"{file},method=qlora", "--gpu", "A100", "--tokens", "1M")
+    assert code == 0 and "every sequence has 512 tokens; no padding" in out
+    file.write_text('{"hidden_size": 4}')
+    with pytest.raises(CostError, match=r"is no config\.json of a transformer"):
+        find_model(str(file))
+
+
+def test_full_finetuning_in_bf16_holds_16_bytes_a_parameter():
+    mixed = find_model("llama-2-7b,method=full")
+    assert fixed_bytes(mixed) - RESERVED == 16 * mixed.parameters
+    assert fixed_bytes(replace(mixed, state="bf16")) - RESERVED == 8 * mixed.parameters
+    assert "mixed precision, FP32 state" in str(mixed)
+
+
+def test_an_update_over_micro_batches_takes_its_share_of_the_optimizer(estimator):
+    gpu, config = find_gpu("H100"), find_model("llama-2-7b,method=full,layers=4,padding=none")
+    one, four = (estimator.estimate(replace(config, accumulation=k), gpu, 1, 1).parts for k in (1, 4))
+    key = ("optimizer", "optimizer", "optimizer")
+    assert one[key] == pytest.approx(4 * four[key])
+    assert {k: v for k, v in one.items() if k != key} == {k: v for k, v in four.items() if k != key}

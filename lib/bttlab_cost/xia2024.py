@@ -1,0 +1,127 @@
+"""What Xia et al. measured (arXiv 2408.04693, repository stsxxx/finetune): data/cost/xia2024, all of it published."""
+
+import csv
+from dataclasses import dataclass
+from functools import cache
+
+from bttlab.places import ROOT
+from bttlab_cost.configuration import FineTuning
+from bttlab_cost.models import find_model
+
+FOLDER = ROOT / "data" / "cost" / "xia2024"
+MEDIANS = {"commonsense": 79, "math": 174}  # tokens of a sequence
+NAMES = {"Mixtral-8x7B": "mixtral-8x7b", "BlackMamba-2.8B": "blackmamba-2.8b"}
+PROFILED_LENGTH = 128  # tokens of every sequence in the authors' runs that were timed stage by stage
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """One measured throughput.
+
+    Attributes
+    ----------
+    model, data_set, gpu : str
+    config : FineTuning
+    batch : int
+    sequences_per_second : float
+    """
+
+    model: str
+    data_set: str
+    gpu: str
+    config: FineTuning
+    batch: int
+    sequences_per_second: float
+
+
+@dataclass(frozen=True)
+class Stages:
+    """The stages of a step on an A40, every sequence of `PROFILED_LENGTH` tokens.
+
+    Attributes
+    ----------
+    model : str
+    config : FineTuning
+    batch : int
+    seconds : dict of str to float
+        "forward", "backward", "optimizer".
+    """
+
+    model: str
+    config: FineTuning
+    batch: int
+    seconds: dict[str, float]
+
+
+@dataclass(frozen=True)
+class LargestBatch:
+    """A largest batch of sequences of one length.
+
+    Attributes
+    ----------
+    model, gpu : str
+    config : FineTuning
+    largest_batch : int
+    """
+
+    model: str
+    gpu: str
+    config: FineTuning
+    largest_batch: int
+
+
+def rows(name: str) -> list[dict[str, str]]:
+    """Return the rows of one of the files."""
+    with (FOLDER / name).open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def configuration(model: str, length: int, sparsity: float, padding: str) -> FineTuning:
+    """Return how the authors fine-tuned a model."""
+    top_k = round(8 * sparsity)
+    return find_model(f"{NAMES[model]},sequence_length={length},top_k={top_k},padding={padding}")
+
+
+@cache
+def throughputs(name: str = "throughput.csv") -> list[Throughput]:
+    """Return the measured throughputs; those of "throughput_h100.csv" are kept aside for a check, and never fitted."""
+    return [
+        Throughput(
+            row["model"],
+            row["data_set"],
+            row["gpu"],
+            configuration(row["model"], MEDIANS[row["data_set"]], float(row["sparsity"]), "longest"),
+            int(row["batch"]),
+            float(row["sequences_per_s"]),
+        )
+        for row in rows(name)
+    ]
+
+
+@cache
+def stages() -> list[Stages]:
+    """Return the stages of a step."""
+    return [
+        Stages(
+            row["model"],
+            configuration(row["model"], PROFILED_LENGTH, float(row["sparsity"]), "none"),
+            int(row["batch"]),
+            {stage: float(row[f"{stage}_s"]) for stage in ("forward", "backward", "optimizer")},
+        )
+        for row in rows("stages.csv")
+    ]
+
+
+@cache
+def largest_batches() -> list[LargestBatch]:
+    """Return the largest batches that the authors found."""
+    by_memory = {"40": "A100-40GB", "48": "A40-48GB", "80": "A100-80GB"}
+    return [
+        LargestBatch(
+            row["model"],
+            by_memory[row["memory_gb"]],
+            configuration(row["model"], int(row["sequence"]), float(row["sparsity"]), "none"),
+            int(row["largest_batch"]),
+        )
+        for row in rows("largest_batch.csv")
+    ]

@@ -1,0 +1,19 @@
+"""The methods lab: tensor compression beside the other ways to train with less.
+
+Needs torch alone; single methods use other libraries, which they name.
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__,
+    submod_attrs={
+        "checkpoint": ("export", "write_checkpoint"),
+        "combination": ("DENSE", "check_combination", "describe"),
+        "method": ("FAMILIES", "Method"),
+        "registry": ("load_plugin", "methods", "parse"),
+        "run": ("Result", "run_methods"),
+        "setting": ("MethodError", "Setting", "samples_of"),
+        "training": ("Batch", "Training"),
+    },
+)

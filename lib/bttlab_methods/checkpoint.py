@@ -1,0 +1,126 @@
+"""What a method trained, as a model of its own: for the accelerator's driver, and as a run that goes on elsewhere."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from bttlab.model import ModelConfig
+from bttlab.tensor import TTLinear, TTMEmbedding, tt_shapes, ttm_shapes
+from bttlab.tensor.gates import padded
+from bttlab_methods.setting import MethodError
+from bttlab_methods.training import Training
+
+
+def export(training: Training) -> tuple[ModelConfig, dict[str, np.ndarray]]:
+    """Return the trained model as `bttlab.model` and the accelerator's driver take it.
+
+    A configuration has one rank for all TT layers and one for the embedding: trains whose ranks differ are padded with
+    zeros to the largest of their format, which changes no output.
+
+    Parameters
+    ----------
+    training : Training
+        After `Training.finish`.
+
+    Returns
+    -------
+    config : ModelConfig
+    parameters : dict of str to ndarray of float32
+        In the names, shapes and order of `config.parameter_shapes()`.
+
+    Raises
+    ------
+    MethodError
+        If the model has other parts than its configuration tells of, such as adapters.
+    """
+    model, config = training.model, training.setting.config
+    every = model.named_modules(remove_duplicate=False)  # encoders may share what they are made of
+    layers = {name: layer for name, layer in every if isinstance(layer, TTLinear | TTMEmbedding)}
+    linear = [_rank(layer) for layer in layers.values() if isinstance(layer, TTLinear)]
+    embedding = [_rank(layer) for layer in layers.values() if isinstance(layer, TTMEmbedding)]
+    config = replace(
+        config,
+        linear_rank=max(linear, default=config.linear_rank),
+        embedding_rank=max(embedding, default=config.embedding_rank),
+    )
+    tensors = dict(model.named_parameters(remove_duplicate=False))
+    with torch.no_grad():
+        for name, layer in layers.items():
+            for part in [part for part in tensors if part.startswith(f"{name}.core")]:
+                del tensors[part]
+            if isinstance(layer, TTLinear):
+                shapes = tt_shapes(layer.out_modes, layer.in_modes, config.linear_rank)
+            else:
+                shapes = ttm_shapes(layer.row_modes, layer.column_modes, config.embedding_rank)
+            tensors |= {f"{name}.cores.{k}": core for k, core in enumerate(padded(layer.used_cores(), shapes))}
+    parameters = {name: tensor.detach().cpu().float().numpy() for name, tensor in tensors.items()}
+    wanted = config.parameter_shapes()
+    other = sorted(
+        name
+        for name in wanted.keys() | parameters.keys()
+        if name not in wanted or name not in parameters or parameters[name].shape != wanted[name]
+    )
+    if other:
+        raise MethodError(
+            f"the trained model has {other[0]} otherwise than a model of its configuration: it cannot be exported; "
+            "leave out the method that changes it, or the checkpoint"
+        )
+    return config, {name: parameters[name] for name in wanted}
+
+
+def write_checkpoint(training: Training, folder: Path) -> ModelConfig:
+    """Write the trained model as a run of no epochs yet: `bttlab eval --run` scores it, `bttlab train` goes on with it.
+
+    Parameters
+    ----------
+    training : Training
+        After `Training.finish`.
+    folder : path
+        Made if it is not there.
+
+    Returns
+    -------
+    ModelConfig
+        Of the model as written.
+
+    Raises
+    ------
+    MethodError
+        As `export`.
+    bttlab.train.RunError, bttlab.train.CheckpointError
+        If the folder is in use, or cannot be written.
+    """
+    from bttlab.model import Optimizer, ReferenceTrainer
+    from bttlab.train import LEARNING_RATES, Checkpoint, CheckpointStore, RunError, RunSettings
+    from bttlab.train.run import check_free
+    from bttlab.train.settings import CorpusRecord
+
+    config, parameters = export(training)
+    corpus, seed = training.setting.corpus, training.setting.seed
+    settings = RunSettings(config, str(corpus.folder), "auto", Optimizer("adamw"), LEARNING_RATES["adamw"], seed=seed)
+    trainer = ReferenceTrainer(config)
+    trainer.load_parameters(parameters)
+    check_free(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"{folder} cannot be made ({error.strerror}); choose another --checkpoint") from None
+    CheckpointStore(folder).save(
+        Checkpoint(
+            settings,
+            CorpusRecord.of(corpus, config),
+            "PyTorch, by a method of the methods lab",
+            epochs_done=0,
+            losses=np.zeros(0, np.float32),
+            seconds=0.0,
+            parameters=parameters,
+            optimizer_state=trainer.store_optimizer_state(),
+        )
+    )
+    return config
+
+
+def _rank(layer: TTLinear | TTMEmbedding) -> int:
+    return max(core.shape[-1] for core in layer.cores)

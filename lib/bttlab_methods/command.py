@@ -1,0 +1,141 @@
+"""List the ways to train with less, or train with some of them and compare."""
+
+import argparse
+import sys
+from collections import deque
+from pathlib import Path
+
+from bttlab.commands import Outcome
+
+SUMMARY = "list the ways to train with less, or train with some of them and compare"
+
+ACTIONS = {
+    "list": "name every method, what it changes, its parameters and its source",
+    "run": "train with methods, one run after the other, and compare",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", dest="action", required=True)
+    for name, summary in ACTIONS.items():
+        action = actions.add_parser(name, help=summary, description=summary, allow_abbrev=False)
+        action.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+        action.add_argument(
+            "--plugin", type=Path, action="append", default=[], metavar="FILE", help="Python file with further methods"
+        )
+    add = actions.choices["run"].add_argument
+    add(
+        "names",
+        nargs="+",
+        metavar="NAME",
+        help="a run each: a method, with parameters as galore:rank=16,every=50; several joined by + act together; "
+        "dense is none",
+    )
+    add("--data", default="airline", metavar="NAME|PATH", help="corpus: atis, snips, airline, or a folder")
+    add("--budget", default="1epoch", metavar="N", help="samples of a run, as 2000, or epochs, as 2epochs (1epoch)")
+    add("--encoders", type=int, default=2, metavar="N", help="encoder blocks (default: 2)")
+    add("--batch", type=int, default=8, metavar="N", help="utterances of a step (default: 8)")
+    add("--seeds", type=int, nargs="+", default=[0], metavar="N", help="a run for each (default: 0)")
+    add("--device", default="cpu", metavar="cpu|cuda", help="where to train (default: cpu)")
+    add("--threads", type=int, default=1, metavar="N", help="threads of PyTorch on the CPU (default: 1)")
+    add(
+        "--record", type=Path, metavar="FILE", help="add the results to this file; runs that are in it are not repeated"
+    )
+    add(
+        "--checkpoint",
+        type=Path,
+        metavar="DIR",
+        help="of one run: leave the trained model there, for bttlab eval --run DIR and bttlab train --resume DIR",
+    )
+
+
+def run(options: argparse.Namespace) -> Outcome:
+    """Run the command."""
+    from bttlab_methods.registry import load_plugin
+
+    for path in options.plugin:
+        load_plugin(path)
+    return _list() if options.action == "list" else _run(options)
+
+
+def _list() -> Outcome:
+    from bttlab_methods import methods
+
+    lines, data = [], []
+    for name, kind in methods().items():
+        parameters = ", ".join(f"{key}={value}" for key, value in kind.parameters().items())
+        if not data or data[-1]["family"] != kind.family:
+            lines += ["", kind.family.upper()]
+        lines += [f"{name:24} {kind.summary()}", f"{'':24} {kind.source}"]
+        lines += [f"{'':24} parameters: {parameters}"] if parameters else []
+        data.append(
+            {
+                "name": name,
+                "family": kind.family,
+                "summary": kind.summary(),
+                "parameters": kind.parameters(),
+                "source": kind.source,
+                "changes": sorted(kind.changes),
+                "needs_cuda": kind.needs_cuda,
+            }
+        )
+    return Outcome({"methods": data}, "\n".join(lines[1:]))
+
+
+def _run(options: argparse.Namespace) -> Outcome:
+    import torch
+    from tqdm import tqdm
+
+    from bttlab.baseline import check_writable
+    from bttlab.baseline.machine import open_device
+    from bttlab.experiments.keep import keep_methods
+    from bttlab.experiments.record import now
+    from bttlab.train.run import check_free
+    from bttlab_methods import MethodError, Setting, describe, parse, run_methods, write_checkpoint
+    from bttlab_methods.record import Results, comparison
+    from bttlab_methods.training import changed
+
+    if options.threads < 1:
+        raise MethodError(f"threads is {options.threads}: it must be at least 1; pass --threads 1")
+    if options.checkpoint is not None and len(options.names) * len(options.seeds) > 1:
+        raise MethodError(
+            f"--checkpoint {options.checkpoint} is the place of one run, not of "
+            f"{len(options.names) * len(options.seeds)}; give one name and one seed"
+        )
+    torch.set_num_threads(options.threads)
+    open_device(options.device)
+    combinations = [parse(name) for name in options.names]
+    settings = [
+        Setting.of(options.data, options.budget, options.encoders, options.batch, seed, options.device)
+        for seed in options.seeds
+    ]
+    for combination in combinations:  # all that can be refused is, before anything is written or trained
+        changed(settings[0], combination)
+    if options.checkpoint is not None:
+        check_free(options.checkpoint)
+    if options.record is not None:
+        check_writable(options.record)
+    results = Results.read(options.record)
+    asked, trainings = [], deque(maxlen=1)
+    for setting in settings:
+        for combination in combinations:
+            result = results.find(describe(combination), setting)
+            if result is None or options.checkpoint:
+                begun = now()
+                label = f"{describe(combination)}, seed {setting.seed}"
+                with tqdm(total=setting.samples, desc=label, unit=" samples", file=sys.stderr, mininterval=1.0) as bar:
+                    again = run_methods(
+                        setting,
+                        combination,
+                        lambda losses, bar=bar: bar.update(len(losses)),
+                        on_training=trainings.append,
+                    )
+                keep_methods(again, begun)
+                if result is None:
+                    results.add(again)
+                result = again
+            asked.append(result)
+    if options.checkpoint is not None:
+        write_checkpoint(trainings[0], options.checkpoint)
+    return Outcome({"results": [result.to_dict() for result in asked]}, comparison(asked))

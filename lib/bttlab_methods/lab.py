@@ -1,0 +1,206 @@
+"""The methods lab: tick methods, train with them, and see what each gives and takes."""
+
+from collections.abc import Mapping, Sequence
+from html import escape
+
+import ipywidgets as widgets
+from IPython.display import display
+
+from bttlab.errors import BttlabError
+from bttlab.lab.charts import to_png
+from bttlab.lab.dashboard import Dashboard
+from bttlab.lab.picture import FIGURE_CLASS, describe, hidden
+from bttlab.lab.workload import Workload
+from bttlab_methods import DENSE, FAMILIES, Result, methods, parse
+from bttlab_methods.lab_figures import results_figure
+from bttlab_methods.lab_runs import method_target
+from bttlab_methods.record import RECORDS, by_methods, mean, read_records
+from bttlab_methods.training import LEARNING_RATE
+
+_ROW = {"flex_flow": "row wrap"}
+_GRID = {"display": "grid", "grid_template_columns": "repeat(auto-fill, minmax(145px, 1fr))", "flex": "1 1 auto"}
+_SCROLLED = {"max_height": "210px", "overflow": "auto", "flex": "0 0 auto"}  # the dashboard stays in view below
+
+
+class MethodsLab:
+    """Tick boxes of all methods, and a dashboard that trains with them.
+
+    Parameters
+    ----------
+    workload : Workload
+        Of the dense model.
+    samples : int
+        Budget of a run, to begin with.
+    most_samples : int
+        Where its slider ends.
+
+    Attributes
+    ----------
+    dashboard : Dashboard
+    results : list of Result
+        Of the runs that have ended.
+    """
+
+    def __init__(self, workload: Workload, samples: int = 1000, most_samples: int = 10_000):
+        self._workload = workload
+        self.results: list[Result] = []
+        self.dashboard = Dashboard(
+            [method_target(DENSE, workload, on_result=self._on_result)],
+            samples,
+            LEARNING_RATE,
+            most_samples,
+            name="methods",
+            accounting="tensors",  # a method measures no other
+        )
+        self.dashboard.leave_starting_to_others()
+        self._boxes = {
+            name: widgets.Checkbox(description=name, indent=False, layout={"width": "auto"}) for name in methods()
+        }
+        self._groups = {}
+        for family in FAMILIES:
+            boxes = [box for name, box in self._boxes.items() if methods()[name].family == family]
+            if boxes:
+                heading = widgets.HTML(f"<b>{family}</b>", layout={"flex": "0 0 145px"})
+                self._groups[family] = widgets.HBox(
+                    [heading, widgets.Box(boxes, layout=_GRID)], layout={"flex": "0 0 auto"}
+                )
+        self._search = widgets.Text(
+            description="search",
+            placeholder="a name, a family, or a word of what it changes",
+            continuous_update=True,
+            style={"description_width": "70px"},
+            layout={"width": "400px"},
+        )
+        self._search.observe(lambda _: self._find(), "value")
+        self._preset = widgets.Dropdown(
+            options=[("choose …", ""), *presets(read_records()).items()],
+            description="preset",
+            layout={"width": "420px"},
+        )
+        self._preset.observe(lambda _: self._choose(), "value")
+        for box in self._boxes.values():
+            box.observe(lambda _: self._write(), "value")
+        self._text = widgets.Text(
+            DENSE, description="together", continuous_update=False, style={"description_width": "70px"}
+        )
+        self._text.layout.width = "560px"
+        self._text.observe(lambda _: self._check(), "value")
+        self._train = widgets.Button(description="Train", icon="play", layout={"width": "105px"})
+        self._train.on_click(lambda _: self.train())
+        self._message = widgets.HTML()
+        self._picture = widgets.Image(format="png", layout={"display": "none"})
+        self._picture.add_class(FIGURE_CLASS)
+        self._words = widgets.HTML()
+        self.widget = widgets.VBox(
+            [
+                widgets.HBox([self._search, self._preset], layout=_ROW),
+                widgets.VBox(list(self._groups.values()), layout=_SCROLLED),
+                widgets.HBox([self._text, self._train], layout=_ROW),
+                self._message,
+                self.dashboard.widget,
+                self._picture,
+                self._words,
+            ]
+        )
+        self._check()
+
+    def _ipython_display_(self) -> None:
+        display(self.widget)
+
+    def train(self, text: str | None = None, samples: int | None = None) -> None:
+        """Train with what is ticked, or with the methods of a text as `bttlab_methods.parse` takes it."""
+        if text is not None:
+            self._text.value = text
+        if self._check():
+            self.dashboard.offer(method_target(self._text.value, self._workload, on_result=self._on_result))
+            self.dashboard.start(self._text.value, samples)
+
+    def wait(self) -> None:
+        """Let the cell wait until the run has ended; interrupting the kernel stops the run."""
+        self.dashboard.wait()
+
+    def close(self) -> None:
+        """Stop what is running and take the widgets off the page."""
+        self.dashboard.close()
+        self.widget.close()
+
+    def _find(self) -> None:
+        """Show the boxes of the methods that the search's words are about."""
+        words = self._search.value.lower().split()
+        for name, box in self._boxes.items():
+            method = methods()[name]
+            told = f"{name} {method.family} {method.__doc__}".lower()
+            box.layout.display = None if all(word in told for word in words) else "none"
+        for group in self._groups.values():
+            shown = any(box.layout.display != "none" for box in group.children[1].children)
+            group.layout.display = None if shown else "none"
+
+    def _choose(self) -> None:
+        """Tick what a preset names."""
+        if self._preset.value:
+            chosen = {part.partition(":")[0] for part in self._preset.value.split("+")}
+            for name, box in self._boxes.items():
+                box.value = name in chosen
+            self._text.value = self._preset.value
+
+    def _write(self) -> None:
+        """Name in the text what is ticked; parameters that stand there stay."""
+        there = {part.partition(":")[0]: part for part in self._text.value.split("+")}
+        ticked = [there.get(name, name) for name, box in self._boxes.items() if box.value]
+        self._text.value = "+".join(ticked) or DENSE
+
+    def _check(self) -> bool:
+        """Say what the text means, and whether its methods combine."""
+        try:
+            combination = parse(self._text.value)
+            method_target(self._text.value, self._workload)
+        except BttlabError as error:
+            self._message.value = f"<span role='alert'><b>{escape(str(error))}</b></span>"
+            self._train.disabled = True
+            return False
+        said = "; ".join(
+            f"<b>{method.name}</b>: {escape(method.summary())} <i>{method.source}</i>" for method in combination
+        )
+        self._message.value = said or f"<b>{DENSE}</b>: dense model, FP32, AdamW: what the methods are compared with."
+        self._train.disabled = False
+        return True
+
+    def _on_result(self, result: Result) -> None:
+        self.results.append(result)
+        figure = results_figure(self.results)
+        self._picture.value, self._words.value = to_png(figure), hidden(describe(figure))
+        self._picture.layout.display = "block"
+
+
+def presets(records: Mapping[str, Sequence[Result]]) -> dict[str, str]:
+    """Return combinations of methods by what they are best at, as measured.
+
+    Parameters
+    ----------
+    records : mapping of str to sequence of Result
+        From `bttlab_methods.record.read_records`: each method, and what combines with tensor compression.
+
+    Returns
+    -------
+    dict of str to str
+        What is said of it to the methods.
+    """
+    single, tensor = (by_methods(records[name]) for name in RECORDS)
+
+    def memory(group: Sequence[Result]) -> float:
+        return mean(group, lambda one: one.memory["peak"]["value"])
+
+    def seconds(group: Sequence[Result]) -> float:
+        return mean(group, lambda one: one.seconds_per_epoch["value"])
+
+    def slots(group: Sequence[Result]) -> float:
+        return mean(group, lambda one: one.scores["test"]["slot_f1"])
+
+    same = [name for name in tensor if memory(tensor[name]) <= 1.05 * memory(tensor["tensor"])]
+    figures = {
+        "least memory": min(single, key=lambda name: memory(single[name])),
+        "tensor's memory, best slot F1": max(same, key=lambda name: slots(tensor[name])),
+        "fastest epoch": min(single, key=lambda name: seconds(single[name])),
+        "best slot F1": max(single, key=lambda name: slots(single[name])),
+    }
+    return {f"{title} (measured): {name}": name for title, name in figures.items()}

@@ -1,0 +1,147 @@
+"""What methods give and take, as figures."""
+
+from collections.abc import Sequence
+from statistics import fmean
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from bttlab.lab.charts import PALETTE, as_label, new_figure, style
+from bttlab.lab.memory_figures import COLOURS
+from bttlab.lab.picture import Picture
+from bttlab_methods import Method, Result, methods
+from bttlab_methods.library.tensor import TensorCompression
+from bttlab_methods.record import by_methods, mean
+
+LONGEST = 34  # characters of a name on the axis
+
+
+def results_figure(results: Sequence[Result], split: str = "dev") -> Figure:
+    """Draw memory by category, time, energy where it was metered, and accuracy: a row for each combination of methods.
+
+    Parameters
+    ----------
+    results : sequence of Result
+        Those of the same methods are averaged.
+    split : {"dev", "test"}
+    """
+    groups = by_methods(results)
+    metered = any(result.joules_per_epoch["value"] is not None for result in results)
+    figure = new_figure(9.4, 1.6 + 0.34 * len(groups))
+    ratios = (4.4, 1.9, 1.9, 2.6) if metered else (5, 2.4, 3)
+    memory, seconds, *energy, scores = figure.subplots(1, len(ratios), sharey=True, width_ratios=ratios)
+    style(memory, "Peak memory (measured)", "MB ($10^6$ bytes)", "")
+    style(seconds, "Epoch (measured)", "seconds", "")
+    for axes in energy:
+        style(axes, "Epoch (measured)", "joules", "")
+    style(scores, f"{split.capitalize()} split (measured)", "right (%)", "")
+    for row, group in enumerate(groups.values()):
+        start = 0.0
+        for name in group[0].memory["categories"]:
+            size = mean(group, lambda result, name=name: result.memory["categories"][name]["value"]) / 1e6
+            label = name.replace("_", " ")
+            memory.barh(row, size, left=start, color=COLOURS[label], height=0.6, label=None if row else label)
+            start += size
+        memory.text(start, row, f" {start:,.1f}", va="center", fontsize=8)
+        _bar(seconds, row, [result.seconds_per_epoch["value"] for result in group])
+        for axes in energy:
+            _bar(axes, row, [result.joules_per_epoch["value"] for result in group])
+        for marker, colour, key in (("o", PALETTE[0], "intent_accuracy"), ("s", PALETTE[1], "slot_f1")):
+            values = [100 * result.scores[split][key] for result in group]
+            scores.plot(values, np.full(len(values), row), marker, color=colour, markersize=5)
+    memory.set_yticks(range(len(groups)), [_shortened(name) for name in groups], fontsize=8)
+    memory.set_ylim(len(groups) - 0.4, -0.6)
+    memory.margins(x=0.14)
+    for axes in (seconds, *energy):
+        axes.margins(x=0.25)
+    scores.set_xlim(-2, 102)
+    scores.plot([], [], "o", color=PALETTE[0], label="intent accuracy")
+    scores.plot([], [], "s", color=PALETTE[1], label="slot F1")
+    figure.legend(*_legend(memory, scores), loc="outside lower center", ncols=8, fontsize=8, frameon=False)
+    return figure
+
+
+def _bar(axes: Axes, row: int, values: Sequence[float | None]) -> None:
+    """Draw the mean of some values, if all are known."""
+    if None not in values:
+        axes.barh(row, fmean(values), color=PALETTE[0], height=0.6)
+        axes.text(fmean(values), row, f" {fmean(values):,.1f}", va="center", fontsize=8)
+
+
+def draw_results(results: Sequence[Result], split: str = "dev") -> Picture:
+    """Return `results_figure` as a picture, which a notebook shows and keeps."""
+    names = ", ".join(by_methods(results))
+    return Picture(results_figure(results, split), f"What training takes and reaches, by methods: {names}.")
+
+
+def draw_scatter(results: Sequence[Result], split: str = "test") -> Picture:
+    """Return `scatter_figure` as a picture, which a notebook shows and keeps."""
+    return Picture(scatter_figure(results, split), "Methods of training by peak memory and slot F1.")
+
+
+def _legend(*panels) -> tuple[list, list]:
+    handles, labels = [], []
+    for axes in panels:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            handles.append(handle)
+            labels.append(label)
+    return handles, labels
+
+
+def _shortened(name: str) -> str:
+    return as_label(name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…")
+
+
+def _trains_cores(combination: str) -> bool:
+    """Whether one of the methods makes the model's layers cores; a method of the reader's own is known by no name."""
+    names = (part.partition(":")[0] for part in combination.split("+"))
+    return any(issubclass(methods().get(name, Method), TensorCompression) for name in names)
+
+
+def _close(one: tuple[float, float], other: tuple[float, float]) -> bool:
+    """Whether the names of two points would cover each other."""
+    return abs(one[0] / other[0] - 1) < 0.03 and abs(one[1] - other[1]) < 2
+
+
+def scatter_figure(results: Sequence[Result], split: str = "test") -> Figure:
+    """Draw slot F1 against peak memory, a point for each combination, named if none beats it in both.
+
+    Where names would cover each other, the first stands alone; dense and tensor are named whatever beats them.
+    """
+    groups = by_methods(results)
+    points = {
+        name: (
+            mean(group, lambda result: result.memory["peak"]["value"]) / 1e6,
+            100 * mean(group, lambda result: result.scores[split]["slot_f1"]),
+        )
+        for name, group in groups.items()
+    }
+    figure = new_figure(7.5, 4.2)
+    axes = figure.subplots()
+    style(axes, f"Slot F1 on {split} against peak memory (measured)", "MB ($10^6$ bytes, logarithmic)", "slot F1 (%)")
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter("{x:g}")
+    axes.tick_params(axis="x", which="both", labelsize=8)
+    tensor = {name for name in groups if _trains_cores(name)}
+    for kind, names, colour, marker in (
+        ("dense", points.keys() - tensor, PALETTE[1], "s"),
+        ("tensor", tensor, PALETTE[0], "o"),
+    ):
+        if names:
+            places = [points[name] for name in names]
+            axes.plot(*zip(*places, strict=True), marker, color=colour, label=f"{kind} model")
+    front = [
+        name
+        for name, (size, score) in points.items()
+        if not any(other[0] <= size and other[1] >= score and other != (size, score) for other in points.values())
+    ]
+    named: list[tuple[float, float]] = []
+    for name in dict.fromkeys(["dense", "tensor", *front]):
+        if name in points and not any(_close(points[name], other) for other in named):
+            axes.annotate(_shortened(name), points[name], (4, 4), textcoords="offset points", fontsize=8)
+            named.append(points[name])
+    axes.margins(0.15)
+    axes.legend(loc="lower right", frameon=False)
+    return figure

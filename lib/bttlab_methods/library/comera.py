@@ -1,0 +1,109 @@
+"""CoMERA: ranks that are trained with the cores, by gates whose size is a second objective."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bttlab_methods.bonds import Train, check_between, chosen_ranks, cut, drop_gates, numbers, put_gates, trains
+from bttlab_methods.library.tensor import TensorCompression
+from bttlab_methods.setting import MethodError
+from bttlab_methods.training import Training
+
+SPEED = 10.0  # of the gates: at a core's learning rate none would come from 1 to 0 within an epoch
+EVERY = 5  # updates between two cuts
+GONE = 0.05  # a gate below it is as good as 0
+MEMORY = 0.95  # of the running mean of the loss, over updates
+RHO = 0.5  # how much either objective counts while the other one leads
+
+
+@dataclass(frozen=True)
+class CoMERA(TensorCompression):
+    """Tensor compression whose ranks are trained: gates on the bonds, their size a second objective, in two stages.
+
+    A gate for each index of each bond is trained with the cores; indices whose gate nears 0 are cut. The size that the
+    gates leave, as a part of that at the start, counts by a relaxation: absolute values in place of being there or not.
+    Early, the loss plus `size_weight` times this size is minimised; late, whichever of the two is further above its
+    target. `core_weight` times the cores' squares keeps gates from falling while cores rise. How fast gates move, at
+    what size they count as gone, and how much the objective counts that does not lead, are choices made here.
+
+    Parameters
+    ----------
+    rank, embedding_rank : int
+        To begin with.
+    rate_factor
+        As for tensor.
+    target : float
+        Of the late stage: part of the numbers in the cores.
+    loss_target : float
+        Of the late stage: part of the mean loss with which the early one ends.
+    early : float
+        Part of the budget after which the late stage begins.
+    size_weight, core_weight : float
+        The paper's gamma and beta.
+    """
+
+    name = "comera"
+    source = "Yang et al., arXiv 2405.14377, section 3 (multi-objective training, early and late stage)"
+    changes = TensorCompression.changes | {"ranks"}
+    excludes = frozenset({"galore", "tensor-galore"})  # whose subspaces are of one shape
+
+    target: float = 0.5
+    loss_target: float = 0.5
+    early: float = 0.5
+    size_weight: float = 1.0
+    core_weight: float = 1e-5
+
+    def __post_init__(self) -> None:
+        check_between(self, "target", "early")
+        for name in ("loss_target", "size_weight", "core_weight"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise MethodError(f"method {self.name}: {name} is {getattr(self, name)}: it must be at least 0")
+
+    def change_model(self, training: Training) -> None:
+        """Put gates on every bond."""
+        training.extra[self.name] = {"numbers": numbers(put_gates(training, SPEED)), "loss": None, "loss_target": None}
+
+    def objective(self, training: Training, loss: Tensor) -> Tensor:
+        """Return the weighted sum of loss, relaxed size and squares of the cores."""
+        state, layers = training.extra[self.name], trains(training)
+        now = loss.item()
+        state["loss"] = now if state["loss"] is None else MEMORY * state["loss"] + (1 - MEMORY) * now
+        size = sum(map(relaxed_size, layers)) / state["numbers"]
+        of_loss, of_size = 1.0, self.size_weight
+        if training.progress >= self.early:
+            if state["loss_target"] is None:
+                state["loss_target"] = self.loss_target * state["loss"]
+            loss_leads = state["loss"] - state["loss_target"] >= size.item() - self.target
+            of_loss, of_size = (1 + RHO, RHO) if loss_leads else (RHO, 1 + RHO)
+        squares = sum(core.square().sum() for layer in layers for core in layer.cores)
+        return of_loss * loss + of_size * size + self.core_weight * squares
+
+    def after_update(self, training: Training) -> None:
+        """Cut the indices whose gates are gone; every bond keeps its largest."""
+        if training.steps % EVERY:
+            return
+        for layer in trains(training):
+            diagonals = [diagonal.detach().abs() for diagonal in layer.core_map.diagonals()]
+            kept = [(d >= min(GONE, float(d.max()))).nonzero()[:, 0] for d in diagonals]
+            if any(len(indices) < len(diagonal) for indices, diagonal in zip(kept, diagonals, strict=True)):
+                cut(training.optimizer, layer, kept)
+
+    def finish(self, training: Training) -> dict[str, Any]:
+        """Put the gates into the cores; return the ranks that were found."""
+        with torch.no_grad():
+            for layer in trains(training):
+                for core, gated in zip(layer.cores, layer.used_cores(), strict=True):
+                    core.copy_(gated)
+        drop_gates(training)
+        return chosen_ranks(training, training.extra[self.name]["numbers"])
+
+
+def relaxed_size(layer: Train) -> Tensor:
+    """Return the numbers in a train's cores, where an index of a bond counts as much as its gate: shape ()."""
+    bonds = [diagonal.abs().sum() for diagonal in layer.core_map.diagonals()]
+    ends = [bonds[0].new_ones(()), *bonds, bonds[0].new_ones(())]
+    modes = [math.prod(core.shape[1:-1]) for core in layer.cores]
+    return sum(mode * left * right for mode, left, right in zip(modes, ends, ends[1:], strict=False))

@@ -1,0 +1,99 @@
+"""Lottery tickets: prune by magnitude, rewind what is left to early values, train again."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from bttlab_methods.branches import linear_layers, weights
+from bttlab_methods.method import Method
+from bttlab_methods.setting import MethodError
+from bttlab_methods.training import Training
+
+
+@dataclass(frozen=True)
+class LotteryTicket(Method):
+    """Prune weights by magnitude in rounds, rewind those that survive to an early step, train them to the end.
+
+    Each matrix of encoders and poolers (each core, in tensor format) loses the same part of its weights. Every round
+    goes through the whole schedule of the learning rate; rounds after the first start where they rewind to.
+
+    Parameters
+    ----------
+    sparsity : float
+        Part of the weights that is gone after the last round, 0 to 1.
+    rounds : int
+        Of pruning.
+    search : float
+        Part of the budget used by all rounds before the last pruning; the ticket found is trained in the rest.
+    rewind : float
+        Part of the first round after which values are kept to rewind to.
+    """
+
+    name = "lottery-ticket"
+    family = "sparse training"
+    source = "Frankle and Carbin, arXiv 1803.03635, section 1; rewinding: Frankle et al., arXiv 1903.01611"
+    changes = frozenset({"weights kept"})
+    excludes = frozenset({"encoders", "trained parameters", "ranks"})  # what is pruned must stay as it is
+
+    sparsity: float = 0.8
+    rounds: int = 2
+    search: float = 0.4
+    rewind: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not (0 < self.sparsity < 1 and 0 < self.search < 1 and 0 <= self.rewind < 1 and self.rounds >= 1):
+            raise MethodError(
+                f"{self.describe()}: sparsity and search must lie between 0 and 1, rewind too or be 0, rounds at least "
+                "1; take sparsity=0.8,rounds=2,search=0.4,rewind=0.1"
+            )
+
+    def change_model(self, training: Training) -> None:
+        """Remember what may be pruned: nothing is yet."""
+        pruned = [weight for layer in linear_layers(training.model) for weight in weights(layer)]
+        training.extra[self.name] = {"round": 0, "early": None, "pruned": pruned, "masks": []}
+
+    def schedule(self, training: Training, progress: float) -> float:
+        """Return the part of this round that is over; of a later one, with what it does not repeat."""
+        done, within = training.extra[self.name]["round"], self._within(training, progress)
+        return self.rewind + (1 - self.rewind) * within if done else within
+
+    def after_update(self, training: Training) -> None:
+        """Keep the early values, end a round, hold pruned weights at 0."""
+        state = training.extra[self.name]
+        if state["early"] is None and self._within(training, training.progress) >= self.rewind:
+            state["early"] = [parameter.detach().clone() for parameter in training.trained]
+        while state["round"] < self.rounds and self._within(training, training.progress) >= 1:
+            state["round"] += 1
+            self._end_round(training, state)
+        with torch.no_grad():
+            for weight, mask in zip(state["pruned"], state["masks"], strict=False):
+                weight.mul_(mask)
+
+    def finish(self, training: Training) -> dict[str, Any]:
+        """Return the rounds done, and the parts of weights that are 0."""
+        state = training.extra[self.name]
+        left = sum(int(mask.sum()) for mask in state["masks"])
+        total = sum(mask.numel() for mask in state["masks"])
+        return {"pruning_rounds": state["round"], "sparsity": 1 - left / total if total else 0.0}
+
+    def _within(self, training: Training, progress: float) -> float:
+        """Return the part of the current round that is over."""
+        done = training.extra[self.name]["round"]
+        start, end = (self.search * i / self.rounds for i in (done, done + 1))
+        return (progress - start) / ((end if done < self.rounds else 1.0) - start)
+
+    def _end_round(self, training: Training, state: dict[str, Any]) -> None:
+        from torch.nn.utils.prune import L1Unstructured
+
+        gone = 1 - (1 - self.sparsity) ** (state["round"] / self.rounds)
+        state["masks"] = [
+            L1Unstructured(round(gone * weight.numel())).compute_mask(weight, torch.ones_like(weight))
+            for weight in state["pruned"]
+        ]
+        with torch.no_grad():
+            for parameter, early in zip(training.trained, state["early"], strict=True):
+                parameter.copy_(early)
+        if state["round"] == self.rounds:
+            state["early"] = []  # nothing rewinds any more
+        training.restart_optimizer()

@@ -1,0 +1,78 @@
+"""Token dropping: a part of the words is taken out of each training utterance."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from bttlab_methods.method import Method
+from bttlab_methods.setting import MethodError
+from bttlab_methods.training import Batch, Training
+
+
+class PlacedEmbedding(nn.Module):
+    """An `Embedding` that can be told its tokens' positions; with the same parameters under the same names.
+
+    Attributes
+    ----------
+    positions : int64 Tensor, shape (n, T), or None
+        Of the tokens in a training step; by default, and when not training, 0 to T - 1.
+    """
+
+    def __init__(self, embedding: nn.Module):
+        super().__init__()
+        self.word, self.position, self.norm = embedding.word, embedding.position, embedding.norm
+        self.positions: Tensor | None = None
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Map tokens (..., T) to (..., T, hidden)."""
+        if self.training and self.positions is not None:
+            return self.norm(self.word(tokens) + self.position(self.positions))
+        return self.norm(self.word(tokens) + self.position.weight[: tokens.shape[-1]])
+
+
+@dataclass(frozen=True)
+class TokenDropping(Method):
+    """Train without a random part of each utterance's words and their slots: masked tokens are removed, not computed.
+
+    Those that stay keep their positions; [CLS] and at least one word stay. Evaluation takes whole utterances.
+
+    Parameters
+    ----------
+    share : float
+        Part of the words that goes, at least 0 and below 1.
+    """
+
+    name = "token-dropping"
+    family = "data"
+    source = "He et al., arXiv 2111.06377, section 3 (MAE encoder: masked tokens are removed)"
+    changes = frozenset({"tokens"})
+
+    share: float = 0.15
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.share < 1:
+            raise MethodError(f"{self.name}: share is {self.share}: it must be at least 0 and below 1; take 0.15")
+
+    def change_model(self, training: Training) -> None:
+        """Give the embedding a place for positions."""
+        training.model.embedding = training.extra[self.name] = PlacedEmbedding(training.model.embedding)
+
+    def worth(self, training: Training, tokens: np.ndarray) -> np.ndarray:
+        """Return in which order the tokens of utterances stay, the highest first: shape (n, tokens)."""
+        return -training.random.random(tokens.shape)
+
+    def change_batch(self, training: Training, batch: Batch) -> Batch:
+        """Return the batch with fewer words, the same number of each utterance."""
+        samples = batch.samples
+        count, words = len(samples), int(samples.lengths[0]) - 1
+        staying = max(1, round((1 - self.share) * words))
+        chosen = (-self.worth(training, samples.tokens[:, 1 : words + 1])).argsort(1, kind="stable")[:, :staying]
+        places = np.concatenate([np.zeros((count, 1), np.int64), 1 + np.sort(chosen, 1)], 1)
+        training.extra[self.name].positions = torch.from_numpy(places).to(training.device)
+        tokens, slots = (np.zeros_like(array) for array in (samples.tokens, samples.slots))
+        tokens[:, : staying + 1] = np.take_along_axis(samples.tokens, places, 1)
+        slots[:, : staying + 1] = np.take_along_axis(samples.slots, places, 1)
+        lengths = np.full_like(samples.lengths, staying + 1)
+        return replace(batch, samples=replace(samples, tokens=tokens, slots=slots, lengths=lengths))

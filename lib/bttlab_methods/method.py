@@ -1,0 +1,148 @@
+"""The base class of methods: each changes some part of a training run."""
+
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, fields
+from threading import Event
+from typing import Any, ClassVar
+
+import torch
+
+from bttlab.data import Samples
+from bttlab_methods.setting import Setting
+from bttlab_methods.training import Batch, OnBatch, Training
+
+FAMILIES = (
+    "tensor compression",
+    "optimizers",
+    "large batch",
+    "initialisation",
+    "sparse training",
+    "parameter sharing",
+    "incremental learning",
+    "data",
+    "memory",
+    "parameter-efficient",
+    "parallelism",
+    "gradient compression",
+    "subspaces",
+    "low precision",
+    "hardware view",
+)
+
+
+@dataclass(frozen=True)
+class Method:
+    """A way to train with less: a subclass overrides the hooks that it needs.
+
+    The fields of the subclass, a frozen dataclass, are the method's parameters; each has a default. The first line of
+    its docstring says what it changes.
+
+    Attributes
+    ----------
+    name : str
+        Under which the command and the notebook know it.
+    family : str
+        One of `FAMILIES`.
+    source : str
+        The paper, with its equation or section.
+    changes : frozenset of str
+        The parts of training that it needs for itself, such as "optimizer": two methods combine if these have nothing
+        in common.
+    excludes : frozenset of str
+        Names of methods, or parts that they change, with which it does not combine for another reason.
+    needs_cuda : bool
+    trains_here : bool
+        Whether `training.model` is the one that learns; else it has learned when `train` returns.
+    """
+
+    name: ClassVar[str]
+    family: ClassVar[str]
+    source: ClassVar[str]
+    changes: ClassVar[frozenset[str]]
+    excludes: ClassVar[frozenset[str]] = frozenset()
+    needs_cuda: ClassVar[bool] = False
+    trains_here: ClassVar[bool] = True
+
+    # --- before training, in this order
+
+    def change_setting(self, setting: Setting) -> Setting:
+        """Return the setting with another model configuration, batch size or factor of the learning rate."""
+        return setting
+
+    def change_model(self, training: Training) -> None:
+        """Change or replace `training.model`, which has its initial parameters and no optimizer yet."""
+
+    def make_optimizer(self, training: Training) -> torch.optim.Optimizer | None:
+        """Return an optimizer of `training.trained`, or None if this method leaves that to another.
+
+        Its learning rate is the one of the dense model; the run's factor and schedule multiply it.
+        """
+        return None
+
+    # --- while training
+
+    def schedule(self, training: Training, progress: float) -> float:
+        """Return the part of the learning rate's schedule, 0 to 1, that is over when so much of the budget is used."""
+        return progress
+
+    def batches(self, training: Training, samples: Samples, epoch: int) -> Iterable[Batch] | None:
+        """Return an epoch's batches of `samples`, the whole training split, or None for batches of equal length."""
+        return None
+
+    def change_batch(self, training: Training, batch: Batch) -> Batch:
+        """Return what a step is to learn from in place of a batch."""
+        return batch
+
+    def train(self, training: Training, on_batch: OnBatch | None, stop: Event | None) -> dict[str, Any] | None:
+        """Train in a way of its own, and return the memory as `measure_memory` does, or None for `Training.run`.
+
+        `training` then has its trained model, `count`, `steps`, `seconds_spent` and `clock`.
+        """
+        return None
+
+    def losses(self, training: Training, batch: Batch) -> torch.Tensor | None:
+        """Return the losses of a batch's samples, shape (n,), or None to have them from `training.model`."""
+        return None
+
+    def around_forward(self, training: Training) -> AbstractContextManager:
+        """Return a context for the forward pass and the loss."""
+        return nullcontext()
+
+    def around_backward(self, training: Training) -> AbstractContextManager:
+        """Return a context for the backward pass."""
+        return nullcontext()
+
+    def objective(self, training: Training, loss: torch.Tensor) -> torch.Tensor:
+        """Return what is minimised in place of the batch's loss, both of shape ()."""
+        return loss
+
+    def before_update(self, training: Training) -> None:
+        """Act on the gradients."""
+
+    def after_update(self, training: Training) -> None:
+        """Act on the parameters, or on the model: `training.progress` says how much of the budget is used."""
+
+    # --- at the end
+
+    def finish(self, training: Training) -> dict[str, Any]:
+        """Return facts about what came out, as JSON-ready values, such as the ranks; the model is then scored."""
+        return {}
+
+    # --- what it says of itself
+
+    @classmethod
+    def summary(cls) -> str:
+        """Return what it changes, in a line."""
+        return cls.__doc__.split("\n")[0].strip()
+
+    @classmethod
+    def parameters(cls) -> dict[str, Any]:
+        """Return its parameters and their defaults."""
+        return {field.name: field.default for field in fields(cls)}
+
+    def describe(self) -> str:
+        """Return its name and those parameters that are not at their defaults, as the command takes them."""
+        defaults = self.parameters()
+        other = [f"{key}={value}" for key, value in asdict(self).items() if value != defaults[key]]
+        return f"{self.name}:{','.join(other)}" if other else self.name

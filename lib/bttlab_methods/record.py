@@ -1,0 +1,119 @@
+"""Results on disk, and side by side."""
+
+import json
+import os
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from bttlab.places import ROOT
+from bttlab.records import RecordError, build, write_whole
+from bttlab_methods.combination import DENSE
+from bttlab_methods.run import Result
+from bttlab_methods.setting import Setting
+
+FOLDER = ROOT / "data" / "methods"
+RECORDS = {"atis.json": DENSE, "atis_tensor.json": "tensor"}  # record: the methods that its others are compared with
+SCORES = {"intent_accuracy": "intent", "slot_f1": "slot F1", "frame_accuracy": "frame"}
+
+
+class Results:
+    """Results in the order in which they were found; with a path, on disk after each.
+
+    Parameters
+    ----------
+    results : list of Result
+    path : path or None
+    """
+
+    def __init__(self, results: list[Result], path: Path | None = None):
+        self.results, self._path = results, path
+
+    @classmethod
+    def read(cls, path: str | os.PathLike | None) -> "Results":
+        """Return what a file holds, which may not be there yet; of no file, nothing.
+
+        Raises
+        ------
+        bttlab.baseline.RecordError
+            If the file is not such a record.
+        """
+        if path is None:
+            return cls([])
+        path = Path(path)
+        if not path.exists():
+            return cls([], path)
+        try:
+            return cls(build(list[Result], json.loads(path.read_text(encoding="utf-8")), ""), path)
+        except (ValueError, RecordError) as error:
+            raise RecordError(f"{path} is no record of methods ({error}); give another place with --record") from None
+
+    def find(self, methods: str, setting: Setting) -> Result | None:
+        """Return the result of the same methods in the same setting, if there is one."""
+        wanted = (methods, *_setting(setting.corpus.name, setting.config.encoders, setting))
+        for result in self.results:
+            if (result.methods, *_setting(result.corpus, result.encoders, result)) == wanted:
+                return result
+        return None
+
+    def add(self, result: Result) -> None:
+        """Keep a result."""
+        self.results.append(result)
+        if self._path is not None:
+            lines = ",\n".join(json.dumps(result.to_dict()) for result in self.results)
+            write_whole(self._path, f"[\n{lines}\n]\n")
+
+
+def _setting(corpus: str, encoders: int, values) -> tuple:
+    return corpus, encoders, values.samples, values.batch, values.seed, values.device
+
+
+def comparison(results: Sequence[Result]):
+    """Return a table of results, a line for each combination: the mean over its seeds; all measured."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column("methods", overflow="fold", min_width=14)
+    for column in ("seeds", *SCORES.values(), "trained", "MB", "s", "J"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for name, group in by_methods(results).items():
+        table.add_row(
+            name,
+            str(len(group)),
+            *(f"{100 * mean(group, lambda result, key=key: result.scores['test'][key]):.1f}" for key in SCORES),
+            f"{group[0].trained:,}",
+            f"{mean(group, lambda result: result.memory['peak']['value']) / 1e6:.1f}",
+            f"{mean(group, lambda result: result.seconds_per_epoch['value']):.1f}",
+            joules(group),
+        )
+    table.caption = (
+        "All measured. Test split, per cent; parameters trained; peak memory as counted storages of a step; time (the "
+        "processor's) and energy of an epoch."
+    )
+    return table
+
+
+def by_methods(results: Sequence[Result]) -> dict[str, list[Result]]:
+    """Return results by their methods, in order."""
+    by_methods: dict[str, list[Result]] = {}
+    for result in results:
+        by_methods.setdefault(result.methods, []).append(result)
+    return by_methods
+
+
+def mean(group: Sequence[Result], value: Callable[[Result], Any]) -> float:
+    """Return the mean of a value over some results."""
+    return statistics.fmean(map(value, group))
+
+
+def joules(group: Sequence[Result]) -> str:
+    """Return the mean energy of an epoch, in joules, or a dash where nothing told it."""
+    if any(result.joules_per_epoch["value"] is None for result in group):
+        return "-"
+    return f"{mean(group, lambda result: result.joules_per_epoch['value']):.0f}"
+
+
+def read_records(folder: Path = FOLDER) -> dict[str, list[Result]]:
+    """Return the results of each record in `RECORDS`."""
+    return {name: Results.read(folder / name).results for name in RECORDS}

@@ -1,0 +1,135 @@
+"""The setting that all methods of a comparison share: model, samples, budget."""
+
+import math
+import os
+from dataclasses import dataclass, replace
+
+from bttlab.data import Corpus, Samples, Vocabulary, encode, load_corpus
+from bttlab.errors import BttlabError, shown
+from bttlab.model import ModelConfig
+
+BATCH = 8  # utterances
+MOST_SAMPLES = 10**8
+SCORED_AT_ONCE = 64  # utterances
+
+
+class MethodError(BttlabError):
+    """A method that cannot be used as asked for."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A comparison's common ground; a method may change what its `change_setting` returns.
+
+    Parameters
+    ----------
+    corpus : Corpus
+    config : ModelConfig
+        Of the dense model, unless a method changes it.
+    samples : int
+        The budget: samples to train on, epoch after epoch.
+    batch : int
+        Utterances of a step, at most.
+    seed : int
+        Of initial parameters, order, and whatever a method draws.
+    device : str
+        "cpu" or "cuda".
+    rate_factor : float
+        Of every learning rate: 1 for the dense model with batches of `BATCH`.
+    warmup : float
+        Part of the budget in which the learning rate rises; it then falls to 0 in a straight line.
+    """
+
+    corpus: Corpus
+    config: ModelConfig
+    samples: int
+    batch: int = BATCH
+    seed: int = 0
+    device: str = "cpu"
+    rate_factor: float = 1.0
+    warmup: float = 0.1
+
+    def __post_init__(self) -> None:
+        for name, way_out in (("samples", "--budget 500, or --budget 1epoch"), ("batch", "--batch 8")):
+            if getattr(self, name) < 1:
+                raise MethodError(f"{name} is {getattr(self, name)}: it must be at least 1; pass {way_out}")
+            if getattr(self, name) > MOST_SAMPLES:
+                raise MethodError(
+                    f"{name} is {shown(getattr(self, name))}: it must be at most {MOST_SAMPLES:,}; pass {way_out}"
+                )
+        if self.seed < 0:
+            raise MethodError(f"seed is {self.seed}: it must be at least 0; pass --seed 0")
+
+    @classmethod
+    def of(
+        cls,
+        data: str | os.PathLike = "airline",
+        budget: str | int = "1epoch",
+        encoders: int = 2,
+        batch: int = BATCH,
+        seed: int = 0,
+        device: str = "cpu",
+    ) -> "Setting":
+        """Return the setting of a corpus and the paper's model.
+
+        Parameters
+        ----------
+        data : str or path
+            Name or folder of the corpus.
+        budget : str or int
+            As for `samples_of`.
+        encoders, batch, seed, device
+            As for the class.
+
+        Raises
+        ------
+        MethodError, bttlab.data.CorpusError, bttlab.model.ConfigError
+        """
+        corpus = load_corpus(data)
+        config = ModelConfig(encoders=encoders, format="dense")
+        return cls(corpus, config, samples_of(budget, len(corpus.train)), batch, seed, device)
+
+    def encode(self) -> tuple[Vocabulary, Samples]:
+        """Return the vocabulary and the training split as the model takes it."""
+        vocabulary = Vocabulary.from_sentences(self.corpus.train.words, self.config.vocabulary_size)
+        return vocabulary, encode(self.corpus.train, vocabulary, self.corpus, self.config)
+
+    def scaled(self, rate_factor: float) -> "Setting":
+        """Return the setting with every learning rate times a factor."""
+        return replace(self, rate_factor=self.rate_factor * rate_factor)
+
+    def rate(self, progress: float) -> float:
+        """Return the factor of the learning rate when a part of the budget, 0 to 1, is used."""
+        rise = min(1.0, progress / self.warmup) if self.warmup else 1.0
+        return self.rate_factor * min(rise, (1 - progress) / (1 - self.warmup))
+
+
+def samples_of(budget: str | int, epoch: int) -> int:
+    """Return the samples of a budget.
+
+    Parameters
+    ----------
+    budget : str or int
+        A number of samples, or of epochs as "2epochs" or "0.5epoch".
+    epoch : int
+        Samples of an epoch.
+
+    Raises
+    ------
+    MethodError
+        If it is neither, or less than one sample.
+    """
+    text = str(budget).strip().lower()
+    number = text.removesuffix("s").removesuffix("epoch")
+    epochs = number != text and number != text.removesuffix("s")
+    try:
+        value = float(number) if epochs else int(text)
+    except ValueError:
+        value = math.nan
+    samples = value * epoch if epochs else value
+    if not (math.isfinite(samples) and samples >= 1):
+        raise MethodError(
+            f"budget is {budget!r}: it must be at least one sample; give a number of samples, as 2000, or of epochs, "
+            "as 1epoch or 0.5epoch"
+        )
+    return round(samples)

@@ -1,0 +1,138 @@
+"""The methods lab without a browser: ticking, refusing, training, results."""
+
+import io
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from bttlab.data import load_corpus
+from bttlab.experiments.index import Filter, RunIndex
+from bttlab.lab import MethodsLab, Workload
+from bttlab.lab.meters import NoMeter
+from bttlab_methods import MethodError
+from bttlab_methods.lab_figures import results_figure
+from bttlab_methods.lab_runs import MethodRun
+from bttlab_methods.record import read_records
+from lab_trainers import our_threads
+from tiny_runs import CONFIG, write_corpus
+
+
+@pytest.fixture(scope="module")
+def workload(tmp_path_factory):
+    corpus = load_corpus(write_corpus(tmp_path_factory.mktemp("data") / "tiny"))
+    return Workload.of(corpus, replace(CONFIG, format="dense"))
+
+
+@pytest.fixture
+def lab(workload):
+    made = MethodsLab(workload, samples=100)
+    yield made
+    made.close()
+    assert not our_threads()
+
+
+def _tick(lab, *names):
+    for name in names:
+        lab._boxes[name].value = True
+
+
+def test_boxes_write_the_combination_and_keep_its_parameters(lab):
+    _tick(lab, "tensor", "lion")
+    assert lab._text.value == "tensor+lion"
+    lab._text.value = "tensor:rank=3+lion"
+    lab._boxes["lion"].value = False
+    assert lab._text.value == "tensor:rank=3" and "arXiv 2501.06663" in lab._message.value
+    lab._boxes["tensor"].value = False
+    assert lab._text.value == "dense" and not lab._train.disabled
+
+
+def test_the_search_shows_what_it_is_about(lab):
+    def shown():
+        return {name for name, box in lab._boxes.items() if box.layout.display != "none"}
+
+    everything = shown()
+    lab._search.value = "lion"
+    assert "lion" in shown() < everything
+    assert [family for family, group in lab._groups.items() if group.layout.display != "none"] == ["optimizers"]
+    lab._search.value = ""
+    assert shown() == everything == set(lab._boxes)
+
+
+def test_presets_are_what_the_record_says(lab):
+    choices = {title.partition(" (")[0]: name for title, name in lab._preset.options}
+    rows = read_records()["atis.json"]
+    smallest = min(rows, key=lambda one: one.memory["peak"]["value"])
+    assert choices["least memory"] == smallest.methods
+    lab._preset.value = choices["tensor's memory, best slot F1"]
+    assert lab._text.value == lab._preset.value and lab._boxes["tensor"].value and not lab._train.disabled
+
+
+def test_there_is_one_button_that_starts(lab):
+    assert lab.dashboard._buttons["Start"].layout.display == "none" and lab._train.layout.display is None
+
+
+def test_what_does_not_combine_is_said_and_cannot_be_trained(lab):
+    lab.train("lion+lion")
+    assert "lion is named twice" in lab._message.value and lab._train.disabled
+    assert lab.dashboard.runs == []
+
+
+def test_runs_share_one_figure_and_give_results(lab):
+    for text in ("dense", "tensor:rank=3,embedding_rank=3+lion"):
+        lab.train(text)
+        lab.wait()
+    assert [run.state for run in lab.dashboard.runs] == ["finished"] * 2, [run.error for run in lab.dashboard.runs]
+    dense, tensor = lab.results
+    assert (dense.samples, tensor.methods) == (100, "tensor:rank=3,embedding_rank=3+lion")
+    assert lab.dashboard.runs[0].memory["tensors"].value == dense.memory["peak"]["value"]
+    assert lab.dashboard.runs[1].scores[-1][0] == 100
+    shown = [text.get_text() for text in lab.dashboard._figure._memory.texts]
+    for number, result in enumerate(lab.results, 1):
+        assert f"{number}: {result.memory['peak']['value'] / 1e6:,.1f} MB (measured)" in shown
+    picture = np.asarray(Image.open(io.BytesIO(lab._picture.value)).convert("L"))
+    assert picture.std() > 10 and lab._picture.layout.display == "block"
+    kept = [row["methods"] for row in RunIndex().rows(["methods"], Filter(["kind=methods"]))]
+    assert {"dense", tensor.methods} <= set(kept)
+
+
+def test_a_run_stops_between_two_batches(workload):
+    run = MethodRun("dense", 100_000, 3e-4, NoMeter("none"), workload, "dense", "cpu")
+    run.start()
+    while not run.count:
+        run.join(0.01)
+    run.stop()
+    assert run.join(20) and run.state == "stopped" and 0 < run.count < 100_000
+
+
+def test_what_processes_learn_is_scored_when_it_comes_back(workload):
+    results = []
+    run = MethodRun("x", 300, 3e-3, NoMeter("none"), workload, "data-parallel", "cpu", results.append)
+    run.start()
+    assert run.join(60) and run.state == "finished", run.error
+    ((count, scores),) = run.scores  # no score of a model that has not learned yet
+    assert count == 300 and asdict(scores) == results[0].scores["dev"]
+    assert scores.slot_f1 > 0.9
+
+
+def test_the_slider_scales_every_rate(workload):
+    runs = [MethodRun("lion", 60, rate, NoMeter("none"), workload, "lion", "cpu") for rate in (0.0, 3e-4)]
+    for run in runs:
+        run.start()
+        run.join()
+    still, moved = runs
+    assert np.mean(moved.losses[-20:]) < np.mean(still.losses[-20:])
+
+
+def test_a_method_that_does_not_run_here_is_refused_at_once(workload):
+    with pytest.raises(MethodError, match="did you mean 'lion'"):
+        MethodRun("x", 60, 3e-4, NoMeter("none"), workload, "lino", "cpu")
+
+
+def test_the_figure_has_a_row_for_each_combination(lab):
+    for _ in range(2):
+        lab.train("dense", samples=100)
+        lab.wait()
+    memory = results_figure(lab.results).axes[0]
+    assert [label.get_text() for label in memory.get_yticklabels()] == ["dense"]

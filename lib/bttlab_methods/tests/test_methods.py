@@ -1,0 +1,153 @@
+"""The methods lab: finding and combining methods, training with them, measuring, keeping results."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+import torch
+
+from bttlab.baseline.record import RecordError
+from bttlab.data import load_corpus
+from bttlab.model import batch_losses
+from bttlab_methods import FAMILIES, Batch, Method, MethodError, Setting, Training, methods, parse, run_methods
+from bttlab_methods.memory import measure_memory
+from bttlab_methods.record import Results
+from bttlab_methods.training import LEARNING_RATE
+from tiny_runs import CONFIG, write_corpus
+
+DENSE = replace(CONFIG, format="dense")
+
+
+@pytest.fixture(scope="module")
+def setting(tmp_path_factory):
+    corpus = load_corpus(write_corpus(tmp_path_factory.mktemp("data") / "tiny"))
+    return Setting(corpus, DENSE, samples=30, batch=4)
+
+
+@pytest.mark.parametrize("name", methods())
+def test_every_method_says_what_it_is(name):
+    kind = methods()[name]
+    assert kind.family in FAMILIES and kind.source and kind.changes
+    assert 20 < len(kind.summary()) <= 120 and kind.summary().endswith(".")
+    assert parse(name)[0] == kind()
+    assert all(parameter in kind.__doc__ for parameter in kind.parameters())
+
+
+def test_names_come_with_parameters_and_join():
+    tensor, lion = parse("tensor:rank=4,rate_factor=2+lion")
+    assert (tensor.rank, tensor.rate_factor, lion.name) == (4, 2.0, "lion")
+    assert (tensor.describe(), lion.describe()) == ("tensor:rank=4,rate_factor=2.0", "lion")
+    assert parse("dense") == ()
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("tensro", "method 'tensro': there is none; did you mean 'tensor'? bttlab methods list names all"),
+        ("tensor:rnk=4", "method tensor: parameter 'rnk': there is none; it has rank, embedding_rank, rate_factor"),
+        ("tensor:rank=x", "method tensor: rank is 'x': it must be a whole number, such as 12"),
+        ("lion+lion", "lion is named twice; name it once"),
+    ],
+)
+def test_what_does_not_exist_is_refused_in_one_line(text, message):
+    with pytest.raises(MethodError) as error:
+        parse(text)
+    assert str(error.value) == message
+
+
+@dataclass(frozen=True)
+class Double(Method):
+    """Count each loss twice, by the batch's weights, for a test of what methods can do."""
+
+    name = "double"
+    family = "data"
+    source = "none"
+    changes = frozenset({"optimizer"})
+
+    def change_batch(self, training, batch):
+        return replace(batch, weights=np.full(len(batch.samples), 2, np.float32))
+
+
+@dataclass(frozen=True)
+class Penalty(Double):
+    """Add the mean square of the parameters to the loss; needs a GPU."""
+
+    name = "penalty"
+    changes = frozenset({"loss"})
+    excludes = frozenset({"double"})
+    needs_cuda = True
+
+
+def test_methods_that_need_the_same_part_or_exclude_each_other_do_not_combine(setting):
+    with pytest.raises(MethodError, match="lion and double do not combine: both change the optimizer; leave one out"):
+        Training(setting, [*parse("lion"), Double()])
+    with pytest.raises(MethodError, match=r"double and penalty do not combine: penalty cannot do with what double"):
+        Training(setting, [Double(), Penalty()])
+    with pytest.raises(MethodError, match="penalty needs a GPU with CUDA, not cpu"):
+        Training(setting, [Penalty()])
+
+
+def test_weights_of_a_batch_count_in_the_loss(setting):
+    plain, doubled = Training(setting), Training(setting, [Double()])
+    batch = Batch(plain.samples[np.flatnonzero(plain.samples.lengths == plain.samples.lengths[0])[:3]])
+    value, losses = doubled.forward(batch)
+    expected = batch_losses(plain.model, batch.samples)
+    assert np.allclose(losses, expected.detach().numpy())
+    assert value.item() == pytest.approx(2 * expected.mean().item(), rel=1e-6)
+
+
+def test_a_run_takes_the_budget_and_learns_and_repeats_to_the_bit(setting):
+    setting = replace(setting, samples=150)
+    seen = []
+    first, second = (run_methods(setting, parse("tensor:rank=3,embedding_rank=3"), seen.append) for _ in range(2))
+    assert first.samples == 150 and sum(map(len, seen)) == 300
+    assert np.mean(first.losses[-5:]) < np.mean(first.losses[:5])
+    assert (first.losses, first.scores) == (second.losses, second.scores)
+    assert first.methods == "tensor:rank=3,embedding_rank=3" and first.trained == first.parameters
+
+
+def test_memory_is_counted_by_category_and_changes_nothing(setting):
+    training = Training(setting)
+    training.run()
+    before = [parameter.detach().clone() for parameter in training.model.parameters()]
+    memory = measure_memory(training)
+    count = 4 * DENSE.parameters_count
+    categories = {name: figure["value"] for name, figure in memory["categories"].items()}
+    assert categories["parameters"] == count
+    assert 2 * count <= categories["optimizer_state"] <= 2 * count + 100 * 4  # two moments, and a step each
+    assert categories["activations"] > 0 and memory["peak"]["value"] == sum(categories.values())
+    assert all(torch.equal(*pair) for pair in zip(before, training.model.parameters(), strict=True))
+
+
+def test_the_learning_rate_rises_and_falls_to_nothing(setting):
+    rates = [setting.scaled(3).rate(progress) for progress in (0, 0.05, 0.1, 0.55, 1)]
+    assert rates == pytest.approx([0, 1.5, 3, 1.5, 0])
+
+
+def test_a_learning_rate_that_is_too_high_is_said(setting):
+    with pytest.raises(MethodError, match=r"lion:learning_rate=1e\+30: the loss after \d+ samples is not finite"):
+        run_methods(setting, parse("lion:learning_rate=1e30"))
+
+
+def test_results_are_kept_and_found_again(tmp_path, setting):
+    path = tmp_path / "results.json"
+    result = run_methods(setting, parse("dense"))
+    Results.read(path).add(result)
+    again = Results.read(path)
+    assert again.find("dense", setting).to_dict() == result.to_dict()
+    assert again.find("lion", setting) is None and again.find("dense", replace(setting, seed=1)) is None
+    path.write_text('[{"methods": 3}]')
+    with pytest.raises(RecordError, match=r"results.json is no record of methods"):
+        Results.read(path)
+
+
+def test_tensor_compression_trains_cores_in_place_of_matrices_at_a_higher_rate(setting):
+    training = Training(setting, parse("tensor:rank=3,embedding_rank=2,rate_factor=5"))
+    assert training.setting.config == replace(CONFIG, linear_rank=3, embedding_rank=2)
+    assert {name: tuple(p.shape) for name, p in training.model.named_parameters()} == (
+        training.setting.config.parameter_shapes()
+    )
+    assert sum(parameter.numel() for parameter in training.trained) < 0.6 * DENSE.parameters_count
+    training.count = 3  # a tenth of the budget: the rate has risen
+    training.set_rate()
+    assert training.optimizer.param_groups[0]["lr"] == pytest.approx(5 * LEARNING_RATE)

@@ -1,0 +1,420 @@
+"""The methods lab's compression of gradients, ranks, subspaces and core entries: what makes each what it is."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from bttlab.cli import main
+from bttlab.data import load_corpus
+from bttlab.model import ModelConfig, ReferenceTrainer, predict_in_batches
+from bttlab.tensor import ShapeError, TTLinear, TTMEmbedding
+from bttlab.train import CheckpointStore
+from bttlab_methods import MethodError, Setting, Training, export, parse, run_methods, write_checkpoint
+from bttlab_methods.bonds import trains
+from bttlab_methods.library.comera import relaxed_size
+from bttlab_methods.library.rank_pruning import cut_to
+from bttlab_methods.memory import flat, measure_memory
+from bttlab_methods.projected import ProjectedAdamW
+from bttlab_methods.run import score_split
+from bttlab_methods.subspaces import LowRankLinear, followed
+from tiny_runs import CONFIG, write_corpus
+
+DENSE = replace(CONFIG, format="dense")
+TENSOR = "tensor:rank=4,embedding_rank=4"
+
+
+@pytest.fixture(scope="module")
+def setting(tmp_path_factory):
+    corpus = load_corpus(write_corpus(tmp_path_factory.mktemp("data") / "tiny"))
+    return Setting(corpus, DENSE, samples=40, batch=4)
+
+
+def steps(training, count):
+    """Train some steps; returns the parameters by name as before the last of them."""
+    for _ in range(count):
+        before = {name: tensor.detach().clone() for name, tensor in training.model.named_parameters()}
+        training.step(next(training._all_batches()))
+    return before
+
+
+def state_numbers(training):
+    return sum(tensor.numel() for tensor in flat(dict(training.optimizer.state)))
+
+
+def gradients(training, batch):
+    """Gradients by name, of a batch."""
+    training.model.zero_grad()
+    training.backward(training.forward(batch)[0])
+    return {name: p.grad.clone() for name, p in training.model.named_parameters() if p.grad is not None}
+
+
+def cores_of(training):
+    return [parameter for name, parameter in training.model.named_parameters() if ".cores." in name]
+
+
+# --- gradient compression
+
+
+def test_galore_updates_lie_in_a_subspace_of_its_rank_until_the_next_choice(setting):
+    training = Training(setting, parse("galore:rank=3,every=2"))
+    name = "encoders.0.query.weight"
+    weight = training.model.get_parameter(name)
+    seen = []
+    for _ in range(5):
+        before = steps(training, 1)[name]
+        decayed = before * (1 - training.optimizer.param_groups[0]["lr"] * 0.01)
+        seen.append((weight.detach() - decayed).double())
+    pair, across = torch.cat(seen[2:4]), torch.cat(seen[1:3])
+    assert torch.linalg.matrix_rank(pair, rtol=1e-3) == 3  # two updates in one subspace
+    assert torch.linalg.matrix_rank(across, rtol=1e-3) > 3
+
+
+def test_galore_keeps_the_moments_of_the_core_and_a_basis(setting):
+    dense, galore = Training(setting), Training(setting, parse("galore:rank=2"))
+    for training in (dense, galore):
+        steps(training, 1)
+    saved = 0
+    for parameter in galore.trained:
+        if parameter.ndim == 2 and min(parameter.shape) >= 4:
+            rows, columns = parameter.shape
+            saved += 2 * parameter.numel() - 2 * 2 * max(rows, columns) - 2 * min(rows, columns)
+    counted = sum(state["step"].numel() for state in dense.optimizer.state.values())
+    assert state_numbers(galore) == state_numbers(dense) - counted - saved
+
+
+def test_galore_takes_the_steps_of_pytorch_optimizers():
+    from pytorch_optimizer import GaLore
+
+    torch.manual_seed(0)
+    start, gradients = torch.randn(9, 6), torch.randn(5, 9, 6)
+    ours, theirs = torch.nn.Parameter(start.clone()), torch.nn.Parameter(start.clone())
+    folded = {"params": [ours], "shape": (9, 6), "ranks": (None, 2)}
+    first = ProjectedAdamW([folded], lr=0.1, every=9, scale=0.5, eps=1e-12, weight_decay=0.0)
+    group = {"rank": 2, "update_proj_gap": 9, "scale": 0.5, "projection_type": "std"}
+    second = GaLore([{"params": [theirs], **group}], lr=0.1, eps=1e-12)
+    for gradient in gradients:
+        ours.grad, theirs.grad = gradient.clone(), gradient.clone()
+        first.step()
+        second.step()
+    assert torch.linalg.vector_norm(ours - start) > 0.1
+    assert torch.allclose(ours, theirs, atol=1e-5)
+
+
+def test_galore_and_plain_adamw_agree_where_nothing_is_projected(setting):
+    galore, plain = Training(setting, parse("galore:rank=1000")), Training(setting)
+    for training in (galore, plain):
+        steps(training, 4)
+    for (name, ours), theirs in zip(galore.model.named_parameters(), plain.model.parameters(), strict=True):
+        if not name.endswith("key.bias"):  # softmax does not feel it: its gradient is rounding alone
+            assert torch.allclose(ours, theirs, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "methods, name", [("{}", "encoders.0.first.weight"), (TENSOR + "+{}", "encoders.0.first.cores.2")]
+)
+def test_tensor_galore_updates_have_the_multilinear_rank_of_the_subspace(setting, methods, name, monkeypatch):
+    monkeypatch.setattr("bttlab_methods.library.tensor_galore.LEAST", 10)
+    training = Training(setting, parse(methods.format("tensor-galore:fraction=0.5")))
+    parameter = training.model.get_parameter(name)
+    group = next(group for group in training.optimizer.param_groups if group["params"][0] is parameter)
+    before = steps(training, 2)[name]
+    update = (parameter.detach() - before * (1 - group["lr"] * 0.01)).double().reshape(group["shape"])
+    for mode, size in enumerate(group["shape"]):
+        unfolding = update.movedim(mode, 0).reshape(size, -1)
+        assert torch.linalg.matrix_rank(unfolding, rtol=1e-3) == max(1, size // 2)
+    core = training.optimizer.state[parameter]["exp_avg"]
+    assert core.shape == tuple(max(1, size // 2) for size in group["shape"])
+
+
+def test_galore_leaves_cores_to_tensor_galore():
+    with pytest.raises(MethodError, match="tensor and galore do not combine"):
+        parse("tensor+galore")
+    with pytest.raises(MethodError, match=r"fraction is 0\.0: it must be above 0"):
+        parse("tensor-galore:fraction=0")
+
+
+# --- ranks
+
+
+def test_rank_pruning_cuts_ranks_to_the_size_target_and_scores_as_high(setting):
+    setting = replace(setting, samples=500)
+    training = Training(setting, parse("rank-pruning:rank=6,embedding_rank=6,target=0.6"))
+    sizes = []
+    training.run(lambda losses: sizes.append(sum(core.numel() for core in cores_of(training))))
+    facts = training.finish()
+    start, end = facts["numbers_in_cores_at_start"], facts["numbers_in_cores"]
+    assert sizes[0] == start and sizes[-1] == end == sum(core.numel() for core in cores_of(training))
+    assert 0.5 * start < end <= 0.6 * start
+    assert len(set(sizes)) > 5 and sizes == sorted(sizes, reverse=True)  # step by step, while training
+    ranks = [rank for layer in facts["ranks"].values() for rank in layer]
+    assert min(ranks) < 5 and max(ranks) <= 6 and len(set(ranks)) > 1
+    assert not any("core_map" in name for name, _ in training.model.named_parameters())
+    full = run_methods(setting, parse("tensor:rank=6,embedding_rank=6"), splits=("dev",)).scores["dev"]
+    scores = score_split(training, "dev")
+    assert scores["frame_accuracy"] >= full["frame_accuracy"] > 0.9
+
+
+def test_gates_tell_what_the_loss_feels_of_each_index_and_stay_one(setting):
+    training = Training(setting, parse("rank-pruning:rank=3,embedding_rank=3"))
+    layers = [layer for layer in training.model.modules() if isinstance(layer, TTLinear | TTMEmbedding)]
+    training.set_rate()
+    training.backward(training.forward(next(training._all_batches()))[0])
+    felt = []
+    for layer in layers:
+        for core, gate in zip(layer.cores, layer.core_map.gates, strict=False):
+            felt.append(gate.grad.clone())
+            assert torch.allclose(felt[-1], (core * core.grad).flatten(0, -2).sum(0), atol=1e-6)
+    training.update()
+    noted = [bond for train in training.extra["rank-pruning"]["felt"] for bond in train]
+    for bond, gradient in zip(noted, felt, strict=True):
+        torch.testing.assert_close(bond, 0.05 * gradient.square(), atol=0, rtol=1e-4)
+    assert max(gradient.abs().max() for gradient in felt) > 1e-4
+    assert all((gate == 1).all() for layer in layers for gate in layer.core_map.gates)
+
+
+def test_cutting_what_carries_nothing_changes_no_output_and_keeps_the_moments(setting):
+    training = Training(setting, parse("rank-pruning:rank=4,embedding_rank=4"))
+    steps(training, 2)
+    layers = [layer for layer in training.model.modules() if isinstance(layer, TTLinear | TTMEmbedding)]
+    with torch.no_grad():
+        for layer in layers:
+            for core in layer.cores[:-1]:
+                core[..., 1] = 0
+    tokens = torch.from_numpy(training.samples.tokens[:3, :5].astype("int64"))
+    before = training.model(tokens)
+    core = layers[1].cores[1]
+    moment = training.optimizer.state[core]["exp_avg"].clone()
+    cut_to(training.optimizer, layers, training.extra["rank-pruning"]["felt"], most=10**9)
+    after = training.model(tokens)
+    assert all(core.shape[-1] == 3 for layer in layers for core in layer.cores[:-1])
+    assert all(torch.allclose(*pair, atol=1e-6) for pair in zip(before, after, strict=True))
+    kept = torch.tensor([0, 2, 3])
+    assert torch.equal(training.optimizer.state[layers[1].cores[1]]["exp_avg"], moment[kept][..., kept])
+    assert core not in training.optimizer.state
+    steps(training, 1)
+
+
+def test_a_pruned_model_exports_at_its_largest_ranks_and_says_the_same(setting, tmp_path):
+    training = Training(replace(setting, samples=60), parse("rank-pruning:rank=5,embedding_rank=4"))
+    training.run()
+    ranks = training.finish()["ranks"]
+    config = write_checkpoint(training, tmp_path / "run")
+    assert config.linear_rank == max(max(r) for name, r in ranks.items() if name != "embedding.word")
+    assert config.embedding_rank == max(ranks["embedding.word"])
+    checkpoint, _ = CheckpointStore(tmp_path / "run").load()
+    trainer = ReferenceTrainer(config)
+    trainer.load_parameters(checkpoint.parameters)
+    theirs = trainer.predict(training.samples)
+    training.model.eval()
+    ours = predict_in_batches(training.model, training.samples)
+    assert np.allclose(ours.losses, theirs.losses, atol=1e-5)
+    assert np.array_equal(ours.intents, theirs.intents) and np.array_equal(ours.slots, theirs.slots)
+
+
+def test_train_goes_on_with_what_a_method_left(setting, tmp_path, capsys):
+    training = Training(setting, parse("rank-pruning:rank=3,embedding_rank=3"))
+    training.run()
+    training.finish()
+    write_checkpoint(training, tmp_path / "run")
+    assert main(["train", "--resume", str(tmp_path / "run"), "--device", "reference", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["epochs_done"] == 1
+
+
+def test_the_command_leaves_a_run_that_eval_scores(setting, tmp_path, capsys):
+    data, folder = str(setting.corpus.folder), str(tmp_path / "run")
+    arguments = ["comera:rank=2,embedding_rank=2", "--data", data, "--budget", "2", "--encoders", "1"]
+    assert main(["methods", "run", *arguments, "--checkpoint", folder]) == 0
+    capsys.readouterr()
+    assert main(["eval", "--run", folder, "--device", "reference", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["epochs_done"] == 0
+    assert main(["methods", "run", *arguments, "--checkpoint", folder]) == 2
+    assert "exists and is not empty" in capsys.readouterr().err
+    assert main(["methods", "run", "dense", *arguments, "--checkpoint", str(tmp_path / "other")]) == 2
+    assert "is the place of one run, not of 2" in capsys.readouterr().err
+
+
+def test_a_model_with_parts_of_its_own_is_not_exported(setting):
+    training = Training(setting)
+    training.model.adapter = torch.nn.Linear(2, 2)
+    with pytest.raises(MethodError, match=r"has adapter\.bias otherwise than a model of its configuration"):
+        export(training)
+
+
+def test_the_relaxed_size_counts_the_numbers_that_gates_of_one_and_zero_leave(setting):
+    training = Training(setting, parse("comera:rank=4,embedding_rank=4"))
+    (layer, *_) = layers = trains(training)
+    assert sum(map(relaxed_size, layers)).item() == pytest.approx(sum(core.numel() for core in cores_of(training)))
+    with torch.no_grad():
+        for k, gate in enumerate(layer.core_map.gates):
+            gate[: k + 1] = 0
+    left = [core.shape[1:-1].numel() * (4 - k if k else 1) * (3 - k) for k, core in enumerate(layer.cores[:-1])]
+    left.append(layer.cores[-1].shape[1:-1].numel() * (4 - len(left)))
+    assert relaxed_size(layer).item() == pytest.approx(sum(left))
+
+
+def test_comeras_gates_get_the_gradient_of_loss_and_size_early_and_of_what_is_above_its_target_late(setting):
+    training = Training(setting, parse("comera:rank=3,embedding_rank=3,size_weight=2,core_weight=0.5,target=0.5"))
+    layers, state = trains(training), training.extra["comera"]
+    gates = [gate for layer in layers for gate in layer.core_map.gates]
+    cores = cores_of(training)
+    loss = sum((gate * torch.arange(1.0, 4)).sum() for gate in gates)
+    (of_loss, of_size) = (
+        torch.cat(torch.autograd.grad(value, gates, retain_graph=True))
+        for value in (loss, sum(map(relaxed_size, layers)) / state["numbers"])
+    )
+
+    def gradient():
+        return torch.cat(torch.autograd.grad(training.methods[0].objective(training, loss), gates, retain_graph=True))
+
+    torch.testing.assert_close(gradient(), of_loss + 2 * of_size)
+    squares = torch.autograd.grad(training.methods[0].objective(training, loss), cores)
+    assert all(torch.allclose(grad, core) for grad, core in zip(squares, cores, strict=True))  # 0.5 times core^2
+    training.count = 39
+    state["loss_target"] = 0.0
+    torch.testing.assert_close(gradient(), 1.5 * of_loss + 0.5 * of_size)
+    state["loss_target"] = loss.item()
+    torch.testing.assert_close(gradient(), 0.5 * of_loss + 1.5 * of_size)
+
+
+def test_comera_trains_gates_cuts_what_they_leave_and_puts_them_into_the_cores(setting):
+    text = "comera:rank=5,embedding_rank=5,size_weight=0.5,target=0.5,rate_factor=8"
+    training = Training(replace(setting, samples=1200), parse(text))
+    sizes = []
+    training.run(lambda losses: sizes.append(sum(core.numel() for core in cores_of(training))))
+    gates = torch.cat([gate for layer in trains(training) for gate in layer.core_map.diagonals()])
+    assert gates.min() < 0.9 and gates.std() > 0.05
+    tokens = torch.from_numpy(training.samples.tokens[:3, :5].astype("int64"))
+    before = training.model(tokens)
+    facts = training.finish()
+    assert all(torch.allclose(*pair, atol=1e-5) for pair in zip(before, training.model(tokens), strict=True))
+    assert sizes == sorted(sizes, reverse=True)
+    assert facts["numbers_in_cores"] < 0.9 * facts["numbers_in_cores_at_start"] == 0.9 * sizes[0]
+    assert not any("core_map" in name for name, _ in training.model.named_parameters())
+    assert score_split(training, "dev")["frame_accuracy"] > 0.8
+
+
+# --- low precision
+
+
+@pytest.mark.parametrize("name, bits", [("tensor-int8", 8), ("tensor-int4", 4)])
+def test_quantised_cores_have_few_values_and_gradients_straight_through(setting, name, bits):
+    training = Training(setting, parse(f"{name}:rank=4,embedding_rank=4"))
+    steps(training, 2)
+    layer = training.model.encoders[0].query
+    plain = TTLinear(16, 16, layer.out_modes, layer.in_modes, 4)
+    plain.set_cores(layer.used_cores())
+    plain.bias = layer.bias
+    assert max(core.unique().numel() for core in layer.used_cores()) <= 2**bits - 1
+    for core, used in zip(layer.cores, layer.used_cores(), strict=True):
+        step = core.abs().max() / (2 ** (bits - 1) - 1)
+        assert (core - used).abs().max() <= 0.5001 * step
+    x = torch.randn(3, 16)
+    layer.zero_grad()
+    assert torch.allclose(layer(x), plain(x), atol=1e-6)
+    layer(x).square().sum().backward()
+    plain(x).square().sum().backward()
+    for core, other in zip(layer.cores, plain.cores, strict=True):
+        assert torch.allclose(core.grad, other.grad, atol=1e-5)
+
+
+def test_quantised_bytes_are_those_of_the_cores_bits_and_the_rest(setting):
+    facts = {bits: Training(setting, parse(f"tensor-int{bits}")).finish() for bits in (8, 4)}
+    numbers = facts[8]["numbers_in_cores"]
+    assert facts[8]["quantised_bytes"] - facts[4]["quantised_bytes"] == numbers // 2
+    cores = len(cores_of(Training(setting, parse("tensor"))))
+    assert facts[8]["fp32_bytes"] - facts[8]["quantised_bytes"] == 3 * numbers - 4 * cores
+
+
+# --- subspaces
+
+
+FULL = "subspace:activation_rank=16"
+
+
+@pytest.mark.parametrize("methods", [FULL, FULL + ",weights=false", TENSOR + "+" + FULL + ",weights=false"])
+def test_gradients_are_exact_where_the_subspace_holds_all_activations(setting, methods):
+    training = Training(setting, parse(methods))
+    batch = next(training._all_batches())
+    found = gradients(training, batch)
+    changed = [layer for layer in training.model.modules() if layer.__dict__.pop("forward", None)]
+    assert len(changed) == 8
+    expected = gradients(training, batch)
+    assert found.keys() == expected.keys() == dict(training.model.named_parameters()).keys()
+    assert all(torch.allclose(found[name], expected[name], atol=1e-5) for name in found)
+
+
+def test_a_basis_follows_the_inputs_from_step_to_step():
+    torch.manual_seed(0)
+    rows = torch.randn(40, 3) @ torch.randn(3, 16) + 0.01 * torch.randn(40, 16)
+    basis = torch.linalg.qr(torch.randn(16, 3))[0]
+    lost = []
+    for _ in range(3):
+        basis = followed(rows, basis)
+        lost.append((rows - rows @ basis @ basis.t()).square().sum() / rows.square().sum())
+    assert lost[0] > lost[1] and lost[2] < 1e-3
+    assert torch.allclose(basis.t() @ basis, torch.eye(3), atol=1e-5)
+
+
+def test_activations_in_a_subspace_take_less_memory_and_still_learn(setting):
+    setting = replace(setting, samples=150)
+    held = {}
+    for name in ("dense", "subspace:weights=false,activation_rank=2"):
+        training = Training(setting, parse(name))
+        losses = []
+        training.run(losses.append)
+        held[name] = measure_memory(training)["categories"]["activations"]["value"]
+        assert np.mean([part.mean() for part in losses[-5:]]) < 0.8 * np.mean([part.mean() for part in losses[:5]])
+    plain, compressed = held.values()
+    assert compressed < 0.8 * plain
+
+
+def test_factors_have_the_rank_that_explains_the_weight_and_its_norm():
+    torch.manual_seed(0)
+    linear = torch.nn.Linear(6, 6)
+    values = torch.tensor([3.0, 2, 1, 1, 1, 0])  # squares 9, 4, 1, 1, 1 of 16
+    u, v = (torch.linalg.qr(torch.randn(6, 6))[0] for _ in range(2))
+    with torch.no_grad():
+        linear.weight.copy_(u * values @ v.t())
+    assert [LowRankLinear(linear, part).left.shape[1] for part in (0.5, 0.57, 0.8, 0.85, 0.99)] == [1, 2, 2, 3, 5]
+    half = LowRankLinear(linear, 0.8)
+    product = half.left @ half.right
+    assert torch.linalg.matrix_norm(product).item() == pytest.approx(4, rel=1e-5)
+    x = torch.randn(5, 6)
+    assert torch.allclose(LowRankLinear(linear, 1.0)(x), linear(x), atol=1e-5)
+
+
+def test_subspace_takes_only_the_parts_it_is_asked_for():
+    parse(TENSOR + "+subspace:weights=false")
+    parse("subspace:activations=false+rematerialisation")
+    with pytest.raises(MethodError, match="tensor and subspace do not combine: both change the linear layers"):
+        parse("tensor+subspace")
+    with pytest.raises(MethodError, match="weights and activations are both false"):
+        parse("subspace:weights=false,activations=false")
+
+
+def test_ranks_cut_to_different_sizes_run_on_the_emulated_card(setting, tmp_path, capsys):
+    training = Training(replace(setting, config=ModelConfig(format="dense")), parse("rank-pruning"))
+    layers = [layer for layer in training.model.modules() if isinstance(layer, TTLinear | TTMEmbedding)]
+    cut_to(training.optimizer, layers, training.extra["rank-pruning"]["felt"], most=140_000)
+    assert training.finish()["ranks"]["embedding.word"] == [27, 30]
+    assert write_checkpoint(training, tmp_path / "run") == ModelConfig()
+    scores = {}
+    for device in ("reference", "emulated"):
+        capsys.readouterr()
+        assert main(["eval", "--run", str(tmp_path / "run"), "--device", device, "--json"]) == 0
+        scores[device] = json.loads(capsys.readouterr().out)
+    assert scores["emulated"]["device"] == "the emulated U50, overlay trainer"
+    assert scores["emulated"]["mean_loss"] == pytest.approx(scores["reference"]["mean_loss"], abs=1e-5)
+    assert scores["emulated"]["slot_f1"] == scores["reference"]["slot_f1"]
+
+
+def test_a_layer_takes_other_ranks_but_no_other_modes():
+    layer = TTLinear(6, 6, (2, 3), (3, 2), 2)
+    layer.set_cores([torch.randn(*shape) for shape in ((1, 2, 2), (2, 3, 5), (5, 3, 1), (1, 2, 1))])
+    x = torch.randn(4, 6)
+    assert torch.allclose(layer(x), x @ layer.to_dense().t() + layer.bias, atol=1e-5)
+    with pytest.raises(ShapeError, match="the layer's modes and these ranks give"):
+        layer.set_cores([torch.randn(*shape) for shape in ((1, 3, 2), (2, 3, 2), (2, 3, 2), (2, 2, 1))])

@@ -1,0 +1,107 @@
+"""The energy of methods' runs, by a meter that stands in for those that few CPUs have: on record, live, in figures."""
+
+from dataclasses import replace
+
+import pytest
+from methods_page import table
+
+from bttlab.data import load_corpus
+from bttlab.lab import Workload
+from bttlab_methods import Setting, Training, parse, run_methods
+from bttlab_methods.lab_figures import results_figure
+from bttlab_methods.lab_runs import MethodRun, method_target
+from tiny_runs import CONFIG, SIZES, write_corpus
+
+DENSE = replace(CONFIG, format="dense")
+OF_A_SAMPLE, OF_OTHER_WORK = 2, 1000  # joules
+WATTS = 50.0
+
+
+class Counter:
+    """A meter whose joules the test counts."""
+
+    how = "a stand-in"
+
+    def __init__(self):
+        self.joules = 0.0
+
+    def begin(self):
+        self._start = self.joules
+
+    def end(self):
+        return self.joules - self._start
+
+    def watts(self):
+        return WATTS
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    return load_corpus(write_corpus(tmp_path_factory.mktemp("data") / "tiny"))
+
+
+@pytest.fixture
+def meter(monkeypatch):
+    """Training takes 2 J a sample, and whatever else is done 1000 J each time."""
+    found = Counter()
+    for module in ("bttlab_methods.run", "bttlab.lab.dashboard_targets"):
+        monkeypatch.setattr(f"{module}.find_meter", lambda device: (found, ""))
+
+    def costly(function, joules):
+        def called(*arguments):
+            found.joules += joules(*arguments)
+            return function(*arguments)
+
+        return called
+
+    monkeypatch.setattr(Training, "step", costly(Training.step, lambda _, batch: OF_A_SAMPLE * len(batch.samples)))
+    for place in ("bttlab_methods.run.measure_memory", "bttlab_methods.run.score_split"):
+        module, name = place.rsplit(".", 1)
+        function = getattr(__import__(module, fromlist=[name]), name)
+        monkeypatch.setattr(place, costly(function, lambda *_: OF_OTHER_WORK))
+    monkeypatch.setattr(MethodRun, "_score", costly(MethodRun._score, lambda _: OF_OTHER_WORK))
+    return found
+
+
+def test_joules_of_an_epoch_are_those_of_its_steps_and_no_others(corpus, meter):
+    result = run_methods(Setting(corpus, DENSE, samples=36, batch=4), parse("lion"))
+    assert result.joules_per_epoch == {
+        "value": pytest.approx(OF_A_SAMPLE * SIZES["train"]),
+        "unit": "J",
+        "provenance": "measured",
+        "how": "a stand-in, idle power included",
+    }
+    assert meter.joules > 3 * OF_OTHER_WORK
+
+
+def test_a_dashboards_run_shows_joules_and_leaves_what_it_does_beside_training_out(corpus, meter):
+    results = []
+    target = method_target("dense", Workload.of(corpus, DENSE), "cpu", results.append)
+    run = target.make_run(48, 3e-4)
+    hold = run._unpaused.wait
+
+    def held():
+        run.pause()
+        meter.joules += OF_OTHER_WORK
+        run.resume()
+        return hold()
+
+    run._unpaused.wait = held
+    run.start()
+    assert run.join(60) and run.state == "finished", run.error
+    count, joules, *_ = run.energy[-1]
+    assert run.meter.provenance == "measured" and run.meter.how == "a stand-in, idle power included"
+    assert count == 48 and joules == pytest.approx(WATTS * run.seconds)
+    assert len(run.scores) > 2
+    assert results[0].joules_per_epoch["value"] == pytest.approx(OF_A_SAMPLE * SIZES["train"])
+
+
+def test_figure_and_table_have_energy_where_it_was_metered(corpus, meter):
+    result = run_methods(Setting(corpus, DENSE, samples=24, batch=4), parse("dense"))
+    unmetered = replace(result, joules_per_epoch=result.joules_per_epoch | {"value": None})
+    panels = [[axes.get_xlabel() for axes in results_figure(of).axes] for of in ([unmetered], [result])]
+    assert [len(labels) for labels in panels] == [3, 4] and panels[1][2] == "joules"
+    (bar,) = results_figure([result]).axes[2].patches
+    assert bar.get_width() == pytest.approx(OF_A_SAMPLE * SIZES["train"])
+    lines = [table([of], "dense").splitlines()[2] for of in (result, unmetered)]
+    assert lines[0].endswith("| 48 |") and lines[1].endswith("| - |")

@@ -1,0 +1,185 @@
+"""Methods that save memory, or show what hardware saves: each keeps what it promises."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from bttlab.data import load_corpus
+from bttlab.tensor import TTLinear
+from bttlab_methods import Batch, MethodError, Setting, Training, parse, run_methods
+from bttlab_methods.library import sparse_attention
+from bttlab_methods.library.compressed_activations import CompressedActivations, compress, decompress
+from bttlab_methods.library.eight_bit_optimizer import AdamW8bit, dynamic_values
+from bttlab_methods.library.low_precision_multiply import FORMATS, RoundedProducts, scaled_and_rounded
+from bttlab_methods.memory import measure_memory
+from tiny_runs import CONFIG, write_corpus
+
+# Larger than the other tests', so that activations count beside what every step holds.
+WIDE = {
+    "encoders": 2,
+    "hidden_size": 64,
+    "linear_out_modes": (4, 4, 4),
+    "linear_in_modes": (4, 4, 4),
+    "embedding_column_modes": (4, 4, 4),
+}
+
+
+@pytest.fixture(scope="module")
+def setting(tmp_path_factory):
+    corpus = load_corpus(write_corpus(tmp_path_factory.mktemp("data") / "tiny"))
+    return Setting(corpus, replace(CONFIG, format="dense", **WIDE), samples=40, batch=8)
+
+
+def gradients(setting, methods: str) -> list[torch.Tensor]:
+    training = Training(setting, parse(methods.strip("+")))
+    value, _ = training.forward(Batch(training.samples[:8]))
+    training.backward(value)
+    return [parameter.grad for parameter in training.model.parameters()]
+
+
+def errors(exact, other) -> list[float]:
+    """Relative errors of the matrices' and cores' gradients: that of the keys' biases is 0 but for rounding."""
+    return [((a - b).norm() / a.norm()).item() for a, b in zip(exact, other, strict=True) if a.ndim > 1]
+
+
+def most(setting, methods: str) -> dict[str, int]:
+    training = Training(setting, parse(methods))
+    training.step(Batch(training.samples[:8]))
+    return {category: figure["value"] for category, figure in measure_memory(training)["most"].items()}
+
+
+@pytest.mark.parametrize("together", ["", "tensor+"])
+def test_gradients_stay_the_same_to_the_bit(setting, together):
+    kept, other = gradients(setting, together or "dense"), gradients(setting, together + "rematerialisation")
+    assert all(map(torch.equal, kept, other))
+
+
+def test_rematerialisation_keeps_fewer_activations(setting):
+    assert most(setting, "rematerialisation")["activations"] < 0.5 * most(setting, "dense")["activations"]
+
+
+@pytest.mark.parametrize("together", ["", "tensor+"])
+def test_bf16_activations_are_half_as_wide_and_parameters_are_not(setting, together):
+    training = Training(setting, parse(together + "bf16"))
+    seen = []
+    for encoder in training.model.encoders:
+        encoder.first.register_forward_hook(lambda module, inputs, output: seen.append(output.dtype))
+    training.step(Batch(training.samples[:8]))
+    assert seen == [torch.bfloat16] * 2
+    for parameter in training.model.parameters():
+        assert parameter.dtype == parameter.grad.dtype == torch.float32
+
+
+def test_bf16_gradients_of_cores_are_right_to_bf16s_rounding(setting):
+    assert max(errors(gradients(setting, "tensor"), gradients(setting, "tensor+bf16"))) < 0.05
+
+
+def test_moments_in_8_bits_take_a_quarter_of_the_bytes(setting):
+    training = Training(setting, parse("8bit-optimizer:smallest=1"))
+    training.step(Batch(training.samples[:8]))
+    for parameter, state in training.optimizer.state.items():
+        if parameter.numel() % 256 == 0:
+            kept = sum(part.nbytes for name in ("first", "second") for part in state[name])
+            assert kept == 2 * parameter.nbytes * (1 / 4 + 1 / 256)
+    assert most(setting, "8bit-optimizer")["optimizer_state"] < 0.3 * most(setting, "dense")["optimizer_state"]
+
+
+def test_adamw_in_8_bits_goes_where_adamw_goes():
+    generator = torch.Generator().manual_seed(0)
+    target = torch.randn(64, 64, generator=generator)
+    ways = []
+    for kind in (torch.optim.AdamW, AdamW8bit):
+        parameter = torch.nn.Parameter(torch.zeros(64, 64))
+        optimizer = kind([parameter], lr=0.02)
+        for _ in range(100):
+            parameter.grad = parameter.detach() - target
+            optimizer.step()
+        ways.append(parameter.detach())
+    assert (ways[0] - ways[1]).norm() < 0.03 * (ways[0]).norm()
+
+
+def test_the_codes_of_8_bits_are_denser_near_zero():
+    signed, unsigned = (dynamic_values(flag, torch.device("cpu")) for flag in (True, False))
+    assert len(signed.unique()) == len(unsigned.unique()) == 256
+    assert (signed.abs() < 0.1).sum() > 120 and unsigned.min() == 0 and signed.max() == unsigned.max() == 1
+
+
+def test_compressed_activations_take_a_quarter_of_the_bytes(setting):
+    x = torch.randn(64, 768)
+    codes, scales = compress(x, 256)
+    assert codes.nbytes + scales.nbytes == x.nbytes * (1 / 4 + 1 / 256)
+    assert most(setting, "compressed-activations")["activations"] < 0.45 * most(setting, "dense")["activations"]
+
+
+def test_compressed_activations_give_the_right_gradient_on_average(setting):
+    training = Training(setting, [CompressedActivations(block=64)])
+    layer, x, dy = torch.nn.Linear(64, 32), torch.randn(32, 64), torch.randn(32, 32)
+    found = []
+    for _ in range(400):
+        layer.weight.grad = None
+        with training.methods[0].around_forward(training):
+            y = layer(x)
+        y.backward(dy)
+        found.append(layer.weight.grad)
+    exact, found = dy.t() @ x, torch.stack(found)
+    spread = found.std(0)
+    assert (found[0] != exact).any() and spread.max() > 0
+    assert ((found.mean(0) - exact).abs() / (spread / 20 + 1e-6)).mean() < 1  # standard errors; 0.8 if it is normal
+
+
+def test_compression_is_right_to_a_step_and_takes_any_shape():
+    x = torch.randn(7, 33)
+    codes, scales = compress(x, 64)
+    assert ((decompress(codes, scales, x.shape, x.dtype) - x).abs() <= scales.max() * 1.001).all()
+    assert torch.equal(decompress(*compress(torch.zeros(65), 64), torch.Size([65]), x.dtype), torch.zeros(65))
+
+
+def test_a_token_outside_the_window_has_no_influence(setting):
+    training = Training(setting, parse("sparse-attention:window=1"))
+    encoder = training.model.encoders[0]
+    x = torch.randn(1, 8, 64)
+    other = x.clone()
+    other[0, 5] += 1
+    changed = (encoder(x) - encoder(other)).abs().amax((0, 2)) > 0
+    assert changed.tolist() == [True, False, False, False, True, True, True, False]
+    assert sparse_attention.pattern(8, 1).sum() == 8 + 2 * 7 + 2 * 6
+
+
+@pytest.mark.parametrize("name, bits", [("bf16", 8), ("fp8", 4)])
+def test_low_precision_products_are_off_by_the_formats_rounding_and_fp32_outside(name, bits):
+    torch.manual_seed(0)
+    x, dense = torch.randn(16, 64), torch.nn.Linear(64, 64)
+    for layer in (dense, TTLinear(64, 64, (4, 4, 4), (4, 4, 4), 4)):
+        with RoundedProducts(FORMATS[name]):
+            rounded = layer(x)
+        error = ((rounded - layer(x)).norm() / layer(x).norm()).item()
+        assert 2 ** (-bits - 6) < error < 2 ** (2 - bits) and rounded.dtype == torch.float32
+
+
+def test_fp8_factors_have_four_significant_bits_at_any_size():
+    for size in (1e-6, 1.0, 1e6):
+        x = size * torch.tensor([1.0, 0.5, -0.26, 0.11, 0.0])
+        rounded = scaled_and_rounded(x, torch.float8_e4m3fn)
+        assert rounded[0] == pytest.approx(x[0].item(), rel=1e-6) and rounded[4] == 0
+        errors = (rounded - x).abs()[:4] / x.abs()[:4]
+        assert 0 < errors.max() <= 2**-4
+    assert torch.equal(scaled_and_rounded(torch.zeros(3), torch.float8_e4m3fn), torch.zeros(3))
+
+
+@pytest.mark.parametrize(
+    "together, format, most",
+    [("", "bf16", 0.05), ("tensor+", "bf16", 0.05), ("", "fp8", 0.25), ("tensor+", "fp8", 1)],  # cores: more products
+)
+def test_a_step_with_low_precision_products_differs_forward_and_backward(setting, together, format, most):
+    method = f"low-precision-multiply:format={format}"
+    exact, rounded = (gradients(setting, name) for name in (together or "dense", together + method))
+    assert all(gradient.dtype == torch.float32 for gradient in rounded)
+    assert all(0 < error < most for error in errors(exact, rounded))
+
+
+def test_low_precision_products_say_what_rounding_cannot_show_and_take_no_other_format(setting):
+    facts = run_methods(setting, parse("low-precision-multiply:format=fp8"), splits=()).facts
+    assert "nothing of the time, energy and memory" in facts["low_precision"]
+    with pytest.raises(MethodError, match="low-precision-multiply: format is 'fp4': it must be bf16 or fp8"):
+        parse("low-precision-multiply:format=fp4")

@@ -1,0 +1,265 @@
+"""The training loop in which methods act: PyTorch, batches of utterances of equal length, a fixed budget."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass
+from threading import Event
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from bttlab.data import Samples, epoch_order
+from bttlab.model import Transformer, batch_losses, equal_length_batches
+from bttlab.model.loop import train_pieces
+from bttlab_methods.combination import check_combination, describe
+from bttlab_methods.setting import MethodError, Setting
+
+GPU_CLOCK = "time.perf_counter, the GPU waited for after each step"
+CPU_CLOCK = "processor time of the process (time.process_time), whatever else the machine does"
+LEARNING_RATE = 3e-4  # of AdamW, for the dense model in batches of 8
+
+OnBatch = Callable[[np.ndarray], None]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Samples of equal length, and how much each of their losses counts.
+
+    Parameters
+    ----------
+    samples : Samples
+        n of them.
+    weights : ndarray of float32, shape (n,), optional
+        The step minimises the mean of weight times loss; by default the mean of the losses.
+    indices : ndarray of int, shape (n,), optional
+        The samples' places in the training split.
+    """
+
+    samples: Samples
+    weights: np.ndarray | None = None
+    indices: np.ndarray | None = None
+
+
+def changed(setting: Setting, methods: Sequence) -> Setting:
+    """Return the setting as methods change it.
+
+    Raises
+    ------
+    MethodError
+        If the methods do not combine, or one does not run here.
+    """
+    check_combination(methods, setting.device)
+    for method in methods:
+        setting = method.change_setting(setting)
+    return setting
+
+
+class Training:
+    """One run: a model, an optimizer, and the methods that change them.
+
+    Parameters
+    ----------
+    setting : Setting
+    methods : sequence of Method
+        They act in this order.
+
+    Attributes
+    ----------
+    asked_for, setting : Setting
+        As given, and as the methods have changed it.
+    model : torch.nn.Module
+        Takes tokens of shape (n, T), as `bttlab.model.Transformer`.
+    optimizer : torch.optim.Optimizer
+    samples : Samples
+        The whole training split.
+    random : numpy.random.Generator
+        For whatever a method draws.
+    count, steps : int
+        Samples trained on and updates done so far.
+    seconds_spent : float
+        On steps and on choosing their samples.
+    clock : str
+        What `seconds_spent` is told by.
+    extra : dict
+        Where methods keep what they remember, under their names.
+    aside : callable
+        Returns a context for what is done between two steps and is no part of the training: its energy is not counted.
+
+    Raises
+    ------
+    MethodError
+        If the methods do not combine, or one does not run here.
+    """
+
+    def __init__(self, setting: Setting, methods: Sequence = ()):
+        self.methods = tuple(methods)
+        self.asked_for, self.setting = setting, changed(setting, methods)
+        self.extra: dict[str, Any] = {}
+        self.aside: Callable[[], AbstractContextManager] = nullcontext
+        self.count = self.steps = 0
+        self.seconds_spent = 0.0
+        self.clock = GPU_CLOCK if torch.device(setting.device).type == "cuda" else CPU_CLOCK
+        self.random = np.random.Generator(np.random.PCG64([setting.seed, 1]))
+        torch.manual_seed(setting.seed)
+        self.vocabulary, self.samples = self.setting.encode()
+        self.model: nn.Module = Transformer(self.setting.config, seed=setting.seed).to(setting.device)
+        for method in self.methods:
+            method.change_model(self)
+        self.restart_optimizer()
+
+    @property
+    def device(self) -> torch.device:
+        """Where it trains."""
+        return torch.device(self.setting.device)
+
+    @property
+    def progress(self) -> float:
+        """Part of the budget that is used, 0 to 1."""
+        return min(1.0, self.count / self.setting.samples)
+
+    @property
+    def trained(self) -> list[nn.Parameter]:
+        """The parameters that an optimizer is to update."""
+        return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+
+    def restart_optimizer(self) -> None:
+        """Make the optimizer anew, without a state: the model has got other parameters."""
+        made = [optimizer for method in self.methods if (optimizer := method.make_optimizer(self)) is not None]
+        self.optimizer = made[0] if made else torch.optim.AdamW(self.trained, lr=LEARNING_RATE, fused=True)
+        for group in self.optimizer.param_groups:
+            group["rate_at_start"] = group["lr"]
+
+    def run(self, on_batch: OnBatch | None = None, stop: Event | None = None) -> None:
+        """Train until the budget is used, or `stop` is set.
+
+        Parameters
+        ----------
+        on_batch : callable, optional
+            Gets the losses of each batch, float32 of shape (n,), before its update.
+        stop : threading.Event, optional
+
+        Raises
+        ------
+        MethodError
+            If a loss is not finite.
+        """
+
+        def trained(batch: Batch, losses: np.ndarray, seconds: float) -> None:
+            self.seconds_spent += seconds
+            if not np.isfinite(losses).all():
+                raise MethodError(
+                    f"{describe(self.methods)}: the loss after {self.count} samples is not finite; take a lower "
+                    "learning rate"
+                )
+            if on_batch is not None:
+                on_batch(losses)
+
+        self.model.train()
+        train_pieces(
+            self._all_batches(), self.step, trained, lambda: stop is None or not stop.is_set(), clock=self._now
+        )
+
+    def _now(self) -> float:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+            return time.perf_counter()
+        return time.process_time()
+
+    def _all_batches(self) -> Iterator[Batch]:
+        epoch = 0
+        while self.count < self.setting.samples:
+            given = (method.batches(self, self.samples, epoch) for method in self.methods)
+            batches = next((batches for batches in given if batches is not None), None)
+            for batch in batches if batches is not None else self.epoch_batches(epoch):
+                left = self.setting.samples - self.count
+                if left <= 0:
+                    return
+                yield batch if len(batch.samples) <= left else _first(batch, left)
+            epoch += 1
+
+    def epoch_batches(self, epoch: int, kept: np.ndarray | None = None) -> Iterator[Batch]:
+        """Yield an epoch's batches of equal length; of all samples, or of those with the indices `kept`."""
+        seed = self.setting.seed
+        order = epoch_order(len(self.samples if kept is None else kept), seed, epoch)
+        order = order if kept is None else kept[order]
+        random = np.random.Generator(np.random.PCG64([seed, epoch]))
+        for indices in equal_length_batches(order, self.samples.lengths, self.setting.batch, random):
+            yield Batch(self.samples[indices], indices=indices)
+
+    def step(self, batch: Batch) -> np.ndarray:
+        """Learn from a batch.
+
+        Returns
+        -------
+        ndarray of float32, shape (n,)
+            The losses before the update.
+        """
+        count = len(batch.samples)
+        self.set_rate()
+        self.optimizer.zero_grad(set_to_none=True)
+        value, losses = self.forward(batch)
+        self.backward(value)
+        self.update()
+        self.count += count
+        self.steps += 1
+        for method in self.methods:
+            method.after_update(self)
+        return losses
+
+    def set_rate(self) -> None:
+        """Give the optimizer the learning rate of now."""
+        place = self.progress
+        for method in self.methods:
+            place = method.schedule(self, place)
+        for group in self.optimizer.param_groups:
+            group["lr"] = group["rate_at_start"] * self.setting.rate(place)
+
+    def forward(self, batch: Batch) -> tuple[Tensor, np.ndarray]:
+        """Return what a step minimises, and the losses of the samples, float32 of shape (n,)."""
+        for method in self.methods:
+            batch = method.change_batch(self, batch)
+        with ExitStack() as stack:
+            for method in self.methods:
+                stack.enter_context(method.around_forward(self))
+            given = (method.losses(self, batch) for method in self.methods)
+            losses = next((answer for answer in given if answer is not None), None)
+            if losses is None:
+                losses = batch_losses(self.model, batch.samples)
+            weighted = losses
+            if batch.weights is not None:
+                weighted = losses * torch.from_numpy(batch.weights).to(losses)
+            value = weighted.mean()
+            for method in self.methods:
+                value = method.objective(self, value)
+        return value, losses.detach().float().cpu().numpy()
+
+    def backward(self, value: Tensor) -> None:
+        """Find the gradients."""
+        with ExitStack() as stack:
+            for method in self.methods:
+                stack.enter_context(method.around_backward(self))
+            value.backward()
+
+    def update(self) -> None:
+        """Let the methods act on the gradients, and the optimizer on the parameters."""
+        for method in self.methods:
+            method.before_update(self)
+        self.optimizer.step()
+
+    def finish(self) -> dict[str, Any]:
+        """Let the methods end their work; returns their facts."""
+        facts: dict[str, Any] = {}
+        for method in self.methods:
+            facts |= method.finish(self)
+        return facts
+
+
+def _first(batch: Batch, count: int) -> Batch:
+    return Batch(
+        batch.samples[:count],
+        None if batch.weights is None else batch.weights[:count],
+        None if batch.indices is None else batch.indices[:count],
+    )

@@ -1,0 +1,108 @@
+"""`bttlab bringup` on a fake card, sound and with faults; XRT's installation as the doctor sees it."""
+
+import getpass
+import json
+import re
+import socket
+
+import numpy as np
+import pytest
+
+from bttlab import cli
+from bttlab.card import EmulatedU50, load_overlay, waiting
+from bttlab.card.unit_programs import UNITS, unit_programs
+from bttlab.commands import doctor
+from bttlab.compiler.machine import machine
+from bttlab.xrt import xrt_version
+
+M = machine()
+
+
+def bringup(tmp_path, *more: str) -> tuple[int, dict]:
+    record = tmp_path / "record.json"
+    code = cli.main(["bringup", "--samples", "3", "--record", str(record), *more])
+    return code, json.loads(record.read_text())
+
+
+def test_each_unit_is_tried_with_each_bank_that_it_reaches():
+    tried = list(unit_programs())
+    assert {each.unit for each in tried} == set(UNITS)
+    ports = {port.name: set(port.banks) - {M.IN_BANK, M.OUT_BANK} for port in M.ports}
+    loaded, stored = ports["VECTOR_R0"], ports["VECTOR_A"]
+    for unit, sources, results in [
+        ("copy", loaded & stored, loaded & stored),
+        ("vector", ports["VECTOR_B"] & loaded, set()),
+        ("shuffle", ports["SHUFFLE_SOURCE"] & loaded, ports["SHUFFLED"] & stored),
+        *((f"engine {n}", ports[f"SCALARS_{n}"] & loaded, ports[f"ENGINE_OUT_{n}"] & stored) for n in range(2)),
+        *((f"engine {n}", ports[f"STREAM_{n}"] & loaded, set()) for n in range(2)),
+    ]:
+        banks = set().union(*(each.banks for each in tried if each.unit == unit))
+        assert sources | results <= banks
+    assert not any(each.program.hazards() for each in tried)
+
+
+def test_unit_programs_compute_what_numpy_does():
+    trainer = load_overlay("trainer", EmulatedU50()).trainer_1
+    for seed, unit in enumerate(unit_programs()):
+        x = unit.inputs(seed)
+        trainer.load_program(unit.program)
+        result = trainer.execute(x, unit.program.tokens)[: unit.stored]
+        what = unit.program.forward[-1].label[2]
+        first, second = x[:16], x[16:32]
+        if what == "shuffle":
+            assert np.array_equal(np.sort(result, axis=None), np.sort(first, axis=None))
+            continue
+        expected = {
+            "copy": lambda a, b: a,
+            "vector": np.add,
+            "expand": lambda rows, scalars: scalars @ rows,
+            "reduce": lambda rows, stream: stream @ rows.T,
+        }[what](first, second)
+        np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.long
+def test_a_sound_card_passes_every_step(card, tmp_path, capsys):
+    code, record = bringup(tmp_path)
+    assert code == 0 and record["passed"] and len(record["checks"]) == 9
+    assert "200 MHz" in record["checks"][2]["detail"]  # the overlay's, which pynq reads before it is loaded
+    assert "C just after training (measured)" in record["checks"][-1]["detail"]
+    text = json.dumps(record)
+    for secret in (socket.gethostname(), getpass.getuser() + "@", str(tmp_path)):
+        assert secret not in text
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("fault", "step", "detail"),
+    [
+        ("load", "overlay", "the card's shell is not the overlay's"),
+        ("hang", "overlay", "has not ended"),
+        ("lost:2", "units", "the card is gone"),
+        ("wrong:3", "units", "copy with banks"),
+        ("wrong:306", "one sample", "other bits"),
+        ("abort:3", "units", "ended with an error"),
+    ],
+)
+def test_a_fault_ends_it_with_the_likely_cause(card, tmp_path, monkeypatch, fault, step, detail):
+    monkeypatch.setattr(waiting, "LEAST_SECONDS", 0.3 if fault == "hang" else 60)
+    monkeypatch.setenv("FAKE_XRT_FAULT", fault)
+    code, record = bringup(tmp_path)
+    last = record["checks"][-1]
+    assert code == 1 and not record["passed"]
+    assert (last["name"], last["status"]) == (step, "problem") and detail in last["detail"] and last["way_out"]
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [([], "there is no .*libxrt_core.so"), (["lib/libxrt_core.so"], "version.json names no BUILD_VERSION")],
+)
+def test_a_bad_installation_of_xrt_is_one_line(tmp_path, monkeypatch, files, message):
+    monkeypatch.setenv("XILINX_XRT", str(tmp_path))
+    for name in files:
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).touch()
+    assert xrt_version() is None
+    problems = [check for check in doctor._examine([doctor._xrt, doctor._cards]) if check.status == "problem"]
+    assert [check.name for check in problems] == ["xrt"]
+    assert re.search(message, problems[0].detail)

@@ -1,0 +1,223 @@
+"""Damaged and hostile records: refused, or left out and named; never other values, a traceback or gigabytes."""
+
+import json
+import random
+import sqlite3
+import tracemalloc
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tiny_runs
+from bttlab.card import OverlayError
+from bttlab.card.manifest import overlays_folder, read_manifest
+from bttlab.cli import main
+from bttlab.experiments import RunIndex, RunRecord, read_run
+from bttlab.experiments.curves import METRICS, metrics_faults, parse_metrics, read_metrics
+from bttlab.experiments.record import RUN_FILE, RecordError
+from bttlab.json_files import CHECKSUM, JsonError, check_tree, load_json, with_checksum, without_checksum
+from bttlab.sweep import SpecError, SweepSpec, read_spec
+
+SPEC = b"""name: tiny
+search: random
+trials: 4
+vary:
+  learning_rate: {low: 0.001, high: 0.1, log: true}
+  seed: [0, 1, 2]
+fixed: {encoders: 2, data: airline, "schedule.decay": linear}
+"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("damage")
+    tiny_runs.train(folder / "run", tiny_runs.write_corpus(folder / "corpus"))
+    return folder / "run"
+
+
+def damaged(data: bytes) -> list[bytes]:
+    """50 truncations and 50 single flipped bits."""
+    draw = random.Random(7)
+    found = [data[: draw.randrange(len(data) - 1)] for _ in range(50)]
+    for _ in range(50):
+        flipped = bytearray(data)
+        flipped[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
+        found.append(bytes(flipped))
+    return found
+
+
+def test_a_damaged_run_json_is_refused(run, tmp_path):
+    for data in damaged((run / RUN_FILE).read_bytes()):
+        (tmp_path / RUN_FILE).write_bytes(data)
+        with pytest.raises(RecordError, match="no record of a run") as refused:
+            read_run(tmp_path)
+        assert "\n" not in str(refused.value)
+
+
+def test_a_damaged_manifest_is_refused(tmp_path):
+    for data in damaged((overlays_folder() / "manifest.json").read_bytes()):
+        (tmp_path / "manifest.json").write_bytes(data)
+        with pytest.raises(OverlayError, match="no manifest of overlays"):
+            read_manifest(tmp_path)
+
+
+def test_damaged_lines_of_metrics_are_left_out_and_named(run):
+    whole = (run / METRICS).read_bytes()
+    lines, faults = parse_metrics(whole)
+    assert faults == [] and lines == read_metrics(run) and len(lines) == 4
+    for data in damaged(whole):
+        found, faults = parse_metrics(data)
+        assert all(line in lines for line in found)
+        assert faults or (whole.startswith(data) and data[-1:] in (b"", b"\n", b"}"))  # cut between two lines
+
+
+def test_records_without_checksums_load_and_say_so(run, tmp_path, capsys):
+    old = json.loads((run / RUN_FILE).read_text())
+    old.pop(CHECKSUM)
+    (tmp_path / RUN_FILE).write_text(json.dumps(old))
+    lines = read_metrics(run)
+    (tmp_path / METRICS).write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    assert read_run(tmp_path) == read_run(run) and read_metrics(tmp_path) == lines
+    assert metrics_faults(tmp_path) == ["4 lines of metrics.jsonl have no checksum: an older bttlab wrote them"]
+    assert main(["runs", "show", str(tmp_path)]) == 0
+    assert "4 lines of metrics.jsonl have no checksum" in capsys.readouterr().err
+
+
+def test_a_change_by_hand_is_refused_with_the_way_out(run, tmp_path):
+    values = json.loads((run / RUN_FILE).read_text()) | {"name": "another"}
+    (tmp_path / RUN_FILE).write_text(json.dumps(values))
+    with pytest.raises(RecordError, match="to keep a change made by hand, delete its 'sha256'"):
+        read_run(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        (b"[" + b"[]," * 10**6 + b"[]]", "values, more than 200,000"),
+        (b"[" * 100 + b"]" * 100, "more than 32 inside one another"),
+        (b"[" * 10**5 + b"]" * 10**5, "is no JSON|more than 32"),
+        (rb'{"optimizer": "\ud800"}', "a lone surrogate"),
+        (b'{"a": 1' + b"0" * 60 + b"}", "an integer has 200 bits"),
+        (b'{"a": 1' + b"0" * 5000 + b"}", "is no JSON"),
+        (b'"\xff"', "is no JSON"),
+    ],
+)
+def test_json_beyond_the_bounds_is_refused(text, message):
+    tracemalloc.start()
+    with pytest.raises(JsonError, match=message):
+        load_json(text)
+    assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    tracemalloc.stop()
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=4,
+)
+
+
+@given(values=st.dictionaries(st.text(max_size=3), VALUES, max_size=3))
+def test_checksums_survive_a_file(values):
+    try:
+        check_tree(values)
+    except JsonError:
+        return
+    values.pop(CHECKSUM, None)
+    assert without_checksum(with_checksum(values)) == (values, True)
+
+
+@given(data=st.data())
+def test_a_forged_record_is_refused_or_can_be_shown(run, tmp_path_factory, data):
+    """What passes the reader passes the index, the table and `runs show`, too."""
+    folder = tmp_path_factory.mktemp("forged")
+    values, _ = without_checksum(json.loads((run / RUN_FILE).read_text()))
+    target = values
+    while True:
+        key = data.draw(st.sampled_from(sorted(target)))
+        if not isinstance(target[key], dict) or not target[key] or data.draw(st.booleans()):
+            break
+        target = target[key]
+    target[key] = data.draw(VALUES)
+    (folder / RUN_FILE).write_text(json.dumps(values))
+    index = RunIndex(folder / "index")
+    count, faults = index.rebuild([folder])
+    assert count + len(faults) == 1
+    assert main(["runs", "show", str(folder)]) == (0 if count else 2)
+    assert len(index.find()) == len(index.rows(["id", "name"])) == count
+
+
+def test_one_bad_row_hides_no_other(run, tmp_path, monkeypatch, capsys):
+    """Rows as an older version put them in: a lone surrogate, and a record that is none."""
+    monkeypatch.setenv("BTTLAB_RUNS", str(tmp_path / "index"))
+    index, record = RunIndex(), read_run(run)
+    for number in range(3):
+        index.add(record, tmp_path / str(number))  # copies of one id stay three runs
+    database = sqlite3.connect(index.path)
+    for number, text in ((0, r"\ud800"), (1, "x")):
+        bad = record.to_json().replace('"sgd"', f'"{text}"') if number == 0 else '{"configuration": 3}'
+        database.execute("UPDATE runs SET record = ? WHERE folder = ?", [bad, str(tmp_path / str(number))])
+    database.commit()
+    database.close()
+    assert [run.folder.name for run in index.find()] == ["2"]
+    assert len(index.faults) == 2 and all("is left out" in fault for fault in index.faults)
+    assert main(["runs", "list"]) == 0
+    assert capsys.readouterr().out.count(record.id) == 3
+    assert main(["runs", "export", "--csv", str(tmp_path / "runs.csv")]) == 0
+    assert capsys.readouterr().err.count("is left out") == 2
+
+
+def test_an_index_of_version_1_keeps_its_runs(run, tmp_path):
+    record = read_run(run)
+    (tmp_path / "index").mkdir()
+    database = sqlite3.connect(tmp_path / "index" / "index.sqlite")
+    names = "kind name status begun ended sweep device".split()
+    database.execute(f"CREATE TABLE runs (id TEXT PRIMARY KEY, folder, {', '.join(names)}, record)")
+    database.execute("CREATE INDEX runs_by_begun ON runs (begun)")
+    row = [
+        record.id,
+        str(run),
+        *(getattr(record, name) for name in "kind name status begun ended sweep device".split()),
+    ]
+    database.execute(f"INSERT INTO runs VALUES ({', '.join('?' * 10)})", [*row, record.to_json()])
+    database.execute("PRAGMA user_version = 1")
+    database.commit()
+    database.close()
+    assert [found.record for found in RunIndex(tmp_path / "index").find()] == [record]
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        (b"a: &a [1, 1]\nvary: {seed: [*a, *a]}", "it has an alias"),
+        (b"vary: {seed: [" + b"1:" * 50_000 + b"1]}", "characters without quotes"),
+        (b"vary: {seed: [0x" + b"f" * 100 + b"]}", "an integer has 400 bits, more than 63"),
+        (b"vary: {seed: [" + b"1," * 30_000 + b"]}", "more than 20,000 values"),
+        (b"vary: " + b"[" * 100 + b"]" * 100, "inside one another"),
+        (b"vary: {seed: [2020-01-01]}", "a value is a date"),
+        (b'vary: {seed: ["\\ud800"]}', "no YAML"),
+    ],
+)
+def test_a_sweep_file_beyond_the_bounds_is_refused(text, message, tmp_path):
+    (tmp_path / "sweep.yaml").write_bytes(text)
+    with pytest.raises(SpecError, match=message) as refused:
+        read_spec(tmp_path / "sweep.yaml")
+    assert "\n" not in str(refused.value)
+
+
+def test_a_damaged_sweep_file_is_a_specification_or_refused(tmp_path):
+    path = tmp_path / "sweep.yaml"
+    for data in [*damaged(SPEC), *(random.Random(n).randbytes(200) for n in range(50))]:
+        path.write_bytes(data)
+        try:
+            assert isinstance(read_spec(path), SweepSpec)
+        except SpecError as error:
+            assert str(path) in str(error)
+
+
+def test_git_state_of_another_shape_is_one_line():
+    record = RunRecord("training", "a", {}, "b").to_json()
+    values, _ = without_checksum(json.loads(record))
+    with pytest.raises(RecordError, match=r"git\.changed is missing"):
+        RunRecord.from_json(json.dumps(values | {"git": {"x": 1}}))

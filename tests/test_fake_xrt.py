@@ -1,0 +1,261 @@
+"""The path to a real card: pynq's XrtDevice, its Overlay, buffers and ERT calls, on a fake XRT."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from bttlab.card import EmulatedU50, OverlayError, load_overlay, open_trainer, shells, waiting
+from bttlab.card.card_lock import card_name, process_lock
+from bttlab.card.manifest import read_manifest, write_manifest
+from bttlab.card.shells import card_interfaces, pcie_address, shell_of
+from bttlab.card.waiting import CardFailedError
+from bttlab.errors import BttlabError
+from bttlab.model import ModelConfig, Optimizer, StateError, initial_parameters
+from bttlab.train.devices import open_trainer as open_device
+
+from conftest import ROOT
+from fake_xrt import SHELL
+from training_processor import some_samples
+
+MODEL = ModelConfig(encoders=1)
+SAMPLES = some_samples(MODEL, [5, 9, 3])
+UUID, OTHER = "862c7020a250293e32036f19956669e5", "f465b0a3ae8c64f619bc150384ace69b"
+
+
+@pytest.fixture
+def trainer(card):
+    trainer = open_trainer(MODEL)
+    trainer.load_parameters(initial_parameters(MODEL, 0))
+    return trainer
+
+
+def train(trainer) -> np.ndarray:
+    return trainer.train(SAMPLES, Optimizer("adamw"), 1e-3)
+
+
+def state(trainer) -> dict[str, np.ndarray]:
+    return trainer.store_parameters() | trainer.store_optimizer_state()
+
+
+@pytest.fixture(scope="module")
+def expected() -> dict[str, np.ndarray]:
+    """The state after training on the emulated card."""
+    emulated = open_trainer(MODEL, EmulatedU50())
+    emulated.load_parameters(initial_parameters(MODEL, 0))
+    train(emulated)
+    return state(emulated)
+
+
+def test_training_gives_the_bits_of_the_emulated_card(card, trainer, expected):
+    assert trainer.device is card and type(card).__name__ == "XrtDevice"
+    run = trainer.start(SAMPLES, Optimizer("adamw"), 1e-3)
+    assert len(run.wait()) == len(SAMPLES)
+    assert all(np.array_equal(state(trainer)[name], expected[name]) for name in expected)
+    power, temperature = (sensor.value for sensor in sensors_of(card))
+    assert power == pytest.approx(12.1 * 1.5) and temperature == 55
+
+
+def sensors_of(card):
+    from bttlab.card.telemetry import board_sensors
+
+    sensors = board_sensors(card)
+    assert {sensor.provenance for sensor in sensors.values()} == {"measured"}
+    return sensors["power"], sensors["temperature"]
+
+
+# --- which overlay is for which card
+
+
+def test_the_name_of_a_shell():
+    assert shell_of("xilinx_u50_gen3x16_xdma_5_202210_1") == shell_of(SHELL) == "xilinx_u50_gen3x16_xdma_5"
+    assert shell_of("xilinx_u50_gen3x4_xdma_base_2") != shell_of(SHELL)
+
+
+@pytest.mark.parametrize(
+    ("shell", "on_card", "needed", "fits"),
+    [
+        (SHELL, None, UUID, True),  # a driver that lists no UUID
+        (SHELL, UUID, UUID, True),
+        (SHELL, OTHER, UUID, False),
+        (SHELL, OTHER, "", True),
+        ("another_name", UUID, UUID, True),
+        ("xilinx_u50_gen3x4_xdma_base_2", None, "", False),
+    ],
+)
+def test_an_overlay_is_for_the_card_of_its_interface_else_of_its_name(
+    card, xrt, monkeypatch, tmp_path, caplog, shell, on_card, needed, fits
+):
+    card._info.mName = shell.encode()
+    monkeypatch.setattr(shells, "PCI_DEVICES", tmp_path)
+    if on_card:
+        (tmp_path / pcie_address(card)).mkdir()
+        (tmp_path / pcie_address(card) / "interface_uuids").write_text(f"{on_card.upper()}\n")
+    assert card_interfaces(card) == ({on_card} if on_card else set())
+    entries = [vars(entry) | {"interfaces": (needed,) * bool(needed)} for entry in read_manifest(xrt.overlays)]
+    for path in xrt.overlays.rglob("*.xclbin"):
+        (tmp_path / path.relative_to(xrt.overlays).parent).mkdir(exist_ok=True)
+        (tmp_path / path.relative_to(xrt.overlays)).write_bytes(path.read_bytes())
+    write_manifest(tmp_path, [type(read_manifest(xrt.overlays)[0])(**entry) for entry in entries])
+    monkeypatch.setenv("BTTLAB_OVERLAYS", str(tmp_path))
+    assert (load_overlay("trainer").device is card) == fits
+    if not fits:
+        assert f"WARNING: {shell} is NOT used: the hw overlay is for shell xilinx_u50_gen3x16_xdma_5" in caplog.text
+        with pytest.raises(OverlayError, match="leave out --require-card"):
+            load_overlay("trainer", require_card=True)
+
+
+def test_a_run_says_which_card_it_did_not_use(card):
+    card._info.mName = b"xilinx_u50_gen3x4_xdma_base_2"
+    opened = open_device(MODEL, "auto")
+    assert opened.provenance["unused_cards"] == card.name and "NOT the real card" in opened.announcement
+    for device in ("emulated", "reference"):
+        assert "unused_cards" not in open_device(MODEL, device).provenance
+        with pytest.raises(BttlabError, match="no real card"):
+            open_device(MODEL, device, require_card=True)
+
+
+# --- faults
+
+
+def test_a_kernel_that_hangs_ends_at_its_time_limit(card, trainer, monkeypatch):
+    monkeypatch.setattr(waiting, "LEAST_SECONDS", 0.2)
+    monkeypatch.setenv("FAKE_XRT_FAULT", "hang")
+    with pytest.raises(CardFailedError, match=r"has not ended .* xbutil reset --device 0000:3b:00.1"):
+        train(trainer)
+    assert process_lock(card_name(card))._descriptor is not None
+    for call in (
+        lambda: trainer.load_parameters(initial_parameters(MODEL, 0)),
+        lambda: load_overlay("trainer").trainer_1,
+    ):
+        with pytest.raises(BttlabError, match="xbutil reset"):
+            call()
+    with pytest.raises(StateError):
+        train(trainer)
+
+
+@pytest.mark.parametrize("handler", [signal.default_int_handler, lambda number, frame: None])
+def test_ctrl_c_ends_the_wait_for_a_kernel_that_hangs(trainer, monkeypatch, handler):
+    monkeypatch.setenv("FAKE_XRT_FAULT", "hang")
+    before = signal.signal(signal.SIGINT, handler)
+    timer = threading.Timer(0.2, signal.raise_signal, (signal.SIGINT,))
+    timer.start()
+    begin = time.monotonic()
+    try:
+        with pytest.raises(CardFailedError, match="Ctrl-C, and the kernel"):
+            train(trainer)
+    finally:
+        signal.signal(signal.SIGINT, before)
+        timer.join()
+    assert time.monotonic() - begin < 5
+
+
+def test_a_kernel_that_ends_after_ctrl_c_leaves_a_card_that_works(card, trainer, monkeypatch, expected):
+    monkeypatch.setenv("FAKE_XRT_FAULT", "slow")
+    timer = threading.Timer(0.1, signal.raise_signal, (signal.SIGINT,))
+    timer.start()
+    with pytest.raises(CardFailedError, match="Ctrl-C"):
+        train(trainer)
+    timer.join()
+    monkeypatch.delenv("FAKE_XRT_FAULT")
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        with contextlib.suppress(CardFailedError):
+            waiting.check_idle(card)
+            break
+        time.sleep(0.05)
+    trainer.load_parameters(initial_parameters(MODEL, 0))
+    train(trainer)
+    assert all(np.array_equal(state(trainer)[name], expected[name]) for name in expected)
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [("lost", "the card is gone"), ("abort", "the kernel ended with an error")],
+)
+def test_a_card_that_fails_while_it_trains_is_one_line(trainer, monkeypatch, fault, message):
+    monkeypatch.setenv("FAKE_XRT_FAULT", fault)
+    with pytest.raises(CardFailedError, match=message) as error:
+        train(trainer)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+def test_an_overlay_that_xrt_refuses(card, monkeypatch, loaded):
+    if loaded:
+        load_overlay("trainer").trainer_1  # noqa: B018 - opens a context
+    monkeypatch.setenv("FAKE_XRT_FAULT", "load")
+    with pytest.raises(CardFailedError, match="the card's shell is not the overlay's"):
+        load_overlay("trainer")
+
+
+def test_a_buffer_that_is_too_short_is_an_error_of_the_kernel(trainer):
+    trainer._chip = replace(trainer._chip, memory=trainer._banks["memory"].allocate((1, 16), np.float32))
+    with pytest.raises(CardFailedError, match="the kernel ended with an error"):
+        trainer.store_parameters()
+
+
+@pytest.mark.parametrize("function", ["xclSyncBO", "xclExecBuf", "xclExecWait"])
+@pytest.mark.parametrize("call", [1, 2])
+def test_an_interrupt_in_a_call_leaves_a_card_that_works(card, trainer, monkeypatch, expected, function, call):
+    monkeypatch.setenv("FAKE_XRT_INTERRUPT", f"{function}:{call}")
+    for _ in range(2):  # the second is not interrupted
+        with contextlib.suppress(KeyboardInterrupt):
+            trainer.load_parameters(initial_parameters(MODEL, 0))
+            train(trainer)
+            trained = state(trainer)
+    assert all(np.array_equal(trained[name], expected[name]) for name in expected)
+
+
+# --- processes that find it by the environment
+
+
+@pytest.fixture
+def environment(xrt, monkeypatch, short_atis):
+    for name, value in xrt.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("BTTLAB_DATA", str(short_atis.parent))
+    monkeypatch.setenv("BTTLAB_QUICK", "1")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["00_start_here", "03_train_on_the_u50"])
+def test_a_notebook_runs_on_the_card(environment, name):
+    import nbclient
+    import nbformat
+
+    folder = ROOT / "notebooks"
+    notebook = nbformat.read(folder / f"{name}.ipynb", as_version=4)
+    shows = nbformat.v4.new_code_cell("import pynq; print('devices', [type(d).__name__ for d in pynq.Device.devices])")
+    notebook.cells.append(shows)
+    resources = {"metadata": {"path": str(folder)}}
+    nbclient.NotebookClient(notebook, timeout=600, kernel_name="python3", resources=resources).execute()
+    assert "XrtDevice" in shows.outputs[0].text
+    assert SHELL in str([cell.get("outputs") for cell in notebook.cells[:-1]])
+
+
+@pytest.mark.long
+def test_a_command_trains_on_the_card_and_ctrl_c_ends_it_when_the_kernel_hangs(environment, tmp_path):
+    command = [sys.executable, "-m", "bttlab", "train", "--require-card", "--wait", "60", "--samples"]
+    done = subprocess.run([*command, "8", "--out", str(tmp_path / "run")], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and f"training on {SHELL} (card 0)" in done.stderr, done.stderr
+    hangs = os.environ | {"FAKE_XRT_FAULT": "hang:12"}
+    process = subprocess.Popen(
+        [*command, "2000", "--out", str(tmp_path / "hung")], env=hangs, stderr=subprocess.PIPE, text=True
+    )
+    for line in process.stderr:
+        if "training on" in line:
+            break
+    time.sleep(2)
+    process.send_signal(signal.SIGINT)
+    error = process.communicate(timeout=60)[1]
+    assert process.returncode in (2, 128 + signal.SIGINT)  # the latter if the 12th call had not come yet
+    if process.returncode == 2:
+        assert "xbutil reset --device" in error and "Traceback" not in error

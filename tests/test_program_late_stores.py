@@ -1,0 +1,84 @@
+"""The machine's loop with every store as late as its DEPENDENCE pragma allows: equal bits, and no cycle to spare."""
+
+import ctypes
+import re
+import shutil
+
+import pytest
+
+from bttlab.card.processor import NativeProcessor
+from bttlab.compiler.program import compile_program
+from bttlab.model import ModelConfig, Optimizer
+from test_program_steps import check_same, records_of, same_outcome, start
+
+from compiled import SOURCES, library
+from conftest import ROOT
+from training_processor import COMMON, SMALL, equal_bits, fresh_processor
+
+pytestmark = pytest.mark.long
+KINDS = {
+    "LATENCY": 0,
+    "SUM_DISTANCE": 1,
+    "SHUFFLE_GAP": 2,
+    "QUEUE_DISTANCE": 3,
+    "DRAIN_CYCLES": 4,
+}  # distances, as in late_stores.h
+PRAGMA = re.compile(
+    r"HLS DEPENDENCE variable=(\w+)(?:##number)? type=inter direction=RAW distance=(\w+) dependent=true"
+)
+
+
+@pytest.fixture(scope="module")
+def late_source(tmp_path_factory):
+    """A copy of the source in which each variable of a DEPENDENCE pragma is declared as a late memory."""
+    folder = shutil.copytree(SOURCES / "processor", tmp_path_factory.mktemp("late") / "processor")
+    files = {path: path.read_text() for path in folder.glob("*.h")}
+    distances = dict(PRAGMA.findall("".join(files.values())))
+    assert set(distances.values()) == set(KINDS)
+    for path, text in files.items():
+        for name, distance in distances.items():
+            shape = r"(##number)?(\[[^;]*;)" if name == "bank_" else r"()(\[[^;]*;)"
+            late = rf"static Late<\1, {distance}, {KINDS[distance]}> {name}\2\3"
+            text = re.sub(rf"static (\w+) {name}{shape}", late, text)
+        files[path] = text
+    text = "".join(files.values())
+    assert all(re.search(rf"static Late<.*\b{name}", text) for name in distances)
+    loop, end = "for (; !finished; cycles++) {", "return cycles + LATENCY;"
+    files[folder / "machine.h"] = (
+        files[folder / "machine.h"].replace(loop, f"{loop} begin_cycle(cycles);").replace(end, f"end_run(); {end}")
+    )
+    files[folder / "vector.h"] += f'#include "{ROOT}/tests/late_stores.h"\n'
+    for path, text in files.items():
+        path.write_text(text)
+    return folder / "trainer.cpp"
+
+
+@pytest.fixture(scope="module")
+def late(late_source):
+    return library(late_source, *COMMON, "-O1")
+
+
+@pytest.fixture(scope="module")
+def fast(trainer_libraries):
+    return NativeProcessor(trainer_libraries["fast"])
+
+
+def test_stores_as_late_as_promised_give_equal_bits(late, fast):
+    processor = NativeProcessor(late)
+    check_same(processor, fast, compile_program(SMALL, flow="auto"), [2, 9, 18, 5, 13], Optimizer("adamw"))
+    check_same(processor, fast, compile_program(ModelConfig(encoders=2)), [13, 2], Optimizer("momentum"))
+
+
+@pytest.mark.parametrize("distance", KINDS)
+def test_one_cycle_more_breaks(late, fast, tmp_path, distance):
+    program, optimizer = compile_program(SMALL), Optimizer("adamw")
+    records = records_of(program, [18, 2, 9], optimizer)
+    with fresh_processor(late, tmp_path) as processor:
+        for one in (processor, fast):
+            start(one, program)
+        # Two for the shuffle unit: with SHUFFLE_GAP idle steps a store and the next block's load are one more apart.
+        extra = (ctypes.c_int * len(KINDS)).in_dll(processor._library, "extra_cycles")
+        extra[KINDS[distance]] = 2 if distance == "SHUFFLE_GAP" else 1
+        found, wanted = processor.train(records, optimizer), fast.train(records, optimizer)
+        states = zip(processor.store(), fast.store(), strict=True)
+        assert not (same_outcome(found, wanted) and all(equal_bits(*pair) for pair in states))

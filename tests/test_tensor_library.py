@@ -1,0 +1,212 @@
+"""The tensor layers in other people's models: conversion, derivatives, transforms, and what they import."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call, hessian, jacrev, vmap
+
+from bttlab.tensor import FLOWS, ShapeError, TTLinear, TTMEmbedding, choose_modes, compress, matrix_to_tt, tt_to_matrix
+
+torch.manual_seed(0)
+FLOW_NAMES = [*FLOWS, "auto"]
+
+
+def small(flow="bidirectional", **options) -> TTLinear:
+    return TTLinear(12, 12, (3, 4), (4, 3), 3, flow, dtype=torch.float64, **options)
+
+
+def dense_output(layer: TTLinear, x: torch.Tensor, cores) -> torch.Tensor:
+    return x @ tt_to_matrix(cores, layer.out_modes).T + layer.bias
+
+
+@pytest.mark.parametrize("error", [0.5, 0.1, 0.0])
+def test_decomposition_keeps_the_error_that_is_asked_for(error):
+    left, _, right = torch.linalg.svd(torch.randn(24, 18, dtype=torch.float64), full_matrices=False)
+    matrix = left * 0.5 ** torch.arange(18) @ right  # of white noise, 0.1 may need the full rank
+    cores = matrix_to_tt(matrix, (4, 6), (6, 3), error=error)
+    off = (tt_to_matrix(cores, (4, 6)) - matrix).norm() / matrix.norm()
+    assert off <= error + 1e-12
+    if error:  # one rank less at the middle bond would be too little
+        ranks = [core.shape[2] for core in cores[:-1]]
+        assert ranks[1] < 18 and off > error / 4
+
+
+def test_a_layer_there_and_back():
+    dense = nn.Linear(60, 36, dtype=torch.float64)
+    layer = TTLinear.from_linear(dense, error=0.0)
+    assert (layer.out_modes, layer.in_modes) == ((4, 3, 3), (3, 4, 5)) and layer.bias is not dense.bias
+    x = torch.randn(2, 5, 60, dtype=torch.float64)
+    torch.testing.assert_close(layer(x), dense(x))
+    torch.testing.assert_close(layer.to_linear().weight, dense.weight)
+    torch.testing.assert_close(layer.weight, dense.weight)
+    given = TTLinear.from_linear(nn.Linear(8, 8, bias=False, dtype=torch.bfloat16), rank=2, modes=((8,), (2, 4)))
+    assert [core.shape[2] for core in given.cores] == [2, 2, 1]
+    assert given.bias is None and given.cores[0].dtype == torch.bfloat16
+    for options in ({}, {"rank": 2, "error": 0.1}, {"error": 1.5}):
+        with pytest.raises(ShapeError):
+            TTLinear.from_linear(dense, **options)
+
+
+@pytest.mark.parametrize(
+    ("size", "modes"), [(768, (12, 8, 8)), (1000, (10, 10, 10)), (7, (7,)), (1, (1,)), (22, (11, 2))]
+)
+def test_modes_are_as_equal_as_primes_allow(size, modes):
+    assert choose_modes(size, 3) == modes
+
+
+def test_a_model_is_compressed_and_its_report_says_what_was_done():
+    model = nn.Sequential(nn.Embedding(100, 64), nn.TransformerEncoderLayer(64, 4, 256, batch_first=True))
+    model.add_module("small", nn.Linear(4, 2))
+    model.add_module("shared", model[1].linear1)
+    model.add_module("head", nn.Linear(64, 100))
+    model.head.weight = model[0].weight
+    before = sum(parameter.numel() for parameter in model.parameters())
+    report = compress(model, rank=4, skip=["1.linear2"])
+    by_name = {layer.name: layer for layer in report.layers}
+    assert isinstance(model[1].linear1, TTLinear) and model.shared is model[1].linear1
+    assert type(model[1].linear2) is nn.Linear and by_name["1.linear2"].note == "skipped"
+    assert by_name["head"].note == by_name["0"].note == "its weight is another layer's, too"
+    assert by_name["small"].note == "cores would be no smaller"
+    assert (report.before, report.after) == (before, sum(parameter.numel() for parameter in model.parameters()))
+    assert by_name["1.linear1"].ranks == (4,) * 5 and 0 < by_name["1.linear1"].error < 1
+    assert "1.linear1" in str(report) and f"{report.after:,}" in str(report)
+    x = torch.randn(2, 5, 64)
+    with torch.no_grad():  # the encoder's fast path reads weights for itself
+        torch.testing.assert_close(model[1].eval()(x), model[1].train(False)(x.clone()))
+    assert model[1](x).shape == x.shape
+    with pytest.raises(ShapeError, match="skip has nothing: the model has no such layer"):
+        compress(model, rank=4, skip=["nothing"])
+
+
+def test_an_embedding_is_compressed_and_looks_its_rows_up():
+    table = nn.Embedding(30, 14, dtype=torch.float64)
+    layer = TTMEmbedding.from_embedding(table, error=0.0)
+    assert (layer.row_modes, layer.column_modes) == ((5, 3, 2), (7, 2, 1))
+    torch.testing.assert_close(layer(torch.arange(30)), table.weight.detach())
+
+
+@pytest.mark.parametrize("make", [lambda rank: small(), lambda rank: TTMEmbedding(12, 12, (3, 4), (4, 3), rank)])
+def test_a_state_of_other_ranks_loads(make):
+    source, target = TTLinear(12, 12, (3, 4), (4, 3), 2), TTLinear(12, 12, (3, 4), (4, 3), (1, 3, 2))
+    nn.Sequential(target).load_state_dict(nn.Sequential(source).state_dict())
+    x = torch.randn(3, 12)
+    torch.testing.assert_close(target(x), source(x))
+    assert target.extra_repr() == source.extra_repr()
+    other = TTLinear(12, 12, (4, 3), (4, 3), 2)
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        target.load_state_dict(other.state_dict())
+
+
+@pytest.mark.parametrize("flow", FLOW_NAMES)
+def test_second_derivatives_are_those_of_the_dense_formula(flow):
+    layer = small(flow)
+    nn.init.normal_(layer.bias)
+    x = torch.randn(5, 12, dtype=torch.float64, requires_grad=True)
+    inputs = (x, *layer.cores)
+
+    def second(outputs):
+        grads = torch.autograd.grad(outputs.pow(3).sum(), inputs, create_graph=True)
+        return torch.autograd.grad(sum(grad.pow(2).sum() for grad in grads), inputs)
+
+    for found, wanted in zip(second(layer(x)), second(dense_output(layer, x, list(layer.cores))), strict=True):
+        torch.testing.assert_close(found, wanted)
+
+
+def test_second_derivatives_of_the_embedding():
+    layer = TTMEmbedding(12, 6, (3, 4), (3, 2), 2, dtype=torch.float64)
+    ids, cores = torch.tensor([0, 5, 5, 11]), tuple(layer.cores)
+
+    def second(outputs):
+        grads = torch.autograd.grad(outputs.pow(3).sum(), cores, create_graph=True)
+        return torch.autograd.grad(sum(grad.pow(2).sum() for grad in grads), cores)
+
+    for found, wanted in zip(second(layer(ids)), second(layer.to_dense()[ids]), strict=True):
+        torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("flow", FLOW_NAMES)
+def test_functions_of_torch_func(flow):
+    layer = small(flow)
+    parameters = {name: value.detach() for name, value in layer.named_parameters()}
+    x = torch.randn(4, 12, dtype=torch.float64)
+
+    def loss(given, sample):
+        return functional_call(layer, given, (sample,)).pow(2).sum()
+
+    each = vmap(jacrev(loss), (None, 0))(parameters, x)  # gradients sample by sample
+    for k, sample in enumerate(x):
+        whole = torch.autograd.grad(layer(sample[None]).pow(2).sum(), list(layer.cores))
+        for name, grad in zip(("cores.0", "cores.1", "cores.2", "cores.3"), whole, strict=True):
+            torch.testing.assert_close(each[name][k], grad)
+    dense = hessian(lambda sample: (sample @ layer.weight.detach().T + layer.bias.detach()).pow(2).sum())(x[0])
+    torch.testing.assert_close(hessian(lambda sample: loss(parameters, sample[None]))(x[0]), dense)
+    assert dense.abs().sum() > 1
+
+
+@pytest.mark.parametrize("flow", FLOW_NAMES)
+def test_autocast_computes_in_bfloat16_and_leaves_fp32_gradients(flow):
+    layer = TTLinear(12, 12, (3, 4), (4, 3), 3, flow)
+    x = torch.randn(7, 12)
+    with torch.autocast("cpu", torch.bfloat16):
+        y = layer(x)
+    y.float().sum().backward()
+    assert y.dtype == torch.bfloat16 and all(core.grad.dtype == torch.float32 for core in layer.cores)
+    torch.testing.assert_close(y.float(), layer(x), rtol=0.1, atol=0.1)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("flow", FLOW_NAMES)
+def test_a_compiled_layer_is_one_graph_with_the_same_gradients(flow):
+    layer = small(flow)
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    x = torch.randn(5, 12, dtype=torch.float64)
+    wanted = torch.autograd.grad(layer(x).pow(2).sum(), list(layer.cores))
+    found = torch.autograd.grad(compiled(x).pow(2).sum(), list(layer.cores))
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_device_and_dtype_are_as_of_a_dense_layer():
+    layer = TTLinear(12, 12, (3, 4), (4, 3), 3, device="meta", dtype=torch.float16)
+    assert {p.device.type for p in layer.parameters()} == {"meta"} and layer.bias.dtype == torch.float16
+
+
+@pytest.mark.long
+def test_the_library_imports_torch_and_numpy_alone():
+    code = """
+import sys
+allowed = {"torch", "numpy", "opt_einsum", "lazy_loader", "bttlab"}
+import importlib.metadata as m
+import re
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in OTHERS:
+            raise ModuleNotFoundError(name)
+plain = lambda name: re.sub("[-_.]+", "-", name).lower()
+needed, queue = set(), ["torch", "numpy", "opt_einsum", "lazy_loader"]
+while queue:
+    name = queue.pop()
+    if plain(name) in needed:
+        continue
+    needed.add(plain(name))
+    try:
+        queue += [re.split(r"[^A-Za-z0-9_.-]", r)[0] for r in m.requires(name) or () if "extra ==" not in r]
+    except m.PackageNotFoundError:
+        pass
+OTHERS = {root for root, dists in m.packages_distributions().items()
+          if not any(plain(d) in needed for d in dists)} - allowed
+assert {"scipy", "rich", "tensorly", "matplotlib", "pynq"} <= OTHERS, OTHERS
+sys.meta_path.insert(0, Blocked())
+import bttlab.tensor
+for name in bttlab.tensor.__all__:
+    getattr(bttlab.tensor, name)
+import torch
+layer = bttlab.tensor.TTLinear.from_linear(torch.nn.Linear(64, 64), rank=4)
+layer(torch.randn(2, 64)).sum().backward()
+print(bttlab.tensor.optimal_cost(8, (8, 8), (8, 8), 4).macs > 0)
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert found.stdout == "True\n", found.stderr

@@ -1,0 +1,1 @@
+"""Benchmarks of docs/benchmarks.md and others that need a checkout: `make bench`, `python -m benchmarks NAME`."""

@@ -1,0 +1,62 @@
+"""Run benchmarks, and write docs/benchmarks.md, its record and its figures: PYTHONPATH=tools python -m benchmarks NAME…
+
+Without a name all that are recorded run. With `--strict` the exit code is 1 if a ratio has fallen by more than its
+spread.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+from rich.console import Console
+
+from benchmarks import page, record
+from bttlab.bench.result import rich_table
+from bttlab.errors import BttlabError
+from bttlab.places import ROOT
+from bttlab.terminal import say
+
+RECORDED = ("layer", "step", "order", "memory", "start")
+OTHERS = ("runs", "dashboard", "share", "sweep")
+
+
+def module_of(name: str) -> ModuleType:
+    """Return the module of a benchmark, with its functions `measure` and `tables`."""
+    return import_module(f"bttlab.bench.{name}" if name in ("layer", "step") else f"benchmarks.{name}")
+
+
+def main(arguments: Sequence[str] | None = None, docs: Path = ROOT / "docs") -> int:
+    """Run the command line; return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join((*RECORDED, *OTHERS)))
+    parser.add_argument("--strict", action="store_true", help="exit code 1 if a ratio has fallen")
+    options = parser.parse_args(arguments)
+    if unknown := set(options.names) - {*RECORDED, *OTHERS}:
+        parser.error(f"no benchmark {', '.join(sorted(unknown))}; choose from {', '.join((*RECORDED, *OTHERS))}")
+    before = record.read(docs / page.RECORD)
+    results = {}
+    for name in options.names or RECORDED:
+        say(f"bench {name} …")
+        results[name] = record.run(module_of(name).measure)
+    report = record.build(results)
+    for name, result in report["benchmarks"].items():
+        Console().print(*map(rich_table, module_of(name).tables(result)), *result["notes"], sep="\n")
+    fallen = record.regressions(before, report) if before else []
+    print(*(f"REGRESSION {line}" for line in fallen), sep="\n")
+    report["benchmarks"] = {name: result for name, result in report["benchmarks"].items() if name in RECORDED}
+    if report["benchmarks"]:
+        report["benchmarks"] = (before or report)["benchmarks"] | report["benchmarks"]  # what has not run now stays
+        record.write(docs / page.RECORD, report)
+        page.write(docs, report, {name: module_of(name) for name in report["benchmarks"]})
+    return int(bool(fallen and options.strict))
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except BttlabError as error:
+        say(f"error: {error}")
+        sys.exit(2)

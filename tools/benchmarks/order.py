@@ -1,0 +1,103 @@
+"""The order of contraction: the bi-directional flow and flow="auto" against the best order that opt_einsum finds."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from bttlab.bench.result import Result, Table, exact_ratio
+from bttlab.model import ModelConfig
+from bttlab.quantities import column_metadata
+from bttlab.tensor import cheapest_order, flow_cost, optimal_cost
+
+TOKENS = (1, 2, 4, 8, 13, 32, 64, 128, 512, 4096)
+RANKS = (4, 8, 12, 16, 32, 64)
+PRINTED = (4, 12, 64)  # ranks in the table; the record has all
+SEARCH = "optimal"
+
+
+def measure(tokens: Sequence[int] = TOKENS, ranks: Sequence[int] = RANKS) -> Result:
+    """Compare multiply-accumulates and peak memory, from shapes, of the model's linear layer."""
+    config = ModelConfig()
+    modes = config.linear_out_modes, config.linear_in_modes
+    rows, ratios = [], {}
+    for rank in ranks:
+        for count in tokens:
+            flow = flow_cost("bidirectional", count, *modes, rank)
+            groups, auto = cheapest_order(count, *modes, rank)
+            best = optimal_cost(count, *modes, rank, SEARCH)
+            rows.append(
+                {
+                    **{"tokens": count, "rank": rank, "dense_macs": 3 * count * config.hidden_size**2},
+                    **{"btt_forward": flow.forward.macs, "btt_backward": flow.backward.macs},
+                    **{"auto_forward": auto.forward.macs, "auto_backward": auto.backward.macs, "auto_groups": groups},
+                    "optimum_forward": best.macs,
+                    "btt_peak": [flow.forward.peak_elements, flow.backward.peak_elements],
+                    "auto_peak": [auto.forward.peak_elements, auto.backward.peak_elements],
+                    "optimum_peak_forward": best.peak_elements,
+                }
+            )
+            ratios[f"{count} tokens, rank {rank}: optimum over auto"] = exact_ratio(best.macs, auto.forward.macs)
+    return Result(
+        settings={"out_modes": modes[0], "in_modes": modes[1], "search": SEARCH},
+        figures={
+            "macs": column_metadata(
+                "multiply-accumulates", "counted", "from shapes; backward as the hand-derived passes do it"
+            ),
+            "peak": column_metadata(
+                "elements", "counted", "from shapes: most intermediates alive during a step (bttlab.tensor)"
+            ),
+            "optimum": column_metadata("", "counted", f"opt_einsum, optimize={SEARCH!r}: exhaustive; forward pass"),
+        },
+        rows=rows,
+        ratios=ratios,
+        notes=[],
+    )
+
+
+def tables(result: dict[str, Any]) -> list[Table]:
+    """Return the costs at each rank and number of tokens, and where BTT needs less arithmetic than a dense layer."""
+    rows = result["rows"]
+    costs = [
+        [
+            *(str(row["rank"]), f"{row['tokens']:,}"),
+            *(f"{row[name] / 1e3:,.0f}" for name in ("btt_forward", "auto_forward", "optimum_forward")),
+            _merges(row["auto_groups"]),
+            f"{1 - row['auto_forward'] / row['btt_forward']:.0%}",
+            *(f"{row[name] / 1e3:,.0f}" for name in ("btt_backward", "auto_backward")),
+            *(" / ".join(f"{value / 1e3:,.0f}" for value in row[name]) for name in ("btt_peak", "auto_peak")),
+            f"{row['optimum_peak_forward'] / 1e3:,.0f}",
+        ]
+        for row in rows
+        if row["rank"] in PRINTED
+    ]
+    headers = [
+        *("rank", "tokens", "BTT forward", "auto forward", "optimum forward", "auto merges", "auto saves"),
+        *("BTT backward", "auto backward", "BTT peak", "auto peak", "optimum's peak forward"),
+    ]
+    title = "Thousand multiply-accumulates and thousand elements at the peak (forward / backward), counted from shapes"
+    least = {}
+    for row in rows:
+        if row["btt_forward"] + row["btt_backward"] < row["dense_macs"]:
+            least.setdefault(row["rank"], row["tokens"])
+    lines = [
+        [str(rank), f"{least[rank]:,}" if rank in least else "none"] for rank in dict.fromkeys(r["rank"] for r in rows)
+    ]
+    return [
+        Table(title, headers, costs),
+        Table(
+            "Fewest tokens, of those counted, at which BTT needs fewer multiply-accumulates than a dense layer",
+            ["rank", "tokens"],
+            lines,
+        ),
+    ]
+
+
+def _merges(groups: Sequence[Sequence[int]] | None) -> str:
+    """Say which cores are merged, such as "G1G2, G5G6"."""
+    if groups is None:
+        return "all (W)"
+    first, merged = 1, []
+    for size in (*groups[0], *groups[1]):
+        if size > 1:
+            merged.append("".join(f"G{k}" for k in range(first, first + size)))
+        first += size
+    return ", ".join(merged) or "none"

@@ -1,0 +1,53 @@
+"""docs/benchmarks.md: the tables between its markers, and the figures beside it, made from the record."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pages import BENCHMARKS, filled
+
+from benchmarks.figures import DRAWINGS
+from bttlab.bench.result import Table
+from bttlab.lab.charts import to_png
+from bttlab.records import write_whole
+
+PAGE, RECORD = "benchmarks.md", BENCHMARKS
+
+
+def fill(text: str, record: Mapping[str, Any], modules: Mapping[str, Any]) -> str:
+    """Return a page with the record's machine and tables between its markers.
+
+    Raises
+    ------
+    BttlabError
+        If a marker is missing.
+    """
+    parts = {"machine": _machine(record)}
+    for name, result in record["benchmarks"].items():
+        notes = "".join(f"- {note}\n" for note in dict.fromkeys(result["notes"]))
+        loads = " and ".join(f"{result[when][0]:.1f}" for when in ("load_before", "load_after"))
+        ran = f"\nRun on {result['date'][:10]}; load average (1 minute) before and after: {loads}.\n"
+        parts[name] = "\n".join(map(_markdown, modules[name].tables(result))) + ran + (f"\n{notes}" if notes else "")
+    return filled(text, {f"{name} of {RECORD}": part for name, part in parts.items()}, PAGE)
+
+
+def write(folder: Path, record: Mapping[str, Any], modules: Mapping[str, Any]) -> None:
+    """Write page and figures into a folder that has the page."""
+    page = folder / PAGE
+    write_whole(page, fill(page.read_text(encoding="utf-8"), record, modules))
+    for name, result in record["benchmarks"].items():
+        (folder / "images" / f"bench_{name}.png").write_bytes(to_png(DRAWINGS[name](result)))
+
+
+def _machine(record: Mapping[str, Any]) -> str:
+    here = record["machine"]
+    versions = ", ".join(f"{name} {version}" for name, version in here["versions"].items())
+    return (
+        f"Machine of the record: {here['processor']}, {here['cores']} cores, {here['system']}; Python "
+        f"{here['python']}, {versions}; OMP_WAIT_POLICY {here['wait_policy']}.\n"
+    )
+
+
+def _markdown(table: Table) -> str:
+    lines = [table.headers, ["---", *["---:"] * (len(table.headers) - 1)], *table.rows]
+    return f"{table.title}:\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines)

@@ -1,0 +1,198 @@
+"""Write the modelled tables of README, docs/accelerator.md and docs/energy.md: python tools/card_pages.py [DATA]."""
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from pages import BENCHMARKS, filled
+
+from bttlab.baseline import EPOCH_SAMPLES
+from bttlab.baseline.gpus import find_gpu
+from bttlab.baseline.modelled import model_step
+from bttlab.data import Samples, load_corpus
+from bttlab.estimate.card import CLOCKS, Estimate, estimate
+from bttlab.estimate.memory import GROUPS
+from bttlab.estimate.recorded import RECORD, RESOURCES
+from bttlab.estimate.work import SHOWN_UNITS, STAGES
+from bttlab.hardware import latencies
+from bttlab.lab import Workload, gpu_over_card
+from bttlab.model import FLOWS, ModelConfig
+from bttlab.places import ROOT
+from bttlab.records import write_whole
+
+ENCODERS = (2, 4, 6)
+PAGES = {
+    "README.md": ("results",),
+    "docs/accelerator.md": ("epochs", "stages", "memory", "resources", "latencies"),
+    "docs/energy.md": ("power", "energy", "ratios"),
+}
+GPU = "RTX-3090"
+CORE_WATTS = (5, 8, 12)  # a server's core under load: docs/energy.md
+
+
+def tables(lengths: Mapping[int, int], sample: Samples, core_seconds: float) -> dict[str, str]:
+    """Return all tables.
+
+    Parameters
+    ----------
+    lengths : mapping of int to int
+        Of an epoch.
+    sample : Samples
+        One, for the GPU beside the card.
+    core_seconds : float
+        Of a sample of 2 encoders on one thread of a processor: the emulated card's.
+    """
+    flows = {flow: [estimate(ModelConfig(encoders=n), lengths, flow=flow) for n in ENCODERS] for flow in FLOWS}
+    paper = flows["bidirectional"]
+    return {
+        "results": _results(paper),
+        "epochs": _epochs(flows),
+        "stages": _stages(paper),
+        "memory": _memory(paper),
+        "resources": _resources(paper[0]),
+        "latencies": _latencies(),
+        "power": _power(paper),
+        "energy": _energy(paper, core_seconds),
+        "ratios": _ratios(sample),
+    }
+
+
+def write(folder: Path, samples: Samples) -> None:
+    """Put the tables into the pages of a checkout; `samples` are those of an epoch."""
+    nearest = int(np.abs(samples.lengths - samples.lengths.mean()).argmin())
+    lengths, sample = Counter(samples.lengths.tolist()), samples[nearest : nearest + 1]
+    steps = json.loads((folder / "docs" / BENCHMARKS).read_text(encoding="utf-8"))["benchmarks"]["step"]["rows"]
+    core = next(row for row in steps if (row["threads"], row["contender"]) == (1, "emulated U50"))
+    texts = tables(lengths, sample, core["time"]["median"] / 1e3)
+    for page, names in PAGES.items():
+        text = (folder / page).read_text(encoding="utf-8")
+        write_whole(folder / page, filled(text, {name: texts[name] for name in names}, page))
+
+
+def _markdown(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [headers, ["---", *["---:"] * (len(headers) - 1)], *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _columns(first: str = "") -> list[str]:
+    return [first, *(f"{n}-ENC" for n in ENCODERS)]
+
+
+def _results(estimates: Sequence[Estimate]) -> str:
+    rows = []
+    for one in estimates:
+        dense, tensor = (replace(one.model, format=kind).parameters_bytes / 1e6 for kind in ("dense", "tensor"))
+        seconds, joules = f"{one.seconds_per_epoch:.2f} s", f"{_band(one.energy_per_epoch, 0).replace(' (', ' J (')}"
+        rows.append([str(one.model.encoders), f"{dense:.1f}", f"{tensor:.2f}", seconds, joules])
+    return _markdown(["encoders", "dense, MB", "tensor, MB", "U50, epoch (modelled)", "energy (modelled)"], rows)
+
+
+def _epochs(flows: Mapping[str, Sequence[Estimate]]) -> str:
+    rows = [
+        [f"{flow.replace('_', ' ')}, {mhz} MHz", *(f"{one.at_clock(mhz).seconds_per_epoch:.2f}" for one in estimates)]
+        for flow, estimates in flows.items()
+        for mhz in CLOCKS
+    ]
+    return _markdown(_columns("seconds an epoch"), rows)
+
+
+def _stages(estimates: Sequence[Estimate]) -> str:
+    rows = [
+        [name, *(f"{one.work.by_stage()[stage] / one.samples:,.0f}" for one in estimates)]
+        for stage, name in STAGES.items()
+    ]
+    rows.append(["all", *(f"{one.work.total / one.samples:,.0f}" for one in estimates)])
+    for unit in SHOWN_UNITS:
+        rows.append([f"{unit} busy", *(f"{one.work.shares[unit]:.0%}" for one in estimates)])
+    rows.append(["multipliers of the engines", *(f"{one.lane_utilisation:.0%}" for one in estimates)])
+    return _markdown(_columns("cycles a sample"), rows)
+
+
+def _memory(estimates: Sequence[Estimate]) -> str:
+    groups = [one.memory.by_group() for one in estimates]
+    rows = [[name, *(f"{group[name] / 1e6:.2f}" for group in groups)] for name in GROUPS]
+    rows.append(["all", *(f"{one.memory.bytes / 1e6:.2f}" for one in estimates)])
+    return _markdown(_columns("MB (SGD)"), rows)
+
+
+def _resources(estimate: Estimate) -> str:
+    rows = []
+    for resource, name in RESOURCES.items():
+        band, share = estimate.resources.total(resource), estimate.resources.utilisation(resource)
+        parts = ", ".join(f"{part} {value.value:,.0f}" for part, value in estimate.resources.parts[resource].items())
+        rows.append([name, f"{band.value:,.0f}", f"{band.low:,.0f} to {band.high:,.0f}", f"{share:.0%}", parts])
+    return _markdown(["", "likely", "low to high", "of the budget", "parts"], rows)
+
+
+def _latencies() -> str:
+    """What the interval would be with a cycle more of one latency."""
+    intervals = json.loads(RECORD.read_text(encoding="utf-8"))["interval_with_one_cycle_more"]
+    cycles, read = (latencies.read_latencies()[kind] for kind in ("cycles", "read"))
+    rows = [
+        [f"load from {name}" if name in read else name, str((cycles | read)[name]["value"]), str(interval)]
+        for name, interval in intervals.items()
+    ]
+    return _markdown(["", "cycles", "interval with one more"], rows)
+
+
+def _power(estimates: Sequence[Estimate]) -> str:
+    def watts(one: Estimate, name: str) -> str:
+        band = one.power.components[name]
+        return f"{band.value:.2f} ({band.low:.2f} to {band.high:.2f})"
+
+    rows = [[name, *(watts(one, name) for one in estimates)] for name in estimates[0].power.components]
+    rows.append(["all, while it runs", *(_band(one.power.running, 1) for one in estimates)])
+    rows.append(["between two calls", *(_band(one.power.loaded, 1) for one in estimates)])
+    return _markdown(_columns(f"W at {CLOCKS[0]} MHz"), rows)
+
+
+def _energy(estimates: Sequence[Estimate], core_seconds: float) -> str:
+    rows = []
+    for mhz in CLOCKS:
+        at = [one.at_clock(mhz) for one in estimates]
+        rows.append([f"time of an epoch, s, {mhz} MHz", *(f"{one.seconds_per_epoch:.2f}" for one in at)])
+        rows.append([f"power, W, {mhz} MHz", *(_band(one.power.running, 0) for one in at)])
+        rows.append([f"energy of an epoch, J, {mhz} MHz", *(_band(one.energy_per_epoch, 0) for one in at)])
+    seconds = core_seconds * estimates[0].samples
+    low, mid, high = (watts * seconds for watts in CORE_WATTS)
+    rows.append(["a processor core, energy of an epoch, J", f"{mid:.0f} ({low:.0f} to {high:.0f})", "", ""])
+    return _markdown(_columns(), rows)
+
+
+def _ratios(sample: Samples) -> str:
+    gpu = find_gpu(GPU)
+    ratios = [gpu_over_card(gpu, n, sample) for n in ENCODERS]
+    joules = {
+        format: [EPOCH_SAMPLES * value for value in model_step(gpu, format, "graphs", ModelConfig(), sample).joules]
+        for format in ("dense", "btt")
+    }
+
+    def told(ratio: Sequence[float], digits: int = 0) -> str:
+        low, mid, high = ratio
+        return f"{mid:.{0 if mid > 9 else 1}f} ({low:.{digits}f} to {high:.0f})"
+
+    rows = [
+        ["energy an epoch, tensor training (BTT), eager", *(told(r.energy["eager"], 1) for r in ratios), "up to 3.6"],
+        ["the same in CUDA graphs", *(told(r.energy["graphs"], 1) for r in ratios), "up to 3.6"],
+        ["memory, process of dense training over words on the chip", *(told(r.memory) for r in ratios), "30 to 51"],
+        ["the same over all blocks that the machine occupies", *(told(r.blocks) for r in ratios), ""],
+        ["memory, tensors of dense training over words on the chip", *(f"{r.tensors:.1f}" for r in ratios), ""],
+        ["parameters, dense over tensor", *(f"{r.parameters:.1f}" for r in ratios), ""],
+    ]
+    for format, name in (("dense", "dense"), ("btt", "BTT")):
+        low, mid, high = joules[format]
+        rows.append([f"{GPU}, {name} in graphs, J an epoch", f"{mid:,.0f} ({low:,.0f} to {high:,.0f})", "", "", ""])
+    return _markdown([*_columns(f"{GPU} over U50"), "published"], rows)
+
+
+def _band(band, digits: int) -> str:
+    return f"{band.value:.{digits}f} ({band.low:.{digits}f} to {band.high:.{digits}f})"
+
+
+if __name__ == "__main__":
+    corpus = load_corpus(sys.argv[1] if len(sys.argv) > 1 else "atis", "unk")
+    write(ROOT, Workload.of(corpus, ModelConfig()).train)

@@ -1,0 +1,84 @@
+"""Count the machine's Verilog with Yosys, unit by unit, into data/u50/synthesis.json: make synth.
+
+Yosys maps each unit to UltraScale+ (`synth_xilinx -family xcup`) with the FP32 cores as black boxes, which it counts,
+and each core once. A memory of a size is mapped once and counted as often as it is there. Nothing is placed or routed.
+"""
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+from bttlab.estimate.recorded import source_digest
+from bttlab.files import replace_whole
+from bttlab.hardware import SOURCE, UNIT, analyse, rtl
+from bttlab.places import ROOT
+
+RECORD = ROOT / "data" / "u50" / "synthesis.json"
+KINDS = {  # of Yosys' cells, and how many of the resource one is
+    **{f"LUT{n}": ("lookup_tables", 1) for n in range(1, 7)},
+    **{"INV": ("lookup_tables", 1), "SRL16E": ("shift_registers", 1), "SRLC32E": ("shift_registers", 1)},
+    **{"RAM32M": ("memory_tables", 4), "RAM32M16": ("memory_tables", 8), "RAM64M": ("memory_tables", 4)},
+    **{"RAM64M8": ("memory_tables", 8), "RAM32X1D": ("memory_tables", 2), "RAM64X1D": ("memory_tables", 2)},
+    **{"RAM128X1D": ("memory_tables", 4), "RAM256X1D": ("memory_tables", 8)},
+    **{"CARRY4": ("carry_chains", 0.5), "CARRY8": ("carry_chains", 1), "DSP48E2": ("dsps", 1)},
+    **{"RAMB18E2": ("bram36", 0.5), "RAMB36E2": ("bram36", 1), "URAM288": ("uram", 1)},
+    **{f"MUXF{n}": ("wide_multiplexers", 1) for n in (7, 8, 9)},
+    **{name: ("flip_flops", 1) for name in ("FDRE", "FDSE", "FDCE", "FDPE")},
+}
+
+
+def count(folder: Path, top: str) -> dict[str, float]:
+    """Return what Yosys makes of a module, and how many cores it has of each kind."""
+    commands = [
+        f"read_verilog {folder}/*.v",
+        f"hierarchy -check -top {top}",
+        *(["blackbox *fp32_*"] if not top.startswith("fp32_") else []),
+        "setattr -mod -set keep_hierarchy 1 *memory*",
+        f"synth_xilinx -family xcup -uram -noiopad -noclkbuf -flatten -top {top}",
+        f"tee -o {folder}/{top}.json stat -json",
+    ]
+    with (folder / f"{top}.log").open("w") as log:
+        subprocess.run(["yosys", "-p", "; ".join(commands)], stdout=log, stderr=subprocess.STDOUT, check=True)
+    text = (folder / f"{top}.json").read_text()
+    made: Counter = Counter()
+    for cell, number in json.loads(text[text.index("{") :])["design"]["num_cells_by_type"].items():
+        if core := re.search(r"fp32_\w+", cell):
+            made[core[0]] += number
+        elif cell in KINDS:
+            resource, each = KINDS[cell]
+            made[resource] += each * number
+        elif not cell.startswith("$paramod") and cell != "BUFG":
+            raise ValueError(f"{top} has {number} cells {cell}, which KINDS does not name")
+    return {name: int(number) if number == int(number) else number for name, number in sorted(made.items())}
+
+
+def main(wanted: list[str]) -> None:
+    """Count all modules, or those that are named, and keep the others' counts."""
+    folder = Path(tempfile.mkdtemp(prefix="synth-"))
+    loop = rtl.emit(analyse(SOURCE / UNIT))
+    loop.write(folder)
+    units = [name for name in re.findall(r"^module (\w+)", loop.text, re.MULTILINE) if name != rtl.TOP]
+    cores = sorted(set(re.findall(r"^  (fp32_\w+) #", loop.text, re.MULTILINE)))
+    known = json.loads(RECORD.read_text()) if wanted and RECORD.exists() else {"units": {}, "cores": {}}
+    made = known["units"] | known["cores"]
+    for name in wanted or [*cores, *units]:
+        made[name] = count(folder, name)
+        print(f"{name}: {made[name]}", file=sys.stderr, flush=True)
+    version = subprocess.run(["yosys", "-V"], capture_output=True, text=True, check=True).stdout.split(" (")[0]
+    record = {
+        "about": "The Verilog of bttlab rtl as Yosys maps it to UltraScale+, units without FP32 cores: make synth",
+        "provenance": "modelled",
+        "tool": version,
+        "sources": source_digest(),
+        "units": {name: made[name] for name in units if name in made},
+        "cores": {name: made[name] for name in cores if name in made},
+    }
+    replace_whole(RECORD, json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
