@@ -7,17 +7,29 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from bttlab.card import EmulatedU50, OverlayError, load_overlay, open_trainer, shells, waiting
-from bttlab.card.card_lock import card_name, process_lock
+from bttlab.card import (
+    CardBusyError,
+    EmulatedU50,
+    OverlayError,
+    load_overlay,
+    open_trainer,
+    sharing,
+    shells,
+    waiting,
+)
+from bttlab.card.card_lock import card_name, process_lock, stale_notes
 from bttlab.card.manifest import read_manifest, write_manifest
 from bttlab.card.shells import card_interfaces, pcie_address, shell_of
 from bttlab.card.waiting import CardFailedError
+from bttlab.commands import doctor
 from bttlab.errors import BttlabError
+from bttlab.keeper import serving
 from bttlab.model import ModelConfig, Optimizer, StateError, initial_parameters
 from bttlab.train.devices import open_trainer as open_device
 
@@ -112,6 +124,16 @@ def test_an_overlay_is_for_the_card_of_its_interface_else_of_its_name(
             load_overlay("trainer", require_card=True)
 
 
+def test_the_doctor_says_which_overlay_is_for_which_card(card):
+    checks = list(doctor._examine([doctor._cards]))
+    assert [check.status for check in checks] == ["ok", "ok"]
+    assert checks[1].detail == f"trainer is for shell xilinx_u50_gen3x16_xdma_5: {SHELL}"
+    card._info.mName = b"xilinx_u50_gen3x4_xdma_base_2"
+    *_, entry, other = doctor._examine([doctor._cards])
+    assert entry.detail.endswith("none here")
+    assert other.status == "problem" and other.detail.startswith("no overlay is for xilinx_u50_gen3x4_xdma_base_2")
+
+
 def test_a_run_says_which_card_it_did_not_use(card):
     card._info.mName = b"xilinx_u50_gen3x4_xdma_base_2"
     opened = open_device(MODEL, "auto")
@@ -131,6 +153,8 @@ def test_a_kernel_that_hangs_ends_at_its_time_limit(card, trainer, monkeypatch):
     with pytest.raises(CardFailedError, match=r"has not ended .* xbutil reset --device 0000:3b:00.1"):
         train(trainer)
     assert process_lock(card_name(card))._descriptor is not None
+    (check,) = doctor._examine([doctor._card_locks])
+    assert check.status == "problem" and f"process {os.getpid()} " in check.detail and "reset" in check.way_out
     for call in (
         lambda: trainer.load_parameters(initial_parameters(MODEL, 0)),
         lambda: load_overlay("trainer").trainer_1,
@@ -139,6 +163,42 @@ def test_a_kernel_that_hangs_ends_at_its_time_limit(card, trainer, monkeypatch):
             call()
     with pytest.raises(StateError):
         train(trainer)
+
+
+def test_a_kernel_that_hangs_on_a_shared_card_ends_sharing_until_a_reset(card, xrt, monkeypatch, tmp_path, expected):
+    monkeypatch.setattr(waiting, "LEAST_SECONDS", 0.2)
+    monkeypatch.setattr(sharing, "shared_file", lambda *_: tmp_path / "card.shared")
+    with serving(tmp_path / "card.shared"):
+        trainer = open_trainer(MODEL)
+        trainer.load_parameters(initial_parameters(MODEL, 0))
+        train(trainer)
+        monkeypatch.setenv("FAKE_XRT_FAULT", "hang")
+        with ThreadPoolExecutor() as pool:
+            train_in_slice, others = trainer._slices.run, []
+
+            def with_another_waiting(work, publish):
+                def waits(is_current):
+                    others.append(pool.submit(sharing.keeper_of(card).acquire, "a"))
+                    while len(sharing.keeper_of(card).queue()) < 2:
+                        time.sleep(0.005)
+                    return work(is_current)
+
+                return train_in_slice(waits, publish)
+
+            monkeypatch.setattr(trainer._slices, "run", with_another_waiting)
+            with pytest.raises(CardFailedError, match="has not ended"):
+                train(trainer)
+            with pytest.raises(CardBusyError, match=f"a kernel of process {os.getpid()} .* does not end: .*xbutil"):
+                others[0].result(60)
+        (check,) = doctor._examine([doctor._shared_cards])
+        assert check.status == "problem" and "needs a reset" in check.detail
+    monkeypatch.delenv("FAKE_XRT_FAULT")
+    card = xrt.card(monkeypatch)
+    with serving(tmp_path / "card.shared"):
+        trainer = open_trainer(MODEL)
+        trainer.load_parameters(initial_parameters(MODEL, 0))
+        train(trainer)
+        assert all(np.array_equal(state(trainer)[name], expected[name]) for name in expected)
 
 
 @pytest.mark.parametrize("handler", [signal.default_int_handler, lambda number, frame: None])
@@ -256,6 +316,9 @@ def test_a_command_trains_on_the_card_and_ctrl_c_ends_it_when_the_kernel_hangs(e
     time.sleep(2)
     process.send_signal(signal.SIGINT)
     error = process.communicate(timeout=60)[1]
+    for path, note in stale_notes().items():
+        if note.pid == process.pid:
+            path.unlink()
     assert process.returncode in (2, 128 + signal.SIGINT)  # the latter if the 12th call had not come yet
     if process.returncode == 2:
         assert "xbutil reset --device" in error and "Traceback" not in error

@@ -58,21 +58,13 @@ def test_the_papers_model(fast, flow):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("rank", [1, 4, 8, 15, 16])
+@pytest.mark.parametrize("rank", [1, 8, 15, 16])
 def test_ranks(fast, rank):
     check_gradients(fast, ModelConfig(encoders=1, linear_rank=rank), (2, 13, 32))
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("flow", "each_bond"),
-    [
-        ("bidirectional", False),
-        ("right_to_left", False),
-        ("auto", False),
-        ("bidirectional", True),
-    ],
-)
+@pytest.mark.parametrize(("flow", "each_bond"), [("right_to_left", False), ("bidirectional", True)])
 def test_a_rank_for_each_layer(fast, flow, each_bond):
     config = ModelConfig(encoders=2)
     random = np.random.default_rng(3)
@@ -88,13 +80,13 @@ def test_a_rank_for_each_layer(fast, flow, each_bond):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("encoders", "rank", "flow"), [(4, 12, PAPER), (6, 13, PAPER), (6, 15, "auto")])
+@pytest.mark.parametrize(("encoders", "rank", "flow"), [(4, 12, PAPER), (6, 15, "auto")])
 def test_deeper_models(fast, encoders, rank, flow):
     check_gradients(fast, ModelConfig(encoders=encoders, linear_rank=rank), (2, 17), flow=flow)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("flow", [PAPER, "right_to_left", "auto", (2, 2)])
+@pytest.mark.parametrize("flow", [PAPER, "auto"])
 def test_cores_in_other_banks(fast, flow, monkeypatch):
     far_away = 1 << 16
     monkeypatch.setattr("bttlab.compiler.model.SPREADS", ((far_away, far_away),))

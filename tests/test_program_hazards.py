@@ -54,11 +54,9 @@ def test_a_small_model(small):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("encoders", "flow"), [(2, "bidirectional"), (2, "right_to_left"), (2, "auto"), (4, "auto"), (6, "bidirectional")]
-)
-def test_the_papers_models(encoders, flow):
-    assert check_program(compile_program(ModelConfig(encoders=encoders), flow=flow), (2, 16, 17, 32)) == []
+@pytest.mark.parametrize("flow", ["bidirectional", "auto"])
+def test_the_papers_model(flow):
+    assert check_program(compile_program(ModelConfig(encoders=2), flow=flow), (2, 17)) == []
 
 
 # ---- wrong programs ------------------------------------------------------------------------------------------------

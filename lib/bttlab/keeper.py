@@ -10,6 +10,7 @@ keeps a slice too long loses it.
 Messages are JSON objects, one for each packet (SOCK_SEQPACKET). A client sends {"acquire": N, "overlay": KEY} and waits
 for {"granted": N, "is_unbroken": …, "has_overlay": …}; then {"loaded": N} when it has loaded the overlay, and
 {"release": N}. It gets {"lost": N} before anyone else gets its card. {"queue": 0} is answered with {"queue": […]}.
+After {"hung": N}, a kernel that did not end, every client gets {"hung": PROCESS} until the keeper is started again.
 """
 
 import argparse
@@ -71,6 +72,8 @@ class Keeper:
         self._waiting: list[_Client] = []
         self._holder: _Client | None = None
         self._last: _Client | None = None  # had the card last
+        self._overdue: set[_Client] = set()  # lost their slice, and have not asked since
+        self._hung = 0  # the process whose kernel did not end
         self._overlay, self._loaded = "", 0.0  # on the card: which, and since when
         self._served: defaultdict[int, float] = defaultdict(float)  # each user's last slice
 
@@ -120,6 +123,7 @@ class Keeper:
             number, rest = int(number), dict(more)
             if verb == "acquire":
                 self._release(client)
+                self._overdue.discard(client)
                 client.number, client.overlay, client.since = number, str(rest["overlay"])[:64], time.monotonic()
                 self._waiting.append(client)
             elif verb == "loaded" and client is self._holder and number == client.number:
@@ -127,9 +131,11 @@ class Keeper:
                 client.since = self._loaded
             elif verb == "release" and number == client.number:
                 self._release(client)
+            elif verb == "hung" and number == client.number and client in (self._holder, *self._overdue):
+                self._hung = client.process
             elif verb == "queue":
-                self._send(client, {"queue": self._queue()})
-            elif verb not in ("loaded", "release"):  # of a slice that was lost meanwhile: nothing
+                self._send(client, {"hung": self._hung} if self._hung else {"queue": self._queue()})
+            elif verb not in ("loaded", "release", "hung"):  # of a slice that was lost meanwhile: nothing
                 self._drop(client)
         except BlockingIOError:
             pass
@@ -158,9 +164,14 @@ class Keeper:
     def _schedule(self) -> None:
         """Give the card to the next client, if it is free or overdue."""
         holder = self._holder
-        if holder is not None and self._waiting and time.monotonic() >= self._end:
+        if self._hung:
+            for client in [*self._waiting, *([] if holder is None else [holder])]:
+                self._release(client)
+                self._send(client, {"hung": self._hung})
+        elif holder is not None and self._waiting and time.monotonic() >= self._end:
             self._send(holder, {"lost": holder.number})  # before anyone else has the card
             self._release(holder)
+            self._overdue.add(holder)
         while self._holder is None and self._waiting:
             client = self._order()[0]
             self._waiting.remove(client)
@@ -186,6 +197,7 @@ class Keeper:
         if self._clients.pop(client.connection, None) is not None:
             self._selector.unregister(client.connection)
         client.connection.close()
+        self._overdue.discard(client)
         self._release(client)
 
 

@@ -28,6 +28,7 @@ def trial(count: int) -> Outcome:
             folder = Path(scratch) / f"run{number}"
             while not _killed(train(*new, folder), folder, draw.uniform(0, duration), number % 2 == 0, draw):
                 shutil.rmtree(folder)  # it was faster than the unbroken one
+                duration /= 2
             in_write += any(map(is_draft, folder.iterdir()))
             store = CheckpointStore(folder)
             begun = store.latest.exists() or store.previous.exists()
@@ -58,4 +59,6 @@ def _killed(process: subprocess.Popen, folder: Path, delay: float, in_write: boo
             time.sleep(draw.uniform(0, 0.002))
         process.kill()
         process.communicate()
-        return process.returncode < 0
+    if process.returncode > 0:
+        raise RuntimeError(f"training ended with exit code {process.returncode}")
+    return process.returncode < 0

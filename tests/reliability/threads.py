@@ -52,7 +52,7 @@ class User:
                 trainer.load_parameters(initial_parameters(self.config, 0))
                 for _ in range(LOAD_EVERY):
                     self._start_and_stop(trainer)
-        except Exception as error:  # whatever it is, it has to be column_metadata
+        except Exception as error:  # reported, whatever it is
             self.faults.append(f"{self.config.encoders}-ENC, start {self.starts}: {type(error).__name__}: {error}")
 
     def _start_and_stop(self, trainer) -> None:

@@ -1,4 +1,4 @@
-"""Work in a process of its own, so that what it holds, and whether it ends, can be column_metadata."""
+"""Work in a process of its own, so that it can be seen what it holds, and whether it ends."""
 
 import json
 import subprocess

@@ -176,7 +176,7 @@ def lock_folder() -> Path:
 
 
 def stale_notes(folder: Path | None = None) -> dict[Path, Holder]:
-    """Return the lock files whose note names a process that has ended, of root's and this user's files."""
+    """Return the notes of root's and this user's lock files that name a process that has ended, or a hung kernel."""
     notes = {}
     for path in itertools.islice(Path(folder or lock_folder()).glob("bttlab-*.lock"), MOST_NOTES):
         try:
@@ -188,7 +188,7 @@ def stale_notes(folder: Path | None = None) -> dict[Path, Holder]:
                 notes[path] = _read_note(descriptor)
         finally:
             os.close(descriptor)
-    return {path: notes[path] for path in sorted(notes) if notes[path] is not None and not notes[path].is_alive}
+    return {path: note for path, note in sorted(notes.items()) if note is not None and (note.hung or not note.is_alive)}
 
 
 def _read_note(descriptor: int) -> Holder | None:

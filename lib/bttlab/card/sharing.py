@@ -27,6 +27,7 @@ from bttlab.card.card_lock import (
 )
 from bttlab.card.emulation import EmulatedU50
 from bttlab.card.manifest import digest, read_file
+from bttlab.card.waiting import CardHungError
 from bttlab.errors import BttlabError
 from bttlab.keeper import MOST_BYTES, MOST_CLIENTS, SLICE_SECONDS
 
@@ -123,7 +124,7 @@ class KeeperClient:
         Raises
         ------
         CardBusyError
-            If the keeper cannot be reached.
+            If the keeper cannot be reached, or the card hangs.
         """
         with self._connect() as connection:
             self._send(connection, {"queue": 0})
@@ -143,7 +144,7 @@ class KeeperClient:
         Raises
         ------
         CardBusyError
-            If the keeper cannot be reached, refuses, or says what contradicts this client's requests.
+            If the keeper cannot be reached, refuses, or contradicts this client's requests, or the card hangs.
         """
         self.release()
         if self._connection is None:
@@ -174,7 +175,7 @@ class KeeperClient:
         Raises
         ------
         CardBusyError
-            If the keeper has ended, or says what contradicts this client's requests.
+            If the keeper has ended or contradicts this client's requests, or the card hangs.
         """
         if not self._is_waiting:
             return False
@@ -195,6 +196,11 @@ class KeeperClient:
                 self._connection.close()
                 self._connection = None
             self._is_waiting = False
+
+    def report_hung(self) -> None:
+        """Report that a kernel in this client's slice did not end: nobody gets the card until it was reset."""
+        self._send(self._connection, {"hung": self._number})
+        self._is_waiting = False
 
     def _connect(self) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -232,6 +238,9 @@ class KeeperClient:
             raise self._error(f"cannot be understood ({error})") from None
         if not isinstance(answer, dict):
             raise self._error(f"cannot be understood ({answer})")
+        if "hung" in answer:
+            whose = process_in_words(int(answer["hung"]))
+            raise self._error(f"says that a kernel of {whose} does not end: the card needs a reset (xbutil reset)")
         return answer
 
     def _error(self, fault: str) -> CardBusyError:
@@ -240,8 +249,8 @@ class KeeperClient:
             self._connection.close()
             self._connection = None
         return CardBusyError(
-            f"the keeper of the shared card {self.card}, {self.path}, {fault}; an administrator starts it again "
-            "(docs/hosts.md), then resume"
+            f"the keeper of the shared card {self.card}, {self.path}, {fault}; an administrator starts the keeper "
+            "again (docs/hosts.md), then resume"
         )
 
     def _contradiction(self, answer: dict[str, Any]) -> CardBusyError:
@@ -316,6 +325,10 @@ class TimeSlices:
                     self._timer = threading.Timer(LINGER_SECONDS, self._end_linger)
                     self._timer.daemon, self._timer.name = True, "bttlab-slice"
                     self._timer.start()
+            except CardHungError:
+                self._is_current, self._end = False, None
+                self._keeper.report_hung()
+                raise
             except BaseException:
                 self._is_current = False  # a call may have ended halfway
                 self._release()

@@ -46,6 +46,10 @@ def reset_hint(card: pynq.Device) -> str:
     return f"reset the card with: xbutil reset --device {pcie_address(card) or 'ADDRESS'} (xbutil examine lists them)"
 
 
+class CardHungError(CardFailedError):
+    """A card whose kernel has not ended within its time limit."""
+
+
 @contextmanager
 def card_errors(card: pynq.Device) -> Iterator[None]:
     """Turn the errors that pynq raises for a real card into one line each, with the likely cause.
@@ -92,8 +96,10 @@ def run_kernel(card: pynq.Device, start: Callable[[], Any], buffers: Any, second
 
     Raises
     ------
+    CardHungError
+        If the kernel does not end within its time limit.
     CardFailedError
-        If the kernel does not end, ends with an error, or one before is still running.
+        If it does not end after Ctrl-C, ends with an error, or one before is still running.
     """
     check_idle(card)
     with _DeferredSignals() as signals:
@@ -107,7 +113,7 @@ def run_kernel(card: pynq.Device, start: Callable[[], Any], buffers: Any, second
                 signals.forget()
                 process_lock(card_name(card)).mark_hung()
                 asked = "Ctrl-C, and " if interrupted else ""
-                raise CardFailedError(
+                raise (CardFailedError if elapsed <= seconds else CardHungError)(
                     f"{asked}the kernel on {card.name} has not ended {elapsed:.1f} s after its start (its limit is "
                     f"{seconds:.0f} s, from the program's modelled cycles); what is on the card is lost; if it "
                     f"stays so, {reset_hint(card)}, and start anew"

@@ -161,10 +161,12 @@ def _cards() -> Iterator[Check]:
     import pynq
 
     from bttlab.card import EmulatedU50
+    from bttlab.card.manifest import overlays_folder, read_manifest
+    from bttlab.card.shells import shell_of, suits
 
     names = [device.name for device in pynq.Device.devices]
     data = {"devices": names}
-    real = [device.name for device in pynq.Device.devices if not isinstance(device, EmulatedU50)]
+    real = [device for device in pynq.Device.devices if not isinstance(device, EmulatedU50)]
     listed = ", ".join(f"{index} {name}" for index, name in enumerate(names))
     if not names:
         yield Check("cards", PROBLEM, "none, not even emulated", "unset BTTLAB_EMULATED_CARDS", data)
@@ -172,12 +174,25 @@ def _cards() -> Iterator[Check]:
         yield Check("cards", OK, listed, data=data)
     else:
         yield Check("cards", NOTE, f"no Alveo card; emulated: {listed}", "for a real one, install XRT", data)
+    built = [entry for entry in read_manifest(overlays_folder()) if entry.kind == "hw"]
+    for entry in built:
+        cards = ", ".join(card.name for card in real if suits(card, entry.platform, entry.interfaces)) or "none here"
+        yield Check("hw overlay", OK, f"{entry.name} is for shell {shell_of(entry.platform)}: {cards}")
+    for card in real:
+        if not any(suits(card, entry.platform, entry.interfaces) for entry in built):
+            detail = f"no overlay is for {card.name}: training takes the emulated card, unless --require-card"
+            yield Check("cards", PROBLEM, detail, "build one from hls_src (docs/vitis.md)")
 
 
 def _card_locks() -> Iterator[Check]:
     from bttlab.card.card_lock import stale_notes
 
     for path, holder in stale_notes().items():
+        if holder.hung:
+            detail = f"{path} says that a kernel of {holder} did not end"
+            status = PROBLEM if holder.is_alive else NOTE
+            yield Check("card lock", status, detail, f"if the card was not reset since: xbutil reset; then: rm {path}")
+            continue
         way_out = f"nothing needs doing, the next run takes the card; to be rid of the note: rm {path}"
         yield Check("card lock", NOTE, f"{path} names {holder}, which has ended without giving the card back", way_out)
 
