@@ -4,12 +4,14 @@ import json
 import shutil
 from pathlib import Path
 
+import jsonschema
 import pytest
 
 from bttlab.estimate.recorded import RECORD, make_record
 from bttlab.hardware import SOURCE, UNIT, analyse, census, schedule_of
 from bttlab.hardware import compile as compiling
 from bttlab.hardware.analyse import Schedule
+from test_command_schemas import SCHEMAS
 
 pytestmark = pytest.mark.long
 
@@ -342,7 +344,7 @@ def test_command(machine, monkeypatch, capsys):
     monkeypatch.setattr("bttlab.hardware.schedule_of", lambda unit: machine)
     assert cli.main(["schedule", "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
-    assert {"interval", "depth", "ports", "operators", "violations", "recurrences", "resources"} <= data.keys()
+    jsonschema.validate(data, SCHEMAS["schedule"])
     assert data["engines"] == 2
     assert all(
         data["resources"][r]["provenance"] == "modelled"

@@ -198,12 +198,12 @@ def test_restarting_the_kernel_while_it_trains(lab):
 
 def test_closing_the_tab_while_it_trains(lab):
     """The kernel lives on without its page, so the training goes on to its end; then nothing holds the card."""
-    lab.set_slider("samples", 10_000)
+    lab.set_slider("samples", 5_000)
     lab.button("Start").click()
     lab.wait_for_text("running")
     lab.reopen()
     lab.run_new("board.wait()")
-    assert lab.python("f'{board.runs[-1].state} {board.runs[-1].count}'") == "finished 10000"
+    assert lab.python("f'{board.runs[-1].state} {board.runs[-1].count}'") == "finished 5000"
     no_thread_stays(lab)
     assert len(eval(lab.python("trainer.train(train[:3], Optimizer('sgd'), LEARNING_RATE).tolist()"))) == 3
     lab.run_cell_with("board = Dashboard")
