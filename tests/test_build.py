@@ -1,7 +1,10 @@
 """Building overlays: from source to a container that loads anywhere, the same every time."""
 
+import contextlib
 import re
 import shutil
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +12,8 @@ import numpy as np
 import pynq
 import pytest
 
-from bttlab.card import EmulatedU50, build, load_overlay
+from bttlab import locks
+from bttlab.card import EmulatedU50, build, load_overlay, manifest
 from bttlab.card.build import OverlayDefinition
 from bttlab.card.facts import ROOT
 from bttlab.card.image import IMAGES
@@ -161,6 +165,29 @@ def test_the_command(hls, tmp_path, monkeypatch, capsys):
     assert load_overlay("tiny", "emulated").vadd_1
     assert build.main(["large"], definitions) == 2
     assert capsys.readouterr().err == "no overlay large; there are: tiny\n"
+
+
+def test_two_processes_add_to_a_manifest_at_the_same_time(tmp_path, monkeypatch):
+    (entry,) = read_manifest(overlays_folder())
+    write, pool = manifest.write_manifest, ThreadPoolExecutor()
+
+    def add(name):
+        manifest.add_entries(tmp_path, [replace(entry, name=name)], lambda new, old: new.name == old.name)
+
+    def write_late(*arguments):
+        monkeypatch.setattr(manifest, "write_manifest", write)
+        second = pool.submit(add, "second")
+        with contextlib.suppress(FutureTimeout):
+            second.result(0.2)  # it has to wait
+        write(*arguments)
+
+    monkeypatch.setattr(manifest, "write_manifest", write_late)
+    add("first")
+    pool.shutdown()
+    assert [each.name for each in read_manifest(tmp_path)] == ["first", "second"]
+    monkeypatch.setattr(locks, "CHANGE_SECONDS", 0.0)
+    with locks.changing(tmp_path), pytest.raises(BttlabError, match="another process has been changing files in"):
+        add("third")
 
 
 # --- the overlays of this repository

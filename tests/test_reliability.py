@@ -6,7 +6,7 @@ import pytest
 from pages import END, begin_of
 
 from reliability import __main__ as command
-from reliability import report
+from reliability import report, training_process
 from reliability.outcome import Outcome
 from reliability.trials import TRIALS, Trial
 
@@ -20,6 +20,16 @@ def test_trial(name):
     trial = TRIALS[name]
     outcome = trial.run(trial.small)
     assert outcome.attempts >= trial.small and not outcome.failures
+
+
+def test_a_trial_on_a_card(xrt, monkeypatch, tmp_path):
+    for name, value in xrt.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(training_process, "device", "emulated")
+    training_process.unbroken.cache_clear()
+    assert command.main(["crash_resume", "--count", "1", "--device", "0"], tmp_path) == 0
+    assert list(tmp_path.iterdir()) == []
+    training_process.unbroken.cache_clear()
 
 
 def test_the_page_has_the_table_of_the_figures():

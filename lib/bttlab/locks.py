@@ -5,10 +5,14 @@ import fcntl
 import os
 import stat
 import struct
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from bttlab.errors import BttlabError
+
+CHANGE_SECONDS = 60.0
 LOCK_FILE = ".lock"
 _FIELDS = "hhqqi4x"  # struct flock of 64-bit Linux: type, whence, start, length, process
 _WHOLE_FILE = struct.pack(_FIELDS, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
@@ -41,6 +45,27 @@ def held(folder: Path) -> Iterator[None]:
                 raise FolderBusyError(str(folder))
         except OSError:  # a file system without locks
             pass
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def changing(folder: Path) -> Iterator[None]:
+    """Read, change and write a file of a folder while no other process does; wait for others.
+
+    Raises
+    ------
+    BttlabError
+        If another process takes longer than CHANGE_SECONDS.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        end = time.monotonic() + CHANGE_SECONDS
+        while not try_lock(descriptor):
+            if time.monotonic() > end:
+                raise BttlabError(f"another process has been changing files in {folder} for a minute; try again later")
+            time.sleep(0.02)
         yield
     finally:
         os.close(descriptor)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from bttlab.locks import changing
 from bttlab.places import ROOT
 from bttlab.records import RecordError, build, write_whole
 from bttlab_methods.combination import DENSE
@@ -58,11 +59,13 @@ class Results:
         return None
 
     def add(self, result: Result) -> None:
-        """Keep a result."""
+        """Keep a result; in the file, beside those that other processes have added."""
         self.results.append(result)
         if self._path is not None:
-            lines = ",\n".join(json.dumps(result.to_dict()) for result in self.results)
-            write_whole(self._path, f"[\n{lines}\n]\n")
+            with changing(self._path.parent):
+                results = [*Results.read(self._path).results, result]
+                lines = ",\n".join(json.dumps(each.to_dict()) for each in results)
+                write_whole(self._path, f"[\n{lines}\n]\n")
 
 
 def _setting(corpus: str, encoders: int, values) -> tuple:

@@ -14,6 +14,8 @@ from bttlab.train import CheckpointStore
 from tiny_runs import metrics, write_corpus
 
 TIMEOUT = 300  # seconds
+WAIT = "60"  # seconds for a real card, which the process before may still hold
+device = "emulated"  # what `bttlab train` gets
 
 
 class Unbroken(NamedTuple):
@@ -26,7 +28,7 @@ class Unbroken(NamedTuple):
 
 def new_run(corpus: Path, epochs: int) -> list[str]:
     """Return the arguments of a run with AdamW, without its folder, which comes last."""
-    options = ["--data", str(corpus), "--device", "emulated", "--optimizer", "adamw"]
+    options = ["--data", str(corpus), "--device", device, "--wait", WAIT, "--optimizer", "adamw"]
     return [*options, "--epochs", str(epochs), "--out"]
 
 

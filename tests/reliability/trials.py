@@ -39,7 +39,7 @@ class Trial:
 
 
 TRIALS = {
-    "crash_resume": Trial(crash_resume.trial, full=100, small=1),
+    "crash_resume": Trial(crash_resume.trial, full=100, small=0),
     **{f"hostile_{name}": Trial(partial(hostile_files.trial, name), full=100_000, small=300) for name in TARGETS},
     "native_port": Trial(native_code.fuzz, full=100_000, small=500),
     "native_epoch": Trial(native_code.epoch, full=4_478, small=0),

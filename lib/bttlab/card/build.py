@@ -22,11 +22,11 @@ from bttlab.card.image import IMAGES, Image
 from bttlab.card.kernel import TRAINER_KERNEL, Kernel, OverlayError
 from bttlab.card.manifest import (
     OverlayEntry,
+    add_entries,
     digest,
     overlays_folder,
     read_file,
     read_manifest,
-    write_manifest,
 )
 from bttlab.card.xclbin import EmulationOverlay, pack_xclbin, read_container
 from bttlab.compiler.machine import machine, read_machine
@@ -221,9 +221,7 @@ def build(definitions: Iterable[OverlayDefinition], hls_src: Path, overlays: Pat
                 machine=definition.machine(hls_src),
             )
         )
-    built = {(entry.name, entry.kind) for entry in entries}
-    kept = [entry for entry in read_manifest(overlays) if (entry.name, entry.kind) not in built]
-    write_manifest(overlays, kept + entries)
+    add_entries(overlays, entries, lambda new, old: (new.name, new.kind) == (old.name, old.kind))
     return entries
 
 
@@ -269,10 +267,9 @@ def install(
         clock_mhz=clock_mhz,
         interfaces=container.interfaces,
     )
-    kept = [other for other in read_manifest(overlays) if other.file != file]
     (overlays / "hw").mkdir(exist_ok=True)
     replace_whole(overlays / file, data)
-    write_manifest(overlays, [*kept, entry])
+    add_entries(overlays, [entry], lambda new, old: new.file == old.file)
     return entry
 
 

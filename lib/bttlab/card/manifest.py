@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from bttlab.card.kernel import OverlayError
 from bttlab.files import read_regular, replace_whole
 from bttlab.json_files import load_json, with_checksum, without_checksum
+from bttlab.locks import changing
 from bttlab.places import ROOT
 
 MANIFEST = "manifest.json"
@@ -126,6 +127,24 @@ def write_manifest(folder: Path, entries: Iterable[OverlayEntry]) -> None:
         if row["kind"] == "emulation":
             del row["clock_mhz"], row["interfaces"]
     replace_whole(Path(folder) / MANIFEST, json.dumps(with_checksum({"overlays": rows}), indent=1) + "\n")
+
+
+def add_entries(
+    folder: Path, entries: Iterable[OverlayEntry], replaces: Callable[[OverlayEntry, OverlayEntry], bool]
+) -> None:
+    """Add overlays to a folder's manifest; other processes may add theirs at the same time.
+
+    Parameters
+    ----------
+    folder : path
+    entries : iterable of OverlayEntry
+    replaces : callable
+        Returns whether a new entry (its first argument) takes the place of one that is there (the second).
+    """
+    entries = list(entries)
+    with changing(folder):
+        kept = [old for old in read_manifest(folder) if not any(replaces(new, old) for new in entries)]
+        write_manifest(folder, kept + entries)
 
 
 def digest(data: bytes) -> str:

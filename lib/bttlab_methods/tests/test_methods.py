@@ -133,7 +133,11 @@ def test_results_are_kept_and_found_again(tmp_path, setting):
     path = tmp_path / "results.json"
     result = run_methods(setting, parse("dense"))
     Results.read(path).add(result)
+    one, other = Results.read(path), Results.read(path)  # two processes
+    one.add(replace(result, methods="one"))
+    other.add(replace(result, methods="other"))
     again = Results.read(path)
+    assert [each.methods for each in again.results] == ["dense", "one", "other"]
     assert again.find("dense", setting).to_dict() == result.to_dict()
     assert again.find("lion", setting) is None and again.find("dense", replace(setting, seed=1)) is None
     path.write_text('[{"methods": 3}]')
