@@ -120,7 +120,7 @@ wheel: environment
 
 # Of the machine in Verilog; needs verilator, or yosys.
 rtl-test: environment
-	$(BIN)/pytest -n 0 -m long tests/test_rtl.py
+	BTTLAB_RTL=1 $(BIN)/pytest -n 0 -m long tests/test_rtl.py
 
 synth: environment
 	$(BIN)/python tools/synth.py $(UNITS)

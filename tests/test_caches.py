@@ -1,8 +1,10 @@
 """No dependency takes what another user has put where it keeps its caches."""
 
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -62,10 +64,39 @@ def test_what_another_user_planted_is_refused(planted, two_users, tmp_path):
         assert os.listdir(folder) == ["planted.py"]
 
 
+COMPILE = "import bttlab, torch; torch.compile(lambda x: torch.sin(x) + 1)(torch.ones(64))"
+TRAIN = "train --samples 2 --device emulated --out run --data"
+MAKES = ("O_EXCL", "mkdir(", "mkdirat(", "rename", "link(", "linkat(", "symlink")
+PATH = re.compile(r'"((?:/tmp|/var/tmp|/dev/shm)/[^"]+)"')
+
+
+def _taken_from_others(trace: Path, own: Path) -> set[str]:
+    """Return the paths in shared folders, but for pytest's, that processes asked for and had not made before."""
+    made, asked = set(), set()
+    for line in trace.read_text(errors="replace").splitlines():
+        for name in PATH.findall(line):
+            if made.isdisjoint([name, *map(str, Path(name).parents)]) and not name.startswith(
+                ("/dev/shm/sem.", str(own))
+            ):
+                (made if any(word in line for word in MAKES) and " = -1 " not in line else asked).add(name)
+    return asked
+
+
 @pytest.mark.long
-def test_torch_compiles_in_the_private_folder(tmp_path):
-    """A folder of that name may lie in /tmp, made by another user: torch neither reads nor writes it."""
-    code = "import bttlab; from torch._inductor.runtime.cache_dir_utils import cache_dir; print(cache_dir())"
-    clean = {name: value for name, value in environment(XDG_CACHE_HOME=str(tmp_path)).items() if name not in VARIABLES}
-    done = subprocess.run([sys.executable, "-c", code], env=clean, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == str(tmp_path / "bttlab" / "libraries" / "torchinductor")
+@pytest.mark.parametrize("command", [COMPILE, TRAIN, "sweep sweep.yaml --workers 1 --out sweep"])
+def test_nothing_in_a_shared_folder_is_used_that_this_user_did_not_make(command, short_airline, tmp_path):
+    """Others may plant what has a name that they can guess. C's semaphores have random names, made exclusively."""
+    (tmp_path / "sweep.yaml").write_text("{kind: estimate, vary: {encoders: [1]}}")
+    arguments = ["-c", command] if command == COMPILE else ["-m", "bttlab", *command.split()]
+    arguments += [str(short_airline)] * (command == TRAIN)
+    clean = {name: value for name, value in environment().items() if name not in VARIABLES}
+    trace = tmp_path / "trace"
+    done = subprocess.run(
+        ["strace", "-f", "-qq", "-e", "trace=file", "-o", trace, sys.executable, *arguments],
+        env=clean | {"XDG_CACHE_HOME": str(tmp_path), "BTTLAB_RUNS": str(tmp_path)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert _taken_from_others(trace, tmp_path.parents[1]) == set()

@@ -286,7 +286,7 @@ def environment(xrt, monkeypatch, short_atis):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["03_train_on_the_u50"])
+@pytest.mark.parametrize("name", ["00_start_here", "03_train_on_the_u50"])
 def test_a_notebook_runs_on_the_card(environment, name):
     import nbclient
     import nbformat

@@ -14,6 +14,7 @@ from pathlib import Path
 from bttlab.files import writable_by_others
 from bttlab.terminal import say
 
+HEADERS = "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS"  # torch keeps those in /tmp whatever its cache folder is
 # Variables of dependencies whose default is in a place that all users share, and of the others, which are moved only
 # where the environment names a folder that another user can change.
 SHARED = {"TORCHINDUCTOR_CACHE_DIR": "torchinductor", "DASK_TEMPORARY_DIRECTORY": "dask"}
@@ -27,6 +28,7 @@ OWN = {
 
 def use_private_caches() -> None:
     """Point the variables of dependencies' caches to this user's own folder, unless they name one already."""
+    os.environ[HEADERS] = "0"
     private: Path | None = None
     for variable, name in (SHARED | OWN).items():
         given = os.environ.get(variable)
