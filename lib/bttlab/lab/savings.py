@@ -16,7 +16,7 @@ from bttlab.data import Samples
 from bttlab.estimate.card import estimate
 from bttlab.hardware.geometry import capacity_bits
 from bttlab.lab.card_model import published, step_of
-from bttlab.lab.charts import DOTS_PER_INCH, PALETTE, round_up, style, thinned, to_png
+from bttlab.lab.charts import DOTS_PER_INCH, PALETTE, style, thinned, to_png
 from bttlab.lab.gpu_ratios import over
 from bttlab.lab.picture import DARK, FIGURE_CLASS
 from bttlab.model import ModelConfig
@@ -130,7 +130,7 @@ class Savings:
 def panel() -> Figure:
     """Return an empty figure of the size of one panel."""
     figure = Figure(figsize=PANEL, dpi=DOTS_PER_INCH, facecolor="white")
-    figure.subplots_adjust(left=0.15, right=0.93, bottom=0.2, top=0.88)
+    figure.subplots_adjust(left=0.15, right=0.89, bottom=0.2, top=0.88)
     return figure
 
 
@@ -138,13 +138,13 @@ def small_style(axes: Axes, title: str, x_label: str) -> None:
     """Style the axes of a panel: a small title, few ticks."""
     style(axes, title, x_label, "")
     axes.set_title(title, loc="left", fontweight="bold", fontsize=9.5)
-    axes.locator_params(nbins=5)
+    axes.locator_params(nbins=4)
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
 
 
 def samples_end(count: int) -> float:
-    """Return the end of an axis of samples: a little beyond the data, and seldom another."""
-    return round_up(max(count, 500))
+    """Return the end of an axis of samples: where the data end."""
+    return max(count, 500)
 
 
 def panels_html(figures: list[Figure], lines: list[str]) -> str:
