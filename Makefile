@@ -7,9 +7,9 @@
 # make class     JupyterHub on loopback with demo students; CLASS=FILE takes a class's settings instead (classroom/README.md)
 # make class-test    students of such a hub in real browsers (needs root and configurable-http-proxy)
 # make site      pages of docs and executed notebooks, in build/site/html (SITE=--quick: few samples; --kept: no execution)
-# make pictures  what README and docs show of the lab, taken anew of the notebooks in a browser
+# make pictures  what README and docs show of the lab, taken again of the notebooks in a browser
 # make bench     benchmarks, into docs/benchmarks.md (BENCH=--strict: what has become worse fails; BENCH=share: one)
-# make lock      requirements.lock anew, after a change of dependencies in pyproject.toml (UPGRADE=1: newer ones of all others)
+# make lock      requirements.lock again, after a change of dependencies in pyproject.toml (UPGRADE=1: newer ones of all others)
 # make wheelhouse    all packages in WHEELHOUSE=DIR, for `make lab WHEELHOUSE=DIR` on a machine without a network
 # make wheel     dist/bttlab-VERSION-py3-none-any.whl, which has all that the lab needs but its packages
 # PYTHON=PATH takes another Python than the newest suitable one that tools/find_python finds
@@ -18,7 +18,7 @@
 # make rtl-test  the machine in Verilog trains under Verilator to the emulation's bits and cycles
 # make synth     what Yosys makes of the Verilog for the card's family, unit by unit, into data/u50/synthesis.json (UNITS=… alone)
 # make overlays  build the emulation overlays from hls_src (needs g++ 12 or later) in OVERLAYS=build/overlays, beside those of
-#                the repository, so that git pull finds nothing changed; OVERLAYS=overlays for whoever commits them
+#                the repository, so that git pull finds nothing changed; OVERLAYS=overlays to commit them
 
 VENV := .venv
 BIN := $(VENV)/bin

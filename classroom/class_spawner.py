@@ -39,7 +39,7 @@ class PrivateFolders(Configurable):
         return Path(self.runtime) / self.user.name
 
     def make_private(self) -> None:
-        """Close the home to others, and make the folder for sockets anew."""
+        """Close the home to others, and make the folder for sockets again."""
         user = pwd.getpwnam(self.user.name)
         home = os.open(user.pw_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:

@@ -112,7 +112,7 @@ def check_exchange(exchange: Path, lecturers: Sequence[str]) -> None:
         raise ClassError(f"the exchange {exchange} has no folder of the course, {COURSE}: {way}")
     if course.stat().st_uid not in {0, *(pwd.getpwnam(name).pw_uid for name in lecturers)}:
         raise ClassError(
-            f"{course} is {_owner(course)}'s, who is no lecturer: remove it, and release an assignment anew"
+            f"{course} is {_owner(course)}'s, who is no lecturer: remove it, and release an assignment again"
         )
 
 

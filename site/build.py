@@ -98,7 +98,7 @@ def lay_out(root: Path, notebooks: Path, tree: Path, api: tuple[str, ...] = ()) 
     notebooks : path
         The folder of those that are shown.
     tree : path
-        Made anew.
+        Made again.
     api : tuple of str
         Packages of `bttlab` that get a page of their public names.
     """

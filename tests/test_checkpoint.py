@@ -121,7 +121,7 @@ def test_nothing_sound(tmp_path, checkpoint):
     with pytest.raises(CheckpointError, match="holds no checkpoint"):
         store.load()
     store.latest.write_bytes(b"")
-    with pytest.raises(CheckpointError, match=r"nor is the one before of use.*start the run anew"):
+    with pytest.raises(CheckpointError, match=r"nor is the one before of use.*start the run again"):
         store.load()
 
 

@@ -72,7 +72,7 @@ def sound(folder: Path) -> bool:
 
 
 def continued(folder: Path, corpus: Path):
-    """Finish a run, from its checkpoint or anew."""
+    """Finish a run, from its checkpoint or again."""
     result = resume(folder) if sound(folder) else train(folder, corpus)
     return result.parameters_sha256, metrics(folder)
 

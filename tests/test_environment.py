@@ -114,7 +114,7 @@ def test_it_is_made_once_brought_up_to_date_and_made_anew_where_it_is_not_whole(
     assert "installs 4 packages" in project.make("environment").stderr and project.has("another")
     assert (project.folder / ".venv" / "kept").exists()
     (project.folder / ".venv" / ".installed").unlink()  # as where the installation was interrupted
-    assert "anew" in project.make("environment").stderr and project.has("torch", "another")
+    assert "again" in project.make("environment").stderr and project.has("torch", "another")
     assert not (project.folder / ".venv" / "kept").exists()
 
 

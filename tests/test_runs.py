@@ -234,7 +234,7 @@ def _no_disk(*arguments):
 
 
 def test_numbers_of_any_size(three, capsys):
-    """None makes a sound index a damaged one, which a reader would then build anew."""
+    """None makes a sound index a damaged one, which a reader would then build again."""
     assert _names(three, f"linear_rank<{10**26}", f"linear_rank>-{10**26}", f"linear_rank!={'9' * 5000}")
     assert main(["runs", "list", "--where", f"linear_rank={10**26}"]) == 0
     for limit in (10**22, 2**63):

@@ -248,10 +248,10 @@ def machine():
     return schedule_of(SOURCE / UNIT)
 
 
-def test_the_record_is_what_the_analysis_finds_anew(machine):
+def test_the_record_is_what_the_analysis_finds_again(machine):
     made = json.loads(json.dumps(make_record(*machine)))
     kept = json.loads(RECORD.read_text(encoding="utf-8"))
-    assert kept == made, "make it anew with: bttlab schedule --record"
+    assert kept == made, "make it again with: bttlab schedule --record"
 
 
 def test_machine(machine):

@@ -346,7 +346,7 @@ def test_train_records_the_overlay_and_the_program(command, tmp_path, capsys, op
     capsys.readouterr()
     assert cli.main(["train", "--resume", str(run), "--epochs", "2"]) == 0
     assert "the run so far was on" not in capsys.readouterr().err
-    assert configuration(run) == found | {"epochs": 2, "device": "auto"}  # the host chooses the card anew
+    assert configuration(run) == found | {"epochs": 2, "device": "auto"}  # the host chooses the card again
 
 
 @pytest.mark.parametrize(

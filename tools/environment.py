@@ -5,7 +5,7 @@
 
 Packages are those of requirements.lock, each of which must have a hash that is there; torch comes by its version alone,
 since the index decides which build it is, for the CPU or for CUDA. An environment is either whole or not there: one
-that was interrupted is made anew, with what pip had already fetched.
+that was interrupted is made again, with what pip had already fetched.
 """
 
 import argparse
@@ -65,7 +65,7 @@ def main() -> int:
         _say(str(failure))
         return 2
     except KeyboardInterrupt:
-        _say("interrupted: the next time it starts anew, with what has been fetched")
+        _say("interrupted: the next time it starts again, with what has been fetched")
         return 130
     return 0
 
@@ -75,7 +75,7 @@ class Failure(Exception):
 
 
 def install_environment(folder: Path, wheelhouse: Path | None, keep: bool, uv: str | None = None) -> None:
-    """Bring an environment up to date; make it anew if it is another Python's, or is not whole.
+    """Bring an environment up to date; make it again if it is another Python's, or is not whole.
 
     Raises
     ------
@@ -168,7 +168,7 @@ def _clear(folder: Path) -> None:
     if folder.is_symlink() or (folder.exists() and not (folder / "pyvenv.cfg").is_file() and any(folder.iterdir())):
         raise Failure(f"{folder} is no environment of Python's: move it away")
     if folder.exists():
-        _say(f"makes {folder} anew")
+        _say(f"makes {folder} again")
         shutil.rmtree(folder)
 
 

@@ -100,7 +100,7 @@ def _row(name: str, group: Sequence[Result], reference: Sequence[Result]) -> lis
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the page and its figures anew; returns the exit code."""
+    """Write the page and its figures again; returns the exit code."""
     argparse.ArgumentParser(description=__doc__.split("\n")[0]).parse_args(arguments)
     try:
         from bttlab.lab.charts import to_png

@@ -1,7 +1,7 @@
 """Caches of dependencies in a folder that only this user can enter.
 
-torch.compile runs what lies in /tmp/torchinductor_USER, and Dask imports from /tmp/dask-scratch-space, whoever made
-these folders. `use_private_caches` names other places before either package is imported.
+torch.compile runs what lies in /tmp/torchinductor_USER, and Dask imports from /tmp/dask-scratch-space, even if
+another user made these folders. `use_private_caches` names other places before either package is imported.
 """
 
 import atexit

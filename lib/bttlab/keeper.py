@@ -2,7 +2,7 @@
 
     python -m bttlab.keeper /run/bttlab/bttlab-0000-3b-00-1.shared --device /dev/dri/renderD128
 
-It listens at a Unix socket. Whoever may open the socket may use the card, and the socket has the owner, group and mode
+It listens at a Unix socket. Every process that can open the socket can use the card; owner, group and mode are those
 of the card's device node. The system tells the keeper the process and the user of each client (SO_PEERCRED); what a
 client says about itself counts for nothing. A client that ends or is killed is out of the queue at once. A client that
 keeps a slice too long loses it.

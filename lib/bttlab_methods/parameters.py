@@ -17,7 +17,7 @@ def replace_parameter(
     old, new : nn.Parameter
     select : callable
         Makes the state of the new parameter from tensors of the old one's shape. A state in which there are tensors of
-        other shapes is begun anew.
+        other shapes is begun again.
     """
     for group in optimizer.param_groups:
         group["params"] = [new if parameter is old else parameter for parameter in group["params"]]

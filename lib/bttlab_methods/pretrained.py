@@ -2,7 +2,7 @@
 
 It is the dense model of the setting, trained with AdamW on the built-in airline corpus: ATIS's label scheme and a
 grammar of its own. Its words come as the ids of the target's vocabulary; its heads are for its own labels, and not
-passed on: the target's heads start anew, and every method trains them. Where the target is the airline corpus itself,
+passed on: the target's heads start again, and every method trains them. Where the target is the airline corpus itself,
 the first half of its training split is what the model is trained on first. One model, of seed 0, serves all seeds of a
 comparison. What it costs is among the facts of a run, and no part of the run's own time.
 """

@@ -126,7 +126,7 @@ class Training:
         return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
 
     def restart_optimizer(self) -> None:
-        """Make the optimizer anew, without a state: the model has got other parameters."""
+        """Make the optimizer again, without a state: the model has got other parameters."""
         made = [optimizer for method in self.methods if (optimizer := method.make_optimizer(self)) is not None]
         self.optimizer = made[0] if made else torch.optim.AdamW(self.trained, lr=LEARNING_RATE, fused=True)
         for group in self.optimizer.param_groups:

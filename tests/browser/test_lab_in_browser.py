@@ -97,7 +97,7 @@ def test_stepping_through_a_flow(open_notebook):
 
 
 def dashboard(lab: LabPage) -> LabPage:
-    """Run what the dashboard of notebook 03 needs, and the dashboard anew."""
+    """Run what the dashboard of notebook 03 needs, and the dashboard again."""
     for cell in ("LEARNING_RATE = 4e-3", "corpus = corpus_here", "overlay = load_overlay", "board = Dashboard"):
         lab.run_cell_with(cell)
     assert lab.errors == []

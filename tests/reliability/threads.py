@@ -29,7 +29,7 @@ def trial(count: int) -> Outcome:
     tried = (
         f"2-ENC and 4-ENC on emulated cards of their own, a thread for each, in one process: after one load "
         f"each, for {count} s training on {SAMPLES} samples started, and stopped after a random time or left to its "
-        f"end, a second start refused meanwhile, the overlay loaded anew for every {LOAD_EVERY} starts: every run "
+        f"end, a second start refused meanwhile, the overlay loaded again for every {LOAD_EVERY} starts: every run "
         f"ends, resident memory grows by less than {MOST_GROWTH} MiB, and no file descriptor, thread or temporary "
         "file stays"
     )

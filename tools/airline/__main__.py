@@ -1,4 +1,4 @@
-"""``PYTHONPATH=tools python -m airline --out data/airline`` writes the airline corpus anew."""
+"""``PYTHONPATH=tools python -m airline --out data/airline`` writes the airline corpus again."""
 
 import argparse
 

@@ -82,7 +82,7 @@ def read(path: Path) -> dict[str, Any] | None:
     except (ValueError, KeyError, TypeError, AttributeError):
         known = False
     if not known:
-        raise BttlabError(f"{path} is no record of benchmarks (version {VERSION}); move it away and run them anew")
+        raise BttlabError(f"{path} is no record of benchmarks (version {VERSION}); move it away and run them again")
     return record
 
 

@@ -174,7 +174,7 @@ def model_step(gpu: Gpu, format: str, mode: str, config: ModelConfig, sample: Sa
     reach, fitted = _reach()
     floors = [fitted if floor is None else floor for floor in LAUNCH[mode]]
     seconds = tuple(sum(_seconds(kernel, floor, gpu, reach) for kernel in kernels) for floor in floors)
-    # What the device itself is busy for, whoever launches: as in a graph.
+    # The device itself is busy as long as in a graph, however kernels are launched.
     working = sum(_seconds(kernel, LAUNCH["graphs"][1], gpu, reach) for kernel in kernels)
     busy = min(1.0, working / seconds[1])
     over = gpu.board_w - gpu.idle_w

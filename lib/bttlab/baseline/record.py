@@ -268,11 +268,11 @@ class Record:
             raise RecordError(f"{path} is no baseline record ({error}); make one with bttlab baseline") from None
         version = values.get("version") if isinstance(values, dict) else None
         if version != VERSION:
-            raise RecordError(f"{path}: version {version!r}, this bttlab reads {VERSION}; record the baseline anew")
+            raise RecordError(f"{path}: version {version!r}, this bttlab reads {VERSION}; record the baseline again")
         try:
             return build(cls, values, "")
         except BttlabError as error:
-            raise RecordError(f"{path} is damaged: {error}; record the baseline anew") from None
+            raise RecordError(f"{path} is damaged: {error}; record the baseline again") from None
 
 
 def load_records(folder: str | os.PathLike) -> list[Record]:

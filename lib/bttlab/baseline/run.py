@@ -81,9 +81,9 @@ class BaselineSetting:
         for name, least in (("steps", 1), ("warmup", 0), ("seed", 0)):
             value = getattr(self, name)
             if value < least:
-                raise BaselineError(f"{name} is {value}: it must be at least {least}; give --{name} anew")
+                raise BaselineError(f"{name} is {value}: it must be at least {least}; give --{name} again")
             if name != "seed" and value > MOST_STEPS:
-                raise BaselineError(f"{name} is {shown(value)}: it must be at most {MOST_STEPS:,}; give --{name} anew")
+                raise BaselineError(f"{name} is {shown(value)}: it must be at most {MOST_STEPS:,}; give --{name} again")
         check_learning_rates(self.learning_rate, 1)
 
 

@@ -88,19 +88,19 @@ def check_image(image: np.ndarray, card: Machine | None = None) -> None:
     card = card or machine()
     if image.dtype != np.int32 or image.ndim != 2 or image.shape[1] != card.LANES or len(image) < 2:
         raise ProgramError(
-            f"the program is {image.dtype} of shape {image.shape}, not words of {card.LANES} integers; compile it anew"
+            f"the program is {image.dtype} of shape {image.shape}, not words of {card.LANES} integers; compile it again"
         )
     magic, version, digest, instructions = (int(value) for value in image[0, :4])
     if magic != card.MAGIC:
-        raise ProgramError(f"the program begins with {magic:#x}, not with {card.MAGIC:#x}: it is none; compile it anew")
+        raise ProgramError(f"the program begins with {magic:#x}, not with {card.MAGIC:#x}; compile it again")
     if version != card.VERSION:
         raise ProgramError(
-            f"the program is of version {version}, the machine on the card of version {card.VERSION}; compile it anew"
+            f"the program is of version {version}, the machine on the card of version {card.VERSION}; compile it again"
         )
     if digest != card.digest:
         raise ProgramError(
             f"the program is for a machine of other widths ({digest:08x}, on the card {card.digest:08x}); "
-            "compile it anew"
+            "compile it again"
         )
     if int(np.sum(image, dtype=np.int64)) % (1 << 32) or not 0 < instructions <= card.PROGRAM_DEPTH:
-        raise ProgramError("the program was damaged: its numbers do not add up to 0; compile it anew")
+        raise ProgramError("the program was damaged: its numbers do not add up to 0; compile it again")

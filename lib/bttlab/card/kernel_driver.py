@@ -120,7 +120,7 @@ class KernelDriver(DefaultIP):
             if self._chip.program is not None:
                 self._send(self._chip.program.image)
             raise ProgramError(
-                "the machine refuses the program: its sections are not those of docs/processor.md; compile it anew"
+                "the machine refuses the program: its sections are not those of docs/processor.md; compile it again"
             )
 
     def _send(self, image: np.ndarray) -> bool:

@@ -118,7 +118,7 @@ class NativeProcessor:
         self._call(M.LOAD_PROGRAM, len(image), results=result, image=image)
         if result["status"][0] != M.DONE:
             raise ProgramError(
-                "the machine refuses the program: it was made for another width or version; compile it anew"
+                "the machine refuses the program: it was made for another width or version; compile it again"
             )
         self.program = program
 

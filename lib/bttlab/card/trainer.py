@@ -173,7 +173,7 @@ class TrainerDriver(KernelDriver):
 
             self._on_card(work)
             if result["status"][0] != M.DONE:
-                raise OverlayError(f"the kernel ended with {STATUS_NAMES.get(int(result['status'][0]))}; load it anew")
+                raise OverlayError(f"the kernel ended with {STATUS_NAMES.get(int(result['status'][0]))}; load it again")
         return np.array(returned[: len(vectors)])
 
     def load_parameters(
@@ -311,7 +311,7 @@ class TrainerDriver(KernelDriver):
             raise StateError(
                 f"the optimizer state on chip keeps {', '.join(moments) or 'no moments'} but {optimizer.name} "
                 f"needs {', '.join(optimizer.moments) or 'none'}: go on with its own optimizer, or load the parameters "
-                "anew"
+                "again"
             )
         return rates
 

@@ -116,7 +116,7 @@ def run_kernel(card: pynq.Device, start: Callable[[], Any], buffers: Any, second
                 raise (CardFailedError if elapsed <= seconds else CardHungError)(
                     f"{asked}the kernel on {card.name} has not ended {elapsed:.1f} s after its start (its limit is "
                     f"{seconds:.0f} s, from the program's modelled cycles); what is on the card is lost; if it "
-                    f"stays so, {reset_hint(card)}, and start anew"
+                    f"stays so, {reset_hint(card)}, and start again"
                 )
         del _started[card]
     failure = handle._future.exception() if hasattr(handle, "_future") else None

@@ -107,7 +107,7 @@ def _measured(options: argparse.Namespace) -> Outcome:
     if options.record is not None:
         check_writable(options.record)
     if not 1 <= options.threads <= MOST_THREADS:
-        raise BaselineError(f"threads is {options.threads}: it must be from 1 to {MOST_THREADS}; give --threads anew")
+        raise BaselineError(f"threads is {options.threads}: it must be from 1 to {MOST_THREADS}; give --threads again")
     torch.set_num_threads(options.threads)
     setting = BaselineSetting(
         options.format,

@@ -20,6 +20,6 @@ def run(options: argparse.Namespace) -> Outcome:
     lines.append("nbgrader generate_assignment 00_start_here, then nbgrader release_assignment 00_start_here")
     for name in names["kept"]:
         lines.append(
-            f"kept {options.folder / name}, which is another than ours; without it, this command makes it anew"
+            f"kept {options.folder / name}, which is another than ours; without it, this command makes it again"
         )
     return Outcome({"folder": str(options.folder), **names}, "\n".join(lines))

@@ -47,7 +47,7 @@ def run(options: argparse.Namespace) -> Outcome:
     if not machine_record().is_current:
         say(
             "bttlab: note: resources and power are of another source than hls_src/processor has now; "
-            "bttlab schedule --record makes them anew"
+            "bttlab schedule --record makes them again"
         )
     for one in estimates:
         keep_estimate(one, {"name": name}, MODEL_VERSION)

@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     target.add_argument("--csv", type=Path, metavar="FILE", help="a line a run")
     target.add_argument("--tensorboard", type=Path, metavar="DIR", help="event files (needs tensorboard)")
     target.add_argument("--mlflow", metavar="URI", help="a tracking server or store (needs mlflow)")
-    index = action("index", "build the index anew from folders of runs and what is below them", chooses=False)
+    index = action("index", "build the index again from folders of runs and what is below them", chooses=False)
     index.add_argument("folders", nargs="*", type=Path, metavar="DIR", help="besides the index's own")
 
 

@@ -78,7 +78,7 @@ class Samples:
         """
         length = config.sequence_length
         if self.tokens.shape[1] != length:
-            raise SampleError(f"samples have {self.tokens.shape[1]} tokens, the model takes {length}; encode them anew")
+            raise SampleError(f"samples have {self.tokens.shape[1]} tokens, the model takes {length}: encode again")
         self._check_range("length", self.lengths, 2, length + 1)
         self._check_range("token", self.tokens, 0, config.vocabulary_size)
         self._check_range("intent label", self.intents, 0, config.intents)

@@ -1,7 +1,7 @@
 """What `bttlab schedule` shows of the committed source, kept: the analysis takes clang and half a minute.
 
 `data/u50/machine.json` is written by `bttlab schedule --record` and names the source that it was made from; a test
-makes it anew and compares.
+makes it again and compares.
 """
 
 import hashlib
@@ -190,4 +190,4 @@ def machine_record() -> MachineRecord:
     try:
         return from_dict(json.loads(RECORD.read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BttlabError(f"{RECORD} cannot be read ({error}); make it anew with: bttlab schedule --record") from None
+        raise BttlabError(f"{RECORD} cannot be read ({error}); make it again with: bttlab schedule --record") from None

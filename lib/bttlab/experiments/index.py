@@ -317,7 +317,7 @@ class RunIndex:
             if getattr(error, "sqlite_errorcode", DAMAGED[0] if plain else None) not in DAMAGED:
                 raise RunIndexError(f"{self.path}: {error}") from None
             raise DamagedIndexError(
-                f"{self.path} is damaged ({error}); build it anew with: bttlab runs index FOLDER, naming the folders "
+                f"{self.path} is damaged ({error}); build it again with: bttlab runs index FOLDER, naming the folders "
                 "that your runs lie in"
             ) from None
 

@@ -88,7 +88,7 @@ class ZoomCanvas:
                 outer._show()
 
             def draw_idle(self):
-                """Everything is to be drawn anew, since the mouse has moved the axes."""
+                """Everything is to be drawn again, since the mouse has moved the axes."""
                 outer._everything = True
                 super().draw_idle()
 
@@ -153,7 +153,7 @@ class _Layers:
         self.canvas.blit(self.canvas.figure.bbox)
 
     def _after_draw(self, event) -> None:
-        """Whoever asked for the drawing (the mouse, too), the lines come with it; files have them already."""
+        """Draw the lines too, also when the mouse asked for the drawing; files have them already."""
         if not self.canvas.is_saving():
             self._still = self.canvas.copy_from_bbox(self.canvas.figure.bbox)
             self._draw_animated()

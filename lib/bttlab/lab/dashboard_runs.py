@@ -192,7 +192,7 @@ class DashboardRun:
         self._losses.add(losses)
         self.seconds += seconds
         if len(self.clock) == MOST_POINTS:
-            # new lists: whoever draws may hold the old ones
+            # new lists: a drawing may use the old ones
             self.clock, self.energy = self.clock[::2], self.energy[::2]
         self.clock.append((self.count, self.seconds))
         if self.meter.provenance:

@@ -158,7 +158,7 @@ def check_finite(what: str, tensors: Mapping[str, np.ndarray]) -> None:
             place = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
             raise StateError(
                 f"{what}: {name} is {array[place]} at {place}, and must be finite; go back to an earlier state, or "
-                "start anew"
+                "start again"
             )
 
 

@@ -200,7 +200,7 @@ def open_to_all(scheduler: str | None) -> str:
     if scheduler is None or scheduler.startswith(TLS):
         return ""
     return (
-        f"{scheduler} is not TLS: whoever reaches it, or this process, over the network runs code in both; "
+        f"{scheduler} is not TLS: everybody who reaches it, or this process, over the network runs code in both; "
         "docs/experiments.md shows how to start a cluster with certificates"
     )
 

@@ -171,7 +171,7 @@ class TTLinear(_Train):
 
     @property
     def weight(self) -> Tensor:
-        """W, shape (out, in), built anew: for code that reads a linear layer's weight."""
+        """W, shape (out, in), rebuilt: for code that reads a linear layer's weight."""
         return self.to_dense()
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:

@@ -169,7 +169,7 @@ class CheckpointStore:
             checkpoint, self._sha256 = _read(self.previous)
             return checkpoint, f"{fault}; going back to the one before, {self.previous.name}"
         except DamagedCheckpoint as error:
-            raise CheckpointError(f"{fault}; nor is the one before of use: {error}; start the run anew") from None
+            raise CheckpointError(f"{fault}; nor is the one before of use: {error}; start the run again") from None
 
 
 def read_checkpoint(path: Path) -> Checkpoint:

@@ -413,7 +413,7 @@ class Run:
         error = DivergedRun(
             f"epoch {self._epochs_done + 1}: {FAULTS[fault.fault].format(sample=sample)}, at learning rate "
             f"{fault.learning_rate:g}; the parameters as before it are saved; go on with: "
-            f"{resume_command(self.folder)} --lr LOWER, or, if they have grown too far, start anew with a lower one"
+            f"{resume_command(self.folder)} --lr LOWER, or, if they have grown too far, start again with a lower one"
         )
         error.fault = fault
         return error

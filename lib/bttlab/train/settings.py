@@ -87,11 +87,11 @@ class RunSettings:
             if name == "samples" and value is None:
                 continue
             if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
-                raise RunError(f"{name} is {value!r}: it must be an integer of at least {least}; give --{name} anew")
+                raise RunError(f"{name} is {value!r}: it must be an integer of at least {least}; give --{name} again")
         for name, most in (("epochs", MOST_EPOCHS), ("seed", MOST_SEED)):
             if getattr(self, name) > most:
                 value = shown(getattr(self, name))
-                raise RunError(f"{name} is {value}: it must be at most {most:,}; give --{name} anew")
+                raise RunError(f"{name} is {value}: it must be at most {most:,}; give --{name} again")
         check_learning_rates(self.learning_rate, 1)
         check_label_smoothing(self.label_smoothing)
         for name in ("word_classes", "repair_tags"):

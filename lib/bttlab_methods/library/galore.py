@@ -15,7 +15,7 @@ from bttlab_methods.training import LEARNING_RATE, Training
 class GaLore(Method):
     """Project the gradient of each matrix to its first singular vectors; AdamW's moments live there.
 
-    The basis is of the shorter side, and chosen anew every few updates. Parameters with less than twice the rank at
+    The basis is of the shorter side, and chosen again every few updates. Parameters with less than twice the rank at
     their shorter side are trained by AdamW as it is.
 
     Parameters

@@ -25,7 +25,7 @@ SHOWN = (
 class SparseTwoFour(Method):
     """Use the two largest of every four weights of a row, and let those that are left out come back (SR-STE).
 
-    The gradient goes straight through to all weights; those that are left out also shrink. What is used is chosen anew
+    The gradient goes straight through to all weights; those that are left out also shrink. What is used is chosen again
     in every step. At the end the others are set to 0.
 
     Parameters
