@@ -205,7 +205,7 @@ def test_passwords_go_through_a_pipe_to_a_sheet_of_your_own(tmp_path, monkeypatc
         accounts.make_accounts(["no-such-student"], sheet, homes=tmp_path)
 
 
-def test_each_card_of_the_class_has_a_keeper(tmp_path, config, monkeypatch):
+def test_keepers_of_a_class(tmp_path, config, monkeypatch):
     settings = read_settings(settings_file(tmp_path, 'runtime = "run"'))
     for module in (start, card_lock):
         monkeypatch.setattr(module, "ADMINISTRATORS", tmp_path / "cards")

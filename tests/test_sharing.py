@@ -292,6 +292,14 @@ def test_the_command_gives_the_socket_the_rights_of_the_device(tmp_path):
     assert process.wait(60) == 0 and not path.exists()
 
 
+def test_a_path_too_long_for_a_socket(tmp_path):
+    path = tmp_path / ("a" * 108)
+    done = subprocess.run(
+        [sys.executable, "-m", "bttlab.keeper", str(path)], env=environment(), capture_output=True, text=True
+    )
+    assert done.returncode == 2 and f"{path} has more than 107 bytes" in done.stderr
+
+
 def test_what_declares_a_card_shared(tmp_path, monkeypatch):
     monkeypatch.setattr(card_lock, "ADMINISTRATORS", tmp_path / "none")
     monkeypatch.delenv(sharing.FOLDER_VARIABLE, raising=False)

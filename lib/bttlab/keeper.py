@@ -35,6 +35,7 @@ SLICE_SECONDS = 0.3
 OVERDUE_SECONDS = 3.0  # after which a client loses a slice, whatever happens
 LOADING_SECONDS = 60.0  # the same for a slice in which an overlay is loaded
 BATCH_SECONDS = 10.0  # for which clients with the overlay on the card go before the others
+LONGEST_PATH = 107  # bytes of a Unix socket's address in Linux, but for the zero that ends it
 MOST_BYTES = 1 << 16  # of a packet
 MOST_CLIENTS = 128  # of a user
 _CREDENTIALS = struct.Struct("3i")  # process, user, group
@@ -207,8 +208,12 @@ def listen(path: Path, owner: int = -1, group: int = -1, mode: int = 0o600) -> s
     Raises
     ------
     OSError
-        If the path is taken, by a keeper or by another file, or cannot be made.
+        If the path is taken, by a keeper or by another file, has more than 107 bytes, or cannot be made.
     """
+    if len(os.fsencode(path)) > LONGEST_PATH:
+        raise OSError(
+            f"{path} has more than {LONGEST_PATH} bytes, the most in the address of a Unix socket: shorten it"
+        )
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         if path.is_socket():
