@@ -82,6 +82,24 @@ def test_what_is_kept_is_what_was_done(board, workload, monkeypatch, tmp_path):
     assert CheckpointStore(turned.folder).load()[0].settings.learning_rate == 1e-3
 
 
+def test_a_run_that_was_stopped_and_continued_has_the_bits_of_one_call(board, overlay, workload):
+    board.start(samples=3_000)
+    (run,) = board.runs
+    assert until(lambda: run.count > 100)
+    board.stop()
+    board.wait()
+    assert 100 < run.count < 3_000
+    overlay.trainer_1.load_parameters(initial_parameters(workload.config, 7))  # the card was used for something else
+    board.resume()
+    board.wait()
+    trained = overlay.trainer_1.store_parameters()
+    overlay.trainer_1.load_parameters(initial_parameters(workload.config, 0))
+    losses = overlay.trainer_1.train(workload.train[workload.order(3_000)], Optimizer("sgd"), board._rate.value)
+    np.testing.assert_array_equal(run.losses, losses)
+    for name, array in overlay.trainer_1.store_parameters().items():
+        np.testing.assert_array_equal(trained[name], array)
+
+
 def test_a_rate_that_moves_before_the_first_sample_is_the_one_kept(board, monkeypatch, tmp_path):
     monkeypatch.setenv("BTTLAB_RUNS", str(tmp_path))
 

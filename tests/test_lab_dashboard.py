@@ -284,7 +284,55 @@ def test_only_buttons_that_do_something_can_be_pressed(board_of):
     assert enabled() == ["Continue", "Stop"]
     board.stop()
     board.wait()
-    assert enabled() == ["Start", "Clear"]
+    assert enabled() == ["Start", "Continue", "Clear"]
+
+
+def test_a_stopped_run_continues_to_its_end(board_of):
+    board = board_of(PretendTrainer(seconds=1e-3), samples=600)
+    board.start()
+    (run,) = board.runs
+    assert until(lambda: run.count > 50)
+    board.stop()
+    board.wait()
+    stopped = run.count
+    assert run.state == "stopped" and stopped < 600
+    board._rate.value = 1e-3
+    board.resume()
+    board.wait()
+    assert (run.state, run.count, len(board.runs)) == ("finished", 600, 1)
+    np.testing.assert_array_equal(run.losses, (1.0 / np.arange(1, 601)).astype(np.float32))
+    assert run.marks == [(stopped, "stop"), (stopped, "rate")] and run.rates[-1] == (stopped, 1e-3)
+
+
+def test_what_the_user_did_is_marked_below_the_loss(board_of):
+    board = board_of(PretendTrainer(seconds=1e-3), samples=600)
+    board.start()
+    (run,) = board.runs
+    assert until(lambda: run.count > 0) and board._figure._loss.get_legend() is None
+    board.pause()
+    board.resume()
+    board.wait()
+    ((paused, _),) = run.marks
+    assert board._figure._lines[0].marks["pause"].get_xdata().tolist() == [paused]
+    assert [text.get_text() for text in board._figure._loss.get_legend().get_texts()] == ["pause"]
+    board.clear()
+    assert board._figure._loss.get_legend().get_texts() == []
+
+
+def test_scoring_is_said(board_of):
+    scoring = threading.Event()
+
+    class Slow(PretendTrainer):
+        def predict(self, samples):
+            assert scoring.wait(SAVED)
+            return super().predict(samples)
+
+    board = board_of(Slow())
+    board.start()
+    assert until(lambda: "running, scoring the dev split" in board._status.value)
+    scoring.set()
+    board.wait()
+    assert "scoring" not in board._status.value and not board.runs[0].is_evaluating
 
 
 def test_a_refusal_goes_when_it_is_no_longer_true(board_of):

@@ -48,7 +48,7 @@ def test_while_workers_start(sweep):
 
 @pytest.mark.parametrize("hanging", [False, True])
 def test_in_mid_chunk(sweep, hanging):
-    assert sweep.stderr.readline() == "bttlab: 0 of 3 trials done; 3 under way on 2 workers\n"
+    assert sweep.stderr.readline() == "bttlab: 0 of 3 trials done; 2 running on 2 workers, 1 handed out to wait\n"
     if hanging:
         for worker in _workers(sweep):
             os.kill(worker, signal.SIGSTOP)

@@ -81,7 +81,7 @@ def test_a_sweep_outlives_a_minute_without_the_network(two_machines, tmp_path):
         command = _at(here, "-m", "bttlab", "sweep", "tiny.yaml", "--scheduler", address, *tls)
         sweep = stack.enter_context(_running(command, tmp_path))
         lines = _Lines(sweep)
-        lines.wait("under way on 1 workers")
+        lines.wait("running on 1 worker")
         cable("down")
         lines.wait(f"no workers at {address}; waiting for one")
         assert "left" not in lines.last

@@ -13,6 +13,7 @@ from bttlab.model import ModelConfig
 from bttlab.tensor import check_modes
 
 MOST_RANK = 128
+LINES = ("-", "--", "-.", ":", (0, (5, 1)))  # of the bonds, some of whose spectra coincide
 
 
 class CompressionExplorer(Explorer):
@@ -79,7 +80,8 @@ class CompressionExplorer(Explorer):
         style(axes, "Singular values at each bond", "number", "part of the norm")
         for k, bond in enumerate(values):
             shown = bond.clamp_min(1e-9).numpy()
-            axes.loglog(np.arange(1, len(shown) + 1), shown, color=PALETTE[k], label=f"{k + 1}", linewidth=1.8)
+            look = {"color": PALETTE[k], "linestyle": LINES[k % len(LINES)], "linewidth": 1.8}
+            axes.loglog(np.arange(1, len(shown) + 1), shown, label=f"{k + 1}", **look)
         axes.axvline(rank, color="0.2", linestyle="--", linewidth=1)
         axes.text(rank * 1.06, 0.03, f"rank {rank}", transform=axes.get_xaxis_transform(), fontsize=9)
         axes.set_ylim(bottom=max(1e-6, axes.get_ylim()[0]))
@@ -88,10 +90,11 @@ class CompressionExplorer(Explorer):
     def _draw_sizes(self, cut: Truncation) -> None:
         axes = self._sizes
         axes.clear()
-        style(axes, "Parameters", "number (logarithmic)", "")
+        style(axes, "Parameters", "thousand", "")
+        most = max(self._matrix.numel(), cut.parameters)
         for place, (name, count, colour) in enumerate(
             (("matrix", self._matrix.numel(), "0.6"), ("cores", cut.parameters, PALETTE[0]))
         ):
-            axes.barh(place, count, color=colour, height=0.5)
-            axes.text(130, place, f"{name} {count:,}", va="center", color="white", fontweight="bold", fontsize=9)
-        axes.set(xscale="log", xlim=(100, 2e6), yticks=[], ylim=(1.6, -0.6))
+            axes.barh(place, count / 1e3, color=colour, height=0.35)
+            axes.text(0, place - 0.22, f"{name} {count:,}", va="bottom", fontweight="bold", fontsize=9)
+        axes.set(xlim=(0, 1.02 * most / 1e3), yticks=[], ylim=(1.4, -0.7))

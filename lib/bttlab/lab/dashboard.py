@@ -253,9 +253,9 @@ class Dashboard:
 
     @_button
     def resume(self) -> None:
-        """Resume after a pause or, with a lower learning rate, from before the sample of a numerical fault."""
-        if self._active is None and self.runs and self.runs[-1].fault is not None:
-            self._go_on(self.runs[-1])
+        """Resume after a pause or a stop or, with a lower learning rate, from before a numerical fault's sample."""
+        if self._resting is not None:
+            self._go_on(self._resting)
             return
         run = self._the_active("continue")
         if run.state == RUNNING:
@@ -263,7 +263,7 @@ class Dashboard:
         run.resume()
 
     def _go_on(self, run: DashboardRun) -> None:
-        if self._learning_rate >= run.fault.learning_rate:
+        if run.fault is not None and self._learning_rate >= run.fault.learning_rate:
             raise BttlabError(
                 f"learning rate {self._learning_rate:g}: at {run.fault.learning_rate:g} sample {run.fault.sample} "
                 "would fail again; set the slider lower, then Continue"
@@ -405,11 +405,10 @@ class Dashboard:
     def _enable(self) -> None:
         """Enable the buttons that have an effect now."""
         run = self._active
-        faulty = run is None and bool(self.runs) and self.runs[-1].fault is not None
         may = {
             "Start": run is None,
             "Pause": run is not None and run.state == RUNNING,
-            "Continue": faulty or (run is not None and run.state == PAUSED),
+            "Continue": self._resting is not None or (run is not None and run.state == PAUSED),
             "Stop": run is not None,
             "Clear": any(not run.active for run in self.runs),
         }
@@ -424,6 +423,12 @@ class Dashboard:
     @property
     def _active(self) -> DashboardRun | None:
         return next((run for run in self.runs if run.active), None)
+
+    @property
+    def _resting(self) -> DashboardRun | None:
+        """The last run, if none is active and it ended by a fault or a stop after which it can continue."""
+        run = self.runs[-1] if self.runs and self._active is None else None
+        return run if run is not None and (run.fault is not None or run.can_continue) else None
 
     def _the_active(self, action: str) -> DashboardRun:
         run = self._active
@@ -449,7 +454,8 @@ def _what_failed(run: DashboardRun) -> str:
 
 
 def _status(run: DashboardRun) -> str:
-    parts = [f"<b>{escape(run.name)}</b>: {run.state}", f"{run.count:,} of {run.total:,} samples"]
+    state = "running, scoring the dev split" if run.is_evaluating and run.state == RUNNING else run.state
+    parts = [f"<b>{escape(run.name)}</b>: {state}", f"{run.count:,} of {run.total:,} samples"]
     if run.rate:
         parts.append(f"{run.rate:,.0f} samples/s ({run.time_provenance})")
         if modelled := getattr(run.meter, "seconds", 0.0):

@@ -16,10 +16,12 @@ from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from bttlab.lab.charts import DOTS_PER_INCH, PALETTE, SMOOTHING, as_label, round_up, smooth, style, thinned
-from bttlab.lab.dashboard_runs import DashboardRun
+from bttlab.lab.dashboard_runs import MARKS, DashboardRun
 
 SIZE = (4.15, 5.0)  # inches: with the controls it fits a window of 1280 x 900 beside JupyterLab's file browser
 SCORES = (("intent_accuracy", "intent accuracy", "-"), ("slot_f1", "slot F1", "--"), ("frame_accuracy", "frame", ":"))
+_SHAPES = dict(zip(MARKS, ("^", "D", "s"), strict=True))  # of marks
+_MARK_NAMES = dict(zip(MARKS, ("new rate", "pause", "stop"), strict=True))
 _THOUSANDS = FuncFormatter(lambda value, _: f"{value:,.4g}" if value < 10 else f"{value:,.0f}")
 _SMALL = 8.5
 _PAPER = {"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 1}
@@ -90,6 +92,7 @@ class DashboardFigure:
         self._lines: list[_Lines] = []
         self._view: View | None = None
         self._names: list[str] = []
+        self._marks: set[str] = set()
         self._shown_memory = None
         self._limits: dict[Axes, tuple] = {}
         self._stale = True
@@ -125,6 +128,7 @@ class DashboardFigure:
         self._limit(self._energy, (0, end), (0, top))
         self._name([label_of(number, run) for number, run in enumerate(runs, 1)])
         self._draw_memory(runs, view.memory)
+        self._explain_marks({mark for run in runs for _, mark in run.marks})
         self._say_what_is_missing(runs)
         stale, self._stale = self._stale, False
         return stale
@@ -161,6 +165,17 @@ class DashboardFigure:
             size = 7.5 * min(1.0, LEGEND_ROWS / sum(name.count("\n") + 1 for name in names))
             handles = [lines.smooth for lines in self._lines]
             self.figure.legend(handles, names, loc="lower left", fontsize=size, frameon=False)
+
+    def _explain_marks(self, kinds: set[str]) -> None:
+        if kinds == self._marks:
+            return
+        self._marks, self._stale = kinds, True
+        handles = [
+            Line2D([], [], color="0.3", marker=_SHAPES[kind], linestyle="", markersize=5, label=_MARK_NAMES[kind])
+            for kind in MARKS
+            if kind in kinds
+        ]
+        self._loss.legend(handles=handles, loc="upper right", fontsize=_SMALL, frameon=False, ncols=3)
 
     def _draw_memory(self, runs: Sequence[DashboardRun], accounting: str) -> None:
         state = [(run.memory.get(accounting), run.active) for run in runs], accounting
@@ -227,7 +242,12 @@ class _Lines:
         ]
         self.energy = parent._energy.plot([], [], color=colour, linewidth=2)[0]
         self.band = parent._energy.fill_between([], [], [], color=colour, alpha=0.15, linewidth=0)
-        self.artists = [self.band, self.raw, self.smooth, *self.scores, self.energy]
+        at_the_bottom = parent._loss.get_xaxis_transform()
+        self.marks = {
+            kind: parent._loss.plot([], [], shape, color=colour, transform=at_the_bottom, clip_on=False)[0]
+            for kind, shape in _SHAPES.items()
+        }
+        self.artists = [self.band, self.raw, self.smooth, *self.marks.values(), *self.scores, self.energy]
         for artist in self.artists:
             artist.set_animated(True)
 
@@ -244,6 +264,10 @@ class _Lines:
         x = run.at(np.array([count for count, _ in scores]), view.across)
         for line, (name, _, _) in zip(self.scores, SCORES, strict=True):
             line.set_data(x, [100 * getattr(values, name) for _, values in scores])
+        marks = list(run.marks)
+        for kind, line in self.marks.items():
+            counts = np.array([count for count, name in marks if name == kind])
+            line.set_data(run.at(counts, view.across), np.zeros(len(counts)))
         energy = np.array(run.energy or np.zeros((0, 4)))
         energy = energy[thinned(energy)]
         x = run.at(energy[:, 0], "time" if view.across == "time" else "samples")

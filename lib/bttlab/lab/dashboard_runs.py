@@ -42,6 +42,7 @@ ACCOUNTINGS = {  # of memory: what compares with what
 EVALUATIONS = 8  # of the dev split in a run, the last one at its end
 PREDICTED_AT_ONCE = 50  # utterances
 
+MARKS = ("rate", "pause", "stop")
 READY, RUNNING, PAUSED, FINISHED, STOPPED, FAILED = "ready", "running", "paused", "finished", "stopped", "failed"
 
 
@@ -80,6 +81,10 @@ class DashboardRun:
         Bytes that training takes, by the `ACCOUNTINGS` that are known.
     published : Published or None
         The paper's ratios for such a run.
+    marks : list of (int, str)
+        Samples trained on, and what the user did then: one of `MARKS`.
+    is_evaluating : bool
+        Whether the dev split is being scored.
     """
 
     follows_learning_rate = True
@@ -96,6 +101,8 @@ class DashboardRun:
         self.energy: list[tuple[int, float, float, float]] = []
         self.memory: dict[str, Quantity] = {}
         self.published: Published | None = None
+        self.marks: list[tuple[int, str]] = []
+        self.is_evaluating = False
         self._losses = Losses(total, most_losses)
         self._stop, self._unpaused = threading.Event(), threading.Event()
         self._changing = threading.Lock()  # of the state: its thread ends the run while another pauses it
@@ -142,12 +149,17 @@ class DashboardRun:
         return self.state in (RUNNING, PAUSED)
 
     @property
+    def can_continue(self) -> bool:
+        """Whether `start` continues it after a stop."""
+        return False
+
+    @property
     def rate(self) -> float:
         """Samples per second of training so far; 0 before the first."""
         return self.count / self.seconds if self.seconds else 0.0
 
     def start(self) -> None:
-        """Start, or resume after a fault, in a thread."""
+        """Start in a thread, or resume after a fault or, if it `can_continue`, after a stop."""
         self.state, self.error, self.fault = RUNNING, "", None
         self.begun = self.begun or now()
         self._stop.clear()
@@ -159,6 +171,7 @@ class DashboardRun:
     def pause(self) -> None:
         """Pause before the next samples."""
         self._unpaused.clear()
+        self.marks.append((self.count, "pause"))
         self._become(PAUSED)
 
     def resume(self) -> None:
@@ -202,6 +215,7 @@ class DashboardRun:
     def _evaluate(self, workload: Workload, predict: Callable[[Samples], Predictions]) -> None:
         """Score the dev split, unless the run is stopped meanwhile."""
         dev, parts = workload.dev, []
+        self.is_evaluating = True
         for first in range(0, len(dev), PREDICTED_AT_ONCE):
             if self._stop.is_set():
                 return
@@ -209,6 +223,7 @@ class DashboardRun:
         columns = ([getattr(part, name) for part in parts] for name in ("losses", "intents", "slots"))
         predictions = Predictions(*map(np.concatenate, columns))
         self.scores.append((self.count, score(workload.corpus, workload.dev_split, predictions)))
+        self.is_evaluating = False
 
     def _run(self) -> None:
         try:
@@ -217,6 +232,9 @@ class DashboardRun:
         except Exception as error:  # the dashboard shows it
             self.error = str(error) if isinstance(error, BttlabError) else f"{type(error).__name__}: {error}"
             state = STOPPED if self._stop.is_set() and self.count == 0 else FAILED
+        self.is_evaluating = False
+        if state == STOPPED:
+            self.marks.append((self.count, "stop"))
         self._become(state)
 
 
@@ -267,6 +285,11 @@ class TrainerRun(DashboardRun, Callback):
         rates = [rate for _, rate in self.rates] or [self.learning_rate]
         moved = " → ".join(["…"] * (len(rates) > 3) + [f"{rate:g}" for rate in rates[-3:]])
         return f"{self._optimizer.name}, learning rate {moved}, seed {self._workload.seed}"
+
+    @property
+    def can_continue(self) -> bool:
+        """Whether `start` continues it after a stop, with the bits of a run without one."""
+        return self.state == STOPPED and self._kept is not None
 
     def _train(self) -> None:
         self._kept = self._kept or self._begin()
@@ -321,6 +344,8 @@ class TrainerRun(DashboardRun, Callback):
     def next_rate(self, learning_rate: float) -> float:
         """Return the current learning rate."""
         if not self.rates or self.rates[-1][1] != self.learning_rate:
+            if self.rates:
+                self.marks.append((self.count, "rate"))
             self.rates.append((self.count, self.learning_rate))
         return self.rates[-1][1]
 
@@ -329,8 +354,13 @@ class TrainerRun(DashboardRun, Callback):
         self.meter.advance(samples, seconds)
         self._add(losses, seconds)
 
+    def evaluation_begins(self, count: int) -> None:
+        """Let the status say why no samples are trained on."""
+        self.is_evaluating = True
+
     def evaluated(self, count: int, scores: dict[str, Any]) -> None:
         """Keep the scores for the figure."""
+        self.is_evaluating = False
         self.scores.append((count, Scores(**{name: value for name, value in scores.items() if name != "mean_loss"})))
 
 

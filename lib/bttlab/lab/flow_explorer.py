@@ -1,6 +1,7 @@
 """Step through a contraction flow: network, arithmetic and memory of each step."""
 
 import ipywidgets as widgets
+import numpy as np
 from matplotlib.axes import Axes
 
 from bttlab.lab.charts import PALETTE, new_figure, style
@@ -81,9 +82,9 @@ class FlowExplorer(Explorer):
         self._network.set_title(
             f"Step {number + 1} of {len(steps)}:  {step.step.name}", loc="left", fontweight="bold", fontsize=11
         )
-        self._draw_bars(self._macs, "Multiply-accumulates", [f.step.macs for f in steps], number, steps)
+        self._draw_dots(self._macs, "Multiply-accumulates", [f.step.macs for f in steps], number, steps)
         alive = [sum(f.alive.values()) for f in steps]
-        self._draw_bars(self._memory, "Intermediates in memory", alive, number, steps)
+        self._draw_dots(self._memory, "Intermediates in memory", alive, number, steps)
         self._memory.set_ylabel("elements (logarithmic)")
         total = getattr(self.trace.cost, self.part.value)
         kept = ", ".join(f"{name} {size:,}" for name, size in step.alive.items()) or "nothing"
@@ -95,13 +96,14 @@ class FlowExplorer(Explorer):
         )
         return results, ""
 
-    def _draw_bars(self, axes: Axes, title: str, values: list[int], number: int, steps: tuple[TraceStep, ...]) -> None:
+    def _draw_dots(self, axes: Axes, title: str, values: list[int], number: int, steps: tuple[TraceStep, ...]) -> None:
         axes.clear()
         style(axes, title, "", "number (logarithmic)")
-        colours = [PALETTE[4] if k == number else "0.75" for k in range(len(values))]
-        axes.bar(range(len(values)), [max(value, 0.5) for value in values], color=colours)
+        for place, value in enumerate(values):
+            marker, color = ("D", PALETTE[1]) if place == number else ("o", "0.45")
+            axes.plot(place, value or np.nan, marker, color=color, markersize=7)
         axes.set_yscale("log")
-        axes.set_ylim(bottom=10)
+        axes.set_xlim(-0.6, len(steps) - 0.4)
         axes.set_xticks(range(len(steps)), [step.result for step in steps], fontsize=8, rotation=45)
         axes.grid(visible=False, axis="x")
 

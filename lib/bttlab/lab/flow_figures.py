@@ -9,7 +9,11 @@ from bttlab.lab.charts import PALETTE, new_figure
 from bttlab.lab.picture import Picture
 from bttlab.tensor import FLOWS, flow_cost, optimal_cost
 
-COLOURS = dict(zip(FLOWS, PALETTE, strict=False))
+# Some flows cost the same: a wide line shows below a narrow one of other dashes.
+LOOKS = {
+    flow: {"color": colour, "linestyle": line, "linewidth": width}
+    for flow, colour, line, width in zip(FLOWS, PALETTE, ("-", "--", "-."), (3.5, 2.0, 2.0), strict=False)
+}
 
 
 def draw_costs(
@@ -33,13 +37,13 @@ def draw_costs(
     elements = math.prod((*out_modes, *in_modes))
     figure = new_figure(8.3, 3.4)
     left, right = figure.subplots(1, 2, sharey=True)
-    for flow, colour in COLOURS.items():
+    for flow, look in LOOKS.items():
         over_tokens = [flow_cost(flow, t, out_modes, in_modes, at_rank).macs for t in tokens]
         over_rank = [flow_cost(flow, at_tokens, out_modes, in_modes, r).macs for r in ranks]
-        left.loglog(tokens, over_tokens, label=flow, color=colour)
-        right.loglog(ranks, over_rank, label=flow, color=colour)
-    left.loglog(tokens, [3 * t * elements for t in tokens], "k--", label="dense")
-    right.loglog(ranks, [3 * at_tokens * elements] * len(ranks), "k--", label="dense")
+        left.loglog(tokens, over_tokens, label=flow, **look)
+        right.loglog(ranks, over_rank, label=flow, **look)
+    left.loglog(tokens, [3 * t * elements for t in tokens], "k:", label="dense")
+    right.loglog(ranks, [3 * at_tokens * elements] * len(ranks), "k:", label="dense")
     left.set(xlabel=f"tokens (rank {at_rank})", ylabel="MACs, forward and backward")
     right.set(xlabel=f"rank ({at_tokens} tokens)")
     left.legend(fontsize=8)
@@ -53,10 +57,10 @@ def draw_optimum(tokens: Sequence[int], out_modes: Sequence[int], in_modes: Sequ
     left, right = figure.subplots(1, 2)
     for flow in ("right_to_left", "bidirectional"):
         costs = [flow_cost(flow, t, out_modes, in_modes, rank).forward for t in tokens]
-        left.plot(tokens, [cost.macs / 1e3 for cost in costs], label=flow, color=COLOURS[flow])
-        right.plot(tokens, [cost.peak_elements / 1e3 for cost in costs], label=flow, color=COLOURS[flow])
-    left.plot(tokens, [cost.macs / 1e3 for cost in best], "k", label="optimum (opt_einsum)")
-    right.plot(tokens, [cost.peak_elements / 1e3 for cost in best], "k", label="optimum (opt_einsum)")
+        left.plot(tokens, [cost.macs / 1e3 for cost in costs], label=flow, **LOOKS[flow])
+        right.plot(tokens, [cost.peak_elements / 1e3 for cost in costs], label=flow, **LOOKS[flow])
+    left.plot(tokens, [cost.macs / 1e3 for cost in best], "k:", label="optimum (opt_einsum)")
+    right.plot(tokens, [cost.peak_elements / 1e3 for cost in best], "k:", label="optimum (opt_einsum)")
     left.set(xlabel="tokens", ylabel="thousand MACs, forward")
     right.set(xlabel="tokens", ylabel="thousand elements at the peak, forward")
     left.legend(fontsize=8)

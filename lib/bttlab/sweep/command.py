@@ -107,7 +107,10 @@ def describe(progress: Any, objective: str) -> str:
     if progress.best is not None:
         parts.append(f"best so far: {progress.best.name}, {_result(progress.best, objective)}")
     if progress.parts:
-        parts.append(f"{len(progress.parts)} under way on {progress.workers} workers")
+        running = min(len(progress.parts), progress.workers)
+        workers = f"{progress.workers} worker{'s' * (progress.workers != 1)}"
+        waiting = len(progress.parts) - running
+        parts.append(f"{running} running on {workers}" + (f", {waiting} handed out to wait" if waiting else ""))
     if progress.seconds_left is not None and progress.parts:
         minutes, seconds = divmod(round(progress.seconds_left), 60)
         parts.append(f"about {minutes} min {seconds} s left")

@@ -66,6 +66,9 @@ class Callback:
     def trained(self, samples: Samples, losses: np.ndarray, seconds: float) -> None:
         """Called with the samples just trained on, their losses, and the time."""
 
+    def evaluation_begins(self, count: int) -> None:
+        """Called after `count` samples, before the dev split is scored."""
+
     def evaluated(self, count: int, scores: dict[str, Any]) -> None:
         """Called after `count` samples with the dev split's scores from `bttlab.train.evaluation.evaluate`."""
 
@@ -351,6 +354,7 @@ class Run:
             progress.end()
         scores = None
         if not callback.ends or before + last in callback.ends:
+            callback.evaluation_begins(before + last)
             scores = self._evaluate(session, "dev", callback.scored)
             callback.evaluated(before + last, scores)
         # The line comes first: after a crash in between, the epoch is trained again and its line replaced.
