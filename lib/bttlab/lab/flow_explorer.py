@@ -3,6 +3,7 @@
 import ipywidgets as widgets
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
 from bttlab.lab.charts import PALETTE, new_figure, style
 from bttlab.lab.explorer import Explorer, row, slider
@@ -103,6 +104,9 @@ class FlowExplorer(Explorer):
             marker, color = ("D", PALETTE[1]) if place == number else ("o", "0.45")
             axes.plot(place, value or np.nan, marker, color=color, markersize=7)
         axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+        axes.yaxis.set_minor_locator(NullLocator())
         axes.set_xlim(-0.6, len(steps) - 0.4)
         axes.set_xticks(range(len(steps)), [step.result for step in steps], fontsize=8, rotation=45)
         axes.grid(visible=False, axis="x")

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
 
 from bttlab.lab.charts import PALETTE, new_figure
 from bttlab.lab.picture import Picture
@@ -44,6 +45,10 @@ def draw_costs(
         right.loglog(ranks, over_rank, label=flow, **look)
     left.loglog(tokens, [3 * t * elements for t in tokens], "k:", label="dense")
     right.loglog(ranks, [3 * at_tokens * elements] * len(ranks), "k:", label="dense")
+    for axes, places in ((left, tokens), (right, ranks)):
+        ticks = [2**k for k in range(max(places).bit_length()) if 2**k >= min(places)]
+        axes.set_xticks(ticks, map(str, ticks))
+        axes.xaxis.set_minor_locator(NullLocator())
     left.set(xlabel=f"tokens (rank {at_rank})", ylabel="MACs, forward and backward")
     right.set(xlabel=f"rank ({at_tokens} tokens)")
     left.legend(fontsize=8)
