@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import jupyter_core.paths
 import pytest
@@ -85,7 +86,7 @@ def test_python_m_bttlab():
     assert result.returncode == 0 and result.stdout.startswith("bttlab 0.")
 
 
-def test_train_resume_and_eval(tmp_path, corpus, capsys):
+def test_train_resume_and_eval(tmp_path, corpus, capsys, monkeypatch):
     first = run_json(capsys, *train_arguments(corpus, tmp_path / "run", "--seed", "3"))
     assert (first["status"], first["epochs_done"], first["seed"], first["optimizer"]) == ("complete", 1, 3, "sgd")
     assert first["learning_rate"] == 4e-3 and first["test"]["utterances"] == 6
@@ -116,6 +117,11 @@ def test_train_resume_and_eval(tmp_path, corpus, capsys):
     assert "unknown to the vocabulary: some flight nowhere" in capsys.readouterr().out
     assert "has no words" in fails(capsys, "predict", " ", "--run", str(tmp_path / "run"))
     nowhere = str(tmp_path / "none" / "test.txt")
+    before = (tmp_path / "test.txt").read_bytes()
+    with monkeypatch.context() as broken:  # in the middle of the work: the file of before stays
+        broken.setattr("bttlab.data.metrics.conlleval_lines", Mock(side_effect=KeyboardInterrupt))
+        assert main(["eval", "--run", str(tmp_path / "run"), "--predictions", str(tmp_path / "test.txt")]) == 130
+    assert (tmp_path / "test.txt").read_bytes() == before and not list(tmp_path.glob(".*"))
     assert "give another file with --predictions" in fails(
         capsys, "eval", "--run", str(tmp_path / "run"), "--predictions", nowhere
     )

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from bttlab.errors import BttlabError
+
 _DRAFT = re.compile(r"\..+\.[0-9a-f]+\.draft")
 
 
@@ -90,6 +92,34 @@ def replace_whole(path: Path, data: bytes | str) -> None:
     """Give a file its next content, or leave what is there; errors as of `written_draft`."""
     with written_draft(path, data.encode() if isinstance(data, str) else data) as draft:
         draft.replace(path)
+
+
+def check_output(path: Path, option: str) -> None:
+    """Check, before hours of work, that a command can write the file that an option names; it stays as it is.
+
+    Raises
+    ------
+    BttlabError
+    """
+    try:
+        if path.is_dir():
+            raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
+        with written_draft(path, b""):
+            pass
+    except OSError as error:
+        raise _unwritable(path, option, error) from None
+
+
+def write_output(path: Path, text: str, option: str) -> None:
+    """Write the file that an option names, whole or not at all; errors are those of `check_output`."""
+    try:
+        replace_whole(path, text)
+    except OSError as error:
+        raise _unwritable(path, option, error) from None
+
+
+def _unwritable(path: Path, option: str, error: OSError) -> BttlabError:
+    return BttlabError(f"{path} cannot be written ({error.strerror}); give another file with {option}")
 
 
 def is_draft(path: Path) -> bool:

@@ -6,6 +6,7 @@ from functools import partial
 
 from reliability import (
     concurrency,
+    crash_commands,
     crash_resume,
     day,
     hostile_files,
@@ -40,6 +41,7 @@ class Trial:
 
 TRIALS = {
     "crash_resume": Trial(crash_resume.trial, full=100, small=0),
+    "crash_commands": Trial(crash_commands.trial, full=100, small=0),
     **{f"hostile_{name}": Trial(partial(hostile_files.trial, name), full=100_000, small=300) for name in TARGETS},
     "native_port": Trial(native_code.fuzz, full=100_000, small=500),
     "native_epoch": Trial(native_code.epoch, full=4_478, small=0),

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from bttlab.commands import Outcome, devices
 from bttlab.errors import BttlabError
+from bttlab.files import check_output, write_output
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,7 +47,7 @@ def run(options: argparse.Namespace) -> Outcome:
     from bttlab.train.run import check_model
 
     if options.predictions is not None:
-        _write(options.predictions, "", "a")  # fails now rather than after minutes
+        check_output(options.predictions, "--predictions")  # now rather than after minutes
     progress = ProgressBar()
     checkpoint, warning = CheckpointStore(options.folder).load()
     if warning:
@@ -85,7 +86,7 @@ def run(options: argparse.Namespace) -> Outcome:
         from bttlab.data.metrics import conlleval_lines
 
         lines = conlleval_lines(corpus, split, predictions, repair)
-        _write(options.predictions, "".join(f"{line}\n" for line in lines))
+        write_output(options.predictions, "".join(f"{line}\n" for line in lines), "--predictions")
     data = {
         "run": str(options.folder),
         "corpus": corpus.name,
@@ -102,12 +103,3 @@ def run(options: argparse.Namespace) -> Outcome:
     if data["position"]:
         trained += f" and {counted(data['position'], 'sample')}"
     return Outcome(data, f"{corpus.name} {options.split} after {trained}: {describe(scores)}")
-
-
-def _write(path: Path, text: str, mode: str = "w") -> None:
-    try:
-        with path.open(mode, encoding="utf-8") as file:
-            file.write(text)
-    except OSError as error:
-        reason = error.strerror
-        raise BttlabError(f"{path} cannot be written ({reason}); give another file with --predictions") from None
