@@ -241,13 +241,16 @@ def test_gpu_out_of_memory_in_a_later_mode(monkeypatch):
     assert record.best == "eager" and record.skipped["compile"].startswith("the GPU is out of memory")
 
 
-def test_command_line(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(run_module, "ModelConfig", lambda **values: TINY)
-    monkeypatch.setattr("bttlab.model.ModelConfig", lambda **values: TINY)
+def test_command_line(tmp_path, capsys):
+    model = tmp_path / "tiny.toml"
+    model.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in TINY.to_dict().items()))
     path = tmp_path / "new folder" / "btt.json"
     common = ["baseline", "--format", "btt", "--device", "cpu", "--data", "airline", "--steps", "4", "--modes", "eager"]
+    common += ["--model", str(model)]
     assert main([*common, "--record", str(path), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == Record.read(path).to_dict()
+    record = json.loads(capsys.readouterr().out)
+    assert record == Record.read(path).to_dict() and record["config"]["hidden_size"] == TINY.hidden_size
+    assert f"--encoders 1 --rank {TINY.linear_rank} " in record["command"]
     assert list(path.parent.iterdir()) == [path]
     assert main(common) == 0
     output = capsys.readouterr().out

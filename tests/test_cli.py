@@ -64,6 +64,31 @@ def test_size_gives_the_published_sizes(capsys):
     assert "9,179,280" in text and "448,512" in text and "36.7" in text and "1.79" in text
 
 
+def test_a_model_has_the_same_name_on_every_command(tmp_path, corpus, capsys):
+    """By options or by a file, in training, estimates, programs, comparisons and baselines."""
+    options = ["--encoders", "1", "--hidden-size", "256", "--heads", "4", "--rank", "4", "--vocabulary", "27"]
+    file = tmp_path / "narrow.toml"
+    file.write_text("encoders = 3\nhidden_size = 256\nheads = 4\nlinear_rank = 4\nvocabulary_size = 27\n")
+    for model in (options, ["--model", str(file), "--encoders", "1"]):
+        (size,) = run_json(capsys, "size", *model)["sizes"]
+        (estimate,) = run_json(capsys, "estimate", *model, "--lengths", "13")["estimates"]
+        assert estimate["model"]["linear_rank"] == 4 and estimate["model"]["vocabulary_size"] == 27
+        assert run_json(capsys, "program", *model)["encoders"] == 1
+        found = size["tensor_parameters"]
+        data = ["--data", str(corpus)]
+        compared = run_json(capsys, "compare", "--device", "emulated", "--device", "emulated", *data, *model)
+        assert sum(parameter["size"] for parameter in compared["parameters"]) == found
+        modelled = ["baseline", "--gpu", "RTX-3090", "--modelled", "--format", "btt"]
+        steps = run_json(capsys, *modelled, *data, *model)["steps"]
+        assert {step["encoders"] for step in steps} == {1} and steps[0]["tensor_bytes"]["value"] < 40 * found
+        out = str(tmp_path / f"run{len(model)}")
+        assert run_json(capsys, "train", "--device", "reference", *data, *model, "--out", out)["parameters"] == found
+    assert run_json(capsys, "size", "--model", str(file))["sizes"][0]["encoders"] == 3
+    assert "leave --model out" in fails(capsys, "train", "--resume", out, "--model", str(file))
+    file.write_text("hiden_size = 256\n")
+    assert "--model" in (said := fails(capsys, "size", "--model", str(file))) and "'hiden_size': no field" in said
+
+
 def test_an_error_is_json_with_json(tmp_path, capsys):
     message = fails(capsys, "runs", "show", "none")
     assert main(["runs", "show", "none", "--json"]) == 2

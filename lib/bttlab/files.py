@@ -8,9 +8,11 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from bttlab.errors import BttlabError
 
+MOST_SETTINGS = 1 << 16  # bytes
 _DRAFT = re.compile(r"\..+\.[0-9a-f]+\.draft")
 
 
@@ -38,6 +40,15 @@ def read_regular(path: str | Path, most_bytes: int) -> bytes:
         if status.st_size > most_bytes:
             raise OSError(errno.EFBIG, f"it has {status.st_size} bytes, more than {most_bytes >> 20} MiB", str(path))
         return file.read(status.st_size)  # no more, should it grow
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """Return a TOML file of settings; ValueError or RecursionError if it is none, else errors of `read_regular`."""
+    try:
+        import tomllib
+    except ModuleNotFoundError:  # Python 3.10
+        import tomli as tomllib
+    return tomllib.loads(read_regular(path, MOST_SETTINGS).decode())
 
 
 def writable_by_others(path: str | Path, owned: bool = False) -> Path | None:

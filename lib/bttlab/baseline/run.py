@@ -29,6 +29,10 @@ from bttlab.quantities import Quantity
 # Name of a baseline -> format of the model and flow of its TT layers
 FORMATS = {"dense": ("dense", None), "tt": ("tensor", "right_to_left"), "btt": ("tensor", "bidirectional")}
 LEARNING_RATE = 4e-3  # that of bttlab train for SGD
+SIZES = {  # options of a model, and fields of ModelConfig
+    **{"rank": "linear_rank", "embedding-rank": "embedding_rank", "hidden-size": "hidden_size", "heads": "heads"},
+    **{"sequence-length": "sequence_length", "vocabulary": "vocabulary_size"},
+}
 MOST_STEPS = 10**7
 COMPARED_STEPS = 50  # of a mode with eager: later on, differences of rounding have grown
 TOLERANCE = 1e-2  # of a loss, relative
@@ -159,7 +163,7 @@ def run_baseline(setting: BaselineSetting, listener: Listener | None = None) -> 
         reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped.items())
         raise BaselineError(f"no mode gave a measurement ({reasons}); nothing is recorded")
     command = (
-        f"bttlab baseline --format {setting.format} --device {setting.device} --encoders {config.encoders} "
+        f"bttlab baseline --format {setting.format} --device {setting.device} {_sizes(config)} "
         f"--data {corpus.name} --steps {steps} --warmup {setting.warmup} --seed {seed} "
         f"--lr {setting.learning_rate:g} --threads {torch.get_num_threads()}"
     )
@@ -291,6 +295,14 @@ def _measure(plan: _Plan, name: str, eager: Measurement | None) -> Measurement |
         device=on_device,
         energy=energy,
     )
+
+
+def _sizes(config: ModelConfig) -> str:
+    """Return the options that name a model's sizes, where they are not the defaults; the record has all of it."""
+    options = {"encoders": config.encoders}
+    options |= {name: getattr(config, field) for name, field in SIZES.items()}
+    usual = {name: getattr(ModelConfig, field) for name, field in SIZES.items()}
+    return " ".join(f"--{name} {value}" for name, value in options.items() if value != usual.get(name))
 
 
 def _release(device: torch.device) -> None:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from bttlab.commands import Outcome
+from bttlab.commands import Outcome, models
 from bttlab.errors import BttlabError
 from bttlab.terminal import say
 
@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--device", metavar="cuda|cpu", help="where to train; CUDA_VISIBLE_DEVICES chooses among GPUs")
     add("--modelled", action="store_true", help="train nothing: model a step on --gpu, eager and in CUDA graphs")
     add("--gpu", metavar="NAME", help="with --modelled: a GPU of data/gpus.json, as RTX-3090")
-    add("--encoders", type=int, default=2, metavar="N", help="encoder blocks (default: 2)")
+    models.add_model(parser)
     add("--data", default="airline", metavar="NAME|PATH", help="corpus: atis, snips, airline, or a folder")
     add("--steps", type=int, default=500, metavar="N", help="steps to measure, a sample each (default: 500)")
     add("--warmup", type=int, default=20, metavar="N", help="steps before them, undone afterwards (default: 20)")
@@ -52,7 +52,6 @@ def _modelled(options: argparse.Namespace) -> Outcome:
     from bttlab.baseline.modelled import MODES, model_step, typical_sample
     from bttlab.baseline.run import FORMATS
     from bttlab.data import load_corpus
-    from bttlab.model import ModelConfig
 
     for name, value in (("--modelled", options.modelled), ("--gpu", options.gpu)):
         if not value:
@@ -62,7 +61,7 @@ def _modelled(options: argparse.Namespace) -> Outcome:
             raise BttlabError(f"--{name} belongs to a measured baseline: leave it out with --modelled")
     if options.format is not None and options.format not in FORMATS:
         raise BttlabError(f"format {options.format!r}: choose {', '.join(FORMATS)}")
-    gpu, config = find_gpu(options.gpu), ModelConfig(encoders=options.encoders)
+    gpu, config = find_gpu(options.gpu), models.model_of(options)
     sample = typical_sample(load_corpus(options.data), config)
     steps = [
         model_step(gpu, format, mode, config, sample)
@@ -102,7 +101,6 @@ def _measured(options: argparse.Namespace) -> Outcome:
     from bttlab.baseline.run import LEARNING_RATE
     from bttlab.experiments.keep import keep_baseline
     from bttlab.experiments.record import now
-    from bttlab.model import ModelConfig
 
     if options.record is not None:
         check_writable(options.record)
@@ -112,7 +110,7 @@ def _measured(options: argparse.Namespace) -> Outcome:
     setting = BaselineSetting(
         options.format,
         options.device,
-        ModelConfig(encoders=options.encoders),
+        models.model_of(options),
         options.data,
         options.steps,
         options.warmup,

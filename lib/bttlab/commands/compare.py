@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from bttlab.commands import Outcome, devices
+from bttlab.commands import Outcome, devices, models
 
 DEVICE_HELP = "u50, emulated, or the number of a device that bttlab doctor lists; twice, the second is the reference"
 
@@ -12,7 +12,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     add = parser.add_argument
     add("--device", action="append", required=True, metavar="DEVICE", dest="devices", help=DEVICE_HELP)
-    add("--encoders", type=int, default=2, metavar="N", help="encoder blocks (default: 2)")
+    models.add_model(parser)
     add("--data", default="airline", metavar="NAME|PATH", help="corpus: atis, snips, airline, or a folder")
     add("--samples", type=int, default=100, metavar="N", help="training samples (default: 100)")
     add("--optimizer", choices=("sgd", "momentum", "adamw"), default="sgd", help="update rule (default: sgd)")
@@ -25,15 +25,15 @@ def run(options: argparse.Namespace) -> Outcome:
     """Run the command."""
     from bttlab.card.compare import CompareError, compare
     from bttlab.data import Vocabulary, encode, epoch_order, load_corpus
-    from bttlab.model import ModelConfig, Optimizer
+    from bttlab.model import Optimizer
     from bttlab.train import LEARNING_RATES
 
     if options.samples < 1:
         raise CompareError(f"{options.samples} samples: compare at least one")
-    model, optimizer = ModelConfig(encoders=options.encoders), Optimizer(options.optimizer)
+    model, optimizer = models.model_of(options), Optimizer(options.optimizer)
     corpus = load_corpus(options.data, "unk")
     vocabulary = Vocabulary.from_sentences(corpus.train.words, None)
-    if len(vocabulary) > model.vocabulary_size:  # as train has it: room for all words
+    if options.vocabulary is None and len(vocabulary) > model.vocabulary_size:  # as train has it: room for all words
         model = model.with_vocabulary(len(vocabulary))
     order = epoch_order(len(corpus.train), options.seed, 0)[: options.samples]
     samples = encode(corpus.train, vocabulary, corpus, model)[order]

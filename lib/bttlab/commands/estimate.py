@@ -8,6 +8,7 @@ from bttlab.commands import Outcome, models
 from bttlab.errors import BttlabError
 from bttlab.terminal import say
 
+ENCODERS = (2, 4, 6)
 SAMPLES = 4478  # of ATIS's training split
 MOST_SAMPLES = 10**7
 LENGTHS_HELP = (
@@ -19,9 +20,7 @@ LENGTHS_HELP = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     add = parser.add_argument
-    add("--encoders", type=int, nargs="+", default=[2, 4, 6], metavar="N", help="encoder blocks (default: 2 4 6)")
-    add("--vocabulary", type=int, metavar="N", help="tokens that the table has room for (default: 1000)")
-    models.add_rank(parser)
+    models.add_model(parser, ENCODERS)
     models.add_flow(parser)
     add("--clock", type=int, nargs="+", metavar="MHZ", help="clocks of the kernel (default: 200 and 150)")
     add("--optimizer", choices=("sgd", "momentum", "adamw"), default="sgd", help="update rule (default: sgd)")
@@ -36,14 +35,11 @@ def run(options: argparse.Namespace) -> Outcome:
     from bttlab.estimate.card import CLOCKS, estimate
     from bttlab.estimate.recorded import machine_record
     from bttlab.experiments.keep import keep_estimate
-    from bttlab.model import ModelConfig
 
     clocks = list(dict.fromkeys(options.clock or CLOCKS))
-    models = [ModelConfig(encoders=encoders, **options.rank) for encoders in options.encoders]
-    if options.vocabulary is not None:
-        models = [model.with_vocabulary(options.vocabulary) for model in models]
-    name, lengths = _lengths(options, models[0])
-    estimates = [estimate(model, lengths, options.optimizer, options.flow, clocks[0]) for model in models]
+    configs = models.models_of(options, ENCODERS)
+    name, lengths = _lengths(options, configs[0])
+    estimates = [estimate(config, lengths, options.optimizer, options.flow, clocks[0]) for config in configs]
     if not machine_record().is_current:
         say(
             "bttlab: note: resources and power are of another source than hls_src/processor has now; "

@@ -1,26 +1,54 @@
-"""Options --rank and --flow of several commands."""
+"""Options that name a model, the same on every command: --model, --encoders, --rank and the sizes; and --flow."""
 
 import argparse
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from bttlab.model.config import FLOWS, PAPER_FLOW
+from bttlab.errors import BttlabError
+from bttlab.files import read_toml
+
+if TYPE_CHECKING:
+    from bttlab.model import ModelConfig
+
+ENCODERS = 2
+MODES = {"linear_out_modes", "linear_in_modes", "embedding_column_modes"}  # of the hidden size
+SIZES = {  # option: what it is
+    "embedding_rank": "rank of the word embedding (default: 30)",
+    "hidden_size": "features of a token (default: 768)",
+    "heads": "attention heads, which divide them (default: 12)",
+    "sequence_length": "longest sequence in tokens, [CLS] included (default: 32)",
+    "vocabulary": "tokens that the model has room for, the most frequent words (default: 1000)",
+}
+OPTIONS = ("encoders", "rank", *SIZES)
 
 
-def add_rank(parser: argparse.ArgumentParser, default: Mapping[str, Any] | None = MappingProxyType({})) -> None:
-    """Add --rank: fields of ModelConfig."""
-    parser.add_argument(
+def add_model(parser: argparse.ArgumentParser, several: Sequence[int] = ()) -> None:
+    """Add the options of a model; `several`: of models that differ in their encoders, these by default."""
+    add = parser.add_argument
+    add(
+        "--model",
+        type=Path,
+        metavar="FILE.toml",
+        help="the model's sizes: fields of bttlab.model.ModelConfig, as encoders = 2; the options below come before it",
+    )
+    default = f"encoder blocks (default: {' '.join(map(str, several or (ENCODERS,)))})"
+    add("--encoders", type=int, nargs="+" if several else None, metavar="N", help=default)
+    add(
         "--rank",
         type=ranks,
-        default=default,
         metavar="N[,LAYER=N…]",
         help="rank of the linear layers, and of layers that have their own: 12,encoders.0.query=6 (default: 12)",
     )
+    for name, help_text in SIZES.items():
+        add(f"--{name.replace('_', '-')}", type=int, metavar="N", help=help_text)
 
 
-def add_flow(parser: argparse.ArgumentParser, default: str | None = PAPER_FLOW) -> None:
+def add_flow(parser: argparse.ArgumentParser, default: str | None = "bidirectional") -> None:
     """Add --flow."""
+    from bttlab.model.config import FLOWS
+
     parser.add_argument(
         "--flow",
         choices=tuple(FLOWS),
@@ -28,6 +56,62 @@ def add_flow(parser: argparse.ArgumentParser, default: str | None = PAPER_FLOW) 
         help="order of contraction: bidirectional (the paper's), right_to_left, or auto, the order of least modelled "
         "time (default: bidirectional)",
     )
+
+
+def model_of(options: argparse.Namespace) -> "ModelConfig":
+    """Return the model that the options name.
+
+    Raises
+    ------
+    BttlabError
+        If --model cannot be read, or a value breaks a rule of `ModelConfig`.
+    """
+    return models_of(options, (ENCODERS,))[0]
+
+
+def models_of(options: argparse.Namespace, several: Sequence[int]) -> "list[ModelConfig]":
+    """Return a model for each number of encoders: those of --encoders, else of --model, else `several`."""
+    values = {} if options.model is None else _read(options.model)
+    try:
+        base = _built(values, options)
+    except (BttlabError, TypeError) as error:
+        raise BttlabError(f"--model {options.model}: {error}" if values else str(error)) from None
+    if "vocabulary_size" in values:  # it is not to grow with a corpus
+        options.vocabulary = base.vocabulary_size
+    counts = options.encoders
+    if counts is None:
+        counts = [base.encoders] if "encoders" in values else several
+    counts = counts if isinstance(counts, Sequence) else [counts]
+    return [replace(base, encoders=count, **(options.rank or {})) for count in counts]
+
+
+def _built(values: dict[str, Any], options: argparse.Namespace) -> "ModelConfig":
+    """Build a model of a file's values and the options; sizes without modes have the modes that `ModelConfig` finds."""
+    from bttlab.model import ModelConfig
+
+    values = dict(values)
+    heads = values.pop("heads", ModelConfig.heads) if options.heads is None else options.heads
+    hidden, vocabulary = options.hidden_size, options.vocabulary
+    if hidden is None and not values.keys() & MODES:
+        hidden = values.pop("hidden_size", None)
+    if vocabulary is None and "embedding_row_modes" not in values:
+        vocabulary = values.pop("vocabulary_size", None)
+    base = ModelConfig.from_dict(values | {"heads": 1})
+    if hidden is not None:
+        base = base.with_hidden_size(hidden)
+    if vocabulary is not None:
+        base = base.with_vocabulary(vocabulary)
+    given = {name: getattr(options, name) for name in ("embedding_rank", "sequence_length")}
+    return replace(base, heads=heads, **{name: value for name, value in given.items() if value is not None})
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return read_toml(path.expanduser())
+    except OSError as error:
+        raise BttlabError(f"--model {path} cannot be read ({error.strerror}); give a .toml file") from None
+    except (ValueError, RecursionError) as error:
+        raise BttlabError(f"--model {path} is no TOML: {error}") from None
 
 
 def ranks(text: str) -> dict[str, Any]:

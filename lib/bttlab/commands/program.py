@@ -15,9 +15,7 @@ TOLD = 20  # hazards
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     add = parser.add_argument
-    add("--encoders", type=int, default=2, metavar="N", help="encoder blocks (default: 2)")
-    models.add_rank(parser)
-    add("--vocabulary", type=int, metavar="N", help="tokens that the table has room for (default: 1000)")
+    models.add_model(parser)
     models.add_flow(parser)
     add("--tokens", type=int, metavar="T", help="length of the sample that is looked at (default: 13)")
     add("--data", metavar="NAME|PATH", help="say what an epoch of this corpus' training split takes")
@@ -34,12 +32,9 @@ def run(options: argparse.Namespace) -> Outcome:
     from bttlab.compiler.profile import busy_shares, cycles_by, layer_of
     from bttlab.compiler.program import TYPICAL_TOKENS, compile_program
     from bttlab.compiler.timing import time_program
-    from bttlab.model import ModelConfig
     from bttlab.model.config import OPTIMIZERS, Optimizer
 
-    model = ModelConfig(encoders=options.encoders, **options.rank)
-    if options.vocabulary is not None:
-        model = model.with_vocabulary(options.vocabulary)
+    model = models.model_of(options)
     tokens = min(TYPICAL_TOKENS, model.sequence_length) if options.tokens is None else options.tokens
     if not 2 <= tokens <= model.sequence_length:
         raise BttlabError(f"--tokens {tokens}: a sample has 2 to {model.sequence_length} tokens, [CLS] included")

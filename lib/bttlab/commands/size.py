@@ -3,14 +3,14 @@
 import argparse
 from dataclasses import asdict
 
-from bttlab.commands import Outcome
+from bttlab.commands import Outcome, models
+
+ENCODERS = (2, 4, 6)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    parser.add_argument(
-        "--encoders", type=int, nargs="+", default=[2, 4, 6], metavar="N", help="numbers of encoders (default: 2 4 6)"
-    )
+    models.add_model(parser, ENCODERS)
 
 
 def run(options: argparse.Namespace) -> Outcome:
@@ -19,7 +19,7 @@ def run(options: argparse.Namespace) -> Outcome:
 
     from bttlab.model import model_sizes
 
-    sizes = model_sizes(options.encoders)
+    sizes = [size for model in models.models_of(options, ENCODERS) for size in model_sizes([model.encoders], model)]
     table = Table(caption="FP32, 4 bytes a parameter; MB = 10^6 bytes")
     for title in ("encoders", "dense parameters", "MB", "tensor parameters", "MB", "ratio"):
         table.add_column(title, justify="right")

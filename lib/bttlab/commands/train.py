@@ -3,18 +3,17 @@
 import argparse
 import os
 import time
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 from bttlab.commands import Outcome, devices, models
 from bttlab.errors import BttlabError
 
-DEFAULTS = {"encoders": 2, "data": "airline", "device": "auto"}
+DEFAULTS = {"data": "airline", "device": "auto"}
 OPTIMIZER = "sgd"
 RECIPES = Path(__file__).parents[1] / "train" / "recipes"  # as in train.recipe, which imports torch
-MODEL = ("encoders", "rank", "embedding_rank", "hidden_size", "heads", "sequence_length", "vocabulary")
 OPTIONS = (
-    *MODEL,
+    *models.OPTIONS,
     *("data", "recipe", "epochs", "samples", "optimizer", "learning_rate", "seed"),
     *("flow", "device", "overlay", "unknown_labels"),
 )
@@ -23,18 +22,7 @@ OPTIONS = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments; none has a default here, so that a resumed run keeps its own."""
     add = parser.add_argument
-    add("--encoders", type=int, metavar="N", help="encoder blocks (default: 2)")
-    models.add_rank(parser, None)
-    add("--embedding-rank", type=int, metavar="N", help="rank of the word embedding (default: 30)")
-    add("--hidden-size", type=int, metavar="N", help="features of a token (default: 768)")
-    add("--heads", type=int, metavar="N", help="attention heads, which divide them (default: 12)")
-    add("--sequence-length", type=int, metavar="N", help="longest sequence in tokens, [CLS] included (default: 32)")
-    add(
-        "--vocabulary",
-        type=int,
-        metavar="N",
-        help="tokens that the model has room for: the most frequent words (default: 1000, or all if there are more)",
-    )
+    models.add_model(parser)
     add("--data", metavar="NAME|PATH", help="corpus: atis, snips, airline, or a folder (default: airline)")
     add(
         "--recipe",
@@ -82,7 +70,6 @@ def run(options: argparse.Namespace) -> Outcome:
     from bttlab.train.evaluation import counted
 
     given = {name: getattr(options, name) for name in OPTIONS if getattr(options, name) is not None}
-    given |= given.pop("rank", {})
     training = _resumed(options, given) if options.resume else _new(options, given)
     progress = ProgressBar()
     for note in training.notes:
@@ -112,27 +99,17 @@ def run(options: argparse.Namespace) -> Outcome:
 
 def _new(options: argparse.Namespace, given: dict):
     from bttlab.data import Vocabulary, load_corpus
-    from bttlab.model import ModelConfig
     from bttlab.train import RunSettings, start_run
     from bttlab.train.run import check_free
 
     if options.out is not None:
         check_free(options.out)  # before anything slow
-    values = DEFAULTS | given
+    values = DEFAULTS | {name: value for name, value in given.items() if name not in models.OPTIONS}
     values["data"] = _absolute(values["data"])
-    hidden, tokens = values.pop("hidden_size", None), values.pop("vocabulary", None)
-    model = {field.name: values.pop(field.name) for field in fields(ModelConfig) if field.name in values}
-    if hidden is None:
-        config = ModelConfig(**model)
-    else:  # its heads must divide it
-        heads = model.pop("heads", ModelConfig.heads)
-        config = ModelConfig(**model, heads=1).with_hidden_size(hidden)
-        config = replace(config, heads=heads)
+    config = models.model_of(options)
     settings = RunSettings(config=config, **_how_to_train(values))
-    if tokens is not None:
-        settings = replace(settings, config=config.with_vocabulary(tokens))
     corpus = load_corpus(settings.data, settings.unknown_labels)
-    if tokens is None:
+    if options.vocabulary is None:  # room for all words
         words = Vocabulary.from_sentences(corpus.train.words, None, settings.word_classes)
         if len(words) > config.vocabulary_size:
             settings = replace(settings, config=config.with_vocabulary(len(words)))
@@ -161,6 +138,9 @@ def _resumed(options: argparse.Namespace, given: dict):
         raise BttlabError(f"--resume {folder} and --out {options.out} name two folders; leave --out out")
     if "data" in given:
         given["data"] = _absolute(given["data"])
+    if options.model is not None:
+        raise BttlabError(f"--model {options.model}: a run that is resumed keeps its model; leave --model out")
+    given |= given.pop("rank", {})
     return resume_run(folder, given)
 
 

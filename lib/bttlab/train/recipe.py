@@ -7,20 +7,14 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-try:
-    import tomllib
-except ModuleNotFoundError:  # Python 3.10
-    import tomli as tomllib
-
 from bttlab.data import Augmentation
 from bttlab.errors import BttlabError
-from bttlab.files import read_regular
+from bttlab.files import read_toml
 from bttlab.model import Optimizer
 from bttlab.train.schedule import LearningRateSchedule
 from bttlab.train.settings import PLAIN_INPUT, PLAIN_SCHEDULE, RunError
 
 RECIPES = Path(__file__).parent / "recipes"
-MOST_BYTES = 1 << 16
 _TABLES = {"optimizer": Optimizer, "schedule": LearningRateSchedule, "augmentation": Augmentation}
 
 
@@ -65,7 +59,7 @@ def read_recipe(name_or_path: str | os.PathLike) -> Recipe:
     if path.suffix != ".toml" and len(path.parts) == 1:
         path = RECIPES / f"{name_or_path}.toml"
     try:
-        values = tomllib.loads(read_regular(path, MOST_BYTES).decode())
+        values = read_toml(path)
     except OSError as error:
         names = ", ".join(recipe_names())
         raise RunError(
