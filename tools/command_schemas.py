@@ -26,6 +26,7 @@ EXAMPLES = {
     "doctor": ["doctor"],
     "notebooks": ["notebooks", "mine"],
     "course": ["course", "course"],
+    "data import": ["data", "import", "asked.csv", "asked", "--label", "team"],
     "size": ["size", "--encoders", "2", "4"],
     "eval": ["eval", *RUN, "--split", "dev"],
     "predict": ["predict", "show me flights to boston", *RUN],
@@ -48,6 +49,7 @@ EXAMPLES = {
 
 def prepare(folder: Path) -> None:
     """Write the files that the examples read."""
+    (folder / "asked.csv").write_text("text,team\n" + "where is my parcel,delivery\nsend an invoice,billing\n" * 3)
     (folder / "sweep.yaml").write_text("{kind: estimate, vary: {encoders: [1, 2]}}")
 
 

@@ -40,18 +40,19 @@ def trial(count: int) -> Outcome:
     return Outcome("crash of eval and sweep", tried, 2 * count, failures, figures)
 
 
-def _start(*arguments: str | Path) -> subprocess.Popen:
+def _start(*arguments: str | Path, errors: int = subprocess.DEVNULL) -> subprocess.Popen:
     command = [sys.executable, "-m", "bttlab", *map(str, arguments)]
-    silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    return subprocess.Popen(command, start_new_session=True, **silent)
+    return subprocess.Popen(
+        command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=errors, text=True, errors="replace"
+    )
 
 
 def _finished(*arguments: str | Path) -> float:
     """Run a command to its end; returns the seconds that it took."""
-    begin = time.monotonic()
-    code = _start(*arguments).wait(TIMEOUT)
-    if code:
-        raise RuntimeError(f"bttlab {arguments[0]} ended with exit code {code}")
+    begin, process = time.monotonic(), _start(*arguments, errors=subprocess.PIPE)
+    _, said = process.communicate(timeout=TIMEOUT)
+    if process.returncode:
+        raise RuntimeError(f"bttlab {arguments[0]} ended with exit code {process.returncode}: {said[-2000:]}")
     return time.monotonic() - begin
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from bttlab.commands import Outcome, devices
 from bttlab.errors import BttlabError
@@ -34,7 +35,7 @@ def run(options: argparse.Namespace) -> Outcome:
     checkpoint, _ = CheckpointStore(options.folder).load()
     settings, record = checkpoint.settings, checkpoint.corpus
     vocabulary = Vocabulary.from_list(record.vocabulary)
-    sentences = [[word if word in vocabulary else word.lower() for word in text.split()] for text in options.text]
+    sentences = [[_known(word, vocabulary) for word in text.split()] for text in options.text]
     if not all(sentences):
         raise BttlabError("a sentence has no words; give at least one")
     most = settings.config.sequence_length - 1
@@ -59,6 +60,14 @@ def run(options: argparse.Namespace) -> Outcome:
     ]
     data = {"run": str(options.folder), "corpus": record.name, "device": opened.device, "predictions": rows}
     return Outcome(data, "\n\n".join(map(_described, rows)))
+
+
+def _known(word: str, vocabulary: Any) -> str:
+    """Return a word as the vocabulary has it: as it is, in lower case, or without punctuation, too."""
+    from bttlab.data.corpus import PUNCTUATION
+
+    lower = word.lower()
+    return next((form for form in (word, lower, lower.strip(PUNCTUATION)) if form in vocabulary), lower)
 
 
 def _described(row: dict) -> str:

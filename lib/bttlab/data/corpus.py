@@ -14,6 +14,7 @@ from bttlab.files import read_regular
 
 SPLIT_NAMES = ("train", "dev", "test")
 PAD, UNK, OUTSIDE = "PAD", "UNK", "O"
+PUNCTUATION = '.,;:!?"()'  # left out at the ends of words in plain text
 MOST_BYTES = 1 << 24  # of a file: some twenty times SNIPS
 
 

@@ -178,7 +178,7 @@ def encode(split: Split, vocabulary: Vocabulary, corpus: Corpus, config) -> Samp
         if len(labels) > limit:
             raise CorpusError(
                 f"{corpus.folder / f'{kind}_label.txt'} has {len(labels)} {kind} labels, the model {limit}; "
-                f"use a corpus with at most {limit} or a model with more"
+                f"use a corpus with at most {limit}, or write {kind}s = {len(labels)} into a file for --model"
             )
     if len(vocabulary) > config.vocabulary_size:
         size = config.vocabulary_size
