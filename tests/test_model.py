@@ -11,6 +11,7 @@ import torch
 
 from bttlab.errors import BttlabError
 from bttlab.model import ModelConfig, Optimizer, Transformer, initial_parameters, loss, model_sizes
+from bttlab.model.config import ACTIVATIONS
 from bttlab.tensor import FLOWS
 
 SMALL = ModelConfig(
@@ -53,8 +54,12 @@ def numpy_forward(p: dict[str, np.ndarray], config: ModelConfig, tokens: np.ndar
     def linear(x, name):
         return x @ p[f"{name}.weight"].T + p[f"{name}.bias"]
 
-    def gelu(x):
-        return x * 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
+    activate = {
+        "gelu": lambda x: x * 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2))),
+        "relu": lambda x: np.maximum(x, 0),
+        "silu": lambda x: x / (1 + np.exp(-x)),
+        "tanh": np.tanh,
+    }[config.activation]
 
     x = norm(p["embedding.word.weight"][tokens] + p["embedding.position.weight"][: len(tokens)], "embedding.norm")
     size = config.hidden_size // config.heads
@@ -67,7 +72,7 @@ def numpy_forward(p: dict[str, np.ndarray], config: ModelConfig, tokens: np.ndar
             weights = np.exp(q[:, columns] @ k[:, columns].T / math.sqrt(size))
             attended[:, columns] = weights / weights.sum(1, keepdims=True) @ v[:, columns]
         h = norm(x + linear(attended, f"{name}.output"), f"{name}.attention_norm")
-        x = norm(h + linear(gelu(linear(h, f"{name}.first")), f"{name}.second"), f"{name}.feed_forward_norm")
+        x = norm(h + linear(activate(linear(h, f"{name}.first")), f"{name}.second"), f"{name}.feed_forward_norm")
     intent = linear(np.tanh(linear(x[:1], "intent_pooler")), "intent_head")[0]
     return intent, linear(np.tanh(linear(x[1:], "slot_pooler")), "slot_head")
 
@@ -108,13 +113,15 @@ def test_the_module_has_the_parameters_of_the_configuration(format):
 
 
 @pytest.mark.parametrize("flow", FLOWS)
-def test_tensor_and_dense_models_and_the_formulas_agree(flow):
-    tensor = Transformer(SMALL, flow).double()
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_tensor_and_dense_models_and_the_formulas_agree(flow, activation):
+    config = replace(SMALL, activation=activation)
+    tensor = Transformer(config, flow).double()
     randomise(tensor)
-    dense = Transformer(replace(SMALL, format="dense")).double()
+    dense = Transformer(replace(config, format="dense")).double()
     dense.load(as_dense(tensor))
     intent, slots = torch.tensor(3), torch.tensor([1, 6, 0, 2])
-    expected = numpy_forward(as_dense(tensor), SMALL, TOKENS)
+    expected = numpy_forward(as_dense(tensor), config, TOKENS)
     log_softmax = [logits - np.log(np.exp(logits).sum(-1, keepdims=True)) for logits in expected]
     expected_loss = -log_softmax[0][3] - log_softmax[1][range(4), slots.numpy()].mean()
     for model in (tensor, dense):

@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from bttlab.card.processor import NativeProcessor, sample_records
 from bttlab.compiler.banks import EMBEDDING, REST
 from bttlab.compiler.errors import ProgramError
+from bttlab.compiler.functions import ACTIVATIONS
 from bttlab.compiler.hazards import check_program
 from bttlab.compiler.program import compile_program
 from bttlab.data import Vocabulary, encode, load_corpus
@@ -49,6 +51,35 @@ def check_gradients(fast, config, lengths, shapes=None, tolerance=TOLERANCE, **m
 @pytest.mark.parametrize("flow", ["bidirectional", "right_to_left", "auto", (2, 2)])
 def test_a_small_model(fast, flow):
     check_gradients(fast, SMALL, (2, 17), flow=flow, tolerance=2 * TOLERANCE)
+
+
+@pytest.mark.parametrize("activation", ["relu", "silu", "tanh"])
+def test_activations(fast, activation):
+    """Of inputs far beyond the tables, too: some_parameters are large enough."""
+    config = replace(SMALL, activation=activation)
+    check_gradients(fast, config, (2, 17), tolerance=2 * TOLERANCE)
+    assert check_program(compile_program(config), (2, 9, 18)) == []
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_the_tables_of_activations(name):
+    """Values and derivatives over a wide range of inputs, as the vector unit takes them from the tables."""
+    activation, x = ACTIVATIONS[name], np.linspace(-40, 40, 80_001)
+    exact = torch.from_numpy(x).requires_grad_()
+    wanted = (torch.tanh if name == "tanh" else getattr(torch.nn.functional, name))(exact)
+    (slope,) = torch.autograd.grad(wanted.sum(), exact)
+    found = _looked_up(activation.function, x) * (x if activation.times_x else 1)
+    assert np.abs(found - wanted.detach().numpy()).max() < 3e-6
+    away = x != 0  # where ReLU has no derivative
+    assert np.abs(_looked_up(activation.slope, x) - slope.numpy())[away].max() < 3e-6
+
+
+def _looked_up(function, x):
+    """Evaluate a table in double precision: beyond its interval as at the ends."""
+    steps = (np.clip(x, function.low, np.nextafter(function.high, 0)) - function.low) * function.steps
+    part = np.minimum(steps.astype(int), function.parts - 1)
+    c, f = function.table().astype(np.float64)[part], steps - part
+    return c[:, 0] + c[:, 1] * f + c[:, 2] * f * f
 
 
 @pytest.mark.long

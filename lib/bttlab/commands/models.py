@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from bttlab.errors import BttlabError
 from bttlab.files import read_toml
+from bttlab.model.config import ACTIVATIONS, FLOWS, PAPER_FLOW
 
 if TYPE_CHECKING:
     from bttlab.model import ModelConfig
@@ -21,7 +22,7 @@ SIZES = {  # option: what it is
     "sequence_length": "longest sequence in tokens, [CLS] included (default: 32)",
     "vocabulary": "tokens that the model has room for, the most frequent words (default: 1000)",
 }
-OPTIONS = ("encoders", "rank", *SIZES)
+OPTIONS = ("encoders", "rank", "activation", *SIZES)
 
 
 def add_model(parser: argparse.ArgumentParser, several: Sequence[int] = ()) -> None:
@@ -41,14 +42,13 @@ def add_model(parser: argparse.ArgumentParser, several: Sequence[int] = ()) -> N
         metavar="N[,LAYER=N…]",
         help="rank of the linear layers, and of layers that have their own: 12,encoders.0.query=6 (default: 12)",
     )
+    add("--activation", choices=ACTIVATIONS, help="of the feed-forward blocks (default: gelu)")
     for name, help_text in SIZES.items():
         add(f"--{name.replace('_', '-')}", type=int, metavar="N", help=help_text)
 
 
-def add_flow(parser: argparse.ArgumentParser, default: str | None = "bidirectional") -> None:
+def add_flow(parser: argparse.ArgumentParser, default: str | None = PAPER_FLOW) -> None:
     """Add --flow."""
-    from bttlab.model.config import FLOWS
-
     parser.add_argument(
         "--flow",
         choices=tuple(FLOWS),
@@ -101,7 +101,7 @@ def _built(values: dict[str, Any], options: argparse.Namespace) -> "ModelConfig"
         base = base.with_hidden_size(hidden)
     if vocabulary is not None:
         base = base.with_vocabulary(vocabulary)
-    given = {name: getattr(options, name) for name in ("embedding_rank", "sequence_length")}
+    given = {name: getattr(options, name) for name in ("embedding_rank", "sequence_length", "activation")}
     return replace(base, heads=heads, **{name: value for name, value in given.items() if value is not None})
 
 

@@ -62,10 +62,52 @@ def _gelu_slope(x):
     return _gelu_share(x) + x * np.exp(-x * x / 2) / math.sqrt(2 * math.pi)
 
 
-GELU = Function("GELU(x) / x", _gelu_share, -6.0, 6.0, 576)
-GELU_SLOPE = Function("GELU'(x)", _gelu_slope, -6.0, 6.0, 768)
+def _sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def _silu_slope(x):
+    return _sigmoid(x) * (1 + x * _sigmoid(-x))
+
+
+def _step(x):
+    return (x >= 0).astype(np.float64)
+
+
 TANH = Function("tanh", np.tanh, -9.0, 9.0, 576)
 EXPONENT = Function("exp", np.exp, -87.0, 0.0, 128, exponential=True)
+
+
+@dataclass(frozen=True)
+class Activation:
+    """An activation as row operations.
+
+    Attributes
+    ----------
+    function : Function
+        The activation, or its share of x.
+    slope : Function
+        Its derivative.
+    times_x : bool
+        Whether `function` is a share.
+    """
+
+    function: Function
+    slope: Function
+    times_x: bool = True
+
+
+ACTIVATIONS = {
+    "gelu": Activation(
+        Function("GELU(x) / x", _gelu_share, -6.0, 6.0, 576), Function("GELU'(x)", _gelu_slope, -6.0, 6.0, 768)
+    ),
+    # Exact; the derivative at 0 is 1.
+    "relu": Activation(*[Function("ReLU(x) / x", _step, -1.0, 1.0, 2)] * 2),
+    "silu": Activation(
+        Function("SiLU(x) / x", _sigmoid, -18.0, 18.0, 576), Function("SiLU'(x)", _silu_slope, -18.0, 18.0, 768)
+    ),
+    "tanh": Activation(TANH, Function("tanh'(x)", lambda x: 1 - np.tanh(x) ** 2, -9.0, 9.0, 768), times_x=False),
+}
 
 
 class Functions:

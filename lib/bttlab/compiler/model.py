@@ -9,7 +9,7 @@ from bttlab.compiler.attention import Attention, block_sizes
 from bttlab.compiler.builder import LANES, ROWS, Builder, padded
 from bttlab.compiler.embedding import Embedding
 from bttlab.compiler.errors import DoesNotFit, ProgramError
-from bttlab.compiler.functions import GELU, GELU_SLOPE
+from bttlab.compiler.functions import ACTIVATIONS
 from bttlab.compiler.heads import Head
 from bttlab.compiler.instruction import At, Level, Register, at
 from bttlab.compiler.layout import Layout, linear_names, norm_names
@@ -30,8 +30,8 @@ UPDATE_VECTORS = 128  # an update has its bank's ports for as many cycles, and o
 ADDED = ("embedding.position.weight", *(f"embedding.word.cores.{k}" for k in range(3)))
 
 
-# What attention and GELU keep for the backward pass if there is room, and else is recomputed from z or p; and which of
-# the work banks a matrix is taken from then.
+# What attention and the activation keep for the backward pass if there is room, and else is recomputed from z or p;
+# and which of the work banks a matrix is taken from then.
 RECOMPUTED = {"q": 2, "context": 1, "u": 0}
 
 
@@ -172,7 +172,7 @@ class ModelProgram:
         self._heads_forward(x)
 
     def _encoder_forward(self, e: int, x: At) -> At:
-        """h = LayerNorm(x + output(attention(x))); y = LayerNorm(h + second(GELU(first(h))))"""
+        """h = LayerNorm(x + output(attention(x))); y = LayerNorm(h + second(activation(first(h))))"""
         b, work, linears = self.builder, self.work, self.linears
         query, key, value, output, first, second = range(len(LINEARS) * e, len(LINEARS) * (e + 1))
         block = block_sizes(self.tokens)
@@ -193,7 +193,7 @@ class ModelProgram:
         u = self._take(e, "u")
         linears.forward(first, h, self.tokens, u)
         activated, y, total = work.take(0), work.take(1), work.take(0)
-        self._gelu(e, u, activated)
+        self._activate(e, u, activated)
         self._give(e, "u", u)
         linears.forward(second, activated, self.tokens, y)
         out = work.take(2)
@@ -210,13 +210,14 @@ class ModelProgram:
         if self.kept[e][name] is None:
             self.work.give(place)
 
-    def _gelu(self, e: int, u: At, activated: At) -> None:
-        b = self.builder
-        b.layer = f"encoders.{e}.gelu"
+    def _activate(self, e: int, u: At, activated: At) -> None:
+        b, name = self.builder, self.config.activation
+        b.layer, activation = f"encoders.{e}.{name}", ACTIVATIONS[name]
         u = part(u, t=self.vectors, w=1)
         loops = [Level("w", self.vectors), padded("t", self.tokens)]
         result = part(activated, t=self.vectors, w=1)
-        b.vector(M.TIMES_FUNCTION, "GELU(u)", loops, u, r0=result, function=b.functions.number(GELU))
+        operation = M.TIMES_FUNCTION if activation.times_x else M.FUNCTION
+        b.vector(operation, f"{name}(u)", loops, u, r0=result, function=b.functions.number(activation.function))
 
     def _heads_forward(self, x: At) -> None:
         work, linears = self.work, self.linears
@@ -267,14 +268,14 @@ class ModelProgram:
             linears.recompute(first, self.tokens, u)
         d_total, activated, h = work.take(0), work.take(1), work.take(3)
         self.norms[2 + 2 * e].backward(d, d_total)
-        self._gelu(e, u, activated)
+        self._activate(e, u, activated)
         self.norms[1 + 2 * e].recompute(h)
         d_activated, d_u = work.take(3), work.take(2)
         linears.backward(second, d_total, activated, self.tokens, d_activated)
-        b.layer = f"encoders.{e}.gelu"
-        slope = {"function": b.functions.number(GELU_SLOPE)}
+        name = self.config.activation
+        b.layer, slope = f"encoders.{e}.{name}", {"function": b.functions.number(ACTIVATIONS[name].slope)}
         of_u, d_a = part(u, **matrix), part(d_activated, **matrix)
-        b.vector(M.TIMES_FUNCTION, "d_u = d_a GELU'(u)", loops, of_u, d_a, r0=part(d_u, **matrix), **slope)
+        b.vector(M.TIMES_FUNCTION, f"d_u = d_a {name}'(u)", loops, of_u, d_a, r0=part(d_u, **matrix), **slope)
         self._give(e, "u", u)
         d_h = work.take(1)
         linears.backward(first, d_u, h, self.tokens, d_h, d_total)

@@ -14,6 +14,7 @@ FORMATS = ("tensor", "dense")
 PAPER_FLOW = "bidirectional"  # the order of contraction of arXiv 2501.06663
 FLOWS = {PAPER_FLOW: "bi-directional", "auto": "auto", "right_to_left": "right to left"}  # in words
 OPTIMIZERS = ("sgd", "momentum", "adamw")
+ACTIVATIONS = ("gelu", "relu", "silu", "tanh")
 LINEARS = ("query", "key", "value", "output", "first", "second")  # of an encoder, in the order of the forward pass
 BELOW_ONE = 1 - 2**-24  # the FP32 number before 1
 BYTES_PER_PARAMETER = 4  # FP32
@@ -50,6 +51,8 @@ class ModelConfig:
         Factorisations of `vocabulary_size` and `hidden_size` in the TTM embedding.
     embedding_rank : int
         Every internal rank of the TTM embedding.
+    activation : {"gelu", "relu", "silu", "tanh"}
+        Between the two linear layers of a feed-forward block.
     ranks : mapping of str to int or sequence of int
         Layers with ranks of their own, by name, such as {"encoders.0.query": 6, "embedding.word": (20, 30)}: one for
         all bonds between cores, or each internal rank in order. Kept as sorted pairs.
@@ -74,11 +77,13 @@ class ModelConfig:
     embedding_row_modes: tuple[int, ...] = (10, 10, 10)
     embedding_column_modes: tuple[int, ...] = (12, 8, 8)
     embedding_rank: int = 30
+    activation: str = "gelu"
     ranks: tuple[tuple[str, int | tuple[int, ...]], ...] = ()
 
     def __post_init__(self) -> None:
-        if self.format not in FORMATS:
-            raise ConfigError(f"format is {self.format!r}: choose one of {', '.join(FORMATS)}")
+        for name, choices in (("format", FORMATS), ("activation", ACTIVATIONS)):
+            if getattr(self, name) not in choices:
+                raise ConfigError(f"{name} is {getattr(self, name)!r}: choose one of {', '.join(choices)}")
         for name, least in _LEAST.items():
             value = getattr(self, name)
             if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
@@ -120,9 +125,11 @@ class ModelConfig:
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON-ready values (tuples become lists); `ranks` only where there are any."""
+        """Return the fields as JSON-ready values (tuples become lists); newer ones only where they are not usual."""
         values = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
         ranks = {name: list(rank) if isinstance(rank, tuple) else rank for name, rank in values.pop("ranks")}
+        if self.activation == ModelConfig.activation:
+            del values["activation"]
         return values | ({"ranks": ranks} if ranks else {})
 
     @classmethod

@@ -94,7 +94,7 @@ class Embedding(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Post-norm encoder block: h = norm(x + output(attention(x))), y = norm(h + second(GELU(first(h)))).
+    """Post-norm encoder block: h = norm(x + output(attention(x))), y = norm(h + second(activate(first(h)))).
 
     Attributes
     ----------
@@ -108,6 +108,7 @@ class Encoder(nn.Module):
     def __init__(self, config: ModelConfig, flow: str, number: int):
         super().__init__()
         self.heads = config.heads
+        self.activate = torch.tanh if config.activation == "tanh" else getattr(F, config.activation)
         for name in LINEARS:
             setattr(self, name, _linear(config, flow, f"encoders.{number}.{name}"))
         self.attention_norm = nn.LayerNorm(config.hidden_size, LAYER_NORM_EPSILON)
@@ -118,7 +119,7 @@ class Encoder(nn.Module):
         heads = self.attend(self._split(self.query(x)), self._split(self.key(x)), self._split(self.value(x)))
         heads = heads.transpose(1, 2).flatten(2)  # as wide as x, or as a rank's part of the heads
         h = self.attention_norm(x + self.output(heads.view(*x.shape[:-1], heads.shape[-1])))
-        return self.feed_forward_norm(h + self.second(F.gelu(self.first(h))))
+        return self.feed_forward_norm(h + self.second(self.activate(self.first(h))))
 
     def _split(self, x: Tensor) -> Tensor:
         """Map (..., T, hidden) to (utterances, heads, T, head size)."""
