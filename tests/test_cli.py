@@ -11,12 +11,14 @@ from unittest.mock import Mock
 
 import jupyter_core.paths
 import pytest
+import torch
+from safetensors import safe_open
 from seqeval.metrics import f1_score
 
 from bttlab.card import build, card_lock, image
 from bttlab.cli import main
 from bttlab.commands import doctor, self_check
-from bttlab.model import ModelConfig, ReferenceTrainer
+from bttlab.model import ModelConfig, ReferenceTrainer, Transformer
 from bttlab.train import devices, read_checkpoint
 from tiny_runs import write_corpus
 
@@ -138,6 +140,19 @@ def test_train_resume_and_eval(tmp_path, corpus, capsys, monkeypatch):
     predicted = run_json(capsys, "predict", *sentences, "--run", str(tmp_path / "run"))["predictions"]
     assert [one["intent"] for one in predicted] == [lines[0][2] for lines in rows]
     assert [one["slots"] for one in predicted] == guessed
+    weights = str(tmp_path / "dense.safetensors")
+    assert run_json(capsys, "runs", "export", str(tmp_path / "run"), "--weights", weights)["exported"] == 1
+    with safe_open(weights, "pt") as file:
+        about = {name: json.loads(value) for name, value in file.metadata().items()}
+        dense = Transformer(ModelConfig.from_dict(about["config"]))
+        dense.load_state_dict({name: file.get_tensor(name) for name in file.keys()})
+    words = sentences[0].split()
+    intent, slots = dense(torch.tensor([2, *(about["vocabulary"].index(word) for word in words)]))
+    assert about["intent_labels"][intent.argmax()] == rows[0][0][2] and dense.config.format == "dense"
+    named = dict(enumerate(about["slot_labels"]))
+    tags = [named.get(tag, "O") for tag in slots.argmax(1).tolist()]
+    assert [tag if "-" in tag else "O" for tag in tags] == guessed[0]
+    assert "name it" in fails(capsys, "runs", "export", "--limit", "0", "--weights", weights)
     assert main(["predict", "Some flight to Nowhere", "--run", str(tmp_path / "run")]) == 0
     assert "unknown to the vocabulary: some flight nowhere" in capsys.readouterr().out
     assert "has no words" in fails(capsys, "predict", " ", "--run", str(tmp_path / "run"))

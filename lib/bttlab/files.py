@@ -121,10 +121,10 @@ def check_output(path: Path, option: str) -> None:
         raise _unwritable(path, option, error) from None
 
 
-def write_output(path: Path, text: str, option: str) -> None:
+def write_output(path: Path, data: bytes | str, option: str) -> None:
     """Write the file that an option names, whole or not at all; errors are those of `check_output`."""
     try:
-        replace_whole(path, text)
+        replace_whole(path, data)
     except OSError as error:
         raise _unwritable(path, option, error) from None
 

@@ -43,6 +43,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     target = export.add_mutually_exclusive_group(required=True)
     target.add_argument("--csv", type=Path, metavar="FILE", help="a line a run")
     target.add_argument("--tensorboard", type=Path, metavar="DIR", help="event files (needs tensorboard)")
+    target.add_argument(
+        "--weights",
+        type=Path,
+        metavar="FILE.safetensors",
+        help="of one run: the state_dict of the dense model with the same matrices, and the model's sizes and labels",
+    )
     target.add_argument("--mlflow", metavar="URI", help="a tracking server or store (needs mlflow)")
     index = action("index", "build the index again from folders of runs and what is below them", chooses=False)
     index.add_argument("folders", nargs="*", type=Path, metavar="DIR", help="besides the index's own")
@@ -141,12 +147,39 @@ def _export(options: argparse.Namespace) -> Outcome:
         raise BttlabError("no run is chosen; bttlab runs list shows those there are")
     if options.csv:
         export.to_csv(chosen, options.csv)
+    elif options.weights:
+        _export_weights(chosen, options.weights)
     elif options.tensorboard:
         export.to_tensorboard(chosen, options.tensorboard)
     else:
         export.to_mlflow(chosen, options.mlflow)
-    place = str(options.csv or options.tensorboard or options.mlflow)
+    place = str(options.csv or options.weights or options.tensorboard or options.mlflow)
     return Outcome({"exported": len(chosen), "to": place}, f"{len(chosen):,} runs written to {place}")
+
+
+def _export_weights(chosen: list, path: Path) -> None:
+    """Write the dense model of a run's checkpoint, with what a reader in PyTorch needs beside it."""
+    import json
+
+    from safetensors.torch import save
+
+    from bttlab.files import write_output
+    from bttlab.model import Transformer
+    from bttlab.train import CheckpointStore
+
+    if len(chosen) != 1:
+        raise BttlabError(f"{len(chosen):,} runs are chosen: --weights writes one; name it, as bttlab runs list has it")
+    checkpoint, _ = CheckpointStore(chosen[0].folder).load()
+    model = Transformer(checkpoint.settings.config)
+    model.load(checkpoint.parameters)
+    dense, corpus = model.to_dense(), checkpoint.corpus
+    about = {
+        "config": json.dumps(dense.config.to_dict()),
+        "vocabulary": json.dumps(corpus.vocabulary),
+        "intent_labels": json.dumps(corpus.intent_labels),
+        "slot_labels": json.dumps(corpus.slot_labels),
+    }
+    write_output(path, save(dense.state_dict(), about), "--weights")
 
 
 def _index(options: argparse.Namespace) -> Outcome:

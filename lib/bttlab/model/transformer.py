@@ -1,6 +1,7 @@
 """The transformer in PyTorch, dense or tensor-compressed (arXiv 2501.06663)."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -43,6 +44,17 @@ class Transformer(nn.Module):
     def load(self, parameters: Mapping[str, np.ndarray]) -> None:
         """Set the parameters from arrays under the names of `ModelConfig.parameter_shapes`."""
         self.load_state_dict({name: torch.from_numpy(np.ascontiguousarray(a)) for name, a in parameters.items()})
+
+    @torch.no_grad()
+    def to_dense(self) -> "Transformer":
+        """Return the dense model with the same matrices."""
+        dense = Transformer(replace(self.config, format="dense", ranks=()))
+        state = {name: value for name, value in self.state_dict().items() if ".cores." not in name}
+        for name, layer in self.named_modules():
+            if name and hasattr(layer, "to_dense"):
+                state[f"{name}.weight"] = layer.to_dense()
+        dense.load_state_dict(state)
+        return dense
 
     def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Label an utterance, or several of equal length.
