@@ -8,7 +8,7 @@ of these figures wherever there are any.
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -22,9 +22,9 @@ from bttlab.baseline.gpus import Gpu
 from bttlab.baseline.memory import measure_memory
 from bttlab.baseline.roofline import Reach, longest_seconds
 from bttlab.baseline.run import FORMATS, LEARNING_RATE
-from bttlab.baseline.step import Task
+from bttlab.baseline.step import LossFunction, Task
 from bttlab.data import Corpus, Samples, Vocabulary, encode
-from bttlab.model import ModelConfig
+from bttlab.model import ModelConfig, batch_losses
 from bttlab.places import ROOT
 
 MODEL_VERSION = "gpu-1"
@@ -108,7 +108,8 @@ class Modelled:
         for name, unit in (("seconds", "s"), ("watts", "W"), ("joules", "J"), ("process_bytes", "bytes")):
             band = dict(zip(BOUNDS, getattr(self, name), strict=True))
             record[name] = band | {"unit": unit, "provenance": "modelled", "model": MODEL_VERSION}
-        record["tensor_bytes"] = {"value": self.tensor_bytes, "unit": "bytes", "provenance": "measured"}
+        counted = {"provenance": "modelled", "model": "tensors of the step, counted on a CPU"}
+        record["tensor_bytes"] = {"value": self.tensor_bytes, "unit": "bytes", **counted}
         return record
 
 
@@ -171,16 +172,7 @@ def model_step(gpu: Gpu, format: str, mode: str, config: ModelConfig, sample: Sa
         One, whose length counts.
     """
     kernels, tensor_bytes = _counted(format, config, sample)
-    reach, fitted = _reach()
-    floors = [fitted if floor is None else floor for floor in LAUNCH[mode]]
-    seconds = tuple(sum(_seconds(kernel, floor, gpu, reach) for kernel in kernels) for floor in floors)
-    # The device itself is busy as long as in a graph, however kernels are launched.
-    working = sum(_seconds(kernel, LAUNCH["graphs"][1], gpu, reach) for kernel in kernels)
-    busy = min(1.0, working / seconds[1])
-    over = gpu.board_w - gpu.idle_w
-    watts = tuple(
-        gpu.idle_w + over * (running + share * busy) for running, share in zip(RUNNING_POWER, BUSY_POWER, strict=True)
-    )
+    seconds, watts = _time_and_power(kernels, gpu, mode)
     workspace = HOPPER_WORKSPACE if gpu.gpu.startswith(("H100", "H200")) else WORKSPACE
     held = workspace + SEGMENT * -(-tensor_bytes // SEGMENT)
     return Modelled(
@@ -196,6 +188,60 @@ def model_step(gpu: Gpu, format: str, mode: str, config: ModelConfig, sample: Sa
         tuple(context + held for context in CONTEXT),
         tensor_bytes,
     )
+
+
+def _time_and_power(
+    kernels: list[Kernel], gpu: Gpu, mode: str
+) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
+    """Seconds of a step, and watts of the board while it runs; low, middle and high."""
+    reach, fitted = _reach()
+    floors = [fitted if floor is None else floor for floor in LAUNCH[mode]]
+    seconds = tuple(sum(_seconds(kernel, floor, gpu, reach) for kernel in kernels) for floor in floors)
+    # The device itself is busy as long as in a graph, however kernels are launched.
+    working = sum(_seconds(kernel, LAUNCH["graphs"][1], gpu, reach) for kernel in kernels)
+    busy = min(1.0, working / seconds[1])
+    over = gpu.board_w - gpu.idle_w
+    shares = zip(RUNNING_POWER, BUSY_POWER, strict=True)
+    return seconds, tuple(gpu.idle_w + over * (running + share * busy) for running, share in shares)
+
+
+class BatchTask(Task):
+    """Training on a batch of utterances of equal length in one step, by SGD or AdamW.
+
+    Parameters
+    ----------
+    samples : bttlab.data.Samples
+        Of equal length, all of them the batch.
+    optimizer : {"sgd", "adamw"}
+    """
+
+    def __init__(self, config: ModelConfig, flow: str, samples: Samples, optimizer: str):
+        super().__init__(config, flow, samples, LEARNING_RATE, 0, "cpu")
+        self._batch = samples
+        self._rule = torch.optim.AdamW(self.parameters, fused=True) if optimizer == "adamw" else None
+
+    def step(self, index: int, function: LossFunction) -> None:
+        """Train on the batch."""
+        gradients = self.gradients(batch_losses(self.model, self._batch).mean())
+        if self._rule is None:
+            return self.update(gradients)
+        for parameter, gradient in zip(self.parameters, gradients, strict=True):
+            parameter.grad = gradient
+        self._rule.step()
+
+
+def joules_per_sample(
+    gpu: Gpu, format: str, mode: str, config: ModelConfig, samples: Samples, optimizer: str = "sgd"
+) -> tuple[float, float, float]:
+    """Model the energy of a sample, low, middle and high, of training on `samples` of equal length in one step.
+
+    Other parameters are those of `model_step`, and of `BatchTask`.
+    """
+    kind, flow = FORMATS[format]
+    task = BatchTask(replace(config, format=kind), flow or "bidirectional", samples, optimizer)
+    with torch.random.fork_rng(devices=[]):
+        seconds, watts = _time_and_power(count_kernels(task), gpu, mode)
+    return tuple(time * power / len(samples) for time, power in zip(seconds, watts, strict=True))
 
 
 def _seconds(kernel: Kernel, floor: float, gpu: Gpu, reach: Reach) -> float:

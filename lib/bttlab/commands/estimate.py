@@ -159,7 +159,8 @@ def _text(estimates: list, clocks: list[int], epoch: str) -> Any:
         taken.add_column(column, justify="right" if column else "left")
     for resource, name in RESOURCES.items():
         band, share = first.resources.total(resource), first.resources.utilisation(resource)
-        over = " (too much)" if resource in first.resources.excess else ""
+        worst = share * band.high / band.value
+        over = " (too much)" if share > 1 else f" (up to {worst:.0%}: it may not fit)" if worst > 1 else ""
         taken.add_row(name, f"{band.value:,.0f}", f"{band.low:,.0f} to {band.high:,.0f}", f"{share:.0%}{over}")
     return Group(table, taken)
 
