@@ -5,14 +5,15 @@ and each core once. A memory of a size is mapped once and counted as often as it
 """
 
 import json
+import os
 import re
 import subprocess
 import sys
 import tempfile
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
-from bttlab.estimate.recorded import source_digest
 from bttlab.files import replace_whole
 from bttlab.hardware import SOURCE, UNIT, analyse, rtl
 from bttlab.places import ROOT
@@ -31,8 +32,8 @@ KINDS = {  # of Yosys' cells, and how many of the resource one is
 }
 
 
-def count(folder: Path, top: str) -> dict[str, float]:
-    """Return what Yosys makes of a module, and how many cores it has of each kind."""
+def count(folder: Path, top: str) -> tuple[str, dict[str, float]]:
+    """Return a module's name, what Yosys makes of a module, and how many cores it has of each kind."""
     commands = [
         f"read_verilog {folder}/*.v",
         f"hierarchy -check -top {top}",
@@ -53,31 +54,33 @@ def count(folder: Path, top: str) -> dict[str, float]:
             made[resource] += each * number
         elif not cell.startswith("$paramod") and cell != "BUFG":
             raise ValueError(f"{top} has {number} cells {cell}, which KINDS does not name")
-    return {name: int(number) if number == int(number) else number for name, number in sorted(made.items())}
+    return top, {name: int(number) if number == int(number) else number for name, number in sorted(made.items())}
+
+
+def known() -> dict[str, dict]:
+    """Return the modules on record."""
+    return json.loads(RECORD.read_text(encoding="utf-8"))["modules"] if RECORD.exists() else {}
 
 
 def main(wanted: list[str]) -> None:
-    """Count all modules, or those that are named, and keep the others' counts."""
+    """Count the modules that have changed since they were counted, or those that are named; keep the others."""
     folder = Path(tempfile.mkdtemp(prefix="synth-"))
     loop = rtl.emit(analyse(SOURCE / UNIT))
     loop.write(folder)
-    units = [name for name in re.findall(r"^module (\w+)", loop.text, re.MULTILINE) if name != rtl.TOP]
-    cores = sorted(set(re.findall(r"^  (fp32_\w+) #", loop.text, re.MULTILINE)))
-    known = json.loads(RECORD.read_text()) if wanted and RECORD.exists() else {"units": {}, "cores": {}}
-    made = known["units"] | known["cores"]
-    for name in wanted or [*cores, *units]:
-        made[name] = count(folder, name)
-        print(f"{name}: {made[name]}", file=sys.stderr, flush=True)
+    digests = loop.digests()
     version = subprocess.run(["yosys", "-V"], capture_output=True, text=True, check=True).stdout.split(" (")[0]
-    record = {
-        "about": "The Verilog of bttlab rtl as Yosys maps it to UltraScale+, units without FP32 cores: make synth",
-        "provenance": "modelled",
-        "tool": version,
-        "sources": source_digest(),
-        "units": {name: made[name] for name in units if name in made},
-        "cores": {name: made[name] for name in cores if name in made},
-    }
-    replace_whole(RECORD, json.dumps(record, indent=1) + "\n")
+    due = wanted or [name for name, digest in digests.items() if known().get(name, {}).get("sha256") != digest]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for ended in as_completed([pool.submit(count, folder, name) for name in due]):
+            name, counts = ended.result()
+            print(f"{name}: {counts}", file=sys.stderr, flush=True)
+            modules = known() | {name: {"sha256": digests[name], "tool": version, **counts}}
+            record = {
+                "about": "What Yosys maps the Verilog of bttlab rtl to (UltraScale+), units without cores: make synth",
+                "provenance": "modelled",
+                "modules": {name: modules[name] for name in digests if name in modules},
+            }
+            replace_whole(RECORD, json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":

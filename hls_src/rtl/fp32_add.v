@@ -20,8 +20,16 @@ module fp32_add #(
   wire [7:0] apart = large1[30:23] - small1[30:23];
   wire [26:0] whole_small = |small1[30:23] ? {1'b1, small1[22:0], 3'b0} : 27'b0;
   wire [26:0] whole_large = |large1[30:23] ? {1'b1, large1[22:0], 3'b0} : 27'b0;
-  wire [26:0] shifted = |apart[7:5] ? 27'b0 : whole_small >> apart[4:0];
-  wire lost = |apart[7:5] ? |whole_small : |(whole_small & ~({27{1'b1}} << apart[4:0]));
+  // Shifted by 16, 8, 4, 2 and 1, each time with the sticky bit of what falls off.
+  wire far = |apart[7:5];
+  wire [26:0] by_16 = apart[4] ? whole_small >> 16 : whole_small;
+  wire [26:0] by_8 = apart[3] ? by_16 >> 8 : by_16;
+  wire [26:0] by_4 = apart[2] ? by_8 >> 4 : by_8;
+  wire [26:0] by_2 = apart[1] ? by_4 >> 2 : by_4;
+  wire [26:0] by_1 = apart[0] ? by_2 >> 1 : by_2;
+  wire [26:0] shifted = far ? 27'b0 : by_1;
+  wire lost = far ? |whole_small : apart[4] & |whole_small[15:0] | apart[3] & |by_16[7:0] | apart[2] & |by_8[3:0]
+      | apart[1] & |by_4[1:0] | apart[0] & by_2[0];
   wire large_nan = &large1[30:23] & |large1[22:0], small_nan = &small1[30:23] & |small1[22:0];
   wire opposite1 = large1[31] ^ small1[31];
   wire is_nan1 = large_nan | small_nan | (&large1[30:23] & &small1[30:23] & opposite1);
@@ -35,7 +43,7 @@ module fp32_add #(
       .out({large2, small2, exponent2, sign2, opposite2, negative_zero2, is_infinite2, is_nan2})
   );
   // Add or subtract.
-  wire [27:0] sum2 = opposite2 ? {1'b0, large2} - {1'b0, small2} : {1'b0, large2} + {1'b0, small2};
+  wire [27:0] sum2 = {1'b0, large2} + ({1'b0, small2} ^ {28{opposite2}}) + {27'b0, opposite2};
   wire [27:0] sum3;
   wire [7:0] exponent3;
   wire sign3, negative_zero3, is_infinite3, is_nan3;

@@ -4,6 +4,7 @@ An iteration enters the pipeline each cycle; a value that is used in a later sta
 iteration gets comes back from where it was made. Operators with registers inside are the cores of hls_src/rtl.
 """
 
+import hashlib
 import re
 import struct
 from dataclasses import dataclass
@@ -80,6 +81,17 @@ class LoopVerilog:
         replace_whole(folder / f"{TOP}.v", self.text)
         replace_whole(folder / "loop_host.h", self._host())
         return [folder / name for name in (f"{TOP}.v", "loop_host.h", *(core.name for core in cores))]
+
+    def digests(self) -> dict[str, str]:
+        """Return the SHA-256 of each unit and of each core that they use, with what lies below it."""
+        parts = {file.stem: file.read_text(encoding="utf-8") for file in sorted(CORE_FOLDER.glob("*.v"))}
+        used = set(re.findall(r"^  (fp32_\w+) #", self.text, re.MULTILINE))
+        below = parts["delay"] + parts["memory"]
+        texts = {core: parts[core] + parts["fp32_round"] + below for core in sorted(used)}
+        for module in self.text.split("\nmodule ")[1:]:
+            texts[module.split(" ", 1)[0]] = module + below
+        del texts[TOP]
+        return {name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()}
 
     def _host(self) -> str:
         memories = {"READ": [], "WRITTEN": [], "KEPT": []}
