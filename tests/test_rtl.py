@@ -1,5 +1,6 @@
 """The machine in Verilog: its FP32 cores against the host's arithmetic, its loop against the emulation."""
 
+import json
 import os
 import subprocess
 
@@ -31,11 +32,22 @@ def test_fp32_cores_compute_what_the_host_does(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def verilog(tmp_path_factory):
+def loop():
+    return rtl.emit(analyse(SOURCE / UNIT))
+
+
+@pytest.fixture(scope="module")
+def verilog(tmp_path_factory, loop):
     """The loop's Verilog in a folder."""
     folder = tmp_path_factory.mktemp("rtl")
-    rtl.emit(analyse(SOURCE / UNIT)).write(folder)
+    loop.write(folder)
     return folder
+
+
+def test_the_resources_on_record_are_of_this_verilog(loop):
+    """Of the modules that have been counted; make synth counts those that changed, or are missing, again."""
+    modules, digests = json.loads((ROOT / "data" / "u50" / "synthesis.json").read_text())["modules"], loop.digests()
+    assert modules and {name: one["sha256"] for name, one in modules.items()}.items() <= digests.items()
 
 
 @pytest.fixture(scope="module")

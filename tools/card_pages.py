@@ -19,7 +19,8 @@ from bttlab.estimate.memory import GROUPS
 from bttlab.estimate.recorded import RECORD, RESOURCES
 from bttlab.estimate.work import SHOWN_UNITS, STAGES
 from bttlab.hardware import latencies
-from bttlab.lab import Workload, gpu_over_card
+from bttlab.lab import Workload, energy_to_quality, gpu_over_card
+from bttlab.lab.quality_energy import TARGETS
 from bttlab.model import FLOWS, ModelConfig
 from bttlab.places import ROOT
 from bttlab.records import write_whole
@@ -27,22 +28,24 @@ from bttlab.records import write_whole
 ENCODERS = (2, 4, 6)
 PAGES = {
     "README.md": ("results",),
-    "docs/accelerator.md": ("epochs", "stages", "memory", "resources", "latencies"),
-    "docs/energy.md": ("power", "energy", "ratios"),
+    "docs/accelerator.md": ("epochs", "stages", "memory", "resources", "synthesis", "latencies"),
+    "docs/energy.md": ("power", "energy", "ratios", "quality"),
 }
 GPU = "RTX-3090"
+SYNTHESIS = ROOT / "data" / "u50" / "synthesis.json"
+BATCH = 16  # the largest on record
 CORE_WATTS = (5, 8, 12)  # a server's core under load: docs/energy.md
 
 
-def tables(lengths: Mapping[int, int], sample: Samples, core_seconds: float) -> dict[str, str]:
+def tables(lengths: Mapping[int, int], alike: Samples, core_seconds: float) -> dict[str, str]:
     """Return all tables.
 
     Parameters
     ----------
     lengths : mapping of int to int
         Of an epoch.
-    sample : Samples
-        One, for the GPU beside the card.
+    alike : Samples
+        Of equal length, as many as a batch, for the GPU beside the card.
     core_seconds : float
         Of a sample of 2 encoders on one thread of a processor: the emulated card's.
     """
@@ -54,20 +57,23 @@ def tables(lengths: Mapping[int, int], sample: Samples, core_seconds: float) -> 
         "stages": _stages(paper),
         "memory": _memory(paper),
         "resources": _resources(paper[0]),
+        "synthesis": _synthesis(),
         "latencies": _latencies(),
         "power": _power(paper),
         "energy": _energy(paper, core_seconds),
-        "ratios": _ratios(sample),
+        "ratios": _ratios(alike[:1]),
+        "quality": _quality(alike),
     }
 
 
 def write(folder: Path, samples: Samples) -> None:
     """Put the tables into the pages of a checkout; `samples` are those of an epoch."""
     nearest = int(np.abs(samples.lengths - samples.lengths.mean()).argmin())
-    lengths, sample = Counter(samples.lengths.tolist()), samples[nearest : nearest + 1]
+    alike = samples[np.flatnonzero(samples.lengths == samples.lengths[nearest])[:BATCH]]
+    lengths = Counter(samples.lengths.tolist())
     steps = json.loads((folder / "docs" / BENCHMARKS).read_text(encoding="utf-8"))["benchmarks"]["step"]["rows"]
     core = next(row for row in steps if (row["threads"], row["contender"]) == (1, "emulated U50"))
-    texts = tables(lengths, sample, core["time"]["median"] / 1e3)
+    texts = tables(lengths, alike, core["time"]["median"] / 1e3)
     for page, names in PAGES.items():
         text = (folder / page).read_text(encoding="utf-8")
         write_whole(folder / page, filled(text, {name: texts[name] for name in names}, page))
@@ -126,6 +132,17 @@ def _resources(estimate: Estimate) -> str:
         parts = ", ".join(f"{part} {value.value:,.0f}" for part, value in estimate.resources.parts[resource].items())
         rows.append([name, f"{band.value:,.0f}", f"{band.low:,.0f} to {band.high:,.0f}", f"{share:.0%}", parts])
     return _markdown(["", "likely", "low to high", "of the budget", "parts"], rows)
+
+
+def _synthesis() -> str:
+    """What Yosys makes of the modules that it has counted."""
+    kinds = {
+        **{"lookup_tables": "LUTs", "memory_tables": "LUT RAM", "flip_flops": "flip-flops", "dsps": "DSPs"},
+        **{"bram36": "BRAM36", "uram": "UltraRAM"},
+    }
+    modules = json.loads(SYNTHESIS.read_text(encoding="utf-8"))["modules"]
+    rows = [[name, *(f"{one[kind]:,}" if kind in one else "" for kind in kinds)] for name, one in modules.items()]
+    return _markdown(["Yosys, UltraScale+", *kinds.values()], rows)
 
 
 def _latencies() -> str:
@@ -187,6 +204,23 @@ def _ratios(sample: Samples) -> str:
         low, mid, high = joules[format]
         rows.append([f"{GPU}, {name} in graphs, J an epoch", f"{mid:,.0f} ({low:,.0f} to {high:,.0f})", "", "", ""])
     return _markdown([*_columns(f"{GPU} over U50"), "published"], rows)
+
+
+def _quality(alike: Samples) -> str:
+    targets = {target: energy_to_quality(find_gpu(GPU), alike, target) for target in TARGETS}
+    rows = []
+    for pair in zip(*targets.values(), strict=True):
+        row = pair[0]
+        rows.append([row.label, f"{row.optimizer}, {row.learning_rate:g}"])
+        for one in pair:
+            missing = f"; {one.seeds - len(one.samples)} seeds never" if len(one.samples) < one.seeds else ""
+            rows[-1].append(f"{np.median(one.samples):,.0f} ({min(one.samples):,} to {max(one.samples):,}){missing}")
+            low, mid, high = one.joules
+            rows[-1].append(f"{mid:,.0f} ({low:,.0f} to {high:,.0f})")
+    headers = ["", "optimizer, rate"]
+    for target in TARGETS:
+        headers += [f"samples to {target:.0%}", "J"]
+    return _markdown(headers, rows)
 
 
 def _band(band, digits: int) -> str:

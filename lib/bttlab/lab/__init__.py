@@ -29,6 +29,7 @@ _own_name, _, _own = lazy_loader.attach(
             "flow_is_right",
             "show_program",
         ),
+        "quality_energy": ("draw_energy_to_quality", "energy_to_quality"),
         "run_browser": ("RunBrowser",),
         "savings": ("Savings",),
         "dashboard_runs": ("RecordedRun",),

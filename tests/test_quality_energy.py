@@ -1,0 +1,75 @@
+"""Energy to a given quality: samples on record, energy of a sample modelled."""
+
+import json
+
+import numpy as np
+import pytest
+
+from bttlab.baseline.gpus import find_gpu
+from bttlab.baseline.modelled import joules_per_sample, model_step
+from bttlab.data import Vocabulary, encode, load_corpus
+from bttlab.estimate.card import estimate
+from bttlab.lab import draw_energy_to_quality, energy_to_quality
+from bttlab.lab.quality_energy import RECORD, TARGETS
+from bttlab.model import ModelConfig
+
+GPU = find_gpu("RTX-3090")
+
+
+@pytest.fixture(scope="module")
+def alike():
+    """Sixteen utterances of 13 tokens."""
+    corpus, config = load_corpus("airline"), ModelConfig()
+    vocabulary = Vocabulary.from_sentences(corpus.train.words, config.vocabulary_size)
+    samples = encode(corpus.train, vocabulary, corpus, config)
+    return samples[np.flatnonzero(samples.lengths == 13)[:16]]
+
+
+@pytest.mark.parametrize("format", ["dense", "btt"])
+def test_a_batch_of_one_is_a_step(alike, format):
+    """Two ways to write down the same step: the kernels are nearly the same."""
+    one = joules_per_sample(GPU, format, "graphs", ModelConfig(), alike[:1])
+    np.testing.assert_allclose(one, model_step(GPU, format, "graphs", ModelConfig(), alike[:1]).joules, rtol=0.12)
+
+
+def test_a_batch_shares_launches_and_adamw_adds_some(alike):
+    one, many = (joules_per_sample(GPU, "dense", "eager", ModelConfig(), alike[:n], "adamw")[1] for n in (1, 16))
+    assert one / 16 < many < one / 4
+    assert one > joules_per_sample(GPU, "dense", "eager", ModelConfig(), alike[:1], "sgd")[1]
+
+
+def test_the_record_has_ten_seeds_of_the_best_rate_of_another_seed():
+    record = json.loads(RECORD.read_text(encoding="utf-8"))
+    ways = {(way["format"], way["batch"]): way for way in record["ways"]}
+    assert ways.keys() == {(kind, batch) for kind in ("dense", "tensor") for batch in (1, 16)}
+    for way in ways.values():
+        reached = [one for one in way["tried"] if one["samples"] is not None]
+        best = min(reached, key=lambda one: one["samples"])
+        assert (best["optimizer"], best["learning_rate"]) == (way["optimizer"], way["learning_rate"])
+        assert {one["optimizer"] for one in way["tried"]} == {"adamw", "sgd"}
+        assert list(way["samples"]) == [str(seed) for seed in range(110, 120)]
+        for counts in way["samples"].values():
+            low, high = (counts[str(target)] for target in TARGETS)
+            assert low is not None and (high is None or low <= high)
+
+
+def test_joules_are_samples_times_joules_a_sample(alike):
+    rows = energy_to_quality(GPU, alike, TARGETS[0])
+    assert len(rows) == 9 and sum(row.device == "U50" for row in rows) == 1
+    for row in rows:
+        assert row.joules[1] == pytest.approx(np.median(row.samples) * row.joules_per_sample[1])
+        assert row.joules[0] < row.joules[1] < row.joules[2]
+    (card,) = (row for row in rows if row.device == "U50")
+    assert (card.format, card.batch) == ("tensor", 1)
+    band = estimate(ModelConfig(), {13: 1}, card.optimizer).energy_per_sample
+    assert card.joules_per_sample == (band.low, band.value, band.high)
+    with pytest.raises(ValueError, match="take one of"):
+        energy_to_quality(GPU, alike, 0.5)
+
+
+def test_the_figure_names_each_way(alike):
+    rows = energy_to_quality(GPU, alike)
+    axes = draw_energy_to_quality(rows, "to 80 %").figure.axes[0]
+    shown = [label.get_text() for label in axes.get_yticklabels()]
+    assert shown == [row.label for row in rows if row.samples] and "U50: tensor, batch 1" in shown
+    assert axes.get_xscale() == "log" and not axes.patches

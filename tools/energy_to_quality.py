@@ -1,0 +1,149 @@
+"""Count the samples of ATIS that training needs to a given dev slot F1: python tools/energy_to_quality.py [RECORD].
+
+For each format and batch size: the optimizer and rate that reach the highest target with the fewest samples (one seed,
+of its own), then ten other seeds with them. Tensor-compressed training with one sample a step runs on the emulated
+card, all else in PyTorch. The rate is constant. A record that is there is continued.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from bttlab.data import Corpus, Samples, Vocabulary, encode, epoch_order, load_corpus
+from bttlab.files import replace_whole
+from bttlab.lab.quality_energy import RECORD, TARGETS
+from bttlab.model import ModelConfig, Optimizer, Transformer, batch_losses, equal_length_batches, predict_in_batches
+from bttlab.terminal import say
+from bttlab.train.devices import open_trainer
+from bttlab.train.evaluation import scores_of
+
+TUNING_SEED, SEEDS = 100, range(110, 120)
+EVERY = 256  # samples between two evaluations
+MOST = 4 * 4_478  # samples
+TRIED = {  # format, batch: learning rates by optimizer
+    ("dense", 1): {"adamw": (5e-5, 1e-4, 2e-4), "sgd": (4e-3, 1e-2, 2.5e-2)},
+    ("tensor", 1): {"adamw": (3e-4, 6e-4, 1.2e-3), "sgd": (4e-3, 1e-2, 2.5e-2)},
+    ("dense", 16): {"adamw": (1e-4, 2e-4, 4e-4, 8e-4), "sgd": (2e-2, 5e-2, 1e-1)},
+    ("tensor", 16): {"adamw": (5e-4, 1e-3, 2e-3, 4e-3), "sgd": (2e-2, 5e-2, 1e-1)},
+}
+Train = Callable[[Samples], None]
+F1 = Callable[[], float]
+
+
+def on_card(config: ModelConfig, optimizer: Optimizer, rate: float, seed: int, dev: Samples, corpus: Corpus):
+    """Return what trains on samples, one a step, on the emulated card, and what gives the slot F1 of dev."""
+    trainer = open_trainer(config, "emulated", optimizer=optimizer).trainer
+    trainer.load_parameters({name: p.detach().numpy() for name, p in Transformer(config, seed=seed).named_parameters()})
+
+    def train(samples: Samples) -> None:
+        trainer.train(samples, optimizer, rate)
+
+    return train, lambda: scores_of(trainer.predict(dev), corpus, "dev")["slot_f1"]
+
+
+def in_pytorch(config: ModelConfig, optimizer: Optimizer, rate: float, seed: int, dev: Samples, corpus: Corpus):
+    """Return what trains on a batch in PyTorch, and what gives the slot F1 of dev."""
+    model = Transformer(config, seed=seed)
+    if optimizer.name == "adamw":
+        betas = (optimizer.beta1, optimizer.beta2)
+        settings = {"betas": betas, "eps": optimizer.epsilon, "weight_decay": optimizer.weight_decay}
+        rule = torch.optim.AdamW(model.parameters(), rate, fused=True, **settings)
+    else:
+        rule = torch.optim.SGD(model.parameters(), rate)
+
+    def train(samples: Samples) -> None:
+        rule.zero_grad()
+        batch_losses(model, samples).mean().backward()
+        rule.step()
+
+    return train, lambda: scores_of(predict_in_batches(model, dev), corpus, "dev")["slot_f1"]
+
+
+def batches(samples: Samples, batch: int, seed: int) -> Iterator[np.ndarray]:
+    """Yield indices of samples, epoch after epoch: batches of equal length, or pieces between two evaluations."""
+    for epoch in range(MOST):
+        order = epoch_order(len(samples), seed, epoch)
+        if batch == 1:
+            yield from (order[i : i + EVERY] for i in range(0, len(order), EVERY))
+        else:
+            random = np.random.Generator(np.random.PCG64([seed, epoch]))
+            yield from equal_length_batches(order, samples.lengths, batch, random)
+
+
+def samples_to_targets(way: tuple, seed: int, corpus: Corpus, most: int = MOST) -> dict[str, int | None]:
+    """Train until dev reaches the last target; return the samples to each, None where it was not reached."""
+    kind, batch, name, rate = way
+    config, optimizer = ModelConfig(format=kind), Optimizer(name)
+    vocabulary = Vocabulary.from_sentences(corpus.train.words, config.vocabulary_size)
+    train_split, dev = (encode(split, vocabulary, corpus, config) for split in (corpus.train, corpus.dev))
+    card = kind == "tensor" and batch == 1
+    train, dev_f1 = (on_card if card else in_pytorch)(config, optimizer, rate, seed, dev, corpus)
+    reached: dict[str, int | None] = {str(target): None for target in TARGETS}
+    done = scored = 0
+    for indices in batches(train_split, batch, seed):
+        pieces = [indices] if card or batch > 1 else np.split(indices, len(indices))
+        for piece in pieces:
+            train(train_split[piece])
+        done += len(indices)
+        if done - scored >= EVERY:
+            scored, f1 = done, dev_f1()
+            for target in TARGETS:
+                if reached[str(target)] is None and f1 >= target:
+                    reached[str(target)] = done
+        if reached[str(TARGETS[-1])] is not None or done >= most:
+            return reached
+    return reached
+
+
+def measure(entry: dict[str, Any], corpus: Corpus) -> Iterator[None]:
+    """Fill in an entry of the record, and yield after each run."""
+    key = entry["format"], entry["batch"]
+    target = str(TARGETS[-1])
+    for name, rates in TRIED[key].items():
+        for rate in rates:
+            if any((one["optimizer"], one["learning_rate"]) == (name, rate) for one in entry["tried"]):
+                continue
+            best = min((one["samples"] for one in entry["tried"] if one["samples"]), default=MOST)
+            samples = samples_to_targets((*key, name, rate), TUNING_SEED, corpus, best)[target]
+            entry["tried"].append({"optimizer": name, "learning_rate": rate, "samples": samples, "most": best})
+            yield
+    best = min((one for one in entry["tried"] if one["samples"]), key=lambda one: one["samples"])
+    entry |= {name: best[name] for name in ("optimizer", "learning_rate")}
+    for seed in SEEDS:
+        if str(seed) not in entry["samples"]:
+            way = (*key, entry["optimizer"], entry["learning_rate"])
+            entry["samples"][str(seed)] = samples_to_targets(way, seed, corpus)
+            yield
+
+
+def main() -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("record", type=Path, nargs="?", default=RECORD)
+    parser.add_argument("--only", nargs=2, metavar=("FORMAT", "BATCH"), help="one format and batch size")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    corpus = load_corpus("atis")
+    record = {
+        "about": "Samples of ATIS to a dev slot F1, 2 encoders, constant rate: python tools/energy_to_quality.py",
+        "provenance": "measured",
+        "how": f"the optimizer and rate by seed {TUNING_SEED}; dev scored every {EVERY} samples, {MOST} at most",
+        "ways": [{"format": kind, "batch": batch, "tried": [], "samples": {}} for kind, batch in TRIED],
+    }
+    if options.record.exists():
+        record["ways"] = json.loads(options.record.read_text(encoding="utf-8"))["ways"]
+    for entry in record["ways"]:
+        if options.only in (None, [entry["format"], str(entry["batch"])]):
+            for _ in measure(entry, corpus):
+                replace_whole(options.record, json.dumps(record, indent=1) + "\n")
+                say(f"{entry['format']} {entry['batch']}: {(entry['tried'], entry['samples'])}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
