@@ -13,8 +13,7 @@
 # make wheelhouse    all packages in WHEELHOUSE=DIR, for `make lab WHEELHOUSE=DIR` on a machine without a network
 # make wheel     dist/bttlab-VERSION-py3-none-any.whl, which has all that the lab needs but its packages
 # PYTHON=PATH takes another Python than the newest suitable one that tools/find_python finds
-# make audit     ask the Python Packaging Advisory Database about every locked package (needs pypi.org), or, without a network,
-#                ADVISORIES=FILE: https://osv-vulnerabilities.storage.googleapis.com/PyPI/all.zip, fetched elsewhere
+# make audit     ask the Python Packaging Advisory Database about every locked package
 # make rtl-test  the machine in Verilog trains under Verilator to the emulation's bits and cycles
 # make synth     what Yosys makes of the Verilog for the card's family, unit by unit, into data/u50/synthesis.json (UNITS=… alone)
 # make overlays  build the emulation overlays from hls_src (needs g++ 12 or later) in OVERLAYS=build/overlays, beside those of
@@ -22,7 +21,26 @@
 
 VENV := .venv
 BIN := $(VENV)/bin
-AUDIT := .venv-audit
+# With PYTHON an environment is that one's; without, one that is there will do.
+MARKER = $(VENV)/.installed$(subst /,-,$(PYTHON))
+UV_VERSION := 0.13.9
+UV ?= $(or $(shell command -v uv),.venv-uv/bin/uv)
+FROM_HOUSE = $(if $(filter-out wheelhouse,$(MAKECMDGOALS)),$(if $(WHEELHOUSE),--no-index --find-links "$(WHEELHOUSE)"))
+INSTALL = $(UV) pip install --quiet --python $(VENV) $(FROM_HOUSE)
+export UV
+export UV_INDEX_STRATEGY := unsafe-best-match
+ifdef PIP_INDEX_URL
+export UV_DEFAULT_INDEX ?= $(PIP_INDEX_URL)
+endif
+ifdef PIP_EXTRA_INDEX_URL
+export UV_INDEX ?= $(PIP_EXTRA_INDEX_URL)
+endif
+ifdef PIP_FIND_LINKS
+export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
+endif
+ifdef PIP_CERT
+export SSL_CERT_FILE ?= $(PIP_CERT)
+endif
 EXTRAS := lab test bench search tensorboard class site sources
 TORCH = $$(sed -n 's/.*"\(torch==[^"]*\)".*/\1/p' pyproject.toml)
 PORT ?= 8888
@@ -37,18 +55,30 @@ RUNTIME = JUPYTER_RUNTIME_DIR=$$(d=$${JUPYTER_RUNTIME_DIR:-$$(mktemp -d)} && mkd
 
 .PHONY: lab test test-all rtl-test synth quick course class class-test site pictures bench reliability lock wheelhouse wheel audit overlays clean environment
 
-# A wheelhouse is for the Python that it was made with.
-environment:
-	@python=$$(tools/find_python "$(PYTHON)" $(if $(WHEELHOUSE),$$(sed -n 's/.*"python": "\([0-9.]*\)".*/\1/p' "$(WHEELHOUSE)/wheelhouse.json" 2>/dev/null))) && \
-	"$$python" tools/environment.py install $(VENV) $(if $(PYTHON),,--keep) $(if $(WHEELHOUSE),--wheelhouse "$(WHEELHOUSE)") $(if $(UV),--uv "$(UV)")
+# An environment is made by uv: the one on the PATH, else one that pip fetches. It takes pip's settings, too.
+$(UV):
+	@python=$$(tools/find_python "$(PYTHON)") && "$$python" -m venv .venv-uv && \
+	.venv-uv/bin/pip install --quiet $(FROM_HOUSE) uv==$(UV_VERSION)
 
-wheelhouse:
-	@python=$$(tools/find_python "$(PYTHON)") && "$$python" tools/environment.py wheelhouse "$(or $(WHEELHOUSE),wheelhouse)"
+# The marker is written last, so an environment whose making was interrupted is completed the next time.
+environment: $(MARKER)
+	@:
 
-$(AUDIT)/.installed:
-	python=$$(tools/find_python "$(PYTHON)") && "$$python" -m venv $(AUDIT)
-	$(AUDIT)/bin/pip install --quiet pip-audit==2.10.1 uv==0.13.9
-	touch $@
+$(MARKER): requirements.lock pyproject.toml $(wildcard lib/*/pyproject.toml) | $(UV)
+	@[ "$(PYTHON)" = "" ] && [ -x $(BIN)/python ] || { python=$$(tools/find_python "$(PYTHON)") && \
+	$(UV) venv --quiet $(if $(wildcard $(VENV)/pyvenv.cfg),--clear) --python "$$python" $(VENV); }
+	@echo "installs the packages of requirements.lock into $(VENV): minutes, the first time" >&2
+	@$(INSTALL) --require-hashes --no-deps --build-constraints requirements.lock --requirement requirements.lock
+	@$(INSTALL) $(TORCH) pip
+	@$(INSTALL) --no-deps --no-build-isolation --editable . $(patsubst %/pyproject.toml,--editable %,$(wildcard lib/*/pyproject.toml))
+	@touch $@
+
+# The lock's files have their hashes checked; the others are those that are installed here.
+wheelhouse: environment
+	mkdir -p "$(WHEELHOUSE)"
+	$(UV) pip freeze --quiet --python $(VENV) --exclude-editable > "$(WHEELHOUSE)/versions.txt"
+	$(BIN)/pip download --quiet --no-deps --no-build-isolation --require-hashes --dest "$(WHEELHOUSE)" --requirement requirements.lock
+	$(BIN)/pip download --quiet --dest "$(WHEELHOUSE)" --constraint "$(WHEELHOUSE)/versions.txt" $(TORCH) pip uv==$(UV_VERSION)
 
 # Notebooks are opened as copies without solutions. What nbgrader adds to JupyterLab is for classes, and takes seconds to start.
 lab: environment
@@ -99,21 +129,14 @@ reliability: environment
 
 # One lock for every Python, on Linux: a marker says which of two versions is whose; that all are for x86-64 need not stand at
 # each. It has a hash of every file of each package but torch.
-lock: $(AUDIT)/.installed
-	$(AUDIT)/bin/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes $(addprefix --extra ,$(EXTRAS)) $(if $(UPGRADE),--upgrade) --no-emit-package torch --no-emit-package bttlab --no-header --output-file requirements.lock pyproject.toml lib/*/pyproject.toml
+lock: $(UV)
+	$(UV) pip compile --quiet --universal --python-version 3.10 --generate-hashes $(addprefix --extra ,$(EXTRAS)) $(if $(UPGRADE),--upgrade) --no-emit-package torch --no-emit-package bttlab --no-header --output-file requirements.lock pyproject.toml lib/*/pyproject.toml
 	sed -i "s/python_full_version < '3.13' and //; s/platform_machine == 'x86_64' and sys_platform == 'linux'//; s/ and  / /; s/ ;  / /" requirements.lock
 
-NOT_AUDITED = echo "not passed: where a package of PyPI is not found, the database at https://pypi.org is out of reach: make audit ADVISORIES=FILE" >&2; exit 1
-
 # --strict: a package that nothing could be learnt about fails the audit, too.
-ifdef ADVISORIES
-audit: environment
-	$(BIN)/python tools/audit.py "$(ADVISORIES)"
-else
-audit: $(AUDIT)/.installed
-	$(AUDIT)/bin/pip-audit --strict --disable-pip --require-hashes --requirement requirements.lock || { $(NOT_AUDITED); }
-	echo $(TORCH) | $(AUDIT)/bin/pip-audit --strict --disable-pip --no-deps --requirement /dev/stdin || { $(NOT_AUDITED); }
-endif
+audit: $(UV)
+	$(UV) tool run pip-audit==2.10.1 --strict --disable-pip --require-hashes --requirement requirements.lock
+	echo $(TORCH) | $(UV) tool run pip-audit==2.10.1 --strict --disable-pip --no-deps --requirement /dev/stdin
 
 wheel: environment
 	$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
@@ -131,4 +154,4 @@ overlays: environment
 	@echo "the lab takes them after: export BTTLAB_OVERLAYS=$(abspath $(OVERLAYS))"
 
 clean:
-	rm -rf $(VENV) $(AUDIT) build dist hls_src/build
+	rm -rf $(VENV) .venv-uv build dist hls_src/build

@@ -1,14 +1,11 @@
-"""tools/: the Python that is looked for, and the environment, on a project of three packages that are made here."""
+"""Find a Python, make an environment, and name missing packages: tools/ and the Makefile, on a small project."""
 
 import base64
 import hashlib
-import http.server
-import json
 import os
 import shutil
 import subprocess
 import sys
-import threading
 import zipfile
 from pathlib import Path
 
@@ -18,7 +15,6 @@ from conftest import ROOT
 
 pytestmark = pytest.mark.long
 
-NO_NETWORK = ["unshare", "--map-root-user", "--net"]
 SHELL_TOOLS = ("sh", "ls", "sed")
 BACKEND = """
 import zipfile
@@ -35,11 +31,11 @@ build-backend = "backend"
 backend-path = ["."]
 
 [project]
-dependencies = [
-  "torch==1",
-]
+name = "bttlab"
+version = "1"
 
-[tool.other]
+[tool.uv]
+constraint-dependencies = ["torch==1"]
 """
 
 
@@ -64,26 +60,27 @@ def _wheel(folder: Path, name: str, needs: str = "") -> str:
 
 
 class Project:
-    """A project with tools/ of ours, and the index that its packages are in."""
+    """A project with our tools/ and Makefile, and a folder with its packages, as a wheelhouse is."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.index = folder / "project", folder / "index"
-        self.index.mkdir()
+        self.folder, self.house = folder / "project", folder / "house"
+        self.house.mkdir()
         shutil.copytree(ROOT / "tools", self.folder / "tools", ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(ROOT / "Makefile", self.folder)
         (self.folder / "backend.py").write_text(BACKEND)
         (self.folder / "pyproject.toml").write_text(PROJECT)
-        (self.folder / "requirements.lock").write_text(_wheel(self.index, "setuptools") + _wheel(self.index, "locked"))
-        _wheel(self.index, "torch", "Requires-Dist: cuda\n")
-        _wheel(self.index, "cuda")
+        (self.folder / "requirements.lock").write_text(_wheel(self.house, "locked"))
+        for name, needs in (("torch", "Requires-Dist: cuda\n"), ("cuda", ""), ("pip", "")):
+            _wheel(self.house, name, needs)
 
-    def make(self, *goals: str, under: tuple[str, ...] = (), **environment: str) -> subprocess.CompletedProcess:
-        clean = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "PYTHON", "MAKE"))}
-        index = {"PIP_FIND_LINKS": str(self.index), "PIP_NO_INDEX": "1"}
-        variables = clean | {"PIP_CONFIG_FILE": os.devnull, "PIP_RETRIES": "0"}
-        variables |= environment or index
-        command = [*under, "make", "--no-print-directory", f"PYTHON={sys.executable}", *goals]
-        return subprocess.run(command, cwd=self.folder, env=variables, capture_output=True, text=True)
+    def make(self, *arguments: str) -> subprocess.CompletedProcess:
+        clean = {
+            name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "UV_", "PYTHON", "MAKE"))
+        }
+        uv = os.environ.get("UV") or shutil.which("uv") or str(ROOT / ".venv-uv" / "bin" / "uv")
+        command = ["make", "--no-print-directory", f"UV={uv}", "environment", f"WHEELHOUSE={self.house}", *arguments]
+        clean["UV_CACHE_DIR"] = str(self.folder / "cache")
+        return subprocess.run(command, cwd=self.folder, env=clean, capture_output=True, text=True)
 
     def has(self, *modules: str) -> bool:
         python = self.folder / ".venv" / "bin" / "python"
@@ -95,102 +92,30 @@ def project(tmp_path) -> Project:
     return Project(tmp_path)
 
 
-def _fails(done: subprocess.CompletedProcess, *words: str) -> str:
-    lines = [line for line in done.stderr.splitlines() if not line.startswith(("make", "installs", "fetches"))]
-    assert done.returncode == 2 and len(lines) == 1, done.stderr
-    assert all(word in lines[0] for word in words), lines[0]
-    return lines[0]
-
-
-def test_it_is_made_once_brought_up_to_date_and_made_anew_where_it_is_not_whole(project):
-    assert project.make("environment").returncode == 0 and project.has("torch", "cuda", "locked")
-    assert project.make("environment", PIP_NO_INDEX="1").stderr == ""  # it needs no index any more
-    with (project.folder / "pyproject.toml").open("a") as file:
-        file.write("line-length = 1\n")
-    assert project.make("environment", PIP_NO_INDEX="1").stderr == ""  # no package hangs on that
+def test_an_environment_of_a_wheelhouse_is_made_once_and_kept_up_to_date(project):
+    done = project.make()
+    assert done.returncode == 0 and project.has("torch", "cuda", "locked"), done.stderr
+    assert project.make().stderr == ""
     (project.folder / ".venv" / "kept").touch()
     with (project.folder / "requirements.lock").open("a") as file:
-        file.write(_wheel(project.index, "another"))
-    assert "installs 4 packages" in project.make("environment").stderr and project.has("another")
+        file.write(_wheel(project.house, "another"))
+    assert project.make().returncode == 0 and project.has("another")
     assert (project.folder / ".venv" / "kept").exists()
-    (project.folder / ".venv" / ".installed").unlink()  # as where the installation was interrupted
-    assert "again" in project.make("environment").stderr and project.has("torch", "another")
-    assert not (project.folder / ".venv" / "kept").exists()
+    assert project.make(f"PYTHON={sys.executable}").returncode == 0 and project.has("torch", "another")
+    assert not (project.folder / ".venv" / "kept").exists()  # made again, for that Python
 
 
-def test_a_folder_that_is_no_environment_stays(project):
+def test_what_is_not_whole_is_no_environment(project):
+    """A package that is not the lock's, and a folder of the user's."""
+    with zipfile.ZipFile(project.house / "locked-1-py3-none-any.whl", "a") as wheel:
+        wheel.writestr("more.py", "")
+    done = project.make()
+    assert done.returncode == 2 and "hash" in done.stderr.lower()
+    assert project.make().returncode == 2  # not taken for whole
+    shutil.rmtree(project.folder / ".venv")
     (project.folder / ".venv").mkdir()
     (project.folder / ".venv" / "thesis.tex").touch()
-    _fails(project.make("environment"), ".venv is no environment", "move it away")
-    assert (project.folder / ".venv" / "thesis.tex").exists()
-
-
-def test_without_a_network_a_wheelhouse_is_enough(project, tmp_path):
-    house = f"WHEELHOUSE={tmp_path / 'house'}"
-    done = project.make("wheelhouse", house)
-    assert done.returncode == 0, done.stderr
-    shutil.rmtree(project.index)
-    probe = "import socket; socket.create_connection(('127.0.0.1', 1))"
-    cut = subprocess.run([*NO_NETWORK, sys.executable, "-c", probe], capture_output=True, text=True)
-    assert "Network is unreachable" in cut.stderr, f"{NO_NETWORK} does not take the network away here: {cut.stderr}"
-    done = project.make("environment", house, under=NO_NETWORK, PIP_INDEX_URL="https://pypi.org/simple")
-    assert done.returncode == 0 and project.has("torch", "cuda", "locked"), done.stderr
-
-
-def test_a_wheelhouse_that_does_not_fit_says_so(project, tmp_path):
-    house = tmp_path / "house"
-    _fails(project.make("environment", f"WHEELHOUSE={house}"), "no wheelhouse", "make wheelhouse WHEELHOUSE=")
-    house.mkdir()
-    (house / "holiday.jpg").touch()
-    _fails(project.make("wheelhouse", f"WHEELHOUSE={house}"), "has other things in it")
-    (house / "wheelhouse.json").write_text(json.dumps({"python": f"3.{sys.version_info[1]}", "pins": "others"}))
-    _fails(project.make("environment", f"WHEELHOUSE={house}"), "another version of BTT Lab")
-    (house / "wheelhouse.json").write_text(json.dumps({"python": "3.9", "pins": "others"}))
-    _fails(project.make("environment", f"WHEELHOUSE={house}"), "needs Python 3.9", f"this is 3.{sys.version_info[1]}")
-    assert not (project.folder / ".venv").exists()
-
-
-def test_a_proxy_that_answers_with_a_web_page(project):
-    class Page(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.send_response(200)
-            self.send_header("Content-Type", "text/html")
-            self.end_headers()
-            self.wfile.write(b"<!DOCTYPE html><html><body>Please log in to use the internet.</body></html>")
-
-        def log_message(self, *_):
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        address = f"http://127.0.0.1:{server.server_port}"
-        _fails(project.make("environment", PIP_INDEX_URL=f"{address}/simple"), "proxy", "web page", "HTTPS_PROXY")
-        files = f"{address}/setuptools-1-py3-none-any.whl"
-        _fails(project.make("environment", PIP_NO_INDEX="1", PIP_FIND_LINKS=files), "proxy", "web page", "HTTPS_PROXY")
-        server.shutdown()
-    assert not (project.folder / ".venv").exists()
-
-
-def test_an_index_that_does_not_answer(project):
-    nobody = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "1"}
-    _fails(project.make("environment", **nobody), "does not answer", "WHEELHOUSE=DIR")
-    assert not (project.folder / ".venv").exists()
-
-
-def test_a_package_that_is_not_the_locks(project):
-    with zipfile.ZipFile(project.index / "locked-1-py3-none-any.whl", "a") as wheel:
-        wheel.writestr("more.py", "")
-    _fails(project.make("environment"), "not that of requirements.lock")
-    assert not (project.folder / ".venv").exists()
-
-
-def test_no_room_on_the_disk(project):
-    (project.folder / "small").mkdir()
-    script = 'mount -t tmpfs -o size=4m none small && "$@" && exit 1; code=$?; ls small/.venv; exit $code'
-    under = ("unshare", "--map-root-user", "--mount", "sh", "-c", script, "sh")
-    done = project.make("environment", "VENV=small/.venv", under=under)
-    done.stderr = done.stderr.replace("ls: cannot access 'small/.venv': No such file or directory\n", "", 1)
-    _fails(done, "no room on the disk", "GB free in")
+    assert project.make().returncode == 2 and (project.folder / ".venv" / "thesis.tex").exists()
 
 
 def _find(*arguments: str, path: str = os.environ["PATH"], home: str = "/nowhere") -> subprocess.CompletedProcess:
