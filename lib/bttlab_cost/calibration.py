@@ -6,6 +6,9 @@ model is smooth and its derivatives are exact, so every host finds the same opti
 
 Memory: largest batches of a model that is recomputed; of one whose activations are all kept the largest batches that
 the authors timed stage by stage. Nothing is fitted to the H100's points.
+
+Runs with FlashAttention have coefficients of their own, fitted to three other projects and tried on more
+(`bttlab_cost.others`). Bands come from errors on points, GPUs and projects that were not fitted to.
 """
 
 import json
@@ -28,7 +31,9 @@ from bttlab_cost.gpu_step import (
     Coefficients,
     MemoryCoefficients,
     fixed_bytes,
+    host_share,
     largest_batch,
+    peak_bytes,
     stage_derivatives,
     step_parts,
     step_seconds,
@@ -40,12 +45,15 @@ RECORDED = ROOT / "data" / "cost" / "gpu_model.json"
 STAGES_ON = "A40-48GB"
 # What is known of such GPUs before the data, and the standard deviation of its logarithm. It decides where the data say
 # nothing: without Mixtral no point has a quantised layer.
-_PRIOR = Coefficients(0.55, 0.75, 15e-6, 0.4e-3, 1.0, 100.0)
-_PRIOR_DEVIATION = np.array([0.3, 0.15, 0.5, 1.0, 0.5, 0.5])
+_PRIOR = Coefficients(0.55, 0.75, 15e-6, 0.4e-3, 1.0, 100.0, 0.0)
+_PRIOR_DEVIATION = np.array([0.3, 0.15, 0.5, 1.0, 0.5, 0.5, 0.3])
 _PRIOR_WEIGHT = 0.05
 _FLASH_PRIOR_WEIGHT = 0.3  # a project has few points, all of one regime: many rows with one error
 _OUTLIER = 0.1  # of a logarithm: larger errors count less than their square
-_TURNS = np.array([[1, -1, 1, -1, 1, -1], [-1, 1, 1, 1, -1, 1], [1, 1, -1, -1, -1, -1]])  # starts around the prior
+_TURNS = np.array(
+    [[1, -1, 1, -1, 1, -1, 1], [-1, 1, 1, 1, -1, 1, -1], [1, 1, -1, -1, -1, -1, 1]]
+)  # starts around the prior
+_WAITS = 1 / 3  # a step that waits longer for its host says how much hosts differ
 _DIGITS = 4  # significant ones in the record: an optimum is found to more on every host
 LEFT_OUT: dict[str, Callable[[Throughput], str]] = {
     "one GPU": lambda point: point.gpu,
@@ -72,6 +80,25 @@ class Errors:
 
 
 @dataclass(frozen=True)
+class Spread:
+    """By how much a throughput may be off: nine of ten points that were not fitted to are nearer.
+
+    Attributes
+    ----------
+    gpu, host : float
+        Logarithm of the factor of a step that never waits for its host, and of one that does all the time: hosts and
+        libraries differ more than GPUs do.
+    """
+
+    gpu: float
+    host: float
+
+    def factor(self, host_share: float) -> float:
+        """Return the factor, either way, of a step that waits for its host for a share of its time."""
+        return math.exp(self.gpu * (1 - host_share) + self.host * host_share)
+
+
+@dataclass(frozen=True)
 class Calibration:
     """Fitted coefficients and their errors.
 
@@ -80,8 +107,10 @@ class Calibration:
     time, low, high : Coefficients
         Fitted to all points, and the least and most that leaving out a group of points makes of each.
     flash : Coefficients
-        Fitted to the projects of `bttlab_cost.others`, whose kernels are FlashAttention's.
-    memory : MemoryCoefficients
+        Fitted to those projects of `bttlab_cost.others` that are for fitting; their kernels are FlashAttention's.
+    memory, flash_memory : MemoryCoefficients
+    spread, flash_spread : Spread
+        Of points that were not fitted to: of the H100, and of projects that were left or held out.
     errors : dict of str to Errors
         Of the fit itself, and for each way to leave out a group of points of all predictions of what was left out.
     """
@@ -91,11 +120,18 @@ class Calibration:
     high: Coefficients
     flash: Coefficients
     memory: MemoryCoefficients
+    flash_memory: MemoryCoefficients
+    spread: Spread
+    flash_spread: Spread
     errors: dict[str, Errors]
 
     def time_of(self, config: FineTuning) -> Coefficients:
         """Return the coefficients for the kernels of a run."""
         return self.flash if config.kernels == "flash" else self.time
+
+    def memory_of(self, config: FineTuning) -> MemoryCoefficients:
+        """Return the multiples of the activations for the kernels of a run."""
+        return self.flash_memory if config.kernels == "flash" else self.memory
 
     def write(self, path: Path) -> None:
         """Write the file whole, or leave what is there; errors as for `write_whole`."""
@@ -110,9 +146,9 @@ def _rounded(value):
 
 def fit_time(
     throughputs: Sequence[Throughput],
-    stages: Sequence[Stages],
+    stages: Sequence[Stages] = (),
     starts: Sequence[Coefficients] | None = None,
-    prior_weight: float = _PRIOR_WEIGHT,
+    flash: bool = False,
 ) -> Coefficients:
     """Return the most likely coefficients: least squares of the logarithms of times, with a prior.
 
@@ -122,8 +158,8 @@ def fit_time(
     stages : sequence of Stages
     starts : sequence of Coefficients, optional
         Where to begin; the best of the optima is returned. By default the prior and points around it.
-    prior_weight : float
-        Error of one point that counts as much as a coefficient one standard deviation off the prior.
+    flash : bool
+        Whether to fit `falloff`, which is 0 else, with a heavier prior: a project has few points, many with one error.
 
     Raises
     ------
@@ -131,24 +167,24 @@ def fit_time(
         If a fit does not converge.
     """
     groups = _groups(throughputs, stages)
-    prior = np.log(astuple(_PRIOR))
+    free = len(_PRIOR_DEVIATION) if flash else -1
+    deviation, prior = _PRIOR_DEVIATION[:free], _values(_PRIOR)[:free]
     if starts is None:
-        begin = [prior, *(prior + 1.5 * turn * _PRIOR_DEVIATION for turn in _TURNS)]
+        begin = [prior, *(prior + 1.5 * turn[:free] * deviation for turn in _TURNS)]
     else:
-        begin = [np.log(astuple(start)) for start in starts]
-    weight = prior_weight / _PRIOR_DEVIATION
+        begin = [_values(start)[:free] for start in starts]
+    weight = (_FLASH_PRIOR_WEIGHT if flash else _PRIOR_WEIGHT) / deviation
 
     @lru_cache(maxsize=1)
     def evaluate(key: bytes) -> tuple[np.ndarray, np.ndarray]:
         values = np.frombuffer(key)
         errors, slopes = [weight * (values - prior)], [np.diag(weight)]
-        coefficients = Coefficients(*np.exp(values))
         for config, gpus, batches, measured in groups:
-            modelled = stage_derivatives(config, gpus, batches, coefficients)
+            modelled = stage_derivatives(config, gpus, batches, _coefficients(values))
             modelled["all"] = sum(modelled.values())
             for stage, seconds in measured.items():
                 errors.append(np.log(modelled[stage][0] / seconds))
-                slopes.append((modelled[stage][1:] / modelled[stage][0]).T)
+                slopes.append((modelled[stage][1 : 1 + len(values)] / modelled[stage][0]).T)
         return np.concatenate(errors), np.concatenate(slopes)
 
     solutions = [
@@ -158,7 +194,7 @@ def fit_time(
             jac=lambda values: evaluate(values.tobytes())[1],
             loss="soft_l1",
             f_scale=_OUTLIER,
-            x_scale=_PRIOR_DEVIATION,
+            x_scale=deviation,
             ftol=1e-12,
             xtol=1e-10,
             gtol=1e-12,
@@ -168,7 +204,18 @@ def fit_time(
     best = min(solutions, key=lambda solution: solution.cost)
     if not best.success:
         raise CostError(f"the fit did not converge: {best.message}")
-    return Coefficients(*np.exp(best.x).tolist())
+    return _coefficients(best.x)
+
+
+def _values(coefficients: Coefficients) -> np.ndarray:
+    """Return the variables of a fit: logarithms, and `falloff` as it is."""
+    *positive, falloff = astuple(coefficients)
+    return np.array([*np.log(positive), falloff])
+
+
+def _coefficients(values: np.ndarray) -> Coefficients:
+    """Return the coefficients of a fit's variables; without the last one, `falloff` is 0."""
+    return Coefficients(*np.exp(values[:6]).tolist(), float(values[6]) if len(values) > 6 else 0.0)
 
 
 def _groups(throughputs: Sequence[Throughput], stages: Sequence[Stages]) -> list[tuple]:
@@ -223,11 +270,41 @@ def fit_memory(batches: Sequence[LargestBatch], stages: Sequence[Stages]) -> Mem
     return MemoryCoefficients(*np.exp(optimize.least_squares(logarithms, np.log([1.5, 10.0])).x).tolist())
 
 
+def fit_flash_memory() -> MemoryCoefficients:
+    """Return the multiples of the counted activations that give the published peaks of the fitted projects."""
+    peaks = [peak for project in others.projects() if project.fitted for peak in project.peaks]
+
+    def logarithms(values: np.ndarray) -> list[float]:
+        coefficients = MemoryCoefficients(*np.exp(values))
+        return [
+            math.log(peak_bytes(config, batch * config.sequence_length, coefficients) / measured)
+            for config, batch, measured in peaks
+        ]
+
+    return MemoryCoefficients(*np.exp(optimize.least_squares(logarithms, np.log([1.0, 3.0])).x).tolist())
+
+
+def memory_errors(coefficients: MemoryCoefficients) -> dict[str, Errors]:
+    """Return the errors of the modelled peaks of each project that published any."""
+    errors = {}
+    for project in others.projects():
+        ratios = [
+            peak_bytes(config, batch * config.sequence_length, coefficients) / measured
+            for config, batch, measured in project.peaks
+        ]
+        if ratios:
+            errors[project.project] = _errors(np.array(ratios))
+    return errors
+
+
 def errors_of(points: Sequence[Throughput], predicted: Sequence[float]) -> Errors:
     """Return the errors of predictions."""
-    ratios = np.array(predicted) / [point.sequences_per_second for point in points]
+    return _errors(np.array(predicted) / [point.sequences_per_second for point in points])
+
+
+def _errors(ratios: np.ndarray) -> Errors:
     off = np.abs(ratios - 1)
-    return Errors(len(points), float(np.median(off)), float(np.quantile(off, 0.9)), float(np.median(ratios) - 1))
+    return Errors(len(ratios), float(np.median(off)), float(np.quantile(off, 0.9)), float(np.median(ratios) - 1))
 
 
 def leave_out(kind: str) -> dict[str, tuple[list[Throughput], Coefficients]]:
@@ -265,26 +342,54 @@ def calibrate() -> tuple[Calibration, dict[str, dict[str, Errors]]]:
     values = np.array([astuple(one) for one in fits])
     low, high = (Coefficients(*ends.tolist()) for ends in (values.min(0), values.max(0)))
     memory = fit_memory(xia2024.largest_batches(), xia2024.stages())
-    flash, flash_errors, groups["one project"] = _calibrate_flash()
-    return Calibration(time, low, high, flash, memory, errors | flash_errors), groups
+    aside = [(point, predict(point, time), time) for point in xia2024.throughputs("throughput_h100.csv")]
+    flash, unseen, groups["one project"] = _calibrate_flash()
+    errors["FlashAttention, fitted"] = errors_of(*zip(*_fitted_projects(flash), strict=True))
+    for name, fitted in (("one project left out", True), ("projects held out", False)):
+        pairs = [(point, found) for point, found, _ in unseen if _project(point).fitted == fitted]
+        errors[f"FlashAttention, {name}"] = errors_of(*zip(*pairs, strict=True))
+    spread = _spread(aside, math.log1p(errors["one GPU left out"].nine_of_ten))
+    calibration = Calibration(time, low, high, flash, memory, fit_flash_memory(), spread, _spread(unseen), errors)
+    return calibration, groups
 
 
-def _calibrate_flash() -> tuple[Coefficients, dict[str, Errors], dict[str, Errors]]:
-    """Fit to all projects, and to all but each; return the fit, its errors, and those on each that was left out."""
-    points = {project: others.throughputs(project) for project in others.PROJECTS}
-    every = [point for members in points.values() for point in members]
-    fitted = fit_time(every, [], prior_weight=_FLASH_PRIOR_WEIGHT)
-    left_out, groups = [], {}
-    for project, members in points.items():
-        fit = fit_time([point for point in every if point.data_set != project], [], prior_weight=_FLASH_PRIOR_WEIGHT)
-        predicted = [predict(point, fit) for point in members]
-        groups[project] = errors_of(members, predicted)
-        left_out += zip(members, predicted, strict=True)
-    errors = {
-        "FlashAttention, fitted": errors_of(every, [predict(point, fitted) for point in every]),
-        "FlashAttention, one project left out": errors_of(*zip(*left_out, strict=True)),
-    }
-    return fitted, errors, groups
+def _project(point: Throughput) -> others.Project:
+    return next(project for project in others.projects() if project.project == point.data_set)
+
+
+def _fitted_projects(coefficients: Coefficients) -> list[tuple[Throughput, float]]:
+    points = [point for project in others.projects() if project.fitted for point in project.throughputs]
+    return [(point, predict(point, coefficients)) for point in points]
+
+
+def _calibrate_flash() -> tuple[Coefficients, list[tuple[Throughput, float, Coefficients]], dict[str, Errors]]:
+    """Fit to the projects for that, and to all of them but each.
+
+    Returns the fit; of each point a prediction by a fit that has not seen its project, with that fit; and the errors of
+    these by project.
+    """
+    every = [point for point, _ in _fitted_projects(_PRIOR)]
+    fitted = fit_time(every, flash=True)
+    unseen, groups = [], {}
+    for project in others.projects():
+        fit = fitted
+        if project.fitted:
+            fit = fit_time([point for point in every if point.data_set != project.project], flash=True)
+        found = [(point, predict(point, fit), fit) for point in project.throughputs]
+        if found:
+            groups[project.project] = errors_of(*zip(*[row[:2] for row in found], strict=True))
+        unseen += found
+    return fitted, unseen, groups
+
+
+def _spread(unseen: Sequence[tuple[Throughput, float, Coefficients]], gpu: float | None = None) -> Spread:
+    """Return the spread of points, each with its prediction and the coefficients that made it."""
+    off = np.abs([math.log(found / point.sequences_per_second) for point, found, _ in unseen])
+    share = np.array([host_share(point.config, find_gpu(point.gpu), point.batch, fit) for point, _, fit in unseen])
+    waits = share > _WAITS
+    if gpu is None:
+        gpu = float(np.quantile(off[~waits], 0.9))
+    return Spread(gpu, float(np.quantile((off - gpu * (1 - share))[waits] / share[waits], 0.9)))
 
 
 def modelled_largest_batches(coefficients: MemoryCoefficients) -> list[tuple[LargestBatch, int]]:

@@ -114,7 +114,12 @@ def _as_data(estimate) -> dict:
         "throughput": band(estimate.tokens_per_second, "tokens/s"),
         "time": band(estimate.hours, "h"),
         "cost": band(estimate.cost, "USD"),
-        "step": {"parts": parts, "unit": "s", "provenance": "modelled"},
+        "step": {
+            "parts": parts,
+            "unit": "s",
+            "provenance": "modelled",
+            "host_share": value(estimate.host_share, ""),
+        },
         "notes": estimate.notes,
     }
 
@@ -135,7 +140,7 @@ def _as_text(estimate) -> str:
         f"{config}; {config.parameters:,} parameters, on {gpu.gpu}",
         f"{fits}; taken: {estimate.batch:,}",
         f"  memory         {estimate.peak_bytes / 2**30:,.1f} of {gpu.memory_bytes / 2**30:,.1f} GiB (modelled)",
-        f"  a step         {seconds:,.3g} s: {shares} (modelled)",
+        f"  a step         {seconds:,.3g} s: {shares} (modelled); {estimate.host_share:.0%} waits for the host",
         _row("throughput", estimate.sequences_per_second, "{:,.3g}", "sequences/s"),
         _row("", estimate.tokens_per_second, "{:,.0f}", "tokens/s"),
         _row("time", estimate.hours, "{:,.3g}", "h") + f" for {estimate.tokens:,} tokens",
@@ -202,7 +207,7 @@ def _check(options: argparse.Namespace) -> Outcome:
     from rich.table import Table
 
     from bttlab_cost import xia2024
-    from bttlab_cost.calibration import calibrate, errors_of, modelled_largest_batches, predict
+    from bttlab_cost.calibration import calibrate, errors_of, memory_errors, modelled_largest_batches, predict
     from bttlab_cost.published_equations import curve_errors, largest_batch
 
     say("bttlab: fitting, and fitting again without each group of points")
@@ -213,6 +218,7 @@ def _check(options: argparse.Namespace) -> Outcome:
     errors = dict(calibration.errors)
     errors["H100, kept aside"] = errors_of(aside, [predict(point, calibration.time) for point in aside])
     errors["published equation 2, its own points"] = curve_errors(xia2024.throughputs())
+    memory = memory_errors(calibration.flash_memory)
     batches = [
         {"gpu": point.gpu, "published": point.largest_batch, "modelled": modelled, "equation_1": largest_batch(point)}
         for point, modelled in modelled_largest_batches(calibration.memory)
@@ -226,12 +232,14 @@ def _check(options: argparse.Namespace) -> Outcome:
         table.add_column(name, justify="left" if name == "points" else "right")
     rows = list(errors.items())
     rows += [(f"  without {group}", one) for kind in groups.values() for group, one in kind.items()]
+    rows += [(f"  memory, {project}", one) for project, one in memory.items()]
     for name, one in rows:
         table.add_row(name, str(one.points), f"{one.median:.1%}", f"{one.nine_of_ten:.1%}", f"{one.bias:+.1%}")
     data = {
         "coefficients": vars(calibration.time) | vars(calibration.memory),
         "errors": {name: vars(one) for name, one in errors.items()},
         "groups": {kind: {name: vars(one) for name, one in of_kind.items()} for kind, of_kind in groups.items()},
+        "memory": {project: vars(one) for project, one in memory.items()},
         "largest_batches": batches,
     }
     return Outcome(data, table)

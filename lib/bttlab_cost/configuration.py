@@ -8,7 +8,7 @@ from bttlab.errors import BttlabError
 CHOICES = {
     "method": ("full", "lora", "qlora"),
     "mixer": ("attention", "mamba"),
-    "adapted": ("all", "experts"),
+    "adapted": ("all", "experts", "queries"),
     "precision": ("fp32", "bf16"),
     "padding": ("none", "longest"),
     "mlp": ("gated", "plain"),
@@ -48,8 +48,8 @@ class FineTuning:
         What mixes the tokens of a sequence. With "mamba" embedding and output are one matrix.
     key_value_heads : int
         Heads that keys and values have; 0: as many as queries.
-    adapted : {"all", "experts"}
-        Which linear layers have adapters: all but the output, or experts and router.
+    adapted : {"all", "experts", "queries"}
+        Which linear layers have adapters: all but the output, experts and router, or queries and values.
     precision : {"fp32", "bf16"}
         Of weights, gradients, moments and activations.
     checkpointing : bool
@@ -162,12 +162,21 @@ class FineTuning:
         """Parameters of the adapters; 0 for full fine-tuning."""
         if self.method == "full":
             return 0
-        mixers = sum(map(sum, self.mixer_matrices))
+        mixers = sum(i + o for (i, o), adapted in zip(self.mixer_matrices, self.mixers_adapted, strict=True) if adapted)
         router = self.hidden + self.experts if self.experts > 1 else 0
-        others = router + self.experts * sum(map(sum, self.expert_matrices))
-        if self.adapted == "experts":
-            mixers = 0
-        return self.layers * self.lora_rank * (mixers + others)
+        experts = router + self.experts * sum(map(sum, self.expert_matrices))
+        return self.layers * self.lora_rank * (mixers + (experts if self.experts_adapted else 0))
+
+    @property
+    def experts_adapted(self) -> bool:
+        """Whether the matrices of experts, or of the feed-forward layer, have adapters."""
+        return self.method != "full" and self.adapted != "queries"
+
+    @property
+    def mixers_adapted(self) -> tuple[bool, ...]:
+        """Which of `mixer_matrices` have adapters."""
+        named = {"all": (0, 1, 2, 3), "experts": (), "queries": (0, 2)}[self.adapted]
+        return tuple(self.method != "full" and place in named for place in range(len(self.mixer_matrices)))
 
     @property
     def trainable(self) -> int:

@@ -7,12 +7,12 @@ from bttlab.baseline.gpus import Gpu
 from bttlab_cost import xia2024
 from bttlab_cost.calibration import Calibration, read_calibration
 from bttlab_cost.configuration import CostError, FineTuning
-from bttlab_cost.gpu_step import RESERVED, fixed_bytes, largest_batch, step_parts, step_seconds, token_bytes
+from bttlab_cost.gpu_step import RESERVED, host_share, largest_batch, peak_bytes, step_parts, step_seconds
 from bttlab_cost.lengths import longest_length, padded_length
 from bttlab_cost.models import find_model
 from bttlab_cost.prices import Price, read_prices
 
-MODEL_VERSION = "cost-3"
+MODEL_VERSION = "cost-4"
 UNCHECKED = 1.0  # of a precision that nothing was measured in: twice or half; an assumption
 
 ASSUMPTIONS = (
@@ -47,6 +47,8 @@ class Estimate:
         Low, middle and high.
     parts : dict
         Seconds of a step by stage, kind of work and layer.
+    host_share : float
+        For how much of a step the GPU waits for its host.
     peak_bytes : float
         Memory at the peak of a step whose sequences have the expected padding.
     notes : list of str
@@ -62,6 +64,7 @@ class Estimate:
     batch: int
     sequences_per_second: tuple[float, float, float]
     parts: dict[tuple[str, str, str], float]
+    host_share: float
     peak_bytes: float
     notes: list[str]
 
@@ -99,13 +102,13 @@ class Estimator:
 
     def largest_batch(self, config: FineTuning, gpu: Gpu, length: int | None = None) -> int:
         """Return how many sequences fit a GPU, of the stated length or of `length` tokens; 0 if none does."""
-        memory = self.calibration.memory
+        memory = self.calibration.memory_of(config)
         return largest_batch(config, gpu.memory_bytes, length or config.sequence_length, memory)
 
     def sequences_per_second(self, config: FineTuning, gpu: Gpu, batch: int) -> tuple[float, float, float]:
-        """Return low, middle and high: nine of ten held-out points lie in such a band."""
+        """Return low, middle and high: nine of ten points that were not fitted to lie in such a band."""
         middle = batch / step_seconds(config, gpu, batch, self.calibration.time_of(config))
-        factor = self._factor(config, gpu)
+        factor = self._factor(config, gpu, batch)
         return middle / factor, middle, middle * factor
 
     def estimate(self, config: FineTuning, gpu: Gpu, tokens: int, batch: int | None = None) -> Estimate:
@@ -130,6 +133,7 @@ class Estimator:
         padded = self.largest_batch(config, gpu, longest_length(config))
         batch = batch or max(1, padded)
         time = self.calibration.time_of(config)
+        share = host_share(config, gpu, batch, time)
         taken = batch * padded_length(config, batch, time.tail)
         return Estimate(
             config,
@@ -141,37 +145,42 @@ class Estimator:
             batch,
             self.sequences_per_second(config, gpu, batch),
             step_parts(config, gpu, batch, time),
-            fixed_bytes(config) + taken * token_bytes(config, self.calibration.memory),
-            self._notes(config, gpu, batch, padded),
+            share,
+            peak_bytes(config, taken, self.calibration.memory_of(config)),
+            self._notes(config, gpu, batch, padded, share),
         )
 
-    def _factor(self, config: FineTuning, gpu: Gpu) -> float:
+    def _factor(self, config: FineTuning, gpu: Gpu, batch: int) -> float:
         """By how much a throughput may be off either way."""
-        errors = self.calibration.errors
+        fitted, errors = self.calibration, self.calibration.errors
+        share = host_share(config, gpu, batch, fitted.time_of(config))
         if config.kernels == "flash":
-            factor = 1 + errors["FlashAttention, one project left out"].nine_of_ten
-            return factor * (1 + UNCHECKED) if config.precision == "fp32" else factor
-        factor = 1 + errors["one model and data set left out"].nine_of_ten
-        if gpu.gpu not in _measured_gpus():
-            factor = max(factor, 1 + errors["one GPU left out"].nine_of_ten)
-        if not _is_measured(config):
-            factor *= 1 + errors["one model left out"].nine_of_ten
+            factor = fitted.flash_spread.factor(share)
+        else:
+            factor = 1 + errors["one model and data set left out"].nine_of_ten
+            if gpu.gpu not in _measured_gpus():
+                factor = max(factor, fitted.spread.factor(share))
+            if not _is_measured(config):
+                factor *= 1 + errors["one model left out"].nine_of_ten
         return factor * (1 + UNCHECKED) if config.precision == "fp32" else factor
 
-    def _notes(self, config: FineTuning, gpu: Gpu, batch: int, padded: int) -> list[str]:
+    def _notes(self, config: FineTuning, gpu: Gpu, batch: int, padded: int, share: float) -> list[str]:
         notes = []
         if batch > padded:
             longest = longest_length(config)
             notes.append(f"a batch of {batch} padded to {longest} tokens does not fit, {padded} would")
+        if share > 0.5:
+            notes.append(f"the GPU waits for its host for {share:.0%} of a step: hosts and libraries differ in that")
         if config.kernels == "flash":
-            notes.append("FlashAttention: fitted to LoRA on A100 and to full training on H100 of dense models")
-            if config.method == "qlora":
-                notes.append("no QLoRA run with FlashAttention was fitted to")
-            return notes
-        if gpu.gpu not in _measured_gpus():
-            notes.append(f"{gpu.gpu} is none of the GPUs that were fitted to ({', '.join(sorted(_measured_gpus()))})")
-        if not _is_measured(config):
-            notes.append(f"the model is none of those that were fitted to ({', '.join(sorted(xia2024.NAMES))})")
+            if config.experts > 1 or config.mixer == "mamba":
+                notes.append("with FlashAttention only dense transformers were fitted to")
+        else:
+            if gpu.gpu not in _measured_gpus():
+                notes.append(
+                    f"{gpu.gpu} is none of the GPUs that were fitted to ({', '.join(sorted(_measured_gpus()))})"
+                )
+            if not _is_measured(config):
+                notes.append(f"the model is none of those that were fitted to ({', '.join(sorted(xia2024.NAMES))})")
         if config.precision == "fp32":
             notes.append("no FP32 run was fitted to: twice or half on top, by assumption")
         return notes

@@ -7,7 +7,7 @@ in eager PyTorch, the passes of elementwise work over its tensors, and the sprea
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -36,6 +36,9 @@ class Coefficients:
         How often elementwise work passes over the tensors that it is counted by.
     tail : float
         Mean excess of the lengths of a data set over their shortest, tokens.
+    falloff : float
+        By how much a larger peak is reached less: the share is `arithmetic` at an A100's peak, and falls with the peak
+        to this power.
     """
 
     arithmetic: float
@@ -44,6 +47,7 @@ class Coefficients:
     wrapper: float
     passes: float
     tail: float
+    falloff: float
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,7 @@ class MemoryCoefficients:
     recomputed: float
 
 
+A100_TFLOPS = 312.0  # the peak at which `arithmetic` holds
 RESERVED = 2**30  # bytes that context and libraries take before the first tensor; an assumption
 LOGIT_BYTES = 8  # of a logit beside the one that the model computes: its copy in FP32 and the copy's gradient
 MIXER_VALUES = {"attention": 6, "mamba": 10}  # hidden vectors that a mixer keeps of a token
@@ -69,20 +74,24 @@ MIXER_VALUES = {"attention": 6, "mamba": 10}  # hidden vectors that a mixer keep
 
 def operator_seconds(operator: Operator, gpu: Gpu, precision: str, fitted: Coefficients) -> float:
     """Return the seconds of an operator, all its times together."""
-    return float(_seconds(operator, gpu.peak(precision), 1e9 * gpu.bandwidth_gb_s, fitted)[0])
+    relative = gpu.bf16_tflops / A100_TFLOPS
+    return float(_seconds(operator, gpu.peak(precision), relative, 1e9 * gpu.bandwidth_gb_s, fitted)[0])
 
 
-def _seconds(operator: Operator, peak, bandwidth, fitted: Coefficients) -> tuple[np.ndarray, ...]:
-    """Return an operator's seconds and their derivatives by the logarithms of the coefficients, all but the tail."""
-    arithmetic = operator.flops / (fitted.arithmetic * peak)
+def _seconds(operator: Operator, peak, relative, bandwidth, fitted: Coefficients) -> tuple[np.ndarray, ...]:
+    """Return an operator's seconds, and their derivatives as `stage_derivatives`, all but the one by the tail.
+
+    `relative` is the GPU's peak over the A100's.
+    """
+    arithmetic = operator.flops / (fitted.arithmetic * peak) * relative**fitted.falloff
     passes = fitted.passes * operator.elementwise / (fitted.bandwidth * bandwidth)
     memory = operator.traffic / (fitted.bandwidth * bandwidth) + passes
     launch, wrapper = operator.kernels * fitted.launch, operator.wrapped * fitted.wrapper
     host = launch + wrapper
     longest = np.maximum(np.maximum(arithmetic, memory), host)
-    relative = [(part / longest) ** (OVERLAP - 1) for part in (arithmetic, memory, host)]
-    norm = sum(weight * part / longest for weight, part in zip(relative, (arithmetic, memory, host), strict=True))
-    by_arithmetic, by_memory, by_host = (operator.times * weight * norm ** (1 / OVERLAP - 1) for weight in relative)
+    weights = [(part / longest) ** (OVERLAP - 1) for part in (arithmetic, memory, host)]
+    norm = sum(weight * part / longest for weight, part in zip(weights, (arithmetic, memory, host), strict=True))
+    by_arithmetic, by_memory, by_host = (operator.times * weight * norm ** (1 / OVERLAP - 1) for weight in weights)
     return (
         operator.times * longest * norm ** (1 / OVERLAP),
         -by_arithmetic * arithmetic,
@@ -90,6 +99,7 @@ def _seconds(operator: Operator, peak, bandwidth, fitted: Coefficients) -> tuple
         by_host * launch,
         by_host * wrapper,
         by_memory * passes,
+        by_arithmetic * arithmetic * np.log(relative),
     )
 
 
@@ -107,6 +117,12 @@ def step_seconds(config: FineTuning, gpu: Gpu, batch: int, fitted: Coefficients)
     return sum(step_parts(config, gpu, batch, fitted).values())
 
 
+def host_share(config: FineTuning, gpu: Gpu, batch: int, fitted: Coefficients) -> float:
+    """Return the share of a step for which the GPU waits for its host: what a host without cost would save."""
+    free = step_seconds(config, gpu, batch, replace(fitted, launch=0.0, wrapper=0.0))
+    return 1 - free / step_seconds(config, gpu, batch, fitted)
+
+
 def stage_derivatives(
     config: FineTuning, gpus: Sequence[Gpu], batches: Sequence[int], fitted: Coefficients
 ) -> dict[str, np.ndarray]:
@@ -122,14 +138,15 @@ def stage_derivatives(
 
     Returns
     -------
-    dict of str to ndarray, shape (7, steps)
-        Of each stage: seconds, then derivatives by the logarithm of each of the `Coefficients`, in their order. The one
-        by the tail is a central difference, the others are exact.
+    dict of str to ndarray, shape (8, steps)
+        Of each stage: seconds, then derivatives by the logarithm of each of the `Coefficients`, in their order, but
+        by `falloff` itself. The one by the tail is a central difference, the others are exact.
     """
     nudge = 1e-4
     tails = fitted.tail * np.array([1 - nudge, 1, 1 + nudge])
     tokens = np.stack([batch * padded_length(config, batch, tails) for batch in batches], axis=1)  # (3, steps)
     peak = np.array([gpu.peak(config.precision) for gpu in gpus])
+    relative = np.array([gpu.bf16_tflops / A100_TFLOPS for gpu in gpus])
     bandwidth = 1e9 * np.array([gpu.bandwidth_gb_s for gpu in gpus])
     counted = operators(config, tokens)
     fields = ("times", "flops", "traffic", "elementwise", "kernels", "wrapped")
@@ -137,9 +154,11 @@ def stage_derivatives(
     for place, operator in enumerate(counted):
         for row, name in zip(table, fields, strict=True):
             row[place] = getattr(operator, name)
-    parts = np.stack(_seconds(Operator("", "", "", *table), peak, bandwidth, fitted))  # (6, operators, 3, steps)
+    parts = np.stack(
+        _seconds(Operator("", "", "", *table), peak, relative, bandwidth, fitted)
+    )  # (7, operators, 3, steps)
     by_tail = (parts[0, :, 2] - parts[0, :, 0]) / (2 * nudge)
-    columns = np.concatenate([parts[:, :, 1], by_tail[None]])
+    columns = np.concatenate([parts[:-1, :, 1], by_tail[None], parts[-1:, :, 1]])
     stage_of = np.array([operator.stage for operator in counted])
     return {stage: columns[:, stage_of == stage].sum(axis=1) for stage in STAGES}
 
@@ -147,7 +166,7 @@ def stage_derivatives(
 def token_bytes(config: FineTuning, fitted: MemoryCoefficients) -> float:
     """Return what a token takes of the memory at the peak of a step, in bytes."""
     mixed = config.hidden * (2 + MIXER_VALUES[config.mixer])
-    routed = config.top_k * (3 * config.expert_hidden + 2 * config.hidden)
+    routed = config.top_k * (len(config.expert_matrices) * config.expert_hidden + 2 * config.hidden)
     block = config.value_bytes * (mixed + routed)
     logits = config.vocabulary * (config.value_bytes + LOGIT_BYTES)
     if config.checkpointing:
@@ -160,6 +179,11 @@ def fixed_bytes(config: FineTuning) -> float:
     gradients = (config.value_bytes if config.mixed else config.trainable_bytes) * config.trainable
     unpacked = config.value_bytes * config.hidden * config.expert_hidden if config.method == "qlora" else 0
     return RESERVED + config.state_bytes + gradients + unpacked
+
+
+def peak_bytes(config: FineTuning, tokens: float, fitted: MemoryCoefficients) -> float:
+    """Return the memory at the peak of a step of `tokens` tokens, padding included, in bytes."""
+    return fixed_bytes(config) + tokens * token_bytes(config, fitted)
 
 
 def largest_batch(config: FineTuning, memory: int, length: int, fitted: MemoryCoefficients) -> int:

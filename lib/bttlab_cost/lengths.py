@@ -36,8 +36,9 @@ def padded_length(config: FineTuning, batch: int, tail: float | np.ndarray) -> f
     tail : float or ndarray
         Mean excess of the lengths over their shortest, tokens.
     """
-    if config.padding == "none":
-        return config.sequence_length + 0.0 * tail
+    longest = longest_length(config)
+    if longest == config.sequence_length:  # no padding, or none is longer
+        return longest + 0.0 * tail
     harmonic = math.fsum(1 / place for place in range(1, batch + 1))
-    longest, expected = longest_length(config), config.sequence_length + tail * (harmonic - math.log(2))
+    expected = config.sequence_length + tail * (harmonic - math.log(2))
     return (longest**-_CUT + expected**-_CUT) ** (-1 / _CUT)

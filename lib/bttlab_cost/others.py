@@ -1,69 +1,132 @@
 """Measurements that other projects than Xia et al. published: data/cost/others, all of it published."""
 
-import csv
+import json
+from dataclasses import dataclass, field, replace
 from functools import cache
+from typing import Any
 
 from bttlab.places import ROOT
+from bttlab.records import build
 from bttlab_cost.configuration import FineTuning
 from bttlab_cost.xia2024 import Throughput
 
-PROJECTS = ("qwen", "llm-foundry")
-SHARDS = 8  # GPUs that share the optimizer's work in llm-foundry's runs
-_SHAPES = {  # layers, hidden, heads, inner width, vocabulary, heads of keys and values
-    "qwen-1.8b": (24, 2048, 16, 5504, 151_936, 0),
-    "qwen-7b": (32, 4096, 32, 11_008, 151_936, 0),
-    "qwen-14b": (40, 5120, 40, 13_696, 152_064, 0),
-    "qwen-72b": (80, 8192, 64, 24_576, 152_064, 0),
-    "mpt-1b": (24, 2048, 16, 8192, 50_368, 0),
-    "mpt-3b": (32, 2560, 20, 10_240, 50_368, 0),
-    "mpt-7b": (32, 4096, 32, 16_384, 50_368, 0),
-    "mpt-13b": (40, 5120, 40, 20_480, 50_368, 0),
-    "mpt-30b": (48, 7168, 56, 28_672, 50_368, 0),
-}
+FOLDER = ROOT / "data" / "cost" / "others"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A published run on one GPU, or the share of one among several.
+
+    Attributes
+    ----------
+    model : str
+        A key of models.json.
+    method, gpu : str
+    batch, sequence : int
+        Of a micro-batch.
+    checkpointing : bool
+    sequences, seconds : float, optional
+        How many sequences it trained in how long.
+    accumulation : int, optional
+        Micro-batches of an update, times the GPUs that share the optimizer's work; by default the project's.
+    peak_gb : float, optional
+        Peak of the memory, 10^9 bytes.
+    longest : int, optional
+        Tokens of the longest sequence, at which memory peaked, where `sequence` is a mean.
+    sharded : bool
+        Whether GPUs exchanged weights during the step: memory is then no whole model's.
+    state : str
+        As in `FineTuning`.
+    published : str
+        The published value, where `sequences` is computed from it.
+    left_out : str
+        Why the model cannot describe this run; such a run counts nowhere.
+    """
+
+    model: str
+    method: str
+    gpu: str
+    batch: int
+    sequence: int
+    checkpointing: bool
+    sequences: float | None = None
+    seconds: float | None = None
+    accumulation: int | None = None
+    peak_gb: float | None = None
+    longest: int | None = None
+    sharded: bool = False
+    state: str = "fp32"
+    published: str = ""
+    left_out: str = ""
+
+
+@dataclass(frozen=True)
+class Project:
+    """What a project published.
+
+    Attributes
+    ----------
+    project, source, how : str
+    fitted : bool
+        Whether the model is fitted to it, or it is held out.
+    options : dict
+        Fields of `FineTuning` that all its runs share.
+    runs : list of Run
+    """
+
+    project: str
+    fitted: bool
+    source: str
+    how: str
+    runs: list[Run]
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def configuration(self, run: Run) -> FineTuning:
+        """Return how a run was trained."""
+        given = _models()[run.model] | self.options
+        if run.accumulation:
+            given["accumulation"] = run.accumulation
+        return FineTuning(
+            **{"experts": 1, "top_k": 1, "lora_rank": 16, "precision": "bf16", "kernels": "flash"} | given,
+            sequence_length=run.sequence,
+            method=run.method,
+            checkpointing=run.checkpointing,
+            state=run.state,
+        )
+
+    @property
+    def throughputs(self) -> list[Throughput]:
+        """Throughputs of the runs that the model describes, each of one micro-batch."""
+        return [
+            Throughput(
+                run.model, self.project, run.gpu, self.configuration(run), run.batch, run.sequences / run.seconds
+            )
+            for run in self.runs
+            if run.seconds and not run.left_out
+        ]
+
+    @property
+    def peaks(self) -> list[tuple[FineTuning, int, float]]:
+        """Configuration at its longest sequence, batch, and peak of the memory, bytes, where it was published."""
+        return [
+            (
+                replace(self.configuration(run), sequence_length=run.longest or run.sequence),
+                run.batch,
+                1e9 * run.peak_gb,
+            )
+            for run in self.runs
+            if run.peak_gb and not (run.left_out or run.sharded)
+        ]
 
 
 @cache
-def throughputs(project: str) -> list[Throughput]:
-    """Return a project's throughputs, each of one micro-batch, of the runs that the model describes."""
-    with (ROOT / "data" / "cost" / "others" / "throughput.csv").open(newline="", encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if row["project"] == project and _comparable(row)]
-    return [
-        Throughput(
-            row["model"],
-            project,
-            row["gpu"],
-            _configuration(row),
-            int(row["batch"]),
-            int(row["batch"]) * int(row["accumulation"]) / float(row["seconds_per_update"]),
-        )
-        for row in rows
-    ]
+def _models() -> dict[str, dict[str, Any]]:
+    return json.loads((FOLDER / "models.json").read_text(encoding="utf-8"))
 
 
-def _comparable(row: dict[str, str]) -> bool:
-    """Leave out Q-LoRA on GPTQ weights, and updates by DeepSpeed, which take 2 s at any length: no term has that."""
-    return row["method"] != "qlora" and not (row["project"] == "qwen" and row["method"] == "full")
-
-
-def _configuration(row: dict[str, str]) -> FineTuning:
-    layers, hidden, heads, inner, vocabulary, narrow = _SHAPES[row["model"]]
-    plain = row["model"].startswith("mpt")
-    return FineTuning(
-        layers,
-        hidden,
-        heads,
-        1,
-        1,
-        inner,
-        int(row["sequence"]),
-        row["method"],
-        64,
-        vocabulary,
-        key_value_heads=narrow,
-        precision="bf16",
-        checkpointing=row["checkpointing"] == "yes",
-        mlp="plain" if plain else "gated",
-        tied=plain,
-        kernels="flash",
-        accumulation=int(row["accumulation"]) * (SHARDS if row["project"] == "llm-foundry" else 1),
-    )
+@cache
+def projects() -> list[Project]:
+    """Return all projects, those that the model is fitted to first."""
+    files = sorted(path for path in FOLDER.glob("*.json") if path.name != "models.json")
+    read = [build(Project, json.loads(path.read_text(encoding="utf-8")), path.name) for path in files]
+    return sorted(read, key=lambda project: not project.fitted)

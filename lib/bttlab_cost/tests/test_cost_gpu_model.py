@@ -11,9 +11,18 @@ import pytest
 
 from bttlab.baseline.gpus import find_gpu
 from bttlab_cost import others, xia2024
-from bttlab_cost.calibration import calibrate, errors_of, fit_time, modelled_largest_batches, predict, read_calibration
+from bttlab_cost.calibration import (
+    calibrate,
+    errors_of,
+    fit_time,
+    memory_errors,
+    modelled_largest_batches,
+    predict,
+    read_calibration,
+)
 from bttlab_cost.calibration import stage_seconds as modelled_stages
 from bttlab_cost.configuration import FineTuning
+from bttlab_cost.estimate import Estimator
 from bttlab_cost.gpu_step import Coefficients, operator_seconds, stage_derivatives, step_parts, step_seconds
 from bttlab_cost.lengths import longest_length, padded_length
 from bttlab_cost.models import find_model
@@ -22,7 +31,7 @@ from bttlab_cost.published_equations import curve, curve_errors, largest_batch
 
 from conftest import ROOT
 
-PERFECT = Coefficients(1.0, 1.0, 0.0, 0.0, 1.0, 0.0)
+PERFECT = Coefficients(1.0, 1.0, 0.0, 0.0, 1.0, 0.0, 0.0)
 A40 = find_gpu("A40")
 
 
@@ -100,7 +109,7 @@ def test_experts_get_the_tokens_that_are_routed_to_them():
     ],
 )
 def test_an_operator_takes_the_longest_of_arithmetic_bytes_and_launches(operator, seconds):
-    found = Coefficients(0.5, 0.25, 1e-3, 4e-3, 2.0, 0.0)
+    found = Coefficients(0.5, 0.25, 1e-3, 4e-3, 2.0, 0.0, 0.0)
     assert operator_seconds(operator, A40, "bf16", found) == pytest.approx(seconds)
 
 
@@ -117,6 +126,7 @@ def test_padding_is_the_expected_longest_of_exponential_lengths():
     assert padded_length(config, 6, 100.0) == pytest.approx(174 + excess.max(1).mean(), rel=0.01)
     assert padded_length(replace(config, padding="none"), 6, 100.0) == 174
     assert padded_length(config, 10**6, 1000.0) == longest_length(config) == 1024
+    assert padded_length(replace(config, sequence_length=2048), 4, 100.0) == 2048
 
 
 def test_median_error_over_the_77_points(recorded):
@@ -142,13 +152,43 @@ def test_stages_of_a_step_on_the_a40(recorded):
         assert modelled["optimizer"] == pytest.approx(point.seconds["optimizer"], rel=0.35)
 
 
-def test_projects_that_were_left_out_are_predicted_within_the_band(recorded):
-    errors = recorded.errors["FlashAttention, one project left out"]
-    assert errors.points == sum(len(others.throughputs(project)) for project in others.PROJECTS) == 35
-    assert errors.median <= 0.25 and errors.nine_of_ten <= 0.45
-    for project in others.PROJECTS:
-        points = others.throughputs(project)
-        assert errors_of(points, [predict(point, recorded.flash) for point in points]).median <= 0.15, project
+def test_projects_that_were_held_out_are_predicted_within_the_band(recorded):
+    held_out = [project for project in others.projects() if not project.fitted]
+    points = [point for project in held_out for point in project.throughputs]
+    assert len(held_out) >= 4 and len({project.project for project in others.projects()}) >= 8
+    found = errors_of(points, [predict(point, recorded.flash) for point in points])
+    assert found.points == 17 and found.median <= 0.12
+    assert vars(recorded.errors["FlashAttention, projects held out"]) == pytest.approx(vars(found), rel=1e-3)
+    estimator, inside = Estimator(recorded), 0
+    for point in points:
+        low, _, high = estimator.sequences_per_second(point.config, find_gpu(point.gpu), point.batch)
+        inside += low <= point.sequences_per_second <= high
+    assert inside >= 0.85 * len(points)
+
+
+def test_no_published_run_takes_more_operations_than_its_gpu_has():
+    for project in others.projects():
+        for point in project.throughputs:
+            tokens = point.batch * point.config.sequence_length
+            flops = sum(one.times * one.flops for one in operators(point.config, tokens))
+            assert flops * point.sequences_per_second / point.batch < find_gpu(point.gpu).peak("bf16"), point
+
+
+def test_peaks_of_memory_of_other_projects(recorded):
+    errors = memory_errors(recorded.flash_memory)
+    assert errors["qwen"].median <= 0.06 and errors["unsloth"].median <= 0.15
+    assert errors["torchtune"].bias > 0.5  # its loss never holds all logits; the page says so
+
+
+def test_a_step_that_waits_for_its_host_has_a_wider_band(recorded):
+    estimator, gpu = Estimator(recorded), find_gpu("A100")
+    widths, shares = [], []
+    for length in (128, 1024, 8192):
+        found = estimator.estimate(find_model(f"llama-2-7b,padding=none,sequence_length={length}"), gpu, 10**6, batch=1)
+        widths.append(found.sequences_per_second[2] / found.sequences_per_second[0])
+        shares.append(found.host_share)
+    assert shares == sorted(shares, reverse=True) and shares[0] > 0.5 > 0.05 > shares[2]
+    assert widths == sorted(widths, reverse=True) and widths[0] > 1.5 * widths[2]
 
 
 def test_fitted_numbers_are_ones_that_hardware_has(recorded):
@@ -158,12 +198,15 @@ def test_fitted_numbers_are_ones_that_hardware_has(recorded):
     assert 0.5 < time.passes < 4
     for low, value, high in zip(*(vars(one).values() for one in (recorded.low, time, recorded.high)), strict=True):
         assert low <= value <= high
+    flash = recorded.flash
+    assert 0.5 < flash.arithmetic < 0.9 and 0.5 < flash.bandwidth < 0.95 and 0 < flash.falloff < 0.5
+    assert 3e-6 < flash.launch < 60e-6
 
 
 @pytest.mark.long
 def test_the_recorded_calibration_is_the_one_that_the_data_give(recorded):
     found, groups = calibrate()
-    for part in ("time", "low", "high", "flash", "memory"):
+    for part in ("time", "low", "high", "flash", "memory", "flash_memory", "spread", "flash_spread"):
         assert vars(getattr(recorded, part)) == pytest.approx(vars(getattr(found, part)), rel=1e-3), part
     for name, errors in found.errors.items():
         assert vars(recorded.errors[name]) == pytest.approx(vars(errors), rel=1e-3, abs=1e-5), name
@@ -172,18 +215,21 @@ def test_the_recorded_calibration_is_the_one_that_the_data_give(recorded):
     assert len(pairs) == 4 and all(one.median <= 0.20 for one in pairs.values())
 
 
-@pytest.mark.parametrize("without", ["", "Mixtral-8x7B", "BlackMamba-2.8B"])
+@pytest.mark.parametrize("without", ["", "Mixtral-8x7B", "BlackMamba-2.8B", "flash"])
 def test_one_calibration_is_found_from_every_start_order_and_last_bit(without):
+    flash = without == "flash"
     points = [point for point in xia2024.throughputs() if point.model != without]
     stages = [point for point in xia2024.stages() if point.model != without]
-    found = astuple(fit_time(points, stages))
+    if flash:
+        points, stages = [point for one in others.projects() if one.fitted for point in one.throughputs], []
+    found = astuple(fit_time(points, stages, flash=flash))
     random = np.random.default_rng(0)
     moved = [
         replace(point, sequences_per_second=point.sequences_per_second * (1 + 1e-12 * random.standard_normal()))
         for point in random.permutation(np.array(points, dtype=object))
     ]
-    start = Coefficients(0.25, 0.95, 50e-6, 2e-3, 3.0, 40.0)
-    assert astuple(fit_time(moved, stages, [start])) == pytest.approx(found, rel=1e-5)
+    start = Coefficients(0.25, 0.95, 50e-6, 2e-3, 3.0, 40.0, 0.1)
+    assert astuple(fit_time(moved, stages, [start], flash)) == pytest.approx(found, rel=1e-5)
 
 
 @pytest.mark.long
@@ -200,12 +246,14 @@ def test_other_processors_find_the_recorded_calibration(host):
 
 def test_derivatives_are_those_of_the_seconds():
     config, gpus, batches = find_model("mixtral-8x7b,sequence_length=79"), [A40, find_gpu("A100")], [4, 17]
-    middle = np.log(astuple(Coefficients(0.5, 0.7, 16e-6, 0.7e-3, 0.9, 130.0)))
-    exact = stage_derivatives(config, gpus, batches, Coefficients(*np.exp(middle)))
-    for place, step in enumerate(1e-5 * np.eye(6)):
-        over, under = (
-            stage_derivatives(config, gpus, batches, Coefficients(*np.exp(middle + sign * step))) for sign in (1, -1)
-        )
+    middle = np.log([0.5, 0.7, 16e-6, 0.7e-3, 0.9, 130.0])
+
+    def seconds_at(step):
+        return stage_derivatives(config, gpus, batches, Coefficients(*np.exp(middle + step[:6]), 0.2 + step[6]))
+
+    exact = seconds_at(np.zeros(7))
+    for place, step in enumerate(1e-5 * np.eye(7)):
+        over, under = seconds_at(step), seconds_at(-step)
         for stage, columns in exact.items():
             numeric = (over[stage][0] - under[stage][0]) / 2e-5
             np.testing.assert_allclose(columns[1 + place], numeric, rtol=1e-5, atol=1e-9)
@@ -256,3 +304,8 @@ def test_the_page_has_the_recorded_errors_and_coefficients(recorded):
         ("tail", "{:.0f} tokens", 1),
     ):
         assert f"| {name} | {form.format(unit * getattr(recorded.time, name))} |" in page, name
+        if name != "tail":
+            assert f"| {name} | {form.format(unit * getattr(recorded.flash, name))} |" in page, name
+    assert f"| falloff | {recorded.flash.falloff:.2f} |" in page
+    for share, factor in ((0, "1.36"), (1, "2.8")):
+        assert f"{recorded.flash_spread.factor(share):.{len(factor) - 2}f}" == factor and factor in page

@@ -136,6 +136,7 @@ def test_a_gpu_without_a_price_has_time_but_no_cost(capsys):
 def test_check_on_the_command_line(capsys, tmp_path):
     code, out, _ = cost(capsys, "check", "--record", str(tmp_path / "model.json"), "--json")
     found = json.loads(out)
+    assert found["memory"]["unsloth"]["points"] == 4
     assert code == 0 and found["errors"]["H100, kept aside"]["points"] == 19
     assert read_calibration(tmp_path / "model.json").time.launch == pytest.approx(
         found["coefficients"]["launch"], rel=1e-3
