@@ -46,8 +46,8 @@ def write_corpus(folder: Path, seed: int = 0) -> Path:
 
 
 def settings(corpus: Path, optimizer: str = "sgd", **values) -> RunSettings:
-    defaults = {"learning_rate": 10 * LEARNING_RATES[optimizer], "epochs": 3}
-    return RunSettings(CONFIG, str(corpus), "reference", Optimizer(optimizer), **(defaults | values))
+    values = {"config": CONFIG, "learning_rate": 10 * LEARNING_RATES[optimizer], "epochs": 3} | values
+    return RunSettings(data=str(corpus), device="reference", optimizer=Optimizer(optimizer), **values)
 
 
 def train(folder: Path, corpus: Path, optimizer: str = "sgd", trainer=None, **values):

@@ -24,6 +24,7 @@ def main(arguments: list[str] | None = None, docs: Path = DOCS) -> int:
     )
     options = parser.parse_args(arguments)
     training_process.device = options.device or training_process.device
+    training_process.forks = options.device is None  # the driver of a real card is not for forks
     unknown = [name for name in options.trials if name not in TRIALS]
     if unknown:
         parser.error(f"no trial {unknown[0]!r}; there are {', '.join(TRIALS)}")

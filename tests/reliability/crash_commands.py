@@ -1,10 +1,6 @@
 """`bttlab eval` and `bttlab sweep` killed with SIGKILL at random moments: whole results or none."""
 
-import os
 import random
-import signal
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -14,58 +10,49 @@ import yaml
 from bttlab.experiments.keep import flat
 from bttlab.experiments.record import read_run
 from reliability.outcome import Outcome
-from reliability.training_process import TIMEOUT
+from reliability.training_process import Command
 from tiny_runs import settings, train, write_corpus
 
 EPOCHS, TRIALS = 60, 4  # of a sweep
+EVALUATIONS = 10  # for each sweep, which takes long
 SCORES = ("dev.mean_loss", "dev.slot_f1", "test.mean_loss", "test.slot_f1", "samples")
 OLD = "what was predicted before\n"
 
 
 def trial(count: int) -> Outcome:
-    """Kill `count` evaluations, and `count` times a sweep, which is then started again."""
+    """Kill `count` evaluations, and for every tenth a sweep, which is then started again."""
     draw, failures = random.Random(0), []
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         evaluation, sweep = _Evaluation(folder), _Sweep(folder)
         for number in range(count):
             failures += [f"eval {number}: {fault}" for fault in evaluation.kill(draw)]
-            failures += [f"sweep {number}: {fault}" for fault in sweep.kill(draw)]
+            if number % EVALUATIONS == 0:
+                failures += [f"sweep {number}: {fault}" for fault in sweep.kill(draw)]
     tried = (
         "`bttlab eval --predictions FILE` and `bttlab sweep` (4 trials, 2 workers) with all their processes killed by "
         "SIGKILL at a random moment. The file is as before or as of an unbroken evaluation; the sweep, started again, "
         "comes to the scores of an unbroken one"
     )
     figures = {"evaluations killed": evaluation.killed, "sweeps killed": sweep.killed}
-    return Outcome("crash of eval and sweep", tried, 2 * count, failures, figures)
+    return Outcome("crash of eval and sweep", tried, count + sweep.attempts, failures, figures)
 
 
-def _start(*arguments: str | Path, errors: int = subprocess.DEVNULL) -> subprocess.Popen:
-    command = [sys.executable, "-m", "bttlab", *map(str, arguments)]
-    return subprocess.Popen(
-        command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=errors, text=True, errors="replace"
-    )
-
-
-def _finished(*arguments: str | Path) -> float:
+def _finished(*arguments: str | Path, new: bool = False) -> float:
     """Run a command to its end; returns the seconds that it took."""
-    begin, process = time.monotonic(), _start(*arguments, errors=subprocess.PIPE)
-    _, said = process.communicate(timeout=TIMEOUT)
-    if process.returncode:
-        raise RuntimeError(f"bttlab {arguments[0]} ended with exit code {process.returncode}: {said[-2000:]}")
+    begin, process = time.monotonic(), Command(*arguments, new=new)
+    if process.wait() != 0:
+        raise RuntimeError(f"bttlab {arguments[0]} ended with exit code {process.returncode}")
     return time.monotonic() - begin
 
 
-def _killed(delay: float, *arguments: str | Path) -> bool:
+def _killed(delay: float, *arguments: str | Path, new: bool = False) -> bool:
     """Kill a command and its processes after some time; returns False if it had ended by then."""
-    process = _start(*arguments)
-    try:
-        process.wait(delay)
+    process = Command(*arguments, new=new)
+    if process.wait(delay) is not None:
         return False
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        return True
+    process.kill()
+    return True
 
 
 class _Evaluation:
@@ -87,9 +74,9 @@ class _Sweep:
         fixed = flat(settings(write_corpus(folder / "sweep_corpus"), epochs=EPOCHS))
         del fixed["seed"]
         values = {key: list(value) if isinstance(value, tuple) else value for key, value in fixed.items()}
-        self._spec, self._folder, self.killed = folder / "tiny.yaml", folder, 0
+        self._spec, self._folder, self.killed, self.attempts = folder / "tiny.yaml", folder, 0, 0
         self._spec.write_text(yaml.safe_dump({"fixed": values, "vary": {"seed": list(range(TRIALS))}}))
-        self._seconds = _finished(*self._command("unbroken"))
+        self._seconds = _finished(*self._command("unbroken"), new=True)
         self._expected = self._scores("unbroken")
         if len(self._expected) != TRIALS or any(None in scores for scores in self._expected.values()):
             raise RuntimeError(f"the unbroken sweep has no scores of {TRIALS} trials: {self._expected}")
@@ -106,8 +93,9 @@ class _Sweep:
         }
 
     def kill(self, draw: random.Random) -> list[str]:
-        name = f"killed{self.killed}-{draw.randrange(10**9)}"
-        self.killed += _killed(draw.uniform(0.2, 1.0) * self._seconds, *self._command(name))
-        _finished(*self._command(name))
+        name = f"killed{self.attempts}"
+        self.attempts += 1
+        self.killed += _killed(draw.uniform(0.2, 1.0) * self._seconds, *self._command(name), new=True)
+        _finished(*self._command(name), new=True)
         found = self._scores(name)
         return [] if found == self._expected else [f"{found} is not {self._expected}"]

@@ -2,7 +2,6 @@
 
 import random
 import shutil
-import subprocess
 import tempfile
 import time
 from pathlib import Path
@@ -10,10 +9,10 @@ from pathlib import Path
 from bttlab.files import is_draft
 from bttlab.train import CheckpointStore
 from reliability.outcome import Outcome
-from reliability.training_process import finish, new_run, train, unbroken, wait_for
+from reliability.training_process import Command, finish, new_run, train, unbroken, wait_for
 from tiny_runs import metrics, write_corpus
 
-EPOCHS = 30  # each with a checkpoint
+EPOCHS = 12  # each with a checkpoint
 
 
 def trial(count: int) -> Outcome:
@@ -49,16 +48,15 @@ def trial(count: int) -> Outcome:
     return Outcome("crash and resume", tried, count, failures, figures)
 
 
-def _killed(process: subprocess.Popen, folder: Path, delay: float, in_write: bool, draw: random.Random) -> bool:
+def _killed(process: Command, folder: Path, delay: float, in_write: bool, draw: random.Random) -> bool:
     """Kill a run some time after it made its folder; returns False if it had ended by then."""
-    with process:
-        wait_for(process, folder.exists)
-        time.sleep(delay)
-        if in_write:
-            wait_for(process, lambda: any(map(is_draft, folder.iterdir())))
-            time.sleep(draw.uniform(0, 0.002))
+    wait_for(process, folder.exists)
+    time.sleep(delay)
+    if in_write:
+        wait_for(process, lambda: any(map(is_draft, folder.iterdir())))
+        time.sleep(draw.uniform(0, 0.002))
+    if process.poll() is None:
         process.kill()
-        process.communicate()
     if process.returncode > 0:
         raise RuntimeError(f"training ended with exit code {process.returncode}")
     return process.returncode < 0

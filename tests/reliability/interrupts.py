@@ -1,5 +1,6 @@
 """Training interrupted at random moments as users do it, from a shell and from a notebook; then resumed."""
 
+import os
 import queue
 import random
 import shutil
@@ -66,8 +67,8 @@ def _stop_process(way: str, arguments: list[str], folder: Path, delay: float) ->
     wait_for(process, CheckpointStore(folder).latest.exists)
     time.sleep(delay)
     begin = time.time()
-    process.send_signal(signal.Signals[way])
-    process.communicate(timeout=TIMEOUT)
+    os.kill(process.pid, signal.Signals[way])
+    process.output()
     if _is_complete(folder):
         return None
     expected = 128 + signal.Signals[way]

@@ -1,27 +1,34 @@
-"""Overlays and programs loaded and kernels called many times over: nothing accumulates."""
+"""Trainings, overlays and programs in one process, many of them: nothing accumulates."""
 
 import sys
+import tempfile
+from itertools import product
+from pathlib import Path
 
 import numpy as np
 
 from bttlab.card import EmulatedU50, open_trainer
+from bttlab.data import load_corpus
 from bttlab.model import ModelConfig, Optimizer, initial_parameters
+from bttlab.train import ProgressBar, start_run
 from reliability import worker
 from reliability.footprint import MOST_GROWTH, Footprint
 from reliability.outcome import Outcome
+from tiny_runs import settings, write_corpus
 
-ENCODERS = (2, 6)  # of the two models
-CALLS = 10  # after each load
-WARM_UP = 10  # loads, until caches and allocators have what they need
+MODELS = [ModelConfig(encoders=n, linear_rank=rank) for n, rank in product(range(1, 6), range(2, 12))]  # 50
+CALLS = 10  # of the kernel with each program
+WARM_UP = 5  # trainings, until caches and allocators have what they need
 
 
 def trial(count: int) -> Outcome:
-    """Call kernels `count` times, and load an overlay for every ten calls."""
+    """Train `count` runs, then load the overlay and a program of another model `len(MODELS)` times."""
     found = worker.run("long_runs", count)
     tried = (
-        "The overlay and the programs of 2-ENC and 6-ENC loaded in turn on one emulated card, and after each load "
-        f"{CALLS} kernel calls that train on one sample, all in one process: after the first {WARM_UP} loads resident "
-        f"memory grows by less than {MOST_GROWTH} MiB, and no file descriptor, thread or temporary file stays"
+        f"Runs of `bttlab train` (3 epochs), then the overlay and programs of {len(MODELS)} models (1- to 5-ENC, ranks "
+        f"2 to 11), each compiled, loaded and called {CALLS} times, all in one process on one emulated card. After as "
+        f"many of each as fill the caches, resident memory grows by less than {MOST_GROWTH} MiB, and no file "
+        "descriptor, thread or temporary file stays"
     )
     return Outcome("nothing accumulates", tried, count, found["faults"], found["figures"])
 
@@ -29,20 +36,32 @@ def trial(count: int) -> Outcome:
 def main(count: int) -> None:
     """Do it, and print what it came to."""
     card, draw = EmulatedU50(), np.random.default_rng(0)
+    with tempfile.TemporaryDirectory() as scratch:
+        corpus = write_corpus(Path(scratch) / "corpus")
+        for number in range(WARM_UP + count):
+            if number == WARM_UP:
+                before = Footprint.now()
+            _train(Path(scratch) / f"run{number}", corpus, card)
+        faults = Footprint.now().faults_since(before)
+        for number in range(2 * len(MODELS)):
+            if number == len(MODELS):
+                before = Footprint.now()
+            _load_and_call(MODELS[number % len(MODELS)], card, draw)
+        worker.report(before, Footprint.now(), faults, {"trainings": count, "programs": len(MODELS)})
 
-    def load_and_call(number: int) -> None:
-        trainer = open_trainer(ModelConfig(encoders=ENCODERS[number % 2]), card)
-        trainer.load_parameters(initial_parameters(trainer.config, 0))
-        for _ in range(CALLS):
-            trainer.train(worker.random_samples(trainer.config, 1, draw), Optimizer("adamw"), 1e-4)
 
-    for number in range(WARM_UP):
-        load_and_call(number)
-    before = Footprint.now()
-    loads = -(-count // CALLS)
-    for number in range(loads):
-        load_and_call(number)
-    worker.report(before, Footprint.now(), [], {"overlay loads": loads, "kernel calls": loads * CALLS})
+def _train(folder: Path, corpus: Path, card: EmulatedU50) -> None:
+    """Train a run of 2-ENC."""
+    config = ModelConfig(encoders=2)
+    run = start_run(folder, settings(corpus, "adamw", config=config), load_corpus(corpus))
+    run.train(open_trainer(config, card), card.name, ProgressBar())
+
+
+def _load_and_call(config: ModelConfig, card: EmulatedU50, draw: np.random.Generator) -> None:
+    trainer = open_trainer(config, card)
+    trainer.load_parameters(initial_parameters(config, 0))
+    for _ in range(CALLS):
+        trainer.train(worker.random_samples(config, 1, draw), Optimizer("sgd"), 1e-4)
 
 
 if __name__ == "__main__":

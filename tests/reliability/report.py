@@ -9,12 +9,14 @@ from typing import Any
 import torch
 from pages import filled
 
+from bttlab import __version__
 from bttlab.baseline.machine import describe, load_average
+from bttlab.experiments.provenance import git_state
 from bttlab.quantities import to_json
 from reliability.outcome import Outcome
 
 TABLE = "table of reliability.json"
-HEAD = ("trial", "what was tried", "attempts", "failed", "figures", "command", "machine and day")
+HEAD = ("trial", "what was tried", "attempts", "failed", "figures", "command", "version, machine and day")
 MOST_FAILURES = 20  # that are kept word for word
 
 
@@ -26,12 +28,13 @@ def load(folder: Path) -> dict[str, Any]:
 
 def record(name: str, outcome: Outcome, count: int) -> dict[str, Any]:
     """Return what is kept of an outcome."""
-    machine = describe(torch.device("cpu"), load_average())
+    machine, git = describe(torch.device("cpu"), load_average()), git_state()
     return {
         **asdict(outcome),
         "failures": list(outcome.failures[:MOST_FAILURES]),
         "failed": len(outcome.failures),
         "command": f"make reliability TRIALS='{name} --count {count}'",
+        "version": __version__ + (f", {git.commit[:7]}{' changed' * git.changed}" if git else ""),
         "machine": f"{machine.cpu}, {machine.cores} cores, Python {machine.python}",
         "day": time.strftime("%Y-%m-%d"),
     }
@@ -51,7 +54,7 @@ def table(records: dict[str, Any]) -> str:
     rows = [HEAD, ["---"] * len(HEAD)]
     for row in records.values():
         figures = "; ".join(f"{name}: {_figure(value)}" for name, value in row["figures"].items())
-        where = f"{row['machine']}, {row['day']}"
+        where = f"{row['version']}, {row['machine']}, {row['day']}"
         numbers = (f"{row['attempts']:,}", f"{row['failed']:,}")
         rows.append([row["title"], row["tried"], *numbers, figures, f"`{row['command']}`", where])
     return "".join(f"| {' | '.join(cell.replace('|', '/') for cell in row)} |\n" for row in rows)

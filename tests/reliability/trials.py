@@ -40,13 +40,13 @@ class Trial:
 
 
 TRIALS = {
-    "crash_resume": Trial(crash_resume.trial, full=100, small=0),
-    "crash_commands": Trial(crash_commands.trial, full=100, small=0),
+    "crash_resume": Trial(crash_resume.trial, full=600, small=0),
+    "crash_commands": Trial(crash_commands.trial, full=400, small=0),
     **{f"hostile_{name}": Trial(partial(hostile_files.trial, name), full=100_000, small=300) for name in TARGETS},
     "native_port": Trial(native_code.fuzz, full=100_000, small=500),
     "native_epoch": Trial(native_code.epoch, full=4_478, small=0),
     "concurrency": Trial(concurrency.trial, full=8, small=2),
-    "long_runs": Trial(long_runs.trial, full=10_000, small=50),
+    "long_runs": Trial(long_runs.trial, full=30, small=0),
     "day": Trial(day.trial, full=86_400, small=5),  # seconds
     "threads": Trial(threads.trial, full=600, small=0),  # seconds
     "notebooks": Trial(notebooks.trial, full=600, small=0),  # seconds
