@@ -2,23 +2,20 @@
 
 import os
 import signal
-import socket
-import subprocess
-import sys
-import time
 from types import SimpleNamespace
 
 import pytest
-from benchmarks.sweep import ChunkLog, chunks_again
-from distributed import Client
+from distributed import Client, LocalCluster
 
 import tiny_runs
+from bttlab.card import CardBusyError
 from bttlab.cli import main
 from bttlab.experiments import Filter, RunIndex, RunRecord, read_run
 from bttlab.experiments.keep import flat
-from bttlab.sweep import ClusterError, Sweep, SweepError, open_cluster
+from bttlab.sweep import ClusterError, Sweep, SweepError, open_cluster, worker
+from bttlab.sweep import cluster as cluster_module
 from bttlab.sweep import run as sweep_module
-from bttlab.sweep.cluster import _check_versions, check_cluster, connect
+from bttlab.sweep.cluster import check_cluster
 from bttlab.sweep.search import Proposed
 from bttlab.sweep.spec import FIGURES, spec_of
 from bttlab.sweep.trials import TrialMaker
@@ -109,71 +106,25 @@ def test_a_worker_that_is_killed(client, corpus, alone, tmp_path):
 
 
 @pytest.mark.long
-def test_a_worker_killed_in_mid_chunk_costs_that_chunk_alone(client, corpus, tmp_path):
-    """What has ended does not wait on its worker until the sweep has time for it: there it would die, too."""
-    log, killed = ChunkLog(tmp_path), []
-    client.register_plugin(log, "chunks")
+def test_a_scheduler_that_goes_ends_the_sweep_and_the_same_command_goes_on(corpus, alone, tmp_path):
+    def start() -> tuple[LocalCluster, Client]:
+        cluster = LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None)
+        return cluster, Client(cluster.scheduler_address)  # as another process's cluster
 
-    def kill(progress):
-        if not killed and sum(progress.parts.values()) > 0:
-            killed.append(_kill_in_mid_chunk(client, log))
-        elif killed and any((killed[0], "end") == event[:2] for events in log.read().values() for event in events):
-            sweep.stop()
+    def end(progress) -> None:
+        if progress.records:
+            cluster.close()
 
-    fixed = _spec(corpus).fixed | {"epochs": 100_000}
-    sweep = Sweep(_spec(corpus, fixed=fixed, chunk_seconds=0.3), tmp_path / "sweep")
-    sweep.run(client, kill)
-    client.unregister_worker_plugin("chunks")
-    assert killed and chunks_again(log.read()) == 1
-
-
-def _kill_in_mid_chunk(client, log):
-    """Kill a worker that has ended a chunk since, is well into the next, and holds no result; returns that chunk."""
-    processes, before, deadline = client.run(os.getpid), log.read(), time.monotonic() + 60
-    while time.monotonic() < deadline:
-        held = client.has_what()
-        for address, process in processes.items():
-            events = log.read().get(process, [])
-            since = [event for _, event, _ in events[len(before.get(process, [])) :]]
-            if since[-2:] == ["end", "begin"] and time.time() - events[-1][2] > 0.1 and not held[address]:
-                os.kill(process, signal.SIGKILL)
-                return events[-1][0]
-    pytest.fail(f"results stay on their workers: {held}")
-
-
-@pytest.mark.long
-def test_a_scheduler_that_comes_back(corpus, alone, tmp_path):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
-
-    def start() -> list[subprocess.Popen]:
-        scheduler = ["dask_scheduler", "--host", address, "--no-dashboard"]
-        worker = ["dask_worker", address, "--nthreads", "1", "--no-dashboard", "--local-directory", str(tmp_path)]
-        return [
-            subprocess.Popen([sys.executable, "-m", f"distributed.cli.{name}", *arguments], stderr=subprocess.DEVNULL)
-            for name, *arguments in (scheduler, worker)
-        ]
-
-    def end() -> None:
-        for process in processes:
-            process.kill()
-            process.wait()
-
-    def restart_once(progress) -> None:
-        if progress.records and first is processes[0]:
-            end()
-            processes[:] = start()
-
-    processes = start()
-    first = processes[0]
-    try:
-        with Client(address, timeout=60) as waiting:
-            waiting.wait_for_workers(1, timeout=60)
-        Sweep(_spec(corpus), tmp_path / "sweep").run(connect(address, 60), restart_once)
-    finally:
-        end()
-    assert first is not processes[0] and _digests(tmp_path / "sweep") == alone
+    cluster, client = start()
+    with pytest.raises(ClusterError, match=r"the scheduler at tcp.* has gone; .* run the same command again to go on"):
+        Sweep(_spec(corpus), tmp_path / "sweep").run(client, end)
+    begun = _digests(tmp_path / "sweep")
+    assert 0 < len(begun) and begun != alone
+    client.close()
+    cluster, client = start()
+    with cluster, client:
+        Sweep(_spec(corpus), tmp_path / "sweep").run(client)
+    assert _digests(tmp_path / "sweep") == alone
 
 
 @pytest.mark.long
@@ -232,6 +183,24 @@ def test_a_trial_that_trains_elsewhere_needs_no_card(corpus, monkeypatch, tmp_pa
     assert [sweep.resources_of(trial) for trial in TrialMaker(spec).all()] == [{"U50": 1, "GPU": 1}, {"GPU": 1}]
 
 
+def test_a_worker_takes_a_free_card_else_waits_for_its_own(monkeypatch):
+    """Workers and cards of a machine are numbered alike."""
+    busy, opened = {1}, []
+
+    def open_(settings, device, wait=0.0):
+        if int(device) in busy and not wait:
+            raise CardBusyError("busy")
+        opened.append((device, wait))
+
+    monkeypatch.setattr(worker, "cards", lambda: [0, 1, 2])
+    monkeypatch.setattr("distributed.get_worker", lambda: SimpleNamespace(name=1))
+    monkeypatch.setattr(worker, "_open", open_)
+    worker._open_card(None)
+    busy.update({0, 2})
+    worker._open_card(None)
+    assert opened == [("2", 0.0), ("1", worker.CARD_WAIT_SECONDS)]
+
+
 # --- what is refused before anything starts
 
 
@@ -283,11 +252,11 @@ def test_no_card_on_this_machine(tmp_path, capsys):
 
 @pytest.mark.long
 def test_other_versions_on_a_worker(client, monkeypatch):
-    found = client.get_versions(packages=["bttlab", "torch", "numpy", "safetensors", "pynq"])
-    next(iter(found["workers"].values()))["packages"]["torch"] = "1.0"
-    monkeypatch.setattr(client, "get_versions", lambda packages: found)
-    with pytest.raises(ClusterError, match=r"worker tls.* has torch 1\.0, this process 2"):
-        _check_versions(client)
+    here = cluster_module.identity()
+    monkeypatch.setattr(cluster_module, "identity", lambda: here | {"torch": "1.0"})
+    monkeypatch.setattr(client, "submit", lambda *arguments, **options: SimpleNamespace(result=lambda: here))
+    with pytest.raises(ClusterError, match=r"worker tls.* has torch 2.*, this process 1\.0; give both the same"):
+        check_cluster(client, {})
 
 
 def test_a_scheduler_that_does_not_answer(tmp_path, capsys, monkeypatch):
@@ -302,13 +271,9 @@ def test_a_scheduler_that_does_not_answer(tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.long
-def test_a_folder_that_another_process_trains_in(client, corpus, tmp_path):
-    """Of the sweep, and of one of its trials, which a user may have resumed by hand."""
-    trial = TrialMaker(_spec(corpus)).all()[0].id
-    (tmp_path / trial).mkdir()
-    for folder in (tmp_path, tmp_path / trial):
-        with run_lock(folder), pytest.raises(SweepError, match=f"another process trains in {folder};"):
-            Sweep(_spec(corpus), tmp_path).run(client)
+def test_a_folder_that_another_process_sweeps_in(client, corpus, tmp_path):
+    with run_lock(tmp_path), pytest.raises(SweepError, match=f"another process trains in {tmp_path};"):
+        Sweep(_spec(corpus), tmp_path).run(client)
     assert not list(tmp_path.glob("*/run.json"))
 
 

@@ -2,15 +2,18 @@
 
 import importlib.util
 import os
+import re
+import shlex
 import socket
 import stat
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 
-import dask
 import psutil
 import pytest
 import yaml
@@ -18,15 +21,17 @@ from distributed import Client, LocalCluster
 from distributed.security import Security
 
 from bttlab.cli import main
-from bttlab.sweep import ClusterError, Sweep, open_cluster
-from bttlab.sweep.cluster import connect, open_to_all
+from bttlab.sweep import ClusterError, open_cluster
+from bttlab.sweep.cluster import _new_credentials, connect, open_to_all
 from bttlab.sweep.spec import spec_of
 from bttlab.sweep.view import SweepView
-from bttlab.sweep.worker import estimate_trial
 from two_users import environment, run_as_nobody
+
+from conftest import ROOT
 
 pytestmark = pytest.mark.long
 
+DOCS = ROOT / "docs" / "experiments.md"
 STRANGER = """
 import asyncio, sys
 from distributed import Client
@@ -189,43 +194,47 @@ def test_another_cluster_s_certificate_is_none(client):
         assert other.run_on_scheduler(os.getpid) == os.getpid()
 
 
-# --- a worker that eats the memory
+def test_the_documented_scheduler_keeps_and_tells_nothing_where_others_look(tmp_path):
+    lines = re.findall(r"^    export (.*)$", DOCS.read_text(encoding="utf-8"), re.MULTILINE)
+    pairs = [pair.partition("=") for line in lines for pair in shlex.split(line)]
+    variables = {name: value.replace("$HOME/cluster", str(tmp_path / "cluster")) for name, _, value in pairs}
+    assert len(variables) == 3
+    port = _free_port()
+    command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "tls://127.0.0.1:0", "--no-dashboard"]
+    command += ["--dashboard-address", f"127.0.0.1:{port}", *_certificates(tmp_path)]
+    process = subprocess.Popen(command, cwd=tmp_path, env=environment(**variables), stderr=subprocess.DEVNULL)
+    try:
+        while _status(port, "/") is None:
+            assert process.poll() is None
+            time.sleep(0.1)
+        for page in ("/", "/status", "/info/main/workers.html", "/json/identity.json", "/health", "/metrics"):
+            assert _status(port, page) == 404
+        assert list((tmp_path / "cluster" / "dask-scratch-space").glob("scheduler-*"))
+    finally:
+        process.terminate()
+        process.wait(60)
 
 
-def test_a_trial_that_takes_more_memory_than_its_worker_has(tmp_path, monkeypatch):
-    """Dask ends the worker and starts another; the trial is given up, and no other that its worker had before it."""
-    monkeypatch.setattr("bttlab.sweep.cluster.MEMORY_LIMIT", 900_000_000)
-    monkeypatch.setattr("bttlab.sweep.run.estimate_trial", _estimate_or_eat)
-    spec = spec_of({"kind": "estimate", "vary": {"clock_mhz": [100, 200]}}, "hungry")
-    few = dask.config.set({"distributed.scheduler.allowed-failures": 1})
-    with few, open_cluster(workers=1) as client:
-        progress = Sweep(spec, tmp_path / "sweep").run(client)
-    errors = {record.configuration["clock_mhz"]: record.error for record in progress.records.values()}
-    assert errors[200] == "" and errors[100].startswith("KilledWorker: ")
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
-def test_a_local_worker_that_nobody_restarts(tmp_path):
-    spec = spec_of({"kind": "estimate", "vary": {"clock_mhz": [100, 200]}}, "alone")
-    notes = []
-
-    def told(progress):
-        if not notes:
-            client.cluster.sync(nanny.close)
-        notes.append(progress.note)
-
-    with dask.config.set({"distributed.deploy.lost-worker-timeout": "100ms"}), open_cluster(workers=1) as client:
-        while not client.cluster.workers:  # the scheduler knows a worker before the cluster does
-            time.sleep(0.05)
-        (nanny,) = client.cluster.workers.values()
-        progress = Sweep(spec, tmp_path / "sweep").run(client, told)
-    assert [record.error for record in progress.records.values()] == ["", ""]
-    assert "the local workers have gone; others start" in notes
+def _status(port: int, page: str) -> int | None:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{page}", timeout=20) as answer:
+            return answer.status
+    except urllib.error.HTTPError as error:
+        return error.code
+    except OSError:
+        return None
 
 
-def _estimate_or_eat(configuration, corpus):
-    if configuration["clock_mhz"] == 200:
-        return estimate_trial(configuration, corpus)
-    eaten = []
-    while True:  # with time for who watches
-        eaten.append(b"x" * 20_000_000)
-        time.sleep(0.05)
+def _certificates(folder: Path) -> list[str]:
+    credentials, options = _new_credentials(), []
+    names = {"--tls-ca-file": "tls_ca_file", "--tls-cert": "tls_scheduler_cert", "--tls-key": "tls_scheduler_key"}
+    for option, name in names.items():
+        (folder / name).write_text(getattr(credentials, name))
+        options += [option, str(folder / name)]
+    return options

@@ -8,10 +8,8 @@ import contextlib
 import logging
 import multiprocessing
 import signal
-import sys
 from collections.abc import Iterator, Mapping
 from multiprocessing import resource_tracker
-from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import dask
@@ -20,12 +18,11 @@ from distributed import Client, LocalCluster
 from distributed.security import Security
 from distributed.system import MEMORY_LIMIT
 
-import bttlab
 from bttlab.errors import BttlabError
 from bttlab.plugins import missing_package
 from bttlab.processes import SAFE_PATH, safe_path
 from bttlab.sweep.trials import CARD
-from bttlab.sweep.worker import cards, ready, sources_digest
+from bttlab.sweep.worker import cards, identity
 from bttlab.train.stop import StopSignals
 
 WORKER_BYTES = 1_500_000_000  # that PyTorch, pynq and a corpus take of a worker's memory, with room to spare
@@ -34,7 +31,6 @@ CONNECT_SECONDS = 10
 START_SECONDS = 120  # that workers may take to start on a busy machine
 END_SECONDS = 10  # that they may take to end before they are killed
 TLS = ("tls://", "wss://")  # addresses at which only who has the certificate is let in
-PACKAGES = ("bttlab", "torch", "numpy", "safetensors", "pynq", "dask", "distributed", "cloudpickle", "msgpack")
 
 
 class ClusterError(BttlabError):
@@ -76,7 +72,6 @@ def open_cluster(
             with contextlib.suppress(TimeoutError):
                 client.close(END_SECONDS)
         return
-    _check_main()
     most = max(2, MEMORY_LIMIT // LEAST_BYTES)
     if workers is not None and not 1 <= workers <= most:
         rule = "give at least 1" if workers < 1 else f"the memory here has room for {most}; give at most {most}"
@@ -97,17 +92,6 @@ def open_cluster(
         count = min(count, len(cards()))
     with _local(count, dict(resources or {})) as client:
         yield client
-
-
-def _check_main() -> None:
-    """Raise ClusterError if workers cannot import the main program."""
-    main = sys.modules["__main__"]
-    file = getattr(main, "__file__", None)
-    if getattr(main, "__spec__", None) is None and file is not None and not Path(file).is_file():
-        raise ClusterError(
-            f"workers on this machine begin by importing the program that starts them, and {file} is no file; put the "
-            "script into one, with what it does under: if __name__ == '__main__':"
-        )
 
 
 @contextlib.contextmanager
@@ -241,7 +225,6 @@ def check_cluster(client: Client, resources: Mapping[str, float]) -> None:
                 f"worker {name} has {worker['nthreads']} threads, and a process trains one trial at a time; start it "
                 "with --nthreads 1, and as many as the machine has cores with --nworkers"
             )
-    _check_versions(client)
     for resource, amount in resources.items():
         if not any(worker["resources"].get(resource, 0) >= amount for worker in workers.values()):
             way_out = ", or take device: emulated" if resource == CARD else ""
@@ -249,40 +232,19 @@ def check_cluster(client: Client, resources: Mapping[str, float]) -> None:
                 f"a trial takes {resource}={amount:g}, and none of the {len(workers)} workers at {address} has it; "
                 f"start one with: dask worker {address} --nthreads 1 --resources {resource}={amount:g}{way_out}"
             )
-    if CARD in resources:
-        offering = [name for name, worker in workers.items() if worker["resources"].get(CARD)]
-        answers = {name: client.submit(cards, workers=[name], pure=False) for name in offering}
-        for name, answer in answers.items():
-            if not answer.result():
+    here = identity()
+    answers = {name: client.submit(identity, workers=[name], pure=False) for name in workers}
+    for name, answer in answers.items():
+        there = answer.result()
+        for what, value in here.items():
+            if there[what] != value:
                 raise ClusterError(
-                    f"worker {name} offers {CARD}, and PYNQ finds no card on its machine; start it without --resources "
-                    f"{CARD}=1, or see what bttlab doctor says there"
+                    f"worker {name} has {what} {there[what]}, this process {value}; give both the same checkout and "
+                    "the same packages: results are to be equal to the bit"
                 )
-
-
-def _check_versions(client: Client) -> None:
-    reported = client.get_versions(packages=list(PACKAGES))
-    here = reported["client"]["packages"]
-    for place, versions in {"the scheduler": reported["scheduler"], **reported["workers"]}.items():
-        name = place if place == "the scheduler" else f"worker {place}"
-        there = versions["packages"]
-        if place == "the scheduler":  # it moves bytes, it computes none
-            there = {package: there[package] for package in ("python", "dask", "distributed", "msgpack")}
-        for package, version in there.items():
-            if version != here.get(package):
-                raise ClusterError(
-                    f"{name} has {package} {_version(version)}, this process {_version(here.get(package))}; install "
-                    "the same versions on both: results are to be equal to the bit"
-                )
-    ours = sources_digest()
-    answers = {worker: client.submit(ready, workers=[worker], pure=False) for worker in reported["workers"]}
-    for worker, answer in answers.items():
-        if answer.result() != ours:
+        offers = workers[name]["resources"].get(CARD)
+        if offers and not client.submit(cards, workers=[name], pure=False).result():
             raise ClusterError(
-                f"worker {worker} runs bttlab {bttlab.__version__} with other sources than this process; give both the "
-                "same checkout"
+                f"worker {name} offers {CARD}, and PYNQ finds no card on its machine; start it without --resources "
+                f"{CARD}=1, or see what bttlab doctor says there"
             )
-
-
-def _version(version: str | None) -> str:
-    return "none" if version is None else str(version)

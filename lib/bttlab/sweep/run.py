@@ -6,12 +6,11 @@ costs at most its chunk. A trial's folder is named by the digest of its configur
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from queue import Empty, SimpleQueue
 
-from distributed import CancelledError, Client, Future, KilledWorker
+from distributed import CancelledError, Client, Future, as_completed
 from distributed.comm import CommClosedError
 
 from bttlab.data import Vocabulary, encode
@@ -19,7 +18,7 @@ from bttlab.errors import BttlabError
 from bttlab.experiments.keep import OnRecord, index_run, u50_callback
 from bttlab.experiments.record import COMPLETE, FAILED, RUN_FILE, RunRecord, read_run
 from bttlab.files import replace_whole
-from bttlab.sweep.cluster import START_SECONDS, ClusterError, check_cluster, connect
+from bttlab.sweep.cluster import ClusterError, check_cluster
 from bttlab.sweep.search import Listed, Proposed, Search
 from bttlab.sweep.spec import SweepSpec
 from bttlab.sweep.trials import CARD, Trial, TrialMaker
@@ -28,8 +27,7 @@ from bttlab.train.files import run_lock
 from bttlab.train.settings import RunError
 
 AHEAD = 2  # trials handed out beyond the workers there are, so that none waits for this process
-LOOK_SECONDS = 1.0
-PATIENCE_SECONDS = 120  # with a scheduler that is gone
+LOOK_SECONDS = 0.1
 
 
 class SweepError(BttlabError):
@@ -89,7 +87,6 @@ class Sweep:
         self.spec, self.folder = spec, Path(folder)
         self._maker = TrialMaker(spec)
         self._before: list[RunRecord] | None = None
-        self._locks: dict[str, contextlib.ExitStack] = {}  # of the trials under way
         self._on_record: dict[str, OnRecord] = {}
         self._stopped = False
         self._read_folder()
@@ -123,24 +120,23 @@ class Sweep:
         Raises
         ------
         ClusterError
-            If the cluster does not fit, or its scheduler has gone and does not come back.
+            If the cluster does not fit, or its scheduler has gone.
         SweepError
             If the folder cannot be used.
         """
         check_cluster(client, self.resources)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            with self._lock(self.folder):
+            with run_lock(self.folder):
                 self._read_folder()  # another process may have run trials since
                 return _Dispatcher(self, client, on_change).run()
+        except RunError as error:
+            raise SweepError(str(error)) from None
         except OSError as error:
             raise SweepError(
                 f"{error.filename or self.folder} cannot be written ({error.strerror}): what came back before stays; "
                 "make room, or the folder writable, and run the same command again"
             ) from None
-        finally:
-            for id in list(self._locks):
-                self._unlock(id)
 
     def _read_folder(self) -> None:
         """Set up the search from the trials that the folder holds."""
@@ -155,42 +151,20 @@ class Sweep:
         for record in getattr(self._search, "done", ()):
             self._end(record)
 
-    @contextlib.contextmanager
-    def _lock(self, folder: Path) -> Iterator[None]:
-        with contextlib.ExitStack() as stack:
-            try:
-                stack.enter_context(run_lock(folder))
-            except RunError as error:
-                raise SweepError(str(error)) from None
-            yield
-
-    def _unlock(self, id: str) -> None:
-        if id in self._locks:
-            self._locks.pop(id).close()
-
     # --- trials
 
     def _next(self) -> Trial | None:
-        """Return the next unfinished trial, locked, or None; count the finished ones."""
-        while True:
-            trial = self._search.next()
-            if trial is None:
-                return None
+        """Return the next unfinished trial, or None; count the finished ones."""
+        while (trial := self._search.next()) is not None:
             folder = self.folder / trial.id
             folder.mkdir(exist_ok=True)
-            lock = contextlib.ExitStack()  # until the trial ends: nobody else trains it meanwhile
-            lock.enter_context(self._lock(folder))
-            self._locks[trial.id] = lock
-            if not (folder / RUN_FILE).exists():
-                return trial
-            record = read_run(folder)
-            if record.status != COMPLETE:
+            if not (folder / RUN_FILE).exists() or (record := read_run(folder)).status != COMPLETE:
                 return trial
             self._end(record)
             self._search.tell(trial, record.value(self.spec.objective))
+        return None
 
     def _end(self, record: RunRecord) -> None:
-        self._unlock(record.id)
         self.progress.records[record.id] = record
         self.progress.parts.pop(record.id, None)
         value, best = record.value(self.spec.objective), self.progress.best
@@ -233,66 +207,58 @@ class _Dispatcher:
 
     def __init__(self, sweep: Sweep, client: Client, on_change: Callable[[Progress], None]):
         self._sweep, self._client, self._on_change = sweep, client, on_change
-        self._address, self._credentials = client.scheduler.address, client.security
-        self._own = len(client.cluster.workers) if client.cluster is not None else 0  # workers of this machine
-        self._last_seen = time.monotonic()  # of any worker
+        self._address = client.scheduler.address
+        # It fetches a result as soon as a chunk has ended: one that stays on a worker is lost with it.
+        self._completed = as_completed(with_results=True, raise_errors=False, loop=client.loop)
         self._running: dict[Future, Trial] = {}
-        self._back: SimpleQueue[tuple[Future, TrialResult | Exception | None]] = SimpleQueue()
         self._order: dict[str, int] = {}
-        # Of trials whose workers died: Dask blames all that a worker had before it, so each goes once more, alone.
-        self._suspects: list[Trial] = []
-        self._alone: set[str] = set()
         self._begin, self._done_before = time.monotonic(), None
 
     def run(self) -> Progress:
         sweep = self._sweep
         try:
             while not sweep._stopped:
-                try:
-                    self._hand_out()
-                    if not self._running:
-                        break
-                    self._take_in()
-                except (CommClosedError, ConnectionError, TimeoutError):
-                    self._reconnect()
+                self._hand_out()
+                if not self._running:
+                    break
+                while not (sweep._stopped or self._completed.has_ready()):
+                    self._check_cluster()
+                    time.sleep(LOOK_SECONDS)
+                for future, outcome in self._completed.next_batch(block=False):
+                    self._take_in(self._running.pop(future), outcome)
+                    future.release()
             if sweep._stopped:
                 sweep.progress.parts.clear()
             self._say("stopped" if sweep._stopped else "")
+        except (CommClosedError, ConnectionError, TimeoutError):
+            raise self._gone() from None
         finally:
-            with contextlib.suppress(OSError, TimeoutError):  # a scheduler that is gone has nothing to cancel
-                self._client.cancel(list(self._running), force=True)
+            if self._client.status == "running":  # a scheduler that is gone has nothing to cancel
+                with contextlib.suppress(OSError, TimeoutError):
+                    self._client.cancel(list(self._running), force=True)
         return sweep.progress
 
-    def _hand_out(self) -> None:
+    def _check_cluster(self) -> None:
+        if self._client.status != "running":
+            raise self._gone()
         workers = len(self._client.scheduler_info(n_workers=-1)["workers"])
-        self._sweep.progress.workers = workers
-        if workers:
-            self._last_seen = time.monotonic()
-        elif self._own:
-            self._start_again()
-        while len(self._running) < workers + AHEAD:
+        if workers != self._sweep.progress.workers:
+            self._sweep.progress.workers = workers
+            self._say("" if workers else f"no workers at {self._address}; waiting for one")
+
+    def _gone(self) -> ClusterError:
+        return ClusterError(
+            f"the scheduler at {self._address} has gone; what has come back stays: run the same command again to go on"
+        )
+
+    def _hand_out(self) -> None:
+        self._check_cluster()
+        while len(self._running) < self._sweep.progress.workers + AHEAD:
             trial = self._sweep._next()
             if trial is None:
                 break
             self._submit(trial)
-        if not self._running and self._suspects:
-            self._alone.add(self._suspects[0].id)
-            self._submit(self._suspects.pop(0))
-        self._say(self._missing())
-
-    def _missing(self) -> str:
-        """Return a note if there are no workers."""
-        if self._sweep.progress.workers:
-            return ""
-        if self._own:
-            return "the local workers have gone; others start"
-        return f"no workers at {self._address}; waiting for one"
-
-    def _start_again(self) -> None:
-        """Restart local workers."""
-        if time.monotonic() - self._last_seen > START_SECONDS:
-            raise ClusterError("the local workers have gone, and no others start; run the same command again to go on")
-        self._client.cluster.scale(self._own)
+        self._say("")
 
     def _submit(self, trial: Trial) -> None:
         # What was begun first ends first, so that finished trials come early.
@@ -305,40 +271,17 @@ class _Dispatcher:
             chunk = Chunk(trial.settings, trial.corpus, self._sweep._files(trial), seconds)
             future = self._client.submit(train_chunk, chunk, **options)
         self._running[future] = trial
-        self._client.loop.add_callback(self._fetch, future)
+        self._completed.add(future)
         self._sweep.progress.parts.setdefault(trial.id, 0.0)
 
-    async def _fetch(self, future: Future) -> None:
-        """Fetch the result of a chunk from its worker as soon as it has ended.
-
-        A result that stays on a worker is lost with it, and Dask would compute it again.
-        """
-        try:
-            outcome = await future
-        except Exception as error:
-            gone = future.status != "error" and isinstance(error, CancelledError | OSError)
-            outcome = None if gone else error  # None: it is the scheduler that has gone
-        future.release()
-        self._back.put((future, outcome))
-
-    def _take_in(self) -> None:
-        try:
-            future, outcome = self._back.get(timeout=LOOK_SECONDS)
-        except Empty:
-            future = None
-        if future in self._running:  # else of a scheduler before
-            if outcome is None:
-                raise ConnectionError
-            trial = self._running.pop(future)
-            if isinstance(outcome, KilledWorker) and trial.id not in self._alone:
-                self._suspects.append(trial)
-            elif isinstance(outcome, Exception):
-                self._fail(trial, outcome)
-            else:
-                self._take(trial, outcome)
-            self._say(self._missing())
-        if self._client.status != "running":
-            raise ConnectionError
+    def _take_in(self, trial: Trial, outcome: TrialResult | tuple | BaseException) -> None:
+        """Keep what a worker returned, or (type, exception, traceback) of what it raised."""
+        if isinstance(outcome, TrialResult):
+            self._take(trial, outcome)
+        elif isinstance(outcome, CancelledError):
+            raise self._gone()
+        else:
+            self._fail(trial, outcome[1] if isinstance(outcome, tuple) else outcome)
 
     def _take(self, trial: Trial, result: TrialResult) -> None:
         sweep = self._sweep
@@ -364,31 +307,6 @@ class _Dispatcher:
         self._sweep._keep(trial, TrialResult(record))
         self._sweep._end(record)
         self._sweep._search.tell(trial, None)
-
-    def _reconnect(self) -> None:
-        """Wait for a lost scheduler, then continue the running trials from their last checkpoints."""
-        trials, self._running = list(self._running.values()), {}
-        if self._own:
-            raise ClusterError("the local workers have gone; run the same command again to go on")
-        self._say(f"the scheduler at {self._address} has gone; waiting for it")
-        with contextlib.suppress(TimeoutError):
-            self._client.close(timeout=1)
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while True:
-            try:
-                self._client = connect(self._address, 5, self._credentials)
-                self._client.wait_for_workers(1, timeout=max(1, deadline - time.monotonic()))
-                check_cluster(self._client, self._sweep.resources)
-                break
-            except (ClusterError, TimeoutError) as error:
-                if time.monotonic() > deadline or self._sweep._stopped:
-                    raise ClusterError(
-                        f"the scheduler at {self._address} does not come back ({error}): what has come back stays; run "
-                        "the same command again to go on"
-                    ) from None
-                time.sleep(LOOK_SECONDS)
-        for trial in trials:
-            self._submit(trial)
 
     def _say(self, note: str) -> None:
         progress = self._sweep.progress

@@ -20,6 +20,7 @@ from bttlab.train.metrics_log import METRICS
 from bttlab.train.progress import NoProgress
 
 FILES = (METRICS, LATEST, RUN_FILE)  # of a run's folder, in the order in which they are to be written
+PACKAGES = ("torch", "numpy", "safetensors", "pynq", "dask", "distributed")
 CARD_WAIT_SECONDS = 600.0  # for a card that another process trains on: longer than a chunk and its scores
 
 
@@ -170,17 +171,16 @@ def _enough(deadline: float) -> Callable[[], bool]:
     return enough
 
 
-def ready() -> str:
-    """Import slow packages before the first trial; return `sources_digest`."""
+def identity() -> dict[str, str]:
+    """Return the versions and a digest of the sources of this process; imports what a trial needs first."""
+    import platform
+    from importlib import metadata
+
     import seqeval.metrics  # noqa: F401
 
-    return sources_digest()
-
-
-def sources_digest() -> str:
-    """Return a digest of the Python sources of this process's bttlab."""
-    package = Path(bttlab.__file__).parent
-    state = hashlib.sha256()
+    installed = {one.metadata["Name"]: one.version for one in metadata.distributions()}
+    package, digest = Path(bttlab.__file__).parent, hashlib.sha256()
     for path in sorted(package.rglob("*.py")):
-        state.update(f"{path.relative_to(package)} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
-    return state.hexdigest()
+        digest.update(f"{path.relative_to(package)} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+    found = {"Python": platform.python_version()} | {name: installed.get(name, "none") for name in PACKAGES}
+    return found | {"sources of bttlab": digest.hexdigest()[:12]}
