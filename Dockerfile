@@ -1,6 +1,6 @@
 # syntax=docker/dockerfile:1
 # JupyterLab with BTT Lab for a user without privileges; docs/hosts.md says how to build and run it. Untried: it was written
-# without a container engine, and tests/test_container.py checks what can be checked without one.
+# without a container engine, and tests/test_project.py checks ports, user and what is left out.
 #
 # The base is not pinned by digest, for want of a registry of images to ask. Pin it where you build:
 # docker build --build-arg BASE=docker.io/library/python:3.12-slim-bookworm@sha256:… .

@@ -10,7 +10,7 @@ from conftest import ROOT
 from processor_interpreter import LANES, SEQUENCE, C, Call, Function, Instruction, Machine, Sample
 
 FLAGS = (
-    *("-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared"),
+    *("-std=c++17", "-O1", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared"),
     *("-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-unknown-pragmas", "-Wno-unused-label", "-Wno-psabi"),
 )
 FUNCTION = [

@@ -45,17 +45,6 @@ def test_a_record_holds_the_runs_and_its_table_their_means(record, capsys):
     assert dense == ["2-ENC dense", "`d`", "1", "3", "50.0", "25.0", "12.5", "50.0", "25.0", "12.5"]
 
 
-def test_many_seeds_have_a_range():
-    score = {"intent_accuracy": 0.5, "slot_f1": 0.25, "frame_accuracy": 0.125}
-    runs = [
-        {"format": "tensor", "encoders": 2, "recipe": "r", "seed": seed, "epochs": [{"dev": score}], "test": score}
-        for seed in (14, 11, 12, 10, 13)
-    ]
-    runs[0]["test"] = score | {"slot_f1": 0.35}
-    row = accuracy.table({"runs": runs}).splitlines()[-1].split(" | ")
-    assert row[3] == "10 to 14" and row[8] == "27.0 ± 4.5 (25.0 to 35.0)" and row[7] == "50.0 ± 0.0 (50.0 to 50.0)"
-
-
 def test_runs_of_folds_have_no_test_scores(record, tmp_path, capsys):
     target, source = tmp_path / "folds.json", record[1].parent / "s1"
     assert accuracy.main(["collect", str(source), "--record", str(target), "--held-out"]) == 0
@@ -76,12 +65,6 @@ def test_collecting_adds_runs_to_a_record_and_replaces_those_that_were_made_anew
     assert [(row["seed"], row["test"]["slot_f1"]) for row in rows[2:]] == [(3, 0.75), (4, 0.25)] and len(rows) == 4
 
 
-@pytest.mark.parametrize("path", [None, ROOT / "data" / "accuracy" / "atis.json"], ids=["two models", "six models"])
-def test_the_figure_is_a_picture(record, path, tmp_path):
-    assert accuracy.main(["figure", str(path or record[1]), str(tmp_path / "a.png")]) == 0
-    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
-
-
 def test_an_unfinished_run_is_one_line(tmp_path, capsys):
     (tmp_path / "x.json").write_text("{}")
     assert accuracy.main(["collect", str(tmp_path / "x.json"), "--record", str(tmp_path / "r")]) == 2
@@ -92,14 +75,3 @@ def test_an_unfinished_run_is_one_line(tmp_path, capsys):
 def test_the_page_shows_what_the_record_holds(path):
     page = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
     assert accuracy.table(json.loads(path.read_text(encoding="utf-8"))) in page
-
-
-def test_there_are_records():
-    assert {
-        "atis",
-        "atis_ablation",
-        "atis_batches",
-        "atis_dense",
-        "atis_folds",
-        "snips",
-    } == {path.stem for path in RECORDS}

@@ -295,6 +295,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+@pytest.mark.long
 def test_torch_and_numpy_are_enough():
     arguments = ["baseline", "--format", "btt", "--device", "cpu", "--steps", "5", "--modes", "eager", "--json"]
     corpus = str(run_module.load_corpus("airline").folder)

@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch.profiler import profile
 
-from bttlab.baseline import energy, machine
-from bttlab.baseline.energy import NvmlMeter, PowerTrace, RaplMeter, find_meter, idle_power, metered
+from bttlab.baseline.energy import NvmlMeter, RaplMeter, find_meter, idle_power, metered
 from bttlab.baseline.memory import (
     CATEGORIES,
     StorageMeter,
@@ -20,7 +19,7 @@ from bttlab.baseline.memory import (
     stage_statistics,
 )
 from bttlab.baseline.run import FORMATS
-from bttlab.baseline.timing import CudaClock, HostClock
+from bttlab.baseline.timing import CudaClock
 from bttlab.quantities import Quantity
 from tiny_baseline import tiny_task
 
@@ -112,16 +111,6 @@ def test_device_memory():
     allocated, reserved, device = device_memory(CUDA, FakeStatistics())
     assert (allocated.value, reserved.value, device.value) == (1000, 4096, 20_000)
     assert all(figure.value is None and "CPU" in figure.how for figure in device_memory(CPU))
-
-
-def test_host_clock():
-    clock = HostClock()
-    clock.begin()
-    time.sleep(0.01)
-    clock.mark()
-    clock.mark()
-    first, second = clock.read()
-    assert first >= 0.01 > second >= 0
 
 
 def test_cuda_clock_reads_events_after_the_device_is_done(monkeypatch):
@@ -230,21 +219,6 @@ def test_what_is_done_aside_takes_no_energy(zeus):
     assert found.per_step_over_idle.value == pytest.approx(200 * 0.2 / 10, rel=0.2)
 
 
-def test_a_stopped_window_has_no_energy(zeus):
-    meter, reason = find_meter(CUDA)
-    found = metered(meter, reason, Quantity.measured(50.0, "W", "fake"), lambda aside: 0, lambda: 1, least_seconds=1.0)
-    assert found.steps == 0 and found.per_step.value is None
-
-
-def test_a_failing_meter_ends_its_trace_only():
-    def watts():
-        raise RuntimeError("gone")
-
-    with PowerTrace(SimpleNamespace(watts=watts)) as trace:
-        time.sleep(2 * energy.TRACE_SECONDS)
-    assert trace.watts == []
-
-
 def test_no_meter(tmp_path, monkeypatch):
     assert find_meter(CPU, tmp_path) == (None, "there are no RAPL counters here")
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
@@ -284,19 +258,3 @@ def test_rapl_that_may_not_be_read(tmp_path, monkeypatch):
 
     monkeypatch.setattr(RaplMeter, "_read", refused)
     assert find_meter(CPU, tmp_path) == (None, "RAPL is there but may not be read")
-
-
-def test_description_of_a_gpu_machine(tmp_path, monkeypatch):
-    version = tmp_path / "version"
-    version.write_text("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.124.06  Release Build\nGCC 12.3\n")
-    monkeypatch.setattr(machine, "NVIDIA_DRIVER", version)
-    properties = SimpleNamespace(name="NVIDIA Test", total_memory=2**34)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
-    monkeypatch.setattr(torch.version, "cuda", "12.8")
-    found = machine.describe(CUDA, [0.5, 0.25, 0.0])
-    assert (found.kind, found.name, found.memory_bytes) == ("cuda", "NVIDIA Test", 2**34)
-    assert (found.driver, found.cuda, found.load_before) == ("570.124.06", "12.8", [0.5, 0.25, 0.0])
-    monkeypatch.setattr(machine, "NVIDIA_DRIVER", tmp_path / "none")
-    monkeypatch.setattr(machine, "CPUINFO", tmp_path / "none")
-    bare = machine.describe(CUDA, [])
-    assert bare.driver is None and bare.cpu

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from benchmarks import __main__ as benchmarks
-from benchmarks import dashboard, memory, order, page, record, share, start, sweep
+from benchmarks import dashboard, memory, order, page, record, share, start
 from benchmarks.__main__ import RECORDED, module_of
 from benchmarks.figures import DRAWINGS
 from pages import END, begin_of
@@ -18,7 +18,6 @@ from bttlab.bench.peers import IMPLEMENTATIONS, peer_linear
 from bttlab.bench.result import Result
 from bttlab.bench.turns import interleave, repeated, spread
 from bttlab.cli import main
-from bttlab.errors import BttlabError
 from bttlab.tensor import cheapest_order, flow_cost, optimal_cost
 
 from conftest import ROOT
@@ -32,10 +31,6 @@ def test_contenders_take_turns_and_the_first_turn_is_not_counted():
     assert "".join(turns) == "abababab"
     assert {name: values.shape for name, values in seconds.items()} == {"a": (3,), "b": (3,)}
     assert all((values >= 0).all() for values in seconds.values())
-
-
-def test_a_contender_may_say_itself_what_its_work_took():
-    assert interleave({"a": lambda: 6.0}, rounds=2, pieces=3)["a"].tolist() == [2.0, 2.0]
 
 
 def test_short_work_is_repeated_and_the_time_is_that_of_one_piece():
@@ -137,25 +132,6 @@ def test_start_runs_fresh_processes_in_stages(monkeypatch):
         assert sum(stage["median"] for stage in row["stages"].values()) < row["time"]["median"]
 
 
-@pytest.mark.long
-def test_start_says_why_a_process_does_not(tmp_path):
-    with pytest.raises(BttlabError, match=r"emulated U50 did not start: .*nothing is not a folder"):
-        start.measure(str(tmp_path / "nothing"), rounds=1)
-
-
-def test_start_needs_the_notebook_to_train(tmp_path):
-    import nbformat
-
-    path = tmp_path / "empty.ipynb"
-    nbformat.write(nbformat.v4.new_notebook(), path)
-    with pytest.raises(BttlabError, match=r"empty.ipynb has no line 'run = trainer.start\('"):
-        start._notebook(path)
-
-
-def test_the_notebook_has_the_line_up_to_which_it_is_run():
-    assert start.STARTS_TRAINING in (ROOT / "notebooks" / "03_train_on_the_u50.ipynb").read_text(encoding="utf-8")
-
-
 def synthetic(**ratios):
     """A record with one benchmark; a ratio is (median, interquartile range)."""
     spreads = {
@@ -182,15 +158,6 @@ def test_regressions_are_ratios_that_fell_by_more_than_their_spread(before, now,
     assert all(f"layer, dense: {now[0]:.3g} times ours, it was {before[0]:.3g}" in line for line in found)
 
 
-def test_a_record_of_something_else_is_refused(tmp_path):
-    path = tmp_path / "benchmarks.json"
-    assert record.read(path) is None
-    for text in ("{", "[]", '{"version": 99, "benchmarks": {}}', '{"version": 1, "benchmarks": {"a": 1}}'):
-        path.write_text(text)
-        with pytest.raises(BttlabError, match=r"benchmarks.json is no record of benchmarks \(version 1\)"):
-            record.read(path)
-
-
 def test_a_run_writes_record_page_and_figure_and_prints_regressions(tmp_path, capsys):
     (tmp_path / "images").mkdir()
     names = ("machine", *RECORDED)
@@ -211,11 +178,6 @@ def test_a_run_writes_record_page_and_figure_and_prints_regressions(tmp_path, ca
     line = "REGRESSION order, 13 tokens, rank 12: optimum over auto: 1 times ours, it was 1.5 (spread 0)"
     assert line in capsys.readouterr().out.splitlines()
     assert json.loads(path.read_text())["benchmarks"]["order"]["ratios"] == ratios
-
-
-def test_a_page_without_markers_is_refused():
-    with pytest.raises(BttlabError, match=r"benchmarks\.md has no lines '<!-- machine of benchmarks.json -->'"):
-        page.fill("# Benchmarks", record.build({}), {})
 
 
 def test_the_page_is_that_of_the_record():
@@ -239,19 +201,6 @@ def test_bench_refuses_bad_input_in_one_line(arguments, capsys):
     assert main(["bench", "step", *arguments]) == 2
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert error.startswith("bttlab: error:") and arguments[1] in error
-
-
-def test_bench_sweep_counts_the_chunks_that_were_done_again(tmp_path, monkeypatch):
-    log = sweep.ChunkLog(tmp_path)
-    for process, begun, ended in ((1, ["a", "b"], ["a"]), (2, ["c", "b"], ["c", "b"])):  # 1 died in b
-        monkeypatch.setattr("os.getpid", lambda process=process: process)
-        for task in begun:
-            log.transition(f"train_chunk-{task}", "ready", "executing")
-            if task in ended:
-                log.transition(f"train_chunk-{task}", "executing", "memory")
-        log.transition("ready-x", "ready", "executing")  # not a chunk
-    assert {process: len(events) for process, events in log.read().items()} == {1: 3, 2: 4}
-    assert sweep.chunks_again(log.read()) == 1
 
 
 @pytest.mark.long

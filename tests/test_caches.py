@@ -41,13 +41,6 @@ def test_a_place_of_the_users_own_is_kept(tmp_path, monkeypatch):
     assert not (tmp_path / "cache").exists()
 
 
-def test_a_home_that_is_not_there(tmp_path):
-    (tmp_path / "file").write_text("")
-    places, _ = _places(XDG_CACHE_HOME=str(tmp_path / "file"))
-    folder = os.path.dirname(places["TORCHINDUCTOR_CACHE_DIR"])
-    assert os.path.basename(folder).startswith("bttlab-caches-") and not os.path.exists(folder)  # removed at the end
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("planted", [*VARIABLES, "XDG_CACHE_HOME"])
 def test_what_another_user_planted_is_refused(planted, two_users, tmp_path):

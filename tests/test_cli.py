@@ -108,11 +108,6 @@ def test_the_command_line_starts_without_heavy_imports():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
 
 
-def test_python_m_bttlab():
-    result = subprocess.run([sys.executable, "-m", "bttlab", "--version"], capture_output=True, text=True)
-    assert result.returncode == 0 and result.stdout.startswith("bttlab 0.")
-
-
 def test_train_resume_and_eval(tmp_path, corpus, capsys, monkeypatch):
     first = run_json(capsys, *train_arguments(corpus, tmp_path / "run", "--seed", "3"))
     assert (first["status"], first["epochs_done"], first["seed"], first["optimizer"]) == ("complete", 1, 3, "sgd")
@@ -179,14 +174,6 @@ def test_train_tells_people_what_it_does(tmp_path, corpus, capsys):
     assert "test after 1 epoch: intent accuracy" in captured.out and "slot F1" in captured.out
     assert "note: tiny train: 24 utterances" in captured.err and "epoch 1/1" in captured.err
     assert "training on the PyTorch reference on the CPU" in captured.err and "samples/s" in captured.err
-
-
-def test_train_names_its_folder_itself(tmp_path, corpus, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    arguments = [a for a in train_arguments(corpus, "x", "--json") if a not in ("--out", "x")]
-    assert main(arguments) == 0 and main(arguments) == 0
-    folders = sorted(path.name for path in (tmp_path / "runs").iterdir())
-    assert len(folders) == 2 and all(name.startswith("tiny-enc1-2") for name in folders)
 
 
 def test_eval_on_another_corpus_only_on_purpose(tmp_path, capsys):

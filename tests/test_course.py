@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import sys
-from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -172,11 +171,3 @@ def test_links_lead_to_assignments(tmp_path):
         text = (tmp_path / "source" / name / f"{name}.ipynb").read_text(encoding="utf-8")
         for link in re.findall(r"\]\(([^):#]+\.ipynb)\)", text):
             assert (tmp_path / "source" / name / link).is_file(), link
-
-
-def test_make_lab_starts_nothing_of_nbgraders():
-    (theirs,) = (f.locate() for f in metadata.files("nbgrader") if f.match("*/jupyter_server_config.d/nbgrader.json"))
-    ours = ROOT / "tools" / "jupyter" / "jupyter_server_config.d" / "nbgrader.json"
-    theirs, ours = (_notebook(Path(path))["ServerApp"]["jpserver_extensions"] for path in (theirs, ours))
-    assert set(theirs) <= set(ours) and not any(ours.values())
-    assert "JUPYTER_CONFIG_PATH=$(CURDIR)/tools/jupyter $(BIN)/jupyter lab" in (ROOT / "Makefile").read_text()

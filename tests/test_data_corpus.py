@@ -240,50 +240,6 @@ def test_nothing_is_fetched_without_tls_from_elsewhere(tmp_path, server):
         download_module.download("small", tmp_path / "kept", url)
 
 
-@pytest.mark.parametrize(
-    "place", ["{url}/{count}", "file:///etc/passwd", "ftp://127.0.0.1/x", "data:,x", "//127.0.0.1:1/"]
-)
-def test_redirects_without_end_or_elsewhere(place, tmp_path, server):
-    asked = []
-
-    class Redirecting(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            asked.append(self.path)
-            self.send_response(302)
-            url = f"http://127.0.0.1:{self.server.server_port}"
-            self.send_header("Location", place.format(url=url, count=len(asked)))
-            self.end_headers()
-
-        def log_message(self, *arguments):
-            pass
-
-    with serving(Redirecting) as url, pytest.raises(CorpusError) as said:
-        download_module.download("small", tmp_path / "kept", url)
-    assert len(asked) <= 11 and str(said.value).isprintable()
-    assert not (tmp_path / "kept").exists()
-
-
-def test_a_server_that_never_comes_to_an_end(tmp_path, server, monkeypatch):
-    class Dripping(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.send_response(200)
-            self.end_headers()
-            with contextlib.suppress(OSError):
-                while not over.is_set():
-                    self.wfile.write(b"x")
-
-        def log_message(self, *arguments):
-            pass
-
-    over = threading.Event()
-    monkeypatch.setattr(download_module, "MOST_SECONDS", 0)
-    try:
-        with serving(Dripping) as url, pytest.raises(CorpusError, match="takes longer than 0 s"):
-            download_module.download("small", tmp_path / "kept", url)
-    finally:
-        over.set()
-
-
 def test_pinned_hashes_are_those_of_the_real_corpora(atis, snips):
     for folder in (atis, snips):
         pinned = download_module.SOURCES[folder.name]

@@ -79,15 +79,6 @@ def test_the_figure_shows_the_losses(board_of):
     assert Image.open(io.BytesIO(board._canvases[0].widget.value)).size == (415, 500)
 
 
-def test_the_figure_moves_while_the_kernel_runs(board_of):
-    board = board_of(PretendTrainer(seconds=2e-3), samples=800)
-    seen = set()
-    board._canvases[0].widget.observe(lambda change: seen.add(change["new"]), "value")
-    board.start()
-    board.wait()
-    assert len(seen) >= 3  # of 1.6 seconds, at two a second
-
-
 def test_pause_holds_and_continue_goes_on(board_of):
     board = board_of(PretendTrainer(seconds=1e-3), samples=3_000)
     board.start()
@@ -122,17 +113,6 @@ def test_stop_acts_within_a_second_at_a_sample_boundary(board_of, paused):
     assert not our_threads()
 
 
-def test_buttons_work_in_another_thread(board_of):
-    """JupyterLab has widgets handled beside a cell that computes."""
-    board = board_of(PretendTrainer(seconds=1e-3), samples=20_000)
-    for action in (board.start, board.pause, board.resume, board.stop):
-        clicked = threading.Thread(target=action)
-        clicked.start()
-        clicked.join()
-        assert _message(board) == ""
-    assert until(lambda: board.runs[0].state == "stopped", SAVED)
-
-
 def test_runs_are_overlaid(board_of):
     board = board_of(PretendTrainer(), PretendTrainer())
     board.start()
@@ -150,16 +130,6 @@ def test_runs_are_overlaid(board_of):
 
 def _names(board):
     return [text.get_text().replace("\n", "") for legend in board._figure.figure.legends for text in legend.get_texts()]
-
-
-def test_two_runs_of_a_target_are_told_apart(board_of):
-    board = board_of(PretendTrainer())
-    for rate in (4e-3, 1e-3):
-        board._rate.value = rate
-        board.start()
-        board.wait()
-    first, second = _names(board)
-    assert first.startswith("1 pretend 0, sgd, learning rate 0.004") and "learning rate 0.001" in second
 
 
 def test_the_axis_may_be_time_or_energy(board_of):
@@ -335,25 +305,6 @@ def test_scoring_is_said(board_of):
     assert "scoring" not in board._status.value and not board.runs[0].is_evaluating
 
 
-def test_a_refusal_goes_when_it_is_no_longer_true(board_of):
-    board = board_of(PretendTrainer(seconds=1e-3), samples=500)
-    board.start()
-    board.resume()
-    assert "running already" in _message(board)
-    board.wait()
-    assert _message(board) == ""
-
-
-def test_the_learning_rate_is_followed(board_of):
-    trainer = PretendTrainer(seconds=1e-3)
-    board = board_of(trainer, samples=2_000)
-    board.start()
-    assert until(lambda: trainer.rates)
-    board._rate.value = 1e-2
-    board.wait()
-    assert trainer.rates[0] == pytest.approx(4e-3) and trainer.rates[-1] == pytest.approx(1e-2)
-
-
 def test_the_energy_of_a_long_run_stays_short():
     chunks = 5 * MOST_POINTS  # about an hour and a half
     meter = PowerMeter(lambda: 40.0, "a meter")
@@ -380,28 +331,6 @@ def test_energy_and_memory_tell_where_they_come_from(board_of):
     assert "1: 4.0 MB (modelled)" in [text.get_text() for text in board._figure._memory.texts]
 
 
-def test_no_meter_is_said(board_of):
-    board = board_of(PretendTrainer())
-    board.start()
-    board.wait()
-    assert "energy: none, no meter in a test" in board._status.value
-    assert "no meter" in board._figure._notes[board._figure._energy].get_text()
-
-
-@pytest.mark.parametrize(
-    "action, sentence",
-    [("pause", "nothing to pause"), ("resume", "nothing to continue"), ("stop", "nothing to stop")],
-)
-def test_what_never_started_cannot_be_stopped(board_of, action, sentence):
-    board = board_of(PretendTrainer())
-    getattr(board, action)()
-    assert sentence in _message(board)
-    board.start()
-    assert _message(board) == ""
-    board.wait()
-    assert board.runs[0].state == "finished"
-
-
 def test_starting_twice(board_of):
     board = board_of(PretendTrainer(seconds=1e-3), samples=20_000)
     board.start()
@@ -413,12 +342,6 @@ def test_starting_twice(board_of):
     board.resume()
     board.resume()
     assert "running already" in _message(board)
-
-
-def test_unknown_target(board_of):
-    board = board_of(PretendTrainer())
-    board.start("a toaster")
-    assert "no 'a toaster' to train on" in _message(board).replace("&#x27;", "'")
 
 
 @pytest.mark.parametrize(
@@ -465,14 +388,6 @@ def test_after_a_numerical_fault_continue_goes_on_with_a_lower_learning_rate(boa
     assert "nothing to continue" in _message(board)
 
 
-def test_a_run_that_failed_otherwise_does_not_go_on(board_of):
-    board = board_of(PretendTrainer(fail=(120, OSError("no such device"))))
-    board.start()
-    board.wait()
-    board.resume()
-    assert "nothing to continue" in _message(board) and board.runs[0].state == "failed"
-
-
 def test_a_card_that_is_taken_away(board_of):
     here = [True]
     board = board_of(PretendTrainer(seconds=1e-3), samples=20_000, is_there=lambda: here[0])
@@ -481,23 +396,6 @@ def test_a_card_that_is_taken_away(board_of):
     here[0] = False
     board.wait()
     assert "no longer on the card" in _message(board)
-
-
-def test_an_interrupt_in_a_click_is_a_sentence(board_of, monkeypatch):
-    board = board_of(PretendTrainer())
-
-    def interrupted(total, rate):
-        raise KeyboardInterrupt
-
-    name = board._choice.value
-    good = board._targets[name]
-    board._targets[name] = type(good)(name, interrupted)
-    board.start()
-    assert "interrupted; click again" in _message(board)
-    board._targets[name] = good
-    board.start()
-    board.wait()
-    assert board.runs[0].state == "finished"
 
 
 def test_an_interrupt_while_the_cell_waits_stops_the_run(board_of, monkeypatch):

@@ -1,6 +1,5 @@
 """The card's model in the lab: meters, designs, their explorer and the figures of bytes and joules."""
 
-import time
 from collections import Counter
 
 import matplotlib
@@ -79,16 +78,6 @@ def test_a_program_is_made_once_for_all_clocks_and_optimizers():
         assert found.seconds_per_epoch == direct.seconds_per_epoch
 
 
-def test_the_explorer_answers_at_once_and_says_that_it_works():
-    begin = time.process_time()
-    explorer = DesignExplorer({13: 7}, Design(1, 5))
-    assert "is being compiled" in explorer.results and "to come" in explorer.message and explorer.estimate is None
-    assert time.process_time() - begin < 5
-    explorer.programs._done = lambda: None  # a redraw would want the others again
-    explorer.programs.want([])  # what is being made ends, nothing else begins
-    assert explorer.programs.wait(WAIT)
-
-
 def test_the_explorer_says_what_the_model_says(explorer):
     explorer.choose(Design(2, 8))
     found = Design(2, 8).estimate(LENGTHS)
@@ -100,6 +89,7 @@ def test_the_explorer_says_what_the_model_says(explorer):
     assert len(explorer._space.get_lines()) == len(FLOWS)
 
 
+@pytest.mark.long
 def test_feed_forward_layers_have_a_rank_of_their_own(explorer):
     explorer.choose(Design())
     explorer.rank.value = 8
@@ -124,6 +114,7 @@ def test_a_click_chooses_the_nearest_design(explorer):
     assert (explorer.rank.value, explorer.flow.value) == (design.rank, design.flow)
 
 
+@pytest.mark.long
 def test_a_design_that_the_machine_does_not_hold_is_a_sentence(explorer, monkeypatch):
     monkeypatch.setattr(design_explorer, "RANKS", ())  # what would fit instead is tried for each design
     explorer.choose(Design(8, 12))

@@ -45,20 +45,6 @@ def test_two_parts_of_a_process_and_who_only_asks(tmp_path):
     assert not is_held(tmp_path)
 
 
-def test_asking_whether_a_run_goes_on_turns_nobody_away(tmp_path, monkeypatch):
-    """Whoever lists runs is not to hold one, be it for a moment."""
-    taken = []
-    for name in ("flock", "lockf"):
-        monkeypatch.setattr(f"fcntl.{name}", lambda *arguments: taken.append(arguments))
-    with held(tmp_path):
-        pass
-    import fcntl
-
-    control = fcntl.fcntl
-    monkeypatch.setattr(fcntl, "fcntl", lambda *request: taken.append(request[1]) or control(*request))
-    assert not is_held(tmp_path) and taken == [fcntl.F_OFD_GETLK]
-
-
 def test_a_lock_whatever_the_umask(tmp_path):
     before = os.umask(0)
     try:

@@ -95,12 +95,6 @@ def test_sizes_to_the_parameter(encoders, dense, tensor):
     assert (size.dense_megabytes, size.tensor_megabytes) == (dense * 4 / 1e6, tensor * 4 / 1e6)
 
 
-def test_sizes_in_megabytes_are_the_published_ones():
-    sizes = model_sizes([2, 4, 6])
-    assert [round(size.dense_megabytes, 1) for size in sizes] == [36.7, 65.1, 93.5]
-    assert [round(size.tensor_megabytes, 2) for size in sizes] == [1.20, 1.50, 1.79]
-
-
 @pytest.mark.parametrize("format", ["dense", "tensor"])
 def test_the_module_has_the_parameters_of_the_configuration(format):
     config = replace(SMALL, format=format)
@@ -152,12 +146,6 @@ def test_gradients_of_the_tensor_model_are_those_of_the_dense_one_through_its_ma
             torch.testing.assert_close(parameter.grad, gradients[name].grad)
 
 
-@pytest.mark.parametrize("length", [1, 8])
-def test_utterances_of_any_length(length):
-    intent, slots = Transformer(SMALL)(torch.zeros(length, dtype=torch.int64))
-    assert intent.shape == (5,) and slots.shape == (length - 1, 7)
-
-
 def test_initial_parameters_depend_on_seed_and_configuration_alone():
     torch.manual_seed(1)
     np.random.seed(1)  # noqa: NPY002
@@ -196,15 +184,6 @@ def test_initial_parameters_have_the_deviations_they_claim(format):
         assert math.sqrt(squares[name]) == pytest.approx(std, rel=0.15), name
 
 
-def test_configuration_goes_through_json():
-    config = replace(SMALL, encoders=3)
-    assert ModelConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
-    assert ModelConfig.from_dict({}) == ModelConfig()
-    assert json.loads(json.dumps(replace(SMALL, encoders=np.int64(3)).to_dict())) == config.to_dict()
-    optimizer = Optimizer("adamw", beta1=0.8)
-    assert Optimizer(**json.loads(json.dumps(optimizer.to_dict()))) == optimizer
-
-
 @pytest.mark.parametrize(
     "change, message",
     [
@@ -223,10 +202,6 @@ def test_configuration_goes_through_json():
 def test_configurations_that_are_refused(change, message):
     with pytest.raises(BttlabError, match=message):
         replace(SMALL, **change)
-
-
-def test_a_dense_model_needs_no_modes_that_fit():
-    assert replace(SMALL, format="dense", vocabulary_size=31).parameters_count > 0
 
 
 def test_unknown_fields_are_refused():

@@ -42,6 +42,7 @@ def test_the_largest_model_completes_100_samples(short_airline, tmp_path, capsys
     assert report["status"] == "complete" and report["last_epoch"]["samples"] == 100
 
 
+@pytest.mark.long
 def test_the_stored_parameters_do_not_depend_on_the_run_or_the_image(short_airline, tmp_path, capsys, monkeypatch):
     setting = ("--data", short_airline, "--samples", 150, "--optimizer", "adamw", "--seed", 3)
     digests = set()

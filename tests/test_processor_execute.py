@@ -263,10 +263,10 @@ IMAGE_PARAMETERS = [
 @pytest.fixture(scope="module", params=IMAGE_PARAMETERS)
 def native(request) -> Native:
     if request.param is None:
-        return Native("-O1", *IMAGES[-1].flags)  # quick to compile, and its bits are the same
+        return Native(*IMAGES[-1].flags)
     if not request.param.features <= cpu_features():
         pytest.skip("this processor cannot run it")
-    return Native("-DBTTLAB_FAST", *request.param.flags)
+    return Native("-DBTTLAB_FAST", *request.param.flags, *(["-O3"] if request.param is not IMAGES[-1] else []))
 
 
 @pytest.mark.parametrize(("make", "operation"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])

@@ -228,6 +228,7 @@ def test_what_would_fit(config, flow, choices, monkeypatch):
                 compile_program(asked, flow=flow)
 
 
+@pytest.mark.long
 def test_a_model_without_room_for_moments_is_trained_by_sgd():
     program = compile_program(replace(LARGE, linear_rank=14), flow="auto")
     program.check_optimizer(Optimizer("sgd"))

@@ -109,3 +109,16 @@ def test_no_real_corpus_is_committed():
         ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.splitlines()
     assert not [f for f in files if re.match(r"data/(atis|snips)/", f)]
+
+
+def test_the_container_publishes_nothing_private():
+    """A user who may not change the lab, a server that asks for its token, and no corpus that is not ours."""
+    dockerfile = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    assert dockerfile.rindex("\nUSER lab\n") < dockerfile.index("\nCMD [")
+    for option in ("--KernelManager.transport=ipc", "--ServerApp.port=8888"):
+        assert option in dockerfile
+    assert "token" not in dockerfile.partition("\nCMD [")[2] and "chown" not in dockerfile
+    published = re.findall(r"--publish (\S+)", (ROOT / "docs" / "hosts.md").read_text(encoding="utf-8"))
+    assert published == ["127.0.0.1:8888:8888"]
+    ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").split()
+    assert {".git", ".venv*", "data/atis", "data/snips", "runs"} <= set(ignored)

@@ -67,6 +67,7 @@ def test_joules_are_samples_times_joules_a_sample(alike):
         energy_to_quality(GPU, alike, 0.5)
 
 
+@pytest.mark.long
 def test_the_figure_names_each_way(alike):
     rows = energy_to_quality(GPU, alike)
     axes = draw_energy_to_quality(rows, "to 80 %").figure.axes[0]

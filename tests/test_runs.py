@@ -12,7 +12,6 @@ import pytest
 
 import tiny_runs
 from bttlab.cli import main
-from bttlab.errors import BttlabError
 from bttlab.experiments import Filter, RunIndex, RunRecord, read_run
 from bttlab.experiments import index as index_module
 from bttlab.experiments.curves import METRICS, MOST_LINES, even, read_curves, stretches
@@ -127,10 +126,6 @@ def test_curves_of_thousands_of_epochs_have_one_loss_each(tmp_path):
         assert curves.samples[:2] == samples and curves.losses[:2] == losses and curves.samples[-1] == 10 * epochs
 
 
-def test_an_epochs_line_does_not_grow_with_its_samples():
-    assert [len(stretches(np.ones(samples, np.float32))) for samples in (100, 4_478, 8_640_000)] == [100, 100, 100]
-
-
 def test_stretches_keep_the_mean():
     losses = np.arange(1000, dtype=np.float32)
     found = stretches(losses)
@@ -232,27 +227,6 @@ def test_a_run_that_ends_while_the_index_is_rebuilt_is_not_lost(three, tmp_path,
     assert three.get("run-3").record.status == "failed"
 
 
-def test_a_rebuild_that_fails_leaves_the_index(three, tmp_path, monkeypatch):
-    with monkeypatch.context() as patch, pytest.raises(OSError, match="disk"):
-        patch.setattr(index_module, "read_run", _no_disk)
-        three.rebuild([tmp_path])
-    assert _names(three) == ["run-3", "run-2", "run-1"]
-
-
-def _no_disk(*arguments):
-    raise OSError("disk")
-
-
-def test_numbers_of_any_size(three, capsys):
-    """None makes a sound index a damaged one, which a reader would then build again."""
-    assert _names(three, f"linear_rank<{10**26}", f"linear_rank>-{10**26}", f"linear_rank!={'9' * 5000}")
-    assert main(["runs", "list", "--where", f"linear_rank={10**26}"]) == 0
-    for limit in (10**22, 2**63):
-        assert main(["runs", "list", "--limit", str(limit)]) == 2
-        assert "give how many runs at most" in capsys.readouterr().err
-    assert main(["runs", "list", "--limit", str(2**63 - 1)]) == 0
-
-
 def test_an_index_of_a_newer_version_is_left_alone(three):
     database = sqlite3.connect(three.path)
     database.execute("PRAGMA user_version = 99")
@@ -319,16 +293,6 @@ def test_export_to_csv(three, tmp_path, capsys):
     assert [line.split(",")[2] for line in lines[1:]] == ["run-1", "run-2", "run-3"]
 
 
-@pytest.mark.parametrize("package, option", [("tensorboard", "--tensorboard"), ("mlflow", "--mlflow")])
-def test_export_needs_what_is_not_installed(three, tmp_path, capsys, monkeypatch, package, option):
-    import sys
-
-    monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)
-    monkeypatch.setitem(sys.modules, package, None)
-    assert main(["runs", "export", option, str(tmp_path / "there")]) == 2
-    assert f"pip install 'bttlab[{package}]'" in capsys.readouterr().err
-
-
 def test_export_to_tensorboard(corpus, tmp_path, runs, capsys):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -361,7 +325,7 @@ def test_the_browser_overlays_curves_and_opens_a_run(corpus, tmp_path, runs, cap
     assert tensors_digest(browser.checkpoint().parameters) == results[1].parameters_sha256
 
 
-@pytest.mark.parametrize("name", ["a$x^$b", "_hidden", "$", r"\\$\\frac$", "\x1b[31m\n\x00", "%s {0}", ""])
+@pytest.mark.parametrize("name", ["a$x^$b", "_hidden", "\x1b[31m\n\x00", ""])
 def test_the_browser_shows_runs_of_any_name(name, corpus, tmp_path, runs):
     for number, one in enumerate((name, "plain")):
         tiny_runs.train(tmp_path / str(number), corpus)
@@ -380,9 +344,12 @@ def test_the_browser_shows_runs_of_any_name(name, corpus, tmp_path, runs):
 
 
 @pytest.mark.parametrize(
-    "figure", [1, None, {"value": 1}, {"value": "x", "unit": "1", "provenance": "measured"}, [], "text"]
+    ("figure", "line"),
+    [
+        (1, {"samples": 3, "losses": 7}),
+        ({"value": "x", "unit": "1", "provenance": "measured"}, {"samples": 3, "dev": {"slot_f1": "x"}}),
+    ],
 )
-@pytest.mark.parametrize("line", [{"samples": 3, "losses": 7}, {"samples": 3, "dev": {"slot_f1": "x"}}])
 def test_the_browser_beside_a_run_that_is_none(figure, line, corpus, tmp_path, runs, capsys):
     for name in ("sound", "forged"):
         tiny_runs.train(tmp_path / name, corpus)
@@ -422,13 +389,3 @@ def test_the_browser_shows_this_checkouts_runs_unless_asked_for_more(tmp_path, m
     assert {run.record.name for run in browser._found.values()} == {"run-1", "run-2"}
     browser.conditions.value = "learning_rate=0.1"
     assert [run.record.name for run in browser.chosen] == ["run-1"]
-
-
-def test_the_browser_says_what_is_wrong_with_a_filter(three):
-    browser = RunBrowser("linear_rnak=8")
-    assert "do you mean linear_rank" in browser.message
-    browser.conditions.value = "linear_rank=8"
-    assert [run.record.name for run in browser.chosen] == ["run-2"] and "no such curve: run-2" in browser.message
-    browser.runs.value = ()
-    with pytest.raises(BttlabError, match="no run is selected"):
-        browser.checkpoint()

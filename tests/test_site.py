@@ -36,12 +36,6 @@ def make(checkout, more: str):
     build.make_pages(checkout / "build" / "source", checkout / "build" / "html")
 
 
-@pytest.mark.parametrize("said", build.PRESSES)
-def test_what_is_pressed_for_a_reader_stands_in_a_cell(said):
-    notebooks = [nbformat.read(path, as_version=4) for path in (ROOT / "notebooks").glob("*.ipynb")]
-    assert any(said in cell.source for notebook in notebooks for cell in notebook.cells)
-
-
 @pytest.mark.long
 def test_pages_with_search_formulas_and_nothing_from_a_network(checkout):
     """And a link that leads nowhere, which they are made with, and refused for."""
@@ -53,25 +47,6 @@ def test_pages_with_search_formulas_and_nothing_from_a_network(checkout):
     assert "<math" in notebook and "\\ln" not in notebook
     for page in pages.rglob("*.html"):
         assert not [line for line in page.read_text().splitlines() if "<script" in line and "//" in line], page
-
-
-@pytest.mark.long
-def test_a_broken_link_is_one_line(checkout):
-    with pytest.raises(build.SiteError) as caught:
-        make(checkout, "[x](docs/energy.md#none)")
-    assert "not found in doc 'docs/energy': 'none'" in str(caught.value) and "\n" not in str(caught.value)
-
-
-def test_links_that_lead_nowhere(tmp_path):
-    (tmp_path / "a.html").write_text(
-        '<p id="here"><a href="b.html#there">x</a><a href="#here">y</a><a href="//z">z</a>'
-    )
-    (tmp_path / "b.html").write_text('<img src="none.png"><a href="a.html#none">x</a><a href="https://z">z</a>')
-    assert broken_links(tmp_path) == [
-        "a.html: b.html#there leads nowhere",
-        "b.html: a.html#none leads nowhere",
-        "b.html: none.png leads nowhere",
-    ]
 
 
 @pytest.mark.long
@@ -133,16 +108,3 @@ def test_a_kept_figure_goes_where_the_live_one_was():
     freeze(notebook)
     first, second = (output.data["text/html"] for output in notebook.cells[0].outputs)
     assert first.count("data:x") == 1 and first.index("data:x") < first.index("below") and second == "something else"
-
-
-def test_an_image_of_its_own():
-    image = widget("Image", format="png") | {"buffers": [{"path": ["value"], "encoding": "base64", "data": "iVBO"}]}
-    notebook = notebook_with({"top": image})
-    freeze(notebook)
-    assert "base64,iVBO" in notebook.cells[0].outputs[0].data["text/html"]
-
-
-def test_a_widget_without_a_state():
-    notebook = notebook_with({})
-    with pytest.raises(ValueError, match="does not say how its widget top stood"):
-        freeze(notebook)

@@ -20,7 +20,6 @@ from bttlab.card import (
     EmulatedU50,
     OverlayError,
     kernel_driver,
-    load_overlay,
     open_trainer,
     overlay,
     sharing,
@@ -28,7 +27,6 @@ from bttlab.card import (
 )
 from bttlab.card import trainer as trainer_module
 from bttlab.card.kernel import TRAINER_KERNEL
-from bttlab.card.layer import run_layer
 from bttlab.card.sharing import FOLDER_VARIABLE, KeeperClient, keeper_of
 from bttlab.commands import doctor
 from bttlab.compiler.machine import machine
@@ -37,7 +35,6 @@ from bttlab.errors import BttlabError
 from bttlab.keeper import serving
 from bttlab.lab import CardQueue
 from bttlab.model import ModelConfig, Optimizer, StateError, initial_parameters
-from bttlab.tensor import TTLinear
 from bttlab.train import tensors_digest
 from lab_trainers import our_threads, until
 
@@ -98,15 +95,6 @@ def test_two_models_in_turns_have_the_bits_of_each_alone(shared_card, samples, m
             trainer.predict(samples[:2])
     for seed, trainer in enumerate(trainers):
         assert (state(trainer), losses[seed]) == alone(seed, samples)
-
-
-def test_a_layer_on_a_shared_card_has_the_bits_of_an_unshared_one(shared_card):
-    layer, generator = TTLinear(768, 768, (12, 8, 8), (8, 8, 12), 12), np.random.default_rng(0)
-    x, dy = generator.standard_normal((2, 4, 768), np.float32)
-    mine, theirs = (
-        run_layer(load_overlay("trainer", card), layer, "right_to_left", x, dy) for card in (shared_card, EmulatedU50())
-    )
-    assert np.array_equal(mine.y, theirs.y) and np.array_equal(mine.dx, theirs.dx)
 
 
 def test_a_chip_that_others_had_is_empty(samples):

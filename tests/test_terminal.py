@@ -1,7 +1,6 @@
 """What files and names hold does not reach the terminal raw, and a missing terminal ends nothing."""
 
 import ast
-import io
 import json
 import os
 import subprocess
@@ -9,14 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 from rich.table import Table
 
 import tiny_runs
-from bttlab.cli import main
 from bttlab.errors import BttlabError
-from bttlab.experiments import RunIndex
-from bttlab.experiments.record import RunRecord
 from bttlab.terminal import printable, result, say
 from bttlab.train import ProgressBar, progress
 from own_path import environment
@@ -48,52 +43,6 @@ def test_what_is_said_and_shown(capsys):
     assert len(shown.err.splitlines()) == 2
 
 
-def test_a_bar_s_title(monkeypatch):
-    stream = io.StringIO()
-    stream.isatty = lambda: True
-    monkeypatch.setattr(sys, "stderr", stream)
-    bar = ProgressBar()
-    bar.begin(HOSTILE, 2)
-    bar.end()
-    assert "\\x1b]0;owned" in stream.getvalue() and "\x1b]" not in stream.getvalue()
-
-
-@pytest.mark.parametrize("command", [["list"], ["show", "abc"], ["compare"]])
-def test_runs_of_others(command, tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("BTTLAB_RUNS", str(tmp_path))
-    for number, id in enumerate(("abc", "def")):
-        record = RunRecord(
-            "training", HOSTILE[:-1], {HOSTILE[:-1]: HOSTILE[:-1], "linear_rank": number}, "x\n" + HOSTILE[:-1]
-        )
-        record.id, record.sweep, record.versions = id, HOSTILE[:-1], {HOSTILE[:-1]: HOSTILE[:-1]}
-        record.git = {"commit": HOSTILE[:-1], "changed": False}
-        record.figures["loss"] = {"value": 1.0, "unit": HOSTILE[:-1], "provenance": HOSTILE[:-1], "how": HOSTILE[:-1]}
-        record.end("failed", HOSTILE[:-1])
-        RunIndex().add(record, tmp_path / id)
-    assert main(["runs", *command]) == 0
-    assert _clean(capsys.readouterr().out)
-    assert main(["runs", *command, "--json"]) == 0
-    assert _clean(capsys.readouterr().out)
-
-
-def test_the_notes_of_a_training_on_a_corpus_with_such_a_name(tmp_path, capsys):
-    corpus = tiny_runs.write_corpus(tmp_path / HOSTILE[:-1].replace("/", ""))
-    arguments = [
-        "train",
-        "--data",
-        str(corpus),
-        "--samples",
-        "1",
-        "--device",
-        "reference",
-        "--out",
-        str(tmp_path / "o"),
-    ]
-    assert main(arguments) == 0
-    shown = capsys.readouterr()
-    assert _clean(shown.out) and _clean(shown.err) and "\\x1b]0;owned" in shown.err
-
-
 def test_progress_in_a_log_comes_in_lines(monkeypatch, capsys):
     monkeypatch.setattr(progress, "LOG_SECONDS", 0.0)
     bar = progress.ProgressBar()
@@ -103,19 +52,6 @@ def test_progress_in_a_log_comes_in_lines(monkeypatch, capsys):
     bar.end()
     shown = capsys.readouterr().err
     assert _clean(shown) and shown.endswith("\n") and "loss=1.500" in shown.splitlines()[-1]
-
-
-def test_a_sweep_of_such_a_name(tmp_path, capsys):
-    path = tmp_path / f"{HOSTILE[:8]}.yaml"
-    for text in (
-        yaml.safe_dump({"vary": {HOSTILE[:-1]: [1]}}),
-        '"\x1b',
-        f"vary: {{data: [{json.dumps(HOSTILE[:-1])}]}}",
-    ):
-        path.write_text(text)
-        assert main(["sweep", str(path)]) == 2
-        error = capsys.readouterr().err
-        assert _clean(error) and len(error.splitlines()) == 1
 
 
 def test_only_one_place_prints():
@@ -154,22 +90,6 @@ def test_stderr_that_is_closed(short_airline, arguments, closed, tmp_path):
     assert done.returncode == (2 if "-x" in arguments else 0)
     if done.returncode == 0:
         json.loads(done.stdout)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("option", ["--out", "--data", "--resume"])
-def test_bytes_that_are_no_utf_8(option, tmp_path):
-    command = [
-        os.fsencode(sys.executable),
-        b"-m",
-        b"bttlab",
-        b"train",
-        option.encode(),
-        os.fsencode(tmp_path) + b"/a\xff",
-    ]
-    done = subprocess.run(command, env=environment(), capture_output=True, cwd=tmp_path)
-    assert done.returncode == 2 and done.stderr.count(b"\n") == 1 and b"\\udcff" in done.stderr, done.stderr
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.long

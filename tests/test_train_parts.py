@@ -1,7 +1,6 @@
 """The small parts of the run loop: chunks, the metrics file, the progress bar, the memory of a corpus."""
 
 import errno
-import json
 import os
 import sys
 import time
@@ -11,8 +10,7 @@ import pytest
 
 from bttlab.data import CorpusError, load_corpus
 from bttlab.experiments.curves import read_metrics
-from bttlab.model.loop import CHUNK_SECONDS, LARGEST_CHUNK, chunks
-from bttlab.quantities import measured, to_json
+from bttlab.model.loop import LARGEST_CHUNK, chunks
 from bttlab.train import CorpusRecord, ProgressBar, RunError
 from bttlab.train.metrics_log import MetricsLog
 from tiny_runs import CONFIG, write_corpus
@@ -24,20 +22,6 @@ def test_chunks_cover_the_range_and_grow_to_the_limit():
     sizes = [part.stop - part.start for part in parts]
     assert sizes[0] == 1 and max(sizes) == LARGEST_CHUNK
     assert list(chunks(3, 3)) == []
-
-
-def test_chunks_of_slow_samples_end_soon(monkeypatch):
-    clock = [0.0]
-    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
-    for part in chunks(0, 100):
-        samples = part.stop - part.start
-        assert 0.1 * samples <= max(CHUNK_SECONDS, 0.1)
-        clock[0] += 0.1 * samples
-
-
-def test_json_has_no_nan():
-    assert json.loads(to_json({"a": [float("nan"), 1.5], "b": (float("inf"),)})) == {"a": [None, 1.5], "b": [None]}
-    assert measured(2.0, "s", "a clock")["provenance"] == "measured"
 
 
 def epoch(number: int) -> dict:

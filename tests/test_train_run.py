@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -13,7 +11,6 @@ from bttlab.errors import BttlabError
 from bttlab.model import ModelConfig, NumericalFault, Optimizer, ReferenceTrainer, initial_parameters
 from bttlab.train import CheckpointStore, DivergedRun, RunError, read_checkpoint, resume_run, start_run, tensors_digest
 from bttlab.train import run as run_module
-from own_path import environment
 from tiny_runs import CONFIG, DEVICE, SIZES, Interrupter, metrics, resume, settings, train, write_corpus
 
 
@@ -63,20 +60,6 @@ def test_metrics_tell_where_their_figures_come_from(tmp_path, corpus):
     for name in ("seconds", "samples_per_second"):
         assert result.epoch[name]["provenance"] == "measured" and "perf_counter" in result.epoch[name]["how"]
     assert result.epoch["samples_per_second"]["value"] == pytest.approx(7 / result.epoch["seconds"]["value"])
-
-
-def test_samples_takes_the_first_of_each_epochs_order(tmp_path, corpus):
-    seen = []
-
-    class Recorder(ReferenceTrainer):
-        def train(self, samples, *arguments):
-            seen.extend(samples.tokens.tolist())
-            return super().train(samples, *arguments)
-
-    run = start_run(tmp_path, settings(corpus, epochs=2, samples=5), load_corpus(corpus))
-    run.train(Recorder(CONFIG), DEVICE)
-    tokens = run.samples["train"].tokens
-    assert seen == [tokens[i].tolist() for epoch in (0, 1) for i in epoch_order(SIZES["train"], 0, epoch)[:5]]
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adamw"])
@@ -174,19 +157,6 @@ def test_sigterm_stops_as_ctrl_c_does_and_handlers_come_back(tmp_path, corpus):
     assert result.signal == signal.SIGTERM and signal.getsignal(signal.SIGTERM) == before
 
 
-@pytest.mark.long
-def test_what_scores_need_is_imported_before_a_stop_can_wait_for_it(tmp_path, corpus):
-    code = (
-        "import sys; from pathlib import Path; from tiny_runs import Interrupter, train\n"
-        "at_first = lambda: print('seqeval' in sys.modules)\n"
-        "print('seqeval' in sys.modules)\n"
-        "train(Path(sys.argv[1]), Path(sys.argv[2]), trainer=Interrupter(1, at_first), epochs=1)"
-    )
-    command = [sys.executable, "-c", code, tmp_path / "run", corpus]
-    process = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=300, check=True)
-    assert process.stdout.split() == ["False", "True"]
-
-
 def test_a_loss_that_is_not_finite_stops_the_run_before_that_sample(tmp_path, corpus):
     whole = train(tmp_path / "whole", corpus, epochs=1)
 
@@ -273,20 +243,3 @@ def test_a_trainer_of_another_model_is_refused(tmp_path, corpus):
     with pytest.raises(RunError, match="encoders 2, not 1"):
         run.train(Other(), DEVICE)
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"epochs": 0}, "epochs is 0"),
-        ({"epochs": True}, "epochs is True"),
-        ({"samples": 0}, "samples is 0"),
-        ({"seed": -1}, "seed is -1"),
-        ({"learning_rate": float("nan")}, "learning rate is nan"),
-        ({"learning_rate": -0.1}, "learning rate is -0.1"),
-        ({"unknown_labels": "guess"}, "unknown_labels is 'guess'"),
-    ],
-)
-def test_settings_name_what_is_wrong(corpus, values, message):
-    with pytest.raises(BttlabError, match=message):
-        settings(corpus, **values)

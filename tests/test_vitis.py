@@ -13,8 +13,6 @@ from bttlab.card.build import DEFINITIONS
 from bttlab.card.constants import read_data
 from bttlab.card.facts import U50
 from bttlab.card.manifest import overlays_folder, read_manifest
-from bttlab.compiler.machine import machine
-from bttlab.errors import BttlabError
 from bttlab.places import ROOT
 
 from fake_xrt import as_hardware
@@ -51,11 +49,6 @@ def test_what_is_missing_is_one_line(platforms, arguments, message):
     assert ("U50 platforms there: " + U50.platform in result.stderr) == ("xilinx_u51" in message)
 
 
-def test_an_unknown_overlay(platforms):
-    result = make("VPP=true", "OVERLAY=tutor", PLATFORM_REPO_PATHS=str(platforms))
-    assert result.returncode == 2 and "no overlay tutor" in result.stderr
-
-
 @pytest.mark.parametrize("target", ["hw", "hw_emu"])
 def test_the_commands(platforms, target):
     result = make(f"TARGET={target}", "VPP=true", "CLOCK_MHZ=180", PLATFORM_REPO_PATHS=str(platforms))
@@ -67,10 +60,6 @@ def test_the_commands(platforms, target):
     assert compiled.endswith("/hls_src/processor/trainer.cpp")
     assert "--hls.clock 180000000:trainer" in compiled and "--kernel_frequency 180" in linked
     assert ("--install" in text) == (target == "hw")
-
-
-def test_the_clock_is_the_hardwares():
-    assert f"CLOCK_MHZ ?= {machine().CLOCK_MHZ}\n" in (HLS / "Makefile").read_text()
 
 
 @pytest.mark.parametrize("definition", DEFINITIONS.values(), ids=DEFINITIONS)
@@ -100,18 +89,6 @@ def test_an_overlay_for_a_card_is_listed_beside_the_emulated_one(tmp_path):
     assert (entry.kind, entry.file, entry.platform) == ("hw", "hw/trainer.xclbin", U50.platform)
     assert (overlays / entry.file).read_bytes() == linked.read_bytes()
     assert len(read_manifest(overlays)) == len(before) + 1 and entry in read_manifest(overlays)
-
-
-def test_what_is_no_overlay_for_a_card(tmp_path, capsys):
-    emulated = overlays_folder() / "trainer.xclbin"
-    with pytest.raises(BttlabError, match="is built for sw_emu"):
-        build.install(DEFINITIONS["trainer"], emulated, HLS, tmp_path, 200)
-    broken = tmp_path / "broken.xclbin"
-    broken.write_bytes(b"x")
-    assert build.main(["--install", str(broken), "trainer"]) == 2
-    assert "broken.xclbin: not an .xclbin" in capsys.readouterr().err
-    assert build.main(["--install", str(broken)]) == 2
-    assert "the one name of the overlay" in capsys.readouterr().err
 
 
 def test_operators_are_those_that_the_schedule_counts_with():

@@ -11,8 +11,11 @@ import yaml
 from bttlab.errors import BttlabError
 from bttlab.experiments.index import nearest
 from bttlab.files import read_regular
+from bttlab.json_files import JsonError, check_tree
 
 LARGEST = 1 << 17  # bytes of a specification
+MOST_VALUES, LONGEST_PLAIN = 20_000, 1000  # values in it, and characters of one without quotes
+MOST_INTEGER = 1 << 63
 KINDS = ("training", "estimate")
 SEARCHES = ("grid", "random", "optuna")
 OBJECTIVES = {"training": ("dev.frame_accuracy", True), "estimate": ("u50.joules_per_epoch", False)}
@@ -158,6 +161,21 @@ class SweepSpec:
         return interval
 
 
+class _PlainLoader(yaml.SafeLoader):
+    """Loader that refuses aliases, which can grow a few bytes to gigabytes, and long plain values."""
+
+    def compose_node(self, parent, index):
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("it has an alias (*name): write the value again in its place")
+        return super().compose_node(parent, index)
+
+    def compose_scalar_node(self, anchor):
+        node = super().compose_scalar_node(anchor)
+        if node.style is None and len(node.value) > LONGEST_PLAIN:
+            raise yaml.YAMLError(f"a value of {len(node.value):,} characters without quotes")
+        return node
+
+
 def read_spec(path: str | Path) -> SweepSpec:
     """Read a specification.
 
@@ -168,10 +186,14 @@ def read_spec(path: str | Path) -> SweepSpec:
     """
     path = Path(path)
     try:
-        values = yaml.safe_load(read_regular(path, LARGEST))
+        data = read_regular(path, LARGEST)
+        if sum(data.count(mark) for mark in (b",", b"[", b"{", b"\n")) > MOST_VALUES:  # parsing takes seconds
+            raise JsonError(f"it has more than {MOST_VALUES:,} values")
+        values = _PlainLoader(data).get_single_data()
+        check_tree(values, MOST_VALUES, MOST_INTEGER)
     except OSError as error:
         raise SpecError(f"{path} cannot be read ({error.strerror}); give the file of a sweep") from None
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
+    except (yaml.YAMLError, RecursionError, ValueError, JsonError) as error:
         raise SpecError(f"{path} is no YAML of a sweep: {' '.join(str(error).split())}") from None
     try:
         return spec_of(values, path.stem)
