@@ -81,10 +81,14 @@ wheelhouse: environment
 	$(BIN)/pip download --quiet --dest "$(WHEELHOUSE)" --constraint "$(WHEELHOUSE)/versions.txt" $(TORCH) pip uv==$(UV_VERSION)
 
 # Notebooks are opened as copies without solutions. What nbgrader adds to JupyterLab is for classes, and takes seconds to start.
-lab: environment
-	$(BIN)/bttlab doctor --self-check --once
+lab: environment $(VENV)/.checked
 	$(BIN)/bttlab notebooks my_notebooks
 	$(RUNTIME) JUPYTER_CONFIG_PATH=$(CURDIR)/tools/jupyter $(BIN)/jupyter lab $(AS_ROOT) --KernelManager.transport=ipc --ServerApp.ip=127.0.0.1 --ServerApp.port=$(PORT) --ServerApp.root_dir=$(CURDIR) --LabApp.default_url=/lab/tree/my_notebooks/00_start_here.ipynb
+
+# The check of the machine trains for ten seconds: again only where packages or overlays have changed since it passed.
+$(VENV)/.checked: $(MARKER) overlays/manifest.json
+	$(BIN)/bttlab doctor --self-check
+	@touch $@
 
 test: environment
 	@tools/test_needs --install >/dev/null

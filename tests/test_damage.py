@@ -152,20 +152,20 @@ def test_one_bad_row_hides_no_other(run, tmp_path, monkeypatch, capsys):
     """Rows as an older version put them in: a lone surrogate, and a record that is none."""
     monkeypatch.setenv("BTTLAB_RUNS", str(tmp_path / "index"))
     index, record = RunIndex(), read_run(run)
-    for number in range(3):
-        index.add(record, tmp_path / str(number))  # copies of one id stay three runs
+    for number in range(4):
+        index.add(record, tmp_path / str(number))  # copies of one id stay four runs
     database = sqlite3.connect(index.path)
-    for number, text in ((0, r"\ud800"), (1, "x")):
-        bad = record.to_json().replace('"sgd"', f'"{text}"') if number == 0 else '{"configuration": 3}'
+    for number, bad in enumerate((record.to_json().replace('"sgd"', r'"\ud800"'), '{"configuration": 3}', "{")):
         database.execute("UPDATE runs SET record = ? WHERE folder = ?", [bad, str(tmp_path / str(number))])
     database.commit()
     database.close()
-    assert [run.folder.name for run in index.find()] == ["2"]
-    assert len(index.faults) == 2 and all("is left out" in fault for fault in index.faults)
-    assert main(["runs", "list"]) == 0
-    assert capsys.readouterr().out.count(record.id) == 3
+    assert [run.folder.name for run in index.find()] == ["3"]
+    assert len(index.faults) == 3 and all("is left out" in fault for fault in index.faults)
+    assert main(["runs", "list"]) == main(["runs", "list", "--where", "optimizer=sgd"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out.count(record.id) == 4 and shown.err.count(f"the run in {tmp_path / '2'} is left out") == 1
     assert main(["runs", "export", "--csv", str(tmp_path / "runs.csv")]) == 0
-    assert capsys.readouterr().err.count("is left out") == 2
+    assert capsys.readouterr().err.count("is left out") == 3
 
 
 def test_an_index_of_version_1_keeps_its_runs(run, tmp_path):

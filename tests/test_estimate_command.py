@@ -1,4 +1,4 @@
-"""bttlab estimate and bttlab compare on the command line."""
+"""bttlab estimate on the command line."""
 
 import json
 
@@ -67,18 +67,3 @@ def test_bad_input_is_one_line_and_exit_code_2(capsys, arguments, message):
         arguments = [*arguments, "--lengths", "13"]
     code, out, err = run(capsys, "estimate", *arguments)
     assert code == 2 and not out and err.count("\n") == 1 and message in err
-
-
-def test_compare_of_two_emulated_cards(capsys):
-    devices = ["--device", "emulated", "--device", "emulated"]
-    code, out, _ = run(capsys, "compare", *devices, "--samples", "3")
-    assert code == 0 and "the same bits" in out and "(modelled)" in out
-    code, out, _ = run(capsys, "compare", *devices, "--samples", "3", "--json")
-    assert code == 0 and json.loads(out)["identical"]
-
-
-def test_compare_without_a_card(capsys):
-    code, _, err = run(capsys, "compare", "--device", "u50", "--device", "emulated")
-    assert code == 2 and "no U50 is here" in err
-    code, _, err = run(capsys, "compare", "--device", "0", "--device", "emulated", "--samples", "0")
-    assert code == 2 and "compare at least one" in err

@@ -23,7 +23,7 @@ from bttlab.card import (
     shells,
     waiting,
 )
-from bttlab.card.card_lock import card_name, process_lock, stale_notes
+from bttlab.card.card_lock import card_name, hung_marks, process_lock
 from bttlab.card.manifest import read_manifest, write_manifest
 from bttlab.card.shells import card_interfaces, pcie_address, shell_of
 from bttlab.card.waiting import CardFailedError
@@ -316,8 +316,8 @@ def test_a_command_trains_on_the_card_and_ctrl_c_ends_it_when_the_kernel_hangs(e
     time.sleep(2)
     process.send_signal(signal.SIGINT)
     error = process.communicate(timeout=60)[1]
-    for path, note in stale_notes().items():
-        if note.pid == process.pid:
+    for path, whose in hung_marks().items():
+        if whose.startswith(f"process {process.pid} "):
             path.unlink()
     assert process.returncode in (2, 128 + signal.SIGINT)  # the latter if the 12th call had not come yet
     if process.returncode == 2:

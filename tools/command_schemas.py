@@ -33,7 +33,7 @@ EXAMPLES = {
     "baseline": ["baseline", "--gpu", "RTX-3090", "--modelled"],
     "estimate": ["estimate", "--encoders", "2"],
     "program": ["program", "--encoders", "1"],
-    "compare": ["compare", "--device", "emulated", "--device", "emulated", "--samples", "2"],
+    "bringup": ["bringup", "--device", "emulated", "--samples", "2", "--record", "bringup.json"],
     "runs list": ["runs", "list"],
     "runs show": ["runs", "show", "run"],
     "runs compare": ["runs", "compare"],

@@ -1,4 +1,4 @@
-"""The lock of a real card: one process at a time. Its file has a note that names the process to others.
+"""The lock of a real card: one process at a time; `/proc/locks` tells the others which.
 
 The system releases the lock when the process ends. Emulated cards belong to their process and need no lock. Every user
 may write to /tmp, so a lock's file must be a regular file with one name, and is opened without following links.
@@ -7,13 +7,11 @@ may write to /tmp, so a lock's file must be a regular file with one name, and is
 import errno
 import functools
 import itertools
-import json
 import os
 import pwd
 import re
 import stat
 import time
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,47 +20,14 @@ from bttlab.locks import holders, try_lock
 
 ADMINISTRATORS = Path("/run/bttlab")  # root's, with the files in it: nobody else can plant a name there
 ANYBODYS = Path("/tmp")  # of all users; not $TMPDIR, which each may set
-NOTE_BYTES = 4096
-MOST_NOTES = 64  # that are looked at
+MARK_BYTES = 200
+MOST_LOCKS = 64  # that are looked at
 _FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 POLL_SECONDS = 0.2
 
 
 class CardBusyError(BttlabError):
     """Another process holds the card."""
-
-
-@dataclass(frozen=True)
-class Holder:
-    """The note of a process that holds a card.
-
-    Parameters
-    ----------
-    pid : int
-    started : int
-        When that process started, in clock ticks since boot: a later process may have the same number.
-    since : float
-        When it took the card, in seconds since 1970.
-    overlay : str
-        Its name or path.
-    hung : bool
-        Whether a kernel of the process did not end.
-    """
-
-    pid: int
-    started: int
-    since: float
-    overlay: str
-    hung: bool = False
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether the process still runs."""
-        return start_of(self.pid) == self.started
-
-    def __str__(self) -> str:
-        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.since))
-        return f"{process_in_words(self.pid)} since {since} with {self.overlay}"
 
 
 class CardLock:
@@ -81,13 +46,11 @@ class CardLock:
         self.path = Path(folder or lock_folder()) / file_name(card, "lock")
         self._descriptor: int | None = None
 
-    def acquire(self, overlay: str, wait: float = 0.0) -> None:
-        """Take the lock, or change the note of the lock that is held.
+    def acquire(self, wait: float = 0.0) -> None:
+        """Take the lock, if this process does not have it; an older mark goes.
 
         Parameters
         ----------
-        overlay : str
-            For the note.
         wait : float
             Seconds to wait at most.
 
@@ -98,26 +61,19 @@ class CardLock:
         """
         if self._descriptor is None:
             self._descriptor = self._locked(wait)
-        self._write(Holder(os.getpid(), start_of(os.getpid()), time.time(), overlay))
+        os.ftruncate(self._descriptor, 0)
 
     def mark_hung(self) -> None:
-        """Note that a kernel did not end. The note stays until somebody takes the lock again."""
-        note = None if self._descriptor is None else _read_note(self._descriptor)
-        if note is not None:
-            self._write(replace(note, hung=True))
+        """Mark the card: a kernel did not end. The mark stays until somebody takes the lock again."""
+        if self._descriptor is not None:
+            since = time.strftime("%Y-%m-%d %H:%M:%S")
+            os.pwrite(self._descriptor, f"{process_in_words(os.getpid())} at {since}".encode(), 0)
 
     def release(self) -> None:
         """Give the lock back."""
         if self._descriptor is not None:
-            note = _read_note(self._descriptor)
-            if note is None or not note.hung:
-                os.ftruncate(self._descriptor, 0)
             os.close(self._descriptor)
             self._descriptor = None
-
-    def _write(self, holder: Holder) -> None:
-        os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, json.dumps(asdict(holder)).encode(), 0)
 
     def _locked(self, wait: float) -> int:
         try:
@@ -175,37 +131,26 @@ def lock_folder() -> Path:
     return ADMINISTRATORS if own else ANYBODYS
 
 
-def stale_notes(folder: Path | None = None) -> dict[Path, Holder]:
-    """Return the notes of root's and this user's lock files that name a process that has ended, or a hung kernel."""
-    notes = {}
-    for path in itertools.islice(Path(folder or lock_folder()).glob("bttlab-*.lock"), MOST_NOTES):
+def hung_marks(folder: Path | None = None) -> dict[Path, str]:
+    """Return the lock files of root's and this user's that say that a kernel did not end, and whose it was."""
+    marks = {}
+    for path in itertools.islice(Path(folder or lock_folder()).glob("bttlab-*.lock"), MOST_LOCKS):
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:
             continue
         try:
-            if _is_lock(os.fstat(descriptor)) and os.fstat(descriptor).st_uid in (0, os.geteuid()):
-                notes[path] = _read_note(descriptor)
+            status = os.fstat(descriptor)
+            if _is_lock(status) and status.st_uid in (0, os.geteuid()) and status.st_size:
+                marks[path] = os.pread(descriptor, MARK_BYTES, 0).decode(errors="replace")
         finally:
             os.close(descriptor)
-    return {path: note for path, note in sorted(notes.items()) if note is not None and (note.hung or not note.is_alive)}
-
-
-def _read_note(descriptor: int) -> Holder | None:
-    """Return the note in a lock file; None if there is none, or it is damaged."""
-    try:
-        holder = Holder(**json.loads(os.pread(descriptor, NOTE_BYTES, 0)))
-        time.localtime(holder.since)  # raises if no calendar has it
-        return Holder(int(holder.pid), int(holder.started), float(holder.since), str(holder.overlay), bool(holder.hung))
-    except (OSError, ValueError, TypeError, OverflowError, RecursionError):
-        return None
+    return dict(sorted(marks.items()))
 
 
 def _holder(descriptor: int) -> str:
-    """Return the process that holds a lock, in words: the note if the system lists its process as the holder."""
-    note, listed = _read_note(descriptor), [pid for pid in holders(os.fstat(descriptor)) or () if pid > 0]
-    if note is not None and note.is_alive and (not listed or note.pid in listed):
-        return str(note)
+    """Return the process that holds a lock, in words."""
+    listed = [pid for pid in holders(os.fstat(descriptor)) or () if pid > 0]
     return " and ".join(map(process_in_words, listed)) or "another process"
 
 
@@ -252,12 +197,3 @@ def _fault(path: Path, error: OSError) -> str:
     except OSError:
         return f"{error.strerror}; ask an administrator to make it, as docs/security.md says"
     return f"it is of user {owner} ({error.strerror}); have that user or an administrator remove it: rm {path}"
-
-
-def start_of(pid: int) -> int | None:
-    """Return when a process started, in clock ticks; None if there is no such process."""
-    try:
-        # The name, in parentheses, may hold blanks; the 22nd field is the 20th after it.
-        return int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19])
-    except (OSError, ValueError, IndexError):
-        return None

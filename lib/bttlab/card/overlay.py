@@ -137,7 +137,7 @@ def _on_real_card(card: pynq.Device, path: Path, name: str, wait: float) -> pynq
     """Load an overlay on a card that this process locks, or on a shared card in a time slice."""
     keeper = keeper_of(card)
     if keeper is None:
-        process_lock(card_name(card)).acquire(name, wait)
+        process_lock(card_name(card)).acquire(wait)
         return pynq.Overlay(str(path), device=card)
     kernels = [entry["type"] for entry in card.get_bitfile_metadata(str(path)).ip_dict.values()]
     if kernels != [TRAINER_KERNEL.vlnv]:

@@ -9,7 +9,7 @@ from typing import Any
 
 COMMANDS = {
     "doctor": "say what is here: card or emulated, overlays, corpora, GPU, meters",
-    "bringup": "check a real card step by step and write a record of it",
+    "bringup": "check a real card step by step against the emulated one and write a record of it",
     "notebooks": "copy the notebooks into a folder to work in",
     "course": "make an nbgrader course of the notebooks",
     "data": "make a corpus of a CSV file, JSON lines, CoNLL, or a folder of texts",
@@ -22,7 +22,6 @@ COMMANDS = {
     "rtl": "write the machine's loop as Verilog, from its schedule",
     "estimate": "model the on-chip memory, resources, time and energy on the U50",
     "program": "list the processor's program of a model, look for hazards, draw who works when",
-    "compare": "train on two devices and compare losses, parameters and cycles",
     "runs": "list, show, compare and export the runs that trainings, baselines and estimates leave",
 }
 

@@ -1,6 +1,7 @@
 """Check a card step by step: XRT, shell, memory, each unit, samples, speed, power. For a card's first hour.
 
-Each step compares the card with the emulated one, which runs the same source. The first step that fails ends it.
+Each step compares the card with the emulated one, which runs the same source, with any model and corpus. The first step
+that fails ends it.
 """
 
 import argparse
@@ -10,7 +11,7 @@ from importlib import metadata
 from pathlib import Path
 
 import bttlab
-from bttlab.commands import Outcome
+from bttlab.commands import Outcome, devices, models
 from bttlab.commands.checks import PROBLEM
 from bttlab.errors import BttlabError
 from bttlab.files import replace_whole
@@ -28,6 +29,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--device", default="auto", metavar="N", help="number of the card (default: the first real one)"
     )
     parser.add_argument("--overlay", default="trainer", metavar="NAME|FILE", help="overlay to load (default: trainer)")
+    models.add_model(parser)
+    parser.add_argument(
+        "--data", default="airline", metavar="NAME|PATH", help="corpus: atis, snips, airline, or a folder"
+    )
+    devices.add_trust(parser)
     parser.add_argument(
         "--samples", type=int, default=SAMPLES, metavar="N", help=f"of the long run (default: {SAMPLES})"
     )
@@ -42,7 +48,8 @@ def run(options: argparse.Namespace) -> Outcome:
 
     if options.samples < 1:
         raise BttlabError(f"--samples {options.samples}: give 1 at least")
-    bringup = Bringup(options.device, options.overlay, options.samples)
+    config, samples = _samples(options)
+    bringup = Bringup(options.device, options.overlay, config, samples, options.trust)
     checks = []
     for check in bringup.steps():
         say(f"{check.status:8} {check.name}: {check.detail}")
@@ -55,6 +62,20 @@ def run(options: argparse.Namespace) -> Outcome:
     last = f"step {checks[-1].name!r} failed" if failed else "all steps passed"
     text = f"{last}; record for a report (no host name, no user): {options.record}"
     return Outcome(data | {"record": str(options.record)}, text, int(failed))
+
+
+def _samples(options: argparse.Namespace) -> tuple:
+    """Return the model, with room for all words, and as many samples as asked for, over and over."""
+    import numpy as np
+
+    from bttlab.data import Vocabulary, encode, load_corpus
+
+    config, corpus = models.model_of(options), load_corpus(options.data, "unk")
+    vocabulary = Vocabulary.from_sentences(corpus.train.words, None)
+    if options.vocabulary is None and len(vocabulary) > config.vocabulary_size:
+        config = config.with_vocabulary(len(vocabulary))
+    samples = encode(corpus.train, vocabulary, corpus, config)
+    return config, samples[np.arange(options.samples) % len(samples)]
 
 
 def software() -> dict[str, str]:

@@ -28,12 +28,16 @@ class Bringup:
     device : str
         "auto", "emulated" or a number of `pynq.Device.devices`.
     overlay : str
-    samples : int
+    config : bttlab.model.ModelConfig
+    samples : bttlab.data.Samples
         Of the long run.
+    trust : bool
+        As for `bttlab.card.load_overlay`.
     """
 
-    def __init__(self, device: str, overlay: str, samples: int):
-        self._device, self._overlay, self._samples = device, overlay, samples
+    def __init__(self, device: str, overlay: str, config: Any, samples: Any, trust: bool = False):
+        self._device, self._overlay, self._trust = device, overlay, trust
+        self._config, self._samples = config, samples
         self._card: Any = None
         self._trainer: Any = None
         self._emulated: Any = None
@@ -97,10 +101,10 @@ class Bringup:
         from bttlab.card.kernel import TRAINER_KERNEL
         from bttlab.card.waiting import card_errors
 
-        loaded = load_overlay(self._overlay, self._card)
+        loaded = load_overlay(self._overlay, self._card, self._trust)
         with card_errors(self._card):
             self._trainer = getattr(loaded, TRAINER_KERNEL.instance)  # compares DESCRIBE with this package's machine
-        self._emulated = load_overlay("trainer", EmulatedU50()).trainer_1
+        self._emulated = load_overlay("trainer", EmulatedU50(), self._trust).trainer_1
         clock = self._clock()
         data = {"sha256": self._trainer.overlay_sha256, "clock_mhz": clock}
         return Check("", OK, f"{self._overlay} is loaded, its machine is this package's, {clock} MHz", data=data)
@@ -139,23 +143,13 @@ class Bringup:
             wrong, f"{count} programs of one unit and its banks give the emulated card's bits", "other bits:"
         )
 
-    def _samples_of(self, count: int) -> tuple[Any, Any]:
-        from bttlab.data import Vocabulary, encode, load_corpus
-        from bttlab.model import ModelConfig
-
-        config, corpus = ModelConfig(encoders=2), load_corpus("airline")
-        vocabulary = Vocabulary.from_sentences(corpus.train.words, config.vocabulary_size)
-        samples = encode(corpus.train, vocabulary, corpus, config)
-        return config, samples[np.arange(count) % len(samples)]
-
-    def _train(self, trainer: Any, count: int, optimizer: str) -> tuple[np.ndarray, dict[str, np.ndarray], float]:
+    def _train(self, trainer: Any, samples: Any, optimizer: str) -> tuple[np.ndarray, dict[str, np.ndarray], float]:
         from bttlab.model import Optimizer, initial_parameters
 
-        config, samples = self._samples_of(count)
-        trainer.load_program(config)
-        trainer.load_parameters(initial_parameters(config, 0))
+        trainer.load_program(self._config)
+        trainer.load_parameters(initial_parameters(self._config, 0))
         losses, seconds = [], 0.0
-        for first in range(0, count, CHUNK):
+        for first in range(0, len(samples), CHUNK):
             begin = time.perf_counter()
             losses.append(trainer.train(samples[first : first + CHUNK], Optimizer(optimizer), RATES[optimizer]))
             seconds += time.perf_counter() - begin
@@ -164,8 +158,9 @@ class Bringup:
     def _one_sample(self) -> Check:
         wrong = []
         for optimizer in RATES:
-            (_, on_card, _), (_, emulated, _) = (self._train(t, 1, optimizer) for t in (self._trainer, self._emulated))
-            wrong += [f"{name} ({optimizer})" for name in emulated if _differ(on_card[name], emulated[name])]
+            both = (self._train(trainer, self._samples[:1], optimizer) for trainer in (self._trainer, self._emulated))
+            (_, on_card, _), (_, emulated, _) = both
+            wrong += [f"{name} ({optimizer})" for name in _different(on_card, emulated)]
         return _compared(wrong, f"parameters and moments of {', '.join(RATES)} are the emulated card's", "other bits:")
 
     def _many_samples(self) -> Check:
@@ -173,17 +168,18 @@ class Bringup:
         expected, emulated, _ = self._train(self._emulated, self._samples, "sgd")
         apart = np.flatnonzero(losses.view(np.int32) != expected.view(np.int32))
         wrong = [f"losses from sample {apart[0]} on"] if len(apart) else []
-        wrong += [name for name in emulated if _differ(on_card[name], emulated[name])]
-        detail = f"losses and parameters of {self._samples} samples are the emulated card's"
+        wrong += _different(on_card, emulated)
+        detail = f"losses and parameters of {len(self._samples)} samples are the emulated card's"
         return _compared(wrong, detail, "other bits:")
 
     def _speed(self) -> Check:
         cycles = sum(self._emulated.profile().values())
         modelled = cycles / (self._clock() * 1e6)
-        rate = measured(self._samples / self._seconds, "samples/s", "time.perf_counter around the calls that train")
+        count = len(self._samples)
+        rate = measured(count / self._seconds, "samples/s", "time.perf_counter around the calls that train")
         detail = (
-            f"{self._samples / self._seconds:.0f} samples/s (measured, calls included), "
-            f"{self._samples / modelled:.0f} modelled from {cycles} cycles at {self._clock()} MHz"
+            f"{count / self._seconds:.0f} samples/s (measured, calls included), {count / modelled:.0f} modelled "
+            f"from {cycles} cycles at {self._clock()} MHz"
         )
         data = {"rate": rate, "modelled_cycles": cycles, "counted_cycles": self._trainer.counted_cycles}
         if self._seconds <= SLACK * modelled:
@@ -196,8 +192,7 @@ class Bringup:
         from bttlab.estimate.card import estimate
 
         sensors = board_sensors(self._card)
-        config, samples = self._samples_of(CHUNK)
-        running = estimate(config, [int(length) for length in samples.lengths]).power.running
+        running = estimate(self._config, self._samples.lengths[:CHUNK].tolist()).power.running
         power, temperature = sensors["power"].value, sensors["temperature"].value
         detail = (
             f"{power:.1f} W, {temperature:.0f} C just after training ({sensors['power'].provenance}); "
@@ -216,8 +211,14 @@ def _compared(wrong: list[str], detail: str, what: str) -> Check:
     return Check("", PROBLEM, f"{what} {'; '.join(wrong[:8])}{more}", data={"wrong": wrong})
 
 
-def _differ(one: np.ndarray, other: np.ndarray) -> bool:
-    return np.asarray(one).tobytes() != np.asarray(other).tobytes()
+def _different(on_card: dict[str, np.ndarray], emulated: dict[str, np.ndarray]) -> list[str]:
+    """Return the tensors that differ in a bit, each with its relative difference."""
+    found = []
+    for name, expected in emulated.items():
+        if np.asarray(on_card[name]).tobytes() != np.asarray(expected).tobytes():
+            difference = np.linalg.norm(np.subtract(on_card[name], expected, dtype=np.float64))
+            found.append(f"{name}, relative {difference / (np.linalg.norm(expected) or 1):.2g}")
+    return found
 
 
 def _why_no_card() -> str:

@@ -15,7 +15,6 @@ from packaging.requirements import Requirement
 
 from bttlab.commands import Outcome
 from bttlab.commands.checks import NOTE, OK, PROBLEM, Check
-from bttlab.commands.passed import passed_before, remember
 from bttlab.errors import BttlabError
 from bttlab.xrt import VARIABLE, check_xrt
 
@@ -33,14 +32,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--self-check", action="store_true", help="train an epoch on overlay trainer, too, ten seconds of it at most"
     )
-    parser.add_argument(
-        "--once", action="store_true", help="leave that training out where it has passed and nothing has changed since"
-    )
 
 
 def run(options: argparse.Namespace) -> Outcome:
     """Run the command."""
-    checks = examine(options.self_check, options.once)
+    checks = examine(options.self_check)
     problems = sum(check.status == PROBLEM for check in checks)
     lines = []
     for check in checks:
@@ -52,27 +48,13 @@ def run(options: argparse.Namespace) -> Outcome:
     return Outcome(data, "\n".join(lines), int(bool(problems)))
 
 
-def examine(self_check: bool = False, once: bool = False) -> list[Check]:
-    """Examine this machine.
-
-    Parameters
-    ----------
-    self_check : bool
-        Train on the overlay, too.
-    once : bool
-        Unless that has passed and nothing has changed since.
-    """
+def examine(self_check: bool = False) -> list[Check]:
+    """Examine this machine; with `self_check` train on the overlay, too."""
     checks = list(_examine([_xrt])) + list(_examine(EXAMINATIONS))
-    if self_check and once and passed_before():
-        detail = "has passed with these overlays and packages"
-        checks.append(Check("self-check", OK, detail, "to train again: bttlab doctor --self-check"))
-    elif self_check:
+    if self_check:
         from bttlab.commands.self_check import self_check as train
 
-        trained = list(_examine([train]))
-        if all(check.status == OK for check in trained):
-            remember()
-        checks += trained
+        checks += _examine([train])
     return checks
 
 
@@ -185,16 +167,13 @@ def _cards() -> Iterator[Check]:
 
 
 def _card_locks() -> Iterator[Check]:
-    from bttlab.card.card_lock import stale_notes
+    from bttlab.card.card_lock import hung_marks
+    from bttlab.locks import holders
 
-    for path, holder in stale_notes().items():
-        if holder.hung:
-            detail = f"{path} says that a kernel of {holder} did not end"
-            status = PROBLEM if holder.is_alive else NOTE
-            yield Check("card lock", status, detail, f"if the card was not reset since: xbutil reset; then: rm {path}")
-            continue
-        way_out = f"nothing needs doing, the next run takes the card; to be rid of the note: rm {path}"
-        yield Check("card lock", NOTE, f"{path} names {holder}, which has ended without giving the card back", way_out)
+    for path, whose in hung_marks().items():
+        detail = f"{path} says that a kernel of {whose} did not end"
+        status = PROBLEM if holders(path.lstat()) else NOTE
+        yield Check("card lock", status, detail, f"if the card was not reset since: xbutil reset; then: rm {path}")
 
 
 def _shared_cards() -> Iterator[Check]:

@@ -66,14 +66,13 @@ def run(options: argparse.Namespace) -> Outcome:
     samples = encode(split, vocabulary, corpus, settings.config)
     progress.note(f"note: {corpus.name} {options.split}: {encoding_report(split, vocabulary, corpus, settings.config)}")
     device = options.device or settings.device
-    overlay = options.overlay or (settings.overlay if device != "reference" else None)
     opened = open_trainer(
         settings.config,
         device,
         options.trust,
         options.wait,
         settings.flow,
-        overlay,
+        options.overlay,
         require_card=options.require_card,
     )
     check_model(opened.trainer, settings.config)

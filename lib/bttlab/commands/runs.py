@@ -65,7 +65,7 @@ def _list(options: argparse.Namespace) -> Outcome:
     from bttlab.experiments import RunIndex
 
     index, chosen = RunIndex(), _filter(options, SHOWN)
-    rows = index.rows(LISTED, chosen)
+    rows = _named(index, index.rows(LISTED, chosen))
     total = index.count(replace(chosen, limit=0))
     lines = [
         (
@@ -126,7 +126,7 @@ def _compare(options: argparse.Namespace) -> Outcome:
     index, chosen = RunIndex(), _filter(options, SHOWN)
     differing = [key for key, values in index.keys("configuration", chosen).items() if values > 1]
     figures = list(index.keys("figures", chosen))
-    rows = index.rows(["id", "name", *differing, *figures], chosen)
+    rows = _named(index, index.rows(["id", "name", *differing, *figures], chosen))
     if len(rows) < 2:
         raise BttlabError(f"{len(rows)} runs are chosen: name at least two, or choose more with --where")
     shown = [name for name in FIGURES if name in figures] or figures[:4]
@@ -140,9 +140,7 @@ def _export(options: argparse.Namespace) -> Outcome:
     from bttlab.experiments import RunIndex, export
 
     index = RunIndex()
-    chosen = index.find(_filter(options, 0))
-    for fault in index.faults:
-        say(f"bttlab: note: {fault}")
+    chosen = _named(index, index.find(_filter(options, 0)))
     if not chosen:
         raise BttlabError("no run is chosen; bttlab runs list shows those there are")
     if options.csv:
@@ -193,6 +191,13 @@ def _index(options: argparse.Namespace) -> Outcome:
     for fault in faults:
         say(f"bttlab: note: left out: {fault}")
     return Outcome({"index": str(index.path), "runs": count, "left_out": faults}, f"{count:,} runs in {index.path}")
+
+
+def _named(index: Any, found: list) -> list:
+    """Return what was found in the index, and name what was left out."""
+    for fault in index.faults:
+        say(f"bttlab: note: {fault}")
+    return found
 
 
 def _filter(options: argparse.Namespace, limit: int) -> Any:

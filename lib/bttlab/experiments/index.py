@@ -34,6 +34,8 @@ CREATE INDEX runs_by_sweep ON runs (sweep);
 """
 COLUMNS = ("id", "folder", "kind", "name", "status", "begun", "ended", "sweep", "device")
 _INSERT = f"INSERT OR REPLACE INTO runs VALUES ({', '.join('?' * (len(COLUMNS) + 1))})"
+# A record that is no JSON has no values, where SQLite would refuse the whole query.
+_RECORD = "CASE WHEN json_valid(record) THEN record END"
 _KEY = re.compile(r"[A-Za-z0-9_.]+")
 _CONDITION = re.compile(r"\s*([^=!<>]+?)\s*(<=|>=|!=|=|<|>)\s*(.*?)\s*")
 
@@ -115,7 +117,7 @@ class RunIndex:
     Attributes
     ----------
     faults : list of str
-        Rows that the last `find` left out, and why.
+        Rows that the last `find` or `rows` left out, and why.
 
     Raises
     ------
@@ -206,10 +208,13 @@ class RunIndex:
 
         Much faster than `find` for many runs. Errors are the same.
         """
-        names = ["folder", "status", *keys]
-        rows = [dict(zip(names, row, strict=True)) for row in self._select(", ".join(map(_expression, names)), chosen)]
-        for row in rows:
-            row["status"] = _status(row["status"], Path(row["folder"]))
+        names, self.faults, rows = ["folder", "status", *keys], [], []
+        for is_sound, *values in self._select(f"json_valid(record), {', '.join(map(_expression, names))}", chosen):
+            row = dict(zip(names, values, strict=True))
+            if is_sound:
+                rows.append(row | {"status": _status(row["status"], Path(row["folder"]))})
+            else:
+                self.faults.append(f"the run in {row['folder']} is left out: its record is no JSON")
         return rows
 
     def keys(self, part: str, chosen: Filter = Filter()) -> dict[str, int]:
@@ -223,7 +228,7 @@ class RunIndex:
             where, values = self._where(database, chosen)
             limit = f" ORDER BY {self._order(database, chosen)} LIMIT {chosen.limit}" if chosen.limit else ""
             query = (
-                f"WITH chosen AS (SELECT record FROM runs{where}{limit}) "
+                f"WITH chosen AS (SELECT {_RECORD} AS record FROM runs{where}{limit}) "
                 "SELECT entry.key, count(DISTINCT entry.value), count(*), (SELECT count(*) FROM chosen) "
                 f"FROM chosen, json_each(record, '$.{part}') AS entry GROUP BY entry.key ORDER BY min(entry.id)"
             )
@@ -369,7 +374,7 @@ def _expression(key: str) -> str:
     if not _KEY.fullmatch(key):
         raise RunIndexError(f"{key!r} is no key: keys are made of letters, digits, '_' and '.'")
     figure, setting = f"""'$.figures."{key}".value'""", f"""'$.configuration."{key}"'"""
-    return f"coalesce(json_extract(record, {figure}), json_extract(record, {setting}))"
+    return f"coalesce(json_extract({_RECORD}, {figure}), json_extract({_RECORD}, {setting}))"
 
 
 def _value(text: str) -> Any:

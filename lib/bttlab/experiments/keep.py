@@ -14,6 +14,7 @@ from bttlab.experiments.curves import figures_of, read_metrics
 from bttlab.experiments.index import RunIndex, runs_folder
 from bttlab.experiments.provenance import git_state, versions
 from bttlab.experiments.record import COMPLETE, FAILED, LATEST, RUN_FILE, STOPPED, RunRecord, read_run
+from bttlab.files import replace_whole
 from bttlab.model.config import PAPER_FLOW
 from bttlab.quantities import measured, to_json
 from bttlab.terminal import say
@@ -240,7 +241,7 @@ def _place(run: RunRecord, files: Mapping[str, str]) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
-            (folder / name).write_text(text + "\n", encoding="utf-8")
+            replace_whole(folder / name, text + "\n")
         run.write(folder)
     except OSError as error:
         say(f"bttlab: note: the run is not kept: {folder}: {error.strerror}")
