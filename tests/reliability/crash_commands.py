@@ -9,7 +9,7 @@ import yaml
 
 from bttlab.experiments.keep import flat
 from bttlab.experiments.record import read_run
-from reliability.outcome import Outcome
+from reliability.outcome import Outcome, attempts
 from reliability.training_process import Command
 from tiny_runs import settings, train, write_corpus
 
@@ -25,7 +25,7 @@ def trial(count: int) -> Outcome:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         evaluation, sweep = _Evaluation(folder), _Sweep(folder)
-        for number in range(count):
+        for number in attempts(count):
             failures += [f"eval {number}: {fault}" for fault in evaluation.kill(draw)]
             if number % EVALUATIONS == 0:
                 failures += [f"sweep {number}: {fault}" for fault in sweep.kill(draw)]
@@ -35,7 +35,7 @@ def trial(count: int) -> Outcome:
         "comes to the scores of an unbroken one"
     )
     figures = {"evaluations killed": evaluation.killed, "sweeps killed": sweep.killed}
-    return Outcome("crash of eval and sweep", tried, count + sweep.attempts, failures, figures)
+    return Outcome("crash of eval and sweep", tried, number + 1 + sweep.attempts, failures, figures)
 
 
 def _finished(*arguments: str | Path, new: bool = False) -> float:

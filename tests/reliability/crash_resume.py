@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bttlab.files import is_draft
 from bttlab.train import CheckpointStore
-from reliability.outcome import Outcome
+from reliability.outcome import Outcome, attempts
 from reliability.training_process import Command, finish, new_run, train, unbroken, wait_for
 from tiny_runs import metrics, write_corpus
 
@@ -23,7 +23,7 @@ def trial(count: int) -> Outcome:
         corpus = write_corpus(Path(scratch) / "corpus")
         new = new_run(corpus, EPOCHS)
         expected, duration, _ = unbroken(EPOCHS)
-        for number in range(count):
+        for number in attempts(count):
             folder = Path(scratch) / f"run{number}"
             while not _killed(train(*new, folder), folder, draw.uniform(0, duration), number % 2 == 0, draw):
                 shutil.rmtree(folder)  # it was faster than the unbroken one
@@ -45,7 +45,7 @@ def trial(count: int) -> Outcome:
         "kills before the first checkpoint": without,
         "checkpoints of a run": EPOCHS + 1,
     }
-    return Outcome("crash and resume", tried, count, failures, figures)
+    return Outcome("crash and resume", tried, number + 1, failures, figures)
 
 
 def _killed(process: Command, folder: Path, delay: float, in_write: bool, draw: random.Random) -> bool:

@@ -17,7 +17,7 @@ from jupyter_client.manager import start_new_kernel
 from bttlab.experiments.curves import METRICS
 from bttlab.quantities import measured
 from bttlab.train import CheckpointStore
-from reliability.outcome import Outcome
+from reliability.outcome import Outcome, attempts
 from reliability.training_process import TIMEOUT, finish, new_run, train, unbroken, wait_for
 from tiny_runs import metrics, write_corpus
 
@@ -33,7 +33,7 @@ def trial(count: int) -> Outcome:
     with tempfile.TemporaryDirectory() as scratch:
         new = new_run(write_corpus(Path(scratch) / "corpus"), EPOCHS)
         expected, _, duration = unbroken(EPOCHS)
-        for number in range(count):
+        for number in attempts(count):
             way, folder = WAYS[number % len(WAYS)], Path(scratch) / f"run{number}"
             stop = _stop_kernel if way.startswith("kernel") else _stop_process
             while (stopped := stop(way, [*new, str(folder)], folder, draw.uniform(0, duration))) is None:
@@ -58,7 +58,7 @@ def trial(count: int) -> Outcome:
             how = "from the request to the modification time of the checkpoint with the position"
             figures[f"{way}, until saved, median"] = measured(statistics.median(each), "s", how)
             figures[f"{way}, until saved, longest"] = measured(max(each), "s", how)
-    return Outcome("interrupts", tried, count, failures, figures)
+    return Outcome("interrupts", tried, number + 1, failures, figures)
 
 
 def _stop_process(way: str, arguments: list[str], folder: Path, delay: float) -> tuple[float, str] | None:

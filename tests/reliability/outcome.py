@@ -1,6 +1,7 @@
 """What a trial found."""
 
-from collections.abc import Mapping, Sequence
+import signal
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,3 +28,16 @@ class Outcome:
     attempts: int
     failures: Sequence[str] = ()
     figures: Mapping[str, Any] = field(default_factory=dict)
+
+
+def attempts(count: int) -> Iterator[int]:
+    """Yield the numbers of attempts; after Ctrl-C no more, so that a trial tells what it has found by then."""
+    asked = []
+    before = signal.signal(signal.SIGINT, lambda *_: asked.append(True))
+    try:
+        for number in range(count):
+            if asked:
+                return
+            yield number
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -44,6 +44,7 @@ class Command:
             return
         try:
             os.setsid()
+            signal.signal(signal.SIGINT, signal.default_int_handler)
             os.dup2(self._output.fileno(), 1)
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
             if new or not forks:
