@@ -1,69 +1,75 @@
-"""Predicted BIO tags made well-formed, and what the scores say of them."""
+"""Tags of an utterance decoded together."""
 
-from types import SimpleNamespace
+import itertools
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
-from bttlab.data import load_corpus
-from bttlab.data.metrics import score
-from bttlab.data.tags import repaired
+from bttlab.data import Split
+from bttlab.data.tags import PRIOR, WEIGHT, TagDecoder
 
-LABELS = ["O", *(f"{place}-{kind}" for kind in ("city", "date", "name") for place in "BI"), "B-code"]
-TAGS = st.lists(st.sampled_from(LABELS), max_size=12)
-
-
-@pytest.mark.parametrize(
-    ("tags", "wanted"),
-    [
-        ("B-city I-date I-date", "B-city I-city I-city"),
-        ("B-city I-city I-date O I-date", "B-city I-city I-city O B-date"),
-        ("I-city I-city B-date", "B-city I-city B-date"),
-        ("B-code I-city I-city", "B-code B-city I-city"),
-        ("B-city B-date I-date", "B-city B-date I-date"),
-    ],
+SLOTS = ["PAD", "UNK", "O", "B-city", "I-city", "B-date", "I-date", "B-code"]
+INTENTS = ["UNK", "flight", "fare"]
+TRAIN = Split(
+    [["to", "new", "york"], ["on", "may", "first"], ["to", "boston", "x1"]],
+    [["O", "B-city", "I-city"], ["O", "B-date", "I-date"], ["O", "B-city", "B-code"]],
+    ["flight", "fare", "flight"],
 )
-def test_a_chunk_keeps_the_type_with_which_it_begins(tags, wanted):
-    assert repaired(tags.split(), LABELS) == wanted.split()
+LOGITS = arrays(np.float32, (3, 4, len(SLOTS)), elements=st.floats(-8, 8, width=32))
 
 
-def test_a_tag_stays_where_there_is_no_label_to_take_its_place():
-    assert repaired(["O", "I-city"], ["O", "I-city"]) == ["O", "I-city"]
-    assert repaired(["B-code", "I-city"], ["O", "B-code", "I-city"]) == ["B-code", "I-city"]
+def well_formed(tags):
+    pairs = itertools.pairwise(["O", *tags])
+    return all(not tag.startswith("I-") or before[1:] == tag[1:] for before, tag in pairs)
 
 
-@given(TAGS)
-def test_repaired_tags_are_well_formed_and_keep_every_place(tags):
-    result = repaired(tags, LABELS)
-    assert repaired(result, LABELS) == result
-    assert [tag == "O" for tag in result] == [tag == "O" for tag in tags]
-    for before, tag in zip(["O", *result], result, strict=False):
-        assert tag in LABELS and (not tag.startswith("I-") or before[1:] == tag[1:])
+def named(ids):
+    return [SLOTS[i] for i in ids]
 
 
-@given(st.lists(st.tuples(st.sampled_from(["O", "city", "date", "code"]), st.integers(1, 4))))
-def test_well_formed_tags_stay_as_they_are(chunks):
-    tags = [
-        tag
-        for kind, length in chunks
-        for tag in (["O"] * length if kind == "O" else [f"B-{kind}"] + [f"I-{kind}"] * (length - 1))
-    ]
-    assert repaired(tags, [*LABELS, "I-code"]) == tags
+@given(LOGITS, st.lists(st.integers(0, 5), min_size=3, max_size=3))
+def test_decoded_tags_are_well_formed_and_of_the_intent(logits, intents):
+    for decoder in (TagDecoder(SLOTS, INTENTS), TagDecoder(SLOTS, INTENTS, TRAIN)):
+        for tags, intent in zip(decoder.decode(logits, np.array(intents)), intents, strict=True):
+            assert well_formed(named(tags)) and not {"PAD", "UNK"} & set(named(tags))
+            if decoder.allowed.min(0)[3] < 0 and intent == 2:  # of a fare: no city
+                assert not {"B-city", "I-city", "B-code"} & set(named(tags))
 
 
-def test_scores_are_of_the_repaired_tags_where_asked_for():
-    corpus = load_corpus("airline")
-    split, names = corpus.dev, corpus.slot_labels
-    gold = [[names.index(tag) for tag in tags] for tags in split.slots]
-    place = next((i, j) for i, tags in enumerate(split.slots) for j, tag in enumerate(tags) if tag.startswith("I-"))
-    other = next(name for name in names if name.startswith("I-") and name != split.slots[place[0]][place[1]])
-    gold[place[0]][place[1]] = names.index(other)
-    slots = np.zeros((len(split), 32), np.int32)
-    for row, ids in zip(slots, gold, strict=True):
-        row[1 : 1 + len(ids)] = ids
-    guess = SimpleNamespace(intents=[corpus.intent_labels.index(name) for name in split.intents], slots=slots)
-    raw, mended = score(corpus, split, guess), score(corpus, split, guess, repair_tags=True)
-    assert raw.slot_f1 < 1 and raw.frame_accuracy < 1
-    assert (mended.slot_f1, mended.frame_accuracy, mended.intent_accuracy) == (1, 1, raw.intent_accuracy)
+def test_they_are_the_best_of_all_sequences():
+    logits = np.random.default_rng(0).normal(0, 2, (20, 3, len(SLOTS))).astype(np.float32)
+    counts = np.full((8, 8), PRIOR)
+    first = np.full(8, PRIOR)
+    for tags in TRAIN.slots:
+        ids = [SLOTS.index(tag) for tag in tags]
+        first[ids[0]] += 1
+        for one, other in itertools.pairwise(ids):
+            counts[one, other] += 1
+    share = (first + counts.sum(0)) / (first.sum() + counts.sum())
+
+    def score(row, ids):
+        if not well_formed(named(ids)) or {0, 1, 5, 6} & set(ids):  # a flight has no date in training
+            return -np.inf
+        chances = [first[ids[0]] / first.sum(), *(counts[i, j] / counts[i].sum() for i, j in itertools.pairwise(ids))]
+        return sum(row[k][i] + WEIGHT * np.log(p / share[i]) for k, (i, p) in enumerate(zip(ids, chances, strict=True)))
+
+    found = TagDecoder(SLOTS, INTENTS, TRAIN).decode(logits, np.ones(20, int))
+    for row, tags in zip(logits, found, strict=True):
+        best = max(itertools.product(range(8), repeat=3), key=lambda ids: score(row, ids))
+        assert score(row, tuple(tags)) == pytest.approx(score(row, best))
+
+
+def test_without_counts_confident_tags_stay_as_they_are():
+    tags = ["O", "B-city", "I-city", "B-date"]
+    logits = np.full((1, 4, 10), -3.0, np.float32)  # a model may have more slots than the corpus
+    logits[0, np.arange(4), [SLOTS.index(tag) for tag in tags]] = 3.0
+    logits[..., 8:] = 9.0
+    assert named(TagDecoder(SLOTS, INTENTS).decode(logits, np.zeros(1, int))[0]) == tags
+
+
+def test_a_label_without_a_beginning_may_begin():
+    decoder = TagDecoder(["O", "I-city"], ["flight"])
+    assert decoder.decode(np.array([[[0.0, 1.0], [0.0, 1.0]]]), np.zeros(1, int)).tolist() == [[1, 1]]

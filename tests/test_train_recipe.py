@@ -8,7 +8,8 @@ import pytest
 
 from bttlab.cli import main
 from bttlab.data import Augmentation, load_corpus
-from bttlab.model import Predictions, ReferenceTrainer
+from bttlab.data.tags import TagDecoder
+from bttlab.model import ReferenceTrainer
 from bttlab.train import LearningRateSchedule, RunError, read_recipe, recipe_names, start_run
 from bttlab.train.schedule import ScheduleError
 from tiny_runs import CONFIG, DEVICE, Interrupter, metrics, resume, settings, train, write_corpus
@@ -98,32 +99,30 @@ def test_command_line_follows_a_recipe_and_records_it(tmp_path, corpus, capsys):
     assert json.loads(capsys.readouterr().out)["learning_rate"] == 4e-3, "another optimizer brings its own rate"
 
 
-@pytest.mark.parametrize("repair", ["false", "true"])
-def test_a_run_and_its_evaluation_score_repaired_tags_where_the_recipe_says_so(
-    tmp_path, corpus, capsys, monkeypatch, repair
+@pytest.mark.parametrize("decode", ["false", "true"])
+def test_a_run_its_evaluation_and_predictions_decode_tags_where_the_recipe_says_so(
+    tmp_path, corpus, capsys, monkeypatch, decode
 ):
-    begins, goes_on = (load_corpus(corpus).slot_labels.index(label) for label in ("B-city", "I-city"))
-
-    def never_begins(self, samples):
-        slots = np.where(samples.slots == begins, goes_on, samples.slots)
-        return Predictions(np.ones(len(samples), np.float32), samples.intents, slots)
-
-    monkeypatch.setattr(ReferenceTrainer, "predict", never_begins)
+    monkeypatch.setattr(TagDecoder, "decode", lambda self, logits, intents: np.full(logits.shape[:2], begins, np.int32))
+    begins = load_corpus(corpus).slot_labels.index("B-city")
     file = tmp_path / "mine.toml"
-    file.write_text(f"repair_tags = {repair}\n{RECIPE}")
+    file.write_text(f"decode_tags = {decode}\n{RECIPE}")
     run = ["--out", str(tmp_path / "run"), "--recipe", str(file), "--data", str(corpus), "--encoders", "1"]
     assert main(["train", *run, "--device", "reference", "--samples", "3", "--json"]) == 0
-    trained = json.loads(capsys.readouterr().out)
+    trained = json.loads(capsys.readouterr().out)["test"]
     evaluate = ["eval", "--run", str(tmp_path / "run"), "--json"]
     assert main(evaluate) == 0
-    scores = [trained["test"], json.loads(capsys.readouterr().out)]
-    assert scores[1]["repair_tags"] is (repair == "true")
-    for option, frames in (("--repair-tags", 1.0), ("--no-repair-tags", 0.0)):
-        assert main([*evaluate, option]) == 0
-        assert json.loads(capsys.readouterr().out)["frame_accuracy"] == frames
-    scores += [line["dev"] for line in metrics(tmp_path / "run") if line["event"] == "epoch"]
-    assert {line["frame_accuracy"] for line in scores} == {float(repair == "true")}
-    assert {line["slot_f1"] for line in scores} == {1.0}, "conlleval lets an I- begin a chunk"
+    found = json.loads(capsys.readouterr().out)
+    assert found["decode_tags"] is (decode == "true")
+    assert [found[name] for name in trained] == list(trained.values())
+    for option, flag in (("--decode-tags", True), ("--no-decode-tags", False)):
+        assert main([*evaluate, option, "--predictions", str(tmp_path / "words")]) == 0
+        assert json.loads(capsys.readouterr().out)["decode_tags"] is flag
+        tags = {line.split()[-1] for line in (tmp_path / "words").read_text().splitlines() if line}
+        assert (tags == {"B-city"}) is flag
+    assert main(["predict", "from boston", "--run", str(tmp_path / "run"), "--json"]) == 0
+    slots = json.loads(capsys.readouterr().out)["predictions"][0]["slots"]
+    assert (slots == ["B-city"] * 2) is (decode == "true")
 
 
 @pytest.mark.parametrize("name", recipe_names())

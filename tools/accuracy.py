@@ -82,7 +82,7 @@ def _from_folder(folder: Path) -> dict[str, Any]:
         "recipe": Path(settings.recipe).stem if settings.recipe else None,
         "seed": settings.seed,
         "device": checkpoint.device,
-        "repair_tags": settings.repair_tags,
+        "decode_tags": settings.decode_tags,
         "epochs": [
             {"epoch": line["epoch"], "mean_loss": line["mean_loss"], "dev": line["dev"]}
             for line in lines

@@ -100,7 +100,7 @@ def _train(options: argparse.Namespace) -> dict[str, Any]:
 
     def scores(split: str, trainer: ReferenceTrainer, vocabulary: Vocabulary) -> dict[str, Any]:
         samples = encode(corpus.split(split), vocabulary, corpus, config)
-        return evaluate(trainer, samples, corpus, split, progress, repair_tags=recipe.repair_tags)
+        return evaluate(trainer, samples, corpus, split, progress, decode_tags=recipe.decode_tags)
 
     for mean_loss, trainer, vocabulary in train_in_batches(config, recipe, corpus, options.seed, options.batch):
         curve.append({"epoch": len(curve) + 1, "dev": scores("dev", trainer, vocabulary)})
@@ -112,7 +112,7 @@ def _train(options: argparse.Namespace) -> dict[str, Any]:
         "recipe": Path(options.recipe).stem,
         "batch": options.batch,
         "seed": options.seed,
-        "repair_tags": recipe.repair_tags,
+        "decode_tags": recipe.decode_tags,
         "epochs": curve,
         "test": scores("test", trainer, vocabulary),
     }

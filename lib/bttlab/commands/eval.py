@@ -16,9 +16,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--data", metavar="NAME|PATH", help="another corpus, or another place of it (default: the run's)")
     add("--unknown-labels", choices=("error", "unk"), help="as for train (default: the run's)")
     add(
-        "--repair-tags",
+        "--decode-tags",
         action=argparse.BooleanOptionalAction,
-        help="make predicted tags well-formed before they are scored (default: as the run's recipe says)",
+        help="decode an utterance's tags together before they are scored (default: as the run's recipe says)",
     )
     add(
         "--predictions",
@@ -41,9 +41,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> Outcome:
     """Run the command."""
     from bttlab.data import Vocabulary, encode, encoding_report, load_corpus
+    from bttlab.data.tags import TagDecoder
     from bttlab.train import CheckpointStore, ProgressBar, tensors_digest
     from bttlab.train.devices import open_trainer
-    from bttlab.train.evaluation import counted, describe, predict_split, scores_of
+    from bttlab.train.evaluation import counted, decoded, describe, predict_split, scores_of
     from bttlab.train.run import check_model
 
     if options.predictions is not None:
@@ -78,13 +79,16 @@ def run(options: argparse.Namespace) -> Outcome:
     check_model(opened.trainer, settings.config)
     progress.note(f"evaluating on {opened.announcement}")
     opened.trainer.load_parameters(checkpoint.parameters)
-    repair = settings.repair_tags if options.repair_tags is None else options.repair_tags
+    decode = settings.decode_tags if options.decode_tags is None else options.decode_tags
     predictions = predict_split(opened.trainer, samples, options.split, progress)
-    scores = scores_of(predictions, corpus, options.split, repair)
+    if decode:
+        decoder = TagDecoder(corpus.slot_labels, corpus.intent_labels, corpus.train)
+        predictions = decoded(opened.trainer, samples, predictions, decoder)
+    scores = scores_of(predictions, corpus, options.split)
     if options.predictions is not None:
         from bttlab.data.metrics import conlleval_lines
 
-        lines = conlleval_lines(corpus, split, predictions, repair)
+        lines = conlleval_lines(corpus, split, predictions)
         write_output(options.predictions, "".join(f"{line}\n" for line in lines), "--predictions")
     data = {
         "run": str(options.folder),
@@ -92,7 +96,7 @@ def run(options: argparse.Namespace) -> Outcome:
         "split": options.split,
         "epochs_done": checkpoint.epochs_done,
         "position": len(checkpoint.losses),
-        "repair_tags": repair,
+        "decode_tags": decode,
         "predictions": str(options.predictions) if options.predictions else None,
         "device": opened.device,
         "parameters_sha256": tensors_digest(checkpoint.parameters),

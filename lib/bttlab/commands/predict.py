@@ -26,11 +26,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Outcome:
     """Run the command."""
-    from bttlab.data import Corpus, Split, Vocabulary, encode
+    from bttlab.data import Corpus, CorpusError, Split, Vocabulary, encode, load_corpus
     from bttlab.data.corpus import OUTSIDE
     from bttlab.data.metrics import named
+    from bttlab.data.tags import TagDecoder
+    from bttlab.terminal import say
     from bttlab.train import CheckpointStore
     from bttlab.train.devices import open_trainer
+    from bttlab.train.evaluation import decoded
 
     checkpoint, _ = CheckpointStore(options.folder).load()
     settings, record = checkpoint.settings, checkpoint.corpus
@@ -48,7 +51,16 @@ def run(options: argparse.Namespace) -> Outcome:
     samples = encode(split, vocabulary, corpus, settings.config)
     opened = open_trainer(settings.config, options.device, options.trust, options.wait, settings.flow)
     opened.trainer.load_parameters(checkpoint.parameters)
-    intents, slots = named(corpus, split, opened.trainer.predict(samples), settings.repair_tags)
+    predictions = opened.trainer.predict(samples)
+    if settings.decode_tags:
+        try:
+            train = load_corpus(settings.data, settings.unknown_labels).train
+        except CorpusError as error:
+            say(f"note: {error}; tags are decoded without the counts of its training split")
+            train = None
+        decoder = TagDecoder(record.slot_labels, record.intent_labels, train)
+        predictions = decoded(opened.trainer, samples, predictions, decoder)
+    intents, slots = named(corpus, split, predictions)
     rows = [
         {
             "words": words,

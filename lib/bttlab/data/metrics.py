@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from .corpus import OUTSIDE, PAD, UNK, Corpus, CorpusError, Split
-from .tags import repaired
 
 
 @dataclass(frozen=True)
@@ -23,9 +22,7 @@ class Scores:
     frame_accuracy: float
 
 
-def named(
-    corpus: Corpus, split: Split, predictions, repair_tags: bool = False
-) -> tuple[list[str | None], list[list[str]]]:
+def named(corpus: Corpus, split: Split, predictions) -> tuple[list[str | None], list[list[str]]]:
     """Return predictions by name: an intent for each utterance, and a tag for each of its words.
 
     Predicted PAD, UNK and ids beyond the corpus's label list are the tag O for a word; an intent beyond the list is
@@ -40,8 +37,6 @@ def named(
     predictions : Predictions
         ``intents``, integers of shape (n,), and ``slots``, integers of shape (n, sequence_length) in which position 0
         is [CLS] and position 1 the first word.
-    repair_tags : bool
-        Whether predicted tags are made well-formed (`bttlab.data.tags.repaired`) before they are compared.
 
     Raises
     ------
@@ -55,23 +50,21 @@ def named(
             f"{slots.shape}; each utterance needs one prediction"
         )
     names = [OUTSIDE if label in (PAD, UNK) else label for label in corpus.slot_labels]
-    known, predicted = frozenset(names), []
+    predicted = []
     for row, tags in zip(slots, split.slots, strict=True):
         guess = [_label(names, i) or OUTSIDE for i in row[1 : 1 + len(tags)]]
-        if repair_tags:
-            guess = repaired(guess, known)
         predicted.append(guess + [OUTSIDE] * (len(tags) - len(guess)))
     return [_label(corpus.intent_labels, i) for i in intents], predicted
 
 
-def score(corpus: Corpus, split: Split, predictions, repair_tags: bool = False) -> Scores:
+def score(corpus: Corpus, split: Split, predictions) -> Scores:
     """Compare predictions with a split as it is written in the corpus.
 
     Gold labels that are in no label list are never right; predictions count as `named` says.
 
     Parameters
     ----------
-    corpus, split, predictions, repair_tags
+    corpus, split, predictions
         As for `named`.
 
     Raises
@@ -81,7 +74,7 @@ def score(corpus: Corpus, split: Split, predictions, repair_tags: bool = False) 
     """
     from seqeval.metrics import f1_score  # here: it imports scikit-learn, which takes a second
 
-    intents, predicted = named(corpus, split, predictions, repair_tags)
+    intents, predicted = named(corpus, split, predictions)
     right = [guess == gold != UNK for guess, gold in zip(intents, split.intents, strict=True)]
     frames = [ok and guess == tags for ok, guess, tags in zip(right, predicted, split.slots, strict=True)]
     return Scores(
@@ -96,17 +89,17 @@ def _label(labels: list[str], index: int) -> str | None:
     return labels[index] if 0 <= index < len(labels) else None
 
 
-def conlleval_lines(corpus: Corpus, split: Split, predictions, repair_tags: bool = False) -> Iterator[str]:
+def conlleval_lines(corpus: Corpus, split: Split, predictions) -> Iterator[str]:
     """Yield a line for each word, and an empty one after each utterance.
 
     Columns, divided by spaces: word, intent, predicted intent, tag, predicted tag. conlleval takes the last two.
 
     Parameters
     ----------
-    corpus, split, predictions, repair_tags
+    corpus, split, predictions
         As for `named`.
     """
-    intents, predicted = named(corpus, split, predictions, repair_tags)
+    intents, predicted = named(corpus, split, predictions)
     for words, intent, guess, tags, guesses in zip(
         split.words, split.intents, intents, split.slots, predicted, strict=True
     ):

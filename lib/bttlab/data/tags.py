@@ -1,27 +1,81 @@
-"""Repair inconsistent BIO tags."""
+"""The likeliest BIO tags of an utterance, from a model's logits and the tags that follow each other in training."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
+
+import numpy as np
+
+from .corpus import PAD, UNK, Split
+
+NEVER = -1e9  # of a score: below every sum of logits
+WEIGHT = 0.5  # of what training says of neighbouring tags; chosen by a fold of SNIPS's training split
+PRIOR = 0.1  # pairs that are added to each count
 
 
-def repaired(tags: Sequence[str], labels: Collection[str]) -> list[str]:
-    """Return the tags of an utterance such that every I- tag continues a chunk of its type.
+class TagDecoder:
+    """Viterbi search for the tags of an utterance's words.
 
-    A model that names each word's tag by itself may say ``B-x I-y``, which no utterance bears. The chunk keeps the type
-    with which it begins, so the I- becomes ``I-x``; one that follows no chunk begins one. Well-formed tags stay as they
-    are. Where the label wanted does not exist, the next rule holds, and at last the tag stays.
+    A model that labels each word by itself may say B-x I-y, which no utterance has. The score of a sequence is the sum
+    of its logits and, times `WEIGHT`, of log P(tag | tag before) - log P(tag), counted in training. An I- tag only
+    continues a chunk of its type, and a tag that training never has with the predicted intent is not taken.
 
     Parameters
     ----------
-    labels : collection of str
-        The slot labels there are.
+    slot_labels, intent_labels : sequence of str
+    train : Split, optional
+        Utterances to count; without them every well-formed sequence is as likely as another.
     """
-    result: list[str] = []
-    chunk = ""  # the type of the one that a tag may continue
-    for tag in tags:
-        kind, _, name = tag.partition("-")
-        if kind == "I":
-            tag = next(label for label in (f"I-{chunk}", f"B-{name}", tag) if label in labels or label == tag)
-            name = tag[2:]
-        chunk = name
-        result.append(tag)
-    return result
+
+    def __init__(self, slot_labels: Sequence[str], intent_labels: Sequence[str], train: Split | None = None):
+        number, ids = len(slot_labels), {label: i for i, label in enumerate(slot_labels)}
+        self.begin, self.follow = np.zeros(number), np.zeros((number, number))
+        self.allowed = np.zeros((len(intent_labels), number))
+        if train is not None:
+            self._count(train, ids, {label: i for i, label in enumerate(intent_labels)})
+        for label, i in ids.items():
+            kind = label[2:] if label.startswith("I-") else None
+            if kind is not None and f"B-{kind}" in ids:
+                self.begin[i] = NEVER
+                after = [ids[f"B-{kind}"], i]
+                self.follow[np.setdiff1d(np.arange(number), after), i] = NEVER
+            if label in (PAD, UNK):
+                self.allowed[:, i] = NEVER
+
+    def _count(self, train: Split, ids: dict[str, int], intents: dict[str, int]) -> None:
+        number = len(ids)
+        first, pairs = np.full(number, PRIOR), np.full((number, number), PRIOR)
+        seen = np.zeros((len(intents), number), bool)
+        for tags, intent in zip(train.slots, train.intents, strict=True):
+            known = [ids.get(tag, ids.get(UNK, 0)) for tag in tags]
+            first[known[:1]] += 1
+            np.add.at(pairs, (known[:-1], known[1:]), 1)
+            if intent in intents:
+                seen[intents[intent], known] = True
+        every = first + pairs.sum(0)
+        every = np.log(every / every.sum())
+        self.begin = WEIGHT * (np.log(first / first.sum()) - every)
+        self.follow = WEIGHT * (np.log(pairs / pairs.sum(1, keepdims=True)) - every)
+        self.allowed[seen.any(1)] = np.where(seen[seen.any(1)], 0.0, NEVER)  # of an intent that has no utterance: all
+
+    def decode(self, logits: np.ndarray, intents: np.ndarray) -> np.ndarray:
+        """Return the best tags, int32 of shape (n, words).
+
+        Parameters
+        ----------
+        logits : ndarray, shape (n, words, slots)
+            Of n utterances of equal length; a model may have more slots than there are labels.
+        intents : ndarray of int, shape (n,)
+            Predicted ones.
+        """
+        number = len(self.begin)
+        known = intents < len(self.allowed)
+        allowed = np.where(known[:, None], self.allowed[np.where(known, intents, 0)], self.allowed.max(0))
+        scores = logits[:, :, :number].astype(np.float64) + allowed[:, None]
+        best, before = self.begin + scores[:, 0], []
+        for word in range(1, scores.shape[1]):
+            candidates = best[:, :, None] + self.follow
+            before.append(candidates.argmax(1))
+            best = candidates.max(1) + scores[:, word]
+        tags = [best.argmax(1)]
+        for step in reversed(before):
+            tags.append(step[np.arange(len(step)), tags[-1]])
+        return np.stack(tags[::-1], axis=1).astype(np.int32)

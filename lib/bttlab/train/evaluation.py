@@ -1,13 +1,15 @@
 """Scores of a trained model on a split."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
+import torch
 
 from bttlab.data import Corpus, Samples
 from bttlab.data.metrics import score
-from bttlab.model import Predictions, Trainer
+from bttlab.data.tags import TagDecoder
+from bttlab.model import Predictions, Trainer, Transformer, batch_logits, equal_length_batches
 from bttlab.model.loop import chunks
 from bttlab.train.progress import ProgressBar
 from bttlab.train.stop import StopSignals
@@ -20,9 +22,14 @@ def evaluate(
     split: str,
     progress: ProgressBar,
     stop: StopSignals | None = None,
-    repair_tags: bool = False,
+    decode_tags: bool = False,
 ) -> dict[str, Any]:
     """Predict a split, or its first utterances, and score it.
+
+    Parameters
+    ----------
+    decode_tags : bool
+        As in `RunSettings`.
 
     Returns
     -------
@@ -35,14 +42,29 @@ def evaluate(
         Between two chunks, if the user asked for it.
     """
     predictions = predict_split(trainer, samples, split, progress, stop)
-    return scores_of(predictions, corpus, split, repair_tags, len(samples))
+    if decode_tags:
+        decoder = TagDecoder(corpus.slot_labels, corpus.intent_labels, corpus.train)
+        predictions = decoded(trainer, samples, predictions, decoder)
+    return scores_of(predictions, corpus, split, len(samples))
 
 
-def scores_of(
-    predictions: Predictions, corpus: Corpus, split: str, repair_tags: bool = False, most: int | None = None
-) -> dict[str, Any]:
+def decoded(trainer: Trainer, samples: Samples, predictions: Predictions, decoder: TagDecoder) -> Predictions:
+    """Return predictions with decoded tags, from logits that PyTorch computes with the trainer's parameters."""
+    model, slots = Transformer(trainer.config), np.zeros_like(predictions.slots)
+    model.load(trainer.store_parameters())
+    random = np.random.default_rng(0)  # of the order of batches, which nothing depends on
+    with torch.no_grad():
+        for batch in equal_length_batches(np.arange(len(samples)), samples.lengths, 64, random):
+            words = int(samples.lengths[batch[0]]) - 1
+            if words:
+                _, logits, _, _ = batch_logits(model, samples[batch])
+                slots[batch, 1 : words + 1] = decoder.decode(logits.numpy(), predictions.intents[batch])
+    return replace(predictions, slots=slots)
+
+
+def scores_of(predictions: Predictions, corpus: Corpus, split: str, most: int | None = None) -> dict[str, Any]:
     """Score predictions of a split's first `most` utterances (default: all); returns the same as `evaluate`."""
-    scores = score(corpus, corpus.split(split)[:most], predictions, repair_tags)
+    scores = score(corpus, corpus.split(split)[:most], predictions)
     mean_loss = float(np.mean(predictions.losses, dtype=np.float64))
     return {"mean_loss": mean_loss, **asdict(scores)}
 

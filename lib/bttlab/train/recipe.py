@@ -29,7 +29,7 @@ class Recipe:
     augmentation: Augmentation = PLAIN_INPUT
     word_classes: bool = False
     label_smoothing: float = 0.0
-    repair_tags: bool = False
+    decode_tags: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.learning_rate, bool) or not isinstance(self.learning_rate, int | float):

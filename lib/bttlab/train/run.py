@@ -394,8 +394,8 @@ class Run:
         return record
 
     def _evaluate(self, session: _Session, split: str, most: int | None = None) -> dict[str, Any]:
-        samples, repair = self.samples[split][:most], self.settings.repair_tags
-        return evaluate(session.trainer, samples, self.corpus, split, session.progress, session.stop, repair)
+        samples, decode = self.samples[split][:most], self.settings.decode_tags
+        return evaluate(session.trainer, samples, self.corpus, split, session.progress, session.stop, decode)
 
     def _save(self, session: _Session) -> None:
         checkpoint = Checkpoint(

@@ -40,8 +40,8 @@ class RunSettings:
         Whether unknown words get a class by their characters (`bttlab.data.Vocabulary`).
     label_smoothing : float
         As in `bttlab.model.Trainer`.
-    repair_tags : bool
-        Whether predicted tags are made well-formed before they are scored (`bttlab.data.tags.repaired`).
+    decode_tags : bool
+        Whether an utterance's tags are decoded together (`bttlab.data.tags.TagDecoder`) before they are scored.
     recipe : str, optional
         Name or path of the recipe of these settings.
     seed : int
@@ -72,7 +72,7 @@ class RunSettings:
     augmentation: Augmentation = PLAIN_INPUT
     word_classes: bool = False
     label_smoothing: float = 0.0
-    repair_tags: bool = False
+    decode_tags: bool = False
     recipe: str | None = None
     seed: int = 0
     epochs: int = 1
@@ -94,7 +94,7 @@ class RunSettings:
                 raise RunError(f"{name} is {value}: it must be at most {most:,}; give --{name} again")
         check_learning_rates(self.learning_rate, 1)
         check_label_smoothing(self.label_smoothing)
-        for name in ("word_classes", "repair_tags"):
+        for name in ("word_classes", "decode_tags"):
             if not isinstance(getattr(self, name), bool):
                 raise RunError(f"{name} is {getattr(self, name)!r}: it must be true or false")
         for name in ("data", "device", "recipe", "overlay"):
@@ -118,6 +118,8 @@ class RunSettings:
             "schedule": LearningRateSchedule(**values.get("schedule", {})),
             "augmentation": Augmentation(**values.get("augmentation", {})),
         }
+        values = dict(values)
+        values.pop("repair_tags", None)  # of version 0.1, whose rule decoding replaces
         return cls(**{**values, **built})
 
     def changed(self, changes: Mapping[str, Any]) -> "RunSettings":
