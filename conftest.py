@@ -26,11 +26,19 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Files whose tests take longest come first: all workers wait for what begins last.
 LONGEST = (
-    *("test_class_in_browser", "test_lab_in_browser", "test_sweep_partition", "test_notebooks", "test_every_screen"),
-    *("test_reliability", "test_processor_execute", "test_sweep", "test_schedule", "test_program_gradients"),
-    *("test_lab_card", "test_lab_dashboard", "test_program_hazards", "test_sweep_strangers", "test_environment"),
-    *("test_overlay_training", "test_live_figure", "test_exercises", "test_program_steps", "test_baseline"),
+    *("test_class_in_browser", "test_lab_in_browser", "test_notebooks", "test_every_screen", "test_reliability"),
+    *("test_processor_execute", "test_sweep", "test_schedule", "test_program_gradients", "test_program_hazards"),
+    *("test_sweep_strangers", "test_lab_card", "test_lab_dashboard", "test_trainer_overlay", "test_overlay_training"),
+    *("test_lab_design", "test_exercises", "test_program_command", "test_methods_training", "test_runs"),
 )
+LONG_ALONE = "\npytestmark = pytest.mark.long\n"
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave files alone whose tests are all long, unless long ones are asked for: imports take seconds."""
+    if collection_path.suffix != ".py" or config.getoption("markexpr") != "not long":
+        return None
+    return LONG_ALONE in collection_path.read_text(encoding="utf-8") or None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from bttlab.baseline import BaselineError, BaselineSetting, Listener, Record, modes_of, run_baseline
+from bttlab.baseline import BaselineError, BaselineSetting, Listener, Record, run_baseline
 from bttlab.baseline import run as run_module
 from bttlab.baseline.modes import MODES, prepare
 from bttlab.baseline.run import FORMATS
@@ -18,7 +18,6 @@ from bttlab.baseline.timing import HostClock, timed_steps
 from bttlab.cli import main
 from bttlab.errors import BttlabError
 from bttlab.model import ModelConfig, NumericalFault, Optimizer, ReferenceTrainer, predict
-from bttlab.train import LEARNING_RATES
 from tiny_baseline import LEARNING_RATE, TINY, samples, tiny_baseline, tiny_task
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -153,11 +152,6 @@ def test_a_mode_that_trains_another_model_is_skipped(monkeypatch):
     assert record.best == "eager" and "differ from eager's by" in record.skipped["compile"]
 
 
-def test_modes_of_devices():
-    assert modes_of("cpu") == ("eager", "compile")
-    assert modes_of("cuda") == ("eager", "graphs", "compile", "compile+graphs")
-
-
 def test_callbacks_and_stop():
     seen, started, stop = [], [], threading.Event()
 
@@ -231,16 +225,6 @@ def test_gpu_out_of_memory(monkeypatch):
         tiny_baseline("dense", "cpu")
 
 
-def test_gpu_out_of_memory_in_a_later_mode(monkeypatch):
-    def full(function, dynamic, mode):
-        raise torch.OutOfMemoryError("CUDA out of memory.")
-
-    monkeypatch.setattr(torch, "compile", full)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (0, 2**34))
-    record = tiny_baseline("dense", "cpu", steps=2, modes=None)
-    assert record.best == "eager" and record.skipped["compile"].startswith("the GPU is out of memory")
-
-
 def test_command_line(tmp_path, capsys):
     model = tmp_path / "tiny.toml"
     model.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in TINY.to_dict().items()))
@@ -255,30 +239,6 @@ def test_command_line(tmp_path, capsys):
     assert main(common) == 0
     output = capsys.readouterr().out
     assert "btt, 1 encoders, 4 steps" in output and "eager" in output and "<- best" in output
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--device", "cpu", "--format", "sparse"], "format 'sparse'"),
-        (["--device", "cpu", "--format", "btt", "--steps", "0"], "steps is 0"),
-        (["--device", "cpu", "--format", "btt", "--encoders", "0"], "encoders is 0"),
-        (["--device", "cpu", "--format", "btt", "--threads", "0"], "threads is 0"),
-        (["--device", "cpu", "--format", "btt", "--record", "."], "is a folder"),
-        (["--device", "cpu", "--format", "btt", "--record", "/proc/none/btt.json"], "cannot be written"),
-        (["--device", "cpu", "--format", "btt", "--data", "no/such/folder"], "is not a folder"),
-    ],
-)
-def test_bad_command_lines(options, message, capsys):
-    threads = torch.get_num_threads()
-    assert main(["baseline", *options]) == 2
-    torch.set_num_threads(threads)
-    error = capsys.readouterr().err
-    assert message in error and error.count("\n") == 1
-
-
-def test_the_default_learning_rate_is_that_of_training():
-    assert run_module.LEARNING_RATE == LEARNING_RATES["sgd"]
 
 
 BLOCKED = """

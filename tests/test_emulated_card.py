@@ -273,14 +273,6 @@ def test_the_import_lists_the_card_without_a_warning():
     assert run_python(code, BTTLAB_EMULATED_CARDS="3").count("emulated_u50_") == 3
 
 
-def test_the_import_adds_the_card_to_devices_that_are_listed_already():
-    code = (
-        "import warnings; warnings.simplefilter('ignore'); import pynq; assert pynq.Device.devices == []; "
-        "import bttlab.card; print(len(pynq.Device.devices), pynq.Device.active_device.name)"
-    )
-    assert run_python(code) == "1 emulated_u50_0\n"
-
-
 def test_a_process_ends_cleanly_while_a_kernel_runs(path):
     code = (
         f"import pynq, bttlab.card; overlay = pynq.Overlay({str(path)!r}); calls = overlay.HBM0.allocate(1, 'i4'); "
@@ -288,10 +280,3 @@ def test_a_process_ends_cleanly_while_a_kernel_runs(path):
     )
     sha256 = EmulatedU50.trust(path)
     assert run_python("import warnings; warnings.simplefilter('ignore'); " + code, BTTLAB_TRUST=sha256) == "started\n"
-
-
-def test_a_number_of_cards_that_is_none(monkeypatch):
-    for value in ("-1", "many", "17"):
-        monkeypatch.setenv("BTTLAB_EMULATED_CARDS", value)
-        with pytest.raises(BttlabError, match="BTTLAB_EMULATED_CARDS"):
-            EmulatedU50._probe_()

@@ -100,11 +100,6 @@ def test_the_card_that_is_chosen(overlays, devices, caplog, name, device, index)
         assert devices[1].loaded == hardware(container())
 
 
-def test_a_card_of_ones_own(overlays):
-    card = EmulatedU50()
-    assert load_overlay("only", card).device is card
-
-
 @pytest.mark.parametrize(
     ("name", "device", "message"),
     [
@@ -263,35 +258,7 @@ def test_the_image_follows_the_processor(monkeypatch, tmp_path):
         images.choose_image(both)
 
 
-def test_the_image_can_be_asked_for(monkeypatch, tmp_path):
-    monkeypatch.setenv("BTTLAB_IMAGE", "avx2")
-    monkeypatch.setattr(images, "CPUINFO", tmp_path / "cpuinfo")
-    (tmp_path / "cpuinfo").write_text("flags : avx2 avx512f avx512bw avx512dq avx512vl\n")
-    assert images.choose_image({"avx2", "avx512"}) == "avx2"
-    monkeypatch.setenv("BTTLAB_IMAGE", "neon")
-    with pytest.raises(BttlabError, match="BTTLAB_IMAGE is 'neon': the overlay's images are avx2"):
-        images.choose_image({"avx2"})
-    monkeypatch.setenv("BTTLAB_IMAGE", "avx512")
-    (tmp_path / "cpuinfo").write_text("flags : avx2\n")
-    with pytest.raises(BttlabError, match="unset BTTLAB_IMAGE"):
-        images.choose_image({"avx2", "avx512"})
-
-
 # --- the manifest
-
-
-def test_a_manifest_is_read_back(overlays):
-    entries = read_manifest(overlays)
-    assert [(row.name, row.kind) for row in entries] == [
-        ("both", "emulation"),
-        ("both", "hw"),
-        ("card", "hw"),
-        ("only", "emulation"),
-    ]
-    before = (overlays / "manifest.json").read_bytes()
-    write_manifest(overlays, reversed(entries))
-    assert (overlays / "manifest.json").read_bytes() == before
-    assert read_manifest(overlays / "hw") == ()
 
 
 @pytest.mark.parametrize(

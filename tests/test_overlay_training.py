@@ -3,7 +3,6 @@
 import hashlib
 import re
 import subprocess
-import sys
 import threading
 import time
 
@@ -20,8 +19,6 @@ from bttlab.errors import BttlabError
 from bttlab.hardware.geometry import Blocks, capacity_bits
 from bttlab.model import ModelConfig, NumericalFault, Optimizer, ReferenceTrainer, StateError, initial_parameters
 from bttlab.train import read_recipe
-
-from conftest import ROOT
 
 M = machine()
 SGD, MOMENTUM, ADAMW = Optimizer("sgd"), Optimizer("momentum"), Optimizer("adamw")
@@ -259,16 +256,6 @@ def test_an_id_out_of_range_is_refused_before_it_reaches_the_card(trainer, sampl
     assert fingerprint(trainer) == before
 
 
-def test_a_forgotten_sync_is_said(trainer, samples, monkeypatch):
-    trainer.train(samples[:1], SGD, 1e-3)
-    before = fingerprint(trainer)
-    with monkeypatch.context() as patch:
-        patch.setattr(type(trainer._records), "sync_to_device", lambda buffer: None)
-        with pytest.raises(OverlayError, match=r"BAD_LENGTH in sample 0.*sync_to_device"):
-            trainer.train(samples[:3], SGD, 0.0)
-    assert fingerprint(trainer) == before
-
-
 def test_parameters_of_another_model_are_refused(trainer, samples):
     before = fingerprint(trainer)
     with pytest.raises(StateError, match=r"another model.*loaded program's model of 2 encoders; load the program"):
@@ -293,25 +280,3 @@ def test_the_images_allocate_nothing_and_fit_on_the_card(tmp_path):
         sections = subprocess.run(["size", "-A", "-d", path], capture_output=True, text=True, check=True).stdout
         static = sum(int(size) for size in re.findall(r"^\.(?:bss|data)\s+(\d+)", sections, re.MULTILINE))
         assert 1e6 < static < capacity_bits(Blocks(U50.bram36, U50.uram)) / 8
-
-
-@pytest.mark.long
-def test_the_process_stays_below_a_gibibyte_beyond_torch():
-    program = """
-import resource, torch
-torch.set_num_threads(1)
-peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-before = peak()
-from bttlab.data import Vocabulary, encode, load_corpus
-from bttlab.model import ModelConfig, Optimizer, initial_parameters
-from bttlab.card import open_trainer
-corpus, config = load_corpus("airline"), ModelConfig(encoders=6)
-vocabulary = Vocabulary.from_sentences(corpus.train.words, config.vocabulary_size)
-trainer = open_trainer(config, "emulated")
-trainer.load_parameters(initial_parameters(config, 0))
-losses = trainer.train(encode(corpus.train, vocabulary, corpus, config)[:200], Optimizer("adamw"), 3e-4)
-assert losses[-50:].mean() < losses[:50].mean()
-print(peak() - before)
-"""
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=True)
-    assert int(run.stdout) < 1024 * 1024  # KiB

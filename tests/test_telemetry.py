@@ -59,21 +59,6 @@ def test_power_follows_the_kernel_within_a_second(telemetry, clock):
     assert watts(telemetry) == pytest.approx(20 - 0.74, abs=0.02)
 
 
-def test_temperature_is_slower_and_comes_to_the_same_in_one_step_or_many(clock):
-    coarse, fine = Telemetry(clock), Telemetry(clock)
-    for telemetry in (coarse, fine):
-        telemetry.load(lambda: LEVELS)
-        telemetry.kernel(True)
-    temperatures = []
-    for second in range(1, 401):
-        clock.now = second
-        temperatures.append(fine.info.mOnChipTemp)
-    assert coarse.info.mOnChipTemp == fine.info.mOnChipTemp
-    assert coarse._temperature == pytest.approx(fine._temperature, rel=1e-12)
-    assert 41 <= temperatures[4] < 43 and temperatures == sorted(temperatures)
-    assert temperatures[-1] == round(29 + 0.7 * 30)
-
-
 def test_levels_are_asked_for_when_somebody_reads_or_once_in_many_kernels(telemetry, clock):
     asked = []
 
@@ -129,13 +114,3 @@ def test_the_data_recorder_sees_a_running_kernel(tmp_path):
     assert means[1] > means[0] + 5 and means[1] > 26
     np.testing.assert_allclose(frame["12v_pex_power"], frame["board_power"], atol=1.5)
     assert frame["board_power"].iloc[-1] < means[1] - 3
-
-
-def test_board_sensors_of_a_card_are_measured():
-    class Card:
-        class device_info:
-            m12VPex, mPexCurr, m12VAux, mAuxCurr, mOnChipTemp = 12000, 2000, 12000, 1000, 55
-
-    sensors = board_sensors(Card)
-    assert sensors["power"].value == 36 and sensors["temperature"].value == 55
-    assert sensors["power"].provenance == "measured" and "36.00W" in repr(sensors["power"])

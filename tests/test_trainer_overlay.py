@@ -11,7 +11,6 @@ import pytest
 from bttlab import cli
 from bttlab.card import EmulatedU50, OverlayError, TrainerDriver, compiled, load_overlay, open_trainer
 from bttlab.card.manifest import overlays_folder, read_manifest
-from bttlab.card.profile import cycles_by_layer
 from bttlab.card.trainer import MAX_SAMPLES
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.machine import SOURCE, machine
@@ -60,15 +59,6 @@ def reference():
 def fingerprint(trainer) -> str:
     state = trainer.store_parameters() | trainer.store_optimizer_state()
     return hashlib.sha256(b"".join(state[name].tobytes() for name in sorted(state))).hexdigest()
-
-
-def mixed_shapes() -> dict[str, tuple[int, ...]]:
-    """The parameters of a model with the first encoder's query at rank 6 and its first feed-forward layer at rank 9."""
-    shapes = MODEL.parameter_shapes()
-    for layer, rank in (("encoders.0.query", 6), ("encoders.0.first", 9)):
-        own = replace(MODEL, linear_rank=rank).parameter_shapes()
-        shapes |= {name: shape for name, shape in own.items() if name.startswith(f"{layer}.cores.")}
-    return shapes
 
 
 class Tampered:
@@ -191,24 +181,6 @@ def test_other_models_run_on_the_same_overlay(trainer, samples, config):
     assert np.abs(got / want - 1).max() <= 1e-3
 
 
-def test_layers_have_ranks_of_their_own(trainer, samples):
-    """Against the uniform model with the missing ranks filled up with zeros, which stay zeros."""
-    shapes, generator = mixed_shapes(), np.random.default_rng(0)
-    parameters = {name: 0.1 * generator.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
-    whole = {name: np.zeros(shape, np.float32) for name, shape in MODEL.parameter_shapes().items()}
-    for name, tensor in parameters.items():
-        whole[name][tuple(map(slice, tensor.shape))] = tensor
-    trainer.load_program(MODEL, shapes)
-    trainer.load_parameters(parameters)
-    stored = trainer.store_parameters()
-    assert all(np.array_equal(stored[name], parameters[name]) for name in parameters)
-    reference = ReferenceTrainer(MODEL)
-    reference.load_parameters(whole)
-    np.testing.assert_allclose(trainer.predict(samples[:20]).losses, reference.predict(samples[:20]).losses, rtol=1e-4)
-    got, want = (one.train(samples[:20], SGD, 1e-3) for one in (trainer, reference))  # zeros have no gradient
-    np.testing.assert_allclose(got, want, rtol=1e-3)
-
-
 @pytest.mark.parametrize(
     ("place", "value", "sums_up", "message"),
     [
@@ -287,12 +259,6 @@ def test_the_profile_is_what_the_programs_steps_take(trainer, samples):
     assert trainer.profile() == {}
 
 
-def test_cycles_by_layer_are_those_of_the_run(driver):
-    program = compiled.compiled_program(MODEL).program
-    for tokens, table in zip((2, 13, 32), cycles_by_layer(program.sample, (2, 13, 32)), strict=True):
-        assert sum(table.values()) == time_program(program.sample, tokens).cycles and min(table.values()) > 0
-
-
 # --- the command
 
 
@@ -330,19 +296,6 @@ def test_train_records_the_overlay_and_the_program(command, tmp_path, capsys, op
     assert cli.main(["train", "--resume", str(run), "--epochs", "2"]) == 0
     assert "the run so far was on" not in capsys.readouterr().err
     assert configuration(run) == found | {"epochs": 2, "device": "auto"}  # the host chooses the card again
-
-
-@pytest.mark.parametrize(
-    ("config", "flow"),
-    [(OWN_RANKS, "bidirectional"), (OWN_RANKS, "auto"), (MODEL, "right_to_left")],
-    ids=("own ranks", "own ranks, auto", "right to left"),
-)
-def test_every_flow_trains_the_same_model(trainer, samples, config, flow):
-    trainer.load_program(config, flow=flow)
-    reference = ReferenceTrainer(config, flow, seed=2)
-    trainer.load_parameters(initial_parameters(config, 2))
-    got, want = (one.train(samples[:30], SGD, 4e-3) for one in (trainer, reference))
-    assert np.abs(got / want - 1).max() <= 1e-3
 
 
 @pytest.mark.parametrize("what", ["overlay", "program"])
