@@ -105,7 +105,6 @@ test-all: environment
 quick: environment
 	$(BIN)/pytest -n 0 -m "" tests/test_any_python.py "tests/test_notebooks.py::test_runs_in_quick_mode[00_start_here]" \
 	    tests/test_sweep_strangers.py::test_a_sweep_started_in_a_hostile_folder \
-	    tests/test_shared_files.py::test_processes_that_a_method_starts_in_a_hostile_folder \
 	    tests/test_emulated_card.py::test_a_process_ends_cleanly_while_a_kernel_runs
 
 course: environment

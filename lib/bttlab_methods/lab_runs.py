@@ -56,7 +56,6 @@ class MethodRun(DashboardRun):
         self._setting = Setting(workload.corpus, workload.config, total, seed=workload.seed, device=device)
         self._training: Training | None = None
         self._evaluated, self._since = 0, 0.0
-        self._learns_here = all(method.trains_here for method in self._methods)
 
     def _train(self) -> None:
         self._since = time.perf_counter()
@@ -65,8 +64,6 @@ class MethodRun(DashboardRun):
         factor = self.learning_rate / LEARNING_RATE
         setting = replace(self._setting, rate_factor=factor)
         result = run_methods(setting, self._methods, self._on_batch, self._stop, ("dev",), self._begin)
-        if not self._learns_here:
-            self._score()
         if result.samples == self.total:
             keep_methods(result, self.begun, factor)
         self.memory = {"tensors": Quantity(**result.memory["peak"])}
@@ -82,7 +79,7 @@ class MethodRun(DashboardRun):
         self.meter.advance(self._workload.train[: len(losses)], seconds)
         self._add(losses, seconds)
         part = self.count * EVALUATIONS // self.total
-        if self._learns_here and part > self._evaluated:
+        if part > self._evaluated:
             self._evaluated = part
             with self._training.aside():
                 self._score()

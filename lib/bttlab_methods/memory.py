@@ -1,13 +1,11 @@
 """Where the bytes of a method's training step lie, measured by what its tensors hold."""
 
-import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
 from bttlab.baseline.memory import COUNTED, StorageMeter, replay
 from bttlab.model import equal_length_batches
@@ -39,7 +37,7 @@ def measure_memory(training: Training) -> dict[str, Any]:
     training.optimizer.zero_grad(set_to_none=True)
     for group in training.optimizer.param_groups:
         group["lr"] = 0.0 * group["lr"]
-    meter = Meter()
+    meter = StorageMeter()
     kinds: dict[int, str] = {}
     for category, tensors in _kept(training).items():
         for tensor in tensors:
@@ -66,34 +64,6 @@ def measure_memory(training: Training) -> dict[str, Any]:
         memory["allocated"] = measured(torch.cuda.max_memory_allocated(), "bytes", ALLOCATOR)
     training.optimizer.zero_grad(set_to_none=True)
     return memory
-
-
-class Meter(StorageMeter):
-    """A meter that sees what tensors of other kinds are made of, and storages that are emptied and filled again.
-
-    Sharded parameters are both (`torch.distributed.tensor.DTensor`, and FSDP's gathered copies).
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._storages: dict[int, weakref.ref] = {}
-
-    def number(self, tensor: Tensor) -> int:
-        """Return the number of a plain tensor's storage."""
-        number = super().number(tensor)
-        self._storages.setdefault(number, weakref.ref(tensor.untyped_storage()))
-        return number
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        result = function(*args, **(kwargs or {}))
-        for part in flat(tree_leaves(result)):
-            self.number(part)
-        for number, size in list(self._sizes.items()):
-            storage = self._storages[number]()
-            if storage is not None and storage.nbytes() != size:
-                self.events.append((number, storage.nbytes() - size))
-                self._sizes[number] = storage.nbytes()
-        return result
 
 
 def flat(values: Any) -> Iterator[Tensor]:

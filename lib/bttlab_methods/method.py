@@ -3,14 +3,13 @@
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, fields
-from threading import Event
 from typing import Any, ClassVar
 
 import torch
 
 from bttlab.data import Samples
 from bttlab_methods.setting import Setting
-from bttlab_methods.training import Batch, OnBatch, Training
+from bttlab_methods.training import Batch, Training
 
 FAMILIES = (
     "tensor compression",
@@ -23,7 +22,6 @@ FAMILIES = (
     "data",
     "memory",
     "parameter-efficient",
-    "parallelism",
     "gradient compression",
     "subspaces",
     "low precision",
@@ -52,8 +50,6 @@ class Method:
     excludes : frozenset of str
         Names of methods, or parts that they change, with which it does not combine for another reason.
     needs_cuda : bool
-    trains_here : bool
-        Whether `training.model` is the one that learns; else it has learned when `train` returns.
     """
 
     name: ClassVar[str]
@@ -62,7 +58,6 @@ class Method:
     changes: ClassVar[frozenset[str]]
     excludes: ClassVar[frozenset[str]] = frozenset()
     needs_cuda: ClassVar[bool] = False
-    trains_here: ClassVar[bool] = True
 
     # --- before training, in this order
 
@@ -93,13 +88,6 @@ class Method:
     def change_batch(self, training: Training, batch: Batch) -> Batch:
         """Return what a step is to learn from in place of a batch."""
         return batch
-
-    def train(self, training: Training, on_batch: OnBatch | None, stop: Event | None) -> dict[str, Any] | None:
-        """Train in a way of its own, and return the memory as `measure_memory` does, or None for `Training.run`.
-
-        `training` then has its trained model, `count`, `steps`, `seconds_spent` and `clock`.
-        """
-        return None
 
     def losses(self, training: Training, batch: Batch) -> torch.Tensor | None:
         """Return the losses of a batch's samples, shape (n,), or None to have them from `training.model`."""

@@ -37,7 +37,7 @@ class Result:
     scores : dict
         By split, the fields of `bttlab.data.metrics.Scores`; measured.
     memory : dict
-        As `measure_memory` returns it; several processes have "ranks", one of these each, besides.
+        As `measure_memory` returns it.
     seconds_per_epoch, joules_per_epoch : dict
         Figures; value null where nothing tells the energy.
     facts : dict
@@ -116,17 +116,14 @@ def run_methods(
     if window is not None:
         training.aside = window.aside
     with window or nullcontext():
-        given = (method.train(training, noted, stop) for method in training.methods)
-        memory = next((answer for answer in given if answer is not None), None)
-        if memory is None:
-            training.run(noted, stop)
+        training.run(noted, stop)
     if not training.count:
         raise MethodError("stopped before the first step: there is nothing to tell; train again")
     epochs = training.count / len(training.samples)
     energy = {"value": None, "unit": "J", "provenance": None, "how": reason}
     if window is not None:
         energy = measured(window.joules / epochs, "J", f"{meter.how}, idle power included")
-    memory = memory or measure_memory(training)
+    memory = measure_memory(training)
     facts = training.finish()
     return Result(
         methods=describe(methods),

@@ -27,7 +27,6 @@ class Int8(Method):
     family = "low precision"
     source = "Banner et al., arXiv 1805.11046, section 4; scales: Wortsman et al., arXiv 2304.13013, section 2.2"
     changes = frozenset({"linear layers", "forward precision"})
-    excludes = frozenset({"processes"})  # a part of a matrix has a scale of its own
 
     def change_model(self, training: Training) -> None:
         """Change how the linear layers of encoders and poolers multiply."""

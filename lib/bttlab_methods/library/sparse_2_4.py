@@ -38,7 +38,6 @@ class SparseTwoFour(Method):
     family = "sparse training"
     source = "Zhou et al., arXiv 2102.04010, section 3 (SR-STE); pattern: Mishra et al., arXiv 2104.08378, section 3"
     changes = frozenset({"linear layers", "weights kept"})
-    excludes = frozenset({"processes"})  # fours of a row must stay together
 
     shrinking: float = 2e-4
 

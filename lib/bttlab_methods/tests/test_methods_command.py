@@ -63,10 +63,6 @@ def test_the_list_has_every_method_with_its_parameters_and_source(capsys):
         (["dense", "--seeds", "-1"], "seed is -1: it must be at least 0; pass --seed 0"),
         (["dense", "--threads", "0"], "threads is 0: it must be at least 1; pass --threads 1"),
         (
-            ["dense", "pipeline:processes=3"],
-            "method pipeline: processes is 3: it must be at most the number of encoders, 2; pass --encoders 3",
-        ),
-        (
             ["dense", "stacking:doublings=2"],
             "stacking: doublings is 2 for 2 encoder(s): it must be at least 1, and 2 to that power divide the "
             "encoders; take stacking:doublings=1 with --encoders 2",
