@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import torch
 from benchmarks import __main__ as benchmarks
-from benchmarks import dashboard, memory, order, page, record, share, start
+from benchmarks import dashboard, layer, memory, order, page, record, share, start
 from benchmarks.__main__ import RECORDED, module_of
 from benchmarks.figures import DRAWINGS
 from pages import END, begin_of
 from torch import nn
 
-from bttlab.bench import layer, step
+from bttlab.bench import step
 from bttlab.bench.peers import IMPLEMENTATIONS, peer_linear
 from bttlab.bench.result import Result
 from bttlab.bench.turns import interleave, repeated, spread

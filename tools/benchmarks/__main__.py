@@ -25,7 +25,7 @@ OTHERS = ("runs", "dashboard", "share", "sweep")
 
 def module_of(name: str) -> ModuleType:
     """Return the module of a benchmark, with its functions `measure` and `tables`."""
-    return import_module(f"bttlab.bench.{name}" if name in ("layer", "step") else f"benchmarks.{name}")
+    return import_module("bttlab.bench.step" if name == "step" else f"benchmarks.{name}")
 
 
 def main(arguments: Sequence[str] | None = None, docs: Path = ROOT / "docs") -> int:

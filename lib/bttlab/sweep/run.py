@@ -19,7 +19,7 @@ from bttlab.experiments.keep import OnRecord, index_run, u50_callback
 from bttlab.experiments.record import COMPLETE, FAILED, RUN_FILE, RunRecord, read_run
 from bttlab.files import replace_whole
 from bttlab.sweep.cluster import ClusterError, check_cluster
-from bttlab.sweep.search import Listed, Proposed, Search
+from bttlab.sweep.search import Proposed, Search
 from bttlab.sweep.spec import SweepSpec
 from bttlab.sweep.trials import CARD, Trial, TrialMaker
 from bttlab.sweep.worker import FILES, Chunk, TrialResult, estimate_trial, train_chunk
@@ -146,7 +146,7 @@ class Sweep:
         if self.spec.search == "optuna":
             self._search: Search = Proposed(self.spec, self._maker, before)
         elif self._before is None:  # a list does not change, and `_next` looks at the folder
-            self._search = Listed(self._maker.all())
+            self._search = Search(self._maker.all())
         self._before, self.progress = before, Progress(self._search.total)
         for record in getattr(self._search, "done", ()):
             self._end(record)

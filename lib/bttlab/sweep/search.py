@@ -1,7 +1,7 @@
 """Choose the next trial: from a list, or by Optuna from the trials before."""
 
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Any
 
 from bttlab.experiments.record import COMPLETE, RunRecord
 from bttlab.plugins import missing_package
@@ -11,26 +11,14 @@ from bttlab.sweep.trials import Trial, TrialMaker
 MOST_REPEATS = 100  # proposals of trials that have run already, one after another, after which a search is at its end
 
 
-class Search(Protocol):
-    """A source of trials.
+class Search:
+    """The trials of a grid or a random search.
 
     Attributes
     ----------
     total : int
-        Trials in all, as far as is known.
+        Trials in all.
     """
-
-    total: int
-
-    def next(self) -> Trial | None:
-        """Return a trial to run, or None at the end."""
-
-    def tell(self, trial: Trial, value: float | None) -> None:
-        """Learn a trial's objective; None if it failed."""
-
-
-class Listed:
-    """The trials of a grid or a random search."""
 
     def __init__(self, trials: Iterable[Trial]):
         self._trials = list(trials)
@@ -38,14 +26,14 @@ class Listed:
         self._next = iter(self._trials)
 
     def next(self) -> Trial | None:
-        """Return the next."""
+        """Return a trial to run, or None at the end."""
         return next(self._next, None)
 
     def tell(self, trial: Trial, value: float | None) -> None:
-        """Change nothing."""
+        """Learn a trial's objective, None if it failed; a list learns nothing."""
 
 
-class Proposed:
+class Proposed(Search):
     """Trials that Optuna's TPE proposes.
 
     Parameters
