@@ -1,4 +1,4 @@
-"""What a lecturer settles about a class: its settings, a TOML file, and its list, a text file of names."""
+"""Settings of a class: a TOML file, and a class list, a text file of names."""
 
 import os
 import re
@@ -23,7 +23,7 @@ MEMORY = re.compile(r"[1-9]\d*[MG]")
 
 
 class ClassError(BttlabError):
-    """What a lecturer can put right, in one line."""
+    """Raised if a lecturer must correct something; the message is one line."""
 
 
 def last_line(errors: str) -> str:
@@ -100,11 +100,11 @@ class ClassSettings:
 
     @property
     def is_local(self) -> bool:
-        """Whether the hub is reached from this machine alone."""
+        """True if the hub listens on loopback alone."""
         return ip_address(self.address).is_loopback
 
     def names(self) -> list[str]:
-        """Return who is on the class list, in its order."""
+        """Return the names of the class list, in its order."""
         return read_class_list(self.students) if self.students else []
 
 

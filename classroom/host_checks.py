@@ -1,4 +1,4 @@
-"""What a host must have before a class starts on it: each thing that is missing is one line that says what to do."""
+"""Check a host before a class starts on it: each missing thing is one line with the way out."""
 
 import grp
 import os

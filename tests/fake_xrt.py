@@ -55,7 +55,7 @@ class FakeXrt:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a process needs to find it."""
+        """Environment in which a process finds it."""
         kernel = str(self.root / "kernel.so")
         return {"XILINX_XRT": str(self.root), "FAKE_XRT_KERNEL": kernel, "BTTLAB_OVERLAYS": str(self.overlays)}
 

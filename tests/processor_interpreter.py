@@ -128,7 +128,7 @@ class Sample:
 
 @dataclass
 class Call:
-    """What a run gets beside the sample, and what it sets."""
+    """Arguments of a run beside the sample, and the flags that it sets."""
 
     optimizer: int = ISA.SGD
     beta1: float = 0.9

@@ -1,4 +1,4 @@
-"""What nobody meant to ask is refused in one line, at once; what goes wrong in the middle is said, and saved."""
+"""Absurd sizes are refused in one line, at once; faults in the middle of a run are reported, and the run is saved."""
 
 import shutil
 

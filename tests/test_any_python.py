@@ -1,4 +1,4 @@
-"""What must hold with each Python. `make quick` runs this with one for which there is no time for every test."""
+"""Checks for each Python. `make quick` runs this with one for which there is no time for every test."""
 
 import contextlib
 import io

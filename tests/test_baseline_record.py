@@ -1,4 +1,4 @@
-"""Records of baselines: what they hold, what they must not hold, and what is said of a damaged one."""
+"""Records of baselines: their content, what must not be in it, and the message for a damaged one."""
 
 import getpass
 import json

@@ -1,4 +1,4 @@
-"""One process at a time on a card: who is told what, who waits, and what a dead process leaves."""
+"""One process at a time on a card: messages, waiting, and the note that a dead process leaves."""
 
 import errno
 import os

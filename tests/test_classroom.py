@@ -177,7 +177,7 @@ def test_keepers_of_a_class(tmp_path, config, monkeypatch):
 
 @pytest.fixture
 def config(tmp_path, monkeypatch):
-    """What JupyterHub reads, as a function of settings and of whether there is systemd."""
+    """Return a function that reads JupyterHub's configuration for settings, with or without systemd."""
     from traitlets.config import PyFileConfigLoader
 
     def read(text: str = "", systemd: bool = False, who: str = LIST):
@@ -322,7 +322,7 @@ def test_certificates_do_not_follow_a_student_s_links(config, student, tmp_path)
 
 
 def test_a_unit_of_systemd(config, student, tmp_path, monkeypatch):
-    """What systemd is asked for: systemd itself is not here."""
+    """Check the request to systemd, which is not here."""
     import asyncio
 
     from systemdspawner import systemd

@@ -1,4 +1,4 @@
-"""What `--json` prints is what docs/commands.schema.json says; completion of the command line in a shell."""
+"""The output of `--json` follows docs/commands.schema.json; completion of the command line in a shell."""
 
 import json
 import subprocess

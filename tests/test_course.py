@@ -95,13 +95,13 @@ class Course:
 
 
 def _sources(folder: Path) -> list[str]:
-    """What stands in the cells of an assignment, but for links to other notebooks, which lie elsewhere in a course."""
+    """Return the cells of an assignment, without links to other notebooks, which lie elsewhere in a course."""
     cells = _notebook(folder / f"{folder.name}.ipynb")["cells"]
     return [re.sub(r"\.\./\w+/(\w+\.ipynb)", r"\1", "".join(cell["source"])) for cell in cells]
 
 
 def _handed_out(lab: str) -> list[str]:
-    """What stands in the cells that `bttlab notebooks` copies."""
+    """Return the cells that `bttlab notebooks` copies."""
     cells = json.loads(release((FOLDER / f"{lab}.ipynb").read_bytes()))["cells"]
     return ["".join(cell["source"]) for cell in cells]
 

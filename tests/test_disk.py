@@ -62,7 +62,7 @@ def unbroken(tmp_path_factory, corpus):
 
 
 def sound(folder: Path) -> bool:
-    """Whether a run's folder has a checkpoint; one that is there can be read."""
+    """Return True if a run's folder has a checkpoint; one that is there can be read."""
     found = CheckpointStore(folder)
     if not (found.latest.exists() or found.previous.exists()):
         return False

@@ -151,7 +151,7 @@ def code() -> list[tuple[str, str]]:
 
 
 def faults(source: str) -> list[str]:
-    """What a source has of that which may run or write what a file says."""
+    """Return the calls of a source that may run or write what a file says."""
     found = []
     for node in ast.walk(ast.parse(source)):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []

@@ -1,4 +1,4 @@
-"""Which overlay is loaded on which card, and what is refused."""
+"""Choice of overlay and card, and refusals."""
 
 import functools
 import gc

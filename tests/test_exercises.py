@@ -78,7 +78,7 @@ def without_waiting(products):
 
 
 class Objects:
-    """What notebooks have made by the time of their exercises; each is made when it is asked for."""
+    """Objects that notebooks have made by the time of their exercises."""
 
     def __init__(self):
         self.corpus = load_corpus("airline")

@@ -23,7 +23,7 @@ def test_each_fold_is_a_corpus_whose_templates_are_not_trained_on(short_atis, tm
 
 
 def _template(words: list[str], tags: list[str]) -> str:
-    """What is left of an utterance when a value is its type; chunks are told from their first tag."""
+    """Utterances with values replaced by their types; chunks begin at their first tag."""
     shown = [
         word if tag == "O" else tag[2:].split(".")[-1] for word, tag in zip(words, tags, strict=True) if tag[:2] != "I-"
     ]

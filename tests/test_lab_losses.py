@@ -1,4 +1,4 @@
-"""What is kept of a run's losses: all of a short run, of a long one the last ones and a thinned curve."""
+"""The losses of a short run are kept whole; of a long one the last ones and a thinned curve."""
 
 import numpy as np
 import pytest

@@ -159,7 +159,7 @@ def test_orders_that_are_refused(text, message):
 
 
 def run_natively(library, program: LayerProgram, vectors: np.ndarray) -> tuple[np.ndarray, int]:
-    """What a program leaves in a shared library of the machine, and the cycles of the loop."""
+    """Run a program in a shared library of the machine; return its memory and the cycles of the loop."""
     processor = NativeProcessor(library)
     processor.load_program(program)
     memory = np.zeros((3 * program.model.layout.vectors, M.LANES), np.float32)

@@ -38,7 +38,7 @@ def small() -> Program:
 
 
 def hazards_of(program: Program, length: int, updates: bool = True, ids=None) -> list[Hazard]:
-    """What goes wrong with a sample of this length."""
+    """Return the hazards of a sample of this length."""
     if ids is None:
         ids = (
             some_samples(SMALL, LENGTHS).tokens[LENGTHS.index(length), :length] if length in LENGTHS else range(length)
@@ -162,7 +162,7 @@ def with_two_swapped(random, program) -> Wrong:
 
 
 def runs_alike(trainer_libraries, folder, program: Program) -> bool:
-    """Whether the machine's loop gives the functional model's bits, which executes one instruction after the other."""
+    """Return True if the loop gives the bits of the functional model, which executes one instruction at a time."""
     optimizer = Optimizer("momentum")
     samples = some_samples(program.model.config, LENGTHS)
     records = sample_records(program, samples, np.full(len(LENGTHS), 0.01), optimizer)

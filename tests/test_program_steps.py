@@ -51,7 +51,7 @@ def records_of(program, lengths, optimizer, rate=0.01, seed=0, smoothing=0.0, st
 
 
 def same_outcome(found: np.ndarray, wanted: np.ndarray) -> bool:
-    """Whether results are the same to the bit."""
+    """Return True if results are equal to the bit."""
     return all(found[name].tobytes() == wanted[name].tobytes() for name in OUTCOME)
 
 

@@ -70,7 +70,7 @@ def state(trainer) -> str:
 
 
 def alone(seed: int, samples: Samples) -> tuple[str, list[float]]:
-    """What training in steps of eight samples gives on a card of one's own."""
+    """Train in steps of eight samples on an unshared card; return state and losses."""
     trainer = opened(EmulatedU50(), seed)
     losses = [trainer.train(samples[first : first + 8], ADAMW, RATE) for first in range(0, len(samples), 8)]
     return state(trainer), np.concatenate(losses).tolist()

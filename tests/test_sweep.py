@@ -53,7 +53,7 @@ def _digests(folder):
 
 @pytest.fixture(scope="module")
 def alone(corpus, tmp_path_factory):
-    """What each trial comes to when it is run by itself, in one piece."""
+    """Digests of the parameters of each trial, run by itself in one piece."""
     folder, found = tmp_path_factory.mktemp("alone"), {}
     for trial in TrialMaker(_spec(corpus)).all():
         result = tiny_runs.train(folder / trial.id, corpus, **trial.varied)

@@ -144,7 +144,7 @@ def test_a_sweep_started_in_a_hostile_folder(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-# --- clusters of one's own
+# --- clusters of the user
 
 
 def test_what_is_said_of_a_cluster_without_tls(tmp_path, capsys):

@@ -1,4 +1,4 @@
-"""Orders of contraction of one's own: the same costs as the known flows, and a backward pass by the product rule."""
+"""Custom contraction paths: the same costs as the known flows, and a backward pass by the product rule."""
 
 import pytest
 import torch

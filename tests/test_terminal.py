@@ -1,4 +1,4 @@
-"""What files and names hold does not reach the terminal raw, and a missing terminal ends nothing."""
+"""Text of files and names does not reach the terminal raw, and a missing terminal ends nothing."""
 
 import ast
 import json

@@ -62,7 +62,7 @@ def resume(folder: Path, trainer=None, **changes):
 
 
 def metrics(folder: Path) -> list[dict]:
-    """What a run wrote, without what differs between two runs of the same bits: times."""
+    """Return the metrics of a run without times, which differ between runs of equal bits."""
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return [{k: v for k, v in line.items() if k not in ("seconds", "samples_per_second", "sha256")} for line in lines]
 

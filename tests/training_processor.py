@@ -144,5 +144,5 @@ def worst_error(found: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndarray
 
 
 def equal_bits(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> bool:
-    """Whether two states are the same to the bit."""
+    """Return True if two states are equal to the bit."""
     return all(one[name].tobytes() == other[name].tobytes() for name in one)

@@ -1,4 +1,4 @@
-"""What docs/accuracy.md shows: scores of finished runs as one JSON record, and its tables and figure from that alone.
+"""Collect scores of finished runs into one JSON record, and make the tables and figure of docs/accuracy.md from it.
 
 python tools/accuracy.py collect RUN… --record data/accuracy/atis.json
 python tools/accuracy.py table data/accuracy/atis.json

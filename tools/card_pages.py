@@ -135,7 +135,7 @@ def _resources(estimate: Estimate) -> str:
 
 
 def _synthesis() -> str:
-    """What Yosys makes of the modules that it has counted."""
+    """Return the table of the modules that Yosys has counted."""
     kinds = {
         **{"lookup_tables": "LUTs", "memory_tables": "LUT RAM", "flip_flops": "flip-flops", "dsps": "DSPs"},
         **{"bram36": "BRAM36", "uram": "UltraRAM"},
@@ -146,7 +146,7 @@ def _synthesis() -> str:
 
 
 def _latencies() -> str:
-    """What the interval would be with a cycle more of one latency."""
+    """Return the table of the initiation interval with one latency a cycle longer."""
     intervals = json.loads(RECORD.read_text(encoding="utf-8"))["interval_with_one_cycle_more"]
     cycles, read = (latencies.read_latencies()[kind] for kind in ("cycles", "read"))
     rows = [

@@ -1,4 +1,4 @@
-"""What the initialisations share: residual branches of encoders, their scales, weights in either format."""
+"""Helpers of the initialisations: residual branches of encoders, their scales, weights in either format."""
 
 import torch
 from torch import Tensor, nn

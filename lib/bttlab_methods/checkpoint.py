@@ -1,4 +1,4 @@
-"""What a method trained, as a model of its own: for the accelerator's driver, and as a run that goes on elsewhere."""
+"""Export a trained model: for the accelerator's driver, and as a run that `bttlab train` continues."""
 
 from dataclasses import replace
 from pathlib import Path

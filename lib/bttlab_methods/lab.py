@@ -183,7 +183,7 @@ def presets(records: Mapping[str, Sequence[Result]]) -> dict[str, str]:
     Returns
     -------
     dict of str to str
-        What is said of it to the methods.
+        Titles to methods.
     """
     single, tensor = (by_methods(records[name]) for name in RECORDS)
 

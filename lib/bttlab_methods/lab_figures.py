@@ -1,4 +1,4 @@
-"""What methods give and take, as figures."""
+"""Figures of memory, time, energy and scores by method."""
 
 from collections.abc import Sequence
 from statistics import fmean
@@ -94,13 +94,13 @@ def _shortened(name: str) -> str:
 
 
 def _trains_cores(combination: str) -> bool:
-    """Whether one of the methods makes the model's layers cores; a method of the reader's own is known by no name."""
+    """Return True if a method of the combination trains cores; a user's own method is not known by name."""
     names = (part.partition(":")[0] for part in combination.split("+"))
     return any(issubclass(methods().get(name, Method), TensorCompression) for name in names)
 
 
 def _close(one: tuple[float, float], other: tuple[float, float]) -> bool:
-    """Whether the names of two points would cover each other."""
+    """Return True if the labels of two points would overlap."""
     return abs(one[0] / other[0] - 1) < 0.03 and abs(one[1] - other[1]) < 2
 
 

@@ -1,4 +1,4 @@
-"""Where the bytes of a method's training step lie, measured by what its tensors hold."""
+"""Measure the memory of a method's training step by category, from the storages of its tensors."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -82,7 +82,7 @@ def flat(values: Any) -> Iterator[Tensor]:
 
 
 def _kept(training: Training) -> dict[str, Iterable[Tensor]]:
-    """What lives on from step to step, by category."""
+    """Return the tensors that stay from step to step, by category."""
     return {
         "parameters": flat([*training.model.parameters(), *training.model.buffers()]),
         "optimizer_state": flat([dict(training.optimizer.state), training.extra]),

@@ -91,7 +91,7 @@ def pretrained(setting: Setting, vocabulary: Vocabulary, samples: int) -> tuple[
     parameters : dict of str to Tensor
         Without those of the heads.
     cost : dict
-        "pretraining_samples" and "pretraining_seconds" (of processor time; of the clock on a GPU), measured when it
+        "pretraining_samples" and "pretraining_seconds" (processor time; on a GPU wall time), measured when it
         was trained.
     """
     import platformdirs

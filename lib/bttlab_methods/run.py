@@ -22,7 +22,7 @@ from bttlab_methods.training import OnBatch, Training
 
 @dataclass(frozen=True)
 class Result:
-    """What a run of some methods gave.
+    """Result of a run with some methods.
 
     Parameters
     ----------

@@ -112,7 +112,7 @@ class Training:
 
     @property
     def device(self) -> torch.device:
-        """Where it trains."""
+        """The device that trains."""
         return torch.device(self.setting.device)
 
     @property

@@ -198,11 +198,11 @@ class LabPage:
         self._widget(".widget-dropdown", name).locator("select").select_option(label=option)
 
     def texts(self, part: str = "") -> list[str]:
-        """What the widgets' lines of text say; those that hold `part`."""
+        """Return the lines of text of the widgets that have `part`."""
         return [text for text in self.page.locator(".widget-html").all_inner_texts() if part in text]
 
     def prose(self) -> str:
-        """What the notebook says between its code, on one line."""
+        """Return the notebook's prose, on one line."""
         return " ".join(" ".join(self.page.locator(".jp-MarkdownOutput").all_inner_texts()).split())
 
     def _wait_for(self, script: str, argument: str | None = None, seconds: float = PATIENCE) -> object:
@@ -289,7 +289,7 @@ class LabPage:
             self._call("DELETE", f"/api/sessions/{session['id']}")
 
     def _sessions(self) -> list[dict]:
-        """What the server says about the notebook's kernel; nothing while it has none."""
+        """Return the server's record of the notebook's kernel; None while it has none."""
         sessions = self._call("GET", "/api/sessions")
         return [one for one in sessions if self._name in ("", Path(one["path"]).stem)]
 

@@ -24,7 +24,7 @@ def take(lab: LabPage, name: str, shown: Locator) -> None:
 
 
 def output(lab: LabPage, source: str) -> Locator:
-    """What the cell with a source shows."""
+    """Return the output of the cell with a source."""
     return lab.cell_with(source).locator(".jp-OutputArea-output:visible").last
 
 

@@ -287,7 +287,7 @@ def test_ticking_methods_and_training_with_them(open_notebook):
 
 
 def _saved_html(path: Path) -> str:
-    """What the dashboard's cell of a saved notebook shows as HTML."""
+    """Return the HTML of the dashboard's cell in a saved notebook."""
     cells = json.loads(path.read_text())["cells"]
     cell = next(cell for cell in cells if "board = Dashboard" in "".join(cell["source"]))
     return "".join("".join(output["data"].get("text/html", "")) for output in cell["outputs"] if "data" in output)

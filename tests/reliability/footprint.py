@@ -1,4 +1,4 @@
-"""What a process holds: memory, file descriptors, threads, temporary files."""
+"""Footprint of a process: memory, file descriptors, threads, temporary files."""
 
 import gc
 import os
@@ -13,7 +13,7 @@ MOST_GROWTH = 20  # MiB
 
 @dataclass(frozen=True)
 class Footprint:
-    """What this process holds.
+    """Footprint of this process.
 
     Attributes
     ----------

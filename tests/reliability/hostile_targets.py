@@ -1,4 +1,4 @@
-"""What reads files that others may have made, and the files to begin mutations with."""
+"""Readers of files that others may have made, and the files to begin mutations with."""
 
 import json
 import os

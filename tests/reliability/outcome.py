@@ -1,4 +1,4 @@
-"""What a trial found."""
+"""Result of a trial."""
 
 import signal
 from collections.abc import Iterator, Mapping, Sequence

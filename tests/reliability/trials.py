@@ -1,4 +1,4 @@
-"""Which trials there are."""
+"""List of the trials."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

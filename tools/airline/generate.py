@@ -178,7 +178,7 @@ def _with_articles(tagged: Tagged) -> Tagged:
 
 
 def _sensible(tagged: Tagged) -> bool:
-    """Whether an utterance is short enough, says nothing twice and wants no way back on a one-way trip."""
+    """Return True if an utterance is short enough, repeats nothing and asks for no return on a one-way trip."""
     chunks = Counter(tag[2:].replace("date.today_relative", "date.day_name") for _, tag in tagged if tag[0] == "B")
     twice = {chunk for chunk, count in chunks.items() if count > 1 and not chunk.startswith(MAY_RECUR)}
     one_way = ("way", "I-round_trip") in tagged

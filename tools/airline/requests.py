@@ -1,4 +1,4 @@
-"""What travellers ask, by intent. ``INTENTS`` gives each intent's rule and its share of the corpus in per mille."""
+"""Requests of travellers, by intent. ``INTENTS`` gives each intent's rule and its share of the corpus in per mille."""
 
 INTENTS = {
     "atis_flight": ("flight", 640),

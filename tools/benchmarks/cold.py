@@ -1,4 +1,4 @@
-"""What a fresh process does until its first training step: python cold.py CONTENDER CORPUS ENCODERS.
+"""Run a fresh process up to its first training step: python cold.py CONTENDER CORPUS ENCODERS.
 
 It prints the seconds of each stage as JSON. Nothing but time is imported before the clock starts; the interpreter's own
 start is counted by the process that starts it.

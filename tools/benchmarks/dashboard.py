@@ -1,4 +1,4 @@
-"""What a dashboard that redraws costs the training."""
+"""Measure how much a dashboard that redraws slows the training."""
 
 from collections.abc import Callable
 from typing import Any

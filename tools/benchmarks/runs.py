@@ -1,4 +1,4 @@
-"""How long `bttlab runs` takes over many runs, the start of its process included."""
+"""Measure `bttlab runs` over many runs, with the start of its process."""
 
 import copy
 import os

@@ -35,7 +35,7 @@ ALONE, SHARED, DISTURBED = "one alone", "all on one card", "all, one killed, one
 
 @dataclass(frozen=True)
 class Turn:
-    """What a process did in a turn of the bench: samples, and each wait for a slice in seconds."""
+    """Samples of a process in a turn of the benchmark, and each wait for a slice in seconds."""
 
     samples: int
     waits: Sequence[float]
@@ -181,7 +181,7 @@ class _Worker:
 
 
 def _work(pipe: Connection, number: int, folder: str | None, corpus: str, encoders: int) -> None:
-    """What a worker does: trains for as many seconds as it is column_metadata, at last compares its parameters."""
+    """Train for as many seconds as asked for, then compare the parameters: the work of a process."""
     os.environ.pop(FOLDER_VARIABLE, None)
     if folder is not None:
         os.environ[FOLDER_VARIABLE] = folder

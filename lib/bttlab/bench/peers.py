@@ -1,4 +1,4 @@
-"""What a user would take instead: tensorly-torch's factorized linear layer. Benchmarks alone need it."""
+"""Layers of tensorly-torch, to compare with. Benchmarks alone need it."""
 
 import math
 import warnings

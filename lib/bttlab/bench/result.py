@@ -1,4 +1,4 @@
-"""What a benchmark found: rows of figures, and how many times as much each contender takes as the first."""
+"""Result of a benchmark: rows of figures, and the ratio of each contender to the first."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -20,7 +20,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Result:
-    """What a benchmark found.
+    """Result of a benchmark.
 
     Attributes
     ----------

@@ -30,7 +30,7 @@ LEAST_BYTES = 600_000_000  # that a worker takes of it at the least
 CONNECT_SECONDS = 10
 START_SECONDS = 120  # that workers may take to start on a busy machine
 END_SECONDS = 10  # that they may take to end before they are killed
-TLS = ("tls://", "wss://")  # addresses at which only who has the certificate is let in
+TLS = ("tls://", "wss://")  # addresses that ask for the certificate
 
 
 class ClusterError(BttlabError):

@@ -52,7 +52,7 @@ class Range:
 
     @property
     def integer(self) -> bool:
-        """Whether whole numbers are drawn."""
+        """True if whole numbers are drawn."""
         return isinstance(self.low, int) and isinstance(self.high, int)
 
 

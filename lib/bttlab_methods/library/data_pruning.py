@@ -21,7 +21,7 @@ ROUNDS = 20  # of k-means, at most
 
 @dataclass(frozen=True)
 class DataPruning(Method):
-    """What both ways have in common; they differ by the score.
+    """Keep the part of the utterances with the highest scores; a subclass computes the score.
 
     Parameters
     ----------

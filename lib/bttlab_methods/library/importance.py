@@ -17,7 +17,7 @@ from bttlab_methods.training import Batch, Training
 
 @dataclass(frozen=True)
 class ImportanceSampling(Method):
-    """What both ways have in common; they differ by the score.
+    """Draw utterances in proportion to a score; a subclass computes the score.
 
     Parameters
     ----------
