@@ -71,6 +71,24 @@ def test_an_unfinished_run_is_one_line(tmp_path, capsys):
     assert "has no scores of the test split" in capsys.readouterr().err and not (tmp_path / "r").exists()
 
 
+def test_the_page_shows_published_scores(capsys):
+    path = ROOT / "data" / "published_scores.json"
+    assert accuracy.main(["table", str(path)]) == 0
+    found, page = capsys.readouterr().out, (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
+    ours = []
+    for corpus, recipe in (("atis", "atis_long"), ("snips", "snips")):
+        runs = json.loads((ROOT / "data" / "accuracy" / f"{corpus}.json").read_text())["runs"]
+        tests = [run["test"] for run in runs if run["recipe"] == recipe and run["encoders"] == 2]
+        ours.append(" / ".join(f"{100 * mean(test[name] for test in tests):.1f}" for name in accuracy.SCORES))
+    assert found + f"| 2-ENC tensor, `atis_long`, `snips` (measured) | no | {ours[0]} | {ours[1]} |" in page
+    for one in json.loads(path.read_text())["models"]:
+        for scores in (one["atis"], one["snips"]):
+            intent, _, frame = scores
+            assert (
+                len(scores) == 3 and frame < min(scores[:2]) and intent <= 100 and one["source"].startswith("https://")
+            )
+
+
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
 def test_the_page_shows_what_the_record_holds(path):
     page = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")

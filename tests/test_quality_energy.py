@@ -61,7 +61,7 @@ def test_joules_are_samples_times_joules_a_sample(alike):
         assert row.joules[0] < row.joules[1] < row.joules[2]
     (card,) = (row for row in rows if row.device == "U50")
     assert (card.format, card.batch) == ("tensor", 1)
-    band = estimate(ModelConfig(), {13: 1}, card.optimizer).energy_per_sample
+    band = estimate(ModelConfig(), {13: 1}, card.optimizer).energy_at_clocks
     assert card.joules_per_sample == (band.low, band.value, band.high)
     with pytest.raises(ValueError, match="take one of"):
         energy_to_quality(GPU, alike, 0.5)

@@ -1,7 +1,7 @@
 """Collect scores of finished runs into one JSON record, and make the tables and figure of docs/accuracy.md from it.
 
 python tools/accuracy.py collect RUN… --record data/accuracy/atis.json
-python tools/accuracy.py table data/accuracy/atis.json
+python tools/accuracy.py table data/accuracy/atis.json        # or data/published_scores.json
 python tools/accuracy.py figure data/accuracy/atis.json docs/images/accuracy_atis.png
 """
 
@@ -114,6 +114,15 @@ def table(record: dict[str, Any]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n"
 
 
+def published_table(models: Iterable[dict[str, Any]]) -> str:
+    """Return published scores as a Markdown table: intent accuracy, slot F1 and frame accuracy on test, per cent."""
+    rows = [["published", "pretrained", "ATIS", "SNIPS"], ["---", "---", "---:", "---:"]]
+    for one in models:
+        scores = [" / ".join(f"{score:.1f}" for score in one[corpus]) for corpus in ("atis", "snips")]
+        rows.append([f"[{one['model']}]({one['source']})", "yes" if one["pretrained"] else "no", *scores])
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n"
+
+
 def _seeds(seeds: Sequence[int]) -> str:
     in_a_row = len(seeds) > 3 and list(seeds) == list(range(seeds[0], seeds[-1] + 1))
     return f"{seeds[0]} to {seeds[-1]}" if in_a_row else " ".join(map(str, seeds))
@@ -157,7 +166,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     collecting.add_argument("sources", nargs="+", type=Path, metavar="RUN")
     collecting.add_argument("--record", type=Path, required=True, metavar="FILE")
     collecting.add_argument("--held-out", action="store_true", help="runs of folds, one fold a seed (tools/folds.py)")
-    commands.add_parser("table", help="print a record as Markdown").add_argument("record", type=Path)
+    commands.add_parser("table", help="print a record, or published scores, as Markdown").add_argument(
+        "record", type=Path
+    )
     drawing = commands.add_parser("figure", help="draw a record's curves")
     drawing.add_argument("record", type=Path)
     drawing.add_argument("picture", type=Path)
@@ -170,7 +181,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         record = _read(options.record)
         if options.command == "table":
-            print(table(record), end="")
+            print(published_table(record["models"]) if "models" in record else table(record), end="")
         else:
             draw(record, options.picture)
     except (BttlabError, OSError, ValueError) as error:

@@ -37,6 +37,8 @@ class Gpu:
     idle_w, board_w : float
         Power without work, a typical reading of nvidia-smi, and the board's limit, W.
     source : str
+    awake_w : list of float, optional
+        Power with clocks up and nothing running: low, middle and high of published readings, W.
     """
 
     gpu: str
@@ -48,6 +50,7 @@ class Gpu:
     idle_w: float
     board_w: float
     source: str
+    awake_w: list[float] | None = None
 
     @property
     def memory_bytes(self) -> int:

@@ -27,17 +27,18 @@ from bttlab.data import Corpus, Samples, Vocabulary, encode
 from bttlab.model import ModelConfig, batch_losses
 from bttlab.places import ROOT
 
-MODEL_VERSION = "gpu-1"
+MODEL_VERSION = "gpu-2"
 CALIBRATION = ROOT / "data" / "cost" / "gpu_model.json"
 MODES = ("eager", "graphs")
 BOUNDS = ("low", "value", "high")
-# Seconds a kernel takes at least. Eager: the host's launch; in the middle as fitted to the published runs, at the low
-# end half of it, as their H100's host must have done it. In a CUDA graph some microseconds: a kernel of 2.9 µs was
+# Seconds a kernel takes at least. Eager: the host's launch, as fitted to the runs that other projects published; the
+# ends are the fits without one of them (docs/cost.md). In a CUDA graph some microseconds: a kernel of 2.9 µs was
 # published to take 3.4 there (NVIDIA's "Getting Started with CUDA Graphs", 2019); the band is an engineering estimate.
-LAUNCH = {"eager": (8e-6, None, 25e-6), "graphs": (1.5e-6, 3.0e-6, 6e-6)}
-# Power over idle, as a share of what the board may take over idle: as soon as anything runs, and for the part of the
-# time that kernels run. Engineering estimate: clocks are up, but kernels of some microseconds fill few processors.
-RUNNING_POWER = (0.08, 0.15, 0.25)
+LAUNCH = {"eager": (11.5e-6, None, 24.5e-6), "graphs": (1.5e-6, 3.0e-6, 6e-6)}
+# Power with clocks up, as a share of the board's limit over idle, for GPUs without published readings of it; and what
+# kernels add for the part of the time that they run, as a share of the rest. Engineering estimates: kernels of some
+# microseconds fill few processors.
+AWAKE_POWER = (0.08, 0.15, 0.25)
 BUSY_POWER = (0.10, 0.25, 0.45)
 CONTEXT = (300e6, 450e6, 650e6)  # bytes of context and kernels' code in a PyTorch process; engineering estimate
 SEGMENT = 2 * 2**20  # bytes that the caching allocator takes at a time, at least
@@ -201,8 +202,9 @@ def _time_and_power(
     working = sum(_seconds(kernel, LAUNCH["graphs"][1], gpu, reach) for kernel in kernels)
     busy = min(1.0, working / seconds[1])
     over = gpu.board_w - gpu.idle_w
-    shares = zip(RUNNING_POWER, BUSY_POWER, strict=True)
-    return seconds, tuple(gpu.idle_w + over * (running + share * busy) for running, share in shares)
+    awake = gpu.awake_w or [gpu.idle_w + share * over for share in AWAKE_POWER]
+    powers = zip(awake, BUSY_POWER, strict=True)
+    return seconds, tuple(watts + share * busy * (gpu.board_w - watts) for watts, share in powers)
 
 
 class BatchTask(Task):

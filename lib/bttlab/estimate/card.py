@@ -96,6 +96,13 @@ class Estimate:
         return self.energy_per_epoch.scaled(1 / self.samples)
 
     @property
+    def energy_at_clocks(self) -> Quantity:
+        """The same with a high end that holds at the slower of `CLOCKS`, too: nobody has routed the machine."""
+        slower = self.at_clock(min(self.clock_mhz, *CLOCKS)).energy_per_sample
+        energy = self.energy_per_sample
+        return replace(energy, high=max(energy.high, slower.high))
+
+    @property
     def fits(self) -> bool:
         """Whether the card has room for the machine; that the machine holds the model, its program shows."""
         return not self.resources.excess

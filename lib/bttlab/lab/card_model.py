@@ -53,7 +53,7 @@ class ModelledMeter:
 def step_of(config: ModelConfig, optimizer: str, length: int) -> np.ndarray:
     """Return a training step on a sample of `length` real tokens, modelled: joules low, middle, high, and seconds."""
     estimated = estimate(config, [length], optimizer)
-    energy = estimated.energy_per_sample
+    energy = estimated.energy_at_clocks
     return np.array([energy.low, energy.value, energy.high, estimated.seconds_per_sample])
 
 

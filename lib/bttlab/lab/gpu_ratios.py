@@ -61,7 +61,7 @@ def gpu_over_card(gpu: Gpu, encoders: int, sample: Samples) -> GpuRatios:
 
 def _energy(gpu: Gpu, mode: str, config: ModelConfig, sample: Samples, card: Estimate) -> Ratio:
     joules = [EPOCH_SAMPLES * value for value in model_step(gpu, "btt", mode, config, sample).joules]
-    own = card.energy_per_epoch
+    own = card.energy_at_clocks.scaled(card.samples)
     return over(joules, (own.low, own.value, own.high))
 
 

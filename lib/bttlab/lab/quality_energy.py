@@ -86,7 +86,7 @@ def energy_to_quality(gpu: Gpu, samples: Samples, target: float = TARGETS[-1]) -
         reached = [seed[str(target)] for seed in way["samples"].values()]
         common = (batch, optimizer, way["learning_rate"], [n for n in reached if n is not None], len(reached))
         if (kind, batch) == ("tensor", 1):
-            card = estimate(ModelConfig(), {int(samples.lengths[0]): 1}, optimizer).energy_per_sample
+            card = estimate(ModelConfig(), {int(samples.lengths[0]): 1}, optimizer).energy_at_clocks
             found.append(EnergyToQuality("U50", kind, "", *common, (card.low, card.value, card.high)))
         for mode in ("eager", "graphs"):
             baseline = "btt" if kind == "tensor" else kind
