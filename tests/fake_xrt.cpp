@@ -4,7 +4,7 @@
 //   FAKE_XRT_KERNEL     shared library with the kernel `trainer`
 //   FAKE_XRT_SHELL      name that the card reports; FAKE_XRT_CARDS how many cards there are (1)
 //   FAKE_XRT_FAULT      NAME or NAME:N, from the N-th start on: hang, abort, slow (1.2 s), lost, wrong (a bit of
-//                       what STORE gives); load: no overlay is taken
+//                       what STORE gives); load: no overlay is taken; name: the kernel has another name
 //   FAKE_XRT_INTERRUPT  FUNCTION:N: SIGINT in the N-th call of that function from then on
 #include <dlfcn.h>
 #include <errno.h>
@@ -186,7 +186,9 @@ int xclGetDeviceInfo2(Card *card, DeviceInfo *info) {
 int xclGetUsageInfo(void *, void *) { return 0; }
 int xclLockDevice(void *) { return 0; }
 int xclUnlockDevice(void *) { return 0; }
-int xclIPName2Index(void *, const char *name) { return strcmp(name, "trainer:trainer_1") ? -ENOENT : 0; }
+int xclIPName2Index(Card *card, const char *name) {
+    return has_fault(card, "name") || strcmp(name, "trainer:trainer_1") ? -ENOENT : 0;
+}
 
 int xclLoadXclBin(Card *card, const char *file) {
     called(card, "xclLoadXclBin");

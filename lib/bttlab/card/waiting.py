@@ -25,7 +25,7 @@ POLL_MILLISECONDS = 100
 IDLE = 0x4  # in AP_CTRL
 ERRORS = {  # of XRT, by its negative error number
     1: "buffers of another program are still on the card",
-    2: "XRT does not find it",
+    2: "XRT does not find it: has the overlay a kernel of that name?",
     11: "the card is busy",
     12: "the host has no memory for it",
     16: "another program uses the card's overlay: end it (fuser /dev/dri/renderD* names it)",
@@ -60,10 +60,10 @@ def card_errors(card: pynq.Device) -> Iterator[None]:
     """
     try:
         yield
-    except RuntimeError as error:
-        if isinstance(card, EmulatedU50):
+    except (RuntimeError, OSError) as error:
+        if isinstance(card, EmulatedU50) or getattr(error, "filename", None):
             raise
-        number = _error_number(str(error))
+        number = getattr(error, "errno", None) or _error_number(str(error))
         cause = ERRORS.get(number, os.strerror(number) if number else "no cause is given")
         raise CardFailedError(f"{card.name}: {error}: {cause}; if that does not help, {reset_hint(card)}") from error
 
