@@ -2,10 +2,14 @@
 
 import os
 import stat
+import threading
+from dataclasses import replace
 
 import pytest
 
 import tiny_runs
+from bttlab.card import manifest
+from bttlab.card.manifest import add_entries, overlays_folder, read_manifest
 from bttlab.cli import main
 from bttlab.experiments import RunIndex
 from bttlab.experiments.record import RunRecord, read_run
@@ -60,6 +64,29 @@ def test_what_is_planted_as_a_lock(plant, tmp_path):
     with pytest.raises(RunError, match=r"\.lock cannot be locked"), files.run_lock(tmp_path):
         pass
     assert not is_held(tmp_path)
+
+
+def test_two_builds_that_add_to_a_manifest_at_once(tmp_path, monkeypatch):
+    """The second begins between the first's reading and writing."""
+    listed = read_manifest(overlays_folder())[0]
+    first, second = (replace(listed, name=name, file=f"{name}.xclbin") for name in "ab")
+    threads, read = [], manifest.read_manifest
+
+    def add(entry):
+        add_entries(tmp_path, [entry], lambda new, old: new.name == old.name)
+
+    def read_slowly(folder):
+        found = read(folder)
+        if not threads:
+            threads.append(threading.Thread(target=add, args=(second,)))
+            threads[0].start()
+            threads[0].join(0.2)  # it waits for the lock
+        return found
+
+    monkeypatch.setattr(manifest, "read_manifest", read_slowly)
+    add(first)
+    threads[0].join(60)
+    assert [entry.name for entry in read(tmp_path)] == ["a", "b"]
 
 
 @pytest.mark.long
