@@ -33,7 +33,7 @@ FAULTS = (
     Fault("bttlab/tensor/tt.py", "after = min(limit, len", "after = min(limit - 1, len", "tensor_formats"),
     Fault("bttlab/tensor/cost.py", "rows = size // (n * after)", "rows = size // after", "tensor_cost"),
     Fault("bttlab/model/config.py", 'shapes[f"{name}.bias"] = (labels,)', "pass", "model"),
-    Fault("bttlab/model/transformer.py", "F.gelu(", "F.relu(", "model"),
+    Fault("bttlab/model/transformer.py", "getattr(F, config.activation)", "F.relu", "model"),
     Fault("bttlab/model/transformer.py", "slot_losses.mean(1)", "slot_losses.sum(1)", "model_batches"),
     Fault("bttlab/model/reference.py", "step, moments = 0, {}", "step, moments = 1, {}", "model_reference train_run"),
     Fault("bttlab/data/samples.py", "PCG64([seed, epoch])", "PCG64([seed])", "data_samples"),

@@ -4,8 +4,12 @@ from typing import Any
 
 import lazy_loader
 
-from bttlab.lab.notebook_errors import show_errors_in_one_line
-from bttlab.plugins import plugins
+from bttlab.plugins import missing_package, plugins
+
+try:
+    from bttlab.lab.notebook_errors import show_errors_in_one_line
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(missing_package(error, "bttlab.lab") or str(error), name=error.name) from None
 
 _own_name, _, _own = lazy_loader.attach(
     __name__,
