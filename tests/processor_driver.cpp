@@ -1,5 +1,5 @@
-// The machine and its kernel, with its memories open to a test (processor_interpreter.py has the same in NumPy): the
-// fast emulation, or the loop of synthesis.
+// The machine and its kernel, with its memories open to tests (processor_native.py, processor_loop.py): the functional model,
+// or the cycle-accurate loop.
 #include <cstring>
 
 #define BTTLAB_EVERY_BANK  // operands of these tests lie anywhere
@@ -47,4 +47,4 @@ OPEN void loaded() {
 #endif
 }
 
-OPEN void execute(Run *call, const Sample *sample) { run(*call, *sample); }
+OPEN int execute(Run *call, const Sample *sample) { return run(*call, *sample); }

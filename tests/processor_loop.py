@@ -6,17 +6,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from bttlab.card.image import IMAGES
 from bttlab.compiler.machine import machine
 
 from compiled import library
 from conftest import ROOT
-
-FLAGS = (
-    *("-std=c++17", "-O1", "-ffp-contract=off", "-fPIC", "-shared", "-fvisibility=hidden"),
-    *("-Wall", "-Wextra", "-Werror"),
-    *("-Wno-unknown-pragmas", "-Wno-unused-label", "-Wno-unused-variable", "-Wno-psabi", "-Wno-unused-function"),
-)
-
+from processor_native import FLAGS, NativeCall, NativeSample, aligned
 
 C = machine()
 DEPTHS = [bank.depth for bank in C.banks]
@@ -147,38 +142,12 @@ class Program:
         return image
 
 
-class Run(ctypes.Structure):
-    """Run of state.h."""
-
-    _fields_ = (
-        *((name, ctypes.c_int) for name in ("first", "count", "optimizer")),
-        *((name, ctypes.c_float) for name in ("beta1", "beta2", "epsilon")),
-        ("pending", ctypes.c_int),
-        *((name, ctypes.c_float) for name in ("rate", "step", "root", "keep")),
-        ("overflow", ctypes.c_bool),
-        ("state_overflow", ctypes.c_bool * 3),
-        ("stuck", ctypes.c_bool),
-    )
-
-
-class Sample(ctypes.Structure):
-    """Sample of state.h."""
-
-    _fields_ = (
-        ("tokens", ctypes.c_int),
-        ("intent", ctypes.c_int),
-        ("scalar", ctypes.c_float * C.SCALARS),
-        ("token_offset", ctypes.c_int * C.SEQUENCE * C.OFFSET_TABLES),
-        ("slot", ctypes.c_int * C.SEQUENCE),
-    )
-
-
 class Loop:
     """A machine of its own: every instance has its own memories."""
 
     def __init__(self) -> None:
         with tempfile.NamedTemporaryFile(suffix=".so") as file:
-            file.write(library(ROOT / "tests" / "processor_loop.cpp", *FLAGS, "-mavx2").read_bytes())
+            file.write(library(ROOT / "tests" / "processor_driver.cpp", *FLAGS, "-O1", *IMAGES[-1].flags).read_bytes())
             file.flush()
             self._native = ctypes.CDLL(file.name)
         self._native.memory.restype = ctypes.c_void_p
@@ -220,12 +189,12 @@ class Loop:
         results = np.zeros((5, LANES), np.int32) if results is None else results
         name, *factors = optimizer
         arguments = [command, samples, name, *(ctypes.c_float(value) for value in factors)]
-        aligned = [None if a is None else _aligned(a) for a in (records, results, memory, image)]
-        pointers = [None if a is None else ctypes.c_void_p(a.ctypes.data) for a in aligned]
+        copies = [None if a is None else aligned(a) for a in (records, results, memory, image)]
+        pointers = [None if a is None else ctypes.c_void_p(a.ctypes.data) for a in copies]
         self._native.trainer(*arguments, *pointers)
         if memory is not None:
-            memory[:] = aligned[2]
-        results[:] = aligned[1]
+            memory[:] = copies[2]
+        results[:] = copies[1]
         return results
 
     def reach(self, command: int, samples: int = 0) -> list[int]:
@@ -240,22 +209,18 @@ class Loop:
         return int(self.call(C.LOAD_PROGRAM, len(image), image=image)[0, 0])
 
     def run(
-        self, *instructions: Instruction, sample: Sample | None = None, section: Run | None = None, **program
+        self,
+        *instructions: Instruction,
+        sample: NativeSample | None = None,
+        section: NativeCall | None = None,
+        **program,
     ) -> int:
         """Load instructions as a program, run them, return the cycles."""
         assert self.load(Program(list(instructions), **program)) == C.DONE
-        section = Run() if section is None else section
+        section = NativeCall() if section is None else section
         section.first, section.count = 0, len(instructions)
-        sample = Sample(tokens=C.SEQUENCE) if sample is None else sample
+        sample = NativeSample(tokens=C.SEQUENCE) if sample is None else sample
         return self._native.execute(ctypes.byref(section), ctypes.byref(sample))
-
-
-def _aligned(array: np.ndarray) -> np.ndarray:
-    space = np.zeros(array.nbytes + 64, np.uint8)
-    first = -space.ctypes.data % 64
-    copy = space[first : first + array.nbytes].view(array.dtype).reshape(array.shape)
-    copy[:] = array
-    return copy
 
 
 def same(one: np.ndarray, other: np.ndarray) -> None:

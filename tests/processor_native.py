@@ -10,7 +10,7 @@ from conftest import ROOT
 from processor_interpreter import LANES, SEQUENCE, C, Call, Function, Instruction, Machine, Sample
 
 FLAGS = (
-    *("-std=c++17", "-O1", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared"),
+    *("-std=c++17", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared"),
     *("-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-unknown-pragmas", "-Wno-unused-label", "-Wno-psabi"),
 )
 FUNCTION = [
@@ -76,7 +76,8 @@ class Native:
 
     def __init__(self, *flags: str) -> None:
         with tempfile.NamedTemporaryFile(suffix=".so") as file:
-            file.write(library(ROOT / "tests" / "processor_driver.cpp", *FLAGS, *flags).read_bytes())
+            level = "-O3" if "-DBTTLAB_FAST" in flags else "-O1"  # at -O3 the loop takes a minute to compile
+            file.write(library(ROOT / "tests" / "processor_driver.cpp", *FLAGS, level, *flags).read_bytes())
             file.flush()
             self.library = ctypes.CDLL(file.name)
         self.library.memory.restype = ctypes.c_void_p

@@ -266,7 +266,7 @@ def native(request) -> Native:
         return Native(*IMAGES[-1].flags)
     if not request.param.features <= cpu_features():
         pytest.skip("this processor cannot run it")
-    return Native("-DBTTLAB_FAST", *request.param.flags, *(["-O3"] if request.param is not IMAGES[-1] else []))
+    return Native("-DBTTLAB_FAST", *request.param.flags)
 
 
 @pytest.mark.parametrize(("make", "operation"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])

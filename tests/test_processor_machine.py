@@ -6,7 +6,9 @@ What single instructions compute, tests/test_processor_execute.py compares with 
 import numpy as np
 import pytest
 
-from processor_loop import LANES, C, Instruction, Loop, Operand, Run, same
+from processor_loop import LANES, C, Instruction, Loop, Operand, same
+
+from processor_native import NativeCall
 
 pytestmark = pytest.mark.long
 
@@ -101,7 +103,7 @@ def test_cycles_are_those_of_the_rule(loop, seed):
 
 
 def test_a_program_that_waits_for_itself_is_stuck(loop):
-    section = Run()
+    section = NativeCall()
     loop.run(Instruction(C.VECTOR, C.COPY, (3,), after_end={C.ENGINE_0: 1}), section=section)
     assert section.stuck
     loop.run(Instruction(C.VECTOR, C.COPY, (3,)), section=section)
