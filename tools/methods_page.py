@@ -16,7 +16,7 @@ from bttlab.places import ROOT
 from bttlab.records import write_whole
 from bttlab.terminal import say
 from bttlab_methods.method import FAMILIES
-from bttlab_methods.record import RECORDS, SCORES, by_methods, joules, mean, read_records
+from bttlab_methods.record import RECORDS, SCORES, by_methods, joules, mean, pretraining, read_records
 from bttlab_methods.registry import parse
 from bttlab_methods.run import Result
 
@@ -88,7 +88,7 @@ def _row(name: str, group: Sequence[Result], reference: Sequence[Result]) -> lis
         return result.seconds_per_epoch["value"]
 
     return [
-        f"`{name}`",
+        f"`{name}`{pretraining(group)}",
         str(len(group)),
         *(in_per_cent([result.scores["test"][key] for result in group]) for key in SCORES),
         f"{group[0].trained:,}",

@@ -207,7 +207,8 @@ def _check(options: argparse.Namespace) -> Outcome:
     from rich.table import Table
 
     from bttlab_cost import xia2024
-    from bttlab_cost.calibration import calibrate, errors_of, memory_errors, modelled_largest_batches, predict
+    from bttlab_cost.calibration import errors_of, modelled_largest_batches, predict
+    from bttlab_cost.fitting import calibrate, memory_errors
     from bttlab_cost.published_equations import curve_errors, largest_batch
 
     say("bttlab: fitting, and fitting again without each group of points")

@@ -37,6 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--encoders", type=int, default=2, metavar="N", help="encoder blocks (default: 2)")
     add("--batch", type=int, default=8, metavar="N", help="utterances of a step (default: 8)")
     add("--seeds", type=int, nargs="+", default=[0], metavar="N", help="a run for each (default: 0)")
+    add(
+        "--split", choices=("dev", "test"), default="dev", help="to score; choose on dev, report on test (default: dev)"
+    )
     add("--device", default="cpu", metavar="cpu|cuda", help="where to train (default: cpu)")
     add("--threads", type=int, default=1, metavar="N", help="threads of PyTorch on the CPU (default: 1)")
     add(
@@ -120,7 +123,7 @@ def _run(options: argparse.Namespace) -> Outcome:
     asked, trainings = [], deque(maxlen=1)
     for setting in settings:
         for combination in combinations:
-            result = results.find(describe(combination), setting)
+            result = results.find(describe(combination), setting, options.split)
             if result is None or options.checkpoint:
                 begun = now()
                 label = f"{describe(combination)}, seed {setting.seed}"
@@ -129,6 +132,7 @@ def _run(options: argparse.Namespace) -> Outcome:
                         setting,
                         combination,
                         lambda losses, bar=bar: bar.update(len(losses)),
+                        splits=("dev", "test")[: 1 + (options.split == "test")],
                         on_training=trainings.append,
                     )
                 keep_methods(again, begun)
@@ -138,4 +142,4 @@ def _run(options: argparse.Namespace) -> Outcome:
             asked.append(result)
     if options.checkpoint is not None:
         write_checkpoint(trainings[0], options.checkpoint)
-    return Outcome({"results": [result.to_dict() for result in asked]}, comparison(asked))
+    return Outcome({"results": [result.to_dict() for result in asked]}, comparison(asked, options.split))

@@ -50,20 +50,21 @@ class Results:
         except (ValueError, RecordError) as error:
             raise RecordError(f"{path} is no record of methods ({error}); give another place with --record") from None
 
-    def find(self, methods: str, setting: Setting) -> Result | None:
-        """Return the result of the same methods in the same setting, if there is one."""
+    def find(self, methods: str, setting: Setting, split: str) -> Result | None:
+        """Return the result of the same methods in the same setting with scores of a split, if there is one."""
         wanted = (methods, *_setting(setting.corpus.name, setting.config.encoders, setting))
         for result in self.results:
-            if (result.methods, *_setting(result.corpus, result.encoders, result)) == wanted:
+            if _key(result) == wanted and split in result.scores:
                 return result
         return None
 
     def add(self, result: Result) -> None:
-        """Keep a result; in the file, beside those that other processes have added."""
-        self.results.append(result)
+        """Keep a result in the place of one of the same run; in the file, beside those of other processes."""
+        self.results = [*(one for one in self.results if _key(one) != _key(result)), result]
         if self._path is not None:
             with changing(self._path.parent):
-                results = [*Results.read(self._path).results, result]
+                kept = (one for one in Results.read(self._path).results if _key(one) != _key(result))
+                results = [*kept, result]
                 lines = ",\n".join(json.dumps(each.to_dict()) for each in results)
                 write_whole(self._path, f"[\n{lines}\n]\n")
 
@@ -72,8 +73,12 @@ def _setting(corpus: str, encoders: int, values) -> tuple:
     return corpus, encoders, values.samples, values.batch, values.seed, values.device
 
 
-def comparison(results: Sequence[Result]):
-    """Return a table of results, a line for each combination: the mean over its seeds; all measured."""
+def _key(result: Result) -> tuple:
+    return result.methods, *_setting(result.corpus, result.encoders, result)
+
+
+def comparison(results: Sequence[Result], split: str):
+    """Return a table of results on a split, a line for each combination: the mean over its seeds; all measured."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
@@ -82,17 +87,17 @@ def comparison(results: Sequence[Result]):
         table.add_column(column, justify="right", no_wrap=True)
     for name, group in by_methods(results).items():
         table.add_row(
-            name,
+            f"{name}{pretraining(group)}",
             str(len(group)),
-            *(f"{100 * mean(group, lambda result, key=key: result.scores['test'][key]):.1f}" for key in SCORES),
+            *(f"{100 * mean(group, lambda result, key=key: result.scores[split][key]):.1f}" for key in SCORES),
             f"{group[0].trained:,}",
             f"{mean(group, lambda result: result.memory['peak']['value']) / 1e6:.1f}",
             f"{mean(group, lambda result: result.seconds_per_epoch['value']):.1f}",
             joules(group),
         )
     table.caption = (
-        "All measured. Test split, per cent; parameters trained; peak memory as counted storages of a step; time (the "
-        "processor's) and energy of an epoch."
+        f"All measured. {split.capitalize()} split, per cent; parameters trained; peak memory as counted storages of a "
+        "step; time (the processor's) and energy of an epoch."
     )
     return table
 
@@ -103,6 +108,12 @@ def by_methods(results: Sequence[Result]) -> dict[str, list[Result]]:
     for result in results:
         by_methods.setdefault(result.methods, []).append(result)
     return by_methods
+
+
+def pretraining(group: Sequence[Result]) -> str:
+    """Return what a row says behind its name if its runs began from a trained model."""
+    samples = group[0].facts.get("pretraining_samples")
+    return f" (pretrained on {samples:,} samples)" if samples else ""
 
 
 def mean(group: Sequence[Result], value: Callable[[Result], Any]) -> float:

@@ -2,7 +2,7 @@
 
 The kernels of a step are counted by running it once on the CPU: every operator that makes something new is a kernel or
 a few, with its operations and bytes. Each takes the longest of its arithmetic, its bytes and its launch, with the
-shares of the published peaks that `bttlab_cost.calibration` fitted to published runs. At batch 1 nearly all of them
+shares of the published peaks that `bttlab_cost.fitting` fitted to published runs. At batch 1 nearly all of them
 wait for launches, so what a launch costs, with and without CUDA graphs, makes the band. Measured records take the place
 of these figures wherever there are any.
 """

@@ -11,18 +11,11 @@ import pytest
 
 from bttlab.baseline.gpus import find_gpu
 from bttlab_cost import others, xia2024
-from bttlab_cost.calibration import (
-    calibrate,
-    errors_of,
-    fit_time,
-    memory_errors,
-    modelled_largest_batches,
-    predict,
-    read_calibration,
-)
+from bttlab_cost.calibration import errors_of, modelled_largest_batches, predict, read_calibration
 from bttlab_cost.calibration import stage_seconds as modelled_stages
 from bttlab_cost.configuration import FineTuning
 from bttlab_cost.estimate import Estimator
+from bttlab_cost.fitting import calibrate, fit_time, memory_errors
 from bttlab_cost.gpu_step import Coefficients, operator_seconds, stage_derivatives, step_parts, step_seconds
 from bttlab_cost.lengths import longest_length, padded_length
 from bttlab_cost.models import find_model
@@ -236,7 +229,7 @@ def test_one_calibration_is_found_from_every_start_order_and_last_bit(without):
 @pytest.mark.parametrize("host", [{"OPENBLAS_CORETYPE": "Prescott"}, {"OPENBLAS_NUM_THREADS": "2"}], ids=str)
 def test_other_processors_find_the_recorded_calibration(host):
     code = (
-        "from bttlab_cost import xia2024 as x; from bttlab_cost.calibration import fit_time; from dataclasses import "
+        "from bttlab_cost import xia2024 as x; from bttlab_cost.fitting import fit_time; from dataclasses import "
         "astuple; print(*astuple(fit_time(x.throughputs(), x.stages())))"
     )
     environment = os.environ | {"NPY_DISABLE_CPU_FEATURES": ""} | host

@@ -138,8 +138,12 @@ def test_results_are_kept_and_found_again(tmp_path, setting):
     other.add(replace(result, methods="other"))
     again = Results.read(path)
     assert [each.methods for each in again.results] == ["dense", "one", "other"]
-    assert again.find("dense", setting).to_dict() == result.to_dict()
-    assert again.find("lion", setting) is None and again.find("dense", replace(setting, seed=1)) is None
+    assert again.find("dense", setting, "test").to_dict() == result.to_dict()
+    assert again.find("lion", setting, "dev") is None and again.find("dense", replace(setting, seed=1), "dev") is None
+    again.add(replace(result, methods="one", scores={"dev": result.scores["dev"]}))
+    kept = Results.read(path)
+    assert [each.methods for each in kept.results] == ["dense", "other", "one"], "of a run the last result stays"
+    assert kept.find("one", setting, "dev") and kept.find("one", setting, "test") is None
     path.write_text('[{"methods": 3}]')
     with pytest.raises(RecordError, match=r"results.json is no record of methods"):
         Results.read(path)

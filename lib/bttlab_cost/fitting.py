@@ -1,0 +1,277 @@
+"""The model of a GPU step, fitted to the measurements of Xia et al., and its errors on points that it has not seen.
+
+Times: the 77 throughputs on A40 and A100, and the stages of ten steps on the A40. The coefficients are the most likely
+ones under a prior: least squares of logarithms, with a loss in which outliers weigh less, from several starts. The
+model is smooth and its derivatives are exact, so every host finds the same optimum.
+
+Memory: largest batches of a model that is recomputed; of one whose activations are all kept the largest batches that
+the authors timed stage by stage. Nothing is fitted to the H100's points.
+
+Runs with FlashAttention have coefficients of their own, fitted to three other projects and tried on more
+(`bttlab_cost.others`). Bands come from errors on points, GPUs and projects that were not fitted to.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import astuple
+from functools import cache, lru_cache
+
+import numpy as np
+from scipy import optimize
+
+from bttlab.baseline.gpus import find_gpu
+from bttlab_cost import others, xia2024
+from bttlab_cost.calibration import STAGES_ON, Calibration, Errors, Spread, errors_of, errors_of_ratios, predict
+from bttlab_cost.configuration import CostError
+from bttlab_cost.gpu_step import (
+    Coefficients,
+    MemoryCoefficients,
+    fixed_bytes,
+    host_share,
+    peak_bytes,
+    stage_derivatives,
+    token_bytes,
+)
+from bttlab_cost.xia2024 import LargestBatch, Stages, Throughput
+
+# What is known of such GPUs before the data, and the standard deviation of its logarithm. It decides where the data say
+# nothing: without Mixtral no point has a quantised layer.
+_PRIOR = Coefficients(0.55, 0.75, 15e-6, 0.4e-3, 1.0, 100.0, 0.0)
+_PRIOR_DEVIATION = np.array([0.3, 0.15, 0.5, 1.0, 0.5, 0.5, 0.3])
+_PRIOR_WEIGHT = 0.05
+_FLASH_PRIOR_WEIGHT = 0.3  # a project has few points, all of one regime: many rows with one error
+_OUTLIER = 0.1  # of a logarithm: larger errors count less than their square
+_TURNS = np.array(
+    [[1, -1, 1, -1, 1, -1, 1], [-1, 1, 1, 1, -1, 1, -1], [1, 1, -1, -1, -1, -1, 1]]
+)  # starts around the prior
+_WAITS = 1 / 3  # a step that waits longer for its host says how much hosts differ
+LEFT_OUT: dict[str, Callable[[Throughput], str]] = {
+    "one GPU": lambda point: point.gpu,
+    "one model and data set": lambda point: f"{point.model}, {point.data_set}",
+    "one model": lambda point: point.model,
+}
+
+
+def fit_time(
+    throughputs: Sequence[Throughput],
+    stages: Sequence[Stages] = (),
+    starts: Sequence[Coefficients] | None = None,
+    flash: bool = False,
+) -> Coefficients:
+    """Return the most likely coefficients: least squares of the logarithms of times, with a prior.
+
+    Parameters
+    ----------
+    throughputs : sequence of Throughput
+    stages : sequence of Stages
+    starts : sequence of Coefficients, optional
+        Where to begin; the best of the optima is returned. By default the prior and points around it.
+    flash : bool
+        Whether to fit `falloff`, which is 0 else, with a heavier prior: a project has few points, many with one error.
+
+    Raises
+    ------
+    CostError
+        If a fit does not converge.
+    """
+    groups = _groups(throughputs, stages)
+    free = len(_PRIOR_DEVIATION) if flash else -1
+    deviation, prior = _PRIOR_DEVIATION[:free], _values(_PRIOR)[:free]
+    if starts is None:
+        begin = [prior, *(prior + 1.5 * turn[:free] * deviation for turn in _TURNS)]
+    else:
+        begin = [_values(start)[:free] for start in starts]
+    weight = (_FLASH_PRIOR_WEIGHT if flash else _PRIOR_WEIGHT) / deviation
+
+    @lru_cache(maxsize=1)
+    def evaluate(key: bytes) -> tuple[np.ndarray, np.ndarray]:
+        values = np.frombuffer(key)
+        errors, slopes = [weight * (values - prior)], [np.diag(weight)]
+        for config, gpus, batches, measured in groups:
+            modelled = stage_derivatives(config, gpus, batches, _coefficients(values))
+            modelled["all"] = sum(modelled.values())
+            for stage, seconds in measured.items():
+                errors.append(np.log(modelled[stage][0] / seconds))
+                slopes.append((modelled[stage][1 : 1 + len(values)] / modelled[stage][0]).T)
+        return np.concatenate(errors), np.concatenate(slopes)
+
+    solutions = [
+        optimize.least_squares(
+            lambda values: evaluate(values.tobytes())[0],
+            start,
+            jac=lambda values: evaluate(values.tobytes())[1],
+            loss="soft_l1",
+            f_scale=_OUTLIER,
+            x_scale=deviation,
+            ftol=1e-12,
+            xtol=1e-10,
+            gtol=1e-12,
+        )
+        for start in begin
+    ]
+    best = min(solutions, key=lambda solution: solution.cost)
+    if not best.success:
+        raise CostError(f"the fit did not converge: {best.message}")
+    return _coefficients(best.x)
+
+
+def _values(coefficients: Coefficients) -> np.ndarray:
+    """Return the variables of a fit: logarithms, and `falloff` as it is."""
+    *positive, falloff = astuple(coefficients)
+    return np.array([*np.log(positive), falloff])
+
+
+def _coefficients(values: np.ndarray) -> Coefficients:
+    """Return the coefficients of a fit's variables; without the last one, `falloff` is 0."""
+    return Coefficients(*np.exp(values[:6]).tolist(), float(values[6]) if len(values) > 6 else 0.0)
+
+
+def _groups(throughputs: Sequence[Throughput], stages: Sequence[Stages]) -> list[tuple]:
+    """Group steps by configuration: it, their GPUs, batches and measured seconds, by stage or as "all"."""
+    rows: dict[tuple, list[tuple]] = {}
+    for point in throughputs:
+        seconds = {"all": point.batch / point.sequences_per_second}
+        rows.setdefault((point.config, "all"), []).append((find_gpu(point.gpu), point.batch, seconds))
+    for point in stages:
+        seconds = {stage: point.seconds[stage] for stage in ("forward", "backward")}
+        rows.setdefault((point.config, "stages"), []).append((find_gpu(STAGES_ON), point.batch, seconds))
+    groups = []
+    for (config, _), members in rows.items():
+        gpus, batches, measured = zip(*members, strict=True)
+        groups.append((config, gpus, batches, {key: np.array([one[key] for one in measured]) for key in measured[0]}))
+    return groups
+
+
+def fit_memory(batches: Sequence[LargestBatch], stages: Sequence[Stages]) -> MemoryCoefficients:
+    """Return the multiples of the counted activations: the peak meets the memory half a sequence on."""
+    recomputed = [(point.config, find_gpu(point.gpu), point.largest_batch) for point in batches]
+    largest: dict[tuple[str, int], Stages] = {}
+    for point in stages:
+        if not point.config.checkpointing:
+            key = (point.model, point.config.top_k)
+            largest[key] = max(largest.get(key, point), point, key=lambda one: one.batch)
+    kept = [(point.config, find_gpu(STAGES_ON), point.batch) for point in largest.values()]
+
+    def logarithms(values: np.ndarray) -> list[float]:
+        coefficients = MemoryCoefficients(*np.exp(values))
+        return [
+            math.log(
+                (gpu.memory_bytes - fixed_bytes(config))
+                / ((batch + 0.5) * config.sequence_length * token_bytes(config, coefficients))
+            )
+            for config, gpu, batch in [*recomputed, *kept]
+        ]
+
+    return MemoryCoefficients(*np.exp(optimize.least_squares(logarithms, np.log([1.5, 10.0])).x).tolist())
+
+
+def fit_flash_memory() -> MemoryCoefficients:
+    """Return the multiples of the counted activations that give the published peaks of the fitted projects."""
+    peaks = [peak for project in others.projects() if project.fitted for peak in project.peaks]
+
+    def logarithms(values: np.ndarray) -> list[float]:
+        coefficients = MemoryCoefficients(*np.exp(values))
+        return [
+            math.log(peak_bytes(config, batch * config.sequence_length, coefficients) / measured)
+            for config, batch, measured in peaks
+        ]
+
+    return MemoryCoefficients(*np.exp(optimize.least_squares(logarithms, np.log([1.0, 3.0])).x).tolist())
+
+
+def memory_errors(coefficients: MemoryCoefficients) -> dict[str, Errors]:
+    """Return the errors of the modelled peaks of each project that published any."""
+    errors = {}
+    for project in others.projects():
+        ratios = [
+            peak_bytes(config, batch * config.sequence_length, coefficients) / measured
+            for config, batch, measured in project.peaks
+        ]
+        if ratios:
+            errors[project.project] = errors_of_ratios(np.array(ratios))
+    return errors
+
+
+def leave_out(kind: str) -> dict[str, tuple[list[Throughput], Coefficients]]:
+    """Return, for each group of a kind of `LEFT_OUT`, its points and the coefficients fitted without them.
+
+    Stages of what is left out are left out, too: all where it is the GPU that they were timed on.
+    """
+    group_of, points = LEFT_OUT[kind], xia2024.throughputs()
+    fits = {}
+    for group in dict.fromkeys(map(group_of, points)):
+        inside = [point for point in points if group_of(point) == group]
+        others = [point for point in points if group_of(point) != group]
+        stages = [] if group == STAGES_ON else [point for point in xia2024.stages() if point.model != group]
+        fits[group] = inside, fit_time(others, stages)
+    return fits
+
+
+@cache
+def calibrate() -> tuple[Calibration, dict[str, dict[str, Errors]]]:
+    """Return a new calibration, and the errors on each group that was left out, by the kind of group."""
+    points = xia2024.throughputs()
+    time = fit_time(points, xia2024.stages())
+    errors = {"fitted": errors_of(points, [predict(point, time) for point in points])}
+    groups: dict[str, dict[str, Errors]] = {}
+    fits = [time]
+    for kind in LEFT_OUT:
+        left_out = leave_out(kind)
+        fits += [fit for _, fit in left_out.values()]
+        pairs = [(point, predict(point, fit)) for inside, fit in left_out.values() for point in inside]
+        errors[f"{kind} left out"] = errors_of(*zip(*pairs, strict=True))
+        groups[kind] = {
+            group: errors_of(inside, [predict(point, fit) for point in inside])
+            for group, (inside, fit) in left_out.items()
+        }
+    values = np.array([astuple(one) for one in fits])
+    low, high = (Coefficients(*ends.tolist()) for ends in (values.min(0), values.max(0)))
+    memory = fit_memory(xia2024.largest_batches(), xia2024.stages())
+    aside = [(point, predict(point, time), time) for point in xia2024.throughputs("throughput_h100.csv")]
+    flash, unseen, groups["one project"] = _calibrate_flash()
+    errors["FlashAttention, fitted"] = errors_of(*zip(*_fitted_projects(flash), strict=True))
+    for name, fitted in (("one project left out", True), ("projects held out", False)):
+        pairs = [(point, found) for point, found, _ in unseen if _project(point).fitted == fitted]
+        errors[f"FlashAttention, {name}"] = errors_of(*zip(*pairs, strict=True))
+    spread = _spread(aside, math.log1p(errors["one GPU left out"].nine_of_ten))
+    calibration = Calibration(time, low, high, flash, memory, fit_flash_memory(), spread, _spread(unseen), errors)
+    return calibration, groups
+
+
+def _project(point: Throughput) -> others.Project:
+    return next(project for project in others.projects() if project.project == point.data_set)
+
+
+def _fitted_projects(coefficients: Coefficients) -> list[tuple[Throughput, float]]:
+    points = [point for project in others.projects() if project.fitted for point in project.throughputs]
+    return [(point, predict(point, coefficients)) for point in points]
+
+
+def _calibrate_flash() -> tuple[Coefficients, list[tuple[Throughput, float, Coefficients]], dict[str, Errors]]:
+    """Fit to the projects for that, and to all of them but each.
+
+    Returns the fit; of each point a prediction by a fit that has not seen its project, with that fit; and the errors of
+    these by project.
+    """
+    every = [point for point, _ in _fitted_projects(_PRIOR)]
+    fitted = fit_time(every, flash=True)
+    unseen, groups = [], {}
+    for project in others.projects():
+        fit = fitted
+        if project.fitted:
+            fit = fit_time([point for point in every if point.data_set != project.project], flash=True)
+        found = [(point, predict(point, fit), fit) for point in project.throughputs]
+        if found:
+            groups[project.project] = errors_of(*zip(*[row[:2] for row in found], strict=True))
+        unseen += found
+    return fitted, unseen, groups
+
+
+def _spread(unseen: Sequence[tuple[Throughput, float, Coefficients]], gpu: float | None = None) -> Spread:
+    """Return the spread of points, each with its prediction and the coefficients that made it."""
+    off = np.abs([math.log(found / point.sequences_per_second) for point, found, _ in unseen])
+    share = np.array([host_share(point.config, find_gpu(point.gpu), point.batch, fit) for point, _, fit in unseen])
+    waits = share > _WAITS
+    if gpu is None:
+        gpu = float(np.quantile(off[~waits], 0.9))
+    return Spread(gpu, float(np.quantile((off - gpu * (1 - share))[waits] / share[waits], 0.9)))
