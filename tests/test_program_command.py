@@ -91,7 +91,7 @@ def test_who_trains_it(capsys, rank, alone):
 def test_the_picture(capsys, tmp_path):
     code, out, _ = run(capsys, "--encoders", "1", "--gantt", str(tmp_path / "who.png"))
     image = (tmp_path / "who.png").read_bytes()
-    assert code == 0 and "who.png: who works when" in out
+    assert code == 0 and "who.png: unit timeline" in out
     width, height = struct.unpack(">II", image[16:24])
     assert image[:4] == b"\x89PNG" and width > 1500 and height > 600
 

@@ -134,7 +134,7 @@ def _unwritable(path: Path, option: str, error: OSError) -> BttlabError:
 
 
 def is_draft(path: Path) -> bool:
-    """Whether a file is what a crash in the middle of `written_draft` leaves."""
+    """Return True if a file is a draft that a crash in the middle of `written_draft` left."""
     return _DRAFT.fullmatch(path.name) is not None
 
 

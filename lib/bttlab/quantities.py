@@ -77,7 +77,7 @@ def measured(value: float | list[float], unit: str, how: str) -> dict[str, Any]:
 
 
 def column_metadata(unit: str, provenance: str, how: str) -> dict[str, str]:
-    """Return what is said of a column of figures."""
+    """Return unit, provenance and method of a column of figures."""
     return {"unit": unit, "provenance": provenance, "how": how}
 
 

@@ -1,1 +1,1 @@
-"""What fine-tuning a large language model costs: a model of a GPU step fitted to published measurements, and prices."""
+"""Cost of fine-tuning a large language model: a model of a GPU step fitted to published measurements, and prices."""

@@ -1,4 +1,4 @@
-"""What is fine-tuned, and how: the shapes that every count, prediction and measurement starts from."""
+"""Model and method of a fine-tuning: the shapes that every count, prediction and measurement starts from."""
 
 import math
 from dataclasses import dataclass, fields
@@ -169,12 +169,12 @@ class FineTuning:
 
     @property
     def experts_adapted(self) -> bool:
-        """Whether the matrices of experts, or of the feed-forward layer, have adapters."""
+        """True if the matrices of experts, or of the feed-forward layer, have adapters."""
         return self.method != "full" and self.adapted != "queries"
 
     @property
     def mixers_adapted(self) -> tuple[bool, ...]:
-        """Which of `mixer_matrices` have adapters."""
+        """Those of `mixer_matrices` that have adapters."""
         named = {"all": (0, 1, 2, 3), "experts": (), "queries": (0, 2)}[self.adapted]
         return tuple(self.method != "full" and place in named for place in range(len(self.mixer_matrices)))
 
@@ -185,7 +185,7 @@ class FineTuning:
 
     @property
     def mixed(self) -> bool:
-        """Whether BF16 weights are trained through a copy in FP32."""
+        """True if BF16 weights are trained through a copy in FP32."""
         return self.method == "full" and self.precision == "bf16" and self.state == "fp32"
 
     @property

@@ -1,4 +1,4 @@
-"""What a fine-tuning run takes on a GPU: batch, memory, throughput, hours and cost, all modelled."""
+"""Estimate of a fine-tuning run on a GPU: batch, memory, throughput, hours and cost, all modelled."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -191,7 +191,7 @@ def _measured_gpus() -> set[str]:
 
 
 def _is_measured(config: FineTuning) -> bool:
-    """Whether the published runs differ in nothing but length, routing and padding."""
+    """Return True if the published runs differ in nothing but length, routing and padding."""
     shapes = {"sequence_length": config.sequence_length, "top_k": config.top_k, "padding": config.padding}
     return any(
         replace(model, **shapes) == config

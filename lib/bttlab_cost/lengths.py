@@ -1,4 +1,4 @@
-"""How long the sequences of a data set are, and how much longer a batch is that is padded to its longest.
+"""Lengths of the sequences of a data set, and the padding of a batch to its longest.
 
 Beyond their shortest the lengths are taken to be exponential: the longest of B sequences is expected to lie
 tail (H_B - ln 2) tokens above the median, H_B = 1 + 1/2 + … + 1/B. The tail, in tokens, is a fitted coefficient of the

@@ -62,7 +62,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Project:
-    """What a project published.
+    """Measurement that a project published.
 
     Attributes
     ----------

@@ -22,7 +22,7 @@ class Price:
     usd_per_hour : float
         Of one GPU, on demand.
     provider, source, read_in, date : str
-        Who asks this price, their page, the collection it was read in, and its date (ISO 8601).
+        The provider, its page, the collection that lists the price, and its date (ISO 8601).
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What Xia et al. measured (arXiv 2408.04693, repository stsxxx/finetune): data/cost/xia2024, all of it published."""
+"""Measurements of Xia et al. (arXiv 2408.04693, repository stsxxx/finetune): data/cost/xia2024, all of it published."""
 
 import csv
 from dataclasses import dataclass

@@ -11,7 +11,7 @@ EPOCH_SAMPLES = 4478  # training utterances of ATIS, and of airline
 
 @dataclass(frozen=True)
 class Epoch:
-    """What an epoch takes.
+    """Time, energy and memory of an epoch.
 
     Attributes
     ----------

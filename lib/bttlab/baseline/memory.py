@@ -1,4 +1,4 @@
-"""Where the bytes of a training step lie: counted storages on any device, the allocator's statistics on a GPU."""
+"""Memory of a training step by category: counted storages on any device, the allocator's statistics on a GPU."""
 
 import weakref
 from collections import Counter

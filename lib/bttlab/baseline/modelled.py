@@ -1,4 +1,4 @@
-"""What training the model of the U50 would take on a GPU that is not here: modelled, with a band, never measured.
+"""Model training on a GPU that is not here: modelled, with a band, never measured.
 
 The kernels of a step are counted by running it once on the CPU: every operator that makes something new is a kernel or
 a few, with its operations and bytes. Each takes the longest of its arithmetic, its bytes and its launch, with the
@@ -99,7 +99,7 @@ class Modelled:
 
     @property
     def label(self) -> str:
-        """What to call it in a legend."""
+        """Label in a legend."""
         return f"{self.format}, {self.encoders}-ENC, {self.gpu}, {self.mode} (modelled)"
 
     def to_dict(self) -> dict:

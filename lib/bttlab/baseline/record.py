@@ -21,7 +21,7 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Machine:
-    """What a baseline ran on; None for what there is not, or what nobody says.
+    """Machine of a baseline; None where something is missing or unknown.
 
     Attributes
     ----------
@@ -87,7 +87,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Memory:
-    """Where the bytes of an eager step lie.
+    """Memory of an eager step by category.
 
     Attributes
     ----------
@@ -133,7 +133,7 @@ class Energy:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What one mode did.
+    """Measurement of one mode.
 
     Attributes
     ----------
@@ -231,7 +231,7 @@ class Record:
 
     @property
     def measurement(self) -> Measurement:
-        """What the fastest mode did."""
+        """Measurement of the fastest mode."""
         return self.modes[self.best]
 
     def label_of(self, mode: str | None = None) -> str:

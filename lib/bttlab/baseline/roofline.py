@@ -1,4 +1,4 @@
-"""What work takes on a GPU: the longest of its arithmetic, its bytes and its launches."""
+"""Time of work on a GPU: the longest of its arithmetic, its bytes and its launches."""
 
 from dataclasses import dataclass
 

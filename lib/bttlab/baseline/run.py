@@ -44,7 +44,7 @@ class BaselineError(BttlabError):
 
 @dataclass(frozen=True)
 class BaselineSetting:
-    """What a baseline trains, on what, and how long.
+    """Settings of a baseline: model, device and number of steps.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ class BaselineSetting:
 
 @dataclass(frozen=True)
 class Listener:
-    """Who hears of a baseline while it goes on, in its thread, and may stop it from another; here nobody.
+    """Callbacks of a baseline, called in its thread; another thread may stop it. The defaults do nothing.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ class Listener:
 
 @dataclass(frozen=True)
 class _Plan:
-    """What the modes share."""
+    """Shared part of the modes."""
 
     device: torch.device
     build: Callable[[Samples], Task]

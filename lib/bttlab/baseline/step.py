@@ -1,4 +1,4 @@
-"""What every mode of a baseline runs: the model on its device, its samples in order, and one training step."""
+"""Task of every mode of a baseline: the model on its device, its samples in order, and one training step."""
 
 from collections.abc import Callable
 

@@ -55,7 +55,7 @@ _LIBRARIES = {b"libc.so.6", b"libm.so.6"}
 
 @dataclass(frozen=True)
 class OverlayDefinition:
-    """What an overlay is built from.
+    """Definition of an overlay: its source and kernels.
 
     Attributes
     ----------

@@ -69,7 +69,7 @@ class ComputeUnit:
 
     @property
     def running(self) -> bool:
-        """Whether a start has not finished yet."""
+        """True if a start has not finished yet."""
         return not self._finished.is_set()
 
     def clear(self) -> None:

@@ -1,4 +1,4 @@
-"""What the card is made of: the one place, data/u50/facts.json, that says so."""
+"""Facts of the card, from data/u50/facts.json."""
 
 import json
 from dataclasses import dataclass

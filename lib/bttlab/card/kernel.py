@@ -1,4 +1,4 @@
-"""What a kernel's registers look like: the layout that Vitis HLS gives an s_axilite kernel."""
+"""Registers of a kernel, in the layout that Vitis HLS gives an s_axilite kernel."""
 
 import ctypes
 import keyword
@@ -56,7 +56,7 @@ class Argument:
 
     @property
     def is_pointer(self) -> bool:
-        """Whether it is an address in device memory."""
+        """True if it is an address in device memory."""
         return self.ctype.endswith("*")
 
     @property
@@ -96,7 +96,7 @@ class Kernel:
 
     @property
     def vlnv(self) -> str:
-        """What PYNQ binds a driver to."""
+        """Name that PYNQ binds a driver to."""
         return f"xilinx.com:hls:{self.name}:1.0"
 
     @property

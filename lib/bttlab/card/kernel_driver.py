@@ -24,7 +24,7 @@ M = machine()
 
 @dataclass(frozen=True)
 class ChipState:
-    """What the chip holds between two calls. A call that changes it replaces the whole record, in one assignment.
+    """State of the chip between two calls. A call that changes it replaces the whole record, in one assignment.
 
     Attributes
     ----------

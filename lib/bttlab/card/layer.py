@@ -71,7 +71,7 @@ def layer_program(layer: Any, tokens: int, flow: Any = "bidirectional") -> Layer
     tokens : int
     flow : str, tuple of int, or Order
         "bidirectional", "right_to_left", "auto", or how many cores are merged at each end: as a model's program has it.
-        Or an order of one's own: a `bttlab.tensor.Order`, or its steps, such as "z = x R4", one a line.
+        Or a custom contraction path: a `bttlab.tensor.Order`, or its steps, such as "z = x R4", one a line.
 
     Raises
     ------

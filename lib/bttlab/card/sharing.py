@@ -94,7 +94,7 @@ def overlay_key(path: str | Path) -> str:
 
 
 def queue_in_words(queue: list[Waiting]) -> str:
-    """Return who has a card, how many wait, and when the next time slice comes, given `KeeperClient.queue()`."""
+    """Return the holder of a card, the number that wait and the next time slice, from `KeeperClient.queue()`."""
     if not queue:
         return "the card is free"
     first = f"{queue[0]} {'has the card' if queue[0].has_card else 'is next'}"
@@ -170,7 +170,7 @@ class KeeperClient:
         self._send(self._connection, {"loaded": self._number})
 
     def is_mine(self) -> bool:
-        """Whether this client still has the card.
+        """Return True if this client still has the card.
 
         Raises
         ------

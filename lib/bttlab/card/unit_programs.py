@@ -35,7 +35,7 @@ class UnitProgram:
 
     @property
     def stored(self) -> int:
-        """How many of the vectors that STORE gives are results."""
+        """Number of results among the vectors that STORE gives."""
         return VECTORS
 
     def inputs(self, seed: int) -> np.ndarray:

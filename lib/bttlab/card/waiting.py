@@ -137,7 +137,7 @@ def check_idle(card: pynq.Device) -> None:
 
 
 def _ended(card: pynq.Device, handle: Any, milliseconds: int) -> bool:
-    """Whether a kernel has ended, after a wait for that."""
+    """Wait for a kernel, and return True if it has ended."""
     if hasattr(handle, "target"):  # started by registers: an XRT without its scheduler
         time.sleep(milliseconds / 1e5)
         return bool(handle.target.mmio.read(0) & IDLE)

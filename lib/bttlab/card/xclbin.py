@@ -83,7 +83,7 @@ class Container:
 
 @dataclass(frozen=True)
 class EmulationOverlay:
-    """What an emulation overlay holds.
+    """Content of an emulation overlay.
 
     Attributes
     ----------

@@ -21,7 +21,7 @@ COMMANDS = {
     "schedule": "show what the synthesis source is: ports, recurrences, interval, depth, operators",
     "rtl": "write the machine's loop as Verilog, from its schedule",
     "estimate": "model the on-chip memory, resources, time and energy on the U50",
-    "program": "list the processor's program of a model, look for hazards, draw who works when",
+    "program": "list the processor's program of a model, look for hazards, draw the unit timeline",
     "runs": "list, show, compare and export the runs that trainings, baselines and estimates leave",
 }
 

@@ -1,4 +1,4 @@
-"""What the doctor finds about one thing."""
+"""Findings of the doctor."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,7 +8,7 @@ OK, NOTE, PROBLEM = "ok", "note", "problem"
 
 @dataclass(frozen=True)
 class Check:
-    """What the doctor found about one thing.
+    """Finding of the doctor about one thing.
 
     Attributes
     ----------

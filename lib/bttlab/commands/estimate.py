@@ -74,7 +74,7 @@ def _at_clocks(estimate: Any, clocks: list[int]) -> dict[str, Any]:
 
 
 def _lengths(options: argparse.Namespace, model: Any) -> tuple[str, dict[int, int]]:
-    """What an epoch is, in words, and its samples by their real tokens."""
+    """Return an epoch in words, and its samples by their real tokens."""
     if options.lengths:
         return " ".join(options.lengths), parse_lengths(options.lengths)
     from collections import Counter

@@ -1,4 +1,4 @@
-"""List the program that trains a model on the processor: its instructions, hazards, cycles, and who works when."""
+"""List the program that trains a model on the processor: instructions, hazards, cycles and unit timeline."""
 
 import argparse
 import re
@@ -199,7 +199,7 @@ def _text(data: dict[str, Any]) -> str:
     if data["optimizers"] == ["sgd"]:
         lines.append("banks have no room for moments: SGD alone trains this model")
     if "gantt" in data:
-        lines.append(f"{data['gantt']}: who works when")
+        lines.append(f"{data['gantt']}: unit timeline")
     if "hazards" in data:
         hazards = data["hazards"]
         low, high = hazards["lengths"]

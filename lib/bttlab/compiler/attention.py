@@ -116,7 +116,7 @@ class Attention:
             )
 
     def _rows(self) -> Iterator[tuple[int, dict]]:
-        """How the vector unit goes through the scores: vector by vector, in each vector row by row.
+        """Loops of the vector unit over the scores: vector by vector, in each vector row by row.
 
         As many heads at a time as it has accumulators for; the first vector of their scores comes with each.
         """

@@ -1,4 +1,4 @@
-"""Which bank holds what: operands that engines read in one cycle lie in different banks, so that both can work."""
+"""Assignment of banks: operands that engines read in one cycle lie in different banks, so that both can work."""
 
 IN_CORES, OUT_CORES, EMBEDDING, REST = 2, 3, 4, 5  # parameters
 GRADIENT = 4  # the gradient of a parameter in bank b lies in bank b + GRADIENT, at the same address

@@ -97,7 +97,7 @@ class Tensor:
 
     @property
     def has_tokens(self) -> bool:
-        """Whether its size follows the tokens."""
+        """True if its size depends on the tokens."""
         return "t" in self.indices
 
 
@@ -516,7 +516,7 @@ def _text(product: Product) -> str:
 
 
 def _ends_in(arrangement: Arrangement, last: frozenset[str]) -> bool:
-    """Whether the last indices of an arrangement are these, in some order, and all lanes are theirs."""
+    """Return True if the last indices of an arrangement are these, in some order, and fill all lanes."""
     return set(arrangement.order[len(arrangement.order) - len(last) :]) == set(last) and arrangement.lanes <= len(last)
 
 

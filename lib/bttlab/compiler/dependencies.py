@@ -1,4 +1,4 @@
-"""Which instruction must wait for which: from the vectors that they read and write, and from the ports that they use.
+"""Waits of instructions for each other, from the vectors that they read and write, and from the ports that they use.
 
 An instruction waits until another has *drained* (its results are there) to read what that one writes, and until it has
 *ended* (it asks for nothing more) to write what that one reads or writes, or to use its ports. Where one reads step

@@ -1,4 +1,4 @@
-"""What would fit the machine in place of a model that does not: found by trying."""
+"""Find, by trying, a model that fits the machine in place of one that does not."""
 
 from collections.abc import Callable
 from dataclasses import replace

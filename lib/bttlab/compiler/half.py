@@ -139,5 +139,5 @@ class Half:
 
     @property
     def is_permuted(self) -> bool:
-        """Whether tokens' features have another order than the layer's, or gaps."""
+        """True if tokens' features have another order than the layer's, or gaps."""
         return self.merged == 1 or (self.merged == 2 and self.which == OUT)

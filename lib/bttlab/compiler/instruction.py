@@ -66,7 +66,7 @@ class Level(NamedTuple):
 
 
 class TokenOffset(NamedTuple):
-    """Which table of token offsets an operand adds, by which level of the nest, from which group of eight tokens on."""
+    """Table of token offsets that an operand adds, with the level of the nest and the first group of eight tokens."""
 
     table: int
     level: str
@@ -75,7 +75,7 @@ class TokenOffset(NamedTuple):
 
 @dataclass(frozen=True)
 class At:
-    """Where an operand lies: a memory, the first vector's address, and vectors from step to step of the loops.
+    """Place of an operand: a memory, the first vector's address, and vectors from step to step of the loops.
 
     Attributes
     ----------

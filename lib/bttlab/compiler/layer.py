@@ -96,7 +96,7 @@ class Transfer:
 
 @dataclass
 class LayerModel:
-    """What a layer's program has in place of a model."""
+    """Stand-in for the model in a layer's program."""
 
     builder: Builder
     sequence_length: int

@@ -1,4 +1,4 @@
-"""Where each parameter lies in the banks, and how its elements lie in vectors; the copy in and out."""
+"""Place of each parameter in the banks, and of its elements in vectors; the copy in and out."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""How wide and how deep the machine is: the constants of hls_src/processor, read where the C++ compiler reads them."""
+"""Widths and depths of the machine: the constants of hls_src/processor, read where the C++ compiler reads them."""
 
 import ast
 import re
@@ -102,13 +102,13 @@ class Machine:
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """What a program is made for: config.h's constants, the banks' depths, and the banks of each port."""
+        """Machine that a program is made for: config.h's constants, the banks' depths, and the banks of each port."""
         depths, masks = (bank.depth for bank in self.banks), (port.mask for port in self.ports)
         return (*self.constants.values(), *depths, *masks)
 
     @property
     def digest(self) -> int:
-        """What a program is bound to: FNV-1a over its widths, without its sign."""
+        """Digest that a program is bound to: FNV-1a over the widths, without its sign."""
         value = 2166136261
         for width in self.widths:
             value = (value ^ width & 0xFFFFFFFF) * 16777619 % 2**32

@@ -41,7 +41,7 @@ SPREADS = (None, (0, 0), (0, M.banks[banks.OUT_CORES].depth))
 
 
 class ModelProgram:
-    """What a model is on the machine: where everything lies, and the instructions of a sample.
+    """Model on the machine: the place of every tensor, and the instructions of a sample.
 
     Parameters
     ----------

@@ -26,7 +26,7 @@ TIMED_FOR = (-3, 0, 3)  # tokens more than the order is made for
 
 
 class _Busy:
-    """When something is in use: intervals that neither overlap nor touch."""
+    """Times of use: intervals that neither overlap nor touch."""
 
     def __init__(self) -> None:
         self._begins, self._ends = [-1], [0]
@@ -55,7 +55,7 @@ class _Busy:
 
 
 class _Placement:
-    """When each instruction begins, as far as it is known."""
+    """Return the begin of each instruction, as far as it is known."""
 
     def __init__(self, instructions: Sequence[Instruction], waits: Sequence[Sequence[Wait]], tokens: int):
         self.instructions = instructions

@@ -1,4 +1,4 @@
-"""What the cycles of a program are spent on: by unit, by stage and by layer."""
+"""Cycles of a program by unit, by stage and by layer."""
 
 import re
 from collections import Counter, defaultdict

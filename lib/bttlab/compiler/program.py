@@ -49,7 +49,7 @@ class Program:
 
     @property
     def sample(self) -> list[Instruction]:
-        """What is executed for a sample that is trained on."""
+        """Instructions for a sample that is trained on."""
         return self.forward + self.backward
 
     @property
@@ -58,7 +58,7 @@ class Program:
         return self.model.embedding.offset_span
 
     def has_room_for(self, optimizer: Optimizer) -> bool:
-        """Whether the banks hold what the optimizer keeps beside the parameters."""
+        """True if the banks have room for the optimizer's state."""
         return self.model.has_moments or not optimizer.moments
 
     def check_optimizer(self, optimizer: Optimizer) -> None:

@@ -1,4 +1,4 @@
-"""When each instruction runs: the machine's rule of order and time (docs/processor.md), from bounds and lengths alone.
+"""Time of each instruction by the machine's rule (docs/processor.md), from bounds and lengths alone.
 
 The rule is that of `hls_src/processor/machine.h`, cycle for cycle; a test runs the loop itself beside it. When an
 instruction does its last step in cycle c, the next of the same unit begins in c + 1, what waits for its end in c + 2,
@@ -21,7 +21,7 @@ FINISHED = 2  # cycles after the last end until the loop ends; then the pipeline
 
 
 class Timing(NamedTuple):
-    """When instructions run.
+    """Times of instructions.
 
     Attributes
     ----------

@@ -1,1 +1,1 @@
-"""What the card would take: schedule, resources, time and power, from what the synthesis source is shown to be."""
+"""Estimates of training on the card: resources, time, memory and power, from the analysed synthesis source."""

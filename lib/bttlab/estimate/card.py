@@ -33,7 +33,7 @@ class EstimateError(BttlabError):
 
 @dataclass(frozen=True)
 class Estimate:
-    """What the model of the U50 says of training a model.
+    """Estimate of training a model on the U50.
 
     Attributes
     ----------
@@ -104,7 +104,7 @@ class Estimate:
 
     @property
     def fits(self) -> bool:
-        """Whether the card has room for the machine; that the machine holds the model, its program shows."""
+        """True if the card has room for the machine; its program shows that the machine holds the model."""
         return not self.resources.excess
 
     def with_optimizer(self, optimizer: str) -> "Estimate":

@@ -1,4 +1,4 @@
-"""What lies where on the chip while a model trains: which words of each bank its program touches, and what for."""
+"""Memory map of training: the words of each bank that a program touches, by purpose."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -74,7 +74,7 @@ class BankUse:
 
 @dataclass(frozen=True)
 class MemoryMap:
-    """Where a model's training lies.
+    """Memory map of a model's training.
 
     Attributes
     ----------
@@ -88,7 +88,7 @@ class MemoryMap:
 
     @property
     def bytes(self) -> int:
-        """What training needs: the words that are touched, and the machine's own memories whole."""
+        """Bytes that training needs: the touched words, and the machine's own memories whole."""
         return sum(self.by_group().values())
 
     def by_group(self) -> dict[str, int]:
@@ -102,7 +102,7 @@ class MemoryMap:
 
     @property
     def blocks(self) -> Blocks:
-        """What the machine's memories take of the FPGA, filled or not."""
+        """Blocks that the machine's memories take of the FPGA, filled or not."""
         taken = [bank.blocks for bank in self.banks] + [memory.blocks for memory in self.own]
         return sum(taken, Blocks())
 
@@ -213,7 +213,7 @@ def touched_words(model: ModelConfig, flow: Flow) -> dict[str, np.ndarray]:
 
 
 def _owners(program: Program) -> dict[str, list[tuple[int, int, str]]]:
-    """What the words of each bank are for: (first, words, group)."""
+    """Return the groups of each bank's words: (first, words, group)."""
     owners = {}
     for b, bank in enumerate(program.model.builder.banks):
         owners[f"bank {b}"] = [(first, words, _group(b, name)) for name, first, words in bank.what]

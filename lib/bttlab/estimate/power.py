@@ -54,7 +54,7 @@ class Power:
 
     @property
     def levels(self) -> PowerLevels:
-        """What the card's sensors show between calls and within one, in the middle of the band."""
+        """Power that the card's sensors show between calls and within one, in the middle of the band."""
         alone = PowerLevels.without_overlay()
         efficiency = constant(read_data("power")["constants"]["regulator_efficiency"]).value
         idle, running = self.loaded.value, self.running.value

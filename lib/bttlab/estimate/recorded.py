@@ -1,4 +1,4 @@
-"""What `bttlab schedule` shows of the committed source, kept: the analysis takes clang and half a minute.
+"""Record of `bttlab schedule` for the committed source: the analysis takes clang and half a minute.
 
 `data/u50/machine.json` is written by `bttlab schedule --record` and names the source that it was made from; a test
 makes it again and compares.
@@ -65,7 +65,7 @@ class OnChipMemory:
 
     @property
     def blocks(self) -> Blocks:
-        """What they take of the FPGA."""
+        """Resources that they take of the FPGA."""
         return blocks(self.kind, self.bits, self.words).times(self.count)
 
 
@@ -101,7 +101,7 @@ class MachineRecord:
 
     @property
     def is_current(self) -> bool:
-        """Whether it was made from the source that is here."""
+        """True if it was made from the source that is here."""
         return self.sources == source_digest()
 
     def share_of(self, unit: str, resource: str) -> float:

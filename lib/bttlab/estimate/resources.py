@@ -1,4 +1,4 @@
-"""What the kernel takes of the FPGA: the machine's loop as it was analysed, and its ports to HBM.
+"""Resources of the kernel: the machine's loop as analysed, and its ports to HBM.
 
 The same for every model: what is trained is a program.
 """
@@ -20,7 +20,7 @@ _OF_CONTROL = {"lookup_tables": "control_port_lookup_tables", "flip_flops": "con
 
 @dataclass(frozen=True)
 class Resources:
-    """What the kernel takes of what the shell leaves to it.
+    """Resources of the kernel, and the part of the shell's remainder that they are.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What a program makes the machine do for a sample: cycles, steps of the units, accesses of the memories.
+"""Count the work of a program for a sample: cycles, steps of the units, accesses of the memories.
 
 All of it follows from the instructions and the sample's length. The loop's cycles are those that the loop of synthesis
 counts (`tests/test_program_steps.py`); what passes beside the loop follows from `hls_src/processor/samples.h`.
@@ -28,7 +28,7 @@ STAGES = {"FP": "forward", "BP": "backward", "PU": "update", "IO": "beside the l
 
 @dataclass(frozen=True)
 class Work:
-    """What the machine does, for a sample or an epoch.
+    """Work of the machine, for a sample or an epoch.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What the synthesis source is shown to do: `bttlab schedule`.
+"""Analysis of the synthesis source: `bttlab schedule`.
 
 clang translates the source, LLVM inlines and unrolls it, and what is left of the machine's loop is read instruction by
 instruction: which port each load and store asks, how long each way round the loop takes, when each operator starts,

@@ -36,7 +36,7 @@ KEPT_APART = {
 
 @dataclass(frozen=True)
 class Span:
-    """How long what an iteration loads is on its way to what it stores, in one memory.
+    """Latency from a load of an iteration to its store, in one memory.
 
     Attributes
     ----------
@@ -55,7 +55,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Schedule:
-    """What the source is shown to do.
+    """Result of the analysis of the source.
 
     Attributes
     ----------
@@ -320,7 +320,7 @@ def _spans(graph: Graph, times: solve.Times) -> list[Span]:
 def _of_promises(
     promised: dict[str, Promise], constants: dict[str, int], kept_apart: dict[str, tuple[str, ...]]
 ) -> list[Violation]:
-    """What DEPENDENCE promises must be kept by the program, as the page says it is."""
+    """Check that programs keep the distances that DEPENDENCE promises."""
     broken = []
     for variable, promise in promised.items():
         names = [n for n, starts in kept_apart.items() if n in constants and variable.startswith(starts)]

@@ -26,7 +26,7 @@ def unit_of(chain: tuple[Place, ...]) -> tuple[str, int]:
 
 @dataclass(frozen=True)
 class Census:
-    """What an iteration has of operators.
+    """Operators of an iteration.
 
     Attributes
     ----------

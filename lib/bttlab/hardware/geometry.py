@@ -1,4 +1,4 @@
-"""What a memory of so many words of so many bits takes of the FPGA: the geometry of its blocks (UG573, UG574)."""
+"""Blocks of the FPGA that a memory takes, by its depth and width (UG573, UG574)."""
 
 from dataclasses import dataclass
 from math import ceil
@@ -13,7 +13,7 @@ LUTRAM_LUTS = 8
 
 @dataclass(frozen=True)
 class Blocks:
-    """What memories take.
+    """Blocks that memories take.
 
     Attributes
     ----------

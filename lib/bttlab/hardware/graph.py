@@ -105,7 +105,7 @@ def _opcode(value: Value) -> str:
 
 
 def _is_one_bit(value: Value) -> bool:
-    """Whether a value is another one's single bit, in its place: compared with 0 it is that bit's wire."""
+    """Return True if a value is a single bit of another one, in its place: compared with 0 it is that bit's wire."""
     if _opcode(value) != "and" or value.operands[1].kind != "constant":
         return False
     number = constant_number(value.operands[1].text)
@@ -233,7 +233,7 @@ class Graph:
         return [self._by_value.get(operand) for operand in instruction.operands]
 
     def _reached(self, block: str) -> list[Node | None]:
-        """What must be known before it is known that a block is reached."""
+        """Return the values that decide that a block is reached."""
         conditions: list[Node | None] = []
         seen, stack = set(), [block]
         while stack:
@@ -323,7 +323,7 @@ class Graph:
         self.values[self._same[key]].append(instruction)
 
     def _key(self, value: Value) -> object:
-        """What two equal values have in common; zeros or signs before a number make it another one."""
+        """Return the key that two equal values share; zeros or signs before a number make it another one."""
         if value in self.alias:
             wider = value.opcode in ("zext", "sext", "trunc") and not self.widths.same(value, self.alias[value])
             inner = self._key(self.alias[value])

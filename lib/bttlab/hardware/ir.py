@@ -62,7 +62,7 @@ class Instruction(Value):
 
     @property
     def name(self) -> str:
-        """What it is called in the IR; empty if it gives nothing."""
+        """Name in the IR; empty if it has no result."""
         return self.text.split(" = ", 1)[0].strip() if " = " in self.text else ""
 
 

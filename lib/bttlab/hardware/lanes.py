@@ -1,4 +1,4 @@
-"""Which lanes of a vector anything looks at, and which hold the same: HLS makes operators for no others."""
+"""Find the lanes of a vector that are read, and those that are equal: HLS makes operators for no others."""
 
 import re
 

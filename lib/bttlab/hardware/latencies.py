@@ -1,4 +1,4 @@
-"""How long operators and memories take: data/u50/latencies.json, where each figure has its source."""
+"""Latencies of operators and memories: data/u50/latencies.json, where each figure has its source."""
 
 import json
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ def read_latencies() -> dict:
 
 @dataclass(frozen=True)
 class Clock:
-    """What of a cycle the schedule may fill.
+    """Part of a cycle that the schedule may fill.
 
     Attributes
     ----------

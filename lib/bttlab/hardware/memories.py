@@ -1,4 +1,4 @@
-"""Which memory each load and store asks: resolved to one variable and constant places in its partitioned dimensions."""
+"""Resolve each load and store to one variable and constant places in its partitioned dimensions."""
 
 import re
 from collections import Counter
@@ -286,7 +286,7 @@ class Memories:
 
 @dataclass(frozen=True)
 class Port:
-    """What an iteration asks of a memory.
+    """Accesses of an iteration to a memory.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Where in the source an instruction stands, and by which calls it came there: LLVM's debug information."""
+"""Places of instructions in the source, and the calls that lead there: LLVM's debug information."""
 
 import re
 from dataclasses import dataclass

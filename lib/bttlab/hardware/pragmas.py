@@ -1,4 +1,4 @@
-"""What the source says to HLS: its pragmas, each with its place, read after the preprocessor."""
+"""Pragmas of the source, each with its place, read after the preprocessor."""
 
 import re
 from dataclasses import dataclass
@@ -48,7 +48,7 @@ class Pragma:
 
 @dataclass(frozen=True)
 class Promise:
-    """What DEPENDENCE says of iterations of a loop that follow each other.
+    """DEPENDENCE pragma between iterations of a loop.
 
     Attributes
     ----------

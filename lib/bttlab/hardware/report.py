@@ -147,5 +147,5 @@ def to_text(data: dict[str, Any]):
 
 
 def _family(name: str) -> str:
-    """What memories that differ by a number have in common."""
+    """Return the common name of memories that differ by a number."""
     return re.sub(r"_\d+$", "_*", name.split("[")[0])

@@ -1,4 +1,4 @@
-"""What the loop takes of the card: operators by their cost, memories by their geometry, registers by the schedule."""
+"""Resources of the loop: operators by their cost, memories by their geometry, registers by the schedule."""
 
 import re
 from collections import Counter
@@ -53,7 +53,7 @@ ASSUMPTIONS = (
 
 @dataclass(frozen=True)
 class LoopResources:
-    """What the loop takes.
+    """Resources of the loop.
 
     Attributes
     ----------

@@ -275,7 +275,7 @@ class _Emitter:
         return self._signals[value]
 
     def _fixed(self, value: Value) -> Signal:
-        """What stays the same for a run: fields of the function's arguments, and what is computed from them."""
+        """Values that stay the same for a run: fields of the function's arguments, and values computed from them."""
         if value not in self._signals:
             if value.kind != "instruction":
                 raise NotEmitted(f"the loop uses {value.text} itself, which is no number")
@@ -447,7 +447,7 @@ class _Emitter:
         return self._way(self._body if stage is not None else self._outside, phi.block, came.get, None, stage, module)
 
     def _reached(self, block: str, stage: int, module: str) -> str:
-        """Whether a block of the body is reached."""
+        """Return the condition under which a block of the body is reached."""
         conditions = [self._running.at(stage, module)]
         while block != self._body.header:
             condition = self._way(self._body, block, lambda _: "1'h1", "1'h0", stage, module)

@@ -1,4 +1,4 @@
-"""What the source says to HLS, held against what the analysis knows: a pragma that it does not know is a violation."""
+"""Check the pragmas of the source: one that the analysis does not know is a violation."""
 
 import re
 from collections.abc import Iterable

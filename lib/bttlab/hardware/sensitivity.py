@@ -1,4 +1,4 @@
-"""What the interval would be, were one latency a cycle longer than the schedule counts with."""
+"""Initiation interval with one latency a cycle longer than the schedule assumes."""
 
 from bttlab.hardware import latencies, solve
 from bttlab.hardware.analyse import Schedule

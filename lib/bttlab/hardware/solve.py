@@ -1,4 +1,4 @@
-"""When each operator starts: as soon as possible, and so that what comes round the loop is there in time."""
+"""Schedule the operators: each as soon as possible, with values of earlier iterations there in time."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ MOST_INTERVAL = 512
 
 @dataclass(frozen=True)
 class Edge:
-    """What one iteration gives to a later one.
+    """Value that one iteration gives to a later one.
 
     Attributes
     ----------
@@ -162,7 +162,7 @@ class Times:
 
 
 def _tree(ready: list[float], part: float) -> float:
-    """When both inputs of the last gate of a tree are there, where the earliest inputs go in first."""
+    """Return the time at which both inputs of the last gate of a tree are there, the earliest inputs first."""
     waiting = sorted(ready)
     while len(waiting) > 2:
         _, end = _span(waiting[1], part, None, "logic")
@@ -236,7 +236,7 @@ def _links(graph: Graph, carried: list[Edge], clock: latencies.Clock) -> list[tu
 
 
 def _there(source: Node, start: dict[Node, float], end: dict[Node, float]) -> int:
-    """When what an edge brings can be used first."""
+    """Return the first time at which the value of an edge can be used."""
     if not is_store(source):
         return ceil(end[source])
     if source.access.memory.register:

@@ -1,4 +1,4 @@
-"""What the source does that HLS rejects, or builds slower than one iteration a cycle."""
+"""Parts of the source that HLS rejects, or builds slower than one iteration a cycle."""
 
 from dataclasses import dataclass
 

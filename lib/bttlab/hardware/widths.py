@@ -1,4 +1,4 @@
-"""How many bits an integer really has: HLS takes no more than can be set and no more than is looked at."""
+"""Bits that an integer needs: HLS takes no more than can be set and no more than are read."""
 
 from collections.abc import Iterable
 
@@ -116,7 +116,7 @@ class Widths:
         return bounds
 
     def _look_back(self, order: list[Instruction]) -> dict[Value, int]:
-        """How many low bits of each integer anything looks at."""
+        """Return the number of low bits of each integer that are read."""
         demanded: dict[Value, int] = {}
         changed = True
         rounds = 0
@@ -192,7 +192,7 @@ def _transfer(instruction: Instruction, operands: list[Range | None]) -> Range |
 
 
 def _demands(instruction: Instruction, own: int) -> list[tuple[Value, int]]:
-    """What an instruction looks at of its operands, where `own` low bits of its result are looked at."""
+    """Return the bits that an instruction reads of its operands, where `own` low bits of its result are read."""
     operands = instruction.operands
     whole = [(o, 0 if is_float_or_other(o.type) else element_bits(o.type)) for o in operands if o.type not in ("void",)]
     match instruction.opcode:

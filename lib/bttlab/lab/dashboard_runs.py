@@ -145,12 +145,12 @@ class DashboardRun:
 
     @property
     def active(self) -> bool:
-        """Whether it has begun and not ended."""
+        """True if it has begun and not ended."""
         return self.state in (RUNNING, PAUSED)
 
     @property
     def can_continue(self) -> bool:
-        """Whether `start` continues it after a stop."""
+        """True if `start` continues it after a stop."""
         return False
 
     @property
@@ -288,7 +288,7 @@ class TrainerRun(DashboardRun, Callback):
 
     @property
     def can_continue(self) -> bool:
-        """Whether `start` continues it after a stop, with the bits of a run without one."""
+        """True if `start` continues it after a stop, with the bits of an unbroken run."""
         return self.state == STOPPED and self._kept is not None
 
     def _train(self) -> None:

@@ -24,7 +24,7 @@ class Watchable(Protocol):
 
     @property
     def done(self) -> bool:
-        """Whether it has ended."""
+        """True if it has ended."""
 
     def stop(self) -> None:
         """End it soon, at a sample boundary."""

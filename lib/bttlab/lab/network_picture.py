@@ -46,7 +46,7 @@ def draw_network(axes: Axes, trace: FlowTrace, step: TraceStep) -> None:
 
 
 def _places(trace: FlowTrace, step: TraceStep) -> dict[str, tuple[float, float]]:
-    """Where each tensor stands: the cores in a row, what was merged in the middle of its parts, x and dy below."""
+    """Return the position of each tensor: cores in a row, a merged one in the middle of its parts, x and dy below."""
     if len(step.present) == 2 and step.present == (step.left, step.right):
         return {step.left: (2.6, 0.0), step.right: (6.0, 0.0)}
     cores = sum(name[0] == "G" for name in trace.indices)

@@ -22,7 +22,7 @@ LOOKS = {"card": (PALETTE[0], "o"), "tensor": (PALETTE[1], "s"), "dense": (PALET
 
 @dataclass(frozen=True)
 class EnergyToQuality:
-    """What a way to train takes to a slot F1.
+    """Samples and energy of a way to train, up to a slot F1.
 
     Attributes
     ----------
@@ -51,7 +51,7 @@ class EnergyToQuality:
 
     @property
     def label(self) -> str:
-        """What to call it beside a figure."""
+        """Label in a figure."""
         where = f"{self.device}, {self.mode}" if self.mode else self.device
         return f"{where}: {self.format}, batch {self.batch}"
 

@@ -46,7 +46,7 @@ class Contender:
 
 
 class Savings:
-    """What training on the U50 takes beside a modelled GPU, dense and tensor-compressed, on the same samples.
+    """Memory and energy of training on the U50 and on a modelled GPU, dense and tensor-compressed, on the same samples.
 
     Parameters
     ----------

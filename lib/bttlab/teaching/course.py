@@ -9,7 +9,7 @@ from bttlab.teaching.notebooks import FOLDER, STUB, put
 COURSE = "bttlab"
 SECONDS = 600  # that a cell may take while nbgrader grades; all of a notebook takes a minute or two
 SETTINGS = f'''\
-"""What every `nbgrader` command in this folder goes by. docs/teaching.md tells the way from here to feedback."""
+"""Settings of every `nbgrader` command in this folder. docs/teaching.md shows the steps from here to feedback."""
 
 import os
 

@@ -39,7 +39,7 @@ class CompressedLayer:
 
 @dataclass(frozen=True)
 class Compression:
-    """What `compress` did: a line for each linear layer and embedding; printed, it is a table.
+    """Report of `compress`: a line for each linear layer and embedding; printed, it is a table.
 
     Attributes
     ----------

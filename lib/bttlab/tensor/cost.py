@@ -1,4 +1,4 @@
-"""What a contraction costs, from shapes alone: multiply-accumulates and intermediate memory, forward and backward.
+"""Cost of a contraction, from shapes alone: multiply-accumulates and intermediate memory, forward and backward.
 
 Multiply-accumulates (MACs) are those of the matrix products; additions of a bias or of scattered gradients are not
 counted. An *intermediate* is a result that is neither input, output, parameter nor gradient of one of these. It is

@@ -1,4 +1,4 @@
-"""An order of contraction of one's own for a TT linear layer, as steps, with the backward pass that follows from it.
+"""Custom contraction path of a TT linear layer, as steps, with the backward pass that follows from it.
 
 A step multiplies two tensors and sums over the indices that they share: "z = x R4". The forward pass begins with x and
 the cores G1, G2, ... and ends with y. Each product C = A B then has two gradients, dA = dC B and dB = A dC (the product
@@ -165,7 +165,7 @@ class Order:
 def order_cost(
     order: "Order | str | Sequence[str]", tokens: int, out_modes: Sequence[int], in_modes: Sequence[int], rank: Rank
 ) -> Cost:
-    """Return the cost of an order of one's own; of the two orders of its backward pass, the one with the smaller peak.
+    """Return the cost of a custom path; of the two orders of its backward pass, the one with the smaller peak.
 
     Parameters and errors are as for `flow_cost`.
     """

@@ -1,4 +1,4 @@
-"""What modes and ranks are allowed, and the shapes of the cores they give: the one place that checks them."""
+"""Check modes and ranks, and compute the shapes of the cores."""
 
 import math
 from collections.abc import Iterable, Sequence

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def merge_left(cores: Sequence[Tensor]) -> list[Tensor]:
-    """Merge cores from the left, keeping what comes on the way.
+    """Merge cores from the left, and keep the intermediates.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ def merge_left_backward(grad: Tensor, cores: Sequence[Tensor], merged: Sequence[
 
 
 def merge_right(cores: Sequence[Tensor]) -> list[Tensor]:
-    """Merge cores from the right, keeping what comes on the way.
+    """Merge cores from the right, and keep the intermediates.
 
     Parameters
     ----------

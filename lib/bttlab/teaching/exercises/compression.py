@@ -53,7 +53,7 @@ def no_gain(answer: Any, trained: Tensor) -> str | bool:
 
 
 def _cuts(cut: Callable, shapes: Sequence[tuple[int, int, int]]) -> bool:
-    """Whether it gives the best approximation of each rank, its first factor with orthonormal columns."""
+    """Return True if it gives the best approximation of each rank, its first factor with orthonormal columns."""
     for seed, (rows, columns, rank) in enumerate(shapes):
         matrix = torch.randn(rows, columns, generator=torch.Generator().manual_seed(seed), dtype=torch.double)
         left, rest = called(cut, matrix, rank)

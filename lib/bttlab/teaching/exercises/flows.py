@@ -66,7 +66,7 @@ def refused_flow(answer: Any, layer: Any) -> str | bool:
 
 
 def _is_bidirectional(forward: Callable, cases: Sequence[tuple]) -> bool:
-    """Whether y is right, with no more arithmetic than the flow takes, and no tensor larger than its own."""
+    """Return True if y is right, with no more arithmetic than the flow, and no larger tensor."""
     for tokens, modes, rank in cases:
         random = torch.Generator().manual_seed(tokens)
         cores = [torch.randn(shape, generator=random, dtype=torch.double) for shape in tt_shapes(*modes, rank)]
