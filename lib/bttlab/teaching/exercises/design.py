@@ -114,7 +114,7 @@ def _scheduled(products: Products) -> dict[str, tuple[int, int]]:
 
 
 def _schedules(schedule: Callable, cases: Sequence[Products]) -> bool:
-    """Return True if nothing begins too early, no engine does two things at once, and all is as early as by the rule."""
+    """Return True if nothing begins too early, no engine does two things at once, and each is as early as the rule."""
     for products in cases:
         best = max(start + products[result][0] for result, (_, start) in _scheduled(products).items())
         planned = called(schedule, products)
