@@ -1,7 +1,8 @@
 """Count the machine's Verilog with Yosys, unit by unit, into data/u50/synthesis.json: make synth.
 
 Yosys maps each unit to UltraScale+ (`synth_xilinx -family xcup`) with the FP32 cores as black boxes, which it counts,
-and each core once. A memory of a size is mapped once and counted as often as it is there. Nothing is placed or routed.
+and each core once. Memories and delays of a size are mapped once and counted as often as they are there. Nothing is
+placed or routed.
 """
 
 import json
@@ -15,7 +16,8 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 from bttlab.files import replace_whole
-from bttlab.hardware import SOURCE, UNIT, analyse, rtl
+from bttlab.hardware import SOURCE, UNIT, analyse
+from bttlab.hardware.kernel import module_digests, write_kernel
 from bttlab.places import ROOT
 
 RECORD = ROOT / "data" / "u50" / "synthesis.json"
@@ -38,15 +40,15 @@ def count(folder: Path, top: str) -> tuple[str, dict[str, float]]:
         f"read_verilog {folder}/*.v",
         f"hierarchy -check -top {top}",
         *(["blackbox *fp32_*"] if not top.startswith("fp32_") else []),
-        "setattr -mod -set keep_hierarchy 1 *memory*",
+        "setattr -mod -set keep_hierarchy 1 *memory* *delay*",
         f"synth_xilinx -family xcup -uram -noiopad -noclkbuf -flatten -top {top}",
         f"tee -o {folder}/{top}.json stat -json",
     ]
     with (folder / f"{top}.log").open("w") as log:
         subprocess.run(["yosys", "-p", "; ".join(commands)], stdout=log, stderr=subprocess.STDOUT, check=True)
-    text = (folder / f"{top}.json").read_text()
+    text = (folder / f"{top}.json").read_text()  # Yosys mixes lines of its own into the modules' part
     made: Counter = Counter()
-    for cell, number in json.loads(text[text.index("{") :])["design"]["num_cells_by_type"].items():
+    for cell, number in json.loads("{" + text[text.index('"design": {') :])["design"]["num_cells_by_type"].items():
         if core := re.search(r"fp32_\w+", cell):
             made[core[0]] += number
         elif cell in KINDS:
@@ -65,9 +67,7 @@ def known() -> dict[str, dict]:
 def main(wanted: list[str]) -> None:
     """Count the modules that have changed since they were counted, or those that are named; keep the others."""
     folder = Path(tempfile.mkdtemp(prefix="synth-"))
-    loop = rtl.emit(analyse(SOURCE / UNIT))
-    loop.write(folder)
-    digests = loop.digests()
+    digests = module_digests(write_kernel(analyse(SOURCE / UNIT), folder))
     version = subprocess.run(["yosys", "-V"], capture_output=True, text=True, check=True).stdout.split(" (")[0]
     due = wanted or [name for name, digest in digests.items() if known().get(name, {}).get("sha256") != digest]
     with ThreadPoolExecutor(os.cpu_count()) as pool:

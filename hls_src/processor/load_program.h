@@ -51,15 +51,14 @@ static bool is_inside(const Range &range, int count) {
     return range.first >= 0 && range.count >= 0 && range.first <= count && range.count <= count - range.first;
 }
 
-// Vectors that a transfer moves: all steps of its nest, whose bounds are constants; -1 if it is none.
-static int vectors_of_transfer(int instruction) {
-    const IntVector half = instruction_memory[0][instruction];
-    int vectors = field_of(half, FIELD_OPERATION) == (VECTOR | COPY << 4) ? 1 : -1;
-Transfer_Bounds:
+// Vectors that an instruction moves as a transfer: all steps of its nest, whose bounds are constants; -1 if it is none.
+static int vectors_of_transfer(const IntVector &low) {
+    int vectors = field_of(low, FIELD_OPERATION) == (VECTOR | COPY << 4) ? 1 : -1;
+    UNROLL
     for (int j = 0; j < LEVELS; j++) {
-        const int bound = field_of(half, FIELD_BOUND + j);
-        vectors = vectors < 0 || bound > TRANSFER_VECTORS ? -1 : vectors * bound;
-        vectors = vectors > TRANSFER_VECTORS ? -1 : vectors;
+        const int bound = field_of(low, FIELD_BOUND + j);
+        const int product = vectors * bound;
+        vectors = choose((vectors < 0) | (bound > TRANSFER_VECTORS) | (product > TRANSFER_VECTORS), -1, product);
     }
     return vectors;
 }
@@ -70,7 +69,7 @@ static int transfer_vectors(const Range &section) {
     bool good = true;
 Transfer_Vectors:
     for (int i = section.first; i < section.first + section.count; i++) {
-        const int moved = vectors_of_transfer(i);
+        const int moved = transfer_size[i];
         good &= moved >= 0;
         vectors += moved;
     }
@@ -78,19 +77,17 @@ Transfer_Vectors:
 }
 
 // Whether every port that an instruction uses reaches the bank that its operand names.
-static bool reaches_its_banks(int instruction) {
-    const IntVector low = instruction_memory[0][instruction], high = instruction_memory[1][instruction];
-    const int unit = field_of(low, FIELD_OPERATION) & 15, clears = field_of(low, FIELD_FLAGS) & CLEAR;
+static bool reaches_its_banks(const IntVector &low, const IntVector &high) {
+    const int unit = field_of(low, FIELD_OPERATION) & 15;
+    const bool clears = (field_of(low, FIELD_FLAGS) & CLEAR) != 0;
     bool good = true;
-Ports:
+    UNROLL
     for (int p = 0; p < READERS + WRITERS; p++) {
-        const bool stores = p >= READERS;
-        const UnitPort port = stores ? WRITER_PORTS[p - READERS] : READER_PORTS[p];
-        const int banks = stores ? written_by(p - READERS) : read_by(p);
-        const int first = FIELD_OPERAND + port.operand * (LEVELS + 2);
+        const int banks = p < READERS ? read_by(p) : written_by(p - READERS);
+        const int first = FIELD_OPERAND + UNIT_PORTS[p].operand * (LEVELS + 2);
         const int where = first < 2 * LANES ? field_of(low, first) : field_of(high, first - 2 * LANES);
-        const bool used = port.unit == unit && where >> 15 && !(p - READERS == CLEARED_G && !clears);
-        good &= !used || (banks >> (where & 31) & 1);
+        const bool used = (UNIT_PORTS[p].unit == unit) & (where >> 15 != 0) & ((p != READERS + CLEARED_G) | clears);
+        good &= !used | ((banks >> (where & 31) & 1) != 0);
     }
     return good;
 }
@@ -105,28 +102,7 @@ static IntVector checked_vector(const IntVector *image, int i, int &checksum) {
     return vector;
 }
 
-// Takes a program of `vectors` vectors; one that is not made for this machine leaves none. All integers of an image add up to 0.
-static int load_program(const IntVector *image, int vectors) {
-    int checksum = 0;
-    program.instructions = 0;
-    if (vectors < INSTRUCTIONS_AT) return NO_PROGRAM;
-    const IntVector head = checked_vector(image, 0, checksum), model = checked_vector(image, 1, checksum);
-    const int instructions = head[3];
-    if (head[0] != MAGIC || head[1] != VERSION || head[2] != DIGEST) return NO_PROGRAM;
-    if (instructions < 0 || instructions > PROGRAM_DEPTH) return NO_PROGRAM;
-    if (vectors != INSTRUCTIONS_AT + 2 * instructions) return NO_PROGRAM;
-    bool good = true;
-Sections:
-    for (int s = 0; s < SECTIONS; s++) {
-        program.section[s] = {head[4 + 2 * s], head[5 + 2 * s]};
-        good &= is_inside(program.section[s], instructions);
-    }
-    if (!good) return NO_PROGRAM;
-    program.sequence_length = model[0];
-    program.intents = model[1];
-    program.slots = model[2];
-Offset_Limits:
-    for (int s = 0; s < OFFSET_TABLES; s++) program.offset_limit[s] = model[3 + s];
+static void load_registers(const IntVector *image, int &checksum) {
 Registers:
     for (int r = 0; r < REGISTERS; r += REGISTERS_PER_VECTOR) {
         const IntVector vector = checked_vector(image, REGISTERS_AT + r / REGISTERS_PER_VECTOR, checksum);
@@ -139,6 +115,9 @@ Constants:
         const IntVector vector = checked_vector(image, CONSTANTS_AT + w, checksum);
         for (int l = 0; l < LANES; l++) program.constant[w * LANES + l] = float_of(vector[l]);
     }
+}
+
+static void load_tables(const IntVector *image, int &checksum) {
 Functions:
     for (int f = 0; f < FUNCTIONS; f += FUNCTIONS_PER_VECTOR) {
         const IntVector vector = checked_vector(image, FUNCTIONS_AT + f / FUNCTIONS_PER_VECTOR, checksum);
@@ -163,12 +142,47 @@ Shuffles:
 #pragma HLS PIPELINE II=1
         write_shuffle_entry(i, checked_vector(image, SHUFFLES_AT + i, checksum));
     }
+}
+
+// Returns whether all instructions are of a unit, with operands in banks that it reaches.
+static bool load_instructions(const IntVector *image, int instructions, int &checksum) {
+    bool good = true;
 Instructions:
     for (int i = 0; i < instructions; i++) {
-        instruction_memory[0][i] = checked_vector(image, INSTRUCTIONS_AT + 2 * i, checksum);
-        instruction_memory[1][i] = checked_vector(image, INSTRUCTIONS_AT + 2 * i + 1, checksum);
-        good &= (field_of(instruction_memory[0][i], FIELD_OPERATION) & 15) < UNITS && reaches_its_banks(i);
+        const IntVector low = checked_vector(image, INSTRUCTIONS_AT + 2 * i, checksum);
+        const IntVector high = checked_vector(image, INSTRUCTIONS_AT + 2 * i + 1, checksum);
+        instruction_memory[0][i] = low, instruction_memory[1][i] = high;
+        transfer_size[i] = static_cast<short>(vectors_of_transfer(low));
+        good &= ((field_of(low, FIELD_OPERATION) & 15) < UNITS) & reaches_its_banks(low, high);
     }
+    return good;
+}
+
+// Takes a program of `vectors` vectors; one that is not made for this machine leaves none. All integers of an image add up to 0.
+static int load_program(const IntVector *image, int vectors) {
+    int checksum = 0;
+    program.instructions = 0;
+    if (vectors < INSTRUCTIONS_AT) return NO_PROGRAM;
+    const IntVector head = checked_vector(image, 0, checksum), model = checked_vector(image, 1, checksum);
+    const int instructions = head[3];
+    if (head[0] != MAGIC || head[1] != VERSION || head[2] != DIGEST) return NO_PROGRAM;
+    if (instructions < 0 || instructions > PROGRAM_DEPTH) return NO_PROGRAM;
+    if (vectors != INSTRUCTIONS_AT + 2 * instructions) return NO_PROGRAM;
+    bool good = true;
+Sections:
+    for (int s = 0; s < SECTIONS; s++) {
+        program.section[s] = {head[4 + 2 * s], head[5 + 2 * s]};
+        good &= is_inside(program.section[s], instructions);
+    }
+    if (!good) return NO_PROGRAM;
+    program.sequence_length = model[0];
+    program.intents = model[1];
+    program.slots = model[2];
+Offset_Limits:
+    for (int s = 0; s < OFFSET_TABLES; s++) program.offset_limit[s] = model[3 + s];
+    load_registers(image, checksum);
+    load_tables(image, checksum);
+    good = load_instructions(image, instructions, checksum);
     const Range &forward = program.section[FORWARD];
     const int loaded = transfer_vectors(program.section[LOAD_SECTION]);
     const int stored = transfer_vectors(program.section[STORE_SECTION]);

@@ -20,16 +20,15 @@ struct UnitPort {
 #define REACH_OF_PORT(name, unit, operand, ...) , banks_of(__VA_ARGS__)
 enum Reader { BTTLAB_READERS(NAME_OF_PORT) READERS };
 enum Writer { BTTLAB_WRITERS(NAME_OF_PORT) WRITERS };
-constexpr UnitPort READER_PORTS[] = {BTTLAB_READERS(DESCRIBED_PORT)};
-constexpr UnitPort WRITER_PORTS[] = {BTTLAB_WRITERS(DESCRIBED_PORT)};
+constexpr UnitPort UNIT_PORTS[] = {BTTLAB_READERS(DESCRIBED_PORT) BTTLAB_WRITERS(DESCRIBED_PORT)};
 
 // The banks that a port reaches, a bit each. Tests of single units let every port reach all of them.
 #if defined(BTTLAB_EVERY_BANK)
 constexpr int read_by(int) { return (1 << BANKS) - 1; }
 constexpr int written_by(int) { return (1 << BANKS) - 1; }
 #else
-constexpr int read_by(int reader) { return READER_PORTS[reader].banks; }
-constexpr int written_by(int writer) { return WRITER_PORTS[writer].banks; }
+constexpr int read_by(int reader) { return UNIT_PORTS[reader].banks; }
+constexpr int written_by(int writer) { return UNIT_PORTS[READERS + writer].banks; }
 #endif
 static_assert(BANKS < 31, "a mask of banks is an integer");
 

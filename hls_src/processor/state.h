@@ -56,6 +56,7 @@ struct Program {
 };
 static Program program;
 static IntVector instruction_memory[2][PROGRAM_DEPTH];                   // the two halves of an instruction
+static short transfer_size[PROGRAM_DEPTH];  // vectors that an instruction moves from or to HBM, -1: it is no transfer
 #if defined(BTTLAB_FAST)
 static float function_table[3][FUNCTION_ENTRIES];  // c0, c1, c2
 static IntVector shuffle_table[SHUFFLE_ENTRIES];     // fields 0-15 entry in, 16-31 entry out
@@ -84,7 +85,12 @@ static inline void write_function_entry(int coefficient, int entry, float value)
     function_table[coefficient][entry] = value;
 #else
     UNROLL
-    for (int l = 0; l < LANES; l++) lane_table[l][coefficient][entry] = value;
+    for (int c = 0; c < 3; c++) {
+        UNROLL
+        for (int l = 0; l < LANES; l++) {
+            if (c == coefficient) lane_table[l][c][entry] = value;
+        }
+    }
 #endif
 }
 
@@ -92,11 +98,10 @@ static inline void write_shuffle_entry(int entry, const IntVector &fields) {
 #if defined(BTTLAB_FAST)
     shuffle_table[entry] = fields;
 #else
+    FieldVector in = {}, out = {};
     UNROLL
-    for (int l = 0; l < LANES; l++) {
-        shuffle_fields[0][entry][l] = field_of(fields, l);
-        shuffle_fields[1][entry][l] = field_of(fields, LANES + l);
-    }
+    for (int l = 0; l < LANES; l++) in[l] = field_of(fields, l), out[l] = field_of(fields, LANES + l);
+    shuffle_fields[0][entry] = in, shuffle_fields[1][entry] = out;
 #endif
 }
 

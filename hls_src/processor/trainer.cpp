@@ -40,15 +40,16 @@ static bool stays_finite(const Sample &sample, const Optimizer &optimizer) {
 
 static_assert(IN_BANK == 0 && OUT_BANK == 1, "copy_in and copy_out name these banks");
 
-// Copies vectors [first, first + count) of HBM into IN_BANK and sets the overflow flag of what exceeds its limit. HBM has
-// three times `third` vectors: parameters, first moments, second moments.
-static void copy_in(const Vector *memory, int first, int count, int third, bool *state_overflow) {
+// Copies vectors [first, first + count) of HBM into IN_BANK and sets the overflow flag of what exceeds its limit. The first
+// third of all vectors are parameters, the second first moments, the last second moments.
+static void copy_in(const Vector *memory, int first, int count, int all, bool *state_overflow) {
     bool p_overflow = state_overflow[0], m_overflow = state_overflow[1], v_overflow = state_overflow[2];
 Copy_In:
     for (int i = 0; i < count; i++) {
 #pragma HLS PIPELINE II=1
         const Vector vector = memory[first + i];
-        const bool is_p = first + i < third, is_v = first + i >= 2 * third, overflow = overflows(vector, STATE_LIMIT);
+        const int thrice = 3 * (first + i);
+        const bool is_p = thrice < all, is_v = thrice >= 2 * all, overflow = overflows(vector, STATE_LIMIT);
         bank_0[i] = vector;
         p_overflow |= is_p && overflow;
         m_overflow |= !is_p && !is_v && overflow;
@@ -84,7 +85,7 @@ static int status_of(const Run &run, const Result &result, const Sample &sample,
 static void work(int command, int samples, const Optimizer &optimizer, const IntVector *records, IntVector *results,
                  Vector *memory) {
     const Range load_section = program.section[LOAD_SECTION], store_section = program.section[STORE_SECTION];
-    const int third = command == LOAD ? transfer_vectors(load_section) / 3 : 0;
+    const int all = command == LOAD ? transfer_vectors(load_section) : 0;
     const int runs = command == LOAD    ? 1 + load_section.count
                      : command == STORE ? store_section.count
                      : command == TRAIN ? samples + 1
@@ -111,10 +112,10 @@ Runs:
             range = program.section[is_flush ? FLUSH : CLEAR_SECTION];
         } else {
             range = {command == LOAD ? load_section.first + i - 1 : store_section.first + i, 1};
-            vectors = vectors_of_transfer(range.first);
+            vectors = transfer_size[range.first];
         }
         if (is_clear) state_overflow[0] = state_overflow[1] = state_overflow[2] = false;
-        if (command == LOAD) copy_in(memory, moved, vectors, third, state_overflow);
+        if (command == LOAD) copy_in(memory, moved, vectors, all, state_overflow);
 
         Run section = {};
         section.first = range.first;
@@ -128,13 +129,13 @@ Runs:
         section.step = step;
         section.root = root;
         section.keep = keep;
-    Flags:
+        UNROLL
         for (int f = 0; f < 3; f++) section.state_overflow[f] = state_overflow[f];
         const bool valid = result.status == DONE;
         if (valid) {
             result.cycles = run(section, sample);
             pending = NOTHING;
-        Sticky_Flags:
+            UNROLL
             for (int f = 0; f < 3; f++) state_overflow[f] = section.state_overflow[f];
         }
 

@@ -1,4 +1,5 @@
-// A value CYCLES later; 0 cycles are a wire. Vivado and Yosys make shift registers of long ones.
+// A value CYCLES later; 0 cycles are a wire. Vivado and Yosys make shift registers of long ones; for Verilator these are rings,
+// of which a cycle writes one entry instead of moving all.
 module delay #(
     parameter WIDTH = 1,
     parameter CYCLES = 1
@@ -15,6 +16,20 @@ module delay #(
       reg [WIDTH-1:0] stage;
       always @(posedge clock) stage <= in;
       assign out = stage;
+`ifdef VERILATOR
+    end else if (CYCLES > 2) begin : ring
+      localparam LAST = CYCLES - 2;
+      localparam BITS = $clog2(LAST + 1);
+      reg [WIDTH-1:0] stages[0:LAST];
+      reg [WIDTH-1:0] last;
+      reg [BITS-1:0] place;
+      always @(posedge clock) begin
+        last <= stages[place];
+        stages[place] <= in;
+        place <= place == LAST[BITS-1:0] ? {BITS{1'b0}} : place + 1'b1;
+      end
+      assign out = last;
+`endif
     end else begin : registers
       reg [WIDTH*CYCLES-1:0] stages;
       always @(posedge clock) stages <= {stages[WIDTH*(CYCLES-1)-1:0], in};

@@ -17,7 +17,7 @@ module memory #(
     input  wire [  WIDTH-1:0] stored
 );
   (* ram_style = STYLE *)
-  reg [WIDTH-1:0] words[0:DEPTH-1]  /* verilator public_flat_rw */;
+  reg [WIDTH-1:0] words[0:DEPTH-1];
   reg [WIDTH-1:0] first;
   always @(posedge clock) begin
     if (store) words[store_address] <= stored;

@@ -115,7 +115,9 @@ def sources_digest(definition: OverlayDefinition, hls_src: Path) -> str:
 
 def hardware_digest(definition: OverlayDefinition, hls_src: Path, clock_mhz: int) -> str:
     """Return the digest of all that an hw overlay is made from, Vitis and the platform excepted."""
-    files = [*source_files(definition, hls_src), *sorted(p for p in (hls_src / "vitis").rglob("*") if p.is_file())]
+    files = source_files(definition, hls_src)
+    for folder in ("rtl", "vitis"):
+        files += sorted(path for path in (hls_src / folder).rglob("*") if path.is_file())
     lines = [f"{path.relative_to(hls_src)} {digest(path.read_bytes())}\n" for path in files]
     return digest(f"{''.join(lines)}{definition.kernels!r} {clock_mhz}".encode())
 

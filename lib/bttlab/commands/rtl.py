@@ -1,4 +1,4 @@
-"""Write the machine's loop as Verilog, from its schedule, with the FP32 cores that it needs."""
+"""Write the kernel as Verilog: its loop from the schedule, a state machine for the rest, cores, kernel.xml."""
 
 import argparse
 from pathlib import Path
@@ -10,25 +10,23 @@ from bttlab.errors import BttlabError
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     add = parser.add_argument
-    add("folder", type=Path, metavar="DIR", help="where the Verilog goes: machine_loop.v, its cores, loop_host.h")
+    add("folder", type=Path, metavar="DIR", help="where the files go: trainer.v is the top")
 
 
 def run(options: argparse.Namespace) -> Outcome:
     """Run the command."""
-    from bttlab.hardware import SOURCE, UNIT, analyse, rtl
+    from bttlab.hardware import SOURCE, UNIT, analyse
+    from bttlab.hardware.kernel import write_kernel
 
     if options.folder.exists() and not options.folder.is_dir():
         raise BttlabError(f"{options.folder} is a file; give a folder for the Verilog")
     schedule = analyse(SOURCE / UNIT)
-    loop = rtl.emit(schedule)
-    files = loop.write(options.folder)
+    files = write_kernel(schedule, options.folder)
     data = {
-        "files": [str(path) for path in files],
-        "lines": loop.text.count("\n"),
-        "memories": len(loop.memories),
+        "files": [str(options.folder / name) for name in files],
+        "lines": sum(text.count("\n") for name, text in files.items() if name.endswith(".v")),
         "interval": schedule.interval,
         "stages": schedule.stages,
         "clock_mhz": schedule.clock_mhz,
     }
-    text = f"{files[0]}: {data['lines']:,} lines, {data['memories']} memories, {data['stages']} stages"
-    return Outcome(data, text)
+    return Outcome(data, f"{data['files'][0]}: {data['lines']:,} lines with all modules, {data['stages']} stages")

@@ -101,6 +101,25 @@ def compile_source(unit: Path, include: tuple[Path, ...] = ()) -> CompiledSource
     )
 
 
+def compile_function(unit: Path, name: str) -> tuple[object, str]:
+    """Return a module in which one function has all others inlined, and the preprocessed source.
+
+    Control flow is simplified and equal values are merged: what is built of it does one thing after the other.
+    """
+    module = _simplified(_clang("-S", "-emit-llvm", "-o", "-", str(unit)), name)
+    llvm = _llvm()
+    passes = llvm.create_new_module_pass_manager()
+    passes.add_simplify_cfg_pass()
+    passes.add_sroa_pass()
+    passes.add_new_gvn_pass()
+    passes.add_simplify_cfg_pass()
+    passes.add_sccp_pass()
+    passes.add_aggressive_dce_pass()
+    passes.add_simplify_cfg_pass()
+    passes.run(module, _pass_builder())
+    return module, _clang("-E", "-o", "-", str(unit))
+
+
 def _clang(*arguments: str, check: bool = True) -> str:
     if shutil.which(CLANG) is None:
         raise BttlabError(f"{CLANG} is not installed, and the schedule is read from its IR: apt install clang-16")
@@ -138,11 +157,14 @@ def _llvm():
     return llvm
 
 
+def _pass_builder():
+    machine = _llvm().Target.from_default_triple().create_target_machine()
+    return _llvm().create_pass_builder(machine, _llvm().create_pipeline_tuning_options(0))
+
+
 def _simplified(text: str, root: str | None):
     llvm = _llvm()
     module = llvm.parse_assembly(text)
-    machine = llvm.Target.from_default_triple().create_target_machine()
-    builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(0))
     functions = {function.name: function for function in module.functions if not function.is_declaration}
     for name, function in functions.items():
         attributes = b" ".join(function.attributes).decode()
@@ -168,5 +190,5 @@ def _simplified(text: str, root: str | None):
         passes.add_sroa_pass()
     passes.add_sccp_pass()
     passes.add_aggressive_dce_pass()
-    passes.run(module, builder)
+    passes.run(module, _pass_builder())
     return module

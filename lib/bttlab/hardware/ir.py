@@ -72,6 +72,7 @@ class Function:
 
     name: str
     blocks: dict[str, list[Instruction]]
+    arguments: list[Value] = field(default_factory=list)
 
     def successors(self, block: str) -> list[str]:
         """Return where a block's end goes to."""
@@ -173,7 +174,7 @@ def _read_function(function, text: str) -> Function:
         for operand in ref.operands:
             if _address(operand) in known or operand.value_kind.name not in ("basic_block", "metadata_as_value"):
                 instruction.operands.append(_operand(operand, known, types))
-    return Function(function.name, result)
+    return Function(function.name, result, [v for v in known.values() if v.kind == "argument"])
 
 
 def _operand(operand, known: dict[int, Value], types: dict[int, str]) -> Value:

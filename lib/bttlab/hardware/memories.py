@@ -136,6 +136,15 @@ class Memories:
             raise Unresolved(f"no field of an argument: {load.text}")
         return pointer.base.strip("%"), pointer.offset
 
+    def pointer(self, instruction: Instruction) -> tuple[str, int, tuple[tuple[int, Value], ...]]:
+        """Return variable or argument, offset in bytes, and index terms of what a load or store points to."""
+        pointer = self._resolve(instruction.operands[-1])
+        return pointer.base, pointer.offset, pointer.terms
+
+    def at(self, value: Value, offset: int) -> Access:
+        """Return what lies so many bytes behind a pointer."""
+        return self._place(replace(self._resolve(value), offset=offset))
+
     def _resolve(self, value: Value) -> _Pointer:
         if value.kind == "global":
             return _Pointer(value.text, self._global_type(value.text), 0, ())

@@ -4,7 +4,6 @@ An iteration enters the pipeline each cycle; a value that is used in a later sta
 iteration gets comes back from where it was made. Operators with registers inside are the cores of hls_src/rtl.
 """
 
-import hashlib
 import re
 import struct
 from dataclasses import dataclass
@@ -12,7 +11,6 @@ from math import floor
 from pathlib import Path
 
 from bttlab.errors import BttlabError
-from bttlab.files import replace_whole
 from bttlab.hardware import latencies
 from bttlab.hardware.analyse import Schedule
 from bttlab.hardware.census import CONTROL, unit_of
@@ -54,56 +52,36 @@ class LoopVerilog:
     ----------
     text : str
         The modules; the top is `machine_loop`.
-    memories : list of (str, Memory, str)
-        The path of instances below the top, the memory of the source, and what the loop does with it: READ, WRITTEN
-        or KEPT, which is both.
+    memories : dict of Memory to str
+        What the loop does with each: READ, WRITTEN or KEPT, which is both.
     inputs, results : list of (str, str, int)
         Ports of the top, and the fields that they stand for: argument of the loop's function, offset in bytes.
     returned : str
         The port with what the function returns.
     stages : int
         Of the pipeline.
+    host_reads : dict of Memory to str
+        Output of the top with a word of a memory that the loop only writes: the one at `host_address`.
     """
 
     text: str
-    memories: list[tuple[str, Memory, str]]
+    memories: dict[Memory, str]
     inputs: list[tuple[str, str, int]]
     results: list[tuple[str, str, int]]
     returned: str
     stages: int
+    host_reads: dict[Memory, str]
 
-    def write(self, folder: Path) -> list[Path]:
-        """Write Verilog, the cores that it needs, and loop_host.h for testbenches; return the files."""
-        folder.mkdir(parents=True, exist_ok=True)
-        cores = sorted(CORE_FOLDER.glob("*.v"))
-        for core in cores:
-            replace_whole(folder / core.name, core.read_text(encoding="utf-8"))
-        replace_whole(folder / f"{TOP}.v", self.text)
-        replace_whole(folder / "loop_host.h", self._host())
-        return [folder / name for name in (f"{TOP}.v", "loop_host.h", *(core.name for core in cores))]
+    @property
+    def host_writes(self) -> list[Memory]:
+        """Memories that the host port writes, in the order of the bits of `host_store`."""
+        return [memory for memory, way in self.memories.items() if way == "READ"]
 
-    def digests(self) -> dict[str, str]:
-        """Return the SHA-256 of each unit and of each core that they use, with what lies below it."""
-        parts = {file.stem: file.read_text(encoding="utf-8") for file in sorted(CORE_FOLDER.glob("*.v"))}
-        used = set(re.findall(r"^  (fp32_\w+) #", self.text, re.MULTILINE))
-        below = parts["delay"] + parts["memory"]
-        texts = {core: parts[core] + parts["fp32_round"] + below for core in sorted(used)}
-        for module in self.text.split("\nmodule ")[1:]:
-            texts[module.split(" ", 1)[0]] = module + below
-        del texts[TOP]
-        return {name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()}
-
-    def _host(self) -> str:
-        memories = {"READ": [], "WRITTEN": [], "KEPT": []}
-        for path, memory, way in self.memories:
-            memories[way].append((f"{TOP}__DOT__{path.replace('.', '__DOT__')}__DOT__words", _lvalue(memory)))
-        lists = memories | {"INPUTS": self.inputs, "RESULTS": self.results}
-        lines = ["// Memories, inputs and results of machine_loop.v by their names in C++, made by: bttlab rtl"]
-        for name, entries in lists.items():
-            lines.append(f"#define LOOP_{name}(ENTRY) \\")
-            lines += [f"    ENTRY({', '.join(map(str, entry))}) \\" for entry in entries] + [""]
-        lines += [f"#define LOOP_RETURNED {self.returned}", f"#define LOOP_STAGES {self.stages}", ""]
-        return "\n".join(lines)
+    @property
+    def ports(self) -> set[str]:
+        """Names of the top's ports."""
+        head = self.text.rsplit(f"module {TOP} (", 1)[1].split(");", 1)[0]
+        return set(re.findall(r"(\w+)(?:,|$)", head, re.MULTILINE))
 
 
 def emit(schedule: Schedule) -> LoopVerilog:
@@ -137,6 +115,7 @@ class _Emitter:
         self._inside = {i for block in self._body.order for i in self._graph.function.blocks[block]}
         self._results: list[tuple[str, str, int]] = []
         self._returned = ""
+        self._host_reads: dict[Memory, str] = {}
         self._loads: dict[tuple[Memory, Value], Node] = {}
         self._inputs: dict[tuple[str, int], tuple[Signal, Signal]] = {}
         self._outside = whole_body(self._graph.function)
@@ -158,7 +137,9 @@ class _Emitter:
         self._control()
         head = "// The machine's loop, made by: bttlab rtl. A stage takes a cycle; name_at_N is name in stage N."
         inputs = [(port.name, *field) for field, (port, _) in self._inputs.items()]
-        return LoopVerilog(design.text(head), memories, inputs, self._results, self._returned, self._schedule.stages)
+        return LoopVerilog(
+            design.text(head), memories, inputs, self._results, self._returned, self._schedule.stages, self._host_reads
+        )
 
     # --- signals
 
@@ -210,7 +191,7 @@ class _Emitter:
     def _lane(self, value: Value, lane: int, stage: int | None, module: str) -> Bits:
         """Return a lane of a vector, or a scalar, as it is in a stage."""
         if value.kind == "constant":
-            return _constant(value, lane)
+            return constant(value, lane)
         alias = self._graph.alias.get(value)
         if alias is None and value.kind == "instruction" and value.opcode in ("zext", "sext", "trunc", "freeze"):
             alias = value.operands[0]
@@ -343,8 +324,7 @@ class _Emitter:
         if core == "fp32_from_int":
             operands[0] = self._number(instruction.operands[0], 32, stage, made.module)
         if core == "fp32_compare":
-            relation = re.search(r"fcmp (?:\w+ )*?([ou]?(?:eq|ne|lt|le|gt|ge)|ord|uno) ", instruction.text)[1]
-            settings += f", .MASK(4'd{_mask(relation)})"
+            settings += f", .MASK(4'd{relation_mask(instruction)})"
         if instruction.opcode == "fsub":
             operands[1] = operands[1] + " ^ 32'h80000000"
         ports = ", ".join(f".{port}({text})" for port, text in zip("ab", operands, strict=False))
@@ -482,21 +462,23 @@ class _Emitter:
 
     # --- memories
 
-    def _memories(self) -> list[tuple[str, Memory, str]]:
+    def _memories(self) -> dict[Memory, str]:
         by_memory: dict[Memory, dict[str, Node]] = {}
         for node in self._graph.nodes:
             if node.access is not None:
                 by_memory.setdefault(node.access.memory, {}).setdefault(node.instruction.opcode, node)
-        described = []
-        for number_of, (memory, nodes) in enumerate(by_memory.items()):
+        read_only = [memory for memory, nodes in by_memory.items() if "store" not in nodes]
+        host_store = self._design.port(f"{HOST}_store", max(1, len(read_only)))
+        described = {}
+        for memory, nodes in by_memory.items():
             loads, stores = nodes.get("load"), nodes.get("store")
             module = self._module(loads or stores)
-            name = self._memory(number_of, memory, loads, stores, module)
-            way = "KEPT" if loads and stores else "READ" if loads else "WRITTEN"
-            described.append((f"{module}_unit.{name}", memory, way))
+            bit = "" if stores else Bits(host_store.at(None, module), read_only.index(memory), 1, host_store.width)
+            self._memory(str(bit), memory, loads, stores, module)
+            described[memory] = "KEPT" if loads and stores else "READ" if loads else "WRITTEN"
         return described
 
-    def _memory(self, number_of: int, memory: Memory, load: Node | None, store: Node | None, module: str) -> str:
+    def _memory(self, host_store: str, memory: Memory, load: Node | None, store: Node | None, module: str) -> None:
         """Add a memory; one that the loop does not write, or does not read, has its other port outside."""
         design = self._design
         address_bits = max(1, (memory.words - 1).bit_length())
@@ -516,6 +498,7 @@ class _Emitter:
             ports["load_address"] = self._address(load.access, address_bits, self._stage(load), module, made.name)
         else:
             design.outputs.append(made)
+            self._host_reads[memory] = made.name
         if store:
             stage, value = self._stage(store), store.instruction.operands[0]
             lanes = lanes_of(value.type)[0]
@@ -524,10 +507,7 @@ class _Emitter:
             ports["store_address"] = self._address(store.access, address_bits, stage, module, f"{name}_store")
             ports["stored"] = self._like(value, word, stage, module)
         else:
-            select = design.port(f"{HOST}_memory", ADDRESS_BITS).at(None, module)
-            ports["store"] = (
-                f"{design.port(f'{HOST}_store', 1).at(None, module)} & {select} == {ADDRESS_BITS}'d{number_of}"
-            )
+            ports["store"] = host_store
             ports["store_address"] = (
                 f"{design.port(f'{HOST}_address', ADDRESS_BITS).at(None, module)}[{address_bits - 1}:0]"
             )
@@ -539,7 +519,6 @@ class _Emitter:
         connected = ", ".join(f".{port}({text})" for port, text in ports.items())
         text = f"memory #({settings}) {name} (.clock(clock), .loaded({made.name}), {connected});"
         design.statement(module, made.stage, text, memory.name)
-        return name
 
     def _address(self, access: Access, bits: int, stage: int, module: str, name: str) -> str:
         if access.address is None:
@@ -611,11 +590,6 @@ class _Emitter:
         return None
 
 
-def _lvalue(memory: Memory) -> str:
-    """Return a memory as C++ names it."""
-    return memory.variable + "".join(f"[{place}]" for place in memory.places if place is not None)
-
-
 def _module_names(graph: Graph, places: Places) -> dict[int | None, str]:
     """Return the module of each location: a unit's step, else the file of the function that the loop calls there."""
     calls: dict[str, list[int]] = {}
@@ -648,14 +622,17 @@ def _atom(text: str) -> str:
     return f"({text})" if re.search(r" [?:|&^+\-<>=*]", text) and text[0] != "{" else text
 
 
-def _mask(relation: str) -> int:
+def relation_mask(fcmp: Instruction) -> int:
+    """Return the relations of which a comparison asks for one, as fp32_compare's MASK."""
+    relation = re.search(r"fcmp (?:\w+ )*?([ou]?(?:eq|ne|lt|le|gt|ge)|ord|uno) ", fcmp.text)[1]
     if relation in ("ord", "uno"):
         return RELATIONS["u"] if relation == "uno" else 7
     kind = {"eq": "e", "ne": "lg", "lt": "l", "le": "le", "gt": "g", "ge": "ge"}[relation[1:]]
     return sum(RELATIONS[one] for one in kind) + (RELATIONS["u"] if relation[0] == "u" else 0)
 
 
-def _constant(value: Value, lane: int) -> Bits:
+def constant(value: Value, lane: int) -> Bits:
+    """Return a lane of a constant."""
     text, kind = value.text, lanes_of(value.type)[1]
     if text.startswith("splat"):
         text = text[text.index("(") + 1 : -1].split(" ", 1)[1]

@@ -183,7 +183,7 @@ class Design:
 
     def register(self, signal: Signal, text: str) -> None:
         """Say what a signal becomes with the next clock."""
-        name, bits = signal.name, _range(signal.bits)
+        name, bits = signal.name, bit_range(signal.bits)
         text = f"reg {bits}{name}_q; always @(posedge clock) {name}_q <= {text}; assign {name} = {name}_q;"
         self.statement(signal.module, signal.stage, text, signal.place)
 
@@ -211,7 +211,7 @@ class Design:
             outputs += [(s, s.stage) for s in own if s in self.outputs and (s, s.stage) not in outputs]
             ports = [("input ", s, n) for s, n in inputs] + [("output", s, n) for s, n in outputs]
             shown = set(outputs)
-            lines = [f"  {way} wire {_range(s.bits)}{_name(s, n)}" for way, s, n in ports]
+            lines = [f"  {way} wire {bit_range(s.bits)}{_name(s, n)}" for way, s, n in ports]
             parts.append(f"\nmodule {module} (\n" + ",\n".join(["  input  wire clock", *lines]) + "\n);")
             declared: dict[int, list[str]] = {}
             for s in own:
@@ -219,7 +219,7 @@ class Design:
                     if (s, n) not in shown:
                         declared.setdefault(s.bits, []).append(_name(s, n))
             for bits, names in sorted(declared.items()):
-                parts += _declaration(f"wire {_range(bits)}", names)
+                parts += _declaration(f"wire {bit_range(bits)}", names)
             statements = list(self._statements.get(module, []))
             for s in own:
                 for earlier, later in chains[s]:
@@ -239,13 +239,13 @@ class Design:
         return "\n".join(parts) + "\n"
 
     def _top(self, instances: list[str]) -> list[str]:
-        ports = [f"  input  wire {_range(s.bits)}{s.name}" for s in self.ports.values()]
-        ports += [f"  output wire {_range(s.bits)}{s.name}" for s in self.outputs]
+        ports = [f"  input  wire {bit_range(s.bits)}{s.name}" for s in self.ports.values()]
+        ports += [f"  output wire {bit_range(s.bits)}{s.name}" for s in self.outputs]
         lines = [f"\nmodule {TOP} (\n" + ",\n".join(["  input  wire clock", *ports]) + "\n);"]
         for s in self.signals:
             if s.module and s not in self.outputs:
                 names = [_name(s, stage) for stage, users in s.uses.items() if users - {s.module}]
-                lines += _declaration(f"wire {_range(s.bits)}", names) if names else []
+                lines += _declaration(f"wire {bit_range(s.bits)}", names) if names else []
         return [*lines, *instances, "endmodule"]
 
     @staticmethod
@@ -261,7 +261,8 @@ def _name(signal: Signal, stage: int | None) -> str:
     return signal.name if stage == signal.stage else f"{signal.name}_at_{stage}"
 
 
-def _range(bits: int) -> str:
+def bit_range(bits: int) -> str:
+    """Return the range of a declaration, with a space behind it; none for a single bit."""
     return f"[{bits - 1}:0] " if bits > 1 else ""
 
 
