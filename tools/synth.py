@@ -1,8 +1,8 @@
 """Count the machine's Verilog with Yosys, unit by unit, into data/u50/synthesis.json: make synth.
 
 Yosys maps each unit to UltraScale+ (`synth_xilinx -family xcup`) with the FP32 cores as black boxes, which it counts,
-and each core once. Memories and delays of a size are mapped once and counted as often as they are there. Nothing is
-placed or routed.
+and each core once. Memories and delays of a unit are mapped once for each size and counted as often as they are there.
+Nothing is placed or routed.
 """
 
 import json
@@ -39,8 +39,11 @@ def count(folder: Path, top: str) -> tuple[str, dict[str, float]]:
     commands = [
         f"read_verilog {folder}/*.v",
         f"hierarchy -check -top {top}",
-        *(["blackbox *fp32_*"] if not top.startswith("fp32_") else []),
-        "setattr -mod -set keep_hierarchy 1 *memory* *delay*",
+        *(
+            []
+            if top.startswith("fp32_")
+            else ["blackbox *fp32_*", "setattr -mod -set keep_hierarchy 1 *memory* *delay*"]
+        ),
         f"synth_xilinx -family xcup -uram -noiopad -noclkbuf -flatten -top {top}",
         f"tee -o {folder}/{top}.json stat -json",
     ]

@@ -35,7 +35,7 @@ static void fail(const char *what, unsigned long long number) {
     std::abort();
 }
 
-// HBM behind a port: memory from `base` on. It takes an address at a time, and answers 1 to 40 cycles later.
+// HBM behind a port: memory from `base` on. It takes an address at a time, and answers 1 to 12 cycles later.
 struct Port {
     uint64_t base, size;
     bool has_address, has_word, reads;
@@ -80,11 +80,11 @@ extern "C" __attribute__((visibility("default"))) long long trainer_longest_run(
         if (top->m_axi_##name##_RVALID && top->m_axi_##name##_RREADY) port.reads = false;         \
         if (top->m_axi_##name##_BVALID && top->m_axi_##name##_BREADY) port.has_address = port.has_word = false; \
         if (top->m_axi_##name##_ARVALID && top->m_axi_##name##_ARREADY) {                         \
-            port.reads = true, port.address = top->m_axi_##name##_ARADDR, port.left = 1 + draw()() % 40; \
+            port.reads = true, port.address = top->m_axi_##name##_ARADDR, port.left = 1 + draw()() % 12; \
             if (top->m_axi_##name##_ARLEN) fail("a burst of", top->m_axi_##name##_ARLEN);         \
         }                                                                                         \
         if (top->m_axi_##name##_AWVALID && top->m_axi_##name##_AWREADY) {                         \
-            port.has_address = true, port.address = top->m_axi_##name##_AWADDR, port.left = 1 + draw()() % 40; \
+            port.has_address = true, port.address = top->m_axi_##name##_AWADDR, port.left = 1 + draw()() % 12; \
         }                                                                                         \
         if (top->m_axi_##name##_WVALID && top->m_axi_##name##_WREADY) {                           \
             port.has_word = true;                                                                 \
