@@ -13,8 +13,6 @@ def fresh(board: Dashboard) -> int:
     drawn.update(board.runs)
     canvas = FigureCanvasAgg(drawn.figure)
     canvas.draw()
-    for artist in drawn.animated(drawn.figure):
-        artist.axes.draw_artist(artist)
     return digest(np.asarray(canvas.buffer_rgba()).view(np.uint32))
 
 

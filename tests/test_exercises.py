@@ -114,19 +114,23 @@ def objects():
     return Objects()
 
 
-def _judge(name, answer, *given) -> bool:
+def _judge(name, answer, *given) -> str:
+    """What is wrong with an answer; nothing if it is right."""
     try:
         grade(name, answer, *given)
-    except NotRight:
-        return False
-    return True
+    except NotRight as error:
+        return str(error)
+    return ""
 
 
 def _try(name, given, right, wrong):
-    """Hidden tests take the right answers and none of the wrong ones."""
-    assert [_judge(name, answer, *given) for answer in right] == [True] * len(right), name
-    taken = [answer for answer in wrong if _judge(name, answer, *given)]
-    assert not taken, f"{name} takes {taken}"
+    """Hidden tests take the right answers and none of the wrong ones; what they say differs by what is wrong."""
+    assert [_judge(name, answer, *given) for answer in right] == [""] * len(right), name
+    said = [_judge(name, answer, *given) for answer in wrong]
+    assert all(said), f"{name} takes {[answer for answer, why in zip(wrong, said, strict=True) if not why]}"
+    found = [why.partition(". Hint: ")[0] for why in said if not why.startswith("Not done yet")]
+    assert all(re.match(r"Not yet: .{10}", why) for why in found), found
+    assert len(found) == 1 or len(set(found)) > 1, found
 
 
 def test_00(objects):
@@ -171,7 +175,7 @@ def test_01(objects):
 
 
 def test_02(objects):
-    found = [t for t in range(1, 40) if _judge("02.1", t)]
+    found = [t for t in range(1, 40) if not _judge("02.1", t)]
     assert len(found) == 1
     _try("02.1", (), found, [0, -3, 12, 32, found[0] + 0.5, str(found[0]), None])
     _try("02.2", (), [-9216], [9216, "less", "more", "same", 829_440, 838_656, 0, None])
@@ -274,7 +278,7 @@ def test_05(objects):
     joules = {c: Design(clock_mhz=c).estimate(lengths).energy_per_epoch.value for c in (50, 100, 150, 200)}
     wrong = [{c: j for c, j in joules.items() if c > 50}, {**joules, 100: 1.01 * joules[100]}, {**joules, 250: 1.0}]
     _try("05.1", (lengths,), [joules], [*wrong, 200, joules[200], {}, "200", None])
-    (pair,) = [(n, bank) for n in (5, 6, 7) for bank in range(16) if _judge("05.2", (n, bank))]
+    (pair,) = [(n, bank) for n in (5, 6, 7) for bank in range(16) if not _judge("05.2", (n, bank))]
     n, bank = pair
     _try(
         "05.2", (), [pair, list(pair)], [(n + 1, bank), (n - 1, bank), (n, bank + 1), (n, 0.5), n, (n,), (n, None), "6"]
@@ -287,10 +291,10 @@ def test_05(objects):
     wrong = [SimpleNamespace(**{**vars(mine), name: value}) for name, value in changes.items()]
     three = SimpleNamespace(**{**vars(spec), "vary": {**spec.vary, "seed": [0, 1, 2]}})
     _try("05.4", (spec, [1, 2]), [mine], [*wrong, spec, three, "spec", None])
-    assert not _judge("05.4", mine, spec, [])  # the sweep has not been run
+    assert "no finished trial" in _judge("05.4", mine, spec, [])
     wrong = [on_one_engine, without_waiting, lambda products: {}, lambda products: None, "schedule", None]
     _try("05.5", (), [_scheduled], [*wrong, lambda products: {r: (2, s) for r, (_, s) in _scheduled(products).items()}])
-    assert _judge("05.5", _scheduled) and len(engine_products("reconstruct", 3)) == 6
+    assert not _judge("05.5", _scheduled) and len(engine_products("reconstruct", 3)) == 6
 
 
 def test_06(objects):
@@ -310,7 +314,7 @@ def test_06(objects):
 def test_07(objects):
     query = replace(objects.mixtral, sequence_length=174)
     given = objects.estimator, query
-    (batch,) = [n for n in range(1, 18) if _judge("07.1", n, *given)]
+    (batch,) = [n for n in range(1, 18) if not _judge("07.1", n, *given)]
     _try("07.1", given, [batch], [batch + 0.5, batch - 0.5, 0, -1, str(batch), None])
     gpu = find_gpu("A40-48GB")
     two, eight = (objects.estimator.largest_batch(replace(objects.mixtral, top_k=k), gpu) for k in (2, 8))
@@ -343,6 +347,21 @@ def test_every_exercise_is_tried():
 def test_check_says_and_does_not_raise(capsys, answer, says):
     check("01.1", answer)
     assert capsys.readouterr().out.startswith(says)
+
+
+@pytest.mark.parametrize(
+    ("name", "answer", "says"),
+    [
+        ("01.4", lambda m, r: (m[:, :r], m[:r]), "`left` whose columns are not orthonormal"),
+        ("02.5", through_the_matrix, "multiply-accumulates, the flow's 838,656"),
+        ("04.4", lambda lives: 19, "is 19; in step 1 12 bytes are alive"),
+        ("05.5", without_waiting, "on engine 0, where R5 still runs"),
+        ("05.5", on_one_engine, "your schedule takes 1,908 cycles; 1,422 are enough"),
+    ],
+)
+def test_a_function_that_fails_is_told_where(capsys, name, answer, says):
+    check(name, answer)
+    assert says in capsys.readouterr().out
 
 
 def test_a_hint_names_what_was_given_and_the_condition_that_failed(capsys):

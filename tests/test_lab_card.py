@@ -130,6 +130,8 @@ def test_the_card_and_pytorch_in_one_figure(board, monkeypatch, tmp_path):
     assert pytorch.memory["tensors"].provenance == "measured" and pytorch.memory["tensors"].value > 1e6
     kept = {found.record.kind: found.record.begun for found in RunIndex().find()}
     assert kept == {"training": card.begun, "baseline": pytorch.begun}
+    (baseline,) = RunIndex().find(Filter(["kind=baseline"]))
+    assert baseline.record.value("dev.slot_f1") == pytorch.scores[-1][1].slot_f1
     assert "RTX 3090 / U50 = 30 to 51 in memory" in board._ratios.value
 
 

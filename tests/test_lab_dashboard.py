@@ -4,6 +4,7 @@ import csv
 import io
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,10 +14,9 @@ from bttlab.data import load_corpus
 from bttlab.lab import Dashboard, Workload
 from bttlab.lab.card_model import published
 from bttlab.lab.dashboard_figure import DashboardFigure, View
-from bttlab.lab.dashboard_runs import DashboardRun
+from bttlab.lab.dashboard_runs import MOST_LOSSES, MOST_POINTS, DashboardRun
 from bttlab.lab.dashboard_targets import Target
-from bttlab.lab.losses import MOST_POINTS
-from bttlab.lab.meters import NoMeter, PowerMeter, Recorded
+from bttlab.lab.meters import EnergyMeter, NoMeter, PowerMeter
 from bttlab.lab.run_export import ratios
 from bttlab.model import ModelConfig, NumericalFault
 from bttlab.model.loop import CHUNK_SECONDS
@@ -72,11 +72,11 @@ def test_the_figure_shows_the_losses(board_of):
     before = board._canvases[0].widget.value
     board.start()
     board.wait()
-    line = board._figure._lines[0].raw
+    line, _ = board._figure.loss.lines
     np.testing.assert_array_equal(line.get_xdata(), np.arange(1, 301))
     np.testing.assert_array_equal(line.get_ydata(), board.runs[0].losses)
     assert board._canvases[0].widget.value != before
-    assert Image.open(io.BytesIO(board._canvases[0].widget.value)).size == (415, 500)
+    assert Image.open(io.BytesIO(board._canvases[0].widget.value)).size == (830, 950)  # sharp at a device ratio of 2
 
 
 def test_pause_holds_and_continue_goes_on(board_of):
@@ -122,8 +122,7 @@ def test_runs_are_overlaid(board_of):
     assert [run.name for run in board.runs] == ["pretend 0", "pretend 1"]
     setting = "sgd, learning rate 0.004, seed 0; time measured, no energy"
     assert _names(board) == [f"1 pretend 0, {setting}", f"2 pretend 1, {setting}"]
-    colours = {lines.smooth.get_color() for lines in board._figure._lines}
-    assert len(colours) == 2
+    assert len({line.get_color() for line in board._figure.loss.lines}) == 2
     board.clear()
     assert not board.runs and _names(board) == []
 
@@ -138,13 +137,15 @@ def test_the_axis_may_be_time_or_energy(board_of):
     board.start()
     board.wait()
     (run,) = board.runs
-    lines = board._figure._lines[0]
     board._view["across"].value = "time"
-    assert lines.smooth.get_xdata()[-1] == pytest.approx(run.seconds)
-    assert lines.scores[0].get_xdata()[-1] == pytest.approx(run.seconds)
-    assert board._figure._loss.get_xlabel() == "training time (s)" == board._figure._energy.get_xlabel()
+    assert board._figure.loss.lines[1].get_xdata()[-1] == pytest.approx(run.seconds)
+    assert board._figure.dev.lines[0].get_xdata()[-1] == pytest.approx(run.seconds)
+    assert board._figure.loss.get_xlabel() == "training time (s)" == board._figure.energy.get_xlabel()
     board._view["across"].value = "energy"
-    assert np.isnan(lines.smooth.get_xdata()).all() and board._figure._energy.get_xlabel() == "samples trained on"
+    assert (
+        np.isnan(board._figure.loss.lines[1].get_xdata()).all()
+        and board._figure.energy.get_xlabel() == "samples trained on"
+    )
 
 
 def test_optimizer_and_seed_are_chosen(board_of):
@@ -165,7 +166,7 @@ def test_optimizer_and_seed_are_chosen(board_of):
 
 
 def _run_with(name: str, joules: tuple, memory: dict, paper=None) -> DashboardRun:
-    meter = Recorded("modelled", "a model")
+    meter = EnergyMeter("modelled", "a model")
     meter.add(*joules)
     run = DashboardRun(name, 1, 4e-3, meter)
     run._add(np.ones(1, np.float32), 1.0)
@@ -198,32 +199,73 @@ def test_the_memory_panel_has_one_accounting_at_a_time():
         ("footprint", {"1: 20.0 MB (modelled)", "2: not measured"}),
     ):
         figure.update(runs, View(memory=accounting))
-        assert expected <= {text.get_text() for text in figure._memory.texts}
-        assert len(figure._memory.lines) == sum("MB" in text for text in expected)
+        assert expected <= {text.get_text() for text in figure.memory.texts}
+        assert len(figure.memory.containers) == sum("MB" in text for text in expected)
+
+
+def test_the_mouse_shows_values_in_all_panels_with_the_same_axis(board_of):
+    board = board_of(PretendTrainer(), meter=PowerMeter(lambda: 40.0, "a meter"))
+    board.start()
+    board.wait()
+    figure, (run,) = board._figure, board.runs
+
+    def shown():
+        texts = {axes: [text.get_text() for text in axes.texts] for axes in (figure.loss, figure.dev, figure.energy)}
+        return [next((text for text in found if "\n1: " in text), "") for found in texts.values()]
+
+    def move(axes, x, button=None):
+        board._point(SimpleNamespace(inaxes=axes, xdata=x, button=button))
+
+    assert shown() == ["", "", ""]
+    move(figure.energy, 200)
+    assert shown()[0] == f"200 samples\n1: {run.losses[100:200].mean():.3g}"
+    assert shown()[1] == "200 samples\n1: 100.0 / 100.0 / 100.0"
+    assert shown()[2] == f"200 samples\n1: {run.at([200], 'energy')[0]:,.3g} J"
+    move(figure.loss, 100, button=1)  # the mouse drags: nothing moves
+    assert "200 samples" in shown()[0]
+    board._view["across"].value = "energy"
+    move(figure.loss, 0.5 * run.meter.joules[1])
+    assert "energy" in shown()[0] and shown()[2] == ""  # that panel has another axis
+    move(None, None)
+    assert shown() == ["", "", ""]
+
+
+def test_a_panel_that_the_user_has_zoomed_stays_as_it_is(board_of):
+    board = board_of(PretendTrainer())
+    board.start()
+    board.wait()
+    board._figure.loss.set(xlim=(10, 20), ylim=(0, 0.5))
+    board.start()
+    board.wait()
+    assert (board._figure.loss.get_xlim(), board._figure.loss.get_ylim()) == ((10, 20), (0, 0.5))
+    assert board._figure.energy.get_xlim() == (0, 300)
+    board._view["across"].value = "time"
+    assert board._figure.loss.get_xlim()[0] == 0
 
 
 def test_smoothing_and_the_logarithmic_axis(board_of):
     board = board_of(PretendTrainer())
     board.start()
     board.wait()
-    line, losses = board._figure._lines[0].smooth, board.runs[0].losses
-    assert line.get_ydata()[-1] == pytest.approx(losses[-100:].mean())
+    losses = board.runs[0].losses
+    assert board._figure.loss.lines[1].get_ydata()[-1] == pytest.approx(losses[-100:].mean())
     board._view["smoothing"].value = 20
-    assert line.get_ydata()[-1] == pytest.approx(losses[-20:].mean())
-    assert "mean of 20" in board._figure._loss.get_title("left")
+    assert board._figure.loss.lines[1].get_ydata()[-1] == pytest.approx(losses[-20:].mean())
+    assert "mean of 20" in board._figure.loss.get_title("left")
     board._view["logarithmic"].value = True
-    assert board._figure._loss.get_yscale() == "log" and board._figure._loss.get_ylim()[0] < losses[-20:].mean()
+    assert board._figure.loss.get_yscale() == "log" and board._figure.loss.get_ylim()[0] < losses[-20:].mean()
 
 
 def test_a_modelled_energy_is_drawn_with_its_band(board_of):
-    meter = Recorded("modelled", "a model")
+    meter = EnergyMeter("modelled", "a model")
     meter.advance = lambda samples, seconds: meter.add(*(len(samples) * np.array([1.0, 2.0, 5.0])))
     board = board_of(PretendTrainer(), meter=meter)
     board.start()
     board.wait()
-    assert board.runs[0].energy[-1] == (300, 600.0, 300.0, 1500.0)
-    (path,) = board._figure._lines[0].band.get_paths()
-    assert path.vertices[:, 1].max() == 1500.0 < board._figure._energy.get_ylim()[1]
+    count, _, *joules = board.runs[0].history[-1]
+    assert (count, *joules) == (300, 300.0, 600.0, 1500.0)
+    (path,) = board._figure.energy.collections[0].get_paths()
+    assert path.vertices[:, 1].max() == 1500.0 < board._figure.energy.get_ylim()[1]
 
 
 def test_the_curves_as_a_table_and_in_words(board_of):
@@ -278,15 +320,16 @@ def test_what_the_user_did_is_marked_below_the_loss(board_of):
     board = board_of(PretendTrainer(seconds=1e-3), samples=600)
     board.start()
     (run,) = board.runs
-    assert until(lambda: run.count > 0) and board._figure._loss.get_legend() is None
+    assert until(lambda: run.count > 0) and board._figure.loss.get_legend() is None
     board.pause()
     board.resume()
     board.wait()
     ((paused, _),) = run.marks
-    assert board._figure._lines[0].marks["pause"].get_xdata().tolist() == [paused]
-    assert [text.get_text() for text in board._figure._loss.get_legend().get_texts()] == ["pause"]
+    (mark,) = (line for line in board._figure.loss.lines if line.get_gid() == "pause")
+    assert mark.get_xdata().tolist() == [paused]
+    assert [text.get_text() for text in board._figure.loss.get_legend().get_texts()] == ["pause"]
     board.clear()
-    assert board._figure._loss.get_legend().get_texts() == []
+    assert board._figure.loss.get_legend() is None
 
 
 def test_scoring_is_said(board_of):
@@ -305,17 +348,28 @@ def test_scoring_is_said(board_of):
     assert "scoring" not in board._status.value and not board.runs[0].is_evaluating
 
 
-def test_the_energy_of_a_long_run_stays_short():
+def test_the_history_of_a_long_run_stays_short():
     chunks = 5 * MOST_POINTS  # about an hour and a half
     meter = PowerMeter(lambda: 40.0, "a meter")
     run = DashboardRun("a day", chunks, 1e-3, meter)
     for _ in range(chunks):
         meter.advance(None, CHUNK_SECONDS)
         run._add(np.ones(1, np.float32), CHUNK_SECONDS)
-        assert len(run.energy) <= MOST_POINTS
-    counts, joules, *_ = np.transpose(run.energy)
+        assert len(run.history) <= MOST_POINTS
+    counts, _, _, joules, _ = np.transpose(run.history)
     assert len(counts) > MOST_POINTS / 2 and (np.diff(counts) > 0).all() and counts[-1] == chunks
     np.testing.assert_allclose(joules, 40 * CHUNK_SECONDS * counts)
+
+
+def test_a_long_run_keeps_some_of_its_losses():
+    losses = np.random.default_rng(0).random(5 * MOST_LOSSES + 7, np.float32)
+    run = DashboardRun("a day", len(losses), 1e-3, NoMeter("no meter in a test"))
+    for part in np.array_split(losses, 3_000):
+        run._add(part, 0.1)
+    counts, kept, every = run.curve
+    assert run.count == len(losses) and MOST_LOSSES / 2 < len(kept) <= MOST_LOSSES and every == 8
+    np.testing.assert_array_equal(kept, losses[counts - 1])
+    np.testing.assert_array_equal(counts, np.arange(8, len(losses) + 1, 8))
 
 
 def test_energy_and_memory_tell_where_they_come_from(board_of):
@@ -324,11 +378,11 @@ def test_energy_and_memory_tell_where_they_come_from(board_of):
     run = board.runs[0]
     run.memory = {"footprint": Quantity(4e6, "bytes", "modelled", "a map")}
     board.wait()
-    count, joules, *_ = run.energy[-1]
+    count, _, _, joules, _ = run.history[-1]
     assert count == 300 and joules == pytest.approx(40 * run.seconds, rel=0.01)
     assert "J so far (measured: a meter)" in board._status.value
     assert "time and energy measured" in _names(board)[0]
-    assert "1: 4.0 MB (modelled)" in [text.get_text() for text in board._figure._memory.texts]
+    assert "1: 4.0 MB (modelled)" in [text.get_text() for text in board._figure.memory.texts]
 
 
 def test_starting_twice(board_of):

@@ -14,8 +14,6 @@ from bttlab.lab import (
     draw_cycles,
     draw_schedule,
     flow_cycles,
-    flow_is_refused,
-    flow_is_right,
     show_program,
 )
 from bttlab.lab.cycle_figures import KINDS, cycles_by_kind
@@ -24,7 +22,6 @@ from bttlab.tensor import Order, TTLinear, order_cost, order_of
 MODES = (12, 8, 8), (8, 8, 12)
 FLOWS = {"right to left": "right_to_left", "bi-directional": "bidirectional", "two merged": (2, 2)}
 MINE = "R5 = G5 G6\nu = x R5\nz = u G4\nL2 = G1 G2\nL3 = L2 G3\ny = z L3"
-MIDDLE_FIRST = "a = x G5\nb = a G6\nc = b G4\nd = c G3\ne = d G2\ny = e G1"
 
 
 @pytest.fixture(scope="module")
@@ -87,17 +84,12 @@ def test_a_wrong_result_is_named(layer, overlay, capsys, monkeypatch):
     monkeypatch.setattr("bttlab.lab.flow_check.autograd_errors", lambda *_: wrong)
     x = torch.randn(2, 768)
     check_flow(overlay, layer, MINE, x, x)
-    assert capsys.readouterr().out.endswith("wrong: dx, dG1\n") and not flow_is_right(overlay, layer, MINE, x, x)
+    assert capsys.readouterr().out.endswith("wrong: dx, dG1\n")
 
 
-def test_the_exercises_have_an_answer(layer, overlay):
-    x, dy = (torch.randn(13, 768) for _ in range(2))
+def test_the_best_order_is_ahead_in_the_general_compiler_too(layer):
     known = [flow_cycles(layer, order_of(flow, 13, *MODES, 12), 13) for flow in ("right_to_left", "bidirectional")]
     assert flow_cycles(layer, order_of("auto", 13, *MODES, 12), 13) < min(known)
-    assert flow_is_right(overlay, layer, MINE, x, dy)
-    assert flow_is_refused(layer, MIDDLE_FIRST, 13) and not flow_is_refused(layer, MINE, 13)
-    half = order_cost(order_of("reconstruct", 13, *MODES, 12), 13, *MODES, 12).macs / 2
-    assert order_cost(MIDDLE_FIRST, 13, *MODES, 12).macs < half
 
 
 def test_what_the_notebook_says_of_the_flows(layer):

@@ -123,10 +123,11 @@ class Estimator:
             raise CostError(f"tokens is {tokens}: there must be at least 1 to train on")
         largest = self.largest_batch(config, gpu)
         if largest < 1:
+            lighter = {"full": ", lora or qlora", "lora": " or qlora"}.get(config.method, "")
             raise CostError(
                 f"{config}: it does not fit {gpu.gpu} at batch 1, what it holds between steps alone takes "
                 f"{config.state_bytes / 2**30:,.1f} of {gpu.memory_bytes / 2**30:,.1f} GiB; take a larger GPU, shorter "
-                "sequences, a smaller model, lora or qlora"
+                f"sequences, a smaller model{lighter}"
             )
         if batch is not None and not 1 <= batch <= largest:
             raise CostError(f"batch is {batch}: on {gpu.gpu} it must be from 1 to {largest}")

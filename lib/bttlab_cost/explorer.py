@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 from bttlab.baseline.gpus import Gpu
-from bttlab.lab.charts import PALETTE, new_figure, style
+from bttlab.lab.charts import PALETTE, draw_band, new_figure, style
 from bttlab.lab.explorer import Explorer, row, slider
 from bttlab_cost.configuration import FineTuning
 from bttlab_cost.estimate import MODEL_VERSION, Estimate, Estimator
@@ -60,8 +60,10 @@ class CostExplorer(Explorer):
             low, middle, high = estimate.cost
             asked = f"price published by {estimate.price.provider}, {estimate.price.date}"
             money = f"<b>{middle:,.3g} USD</b>, between {low:,.3g} and {high:,.3g} ({asked})"
+        longest = longest_length(config)
         results = (
-            f"<b>{estimate.batch:,}</b> sequences a step, <b>{estimate.sequences_per_second[1]:,.3g}</b> a second: "
+            f"<b>{estimate.batch:,}</b> sequences a step, the most that fit when the longest has {longest:,} tokens; "
+            f"<b>{estimate.sequences_per_second[1]:,.3g}</b> a second: "
             f"<b>{estimate.hours[1]:,.3g} h</b>, {money}; modelled, {MODEL_VERSION}"
         )
         return results, "; ".join(estimate.notes)
@@ -87,14 +89,12 @@ class CostExplorer(Explorer):
             batches = [batch for batch in _GRID if batch <= self._largest(config, estimate.gpu)]
             if not batches:
                 continue
-            low, middle, high = np.array([self._costs(estimate, config, batch) for batch in batches]).T
-            chosen = top_k == estimate.config.top_k
-            if chosen:
-                axes.fill_between(batches, low, high, color=PALETTE[0], alpha=0.15, label="its band", linewidth=0)
-            axes.plot(
-                batches, middle, color=PALETTE[0] if chosen else "0.6", linewidth=2 if chosen else 1,
-                label=f"top {top_k}", linestyle="-" if chosen else {1: ":", 2: "-."}.get(top_k, "--"),
-            )  # fmt: skip
+            band = np.array([self._costs(estimate, config, batch) for batch in batches]).T
+            if top_k == estimate.config.top_k:
+                draw_band(axes, batches, band, PALETTE[0], f"top {top_k}, and its band")
+            else:
+                line = {1: ":", 2: "-."}.get(top_k, "--")
+                axes.plot(batches, band[1], color="0.6", linewidth=1, label=f"top {top_k}", linestyle=line)
         axes.set(xscale="log", yscale="log")
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -111,9 +111,8 @@ class CostExplorer(Explorer):
             largest = self._largest(config, estimate.gpu)
             if largest:
                 points.append((config.sparsity, *self._costs(estimate, config, largest)))
-        sparsity, low, middle, high = np.array(points).T
-        axes.fill_between(sparsity, low, high, color=PALETTE[0], alpha=0.15, linewidth=0)
-        axes.plot(sparsity, middle, color=PALETTE[0], marker="o", markersize=4)
+        sparsity, *band = np.array(points).T
+        draw_band(axes, sparsity, band, PALETTE[0], marker="o", markersize=4)
         axes.scatter(
             [estimate.config.sparsity],
             [self._costs(estimate, estimate.config, estimate.batch)[1]],

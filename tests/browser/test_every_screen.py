@@ -14,7 +14,6 @@ from bttlab_cost.estimate import Estimator
 from bttlab_cost.models import find_model
 from bttlab.data import load_corpus
 from bttlab.model import ModelConfig
-from busy_card import busy_card
 from lab_trainers import PretendTrainer, pretend_target
 from two_checkouts import train_in_two_checkouts
 
@@ -29,7 +28,6 @@ WIDGETS = {
     "runs": "lab.RunBrowser()",
     "design": "lab.DesignExplorer(Counter(workload.train.lengths.tolist()), lab.Design())",
     "methods": "lab.MethodsLab(workload)",
-    "queue": "lab.CardQueue(busy_card())",
     "cost": "lab.CostExplorer(Estimator(), read_gpus(), find_model('mixtral-8x7b'))",
 }
 NARROW = {"width": 900, "height": 1000}

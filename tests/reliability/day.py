@@ -138,7 +138,7 @@ def main(seconds: int) -> None:
     (run,), memory = board.runs, [look.memory for look in looks]
     if run.state != dashboard_runs.FINISHED or run.error:
         faults.append(f"the run is {run.state}: {run.error}")
-    figures = {"samples": run.count, "points of the loss curve": len(run.curve[0]), "energy's": len(run.energy)}
+    figures = {"samples": run.count, "losses kept": len(run.losses), "points of the history": len(run.history)}
     figures[f"resident memory after every {seconds / LOOKS:g} s"] = measured(memory, "MiB", "/proc/self/statm")
     after = Footprint.now()
     board.close()

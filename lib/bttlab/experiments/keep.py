@@ -144,8 +144,22 @@ def index_run(record: RunRecord, folder: Path) -> None:
         say(f"bttlab: note: the run is not in the index: {error}")
 
 
-def keep_baseline(record, begun: str, name: str = "") -> None:
-    """Write a baseline (`bttlab.baseline.Record`) into the user's runs; `begun` is `now()` before the first step."""
+SCORES = ("intent_accuracy", "slot_f1", "frame_accuracy")
+
+
+def keep_baseline(record, begun: str, name: str = "", dev: Any = None) -> None:
+    """Write a baseline into the user's runs.
+
+    Parameters
+    ----------
+    record : bttlab.baseline.Record
+    begun : str
+        `now()` before the first step.
+    name : str
+        Of the run; by default made of corpus, format, encoders and device.
+    dev : bttlab.data.metrics.Scores, optional
+        On the dev split, at the end.
+    """
     mode = record.measurement
     run = RunRecord(
         "baseline",
@@ -160,7 +174,8 @@ def keep_baseline(record, begun: str, name: str = "") -> None:
             "seconds_per_step": asdict(mode.median),
             "joules_per_step": asdict(mode.energy.per_step),
             "memory_bytes": asdict(record.memory.peak),
-        },
+        }
+        | ({f"dev.{key}": measured(getattr(dev, key), "1", "score on dev") for key in SCORES} if dev else {}),
     )
     _place(run, {"record.json": to_json(record.to_dict())})
 
@@ -176,7 +191,7 @@ def keep_methods(result, begun: str, learning_rate_factor: float = 1.0) -> None:
         "joules_per_epoch": result.joules_per_epoch,
     }
     for split, scores in result.scores.items():
-        for name in ("intent_accuracy", "slot_f1", "frame_accuracy"):
+        for name in SCORES:
             figures[f"{split}.{name}"] = measured(scores[name], "1", f"score on {split}")
     run = RunRecord(
         "methods",

@@ -14,7 +14,6 @@ except ModuleNotFoundError as error:
 _own_name, _, _own = lazy_loader.attach(
     __name__,
     submod_attrs={
-        "card_queue": ("CardQueue",),
         "compression": ("draw_truncation", "spectra", "truncate"),
         "compression_explorer": ("CompressionExplorer",),
         "cycle_figures": ("draw_cycles", "draw_schedule"),
@@ -29,8 +28,6 @@ _own_name, _, _own = lazy_loader.attach(
             "check_flow",
             "compare_flows",
             "flow_cycles",
-            "flow_is_refused",
-            "flow_is_right",
             "show_program",
         ),
         "quality_energy": ("draw_energy_to_quality", "energy_to_quality"),

@@ -1,7 +1,6 @@
 """Show a live figure on ipympl's canvas if it is enabled, else as an image; keep the last picture in the notebook.
 
-Both may be drawn from any thread, one at a time: `draw` holds the figure's lock, and so does ipympl while it answers
-the mouse.
+Any thread may draw, one at a time: `draw` holds the figure's lock, and so does ipympl while it answers the mouse.
 """
 
 import base64
@@ -9,23 +8,19 @@ import io
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from html import escape
 
 import ipywidgets
 import matplotlib
-import numpy as np
 from IPython.display import DisplayHandle
-from matplotlib.artist import Artist
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image
 
-from bttlab.lab.charts import to_png
+from bttlab.lab.charts import DOTS_PER_INCH, to_png
 from bttlab.lab.picture import DARK, FIGURE_CLASS
 
 PATIENCE_SECONDS = 5.0  # that a browser has to take a picture and say so
-Animated = Callable[[], Sequence[Artist]]
 
 
 class ImageCanvas:
@@ -34,8 +29,6 @@ class ImageCanvas:
     Parameters
     ----------
     figure : Figure
-    animated : callable
-        Returns the artists that are drawn by themselves, on a copy of the rest.
     lock : threading.RLock
 
     Attributes
@@ -43,21 +36,17 @@ class ImageCanvas:
     widget : ipywidgets.Widget
     """
 
-    def __init__(self, figure: Figure, animated: Animated, lock: threading.RLock):
-        width, _ = figure.get_size_inches() * figure.dpi
-        self._lock = lock
-        self._layers = _Layers(FigureCanvasAgg(figure), animated)
-        self.widget = ipywidgets.Image(format="png", layout={"max_width": "100%", "width": f"{int(width)}px"})
+    def __init__(self, figure: Figure, lock: threading.RLock):
+        self._figure, self._lock = figure, lock
+        layout = {"max_width": "100%", "width": f"{_width(figure)}px"}
+        self.widget = ipywidgets.Image(format="png", layout=layout)
         self.widget.add_class(FIGURE_CLASS)
 
-    def draw(self, everything: bool) -> None:
-        """Show the figure as it is now; if not everything has changed, only the animated artists are drawn."""
+    def draw(self) -> None:
+        """Show the figure as it is now."""
         with self._lock:
-            self._layers.draw(everything)
-            image = Image.fromarray(np.array(self._layers.canvas.buffer_rgba()))
-        buffer = io.BytesIO()
-        image.convert("RGB").save(buffer, "png", compress_level=1)
-        self.widget.value = buffer.getvalue()
+            picture = to_png(self._figure, scale=2, compress_level=1)
+        self.widget.value = picture
 
     def close(self) -> None:
         """Close the widget."""
@@ -73,7 +62,7 @@ class ZoomCanvas:
     the page has no thread for widgets), after `PATIENCE_SECONDS`.
     """
 
-    def __init__(self, figure: Figure, animated: Animated, lock: threading.RLock):
+    def __init__(self, figure: Figure, lock: threading.RLock):
         from ipympl.backend_nbagg import Canvas, FigureManager
 
         outer = self
@@ -87,35 +76,21 @@ class ZoomCanvas:
                 """The browser has taken the last picture."""
                 outer._show()
 
-            def draw_idle(self):
-                """Everything is to be drawn again, since the mouse has moved the axes."""
-                outer._everything = True
-                super().draw_idle()
-
             def get_diff_image(self):
                 self._force_full = True
                 return super().get_diff_image()
 
         self._lock = lock
-        self._everything = True
         self._asked: float | None = None  # since when the browser has been asked
         self.widget = WholePictures(figure)
         FigureManager(self.widget, uuid.uuid4().int % 2**31)  # the canvas keeps it
         self.widget.header_visible = False
         self.widget.resizable = False
         self.widget.add_class(FIGURE_CLASS)
-        self._layers = _Layers(self.widget, animated)
 
-    def draw(self, everything: bool) -> None:
-        """Have the figure shown as it is when the browser is ready for it.
-
-        Parameters
-        ----------
-        everything : bool
-            Whether something else than the animated artists has changed.
-        """
+    def draw(self) -> None:
+        """Have the figure shown as it is when the browser is ready for it."""
         with self._lock:
-            self._everything = self._everything or everything
             if self.widget.syncing_data_url:  # before, no browser is there; once it is, it asks for everything
                 return
             if self._asked is not None:
@@ -127,47 +102,18 @@ class ZoomCanvas:
 
     def _show(self) -> None:
         self._asked = None
-        everything, self._everything = self._everything, False
-        self._layers.draw(everything)
+        self.widget.draw()
 
     def close(self) -> None:
         """Close the widget."""
         self.widget.close()
 
 
-class _Layers:
-    """Keeps a copy of what does not move, and draws what does on top of it."""
-
-    def __init__(self, canvas: FigureCanvasAgg, animated: Animated):
-        self.canvas = canvas
-        self._animated = animated
-        self._still = None
-        canvas.mpl_connect("draw_event", self._after_draw)
-
-    def draw(self, everything: bool) -> None:
-        if everything or self._still is None:
-            self.canvas.draw()
-            return
-        self.canvas.restore_region(self._still)
-        self._draw_animated()
-        self.canvas.blit(self.canvas.figure.bbox)
-
-    def _after_draw(self, event) -> None:
-        """Draw the lines too, also when the mouse asked for the drawing; files have them already."""
-        if not self.canvas.is_saving():
-            self._still = self.canvas.copy_from_bbox(self.canvas.figure.bbox)
-            self._draw_animated()
-
-    def _draw_animated(self) -> None:
-        for artist in self._animated():
-            artist.axes.draw_artist(artist)
-
-
-def live_canvas(figure: Figure, animated: Animated, lock: threading.RLock) -> ImageCanvas | ZoomCanvas:
+def live_canvas(figure: Figure, lock: threading.RLock) -> ImageCanvas | ZoomCanvas:
     """Return a canvas of the kind that `%matplotlib` has chosen in this notebook."""
     backend = str(matplotlib.get_backend()).lower()
     kind = ZoomCanvas if backend in ("widget", "ipympl", "module://ipympl.backend_nbagg") else ImageCanvas
-    return kind(figure, animated, lock)
+    return kind(figure, lock)
 
 
 class KeptFigure:
@@ -196,14 +142,18 @@ class KeptFigure:
         tags = []
         for figure, png in zip(figures, pictures, strict=True):
             source = f"data:image/png;base64,{base64.b64encode(png).decode()}"
-            width = int(figure.get_figwidth() * figure.dpi)
-            tags.append(f'<img class="{FIGURE_CLASS}" alt="{escape(caption)}" width="{width}" src="{source}">')
+            tags.append(f'<img class="{FIGURE_CLASS}" alt="{escape(caption)}" width="{_width(figure)}" src="{source}">')
         html = (
             f"{DARK}<style>body:has(.{self.live_class}) .{self._class} {{ display: none }}</style>"
             f'<div class="{self._class}">{"".join(tags)}</div>'
         )
         self._handle.update({"text/html": html, "text/plain": caption}, raw=True)
         return _beside(pictures)
+
+
+def _width(figure: Figure) -> int:
+    """Return a figure's width in CSS pixels; ipympl multiplies `figure.dpi` by the screen's device ratio."""
+    return int(figure.get_figwidth() * DOTS_PER_INCH)
 
 
 def _beside(pictures: Sequence[bytes]) -> bytes:

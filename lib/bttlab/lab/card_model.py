@@ -9,11 +9,12 @@ from bttlab.card.constants import MODEL_VERSION, read_data
 from bttlab.data import Samples
 from bttlab.estimate.card import estimate
 from bttlab.hardware.geometry import capacity_bits
+from bttlab.lab.meters import EnergyMeter
 from bttlab.model import ModelConfig
 from bttlab.quantities import Quantity
 
 
-class ModelledMeter:
+class ModelledMeter(EnergyMeter):
     """The energy that a card would have needed: modelled power times modelled time of each sample.
 
     The time that an emulated card takes plays no part in it.
@@ -22,19 +23,11 @@ class ModelledMeter:
     ----------
     config : ModelConfig
     optimizer : {"sgd", "momentum", "adamw"}
-
-    Attributes
-    ----------
-    seconds : float
-        That a U50 would have taken.
     """
 
-    provenance = "modelled"
-    how = f"the U50 model {MODEL_VERSION}, the middle of its band; the whole board"
-
     def __init__(self, config: ModelConfig, optimizer: str = "sgd"):
+        super().__init__("modelled", f"the U50 model {MODEL_VERSION}, the middle of its band; the whole board")
         self._config, self._optimizer = config, optimizer
-        self.joules, self.bounds, self.seconds = 0.0, (0.0, 0.0), 0.0
 
     def advance(self, samples: Samples, seconds: float) -> None:
         """Count some samples by their lengths."""
@@ -43,9 +36,8 @@ class ModelledMeter:
             count * step_of(self._config, self._optimizer, int(length))
             for length, count in zip(lengths, counts, strict=True)
         ]
-        low, middle, high, took = (sum(steps) + np.zeros(4)).tolist()
-        self.joules += middle
-        self.bounds = self.bounds[0] + low, self.bounds[1] + high
+        *joules, took = (sum(steps) + np.zeros(4)).tolist()
+        self.add(*joules)
         self.seconds += took
 
 

@@ -4,6 +4,7 @@ Figures are made without pyplot, because another thread may draw them.
 """
 
 import io
+from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -61,10 +62,47 @@ def style(axes: Axes, title: str, x_label: str, y_label: str) -> None:
     axes.set_axisbelow(True)
 
 
-def to_png(figure: Figure, scale: float = 1.0) -> bytes:
+def draw_band(axes: Axes, x: np.ndarray, band: np.ndarray, colour: str, label: str = "", **look) -> None:
+    """Draw a line in the pale area of its band.
+
+    Parameters
+    ----------
+    axes : Axes
+    x : ndarray, shape (n,)
+    band : ndarray, shape (3, n)
+        Low, middle and high.
+    colour, label : str
+    **look
+        Further keywords of `Axes.plot`.
+    """
+    low, middle, high = band
+    axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
+    axes.plot(x, middle, color=colour, label=label, **{"linewidth": 2, **look})
+
+
+def draw_megabytes(axes: Axes, rows: Sequence[tuple[str, str, tuple[float, float, float] | None]]) -> None:
+    """Draw numbers of bytes as dots with their bands, a row each, with a label above.
+
+    Parameters
+    ----------
+    axes : Axes
+    rows : sequence of (str, str, (float, float, float) or None)
+        Label, colour, and bytes (low, middle, high).
+    """
+    for row, (label, colour, band) in enumerate(rows):
+        if band is not None:
+            low, middle, high = (value / 1e6 for value in band)
+            bounds = [[middle - low], [high - middle]] if high > low else None
+            axes.errorbar(middle, row, xerr=bounds, fmt="o", color=colour, capsize=4, markersize=7)
+        axes.annotate(label, (0, row), (4, 7), textcoords="offset points", fontsize=8.5, color=colour)
+    most = max((band[2] for _, _, band in rows if band is not None), default=1e8)
+    axes.set(yticks=[], ylim=(max(1, len(rows)) - 0.6, -0.9), xlim=(0, 1.05 * most / 1e6))
+
+
+def to_png(figure: Figure, scale: float = 1.0, compress_level: int = 6) -> bytes:
     """Draw a figure as PNG; `scale` 2 gives twice the pixels, for screens that have them."""
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=scale * figure.dpi)
+    figure.savefig(buffer, format="png", dpi=scale * DOTS_PER_INCH, pil_kwargs={"compress_level": compress_level})
     return buffer.getvalue()
 
 

@@ -11,9 +11,11 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from html import escape
+from typing import Any
 
 import ipywidgets as widgets
 from IPython.display import display
+from matplotlib.backend_bases import MouseEvent
 
 from bttlab.errors import BttlabError
 from bttlab.lab.canvas import KeptFigure, live_canvas
@@ -21,12 +23,13 @@ from bttlab.lab.charts import SMOOTHING
 from bttlab.lab.dashboard_figure import ACROSS, DashboardFigure, View
 from bttlab.lab.dashboard_runs import ACCOUNTINGS, FAILED, FINISHED, PAUSED, RUNNING, STOPPED, DashboardRun
 from bttlab.lab.dashboard_targets import Target
+from bttlab.lab.explorer import row
 from bttlab.lab.picture import hidden
 from bttlab.lab.run_export import curves_csv, describe_runs, download_link, ratios
 from bttlab.threads import Thread
 from bttlab.train import LEARNING_RATES
 
-REDRAW_SECONDS = 0.4
+REDRAW_SECONDS = 1.0  # a drawing takes a tenth of it
 KEEP_SECONDS = 15.0  # between two updates of the figure that stays in the notebook
 SMOOTHINGS = [("1 sample", 1), ("20 samples", 20), ("100 samples", SMOOTHING), ("500 samples", 500)]
 STOP_SECONDS = 10.0  # that closing waits for a run to end and to be saved
@@ -101,44 +104,25 @@ class Dashboard:
         self._drawing = False
         self._said_in = (0, "")
         self._figure = DashboardFigure()
-        self._canvases = [
-            live_canvas(figure, functools.partial(self._figure.animated, figure), self._lock)
-            for figure in (self._figure.figure, self._figure.right)
-        ]
+        self._canvases = [live_canvas(figure, self._lock) for figure in (self._figure.figure, self._figure.right)]
+        for figure in (self._figure.figure, self._figure.right):
+            figure.canvas.mpl_connect("motion_notify_event", self._point)
+            figure.canvas.mpl_connect("figure_leave_event", self._point)
         self._kept = KeptFigure()
         self._build(samples, learning_rate, most_samples, accounting)
         self._draw()
         _open[name] = self
 
     def _build(self, samples: int, learning_rate: float, most_samples: int, accounting: str) -> None:
-        wide = {"description_width": "90px"}
-        self._choice = widgets.Dropdown(
-            options=list(self._targets), description="train on", style=wide, layout={"width": "340px"}
+        self._choice = _control(widgets.Dropdown, "train on", "340px", 90, options=list(self._targets))
+        log = {"min": -5, "max": 0, "step": 0.02}  # of the logarithm: 3e-4, 4e-4 and 4e-3 are read as such
+        self._rate = _control(
+            widgets.FloatLogSlider, "learning rate", "380px", 90, value=learning_rate, readout_format=".1e", **log
         )
-        self._rate = widgets.FloatLogSlider(
-            learning_rate,
-            min=-5,
-            max=0,
-            step=0.02,  # of the logarithm: 3e-4, 4e-4 and 4e-3 are read as such
-            description="learning rate",
-            readout_format=".1e",
-            style=wide,
-            layout={"width": "380px"},
-        )
-        self._samples = widgets.IntSlider(
-            min(samples, most_samples),
-            min=100,
-            max=most_samples,
-            step=100,
-            description="samples",
-            readout_format=",d",
-            style=wide,
-            layout={"width": "380px"},
-        )
-        self._optimizer = widgets.Dropdown(description="optimizer", style=wide, layout={"width": "220px"})
-        self._seed = widgets.BoundedIntText(
-            0, min=0, max=2**31 - 1, description="seed", style={"description_width": "40px"}, layout={"width": "115px"}
-        )
+        counts = {"value": min(samples, most_samples), "min": 100, "max": most_samples, "step": 100}
+        self._samples = _control(widgets.IntSlider, "samples", "380px", 90, readout_format=",d", **counts)
+        self._optimizer = _control(widgets.Dropdown, "optimizer", "220px", 90)
+        self._seed = _control(widgets.BoundedIntText, "seed", "115px", 40, min=0, max=2**31 - 1)
         self._offer_choices()
         self._choice.observe(lambda _: self._offer_choices(), "value")
         self._optimizer.observe(lambda _: self._suit_rate(), "value")
@@ -154,48 +138,28 @@ class Dashboard:
             button = widgets.Button(description=label, icon=icon, layout={"width": "105px"})
             button.on_click(lambda _, action=action: action())
             self._buttons[label] = button
+        kinds = [(words, name) for name, words in ACCOUNTINGS.items()]
         self._view = {
-            "across": widgets.Dropdown(
-                options=list(ACROSS),
-                description="across",
-                style={"description_width": "50px"},
-                layout={"width": "160px"},
-            ),
-            "smoothing": widgets.Dropdown(
-                options=SMOOTHINGS,
-                value=SMOOTHING,
-                description="mean of",
-                style={"description_width": "60px"},
-                layout={"width": "190px"},
-            ),
+            "across": _control(widgets.Dropdown, "across", "160px", 50, options=list(ACROSS)),
+            "smoothing": _control(widgets.Dropdown, "mean of", "190px", 60, options=SMOOTHINGS, value=SMOOTHING),
             "logarithmic": widgets.Checkbox(description="logarithmic loss", indent=False, layout={"width": "150px"}),
-            "memory": widgets.Dropdown(
-                options=[(words, name) for name, words in ACCOUNTINGS.items()],
-                value=accounting,
-                description="memory",
-                style={"description_width": "60px"},
-                layout={"width": "300px"},
-            ),
+            "memory": _control(widgets.Dropdown, "memory", "300px", 60, options=kinds, value=accounting),
         }
         for control in self._view.values():
             control.observe(lambda _: self._draw(), "value")
         self._status, self._message, self._ratios, self._files = (widgets.HTML() for _ in range(4))
         self._words = widgets.HTML(hidden(describe_runs([])))
-        self.widget = widgets.VBox(
-            [
-                widgets.HBox(
-                    [self._choice, self._optimizer, self._seed, self._rate, self._samples],
-                    layout={"flex_flow": "row wrap"},
-                ),
-                widgets.HBox(list(self._buttons.values()), layout={"flex_flow": "row wrap"}),
-                self._status,
-                self._message,
-                widgets.HBox([canvas.widget for canvas in self._canvases], layout={"flex_flow": "row wrap"}),
-                widgets.HBox([*self._view.values(), self._files], layout={"flex_flow": "row wrap"}),
-                self._ratios,
-                self._words,
-            ]
-        )
+        parts = [
+            row(self._choice, self._optimizer, self._seed, self._rate, self._samples),
+            row(*self._buttons.values()),
+            self._status,
+            self._message,
+            row(*(canvas.widget for canvas in self._canvases)),
+            row(*self._view.values(), self._files),
+            self._ratios,
+            self._words,
+        ]
+        self.widget = widgets.VBox(parts)
         self.widget.add_class(self._kept.live_class)
 
     def _ipython_display_(self) -> None:
@@ -378,7 +342,7 @@ class Dashboard:
     def _draw(self) -> None:
         with self._lock:
             view = View(**{name: control.value for name, control in self._view.items()})
-            everything = self._figure.update(self.runs, view)
+            self._figure.update(self.runs, view)
             self._status.value = _status(self.runs[-1]) if self.runs else "Choose what to train on, and start."
             if self._state() != self._said_in:  # what was said of another state may no longer be true
                 self._say("")
@@ -388,7 +352,12 @@ class Dashboard:
             lines = map(escape, ratios(self.runs, view.memory))
             self._ratios.value = f"<p style='line-height:1.4'>{'<br>'.join(lines)}</p>"
         for canvas in self._canvases:
-            canvas.draw(everything)
+            canvas.draw()
+
+    def _point(self, event: MouseEvent) -> None:
+        """Show the values under the mouse, unless it drags."""
+        if getattr(event, "button", None) is None and self._figure.point(event.inaxes, event.xdata):
+            self._draw()
 
     def _keep(self) -> None:
         with self._lock:
@@ -444,6 +413,11 @@ class Dashboard:
         self._message.value = f"<span role='alert'><b>{escape(message)}</b></span>" if message else ""
 
 
+def _control(kind: type, name: str, width: str, name_width: int, **keywords: Any) -> widgets.Widget:
+    style = {"description_width": f"{name_width}px"}
+    return kind(description=name, style=style, layout={"width": width}, **keywords)
+
+
 def _what_failed(run: DashboardRun) -> str:
     if run.fault is None:
         return run.error
@@ -458,19 +432,19 @@ def _status(run: DashboardRun) -> str:
     parts = [f"<b>{escape(run.name)}</b>: {state}", f"{run.count:,} of {run.total:,} samples"]
     if run.rate:
         parts.append(f"{run.rate:,.0f} samples/s ({run.time_provenance})")
-        if modelled := getattr(run.meter, "seconds", 0.0):
-            parts.append(f"a U50: {run.count / modelled:,.0f} samples/s (modelled)")
+        if run.meter.seconds:
+            parts.append(f"a U50: {run.count / run.meter.seconds:,.0f} samples/s (modelled)")
         if run.active:
             parts.append(f"{_duration((run.total - run.count) / run.rate)} left")
     if run.meter.provenance:
-        parts.append(f"{run.meter.joules:,.1f} J so far ({run.meter.provenance}: {escape(run.meter.how)})")
+        parts.append(f"{run.meter.joules[1]:,.1f} J so far ({run.meter.provenance}: {escape(run.meter.how)})")
     else:
         parts.append(f"energy: none, {escape(run.meter.how)}")
     if run.scores and run.state in (FINISHED, STOPPED):
         _, last = run.scores[-1]
         parts.append(f"dev: intent {last.intent_accuracy:.1%}, slot F1 {last.slot_f1:.1%} (measured)")
     text = " · ".join(parts)
-    if run.state != RUNNING:
+    if not run.active:
         return text
     # Without an update, as after a restart of the kernel, CSS greys the line and shows the note.
     now = time.strftime("%H:%M:%S")

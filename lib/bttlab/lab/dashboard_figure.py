@@ -1,9 +1,4 @@
-"""The dashboard's figure: loss, scores, memory and energy of any number of runs, redrawn in place.
-
-A redraw takes time from the training, which needs Python's lock and a processor, too. So axes, titles and legends are
-drawn only when they change; the lines are *animated* in matplotlib's sense: drawn by themselves on a copy of the rest
-(`bttlab.lab.canvas`).
-"""
+"""The dashboard's figure: losses, dev split, memory and energy of all runs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,22 +7,33 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from bttlab.lab.charts import DOTS_PER_INCH, PALETTE, SMOOTHING, as_label, round_up, smooth, style, thinned
+from bttlab.lab.charts import (
+    DOTS_PER_INCH,
+    PALETTE,
+    SMOOTHING,
+    as_label,
+    draw_band,
+    draw_megabytes,
+    round_up,
+    smooth,
+    style,
+    thinned,
+)
 from bttlab.lab.dashboard_runs import MARKS, DashboardRun
 
-SIZE = (4.15, 5.0)  # inches: with the controls it fits a window of 1280 x 900 beside JupyterLab's file browser
+SIZE = (4.15, 4.75)  # inches: with the controls it fits a window of 1400 x 900 beside JupyterLab's file browser
 SCORES = (("intent_accuracy", "intent accuracy", "-"), ("slot_f1", "slot F1", "--"), ("frame_accuracy", "frame", ":"))
 _SHAPES = dict(zip(MARKS, ("^", "D", "s"), strict=True))  # of marks
 _MARK_NAMES = dict(zip(MARKS, ("new rate", "pause", "stop"), strict=True))
 _THOUSANDS = FuncFormatter(lambda value, _: f"{value:,.4g}" if value < 10 else f"{value:,.0f}")
-_SMALL = 8.5
-_PAPER = {"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 1}
+_SMALL = {"fontsize": 8.5}
+_PAPER = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 2}
 MOST_PERCENT = 120  # of the dev split's axis: the legend stands above 100
 LEGEND_ROWS = 6  # lines of names in full size
 ACROSS = {"samples": "samples trained on", "time": "training time (s)", "energy": "energy (J)"}
+MEMORY = {"tensors": "Memory: data in use", "footprint": "Memory: whole footprint"}
 
 
 @dataclass(frozen=True)
@@ -55,256 +61,216 @@ class View:
 class DashboardFigure:
     """Four panels in two figures, which stand side by side, or one below the other in a narrow window.
 
-    Every run has a number, a colour, and a name with the provenance of its figures.
+    Every run has a number, a colour, and a name with the provenance of its numbers.
 
     Attributes
     ----------
     figure, right : Figure
         Loss and dev split; memory and energy.
+    loss, dev, memory, energy : Axes
     """
 
     def __init__(self) -> None:
         self.figure, self.right = (Figure(figsize=SIZE, dpi=DOTS_PER_INCH, facecolor="white") for _ in range(2))
-        grids = [
-            figure.add_gridspec(2, 1, left=0.14, right=0.93, bottom=0.29, top=0.945, hspace=0.66)
-            for figure in (self.figure, self.right)
-        ]
-        self._loss, self._dev = (self.figure.add_subplot(cell) for cell in grids[0])
-        self._memory, self._energy = (self.right.add_subplot(cell) for cell in grids[1])
-        style(self._loss, "", "", "loss")
-        style(self._dev, "Dev split (measured)", "", "right (%)")
-        style(self._memory, "Memory", "MB ($10^6$ bytes)", "")
-        style(self._energy, "Energy so far (J)", "", "")
-        self._energy.yaxis.set_major_formatter(_THOUSANDS)
-        for axes in (self._loss, self._dev, self._energy):
-            axes.xaxis.set_major_formatter(_THOUSANDS)
-            axes.set(xlim=(0, 100))
-        self._loss.set_ylim(0, 8)
-        self._dev.set(ylim=(0, MOST_PERCENT), yticks=range(0, 101, 20))
-        self._energy.set_ylim(0, 1)
-        handles = [Line2D([], [], color="0.3", linestyle=line, label=label) for _, label, line in SCORES]
-        self._dev.legend(handles=handles, loc="upper left", fontsize=_SMALL, frameon=False, ncols=3)
-        for axes in (self._loss, self._dev, self._energy):
-            axes.xaxis.set_major_locator(MaxNLocator(4))
-        self._memory.set(yticks=[])
-        self._memory.xaxis.set_major_formatter(_THOUSANDS)
-        self._notes = {axes: _new_note(axes) for axes in (*self.figure.axes, *self.right.axes)}
-        self._lines: list[_Lines] = []
-        self._view: View | None = None
-        self._names: list[str] = []
-        self._marks: set[str] = set()
-        self._shown_memory = None
-        self._limits: dict[Axes, tuple] = {}
-        self._stale = True
+        place = {"left": 0.14, "right": 0.93, "bottom": 0.29, "top": 0.945, "hspace": 0.66}
+        self.loss, self.dev = self.figure.subplots(2, 1, gridspec_kw=place)
+        self.memory, self.energy = self.right.subplots(2, 1, gridspec_kw=place)
+        self._view = View()
+        self._limits: dict[Axes, tuple] = {}  # as `update` set them: others are the user's, who has zoomed
+        self._pointed: tuple[str, float] | None = None
         self.update([])
 
-    def animated(self, figure: Figure) -> list:
-        """Return a figure's lines and bands, which are drawn on a copy of the rest."""
-        return [artist for lines in self._lines for artist in lines.artists if artist.axes in figure.axes]
+    def point(self, axes: Axes | None, x: float | None) -> bool:
+        """Choose the place whose values the next `update` shows in all panels with that horizontal axis.
 
-    def update(self, runs: Sequence[DashboardRun], view: View = View()) -> bool:
-        """Show the runs as they are now.
+        Parameters
+        ----------
+        axes : Axes or None
+            The panel under the mouse.
+        x : float or None
 
         Returns
         -------
         bool
-            Whether anything but the animated artists has changed.
+            Whether the place has changed.
         """
+        across = self._across.get(axes)
+        before, self._pointed = self._pointed, (across, x) if across and x is not None else None
+        return self._pointed != before
+
+    def update(self, runs: Sequence[DashboardRun], view: View = View()) -> None:
+        """Show the runs as they are now."""
+        panels = self.loss, self.dev, self.memory, self.energy
+        zoomed = {axes: _limits(axes) for axes in panels if self._limits.get(axes, _limits(axes)) != _limits(axes)}
         if view != self._view:
-            self._look(view)
-        if [lines.run for lines in self._lines] != list(runs[: len(self._lines)]):
-            for lines in self._lines:
-                lines.remove()
-            self._lines, self._stale = [], True
-        for run in runs[len(self._lines) :]:
-            self._lines.append(_Lines(run, PALETTE[len(self._lines) % len(PALETTE)], self))
-        bounds = [lines.update(view) for lines in self._lines]
-        across = {name: (0, max((_extent(run, name) for run in runs), default=100)) for name in ACROSS}
-        least = min((least for least, _, _ in bounds), default=0.01) if view.logarithmic else 0
-        self._limit(self._loss, across[view.across], (least, round_up(max((top for _, top, _ in bounds), default=8.0))))
-        self._limit(self._dev, across[view.across], (0, MOST_PERCENT))
-        top = round_up(max((top for _, _, top in bounds), default=1.0))
-        _, end = across["time" if view.across == "time" else "samples"]
-        self._limit(self._energy, (0, end), (0, top))
-        self._name([label_of(number, run) for number, run in enumerate(runs, 1)])
-        self._draw_memory(runs, view.memory)
-        self._explain_marks({mark for run in runs for _, mark in run.marks})
-        self._say_what_is_missing(runs)
-        stale, self._stale = self._stale, False
-        return stale
+            zoomed = {}
+        self._view = view
+        for axes in panels:
+            axes.clear()
+        self._draw_loss(runs)
+        self._draw_dev(runs)
+        self._draw_memory(runs)
+        self._draw_energy(runs)
+        self._name(runs)
+        self._show_values(runs)
+        self._limits = {axes: _limits(axes) for axes in panels}
+        for axes, (x, y) in zoomed.items():
+            axes.set(xlim=x, ylim=y)
 
-    def _look(self, view: View) -> None:
-        self._view, self._stale = view, True
-        self._limits.clear()
-        title = f"Loss, and mean of {view.smoothing} (measured)"
-        self._loss.set_title(title, loc="left", fontweight="bold", fontsize=11)
-        self._loss.set_yscale("log" if view.logarithmic else "linear")
-        title = {"tensors": "Memory: data in use", "footprint": "Memory: whole footprint"}[view.memory]
-        self._memory.set_title(title, loc="left", fontweight="bold", fontsize=11)
-        for axes in (self._loss, self._dev):
-            axes.set_xlabel(ACROSS[view.across])
-        self._energy.set_xlabel(ACROSS["time" if view.across == "time" else "samples"])
+    @property
+    def _across(self) -> dict[Axes, str]:
+        """The horizontal axis of each panel over a run's course."""
+        across = self._view.across
+        return {self.loss: across, self.dev: across, self.energy: "time" if across == "time" else "samples"}
 
-    def _limit(self, axes: Axes, x: tuple, y: tuple) -> None:
-        """Set limits, unless the user has zoomed in."""
-        now = axes.get_xlim(), axes.get_ylim()
-        if now == (x, y) or self._limits.get(axes, now) != now:
-            return
-        axes.set(xlim=x, ylim=y)
-        self._limits[axes] = axes.get_xlim(), axes.get_ylim()
-        self._stale = True
+    def _style(self, axes: Axes, title: str, y_label: str, runs: Sequence[DashboardRun]) -> None:
+        across = self._across[axes]
+        style(axes, title, ACROSS[across], y_label)
+        axes.xaxis.set_major_formatter(_THOUSANDS)
+        axes.xaxis.set_major_locator(MaxNLocator(4))
+        axes.set_xlim(0, max((_extent(run, across) for run in runs), default=100))
 
-    def _name(self, names: Sequence[str]) -> None:
-        names = [_wrapped(as_label(name), 72).strip() for name in names]
-        if names == self._names:
-            return
-        self._names, self._stale = names, True
-        for legend in self.figure.legends[:]:
-            legend.remove()
-        if names:
-            size = 7.5 * min(1.0, LEGEND_ROWS / sum(name.count("\n") + 1 for name in names))
-            handles = [lines.smooth for lines in self._lines]
-            self.figure.legend(handles, names, loc="lower left", fontsize=size, frameon=False)
-
-    def _explain_marks(self, kinds: set[str]) -> None:
-        if kinds == self._marks:
-            return
-        self._marks, self._stale = kinds, True
+    def _draw_loss(self, runs: Sequence[DashboardRun]) -> None:
+        axes, view, kinds, lows, tops = self.loss, self._view, set(), [], []
+        self._style(axes, f"Loss, and mean of {view.smoothing} (measured)", "loss", runs)
+        for run, colour in _coloured(runs):
+            counts, losses, every = run.curve
+            means, shown = smooth(losses, max(1, view.smoothing // every)), thinned(losses)
+            x = run.at(counts[shown], view.across)
+            axes.plot(x, losses[shown], color=colour, alpha=0.22, linewidth=0.6)
+            axes.plot(x, means[shown], color=colour, linewidth=2)
+            if len(losses):
+                tops.append(max(1.0, 1.1 * float(np.quantile(losses, 0.99))))
+                lows.append(10.0 ** np.floor(np.log10(max(1e-9, means.min()))))
+            for count, kind in list(run.marks):
+                at_the_bottom = {"transform": axes.get_xaxis_transform(), "clip_on": False}
+                axes.plot(run.at([count], view.across), [0], _SHAPES[kind], color=colour, gid=kind, **at_the_bottom)
+                kinds.add(kind)
+        axes.set_yscale("log" if view.logarithmic else "linear")
+        axes.set_ylim(min(lows, default=0.01) if view.logarithmic else 0, round_up(max(tops, default=8.0)))
         handles = [
             Line2D([], [], color="0.3", marker=_SHAPES[kind], linestyle="", markersize=5, label=_MARK_NAMES[kind])
             for kind in MARKS
             if kind in kinds
         ]
-        self._loss.legend(handles=handles, loc="upper right", fontsize=_SMALL, frameon=False, ncols=3)
+        if handles:
+            axes.legend(handles=handles, loc="upper right", frameon=False, ncols=3, **_SMALL)
+        if not runs:
+            _note(axes, "Nothing has been started yet.")
 
-    def _draw_memory(self, runs: Sequence[DashboardRun], accounting: str) -> None:
-        state = [(run.memory.get(accounting), run.active) for run in runs], accounting
-        if state == self._shown_memory:
-            return
-        self._shown_memory, self._stale = state, True
-        axes = self._memory
-        for artist in [*axes.texts, *axes.lines]:
-            if artist is not self._notes[axes]:
-                artist.remove()
-        found = [run.memory[accounting] for run in runs if accounting in run.memory]
-        known = [one.high or one.value for one in found]
-        most = max(known, default=1e8)
-        axes.set(xlim=(0, 1.05 * most / 1e6), ylim=(max(1, len(runs)) - 0.6, -0.8))
-        for row, run in enumerate(runs):
-            if found := run.memory.get(accounting):
-                colour = PALETTE[row % len(PALETTE)]
-                axes.plot([found.value / 1e6], [row], "o", color=colour, markersize=8)
-                if found.low is not None:
-                    axes.plot([found.low / 1e6, found.high / 1e6], [row, row], color=colour, marker="|")
-                text = f"{row + 1}: {found.value / 1e6:,.1f} MB ({found.provenance})"
+    def _draw_dev(self, runs: Sequence[DashboardRun]) -> None:
+        unscored = "; not of records" * any(not run.is_scored for run in runs)
+        self._style(self.dev, f"Dev split (measured{unscored})", "right (%)", runs)
+        for run, colour in _coloured(runs):
+            scores = list(run.scores)
+            x = run.at([count for count, _ in scores], self._view.across)
+            for name, _, line in SCORES:
+                values = [100 * getattr(found, name) for _, found in scores]
+                self.dev.plot(x, values, color=colour, linestyle=line, marker="o", markersize=3)
+        self.dev.set(ylim=(0, MOST_PERCENT), yticks=range(0, 101, 20))
+        handles = [Line2D([], [], color="0.3", linestyle=line, label=label) for _, label, line in SCORES]
+        self.dev.legend(handles=handles, loc="upper left", frameon=False, ncols=3, **_SMALL)
+
+    def _draw_memory(self, runs: Sequence[DashboardRun]) -> None:
+        style(self.memory, MEMORY[self._view.memory], "MB ($10^6$ bytes)", "")
+        rows = []
+        for number, (run, colour) in enumerate(_coloured(runs), 1):
+            if found := run.memory.get(self._view.memory):
+                band = found.value if found.low is None else found.low, found.value, found.high or found.value
+                rows.append((f"{number}: {found.value / 1e6:,.1f} MB ({found.provenance})", colour, band))
             else:  # greyed: it does not compare
-                colour = "0.55"
-                text = f"{row + 1}: {'known at the end' if run.active else 'not measured'}"
-            place = {"xytext": (4, 6), "textcoords": "offset points", "fontsize": _SMALL, "color": colour}
-            axes.annotate(text, (0, row), **place)
+                rows.append((f"{number}: {'known at the end' if run.active else 'not measured'}", "0.55", None))
+        draw_megabytes(self.memory, rows)
+        self.memory.xaxis.set_major_formatter(_THOUSANDS)
 
-    def _say_what_is_missing(self, runs: Sequence[DashboardRun]) -> None:
-        self._note(self._loss, "" if runs else "Nothing has been started yet.")
-        reasons: dict[str, list[str]] = {}
-        for number, run in enumerate(runs, 1):
+    def _draw_energy(self, runs: Sequence[DashboardRun]) -> None:
+        axes, top, missing = self.energy, 0.0, {}
+        self._style(axes, "Energy so far (J)", "", runs)
+        axes.yaxis.set_major_formatter(_THOUSANDS)
+        for number, (run, colour) in enumerate(_coloured(runs), 1):
             if not run.meter.provenance:
-                reasons.setdefault(run.meter.how, []).append(str(number))
-        parts = [f"none of {', '.join(numbers)}: {reason}" for reason, numbers in reasons.items()]
-        if any(run.meter.provenance for run in runs):  # the lines rise to the right: room is above, on the left
-            place = {"x": 0.03, "y": 0.97, "ha": "left", "va": "top"}
-        else:
-            place = {"x": 0.5, "y": 0.5, "ha": "center", "va": "center"}
-        self._note(self._energy, "\n".join(_wrapped(part, 34) for part in parts), **place)
-        unscored = any(not run.is_scored for run in runs)
-        title = "Dev split (measured; not of records)" if unscored else "Dev split (measured)"
-        if self._dev.get_title("left") != title:
-            self._dev.set_title(title, loc="left", fontweight="bold", fontsize=11)
-            self._stale = True
+                missing.setdefault(run.meter.how, []).append(str(number))
+                continue
+            history = np.array(run.history)
+            history = history[thinned(history)]
+            x = run.at(history[:, 0], self._across[axes])
+            draw_band(axes, x, history[:, 2:].T, colour)
+            top = max(top, 1.25 * history[-1, 4])
+        axes.set_ylim(0, round_up(top or 1.0))
+        parts = [f"none of {', '.join(numbers)}: {reason}" for reason, numbers in missing.items()]
+        _note(axes, "\n".join(_wrapped(part, 34) for part in parts), corner=top > 0)
 
-    def _note(self, axes: Axes, text: str, **place) -> None:
-        note = self._notes[axes]
-        if note.get_text() != text:
-            note.set(text=text, **place)
-            self._stale = True
+    def _name(self, runs: Sequence[DashboardRun]) -> None:
+        for legend in self.figure.legends[:]:
+            legend.remove()
+        names = [_wrapped(as_label(label_of(number, run)), 72).strip() for number, run in enumerate(runs, 1)]
+        if names:
+            size = 7.5 * min(1.0, LEGEND_ROWS / sum(name.count("\n") + 1 for name in names))
+            handles = [Line2D([], [], color=colour, linewidth=2) for _, colour in _coloured(runs)]
+            self.figure.legend(handles, names, loc="lower left", fontsize=size, frameon=False)
 
+    def _show_values(self, runs: Sequence[DashboardRun]) -> None:
+        """Show the values under the mouse, at the same place in each panel that has the same axis."""
+        if self._pointed is None:
+            return
+        across, x = self._pointed
+        for axes, own in self._across.items():
+            if own != across:
+                continue
+            axes.axvline(x, color="0.4", linewidth=0.8)
+            lines = [f"{x:,.4g} {ACROSS[across].split()[0]}"]
+            for number, run in enumerate(runs, 1):
+                if (count := run.count_at(x, across)) is not None and (value := self._value(axes, run, count)):
+                    lines.append(f"{number}: {value}")
+            right = x > sum(axes.get_xlim()) / 2
+            place = {"x": 0.02 if right else 0.98, "ha": "left" if right else "right", "y": 0.8, "va": "top"}
+            axes.text(s="\n".join(lines), transform=axes.transAxes, bbox=_PAPER, zorder=9, **place, **_SMALL)
 
-class _Lines:
-    """One run's artists."""
-
-    def __init__(self, run: DashboardRun, colour: str, parent: DashboardFigure):
-        self.run = run
-        self.raw, self.smooth = (
-            parent._loss.plot([], [], color=colour, alpha=alpha, linewidth=width)[0]
-            for alpha, width in ((0.22, 0.6), (1.0, 2.0))
-        )
-        self.scores = [
-            parent._dev.plot([], [], color=colour, linestyle=line, marker="o", markersize=3)[0] for _, _, line in SCORES
-        ]
-        self.energy = parent._energy.plot([], [], color=colour, linewidth=2)[0]
-        self.band = parent._energy.fill_between([], [], [], color=colour, alpha=0.15, linewidth=0)
-        at_the_bottom = parent._loss.get_xaxis_transform()
-        self.marks = {
-            kind: parent._loss.plot([], [], shape, color=colour, transform=at_the_bottom, clip_on=False)[0]
-            for kind, shape in _SHAPES.items()
-        }
-        self.artists = [self.band, self.raw, self.smooth, *self.marks.values(), *self.scores, self.energy]
-        for artist in self.artists:
-            artist.set_animated(True)
-
-    def update(self, view: View) -> tuple[float, float, float]:
-        """Update the lines; return the limits that they need: least and most loss, most energy."""
-        run = self.run
-        (counts, losses, means), scores = run.curve, list(run.scores)
-        if view.smoothing != SMOOTHING and len(run.losses) >= len(counts) > 0 and counts[-1] == len(run.losses):
-            means = smooth(run.losses, view.smoothing)[counts - 1]
-        shown = thinned(losses)
-        x = run.at(counts[shown], view.across)
-        self.raw.set_data(x, losses[shown])
-        self.smooth.set_data(x, means[shown])
-        x = run.at(np.array([count for count, _ in scores]), view.across)
-        for line, (name, _, _) in zip(self.scores, SCORES, strict=True):
-            line.set_data(x, [100 * getattr(values, name) for _, values in scores])
-        marks = list(run.marks)
-        for kind, line in self.marks.items():
-            counts = np.array([count for count, name in marks if name == kind])
-            line.set_data(run.at(counts, view.across), np.zeros(len(counts)))
-        energy = np.array(run.energy or np.zeros((0, 4)))
-        energy = energy[thinned(energy)]
-        x = run.at(energy[:, 0], "time" if view.across == "time" else "samples")
-        self.energy.set_data(x, energy[:, 1])
-        self.band.set_data(x, energy[:, 2], energy[:, 3])
-        most = max(1.25 * energy[-1:, 3], default=0.0)
-        top = 1.1 * float(np.quantile(losses, 0.99)) if len(losses) else 8.0
-        least = 10.0 ** np.floor(np.log10(np.min(means))) if len(means) and np.min(means) > 0 else 0.01
-        return least, max(1.0, top), most or 1.0
-
-    def remove(self) -> None:
-        for artist in self.artists:
-            artist.remove()
+    def _value(self, axes: Axes, run: DashboardRun, count: int) -> str:
+        """Return a run's value after `count` samples, as a panel shows it."""
+        if axes is self.loss:
+            counts, losses, every = run.curve
+            found = losses[counts <= count][-max(1, self._view.smoothing // every) :]
+            return f"{found.mean():.3g}" if len(found) else ""
+        if axes is self.dev:
+            found = next((scores for at, scores in reversed(run.scores) if at <= count), None)
+            return " / ".join(f"{100 * getattr(found, name):.1f}" for name, _, _ in SCORES) if found else ""
+        if not run.meter.provenance:
+            return ""
+        middle, low, high = (run.at([count], name)[0] for name in ("energy", "least energy", "most energy"))
+        return f"{middle:,.3g} J" + (f" ({low:,.3g} to {high:,.3g})" if high > low else "")
 
 
 def label_of(number: int, run: DashboardRun) -> str:
     """Return a run's number, name, setting and provenance."""
     if run.meter.provenance == run.time_provenance:
-        figures = f"time and energy {run.time_provenance}"
+        known = f"time and energy {run.time_provenance}"
     else:
         energy = f"energy {run.meter.provenance}" if run.meter.provenance else "no energy"
-        figures = f"time {run.time_provenance}, {energy}"
-    return f"{number} {run.name}, {run.setting}; {figures}"
+        known = f"time {run.time_provenance}, {energy}"
+    return f"{number} {run.name}, {run.setting}; {known}"
+
+
+def _coloured(runs: Sequence[DashboardRun]) -> list[tuple[DashboardRun, str]]:
+    return [(run, PALETTE[place % len(PALETTE)]) for place, run in enumerate(runs)]
+
+
+def _limits(axes: Axes) -> tuple[tuple[float, float], tuple[float, float]]:
+    return axes.get_xlim(), axes.get_ylim()
 
 
 def _extent(run: DashboardRun, across: str) -> float:
     """Return the end of a run on an axis; seconds and joules are extrapolated."""
-    done = {"samples": run.count, "time": run.seconds, "energy": run.meter.joules}[across]
+    done = {"samples": run.count, "time": run.seconds, "energy": run.meter.joules[1]}[across]
     if across == "samples":
         return run.total if run.active else max(done, 1)
     return round_up(max(1e-3, done * run.total / run.count if run.active and run.count else done))
 
 
-def _new_note(axes: Axes) -> Text:
-    return axes.text(
-        0.5, 0.5, "", transform=axes.transAxes, ha="center", va="center", color="0.35", fontsize=_SMALL, bbox=_PAPER
-    )
+def _note(axes: Axes, text: str, corner: bool = False) -> None:
+    """Write a note into the middle of a panel, or into its upper left corner, which rising lines leave free."""
+    x, y, ha, va = (0.03, 0.97, "left", "top") if corner else (0.5, 0.5, "center", "center")
+    axes.text(x, y, text, transform=axes.transAxes, ha=ha, va=va, color="0.35", bbox=_PAPER if text else None, **_SMALL)
 
 
 def _wrapped(text: str, width: int = 42) -> str:

@@ -23,8 +23,7 @@ from bttlab.experiments.index import runs_folder
 from bttlab.experiments.keep import keep_baseline, u50_callback
 from bttlab.experiments.record import RunRecord, now
 from bttlab.lab.card_model import Published
-from bttlab.lab.losses import MOST_LOSSES, MOST_POINTS, Losses
-from bttlab.lab.meters import EnergyMeter, NoMeter, Recorded
+from bttlab.lab.meters import EnergyMeter, NoMeter
 from bttlab.lab.workload import Workload
 from bttlab.model import NumericalFault, Optimizer, Predictions, Trainer, predict
 from bttlab.quantities import Quantity
@@ -41,7 +40,9 @@ ACCOUNTINGS = {  # of memory: what compares with what
 }
 EVALUATIONS = 8  # of the dev split in a run, the last one at its end
 PREDICTED_AT_ONCE = 50  # utterances
-
+MOST_POINTS = 4096  # of a run's history: more than are drawn
+MOST_LOSSES = 1 << 17  # kept of a run
+HISTORY = {"samples": 0, "time": 1, "least energy": 2, "energy": 3, "most energy": 4}  # columns
 MARKS = ("rate", "pause", "stop")
 READY, RUNNING, PAUSED, FINISHED, STOPPED, FAILED = "ready", "running", "paused", "finished", "stopped", "failed"
 
@@ -57,8 +58,7 @@ class DashboardRun:
         Samples.
     learning_rate : float
         May be changed at any time; takes effect with the next samples if `follows_learning_rate`.
-    most_losses : int
-        Number of losses that are kept unthinned.
+    meter : EnergyMeter
 
     Attributes
     ----------
@@ -71,12 +71,13 @@ class DashboardRun:
         First start: ISO 8601, UTC.
     seconds : float
         Training time without pauses, set-up and evaluations.
+    count : int
+        Samples trained on.
     scores : list of (int, Scores)
         Samples trained on, and the scores of the dev split.
-    clock : list of (int, float)
-        Samples trained on, and seconds so far; thinned by two at `MOST_POINTS`.
-    energy : list of (int, float, float, float)
-        Samples trained on, joules so far, lower and upper bound. As long as `clock`, or empty without a meter.
+    history : list of (int, float, float, float, float)
+        Samples trained on, seconds, joules with their bounds (low, middle, high; NaN without a meter); every second
+        one is dropped at `MOST_POINTS`.
     memory : dict of str to Quantity
         Bytes that training takes, by the `ACCOUNTINGS` that are known.
     published : Published or None
@@ -91,37 +92,32 @@ class DashboardRun:
     is_scored = True  # on the dev split, now and then
     time_provenance = "measured"  # of `seconds`
 
-    def __init__(self, name: str, total: int, learning_rate: float, meter: EnergyMeter, most_losses: int = MOST_LOSSES):
+    def __init__(self, name: str, total: int, learning_rate: float, meter: EnergyMeter):
         self.name, self.total, self.learning_rate, self.meter = name, total, learning_rate, meter
         self.state, self.error, self.begun = READY, "", ""
         self.fault: NumericalFault | None = None
-        self.seconds = 0.0
+        self.count, self.seconds = 0, 0.0
         self.scores: list[tuple[int, Scores]] = []
-        self.clock: list[tuple[int, float]] = [(0, 0.0)]
-        self.energy: list[tuple[int, float, float, float]] = []
+        self.history = [(0, 0.0, *([0.0 if meter.provenance else np.nan] * 3))]
         self.memory: dict[str, Quantity] = {}
         self.published: Published | None = None
         self.marks: list[tuple[int, str]] = []
         self.is_evaluating = False
-        self._losses = Losses(total, most_losses)
+        self._thinned = 1, np.zeros(0, np.float32)  # every how many samples, and their losses
         self._stop, self._unpaused = threading.Event(), threading.Event()
         self._changing = threading.Lock()  # of the state: its thread ends the run while another pauses it
         self._thread: Thread | None = None
 
     @property
-    def count(self) -> int:
-        """Samples trained on."""
-        return self._losses.count
-
-    @property
     def losses(self) -> np.ndarray:
-        """Losses so far, float32 of shape (count,); of a run of millions of samples the last ones."""
-        return self._losses.last
+        """Losses so far, float32: all; beyond `MOST_LOSSES` samples those of every second, fourth, … sample."""
+        return self._thinned[1]
 
     @property
-    def curve(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The losses of all samples so far, thinned: as `Losses.curve`."""
-        return self._losses.curve
+    def curve(self) -> tuple[np.ndarray, np.ndarray, int]:
+        """Samples trained on, the `losses` of those samples, and how many samples lie between two of them."""
+        every, losses = self._thinned
+        return every * np.arange(1, len(losses) + 1), losses, every
 
     @property
     def setting(self) -> str:
@@ -135,13 +131,18 @@ class DashboardRun:
         ----------
         counts : ndarray
             Samples trained on.
-        across : {"samples", "time", "energy"}
-            "time" in seconds of training, "energy" in joules; without a meter NaN, which is not drawn.
+        across : str
+            One of `HISTORY`: "time" in seconds of training, "energy" in joules; without a meter NaN, which is not
+            drawn.
         """
-        if across == "samples":
-            return counts
-        known = np.array(self.clock if across == "time" else self.energy or [(0, np.nan)])
-        return np.interp(counts, known[:, 0], known[:, 1])
+        known = np.array(self.history)
+        return np.interp(counts, known[:, 0], known[:, HISTORY[across]])
+
+    def count_at(self, place: float, across: str) -> int | None:
+        """Return the samples trained on at a place of an axis; None beyond the run's end."""
+        known = np.array(self.history)
+        places = known[:, HISTORY[across]]
+        return int(np.interp(place, places, known[:, 0])) if 0 <= place <= places[-1] else None
 
     @property
     def active(self) -> bool:
@@ -202,15 +203,17 @@ class DashboardRun:
         raise NotImplementedError
 
     def _add(self, losses: np.ndarray, seconds: float) -> None:
-        self._losses.add(losses)
+        every, kept = self._thinned
+        kept = np.concatenate([kept, losses[(-self.count - 1) % every :: every]])
+        while len(kept) > MOST_LOSSES:
+            every, kept = 2 * every, kept[1::2].copy()
+        self._thinned = every, kept  # a new array: a drawing may use the old one
         self.seconds += seconds
-        if len(self.clock) == MOST_POINTS:
-            # new lists: a drawing may use the old ones
-            self.clock, self.energy = self.clock[::2], self.energy[::2]
-        self.clock.append((self.count, self.seconds))
-        if self.meter.provenance:
-            joules = self.meter.joules
-            self.energy.append((self.count, joules, *(self.meter.bounds or (joules, joules))))
+        joules = self.meter.joules if self.meter.provenance else [np.nan] * 3
+        if len(self.history) == MOST_POINTS:
+            self.history = self.history[::2]  # a new list: a drawing may use the old one
+        self.history.append((self.count + len(losses), self.seconds, *joules))
+        self.count += len(losses)
 
     def _evaluate(self, workload: Workload, predict: Callable[[Samples], Predictions]) -> None:
         """Score the dev split, unless the run is stopped meanwhile."""
@@ -427,7 +430,7 @@ class BaselineRun(DashboardRun):
         )
         record = run_baseline(setting, listener)
         self.memory = _memory_of(record)
-        keep_baseline(record, self.begun, self._record_name)
+        keep_baseline(record, self.begun, self._record_name, self.scores[-1][1] if self.scores else None)
 
     def _on_step(self, step: int, loss: float, seconds: float) -> None:
         self.meter.advance(self._workload.train[self._order[step]], seconds)
@@ -457,7 +460,7 @@ class ModelledRun(BaselineRun):
         format: str,
         model: Callable[[Samples], Modelled],
     ):
-        meter = Recorded("modelled", f"the GPU model {MODEL_VERSION}, the middle of its band; the whole board")
+        meter = EnergyMeter("modelled", f"the GPU model {MODEL_VERSION}, the middle of its band; the whole board")
         super().__init__(name, total, learning_rate, meter, workload, format, "cpu", "eager")
         self._model = model
         place = name.partition(",")[0].replace(" ", "-")
@@ -492,13 +495,11 @@ class RecordedRun(DashboardRun):
 
     def __init__(self, record: Record):
         done, energy = record.measurement, record.measurement.energy.per_step
-        meter = NoMeter(energy.how) if energy.value is None else Recorded(energy.provenance, energy.how)
+        meter = NoMeter(energy.how) if energy.value is None else EnergyMeter(energy.provenance, energy.how)
         super().__init__(f"recorded: {record.label_of()}", len(done.losses), record.learning_rate, meter)
         if energy.value is not None:
             meter.add(*[energy.value * self.total] * 3)
         self._add(np.array(done.losses, np.float32), sum(done.step_seconds))
-        if self.energy:
-            self.energy.insert(0, (0, 0.0, 0.0, 0.0))
         self.memory = _memory_of(record)
         self.state = FINISHED
 

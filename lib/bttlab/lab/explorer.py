@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from bttlab.errors import BttlabError
 from bttlab.lab.canvas import ImageCanvas, KeptFigure
-from bttlab.lab.picture import describe, hidden
+from bttlab.lab.picture import STALE_CLASS, describe, hidden
 
 
 class Explorer:
@@ -35,7 +35,7 @@ class Explorer:
         self._lock = threading.RLock()  # widgets may be handled in a thread of their own
         self._figure = figure
         self._results, self._message = widgets.HTML(), widgets.HTML()
-        self._canvas = canvas(figure, lambda: (), self._lock)
+        self._canvas = canvas(figure, self._lock)
         self._kept = KeptFigure()
         self._words = widgets.HTML()
         picture = widgets.Box([self._canvas.widget], layout={"overflow": "auto"})  # in a narrow window it scrolls
@@ -56,17 +56,21 @@ class Explorer:
         return self._message.value
 
     def refresh(self) -> None:
-        """Redraw with the controls' values; a bad choice leaves the figure and shows a message."""
+        """Redraw with the controls' values; a bad choice greys the results and the figure and shows a message."""
+        stale = True
         try:
             with self._lock:
                 self._results.value, note = self._update()
-                self._canvas.draw(everything=True)
+                self._canvas.draw()
                 self._words.value = hidden(describe(self._figure))
             self._say(note)
+            stale = False
         except BttlabError as error:
-            self._say(str(error))
+            self._say(f"{error} (grey: the choice before)")
         except KeyboardInterrupt:
             self._say("interrupted: move a slider again")
+        for widget in (self._results, self._canvas.widget):
+            (widget.add_class if stale else widget.remove_class)(STALE_CLASS)
 
     def _update(self) -> tuple[str, str]:
         """Compute and draw; returns results as HTML, and a note or nothing."""

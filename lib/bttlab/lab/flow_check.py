@@ -57,34 +57,19 @@ def check_flow(overlay: Any, layer: Any, flow: Any, x: Any, dy: Any) -> LayerRun
     overlay, layer, flow, x, dy
         As for `bttlab.card.layer.run_layer`.
     """
-    run, errors, wrong = _checked(overlay, layer, flow, x, dy)
+    run = run_layer(overlay, layer, flow, x, dy)
+    errors = autograd_errors(run, layer, x, dy)
+    wrong = wrong_results(errors)
     print("  ".join(f"{name} {error:.0e}" for name, error in errors.items()))
     print(f"wrong: {', '.join(wrong)}" if wrong else f"all within {TOLERANCE:.0e} of autograd in float64")
     return run
 
 
-def flow_is_right(overlay: Any, layer: Any, flow: Any, x: Any, dy: Any) -> bool:
-    """Return whether a flow runs on the card with autograd's y and gradients."""
-    return not _checked(overlay, layer, flow, x, dy)[-1]
-
-
-def _checked(overlay: Any, layer: Any, flow: Any, x: Any, dy: Any) -> tuple[LayerRun, dict[str, float], list[str]]:
-    """Return a flow's run, its errors, and the names of the wrong results."""
-    run = run_layer(overlay, layer, flow, x, dy)
-    errors = autograd_errors(run, layer, x, dy)
-    return run, errors, [name for name, error in errors.items() if not error <= TOLERANCE]
+def wrong_results(errors: Mapping[str, float]) -> list[str]:
+    """Return the names of the results whose error is above `TOLERANCE`, or not finite."""
+    return [name for name, error in errors.items() if not error <= TOLERANCE]
 
 
 def flow_cycles(layer: Any, flow: Any, tokens: int) -> int:
     """Return the cycles of both passes of a flow's program (modelled)."""
     return time_program(layer_program(layer, tokens, flow).forward, tokens, False).cycles
-
-
-def flow_is_refused(layer: Any, flow: Any, tokens: int) -> bool:
-    """Return whether the compiler refuses a valid order."""
-    order = Order.of(flow)
-    try:
-        layer_program(layer, tokens, order)
-    except ProgramError:
-        return True
-    return False

@@ -2,44 +2,24 @@
 
 import math
 import time
-from typing import Protocol
 
 import numpy as np
 from IPython.display import HTML, DisplayHandle
 
+from bttlab.card import TrainingRun
 from bttlab.lab.charts import PALETTE, SMOOTHING, loss_figure, smooth, thinned
 from bttlab.lab.savings import Savings, panel, panels_html, samples_end, small_style
 
 REFRESH_SECONDS = 0.4
 
 
-class Watchable(Protocol):
-    """A run in the background, such as `bttlab.card.TrainingRun`."""
-
-    total: int
-
-    @property
-    def losses(self) -> np.ndarray:
-        """Losses so far."""
-
-    @property
-    def done(self) -> bool:
-        """True if it has ended."""
-
-    def stop(self) -> None:
-        """End it soon, at a sample boundary."""
-
-    def wait(self, timeout: float | None = None) -> np.ndarray:
-        """Wait for the end, at most `timeout` seconds, and return the losses."""
-
-
-def watch(run: Watchable, title: str, seconds: float = math.inf, savings: Savings | None = None) -> np.ndarray:
+def watch(run: TrainingRun, title: str, seconds: float = math.inf, savings: Savings | None = None) -> np.ndarray:
     """Draw a run's loss until it ends. The cell waits; interrupting the kernel stops the run.
 
     Parameters
     ----------
-    run : Watchable
-        From `overlay.trainer_1.start(…)`, for instance.
+    run : bttlab.card.TrainingRun
+        From `overlay.trainer_1.start(…)`.
     title : str
         Of the figure; the time left is added.
     seconds : float
@@ -78,14 +58,14 @@ def watch(run: Watchable, title: str, seconds: float = math.inf, savings: Saving
     return losses
 
 
-def _left(run: Watchable, took: float, most: float) -> str:
+def _left(run: TrainingRun, took: float, most: float) -> str:
     """Return the time left: until all samples are done, or `most` seconds are over."""
     count = len(run.losses)
     left = min(took / count * (run.total - count) if count else math.inf, most - took)
     return f"{max(0, left):.0f} s left" if left < math.inf else "beginning"
 
 
-def _draw(run: Watchable, title: str, savings: Savings | None) -> HTML:
+def _draw(run: TrainingRun, title: str, savings: Savings | None) -> HTML:
     losses = run.losses
     if savings is None:
         return HTML(panels_html([loss_figure(losses, title, run.total)], []))

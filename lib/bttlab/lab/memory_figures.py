@@ -7,6 +7,7 @@ from matplotlib.patches import Rectangle
 
 from bttlab.baseline.record import Memory
 from bttlab.estimate.card import Estimate
+from bttlab.estimate.memory import WORD_BYTES
 from bttlab.lab.charts import PALETTE, new_figure, style
 from bttlab.lab.picture import Picture
 
@@ -43,7 +44,7 @@ def draw_bytes(rows: Mapping[str, Mapping[str, float]], title: str) -> Picture:
     title : str
         Says where the numbers come from.
     """
-    figure = new_figure(8.3, 0.9 + 0.55 * len(rows))
+    figure = new_figure(8.3, 1.2 + 0.55 * len(rows))
     axes = figure.subplots()
     style(axes, title, "MB ($10^6$ bytes)", "")
     for row, parts in enumerate(rows.values()):
@@ -61,29 +62,31 @@ def draw_bytes(rows: Mapping[str, Mapping[str, float]], title: str) -> Picture:
 
 
 def draw_banks(estimate: Estimate) -> Picture:
-    """Draw the depth of each bank and the addresses that a program uses, by purpose."""
+    """Draw the size of each bank and the bytes that a program uses of it, by purpose."""
     banks = estimate.memory.banks
     figure = new_figure(8.3, 1.4 + 0.23 * len(banks))
     axes = figure.subplots()
     encoders = estimate.model.encoders
     style(
         axes,
-        f"Addresses of each bank in use, {encoders} encoders, {estimate.optimizer} (modelled)",
-        "thousand addresses",
+        f"Bytes of each bank in use, {encoders} encoders, {estimate.optimizer} (modelled)",
+        "MB ($10^6$ bytes)",
         "",
     )
     groups = dict.fromkeys(group for bank in banks for group in bank.groups)
-    for row, bank in enumerate(banks):
+    rooms = [bank.depth * bank.row_words * WORD_BYTES / 1e6 for bank in banks]
+    for row, (bank, room) in enumerate(zip(banks, rooms, strict=True)):
         start = 0.0
         for group, words in bank.groups.items():
-            axes.barh(row, words / 1e3, left=start, color=COLOURS[group], height=0.7, label=group)
-            start += words / 1e3
-        axes.barh(row, bank.depth / 1e3, color="none", edgecolor="0.3", linewidth=0.8, height=0.7)
+            size = room * words / bank.depth
+            axes.barh(row, size, left=start, color=COLOURS[group], height=0.7, label=group)
+            start += size
+        axes.barh(row, room, color="none", edgecolor="0.3", linewidth=0.8, height=0.7)
         blocks = f"{bank.blocks.uram} UltraRAM" if bank.kind == "uram" else f"{bank.blocks.bram36:g} BRAM36"
-        axes.text(bank.depth / 1e3 + 0.3, row, f"{bank.words / bank.depth:.0%} of {blocks}", va="center", fontsize=8)
+        axes.text(room + 0.01 * max(rooms), row, f"{bank.words / bank.depth:.0%} of {blocks}", va="center", fontsize=8)
     axes.set_yticks(range(len(banks)), [bank.name for bank in banks], fontsize=8)
     axes.set_ylim(len(banks) - 0.4, -0.6)
-    axes.set_xlim(0, 1.28 * max(bank.depth for bank in banks) / 1e3)
+    axes.set_xlim(0, 1.28 * max(rooms))
     axes.legend(
         [Rectangle((0, 0), 1, 1, color=COLOURS[group]) for group in groups],
         list(groups),
@@ -122,5 +125,4 @@ def _legend_once(axes: Axes) -> None:
     """Name each colour once, below the bars."""
     handles, names = axes.get_legend_handles_labels()
     kinds = dict(zip(names, handles, strict=True))
-    where = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.25), "frameon": False}
-    axes.legend(kinds.values(), kinds, fontsize=8, ncols=4, **where)
+    axes.figure.legend(kinds.values(), kinds, fontsize=8, ncols=4, loc="outside lower center", frameon=False)

@@ -1,68 +1,52 @@
 """Energy meters of a run."""
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any
 
 from bttlab.data import Samples
 
 SLOT_RAILS = ("12v_pex", "12v_aux")  # all power of a card but the few watts of 3.3 V
 
 
-class EnergyMeter(Protocol):
-    """Adds up a run's energy.
+class EnergyMeter:
+    """Adds up a run's energy, by `add` or in a subclass's `advance`.
+
+    Parameters
+    ----------
+    provenance : {"measured", "modelled"} or None
+        None if there is no meter.
+    how : str
+        The meter or model, or the reason why there is none.
 
     Attributes
     ----------
-    provenance : {"measured", "modelled"} or None
-        None without a meter.
-    how : str
-        The meter or model, or the reason why there is none.
-    joules : float
-        So far.
-    bounds : (float, float) or None
-        Lower and upper bound of a modelled figure.
+    joules : (float, float, float)
+        So far: low, middle, high; a measured energy has no band.
+    seconds : float
+        That a modelled device would have taken, if the meter models it; else 0.
     """
 
-    provenance: str | None
-    how: str
-    joules: float
-    bounds: tuple[float, float] | None
+    def __init__(self, provenance: str | None, how: str):
+        self.provenance, self.how = provenance, how
+        self.joules, self.seconds = (0.0, 0.0, 0.0), 0.0
+
+    def add(self, low: float, middle: float, high: float) -> None:
+        """Add joules."""
+        before = self.joules
+        self.joules = before[0] + low, before[1] + middle, before[2] + high
 
     def advance(self, samples: Samples, seconds: float) -> None:
         """Add the energy of training on `samples`, which took `seconds`."""
 
 
-class NoMeter:
+class NoMeter(EnergyMeter):
     """No meter; `how` is the reason."""
 
-    provenance = None
-    joules = 0.0
-    bounds = None
-
     def __init__(self, reason: str):
-        self.how = reason
-
-    def advance(self, samples: Samples, seconds: float) -> None:
-        """Do nothing."""
+        super().__init__(None, reason)
 
 
-class Recorded:
-    """Energy from a model or a record, added by `add`; parameters as the attributes of `EnergyMeter`."""
-
-    def __init__(self, provenance: str, how: str):
-        self.provenance, self.how = provenance, how
-        self.joules, self.bounds = 0.0, (0.0, 0.0)
-
-    def add(self, low: float, middle: float, high: float) -> None:
-        """Add joules."""
-        self.joules += middle
-        self.bounds = self.bounds[0] + low, self.bounds[1] + high
-
-    def advance(self, samples: Samples, seconds: float) -> None:
-        """Do nothing: `add` counts."""
-
-
-class PowerMeter:
+class PowerMeter(EnergyMeter):
     """Energy as power times time; power is read after each piece of training.
 
     Parameters
@@ -73,20 +57,16 @@ class PowerMeter:
         The sensor.
     """
 
-    provenance = "measured"
-    bounds = None
-
     def __init__(self, watts: Callable[[], float], how: str):
+        super().__init__("measured", how)
         self._watts = watts
-        self.how = how
-        self.joules = 0.0
 
     def advance(self, samples: Samples, seconds: float) -> None:
         """Add `seconds` times the current power."""
-        self.joules += self._watts() * seconds
+        self.add(*[self._watts() * seconds] * 3)
 
 
-def card_watts(device) -> float:
+def card_watts(device: Any) -> float:
     """Return the power of a real card by its sensors (`pynq.pmbus`), in watts, idle power included."""
     rails = device.sensors
     return sum(rails[name].power.value for name in SLOT_RAILS if name in rails and rails[name].power is not None)

@@ -12,6 +12,7 @@ from matplotlib.ticker import FixedLocator
 from bttlab.lab.charts import to_png
 
 FIGURE_CLASS = "bttlab-figure"
+STALE_CLASS = "bttlab-of-before"  # what is no longer true
 # Figures are drawn on white. In JupyterLab's dark theme light and dark change places, and hues stay what they are.
 DARK = f"""<style>
 body[data-jp-theme-light='false'] :is(img.{FIGURE_CLASS}, .{FIGURE_CLASS} canvas, .jp-RenderedImage img)
@@ -22,7 +23,8 @@ body[data-jp-theme-light='false'] :is(img.{FIGURE_CLASS}, .{FIGURE_CLASS} canvas
 TOOLS = f"""<style>.{FIGURE_CLASS} .jupyter-matplotlib-toolbar {{ visibility: visible !important }}
 .{FIGURE_CLASS} .jupyter-matplotlib-toolbar:focus-within {{ opacity: 1 !important }}
 .{FIGURE_CLASS} .jupyter-matplotlib-canvas-div {{ visibility: hidden }}
-.{FIGURE_CLASS} .jupyter-matplotlib-canvas-div canvas {{ visibility: visible }}</style>"""
+.{FIGURE_CLASS} .jupyter-matplotlib-canvas-div canvas {{ visibility: visible }}
+.{STALE_CLASS} {{ opacity: 0.35 }}</style>"""
 
 
 class Picture:

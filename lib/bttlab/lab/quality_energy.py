@@ -100,7 +100,7 @@ def draw_energy_to_quality(rows: list[EnergyToQuality], title: str) -> Picture:
     rows = [row for row in rows if row.samples]
     figure = new_figure(8.3, 0.42 * len(rows) + 1.1)
     axes = figure.subplots()
-    style(axes, title, "joules: samples are measured, joules a sample modelled; lines have all bounds", "")
+    style(axes, title, "J (samples measured, energy of a sample modelled; lines: all bounds)", "")
     for place, row in enumerate(rows):
         low, middle, high = row.joules
         color, marker = LOOKS["card" if not row.mode else row.format]

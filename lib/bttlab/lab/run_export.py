@@ -6,7 +6,7 @@ import io
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from bttlab.lab.charts import thinned
+from bttlab.lab.charts import SMOOTHING, smooth, thinned
 from bttlab.lab.dashboard_figure import SCORES, label_of
 from bttlab.lab.dashboard_runs import ACCOUNTINGS, DashboardRun
 from bttlab.lab.gpu_ratios import over
@@ -22,7 +22,9 @@ def describe_runs(runs: Sequence[DashboardRun]) -> str:
     for number, run in enumerate(runs, 1):
         parts = [f"{label_of(number, run)}: {run.state} after {run.count:,} of {run.total:,} samples"]
         if run.count:
-            parts.append(f"mean of the last 100 losses {run.curve[2][-1]:.2f} (measured)")
+            _, losses, every = run.curve
+            mean = losses[-max(1, SMOOTHING // every) :].mean()
+            parts.append(f"mean of the last {SMOOTHING} losses {mean:.2f} (measured)")
         if run.scores:
             values = asdict(run.scores[-1][1])
             scores = ", ".join(f"{label} {values[name]:.1%}" for name, label, _ in SCORES)
@@ -30,19 +32,19 @@ def describe_runs(runs: Sequence[DashboardRun]) -> str:
         for name, found in run.memory.items():
             parts.append(f"{found.value / 1e6:,.1f} MB {ACCOUNTINGS[name]} ({found.provenance})")
         if run.meter.provenance:
-            parts.append(f"{run.meter.joules:,.1f} J ({run.meter.provenance})")
+            parts.append(f"{run.meter.joules[1]:,.1f} J ({run.meter.provenance})")
         said.append("; ".join(parts))
     return "Loss, dev split, memory and energy over training. " + ". ".join(said) + "."
 
 
 def ratios(runs: Sequence[DashboardRun], accounting: str) -> list[str]:
     """Return the ratios of each GPU run to the last run on a U50: energy a sample, and memory in one accounting."""
-    card = next((run for run in reversed(runs) if run.published and run.energy), None)
+    card = next((run for run in reversed(runs) if run.published and run.count and run.meter.provenance), None)
     lines = []
     for number, run in enumerate(runs, 1):
-        if card is None or run is card or not run.energy or run.published:
+        if card is None or run is card or run.published or not (run.count and run.meter.provenance):
             continue
-        low, middle, high = over(_joules_a_sample(run), _joules_a_sample(card))
+        low, middle, high = over(*([joules / one.count for joules in one.meter.joules] for one in (run, card)))
         provenance = " / ".join(one.meter.provenance for one in (run, card))
         line = f"energy a sample: {run.name} / {card.name} = {middle:.2g} x ({low:.2g} to {high:.2g}; {provenance})"
         if accounting in run.memory and accounting in card.memory:
@@ -56,26 +58,22 @@ def ratios(runs: Sequence[DashboardRun], accounting: str) -> list[str]:
     return [*lines, str(card.published)] if card else []
 
 
-def _joules_a_sample(run: DashboardRun) -> list[float]:
-    count, middle, low, high = run.energy[-1]
-    return [value / max(count, 1) for value in (low, middle, high)]
-
-
 def curves_csv(runs: Sequence[DashboardRun]) -> str:
     """Return the runs' curves as CSV: a line for each point of a loss curve, and for each scoring of the dev split."""
     text = io.StringIO()
     writer = csv.writer(text)
     writer.writerow([*COLUMNS, *(name for name, _, _ in SCORES)])
     for number, run in enumerate(runs, 1):
-        (counts, losses, means), scores = run.curve, dict(run.scores)
-        shown = thinned(counts)
-        rows = {int(counts[k]): [float(losses[k]), float(means[k])] for k in shown}
-        energy = {point[0]: point[1:] for point in run.energy}
-        seconds = run.at(sorted({*rows, *scores}), "time")
-        for count, second in zip(sorted({*rows, *scores}), seconds, strict=True):
+        (ends, losses, every), scores = run.curve, dict(run.scores)
+        means, shown = smooth(losses, max(1, SMOOTHING // every)), thinned(losses)
+        rows = {int(ends[k]): [float(losses[k]), float(means[k])] for k in shown}
+        history = {count: values for count, *values in run.history if run.meter.provenance}
+        counts = sorted({*rows, *scores})
+        for count, seconds in zip(counts, run.at(counts, "time"), strict=True):
             values = [getattr(scores[count], name) for name, _, _ in SCORES] if count in scores else [""] * len(SCORES)
-            joules, loss = energy.get(count, [""] * 3), rows.get(count, [""] * 2)
-            writer.writerow([label_of(number, run), run.state, count, f"{second:.6g}", *joules, *loss, *values])
+            _, low, middle, high = history.get(count, [""] * 4)
+            joules, loss = (middle, low, high), rows.get(count, [""] * 2)
+            writer.writerow([label_of(number, run), run.state, count, f"{seconds:.6g}", *joules, *loss, *values])
     return text.getvalue()
 
 

@@ -16,7 +16,7 @@ from bttlab.data import Samples
 from bttlab.estimate.card import estimate
 from bttlab.hardware.geometry import capacity_bits
 from bttlab.lab.card_model import published, step_of
-from bttlab.lab.charts import DOTS_PER_INCH, PALETTE, style, thinned, to_png
+from bttlab.lab.charts import DOTS_PER_INCH, PALETTE, draw_band, draw_megabytes, style, thinned, to_png
 from bttlab.lab.gpu_ratios import over
 from bttlab.lab.picture import DARK, FIGURE_CLASS
 from bttlab.model import ModelConfig
@@ -91,8 +91,8 @@ class Savings:
             there, here = gpu.joules[count][1], card.joules[count][1]
             limit = f" Published: up to {paper.energy:g} x." if paper and gpu is tensor else ""
             lines.append(
-                f"Energy: {middle:.2g} x (band {low:.2g} to {high:.2g}) = {there:,.1f} J ({gpu.name}, CUDA graphs; "
-                f"modelled) / {here:,.1f} J ({card.name}; modelled, {MODEL_VERSION}) after {count:,} samples.{limit}"
+                f"Energy: {middle:.2g} x (band {low:.2g} to {high:.2g}) = {_joules(there)} ({gpu.name}, CUDA graphs; "
+                f"modelled) / {_joules(here)} ({card.name}; modelled, {MODEL_VERSION}) after {count:,} samples.{limit}"
             )
         return lines
 
@@ -104,13 +104,12 @@ class Savings:
         figure = panel()
         axes = figure.subplots()
         small_style(axes, "Memory occupied (modelled)", "MB ($10^6$ bytes)")
-        for row, (contender, colour) in enumerate(zip(self.contenders, PALETTE, strict=False)):
+        rows = []
+        for contender, colour in zip(self.contenders, PALETTE, strict=False):
             low, middle, high = (value / 1e6 for value in contender.footprint)
-            axes.errorbar(middle, row, xerr=[[middle - low], [high - middle]], fmt="o", color=colour, capsize=4)
             label = f"{contender.name}: {middle:,.0f} MB" + (f" ({low:,.0f} to {high:,.0f})" if high > low else "")
-            axes.annotate(label, (0, row), (4, 8), textcoords="offset points", fontsize=8, color=colour)
-        most = max(contender.footprint[2] for contender in self.contenders) / 1e6
-        axes.set(yticks=[], ylim=(len(self.contenders) - 0.6, -0.9), xlim=(0, 1.02 * most))
+            rows.append((label, colour, contender.footprint))
+        draw_megabytes(axes, rows)
         return figure
 
     def _energy(self, count: int) -> Figure:
@@ -119,9 +118,8 @@ class Savings:
         small_style(axes, "Energy so far, J (modelled)", "samples trained on")
         shown = thinned(np.arange(count + 1), 200)
         for contender, colour in zip(self.contenders, PALETTE, strict=False):
-            low, middle, high = contender.joules[shown].T
-            axes.fill_between(shown, low, high, color=colour, alpha=0.13, linewidth=0)
-            axes.plot(shown, middle, color=colour, linewidth=2, label=f"{contender.name}: {middle[-1]:,.1f} J")
+            joules = contender.joules[shown].T
+            draw_band(axes, shown, joules, colour, f"{contender.name}: {_joules(joules[1, -1])}")
         axes.set(xlim=(0, samples_end(count)), ylim=(0, None))
         axes.legend(loc="upper left", fontsize=8, frameon=False)
         return figure
@@ -160,6 +158,10 @@ def panels_html(figures: list[Figure], lines: list[str]) -> str:
         )
     text = "".join(f"<li>{escape(line)}</li>" for line in lines)
     return f'{DARK}<ul>{text}</ul><div style="display:flex;flex-wrap:wrap;gap:4px">{"".join(images)}</div>'
+
+
+def _joules(value: float) -> str:
+    return f"{value:,.0f} J" if value >= 100 else f"{value:.3g} J"
 
 
 def _sums(steps: np.ndarray) -> np.ndarray:

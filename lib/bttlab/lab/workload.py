@@ -45,11 +45,6 @@ class Workload:
         orders = [epoch_order(len(self.train), self.seed, epoch) for epoch in range(epochs)]
         return np.concatenate(orders)[:total]
 
-    def part(self, first: int, most: int) -> np.ndarray:
-        """Return the indices of up to `most` samples from the `first` on: `order` of a run without end, in pieces."""
-        epoch, position = divmod(first, len(self.train))
-        return epoch_order(len(self.train), self.seed, epoch)[position : position + most]
-
     @property
     def dev_split(self) -> Split:
         """The utterances of `dev` as text."""

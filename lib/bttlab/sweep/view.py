@@ -55,7 +55,7 @@ class SweepView:
         self._lock = threading.RLock()
         self._figure = new_figure(8.3, 3.5)
         self._panels = self._figure.subplots(1, 2)
-        self._canvas = ImageCanvas(self._figure, lambda: (), self._lock)
+        self._canvas = ImageCanvas(self._figure, self._lock)
         self._kept = KeptFigure()
         self._status = widgets.HTML("Not started.")
         start = widgets.Button(description="Start", icon="play")
@@ -113,7 +113,7 @@ class SweepView:
                 self._draw(axes, *panel)
             self._status.value = escape(describe(progress, self.sweep.spec.objective))
             self._words.value = hidden(describe_figure(self._figure))
-        self._canvas.draw(everything=True)
+        self._canvas.draw()
 
     def _draw(self, axes: Axes, cost: str, label: str, scale: float) -> None:
         spec, progress = self.sweep.spec, self.sweep.progress

@@ -14,6 +14,7 @@ from bttlab.lab import (
     draw_throughput,
     draw_utilisation,
 )
+from bttlab.lab.picture import STALE_CLASS
 from bttlab_cost.calibration import read_calibration
 from bttlab_cost.estimate import Estimator
 from bttlab_cost.models import find_model
@@ -40,7 +41,12 @@ def test_a_model_that_does_not_fit_is_said_and_leaves_the_figure():
     before = explorer.results
     explorer._config = find_model("mixtral-8x7b")
     explorer.gpu.value = "RTX-3090"
-    assert "does not fit RTX-3090 at batch 1" in explorer.message and explorer.results == before
+    assert (
+        "does not fit RTX-3090 at batch 1" in explorer.message and "qlora" not in explorer.message.split("; take ")[1]
+    )
+    assert explorer.results == before and STALE_CLASS in explorer._results._dom_classes
+    explorer.gpu.value = "H100-80GB"
+    assert explorer.results != before and STALE_CLASS not in explorer._results._dom_classes
 
 
 def test_published_marks_and_modelled_lines_of_throughput():

@@ -88,7 +88,7 @@ def test_runs_share_one_figure_and_give_results(lab):
     assert (dense.samples, tensor.methods) == (100, "tensor:rank=3,embedding_rank=3+lion")
     assert lab.dashboard.runs[0].memory["tensors"].value == dense.memory["peak"]["value"]
     assert lab.dashboard.runs[1].scores[-1][0] == 100
-    shown = [text.get_text() for text in lab.dashboard._figure._memory.texts]
+    shown = [text.get_text() for text in lab.dashboard._figure.memory.texts]
     for number, result in enumerate(lab.results, 1):
         assert f"{number}: {result.memory['peak']['value'] / 1e6:,.1f} MB (measured)" in shown
     picture = np.asarray(Image.open(io.BytesIO(lab._picture.value)).convert("L"))

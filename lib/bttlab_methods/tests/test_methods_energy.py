@@ -89,7 +89,7 @@ def test_a_dashboards_run_shows_joules_and_leaves_what_it_does_beside_training_o
     run._unpaused.wait = held
     run.start()
     assert run.join(60) and run.state == "finished", run.error
-    count, joules, *_ = run.energy[-1]
+    count, _, _, joules, _ = run.history[-1]
     assert run.meter.provenance == "measured" and run.meter.how == "a stand-in, idle power included"
     assert count == 48 and joules == pytest.approx(WATTS * run.seconds)
     assert len(run.scores) > 2

@@ -8,7 +8,7 @@ from typing import Any
 from bttlab.errors import BttlabError
 
 NOT_DONE = "Not done yet: write your answer into the cell above, run it, and run this cell again."
-Rule = Callable[..., str | bool]
+Rule = Callable[..., str]
 
 
 class NotRight(BttlabError):
@@ -36,22 +36,22 @@ class Exercise:
     Attributes
     ----------
     rule : callable
-        Takes the answer and objects of the notebook; returns a comment on a right answer. For another answer it
-        returns False, or raises `Wrong` with what was found.
+        Takes the answer and objects of the notebook; returns a comment on a right answer, and raises `Wrong` with what
+        it found for another.
     hint : str
     hidden : callable, optional
-        Takes a function that has passed the rule; returns whether it also passes cases that students do not see.
+        Takes a function that has passed the rule; raises `Wrong` if it fails cases that students do not see.
     """
 
     rule: Rule
     hint: str
-    hidden: Callable[[Any], bool] | None = None
+    hidden: Callable[[Any], None] | None = None
 
 
 EXERCISES: dict[str, Exercise] = {}
 
 
-def exercise(name: str, hint: str, hidden: Callable[[Any], bool] | None = None) -> Callable[[Rule], Rule]:
+def exercise(name: str, hint: str, hidden: Callable[[Any], None] | None = None) -> Callable[[Rule], Rule]:
     """Make a function the rule of an exercise; parameters as for `Exercise`."""
 
     def register(rule: Rule) -> Rule:
@@ -104,13 +104,14 @@ def _judged(name: str, answer: Any, objects: tuple, hidden: bool) -> tuple[bool,
         return False, NOT_DONE
     try:
         praise = asked.rule(answer, *objects)
-        if praise and (not hidden or asked.hidden is None or asked.hidden(answer)):
-            return True, f"Right. {praise}"
+        if hidden and asked.hidden is not None:
+            asked.hidden(answer)
+        return True, f"Right. {praise}"
     except NotDone:
         return False, NOT_DONE
     except Wrong as found:
-        return False, f"Not yet: {found}. Hint: {asked.hint}"
-    except Exception as error:  # a student's function raises what it likes
-        if callable(answer) or isinstance(error, BttlabError):
-            return False, f"Not yet: {type(error).__name__}: {error}. Hint: {asked.hint}"
-    return False, f"Not yet. Hint: {asked.hint}"
+        why = str(found)
+    except Exception as error:  # a student's function raises what it likes; other answers have the wrong type
+        own = callable(answer) or isinstance(error, BttlabError)
+        why = f"{type(error).__name__}: {error}" if own else f"you gave {answer!r:.60}, which is no such answer"
+    return False, f"Not yet: {why}. Hint: {asked.hint}"

@@ -21,14 +21,14 @@ def _numbers(modes: Sequence[Sequence[int]], rank: int) -> int:
 
 
 @exercise("01.1", "a core has r_prev * n * r_next numbers, and the outermost ranks are 1. The explorer says it, too.")
-def half_the_rank(answer: Any) -> str | bool:
+def half_the_rank(answer: Any) -> str:
     """A number of parameters."""
     require_number(answer, _numbers(MODES, RANK // 2), 0)
     return "Half the rank is about a quarter of the parameters: the inner cores go with its square."
 
 
 @exercise("01.2", "both tuples must multiply to 768, and small inner modes are cheap: try four of them on each side.")
-def smaller_modes(answer: Any) -> str | bool:
+def smaller_modes(answer: Any) -> str:
     """(output modes, input modes)."""
     for side, modes in zip(("output", "input"), answer, strict=True):
         product = math.prod(modes)
@@ -42,7 +42,7 @@ def smaller_modes(answer: Any) -> str | bool:
     "01.3",
     "count with truncate(trained, OUT_MODES, IN_MODES, rank).parameters; try ranks between 300 and 400.",
 )
-def no_gain(answer: Any, trained: Tensor) -> str | bool:
+def no_gain(answer: Any, trained: Tensor) -> str:
     """A rank."""
     here, before = (truncate(trained, *MODES, rank) for rank in (answer, answer - 1))
     size = trained.numel()
@@ -52,26 +52,27 @@ def no_gain(answer: Any, trained: Tensor) -> str | bool:
     return f"And at that rank {here.error:.0%} of the matrix is still lost."
 
 
-def _cuts(cut: Callable, shapes: Sequence[tuple[int, int, int]]) -> bool:
-    """Return True if it gives the best approximation of each rank, its first factor with orthonormal columns."""
+def _require_cuts(cut: Callable, shapes: Sequence[tuple[int, int, int]]) -> None:
+    """Raise `Wrong` unless it gives the best approximation, its first factor with orthonormal columns."""
     for seed, (rows, columns, rank) in enumerate(shapes):
         matrix = torch.randn(rows, columns, generator=torch.Generator().manual_seed(seed), dtype=torch.double)
         left, rest = called(cut, matrix, rank)
-        if left.shape != (rows, rank) or rest.shape != (rank, columns):
-            return False
-        lost = torch.linalg.svdvals(matrix)[rank:].norm()
-        if not torch.allclose(left.T @ left, torch.eye(rank, dtype=torch.double), atol=1e-9):
-            return False
-        if not torch.isclose((matrix - left @ rest).norm(), lost, rtol=1e-6, atol=1e-9):
-            return False
-    return True
+        given, found = f"cut at rank {rank}, a {rows} x {columns} matrix", (tuple(left.shape), tuple(rest.shape))
+        wanted = (rows, rank), (rank, columns)
+        require(found == wanted, f"{given} gives you the shapes {found}, not {wanted}")
+        is_orthonormal = torch.allclose(left.T @ left, torch.eye(rank, dtype=torch.double), atol=1e-9)
+        require(is_orthonormal, f"{given} gives you a `left` whose columns are not orthonormal")
+        lost, least = (matrix - left @ rest).norm(), torch.linalg.svdvals(matrix)[rank:].norm()
+        is_best = torch.isclose(lost, least, rtol=1e-6, atol=1e-9)
+        require(is_best, f"{given} loses {lost:.4g} of its norm; the best cut loses {least:.4g}")
 
 
 @exercise(
     "01.4",
     "U, S, V = torch.linalg.svd(matrix, full_matrices=False); the first rank columns of U stay, S and V go on.",
-    hidden=lambda cut: _cuts(cut, [(12, 49_152 // 256, 12), (96, 64, 1), (5, 5, 5)]),
+    hidden=lambda cut: _require_cuts(cut, [(12, 49_152 // 256, 12), (96, 64, 1), (5, 5, 5)]),
 )
-def one_cut(answer: Any) -> str | bool:
+def one_cut(answer: Any) -> str:
     """cut(matrix, rank) -> (left, rest)."""
-    return _cuts(answer, [(20, 30, 4)]) and "Fold the rest, cut again: that is all of TT-SVD."
+    _require_cuts(answer, [(20, 30, 4)])
+    return "Fold the rest, cut again: that is all of TT-SVD."

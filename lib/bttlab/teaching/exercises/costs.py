@@ -4,29 +4,27 @@ from dataclasses import replace
 from typing import Any
 
 from bttlab.baseline.gpus import find_gpu
-from bttlab.teaching.exercises.answers import is_whole, near, require_number
-from bttlab.teaching.exercises.check import exercise
+from bttlab.teaching.exercises.answers import is_whole, require_number
+from bttlab.teaching.exercises.check import exercise, require
 
 
 @exercise("07.1", "print rate(batch) / rate(17) for batch from 1 on.")
-def half_speed(answer: Any, estimator: Any, query: Any) -> str | bool:
+def half_speed(answer: Any, estimator: Any, query: Any) -> str:
     """A batch size."""
-    gpu = find_gpu("H100-80GB")
+    require(is_whole(answer), f"you gave {answer!r}, which is not a batch size")
 
-    def enough(batch: int) -> bool:
-        rates = (estimator.sequences_per_second(query, gpu, n)[1] for n in (batch, 17))
-        return next(rates) >= next(rates) / 2
+    def share(batch: int) -> float:
+        of, all_ = (estimator.sequences_per_second(query, find_gpu("H100-80GB"), n)[1] for n in (batch, 17))
+        return of / all_
 
-    return (
-        is_whole(answer)
-        and enough(answer)
-        and (answer == 1 or not enough(answer - 1))
-        and "Below it the GPU waits for its host."
-    )
+    found = f"batch {answer} reaches {share(answer):.1%} of the throughput at 17"
+    require(share(answer) >= 0.5, found)
+    require(answer == 1 or share(answer - 1) < 0.5, f"{found}; a smaller one reaches half, too")
+    return "Below it the GPU waits for its host."
 
 
 @exercise("07.2", "divide largest(2) by largest(8), and keep three digits.")
-def smaller_batch(answer: Any, estimator: Any, mixtral: Any) -> str | bool:
+def smaller_batch(answer: Any, estimator: Any, mixtral: Any) -> str:
     """A ratio."""
     two, eight = (estimator.largest_batch(replace(mixtral, top_k=k), find_gpu("A40-48GB")) for k in (2, 8))
     require_number(answer, two / eight, 5e-3)
@@ -34,9 +32,13 @@ def smaller_batch(answer: Any, estimator: Any, mixtral: Any) -> str | bool:
 
 
 @exercise("07.3", "compare cost_on(name) for all names in estimator.prices; the answer is (name, dollars).")
-def cheapest(answer: Any, estimator: Any, llama: Any) -> str | bool:
+def cheapest(answer: Any, estimator: Any, llama: Any) -> str:
     """(GPU, dollars)."""
     gpu, dollars = answer
     costs = {name: estimator.estimate(llama, find_gpu(name), 10**8).cost[1] for name in estimator.prices}
     best = min(costs, key=costs.get)
-    return gpu.strip() == best and near(dollars, costs[best], 5e-3) and "What counts is speed for money."
+    name = gpu.strip()
+    require(name in costs, f"{name!r} is no GPU with a price: {', '.join(costs)}")
+    require(name == best, f"{name} takes {costs[name]:,.0f} dollars; another takes less")
+    require_number(dollars, costs[best], 5e-3)
+    return "What counts is speed for money."

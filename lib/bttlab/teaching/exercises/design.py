@@ -38,7 +38,7 @@ def engine_products(flow: str, tokens: int) -> Products:
 
 
 @exercise("05.1", "{c: Design(clock_mhz=c).estimate(LENGTHS).energy_per_epoch.value for c in range(50, 201, 50)}")
-def joules_by_clock(answer: Any, lengths: Mapping) -> str | bool:
+def joules_by_clock(answer: Any, lengths: Mapping) -> str:
     """{MHz: joules}."""
     clocks = range(50, CLOCK_MHZ + 1, 50)
     require(set(answer) == set(clocks), f"your clocks are {sorted(answer)}; {list(clocks)} are asked for")
@@ -58,7 +58,7 @@ def _full_bank(encoders: int) -> int | None:
 
 
 @exercise("05.2", "move the encoders' slider until the line names a bank; the answer is (encoders, bank).")
-def most_encoders(answer: Any) -> str | bool:
+def most_encoders(answer: Any) -> str:
     """(encoders, bank)."""
     encoders, bank = answer
     require(_full_bank(encoders) is None, f"{encoders} encoders do not fit")
@@ -71,7 +71,7 @@ def most_encoders(answer: Any) -> str | bool:
 @exercise(
     "05.3", "try Design(4, rank, flow) with small ranks; 1.5 times the joules of Design(2, 12, 'auto') are the limit."
 )
-def thrifty(answer: Any, lengths: Mapping) -> str | bool:
+def thrifty(answer: Any, lengths: Mapping) -> str:
     """A design."""
     limit = 1.5 * Design(2, 12, "auto").estimate(lengths).energy_per_epoch.value
     joules = answer.estimate(lengths).energy_per_epoch.value
@@ -83,21 +83,21 @@ def thrifty(answer: Any, lengths: Mapping) -> str | bool:
 
 
 @exercise("05.4", "run the sweep to its end, then take its values of vary, and add one more key.")
-def seeds(answer: Any, spec: Any, trials: Sequence) -> str | bool:
+def seeds(answer: Any, spec: Any, trials: Sequence) -> str:
     """A sweep's spec."""
 
     def values(vary: Mapping) -> dict:
         return {name: set(of) for name, of in vary.items()}
 
-    same = (answer.name, dict(answer.fixed), answer.objective) == (spec.name, dict(spec.fixed), spec.objective)
+    require(trials, "the sweep above has no finished trial: start it, and wait for its end")
+    for name in ("name", "fixed", "objective"):
+        given, wanted = getattr(answer, name), getattr(spec, name)
+        require(given == wanted, f"your {name} is {given!r}, the sweep's {wanted!r}")
+    given, wanted = values(answer.vary), {**values(spec.vary), "seed": {0, 1}}
+    require(given == wanted, f"you vary {given}; {wanted} are asked for")
     return (
-        same
-        and len(trials) > 0
-        and values(answer.vary) == {**values(spec.vary), "seed": {0, 1}}
-        and (
-            f"{len(trials)} of {2 * len(trials)} are done: a trial is known by the digest of its configuration. "
-            "SweepView(my_spec) runs the rest."
-        )
+        f"{len(trials)} of {2 * len(trials)} are done: a trial is known by the digest of its configuration. "
+        "SweepView(my_spec) runs the rest."
     )
 
 
@@ -113,22 +113,22 @@ def _scheduled(products: Products) -> dict[str, tuple[int, int]]:
     return schedule
 
 
-def _schedules(schedule: Callable, cases: Sequence[Products]) -> bool:
-    """Return True if nothing begins too early, no engine does two things at once, and each is as early as the rule."""
+def _require_schedules(schedule: Callable, cases: Sequence[Products]) -> None:
+    """Raise `Wrong` unless all is done as early as by the rule, nothing too early, nothing beside another."""
     for products in cases:
         best = max(start + products[result][0] for result, (_, start) in _scheduled(products).items())
         planned = called(schedule, products)
-        if set(planned) != set(products):
-            return False
+        require(set(planned) == set(products), f"you schedule {sorted(planned)}; the products are {sorted(products)}")
         ends = {result: start + products[result][0] for result, (_, start) in planned.items()}
         for result, (engine, start) in planned.items():
             before = [ends[name] for name in products[result][1] if name in products]
             others = [r for r in planned if r != result and planned[r][0] == engine and planned[r][1] < ends[result]]
-            if engine not in (0, 1) or start < max(before, default=0) or any(ends[r] > start for r in others):
-                return False
-        if max(ends.values()) > best:
-            return False
-    return True
+            require(engine in (0, 1), f"{result} is on engine {engine!r}; there are 0 and 1")
+            ready = max(before, default=0)
+            require(start >= ready, f"{result} begins at {start}; what it reads is ready at {ready}")
+            beside = next((r for r in others if ends[r] > start), None)
+            require(beside is None, f"{result} begins at {start} on engine {engine}, where {beside} still runs")
+        require(max(ends.values()) <= best, f"your schedule takes {max(ends.values()):,} cycles; {best:,} are enough")
 
 
 def _random_products(seed: int) -> Products:
@@ -142,15 +142,14 @@ def _random_products(seed: int) -> Products:
 @exercise(
     "05.5",
     "keep when each engine is free and when each product ends; a start is the later of both, and at least 0.",
-    hidden=lambda schedule: _schedules(
+    hidden=lambda schedule: _require_schedules(
         schedule, [*map(_random_products, range(20)), *(engine_products("right_to_left", t) for t in (1, 32))]
     ),
 )
-def two_engines(answer: Any) -> str | bool:
+def two_engines(answer: Any) -> str:
     """schedule(products) -> {result: (engine, start)}."""
     products = engine_products("bidirectional", 13)
-    if not _schedules(answer, [products]):
-        return False
+    _require_schedules(answer, [products])
     both = max(start + products[result][0] for result, (_, start) in answer(products).items())
     one = sum(cycles for cycles, _ in products.values())
     return f"{both:,} cycles on two engines, {one:,} on one: the chain from the tokens to y is as long as it is."

@@ -10,20 +10,20 @@ from bttlab.estimate.card import Estimate
 from bttlab.lab.memory_figures import chip_bytes
 from bttlab.model import ModelConfig
 from bttlab.teaching.exercises.answers import called, exactly, require_number
-from bttlab.teaching.exercises.check import exercise
+from bttlab.teaching.exercises.check import exercise, require
 
 Lifetime = tuple[int, int, int]  # bytes, the step that makes it, the step before which it goes
 
 
 @exercise("04.1", "chip_bytes(cards['2 encoders']) gives bytes by group; divide by a million, keep three digits.")
-def moments_on_the_chip(answer: Any, card: Estimate) -> str | bool:
+def moments_on_the_chip(answer: Any, card: Estimate) -> str:
     """Megabytes."""
     require_number(answer, chip_bytes(card)["optimizer state"] / 1e6, 5e-3)
     return "Plain SGD leaves their banks empty: the blocks are there all the same."
 
 
 @exercise("04.2", "growth('activations') / growth('parameters') is the ratio for two encoders, and so for one.")
-def growth(answer: Any, two: Estimate, four: Estimate) -> str | bool:
+def growth(answer: Any, two: Estimate, four: Estimate) -> str:
     """A ratio."""
     activations, parameters = (chip_bytes(four)[g] - chip_bytes(two)[g] for g in ("activations", "parameters"))
     require_number(answer, activations / parameters, 5e-3)
@@ -34,7 +34,7 @@ def growth(answer: Any, two: Estimate, four: Estimate) -> str | bool:
     "04.3",
     "measure_memory of a dense Task as above, with shortest for longest; its peak.value / 1e6, to two decimals.",
 )
-def shortest_peak(answer: Any, samples: Any) -> str | bool:
+def shortest_peak(answer: Any, samples: Any) -> str:
     """Megabytes, as they are measured again here."""
     shortest = samples[int(samples.lengths.argmin())]
     measured = measure_memory(Task(ModelConfig(format="dense"), "dense", shortest, 4e-3, seed=0, device="cpu"))
@@ -42,13 +42,13 @@ def shortest_peak(answer: Any, samples: Any) -> str | bool:
     return "Parameters and gradients are there whatever the utterance: dense training is bound by them."
 
 
-def _finds_peaks(peak: Callable, cases: Sequence[Sequence[Lifetime]]) -> bool:
+def _require_peaks(peak: Callable, cases: Sequence[Sequence[Lifetime]]) -> None:
     for lives in cases:
         steps = range(max(freed for _, _, freed in lives))
-        most = max(sum(size for size, made, freed in lives if made <= step < freed) for step in steps)
-        if not exactly(called(peak, list(lives)), most):
-            return False
-    return True
+        alive = {step: sum(size for size, made, freed in lives if made <= step < freed) for step in steps}
+        at = max(alive, key=alive.get)
+        found = called(peak, list(lives))
+        require(exactly(found, alive[at]), f"peak({list(lives)}) is {found}; in step {at} {alive[at]} bytes are alive")
 
 
 def _random_lives(seed: int) -> list[Lifetime]:
@@ -61,10 +61,9 @@ def _random_lives(seed: int) -> list[Lifetime]:
     "04.4",
     "for each step add up the bytes of what is made at it or before it and goes after it; what goes before the step "
     "that makes another is not there beside it.",
-    hidden=lambda peak: _finds_peaks(peak, [*map(_random_lives, range(20)), [(7, 3, 4)], [(1, 0, 1), (1, 1, 2)]]),
+    hidden=lambda peak: _require_peaks(peak, [*map(_random_lives, range(20)), [(7, 3, 4)], [(1, 0, 1), (1, 1, 2)]]),
 )
-def peak(answer: Any) -> str | bool:
+def peak(answer: Any) -> str:
     """peak(lives) -> bytes; a life is (bytes, made, freed)."""
-    return _finds_peaks(answer, [[(4, 0, 3), (8, 1, 2), (6, 2, 4), (1, 3, 9)]]) and (
-        "Recompute an activation, and it is two short lives in place of a long one: the sum grows, the peak falls."
-    )
+    _require_peaks(answer, [[(4, 0, 3), (8, 1, 2), (6, 2, 4), (1, 3, 9)]])
+    return "Recompute an activation, and it is two short lives in place of a long one: the sum grows, the peak falls."

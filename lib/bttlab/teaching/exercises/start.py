@@ -18,7 +18,7 @@ FEWEST = 300  # samples after which the curve tells
     "00.1",
     f"load fresh parameters, train on samples[order[:{FEWEST}]] at {RATE}, and look where the smoothed losses end.",
 )
-def long_step(answer: Any, trainer: Any, samples: Any, config: ModelConfig) -> str | bool:
+def long_step(answer: Any, trainer: Any, samples: Any, config: ModelConfig) -> str:
     """(letter, losses): of the seed 0 on these samples, in their order."""
     letter, losses = answer
     own = first_losses(trainer, initial_parameters(config, seed=0), samples, Optimizer("sgd"), RATE)
@@ -35,7 +35,7 @@ def long_step(answer: Any, trainer: Any, samples: Any, config: ModelConfig) -> s
     "00.2",
     "a uniform guess among n labels costs ln n (np.log), and the loss is the sum of two of these; give three decimals.",
 )
-def uniform_loss(answer: Any, config: ModelConfig) -> str | bool:
+def uniform_loss(answer: Any, config: ModelConfig) -> str:
     """A number."""
     require_number(answer, math.log(config.intents) + math.log(config.slots), 1e-4)
     return "Cross-entropies add up because the loss is their sum."
