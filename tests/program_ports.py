@@ -9,11 +9,12 @@ from dataclasses import replace
 from unittest import mock
 
 from bttlab.compiler.custom_path import compile_order
+from bttlab.compiler.graph import graph_of_config
 from bttlab.compiler.instruction import Instruction
 from bttlab.compiler.layer import LayerShape, compile_layer
+from bttlab.compiler.lowering import lower
 from bttlab.compiler.machine import machine
-from bttlab.compiler.model import ModelProgram
-from bttlab.compiler.program import compile_program
+from bttlab.compiler.program import ORDER_TOKENS, compile_program
 from bttlab.model import ModelConfig
 from bttlab.tensor.order import Order
 
@@ -38,10 +39,8 @@ def programs() -> Iterator[list[Instruction]]:
     program = compile_program(SNIPS)
     yield [*program.load, *program.store, *program.clear]
     for config, flow in MODELS:
-        model = ModelProgram(config, flow=flow)
-        for emit in (model.emit_updates, model.emit_forward, model.emit_backward):
-            emit()
-        yield model.builder.instructions
+        model = lower(graph_of_config(config), flow, ORDER_TOKENS)
+        yield [*model.emit_updates(), *model.constants, *model.forward, *model.backward]
     layers = [compile_layer(LAYER, 32, flow) for flow in ("bidirectional", "right_to_left", "auto")]
     for program in (*layers, compile_order(LAYER, 32, OWN)):
         yield [*program.forward, *program.load, *program.store]

@@ -1,5 +1,6 @@
 """Estimates: what follows from what, beside the machine itself, and what is refused."""
 
+import itertools
 import json
 from collections import Counter
 from dataclasses import replace
@@ -15,7 +16,7 @@ from bttlab.data import load_corpus
 from bttlab.errors import BttlabError
 from bttlab.estimate import work
 from bttlab.estimate.card import CLOCK_MHZ, EstimateError, estimate
-from bttlab.estimate.memory import GROUPS, KEPT, memory_map, touched_words
+from bttlab.estimate.memory import GROUPS, memory_map, touched_words
 from bttlab.estimate.recorded import SOURCE, machine_record, source_digest
 from bttlab.estimate.resources import budget, resources
 from bttlab.estimate.work import BESIDE, CALL_SAMPLES, beside_the_loop, sample_works, works_of
@@ -151,9 +152,14 @@ def test_the_map_adds_up_and_fits_into_its_banks(found):
     assert deeper["activations"] > memory.by_group()["activations"]
 
 
-def test_every_kind_of_what_is_kept_is_in_the_program():
-    names = [name for bank in compile_program(MODEL).model.builder.banks for name, _, _ in bank.what]
-    assert not [kept for kept in KEPT if not any(name.startswith(kept) for name in names)]
+def test_what_is_kept_has_vectors_of_its_own():
+    """All of it is in use when the forward pass ends: no two share a vector, and it is what both passes name."""
+    model = compile_program(MODEL).model
+    taken = sorted((one.bank, one.base, one.base + one.vectors, one.name) for one in model.kept_buffers)
+    for (bank, _, end, name), (other, begin, _, _) in itertools.pairwise(taken):
+        assert other != bank or begin >= end, name
+    names = " ".join(name for *_, name in taken)
+    assert all(kept in names for kept in ("normalized by embedding.norm", "z of intent_pooler", "V", "attention of"))
 
 
 # ---- resources -------------------------------------------------------------------------------------------------------

@@ -88,7 +88,7 @@ def test_equal_tokens_find_what_random_ones_do_not(small):
     tokens, *rest = small.sample[n].loops
     tight = [loop._replace(bound=loop.active_bound) for loop in rest]
     wrong = changed(small, n, loops=(tokens, *tight))
-    rows, stride = SMALL.vocabulary_size, small.model.embedding.rows_2 * small.model.embedding.rows_3
+    rows, stride = SMALL.vocabulary_size, small.model.embedding.stride
     equal = token_id_sets(rows, stride, 3, np.random.default_rng(0))["all equal"]
     assert any(h.instructions == (n, n) for h in hazards_of(wrong, 3, ids=equal))
     assert not any(h.instructions == (n, n) for h in hazards_of(wrong, 3, ids=np.arange(3) * stride))

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from bttlab.card.processor import NativeProcessor, sample_records
-from bttlab.compiler.banks import FIRST_MOMENT
-from bttlab.compiler.builder import Builder
+from bttlab.compiler.lowering import Lowering
 from bttlab.compiler.machine import machine
 from bttlab.compiler.program import Program, compile_program
 from bttlab.compiler.timing import time_program
@@ -109,9 +108,7 @@ def test_other_models(loop, fast, config):
 
 @pytest.mark.long
 def test_a_program_without_moments(loop, fast, monkeypatch):
-    monkeypatch.setattr(
-        Builder, "has_room", lambda self, bank, vectors: bank != FIRST_MOMENT and vectors <= self.room(bank)
-    )
+    monkeypatch.setattr(Lowering, "has_moments", False)
     program = compile_program(SMALL)
     assert not program.model.has_moments
     check_same(loop, fast, program, [2, 17, 9], Optimizer("sgd"))

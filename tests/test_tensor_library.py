@@ -1,5 +1,6 @@
 """The tensor layers in other people's models: conversion, derivatives, transforms, and what they import."""
 
+import copy
 import subprocess
 import sys
 
@@ -210,3 +211,37 @@ print(bttlab.tensor.optimal_cost(8, (8, 8), (8, 8), 4).macs > 0)
 """
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert found.stdout == "True\n", found.stderr
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("norm_first", [True, False])
+def test_pytorchs_encoder_layer_is_compressed_whole(batch_first, norm_first):
+    """At full rank nothing changes, masks included; its attention has four matrices of cores."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(64, 4, 128, 0.0, batch_first=batch_first, norm_first=norm_first)
+    nn.init.normal_(layer.self_attn.in_proj_bias)
+    x = torch.randn(3, 5, 64) if batch_first else torch.randn(5, 3, 64)
+    causal = nn.Transformer.generate_square_subsequent_mask(5)
+    padding = torch.arange(5) >= torch.tensor([[5], [3], [4]])
+    masks = {}, {"src_mask": causal, "is_causal": True}, {"src_key_padding_mask": padding}
+    wanted = [layer(x, **mask) for mask in masks]
+    smaller = copy.deepcopy(layer)
+    report = compress(smaller, error=1e-12)
+    assert [line.name for line in report.layers] == [
+        *(f"self_attn.{part}" for part in ("query", "key", "value", "output")),
+        *("linear1", "linear2"),
+    ]
+    for part in ("query", "key", "value", "output"):
+        dense = getattr(smaller.self_attn, part)
+        setattr(smaller.self_attn, part, TTLinear.from_linear(dense, error=1e-12))
+    for mask, y in zip(masks, wanted, strict=True):
+        torch.testing.assert_close(smaller(x, **mask), y, atol=1e-4, rtol=1e-4)
+    report = compress(layer, rank=4)
+    assert report.after < report.before / 5
+    assert sum(isinstance(module, TTLinear) for module in layer.modules()) == 6
+    assert all(parameter.grad is not None for parameter in _trained(layer, x))
+
+
+def _trained(layer, x):
+    layer(x).square().mean().backward()
+    return list(layer.parameters())

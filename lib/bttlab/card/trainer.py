@@ -70,7 +70,7 @@ class TrainerDriver(KernelDriver):
 
         Parameters
         ----------
-        program : Program or ModelConfig
+        program : Program, ModelConfig or ModuleModel
             A model is compiled, unless it was one of the last few.
         shapes : mapping of str to sequence of int, optional
             Of the model's parameters, where linear layers have ranks of their own.
@@ -87,10 +87,10 @@ class TrainerDriver(KernelDriver):
             If the machine does not hold the model, or the program was damaged or made for another machine. The card is
             then as before, parameters included.
         """
-        if isinstance(program, ModelConfig):
-            compiled = compiled_program(program, shapes, flow)
-        else:
+        if isinstance(program, Program):
             compiled = CompiledProgram(program, program.image())
+        else:
+            compiled = compiled_program(program, shapes, flow)
         check_image(compiled.image)
         with self._alone():
             self._on_card(
@@ -424,7 +424,6 @@ class TrainerDriver(KernelDriver):
             wrong = next(n for n in (*shapes, *given) if given.get(n) != shapes.get(n))
             raise StateError(
                 f"{what} of another model: {wrong} is {given.get(wrong, 'missing')}, but "
-                f"{shapes.get(wrong, 'not there')} in the loaded program's model of {self.config.encoders} "
-                "encoders; load the program of their model"
+                f"{shapes.get(wrong, 'not there')} in the loaded program's model; load the program of their model"
             )
         return arrays

@@ -37,7 +37,8 @@ def run(options: argparse.Namespace) -> Outcome:
     from bttlab.experiments.keep import keep_estimate
 
     clocks = list(dict.fromkeys(options.clock or CLOCKS))
-    configs = models.models_of(options, ENCODERS)
+    is_module = models.is_module(options)
+    configs = [models.module_of(options)] if is_module else models.models_of(options, ENCODERS)
     name, lengths = _lengths(options, configs[0])
     estimates = [estimate(config, lengths, options.optimizer, options.flow, clocks[0]) for config in configs]
     if not machine_record().is_current:
@@ -45,7 +46,7 @@ def run(options: argparse.Namespace) -> Outcome:
             "bttlab: note: resources and power are of another source than hls_src/processor has now; "
             "bttlab schedule --record makes them again"
         )
-    for one in estimates:
+    for one in [] if is_module else estimates:
         keep_estimate(one, {"name": name}, MODEL_VERSION)
     data = {
         "provenance": "modelled",
@@ -79,12 +80,11 @@ def _lengths(options: argparse.Namespace, model: Any) -> tuple[str, dict[int, in
         return " ".join(options.lengths), parse_lengths(options.lengths)
     from collections import Counter
 
-    from bttlab.data import Vocabulary, encode, load_corpus
+    from bttlab.data import load_corpus
 
-    corpus = load_corpus(options.data or "airline", "unk")
-    vocabulary = Vocabulary.from_sentences(corpus.train.words, model.vocabulary_size)
-    samples = encode(corpus.train, vocabulary, corpus, model)
-    return f"{corpus.name}, training split", dict(Counter(samples.lengths.tolist()))
+    corpus = load_corpus(options.data or "airline", "unk")  # [CLS], then the words, as far as there is room
+    lengths = Counter(min(1 + len(words), model.sequence_length) for words in corpus.train.words)
+    return f"{corpus.name}, training split", dict(lengths)
 
 
 def parse_lengths(words: list[str]) -> dict[int, int]:
@@ -127,9 +127,9 @@ def _text(estimates: list, clocks: list[int], epoch: str) -> Any:
         caption=f"modelled ({MODEL_VERSION}), not measured; (low to high) from the constants' uncertainty. MB = 10^6 "
         "bytes. Multipliers of the engines: cycles in which a row in use multiplies",
     )
-    table.add_column("encoders")
+    table.add_column("model")
     for one in estimates:
-        table.add_column(str(one.model.encoders), justify="right")
+        table.add_column(one.model.title, justify="right")
 
     def row(name: str, text) -> None:
         table.add_row(name, *(text(one) for one in estimates))

@@ -1,6 +1,7 @@
 """Options that name a model, the same on every command: --model, --encoders, --rank and the sizes; and --flow."""
 
 import argparse
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,9 +12,11 @@ from bttlab.files import read_toml
 from bttlab.model.config import ACTIVATIONS, FLOWS, PAPER_FLOW
 
 if TYPE_CHECKING:
+    from bttlab.compiler.trace import ModuleModel
     from bttlab.model import ModelConfig
 
 ENCODERS = 2
+SEQUENCE = 32  # tokens of a module that does not say
 MODES = {"linear_out_modes", "linear_in_modes", "embedding_column_modes"}  # of the hidden size
 SIZES = {  # option: what it is
     "embedding_rank": "rank of the word embedding (default: 30)",
@@ -30,9 +33,9 @@ def add_model(parser: argparse.ArgumentParser, several: Sequence[int] = ()) -> N
     add = parser.add_argument
     add(
         "--model",
-        type=Path,
-        metavar="FILE.toml",
-        help="the model's sizes: fields of bttlab.model.ModelConfig, as encoders = 2; the options below come before it",
+        metavar="FILE.toml|FILE.py:CLASS",
+        help="the model's sizes: fields of bttlab.model.ModelConfig, as encoders = 2; the options below come before "
+        "them. Or a PyTorch module of your own, for estimate and program",
     )
     default = f"encoder blocks (default: {' '.join(map(str, several or (ENCODERS,)))})"
     add("--encoders", type=int, nargs="+" if several else None, metavar="N", help=default)
@@ -69,9 +72,48 @@ def model_of(options: argparse.Namespace) -> "ModelConfig":
     return models_of(options, (ENCODERS,))[0]
 
 
+def is_module(options: argparse.Namespace) -> bool:
+    """Return whether --model names a class of a Python file."""
+    return re.fullmatch(r".+\.py:\w+", options.model or "") is not None
+
+
+def module_of(options: argparse.Namespace) -> "ModuleModel":
+    """Return the PyTorch module that --model names, as the card trains it.
+
+    Its longest sequence is --sequence-length, else its attribute `sequence_length`, else 32.
+
+    Raises
+    ------
+    BttlabError
+        If there is no such class, it needs arguments, or the card has no operation for a part of it.
+    """
+    import importlib.util
+
+    from bttlab.compiler.trace import trace
+
+    path, _, name = options.model.rpartition(":")
+    if not Path(path).is_file():
+        raise BttlabError(f"--model {options.model}: there is no {path}; give FILE.py:CLASS")
+    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+    code = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(code)
+        module = getattr(code, name)()
+    except BttlabError:
+        raise
+    except Exception as error:
+        raise BttlabError(f"--model {options.model}: {type(error).__name__}: {error}") from None
+    return trace(module, options.sequence_length or getattr(module, "sequence_length", SEQUENCE))
+
+
 def models_of(options: argparse.Namespace, several: Sequence[int]) -> "list[ModelConfig]":
     """Return a model for each number of encoders: those of --encoders, else of --model, else `several`."""
-    values = {} if options.model is None else _read(options.model)
+    if is_module(options):
+        raise BttlabError(
+            f"--model {options.model}: a module is for bttlab estimate and bttlab program; train it in Python, as "
+            "notebook 08 does"
+        )
+    values = {} if options.model is None else _read(Path(options.model))
     try:
         base = _built(values, options)
     except (BttlabError, TypeError) as error:

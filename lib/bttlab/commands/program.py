@@ -34,7 +34,7 @@ def run(options: argparse.Namespace) -> Outcome:
     from bttlab.compiler.timing import time_program
     from bttlab.model.config import OPTIMIZERS, Optimizer
 
-    model = models.model_of(options)
+    model = models.module_of(options) if models.is_module(options) else models.model_of(options)
     tokens = min(TYPICAL_TOKENS, model.sequence_length) if options.tokens is None else options.tokens
     if not 2 <= tokens <= model.sequence_length:
         raise BttlabError(f"--tokens {tokens}: a sample has 2 to {model.sequence_length} tokens, [CLS] included")
@@ -43,9 +43,8 @@ def run(options: argparse.Namespace) -> Outcome:
     program = compile_program(model, flow=options.flow)
     names = list(dict.fromkeys(map(layer_of, program.sample)))
     if options.layer not in (None, *names):
-        raise BttlabError(
-            f"--layer {options.layer}: no layer; there are {_told(names)}; N is 0 to {model.encoders - 1}"
-        )
+        last = "" if models.is_module(options) else f"; N is 0 to {model.encoders - 1}"
+        raise BttlabError(f"--layer {options.layer}: no layer; there are {_told(names)}{last}")
 
     timing = time_program(program.sample, tokens)
     lengths = sorted({*(n for n in (2, 8, 16, 24, 32, 48, 64) if n <= model.sequence_length), tokens})
@@ -55,7 +54,7 @@ def run(options: argparse.Namespace) -> Outcome:
         "provenance": "modelled",
         "assumptions": assumptions(MACHINE),
         "clock_mhz": MACHINE.CLOCK_MHZ,
-        "encoders": model.encoders,
+        **({"module": model.title} if models.is_module(options) else {"encoders": model.encoders}),
         "flow": options.flow,
         "optimizers": [name for name in OPTIMIZERS if program.has_room_for(Optimizer(name))],
         "sections": dict(zip(SECTION_NAMES, map(len, program.sections), strict=True)),
@@ -79,8 +78,8 @@ def run(options: argparse.Namespace) -> Outcome:
     if options.check:
         data["hazards"] = _check(program, model)
     if options.gantt is not None:
-        data["gantt"] = str(_draw(options, program, timing, tokens))
-    return Outcome(data, _text(data), 1 if data.get("hazards", {}).get("count") else 0)
+        data["gantt"] = str(_draw(options, program, timing, tokens, model.title))
+    return Outcome(data, _text(data, model.title), 1 if data.get("hazards", {}).get("count") else 0)
 
 
 def assumptions(machine: Any) -> list[str]:
@@ -111,11 +110,10 @@ def _epoch(name: str, model: Any, program: Any) -> dict[str, Any]:
 
     from bttlab.compiler.instruction import MACHINE
     from bttlab.compiler.timing import time_program
-    from bttlab.data import Vocabulary, encode, load_corpus
+    from bttlab.data import load_corpus
 
-    corpus = load_corpus(name, "unk")
-    vocabulary = Vocabulary.from_sentences(corpus.train.words, model.vocabulary_size)
-    lengths = Counter(encode(corpus.train, vocabulary, corpus, model).lengths.tolist())
+    corpus = load_corpus(name, "unk")  # [CLS], then the words, as far as there is room
+    lengths = Counter(min(1 + len(words), model.sequence_length) for words in corpus.train.words)
     cycles = sum(count * time_program(program.sample, length).cycles for length, count in lengths.items())
     return {
         "corpus": corpus.name,
@@ -136,21 +134,21 @@ def _check(program: Any, model: Any) -> dict[str, Any]:
     return {"lengths": [2, model.sequence_length], "count": len(hazards), "texts": hazards[:TOLD]}
 
 
-def _draw(options: argparse.Namespace, program: Any, timing: Any, tokens: int) -> Path:
+def _draw(options: argparse.Namespace, program: Any, timing: Any, tokens: int, name: str) -> Path:
     from bttlab.lab.charts import to_png
     from bttlab.lab.gantt import gantt_figure
 
-    title = f"{options.encoders} encoders, {options.flow}, {tokens} tokens, {timing.cycles:,} cycles (modelled)"
+    title = f"{name}, {options.flow}, {tokens} tokens, {timing.cycles:,} cycles (modelled)"
     options.gantt.write_bytes(to_png(gantt_figure(program.sample, timing, title), 1.5))
     return options.gantt
 
 
-def _text(data: dict[str, Any]) -> str:
+def _text(data: dict[str, Any], name: str) -> str:
     from rich.console import Console
     from rich.table import Table
 
     table = Table(
-        title=f"{data['encoders']} encoders, {data['flow']}; a sample of {data['tokens']} tokens",
+        title=f"{name}, {data['flow']}; a sample of {data['tokens']} tokens",
         caption="modelled, not measured: " + "; ".join(data["assumptions"][:2]),
     )
     table.add_column("")

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from bttlab.compiler.builder import LANES, ROWS, Builder, block_rows, even_parts, gate, padded
-from bttlab.compiler.functions import EXPONENT
+from bttlab.compiler.functions import EXPONENT, constant
 from bttlab.compiler.instruction import ENGINE_0, ENGINE_1, At, Bound, Level, Register, most_of
 from bttlab.compiler.machine import machine
 from bttlab.compiler.operands import part
@@ -19,7 +19,7 @@ M = machine()
 
 @dataclass(frozen=True)
 class Attention:
-    """The attention of a model, whatever the encoder.
+    """An attention of a model.
 
     Attributes
     ----------
@@ -29,6 +29,8 @@ class Attention:
         In the operand buffers.
     rows : int
         First statistic of (head, token).
+    mask : At, optional
+        (tokens, blocks) vectors that are added to each head's scores.
     """
 
     builder: Builder
@@ -38,6 +40,7 @@ class Attention:
     keys: At
     values: At
     rows: int
+    mask: At | None = None
 
     @property
     def most(self) -> int:
@@ -67,7 +70,7 @@ class Attention:
         """The loops of an instruction for one block of keys; none of its steps if the sample has no such tokens."""
         return [Level("g", gate(self.tokens, block)), *loops] if block else list(loops)
 
-    def _inner(self, what, engine, stream: At, buffer: At, result: At) -> None:
+    def _inner(self, what, engine, stream: At, buffer: At, result: At, addend: At | None = None) -> None:
         """result[h, t] = stream[t, head h] . buffer[head h]^T, a block of keys after the other."""
         hw = self.head_vectors
         for block in range(self.blocks):
@@ -79,6 +82,7 @@ class Attention:
                 part(buffer, block * self.vectors, h=hw, w=1),
                 part(stream, t=self.vectors, h=hw, w=1),
                 part(result, block, **self._scores),
+                addend=addend and part(addend, block, t=self.blocks),
                 count=block_rows(self.tokens, block),
             )
 
@@ -130,7 +134,7 @@ class Attention:
         """p = softmax(q K^T / sqrt(head size)); context = p V."""
         b, scale = self.builder, 1 / math.sqrt(self.head_vectors * LANES)
         mask = {"count": self.tokens, "vector_loop": "w"}
-        self._inner("scores = q k^T", ENGINE_0, q, self.keys, p)
+        self._inner("scores = q k^T", ENGINE_0, q, self.keys, p, self.mask)
         number = b.functions.number(EXPONENT)
         more = {"function": number, "immediates": (scale, 1.0)}
         for first, rows in self._rows():
@@ -155,6 +159,29 @@ class Attention:
             b.vector(M.SOFTMAX_BACK, "d_scores", a=share, b=slope, r0=slope, immediates=(scale,), **rows)
         self._outer("d_q = d_scores k", ENGINE_0, d_p, self.keys, d_q)
         self._transposed("d_k = d_scores^T q", ENGINE_1, d_p, q, d_k)
+
+
+MASKED = -1e9  # beside it, the exponential of a score is nothing
+
+
+def causal_mask(b: Builder, tokens: Bound) -> At:
+    """Return vectors that hide the keys behind a query: they stay in their bank from LOAD on."""
+    most, blocks = most_of(tokens), -(-most_of(tokens) // ROWS)
+    mask = b.take("causal mask", most * blocks, is_lasting=True)
+    all_of, hidden = b.take("all masked", 1, is_lasting=True), b.functions.number(constant(MASKED))
+    shown, one = b.functions.number(constant(-MASKED)), [Level("one", 1)]
+    b.layer = "causal mask"
+    b.vector(M.FUNCTION, "all keys", one, r0=all_of, function=hidden)
+    for block in range(blocks):
+        for t in range(most):
+            result, count = part(mask, t * blocks + block), min(max(t + 1 - block * ROWS, 0), LANES)
+            if count:
+                b.vector(M.FUNCTION, "keys up to the query", one, r0=result, function=shown, count=count)
+            else:
+                b.vector(M.COPY, "no keys", one, r0=result)
+    whole = part(mask, w=1)
+    b.vector(M.ADD, "hidden keys", [Level("w", most * blocks)], whole, part(all_of), r0=whole)
+    return mask
 
 
 def block_sizes(tokens: Bound):

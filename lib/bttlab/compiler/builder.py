@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import starmap
 from typing import Any
 
 import numpy as np
 
+from bttlab.compiler.banks import Buffer
 from bttlab.compiler.errors import DoesNotFit, ProgramError
 from bttlab.compiler.functions import Functions
 from bttlab.compiler.instruction import (
@@ -58,12 +59,11 @@ def even_parts(whole: int, others: int, most: int) -> list[tuple[int, int]]:
 
 @dataclass
 class Allocator:
-    """Hands out the vectors of a memory, one after the other."""
+    """Hands out the vectors of an operand buffer, one after the other."""
 
     memory: str
     depth: int
     used: int = 0
-    what: list[tuple[str, int, int]] = field(default_factory=list)
 
     def take(self, name: str, vectors: int) -> int:
         """Return the first address of so many vectors.
@@ -80,7 +80,6 @@ class Allocator:
                 "fewer encoders, a shorter sequence, smaller ranks or a smaller vocabulary",
             )
         self.used += vectors
-        self.what.append((name, first, vectors))
         return first
 
 
@@ -96,38 +95,23 @@ class Builder:
     def __init__(self) -> None:
         self.instructions: list[Instruction] = []
         self.stage, self.layer = "", ""
-        self.banks = [Allocator(f"bank {n}", bank.depth) for n, bank in enumerate(MACHINE.banks)]
+        self.made: list[Buffer] = []  # of banks
         self.buffers = [Allocator(f"buffer {n}", MACHINE.OPERAND_BUFFER_DEPTH) for n in range(MACHINE.ENGINES)]
         self._over = [0] * MACHINE.ENGINES
-        self._over_bank = [0] * MACHINE.BANKS
         self.scratch: list[Any] = []  # banks whose vectors are given out when instructions have their order
         self.functions = Functions()
         self.entries: dict[bytes, int] = {}
         self.entry_in: list[np.ndarray] = []
         self.entry_out: list[np.ndarray] = []
 
-    def take(self, name: str, bank: int | Sequence[int], vectors: int) -> At:
-        """Take vectors of a bank, or of the first of several that has room."""
-        if not isinstance(bank, int):
-            bank = next((one for one in bank if self.has_room(one, vectors)), bank[0])
-        return at(f"bank {bank}", self.banks[bank].take(name, vectors))
+    def new_buffer(self, name: str, vectors: int, **more) -> Buffer:
+        """Return a buffer of a bank, which is chosen when all instructions are listed."""
+        self.made.append(Buffer(name, vectors, len(self.made), **more))
+        return self.made[-1]
 
-    def room(self, bank: int) -> int:
-        """Return how many vectors a bank has left."""
-        return self.banks[bank].depth - self.banks[bank].used
-
-    def has_room(self, bank: int, vectors: int) -> bool:
-        """Return whether a bank has so many vectors left."""
-        return vectors <= self.room(bank)
-
-    def take_shared(self, name: str, bank: int, vectors: int) -> At:
-        """Return vectors from the end of a bank that may be taken again for use at another time."""
-        depth = self.banks[bank].depth
-        if vectors > depth:
-            raise DoesNotFit(f"{name} takes {vectors} vectors of bank {bank}, which has {depth}", "a shorter sequence")
-        taken = self._over_bank[bank] + vectors
-        self._over_bank[bank] = taken if taken <= depth else vectors
-        return at(f"bank {bank}", depth - self._over_bank[bank])
+    def take(self, name: str, vectors: int, **more) -> At:
+        """Return where a new buffer lies."""
+        return at(f"matrix {self.new_buffer(name, vectors, **more).number}", 0)
 
     def take_buffer(self, name: str, engine: int, vectors: int) -> At:
         """Take vectors of each row of an operand buffer."""

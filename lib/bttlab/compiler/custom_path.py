@@ -11,21 +11,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from bttlab.compiler import banks
 from bttlab.compiler.arrangement import Arrangement, load_operand, rearrange, rearranging_steps
+from bttlab.compiler.banks import Buffer, scratch_bank
 from bttlab.compiler.builder import LANES, Builder, padded
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.instruction import DRAIN_0, SHUFFLE, VECTOR, At, Level
 from bttlab.compiler.layer import (
     CORES,
-    DX,
-    DY,
     NAME,
     LayerProgram,
     LayerShape,
     Transfer,
-    X,
-    Y,
     assemble,
     check_tokens,
     gradient_of,
@@ -50,8 +46,10 @@ from bttlab.tensor.order import Order, Product
 M = machine()
 PERMUTE_CYCLES = M.LATENCY  # cycles that a re-ordering costs beside its steps: what comes next waits for its results
 MOST_PASSES = 16
-COMMON = banks.KEPT  # both engines read it, as stream and as scalars
-INTERMEDIATES = (COMMON, banks.SCALARS, banks.SCORES, *banks.SCRATCH, Y, DX)
+IN_CORES, OUT_CORES, BIAS = 2, 3, 5  # banks of what comes in and goes out
+X, DY, Y, DX = 16, 14, 15, 17
+COMMON = 13  # both engines read it, as stream and as scalars
+INTERMEDIATES = (COMMON, 18, 19, scratch_bank(0), scratch_bank(1), Y, DX)
 _SHUFFLED, _SHUFFLE_SOURCE = M.reach(SHUFFLE, 4, True), M.reach(SHUFFLE, 1, False)
 # The cores as a model's layers have them, by indices.
 _DIMENSIONS = {
@@ -145,7 +143,7 @@ class CustomPath:
                 self.wanted.setdefault(one, self.indices[one] - shared if by_rows or "t" in shared else shared)
         last = {one: n for n, (_, left, right) in enumerate(products) for one in (left, right)}
         inputs = self._inputs()
-        bias = At(f"bank {banks.REST}", b.banks[banks.REST].take("b", shape.out_features // LANES))
+        bias = At(f"bank {BIAS}", 0)
         outputs = {}
         for number, product in enumerate(products):
             b.stage, b.layer = ("FP" if number < len(self.order.steps) else "BP"), NAME
@@ -159,7 +157,8 @@ class CustomPath:
             for one in product[1:]:
                 if last[one] == number:
                     self._give(one)
-        vector = Block("b", (shape.out_features,), (0,), banks.REST, bias.base, shape.out_features, 1, 1, 0, 1)
+        buffer = Buffer("b", shape.out_features // LANES, bank=BIAS)
+        vector = Block("b", (shape.out_features,), (0,), buffer, shape.out_features, 1, 1, 0, 1)
         inputs.append(Transfer("b", vector))
         outputs["db"] = gradient_of(vector)
         vectors, dy = shape.out_features // LANES, self.tensors["dy"].stored[0].place
@@ -199,17 +198,17 @@ class CustomPath:
         features = {"x": (X, ("j1", "j2", "j3")), "dy": (DY, ("i1", "i2", "i3"))}
         for name, (bank, modes) in features.items():
             arrangement = Arrangement(("t", *modes), 3)
-            place = At(f"bank {bank}", self.b.banks[bank].take(name, arrangement.vectors(self.sizes)))
+            place = At(f"bank {bank}", 0)
             self._new(name).stored.append(Stored(place, arrangement))
             transfers.append(Transfer(name, self._matrix(name, place, modes)))
-        for axes, bank in ((OUT_AXES, banks.OUT_CORES), (IN_AXES, banks.IN_CORES)):
+        for axes, bank in ((OUT_AXES, OUT_CORES), (IN_AXES, IN_CORES)):
+            used = 0
             for core, of in axes.values():
                 name = CORES[core]
                 order = tuple(i for i in (_DIMENSIONS[name][axis] for axis in of) if i in self.indices[name])
                 arrangement = Arrangement(order, 1)
-                stored = Stored(
-                    At(f"bank {bank}", self.b.banks[bank].take(name, arrangement.vectors(self.sizes))), arrangement
-                )
+                stored = Stored(At(f"bank {bank}", used), arrangement)
+                used += arrangement.vectors(self.sizes)
                 self._new(name).stored.append(stored)
                 transfers.append(Transfer(name, _core_block(name, name, self.sizes, stored)))
         return transfers
@@ -528,4 +527,5 @@ def _core_block(name: str, core: str, sizes, stored: Stored) -> Block:
     axes = (*missing, *(dimensions.index(i) for i in stored.arrangement.order))
     columns = stored.arrangement.row_elements(sizes)
     rows = math.prod(shape) // columns
-    return Block(name, shape, axes, stored.place.number, stored.place.base, columns, rows, rows, 0, rows)
+    buffer = Buffer(name, stored.arrangement.vectors(sizes), bank=stored.place.number, base=stored.place.base)
+    return Block(name, shape, axes, buffer, columns, rows, rows, 0, rows)

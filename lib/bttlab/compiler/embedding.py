@@ -10,10 +10,10 @@ slices that tokens share add up.
 
 import numpy as np
 
-from bttlab.compiler import banks
 from bttlab.compiler.builder import LANES, ROWS, Builder, bound_of_part, padded, vectors_for
 from bttlab.compiler.errors import ProgramError
-from bttlab.compiler.instruction import ENGINE_0, ENGINE_1, At, Level, Register, TokenOffset, most_of
+from bttlab.compiler.graph import core_names
+from bttlab.compiler.instruction import ENGINE_0, ENGINE_1, VECTOR, At, Level, Register, TokenOffset, most_of
 from bttlab.compiler.layout import Layout
 from bttlab.compiler.machine import machine
 from bttlab.compiler.operands import identity, part
@@ -32,9 +32,11 @@ class Embedding:
         Of the parameters.
     """
 
-    def __init__(self, builder: Builder, layout: Layout, shapes, tokens: Register):
-        self.builder, self.layout, self.tokens = builder, layout, tokens
-        cores = [shapes[f"embedding.word.cores.{k}"] for k in range(3)]
+    def __init__(self, builder: Builder, layout: Layout, shapes, tokens: Register, name: str):
+        self.builder, self.layout, self.tokens, self.name = builder, layout, tokens, name
+        cores = [shapes[core] for core in core_names(shapes, name)]
+        if len(cores) != 3:
+            raise ProgramError(f"{name} has {len(cores)} cores: the card takes tables of three")
         (_, self.rows_1, self.n1, self.a), (_, self.rows_2, self.n2, self.b), (_, self.rows_3, self.n3, _) = cores
         self.a_vectors, self.b_vectors = vectors_for(self.a), vectors_for(self.b)
         self.row_vectors = self.n2 * self.n3 // LANES  # of a token's row, for each of n1
@@ -51,12 +53,12 @@ class Embedding:
                 f"first and last mode go up to {ROWS}, the last two multiply to whole vectors of {LANES}, ranks go "
                 f"up to {2 * ROWS}"
             )
-        name = "embedding.word.cores"
         # F1 as [i1][a][n1], F2 as [i2][a][n2][b], F3 as [i3][n3][b]; a slice of F1 also has room for [n1][a].
         self.slice_1 = max(self.a, self.n1 * self.a_vectors)
-        self.f1 = layout.place(f"{name}.0", banks.REST, (1, 0, 3, 2), rows=self.a, group_rows=self.slice_1)
-        self.f2 = layout.place(f"{name}.1", banks.EMBEDDING, (1, 0, 2, 3), rows=self.a * self.n2)
-        self.f3 = layout.place(f"{name}.2", (banks.EMBEDDING, banks.REST), (1, 3, 2, 0), rows=self.n3)
+        axes = (1, 0, 3, 2)
+        self.f1 = layout.place(f"{name}.cores.0", axes, rows=self.a, group_rows=self.slice_1, added=True)
+        self.f2 = layout.place(f"{name}.cores.1", (1, 0, 2, 3), rows=self.a * self.n2, added=True)
+        self.f3 = layout.place(f"{name}.cores.2", (1, 3, 2, 0), rows=self.n3, added=True)
         self.slice_2, self.slice_3 = self.a * self.n2 * self.b_vectors, self.n3 * self.b_vectors
         most = most_of(tokens)
         self.buffer_f3 = [builder.take_buffer("F3", e, 4 * self.rows_3) for e in (ENGINE_0, ENGINE_1)]
@@ -70,22 +72,14 @@ class Embedding:
             builder.take_shared_buffer("d_row", e, most * n)
             for e, n in ((ENGINE_0, self.n2), (ENGINE_1, self.row_vectors))
         ]
-        # Not needed while encoders work: where these keep what their backward pass reads.
-        self.f1_rows = builder.take_shared("F1 by rows", banks.SCORES, self.rows_1 * self.slice_1)
-        self.loose = builder.take_shared("V, loose", banks.NORMALIZED, most * self.a * self.n2)
-        self.loose_rows = builder.take_shared("rows, loose", banks.WORK[1], most * self.n1 * self.n2)
-        # Both engines read d_V at a time; of as many tokens as there is room for.
-        room = builder.banks[banks.KEPT].depth // (self.n2 * self.a)
+        # Both engines read d_V at a time; of as many tokens as a bank has room for.
+        reached = set(M.reach(VECTOR, 3, True).banks) & set(M.reach(ENGINE_1, 2, False).banks)
+        room = max(M.banks[bank].depth for bank in reached) // (self.n2 * self.a)
         self.some = most if most <= room else room // GROUP * GROUP
-        self.copy = builder.take_shared("d_V, loose", banks.KEPT, self.n2 * max(self.some * self.a, most * self.n1))
-        self.parts = builder.take_shared("d_F3, in parts", banks.WORK[1], most * self.n3 * GROUP)
-        self.d_f3 = builder.take_shared("d_F3 of tokens", banks.WORK[2], most * self.slice_3)
+        self.v = builder.take("V", most * self.a * self.row_vectors)
         self.slice_vectors = (self.slice_1, self.slice_2, self.slice_3, 4)
         self.slice_rows = (self.rows_1, self.rows_2, self.rows_3, self.rows_3)
-
-    def keep(self) -> None:
-        """Find room for V, which the backward pass reads; after all parameters have theirs."""
-        self.v = self.builder.take("V", (banks.EMBEDDING, banks.KEPT), self._most * self.a * self.row_vectors)
+        self.rows, self.stride = self.rows_1 * self.rows_2 * self.rows_3, self.rows_2 * self.rows_3
 
     @property
     def offset_span(self) -> tuple[int, ...]:
@@ -117,7 +111,8 @@ class Embedding:
     def prepare(self) -> None:
         """F1 by rows, and F3 in the operand buffers: rows of b forward, rows of n3 backward."""
         b = self.builder
-        b.layer = "embedding"
+        b.layer = self.name
+        self.f1_rows = b.take("F1 by rows", self.rows_1 * self.slice_1)
         permuted = np.full((self.n1, self.a_vectors * LANES), -1)
         permuted[:, : self.a] = np.arange(self.a)[None, :] * LANES + np.arange(self.n1)[:, None]
         b.shuffle(
@@ -157,8 +152,10 @@ class Embedding:
     def forward(self, rows: At) -> None:
         """rows (tokens, features) of the word table."""
         b = self.builder
-        b.layer = "embedding"
+        b.layer = self.name
         an, width = self.a * self.n2, self.row_vectors
+        self.loose = b.take("V, loose", self._most * an)
+        self.loose_rows, self.copy = (b.take("rows, loose", self._most * self.n1 * self.n2) for _ in range(2))
         for group in range(-(-most_of(self.tokens) // GROUP)):
             self._group_forward(group, rows)
         for _, first, count in self._a_blocks():  # for the backward pass
@@ -221,7 +218,8 @@ class Embedding:
     def backward(self, d_rows: At) -> None:
         """Gradients of the cores from d_rows (tokens, features)."""
         b, width, an = self.builder, self.row_vectors, self.a * self.n2
-        b.layer = "embedding"
+        b.layer = self.name
+        self.loose, self.copy = b.take("d_V, loose", self._most * an), b.take("d_V, loose", self.some * an)
         for engine, order in ((ENGINE_0, self._unpacking(self.n1)), (ENGINE_1, identity(self.n1 * width))):
             vectors = len(order) // self.n1
             b.shuffle(
@@ -285,6 +283,8 @@ class Embedding:
         while an % pieces:
             pieces -= 1
         each = pieces * self.b_vectors
+        self.parts = b.take("d_F3, in parts", self._most * self.n3 * each)
+        self.d_f3 = b.take("d_F3 of tokens", self._most * self.slice_3)
         for group in range(-(-most_of(self.tokens) // GROUP)):
             tokens = self._group(group)
             b.accumulate(
@@ -314,6 +314,52 @@ class Embedding:
             r0=where,
             flags=M.CHECK,
         )
+
+
+class Table:
+    """An embedding whose table is dense: a token's row is copied, its gradient added to the row's.
+
+    Parameters
+    ----------
+    is_shared : bool
+        Whether a dense layer has the same weight: what it writes of the gradient comes first.
+    """
+
+    def __init__(self, builder: Builder, layout: Layout, shapes, tokens: Register, name: str):
+        self.builder, self.tokens, self.name = builder, tokens, name
+        rows, features = shapes[f"{name}.weight"]
+        self.row_vectors = features // LANES
+        self.table = layout.place(f"{name}.weight", added=True)
+        self.slice_rows, self.slice_vectors = (rows, 1, 1, 1), (self.row_vectors, 0, 0, 0)
+        self.rows, self.stride = rows, 1
+
+    def prepare(self) -> None:
+        """Nothing is to be prepared."""
+
+    @property
+    def offset_span(self) -> tuple[int, ...]:
+        """The most that a row adds to an address."""
+        return (self.row_vectors * (self.rows - 1), 0, 0, 0)
+
+    def token_offsets(self, token_ids: np.ndarray) -> np.ndarray:
+        """Return the offsets of tokens' rows, int64 of shape (4, tokens)."""
+        ids = np.asarray(token_ids, np.int64)
+        return np.stack([ids * vectors for vectors in self.slice_vectors])
+
+    def forward(self, rows: At) -> None:
+        """rows (tokens, features) of the table."""
+        self.builder.layer = self.name
+        where = part(self.table.where(), token_offset=TokenOffset(F1, "t"), w=1)
+        loops = [Level("t", self.tokens), Level("w", self.row_vectors)]
+        self.builder.vector(M.COPY, "rows", loops, where, r0=part(rows, t=self.row_vectors, w=1))
+
+    def backward(self, d_rows: At) -> None:
+        """Gradient of the table; each row is there again before the next token may add to it."""
+        self.builder.layer = self.name
+        where = part(self.table.gradient(), token_offset=TokenOffset(F1, "t"), w=1)
+        loops = [Level("t", self.tokens), Level("w", max(self.row_vectors, M.LATENCY), self.row_vectors)]
+        d = part(d_rows, t=self.row_vectors, w=1)
+        self.builder.vector(M.ADD, "d_rows", loops, d, where, r0=where, flags=M.CHECK)
 
 
 def _whole(source: At, vectors: int, columns: int) -> At:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -72,6 +73,12 @@ def _silu_slope(x):
 
 def _step(x):
     return (x >= 0).astype(np.float64)
+
+
+@cache
+def constant(value: float) -> Function:
+    """Return the function that is a constant."""
+    return Function(f"{value:g}", lambda x: np.full_like(x, value), -1.0, 1.0, 2)
 
 
 TANH = Function("tanh", np.tanh, -9.0, 9.0, 576)

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bttlab.compiler import banks
+from bttlab.compiler.banks import GRADIENT_OF
 from bttlab.compiler.dependencies import STATISTICS_READ, STATISTICS_WRITTEN
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.instruction import (
@@ -172,7 +172,7 @@ def unchecked_gradients(program: Program) -> list[str]:
         for number in instruction.writes() if instruction.unit != UPDATE and not instruction.flags & M.CHECK else ():
             low, high = instruction.span(number, program.offset_span)
             for block in program.model.layout.blocks:
-                bank = f"bank {block.bank + banks.GRADIENT}"
+                bank = f"bank {GRADIENT_OF[block.bank]}"
                 if (
                     instruction.operands[number].memory == bank
                     and low < block.base + block.vectors
@@ -214,7 +214,6 @@ def check_program(
     """
     texts = unchecked_gradients(program)
     embedding, random = program.model.embedding, np.random.default_rng(0)
-    rows = embedding.rows_1 * embedding.rows_2 * embedding.rows_3
     nothing = np.zeros((M.OFFSET_TABLES, 1), int)
     fresh, pending = (loaded_vectors(program, updates) for updates in (False, True))
     filled = fresh | {f"bank {M.IN_BANK}": np.ones(M.banks[M.IN_BANK].depth, bool)}
@@ -224,7 +223,7 @@ def check_program(
     for name, run, loaded in runs:
         texts += [f"{name}: {hazard.text}" for hazard in find_hazards(run, 1, nothing, loaded=loaded)]
     for length in lengths:
-        for kind, ids in token_id_sets(rows, embedding.rows_2 * embedding.rows_3, length, random).items():
+        for kind, ids in token_id_sets(embedding.rows, embedding.stride, length, random).items():
             sample = [("train", program.sample, True)]
             if kind == "random":
                 sample += [("train, nothing pending", program.sample, False), ("predict", program.forward, False)]

@@ -7,11 +7,11 @@ STORE. It has no loss and no update, so PREDICT runs it.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bttlab.compiler import banks
+from bttlab.compiler.banks import GRADIENT_OF, Buffer, assign_banks
 from bttlab.compiler.builder import LANES, Builder, vectors_for
 from bttlab.compiler.dependencies import set_waits
 from bttlab.compiler.errors import ProgramError
@@ -28,8 +28,6 @@ from bttlab.tensor.shapes import tt_shapes
 M = machine()
 NAME = "layer"
 CORES = tuple(f"G{k}" for k in range(1, 7))
-# Banks of what comes in and goes out, beside the cores: x, dy, y, dx.
-X, DY, Y, DX = (banks.WORK[n] for n in (2, 0, 1, 3))
 NO_OFFSETS = (0,) * M.OFFSET_TABLES
 
 
@@ -184,8 +182,9 @@ def _packed(block: Block, tensor: np.ndarray | None) -> np.ndarray:
 
 
 def matrix_block(name: str, bank: int, base: int, rows: int, columns: int) -> Block:
-    """Return a matrix, a row after the other."""
-    return Block(name, (rows, columns), (0, 1), bank, base, columns, rows, rows, 0, rows)
+    """Return a matrix in a bank, a row after the other."""
+    buffer = Buffer(name, rows * vectors_for(columns), bank=bank, base=base)
+    return Block(name, (rows, columns), (0, 1), buffer, columns, rows, rows, 0, rows)
 
 
 def check_tokens(tokens: int) -> None:
@@ -213,16 +212,17 @@ def compile_layer(shape: LayerShape, tokens: int, flow: str | Sequence[int] = "b
     core_names = [f"{NAME}.cores.{k}" for k in range(6)]
     shapes = dict(zip(core_names, shape.core_shapes, strict=True)) | {f"{NAME}.bias": (shape.out_features,)}
     layout = Layout(b, shapes)
-    bias = layout.place(f"{NAME}.bias", banks.REST)
-    linear = LinearLayers(b, layout, [NAME], shapes, tokens, flow)
+    bias = layout.place(f"{NAME}.bias")
+    linear = LinearLayers(b, layout, {NAME: tokens}, shapes, flow)
     matrices = {
-        name: matrix_block(name, bank, b.take(name, bank, tokens * vectors_for(features)).base, tokens, features)
-        for name, bank, features in (
-            ("x", X, shape.in_features),
-            ("dy", DY, shape.out_features),
-            ("y", Y, shape.out_features),
-            ("dx", DX, shape.in_features),
+        name: Block(name, (tokens, features), (0, 1), buffer, features, tokens, tokens, 0, tokens)
+        for name, features in (
+            ("x", shape.in_features),
+            ("dy", shape.out_features),
+            ("y", shape.out_features),
+            ("dx", shape.in_features),
         )
+        for buffer in [b.new_buffer(name, tokens * vectors_for(features), is_lasting=True)]
     }
     linear.divide_buffers()
     x, dy, y, dx = (matrices[name].where() for name in ("x", "dy", "y", "dx"))
@@ -230,6 +230,7 @@ def compile_layer(shape: LayerShape, tokens: int, flow: str | Sequence[int] = "b
     linear.forward(0, x, tokens, y)
     b.stage = "BP"
     linear.backward(0, dy, x, tokens, dx)
+    assign_banks(b.made, b.instructions, tokens, set(matrices))
     parameters = dict(zip(CORES, map(layout.of, core_names), strict=True)) | {"b": bias}
     inputs = [matrices["x"], matrices["dy"], *parameters.values()]
     outputs = [matrices["y"], matrices["dx"], *(gradient_of(block) for block in parameters.values())]
@@ -245,7 +246,8 @@ def compile_layer(shape: LayerShape, tokens: int, flow: str | Sequence[int] = "b
 
 def gradient_of(block: Block) -> Block:
     """Return where the gradient of a parameter lies."""
-    return Block(**{**vars(block), "bank": block.bank + banks.GRADIENT})
+    own = block.buffer
+    return replace(block, buffer=Buffer(own.name, own.vectors, bank=GRADIENT_OF[own.bank], base=own.base))
 
 
 def assemble(

@@ -1,15 +1,14 @@
 """Place of each parameter in the banks, and of its elements in vectors; the copy in and out."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from bttlab.compiler import banks
+from bttlab.compiler.banks import GRADIENT_OF, Buffer
 from bttlab.compiler.builder import Builder, vectors_for
 from bttlab.compiler.instruction import At, at
 from bttlab.compiler.machine import machine
-from bttlab.model.config import LINEARS, ModelConfig
 
 LANES = machine().LANES
 
@@ -39,13 +38,22 @@ class Block:
     name: str
     shape: tuple[int, ...]
     axes: tuple[int, ...]
-    bank: int
-    base: int
+    buffer: Buffer
     columns: int
     rows: int
     group_rows: int
     first: int
     last: int
+
+    @property
+    def bank(self) -> int:
+        """The bank of its buffer."""
+        return self.buffer.bank
+
+    @property
+    def base(self) -> int:
+        """Its first vector there."""
+        return self.buffer.base
 
     @property
     def row_vectors(self) -> int:
@@ -64,11 +72,15 @@ class Block:
 
     def where(self, **strides: int) -> At:
         """Return where its first vector lies."""
+        if self.bank is None:
+            return at(f"matrix {self.buffer.number}", 0, **strides)
         return at(f"bank {self.bank}", self.base, **strides)
 
     def gradient(self, **strides: int) -> At:
         """Return where the first vector of its gradient lies."""
-        return at(f"bank {self.bank + banks.GRADIENT}", self.base, **strides)
+        if self.bank is None:
+            return at(f"gradient {self.buffer.number}", 0, **strides)
+        return at(f"bank {GRADIENT_OF[self.bank]}", self.base, **strides)
 
     def write(self, memory: np.ndarray, value: np.ndarray) -> None:
         """Put the parameter into its vectors, float32 of shape (vectors, LANES)."""
@@ -98,13 +110,21 @@ class Layout:
     """
 
     def __init__(self, builder: Builder, shapes: Mapping[str, tuple[int, ...]]):
-        self._builder, self._shapes = builder, shapes
+        self._builder, self.shapes = builder, shapes
         self.blocks: list[Block] = []
         self._of: dict[tuple[str, int], Block] = {}
 
-    def place(self, name, bank, axes=None, rows=None, group_rows=None, part=None) -> Block:
-        """Place a parameter, or its rows `part`, in a bank, or in the first of several that has room."""
-        shape = self._shapes[name]
+    def place(self, name, axes=None, rows=None, group_rows=None, part=None, added=False) -> Block:
+        """Make room for a parameter, or for its rows `part`.
+
+        Parameters
+        ----------
+        added : bool
+            Whether gradients are added to what is there, or written for the tokens of the sample only.
+        """
+        if (name, (part or (0,))[0]) in self._of:
+            return self._of[name, (part or (0,))[0]]  # of two layers
+        shape = self.shapes[name]
         axes = tuple(range(len(shape))) if axes is None else axes
         columns = shape[axes[-1]]
         all_rows = int(np.prod(shape)) // columns
@@ -113,10 +133,8 @@ class Layout:
         rows = last - first if rows is None else rows
         group_rows = rows if group_rows is None else group_rows
         vectors = -(-(last - first) // rows) * group_rows * vectors_for(columns)
-        place = self._builder.take(name, bank, vectors)
-        gradients = self._builder.banks[place.number + banks.GRADIENT]
-        assert gradients.take(f"gradient of {name}", vectors) == place.base
-        block = Block(name, shape, axes, place.number, place.base, columns, rows, group_rows, first, last)
+        buffer = self._builder.new_buffer(name, vectors, is_parameter=True, is_added=added)
+        block = Block(name, shape, axes, buffer, columns, rows, group_rows, first, last)
         self.blocks.append(block)
         self._of[name, first] = block
         return block
@@ -140,25 +158,8 @@ class Layout:
 
     def unpack(self, memory: np.ndarray) -> dict[str, np.ndarray]:
         """Return the parameters that `pack` was given."""
-        tensors, offset = {name: np.zeros(shape, np.float32) for name, shape in self._shapes.items()}, 0
+        tensors, offset = {name: np.zeros(shape, np.float32) for name, shape in self.shapes.items()}, 0
         for block in self.blocks:
             block.read(memory[offset : offset + block.vectors], tensors[block.name])
             offset += block.vectors
         return tensors
-
-
-def linear_names(config: ModelConfig) -> Iterator[str]:
-    """Yield the names of the linear layers in the order of the forward pass."""
-    for i in range(config.encoders):
-        for part in LINEARS:
-            yield f"encoders.{i}.{part}"
-    yield "intent_pooler"
-    yield "slot_pooler"
-
-
-def norm_names(config: ModelConfig) -> Iterator[str]:
-    """Yield the names of the LayerNorms in the order of the forward pass."""
-    yield "embedding.norm"
-    for i in range(config.encoders):
-        yield f"encoders.{i}.attention_norm"
-        yield f"encoders.{i}.feed_forward_norm"

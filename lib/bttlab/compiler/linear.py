@@ -8,13 +8,15 @@ y = z L^T + b. The backward pass: d_z = d_y L, d_x = d_z R, and the cores' gradi
 and d_z, x. Engine 0 has the input's half, engine 1 the output's (`halves`).
 """
 
-from bttlab.compiler import banks
+from collections.abc import Collection, Mapping
+
 from bttlab.compiler.builder import LANES, ROWS, Builder, padded
 from bttlab.compiler.errors import DoesNotFit, ProgramError
+from bttlab.compiler.graph import core_names
 from bttlab.compiler.half import IN, OUT, Half
 from bttlab.compiler.half_backward import HalfLowering
-from bttlab.compiler.instruction import DRAIN_0, VECTOR, At, Bound, Level, most_of
-from bttlab.compiler.layout import IN_AXES, OUT_AXES, Layout
+from bttlab.compiler.instruction import At, Bound, Level, most_of
+from bttlab.compiler.layout import IN_AXES, OUT_AXES, Block, Layout
 from bttlab.compiler.machine import machine
 from bttlab.compiler.operands import part
 from bttlab.compiler.scratch import Scratch
@@ -22,9 +24,6 @@ from bttlab.compiler.scratch import Scratch
 M = machine()
 # Cores that are merged of the input's half and of the output's, before tokens come.
 FLOWS = {"bidirectional": (3, 3), "right_to_left": (1, 1), "auto": (2, 3)}
-# Where what tokens leave on their way may lie, beside z.
-U = (banks.EMBEDDING + banks.GRADIENT, *banks.WORK)
-D_Z = 8  # places for d_z: so many layers may wait for their gradients
 AUTO_SINGLE = (2, 2)  # "auto", of a layer that one token comes to: permuting it is cheaper than merging L
 
 
@@ -33,50 +32,39 @@ class LinearLayers:
 
     Parameters
     ----------
-    names : list of str
-        In the order of the forward pass.
+    names : mapping of str to int or Register
+        The layers in the order of the forward pass, and their tokens.
     shapes : dict of str to tuple of int
         Of the parameters: each layer may have ranks of its own.
     flow : str or tuple of int
         One of FLOWS, or how many cores are merged of the input's half and of the output's.
-    single : collection of str
-        Layers that one token comes to.
-    spread : tuple of int, optional
-        Cores go to the bank with the most room, where so many vectors of each engine's own do not count; by default to
-        the engine's own while it has any.
     """
 
-    def __init__(
-        self, builder: Builder, layout: Layout, names, shapes, sequence_length: int, flow, single=(), spread=None
-    ):
-        self.builder, self.layout, self.names, self._spread = builder, layout, list(names), spread
+    def __init__(self, builder: Builder, layout: Layout, names: Mapping[str, Bound], shapes, flow):
+        self.builder, self.layout, self.names, self.flow = builder, layout, list(names), flow
+        self.tokens = names
         merged = FLOWS.get(flow, flow)
         if not (isinstance(merged, tuple) and len(merged) == 2 and set(merged) <= {1, 2, 3}):
             raise ProgramError(
                 f"flow is {flow!r}: choose {', '.join(FLOWS)}, or how many cores are merged at each end, (1..3, 1..3)"
             )
         self.halves = []
-        for layer, name in enumerate(self.names):
-            at_ends = AUTO_SINGLE if flow == "auto" and name in single else merged
+        for layer, (name, tokens) in enumerate(names.items()):
+            at_ends = AUTO_SINGLE if flow == "auto" and tokens == 1 else merged
             # Where halves differ, engines alternate between them, so that both have as much to do.
             swap = layer % 2 if merged[IN] != merged[OUT] else 0
             self.halves.append(tuple(self._half(name, w, shapes, at_ends[w], w ^ swap) for w in (IN, OUT)))
-        # z in one bank, d_z in the other; layers whose first halves are on different engines write to different ones.
-        self._bank = [(banks.SCALARS, banks.SCORES)[pair[IN].engine] for pair in self.halves]
-        self.z = [builder.take(f"z of {n}", bank, sequence_length) for n, bank in zip(names, self._bank, strict=True)]
-        self.most = sequence_length
-        self._d_z = {
-            bank: [builder.take("d_z", other, sequence_length) for _ in range(D_Z)]
-            for bank, other in ((banks.SCALARS, banks.SCORES), (banks.SCORES, banks.SCALARS))
-        }
-        permuted = max((out.token_vectors for _, out in self.halves if out.is_permuted), default=0)
-        self._bias = [builder.take("b, permuted", (banks.SCORES, banks.KEPT), permuted) for _ in range(2)]
+        self.z = [builder.take(f"z of {name}", most_of(tokens)) for name, tokens in names.items()]
         self._there: dict[tuple[int, int], int] = {}  # (engine, slot): the layer that is buffer there
         self._slots: list[list[At]] = [[], []]
-        self._scratch = [Scratch(builder, bank) for bank in banks.SCRATCH]
+        self._scratch = [Scratch(builder, engine) for engine in range(M.ENGINES)]
         self._kept: dict[int, At] = {}
 
     def _half(self, name: str, which: int, shapes, merged: int, engine: int) -> Half:
+        if len(core_names(shapes, name)) != 6:
+            raise ProgramError(
+                f"{name} has {len(core_names(shapes, name))} cores: the card takes trains of three modes at each end"
+            )
         axes = OUT_AXES if which == OUT else IN_AXES
         shape = {kind: shapes[f"{name}.cores.{core}"] for kind, (core, _) in axes.items()}
         modes = {kind: s[1] for kind, s in shape.items()}
@@ -93,17 +81,25 @@ class LinearLayers:
             )
         cores, gradients = {}, {}
         for kind, (core, order_of) in axes.items():
-            where = _core_banks(engine, kind, merged)
-            if self._spread is not None:
-                left = {where[0]: self._spread[engine]}
-                where.sort(key=lambda bank: left.get(bank, 0) - self.builder.room(bank))
-            block = self.layout.place(f"{name}.cores.{core}", where, order_of)
-            cores[kind] = block.where()
-            gradients[kind] = block.gradient()
+            block = self.layout.place(f"{name}.cores.{core}", order_of)
+            cores[kind], gradients[kind] = block.where(), block.gradient()
         return Half(which, engine, merged, rank, near_rank, far_rank, *modes.values(), cores, gradients)
 
-    def divide_buffers(self) -> None:
-        """Divide what is left of the operand buffers into slots for halves; call it last."""
+    @property
+    def between(self) -> list[int]:
+        """The layers in which tokens leave something before z that the backward pass reads."""
+        return [layer for layer, (half, _) in enumerate(self.halves) if half.merged == 2]
+
+    def divide_buffers(self, kept: Collection | None = None) -> None:
+        """Divide what is left of the operand buffers into slots for halves; call it last.
+
+        Parameters
+        ----------
+        kept : collection of int, optional
+            Those of `between` that is kept for the backward pass; by default all.
+        """
+        if not self.halves:
+            return
         for engine, slots in enumerate(self._slots):
             sizes = [0, 0]  # of the slots of even and odd layers
             for layer, pair in enumerate(self.halves):
@@ -116,10 +112,10 @@ class LinearLayers:
                     self.builder.take_buffer(f"a linear layer's half, slot {2 * n + i}", engine, sizes[i])
                     for i in (0, 1)
                 )
-        for layer, (half, _) in enumerate(self.halves):  # what tokens leave on their way, if there is room
-            places = [n for n in (self._bank[layer], *U) if self.builder.has_room(n, self.most * half.near)]
-            if half.merged < 3 and places:
-                self._kept[layer] = self.builder.take("u", places[0], self.most * half.near)
+        for layer in self.between:
+            if kept is None or layer in kept:
+                vectors = most_of(self.tokens[self.names[layer]]) * self.halves[layer][IN].near
+                self._kept[layer] = self.builder.take("u", vectors)
 
     def half(self, layer: int, which: int) -> HalfLowering:
         """Return a layer's half as it is buffer, and hold it first if it is not there."""
@@ -139,6 +135,10 @@ class LinearLayers:
     def _begin(self, layer: int) -> Builder:
         self.builder.layer = self.names[layer]
         return self.builder
+
+    def _bias(self, layer: int) -> Block | None:
+        name = f"{self.names[layer]}.bias"
+        return self.layout.place(name) if name in self.layout.shapes else None
 
     # ---- passes --------------------------------------------------------------------------------------------------
 
@@ -164,20 +164,22 @@ class LinearLayers:
         b = self._begin(layer)
         vectors = self.halves[layer][OUT].vectors
         code = self.half(layer, OUT)
-        bias = self.layout.of(f"{self.names[layer]}.bias").where()
+        bias = self._bias(layer)
+        bias = None if bias is None else bias.where()
         if not code.half.is_permuted:
             if also is None:
-                code.lift(self.z[layer], tokens, y, part(bias, w=1))
+                code.lift(self.z[layer], tokens, y, bias and part(bias, w=1))
                 return
             for block in range(-(-most_of(tokens) // ROWS)):
                 buffer = part(also, block * vectors, w=1)
-                code.lift(self.z[layer], rows(block), y, part(bias, w=1), buffer, ROWS * block, ("t", 0))
+                more = bias and part(bias, w=1), buffer, ROWS * block, ("t", 0)
+                code.lift(self.z[layer], rows(block), y, *more)
             return
         half = code.half
-        permuted = code.permuted("permute b", bias, 1, self._bias[layer % len(self._bias)])
+        permuted = bias and code.permuted("permute b", bias, 1, b.take("b, permuted", half.token_vectors))
         own = code.scratch.take(most_of(tokens) * half.token_vectors)
         strides = {"j": half.tail_vectors, "w": 1} if half.merged == 2 else {"jm": half.far_vectors, "f": 1}
-        code.lift(self.z[layer], tokens, own, part(permuted, **strides))
+        code.lift(self.z[layer], tokens, own, permuted and part(permuted, **strides))
         for block in range(-(-most_of(tokens) // ROWS) if also is not None else 1):
             b.shuffle(
                 "permute y",
@@ -197,18 +199,19 @@ class LinearLayers:
     def backward(self, layer: int, d_y: At, x: At, tokens: Bound, d_x: At, addend: At | None = None) -> None:
         """d_x = addend + d_y W; the gradients of the cores and of the bias."""
         b = self._begin(layer)
-        d_z = self._d_z[self._bank[layer]][layer % D_Z]
+        d_z = b.take("d_z", most_of(tokens))
         out, into = self.half(layer, OUT), self.half(layer, IN)
         d_lowered = out.lower(out.permuted("permute d_y", d_y, tokens), tokens, d_z, False)
         d_lifted = self._d_x(into, d_z, tokens, d_x, addend)
-        whole = out.half.merged == 3 and out.half.rank < ROWS
-        d_bias = self.layout.of(f"{self.names[layer]}.bias").gradient()
+        bias = self._bias(layer)
+        whole = bias is not None and out.half.merged == 3 and out.half.rank < ROWS
+        d_bias = bias and bias.gradient()
         if out.half.merged == 3:
             lifted = [self.z[layer]]
         else:  # what the forward pass had between z and y
             lifted = out.lift(self.z[layer], tokens, None)
         out.backward(lifted, d_lowered, tokens, d_bias if whole else None)
-        if not whole:
+        if bias is not None and not whole:
             vectors = out.half.vectors
             b.columns(
                 "d b",
@@ -219,7 +222,7 @@ class LinearLayers:
             )
         if into.half.merged == 3:
             lowered = [x, self.z[layer]]
-        elif into.half.merged == 2 and layer in self._kept:
+        elif layer in self._kept:
             lowered = [x, self._kept[layer], self.z[layer]]
         else:
             lowered = into.lower(into.permuted("permute x", x, tokens), tokens, self.z[layer], into.half.rank < ROWS)
@@ -240,12 +243,3 @@ class LinearLayers:
             matrix, loops = {"t": vectors, "w": 1}, [Level("t", tokens), Level("w", vectors)]
             b.vector(M.ADD, "d_x", loops, part(target, **matrix), part(addend, **matrix), r0=part(d_x, **matrix))
         return lifted
-
-
-def _core_banks(engine: int, kind: str, merged: int) -> list[int]:
-    """Return the bank of an engine's cores, then the others where one may lie: ports reach it and its gradient."""
-    is_buffered = kind == "far" or merged < {"near": 3, "middle": 2}[kind]  # else its vectors are scalars
-    unit = VECTOR if kind == "far" else DRAIN_0 + engine if is_buffered else engine  # that brings the gradient
-    reads, writes = M.reach(engine, 3 if is_buffered else 2, False).banks, M.reach(unit, 4, True).banks
-    others = [bank for bank in (banks.EMBEDDING, banks.REST) if bank in reads and bank + banks.GRADIENT in writes]
-    return [(banks.IN_CORES, banks.OUT_CORES)[engine], *others]

@@ -3,14 +3,16 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bttlab.compiler import banks
+from bttlab.compiler.banks import MOMENTS
 from bttlab.compiler.builder import Builder
 from bttlab.compiler.dependencies import set_waits
 from bttlab.compiler.errors import DoesNotFit, ProgramError
 from bttlab.compiler.fitting import what_fits
+from bttlab.compiler.graph import Graph, graph_of_config
 from bttlab.compiler.instruction import (
     MACHINE,
     Bound,
@@ -20,10 +22,13 @@ from bttlab.compiler.instruction import (
     at,
     encode,
 )
-from bttlab.compiler.model import ADDED, ModelProgram
+from bttlab.compiler.lowering import Lowering, lower
 from bttlab.compiler.order import ordered
 from bttlab.compiler.scratch import assign_addresses
 from bttlab.model.config import ModelConfig, Optimizer
+
+if TYPE_CHECKING:
+    from bttlab.compiler.trace import ModuleModel
 
 LANES = MACHINE.LANES
 TYPICAL_TOKENS = 13  # ATIS's mean, rounded up
@@ -34,7 +39,7 @@ ORDER_TOKENS = 11  # the length that the order is made for: ATIS's median, [CLS]
 class Program:
     """A program as it is loaded."""
 
-    model: ModelProgram
+    model: Lowering
     forward: list[Instruction]
     backward: list[Instruction]
     flush: list[Instruction]
@@ -74,7 +79,7 @@ class Program:
 
     @cached_property
     def _room_for_moments(self) -> str:
-        model, bank = self.model, banks.FIRST_MOMENT
+        model, bank = self.model, MOMENTS[0]
         own_shapes = model.shapes != model.config.parameter_shapes()
         would_fit = what_fits(model.config, lambda one, whole: _fits(one, model.flow, whole, moments=True), own_shapes)
         taken = f"take {model.layout.vectors} vectors of bank {bank}, which has {MACHINE.banks[bank].depth}"
@@ -159,7 +164,7 @@ class _Codes:
 
 
 def compile_program(
-    config: ModelConfig,
+    model: "ModelConfig | ModuleModel",
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     flow: str | tuple[int, int] = "bidirectional",
 ) -> Program:
@@ -167,8 +172,10 @@ def compile_program(
 
     Parameters
     ----------
+    model : ModelConfig or ModuleModel
+        A configuration, or a PyTorch module (`bttlab.compiler.trace.trace`).
     shapes : mapping of str to tuple of int, optional
-        Of the parameters, where linear layers have ranks of their own.
+        Of a configuration's parameters, where linear layers have ranks of their own.
     flow : str or tuple of int
         "bidirectional", the paper's; "right_to_left"; "auto", the cheapest; or how many cores are merged at each end.
 
@@ -177,31 +184,34 @@ def compile_program(
     ProgramError
         If the machine does not hold the model; the line names the bank and what would fit.
     """
+    if not isinstance(model, ModelConfig):
+        return _compiled(model, model.graph, flow)
     try:
-        program = _as_emitted(ModelProgram.that_fits(config, shapes, flow))
-        scratch, spans = program.model.builder.scratch, program.offset_span
-        program.forward = ordered(program.forward, spans, ORDER_TOKENS, scratch)
-        program.backward = ordered(program.backward, spans, ORDER_TOKENS, scratch)
+        return _compiled(model, graph_of_config(model, shapes), flow)
     except DoesNotFit as error:
-        would_fit = what_fits(config, lambda one, whole: _fits(one, flow, whole), shapes is not None)
+        would_fit = what_fits(model, lambda one, whole: _fits(one, flow, whole), shapes is not None)
         raise ProgramError(f"{error.what}: choose {would_fit}, all else as asked") if would_fit else error from None
+
+
+def _compiled(config: "ModelConfig | ModuleModel", graph: Graph, flow) -> Program:
+    model = lower(graph, flow, ORDER_TOKENS)
+    model.config = config
+    program = _as_emitted(model)
+    scratch, spans = program.model.builder.scratch, program.offset_span
+    program.forward = ordered(program.forward, spans, ORDER_TOKENS, scratch)
+    program.backward = ordered(program.backward, spans, ORDER_TOKENS, scratch)
     set_waits(program.sample, spans)
     for section in (program.flush, program.clear):
         set_waits(section, spans)
     return program
 
 
-def _as_emitted(model: ModelProgram) -> Program:
+def _as_emitted(model: Lowering) -> Program:
     """Return a model's program in the order of the mathematics, without waits."""
-    sections = []
-    for emits in ((model.emit_updates,), (model.emit_updates, model.emit_forward), (model.emit_backward,)):
-        for emit in emits:
-            emit()
-        sections.append(list(model.builder.instructions))
-        model.builder.instructions.clear()
-    flush, forward, backward = sections
-    moved = (_transfers(model, into=True), _transfers(model, into=False), _clears(model))
-    program = Program(model, forward, backward, flush, *moved)
+    flush, updates = model.emit_updates(), model.emit_updates()
+    clear = [*_clears(model), *model.constants]
+    moved = (_transfers(model, into=True), _transfers(model, into=False), clear)
+    program = Program(model, [*updates, *model.forward], model.backward, flush, *moved)
     count, room = sum(map(len, program.sections)), MACHINE.PROGRAM_DEPTH
     if count > room:
         raise DoesNotFit(f"the program has {count} instructions, the machine holds {room}", "fewer encoders")
@@ -211,7 +221,8 @@ def _as_emitted(model: ModelProgram) -> Program:
 def _fits(config: ModelConfig, flow: str | tuple[int, int], whole: bool, moments: bool = False) -> bool:
     """Return whether the banks have room for a model, with its moments; with `whole`, whether it has a program."""
     try:
-        model = ModelProgram.that_fits(config, None, flow)
+        model = lower(graph_of_config(config), flow, ORDER_TOKENS, in_short=True)
+        model.config = config
         if not whole or model.has_moments < moments:
             return model.has_moments >= moments
         program = _as_emitted(model)
@@ -222,7 +233,7 @@ def _fits(config: ModelConfig, flow: str | tuple[int, int], whole: bool, moments
     return all(assign_addresses(model.builder.scratch, one, [(i, i) for i in range(len(one))]) for one in passes)
 
 
-def _transfers(model: ModelProgram, into: bool) -> list[Instruction]:
+def _transfers(model: Lowering, into: bool) -> list[Instruction]:
     """Parameters, first and second moments, between their banks and the bank of transfers, a part at a time.
 
     Moments without room are zeros that nothing reads: they are transferred to where others lie.
@@ -236,7 +247,7 @@ def _transfers(model: ModelProgram, into: bool) -> list[Instruction]:
             ranges[-1] = bank, base, vectors + block.vectors
         else:
             ranges.append((block.bank, block.base, block.vectors))
-    ranges += [(bank, 0, model.layout.vectors) for bank in (banks.FIRST_MOMENT, banks.SECOND_MOMENT)]
+    ranges += [(bank, 0, model.layout.vectors) for bank in MOMENTS]
     for bank, base, vectors in ranges:
         for first in range(0, vectors, MACHINE.TRANSFER_VECTORS):
             # The vectors are the outermost loop's: there the kernel reads how many it brings from HBM.
@@ -249,12 +260,12 @@ def _transfers(model: ModelProgram, into: bool) -> list[Instruction]:
     return b.instructions
 
 
-def _clears(model: ModelProgram) -> list[Instruction]:
+def _clears(model: Lowering) -> list[Instruction]:
     """Zeros where gradients are added up."""
     b = Builder()
     b.stage, b.layer = "IO", "clear"
     for block in model.layout.blocks:
-        if block.name in ADDED:
+        if block.buffer.is_added:
             gradient = block.gradient(w=1)
             b.vector(MACHINE.COPY, "clear", [Level("w", block.vectors)], r0=gradient)
     return b.instructions

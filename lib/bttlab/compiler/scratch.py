@@ -9,8 +9,9 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from bttlab.compiler.banks import scratch_bank
 from bttlab.compiler.builder import Builder
-from bttlab.compiler.instruction import At, Instruction, at
+from bttlab.compiler.instruction import MACHINE, At, Instruction, at
 
 FLOATING = 1 << 20  # no bank has such addresses: here lies what has none of its own yet
 
@@ -25,11 +26,13 @@ class Wanted(NamedTuple):
 
 
 class Scratch:
-    """The vectors of a bank that instructions need for a while."""
+    """The vectors of an engine's bank of intermediates, which instructions need for a while."""
 
-    def __init__(self, builder: Builder, bank: int):
-        self.bank, self.depth, self._begins = bank, builder.banks[bank].depth, [FLOATING]
-        builder.take("scratch", bank, self.depth)
+    def __init__(self, builder: Builder, engine: int):
+        self.bank, self._begins = scratch_bank(engine), [FLOATING]
+        self.depth = MACHINE.banks[self.bank].depth
+        whole = builder.new_buffer("scratch", self.depth)
+        whole.bank = self.bank
         builder.scratch.append(self)
 
     def take(self, vectors: int) -> At:

@@ -1,4 +1,4 @@
-"""Memory map of training: the words of each bank that a program touches, by purpose."""
+"""What lies where on the chip while a model trains: which words of each bank its program touches, and what for."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ import numpy as np
 
 from bttlab.card.compiled import Flow, compiled_program
 from bttlab.card.constants import modelled
-from bttlab.compiler import banks
+from bttlab.compiler.banks import GRADIENT_OF, MOMENTS
 from bttlab.compiler.hazards import step_accesses
 from bttlab.compiler.instruction import MACHINE
 from bttlab.compiler.program import Program
@@ -28,13 +28,6 @@ GROUPS = (
     "operand buffers",
     "machine overhead",
 )
-# What the forward pass leaves for the backward pass, by the beginning of its name in the program.
-KEPT = (
-    *("normalized by", "q", "context", "u", "attention", "V"),
-    *("z of", "intent logits", "slot logits"),
-)
-LEFT_OVER = ("V", "u")  # of the embedding and of linear layers: kept where a bank has words left
-PARAMETER_BANKS = (banks.IN_CORES, banks.OUT_CORES, banks.EMBEDDING, banks.REST)
 
 
 @dataclass(frozen=True)
@@ -74,7 +67,7 @@ class BankUse:
 
 @dataclass(frozen=True)
 class MemoryMap:
-    """Memory map of a model's training.
+    """Where a model's training lies.
 
     Attributes
     ----------
@@ -88,7 +81,7 @@ class MemoryMap:
 
     @property
     def bytes(self) -> int:
-        """Bytes that training needs: the touched words, and the machine's own memories whole."""
+        """What training needs: the words that are touched, and the machine's own memories whole."""
         return sum(self.by_group().values())
 
     def by_group(self) -> dict[str, int]:
@@ -102,7 +95,7 @@ class MemoryMap:
 
     @property
     def blocks(self) -> Blocks:
-        """Blocks that the machine's memories take of the FPGA, filled or not."""
+        """What the machine's memories take of the FPGA, filled or not."""
         taken = [bank.blocks for bank in self.banks] + [memory.blocks for memory in self.own]
         return sum(taken, Blocks())
 
@@ -146,7 +139,7 @@ def memory_map(model: ModelConfig, record: MachineRecord, optimizer: str, flow: 
         If the machine does not hold the model.
     """
     compiled_program(model, flow=flow).program.check_optimizer(Optimizer(optimizer))
-    without = (banks.FIRST_MOMENT, banks.SECOND_MOMENT)[len(Optimizer(optimizer).moments) :]
+    without = MOMENTS[len(Optimizer(optimizer).moments) :]
     alike = {memory.name: memory for memory in record.memories}
     uses = []
     for name, words in _words_by_group(model, flow).items():
@@ -213,20 +206,15 @@ def touched_words(model: ModelConfig, flow: Flow) -> dict[str, np.ndarray]:
 
 
 def _owners(program: Program) -> dict[str, list[tuple[int, int, str]]]:
-    """Return the groups of each bank's words: (first, words, group)."""
-    owners = {}
-    for b, bank in enumerate(program.model.builder.banks):
-        owners[f"bank {b}"] = [(first, words, _group(b, name)) for name, first, words in bank.what]
+    """What the words of each bank are for: (first, words, group); of others, temporaries."""
+    owners: dict[str, list[tuple[int, int, str]]] = {f"bank {b}": [] for b in range(MACHINE.BANKS)}
+    model = program.model
+    for buffer in model.builder.made:
+        if buffer.is_parameter:
+            owners[f"bank {buffer.bank}"].append((buffer.base, buffer.vectors, "parameters"))
+            owners[f"bank {GRADIENT_OF[buffer.bank]}"].append((buffer.base, buffer.vectors, "gradients"))
+        elif buffer in model.kept_buffers:  # what the forward pass leaves for the backward pass
+            owners[f"bank {buffer.bank}"].append((buffer.base, buffer.vectors, "activations"))
+    for bank in MOMENTS if model.has_moments else ():
+        owners[f"bank {bank}"].append((0, model.layout.vectors, "optimizer state"))
     return owners
-
-
-def _group(bank: int, name: str) -> str:
-    if name in LEFT_OVER:  # behind parameters or gradients
-        return "activations"
-    if bank in PARAMETER_BANKS:
-        return "parameters"
-    if bank - banks.GRADIENT in PARAMETER_BANKS:
-        return "gradients"
-    if bank in (banks.FIRST_MOMENT, banks.SECOND_MOMENT):
-        return "optimizer state"
-    return "activations" if name.startswith(KEPT) else TEMPORARIES

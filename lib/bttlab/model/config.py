@@ -228,6 +228,11 @@ class ModelConfig:
         return shapes
 
     @property
+    def title(self) -> str:
+        """The model in two words."""
+        return f"{self.encoders} encoders"
+
+    @property
     def parameters_count(self) -> int:
         """Number of trainable parameters."""
         return sum(math.prod(shape) for shape in self.parameter_shapes().values())

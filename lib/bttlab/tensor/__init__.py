@@ -5,6 +5,7 @@ import lazy_loader
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
+        "attention": ("TTAttention",),
         "auto": ("cheapest_order",),
         "compression": ("CompressedLayer", "Compression", "compress"),
         "cost": ("Cost", "PassCost", "Step", "flow_cost", "grouped_cost", "lookup_cost", "optimal_cost"),

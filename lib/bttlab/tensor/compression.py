@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from bttlab.tensor.attention import TTAttention
 from bttlab.tensor.layers import TTLinear, TTMEmbedding
 from bttlab.tensor.shapes import ShapeError
 
@@ -70,7 +71,7 @@ def compress(
     skip: Collection[str] = (),
     flow: str = "bidirectional",
 ) -> Compression:
-    """Replace linear layers and embeddings of a model by TT and TTM layers, in place.
+    """Replace linear layers, embeddings and attentions of a model by TT and TTM layers and `TTAttention`, in place.
 
     Parameters
     ----------
@@ -108,11 +109,11 @@ def compress(
         size = _count(layer)
         if name in skip:
             layers.append(CompressedLayer(name, size, size, note="skipped"))
-        elif users[layer.weight] > 1:
+        elif not _is_attention(layer) and users[layer.weight] > 1:
             layers.append(CompressedLayer(name, size, size, note="its weight is another layer's, too"))
         else:
-            smaller, line = _replaced(name, layer, rank, error, flow)
-            layers.append(line)
+            smaller, lines = _replaced(name, layer, rank, error, flow)
+            layers += lines
             if smaller is not None:
                 made[layer] = smaller
     for module in names.values():
@@ -123,25 +124,58 @@ def compress(
 
 
 def _is_dense(layer: nn.Module) -> bool:
-    # Of Linear no subclass: what uses one, such as nn.MultiheadAttention, reads its weight for itself.
-    return type(layer) in (nn.Linear, nn.Embedding)
+    # Of Linear no subclass: what uses one reads its weight for itself.
+    return type(layer) in (nn.Linear, nn.Embedding) or _is_attention(layer)
 
 
-def _replaced(name: str, layer: nn.Module, rank, error, flow: str) -> tuple[nn.Module | None, CompressedLayer]:
+def _is_attention(layer: nn.Module) -> bool:
+    """Return whether this is PyTorch's attention, of one width, without what `TTAttention` lacks."""
+    if type(layer) is not nn.MultiheadAttention:
+        return False
+    return layer._qkv_same_embed_dim and layer.bias_k is None and not layer.add_zero_attn
+
+
+def _replaced(name: str, layer: nn.Module, rank, error, flow: str) -> tuple[nn.Module | None, list[CompressedLayer]]:
+    if _is_attention(layer):
+        return _replaced_attention(name, layer, rank, error, flow)
     size = _count(layer)
     if isinstance(layer, nn.Linear):
         smaller = TTLinear.from_linear(layer, rank, error, flow=flow)
     else:
         smaller = TTMEmbedding.from_embedding(layer, rank, error)
     if _count(smaller) >= size:
-        return None, CompressedLayer(name, size, size, note="cores would be no smaller")
+        return None, [CompressedLayer(name, size, size, note="cores would be no smaller")]
     weight = layer.weight.detach()
     with torch.no_grad():
         off = float((smaller.to_dense() - weight).norm() / weight.norm().clamp_min(torch.finfo(weight.dtype).tiny))
     ranks = tuple(core.shape[-1] for core in smaller.cores)[:-1]
     for parameter in smaller.parameters():
         parameter.requires_grad_(layer.weight.requires_grad)
-    return smaller, CompressedLayer(name, size, _count(smaller), ranks, off)
+    return smaller, [CompressedLayer(name, size, _count(smaller), ranks, off)]
+
+
+def _replaced_attention(name: str, layer: nn.MultiheadAttention, rank, error, flow: str):
+    """Replace the four matrices of an attention, those that get smaller."""
+    size, bias = layer.embed_dim, layer.in_proj_bias
+    parts, lines = {}, []
+    for n, part in enumerate(("query", "key", "value", "output")):
+        dense = layer.out_proj
+        weight, own_bias = dense.weight, dense.bias
+        if part != "output":
+            rows = slice(n * size, (n + 1) * size)
+            weight, own_bias = layer.in_proj_weight[rows], None if bias is None else bias[rows]
+        dense = nn.Linear(size, size, own_bias is not None, weight.device, weight.dtype)
+        with torch.no_grad():
+            dense.weight.copy_(weight)
+            if own_bias is not None:
+                dense.bias.copy_(own_bias)
+        for parameter in dense.parameters():
+            parameter.requires_grad_(layer.in_proj_weight.requires_grad)
+        smaller, line = _replaced(f"{name}.{part}", dense, rank, error, flow)
+        parts[part] = smaller or dense
+        lines += line
+    made = TTAttention(**parts, num_heads=layer.num_heads, batch_first=layer.batch_first, dropout=layer.dropout)
+    return made.train(layer.training), lines
 
 
 def _count(model: nn.Module) -> int:

@@ -1,0 +1,75 @@
+"""Multi-head attention whose four matrices are tensor trains."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class TTAttention(nn.Module):
+    """Multi-head attention, called as `nn.MultiheadAttention` is; the weights that it returns are always None.
+
+    Parameters
+    ----------
+    query, key, value, output : nn.Module
+        Linear layers, of `TTLinear` or dense.
+    num_heads : int
+    batch_first : bool
+        Whether x is (batch, tokens, features); else (tokens, batch, features).
+    dropout : float
+        Of the attention's probabilities, while training.
+    """
+
+    # What nn.TransformerEncoder and its layers ask for: so they call `forward`, not a kernel of their own.
+    _qkv_same_embed_dim, in_proj_bias = False, None
+
+    def __init__(
+        self,
+        query: nn.Module,
+        key: nn.Module,
+        value: nn.Module,
+        output: nn.Module,
+        num_heads: int,
+        batch_first: bool = True,
+        dropout: float = 0.0,
+    ):
+        super().__init__()
+        self.query, self.key, self.value, self.output = query, key, value, output
+        self.num_heads, self.batch_first, self.dropout = num_heads, batch_first, dropout
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, None]:
+        """Return the output and None; a mask of bool hides where it is true, one of floats is added to the scores."""
+        first = self.batch_first or query.ndim == 2
+        x = [one if first else one.transpose(0, 1) for one in (query, key, value)]
+        layers = (self.query, self.key, self.value)
+        heads = [
+            layer(one).unflatten(-1, (self.num_heads, -1)).transpose(-2, -3)
+            for layer, one in zip(layers, x, strict=True)
+        ]
+        mask = None if attn_mask is None else _added(attn_mask, query.dtype)
+        if mask is not None and mask.ndim == 3:  # (batch x heads, tokens, tokens)
+            mask = mask.unflatten(0, (-1, self.num_heads))
+        if key_padding_mask is not None:
+            hidden = _added(key_padding_mask, query.dtype)[..., None, None, :]
+            mask = hidden if mask is None else mask + hidden
+        dropout = self.dropout if self.training else 0.0
+        causal = is_causal and mask is None
+        context = F.scaled_dot_product_attention(*heads, attn_mask=mask, dropout_p=dropout, is_causal=causal)
+        y = self.output(context.transpose(-2, -3).flatten(-2))
+        return y if first else y.transpose(0, 1), None
+
+
+def _added(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a mask that is added to scores."""
+    if mask.dtype != torch.bool:
+        return mask
+    return torch.zeros_like(mask, dtype=dtype).masked_fill(mask, float("-inf"))

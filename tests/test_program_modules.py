@@ -1,0 +1,301 @@
+"""Programs of PyTorch modules: gradients against autograd in double precision, bits of the machine's loop."""
+
+import copy
+import json
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from bttlab.card.processor import NativeProcessor, sample_records
+from bttlab.cli import main
+from bttlab.compiler.errors import ProgramError
+from bttlab.compiler.graph import graph_of_config
+from bttlab.compiler.hazards import check_program
+from bttlab.compiler.program import compile_program
+from bttlab.compiler.trace import ModuleModel, trace
+from bttlab.data import Samples
+from bttlab.model import Optimizer, Transformer
+from bttlab.tensor import TTLinear, TTMEmbedding
+
+from conftest import ROOT
+from training_processor import SMALL, equal_bits, fresh_processor
+
+TOLERANCE = 1e-5  # of the largest gradient of a tensor
+WORDS, WIDTH, LENGTH = 60, 64, 18
+MODES = (4, 4, 4)
+
+
+@pytest.fixture(scope="module")
+def fast(trainer_libraries) -> NativeProcessor:
+    return NativeProcessor(trainer_libraries["fast"])
+
+
+def tt(rank=4, outputs=MODES, inputs=MODES) -> TTLinear:
+    return TTLinear(int(np.prod(inputs)), int(np.prod(outputs)), outputs, inputs, rank)
+
+
+class Block(nn.Module):
+    """A pre-norm block of RMSNorm and SiLU, its attention by PyTorch's function."""
+
+    def __init__(self, heads=2, norm=nn.RMSNorm, causal=False, layer=tt):
+        super().__init__()
+        self.heads, self.causal = heads, causal
+        self.norm_1, self.norm_2 = norm(WIDTH), norm(WIDTH)
+        self.q, self.k, self.v, self.o, self.up, self.down = (layer() for _ in range(6))
+
+    def forward(self, x):
+        h = self.norm_1(x)
+        q, k, v = (f(h).unflatten(-1, (self.heads, -1)).transpose(-2, -3) for f in (self.q, self.k, self.v))
+        x = x + self.o(F.scaled_dot_product_attention(q, k, v, is_causal=self.causal).transpose(-2, -3).flatten(-2))
+        return x + self.down(F.silu(self.up(self.norm_2(x))))
+
+
+class Classifier(nn.Module):
+    """One label a sample, from the first token; the table is a TTM."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.block = TTMEmbedding(WORDS, WIDTH, (3, 4, 5), MODES, 6), Block()
+        self.norm, self.head = nn.RMSNorm(WIDTH), nn.Linear(WIDTH, 7)
+
+    def forward(self, tokens):
+        return self.head(self.norm(self.block(self.table(tokens))[..., 0, :]))
+
+
+class Language(nn.Module):
+    """The next token, with the weight of the dense table."""
+
+    def __init__(self, heads=2):
+        super().__init__()
+        self.table, self.places = nn.Embedding(WORDS, WIDTH), nn.Embedding(LENGTH, WIDTH)
+        self.blocks = nn.ModuleList(Block(heads, nn.LayerNorm, causal=True) for _ in range(2))
+        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WORDS, bias=False)
+        self.head.weight = self.table.weight
+
+    def forward(self, tokens):
+        x = self.table(tokens) + self.places(torch.arange(tokens.shape[-1]))
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))
+
+
+class Tagger(nn.Module):
+    """A label each token, by PyTorch's own encoder layer, dense."""
+
+    def __init__(self, norm_first=False):
+        super().__init__()
+        self.table = nn.Embedding(WORDS, WIDTH)
+        self.layer = nn.TransformerEncoderLayer(WIDTH, 2, 128, 0.0, batch_first=True, norm_first=norm_first)
+        self.head = nn.Linear(WIDTH, 19)
+
+    def forward(self, tokens):
+        return self.head(self.layer(self.table(tokens)))
+
+
+class Wide(nn.Module):
+    """Layers of other widths in and out, ReLU, tanh, and both kinds of labels."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(WORDS, WIDTH)
+        self.up, self.down = tt(5, (8, 4, 4)), tt(3, MODES, (8, 4, 4))
+        self.dense, self.norm = nn.Linear(WIDTH, 96), nn.LayerNorm(96)
+        self.one, self.each = nn.Linear(96, 5), nn.Linear(96, 40)
+
+    def forward(self, tokens):
+        x = self.table(tokens)
+        x = x + self.down(torch.relu(self.up(x)))
+        x = self.norm(torch.tanh(self.dense(x)))
+        return self.one(x[..., 0, :]), self.each(x[..., 1:, :])
+
+
+class Plain(nn.Module):
+    """No attention and no norm: the words one by one."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.layer, self.head = nn.Embedding(WORDS, WIDTH), tt(16), nn.Linear(WIDTH, 19)
+
+    def forward(self, tokens):
+        return self.head(F.gelu(self.layer(self.table(tokens)))[..., 1:, :])
+
+
+class Written(nn.Module):
+    """Attention written out, with a mask; keys and values from one layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.q, self.kv = nn.Embedding(WORDS, WIDTH), tt(), tt()
+        self.norm, self.head = nn.LayerNorm(WIDTH, bias=False), nn.Linear(WIDTH, WORDS)
+        self.register_buffer("hidden", torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1))
+
+    def forward(self, tokens):
+        x, size = self.table(tokens), tokens.shape[-1]
+        q, kv = (f(x).view(-1, size, 4, 16).transpose(1, 2) for f in (self.q, self.kv))
+        scores = (q @ kv.transpose(-2, -1) / 4).masked_fill(self.hidden[:size, :size], float("-inf"))
+        context = (scores.softmax(-1) @ kv).transpose(1, 2).reshape(1, size, WIDTH)
+        return self.head(self.norm(x + context))
+
+
+MODULES = {
+    "classifier, pre-norm, RMSNorm, SiLU": Classifier,
+    "language model, tied": Language,
+    "language model, four heads": lambda: Language(4),
+    "tagger, PyTorch's layer": Tagger,
+    "tagger, PyTorch's layer, norms first": lambda: Tagger(True),
+    "both, other widths": Wide,
+    "words one by one": Plain,
+    "attention written out": Written,
+}
+
+
+def refused(message: str, forward) -> None:
+    """A module with this forward pass is refused in one line."""
+
+    class Net(Tagger):
+        pass
+
+    Net.forward = forward
+    with pytest.raises(ProgramError, match=message):
+        trace(Net(), LENGTH)
+
+
+def test_what_the_card_does_not_have_is_named_with_its_place_and_what_is_near():
+    head, table = (lambda net, x: net.head(x)), (lambda net, tokens: net.layer(net.table(tokens)))
+    refused("^Net: mean is no operation of the card; near it: x.:, 0.", lambda n, t: head(n, table(n, t).mean(1)))
+    refused("^Net: sigmoid is no.*; near it: silu or tanh", lambda n, t: head(n, torch.sigmoid(table(n, t))))
+    refused("^Net: mul is no.*; near it: a norm's scale", lambda n, t: head(n, table(n, t) * 8.0))
+    refused(r"^Net: rows .* of the tokens is no.*; near it: x\[:, 0\]", lambda n, t: head(n, table(n, t)[:, 2:]))
+    refused("^layer.self_attn.* is called twice", lambda n, t: head(n, n.layer(table(n, t))))
+    refused("^Net.forward returns what layer.norm2 makes: return logits", lambda n, t: table(n, t))
+    refused("^layer.self_attn.in_proj_weight has no part in what", lambda n, t: head(n, n.table(t)))
+
+
+def test_a_module_with_dropout_is_refused():
+    with pytest.raises(ProgramError, match=r"^layer.dropout: dropout is no.*the machine has no random numbers"):
+        net = Tagger()
+        net.layer.dropout.p = 0.1
+        trace(net, LENGTH)
+
+
+def test_modules_on_the_command_line(capsys, monkeypatch):
+    monkeypatch.chdir(ROOT / "tests")
+    assert main(["program", "--model", "own_module.py:Net", "--json", "--data", "airline"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["module"] == "Net" and data["epoch"]["samples"] == 4478
+    assert main(["estimate", "--model", "own_module.py:Net", "--lengths", "13"]) == 0
+    assert "Net" in capsys.readouterr().out
+    for wrong, message in (
+        ("own_module.py:Pooled", "Pooled: mean is no operation of the card; near it: x[:, 0]"),
+        ("own_module.py:Absent", "AttributeError: module 'own_module' has no attribute 'Absent'"),
+        ("absent.py:Net", "there is no absent.py; give FILE.py:CLASS"),
+    ):
+        assert main(["program", "--model", wrong]) == 2
+        assert message in capsys.readouterr().err
+    assert main(["size", "--model", "own_module.py:Net"]) == 2
+    assert "a module is for bttlab estimate and bttlab program" in capsys.readouterr().err
+
+
+def made(kind) -> ModuleModel:
+    torch.manual_seed(0)
+    module = kind()
+    for name, parameter in module.named_parameters():
+        if name.endswith("bias"):
+            nn.init.normal_(parameter, std=0.02)
+        elif "table" in name:
+            nn.init.normal_(parameter, std=0.5)
+    return trace(module, LENGTH)
+
+
+def samples_of(model: ModuleModel, lengths, seed=0) -> Samples:
+    random = np.random.default_rng(seed)
+    tokens = np.zeros((len(lengths), LENGTH), np.int32)
+    slots = np.zeros_like(tokens)
+    for row, labels, length in zip(tokens, slots, lengths, strict=True):
+        row[:length] = random.integers(1, model.vocabulary_size, length)
+        row[length - 1] = row[length // 2]
+        labels[1:length] = random.integers(0, model.slots, length - 1)
+    intents = random.integers(0, model.intents, len(lengths)).astype(np.int32)
+    return Samples(tokens, np.asarray(lengths, np.int32), intents, slots)
+
+
+def autograd(model: ModuleModel, sample: Samples) -> tuple[float, dict[str, np.ndarray]]:
+    """The loss of a sample and its gradients by PyTorch, in double precision."""
+    module, length = copy.deepcopy(model.module).double(), int(sample.lengths[0])
+    outputs = module(torch.from_numpy(sample.tokens[:, :length].astype(np.int64)))
+    intent, slots = torch.tensor(sample.intents).long(), torch.from_numpy(sample.slots[0, 1:length]).long()
+    value = torch.zeros((), dtype=torch.float64)
+    for logits in outputs if isinstance(outputs, tuple) else (outputs,):
+        if logits.ndim == 2:
+            value = value + F.cross_entropy(logits, intent)
+        else:
+            words = (
+                logits[0]
+                if logits.shape[1] == length - 1
+                else logits[0, 1:]
+                if "tagging" in model.task
+                else logits[0, :-1]
+            )
+            value = value + F.cross_entropy(words, slots)
+    value.backward()
+    return value.item(), {name: p.grad.numpy() for name, p in module.named_parameters()}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_gradients_are_those_of_autograd(fast, name):
+    model = made(MODULES[name])
+    program, parameters, optimizer = compile_program(model), model.parameters(), Optimizer("momentum")
+    fast.load_program(program)
+    for length in (3, 11, 17, 18):
+        sample = samples_of(model, [length], length)
+        fast.load(parameters)
+        result = fast.train(sample_records(program, sample, [0.0], optimizer), optimizer)[0]
+        assert result["status"] == 1
+        _, found, _ = fast.store()
+        value, wanted = autograd(model, sample)
+        assert result["loss"] == pytest.approx(value, abs=1e-5)
+        assert found.keys() == wanted.keys()
+        largest = max(np.abs(gradient).max() for gradient in wanted.values())
+        for of, gradient in wanted.items():
+            # The gradient of a key's bias is 0, and that of a softmax of one or two scores next to nothing.
+            size = max(np.abs(gradient).max(), largest / 50)
+            assert np.abs(found[of] - gradient).max() < 2 * TOLERANCE * size, f"{of}, {length} tokens"
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_programs_have_no_hazards(name):
+    assert check_program(compile_program(made(MODULES[name])), (2, 17)) == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", MODULES)
+def test_the_loop_gives_the_same_bits(trainer_libraries, tmp_path, name):
+    model, optimizer = made(MODULES[name]), Optimizer("adamw")
+    program, samples = compile_program(model), samples_of(model, (17, 5, 18))
+    states = []
+    for library in ("fast", "loop"):
+        with fresh_processor(trainer_libraries[library], tmp_path) as processor:
+            processor.load_program(program)
+            processor.load(model.parameters())
+            results = processor.train(sample_records(program, samples, np.full(3, 1e-3), optimizer), optimizer)
+            assert (results["status"] == 1).all()
+            states.append((results, processor.store()))
+    (fast_results, fast_state), (loop_results, loop_state) = states
+    assert fast_results["loss"].tobytes() == loop_results["loss"].tobytes()
+    assert all(equal_bits(one, other) for one, other in zip(fast_state, loop_state, strict=True))
+
+
+def test_the_papers_model_is_a_module_among_others():
+    """What is traced of the transformer is what its configuration says: the same operations of the same matrices."""
+    traced, built = trace(Transformer(SMALL), SMALL.sequence_length).graph, graph_of_config(SMALL)
+    assert traced.shapes == built.shapes
+    numbers = [{op.output: n for n, op in enumerate(graph.operations)} for graph in (traced, built)]
+    for one, other in zip(traced.operations, built.operations, strict=True):
+        read = [
+            [(of[m.base or m], m.first, m.tokens) for m in op.inputs]
+            for op, of in zip((one, other), numbers, strict=True)
+        ]
+        assert (one.kind, one.options, read[0]) == (other.kind, other.options, read[1])
