@@ -19,8 +19,8 @@ FLASH_KERNELS = {"attention": 14, "block": 24, "expert": 4, "adapter": 8}  # wit
 BLOCK_KERNELS = 40  # two norms, two residual sums, router with softmax and choice
 OUTPUT_KERNELS = 10
 # Vectors of the hidden size that elementwise work moves for a token, of BF16 values or twice as wide ones in FP32. What
-# is said of Mamba, its scan and how much dearer that is on the way back (by its work over that of the way there), was
-# set by the published stages of BlackMamba's steps: two more fitted numbers.
+# Mamba has, its scan and how much more that takes backward than forward, was set by the published stages of
+# BlackMamba's steps: two more fitted numbers.
 MIXER_PASSES = {"attention": 8, "mamba": 40}
 MIXER_BACKWARD = {"attention": 2, "mamba": 6}
 BLOCK_PASSES = 16  # norms and residual sums are in FP32

@@ -1,4 +1,4 @@
-"""Records side by side, in the figures one asks for: an epoch's seconds and joules, and memory."""
+"""Records side by side: seconds and joules of an epoch, and memory."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

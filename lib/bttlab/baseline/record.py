@@ -6,7 +6,6 @@ It names no host, no user and no folder, so that it can be passed on.
 import json
 import os
 import re
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -283,9 +282,4 @@ def load_records(folder: str | os.PathLike) -> list[Record]:
     RecordError
         If a file there is no record.
     """
-    return list(_records(Path(folder)))
-
-
-def _records(folder: Path) -> Iterator[Record]:
-    for path in sorted(folder.glob("*.json")):
-        yield Record.read(path)
+    return [Record.read(path) for path in sorted(Path(folder).glob("*.json"))]

@@ -222,7 +222,7 @@ def _run_modes(plan: _Plan, names: list[str]) -> tuple[dict[str, Measurement], d
         try:
             mode = _measure(plan, name, measured.get("eager"))
         except Exception as error:
-            if name == "eager":  # nobody else would do better
+            if name == "eager":  # no other mode would do better
                 raise
             # no C++ compiler, an operation that cannot be captured, too little memory: what eager gave stands
             skipped[name] = out_of_memory(error) if isinstance(error, torch.OutOfMemoryError) else plain(error)

@@ -97,7 +97,7 @@ class Estimate:
 
     @property
     def energy_at_clocks(self) -> Quantity:
-        """The same with a high end that holds at the slower of `CLOCKS`, too: nobody has routed the machine."""
+        """The same with a high end that holds at the slower of `CLOCKS`, too: the machine has not been routed."""
         slower = self.at_clock(min(self.clock_mhz, *CLOCKS)).energy_per_sample
         energy = self.energy_per_sample
         return replace(energy, high=max(energy.high, slower.high))

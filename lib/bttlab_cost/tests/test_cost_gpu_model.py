@@ -227,14 +227,17 @@ def test_one_calibration_is_found_from_every_start_order_and_last_bit(without):
 
 @pytest.mark.long
 @pytest.mark.parametrize("host", [{"OPENBLAS_CORETYPE": "Prescott"}, {"OPENBLAS_NUM_THREADS": "2"}], ids=str)
-def test_other_processors_find_the_recorded_calibration(host):
+def test_other_processors_find_the_recorded_calibration(host, recorded):
     code = (
-        "from bttlab_cost import xia2024 as x; from bttlab_cost.fitting import fit_time; from dataclasses import "
-        "astuple; print(*astuple(fit_time(x.throughputs(), x.stages())))"
+        "from dataclasses import astuple; from bttlab_cost import others, xia2024; "
+        "from bttlab_cost.fitting import fit_time; "
+        "points = [point for one in others.projects() if one.fitted for point in one.throughputs]; "
+        "print(*astuple(fit_time(xia2024.throughputs(), xia2024.stages())), *astuple(fit_time(points, flash=True)))"
     )
     environment = os.environ | {"NPY_DISABLE_CPU_FEATURES": ""} | host
     out = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    assert list(map(float, out.stdout.split())) == pytest.approx(astuple(read_calibration().time), rel=1e-3)
+    wanted = [*astuple(recorded.time), *astuple(recorded.flash)]
+    assert list(map(float, out.stdout.split())) == pytest.approx(wanted, rel=1e-3)
 
 
 def test_derivatives_are_those_of_the_seconds():
