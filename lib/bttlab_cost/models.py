@@ -17,21 +17,9 @@ _BLACKMAMBA = FineTuning(
 )
 # Shapes of Llama 2 7B (Touvron et al., arXiv 2307.09288).
 _LLAMA = FineTuning(
-    32,
-    4096,
-    32,
-    1,
-    1,
-    11_008,
-    512,
-    "lora",
-    16,
-    32_000,
-    precision="bf16",
-    checkpointing=True,
-    padding="longest",
+    32, 4096, 32, 1, 1, 11_008, 512, "lora", 16, 32_000, precision="bf16", checkpointing=True, padding="longest",
     kernels="flash",
-)
+)  # fmt: skip
 MODELS = {
     "tiny": FineTuning(3, 128, 4, 8, 2, 256),
     "small": FineTuning(6, 256, 8, 8, 2, 512, sequence_length=128),
@@ -70,20 +58,9 @@ def find_model(text: str) -> FineTuning:
     return replace(base, **values)
 
 
-_PLAIN = {
-    "gpt2",
-    "bert",
-    "roberta",
-    "distilbert",
-    "opt",
-    "gpt_neo",
-    "gpt_neox",
-    "gptj",
-    "falcon",
-    "mpt",
-    "phi",
-    "bloom",
-}
+_PLAIN = set("gpt2 bert roberta distilbert opt gpt_neo gpt_neox gptj falcon mpt phi bloom".split())
+# Whose configurations do not say that embedding and output are one matrix.
+_TIED = set("gpt2 gpt_neo bert roberta distilbert opt mpt falcon bloom gemma gemma2 gemma3_text".split())
 _FIELDS = {  # of `FineTuning`: names that configurations have for it
     "layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
     "hidden": ("hidden_size", "n_embd", "d_model"),
@@ -122,7 +99,7 @@ def read_config(path: Path) -> FineTuning:
         positions = given.get("max_position_embeddings") or given.get("n_positions") or 0
         other += hidden * (positions + (2 if kind == "opt" else 0))
         other += layers * (4 * hidden + inner + hidden) + (2 * layers + 1) * hidden  # biases, of norms too
-    tied = given.get("tie_word_embeddings", kind in ("gpt2", "bert", "roberta", "opt", "mpt", "falcon", "bloom"))
+    tied = given.get("tie_word_embeddings", kind in _TIED)
     if kind in ("bert", "roberta"):
         other += hidden * given.get("type_vocab_size", 2) + hidden * (hidden + 1)  # token types, pooler
     return FineTuning(

@@ -205,7 +205,7 @@ CONFIGS = {  # shapes as in the models' own files, with the parameters that thei
     ),
     "gemma-7b": (
         {"model_type": "gemma", "num_hidden_layers": 28, "hidden_size": 3072, "num_attention_heads": 16}
-        | {"head_dim": 256, "vocab_size": 256_000, "intermediate_size": 24_576, "tie_word_embeddings": True},
+        | {"head_dim": 256, "vocab_size": 256_000, "intermediate_size": 24_576},
         8_537_680_896,
     ),
 }
