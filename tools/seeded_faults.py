@@ -38,7 +38,7 @@ FAULTS = (
     Fault("bttlab/model/reference.py", "step, moments = 0, {}", "step, moments = 1, {}", "model_reference train_run"),
     Fault("bttlab/data/samples.py", "PCG64([seed, epoch])", "PCG64([seed])", "data_samples"),
     Fault("bttlab/data/metrics.py", "guess == gold != UNK", "guess == gold", "data_samples data_tags"),
-    Fault("bttlab/data/tags.py", "chunk = name", "chunk = chunk or name", "data_tags"),
+    Fault("bttlab/data/tags.py", 'after = [ids[f"B-{kind}"], i]', "after = [i]", "data_tags"),
     Fault("bttlab/train/checkpoint.py", "digest.update(array.data)", "pass", "checkpoint"),
     Fault("bttlab/train/checkpoint.py", "self.latest.replace(self.previous)", "pass", "checkpoint"),
     Fault(
@@ -54,7 +54,7 @@ FAULTS = (
     Fault("bttlab/compiler/functions.py", "erf(", "np.tanh(", "program_gradients processor_kernel"),
     Fault("bttlab/card/hbm.py", "self._released.append(handle)", "pass", "emulated_memory"),
     Fault("bttlab/card/hbm.py", "length = -(-size // PAGE) * PAGE", "length = size // PAGE * PAGE", "emulated_memory"),
-    Fault("bttlab/card/sharing.py", "return on_card + waiting", "return waiting + on_card", "sharing"),
+    Fault("bttlab/keeper.py", "self._served[c.user], c.since))", "self._served[c.user], -c.since))", "sharing"),
     Fault(
         "bttlab/card/manifest.py",
         "return hashlib.sha256(data).hexdigest()",
@@ -73,7 +73,12 @@ FAULTS = (
         "baseline_modelled",
     ),
     Fault("bttlab/teaching/exercises/answers.py", "rel_tol=relative)", "rel_tol=10 * relative)", "exercises"),
-    Fault("bttlab_cost/configuration.py", "ADAPTER_BYTES * self.adapters + 2 *", "2 *", "cost_gpu_model cost_model"),
+    Fault(
+        "bttlab_cost/configuration.py",
+        "ADAPTER_BYTES if self.adapters or",
+        "ADAPTER_BYTES if",
+        "cost_gpu_model cost_model",
+    ),
 )
 
 
