@@ -4,6 +4,7 @@ import ctypes
 import json
 import os
 import subprocess
+from collections import Counter
 from xml.etree import ElementTree
 
 import numpy as np
@@ -16,6 +17,7 @@ from bttlab.compiler.program import compile_program
 from bttlab.compiler.timing import time_program
 from bttlab.hardware import SOURCE, UNIT, analyse
 from bttlab.hardware.kernel import kernel_xml, module_digests, write_kernel
+from bttlab.hardware.synthesis import FILE, UNITS, kernel_total
 from bttlab.model import ModelConfig, Optimizer
 
 from conftest import ROOT
@@ -55,9 +57,23 @@ def test_the_same_source_gives_the_same_verilog(verilog, schedule, tmp_path):
 
 def test_the_resources_on_record_are_of_this_verilog(verilog):
     """Of the modules that have been counted; make synth counts those that changed, or are missing, again."""
-    modules = json.loads((ROOT / "data" / "u50" / "synthesis.json").read_text())["modules"]
+    modules, digests = json.loads(FILE.read_text())["modules"], module_digests(verilog[1])
     assert modules
-    assert {name: one["sha256"] for name, one in modules.items()}.items() <= module_digests(verilog[1]).items()
+    assert {name: one["sha256"] for name, one in modules.items()}.items() <= digests.items()
+    assert set(UNITS) == {name for name in digests if not name.startswith("fp32_")}
+
+
+def test_the_kernel_takes_its_units_and_their_cores():
+    units = dict.fromkeys(UNITS, Counter(lookup_tables=10))
+    units["engine_0"] = Counter(lookup_tables=10, fp32_add=3, shift_registers=2)
+    total = kernel_total(units | {"fp32_add": Counter(lookup_tables=100, dsps=2)})
+    # An AXI port is there four times.
+    assert (total["lookup_tables"], total["dsps"], total["in_luts"]) == (
+        10 * (len(UNITS) + 3) + 300,
+        6,
+        10 * (len(UNITS) + 3) + 302,
+    )
+    assert kernel_total({"engine_0": units["engine_0"]}) is None
 
 
 def test_lint_finds_nothing(verilog):
@@ -142,7 +158,6 @@ def test_what_is_no_program_or_no_sample_is_refused(machine, trainer_libraries):
         processor._call(M.DESCRIBE, results=described)
         processor._call(M.LOAD_PROGRAM, len(damaged), results=result, image=_aligned(damaged))
         processor.load_program(program)
-        processor.load(some_parameters(SMALL))
         statuses = [int(processor.train(records[n : n + 1], optimizer)["status"][0]) for n in range(len(records))]
         answers.append((described.tolist(), int(result[0, 0]), statuses))
     assert answers[0] == answers[1]

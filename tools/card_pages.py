@@ -19,6 +19,7 @@ from bttlab.estimate.memory import GROUPS
 from bttlab.estimate.recorded import RECORD, RESOURCES
 from bttlab.estimate.work import SHOWN_UNITS, STAGES
 from bttlab.hardware import latencies
+from bttlab.hardware.synthesis import kernel_total, synthesised
 from bttlab.lab import Workload, energy_to_quality, gpu_over_card
 from bttlab.lab.quality_energy import TARGETS
 from bttlab.model import FLOWS, ModelConfig
@@ -32,7 +33,6 @@ PAGES = {
     "docs/energy.md": ("power", "energy", "ratios", "quality"),
 }
 GPU = "RTX-3090"
-SYNTHESIS = ROOT / "data" / "u50" / "synthesis.json"
 BATCH = 16  # the largest on record
 CORE_WATTS = (5, 8, 12)  # a server's core under load: docs/energy.md
 
@@ -135,13 +135,15 @@ def _resources(estimate: Estimate) -> str:
 
 
 def _synthesis() -> str:
-    """Return the table of the modules that Yosys has counted."""
+    """What Yosys makes of the modules that it has counted, and of the kernel if it has counted all."""
     kinds = {
-        **{"lookup_tables": "LUTs", "memory_tables": "LUT RAM", "flip_flops": "flip-flops", "dsps": "DSPs"},
-        **{"bram36": "BRAM36", "uram": "UltraRAM"},
+        **{"lookup_tables": "LUTs", "shift_registers": "shift registers", "memory_tables": "LUT RAM"},
+        **{"flip_flops": "flip-flops", "dsps": "DSPs", "bram36": "BRAM36", "uram": "UltraRAM"},
     }
-    modules = json.loads(SYNTHESIS.read_text(encoding="utf-8"))["modules"]
+    modules = synthesised()
     rows = [[name, *(f"{one[kind]:,}" if kind in one else "" for kind in kinds)] for name, one in modules.items()]
+    if total := kernel_total(modules):
+        rows.append(["the kernel, with its cores", *(f"{total[kind]:,.0f}" for kind in kinds)])
     return _markdown(["Yosys, UltraScale+", *kinds.values()], rows)
 
 

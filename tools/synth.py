@@ -18,9 +18,8 @@ from pathlib import Path
 from bttlab.files import replace_whole
 from bttlab.hardware import SOURCE, UNIT, analyse
 from bttlab.hardware.kernel import module_digests, write_kernel
-from bttlab.places import ROOT
+from bttlab.hardware.synthesis import FILE as RECORD
 
-RECORD = ROOT / "data" / "u50" / "synthesis.json"
 KINDS = {  # of Yosys' cells, and how many of the resource one is
     **{f"LUT{n}": ("lookup_tables", 1) for n in range(1, 7)},
     **{"INV": ("lookup_tables", 1), "SRL16E": ("shift_registers", 1), "SRLC32E": ("shift_registers", 1)},
