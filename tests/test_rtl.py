@@ -64,7 +64,7 @@ def test_the_resources_on_record_are_of_this_verilog(verilog):
 
 
 def test_the_kernel_takes_its_units_and_their_cores():
-    units = dict.fromkeys(UNITS, Counter(lookup_tables=10))
+    units = {name: Counter(lookup_tables=10) for name in UNITS}
     units["engine_0"] = Counter(lookup_tables=10, fp32_add=3, shift_registers=2)
     total = kernel_total(units | {"fp32_add": Counter(lookup_tables=100, dsps=2)})
     # An AXI port is there four times.
