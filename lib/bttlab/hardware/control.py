@@ -91,6 +91,7 @@ class States:
         return {a.memory for a in self.access.values()} - variable - self.shared
 
     def is_port(self, instruction: Instruction) -> bool:
+        """Return whether it loads or stores behind one of the kernel's pointers."""
         return instruction in self.access and _is_argument(self.access[instruction])
 
     def _is_local(self, instruction: Instruction) -> bool:
@@ -115,7 +116,7 @@ class States:
         return latencies.delay(kinds.get(opcode, "wire"), bits, 16 if opcode == "extractelement" else 2)
 
     def cycles(self, instruction: Instruction) -> int:
-        """Latency of an FP32 operation; 0 for all others."""
+        """Return the latency of an FP32 operation; 0 for all others."""
         opcode = instruction.opcode
         kind = FLOATS.get(opcode) or ("fconvert" if opcode in ("sitofp", "uitofp") else None)
         return latencies.cycles(kind) if kind else 0
@@ -187,6 +188,10 @@ class States:
         self.waits |= waits
         self.count = self.last[label] + 1
 
+    def number(self, state: int) -> str:
+        """Return a state as Verilog has it."""
+        return f"{(self.count - 1).bit_length()}'d{state}"
+
     def _leaving(self, label: str) -> list[Value]:
         """What the end of a block looks at: its condition, and what the blocks behind it take."""
         values = list(self.function.blocks[label][-1].operands)
@@ -196,6 +201,7 @@ class States:
         return values
 
     def is_shared(self, memory: Memory) -> bool:
+        """Return whether the loop has a memory."""
         return memory in self.shared
 
     def _load_cycles(self, memory: Memory) -> int:
@@ -207,7 +213,7 @@ class States:
         return (access.offset, *access.address)
 
     def address(self, instruction: Instruction, access: Access) -> list[tuple[int, Value]]:
-        """Values of an address, each so many times: words of a memory, or bytes behind a pointer."""
+        """Return the values of an address, each so many times: words of a memory, or bytes behind a pointer."""
         if self.is_port(instruction):
             return list(self.memories.pointer(instruction)[2])
         return list(access.address or ())

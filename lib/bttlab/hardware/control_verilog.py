@@ -5,6 +5,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from bttlab.hardware.control import KERNEL, LOOP, States
+from bttlab.hardware.control_memories import HOST_WORD, ControlMemories
 from bttlab.hardware.graph import callee
 from bttlab.hardware.ir import Instruction, Value
 from bttlab.hardware.memories import Access, Memory, source_name
@@ -22,9 +23,6 @@ from bttlab.hardware.types import element_bits, lanes_of
 from bttlab.hardware.verilog import Design, bit_range
 from bttlab.hardware.widths import constant_number
 
-MOST_DISTRIBUTED = 512  # words of a LUT RAM
-HOST_WORD = 512
-
 
 @dataclass
 class _State:
@@ -34,17 +32,6 @@ class _State:
     lines: list[str] = field(default_factory=list)
     last: list[str] = field(default_factory=list)  # in its last cycle
     until: str = ""
-
-
-@dataclass
-class _Ram:
-    """A memory of the kernel alone, or one that the loop reads or writes: by state, what is asked of it."""
-
-    memory: Memory
-    name: str
-    loads: dict[int, str] = field(default_factory=dict)
-    stores: dict[int, tuple[str, str]] = field(default_factory=dict)
-    loaded: str = ""
 
 
 def _width(kind: str) -> int:
@@ -75,7 +62,7 @@ class ControlVerilog:
         self._kept: dict[Value, None] = {}  # values that a later state uses: each has a register
         self._loaded: set[Value] = set()  # those whose register is written by _keep
         self._states = [_State() for _ in range(plan.count)]
-        self._rams: dict[Memory, _Ram] = {}
+        self._memories = ControlMemories(plan, loop, self._names)
         self._registers: dict[tuple[Memory, int], str] = {}
         self._cores: dict[str, str] = {}
         self._wires: list[str] = []
@@ -237,9 +224,7 @@ class ControlVerilog:
             else:
                 self._states[state].lines.append(f"{register} <= {see(value)};")
             return
-        if memory not in self._rams:
-            self._rams[memory] = _Ram(memory, self._names.unique(re.sub(r"\W+", "_", memory.name).strip("_")))
-        ram = self._rams[memory]
+        ram = self._memories.of(memory)
         bits = ADDRESS_BITS if self._plan.is_shared(memory) else max(1, (memory.words - 1).bit_length())
         address = self._sum(list(access.address), access.offset, bits, state, label)
         if instruction.opcode == "store":
@@ -308,7 +293,7 @@ class ControlVerilog:
                 (value,) = {v for v, b in zip(phi.operands, phi.blocks, strict=True) if b == label}
                 if value is not phi and value.text not in ("undef", "poison"):
                     moved.append(f"{self._named(phi)} <= {self._at(value, state, label)};")
-            return " ".join([*moved, f"state <= {self._number(self._plan.first[target])};"])
+            return " ".join([*moved, f"state <= {self._plan.number(self._plan.first[target])};"])
 
         if end.opcode == "ret":
             lines.append("done <= 1'b1; state <= 0;")
@@ -325,9 +310,6 @@ class ControlVerilog:
             lines += [f"  default: begin {enter(end.blocks[0])} end", "endcase"]
 
     # --- the module
-
-    def _number(self, state: int) -> str:
-        return f"{(len(self._states) - 1).bit_length()}'d{state}"
 
     def _text(self) -> str:
         ports = self.ports = self._ports()
@@ -348,7 +330,7 @@ class ControlVerilog:
             lines.append(f"  wire {bit_range(width)}{result};")
             b = "" if core.startswith("fp32_from") else ".b(operand_b), "
             lines.append(f"  {core} {result}_core (.clock(clock), .a(operand_a), {b}.result({result}));")
-        lines += self._memory_text() + self._wires + self._process()
+        lines += self._memories.text() + self._wires + self._process()
         return "\n".join([*lines, "endmodule", ""])
 
     def _ports(self) -> list[str]:
@@ -377,81 +359,6 @@ class ControlVerilog:
         results[self.loop.returned] = 32
         return [*lines, *(f"input wire {bit_range(width)}{port}" for port, width in results.items())]
 
-    def _memory_text(self) -> list[str]:
-        lines: list[str] = []
-        shared_loads = {}
-        for memory, ram in self._rams.items():
-            if self._plan.is_shared(memory):
-                for state, address in ram.loads.items():
-                    self._states[state].lines.append(f"host_address <= {address};")
-                if ram.loads:
-                    shared_loads[ram.loaded] = self.loop.host_reads[memory]
-                continue
-            bits = max(1, (memory.words - 1).bit_length())
-            lines += self._chosen(f"{ram.name}_load_address", bits, ram.loads)
-            if ram.stores:
-                lines += self._chosen(f"{ram.name}_store_address", bits, {s: a for s, (a, _) in ram.stores.items()})
-                lines += self._chosen(f"{ram.name}_stored", memory.width, {s: v for s, (_, v) in ram.stores.items()})
-                enable = " | ".join(f"state == {self._number(s)}" for s in ram.stores)
-                lines.append(f"  wire {bit_range(memory.width)}{ram.loaded};")
-                style = "distributed" if memory.words <= MOST_DISTRIBUTED else "block"
-                lines.append(
-                    f"  memory #(.WIDTH({memory.width}), .DEPTH({memory.words}), .ADDRESS({bits}), .LATENCY(1), "
-                    f'.STYLE("{style}")) {ram.name}_memory (.clock(clock), .loaded({ram.loaded}), '
-                    f".load_address({ram.name}_load_address), .store({enable}), "
-                    f".store_address({ram.name}_store_address), .stored({ram.name}_stored));  // {memory.name}"
-                )
-            else:
-                lines += self._table(ram)
-        lines += [
-            f"  wire {bit_range(self._width_of(loaded))}{loaded} = {port};" for loaded, port in shared_loads.items()
-        ]
-        self._store_to_loop()
-        return lines
-
-    def _width_of(self, loaded: str) -> int:
-        return next(memory.width for memory, ram in self._rams.items() if ram.loaded == loaded)
-
-    def _table(self, ram: _Ram) -> list[str]:
-        """A constant array."""
-        symbol = next(s for s in self._plan.module.globals if source_name(s) == ram.memory.variable)
-        values = [int(n) for n in re.findall(rf"i{ram.memory.width} (-?\d+)", self._plan.module.globals[symbol])]
-        if len(values) != ram.memory.words:
-            raise NotEmitted(f"{ram.memory.name} is read, never written, and no table of numbers")
-        kind = bit_range(ram.memory.width)
-        lines = [f"  reg {kind}{ram.name}_words[0:{len(values) - 1}], {ram.loaded};", "  initial begin"]
-        lines += [
-            f"    {ram.name}_words[{i}] = {ram.memory.width}'d{v % (1 << ram.memory.width)};"
-            for i, v in enumerate(values)
-        ]
-        lines += ["  end", f"  always @(posedge clock) {ram.loaded} <= {ram.name}_words[{ram.name}_load_address];"]
-        return lines
-
-    def _store_to_loop(self) -> None:
-        """Stores to memories of the loop in one state have one address and one word."""
-        bits = {memory: bit for bit, memory in enumerate(self.loop.host_writes)}
-        states: dict[int, list[tuple[Memory, str, str]]] = defaultdict(list)
-        for memory, ram in self._rams.items():
-            if memory in bits:
-                for state, (address, value) in ram.stores.items():
-                    states[state].append((memory, address, value))
-        for state, stores in states.items():
-            mask = sum(1 << bits[memory] for memory, _, _ in stores)
-            memory, address, value = stores[0]
-            word = f"{{{HOST_WORD - memory.width}'b0, {value}}}" if memory.width < HOST_WORD else value
-            self._states[state].lines += [
-                f"host_store <= {len(bits)}'h{mask:x};  // {', '.join(m.name for m, _, _ in stores)}",
-                f"host_address <= {address};",
-                f"host_word <= {word};",
-            ]
-
-    def _chosen(self, name: str, bits: int, by_state: dict[int, str]) -> list[str]:
-        """A value by the state; in other states that of the last."""
-        *some, (_, last) = by_state.items()
-        lines = [f"  reg {bit_range(bits)}{name};", "  always @*", "    case (state)"]
-        lines += [f"      {self._number(state)}: {name} = {text};" for state, text in some]
-        return [*lines, f"      default: {name} = {last};", "    endcase"]
-
     def _process(self) -> list[str]:
         pulses = [
             f"{name}_{way}" for name, kind in self._arguments_of_kernel if kind == "ptr" for way in ("read", "write")
@@ -462,13 +369,13 @@ class ControlVerilog:
         lines += [
             "    if (cycles_left != 5'd0) cycles_left <= cycles_left - 5'd1;",
             "    if (reset) begin",
-            f"      state <= {self._number(0)};",
+            f"      state <= {self._plan.number(0)};",
         ]
         lines += [f"      {name} <= {memory.width}'d0;" for (memory, _), name in self._registers.items()]
         lines += [
             "    end else",
             "      case (state)",
-            f"        {self._number(0)}: if (start) state <= {self._number(1)};",
+            f"        {self._plan.number(0)}: if (start) state <= {self._plan.number(1)};",
         ]
         kept: dict[int, list[str]] = defaultdict(list)
         for value in self._kept:
@@ -481,13 +388,13 @@ class ControlVerilog:
                 for (m, _), name in self._registers.items()
                 if number in self._cleared and m.variable.split(".")[0] == self._cleared[number]
             ]
-            body += kept[number] + state.lines + state.last
+            body += kept[number] + state.lines + self._memories.lines[number] + state.last
             if number not in ends:
-                body.append(f"state <= {self._number(number + 1)};")
+                body.append(f"state <= {self._plan.number(number + 1)};")
             begin = f"if ({state.until}) begin" if state.until else "begin"
             lines += [
-                f"        {self._number(number)}: {begin}  // {state.place}",
+                f"        {self._plan.number(number)}: {begin}  // {state.place}",
                 *(f"          {text}" for text in body),
                 "        end",
             ]
-        return [*lines, f"        default: state <= {self._number(0)};", "      endcase", "  end"]
+        return [*lines, f"        default: state <= {self._plan.number(0)};", "      endcase", "  end"]
