@@ -35,8 +35,9 @@ LONG_ALONE = "\npytestmark = pytest.mark.long\n"
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave files alone whose tests are all long, unless long ones are asked for: imports take seconds."""
-    if collection_path.suffix != ".py" or config.getoption("markexpr") != "not long":
+    """Leave files alone whose tests are all long, unless they or long tests are asked for: imports take seconds."""
+    named = {Path(argument.partition("::")[0]).resolve() for argument in config.args}
+    if collection_path.suffix != ".py" or config.getoption("markexpr") != "not long" or collection_path in named:
         return None
     return LONG_ALONE in collection_path.read_text(encoding="utf-8") or None
 
