@@ -39,7 +39,7 @@ def run(lab: LabPage, *sources: str) -> None:
 def opened(open_notebook) -> Callable[..., LabPage]:
     def opened(name: str, dark: bool = False) -> LabPage:
         lab = open_notebook(name, dark)
-        lab.page.set_viewport_size({"width": 1280, "height": 1600})
+        lab.page.set_viewport_size({"width": 1400, "height": 1600})
         return lab
 
     return opened
