@@ -135,7 +135,7 @@ def _resources(estimate: Estimate) -> str:
 
 
 def _synthesis() -> str:
-    """What Yosys makes of the modules that it has counted, and of the kernel if it has counted all."""
+    """Return the table of the modules that Yosys has counted, and of the kernel if it has counted all."""
     kinds = {
         **{"lookup_tables": "LUTs", "shift_registers": "shift registers", "memory_tables": "LUT RAM"},
         **{"flip_flops": "flip-flops", "dsps": "DSPs", "bram36": "BRAM36", "uram": "UltraRAM"},

@@ -49,7 +49,10 @@ FAULTS = (
     Fault("bttlab/compiler/timing.py", "+ latency - 1)", "+ latency - 2)", "program_steps program_hazards"),
     Fault("bttlab/compiler/timing.py", "ends[other][ended - 1] + SEEN", "ends[other][ended - 1]", "program_steps"),
     Fault(
-        "bttlab/compiler/model.py", "self.norms[1 + 2 * e].recompute(h)", "pass", "program_gradients program_command"
+        "bttlab/compiler/lowering.py",
+        'getattr(self, f"_{self._maker[matrix].kind}_again")(self._maker[matrix], place)',
+        "pass",
+        "program_gradients program_command",
     ),
     Fault("bttlab/compiler/functions.py", "erf(", "np.tanh(", "program_gradients processor_kernel"),
     Fault("bttlab/card/hbm.py", "self._released.append(handle)", "pass", "emulated_memory"),

@@ -145,7 +145,7 @@ class Keeper:
 
     @property
     def _end(self) -> float:
-        """When the holder loses its slice."""
+        """Time at which the holder loses its slice."""
         is_loaded = self._holder.overlay == self._overlay
         return self._holder.since + (OVERDUE_SECONDS if is_loaded else LOADING_SECONDS)
 

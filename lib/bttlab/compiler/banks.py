@@ -130,7 +130,7 @@ def _written_by(instruction: Instruction) -> set[str]:
 
 @dataclass
 class _Use:
-    """What the instructions of a sample do with a buffer."""
+    """Accesses of a sample's instructions to a buffer."""
 
     banks: set[int]
     instructions: list[int] = field(default_factory=list)

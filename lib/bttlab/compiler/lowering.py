@@ -72,7 +72,7 @@ class Lowering:
 
     @property
     def has_moments(self) -> bool:
-        """Whether there is room for what momentum and AdamW keep; without, the model is trained by SGD alone."""
+        """True if momentum and AdamW have room for their state; else SGD alone trains the model."""
         return self.layout.vectors <= min(M.banks[bank].depth for bank in MOMENTS)
 
     def fit(self) -> None:
@@ -204,7 +204,7 @@ class Lowering:
         return keepable, lasting
 
     def _is_fused(self, norm: Operation) -> bool:
-        """Whether a norm adds up what it normalizes: a sum that nothing reads before it."""
+        """Return True if a norm computes the sum that it normalizes: nothing else reads the sum."""
         maker = self._maker.get(norm.inputs[0])
         users = self.graph.users(norm.inputs[0])
         return maker is not None and maker.kind in ("add", "position") and users[0] is norm

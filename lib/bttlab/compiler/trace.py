@@ -41,7 +41,7 @@ LIST = "linear layers (TT or dense), embeddings, LayerNorm, RMSNorm, GELU, ReLU,
 
 @dataclass(frozen=True, eq=False)
 class Value:
-    """What stands in for a tensor.
+    """Stand-in for a tensor.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What lies where on the chip while a model trains: which words of each bank its program touches, and what for."""
+"""Memory map of training: the words of each bank that a program touches, by purpose."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -67,7 +67,7 @@ class BankUse:
 
 @dataclass(frozen=True)
 class MemoryMap:
-    """Where a model's training lies.
+    """Memory map of a model's training.
 
     Attributes
     ----------
@@ -81,7 +81,7 @@ class MemoryMap:
 
     @property
     def bytes(self) -> int:
-        """What training needs: the words that are touched, and the machine's own memories whole."""
+        """Bytes that training needs: the touched words, and the machine's own memories whole."""
         return sum(self.by_group().values())
 
     def by_group(self) -> dict[str, int]:
@@ -95,7 +95,7 @@ class MemoryMap:
 
     @property
     def blocks(self) -> Blocks:
-        """What the machine's memories take of the FPGA, filled or not."""
+        """Blocks that the machine's memories take of the FPGA, filled or not."""
         taken = [bank.blocks for bank in self.banks] + [memory.blocks for memory in self.own]
         return sum(taken, Blocks())
 
@@ -206,7 +206,7 @@ def touched_words(model: ModelConfig, flow: Flow) -> dict[str, np.ndarray]:
 
 
 def _owners(program: Program) -> dict[str, list[tuple[int, int, str]]]:
-    """What the words of each bank are for: (first, words, group); of others, temporaries."""
+    """Return the groups of each bank's words: (first, words, group); others are temporaries."""
     owners: dict[str, list[tuple[int, int, str]]] = {f"bank {b}": [] for b in range(MACHINE.BANKS)}
     model = program.model
     for buffer in model.builder.made:

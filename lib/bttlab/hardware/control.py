@@ -1,4 +1,4 @@
-"""When a kernel's source does what outside of its loop: the states of a state machine.
+"""State machine of a kernel's source outside of its loop.
 
 Each block of LLVM's control flow is a few states. Integer operations are chained in a state as far as the clock allows;
 loads, FP32 operations and transfers by AXI take states of their own. Nothing is pipelined: commands, samples' records
@@ -193,7 +193,7 @@ class States:
         return f"{(self.count - 1).bit_length()}'d{state}"
 
     def _leaving(self, label: str) -> list[Value]:
-        """What the end of a block looks at: its condition, and what the blocks behind it take."""
+        """Values that the end of a block reads: its condition, and those that the next blocks take."""
         values = list(self.function.blocks[label][-1].operands)
         for target in self.function.successors(label):
             for phi in (i for i in self.function.blocks[target] if i.opcode == "phi"):

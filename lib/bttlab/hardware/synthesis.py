@@ -1,4 +1,4 @@
-"""What Yosys maps the Verilog to: data/u50/synthesis.json, which `make synth` writes."""
+"""Counts of Yosys for the Verilog: data/u50/synthesis.json, which `make synth` writes."""
 
 import json
 from collections import Counter
