@@ -1,6 +1,6 @@
 """The exercises of the notebooks, by name: their rules, their hints, and what nbgrader counts."""
 
-from bttlab.teaching.exercises import compression, costs, design, flows, memory, methods, start, training
+from bttlab.teaching.exercises import compression, costs, design, flows, memory, methods, own_model, start, training
 from bttlab.teaching.exercises.check import EXERCISES, NotRight, check, grade
 from bttlab.teaching.exercises.design import engine_products
 
@@ -16,6 +16,7 @@ __all__ = [
     "grade",
     "memory",
     "methods",
+    "own_model",
     "start",
     "training",
 ]

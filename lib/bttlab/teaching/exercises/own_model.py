@@ -1,0 +1,78 @@
+"""Exercises of notebook 08."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from bttlab.compiler.errors import ProgramError
+from bttlab.compiler.program import compile_program
+from bttlab.compiler.timing import time_program
+from bttlab.compiler.trace import ModuleModel, trace
+from bttlab.teaching.exercises.answers import called, require_number
+from bttlab.teaching.exercises.check import exercise, require
+
+WIDTH, TOKENS = 64, 16
+
+
+@exercise(
+    "08.1",
+    "time_program(compile_program(model, flow=flow).sample, 20).cycles for two flows; the second over the first.",
+)
+def longer_sentences(answer: Any, model: ModuleModel) -> str:
+    """A ratio."""
+    first, second = (
+        time_program(compile_program(model, flow=flow).sample, 20).cycles for flow in ("auto", "bidirectional")
+    )
+    require_number(answer, second / first, 5e-3)
+    return "What is merged before tokens come is paid once a sample: long sentences pay for it least."
+
+
+class _Around(nn.Module):
+    """A layer between a table and a classifier."""
+
+    def __init__(self, layer: nn.Module):
+        super().__init__()
+        self.table, self.layer, self.head = nn.Embedding(20, WIDTH), layer, nn.Linear(WIDTH, 4)
+
+    def forward(self, tokens):
+        return self.head(self.layer(self.table(tokens))[:, 0])
+
+
+def _require_block(make: Callable, seed: int) -> None:
+    torch.manual_seed(seed)
+    layer = called(make, WIDTH)
+    require(isinstance(layer, nn.Module), f"block({WIDTH}) is {type(layer).__name__}: return an nn.Module")
+    try:
+        model = trace(_Around(layer), TOKENS)
+    except ProgramError as error:
+        require(False, f"the card refuses it: {error}")
+    kinds = [(op.kind, op.options.get("function"), op.options.get("centred")) for op in model.graph.operations]
+    for wanted, what in (
+        (("norm", None, False), "RMSNorm"),
+        (("function", "silu", None), "SiLU"),
+        (("linear", None, None), "TTLinear"),
+        (("add", None, None), "x +"),
+    ):
+        require(wanted in kinds, f"the block has no {what}")
+    x = torch.randn(2, 5, WIDTH)
+    with torch.no_grad():
+        require(layer(x).shape == x.shape, f"of x of shape {tuple(x.shape)} it makes {tuple(layer(x).shape)}")
+        parts = {type(part): [one for one in layer.modules() if type(one) is type(part)] for part in layer.modules()}
+        norm, layers = parts[nn.RMSNorm][0], next(found for kind, found in parts.items() if kind.__name__ == "TTLinear")
+        require(len(layers) == 2, f"the block has {len(layers)} TT layers, not two")
+        up, down = layers
+        wanted = x + down(nn.functional.silu(up(norm(x))))
+        require(torch.allclose(layer(x), wanted, atol=1e-5), "it does not compute x + down(silu(up(norm(x))))")
+
+
+@exercise(
+    "08.2",
+    "make norm, up and down in __init__, in this order; forward returns x + self.down(silu(self.up(self.norm(x)))).",
+    hidden=lambda block: _require_block(block, 1),
+)
+def block(answer: Any) -> str:
+    """block(width) -> nn.Module."""
+    _require_block(answer, 0)
+    return "The compiler knew each of its operations: nobody wrote the block's backward pass."
