@@ -15,6 +15,9 @@ from bttlab.baseline.gpus import find_gpu
 from bttlab.baseline.memory import measure_memory
 from bttlab.baseline.step import Task
 from bttlab.card import EmulatedU50, load_overlay
+from bttlab.compiler.program import compile_program
+from bttlab.compiler.timing import time_program
+from bttlab.compiler.trace import trace
 from bttlab.data import load_corpus
 from bttlab.estimate.card import estimate
 from bttlab.lab import Design, Workload, check, chip_bytes, engine_products, grade
@@ -327,6 +330,46 @@ def test_07(objects):
     wrong = [(name, cost) for name, cost in costs.items() if name != best]
     given = objects.estimator, objects.llama
     _try("07.3", given, [(best, costs[best])], [*wrong, best, (best, 1.02 * costs[best]), (best, None), None])
+
+
+class _Block(torch.nn.Module):
+    """The layer of 08.2; its variants are wrong."""
+
+    kind = torch.nn.RMSNorm
+
+    def __init__(self, width):
+        super().__init__()
+        self.norm = self.kind(width)
+        self.up, self.down = (TTLinear(width, width, (4, 4, 4), (4, 4, 4), 4) for _ in range(2))
+
+    def forward(self, x):
+        return x + self.down(torch.nn.functional.silu(self.up(self.norm(x))))
+
+
+def test_08():
+    class Centred(_Block):
+        kind = torch.nn.LayerNorm
+
+    class Alone(_Block):
+        def forward(self, x):
+            return self.down(torch.nn.functional.silu(self.up(self.norm(x))))
+
+    class Swapped(_Block):
+        def forward(self, x):
+            return x + self.up(torch.nn.functional.silu(self.down(self.norm(x))))
+
+    class Refused(_Block):
+        def forward(self, x):
+            return x + self.down(torch.sigmoid(self.up(self.norm(x))))
+
+    wrong = [Centred, Alone, Swapped, Refused, lambda width: width, _Block(64), "block", None]
+    _try("08.2", (), [_Block], wrong)
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Embedding(20, 64), *(_Block(64) for _ in range(2)), torch.nn.Linear(64, 5))
+    model = trace(net, 20)
+    cycles = [time_program(compile_program(model, flow=flow).sample, 20).cycles for flow in ("bidirectional", "auto")]
+    ratio = cycles[0] / cycles[1]
+    _try("08.1", (model,), [ratio], [1.02 * ratio, 1 / ratio + 0.1, cycles[0], str(ratio), None])
 
 
 def test_every_exercise_is_tried():
