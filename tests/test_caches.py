@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ import pytest
 from bttlab.caches import OWN, SHARED, use_private_caches
 from own_path import environment
 from two_users import NOBODY, shared_folder
+
+from conftest import ROOT
 
 VARIABLES = sorted(SHARED | OWN)
 PLACES = f"import os, bttlab; print(*(os.environ.get(name, '') for name in {VARIABLES}), sep='\\n')"
@@ -63,8 +66,8 @@ MAKES = ("O_EXCL", "mkdir(", "mkdirat(", "rename", "link(", "linkat(", "symlink"
 PATH = re.compile(r'"((?:/tmp|/var/tmp|/dev/shm)/[^"]+)"')
 
 
-def _taken_from_others(trace: Path, own: Path) -> set[str]:
-    """Return the paths in shared folders, but for pytest's, that processes asked for and had not made before."""
+def _in_shared_folders(trace: Path, own: Path) -> tuple[set[str], set[str]]:
+    """Return paths in shared folders, but for pytest's: those asked for before they were made, and those made."""
     made, asked = set(), set()
     for line in trace.read_text(errors="replace").splitlines():
         for name in PATH.findall(line):
@@ -72,7 +75,7 @@ def _taken_from_others(trace: Path, own: Path) -> set[str]:
                 ("/dev/shm/sem.", str(own))
             ):
                 (made if any(word in line for word in MAKES) and " = -1 " not in line else asked).add(name)
-    return asked
+    return asked, made
 
 
 @pytest.mark.long
@@ -92,4 +95,7 @@ def test_nothing_in_a_shared_folder_is_used_that_this_user_did_not_make(command,
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    assert _taken_from_others(trace, Path(*tmp_path.parts[:3])) == set()
+    asked, made = _in_shared_folders(trace, Path(*tmp_path.parts[:3]))
+    told = re.findall(r"`(/(?:tmp|dev/shm)/[^`]*[?*][^`]*)`", (ROOT / "docs" / "security.md").read_text("utf-8"))
+    assert asked == set() and len(told) == 7
+    assert {name for name in made if not any(fnmatchcase(name, glob) for glob in told)} == set()

@@ -296,7 +296,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path, corpus, capsys):
             break
     process.send_signal(signal.SIGINT)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=600)
     assert process.returncode == 130 and "Traceback" not in err
     assert f"continue with: bttlab train --resume {tmp_path / 'run'}" in err
     stopped = json.loads(out)

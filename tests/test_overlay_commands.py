@@ -66,7 +66,7 @@ def test_ctrl_c_stops_at_a_sample_and_resume_gives_the_bits_of_an_unbroken_run(s
             break
     time.sleep(0.5)
     process.send_signal(signal.SIGINT)
-    _, error = process.communicate(timeout=60)
+    _, error = process.communicate(timeout=600)
     assert process.returncode == 130, error
     assert "--resume" in error and os.path.isfile(folder / "checkpoint.safetensors")
     resumed = train(capsys, "--resume", folder)

@@ -19,7 +19,7 @@ from bttlab.train import CheckpointStore
 from own_path import environment
 from tiny_runs import metrics, write_corpus
 
-TIMEOUT = 300  # seconds
+TIMEOUT = 1200  # seconds, on however busy a machine
 WAIT = "60"  # seconds for a real card, which the process before may still hold
 device = "emulated"  # what `bttlab train` gets
 forks = False  # start commands from this process, with what it has imported
