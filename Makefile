@@ -14,7 +14,7 @@
 # make wheel     dist/bttlab-VERSION-py3-none-any.whl, which has all that the lab needs but its packages
 # PYTHON=PATH takes another Python than the newest suitable one that tools/find_python finds
 # make audit     ask the Python Packaging Advisory Database about every locked package
-# make rtl-test  the machine in Verilog trains under Verilator to the emulation's bits and cycles
+# make rtl-test  the kernel in Verilog trains under Verilator, through its registers, to the emulation's bits and cycles
 # make synth     what Yosys makes of the Verilog for the card's family, unit by unit, into data/u50/synthesis.json (UNITS=… alone)
 # make overlays  build the emulation overlays from hls_src (needs g++ 12 or later) in OVERLAYS=build/overlays, beside those of
 #                the repository, so that git pull finds nothing changed; OVERLAYS=overlays to commit them
