@@ -82,11 +82,15 @@ def _pairs(sources: list[int], results: list[int]) -> Iterator[tuple[int, int]]:
         yield source, next(r for r in (results[number % len(results) :] + results) if r != source)
 
 
+def _vectors(bank: int, operand: int) -> At:
+    """Return where an operand lies: each has vectors of its own, so that one bank may hold them all."""
+    return at(f"bank {bank}", operand * VECTORS)
+
+
 def _vector(unit: str, operation: int, a: int, b: int | None, result: int) -> UnitProgram:
     builder = Builder()
-    place = [builder.take("a", a, VECTORS)]
-    place += [builder.take("b", b, VECTORS)] if b is not None else []
-    out = builder.take("r", result, VECTORS)
+    place = [_vectors(a, 0)] + ([_vectors(b, 1)] if b is not None else [])
+    out = _vectors(result, 2)
     operands = [At(each.memory, each.base, {"w": 1}) for each in (*place, out)]
     second = operands[1] if b is not None else None
     builder.vector(operation, unit, [Level("w", VECTORS)], operands[0], second, r0=operands[-1])
@@ -95,7 +99,7 @@ def _vector(unit: str, operation: int, a: int, b: int | None, result: int) -> Un
 
 def _shuffle(source: int, result: int) -> UnitProgram:
     builder = Builder()
-    place, out = builder.take("a", source, VECTORS), builder.take("r", result, VECTORS)
+    place, out = _vectors(source, 0), _vectors(result, 2)
     order = np.random.default_rng(source).permutation(VECTORS * M.LANES).reshape(VECTORS, M.LANES)
     builder.shuffle(
         "shuffle", 1, order, at(place.memory, place.base, y=1), at(out.memory, out.base, block=VECTORS, y=1)
@@ -106,8 +110,8 @@ def _shuffle(source: int, result: int) -> UnitProgram:
 def _engine(engine: int, sources: list[int], bank: int, result: int, reduce: bool) -> UnitProgram:
     """A product of 16 rows in an engine's operand buffer: EXPAND, or REDUCE over one vector."""
     builder = Builder()
-    rows = builder.take("rows", next(each for each in sources if each not in (bank, result)), M.ROWS)
-    place, out = builder.take("a", bank, VECTORS), builder.take("r", result, VECTORS)
+    rows = _vectors(next(each for each in sources if each not in (bank, result)), 1)
+    place, out = _vectors(bank, 0), _vectors(result, 2)
     buffer = builder.take_buffer("rows", engine, 1)
     same = np.arange(M.LANES).reshape(1, M.LANES)
     builder.shuffle_rows(

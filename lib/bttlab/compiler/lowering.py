@@ -101,7 +101,7 @@ class Lowering:
         self._statistics += count
         if self._statistics > M.STATISTICS:
             raise DoesNotFit(
-                f"the model keeps {self._statistics} rows of statistics, the machine {M.STATISTICS}",
+                f"the model keeps {self._statistics} rows of statistics, the machine has {M.STATISTICS}",
                 "fewer encoders or heads, or a shorter sequence",
             )
         return first
