@@ -264,7 +264,7 @@ def test_a_full_disk_is_one_line(tmp_path, corpus):
     ("limit", "value", "code", "message"),
     [
         ("NOFILE", 64, 0, ""),
-        ("AS", 500 << 20, 2, "cannot be loaded"),
+        ("AS", 400 << 20, 2, "cannot be loaded"),
         ("AS", 6 << 30, 2, "raise the limit of ulimit -v"),
     ],
 )

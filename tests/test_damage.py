@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 import sqlite3
 import tracemalloc
 
@@ -70,6 +71,17 @@ def test_damaged_lines_of_metrics_are_left_out_and_named(run):
         found, faults = parse_metrics(data)
         assert all(line in lines for line in found)
         assert faults or (whole.startswith(data) and data[-1:] in (b"", b"\n", b"}"))  # cut between two lines
+
+
+def test_a_file_of_metrics_cut_between_two_lines_is_named(run, tmp_path, capsys):
+    shutil.copytree(run, tmp_path / "cut")
+    assert main(["runs", "show", str(tmp_path / "cut")]) == 0
+    assert "lines are missing" not in capsys.readouterr().err
+    whole = (run / METRICS).read_text().splitlines(keepends=True)
+    for kept in range(len(whole)):
+        (tmp_path / "cut" / METRICS).write_text("".join(whole[:kept]))
+        assert main(["runs", "show", str(tmp_path / "cut")]) == 0
+        assert "lines are missing" in capsys.readouterr().err
 
 
 def test_records_without_checksums_load_and_say_so(run, tmp_path, capsys):

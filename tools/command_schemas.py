@@ -30,7 +30,7 @@ EXAMPLES = {
     "size": ["size", "--encoders", "2", "4"],
     "eval": ["eval", *RUN, "--split", "dev"],
     "predict": ["predict", "show me flights to boston", *RUN],
-    "baseline": ["baseline", "--gpu", "RTX-3090", "--modelled"],
+    "baseline": ["baseline", "--gpu", "A100-40GB", "--modelled"],
     "estimate": ["estimate", "--encoders", "2"],
     "program": ["program", "--encoders", "1"],
     "bringup": ["bringup", "--device", "emulated", "--samples", "2", "--record", "bringup.json"],
@@ -43,6 +43,7 @@ EXAMPLES = {
     "methods run": ["methods", "run", "dense", "--budget", "8"],
     "sweep": ["sweep", "sweep.yaml", "--out", "sweep", "--workers", "1"],
     "schedule": ["schedule"],
+    "bench": ["bench", "--data", "airline", "--encoders", "1", "--samples", "4", "--rounds", "1", "--threads", "1"],
     "rtl": ["rtl", "verilog"],
 }
 

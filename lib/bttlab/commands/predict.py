@@ -16,12 +16,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--device",
         type=devices.device_name,
-        default="reference",
         metavar="DEVICE",
-        help=f"{devices.DEVICE_HELP} (default: reference)",
+        help=f"{devices.DEVICE_HELP} (default: reference, with --require-card auto)",
     )
     devices.add_trust(parser)
     devices.add_wait(parser)
+    devices.add_require_card(parser)
 
 
 def run(options: argparse.Namespace) -> Outcome:
@@ -49,7 +49,14 @@ def run(options: argparse.Namespace) -> Outcome:
     tags = [[OUTSIDE] * len(words) for words in sentences]  # placeholders, as the first intent is
     split = Split(sentences, tags, [record.intent_labels[0]] * len(sentences))
     samples = encode(split, vocabulary, corpus, settings.config)
-    opened = open_trainer(settings.config, options.device, options.trust, options.wait, settings.flow)
+    opened = open_trainer(
+        settings.config,
+        options.device or ("auto" if options.require_card else "reference"),
+        options.trust,
+        options.wait,
+        settings.flow,
+        require_card=options.require_card,
+    )
     opened.trainer.load_parameters(checkpoint.parameters)
     predictions = opened.trainer.predict(samples)
     if settings.decode_tags:

@@ -108,7 +108,8 @@ def _show(options: argparse.Namespace) -> Outcome:
         "versions": ", ".join(f"{name} {version}" for name, version in record.versions.items()),
         "git": git,
     }
-    for fault in metrics_faults(run.folder):
+    ended = record.kind == "training" and record.ended and run.folder.is_dir()
+    for fault in metrics_faults(run.folder, record.figures if ended else {}):
         say(f"bttlab: note: {fault}")
     lines = [printable(f"{name:11} {value}") for name, value in facts.items()]
     lines += ["", _table(("configuration", ""), [(key, _cell(value)) for key, value in record.configuration.items()])]

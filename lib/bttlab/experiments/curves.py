@@ -1,8 +1,9 @@
 """Read metrics.jsonl: the curves and figures of a run."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ MOST_BASELINE = 3_000_000  # nodes of a baseline's record, which has every loss
 KEYS = {"event", "epoch", "epochs", "samples", "mean_loss", "losses", "dev", "test", "optimizer", "learning_rate"}
 KEYS |= {"seconds", "samples_per_second", "device"}
 SCORES = ("intent_accuracy", "slot_f1", "frame_accuracy", "mean_loss")
+COUNTED = ("samples", "loss", *(f"{split}.{name}" for split in ("dev", "test") for name in SCORES))
 
 
 @dataclass
@@ -92,9 +94,20 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
     return _parse_file(folder)[0]
 
 
-def metrics_faults(folder: Path) -> list[str]:
-    """Return what `read_metrics` leaves out of a run's metrics.jsonl, in words."""
-    return _parse_file(folder)[1]
+def metrics_faults(folder: Path, figures: Mapping[str, dict[str, Any]] = MappingProxyType({})) -> list[str]:
+    """Return what `read_metrics` leaves out of a run's metrics.jsonl, in words.
+
+    Parameters
+    ----------
+    figures : mapping, optional
+        Of the run's record: lines that give others, as those of a file cut between two lines do, are a fault.
+    """
+    lines, faults = _parse_file(folder)
+    found = figures_of(lines, "")
+    for name, figure in figures.items():
+        if name in COUNTED and figure["value"] != found.get(name, {}).get("value"):
+            faults.append(f"{METRICS} does not give the run's {name}, {figure['value']:.6g}: lines are missing")
+    return faults
 
 
 def _parse_file(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
