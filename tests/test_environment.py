@@ -77,7 +77,8 @@ class Project:
         clean = {
             name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "UV_", "PYTHON", "MAKE"))
         }
-        uv = os.environ.get("UV") or shutil.which("uv") or str(ROOT / ".venv-uv" / "bin" / "uv")
+        uv = os.environ.get("UV") or shutil.which("uv") or ".venv-uv/bin/uv"
+        uv = ROOT / uv  # make exports a path from there
         command = ["make", "--no-print-directory", f"UV={uv}", "environment", f"WHEELHOUSE={self.house}", *arguments]
         clean["UV_CACHE_DIR"] = str(self.folder / "cache")
         return subprocess.run(command, cwd=self.folder, env=clean, capture_output=True, text=True)

@@ -74,10 +74,10 @@ static Vector zero_rows[ROWS * BUFFER_PITCH];
 // Where the steps of a nest find an operand, in vectors: start + sum of index x stride (+ token_offset[index of the offset
 // level]).
 struct Reach {
-    Vector *memory;
-    int start, stride[LEVELS];
-    const int *token_offset;
-    int low, high;  // all addresses, both included
+    Vector *memory = nullptr;
+    int start = 0, stride[LEVELS] = {};
+    const int *token_offset = nullptr;
+    int low = 0, high = 0;  // all addresses, both included
 
     long offset(const int *index, int offset_level) const {
         long result = start + (token_offset ? token_offset[index[offset_level]] : 0);

@@ -10,7 +10,9 @@ Fits = Callable[[ModelConfig, bool], bool]
 
 
 def what_fits(config: ModelConfig, fits: Fits, own_shapes: bool = False) -> str | None:
-    """Return what to choose, all else as asked: of ranks, encoders and tokens, each alone, the most that fit.
+    """Return what to choose, all else as asked: of ranks, encoders and tokens, each alone, a number that fits.
+
+    Ranks and encoders are the most that fit; banks are found by trying, so that more tokens may fit, too.
 
     Parameters
     ----------

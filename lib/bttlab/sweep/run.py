@@ -244,7 +244,8 @@ class _Dispatcher:
         workers = len(self._client.scheduler_info(n_workers=-1)["workers"])
         if workers != self._sweep.progress.workers:
             self._sweep.progress.workers = workers
-            self._say("" if workers else f"no workers at {self._address}; waiting for one")
+            if self._running or not workers:  # else the first trials are handed out next
+                self._say("" if workers else f"no workers at {self._address}; waiting for one")
 
     def _gone(self) -> ClusterError:
         return ClusterError(
