@@ -14,8 +14,9 @@ from bttlab.cli import main
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.graph import graph_of_config
 from bttlab.compiler.hazards import check_program
+from bttlab.compiler.module import ModuleModel
 from bttlab.compiler.program import compile_program
-from bttlab.compiler.trace import ModuleModel, trace
+from bttlab.compiler.trace import trace
 from bttlab.data import Samples
 from bttlab.model import Optimizer, Transformer
 from bttlab.tensor import TTLinear, TTMEmbedding
@@ -190,13 +191,13 @@ def test_modules_on_the_command_line(capsys, monkeypatch):
     assert "Net" in capsys.readouterr().out
     for wrong, message in (
         ("own_module.py:Pooled", "Pooled: mean is no operation of the card; near it: x[:, 0]"),
-        ("own_module.py:Absent", "AttributeError: module 'own_module' has no attribute 'Absent'"),
+        ("own_module.py:Absent", "own_module.py has no class Absent; there are: Net, Pooled"),
         ("absent.py:Net", "there is no absent.py; give FILE.py:CLASS"),
     ):
         assert main(["program", "--model", wrong]) == 2
         assert message in capsys.readouterr().err
-    assert main(["size", "--model", "own_module.py:Net"]) == 2
-    assert "a module is for bttlab estimate and bttlab program" in capsys.readouterr().err
+    assert main(["bringup", "--model", "own_module.py:Net"]) == 2
+    assert "a module is for train, size, estimate and program" in capsys.readouterr().err
 
 
 def made(kind) -> ModuleModel:
@@ -224,7 +225,7 @@ def samples_of(model: ModuleModel, lengths, seed=0) -> Samples:
 
 def autograd(model: ModuleModel, sample: Samples) -> tuple[float, dict[str, np.ndarray]]:
     """The loss of a sample and its gradients by PyTorch, in double precision."""
-    module, length = copy.deepcopy(model.module).double(), int(sample.lengths[0])
+    module, length = copy.deepcopy(model.network).double(), int(sample.lengths[0])
     outputs = module(torch.from_numpy(sample.tokens[:, :length].astype(np.int64)))
     intent, slots = torch.tensor(sample.intents).long(), torch.from_numpy(sample.slots[0, 1:length]).long()
     value = torch.zeros((), dtype=torch.float64)

@@ -47,6 +47,17 @@ EXAMPLES = {
     "rtl": ["rtl", "verilog"],
 }
 
+# Commands that take a module of the user's own, and what its results lack and have instead.
+OF_MODULES = ("train", "eval", "predict", "size", "program")
+INSTEAD = {
+    "encoders": {"module": {"type": "string"}},
+    "intent_accuracy": {},
+    "slot_f1": {"perplexity": {"type": "number"}},
+    "frame_accuracy": {},
+    "intent": {},
+    "slots": {"next": {"type": ["string", "null"]}},
+}
+
 
 def prepare(folder: Path) -> None:
     """Write the files that the examples read."""
@@ -88,6 +99,19 @@ def schema_of(value: Any, levels: int = MOST_LEVELS) -> dict[str, Any]:
     return {}
 
 
+def of_modules(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema that takes the results of modules, too."""
+    made = dict(schema)
+    if "items" in schema:
+        made["items"] = of_modules(schema["items"])
+    if "properties" in schema:
+        made["properties"] = {key: of_modules(each) for key, each in schema["properties"].items()}
+        for key in filter(schema["properties"].__contains__, INSTEAD):
+            made["properties"] |= INSTEAD[key]
+        made["required"] = [key for key in schema["required"] if key not in INSTEAD]
+    return made
+
+
 def main(names: list[str]) -> None:
     """Run examples and write their schemas."""
     schemas = json.loads(FILE.read_text())["commands"] if FILE.exists() and names else {}
@@ -97,7 +121,8 @@ def main(names: list[str]) -> None:
         prepare(Path(scratch))
         for name, arguments in EXAMPLES.items():
             if not names or name in names or name == "train":
-                schemas[name] = schema_of(output_of(arguments))
+                schema = schema_of(output_of(arguments))
+                schemas[name] = of_modules(schema) if name in OF_MODULES else schema
     lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(schema)}" for name, schema in sorted(schemas.items()))
     FILE.write_text(f'{{"$schema": "{DIALECT}", "commands": {{\n{lines}\n}}}}\n', encoding="utf-8")
 

@@ -44,7 +44,7 @@ def on_card(config: ModelConfig, optimizer: Optimizer, rate: float, seed: int, d
     def train(samples: Samples) -> None:
         trainer.train(samples, optimizer, rate)
 
-    return train, lambda: scores_of(trainer.predict(dev), corpus, "dev")["slot_f1"]
+    return train, lambda: scores_of(trainer.predict(dev), corpus, "dev", config)["slot_f1"]
 
 
 def in_pytorch(config: ModelConfig, optimizer: Optimizer, rate: float, seed: int, dev: Samples, corpus: Corpus):
@@ -62,7 +62,7 @@ def in_pytorch(config: ModelConfig, optimizer: Optimizer, rate: float, seed: int
         batch_losses(model, samples).mean().backward()
         rule.step()
 
-    return train, lambda: scores_of(predict_in_batches(model, dev), corpus, "dev")["slot_f1"]
+    return train, lambda: scores_of(predict_in_batches(model, dev), corpus, "dev", config)["slot_f1"]
 
 
 def batches(samples: Samples, batch: int, seed: int) -> Iterator[np.ndarray]:

@@ -26,7 +26,7 @@ def open_trainer(
 
     Parameters
     ----------
-    config : ModelConfig, or ModuleModel of bttlab.compiler.trace
+    config : ModelConfig, or ModuleModel of bttlab.compiler.module
     shapes : mapping of str to sequence of int, optional
         Of the parameters, where linear layers have ranks of their own.
     flow : str or tuple of int

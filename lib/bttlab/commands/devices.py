@@ -38,7 +38,8 @@ def add_trust(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trust",
         action="store_true",
-        help="load the overlay even if it is not the manifest's: its native code runs with your rights",
+        help="load an overlay that is not the manifest's, or run a run's model.py that you have not trained before: "
+        "code that runs with your rights",
     )
 
 

@@ -42,9 +42,11 @@ def run(options: argparse.Namespace) -> Outcome:
     """Run the command."""
     from bttlab.data import Vocabulary, encode, encoding_report, load_corpus
     from bttlab.data.tags import TagDecoder
+    from bttlab.model import ModelConfig
     from bttlab.train import CheckpointStore, ProgressBar, tensors_digest
     from bttlab.train.devices import open_trainer
     from bttlab.train.evaluation import counted, decoded, describe, predict_split, scores_of
+    from bttlab.train.module import model_of_run
     from bttlab.train.run import check_model
 
     if options.predictions is not None:
@@ -54,6 +56,10 @@ def run(options: argparse.Namespace) -> Outcome:
     if warning:
         progress.note(f"note: {warning}")
     settings, record = checkpoint.settings, checkpoint.corpus
+    if options.predictions is not None and settings.config.task != ModelConfig().task:
+        raise BttlabError(
+            f"--predictions has intents and tags, the run's model is for {settings.config.task}; leave it out"
+        )
     corpus = load_corpus(options.data or settings.data, options.unknown_labels or settings.unknown_labels)
     if not record.is_of(corpus):
         if not options.data:
@@ -68,7 +74,7 @@ def run(options: argparse.Namespace) -> Outcome:
     progress.note(f"note: {corpus.name} {options.split}: {encoding_report(split, vocabulary, corpus, settings.config)}")
     device = options.device or settings.device
     opened = open_trainer(
-        settings.config,
+        model_of_run(options.folder, settings.config, options.trust),
         device,
         options.trust,
         options.wait,
@@ -84,7 +90,7 @@ def run(options: argparse.Namespace) -> Outcome:
     if decode:
         decoder = TagDecoder(corpus.slot_labels, corpus.intent_labels, corpus.train)
         predictions = decoded(opened.trainer, samples, predictions, decoder)
-    scores = scores_of(predictions, corpus, options.split)
+    scores = scores_of(predictions, corpus, options.split, settings.config)
     if options.predictions is not None:
         from bttlab.data.metrics import conlleval_lines
 

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from bttlab.model import ModelConfig
 
 ENCODERS = 2
-SEQUENCE = 32  # tokens of a module that does not say
 MODES = {"linear_out_modes", "linear_in_modes", "embedding_column_modes"}  # of the hidden size
 SIZES = {  # option: what it is
     "embedding_rank": "rank of the word embedding (default: 30)",
@@ -35,7 +34,7 @@ def add_model(parser: argparse.ArgumentParser, several: Sequence[int] = ()) -> N
         "--model",
         metavar="FILE.toml|FILE.py:CLASS",
         help="the model's sizes: fields of bttlab.model.ModelConfig, as encoders = 2; the options below come before "
-        "them. Or a PyTorch module of your own, for estimate and program",
+        "them. Or a PyTorch module of your own: its code runs",
     )
     default = f"encoder blocks (default: {' '.join(map(str, several or (ENCODERS,)))})"
     add("--encoders", type=int, nargs="+" if several else None, metavar="N", help=default)
@@ -77,41 +76,39 @@ def is_module(options: argparse.Namespace) -> bool:
     return re.fullmatch(r".+\.py:\w+", options.model or "") is not None
 
 
-def module_of(options: argparse.Namespace) -> "ModuleModel":
+def module_of(options: argparse.Namespace, seed: int = 0) -> "ModuleModel":
     """Return the PyTorch module that --model names, as the card trains it.
 
     Its longest sequence is --sequence-length, else its attribute `sequence_length`, else 32.
 
+    Parameters
+    ----------
+    seed : int
+        Of the module's own initial parameters.
+
     Raises
     ------
     BttlabError
-        If there is no such class, it needs arguments, or the card has no operation for a part of it.
+        As `bttlab.compiler.module_file.module_of_source`, or if there are options of another model.
     """
-    import importlib.util
-
-    from bttlab.compiler.trace import trace
+    from bttlab.compiler.module_file import module_of_source, read_source
 
     path, _, name = options.model.rpartition(":")
-    if not Path(path).is_file():
-        raise BttlabError(f"--model {options.model}: there is no {path}; give FILE.py:CLASS")
-    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
-    code = importlib.util.module_from_spec(spec)
+    for other in OPTIONS:
+        if other != "sequence_length" and getattr(options, other) is not None:
+            option = f"--{other.replace('_', '-')}"
+            raise BttlabError(f"--model {options.model} {option}: a module has sizes of its own; leave {option} out")
     try:
-        spec.loader.exec_module(code)
-        module = getattr(code, name)()
-    except BttlabError:
-        raise
-    except Exception as error:
-        raise BttlabError(f"--model {options.model}: {type(error).__name__}: {error}") from None
-    return trace(module, options.sequence_length or getattr(module, "sequence_length", SEQUENCE))
+        return module_of_source(read_source(Path(path)), Path(path), name, options.sequence_length, seed)
+    except BttlabError as error:
+        raise BttlabError(f"--model {error}") from None
 
 
 def models_of(options: argparse.Namespace, several: Sequence[int]) -> "list[ModelConfig]":
     """Return a model for each number of encoders: those of --encoders, else of --model, else `several`."""
     if is_module(options):
         raise BttlabError(
-            f"--model {options.model}: a module is for bttlab estimate and bttlab program; train it in Python, as "
-            "notebook 08 does"
+            f"--model {options.model}: a module is for train, size, estimate and program; give sizes, or a .toml file"
         )
     values = {} if options.model is None else _read(Path(options.model))
     try:

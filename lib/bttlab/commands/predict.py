@@ -1,4 +1,4 @@
-"""Predict the intent and the slots of a sentence with the model of a run's checkpoint."""
+"""Predict a sentence's labels, or its next word, with the model of a run's checkpoint."""
 
 import argparse
 from pathlib import Path
@@ -34,6 +34,7 @@ def run(options: argparse.Namespace) -> Outcome:
     from bttlab.train import CheckpointStore
     from bttlab.train.devices import open_trainer
     from bttlab.train.evaluation import decoded
+    from bttlab.train.module import model_of_run
 
     checkpoint, _ = CheckpointStore(options.folder).load()
     settings, record = checkpoint.settings, checkpoint.corpus
@@ -41,16 +42,19 @@ def run(options: argparse.Namespace) -> Outcome:
     sentences = [[_known(word, vocabulary) for word in text.split()] for text in options.text]
     if not all(sentences):
         raise BttlabError("a sentence has no words; give at least one")
-    most = settings.config.sequence_length - 1
+    task = settings.config.task
+    gives_next = "language model" in task
+    most = settings.config.sequence_length - 1 - gives_next
     if (longest := max(map(len, sentences))) > most:
         raise BttlabError(f"a sentence has {longest} words, and the model takes at most {most}; cut it")
     empty = Split([], [], [])
     corpus = Corpus(record.name, options.folder, record.intent_labels, record.slot_labels, empty, empty, empty)
-    tags = [[OUTSIDE] * len(words) for words in sentences]  # placeholders, as the first intent is
-    split = Split(sentences, tags, [record.intent_labels[0]] * len(sentences))
+    given = [words + [""] * gives_next for words in sentences]  # a place for the word that is not known
+    tags = [[OUTSIDE] * len(words) for words in given]  # placeholders, as the first intent is
+    split = Split(given, tags, [record.intent_labels[0]] * len(sentences))
     samples = encode(split, vocabulary, corpus, settings.config)
     opened = open_trainer(
-        settings.config,
+        model_of_run(options.folder, settings.config, options.trust),
         options.device or ("auto" if options.require_card else "reference"),
         options.trust,
         options.wait,
@@ -68,15 +72,17 @@ def run(options: argparse.Namespace) -> Outcome:
         decoder = TagDecoder(record.slot_labels, record.intent_labels, train)
         predictions = decoded(opened.trainer, samples, predictions, decoder)
     intents, slots = named(corpus, split, predictions)
-    rows = [
-        {
-            "words": words,
-            "intent": intent,
-            "slots": found,
-            "unknown": [word for word in words if word not in vocabulary],
-        }
-        for words, intent, found in zip(sentences, intents, slots, strict=True)
-    ]
+    rows = []
+    for n, words in enumerate(sentences):
+        row: dict[str, Any] = {"words": words}
+        if "classification" in task:
+            row["intent"] = intents[n]
+        if "tagging" in task:
+            row["slots"] = slots[n]
+        if gives_next:
+            token = int(predictions.slots[n, 1 + len(words)])
+            row["next"] = record.vocabulary[token] if token < len(record.vocabulary) else None
+        rows.append(row | {"unknown": [word for word in words if word not in vocabulary]})
     data = {"run": str(options.folder), "corpus": record.name, "device": opened.device, "predictions": rows}
     return Outcome(data, "\n\n".join(map(_described, rows)))
 
@@ -91,8 +97,9 @@ def _known(word: str, vocabulary: Any) -> str:
 
 def _described(row: dict) -> str:
     width = max(map(len, row["words"]))
-    lines = [f"intent  {row['intent'] or 'none'}"]
-    lines += [f"  {word:{width}}  {tag}" for word, tag in zip(row["words"], row["slots"], strict=True)]
+    lines = [f"intent  {row['intent'] or 'none'}"] if "intent" in row else []
+    lines += [f"  {word:{width}}  {tag}" for word, tag in zip(row["words"], row.get("slots", ()), strict=False)]
+    lines += [f"next  {row['next'] or 'none'}"] if "next" in row else []
     if row["unknown"]:
         lines.append(f"unknown to the vocabulary: {' '.join(row['unknown'])}")
     return "\n".join(lines)

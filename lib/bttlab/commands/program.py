@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> Outcome:
         "provenance": "modelled",
         "assumptions": assumptions(MACHINE),
         "clock_mhz": MACHINE.CLOCK_MHZ,
-        **({"module": model.title} if models.is_module(options) else {"encoders": model.encoders}),
+        **model.identity,
         "flow": options.flow,
         "optimizers": [name for name in OPTIMIZERS if program.has_room_for(Optimizer(name))],
         "sections": dict(zip(SECTION_NAMES, map(len, program.sections), strict=True)),

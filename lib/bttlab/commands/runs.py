@@ -12,7 +12,7 @@ from bttlab.terminal import printable, say
 
 SHOWN = 30  # runs in a table, unless --limit says otherwise
 FIGURES = ("dev.intent_accuracy", "dev.slot_f1", "dev.frame_accuracy", "loss")
-VARIED = ("encoders", "linear_rank", "optimizer", "learning_rate", "learning_rates", "seed")
+VARIED = ("encoders", "module", "linear_rank", "optimizer", "learning_rate", "learning_rates", "seed")
 LISTED = ("id", "begun", "ended", "kind", "name", "sweep", "device", *VARIED, *FIGURES)
 CONDITION = "such as linear_rank=8, learning_rate<=0.01, kind=training, dev.frame_accuracy>0.9; all must hold"
 
@@ -163,12 +163,16 @@ def _export_weights(chosen: list, path: Path) -> None:
     from safetensors.torch import save
 
     from bttlab.files import write_output
-    from bttlab.model import Transformer
+    from bttlab.model import ModelConfig, Transformer
     from bttlab.train import CheckpointStore
 
     if len(chosen) != 1:
         raise BttlabError(f"{len(chosen):,} runs are chosen: --weights writes one; name it, as bttlab runs list has it")
     checkpoint, _ = CheckpointStore(chosen[0].folder).load()
+    if not isinstance(checkpoint.settings.config, ModelConfig):
+        raise BttlabError(
+            f"{chosen[0].folder} is of a module of your own: load its checkpoint.safetensors into the class"
+        )
     model = Transformer(checkpoint.settings.config)
     model.load(checkpoint.parameters)
     dense, corpus = model.to_dense(), checkpoint.corpus

@@ -1,7 +1,6 @@
-"""Compare the sizes of dense and tensor transformers (arXiv 2501.06663, table III)."""
+"""Compare the sizes of dense and tensor models (arXiv 2501.06663, table III)."""
 
 import argparse
-from dataclasses import asdict
 
 from bttlab.commands import Outcome, models
 
@@ -17,24 +16,29 @@ def run(options: argparse.Namespace) -> Outcome:
     """Run the command."""
     from rich.table import Table
 
-    from bttlab.model import model_sizes
+    from bttlab.model.size import ModelSize, model_sizes
 
-    sizes = [size for model in models.models_of(options, ENCODERS) for size in model_sizes([model.encoders], model)]
+    if models.is_module(options):
+        module = models.module_of(options)
+        sizes = [(module, ModelSize(None, module.dense_parameters, module.parameters_count))]
+    else:
+        sizes = [(model, model_sizes([model.encoders], model)[0]) for model in models.models_of(options, ENCODERS)]
     table = Table(caption="FP32, 4 bytes a parameter; MB = 10^6 bytes")
-    for title in ("encoders", "dense parameters", "MB", "tensor parameters", "MB", "ratio"):
+    for title in ("model", "dense parameters", "MB", "tensor parameters", "MB", "ratio"):
         table.add_column(title, justify="right")
-    for size in sizes:
+    for model, size in sizes:
         table.add_row(
-            str(size.encoders),
+            model.title,
             f"{size.dense_parameters:,}",
             f"{size.dense_megabytes:.1f}",
             f"{size.tensor_parameters:,}",
             f"{size.tensor_megabytes:.2f}",
             f"{size.compression:.1f}",
         )
+    figures = ("dense_parameters", "dense_megabytes", "tensor_parameters", "tensor_megabytes", "compression")
     data = {
         "provenance": "modelled",
         "how": "shapes of the parameters, 4 bytes each (FP32); a megabyte is 10^6 bytes",
-        "sizes": [asdict(size) | {"compression": size.compression} for size in sizes],
+        "sizes": [model.identity | {name: getattr(size, name) for name in figures} for model, size in sizes],
     }
     return Outcome(data, table)

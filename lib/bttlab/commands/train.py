@@ -1,4 +1,4 @@
-"""Train a tensor transformer for intents and slots on a corpus, one sample a step, or continue a run."""
+"""Train a tensor transformer for intents and slots, or a module of your own, on a corpus; or continue a run."""
 
 import argparse
 import os
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("error", "unk"),
         help="training utterances with a label that is in no label list: refuse, or take as UNK (default: error)",
     )
-    add("--out", type=Path, metavar="DIR", help="the run's folder (default: runs/DATA-encN-DATE-TIME)")
+    add("--out", type=Path, metavar="DIR", help="the run's folder (default: runs/DATA-MODEL-DATE-TIME)")
     add(
         "--resume",
         nargs="?",
@@ -82,7 +82,7 @@ def run(options: argparse.Namespace) -> Outcome:
         )
         return _outcome(training, training.trained_on, finished)
     opened = open_trainer(
-        settings.config,
+        training.model,
         settings.device,
         options.trust,
         options.wait,
@@ -91,7 +91,7 @@ def run(options: argparse.Namespace) -> Outcome:
         settings.optimizer,
         options.require_card,
     )
-    on_record = u50_callback(settings.config, training.samples["train"].lengths, settings.optimizer.name, settings.flow)
+    on_record = u50_callback(training.model, training.samples["train"].lengths, settings.optimizer.name, settings.flow)
     progress.note(f"training on {opened.announcement}; run folder {training.folder}")
     result = training.train(opened.trainer, opened.device, progress, on_record, provenance=opened.provenance)
     return _outcome(training, opened.device, result)
@@ -102,18 +102,20 @@ def _new(options: argparse.Namespace, given: dict):
     from bttlab.train import RunSettings, start_run
     from bttlab.train.run import check_free
 
+    module = models.module_of(options, options.seed or 0) if models.is_module(options) else None
     if options.out is not None:
-        check_free(options.out)  # before anything slow
+        check_free(options.out, module)  # before anything slow
     values = DEFAULTS | {name: value for name, value in given.items() if name not in models.OPTIONS}
     values["data"] = _absolute(values["data"])
-    config = models.model_of(options)
+    config = models.model_of(options) if module is None else module.config
     settings = RunSettings(config=config, **_how_to_train(values))
     corpus = load_corpus(settings.data, settings.unknown_labels)
-    if options.vocabulary is None:  # room for all words
+    if module is None and options.vocabulary is None:  # room for all words
         words = Vocabulary.from_sentences(corpus.train.words, None, settings.word_classes)
         if len(words) > config.vocabulary_size:
             settings = replace(settings, config=config.with_vocabulary(len(words)))
-    return start_run(options.out or _default_folder(corpus.name, config.encoders), settings, corpus)
+    name = f"{corpus.name}-{f'enc{config.encoders}' if module is None else module.title}"
+    return start_run(options.out or _default_folder(name), settings, corpus, module=module)
 
 
 def _how_to_train(given: dict) -> dict:
@@ -141,7 +143,7 @@ def _resumed(options: argparse.Namespace, given: dict):
     if options.model is not None:
         raise BttlabError(f"--model {options.model}: a run that is resumed keeps its model; leave --model out")
     given |= given.pop("rank", {})
-    return resume_run(folder, given)
+    return resume_run(folder, given, options.trust)
 
 
 def _absolute(data: str) -> str:
@@ -150,8 +152,8 @@ def _absolute(data: str) -> str:
     return str(path.resolve()) if os.sep in data or path.is_dir() else data
 
 
-def _default_folder(corpus: str, encoders: int) -> Path:
-    stem = Path("runs") / f"{corpus}-enc{encoders}-{time.strftime('%Y%m%d-%H%M%S')}"
+def _default_folder(name: str) -> Path:
+    stem = Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     folder, number = stem, 1
     while folder.exists():
         number += 1
@@ -172,7 +174,7 @@ def _outcome(training, device: str, result) -> Outcome:
         "metrics": str(training.folder / METRICS),
         "device": device,
         "corpus": {"name": training.record.name, "sha256": training.record.sha256},
-        "encoders": settings.config.encoders,
+        **settings.config.identity,
         "parameters": settings.config.parameters_count,
         "recipe": settings.recipe,
         "optimizer": settings.optimizer.name,

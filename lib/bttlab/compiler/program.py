@@ -28,7 +28,7 @@ from bttlab.compiler.scratch import assign_addresses
 from bttlab.model.config import ModelConfig, Optimizer
 
 if TYPE_CHECKING:
-    from bttlab.compiler.trace import ModuleModel
+    from bttlab.compiler.module import ModuleModel
 
 LANES = MACHINE.LANES
 TYPICAL_TOKENS = 13  # ATIS's mean, rounded up
@@ -79,9 +79,11 @@ class Program:
 
     @cached_property
     def _room_for_moments(self) -> str:
-        model, bank = self.model, MOMENTS[0]
-        own_shapes = model.shapes != model.config.parameter_shapes()
-        would_fit = what_fits(model.config, lambda one, whole: _fits(one, model.flow, whole, moments=True), own_shapes)
+        model, bank, would_fit = self.model, MOMENTS[0], None
+        if isinstance(model.config, ModelConfig):
+            own_shapes = model.shapes != model.config.parameter_shapes()
+            fits = lambda one, whole: _fits(one, model.flow, whole, moments=True)  # noqa: E731
+            would_fit = what_fits(model.config, fits, own_shapes)
         taken = f"take {model.layout.vectors} vectors of bank {bank}, which has {MACHINE.banks[bank].depth}"
         return f"{taken}: choose sgd" + (f", or {would_fit}, all else as asked" if would_fit else "")
 

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.graph import INTENT, SLOTS, Graph, Matrix
 from bttlab.compiler.instruction import Register
-from bttlab.data import Corpus, Samples, Split, Vocabulary, encode
+from bttlab.compiler.module import ModuleModel
+from bttlab.model.module import LANGUAGE_MODEL
 from bttlab.tensor import TTLinear, TTMEmbedding
 
 ONE, TOKENS, FEATURES, HEADS, HEAD, KEYS = "one", "tokens", "features", "heads", "head", "keys"
@@ -542,73 +543,6 @@ FUNCTIONS: dict[str, Callable] = {
 AXES_ONLY = {"view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "permute", "transpose", "swapaxes"}
 
 
-@dataclass(frozen=True, eq=False)
-class ModuleModel:
-    """A PyTorch module as the card trains it: its graph, and the limits of its samples.
-
-    Attributes
-    ----------
-    module : nn.Module
-    task : str
-        "classification", "tagging", "classification and tagging" or "language model".
-    sequence_length, vocabulary_size, intents, slots : int
-        As of a `ModelConfig`; 1 where the model has no such output.
-    """
-
-    module: nn.Module
-    graph: Graph
-    task: str
-    sequence_length: int
-    vocabulary_size: int
-    intents: int = 1
-    slots: int = 1
-
-    def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return every parameter's name and shape."""
-        return dict(self.graph.shapes)
-
-    @property
-    def title(self) -> str:
-        """Name of the module's class."""
-        return type(self.module).__name__
-
-    @property
-    def parameters_bytes(self) -> int:
-        """Size of the parameters in FP32."""
-        return 4 * sum(math.prod(shape) for shape in self.graph.shapes.values())
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return what defines the model's samples as JSON-ready values."""
-        sizes = ("task", "sequence_length", "vocabulary_size", "intents", "slots")
-        return {"module": self.title, **{name: getattr(self, name) for name in sizes}}
-
-    def encode(self, split: Split, vocabulary: Vocabulary, corpus: Corpus) -> Samples:
-        """Return the samples of a corpus's split: labels for the outputs that the model has, or the next tokens.
-
-        Raises
-        ------
-        bttlab.data.CorpusError
-            If the corpus has more labels, or the vocabulary more tokens, than the model.
-        """
-        predicts_tokens = self.task == "language model"
-        sizes = replace(
-            self,
-            intents=self.intents if self.intents > 1 else len(corpus.intent_labels),
-            slots=self.slots if self.slots > 1 and not predicts_tokens else len(corpus.slot_labels),
-        )
-        samples = encode(split, vocabulary, corpus, sizes)
-        intents = samples.intents if self.intents > 1 else 0 * samples.intents
-        slots = samples.slots if self.slots > 1 else 0 * samples.slots
-        if predicts_tokens:
-            slots = samples.tokens.copy()
-            slots[:, 0] = 0
-        return Samples(samples.tokens, samples.lengths, intents, slots)
-
-    def parameters(self) -> dict[str, Any]:
-        """Return the module's parameters as arrays of float32."""
-        return {name: p.detach().cpu().float().numpy().copy() for name, p in self.module.named_parameters()}
-
-
 def trace(module: nn.Module, sequence_length: int) -> ModuleModel:
     """Return a module as the card trains it.
 
@@ -644,13 +578,16 @@ def trace(module: nn.Module, sequence_length: int) -> ModuleModel:
     if unused:
         raise ProgramError(f"{unused[0]} has no part in what {type(module).__name__}.forward returns: take it out")
     return ModuleModel(
-        module,
-        graph,
-        " and ".join(sorted(tasks)),
+        type(module).__name__,
+        "",
+        tasks,
         sequence_length,
         tracer.vocabulary,
         limits.get(INTENT, 1),
         limits.get(SLOTS, 1),
+        {name: list(shape) for name, shape in graph.shapes.items()},
+        module,
+        graph,
     )
 
 
@@ -670,7 +607,7 @@ def _classifier(tracer: Tracer, output: Any, is_causal: bool) -> tuple[str, str]
     if x.tokens == 1:
         loss, task = INTENT, "classification"
     else:
-        loss, task = SLOTS, "language model" if is_causal else "tagging"
+        loss, task = SLOTS, LANGUAGE_MODEL if is_causal else "tagging"
         if x.tokens == graph.tokens:
             x = graph.rows(x, 0 if is_causal else 1, Register(-1, 0, 0, most - 1))
     maker.kind, maker.inputs = "classifier", (x,)

@@ -132,8 +132,8 @@ def encoding_report(split: Split, vocabulary: Vocabulary, corpus: Corpus, config
     """
     room = config.sequence_length - 1
     kept = [sentence[:room] for sentence in split.words]
-    slots = Counter(tag for tags in split.slots for tag in tags[:room])
-    intents = Counter(split.intents)
+    slots = Counter(tag for tags in split.slots for tag in tags[:room] if "tagging" in config.task)
+    intents = Counter(intent for intent in split.intents if "classification" in config.task)
     words = sum(map(len, split.words))
     return EncodingReport(
         utterances=len(split),
@@ -150,7 +150,8 @@ def encode(split: Split, vocabulary: Vocabulary, corpus: Corpus, config) -> Samp
     """Encode the utterances of a split.
 
     Utterances with more words than the model has room for are cut, words that are not in the vocabulary become [UNK],
-    labels that are not in the corpus's lists become UNK; :func:`encoding_report` counts all three.
+    labels that are not in the corpus's lists become UNK; :func:`encoding_report` counts all three. Labels that the
+    model does not give are 0; the slot labels of a language model are the tokens.
 
     Parameters
     ----------
@@ -158,7 +159,7 @@ def encode(split: Split, vocabulary: Vocabulary, corpus: Corpus, config) -> Samp
         n utterances.
     corpus : Corpus
         Its label lists give the label ids.
-    config : ModelConfig
+    config : ModelConfig or ModuleConfig
         Its sequence_length, vocabulary_size, intents and slots are the limits; a model may have more labels than the
         corpus.
 
@@ -171,18 +172,26 @@ def encode(split: Split, vocabulary: Vocabulary, corpus: Corpus, config) -> Samp
     CorpusError
         If the corpus has more labels, or the vocabulary more tokens, than the model.
     """
+    has_intents, has_slots = "classification" in config.task, "tagging" in config.task
     for kind, labels, limit in (
-        ("intent", corpus.intent_labels, config.intents),
-        ("slot", corpus.slot_labels, config.slots),
+        ("intent", corpus.intent_labels if has_intents else [], config.intents),
+        ("slot", corpus.slot_labels if has_slots else [], config.slots),
     ):
         if len(labels) > limit:
             raise CorpusError(
                 f"{corpus.folder / f'{kind}_label.txt'} has {len(labels)} {kind} labels, the model {limit}; "
-                f"use a corpus with at most {limit}, or write {kind}s = {len(labels)} into a file for --model"
+                f"use a corpus with at most {limit}, or write {kind}s = {len(labels)} into a file for --model, or, "
+                f"in a module, give the last layer {len(labels)} outputs"
             )
     if len(vocabulary) > config.vocabulary_size:
         size = config.vocabulary_size
         raise CorpusError(f"the vocabulary has {len(vocabulary)} tokens, the model {size}; build it with size={size}")
+    predicts_tokens = "language model" in config.task
+    if predicts_tokens and len(vocabulary) > config.slots:
+        raise CorpusError(
+            f"the vocabulary has {len(vocabulary)} tokens, the model logits for {config.slots}; give its last layer as "
+            "many outputs as its table has rows"
+        )
     intent_ids = {label: i for i, label in enumerate(corpus.intent_labels)}
     slot_ids = {label: i for i, label in enumerate(corpus.slot_labels)}
     length = config.sequence_length
@@ -195,9 +204,13 @@ def encode(split: Split, vocabulary: Vocabulary, corpus: Corpus, config) -> Samp
         end = 1 + len(words)
         tokens[i, 0] = CLS_ID
         tokens[i, 1:end] = [vocabulary.token(word) for word in words]
-        slots[i, 1:end] = [slot_ids[tag if tag in slot_ids else UNK] for tag in tags]
-        intents[i] = intent_ids[intent if intent in intent_ids else UNK]
+        if has_slots:
+            slots[i, 1:end] = [slot_ids[tag if tag in slot_ids else UNK] for tag in tags]
+        if has_intents:
+            intents[i] = intent_ids[intent if intent in intent_ids else UNK]
         lengths[i] = end
+    if predicts_tokens:
+        slots[:, 1:] = tokens[:, 1:]
     return Samples(tokens, lengths, intents, slots)
 
 

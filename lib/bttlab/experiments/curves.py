@@ -20,7 +20,7 @@ MOST_NODES = 10_000  # of a line
 MOST_BASELINE = 3_000_000  # nodes of a baseline's record, which has every loss
 KEYS = {"event", "epoch", "epochs", "samples", "mean_loss", "losses", "dev", "test", "optimizer", "learning_rate"}
 KEYS |= {"seconds", "samples_per_second", "device"}
-SCORES = ("intent_accuracy", "slot_f1", "frame_accuracy", "mean_loss")
+SCORES = ("intent_accuracy", "slot_f1", "frame_accuracy", "perplexity", "mean_loss")
 COUNTED = ("samples", "loss", *(f"{split}.{name}" for split in ("dev", "test") for name in SCORES))
 
 

@@ -90,7 +90,9 @@ def flat(settings) -> dict[str, Any]:
     optimizer = values.pop("optimizer")
     name = optimizer.pop("name")
     used = {"sgd": (), "momentum": ("momentum",)}.get(name, ("beta1", "beta2", "epsilon", "weight_decay"))
-    configuration = values.pop("config") | {"optimizer": name} | {key: optimizer[key] for key in used}
+    config = values.pop("config")
+    config.pop("shapes", None)  # of a module's parameters: the checkpoint has them
+    configuration = config | {"optimizer": name} | {key: optimizer[key] for key in used}
     for key, value in values.items():
         parts = {f"{key}.{part}": one for part, one in value.items()} if isinstance(value, dict) else {key: value}
         configuration |= parts

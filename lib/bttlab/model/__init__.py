@@ -8,6 +8,8 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "batches": ("batch_logits", "batch_losses", "equal_length_batches", "predict_in_batches"),
         "config": ("FLOWS", "OPTIMIZERS", "PAPER_FLOW", "ConfigError", "ModelConfig", "Optimizer"),
         "initial": ("initial_parameters",),
+        "module": ("LANGUAGE_MODEL", "ModuleConfig", "config_of"),
+        "network": ("network_of",),
         "reference": ("ReferenceTrainer", "predict"),
         "size": ("ModelSize", "model_sizes"),
         "trainer": (

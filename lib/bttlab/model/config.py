@@ -228,9 +228,19 @@ class ModelConfig:
         return shapes
 
     @property
+    def task(self) -> str:
+        """What the model is for, in words."""
+        return "classification and tagging"
+
+    @property
     def title(self) -> str:
         """The model in two words."""
         return f"{self.encoders} encoders"
+
+    @property
+    def identity(self) -> dict[str, int]:
+        """What a result calls the model."""
+        return {"encoders": self.encoders}
 
     @property
     def parameters_count(self) -> int:

@@ -7,6 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from bttlab.model.config import ModelConfig, Optimizer
+from bttlab.model.module import ModuleConfig
+from bttlab.model.network import network_of
 from bttlab.model.trainer import (
     SQUARE_LIMIT,
     STATE_LIMIT,
@@ -18,29 +20,38 @@ from bttlab.model.trainer import (
     check_learning_rates,
     is_bounded,
 )
-from bttlab.model.transformer import Transformer, loss
+from bttlab.model.transformer import loss
 
 _MOMENTS = Optimizer("adamw").moments
 
 
 @torch.no_grad()
-def predict(model: Transformer, samples) -> Predictions:
+def predict(model: nn.Module, samples, config: ModelConfig | ModuleConfig | None = None) -> Predictions:
     """Return a model's losses and labels of samples, on the model's device.
+
+    Parameters
+    ----------
+    model : nn.Module
+        Of `network_of`.
+    config : ModelConfig or ModuleConfig, optional
+        The model's; by default its attribute.
 
     Raises
     ------
     bttlab.data.SampleError
         If the samples do not fit the model.
     """
-    samples.validate(model.config)
+    samples.validate(config or model.config)
     losses = np.zeros(len(samples), np.float32)
     intents = np.zeros(len(samples), np.int32)
     labels = np.zeros(samples.slots.shape, np.int32)
     for i, (tokens, intent, slots) in enumerate(_utterances(samples, next(model.parameters()).device)):
         intent_logits, slot_logits = model(tokens)
         losses[i] = loss(intent_logits, slot_logits, intent, slots).item()
-        intents[i] = intent_logits.argmax().item()
-        labels[i, 1 : len(tokens)] = slot_logits.argmax(1).cpu().numpy()
+        if intent_logits is not None:
+            intents[i] = intent_logits.argmax().item()
+        if slot_logits is not None:
+            labels[i, 1 : len(tokens)] = slot_logits.argmax(1).cpu().numpy()
     return Predictions(losses, intents, labels)
 
 
@@ -55,10 +66,12 @@ def _utterances(samples, device: torch.device) -> Iterator[tuple[Tensor, Tensor,
 
 
 class ReferenceTrainer:
-    """The `Trainer` in PyTorch: autograd through our modules, float32, batch 1, the kernels of torch.optim's update.
+    """The `Trainer` in PyTorch: autograd, float32, batch 1, the kernels of torch.optim's update.
 
     Parameters
     ----------
+    config : ModelConfig or ModuleModel
+        A module is copied, with its parameters.
     flow : {"bidirectional", "right_to_left", "reconstruct", "auto"}
         Order of contraction in the TT layers.
     seed : int
@@ -73,13 +86,13 @@ class ReferenceTrainer:
 
     def __init__(
         self,
-        config: ModelConfig,
+        config: ModelConfig | ModuleConfig,
         flow: str = "bidirectional",
         device: str | torch.device = "cpu",
         seed: int = 0,
     ):
         self.config = config
-        self.model = Transformer(config, flow, seed).to(device)
+        self.model = network_of(config, flow, seed).to(device)
         parameters = dict(self.model.named_parameters())
         flat = [parameters[name].detach().reshape(-1) for name in config.parameter_shapes()]
         self._flat = nn.Parameter(torch.cat(flat))
@@ -152,7 +165,7 @@ class ReferenceTrainer:
 
     def predict(self, samples) -> Predictions:
         """See `Trainer.predict`."""
-        return predict(self.model, samples)
+        return predict(self.model, samples, self.config)
 
     def _keep_moments(self, optimizer: Optimizer) -> None:
         """Create the optimizer's moments, or check that the present ones are its own."""

@@ -3,18 +3,32 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from bttlab.model.config import ModelConfig
+from bttlab.model.config import BYTES_PER_PARAMETER, ModelConfig
 
 
 @dataclass(frozen=True)
 class ModelSize:
-    """Parameters of one model in both formats; MB are 10^6 bytes of FP32 (as in arXiv 2501.06663)."""
+    """Parameters of one model in both formats; MB are 10^6 bytes of FP32 (as in arXiv 2501.06663).
 
-    encoders: int
+    Attributes
+    ----------
+    encoders : int or None
+        None of a module.
+    """
+
+    encoders: int | None
     dense_parameters: int
-    dense_megabytes: float
     tensor_parameters: int
-    tensor_megabytes: float
+
+    @property
+    def dense_megabytes(self) -> float:
+        """Size of the dense model."""
+        return self.dense_parameters * BYTES_PER_PARAMETER / 1e6
+
+    @property
+    def tensor_megabytes(self) -> float:
+        """Size of the tensor model."""
+        return self.tensor_parameters * BYTES_PER_PARAMETER / 1e6
 
     @property
     def compression(self) -> float:
@@ -27,14 +41,5 @@ def model_sizes(encoders: Iterable[int], config: ModelConfig | None = None) -> l
     sizes = []
     for count in encoders:
         dense = replace(config or ModelConfig(), encoders=count, format="dense")
-        tensor = replace(dense, format="tensor")
-        sizes.append(
-            ModelSize(
-                count,
-                dense.parameters_count,
-                dense.parameters_bytes / 1e6,
-                tensor.parameters_count,
-                tensor.parameters_bytes / 1e6,
-            )
-        )
+        sizes.append(ModelSize(count, dense.parameters_count, replace(dense, format="tensor").parameters_count))
     return sizes

@@ -139,21 +139,29 @@ class Encoder(nn.Module):
 
 
 def loss(
-    intent_logits: Tensor, slot_logits: Tensor, intent: Tensor, slots: Tensor, label_smoothing: float = 0.0
+    intent_logits: Tensor | None,
+    slot_logits: Tensor | None,
+    intent: Tensor,
+    slots: Tensor,
+    label_smoothing: float = 0.0,
 ) -> Tensor:
     """Return a sample's loss: cross-entropy of the intent plus the mean over its words of that of the slots.
 
     Parameters
     ----------
-    intent_logits : Tensor, shape (intents,)
-    slot_logits : Tensor, shape (words, slots)
+    intent_logits : Tensor, shape (intents,), or None
+    slot_logits : Tensor, shape (words, slots), or None
     intent : int64 Tensor, shape ()
     slots : int64 Tensor, shape (words,)
     label_smoothing : float
         Part of each target that is spread evenly over all classes (Szegedy et al., arXiv 1512.00567, section 7).
     """
-    intent_loss = F.cross_entropy(intent_logits, intent, label_smoothing=label_smoothing)
-    return intent_loss + F.cross_entropy(slot_logits, slots, label_smoothing=label_smoothing)
+    parts = [
+        F.cross_entropy(logits, labels, label_smoothing=label_smoothing)
+        for logits, labels in ((intent_logits, intent), (slot_logits, slots))
+        if logits is not None
+    ]
+    return parts[0] if len(parts) == 1 else parts[0] + parts[1]
 
 
 def sample_losses(

@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from bttlab.errors import BttlabError
 from bttlab.experiments.record import LATEST
 from bttlab.files import read_regular, sync_folder, written_draft
-from bttlab.model import check_finite
+from bttlab.model import ModelConfig, check_finite
 from bttlab.records import build
 from bttlab.train.files import resume_command
 from bttlab.train.settings import CorpusRecord, RunSettings
@@ -246,7 +246,7 @@ def _digest(text: str, tensors: Mapping[str, np.ndarray]) -> str:
 
 def _unpack(values: dict, tensors: dict[str, np.ndarray]) -> Checkpoint:
     settings = _of_any_host(RunSettings.from_dict(values["settings"]))
-    if settings.config.encoders > len(tensors):
+    if isinstance(settings.config, ModelConfig) and settings.config.encoders > len(tensors):
         raise ValueError(f"{settings.config.encoders} encoders in {len(tensors)} tensors")
     shapes = settings.config.parameter_shapes()
     parameters = {name: tensors[name] for name in shapes}

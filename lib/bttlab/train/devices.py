@@ -1,12 +1,16 @@
 """Open a trainer for a model by the name of a device: a card, the emulated card, or PyTorch."""
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 
 from bttlab.errors import BttlabError
 from bttlab.model import PAPER_FLOW, ModelConfig, Optimizer, ReferenceTrainer, Trainer
 from bttlab.plugins import missing_package
+
+if TYPE_CHECKING:
+    from bttlab.compiler.module import ModuleModel
 
 
 class DeviceError(BttlabError):
@@ -26,7 +30,7 @@ class OpenedTrainer:
 
 
 def open_trainer(
-    config: ModelConfig,
+    model: "ModelConfig | ModuleModel",
     device: str,
     trust: bool = False,
     wait: float = 0.0,
@@ -39,6 +43,7 @@ def open_trainer(
 
     Parameters
     ----------
+    model : ModelConfig or ModuleModel
     device : str
         auto, emulated, reference, or the number of one of `pynq.Device.devices`.
     trust, wait
@@ -68,7 +73,7 @@ def open_trainer(
     if device == "reference":
         if overlay is not None:
             raise DeviceError(f"--overlay {overlay} is for a card: leave it out with --device reference")
-        return _open_reference(config, flow)
+        return _open_reference(model, flow)
     try:
         import pynq  # noqa: F401 - what follows needs it
 
@@ -80,7 +85,7 @@ def open_trainer(
         ) from None
     overlay = overlay or OVERLAY
     trainer = card.open_trainer(
-        config, device, flow=flow, trust=trust, wait=wait, overlay=overlay, require_card=require_card
+        model, device, flow=flow, trust=trust, wait=wait, overlay=overlay, require_card=require_card
     )
     if optimizer is not None:
         trainer.program.program.check_optimizer(optimizer)
@@ -111,7 +116,7 @@ def _words(card, device: str, overlay: str) -> tuple[str, str]:
     return f"the emulated U50, overlay {overlay}", f"the emulated U50{reason}, overlay {overlay}"
 
 
-def _open_reference(config: ModelConfig, flow: str) -> OpenedTrainer:
+def _open_reference(model: "ModelConfig | ModuleModel", flow: str) -> OpenedTrainer:
     torch.set_num_threads(1)  # the same bits whatever the number of cores; at batch 1 more do not help
     words = f"the PyTorch reference on the CPU (torch {torch.__version__}, 1 thread)"
-    return OpenedTrainer(ReferenceTrainer(config, flow), words, words)
+    return OpenedTrainer(ReferenceTrainer(model, flow), words, words)

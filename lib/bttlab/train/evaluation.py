@@ -9,10 +9,16 @@ import torch
 from bttlab.data import Corpus, Samples
 from bttlab.data.metrics import score
 from bttlab.data.tags import TagDecoder
-from bttlab.model import Predictions, Trainer, Transformer, batch_logits, equal_length_batches
+from bttlab.model import LANGUAGE_MODEL, Predictions, Trainer, batch_logits, equal_length_batches, network_of
 from bttlab.model.loop import chunks
 from bttlab.train.progress import ProgressBar
 from bttlab.train.stop import StopSignals
+
+SCORES = {  # name: tasks that it takes
+    "intent_accuracy": ("classification",),
+    "slot_f1": ("tagging",),
+    "frame_accuracy": ("classification", "tagging"),
+}
 
 
 def evaluate(
@@ -34,7 +40,8 @@ def evaluate(
     Returns
     -------
     dict
-        "mean_loss" and the fields of `bttlab.data.metrics.Scores`.
+        "mean_loss", and of `bttlab.data.metrics.Scores` those fields that the model has labels for; "perplexity" of a
+        language model.
 
     Raises
     ------
@@ -45,28 +52,51 @@ def evaluate(
     if decode_tags:
         decoder = TagDecoder(corpus.slot_labels, corpus.intent_labels, corpus.train)
         predictions = decoded(trainer, samples, predictions, decoder)
-    return scores_of(predictions, corpus, split, len(samples))
+    return scores_of(predictions, corpus, split, trainer.config, len(samples))
 
 
 def decoded(trainer: Trainer, samples: Samples, predictions: Predictions, decoder: TagDecoder) -> Predictions:
-    """Return predictions with decoded tags, from logits that PyTorch computes with the trainer's parameters."""
-    model, slots = Transformer(trainer.config), np.zeros_like(predictions.slots)
-    model.load(trainer.store_parameters())
+    """Return predictions with decoded tags, from logits that PyTorch computes with the trainer's parameters.
+
+    A model without tags has nothing to decode; without intents, all of an utterance's tags go with each other.
+    """
+    if "tagging" not in trainer.config.task:
+        return predictions
+    intents = predictions.intents
+    if "classification" not in trainer.config.task:
+        intents = np.full_like(intents, len(decoder.allowed))
+    model, slots, parameters = network_of(trainer.config), np.zeros_like(predictions.slots), trainer.store_parameters()
+    for name, parameter in model.named_parameters():
+        parameter.data = torch.from_numpy(parameters[name])
     random = np.random.default_rng(0)  # of the order of batches, which nothing depends on
     with torch.no_grad():
         for batch in equal_length_batches(np.arange(len(samples)), samples.lengths, 64, random):
             words = int(samples.lengths[batch[0]]) - 1
             if words:
                 _, logits, _, _ = batch_logits(model, samples[batch])
-                slots[batch, 1 : words + 1] = decoder.decode(logits.numpy(), predictions.intents[batch])
+                slots[batch, 1 : words + 1] = decoder.decode(logits.numpy(), intents[batch])
     return replace(predictions, slots=slots)
 
 
-def scores_of(predictions: Predictions, corpus: Corpus, split: str, most: int | None = None) -> dict[str, Any]:
-    """Score predictions of a split's first `most` utterances (default: all); returns the same as `evaluate`."""
-    scores = score(corpus, corpus.split(split)[:most], predictions)
-    mean_loss = float(np.mean(predictions.losses, dtype=np.float64))
-    return {"mean_loss": mean_loss, **asdict(scores)}
+def scores_of(predictions: Predictions, corpus: Corpus, split: str, model, most: int | None = None) -> dict[str, Any]:
+    """Score a model's predictions of a split's first `most` utterances (default: all).
+
+    Parameters
+    ----------
+    model : ModelConfig or ModuleConfig
+
+    Returns
+    -------
+    dict
+        As `evaluate`.
+    """
+    part, losses = corpus.split(split)[:most], predictions.losses
+    scores = {"mean_loss": float(np.mean(losses, dtype=np.float64)), "utterances": len(part)}
+    if model.task == LANGUAGE_MODEL:
+        words = [min(len(sentence), model.sequence_length - 1) for sentence in part.words]
+        return scores | {"perplexity": float(np.exp(np.average(losses, weights=words)))}
+    wanted = {name for name, tasks in SCORES.items() if all(task in model.task for task in tasks)}
+    return scores | {name: value for name, value in asdict(score(corpus, part, predictions)).items() if name in wanted}
 
 
 def predict_split(
@@ -89,11 +119,10 @@ def predict_split(
 
 def describe(scores: dict[str, Any]) -> str:
     """Return scores as a phrase."""
-    intent, slot, frame = (100 * scores[name] for name in ("intent_accuracy", "slot_f1", "frame_accuracy"))
-    return (
-        f"intent accuracy {intent:.1f} %, slot F1 {slot:.1f} %, frame accuracy {frame:.1f} %, "
-        f"mean loss {scores['mean_loss']:.3f}"
-    )
+    words = {"intent_accuracy": "intent accuracy", "slot_f1": "slot F1", "frame_accuracy": "frame accuracy"}
+    parts = [f"{word} {100 * scores[name]:.1f} %" for name, word in words.items() if name in scores]
+    parts += [f"perplexity {scores['perplexity']:.2f}"] if "perplexity" in scores else []
+    return ", ".join([*parts, f"mean loss {scores['mean_loss']:.3f}"])
 
 
 def counted(number: int, noun: str) -> str:

@@ -7,26 +7,40 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bttlab.data import Augmenter, Corpus, Samples, Vocabulary, encode, encoding_report, epoch_order, load_corpus
+from bttlab.data import (
+    Augmenter,
+    Corpus,
+    CorpusError,
+    Samples,
+    Vocabulary,
+    encode,
+    encoding_report,
+    epoch_order,
+    load_corpus,
+)
 from bttlab.data.corpus import SPLIT_NAMES
 from bttlab.experiments.curves import read_metrics, stretches
 from bttlab.experiments.keep import OnRecord, previous_record, record_run
 from bttlab.experiments.record import RUN_FILE, STOPPED
 from bttlab.files import is_draft, sync_folder
-from bttlab.model import FAULTS, ModelConfig, NumericalFault, Trainer, initial_parameters
+from bttlab.model import FAULTS, ModelConfig, ModuleConfig, NumericalFault, Trainer, initial_parameters
 from bttlab.model.loop import chunks, train_pieces
 from bttlab.quantities import measured
 from bttlab.train.checkpoint import Checkpoint, CheckpointStore, tensors_digest
 from bttlab.train.evaluation import counted, describe, evaluate
 from bttlab.train.files import is_lock, resume_command, run_lock
 from bttlab.train.metrics_log import MetricsLog
+from bttlab.train.module import MODULE_FILE, is_copy, keep_module, model_of_run
 from bttlab.train.progress import ProgressBar
 from bttlab.train.settings import PLAIN_INPUT, CorpusRecord, RunError, RunSettings
 from bttlab.train.stop import StopRequested, StopSignals
+
+if TYPE_CHECKING:
+    from bttlab.compiler.module import ModuleModel
 
 
 class DivergedRun(RunError):
@@ -125,9 +139,13 @@ class Run:
         State to continue from.
     samples : mapping of str to Samples, optional
         Encoded splits; by default the run encodes all three.
+    module : ModuleModel, optional
+        The module that the settings' `ModuleConfig` is of.
 
     Attributes
     ----------
+    model : ModelConfig or ModuleModel
+        What a trainer is opened for.
     notes : list of str
         Notes for the user, before training starts.
     trained_on : str
@@ -147,7 +165,9 @@ class Run:
         store: CheckpointStore,
         checkpoint: Checkpoint | None = None,
         samples: Mapping[str, Samples] | None = None,
+        module: "ModuleModel | None" = None,
     ):
+        self.model = module or settings.config
         self.folder, self.settings, self.corpus = folder, settings, corpus
         self.record = (
             checkpoint.corpus if checkpoint else CorpusRecord.of(corpus, settings.config, settings.word_classes)
@@ -226,7 +246,7 @@ class Run:
         made = self._checkpoint is None and self._make_folder()
         with StopSignals() as stop, run_lock(self.folder):
             if self._checkpoint is None:
-                check_free(self.folder)  # again, now that no other process can write there
+                check_free(self.folder, self.model)  # again, now that no other process can write there
             else:
                 self._store.check_unchanged()
             if (finished := self.finished()) and not callback.ends:
@@ -281,7 +301,7 @@ class Run:
 
     def _remove_folder(self) -> None:
         for path in self.folder.iterdir():
-            if is_draft(path) or is_lock(path):
+            if is_draft(path) or is_lock(path) or path.name == MODULE_FILE:
                 path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # it holds more than we put there
             self.folder.rmdir()
@@ -294,7 +314,12 @@ class Run:
         records = [] if self._begun else self._log.rewind(self._epochs_done)
         self._begun = True
         if self._checkpoint is None:
-            session.trainer.load_parameters(initial_parameters(self.settings.config, self.settings.seed))
+            if isinstance(self.model, ModelConfig):
+                parameters = initial_parameters(self.model, self.settings.seed)
+            else:
+                parameters = self.model.parameters()
+                keep_module(self.folder, self.model)
+            session.trainer.load_parameters(parameters)
             self._save(session)
         else:
             session.trainer.load_parameters(self._checkpoint.parameters, self._checkpoint.optimizer_state)
@@ -423,7 +448,13 @@ class Run:
         return error
 
 
-def start_run(folder: Path, settings: RunSettings, corpus: Corpus, samples: Mapping[str, Samples] | None = None) -> Run:
+def start_run(
+    folder: Path,
+    settings: RunSettings,
+    corpus: Corpus,
+    samples: Mapping[str, Samples] | None = None,
+    module: "ModuleModel | None" = None,
+) -> Run:
     """Prepare a new run; nothing is written before it trains. Parameters are those of `Run`.
 
     Raises
@@ -434,17 +465,32 @@ def start_run(folder: Path, settings: RunSettings, corpus: Corpus, samples: Mapp
         If the corpus does not fit the model.
     """
     folder = Path(folder)
-    check_free(folder)
-    return Run(folder, settings, corpus, CheckpointStore(folder), samples=samples)
+    check_free(folder, module)
+    if isinstance(settings.config, ModuleConfig):
+        check_labels(corpus, settings.config)
+    return Run(folder, settings, corpus, CheckpointStore(folder), samples=samples, module=module)
 
 
-def resume_run(folder: Path, changes: Mapping[str, Any] | None = None) -> Run:
+def check_labels(corpus: Corpus, config: ModuleConfig) -> None:
+    """Raise CorpusError if a corpus has none of the labels that a module gives."""
+    intents, tags = set(corpus.train.intents), {tag for tags in corpus.train.slots for tag in tags}
+    for task, labels, what in (("classification", intents, "intent"), ("tagging", tags, "tag")):
+        if task in config.tasks and len(labels) < 2:
+            raise CorpusError(
+                f"{config.title} gives a label for each {'sample' if what == 'intent' else 'token'}, and all of "
+                f"{corpus.folder} have the {what} {', '.join(labels)}; use a corpus with {what}s, or another module"
+            )
+
+
+def resume_run(folder: Path, changes: Mapping[str, Any] | None = None, trust: bool = False) -> Run:
     """Prepare to continue a run from its checkpoint.
 
     Parameters
     ----------
     changes : mapping, optional
         As `RunSettings.changed` takes them.
+    trust : bool
+        As for `bttlab.train.module.model_of_run`.
 
     Raises
     ------
@@ -469,7 +515,8 @@ def resume_run(folder: Path, changes: Mapping[str, Any] | None = None) -> Run:
             f"{corpus.folder} is not the corpus {checkpoint.corpus.name} that the run in {folder} was started on; "
             "give its place with --data, or start another run"
         )
-    run = Run(folder, settings, corpus, store, checkpoint)
+    model = model_of_run(folder, settings.config, trust)
+    run = Run(folder, settings, corpus, store, checkpoint, module=None if model is settings.config else model)
     if warning:
         run.notes.insert(0, warning)
     return run
@@ -484,11 +531,13 @@ def check_model(trainer: Trainer, config: ModelConfig) -> None:
         raise RunError(f"the trainer is for another model than the run's ({differences}); open one for the run's")
 
 
-def check_free(folder: Path) -> None:
-    """Raise RunError unless the folder is missing or empty."""
+def check_free(folder: Path, model: "ModelConfig | ModuleModel | None" = None) -> None:
+    """Raise RunError unless the folder is missing or empty, or has what a crash before the first checkpoint leaves."""
     try:
         contents = [
-            path for path in folder.iterdir() if not (is_draft(path) or is_lock(path)) and path.name != RUN_FILE
+            path
+            for path in folder.iterdir()
+            if not (is_draft(path) or is_lock(path) or path.name == RUN_FILE or is_copy(path, model))
         ]
     except FileNotFoundError:
         return

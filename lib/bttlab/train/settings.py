@@ -10,7 +10,16 @@ from typing import Any
 from bttlab.data import Augmentation, Corpus, CorpusError, Vocabulary
 from bttlab.data.corpus import SPLIT_NAMES, UNK
 from bttlab.errors import BttlabError, shown
-from bttlab.model import FLOWS, PAPER_FLOW, ModelConfig, Optimizer, check_label_smoothing, check_learning_rates
+from bttlab.model import (
+    FLOWS,
+    PAPER_FLOW,
+    ModelConfig,
+    ModuleConfig,
+    Optimizer,
+    check_label_smoothing,
+    check_learning_rates,
+    config_of,
+)
 from bttlab.train.schedule import LearningRateSchedule
 
 # At batch 1. Momentum 0.9 makes a step ten times as long in the end, so it starts from a tenth.
@@ -30,6 +39,8 @@ class RunSettings:
 
     Parameters
     ----------
+    config : ModelConfig or ModuleConfig
+        The model.
     data : str
         Name or absolute path of the corpus.
     device : str
@@ -63,7 +74,7 @@ class RunSettings:
         If a value breaks a rule.
     """
 
-    config: ModelConfig
+    config: ModelConfig | ModuleConfig
     data: str
     device: str
     optimizer: Optimizer
@@ -113,7 +124,7 @@ class RunSettings:
     def from_dict(cls, values: Mapping[str, Any]) -> "RunSettings":
         """Build settings from `to_dict`'s result."""
         built = {
-            "config": ModelConfig.from_dict(values["config"]),
+            "config": config_of(values["config"]),
             "optimizer": Optimizer(**values["optimizer"]),
             "schedule": LearningRateSchedule(**values.get("schedule", {})),
             "augmentation": Augmentation(**values.get("augmentation", {})),
@@ -136,7 +147,7 @@ class RunSettings:
         RunError
             If another run would come of it.
         """
-        fixed = {field.name: getattr(self.config, field.name) for field in fields(ModelConfig)}
+        fixed = {field.name: getattr(self.config, field.name, None) for field in fields(ModelConfig)}
         fixed |= {"vocabulary": self.config.vocabulary_size, "optimizer": self.optimizer.name}
         fixed |= {name: getattr(self, name) for name in ("seed", "samples", "unknown_labels", "recipe", "flow")}
         for name, own in fixed.items():
@@ -175,7 +186,7 @@ class CorpusRecord:
     vocabulary: list[str]
 
     @classmethod
-    def of(cls, corpus: Corpus, config: ModelConfig, word_classes: bool = False) -> "CorpusRecord":
+    def of(cls, corpus: Corpus, config: ModelConfig | ModuleConfig, word_classes: bool = False) -> "CorpusRecord":
         """Describe a corpus, with the vocabulary of its training split."""
         vocabulary = Vocabulary.from_sentences(corpus.train.words, config.vocabulary_size, word_classes)
         return cls(corpus.name, corpus_digest(corpus), corpus.intent_labels, corpus.slot_labels, vocabulary.to_list())

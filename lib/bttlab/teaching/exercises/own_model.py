@@ -7,9 +7,10 @@ import torch
 from torch import nn
 
 from bttlab.compiler.errors import ProgramError
+from bttlab.compiler.module import ModuleModel
 from bttlab.compiler.program import compile_program
 from bttlab.compiler.timing import time_program
-from bttlab.compiler.trace import ModuleModel, trace
+from bttlab.compiler.trace import trace
 from bttlab.teaching.exercises.answers import called, require_number
 from bttlab.teaching.exercises.check import exercise, require
 

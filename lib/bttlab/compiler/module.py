@@ -1,0 +1,52 @@
+"""A PyTorch module as the card trains it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from bttlab.compiler.graph import Graph
+from bttlab.model.module import ModuleConfig
+from bttlab.tensor import TTLinear, TTMEmbedding
+
+
+@dataclass(frozen=True, eq=False)
+class ModuleModel(ModuleConfig):
+    """A PyTorch module, its graph, and the limits of its samples; `bttlab.compiler.trace.trace` makes it.
+
+    Attributes
+    ----------
+    network : nn.Module
+    source : bytes
+        Content of its file; empty if it has none.
+    """
+
+    network: nn.Module
+    graph: Graph
+    source: bytes = b""
+
+    __eq__, __hash__ = object.__eq__, object.__hash__  # equal sizes do not make equal graphs
+
+    @property
+    def config(self) -> ModuleConfig:
+        """The module without its code."""
+        return ModuleConfig(**self.to_dict())
+
+    @property
+    def dense_parameters(self) -> int:
+        """Number of parameters if every tensor layer were dense."""
+        count = self.parameters_count
+        for layer in self.network.modules():
+            if isinstance(layer, TTLinear | TTMEmbedding):
+                sizes = (
+                    ("in_features", "out_features")
+                    if isinstance(layer, TTLinear)
+                    else ("num_embeddings", "embedding_dim")
+                )
+                rows, columns = (getattr(layer, size) for size in sizes)
+                count += rows * columns - sum(core.numel() for core in layer.cores)
+        return count
+
+    def parameters(self) -> dict[str, Any]:
+        """Return the module's parameters as arrays of float32."""
+        return {name: p.detach().cpu().float().numpy().copy() for name, p in self.network.named_parameters()}

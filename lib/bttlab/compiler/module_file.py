@@ -1,0 +1,126 @@
+"""A PyTorch module from a Python file: the bytes that were read are run, as they are, and what they make is traced."""
+
+import hashlib
+import importlib.abc
+import importlib.util
+import inspect
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from bttlab.compiler.module import ModuleModel
+from bttlab.compiler.trace import trace
+from bttlab.errors import BttlabError
+from bttlab.files import read_regular
+
+SEQUENCE = 32  # tokens of a module that does not say
+MOST_TOKENS = 1 << 12
+MOST_BYTES = 1 << 20  # of a file
+
+
+def read_source(path: Path) -> bytes:
+    """Return a Python file's content.
+
+    Raises
+    ------
+    BttlabError
+        If it cannot be read.
+    """
+    try:
+        return read_regular(path, MOST_BYTES)
+    except FileNotFoundError:
+        raise BttlabError(f"there is no {path}; give FILE.py:CLASS") from None
+    except OSError as error:
+        raise BttlabError(f"{path} cannot be read ({error.strerror}); give FILE.py:CLASS") from None
+
+
+def module_of_source(
+    source: bytes, path: Path, name: str, sequence_length: int | None = None, seed: int = 0
+) -> ModuleModel:
+    """Run a file's code, construct a class of it and trace the module.
+
+    Parameters
+    ----------
+    source : bytes
+        What is run.
+    path : Path
+        Where it was read; for messages, and its `__file__`.
+    name : str
+        Of the class, or of a function that returns a module; it is called without arguments.
+    sequence_length : int, optional
+        By default the module's attribute of this name, else 32.
+    seed : int
+        Of PyTorch's generator, before the file is run and before the module is constructed; afterwards it is as before.
+
+    Raises
+    ------
+    BttlabError
+        If the code ends in an error, has no such class, or the card has no operation for a part of the module.
+    """
+    where = f"{path}:{name}"
+    with _in_one_line(where, path), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        code = _run(source, path)
+        made = getattr(code, name, None)
+        if not callable(made):
+            classes = [key for key, value in vars(code).items() if _is_own_class(value, code)]
+            raise BttlabError(f"{path} has no class {name}; there are: {', '.join(classes) or 'none'}")
+        try:
+            inspect.signature(made).bind()
+        except TypeError as error:
+            raise BttlabError(f"{where} is called without arguments ({error}): give them defaults") from None
+        torch.manual_seed(seed)
+        module = made()
+        if not isinstance(module, nn.Module):
+            raise BttlabError(f"{where} makes {type(module).__name__}: it must make an nn.Module")
+        length = sequence_length or getattr(module, "sequence_length", SEQUENCE)
+        if not isinstance(length, int) or not 2 <= length <= MOST_TOKENS:
+            raise BttlabError(f"{where}: sequence_length is {length!r}, it must be from 2 to {MOST_TOKENS}")
+        model = trace(module, length)
+    digest = hashlib.sha256(source).hexdigest()
+    return replace(model, module=f"{path.name}:{name}", module_sha256=digest, source=source)
+
+
+@contextmanager
+def _in_one_line(where: str, path: Path) -> Iterator[None]:
+    """Raise whatever goes wrong in the user's code as one line, with the line of the file."""
+    try:
+        yield
+    except BttlabError:
+        raise
+    except Exception as error:
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+        place = f", line {lines[-1]}" if lines else ""
+        raise BttlabError(f"{where}{place}: {type(error).__name__}: {error}") from None
+
+
+class _Loader(importlib.abc.ExecutionLoader):
+    """Loads code from bytes: neither the file, which may have changed, nor a cache of bytecode is read."""
+
+    def __init__(self, source: bytes, path: Path):
+        self._source, self._path = source, path
+
+    def get_filename(self, fullname: str) -> str:
+        return str(self._path)
+
+    def get_source(self, fullname: str) -> str:
+        return importlib.util.decode_source(self._source)
+
+
+def _run(source: bytes, path: Path) -> Any:
+    name = f"bttlab_module_{hashlib.sha256(source).hexdigest()[:12]}"
+    spec = importlib.util.spec_from_loader(name, _Loader(source, path))
+    code = sys.modules[name] = importlib.util.module_from_spec(spec)  # dataclasses look their module up
+    spec.loader.exec_module(code)
+    return code
+
+
+def _is_own_class(value: Any, code: Any) -> bool:
+    return isinstance(value, type) and issubclass(value, nn.Module) and value.__module__ == code.__name__

@@ -1,0 +1,92 @@
+"""A PyTorch module of the user's own, as data: what `ModelConfig` says of the paper's transformer."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from bttlab.model.config import BYTES_PER_PARAMETER, ConfigError, ModelConfig
+from bttlab.records import build
+
+LANGUAGE_MODEL = "language model"
+TASKS = ("classification", "tagging", LANGUAGE_MODEL)
+MOST = 1 << 24  # of a size
+
+
+@dataclass(frozen=True)
+class ModuleConfig:
+    """A module's samples, parameters and source, without its code.
+
+    Parameters
+    ----------
+    module : str
+        File and class, such as "my_net.py:Net".
+    module_sha256 : str
+        Digest of the file; empty if there is none.
+    tasks : list of str
+        What each output of `forward` is for, in order: "classification" (a label for each sample), "tagging" (a label
+        for each token) or "language model" (the next token).
+    sequence_length, vocabulary_size, intents, slots : int
+        As of a `ModelConfig`; 1 where the model has no such output.
+    shapes : dict of str to list of int
+        Of the parameters.
+
+    Raises
+    ------
+    ConfigError
+        If a value breaks a rule.
+    """
+
+    module: str
+    module_sha256: str
+    tasks: list[str]
+    sequence_length: int
+    vocabulary_size: int
+    intents: int
+    slots: int
+    shapes: dict[str, list[int]]
+
+    def __post_init__(self) -> None:
+        for name, least in (("sequence_length", 2), ("vocabulary_size", 1), ("intents", 1), ("slots", 1)):
+            if not least <= getattr(self, name) <= MOST:
+                raise ConfigError(f"{name} is {getattr(self, name)}: it must be from {least} to {MOST:,}")
+        if not self.tasks or not set(self.tasks) <= set(TASKS):
+            raise ConfigError(f"tasks are {self.tasks}: choose of {', '.join(TASKS)}")
+
+    @property
+    def task(self) -> str:
+        """What the module is for, in words."""
+        return " and ".join(sorted(self.tasks))
+
+    @property
+    def title(self) -> str:
+        """Name of the module's class."""
+        return self.module.rpartition(":")[2]
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """What a result calls the model."""
+        return {"module": self.title}
+
+    def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return every parameter's name and shape."""
+        return {name: tuple(shape) for name, shape in self.shapes.items()}
+
+    @property
+    def parameters_count(self) -> int:
+        """Number of trainable parameters."""
+        return sum(map(math.prod, self.shapes.values()))
+
+    @property
+    def parameters_bytes(self) -> int:
+        """Size of the parameters in bytes, in FP32."""
+        return BYTES_PER_PARAMETER * self.parameters_count
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as JSON-ready values."""
+        return {field.name: getattr(self, field.name) for field in fields(ModuleConfig)}
+
+
+def config_of(values: Mapping[str, Any]) -> ModelConfig | ModuleConfig:
+    """Build a configuration from its `to_dict`'s result."""
+    return build(ModuleConfig, dict(values), "config") if "module" in values else ModelConfig.from_dict(values)

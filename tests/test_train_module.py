@@ -1,0 +1,205 @@
+"""Training a module of the user's own: `--model FILE.py:CLASS` on train, eval, predict and size."""
+
+import hashlib
+import json
+import shutil
+
+import jsonschema
+import pytest
+import torch
+import torch.nn.functional as F
+
+from bttlab.cli import main
+from bttlab.data import Vocabulary, encode, epoch_order, load_corpus
+from bttlab.experiments.record import read_run
+from bttlab.train import read_checkpoint
+from own_module import Net
+from tiny_runs import metrics, write_corpus
+
+from conftest import ROOT
+
+SOURCE = ROOT / "tests" / "own_module.py"
+SCHEMAS = json.loads((ROOT / "docs" / "commands.schema.json").read_text())["commands"]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    return write_corpus(tmp_path_factory.mktemp("data") / "tiny")
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path, monkeypatch):
+    """A current folder with the user's file."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BTTLAB_RUNS", str(tmp_path / "index"))
+    shutil.copy(SOURCE, tmp_path / "net.py")
+    return tmp_path
+
+
+@pytest.fixture
+def call(capsys):
+    """Run a command line; returns its JSON, or its error of one line."""
+
+    def call(*arguments: object):
+        code = main([*map(str, arguments), "--json"])
+        data = json.loads(capsys.readouterr().out)
+        assert code == data.get("exit_code", 0)
+        if not code:
+            jsonschema.validate(data, SCHEMAS[arguments[0]])
+        return data.get("error", data)
+
+    return call
+
+
+@pytest.fixture
+def train(call, corpus):
+    def train(name="Net", *options: object, out="run"):
+        return call("train", "--model", f"net.py:{name}", "--data", corpus, "--out", out, *options)
+
+    return train
+
+
+def test_a_run_needs_its_folder_alone(place, call, train):
+    trained = train("Net", "--samples", 20, "--seed", 3)
+    assert trained["status"] == "complete" and trained["module"] == "Net"
+    assert trained["test"].keys() == {"mean_loss", "utterances", "intent_accuracy"}
+    record = read_run(place / "run")
+    assert record.configuration["module"] == "net.py:Net"
+    assert record.configuration["module_sha256"] == hashlib.sha256(SOURCE.read_bytes()).hexdigest()
+    assert record.value("dev.intent_accuracy") is not None and record.value("dev.slot_f1") is None
+    assert record.value("u50.joules") > 0
+    (place / "net.py").unlink()
+    assert (place / "run" / "model.py").read_bytes() == SOURCE.read_bytes()
+    scores = call("eval", "--run", "run")
+    assert {key: scores[key] for key in trained["test"]} == trained["test"]
+    (found,) = call("predict", "fli please to a x", "--run", "run")["predictions"]
+    assert found["intent"] in ("flight", "fare") and found.keys() == {"words", "intent", "unknown"}
+
+
+def test_the_reference_trains_as_a_plain_loop_does(place, train, corpus):
+    train("Net", "--samples", 20, "--seed", 3, "--device", "reference", "--lr", 0.02)
+    torch.manual_seed(3)
+    net, data = Net(), load_corpus(corpus)
+    checkpoint = read_checkpoint(place / "run" / "checkpoint.safetensors")
+    vocabulary = Vocabulary.from_sentences(data.train.words, 100)
+    samples = encode(data.train, vocabulary, data, checkpoint.settings.config)[epoch_order(len(data.train), 3, 0)[:20]]
+    for n in range(20):
+        tokens = torch.from_numpy(samples.tokens[n, : samples.lengths[n]]).long()
+        net.zero_grad()
+        F.cross_entropy(net(tokens[None]), torch.tensor(samples.intents[n : n + 1]).long()).backward()
+        with torch.no_grad():
+            for parameter in net.parameters():
+                parameter -= 0.02 * parameter.grad
+    wanted = {name: p.detach().numpy() for name, p in net.named_parameters()}
+    assert wanted.keys() == checkpoint.parameters.keys()
+    for name, found in checkpoint.parameters.items():
+        assert found == pytest.approx(wanted[name], abs=2e-6), name
+
+
+def test_a_resumed_run_has_the_bits_of_an_unbroken_one(place, call, train):
+    options = ("--samples", 12, "--optimizer", "momentum")
+    whole = train("Both", *options, "--epochs", 2, out="whole")
+    train("Both", *options)
+    assert "a run that is resumed keeps its model" in call("train", "--resume", "run", "--model", "net.py:Net")
+    assert "--rank 6: the run has none" in call("train", "--resume", "run", "--rank", 6)
+    resumed = call("train", "--resume", "run", "--epochs", 2)
+    assert resumed["parameters_sha256"] == whole["parameters_sha256"]
+    assert metrics(place / "run") == metrics(place / "whole")
+
+
+@pytest.mark.parametrize(
+    ("name", "scores"),
+    [
+        ("Tagger", {"slot_f1"}),
+        ("Both", {"intent_accuracy", "slot_f1", "frame_accuracy"}),
+        ("Language", {"perplexity"}),
+    ],
+)
+def test_labels_decide_losses_and_scores_on_the_card_as_in_pytorch(call, train, name, scores):
+    options = ("--samples", 12, "--lr", 0.02)
+    card, reference = train(name, *options), train(name, *options, "--device", "reference", out="reference")
+    assert card["test"].keys() == {"mean_loss", "utterances"} | scores
+    assert card["last_epoch"]["losses"] == pytest.approx(reference["last_epoch"]["losses"], abs=1e-5)
+    assert card["test"] == pytest.approx(reference["test"], abs=1e-4)
+    (found,) = call("predict", "fli please to a x", "--run", "run")["predictions"]
+    assert found.keys() == {"words", "unknown"} | (
+        {"next"} if name == "Language" else {"slots"} | ({"intent"} & {"intent" if "intent_accuracy" in scores else ""})
+    )
+    if name == "Language":
+        losses, words = card["test"]["mean_loss"], card["test"]["perplexity"]
+        assert words == pytest.approx(torch.tensor(losses).exp().item(), rel=0.01)  # all sentences have five words
+
+
+def test_a_language_model_predicts_the_word_that_follows(call, train):
+    train("Language", "--epochs", 6, "--lr", 0.1)
+    assert [row["next"] for row in call("predict", "fli please", "far", "--run", "run")["predictions"]] == [
+        "to",
+        "please",
+    ]
+
+
+def test_code_of_others_does_not_run(place, call, train, monkeypatch):
+    train("Tagger", "--samples", 2, "--device", "reference")
+    copy = place / "run" / "model.py"
+    commands = [
+        ("eval", "--run", "run"),
+        ("predict", "to", "--run", "run"),
+        ("train", "--resume", "run", "--epochs", 2),
+    ]
+    trap = "open('ran', 'w')\n"
+    copy.write_text(copy.read_text() + trap)
+    for command in commands:
+        assert "model.py is not the file that the run was started with" in call(*command)
+    assert not (place / "ran").exists()
+    copy.write_bytes(SOURCE.read_bytes())
+    monkeypatch.setenv("BTTLAB_RUNS", str(place / "of another user"))
+    for command in commands:
+        assert "model.py is no file that you have trained before" in call(*command)
+    assert "slot_f1" in call("eval", "--run", "run", "--trust")
+    assert "slot_f1" not in call("eval", "--run", "run")  # trust is for one command
+    copy.write_text(copy.read_text().replace("nn.Embedding(40", "nn.Embedding(41"))
+    assert "model.py makes another model than that of the run's checkpoint" in call("eval", "--run", "run", "--trust")
+
+
+def test_a_list_of_digests_that_another_user_can_write_counts_for_nothing(place, call, train):
+    train("Tagger", "--samples", 2, "--device", "reference")
+    (place / "index" / "own-modules").chmod(0o666)
+    assert "model.py is no file that you have trained before" in call("eval", "--run", "run")
+
+
+def test_a_run_that_was_killed_before_its_first_checkpoint_starts_again(place, train):
+    (place / "run").mkdir()
+    shutil.copy(SOURCE, place / "run" / "model.py")
+    assert train("Tagger", "--samples", 2, "--device", "reference")["status"] == "complete"
+    (place / "other").mkdir()
+    (place / "other" / "model.py").write_text("something else\n")
+    assert "other exists and is not empty" in train("Tagger", out="other")
+    assert (place / "other" / "model.py").read_text() == "something else\n"
+
+
+def test_what_goes_wrong_is_one_line(place, call, train, corpus):
+    assert "there is no absent.py; give FILE.py:CLASS" in call("train", "--model", "absent.py:Net")
+    assert "net.py has no class Absent; there are: Net, Pooled, Small" in train("Absent")
+    assert "net.py:Sized is called without arguments (missing a required argument: 'width')" in train("Sized")
+    lines = SOURCE.read_text().splitlines()
+    number = next(n for n, line in enumerate(lines, 1) if "return undefined" in line)
+    assert f"net.py:broken, line {number}: NameError: name 'undefined' is not defined" in train("broken")
+    assert "Pooled: mean is no operation of the card; near it: x[:, 0]" in train("Pooled")
+    assert "slot_label.txt has 5 slot labels, the model 4" in train("Few")
+    assert "--encoders: a module has sizes of its own" in train("Net", "--encoders", 2)
+    (place / "wrong.py").write_text("class Net(\n")
+    assert "wrong.py:Net: SyntaxError" in call("train", "--model", "wrong.py:Net")
+    assert not (place / "run").exists()
+    plain = shutil.copytree(corpus, place / "plain")
+    for split in ("train", "dev", "test"):
+        (plain / split / "seq.out").write_text((plain / split / "seq.out").read_text().replace("B-city I-city", "O O"))
+    wanted = f"Tagger gives a label for each token, and all of {plain} have the tag O"
+    assert wanted in call("train", "--model", "net.py:Tagger", "--data", plain)
+
+
+def test_sizes_of_a_module(call):
+    (size,) = call("size", "--model", "net.py:Net")["sizes"]
+    dense = torch.nn.TransformerEncoderLayer(64, 2, 256)
+    count = 2 * sum(p.numel() for p in dense.parameters()) + 100 * 64 + 65 * 22
+    assert (size["module"], size["dense_parameters"]) == ("Net", count)
+    assert size["tensor_parameters"] == sum(p.numel() for p in Net().parameters())
