@@ -5,6 +5,8 @@ from torch import nn
 
 from bttlab.tensor import TTLinear, compress
 
+DRAWN = torch.rand(3)  # a file may draw random numbers before a class is constructed
+
 
 class Net(nn.Module):
     """PyTorch's encoder layers, compressed; the intent from the first token."""
