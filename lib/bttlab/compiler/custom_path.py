@@ -86,7 +86,7 @@ class FreeList:
 
 @dataclass
 class Tensor:
-    """A tensor of the network: its indices, where it lies, in which arrangements, and what is buffer of it."""
+    """A tensor of the network: its indices, its copies in banks and those in operand buffers."""
 
     name: str
     indices: frozenset[str]

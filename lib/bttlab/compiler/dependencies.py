@@ -1,9 +1,9 @@
 """Waits of instructions for each other, from the vectors that they read and write, and from the ports that they use.
 
-An instruction waits until another has *drained* (its results are there) to read what that one writes, and until it has
-*ended* (it asks for nothing more) to write what that one reads or writes, or to use its ports. Where one reads step
-by step
-what the other writes step by step, it is *chained*: it waits only until the other has begun, and a latency longer.
+An instruction that reads what another writes waits until that one has *drained*: its results are in the banks. One
+that writes what another reads or writes, or uses its ports, waits until that one has *ended*: it makes no more
+requests. Where one reads step by step what the other writes step by step, the two are *chained*: it waits until the
+other has begun, and a latency longer.
 """
 
 from collections import defaultdict

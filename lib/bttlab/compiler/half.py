@@ -1,10 +1,9 @@
 """One half of a linear layer's tensor train: its three cores, how they are merged, and the order of their vectors.
 
-A half has a core `near` the middle rank, one in the `middle` and one at the `far` end; N, M, F with ranks k (middle
-of the
-train), b (between near and middle) and a (between middle and far). Its features are those of (near, middle, far), in
-this
-order: the order of the input's features. The output's half is buffer the other way round, far end of the output first.
+A half has a core `near` the middle rank, one in the `middle` and one at the `far` end; N, M, F with ranks k (middle of
+the train), b (between near and middle) and a (between middle and far). Its features are those of (near, middle, far),
+in this order: the order of the input's features. The output's half is stored the other way round, the output's far end
+first.
 
 How many cores are merged before tokens come decides the order of contraction:
 

@@ -1,14 +1,10 @@
-"""Check a program for hazards: each port serves one request a cycle, and each vector is read when it is
-there.
+"""Check a program for hazards: each port serves one request a cycle, and no vector is read too early or too late.
 
-Each step of each instruction is put at its cycle (`timing`), and every vector that it reads or writes is listed. The
-vector
-that a read is meant to see is what was written last before it in the order of the list. What it gets is written at the
-end of a pipeline that is no deeper than LATENCY, but how deep it is, the contract leaves open: so what was written last
-LATENCY cycles or more before it, and what was written last in any cycle before it, must both be that vector. And what
-is
-left in a vector at the end must be what was written last in the order of the list. Nothing here uses the waits that the
-compiler worked out.
+The check puts each step of each instruction at its cycle (`timing`) and lists every vector that it reads or writes. A
+read shall get what the last write before it, in the order of the list, has written. The pipeline is at most LATENCY
+deep and the contract does not say how deep. So the last write LATENCY cycles or more before the read, and the last
+write in any cycle before it, must both be that write. At the end each vector must hold what the list's last write to
+it has written. The check does not use the waits that the compiler has computed.
 """
 
 import math

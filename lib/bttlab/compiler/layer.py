@@ -1,8 +1,7 @@
 """The program of one linear layer alone: x, dy and the cores in; y, dx and the gradients out.
 
-Its one section that runs is FORWARD: the forward pass, then the backward pass, each vector brought by LOAD and fetched
-by
-STORE. It has no loss and no update, so PREDICT runs it.
+It has no loss and no update, so PREDICT runs it: its section FORWARD has the forward and the backward pass. LOAD brings
+the inputs and STORE fetches the outputs.
 """
 
 import math

@@ -1,11 +1,9 @@
 """A linear layer in tensor-train format, y = x W^T + b, in any of the orders of contraction from both ends.
 
 W[i1 i2 i3, j1 j2 j3] = G1[i1] G2[i2] G3[i3] G4[j1] G5[j2] G6[j3]. In the paper's bi-directional flow (BTT, arXiv
-2501.06663,
-section III) G1..G3 merge into L (features x rank), G4..G6 into R (rank x features), whatever the tokens; then z = x
-R^T and
-y = z L^T + b. The backward pass: d_z = d_y L, d_x = d_z R, and the cores' gradients from z, d_y
-and d_z, x. Engine 0 has the input's half, engine 1 the output's (`halves`).
+2501.06663, section III) G1..G3 merge into L (features x rank) and G4..G6 into R (rank x features), whatever the tokens;
+then z = x R^T and y = z L^T + b. The backward pass computes d_z = d_y L and d_x = d_z R, the output cores' gradients
+from z and d_y, and the input cores' from x and d_z. Engine 0 has the input's half, engine 1 the output's (`halves`).
 """
 
 from collections.abc import Collection, Mapping
@@ -28,7 +26,7 @@ AUTO_SINGLE = (2, 2)  # "auto", of a layer that one token comes to: permuting it
 
 
 class LinearLayers:
-    """All linear layers of a model: their halves, where they are buffer, and the instructions of a pass.
+    """All linear layers of a model: their halves, their operand buffers, and the instructions of a pass.
 
     Parameters
     ----------
@@ -55,7 +53,7 @@ class LinearLayers:
             swap = layer % 2 if merged[IN] != merged[OUT] else 0
             self.halves.append(tuple(self._half(name, w, shapes, at_ends[w], w ^ swap) for w in (IN, OUT)))
         self.z = [builder.take(f"z of {name}", most_of(tokens)) for name, tokens in names.items()]
-        self._there: dict[tuple[int, int], int] = {}  # (engine, slot): the layer that is buffer there
+        self._there: dict[tuple[int, int], int] = {}  # (engine, slot): the layer whose half is loaded there
         self._slots: list[list[At]] = [[], []]
         self._scratch = [Scratch(builder, engine) for engine in range(M.ENGINES)]
         self._kept: dict[int, At] = {}
@@ -118,7 +116,7 @@ class LinearLayers:
                 self._kept[layer] = self.builder.take("u", vectors)
 
     def half(self, layer: int, which: int) -> HalfLowering:
-        """Return a layer's half as it is buffer, and hold it first if it is not there."""
+        """Return a layer's half in its operand buffer; load it first if it is not there."""
         half = self.halves[layer][which]
         engine, slots = half.engine, self._slots[half.engine]
         n = layer % len(slots)

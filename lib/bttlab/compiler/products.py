@@ -2,8 +2,8 @@
 
 C = A B sums over the indices k that A and B share; m are the others of A, n those of B. An engine can
 
-    EXPAND      C[m, n] = sum of A[m, k] B[k, n]: k counts the rows of B, which is buffer; n lies along its vectors
-    REDUCE      the same, where n counts the rows of B, which is buffer, and k lies along the vectors of both
+    EXPAND      C[m, n] = sum of A[m, k] B[k, n]: k counts the rows of B, in an operand buffer; n lies along its vectors
+    REDUCE      the same, where n counts the rows of B, in an operand buffer, and k lies along the vectors of both
     ACCUMULATE  the same, where m lies along the lanes of A, n along those of B, and k is summed over in time
 
 Rows are up to ROWS: where there are more, an index is unrolled into several instructions (*passes*).

@@ -22,11 +22,10 @@ MEMORY = 0.95  # of the mean of what the loss feels, over updates
 class RankPruning(TensorCompression):
     """Tensor compression whose ranks are cut while training, down to a size target, by importance.
 
-    There are gates of 1 on the bonds of all trains, which no update moves: their gradients tell what the loss would
-    feel without an index, and the mean of the square is its importance. Cores are really cut, so that their size falls
-    in a straight line from the start to the target: those indices first that are felt least for the numbers that they
-    take.
-    Once there, the gates go and training goes on for the loss alone.
+    All bonds have gates of 1 that no update moves. A gate's gradient tells how the loss would change without its index;
+    the mean of its square is the index's importance. The cores are cut, so that their size falls in a straight line to
+    the target; indices with the least importance for their parameters go first. At the target the gates are removed and
+    training goes on.
 
     Parameters
     ----------

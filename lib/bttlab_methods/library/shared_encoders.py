@@ -11,10 +11,9 @@ from bttlab_methods.training import Training
 
 @dataclass(frozen=True)
 class SharedEncoders(Method):
-    """Let all encoders share the parameters of the first: as deep a model with those of one encoder.
+    """Let all encoders share the parameters of the first: the depth of the model with the size of one encoder.
 
-    Of ALBERT this has the sharing across layers. Its factorised embedding is not here: `tensor`'s TTM table factorises
-    more.
+    This is ALBERT's sharing across layers. ALBERT's factorised embedding is left out: `tensor`'s TTM table is smaller.
     """
 
     name = "shared-encoders"
