@@ -69,14 +69,14 @@ def test_a_run_to_its_end(board_of):
 
 def test_the_figure_shows_the_losses(board_of):
     board = board_of(PretendTrainer())
-    before = board._canvases[0].widget.value
+    before = board._live.widget.children[0].value
     board.start()
     board.wait()
     line, _ = board._figure.loss.lines
     np.testing.assert_array_equal(line.get_xdata(), np.arange(1, 301))
     np.testing.assert_array_equal(line.get_ydata(), board.runs[0].losses)
-    assert board._canvases[0].widget.value != before
-    assert Image.open(io.BytesIO(board._canvases[0].widget.value)).size == (830, 950)  # sharp at a device ratio of 2
+    assert board._live.widget.children[0].value != before
+    assert Image.open(io.BytesIO(board._live.widget.children[0].value)).size == (830, 950)  # sharp at a device ratio of 2
 
 
 def test_pause_holds_and_continue_goes_on(board_of):
@@ -214,15 +214,20 @@ def test_the_mouse_shows_values_in_all_panels_with_the_same_axis(board_of):
         return [next((text for text in found if "\n1: " in text), "") for found in texts.values()]
 
     def move(axes, x, button=None):
-        board._point(SimpleNamespace(inaxes=axes, xdata=x, button=button))
+        board._live._point(SimpleNamespace(inaxes=axes, xdata=x, button=button))
 
     assert shown() == ["", "", ""]
-    move(figure.energy, 200)
-    assert shown()[0] == f"200 samples\n1: {run.losses[100:200].mean():.3g}"
-    assert shown()[1] == "200 samples\n1: 100.0 / 100.0 / 100.0"
-    assert shown()[2] == f"200 samples\n1: {run.at([200], 'energy')[0]:,.3g} J"
+    move(figure.loss, 200.3)
+    counts, _, _, joules, _ = np.transpose(run.history)
+    nearest = joules[np.abs(counts - 200).argmin()]
+    place = "samples trained on: 200"
+    assert shown()[0] == f"{place}\n1: {run.losses[100:200].mean():.3g}"
+    assert shown()[1] == f"{place}\n1: 100 / 100 / 100"
+    assert shown()[2] == f"{place}\n1: {nearest:.3g}"
     move(figure.loss, 100, button=1)  # the mouse drags: nothing moves
-    assert "200 samples" in shown()[0]
+    assert place in shown()[0]
+    board._draw()  # the panels are drawn from scratch, and the values with them
+    assert place in shown()[0]
     board._view["across"].value = "energy"
     move(figure.loss, 0.5 * run.meter.joules[1])
     assert "energy" in shown()[0] and shown()[2] == ""  # that panel has another axis
@@ -294,9 +299,10 @@ def test_only_buttons_that_do_something_can_be_pressed(board_of):
     assert enabled() == ["Pause", "Stop"]
     board.pause()
     assert enabled() == ["Continue", "Stop"]
+    assert until(lambda: "no update since" in board._status.value)  # CSS shows it when it is so
     board.stop()
     board.wait()
-    assert enabled() == ["Start", "Continue", "Clear"]
+    assert enabled() == ["Start", "Continue", "Clear"] and "no update since" not in board._status.value
 
 
 def test_a_stopped_run_continues_to_its_end(board_of):
@@ -490,9 +496,9 @@ def test_the_last_figure_stays(board_of):
         def update(self, data, raw):
             kept.append(data)
 
-    board._kept._handle = Handle()
+    board._live._handle = Handle()
     board.start()
     board.wait()
     html = kept[-1]["text/html"]
-    assert "data:image/png;base64," in html and board._kept.live_class in html
-    assert board._kept.live_class in board.widget._dom_classes
+    (live,) = (name for name in board._live.widget._dom_classes if name.startswith("bttlab-live-"))
+    assert "data:image/png;base64," in html and f".{live})" in html

@@ -39,20 +39,20 @@ def test_spectra_bound_the_error(matrix):
 
 def test_sliders_redraw(matrix):
     explorer = CompressionExplorer(matrix)
-    image = explorer._canvas.widget.value
+    image = explorer._live.widget.children[0].value
     explorer.rank_slider.value = 24
     found = truncate(matrix, (12, 8, 8), (8, 8, 12), 24)
     assert explorer.truncation == found
     assert f"{found.parameters:,}" in explorer.results and f"{found.error:.2%}" in explorer.results
-    assert explorer._canvas.widget.value != image
+    assert explorer._live.widget.children[0].value != image
 
 
 def test_modes_that_do_not_multiply(matrix):
     explorer = CompressionExplorer(matrix)
-    before = explorer.truncation, explorer._canvas.widget.value
+    before = explorer.truncation, explorer._live.widget.children[0].value
     explorer.out_sliders[0].value = 11
     assert "11 x 8 x 8 = 704, not 768" in explorer.message
-    assert (explorer.truncation, explorer._canvas.widget.value) == before
+    assert (explorer.truncation, explorer._live.widget.children[0].value) == before
     explorer.out_sliders[0].value = 12
     assert explorer.message == ""
     explorer.in_sliders[0].value = 16

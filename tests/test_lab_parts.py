@@ -10,7 +10,8 @@ from PIL import Image
 
 from bttlab.data import CorpusError
 from bttlab.lab import budget, check_machine, corpus_here, watch
-from bttlab.lab.charts import loss_figure, smooth, thinned, to_png
+from bttlab.lab.charts import new_figure, smooth, thinned, to_png
+from bttlab.lab.live_loss import draw_loss
 from bttlab.lab.meters import card_watts
 from bttlab.model import NumericalFault
 
@@ -30,9 +31,10 @@ def test_thinned_keeps_the_last(count):
 
 
 def test_a_loss_figure_has_axes_with_names():
-    figure = loss_figure(np.linspace(5, 1, 200), "a run", 400)
-    (axes,) = figure.axes
-    assert axes.get_xlim() == (0, 400) and "loss" in axes.get_ylabel() and "samples" in axes.get_xlabel()
+    figure = new_figure(7.5, 3.2)
+    axes = figure.subplots()
+    draw_loss(axes, np.linspace(5, 1, 200), 400)
+    assert axes.get_xlim() == (0, 400) and "Loss" in axes.get_title("left") and "samples" in axes.get_xlabel()
     assert Image.open(io.BytesIO(to_png(figure, 2))).size == (1500, 640)
 
 

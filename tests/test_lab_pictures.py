@@ -36,4 +36,4 @@ def test_an_explorers_words_follow_its_sliders():
     before = explorer._words.value
     assert "Singular values at each bond" in before and "bttlab-words" in before
     explorer.rank_slider.value = 24
-    assert explorer._words.value != before and FIGURE_CLASS in explorer._canvas.widget._dom_classes
+    assert explorer._words.value != before and FIGURE_CLASS in explorer._live.widget.children[0]._dom_classes

@@ -151,9 +151,12 @@ def test_estimates(client, tmp_path):
 def test_a_sweep_in_a_notebook_draws_its_trials(client, tmp_path):
     spec = spec_of({"kind": "estimate", "vary": {"clock_mhz": [100, 200], "linear_rank": [8, 12]}}, "view")
     view = SweepView(spec, tmp_path / "sweep", scheduler=client.scheduler.address, credentials=client.security)
+    states = []
+    view.widget.children[1].observe(lambda change: states.append(change.new), "value")
     view.start()
     view.sweep.stop()
     view.wait()
+    assert all("no update since" in state for state in states[:-1]) and len(states) > 1
     assert view.trials == [] and "0 of 4 trials done; stopped" == view.widget.children[1].value
     view.start()  # goes on
     view.wait()

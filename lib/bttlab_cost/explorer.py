@@ -44,10 +44,9 @@ class CostExplorer(Explorer):
         self.length = slider(config.sequence_length, 16, 1024, "sequence")
         self.tokens = slider(10, 1, 1000, "10⁶ tokens")
         self.estimate: Estimate | None = None
-        figure = new_figure(8.3, 3.9)
-        self._over_batch, self._over_sparsity = figure.subplots(1, 2)
-        boxes = [row(self.gpu, self.tokens), row(self.top_k, self.length)]
-        super().__init__(figure, boxes)
+        figures = [new_figure(4.15, 3.9) for _ in range(2)]
+        self._over_batch, self._over_sparsity = (figure.subplots() for figure in figures)
+        super().__init__(*figures, controls=[row(self.gpu, self.tokens), row(self.top_k, self.length)])
 
     def _update(self) -> tuple[str, str]:
         gpu, tokens = self._gpus[self.gpu.value], 10**6 * self.tokens.value
@@ -112,7 +111,7 @@ class CostExplorer(Explorer):
             if largest:
                 points.append((config.sparsity, *self._costs(estimate, config, largest)))
         sparsity, *band = np.array(points).T
-        draw_band(axes, sparsity, band, PALETTE[0], marker="o", markersize=4)
+        draw_band(axes, sparsity, np.array(band), PALETTE[0], "largest batch", marker="o", markersize=4)
         axes.scatter(
             [estimate.config.sparsity],
             [self._costs(estimate, estimate.config, estimate.batch)[1]],

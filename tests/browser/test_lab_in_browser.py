@@ -17,6 +17,7 @@ MODES = (12, 8, 8), (8, 8, 12)
 CARD = "emulated U50, TT bi-directional"
 BASELINE = "PyTorch CPU, TT bi-directional"
 FIGURE = ".jupyter-matplotlib-canvas-container canvas"
+PIXELS = "canvas => canvas.toDataURL()"
 OUR_THREADS = "sum(thread.name.startswith('bttlab') for thread in __import__('threading').enumerate())"
 PARAMETERS_AT_THE_END = "f'{truncate(trained, OUT_MODES, IN_MODES, 128).parameters:,}'"
 BUSY = "while board.runs[-1].state != 'stopped':\n    np.linalg.svd(np.ones((300, 300)))"
@@ -45,12 +46,12 @@ def test_the_rank_slider_redraws_error_and_size(open_notebook):
     lab.run_all()  # the other tests run the cells that they need
     assert lab.errors == []
     lab.scroll_to("explorer = CompressionExplorer")
-    picture = lab.page.locator(".jupyter-widgets.widget-image").first
-    before = picture.get_attribute("src")
+    picture = lab.page.locator(FIGURE).first
+    before = picture.evaluate(PIXELS)
     lab.slider("rank").focus()
     for _ in range(12):
         lab.page.keyboard.press("ArrowRight")
-    expect(picture).not_to_have_attribute("src", before)
+    lab.until(lambda: picture.evaluate(PIXELS) != before)
     found = lab.python("'{0.parameters:,} {0.error:.2%}'.format(truncate(trained, OUT_MODES, IN_MODES, 24))").split()
     assert explorer_numbers(lab.wait_for_text(f"{found[0]} parameters")) == found
     lab.picture("compression")

@@ -23,10 +23,13 @@ NOTEBOOK = "notebook 03, to the first point"
 STARTS_TRAINING = "run = trainer.start("  # the line of the notebook
 FIRST_POINT = """
 import time
-from bttlab.lab.charts import loss_figure, to_png
+from bttlab.lab.charts import new_figure, to_png
+from bttlab.lab.live_loss import draw_loss
 while not len(run.losses):
     time.sleep(0.001)
-to_png(loss_figure(run.losses, "first point"))
+figure = new_figure(7.5, 3.2)
+draw_loss(figure.subplots(), run.losses, run.total)
+to_png(figure)
 """
 
 

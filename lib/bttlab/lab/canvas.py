@@ -14,10 +14,12 @@ from html import escape
 import ipywidgets
 import matplotlib
 from IPython.display import DisplayHandle
+from matplotlib.backend_bases import LocationEvent
 from matplotlib.figure import Figure
 from PIL import Image
 
 from bttlab.lab.charts import DOTS_PER_INCH, to_png
+from bttlab.lab.hover import Hover
 from bttlab.lab.picture import DARK, FIGURE_CLASS
 
 PATIENCE_SECONDS = 5.0  # that a browser has to take a picture and say so
@@ -60,6 +62,9 @@ class ZoomCanvas:
     and then shows a mixture of several. So every picture here is whole, and the next one is drawn when the browser has
     asked for it, which it does after it has taken the last; or, where nobody reads its answers (a cell computes, and
     the page has no thread for widgets), after `PATIENCE_SECONDS`.
+
+    The browser's first questions wait until the cell that made the canvas, and those sent with it, have run. Until then
+    an `ImageCanvas` stands in.
     """
 
     def __init__(self, figure: Figure, lock: threading.RLock):
@@ -71,6 +76,8 @@ class ZoomCanvas:
             def _handle_message(self, widget, content, buffers):
                 with lock:
                     super()._handle_message(widget, content, buffers)
+                if content["type"] == "initialized":
+                    outer._begin()
 
             def handle_draw(self, event):
                 """The browser has taken the last picture."""
@@ -82,31 +89,40 @@ class ZoomCanvas:
 
         self._lock = lock
         self._asked: float | None = None  # since when the browser has been asked
-        self.widget = WholePictures(figure)
-        FigureManager(self.widget, uuid.uuid4().int % 2**31)  # the canvas keeps it
-        self.widget.header_visible = False
-        self.widget.resizable = False
-        self.widget.add_class(FIGURE_CLASS)
+        self._first = ImageCanvas(figure, lock)
+        self._canvas = WholePictures(figure)
+        FigureManager(self._canvas, uuid.uuid4().int % 2**31)  # the canvas keeps it
+        self._canvas.header_visible = self._canvas.footer_visible = self._canvas.resizable = False
+        self._canvas.toolbar_position = "right"
+        self._canvas.layout.display = "none"
+        self._canvas.add_class(FIGURE_CLASS)
+        self.widget = ipywidgets.Box([self._first.widget, self._canvas])
 
     def draw(self) -> None:
         """Have the figure shown as it is when the browser is ready for it."""
         with self._lock:
-            if self.widget.syncing_data_url:  # before, no browser is there; once it is, it asks for everything
+            if self._canvas.syncing_data_url:
+                self._first.draw()
                 return
             if self._asked is not None:
                 if time.monotonic() - self._asked < PATIENCE_SECONDS:
                     return
                 self._show()
             self._asked = time.monotonic()
-            self.widget.send_event("draw")
+            self._canvas.send_event("draw")
+
+    def _begin(self) -> None:
+        """The browser has asked for everything."""
+        self._first.widget.layout.display, self._canvas.layout.display = "none", None
 
     def _show(self) -> None:
         self._asked = None
-        self.widget.draw()
+        self._canvas.draw()
 
     def close(self) -> None:
-        """Close the widget."""
-        self.widget.close()
+        """Close the widgets."""
+        for widget in (self._first.widget, self._canvas, self.widget):
+            widget.close()
 
 
 def live_canvas(figure: Figure, lock: threading.RLock) -> ImageCanvas | ZoomCanvas:
@@ -116,39 +132,77 @@ def live_canvas(figure: Figure, lock: threading.RLock) -> ImageCanvas | ZoomCanv
     return kind(figure, lock)
 
 
-class KeptFigure:
-    """The last figure as plain HTML, which stays in the saved notebook when the widgets are gone.
+class LiveFigures:
+    """Figures side by side, or one below the other in a narrow window; the mouse shows values.
 
-    As long as a live widget of the class `live_class` is on the page, a rule of CSS hides it: nobody sees it twice.
+    The last pictures are kept as plain HTML, which stays in the saved notebook when the widgets are gone. As long as
+    the live widget is on the page, a rule of CSS hides them: nobody sees them twice.
+
+    Parameters
+    ----------
+    figures : sequence of Figure
+
+    Attributes
+    ----------
+    lock : threading.RLock
+        To be held while the figures change.
+    widget : ipywidgets.Widget
     """
 
-    def __init__(self) -> None:
-        name = uuid.uuid4().hex[:8]
-        self.live_class = f"bttlab-live-{name}"
-        self._class = f"bttlab-kept-{name}"
+    def __init__(self, figures: Sequence[Figure]):
+        self.lock = threading.RLock()
+        self._figures, self._hover = figures, Hover(figures)
+        self._canvases = [live_canvas(figure, self.lock) for figure in figures]
+        for figure in figures:
+            figure.canvas.mpl_connect("motion_notify_event", self._point)
+            figure.canvas.mpl_connect("figure_leave_event", self._point)
+        layout = {"flex_flow": "row wrap", "overflow": "auto"}  # a figure that is wider than the window scrolls
+        self.widget = ipywidgets.HBox([canvas.widget for canvas in self._canvases], layout=layout)
+        self._name = uuid.uuid4().hex[:8]
+        self.widget.add_class(f"bttlab-live-{self._name}")
         self._handle: DisplayHandle | None = None
 
+    def draw(self) -> None:
+        """Show the figures as they are now."""
+        with self.lock:
+            self._hover.show()
+        for canvas in self._canvases:
+            canvas.draw()
+
+    def _point(self, event: LocationEvent) -> None:
+        """Show the values under the mouse, unless it drags."""
+        with self.lock:
+            moved = getattr(event, "button", None) is None and self._hover.point(event.inaxes, event.xdata)
+        if moved:
+            self.draw()
+
     def display(self) -> None:
-        """Make room for it in the cell's output."""
+        """Make room for the kept pictures in the cell's output."""
         self._handle = DisplayHandle()
         self._handle.display({"text/html": "", "text/plain": ""}, raw=True)
 
-    def update(self, figures: Sequence[Figure], lock: threading.RLock, caption: str) -> bytes | None:
-        """Keep figures side by side, with a caption for screen readers; return one PNG if they are displayed."""
+    def keep(self, caption: str) -> bytes | None:
+        """Keep the pictures, with a caption for screen readers; return them as one PNG if they are displayed."""
         if self._handle is None:
             return None
-        with lock:
-            pictures = [to_png(figure, scale=2) for figure in figures]
+        with self.lock:
+            pictures = [to_png(figure, scale=2) for figure in self._figures]
         tags = []
-        for figure, png in zip(figures, pictures, strict=True):
+        for figure, png in zip(self._figures, pictures, strict=True):
             source = f"data:image/png;base64,{base64.b64encode(png).decode()}"
             tags.append(f'<img class="{FIGURE_CLASS}" alt="{escape(caption)}" width="{_width(figure)}" src="{source}">')
+        kept = f"bttlab-kept-{self._name}"
         html = (
-            f"{DARK}<style>body:has(.{self.live_class}) .{self._class} {{ display: none }}</style>"
-            f'<div class="{self._class}">{"".join(tags)}</div>'
+            f"{DARK}<style>body:has(.bttlab-live-{self._name}) .{kept} {{ display: none }}</style>"
+            f'<div class="{kept}">{"".join(tags)}</div>'
         )
         self._handle.update({"text/html": html, "text/plain": caption}, raw=True)
         return _beside(pictures)
+
+    def close(self) -> None:
+        """Close the canvases."""
+        for canvas in self._canvases:
+            canvas.close()
 
 
 def _width(figure: Figure) -> int:

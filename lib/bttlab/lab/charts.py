@@ -77,7 +77,9 @@ def draw_band(axes: Axes, x: np.ndarray, band: np.ndarray, colour: str, label: s
     """
     low, middle, high = band
     axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
-    axes.plot(x, middle, color=colour, label=label, **{"linewidth": 2, **look})
+    (line,) = axes.plot(x, middle, color=colour, label=label, **{"linewidth": 2, **look})
+    if np.any(high > low):
+        line.band = low, high  # for `hover`
 
 
 def draw_megabytes(axes: Axes, rows: Sequence[tuple[str, str, tuple[float, float, float] | None]]) -> None:
@@ -104,29 +106,3 @@ def to_png(figure: Figure, scale: float = 1.0, compress_level: int = 6) -> bytes
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=scale * DOTS_PER_INCH, pil_kwargs={"compress_level": compress_level})
     return buffer.getvalue()
-
-
-def loss_figure(losses: np.ndarray, title: str, total: int | None = None) -> Figure:
-    """Draw one run's loss over its samples, as it is and smoothed.
-
-    Parameters
-    ----------
-    losses : ndarray, shape (n,)
-    title : str
-        Says what ran where.
-    total : int, optional
-        Samples that the run will have, so that the axis does not move.
-    """
-    figure = new_figure(7.5, 3.2)
-    axes = figure.subplots()
-    style(axes, title, "samples trained on", "loss of a sample")
-    shown = thinned(losses)
-    axes.plot(shown + 1, losses[shown], color=PALETTE[0], alpha=0.25, linewidth=0.7, label="each sample (measured)")
-    means = smooth(losses)
-    axes.plot(shown + 1, means[shown], color=PALETTE[0], linewidth=2, label=f"mean of the last {SMOOTHING} (measured)")
-    if len(losses):
-        axes.set_ylim(0, max(1.0, 1.1 * float(np.quantile(losses, 0.995))))
-        axes.annotate(f"{means[-1]:.2f}", (len(losses), means[-1]), (4, 4), textcoords="offset points")
-    axes.set_xlim(0, total or max(1, len(losses)))
-    axes.legend(loc="upper right", frameon=False)
-    return figure

@@ -46,11 +46,10 @@ class CompressionExplorer(Explorer):
         self.in_sliders = [slider(n, 1, most, f"input {k + 1}") for k, n in enumerate(in_modes)]
         self.rank_slider = slider(rank, 1, MOST_RANK, "rank", "508px")
         self.truncation: Truncation | None = None
-        figure = new_figure(8.3, 5.0)
-        grid = figure.add_gridspec(2, 2, height_ratios=(5, 6), width_ratios=(3, 2))
-        self._train, self._spectrum = figure.add_subplot(grid[0, :]), figure.add_subplot(grid[1, 0])
-        self._sizes = figure.add_subplot(grid[1, 1])
-        super().__init__(figure, [row(*self.out_sliders), row(*self.in_sliders), row(self.rank_slider)])
+        figures = [new_figure(width, height) for width, height in ((8.3, 2.3), (5.0, 2.8), (3.3, 2.8))]
+        self._train, self._spectrum, self._sizes = (figure.subplots() for figure in figures)
+        controls = [row(*self.out_sliders), row(*self.in_sliders), row(self.rank_slider)]
+        super().__init__(*figures, controls=controls)
 
     def _update(self) -> tuple[str, str]:
         rows, columns = self._matrix.shape

@@ -7,7 +7,6 @@ while other cells compute. One lock separates them; the run's thread never takes
 
 import atexit
 import functools
-import threading
 import time
 from collections.abc import Callable, Sequence
 from html import escape
@@ -15,16 +14,15 @@ from typing import Any
 
 import ipywidgets as widgets
 from IPython.display import display
-from matplotlib.backend_bases import MouseEvent
 
 from bttlab.errors import BttlabError
-from bttlab.lab.canvas import KeptFigure, live_canvas
+from bttlab.lab.canvas import LiveFigures
 from bttlab.lab.charts import SMOOTHING
 from bttlab.lab.dashboard_figure import ACROSS, DashboardFigure, View
 from bttlab.lab.dashboard_runs import ACCOUNTINGS, FAILED, FINISHED, PAUSED, RUNNING, STOPPED, DashboardRun
 from bttlab.lab.dashboard_targets import Target
 from bttlab.lab.explorer import row
-from bttlab.lab.picture import hidden
+from bttlab.lab.picture import hidden, until_stale
 from bttlab.lab.run_export import curves_csv, describe_runs, download_link, ratios
 from bttlab.threads import Thread
 from bttlab.train import LEARNING_RATES
@@ -33,12 +31,6 @@ REDRAW_SECONDS = 1.0  # a drawing takes a tenth of it
 KEEP_SECONDS = 15.0  # between two updates of the figure that stays in the notebook
 SMOOTHINGS = [("1 sample", 1), ("20 samples", 20), ("100 samples", SMOOTHING), ("500 samples", 500)]
 STOP_SECONDS = 10.0  # that closing waits for a run to end and to be saved
-_STALE = """<style>
-@keyframes bttlab-grey { to { opacity: 0.35 } }
-@keyframes bttlab-show { to { visibility: visible } }
-.bttlab-stale { animation: bttlab-grey 0s 15s forwards }
-.bttlab-stale-note { visibility: hidden; animation: bttlab-show 0s 15s forwards }
-</style>"""
 _open: dict[str, "Dashboard"] = {}
 
 
@@ -99,16 +91,12 @@ class Dashboard:
         self.runs: list[DashboardRun] = []
         self._name = name
         self._targets = {target.name: target for target in targets}
-        self._lock = threading.RLock()
         self._drawer: Thread | None = None
         self._drawing = False
         self._said_in = (0, "")
         self._figure = DashboardFigure()
-        self._canvases = [live_canvas(figure, self._lock) for figure in (self._figure.figure, self._figure.right)]
-        for figure in (self._figure.figure, self._figure.right):
-            figure.canvas.mpl_connect("motion_notify_event", self._point)
-            figure.canvas.mpl_connect("figure_leave_event", self._point)
-        self._kept = KeptFigure()
+        self._live = LiveFigures([self._figure.figure, self._figure.right])
+        self._lock = self._live.lock
         self._build(samples, learning_rate, most_samples, accounting)
         self._draw()
         _open[name] = self
@@ -154,17 +142,16 @@ class Dashboard:
             row(*self._buttons.values()),
             self._status,
             self._message,
-            row(*(canvas.widget for canvas in self._canvases)),
+            self._live.widget,
             row(*self._view.values(), self._files),
             self._ratios,
             self._words,
         ]
         self.widget = widgets.VBox(parts)
-        self.widget.add_class(self._kept.live_class)
 
     def _ipython_display_(self) -> None:
         display(self.widget)
-        self._kept.display()
+        self._live.display()
         if self.runs:
             self._keep()
 
@@ -309,8 +296,7 @@ class Dashboard:
             run.join(STOP_SECONDS)
         if self._drawer is not None:
             self._drawer.join(STOP_SECONDS)
-        for canvas in self._canvases:
-            canvas.close()
+        self._live.close()
         self.widget.close()
         if _open.get(self._name) is self:
             del _open[self._name]
@@ -351,19 +337,13 @@ class Dashboard:
             self._enable()
             lines = map(escape, ratios(self.runs, view.memory))
             self._ratios.value = f"<p style='line-height:1.4'>{'<br>'.join(lines)}</p>"
-        for canvas in self._canvases:
-            canvas.draw()
-
-    def _point(self, event: MouseEvent) -> None:
-        """Show the values under the mouse, unless it drags."""
-        if getattr(event, "button", None) is None and self._figure.point(event.inaxes, event.xdata):
-            self._draw()
+        self._live.draw()
 
     def _keep(self) -> None:
         with self._lock:
             words = describe_runs(self.runs)
             self._words.value = hidden(words)
-            if png := self._kept.update([self._figure.figure, self._figure.right], self._lock, words):
+            if png := self._live.keep(words):
                 table = self.to_csv().encode()
                 self._files.value = download_link("runs.png", "image/png", png) + download_link(
                     "runs.csv", "text/csv", table
@@ -444,12 +424,7 @@ def _status(run: DashboardRun) -> str:
         _, last = run.scores[-1]
         parts.append(f"dev: intent {last.intent_accuracy:.1%}, slot F1 {last.slot_f1:.1%} (measured)")
     text = " · ".join(parts)
-    if not run.active:
-        return text
-    # Without an update, as after a restart of the kernel, CSS greys the line and shows the note.
-    now = time.strftime("%H:%M:%S")
-    note = f"<b class='bttlab-stale-note'>no update since {now}: the kernel may have stopped</b>"
-    return f"{_STALE}<div class='bttlab-stale'>{text} · {now}</div>{note}"
+    return until_stale(text) if run.active else text
 
 
 def _duration(seconds: float) -> str:

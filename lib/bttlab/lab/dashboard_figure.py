@@ -22,6 +22,7 @@ from bttlab.lab.charts import (
     thinned,
 )
 from bttlab.lab.dashboard_runs import MARKS, DashboardRun
+from bttlab.lab.hover import PAPER
 
 SIZE = (4.15, 4.75)  # inches: with the controls it fits a window of 1400 x 900 beside JupyterLab's file browser
 SCORES = (("intent_accuracy", "intent accuracy", "-"), ("slot_f1", "slot F1", "--"), ("frame_accuracy", "frame", ":"))
@@ -29,7 +30,6 @@ _SHAPES = dict(zip(MARKS, ("^", "D", "s"), strict=True))  # of marks
 _MARK_NAMES = dict(zip(MARKS, ("new rate", "pause", "stop"), strict=True))
 _THOUSANDS = FuncFormatter(lambda value, _: f"{value:,.4g}" if value < 10 else f"{value:,.0f}")
 _SMALL = {"fontsize": 8.5}
-_PAPER = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 2}
 MOST_PERCENT = 120  # of the dev split's axis: the legend stands above 100
 LEGEND_ROWS = 6  # lines of names in full size
 ACROSS = {"samples": "samples trained on", "time": "training time (s)", "energy": "energy (J)"}
@@ -77,26 +77,7 @@ class DashboardFigure:
         self.memory, self.energy = self.right.subplots(2, 1, gridspec_kw=place)
         self._view = View()
         self._limits: dict[Axes, tuple] = {}  # as `update` set them: others are the user's, who has zoomed
-        self._pointed: tuple[str, float] | None = None
         self.update([])
-
-    def point(self, axes: Axes | None, x: float | None) -> bool:
-        """Choose the place whose values the next `update` shows in all panels with that horizontal axis.
-
-        Parameters
-        ----------
-        axes : Axes or None
-            The panel under the mouse.
-        x : float or None
-
-        Returns
-        -------
-        bool
-            Whether the place has changed.
-        """
-        across = self._across.get(axes)
-        before, self._pointed = self._pointed, (across, x) if across and x is not None else None
-        return self._pointed != before
 
     def update(self, runs: Sequence[DashboardRun], view: View = View()) -> None:
         """Show the runs as they are now."""
@@ -112,19 +93,11 @@ class DashboardFigure:
         self._draw_memory(runs)
         self._draw_energy(runs)
         self._name(runs)
-        self._show_values(runs)
         self._limits = {axes: _limits(axes) for axes in panels}
         for axes, (x, y) in zoomed.items():
             axes.set(xlim=x, ylim=y)
 
-    @property
-    def _across(self) -> dict[Axes, str]:
-        """The horizontal axis of each panel over a run's course."""
-        across = self._view.across
-        return {self.loss: across, self.dev: across, self.energy: "time" if across == "time" else "samples"}
-
-    def _style(self, axes: Axes, title: str, y_label: str, runs: Sequence[DashboardRun]) -> None:
-        across = self._across[axes]
+    def _style(self, axes: Axes, title: str, y_label: str, across: str, runs: Sequence[DashboardRun]) -> None:
         style(axes, title, ACROSS[across], y_label)
         axes.xaxis.set_major_formatter(_THOUSANDS)
         axes.xaxis.set_major_locator(MaxNLocator(4))
@@ -132,13 +105,13 @@ class DashboardFigure:
 
     def _draw_loss(self, runs: Sequence[DashboardRun]) -> None:
         axes, view, kinds, lows, tops = self.loss, self._view, set(), [], []
-        self._style(axes, f"Loss, and mean of {view.smoothing} (measured)", "loss", runs)
-        for run, colour in _coloured(runs):
+        self._style(axes, f"Loss, and mean of {view.smoothing} (measured)", "loss", view.across, runs)
+        for number, (run, colour) in enumerate(_coloured(runs), 1):
             counts, losses, every = run.curve
             means, shown = smooth(losses, max(1, view.smoothing // every)), thinned(losses)
             x = run.at(counts[shown], view.across)
             axes.plot(x, losses[shown], color=colour, alpha=0.22, linewidth=0.6)
-            axes.plot(x, means[shown], color=colour, linewidth=2)
+            axes.plot(x, means[shown], color=colour, linewidth=2, label=f"{number}")
             if len(losses):
                 tops.append(max(1.0, 1.1 * float(np.quantile(losses, 0.99))))
                 lows.append(10.0 ** np.floor(np.log10(max(1e-9, means.min()))))
@@ -160,13 +133,13 @@ class DashboardFigure:
 
     def _draw_dev(self, runs: Sequence[DashboardRun]) -> None:
         unscored = "; not of records" * any(not run.is_scored for run in runs)
-        self._style(self.dev, f"Dev split (measured{unscored})", "right (%)", runs)
-        for run, colour in _coloured(runs):
+        self._style(self.dev, f"Dev split (measured{unscored})", "right (%)", self._view.across, runs)
+        for number, (run, colour) in enumerate(_coloured(runs), 1):
             scores = list(run.scores)
             x = run.at([count for count, _ in scores], self._view.across)
             for name, _, line in SCORES:
                 values = [100 * getattr(found, name) for _, found in scores]
-                self.dev.plot(x, values, color=colour, linestyle=line, marker="o", markersize=3)
+                self.dev.plot(x, values, color=colour, linestyle=line, marker="o", markersize=3, label=f"{number}")
         self.dev.set(ylim=(0, MOST_PERCENT), yticks=range(0, 101, 20))
         handles = [Line2D([], [], color="0.3", linestyle=line, label=label) for _, label, line in SCORES]
         self.dev.legend(handles=handles, loc="upper left", frameon=False, ncols=3, **_SMALL)
@@ -185,7 +158,8 @@ class DashboardFigure:
 
     def _draw_energy(self, runs: Sequence[DashboardRun]) -> None:
         axes, top, missing = self.energy, 0.0, {}
-        self._style(axes, "Energy so far (J)", "", runs)
+        across = "time" if self._view.across == "time" else "samples"
+        self._style(axes, "Energy so far (J)", "", across, runs)
         axes.yaxis.set_major_formatter(_THOUSANDS)
         for number, (run, colour) in enumerate(_coloured(runs), 1):
             if not run.meter.provenance:
@@ -193,8 +167,7 @@ class DashboardFigure:
                 continue
             history = np.array(run.history)
             history = history[thinned(history)]
-            x = run.at(history[:, 0], self._across[axes])
-            draw_band(axes, x, history[:, 2:].T, colour)
+            draw_band(axes, run.at(history[:, 0], across), history[:, 2:].T, colour, f"{number}")
             top = max(top, 1.25 * history[-1, 4])
         axes.set_ylim(0, round_up(top or 1.0))
         parts = [f"none of {', '.join(numbers)}: {reason}" for reason, numbers in missing.items()]
@@ -208,37 +181,6 @@ class DashboardFigure:
             size = 7.5 * min(1.0, LEGEND_ROWS / sum(name.count("\n") + 1 for name in names))
             handles = [Line2D([], [], color=colour, linewidth=2) for _, colour in _coloured(runs)]
             self.figure.legend(handles, names, loc="lower left", fontsize=size, frameon=False)
-
-    def _show_values(self, runs: Sequence[DashboardRun]) -> None:
-        """Show the values under the mouse, at the same place in each panel that has the same axis."""
-        if self._pointed is None:
-            return
-        across, x = self._pointed
-        for axes, own in self._across.items():
-            if own != across:
-                continue
-            axes.axvline(x, color="0.4", linewidth=0.8)
-            lines = [f"{x:,.4g} {ACROSS[across].split()[0]}"]
-            for number, run in enumerate(runs, 1):
-                if (count := run.count_at(x, across)) is not None and (value := self._value(axes, run, count)):
-                    lines.append(f"{number}: {value}")
-            right = x > sum(axes.get_xlim()) / 2
-            place = {"x": 0.02 if right else 0.98, "ha": "left" if right else "right", "y": 0.8, "va": "top"}
-            axes.text(s="\n".join(lines), transform=axes.transAxes, bbox=_PAPER, zorder=9, **place, **_SMALL)
-
-    def _value(self, axes: Axes, run: DashboardRun, count: int) -> str:
-        """Return a run's value after `count` samples, as a panel shows it."""
-        if axes is self.loss:
-            counts, losses, every = run.curve
-            found = losses[counts <= count][-max(1, self._view.smoothing // every) :]
-            return f"{found.mean():.3g}" if len(found) else ""
-        if axes is self.dev:
-            found = next((scores for at, scores in reversed(run.scores) if at <= count), None)
-            return " / ".join(f"{100 * getattr(found, name):.1f}" for name, _, _ in SCORES) if found else ""
-        if not run.meter.provenance:
-            return ""
-        middle, low, high = (run.at([count], name)[0] for name in ("energy", "least energy", "most energy"))
-        return f"{middle:,.3g} J" + (f" ({low:,.3g} to {high:,.3g})" if high > low else "")
 
 
 def label_of(number: int, run: DashboardRun) -> str:
@@ -270,7 +212,7 @@ def _extent(run: DashboardRun, across: str) -> float:
 def _note(axes: Axes, text: str, corner: bool = False) -> None:
     """Write a note into the middle of a panel, or into its upper left corner, which rising lines leave free."""
     x, y, ha, va = (0.03, 0.97, "left", "top") if corner else (0.5, 0.5, "center", "center")
-    axes.text(x, y, text, transform=axes.transAxes, ha=ha, va=va, color="0.35", bbox=_PAPER if text else None, **_SMALL)
+    axes.text(x, y, text, transform=axes.transAxes, ha=ha, va=va, color="0.35", bbox=PAPER if text else None, **_SMALL)
 
 
 def _wrapped(text: str, width: int = 42) -> str:

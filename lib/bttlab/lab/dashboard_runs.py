@@ -138,12 +138,6 @@ class DashboardRun:
         known = np.array(self.history)
         return np.interp(counts, known[:, 0], known[:, HISTORY[across]])
 
-    def count_at(self, place: float, across: str) -> int | None:
-        """Return the samples trained on at a place of an axis; None beyond the run's end."""
-        known = np.array(self.history)
-        places = known[:, HISTORY[across]]
-        return int(np.interp(place, places, known[:, 0])) if 0 <= place <= places[-1] else None
-
     @property
     def active(self) -> bool:
         """True if it has begun and not ended."""

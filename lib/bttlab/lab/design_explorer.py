@@ -14,7 +14,6 @@ from bttlab.card.constants import MODEL_VERSION
 from bttlab.errors import BttlabError
 from bttlab.estimate.card import CLOCK_MHZ, LEAST_CLOCK, Estimate
 from bttlab.estimate.work import SHOWN_UNITS
-from bttlab.lab.canvas import live_canvas
 from bttlab.lab.charts import PALETTE, new_figure, style
 from bttlab.lab.design import Design, grid
 from bttlab.lab.explorer import Explorer, row, slider
@@ -124,11 +123,11 @@ class DesignExplorer(Explorer):
         self.programs = Programs(lengths, self.refresh)
         self._controls = (self.encoders, self.rank, self.flow, self.optimizer, self.clock, self.feed_forward)
         self.rank.observe(self._follow, "value")
-        figure = new_figure(8.3, 4.2)
-        self._space, self._machine = figure.subplots(1, 2, width_ratios=(3, 2))
+        figures = new_figure(5.0, 4.2), new_figure(3.3, 4.2)
+        self._space, self._machine = (figure.subplots() for figure in figures)
         pairs = (self.encoders, self.rank), (self.feed_forward, self.flow), (self.clock, self.optimizer)
-        super().__init__(figure, [row(*pair) for pair in pairs], canvas=live_canvas)
-        figure.canvas.mpl_connect("button_press_event", self._click)
+        super().__init__(*figures, controls=[row(*pair) for pair in pairs])
+        figures[0].canvas.mpl_connect("button_press_event", self._click)
 
     def choose(self, design: Design) -> None:
         """Set the controls to a design."""

@@ -1,7 +1,6 @@
-"""Base class of the explorers: sliders, a figure, a line of results, a message for a bad choice."""
+"""Base class of the explorers: sliders, figures, a line of results, a message for a bad choice."""
 
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from html import escape
 
 import ipywidgets as widgets
@@ -9,38 +8,31 @@ from IPython.display import display
 from matplotlib.figure import Figure
 
 from bttlab.errors import BttlabError
-from bttlab.lab.canvas import ImageCanvas, KeptFigure
+from bttlab.lab.canvas import LiveFigures
 from bttlab.lab.picture import STALE_CLASS, describe, hidden
 
 
 class Explorer:
-    """Redraws its figure whenever one of its controls moves.
+    """Redraws its figures whenever one of its controls moves.
 
     Parameters
     ----------
-    figure : Figure
+    figures : Figure
+        Side by side, where the window is wide enough.
     controls : sequence of ipywidgets.Widget
         Controls inside boxes are found.
-    canvas : callable
-        `ImageCanvas`, or `live_canvas` for a figure that takes clicks.
 
     Attributes
     ----------
     widget : ipywidgets.Widget
     results, message : str
-        Shown above the figure.
+        Shown above the figures.
     """
 
-    def __init__(self, figure: Figure, controls: Sequence[widgets.Widget], canvas: Callable = ImageCanvas):
-        self._lock = threading.RLock()  # widgets may be handled in a thread of their own
-        self._figure = figure
-        self._results, self._message = widgets.HTML(), widgets.HTML()
-        self._canvas = canvas(figure, self._lock)
-        self._kept = KeptFigure()
-        self._words = widgets.HTML()
-        picture = widgets.Box([self._canvas.widget], layout={"overflow": "auto"})  # in a narrow window it scrolls
-        self.widget = widgets.VBox([*controls, self._results, self._message, picture, self._words])
-        self.widget.add_class(self._kept.live_class)
+    def __init__(self, *figures: Figure, controls: Sequence[widgets.Widget]):
+        self._figures, self._live = figures, LiveFigures(figures)
+        self._results, self._message, self._words = (widgets.HTML() for _ in range(3))
+        self.widget = widgets.VBox([*controls, self._results, self._message, self._live.widget, self._words])
         for control in _values(controls):
             control.observe(lambda _: self.refresh(), "value")
         self.refresh()
@@ -56,20 +48,20 @@ class Explorer:
         return self._message.value
 
     def refresh(self) -> None:
-        """Redraw with the controls' values; a bad choice greys the results and the figure and shows a message."""
+        """Redraw with the controls' values; a bad choice greys the results and the figures and shows a message."""
         stale = True
         try:
-            with self._lock:
+            with self._live.lock:  # widgets may be handled in a thread of their own
                 self._results.value, note = self._update()
-                self._canvas.draw()
-                self._words.value = hidden(describe(self._figure))
+                self._words.value = hidden(describe(*self._figures))
+            self._live.draw()
             self._say(note)
             stale = False
         except BttlabError as error:
             self._say(f"{error} (grey: the choice before)")
         except KeyboardInterrupt:
             self._say("interrupted: move a slider again")
-        for widget in (self._results, self._canvas.widget):
+        for widget in (self._results, self._live.widget):
             (widget.add_class if stale else widget.remove_class)(STALE_CLASS)
 
     def _update(self) -> tuple[str, str]:
@@ -81,8 +73,8 @@ class Explorer:
 
     def _ipython_display_(self) -> None:
         display(self.widget)
-        self._kept.display()
-        self._kept.update([self._figure], self._lock, describe(self._figure))
+        self._live.display()
+        self._live.keep(describe(*self._figures))
 
 
 def slider(value: int, least: int, most: int, name: str, width: str = "250px") -> widgets.IntSlider:

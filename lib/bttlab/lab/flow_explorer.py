@@ -55,17 +55,10 @@ class FlowExplorer(Explorer):
         on.on_click(lambda _: self._move(1))
         self.trace: FlowTrace | None = None
         self.step_shown: TraceStep | None = None
-        figure = new_figure(8.3, 5.4)
-        grid = figure.add_gridspec(2, 2, height_ratios=(5, 6))
-        self._network = figure.add_subplot(grid[0, :])
-        self._macs, self._memory = figure.add_subplot(grid[1, 0]), figure.add_subplot(grid[1, 1])
-        super().__init__(
-            figure,
-            [
-                row(self.flow, self.tokens, self.rank),
-                row(self.part, self.step, back, on),
-            ],
-        )
+        figures = [new_figure(width, height) for width, height in ((8.3, 2.5), (4.15, 2.9), (4.15, 2.9))]
+        self._network, self._macs, self._memory = (figure.subplots() for figure in figures)
+        controls = [row(self.flow, self.tokens, self.rank), row(self.part, self.step, back, on)]
+        super().__init__(*figures, controls=controls)
 
     def _move(self, steps: int) -> None:
         self.step.value = min(self.step.max, max(1, self.step.value + steps))
@@ -99,16 +92,16 @@ class FlowExplorer(Explorer):
 
     def _draw_dots(self, axes: Axes, title: str, values: list[int], number: int, steps: tuple[TraceStep, ...]) -> None:
         axes.clear()
-        style(axes, title, "", "number (logarithmic)")
-        for place, value in enumerate(values):
-            marker, color = ("D", PALETTE[1]) if place == number else ("o", "0.45")
-            axes.plot(place, value or np.nan, marker, color=color, markersize=7)
+        style(axes, title, "step", "number (logarithmic)")
+        places, shown = np.arange(1, len(steps) + 1), [value or np.nan for value in values]
+        axes.plot(places, shown, "o", color="0.45", markersize=7, label=title.lower())
+        axes.plot(places[number], shown[number], "D", color=PALETTE[1], markersize=7)
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
         axes.yaxis.set_minor_locator(NullLocator())
-        axes.set_xlim(-0.6, len(steps) - 0.4)
-        axes.set_xticks(range(len(steps)), [step.result for step in steps], fontsize=8, rotation=45)
+        axes.set_xlim(0.4, len(steps) + 0.6)
+        axes.set_xticks(places, [step.result for step in steps], fontsize=8, rotation=45)
         axes.grid(visible=False, axis="x")
 
 

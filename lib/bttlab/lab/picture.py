@@ -1,7 +1,8 @@
 """Show a figure in a cell: an image in the colours of the theme, and a text for screen readers."""
 
 import base64
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from html import escape
 
 import numpy as np
@@ -25,6 +26,16 @@ TOOLS = f"""<style>.{FIGURE_CLASS} .jupyter-matplotlib-toolbar {{ visibility: vi
 .{FIGURE_CLASS} .jupyter-matplotlib-canvas-div {{ visibility: hidden }}
 .{FIGURE_CLASS} .jupyter-matplotlib-canvas-div canvas {{ visibility: visible }}
 .{STALE_CLASS} {{ opacity: 0.35 }}</style>"""
+
+# Without an update, as after a restart of the kernel, CSS greys a state and shows the note.
+STALE_SECONDS = 15
+_UNTIL_STALE = f"""<style>
+@keyframes bttlab-grey {{ to {{ opacity: 0.35 }} }}
+@keyframes bttlab-show {{ to {{ max-height: 3em }} }}
+.bttlab-stale {{ animation: bttlab-grey 0s {STALE_SECONDS}s forwards }}
+.bttlab-stale-note {{ max-height: 0; overflow: hidden; font-weight: bold }}
+.bttlab-stale-note {{ animation: bttlab-show 0s {STALE_SECONDS}s forwards }}
+</style>"""
 
 
 class Picture:
@@ -55,15 +66,27 @@ class Picture:
         return self.words
 
 
-def describe(figure: Figure) -> str:
-    """Return a text of a figure's panels: titles, ends of lines, lengths of bars."""
-    return " ".join(filter(None, map(_describe, figure.axes)))
+def describe(*figures: Figure) -> str:
+    """Return a text of the figures' panels: titles, ends of lines, lengths of bars."""
+    return " ".join(filter(None, (_describe(axes) for figure in figures for axes in figure.axes)))
 
 
 def hidden(words: str) -> str:
     """Return invisible HTML for screen readers."""
     place = "position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%)"
     return f"{DARK}{TOOLS}<p class='bttlab-words' style='{place}'>{escape(words)}</p>"
+
+
+def sentences(lines: Iterable[str]) -> str:
+    """Return sentences as an HTML list."""
+    return f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in lines)}</ul>"
+
+
+def until_stale(html: str) -> str:
+    """Return the HTML of a state that ends with the kernel: not replaced in `STALE_SECONDS`, it says since when."""
+    now = time.strftime("%H:%M:%S")
+    note = f"<div class='bttlab-stale-note'>no update since {now}: the kernel may have stopped</div>"
+    return f"{_UNTIL_STALE}<div class='bttlab-stale'>{html}</div>{note}"
 
 
 def _describe(axes: Axes) -> str:

@@ -47,7 +47,7 @@ class RunBrowser(Explorer):
         self._applied: tuple[str, bool] | None = None
         figure = new_figure(8.3, 3.6)
         self._axes = figure.subplots()
-        super().__init__(figure, [row(self.conditions, self.curve, self.everywhere), self.runs])
+        super().__init__(figure, controls=[row(self.conditions, self.curve, self.everywhere), self.runs])
 
     @property
     def chosen(self) -> list[FoundRun]:

@@ -1,8 +1,6 @@
 """Compare training on the U50 with a modelled GPU: memory and energy with bands, and their ratios."""
 
-import base64
 from dataclasses import dataclass
-from html import escape
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -16,9 +14,8 @@ from bttlab.data import Samples
 from bttlab.estimate.card import estimate
 from bttlab.hardware.geometry import capacity_bits
 from bttlab.lab.card_model import published, step_of
-from bttlab.lab.charts import DOTS_PER_INCH, PALETTE, draw_band, draw_megabytes, style, thinned, to_png
+from bttlab.lab.charts import DOTS_PER_INCH, PALETTE, draw_band, draw_megabytes, style, thinned
 from bttlab.lab.gpu_ratios import over
-from bttlab.lab.picture import DARK, FIGURE_CLASS
 from bttlab.model import ModelConfig
 
 PANEL = (3.0, 2.5)  # inches: three fit side by side in a window of 1400 pixels, one in a narrow one
@@ -96,33 +93,23 @@ class Savings:
             )
         return lines
 
-    def figures(self, count: int) -> list[Figure]:
-        """Return the panels of memory and energy after `count` samples."""
-        return [self._memory(), self._energy(count)]
-
-    def _memory(self) -> Figure:
-        figure = panel()
-        axes = figure.subplots()
-        small_style(axes, "Memory occupied (modelled)", "MB ($10^6$ bytes)")
-        rows = []
+    def draw(self, memory: Axes, energy: Axes, count: int) -> None:
+        """Draw the panels of memory and energy after `count` samples."""
+        for axes in (memory, energy):
+            axes.clear()
+        small_style(memory, "Memory occupied (modelled)", "MB ($10^6$ bytes)")
+        small_style(energy, "Energy so far, J (modelled)", "samples trained on")
+        shown, rows, names = thinned(np.arange(count + 1), 200), [], []
         for contender, colour in zip(self.contenders, PALETTE, strict=False):
             low, middle, high = (value / 1e6 for value in contender.footprint)
             label = f"{contender.name}: {middle:,.0f} MB" + (f" ({low:,.0f} to {high:,.0f})" if high > low else "")
             rows.append((label, colour, contender.footprint))
-        draw_megabytes(axes, rows)
-        return figure
-
-    def _energy(self, count: int) -> Figure:
-        figure = panel()
-        axes = figure.subplots()
-        small_style(axes, "Energy so far, J (modelled)", "samples trained on")
-        shown = thinned(np.arange(count + 1), 200)
-        for contender, colour in zip(self.contenders, PALETTE, strict=False):
             joules = contender.joules[shown].T
-            draw_band(axes, shown, joules, colour, f"{contender.name}: {_joules(joules[1, -1])}")
-        axes.set(xlim=(0, samples_end(count)), ylim=(0, None))
-        axes.legend(loc="upper left", fontsize=8, frameon=False)
-        return figure
+            draw_band(energy, shown, joules, colour, contender.name)
+            names.append(f"{contender.name}: {_joules(joules[1, -1])}")
+        draw_megabytes(memory, rows)
+        energy.set(xlim=(0, samples_end(count)), ylim=(0, None))
+        energy.legend(energy.lines, names, loc="upper left", fontsize=8, frameon=False)
 
 
 def panel() -> Figure:
@@ -143,21 +130,6 @@ def small_style(axes: Axes, title: str, x_label: str) -> None:
 def samples_end(count: int) -> float:
     """Return the end of an axis of samples: where the data end."""
     return max(count, 500)
-
-
-def panels_html(figures: list[Figure], lines: list[str]) -> str:
-    """Return sentences, and below them figures side by side, or in one column where the window is narrow."""
-    images = []
-    for figure in figures:
-        data = base64.b64encode(to_png(figure, scale=2)).decode()
-        title = escape(figure.axes[0].get_title("left"))
-        width = int(figure.get_figwidth() * figure.dpi)
-        images.append(
-            f'<img class="{FIGURE_CLASS}" alt="{title}" src="data:image/png;base64,{data}" '
-            f'style="width:{width}px;max-width:100%">'
-        )
-    text = "".join(f"<li>{escape(line)}</li>" for line in lines)
-    return f'{DARK}<ul>{text}</ul><div style="display:flex;flex-wrap:wrap;gap:4px">{"".join(images)}</div>'
 
 
 def _joules(value: float) -> str:

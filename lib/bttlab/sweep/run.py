@@ -28,6 +28,7 @@ from bttlab.train.settings import RunError
 
 AHEAD = 2  # trials handed out beyond the workers there are, so that none waits for this process
 LOOK_SECONDS = 0.1
+SAY_SECONDS = 5.0  # without news: who watches sees that the sweep goes on
 
 
 class SweepError(BttlabError):
@@ -213,6 +214,7 @@ class _Dispatcher:
         self._running: dict[Future, Trial] = {}
         self._order: dict[str, int] = {}
         self._begin, self._done_before = time.monotonic(), None
+        self._said = time.monotonic()
 
     def run(self) -> Progress:
         sweep = self._sweep
@@ -242,7 +244,7 @@ class _Dispatcher:
         if self._client.status != "running":
             raise self._gone()
         workers = len(self._client.scheduler_info(n_workers=-1)["workers"])
-        if workers != self._sweep.progress.workers:
+        if workers != self._sweep.progress.workers or time.monotonic() > self._said + SAY_SECONDS:
             self._sweep.progress.workers = workers
             if self._running or not workers:  # else the first trials are handed out next
                 self._say("" if workers else f"no workers at {self._address}; waiting for one")
@@ -319,4 +321,5 @@ class _Dispatcher:
         paced = gained > 0 and progress.workers > 0  # without workers nothing is gained
         progress.seconds_left = elapsed * (progress.total - done) / gained if paced else None
         progress.note = note
+        self._said = time.monotonic()
         self._on_change(progress)

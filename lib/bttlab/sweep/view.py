@@ -1,6 +1,5 @@
 """A sweep in a notebook, in the background, with a Pareto figure."""
 
-import threading
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
@@ -13,10 +12,10 @@ from matplotlib.axes import Axes
 from bttlab.errors import BttlabError
 from bttlab.experiments.index import runs_folder
 from bttlab.experiments.record import COMPLETE, RunRecord
-from bttlab.lab.canvas import ImageCanvas, KeptFigure
+from bttlab.lab.canvas import LiveFigures
 from bttlab.lab.charts import PALETTE, as_label, new_figure, style
 from bttlab.lab.picture import describe as describe_figure
-from bttlab.lab.picture import hidden
+from bttlab.lab.picture import hidden, until_stale
 from bttlab.sweep import Progress, Sweep, SweepSpec, open_cluster
 from bttlab.sweep.cluster import open_to_all
 from bttlab.sweep.command import describe
@@ -52,24 +51,20 @@ class SweepView:
     ):
         self.sweep = Sweep(spec, folder or runs_folder() / spec.name)
         self._cluster = (scheduler, workers, self.sweep.resources, credentials)
-        self._lock = threading.RLock()
-        self._figure = new_figure(8.3, 3.5)
-        self._panels = self._figure.subplots(1, 2)
-        self._canvas = ImageCanvas(self._figure, self._lock)
-        self._kept = KeptFigure()
-        self._status = widgets.HTML("Not started.")
+        self._figures = [new_figure(4.15, 3.5) for _ in range(2)]
+        self._panels = [figure.subplots() for figure in self._figures]
+        self._live = LiveFigures(self._figures)
+        self._status, self._words = widgets.HTML(), widgets.HTML()
         start = widgets.Button(description="Start", icon="play")
         stop = widgets.Button(description="Stop", icon="stop")
         start.on_click(lambda _: self.start())
         stop.on_click(lambda _: self.sweep.stop())
-        self._words = widgets.HTML()
-        parts = [widgets.HBox([start, stop]), self._status, self._canvas.widget, self._words]
+        parts = [widgets.HBox([start, stop]), self._status, self._live.widget, self._words]
         if warning := open_to_all(scheduler):
             parts.append(widgets.HTML(f"<span role='alert'><b>{escape(warning)}</b></span>"))
         self.widget = widgets.VBox(parts)
-        self.widget.add_class(self._kept.live_class)
         self._thread: Thread | None = None
-        self._show(self.sweep.progress)
+        self._show(self._progress)
 
     @property
     def trials(self) -> list[RunRecord]:
@@ -94,26 +89,26 @@ class SweepView:
         return self.sweep.progress
 
     def _run(self) -> None:
-        self._status.value = "Starting workers …"
+        self._status.value = until_stale("Starting workers …")
         try:
             with open_cluster(*self._cluster) as client:
-                self.sweep.run(client, self._show)
+                self.sweep.run(client, lambda _: self._show(until_stale(self._progress)))
+            self._status.value = self._progress
         except (BttlabError, OSError) as error:
             self._status.value = f"<span role='alert'><b>{escape(str(error))}</b></span>"
-        with self._lock:
-            self._kept.update(
-                [self._figure],
-                self._lock,
-                f"Trials of the sweep {self.sweep.spec.name}. {describe_figure(self._figure)}",
-            )
+        self._live.keep(f"Trials of the sweep {self.sweep.spec.name}. {describe_figure(*self._figures)}")
 
-    def _show(self, progress: Progress) -> None:
-        with self._lock:
+    @property
+    def _progress(self) -> str:
+        return escape(describe(self.sweep.progress, self.sweep.spec.objective))
+
+    def _show(self, state: str) -> None:
+        with self._live.lock:
             for axes, panel in zip(self._panels, PANELS[self.sweep.spec.kind], strict=True):
                 self._draw(axes, *panel)
-            self._status.value = escape(describe(progress, self.sweep.spec.objective))
-            self._words.value = hidden(describe_figure(self._figure))
-        self._canvas.draw()
+            self._words.value = hidden(describe_figure(*self._figures))
+        self._status.value = state
+        self._live.draw()
 
     def _draw(self, axes: Axes, cost: str, label: str, scale: float) -> None:
         spec, progress = self.sweep.spec, self.sweep.progress
@@ -137,7 +132,7 @@ class SweepView:
 
     def _ipython_display_(self) -> None:
         display(self.widget)
-        self._kept.display()
+        self._live.display()
 
 
 def pareto_front(points: Sequence[tuple[float, float]], maximize: bool) -> list[tuple[float, float]]:
