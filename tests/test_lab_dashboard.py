@@ -76,7 +76,10 @@ def test_the_figure_shows_the_losses(board_of):
     np.testing.assert_array_equal(line.get_xdata(), np.arange(1, 301))
     np.testing.assert_array_equal(line.get_ydata(), board.runs[0].losses)
     assert board._live.widget.children[0].value != before
-    assert Image.open(io.BytesIO(board._live.widget.children[0].value)).size == (830, 950)  # sharp at a device ratio of 2
+    assert Image.open(io.BytesIO(board._live.widget.children[0].value)).size == (
+        830,
+        950,
+    )  # sharp at a device ratio of 2
 
 
 def test_pause_holds_and_continue_goes_on(board_of):
@@ -425,6 +428,20 @@ def test_a_run_that_fails_says_so_and_the_next_works(board_of, failure, sentence
     board.start()
     board.wait()
     assert board.runs[1].state == "finished" and _message(board) == ""
+
+
+def test_a_failure_stays_said_while_the_user_looks_for_another_rate(board_of):
+    board = board_of(PretendTrainer(fail=(5, NumericalFault("loss", 5, np.ones(5, np.float32), 4e-3))))
+    board.start()
+    board.wait()
+    said = _message(board)
+    assert "Continue goes on" in said
+    board._rate.value = 5e-3
+    assert _message(board) == said
+    board.resume()
+    assert "would fail again" in _message(board)
+    board._draw()
+    assert "would fail again" in _message(board)
 
 
 def test_after_a_numerical_fault_continue_goes_on_with_a_lower_learning_rate(board_of):

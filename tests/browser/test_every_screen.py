@@ -20,6 +20,7 @@ from two_checkouts import train_in_two_checkouts
 train_in_two_checkouts()
 workload = lab.Workload.of(load_corpus("airline"), ModelConfig(format="dense"))
 matrix = torch.from_numpy(np.random.default_rng(0).standard_normal((768, 768)).astype(np.float32))
+PretendTrainer.config = workload.config
 targets = [pretend_target(workload, PretendTrainer(), "pretend")]"""
 WIDGETS = {
     "compression": "lab.CompressionExplorer(matrix)",

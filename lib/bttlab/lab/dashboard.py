@@ -41,7 +41,7 @@ def _button(action: Callable) -> Callable:
     def guarded(self, *arguments, **keywords) -> None:
         try:
             with self._lock:
-                self._say("")
+                self._say(self._failure)
                 action(self, *arguments, **keywords)
                 self._enable()
         except BttlabError as error:
@@ -331,9 +331,7 @@ class Dashboard:
             self._figure.update(self.runs, view)
             self._status.value = _status(self.runs[-1]) if self.runs else "Choose what to train on, and start."
             if self._state() != self._said_in:  # what was said of another state may no longer be true
-                self._say("")
-            if self.runs and self.runs[-1].state == FAILED:
-                self._say(_what_failed(self.runs[-1]))
+                self._say(self._failure)
             self._enable()
             lines = map(escape, ratios(self.runs, view.memory))
             self._ratios.value = f"<p style='line-height:1.4'>{'<br>'.join(lines)}</p>"
@@ -385,6 +383,19 @@ class Dashboard:
             raise BttlabError(f"there is nothing to {action}: no run is going; start one first")
         return run
 
+    @property
+    def _failure(self) -> str:
+        """Why the last run failed, and how it goes on; empty if it did not fail."""
+        run = self.runs[-1] if self.runs else None
+        if run is None or run.state != FAILED:
+            return ""
+        if run.fault is None:
+            return run.error
+        return (
+            f"{run.error}. Set the learning rate's slider below {run.fault.learning_rate:g}, and Continue goes on from "
+            f"sample {run.fault.sample}"
+        )
+
     def _state(self) -> tuple[int, str]:
         return len(self.runs), self.runs[-1].state if self.runs else ""
 
@@ -396,15 +407,6 @@ class Dashboard:
 def _control(kind: type, name: str, width: str, name_width: int, **keywords: Any) -> widgets.Widget:
     style = {"description_width": f"{name_width}px"}
     return kind(description=name, style=style, layout={"width": width}, **keywords)
-
-
-def _what_failed(run: DashboardRun) -> str:
-    if run.fault is None:
-        return run.error
-    return (
-        f"{run.error}. Set the learning rate's slider below {run.fault.learning_rate:g}, and Continue goes on from "
-        f"sample {run.fault.sample}"
-    )
 
 
 def _status(run: DashboardRun) -> str:
