@@ -117,6 +117,20 @@ class LabPage:
         self._run(cell, wait, timeout)
         return cell
 
+    def answer(self, exercise: str, source: str) -> str:
+        """Type a source into an exercise's cell and run it, then the check below it; returns what the check shows."""
+        check = self.scroll_to(f'check("{exercise}"')
+        cell = check.locator("xpath=preceding-sibling::*[contains(@class, 'jp-CodeCell')][1]")
+        cell.locator(".cm-content").click()
+        self.page.keyboard.press("Control+A")
+        self.page.keyboard.insert_text(source)
+        self._run(cell, True, SECONDS)
+        check.locator(".cm-content").click()
+        self._run(check, True, SECONDS)
+        shown = check.locator(".jp-OutputArea-output")
+        expect(shown).to_be_in_viewport()
+        return shown.inner_text()
+
     def python(self, expression: str) -> str:
         """Evaluate an expression in the notebook's kernel, in a cell at the end; returns what it prints."""
         self.run_new(f"print({expression})")
