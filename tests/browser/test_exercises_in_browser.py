@@ -46,7 +46,9 @@ ANSWERS = {
         "def cut(matrix, rank):\n    return matrix": "Not yet:",
     },
     "02.4": {
-        FLOW.format("a = x G5\nb = a G6\nc = b G4\nd = c G3\ne = d G2\ny = e G1"): "Right. The machine multiplies matrices",
+        FLOW.format(
+            "a = x G5\nb = a G6\nc = b G4\nd = c G3\ne = d G2\ny = e G1"
+        ): "Right. The machine multiplies matrices",
         FLOW.format("a = x G6\nb = a G5\nc = b G4\nd = c G3\ne = d G2\ny = e G1"): "Hint: let x meet G5 first",
         FLOW.format("y = x G9"): "there is no G9 yet; there are x, G1, G2, G3, G4, G5, G6. Hint: let x meet G5 first",
     },

@@ -1,9 +1,12 @@
-"""Check an answer: print the result in a notebook, raise under nbgrader."""
+"""Check an answer: show the result in a notebook, raise under nbgrader."""
 
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from html import escape
 from typing import Any
+
+from IPython.display import display
 
 from bttlab.errors import BttlabError
 
@@ -61,8 +64,17 @@ def exercise(name: str, hint: str, hidden: Callable[[Any], None] | None = None) 
     return register
 
 
+class Words(str):
+    """A sentence of a check: a notebook shows it as a paragraph, whose lines break between words."""
+
+    def _repr_html_(self) -> str:
+        return f"<p>{escape(self)}</p>"
+
+    __repr__ = str.__str__
+
+
 def check(name: str, answer: Any, *objects: Any) -> None:
-    """Print whether an answer is right; if it is not, print what was found and a hint.
+    """Show whether an answer is right; if it is not, show what was found and a hint.
 
     Parameters
     ----------
@@ -83,7 +95,7 @@ def check(name: str, answer: Any, *objects: Any) -> None:
     right, words = _judged(name, answer, objects, hidden=False)
     if not right and os.environ.get("NBGRADER_EXECUTION"):
         raise NotRight(words)
-    print(words)
+    display(Words(words))
 
 
 def grade(name: str, answer: Any, *objects: Any) -> None:
