@@ -175,6 +175,17 @@ def test_what_the_card_does_not_have_is_named_with_its_place_and_what_is_near():
     refused("^layer.self_attn.in_proj_weight has no part in what", lambda n, t: head(n, n.table(t)))
 
 
+def test_a_module_that_fails_in_pytorch_is_refused():
+    """The stand-ins of the trace see no sizes: what PyTorch itself cannot run would be compiled."""
+    refused(r"^Net.forward fails in PyTorch on 2 tokens \(RuntimeError: mat1", lambda n, t: n.head(n.head(n.table(t))))
+    refused(r"fails in PyTorch on 2 tokens .*shape", lambda n, t: n.head(n.table(t).view(1, LENGTH, WIDTH)))
+    places = nn.Embedding(LENGTH - 1, WIDTH)
+    refused(
+        f"fails in PyTorch on {LENGTH} tokens .*out of range",
+        lambda n, t: n.head(n.table(t) + places(torch.arange(t.shape[-1]))),
+    )
+
+
 def test_a_module_with_dropout_is_refused():
     with pytest.raises(ProgramError, match=r"^layer.dropout: dropout is no.*the machine has no random numbers"):
         net = Tagger()

@@ -2,17 +2,21 @@
 
 import hashlib
 import json
+import math
 import shutil
 
 import jsonschema
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
 from bttlab.cli import main
-from bttlab.data import Vocabulary, encode, epoch_order, load_corpus
+from bttlab.data import Corpus, Split, Vocabulary, encode, epoch_order, load_corpus
 from bttlab.experiments.record import read_run
+from bttlab.model import ModuleConfig, Predictions
 from bttlab.train import read_checkpoint
+from bttlab.train.evaluation import scores_of
 from own_module import Net
 from tiny_runs import metrics, write_corpus
 
@@ -108,34 +112,40 @@ def test_a_resumed_run_has_the_bits_of_an_unbroken_one(place, call, train):
 
 
 @pytest.mark.parametrize(
-    ("name", "scores"),
+    ("name", "scores", "labels"),
     [
-        ("Tagger", {"slot_f1"}),
-        ("Both", {"intent_accuracy", "slot_f1", "frame_accuracy"}),
-        ("Language", {"perplexity"}),
+        ("Tagger", {"slot_f1"}, {"slots"}),
+        ("Both", {"intent_accuracy", "slot_f1", "frame_accuracy"}, {"intent", "slots"}),
+        ("Language", {"perplexity"}, {"next"}),
     ],
 )
-def test_labels_decide_losses_and_scores_on_the_card_as_in_pytorch(call, train, name, scores):
+def test_labels_decide_losses_and_scores_on_the_card_as_in_pytorch(call, train, name, scores, labels):
     options = ("--samples", 12, "--lr", 0.02)
     card, reference = train(name, *options), train(name, *options, "--device", "reference", out="reference")
     assert card["test"].keys() == {"mean_loss", "utterances"} | scores
     assert card["last_epoch"]["losses"] == pytest.approx(reference["last_epoch"]["losses"], abs=1e-5)
     assert card["test"] == pytest.approx(reference["test"], abs=1e-4)
     (found,) = call("predict", "fli please to a x", "--run", "run")["predictions"]
-    assert found.keys() == {"words", "unknown"} | (
-        {"next"} if name == "Language" else {"slots"} | ({"intent"} & {"intent" if "intent_accuracy" in scores else ""})
-    )
-    if name == "Language":
-        losses, words = card["test"]["mean_loss"], card["test"]["perplexity"]
-        assert words == pytest.approx(torch.tensor(losses).exp().item(), rel=0.01)  # all sentences have five words
+    assert found.keys() == {"words", "unknown"} | labels
+    assert scores <= call("eval", "--run", "run", "--decode-tags").keys()
+    if name == "Tagger":
+        assert "--predictions has intents and tags" in call("eval", "--run", "run", "--predictions", "tags.txt")
+        assert "run is of a module of your own" in call("runs", "export", "run", "--weights", "dense.safetensors")
 
 
 def test_a_language_model_predicts_the_word_that_follows(call, train):
     train("Language", "--epochs", 6, "--lr", 0.1)
-    assert [row["next"] for row in call("predict", "fli please", "far", "--run", "run")["predictions"]] == [
-        "to",
-        "please",
-    ]
+    rows = call("predict", "fli please", "far", "--run", "run")["predictions"]
+    assert [row["next"] for row in rows] == ["to", "please"]
+
+
+def test_perplexity_is_over_words_not_over_sentences():
+    splits = [Split([["a"], ["b", "c", "d"]], [["O"], ["O"] * 3], ["x", "x"])] * 3
+    corpus = Corpus("two", None, ["x"], ["PAD", "O"], *splits)
+    config = ModuleConfig("Net", "", ["language model"], 8, 9, 1, 9, {})
+    predictions = Predictions(np.array([1, 3], np.float32), np.zeros(2, np.int32), np.zeros((2, 8), np.int32))
+    scores = scores_of(predictions, corpus, "test", config)
+    assert scores == {"mean_loss": 2.0, "utterances": 2, "perplexity": pytest.approx(math.exp((1 + 3 * 3) / 4))}
 
 
 def test_code_of_others_does_not_run(place, call, train, monkeypatch):
@@ -184,7 +194,7 @@ def test_what_goes_wrong_is_one_line(place, call, train, corpus):
     lines = SOURCE.read_text().splitlines()
     number = next(n for n, line in enumerate(lines, 1) if "return undefined" in line)
     assert f"net.py:broken, line {number}: NameError: name 'undefined' is not defined" in train("broken")
-    assert "Pooled: mean is no operation of the card; near it: x[:, 0]" in train("Pooled")
+    assert "net.py:Pooled: Pooled: mean is no operation of the card; near it: x[:, 0]" in train("Pooled")
     assert "slot_label.txt has 5 slot labels, the model 4" in train("Few")
     assert "--encoders: a module has sizes of its own" in train("Net", "--encoders", 2)
     (place / "wrong.py").write_text("class Net(\n")

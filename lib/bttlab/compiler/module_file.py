@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.module import ModuleModel
 from bttlab.compiler.trace import trace
 from bttlab.errors import BttlabError
@@ -93,12 +94,19 @@ def _in_one_line(where: str, path: Path) -> Iterator[None]:
     """Raise whatever goes wrong in the user's code as one line, with the line of the file."""
     try:
         yield
+    except ProgramError as error:
+        raise ProgramError(f"{where}{_line(error.__cause__, path)}: {error}") from None
     except BttlabError:
         raise
     except Exception as error:
-        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
-        place = f", line {lines[-1]}" if lines else ""
-        raise BttlabError(f"{where}{place}: {type(error).__name__}: {error}") from None
+        raise BttlabError(f"{where}{_line(error, path)}: {type(error).__name__}: {error}") from None
+
+
+def _line(error: BaseException | None, path: Path) -> str:
+    """Return the last line of a file that an error came from, in words."""
+    frames = traceback.extract_tb(error.__traceback__) if error else []
+    lines = [frame.lineno for frame in frames if frame.filename == str(path)]
+    return f", line {lines[-1]}" if lines else ""
 
 
 class _Loader(importlib.abc.ExecutionLoader):

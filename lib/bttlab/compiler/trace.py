@@ -558,8 +558,10 @@ def trace(module: nn.Module, sequence_length: int) -> ModuleModel:
     Raises
     ------
     ProgramError
-        If it has an operation that the machine has not; the line names its place, and what is near.
+        If it fails in PyTorch, or has an operation that the machine has not: the line names its place, what is near.
     """
+    for length in (2, sequence_length):
+        _try(module, length)
     tracer = Tracer(module, sequence_length)
     outputs = tracer.run()
     outputs = list(outputs.values()) if isinstance(outputs, dict) else outputs
@@ -589,6 +591,17 @@ def trace(module: nn.Module, sequence_length: int) -> ModuleModel:
         module,
         graph,
     )
+
+
+def _try(module: nn.Module, length: int) -> None:
+    """Call a module in PyTorch: the stand-ins do not see whether sizes fit each other."""
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            module(torch.zeros(1, length, dtype=torch.long))
+    except Exception as error:
+        raise ProgramError(
+            f"{type(module).__name__}.forward fails in PyTorch on {length} tokens ({type(error).__name__}: {error})"
+        ) from error
 
 
 def _classifier(tracer: Tracer, output: Any, is_causal: bool) -> tuple[str, str]:

@@ -9,7 +9,15 @@ import torch
 from bttlab.data import Corpus, Samples
 from bttlab.data.metrics import score
 from bttlab.data.tags import TagDecoder
-from bttlab.model import LANGUAGE_MODEL, Predictions, Trainer, batch_logits, equal_length_batches, network_of
+from bttlab.model import (
+    LANGUAGE_MODEL,
+    ModelConfig,
+    Predictions,
+    Trainer,
+    batch_logits,
+    equal_length_batches,
+    network_of,
+)
 from bttlab.model.loop import chunks
 from bttlab.train.progress import ProgressBar
 from bttlab.train.stop import StopSignals
@@ -68,9 +76,10 @@ def decoded(trainer: Trainer, samples: Samples, predictions: Predictions, decode
     model, slots, parameters = network_of(trainer.config), np.zeros_like(predictions.slots), trainer.store_parameters()
     for name, parameter in model.named_parameters():
         parameter.data = torch.from_numpy(parameters[name])
+    size = 64 if isinstance(trainer.config, ModelConfig) else 1  # a module may be written for one sample
     random = np.random.default_rng(0)  # of the order of batches, which nothing depends on
     with torch.no_grad():
-        for batch in equal_length_batches(np.arange(len(samples)), samples.lengths, 64, random):
+        for batch in equal_length_batches(np.arange(len(samples)), samples.lengths, size, random):
             words = int(samples.lengths[batch[0]]) - 1
             if words:
                 _, logits, _, _ = batch_logits(model, samples[batch])
