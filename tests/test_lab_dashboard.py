@@ -17,7 +17,7 @@ from bttlab.lab.dashboard_figure import DashboardFigure, View
 from bttlab.lab.dashboard_runs import MOST_LOSSES, MOST_POINTS, DashboardRun
 from bttlab.lab.dashboard_targets import Target
 from bttlab.lab.meters import EnergyMeter, NoMeter, PowerMeter
-from bttlab.lab.run_export import ratios
+from bttlab.lab.run_export import curves_csv, ratios
 from bttlab.model import ModelConfig, NumericalFault
 from bttlab.model.loop import CHUNK_SECONDS
 from bttlab.quantities import Quantity
@@ -281,7 +281,7 @@ def test_the_curves_as_a_table_and_in_words(board_of):
     board._ipython_display_()
     board.start()
     board.wait()
-    rows = list(csv.DictReader(io.StringIO(board.to_csv())))
+    rows = list(csv.DictReader(io.StringIO(curves_csv(board.runs))))
     losses = {int(row["samples"]): float(row["loss"]) for row in rows if row["loss"]}
     assert losses == {k: pytest.approx(1 / k) for k in range(1, 301)}
     assert rows[-1]["intent_accuracy"] == "1.0" and float(rows[-1]["joules"]) == pytest.approx(

@@ -61,7 +61,7 @@ def test_modes_that_do_not_multiply(matrix):
 
 
 def test_a_rank_beyond_the_maximum(matrix):
-    explorer = CompressionExplorer(matrix, rank=12)
+    explorer = CompressionExplorer(matrix)
     explorer.rank_slider.value = 100
     assert "more than some bonds can have" in explorer.message and "12, 96" in explorer.message
     assert explorer.truncation.ranks == (12, 96, 100, 96, 12)

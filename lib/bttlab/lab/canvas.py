@@ -22,6 +22,7 @@ from bttlab.lab.charts import DOTS_PER_INCH, to_png
 from bttlab.lab.hover import Hover
 from bttlab.lab.picture import DARK, FIGURE_CLASS
 
+NARROW = 4.7  # inches: fits a window of 900 pixels beside JupyterLab's file browser; images shrink, a zoom canvas not
 PATIENCE_SECONDS = 5.0  # that a browser has to take a picture and say so
 
 
@@ -125,9 +126,10 @@ class ZoomCanvas:
 
 
 def live_canvas(figure: Figure, lock: threading.RLock) -> ImageCanvas | ZoomCanvas:
-    """Return a canvas of the kind that `%matplotlib` has chosen in this notebook."""
+    """Return a canvas of the kind that `%matplotlib` has chosen in this notebook; wide figures are images."""
     backend = str(matplotlib.get_backend()).lower()
-    kind = ZoomCanvas if backend in ("widget", "ipympl", "module://ipympl.backend_nbagg") else ImageCanvas
+    can_zoom = backend in ("widget", "ipympl", "module://ipympl.backend_nbagg")
+    kind = ZoomCanvas if can_zoom and figure.get_figwidth() <= NARROW else ImageCanvas
     return kind(figure, lock)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bttlab.lab.charts import PALETTE, new_figure
+from bttlab.lab.charts import PALETTE, new_figure, style
 from bttlab.lab.picture import Picture
 from bttlab.tensor import matrix_to_tt, tt_to_matrix
 
@@ -78,16 +78,15 @@ def draw_truncation(
     out_modes, in_modes, ranks : sequence of int
     """
     figure = new_figure(8.3, 3.2)
-    (left, right) = figure.subplots(1, 2)
+    left, right = figure.subplots(1, 2)
+    style(left, "What is lost (measured)", "rank", "error, part of the norm")
+    style(right, "What it costs", "rank", "parameters")
     for (name, matrix), colour in zip(matrices.items(), PALETTE, strict=False):
         cuts = [truncate(matrix, out_modes, in_modes, rank) for rank in ranks]
         left.semilogx(ranks, [cut.error for cut in cuts], "o-", label=name, color=colour)
-    left.set(xlabel="rank", ylabel="error, part of the norm", ylim=(0, 1.05), title="What is lost (measured)")
+    left.set_ylim(0, 1.05)
     right.loglog(ranks, [cut.parameters for cut in cuts], "o-", color=PALETTE[2], label="cores")
     right.axhline(matrix.numel(), color="0.4", linestyle="--", label="matrix")
-    right.set(xlabel="rank", ylabel="parameters", title="What it costs")
     for axes in (left, right):
         axes.legend()
-        axes.grid(alpha=0.25)
-        axes.spines[["top", "right"]].set_visible(False)
     return Picture(figure, "Error and parameters over the rank.")

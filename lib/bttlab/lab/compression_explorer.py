@@ -12,7 +12,7 @@ from bttlab.lab.tensor_train_picture import draw_train
 from bttlab.model import ModelConfig
 from bttlab.tensor import check_modes
 
-MOST_RANK = 128
+MOST_MODE, MOST_RANK = 48, 128
 LINES = ("-", "--", "-.", ":", (0, (5, 1)))  # of the bonds, some of whose spectra coincide
 
 
@@ -22,9 +22,6 @@ class CompressionExplorer(Explorer):
     Parameters
     ----------
     matrix : Tensor, shape (out, in)
-    out_modes, in_modes : tuple of three int
-        Where the sliders stand at first.
-    rank : int
 
     Attributes
     ----------
@@ -32,21 +29,15 @@ class CompressionExplorer(Explorer):
         The one that is drawn.
     """
 
-    def __init__(
-        self,
-        matrix: Tensor,
-        out_modes: tuple[int, int, int] = ModelConfig.linear_out_modes,
-        in_modes: tuple[int, int, int] = ModelConfig.linear_in_modes,
-        rank: int = ModelConfig.linear_rank,
-    ):
+    def __init__(self, matrix: Tensor):
         self._matrix = matrix
+        out_modes, in_modes = ModelConfig.linear_out_modes, ModelConfig.linear_in_modes
         self._spectra = functools.lru_cache(8)(lambda outs, ins: spectra(matrix, outs, ins))
-        most = 48
-        self.out_sliders = [slider(n, 1, most, f"output {k + 1}") for k, n in enumerate(out_modes)]
-        self.in_sliders = [slider(n, 1, most, f"input {k + 1}") for k, n in enumerate(in_modes)]
-        self.rank_slider = slider(rank, 1, MOST_RANK, "rank", "508px")
+        self.out_sliders = [slider(n, 1, MOST_MODE, f"output {k + 1}") for k, n in enumerate(out_modes)]
+        self.in_sliders = [slider(n, 1, MOST_MODE, f"input {k + 1}") for k, n in enumerate(in_modes)]
+        self.rank_slider = slider(ModelConfig.linear_rank, 1, MOST_RANK, "rank", "508px")
         self.truncation: Truncation | None = None
-        figures = [new_figure(width, height) for width, height in ((8.3, 2.3), (5.0, 2.8), (3.3, 2.8))]
+        figures = [new_figure(width, height) for width, height in ((8.3, 2.3), (4.6, 2.8), (3.7, 2.8))]
         self._train, self._spectrum, self._sizes = (figure.subplots() for figure in figures)
         controls = [row(*self.out_sliders), row(*self.in_sliders), row(self.rank_slider)]
         super().__init__(*figures, controls=controls)

@@ -155,10 +155,6 @@ class Dashboard:
         if self.runs:
             self._keep()
 
-    def to_csv(self) -> str:
-        """Return the runs' curves: a line a point, with provenance."""
-        return curves_csv(self.runs)
-
     # --- the buttons' actions
 
     @_button
@@ -342,7 +338,7 @@ class Dashboard:
             words = describe_runs(self.runs)
             self._words.value = hidden(words)
             if png := self._live.keep(words):
-                table = self.to_csv().encode()
+                table = curves_csv(self.runs).encode()
                 self._files.value = download_link("runs.png", "image/png", png) + download_link(
                     "runs.csv", "text/csv", table
                 )

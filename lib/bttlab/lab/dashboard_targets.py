@@ -94,14 +94,14 @@ def baseline_targets(workload: Workload) -> list[Target]:
     return [_baseline(format, device, workload) for device in devices for format in BASELINES]
 
 
-def modelled_targets(workload: Workload, gpus: Sequence[str] = ("RTX-3090",)) -> list[Target]:
-    """Return targets for GPUs that are not here: losses trained on the CPU, time and energy modelled.
+def modelled_targets(workload: Workload) -> list[Target]:
+    """Return targets for the paper's GPU: losses trained on the CPU, time and energy modelled.
 
     The list is empty on a machine with a GPU, which is measured instead.
     """
     if torch.cuda.is_available():
         return []
-    return [_modelled(format, find_gpu(name), workload) for name in gpus for format in BASELINES]
+    return [_modelled(format, find_gpu("RTX-3090"), workload) for format in BASELINES]
 
 
 def _modelled(format: str, gpu: Gpu, workload: Workload) -> Target:

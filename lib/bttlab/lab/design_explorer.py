@@ -123,7 +123,7 @@ class DesignExplorer(Explorer):
         self.programs = Programs(lengths, self.refresh)
         self._controls = (self.encoders, self.rank, self.flow, self.optimizer, self.clock, self.feed_forward)
         self.rank.observe(self._follow, "value")
-        figures = new_figure(5.0, 4.2), new_figure(3.3, 4.2)
+        figures = new_figure(4.6, 4.2), new_figure(3.7, 4.2)
         self._space, self._machine = (figure.subplots() for figure in figures)
         pairs = (self.encoders, self.rank), (self.feed_forward, self.flow), (self.clock, self.optimizer)
         super().__init__(*figures, controls=[row(*pair) for pair in pairs])

@@ -3,10 +3,9 @@
 import math
 from collections.abc import Sequence
 
-from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from bttlab.lab.charts import PALETTE, new_figure
+from bttlab.lab.charts import PALETTE, new_figure, style
 from bttlab.lab.picture import Picture
 from bttlab.tensor import FLOWS, flow_cost, optimal_cost
 
@@ -38,6 +37,8 @@ def draw_costs(
     elements = math.prod((*out_modes, *in_modes))
     figure = new_figure(8.3, 3.4)
     left, right = figure.subplots(1, 2, sharey=True)
+    style(left, "", f"tokens (rank {at_rank})", "MACs, forward and backward")
+    style(right, "", f"rank ({at_tokens} tokens)", "")
     for flow, look in LOOKS.items():
         over_tokens = [flow_cost(flow, t, out_modes, in_modes, at_rank).macs for t in tokens]
         over_rank = [flow_cost(flow, at_tokens, out_modes, in_modes, r).macs for r in ranks]
@@ -49,10 +50,8 @@ def draw_costs(
         ticks = [2**k for k in range(max(places).bit_length()) if 2**k >= min(places)]
         axes.set_xticks(ticks, map(str, ticks))
         axes.xaxis.set_minor_locator(NullLocator())
-    left.set(xlabel=f"tokens (rank {at_rank})", ylabel="MACs, forward and backward")
-    right.set(xlabel=f"rank ({at_tokens} tokens)")
     left.legend(fontsize=8)
-    return _finished(figure, "Multiply-accumulates of each flow over tokens and over rank.")
+    return Picture(figure, "Multiply-accumulates of each flow over tokens and over rank.")
 
 
 def draw_optimum(tokens: Sequence[int], out_modes: Sequence[int], in_modes: Sequence[int], rank: int) -> Picture:
@@ -60,20 +59,13 @@ def draw_optimum(tokens: Sequence[int], out_modes: Sequence[int], in_modes: Sequ
     best = [optimal_cost(t, out_modes, in_modes, rank) for t in tokens]
     figure = new_figure(8.3, 3.4)
     left, right = figure.subplots(1, 2)
+    style(left, "", "tokens", "thousand MACs, forward")
+    style(right, "", "tokens", "thousand elements at the peak, forward")
     for flow in ("right_to_left", "bidirectional"):
         costs = [flow_cost(flow, t, out_modes, in_modes, rank).forward for t in tokens]
         left.plot(tokens, [cost.macs / 1e3 for cost in costs], label=flow, **LOOKS[flow])
         right.plot(tokens, [cost.peak_elements / 1e3 for cost in costs], label=flow, **LOOKS[flow])
     left.plot(tokens, [cost.macs / 1e3 for cost in best], "k:", label="optimum (opt_einsum)")
     right.plot(tokens, [cost.peak_elements / 1e3 for cost in best], "k:", label="optimum (opt_einsum)")
-    left.set(xlabel="tokens", ylabel="thousand MACs, forward")
-    right.set(xlabel="tokens", ylabel="thousand elements at the peak, forward")
     left.legend(fontsize=8)
-    return _finished(figure, "Arithmetic and peak memory of two flows over tokens, beside the best order.")
-
-
-def _finished(figure: Figure, caption: str) -> Picture:
-    for axes in figure.axes:
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(alpha=0.25)
-    return Picture(figure, caption)
+    return Picture(figure, "Arithmetic and peak memory of two flows over tokens, beside the best order.")

@@ -40,7 +40,7 @@ def watch(run: TrainingRun, title: str, seconds: float = math.inf, savings: Savi
     bttlab.model.NumericalFault
         If that ended the run.
     """
-    figures = [panel(), panel(), panel()] if savings else [new_figure(7.5, 3.2)]
+    figures = [panel(), panel(), panel()] if savings else [new_figure(4.6, 3.2)]
     *others, loss = (figure.subplots() for figure in figures)
     live, words = LiveFigures(figures), DisplayHandle()
 

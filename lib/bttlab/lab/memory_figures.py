@@ -66,13 +66,8 @@ def draw_banks(estimate: Estimate) -> Picture:
     banks = estimate.memory.banks
     figure = new_figure(8.3, 1.4 + 0.23 * len(banks))
     axes = figure.subplots()
-    encoders = estimate.model.encoders
-    style(
-        axes,
-        f"Bytes of each bank in use, {encoders} encoders, {estimate.optimizer} (modelled)",
-        "MB ($10^6$ bytes)",
-        "",
-    )
+    title = f"Bytes of each bank in use, {estimate.model.encoders} encoders, {estimate.optimizer} (modelled)"
+    style(axes, title, "MB ($10^6$ bytes)", "")
     groups = dict.fromkeys(group for bank in banks for group in bank.groups)
     rooms = [bank.depth * bank.row_words * WORD_BYTES / 1e6 for bank in banks]
     for row, (bank, room) in enumerate(zip(banks, rooms, strict=True)):
@@ -87,12 +82,8 @@ def draw_banks(estimate: Estimate) -> Picture:
     axes.set_yticks(range(len(banks)), [bank.name for bank in banks], fontsize=8)
     axes.set_ylim(len(banks) - 0.4, -0.6)
     axes.set_xlim(0, 1.28 * max(rooms))
-    axes.legend(
-        [Rectangle((0, 0), 1, 1, color=COLOURS[group]) for group in groups],
-        list(groups),
-        loc="lower right",
-        fontsize=8,
-    )
+    patches = [Rectangle((0, 0), 1, 1, color=COLOURS[group]) for group in groups]
+    axes.legend(patches, list(groups), loc="lower right", fontsize=8)
     filled = "; ".join(f"{bank.name} {bank.words / bank.depth:.0%}" for bank in banks)
     return Picture(figure, f"Share of each bank that a program uses: {filled}.")
 

@@ -22,18 +22,15 @@ CURVES = {
 
 
 class RunBrowser(Explorer):
-    """Runs of the index and their curves. Make one the last line of a cell.
+    """Runs of this checkout or of all the user's, and their curves. Make one the last line of a cell.
 
     Parameters
     ----------
     conditions : str
         To begin with, such as "kind=training linear_rank=8"; blanks between them.
-    index : RunIndex, optional
-        By default this checkout's; a box adds those of the user's other checkouts.
     """
 
-    def __init__(self, conditions: str = "kind!=estimate", index: RunIndex | None = None):
-        self._index = index or RunIndex()
+    def __init__(self, conditions: str = "kind!=estimate"):
         self.everywhere = widgets.Checkbox(description="other checkouts' runs, too", indent=False)
         self._found: dict[str, FoundRun] = {}
         wide = {"description_width": "70px"}
@@ -45,7 +42,7 @@ class RunBrowser(Explorer):
         )  # of names, as long as the filter finds
         self.curve = widgets.Dropdown(options=list(CURVES), description="curve", style=wide, layout={"width": "240px"})
         self._applied: tuple[str, bool] | None = None
-        figure = new_figure(8.3, 3.6)
+        figure = new_figure(4.6, 3.6)
         self._axes = figure.subplots()
         super().__init__(figure, controls=[row(self.conditions, self.curve, self.everywhere), self.runs])
 
@@ -79,7 +76,7 @@ class RunBrowser(Explorer):
 
     def _search(self, conditions: str, everywhere: bool) -> None:
         asked, runs, faults, self._left_out = Filter(conditions.split(), limit=SHOWN), [], [], []
-        indexes = every_index() if everywhere else [self._index]
+        indexes = every_index() if everywhere else [RunIndex()]
         for index in indexes:
             try:
                 runs += index.find(asked)
@@ -114,7 +111,8 @@ class RunBrowser(Explorer):
             mark = "o" if len(x) < 30 else None
             text = f"{run.record.id[:6]} {run.record.name}"
             axes.plot(x, scaled, color=colour, linewidth=1.4, marker=mark, markersize=4, label=as_label(text[:60]))
-        axes.set_ylim(bottom=0)
+        axes.margins(x=0)
+        axes.set(xlim=(0, None), ylim=(0, None))
         if axes.get_legend_handles_labels()[0]:
             axes.legend(fontsize=8, framealpha=0.8)
         notes = ([f"no such curve: {', '.join(empty)}"] if empty else []) + faults
