@@ -1,5 +1,6 @@
 """Show a live figure on ipympl's canvas if it is enabled, else as an image; keep the last picture in the notebook.
 
+ipympl, and no library of charts in JavaScript: one drawing serves notebook, saved notebook, site and test, offline.
 Any thread may draw, one at a time: `draw` holds the figure's lock, and so does ipympl while it answers the mouse.
 """
 
