@@ -47,8 +47,13 @@ def opened(open_notebook) -> Callable[..., LabPage]:
 
 def test_first_minute(opened):
     lab = opened("00_start_here")
-    run(lab, "import numpy as np", "LEARNING_RATE = 4e-3")
-    take(lab, "first_minute", lab.cell_with("LEARNING_RATE = 4e-3").locator(".jp-OutputArea-output:visible").first)
+    run(lab, "import numpy as np")
+    cell = lab.run_cell_with("LEARNING_RATE = 4e-3", wait=False)
+    lab.page.wait_for_function("() => /after 9,\\d+ samples/.test(document.body.innerText)", timeout=120_000)
+    lab.interrupt()
+    lab.until(lambda: "*" not in cell.locator(".jp-InputPrompt").inner_text())
+    lab.page.add_style_tag(content=".jp-OutputArea-child:has([data-mime-type*='stdout']) { display: none }")
+    take(lab, "first_minute", cell.locator(".jp-OutputArea"))
 
 
 def test_dashboard(opened):

@@ -57,12 +57,13 @@ def test_a_slow_answer_says_that_it_works(screen):
 def test_the_runs_are_this_checkouts_unless_asked_for_more(screen):
     screen.scroll_to("lab.RunBrowser()")
     runs = screen.page.locator(".widget-select-multiple option")
-    expect(runs).to_have_count(1)
-    expect(runs).to_contain_text("ours")
-    screen.page.get_by_text("other checkouts' runs, too").click()
-    screen.wait_for_text("2 runs, 1 selected")
     expect(runs).to_have_count(2)
-    expect(runs.first).to_contain_text("theirs")
+    expect(runs.first).to_contain_text("dashboard")
+    expect(runs.last).to_contain_text("ours")
+    screen.page.get_by_text("other checkouts' runs, too").click()
+    screen.wait_for_text("3 runs, 2 selected")
+    expect(runs).to_have_count(3)
+    expect(runs.nth(1)).to_contain_text("theirs")
 
 
 @every_widget
