@@ -141,6 +141,21 @@ class Written(nn.Module):
         return self.head(self.norm(x + context))
 
 
+class Trains(nn.Module):
+    """Trains of two and of four cores an end, and wider in than out."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.head = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, 19)
+        self.two, self.four = tt(5, (4, 16), (8, 8)), tt(6, (2, 4, 4, 8), (2, 2, 4, 4))
+        self.back = tt([3, 4, 5, 6, 7, 3, 2], (2, 2, 8, 2), (2, 4, 2, 16))
+
+    def forward(self, tokens):
+        x = self.table(tokens)
+        x = x + self.two(torch.tanh(x))
+        return self.head(x + self.back(torch.relu(self.four(x))))
+
+
 MODULES = {
     "classifier, pre-norm, RMSNorm, SiLU": Classifier,
     "language model, tied": Language,
@@ -150,6 +165,7 @@ MODULES = {
     "both, other widths": Wide,
     "words one by one": Plain,
     "attention written out": Written,
+    "two and four cores an end": Trains,
 }
 
 
@@ -258,10 +274,13 @@ def autograd(model: ModuleModel, sample: Samples) -> tuple[float, dict[str, np.n
 
 @pytest.mark.parametrize("name", MODULES)
 def test_gradients_are_those_of_autograd(fast, name):
-    model = made(MODULES[name])
-    program, parameters, optimizer = compile_program(model), model.parameters(), Optimizer("momentum")
+    check_gradients(fast, made(MODULES[name]), (3, 11, 17, 18))
+
+
+def check_gradients(fast, model, lengths, flow="bidirectional") -> None:
+    program, parameters, optimizer = compile_program(model, flow=flow), model.parameters(), Optimizer("momentum")
     fast.load_program(program)
-    for length in (3, 11, 17, 18):
+    for length in lengths:
         sample = samples_of(model, [length], length)
         fast.load(parameters)
         result = fast.train(sample_records(program, sample, [0.0], optimizer), optimizer)[0]
@@ -275,6 +294,11 @@ def test_gradients_are_those_of_autograd(fast, name):
             # The gradient of a key's bias is 0, and that of a softmax of one or two scores next to nothing.
             size = max(np.abs(gradient).max(), largest / 50)
             assert np.abs(found[of] - gradient).max() < 2 * TOLERANCE * size, f"{of}, {length} tokens"
+
+
+@pytest.mark.parametrize("flow", [(3, 3), (2, 2), (1, 1), "auto", (1, 3)])
+def test_trains_of_two_and_four_cores_in_every_flow(fast, flow):
+    check_gradients(fast, made(Trains), (2, 17), flow)
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -201,9 +201,9 @@ class CustomPath:
             place = At(f"bank {bank}", 0)
             self._new(name).stored.append(Stored(place, arrangement))
             transfers.append(Transfer(name, self._matrix(name, place, modes)))
-        for axes, bank in ((OUT_AXES, OUT_CORES), (IN_AXES, IN_CORES)):
+        for axes, cores, bank in ((OUT_AXES, (2, 1, 0), OUT_CORES), (IN_AXES, (3, 4, 5), IN_CORES)):
             used = 0
-            for core, of in axes.values():
+            for core, of in zip(cores, axes.values(), strict=True):
                 name = CORES[core]
                 order = tuple(i for i in (_DIMENSIONS[name][axis] for axis in of) if i in self.indices[name])
                 arrangement = Arrangement(order, 1)

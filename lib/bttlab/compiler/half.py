@@ -1,4 +1,4 @@
-"""One half of a linear layer's tensor train: its three cores, how they are merged, and the order of their vectors.
+"""One half of a linear layer's tensor train: its cores, how they are merged, and the order of their vectors.
 
 A half has a core `near` the middle rank, one in the `middle` and one at the `far` end; N, M, F with ranks k (middle of
 the train), b (between near and middle) and a (between middle and far). Its features are those of (near, middle, far),
@@ -40,7 +40,11 @@ class Half:
         Modes.
     cores, gradients : dict of str to At
         Where "near", "middle" and "far" core and their gradients lie: N as (k, near) vectors of b, M as (b, middle)
-        vectors of a, F as (a) vectors of `far`.
+        vectors of a, F as (a) vectors of `far`. A train of two cores at this end has no "near" core.
+    outer : Half, optional
+        A train of four cores at this end: the half whose M F, merged for each sample, is this one's F.
+    far_modes : tuple of int
+        The modes of `outer`, from the middle of the train to its end.
     """
 
     which: int
@@ -54,11 +58,18 @@ class Half:
     far: int
     cores: dict[str, At] = field(hash=False)
     gradients: dict[str, At] = field(hash=False)
+    outer: "Half | None" = None
+    far_modes: tuple[int, ...] = ()
+
+    @property
+    def has_near(self) -> bool:
+        """Whether there is a core N: else M is at the middle of the train, and k is b."""
+        return "near" in self.cores
 
     @property
     def tail_vectors(self) -> int:
         """Vectors of a row of M F."""
-        return self.middle * self.far // LANES
+        return vectors_for(self.middle * self.far)
 
     @property
     def far_vectors(self) -> int:
@@ -78,13 +89,15 @@ class Half:
     def buffered(self) -> dict[str, tuple[int, int]]:
         """Return what the engine holds of it: (rows, vectors of a row) by name."""
         parts = {"far": (self.far_rank, self.far_vectors)}
+        if self.outer is not None:
+            parts["outer"] = (self.outer.far_rank, self.outer.far_vectors)
         if self.merged == 1:
             parts["middle"] = (self.near_rank, self.middle)
         else:
             parts["tail"] = (self.near_rank, self.tail_vectors)
         if self.merged == 3:
             parts["merged"] = (self.rank, self.vectors)
-        else:
+        elif self.has_near:
             parts["near"] = (self.rank, self.near)
         return parts
 
@@ -92,11 +105,10 @@ class Half:
 
     def _features(self) -> np.ndarray:
         """The place of (near, middle, far) among the layer's features."""
-        if self.which == IN:
-            return np.arange(self.near * self.middle * self.far).reshape(self.near, self.middle, self.far)
-        return (
-            np.arange(self.near * self.middle * self.far).reshape(self.far, self.middle, self.near).transpose(2, 1, 0)
-        )
+        modes = (self.near, self.middle, *(self.far_modes or (self.far,)))
+        count = np.arange(self.near * self.middle * self.far)
+        features = count.reshape(modes) if self.which == IN else count.reshape(modes[::-1]).transpose()
+        return features.reshape(self.near, self.middle, self.far)
 
     def _loose(self) -> np.ndarray:
         """The place of (near, middle, far) where each `far` has separate vectors."""

@@ -30,18 +30,18 @@ class HalfLowering(HalfForward):
             return
         v = lifted[1]
         u = lowered[-2]
-        # d_N[k, j] = sum over t of z[t][k] u[t, j]
-        self._outer(
-            "d N",
-            [Level("t", tokens), padded("j", half.near)],
-            "t",
-            part(z, t=1),
-            part(u, t=half.near, j=1),
-            half.rank,
-            half.near,
-            half.gradients["near"],
-            check=True,
-        )
+        if half.has_near:  # d_N[k, j] = sum over t of z[t][k] u[t, j]
+            self._outer(
+                "d N",
+                [Level("t", tokens), padded("j", half.near)],
+                "t",
+                part(z, t=1),
+                part(u, t=half.near, j=1),
+                half.rank,
+                half.near,
+                half.gradients["near"],
+                check=True,
+            )
         rows = self._rows(tokens)
         if half.merged == 2:
             scalars, stream = {"t": half.near, "j": 1}, {"t": half.vectors, "j": half.tail_vectors}
@@ -161,11 +161,14 @@ class HalfLowering(HalfForward):
         b, half = self.b, self.half
         parts = self.scratch.take(half.far_rank * half.block)
         rows, to = Level("a", half.far_rank), part(parts, a=half.block, w=1)
+        d_far = half.gradients["far"] if half.outer is None else self.scratch.take(half.far_rank * half.far_vectors)
         b.accumulate(self.engine, "d F, in parts", loops, depth, scalars, stream, rows, to)
         b.columns(
             "d F",
             [Level("m", half.middle), padded("a", half.far_rank, half.far_vectors), Level("f", half.far_vectors)],
             part(parts, m=half.far_vectors, a=half.block, f=1),
-            r1=part(half.gradients["far"], a=half.far_vectors, f=1),
-            check=True,
+            r1=part(d_far, a=half.far_vectors, f=1),
+            check=half.outer is None,
         )
+        if half.outer is not None:
+            self.outer()._tail_backward(d_far)

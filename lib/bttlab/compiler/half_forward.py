@@ -29,8 +29,10 @@ class HalfForward:
     def merge(self) -> None:
         """Cores into the operand buffer, merged as far as the flow asks for."""
         b, half = self.b, self.half
+        if half.outer is not None:
+            self.outer().merge()
         for name in ("far", "middle", "near"):
-            if name in self.buffers:
+            if name in self.buffers and (name != "far" or half.outer is None):
                 moved(b, f"load {name} core", half.cores[name], self.buffers[name], *half.buffered()[name])
         if half.merged == 1:
             return
@@ -60,6 +62,11 @@ class HalfForward:
         b.expand(self.engine, "L^T = N tail, permuted", loops, tail, scalars, result, count=half.near_rank)
         source = part(permuted, block=half.vectors, y=1)
         b.shuffle("permute L^T", half.rank, half.to_features, source, also=part(merged, y=1), row=("block", 0))
+
+    def outer(self) -> "HalfForward":
+        """Return the lowering of the two cores whose product is this half's far core."""
+        buffers = {"far": self.buffers["outer"], "tail": self.buffers["far"]}
+        return type(self)(self.b, self.half.outer, buffers, self.scratch, self.lifted)
 
     # ---- tokens --------------------------------------------------------------------------------------------------
 
@@ -105,7 +112,11 @@ class HalfForward:
                 flags=flags,
             )
             return [x, z]
-        u = kept or self.scratch.take(most_of(tokens) * half.near)
+        if half.has_near:
+            u = kept or self.scratch.take(most_of(tokens) * half.near)
+        else:
+            u = z
+        last = {} if half.has_near else {"flags": flags}
         result = [x, u, z]
         if half.merged == 2:
             depth = Level("w", half.tail_vectors + 1)
@@ -120,6 +131,7 @@ class HalfForward:
                 part(x, t=half.vectors, j=half.tail_vectors, w=1),
                 part(u, t=half.near, j=1),
                 count=half.near_rank,
+                **last,
             )
         else:
             p = self.scratch.take(most_of(tokens) * half.near * half.middle)
@@ -145,7 +157,10 @@ class HalfForward:
                 part(p, t=half.near * half.middle, j=half.middle, m=1),
                 part(u, t=half.near, j=1),
                 count=half.near_rank,
+                **last,
             )
+        if not half.has_near:
+            return result
         b.reduce(
             self.engine,
             "z = u N^T",
@@ -202,19 +217,20 @@ class HalfForward:
                 row=row,
             )
             return [z, y]
-        v = self.lifted.take(most_of(tokens) * half.near)
+        v = self.lifted.take(most_of(tokens) * half.near) if half.has_near else z
         rows = self._rows(tokens)
         if half.merged == 2:  # as the vector unit goes through y
             rows.reverse()
-        b.expand(
-            self.engine,
-            "v = z N",
-            rows,
-            part(self.buffers["near"], j=1),
-            part(z, t=1),
-            part(v, t=half.near, j=1),
-            count=half.rank,
-        )
+        if half.has_near:
+            b.expand(
+                self.engine,
+                "v = z N",
+                rows,
+                part(self.buffers["near"], j=1),
+                part(z, t=1),
+                part(v, t=half.near, j=1),
+                count=half.rank,
+            )
         if half.merged == 2:
             if y is None:
                 return [z, v]

@@ -12,10 +12,10 @@ from bttlab.compiler.machine import machine
 
 LANES = machine().LANES
 
-# The cores of a linear layer as its halves hold them: (core, order of its axes); the last axis lies along the lanes.
-# L = (G1 G2) G3 and R = G4 (G5 G6): `near` is the core at the middle rank, `far` the one at the end.
-OUT_AXES = {"near": (2, (2, 1, 0)), "middle": (1, (2, 1, 0)), "far": (0, (2, 0, 1))}
-IN_AXES = {"near": (3, (0, 1, 2)), "middle": (4, (0, 1, 2)), "far": (5, (0, 2, 1))}
+# The order of the axes of a linear layer's cores at each end of the train; the last lies along the lanes. `near` is the
+# core at the middle rank, `far` the one at the end: L = (G1 G2) G3 and R = G4 (G5 G6).
+OUT_AXES = {"near": (2, 1, 0), "middle": (2, 1, 0), "far": (2, 0, 1)}
+IN_AXES = {"near": (0, 1, 2), "middle": (0, 1, 2), "far": (0, 2, 1)}
 
 
 @dataclass(frozen=True)

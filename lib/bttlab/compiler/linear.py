@@ -6,6 +6,7 @@ then z = x R^T and y = z L^T + b. The backward pass computes d_z = d_y L and d_x
 from z and d_y, and the input cores' from x and d_z. Engine 0 has the input's half, engine 1 the output's (`halves`).
 """
 
+import math
 from collections.abc import Collection, Mapping
 
 from bttlab.compiler.builder import LANES, ROWS, Builder, padded
@@ -59,34 +60,47 @@ class LinearLayers:
         self._kept: dict[int, At] = {}
 
     def _half(self, name: str, which: int, shapes, merged: int, engine: int) -> Half:
-        if len(core_names(shapes, name)) != 6:
+        cores = core_names(shapes, name)
+        count = len(cores) // 2
+        if len(cores) not in (4, 6, 8):
             raise ProgramError(
-                f"{name} has {len(core_names(shapes, name))} cores: the card takes trains of three modes at each end"
+                f"{name} has {len(cores)} cores: the card takes two, three or four modes at each end, as many at both"
             )
-        axes = OUT_AXES if which == OUT else IN_AXES
-        shape = {kind: shapes[f"{name}.cores.{core}"] for kind, (core, _) in axes.items()}
-        modes = {kind: s[1] for kind, s in shape.items()}
-        order = {kind: tuple(shape[kind][a] for a in axes[kind][1]) for kind in shape}
-        rank, near_rank, far_rank = order["near"][0], order["near"][2], order["middle"][2]
-        if max(rank, near_rank, far_rank) > ROWS:
-            raise DoesNotFit(
-                f"{name} has rank {max(rank, near_rank, far_rank)}; an engine has {ROWS} rows", f"ranks up to {ROWS}"
-            )
-        if modes["middle"] * modes["far"] % LANES:
+        ranks = [shapes[core][2] for core in cores[:-1]]
+        if max(ranks) > ROWS:
+            raise DoesNotFit(f"{name} has rank {max(ranks)}; an engine has {ROWS} rows", f"ranks up to {ROWS}")
+        # From the middle of the train to its end.
+        inward, bonds = slice(count, None), slice(count - 1, None)
+        if which == OUT:
+            inward = bonds = slice(count - 1, None, -1)
+        kinds = ("near", "middle", "middle", "far") if count == 4 else ("near", "middle", "far")[-count:]
+        axes = IN_AXES if which == IN else OUT_AXES
+        blocks = [self.layout.place(core, axes[kind]) for core, kind in zip(cores[inward], kinds, strict=True)]
+        modes, bonds = [block.shape[1] for block in blocks], ranks[bonds]
+
+        last = modes[-2 if count < 4 else -3 :]
+        if math.prod(last) % LANES:
             raise ProgramError(
-                f"{name}: the modes {modes['middle']} and {modes['far']} at an end of the train multiply to "
-                f"{modes['middle'] * modes['far']}, which does not fill vectors of {LANES}: choose other modes"
+                f"{name}: the modes {', '.join(map(str, last))} at an end of the train multiply to {math.prod(last)}, "
+                f"which does not fill vectors of {LANES}: choose other modes"
             )
-        cores, gradients = {}, {}
-        for kind, (core, order_of) in axes.items():
-            block = self.layout.place(f"{name}.cores.{core}", order_of)
-            cores[kind], gradients[kind] = block.where(), block.gradient()
-        return Half(which, engine, merged, rank, near_rank, far_rank, *modes.values(), cores, gradients)
+
+        def half(merged: int, bonds: list[int], modes: list[int], which_cores: list[int], *more) -> Half:
+            own = {kinds[n]: blocks[n] for n in which_cores}
+            places = [{kind: place(block) for kind, block in own.items()} for place in (Block.where, Block.gradient)]
+            return Half(which, engine, merged, *bonds, *modes, *places, *more)
+
+        if count == 2:
+            return half(min(merged, 2), [bonds[0], *bonds], [1, *modes], [0, 1])
+        if count == 3:
+            return half(merged, bonds, modes, [0, 1, 2])
+        outer = half(2, [bonds[2], *bonds[2:]], [1, *modes[2:]], [2, 3])
+        return half(merged, bonds[:3], [*modes[:2], modes[2] * modes[3]], [0, 1], outer, tuple(modes[2:]))
 
     @property
     def between(self) -> list[int]:
         """The layers in which tokens leave something before z that the backward pass reads."""
-        return [layer for layer, (half, _) in enumerate(self.halves) if half.merged == 2]
+        return [layer for layer, (half, _) in enumerate(self.halves) if half.merged == 2 and half.has_near]
 
     def divide_buffers(self, kept: Collection | None = None) -> None:
         """Divide what is left of the operand buffers into slots for halves; call it last.
@@ -218,7 +232,7 @@ class LinearLayers:
                 r1=part(d_bias, w=1),
                 check=True,
             )
-        if into.half.merged == 3:
+        if into.half.merged == 3 or (into.half.merged == 2 and not into.half.has_near):
             lowered = [x, self.z[layer]]
         elif layer in self._kept:
             lowered = [x, self._kept[layer], self.z[layer]]
