@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 from bttlab.card.processor import NativeProcessor, sample_records
@@ -169,6 +171,75 @@ MODULES = {
 }
 
 
+FLOWS = ["bidirectional", "right_to_left", "auto"]
+TRAINS = [(4, 16), (16, 4), (4, 4, 4), (2, 8, 4), (4, 8, 2), (2, 2, 4, 4), (4, 2, 2, 4)]  # of WIDTH
+
+
+class Drawn(nn.Module):
+    """Random layers around a residual: each pre- or post-norm, or without a norm."""
+
+    def __init__(self, parts, heads, norm, norm_first, causal, labels):
+        super().__init__()
+        self.heads, self.norm_first, self.causal = heads, norm_first, causal
+        self.table = nn.Embedding(WORDS, WIDTH)
+        self.parts = nn.ModuleList(map(self._part, parts))
+        self.norms = nn.ModuleList(norm(WIDTH) if norm else nn.Identity() for _ in parts)
+        self.logits = nn.ModuleDict({name: nn.Linear(WIDTH, 5 if name == "one" else 19) for name in labels})
+
+    def _part(self, part) -> nn.Module:
+        kind, inputs, outputs, rank, act = part
+        if kind == "attention":
+            return nn.ModuleList(tt(rank, outputs, inputs) for _ in range(4))
+        if kind == "dense":
+            return nn.Sequential(nn.Linear(WIDTH, 48), act(), nn.Linear(48, WIDTH))
+        return nn.Sequential(tt(rank, outputs, inputs), act(), tt(rank, inputs, outputs))
+
+    def _apply_part(self, part: nn.Module, x):
+        if isinstance(part, nn.Sequential):
+            return part(x)
+        q, k, v = (f(x).unflatten(-1, (self.heads, -1)).transpose(-2, -3) for f in part[:3])
+        context = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
+        return part[3](context.transpose(-2, -3).flatten(-2))
+
+    def forward(self, tokens):
+        x = self.table(tokens)
+        for part, norm in zip(self.parts, self.norms, strict=True):
+            x = x + self._apply_part(part, norm(x)) if self.norm_first else norm(x + self._apply_part(part, x))
+        rows = {"one": x[..., 0, :], "each": x[..., 1:, :]}
+        outputs = tuple(head(rows[name]) for name, head in self.logits.items())
+        return outputs if len(outputs) > 1 else outputs[0]
+
+
+MORE = (1, None, False, False, ["one"])
+
+
+@st.composite
+def drawn_modules(draw) -> Drawn:
+    act = draw(st.sampled_from([nn.GELU, nn.ReLU, nn.SiLU, nn.Tanh]))  # the tables of two have no room
+    same = st.sampled_from([2, 3, 4]).flatmap(
+        lambda n: st.tuples(*2 * [st.sampled_from([modes for modes in TRAINS if len(modes) == n])])
+    )
+    part = st.tuples(st.sampled_from(["attention", "dense", "train"]), same, st.integers(1, 16))
+    parts = [(kind, *modes, rank, act) for kind, modes, rank in draw(st.lists(part, min_size=1, max_size=3))]
+    return Drawn(
+        parts,
+        draw(st.sampled_from([1, 2, 4])),
+        draw(st.sampled_from([None, nn.LayerNorm, nn.RMSNorm])),
+        draw(st.booleans()),
+        draw(st.booleans()),
+        draw(st.sampled_from([["one"], ["each"], ["one", "each"]])),
+    )
+
+
+@pytest.mark.long
+@settings(max_examples=15, deadline=None, phases=[Phase.generate])
+@given(module=drawn_modules(), flow=st.sampled_from(FLOWS), length=st.integers(2, LENGTH))
+def test_random_modules(fast, module, flow, length):
+    model = made(lambda: module)
+    check_gradients(fast, model, (length,), flow)
+    assert check_program(compile_program(model, flow=flow), (length,)) == []
+
+
 def refused(message: str, forward) -> None:
     """A module with this forward pass is refused in one line."""
 
@@ -200,6 +271,11 @@ def test_a_module_that_fails_in_pytorch_is_refused():
         f"fails in PyTorch on {LENGTH} tokens .*out of range",
         lambda n, t: n.head(n.table(t) + places(torch.arange(t.shape[-1]))),
     )
+
+
+def test_activations_whose_tables_have_no_room_are_named():
+    with pytest.raises(ProgramError, match="take 2816 entries of 2048: choose one kind of activation"):
+        compile_program(made(lambda: Drawn([("dense", 0, 0, 0, act) for act in (nn.GELU, nn.SiLU)], *MORE)))
 
 
 def test_a_module_with_dropout_is_refused():

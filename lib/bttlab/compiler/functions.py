@@ -135,9 +135,10 @@ class Functions:
             self.list.append(function)
             entries = sum(f.parts for f in self.list)
             if entries > MACHINE.FUNCTION_ENTRIES or len(self.list) > MACHINE.FUNCTIONS:
+                names = ", ".join(f.name for f in self.list if f.parts > 2)
                 raise ProgramError(
-                    f"{len(self.list)} functions with {entries} parts: the machine holds {MACHINE.FUNCTIONS} with "
-                    f"{MACHINE.FUNCTION_ENTRIES}; choose fewer parts"
+                    f"the tables of {names} take {entries} entries of {MACHINE.FUNCTION_ENTRIES}: choose one kind of "
+                    "activation, or ReLU beside it"
                 )
         return self.list.index(function)
 

@@ -354,7 +354,7 @@ class Tracer:
     def matmul(self, a: Value, b: Value) -> Value:
         """Products of attention that is written out."""
         if isinstance(a, Value) and isinstance(b, Value):
-            kinds = [[kind for kind, _ in x.axes if kind != ONE] for x in (a, b)]
+            kinds = [_kinds_of_heads(x) for x in (a, b)]
             if kinds == [[HEADS, TOKENS, HEAD], [HEADS, HEAD, TOKENS]]:
                 axes = (*a.axes[:-1], (KEYS, b.shape[-1]))
                 return Value(self, axes, a.matrix, (a, b.transpose(-1, -2), 1.0, False, False))
@@ -395,9 +395,10 @@ class Tracer:
     def attention(self, q: Value, k: Value, v: Value, causal: bool, scale: float | None = None) -> Value:
         """softmax(q k^T / sqrt(head size)) v."""
         for x in (q, k, v):
-            if [kind for kind, _ in x.axes if kind != ONE] != [HEADS, TOKENS, HEAD]:
+            if _kinds_of_heads(x) != [HEADS, TOKENS, HEAD]:
                 self.refuse("attention over other axes", "axes (batch, heads, tokens, features of a head)")
-        heads, head = (size for kind, size in q.axes if kind in (HEADS, HEAD))
+        heads = math.prod(size for kind, size in q.axes if kind == HEADS)
+        head = q.matrix.features // heads
         if scale is not None and not math.isclose(scale, 1 / math.sqrt(head), rel_tol=1e-6):
             self.refuse(f"attention of scale {scale:g}", f"1 / sqrt(head size) = {1 / math.sqrt(head):g}")
         if len({x.shape for x in (q, k, v)}) > 1:
@@ -419,6 +420,12 @@ class Tracer:
         matrix, rows = self.matrix(x, "linear"), outputs or self.graph.shapes[weight][0]
         options = {"weight": weight, "bias": bias, "first": first}
         return self.like(x, self.graph.made("dense", name, (matrix,), matrix.tokens, rows, **options))
+
+
+def _kinds_of_heads(x: Value) -> list[str]:
+    """Return the kinds of the axes; features that are not split are those of one head."""
+    kinds = [kind for kind, _ in x.axes if kind != ONE]
+    return kinds if HEADS in kinds else [HEADS, *(HEAD if kind == FEATURES else kind for kind in kinds)]
 
 
 def _linear(tracer: Tracer, module: nn.Linear, x: Value) -> Value:
