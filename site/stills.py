@@ -1,6 +1,6 @@
 """Widgets as they stood, in plain HTML: nobody has to run anything, and there are no scripts.
 
-A saved notebook has the state of its widgets; their figures a view keeps beside them as HTML (`lab.canvas.KeptFigure`).
+A saved notebook has the state of its widgets; their figures stand beside them as HTML (`lab.canvas.LiveFigures`).
 """
 
 import re
@@ -11,8 +11,8 @@ from typing import Any
 VIEW = "application/vnd.jupyter.widget-view+json"
 STATE = "application/vnd.jupyter.widget-state+json"
 FIGURE_CLASS = "bttlab-figure"
-KEPT = re.compile(r'<div class="bttlab-kept-\w+">(<img .*?>)</div>', re.DOTALL)
-FIGURES = {"MPLCanvasModel", "ImageModel"}
+KEPT = re.compile(r'<div class="bttlab-kept-(\w+)">(<img .*?>)</div>', re.DOTALL)
+LIVE = "bttlab-live-"  # begins the class of a box of figures; the name that follows is that of the kept ones
 SKIPPED = {"PlayModel", "LinkModel"}
 
 
@@ -32,17 +32,14 @@ def freeze(notebook: Any) -> None:
     states = notebook.metadata.pop("widgets", {}).get(STATE, {}).get("state", {})
     for cell in notebook.cells:
         outputs = cell.get("outputs", [])
-        kept = [match for output in outputs if (match := KEPT.search(_html(output)))]
+        kept = dict(match.groups() for output in outputs if (match := KEPT.search(_html(output))))
         for output in outputs:
             view = output.get("data", {}).get(VIEW)
             if view is None:
                 continue
-            still = _Still(states, kept.pop()[1] if kept else None)
-            html = still.draw(view["model_id"])
-            figure = f"<div>{still.figure}</div>" if still.figure else ""
-            output["data"] = {"text/html": f'<div class="still">{html}{figure}</div>'}
-            if still.had_figure:
-                cell.outputs = [one for one in outputs if not KEPT.search(_html(one)) or one is output]
+            html = _Still(states, kept).draw(view["model_id"])
+            output["data"] = {"text/html": f'<div class="still">{html}</div>'}
+            cell.outputs = [one for one in cell.outputs if not KEPT.search(_html(one))]
 
 
 def _html(output: dict) -> str:
@@ -56,13 +53,12 @@ class _Still:
     ----------
     states : dict
         Of all models, by their ids.
-    figure : str or None
-        The kept figure, which goes where the live one is.
+    kept : dict of str to str
+        HTML of figures, by the names of the live ones in whose place they go.
     """
 
-    def __init__(self, states: dict[str, Any], figure: str | None):
-        self._states, self.figure = states, figure
-        self.had_figure = figure is not None
+    def __init__(self, states: dict[str, Any], kept: dict[str, str]):
+        self._states, self._kept = states, kept
 
     def draw(self, identity: str) -> str:
         """Return the HTML of a widget and what is in it."""
@@ -73,22 +69,19 @@ class _Still:
         layout = self._states.get(str(state.get("layout", "")).removeprefix("IPY_MODEL_"), {}).get("state", {})
         if layout.get("display") == "none" or layout.get("visibility") == "hidden" or kind in SKIPPED:
             return ""
+        for name in state.get("_dom_classes", ()):
+            if name.removeprefix(LIVE) in self._kept:
+                return f"<div>{self._kept[name.removeprefix(LIVE)]}</div>"
         if "children" in state:
             parts = [self.draw(child.removeprefix("IPY_MODEL_")) for child in state["children"]]
             return f'<div class="{"column" if kind == "VBoxModel" else "row"}">{"".join(parts)}</div>'
-        if kind in FIGURES:
-            return self._figure(model, state)
+        if kind == "ImageModel":
+            data = next((one["data"] for one in model.get("buffers", ()) if one["path"] == ["value"]), None)
+            look = f'class="{FIGURE_CLASS}" alt="" style="width:{layout.get("width") or "auto"};max-width:100%"'
+            return f'<img {look} src="data:image/png;base64,{data}">' if data else ""
         if kind in ("HTMLModel", "HTMLMathModel"):
             return f"<div>{state['value']}</div>" if state["value"] else ""
         return _control(kind, state)
-
-    def _figure(self, model: dict, state: dict) -> str:
-        if self.figure and (FIGURE_CLASS in state.get("_dom_classes", ()) or model["model_name"] == "MPLCanvasModel"):
-            figure, self.figure = self.figure, None
-            return figure
-        data = next((one["data"] for one in model.get("buffers", ()) if one["path"] == ["value"]), None)
-        data = data or state.get("_data_url")
-        return f'<img class="{FIGURE_CLASS}" alt="" src="data:image/png;base64,{data}">' if data else ""
 
 
 def _control(kind: str, state: dict[str, Any]) -> str:

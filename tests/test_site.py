@@ -101,10 +101,17 @@ def test_a_still_says_how_widgets_stood():
 
 
 def test_a_kept_figure_goes_where_the_live_one_was():
-    states = {"top": widget("VBox", children=["IPY_MODEL_canvas", "IPY_MODEL_line"])}
-    states |= {"canvas": widget("MPLCanvas", _data_url=None), "line": widget("HTML", value="below")}
+    states = {"top": widget("VBox", children=["IPY_MODEL_live", "IPY_MODEL_line"])}
+    states |= {"live": widget("HBox", children=["IPY_MODEL_canvas"], _dom_classes=["bttlab-live-1f"])}
+    states |= {"canvas": widget("Image"), "line": widget("HTML", value="below")}
+    states["canvas"]["buffers"] = [{"path": ["value"], "data": "live"}]
     kept = '<style></style><div class="bttlab-kept-1f"><img class="bttlab-figure" src="data:x"></div>'
     notebook = notebook_with(states, {"text/html": kept}, {"text/html": "something else"})
     freeze(notebook)
     first, second = (output.data["text/html"] for output in notebook.cells[0].outputs)
-    assert first.count("data:x") == 1 and first.index("data:x") < first.index("below") and second == "something else"
+    assert (
+        "base64,live" not in first
+        and first.count("data:x") == 1
+        and first.index("data:x") < first.index("below")
+        and second == "something else"
+    )

@@ -193,6 +193,9 @@ def test_restarting_the_kernel_while_it_trains(lab):
     lab.wait_for_text("running")
     before = lab.python("__import__('os').getpid()")
     lab.restart()
+    lab.scroll_to("board = Dashboard")
+    expect(lab.page.locator(".bttlab-stale-note").first).to_be_visible()  # of the dashboard, which nothing updates now
+    lab.picture("dashboard_stale")
     assert lab.python("__import__('os').getpid()") != before
     no_thread_stays(lab)
 
