@@ -12,10 +12,11 @@ import torch
 import torch.nn.functional as F
 
 from bttlab.cli import main
+from bttlab.compiler.module_file import module_of_source
 from bttlab.data import Corpus, Split, Vocabulary, encode, epoch_order, load_corpus
 from bttlab.experiments.record import read_run
 from bttlab.model import ModuleConfig, Predictions
-from bttlab.train import read_checkpoint
+from bttlab.train import read_checkpoint, tensors_digest
 from bttlab.train.evaluation import scores_of
 from own_module import Net
 from tiny_runs import metrics, write_corpus
@@ -133,6 +134,31 @@ def test_labels_decide_losses_and_scores_on_the_card_as_in_pytorch(call, train, 
         assert "run is of a module of your own" in call("runs", "export", "run", "--weights", "dense.safetensors")
 
 
+def test_initial_parameters_depend_on_the_seed_alone(place):
+    def drawn(threads, seed=0):
+        torch.set_num_threads(threads)
+        try:
+            return module_of_source(SOURCE.read_bytes(), SOURCE, "Net", seed=seed).parameters()
+        finally:
+            assert torch.get_num_threads() == threads
+            torch.set_num_threads(1)
+
+    assert tensors_digest(drawn(1)) == tensors_digest(drawn(2)) != tensors_digest(drawn(1, seed=1))
+
+
+@pytest.mark.long
+def test_intents_of_snips_are_learnt_on_the_card_as_in_pytorch(place, train, snips):
+    (place / "decay.toml").write_text(
+        'epochs = 1\nlearning_rate = 1e-3\noptimizer = {name = "adamw"}\nschedule = {decay = "linear"}\n'
+    )
+    options = ("--data", snips, "--recipe", "decay.toml")
+    card, reference = (
+        train("Intents", *options, "--device", device, out=device)["last_epoch"]["dev"]["intent_accuracy"]
+        for device in ("emulated", "reference")
+    )
+    assert card > 0.94 and card == pytest.approx(reference, abs=0.015)
+
+
 def test_a_language_model_predicts_the_word_that_follows(call, train):
     train("Language", "--epochs", 6, "--lr", 0.1)
     rows = call("predict", "fli please", "far", "--run", "run")["predictions"]
@@ -189,7 +215,7 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_starts_again(place, t
 
 def test_what_goes_wrong_is_one_line(place, call, train, corpus):
     assert "there is no absent.py; give FILE.py:CLASS" in call("train", "--model", "absent.py:Net")
-    assert "net.py has no class Absent; there are: Net, Pooled, Small" in train("Absent")
+    assert "net.py has no class Absent; there are: Net, Pooled, Intents" in train("Absent")
     assert "net.py:Sized is called without arguments (missing a required argument: 'width')" in train("Sized")
     lines = SOURCE.read_text().splitlines()
     number = next(n for n, line in enumerate(lines, 1) if "return undefined" in line)

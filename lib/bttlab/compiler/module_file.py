@@ -66,7 +66,7 @@ def module_of_source(
         If the code ends in an error, has no such class, or the card has no operation for a part of the module.
     """
     where = f"{path}:{name}"
-    with _in_one_line(where, path), torch.random.fork_rng(devices=[]):
+    with _in_one_line(where, path), _one_thread(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         code = _run(source, path)
         made = getattr(code, name, None)
@@ -87,6 +87,17 @@ def module_of_source(
         model = trace(module, length)
     digest = hashlib.sha256(source).hexdigest()
     return replace(model, module=f"{path.name}:{name}", module_sha256=digest, source=source)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Let PyTorch compute on one thread: decompositions, as `compress` makes them, depend on how many there are."""
+    count = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(count)
 
 
 @contextmanager
