@@ -1,15 +1,18 @@
 """The lab's small parts: charts, watching, check cells, corpora and the check of the machine."""
 
+import gc
 import io
 
 import nbclient
 import nbformat
 import numpy as np
 import pytest
+from matplotlib.backend_bases import MouseEvent
 from PIL import Image
 
 from bttlab.data import CorpusError
 from bttlab.lab import budget, check_machine, corpus_here, watch
+from bttlab.lab.canvas import LiveFigures
 from bttlab.lab.charts import new_figure, smooth, thinned, to_png
 from bttlab.lab.live_loss import draw_loss
 from bttlab.lab.meters import card_watts
@@ -56,6 +59,16 @@ class _Run:
         if self.done and isinstance(self._fail, NumericalFault):
             raise self._fail
         return self.losses
+
+
+def test_the_mouse_shows_values_after_the_cell_has_ended():
+    figure = new_figure(4, 3)
+    axes = figure.subplots()
+    axes.plot([0, 1, 2], [5, 6, 7], label="loss")
+    LiveFigures([figure]).draw()
+    gc.collect()
+    MouseEvent("motion_notify_event", figure.canvas, *axes.transData.transform((1.1, 6)))._process()
+    assert [text.get_text() for text in axes.texts] == [": 1\nloss: 6"]
 
 
 def test_watching_a_run(capsys):

@@ -156,8 +156,8 @@ class LiveFigures:
         self._figures, self._hover = figures, Hover(figures)
         self._canvases = [live_canvas(figure, self.lock) for figure in figures]
         for figure in figures:
-            figure.canvas.mpl_connect("motion_notify_event", self._point)
-            figure.canvas.mpl_connect("figure_leave_event", self._point)
+            for event in ("motion_notify_event", "figure_leave_event"):  # a method alone would be forgotten
+                figure.canvas.mpl_connect(event, lambda moved: self._point(moved))
         layout = {"flex_flow": "row wrap", "overflow": "auto"}  # a figure that is wider than the window scrolls
         self.widget = ipywidgets.HBox([canvas.widget for canvas in self._canvases], layout=layout)
         self._name = uuid.uuid4().hex[:8]

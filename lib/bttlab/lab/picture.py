@@ -79,7 +79,7 @@ def hidden(words: str) -> str:
 
 def sentences(lines: Iterable[str]) -> str:
     """Return sentences as an HTML list."""
-    return f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in lines)}</ul>"
+    return f"{DARK}<ul>{''.join(f'<li>{escape(line)}</li>' for line in lines)}</ul>"
 
 
 def until_stale(html: str) -> str:
