@@ -50,7 +50,6 @@ def test_an_optimizer_with_state(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--encoders", "30"], "choose up to 6 encoders, all else as asked"),
         (["--clock", "500"], "a clock of 500 MHz: the shell gives 50 or more"),
         (["--clock", "200", "20"], "a clock of 20 MHz"),
         (["--rank", "0"], "linear_rank is 0"),

@@ -108,7 +108,6 @@ def test_hazards_are_counted(capsys, monkeypatch, hazards):
     ("arguments", "message"),
     [
         (["--encoders", "0"], "encoders is 0"),
-        (["--encoders", "12"], "choose up to 6 encoders"),
         (["--rank", "17"], "choose ranks up to 16"),
         (["--tokens", "1"], "--tokens 1: a sample has 2 to 32 tokens"),
         (["--tokens", "33"], "--tokens 33: a sample has 2 to 32 tokens"),

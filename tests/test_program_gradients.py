@@ -171,7 +171,6 @@ def test_small_models(fast, shape):
     ("config", "message"),
     [
         (ModelConfig(linear_rank=17), "choose ranks up to 16"),
-        (ModelConfig(encoders=12), "choose up to 6 encoders"),
         (ModelConfig(format="dense"), "choose format tensor"),
         (replace(SMALL, heads=8), "heads of a multiple of 16 features"),
         (replace(SMALL, encoders=1, sequence_length=64, **MANY_HEADS), "d_scores takes 6144 vectors of bank"),

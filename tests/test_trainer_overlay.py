@@ -211,9 +211,8 @@ def test_a_bad_program_leaves_the_card_as_before(trainer, samples, place, value,
     [
         (ModelConfig(linear_rank=40), "rank 40"),
         (ModelConfig(format="dense"), "tensor"),
-        (ModelConfig(encoders=30), "choose"),
     ],
-    ids=("rank", "dense", "encoders"),
+    ids=("rank", "dense"),
 )
 def test_a_model_that_does_not_fit_leaves_the_card_as_before(trainer, config, message):
     before = fingerprint(trainer)
@@ -364,7 +363,6 @@ def test_an_overlay_of_other_kernels_is_one_line_and_no_folder(tmp_path, capsys)
         (["--rank", "12,encoders.5.query=4"], "'encoders.5.query', which is no layer"),
         (["--rank", "12,query"], "give a rank, and after commas layers"),
         (["--hidden-size", "8192", "--heads", "64"], "the first and last mode go up to 16"),
-        (["--encoders", "30"], "choose up to 6 encoders"),
         (
             ["--encoders", "6", "--rank", "13", "--optimizer", "adamw"],
             "choose sgd, or ranks up to 12, up to 5 encoders",
