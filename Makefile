@@ -25,7 +25,7 @@ BIN := $(VENV)/bin
 MARKER = $(VENV)/.installed$(subst /,-,$(PYTHON))
 UV_VERSION := 0.13.9
 UV ?= $(or $(shell command -v uv),.venv-uv/bin/uv)
-FROM_HOUSE = $(if $(filter-out wheelhouse,$(MAKECMDGOALS)),$(if $(WHEELHOUSE),--no-index --find-links "$(WHEELHOUSE)"))
+FROM_HOUSE = $(if $(filter-out wheelhouse,$(MAKECMDGOALS)),$(if $(WHEELHOUSE),--no-index --find-links "$$(realpath "$(WHEELHOUSE)")"))
 INSTALL = $(UV) pip install --quiet --python $(VENV) $(FROM_HOUSE)
 export UV
 export UV_INDEX_STRATEGY := unsafe-best-match
@@ -60,6 +60,7 @@ $(UV):
 	@python=$$(tools/find_python "$(PYTHON)") && "$$python" -m venv .venv-uv && \
 	.venv-uv/bin/pip install --quiet $(FROM_HOUSE) uv==$(UV_VERSION)
 
+# torch is installed from another folder: pyproject.toml hides from uv what its build for CUDA requires, for the lock's sake.
 # The marker is written last, so an environment whose making was interrupted is completed the next time.
 environment: $(MARKER)
 	@:
@@ -69,7 +70,7 @@ $(MARKER): requirements.lock pyproject.toml $(wildcard lib/*/pyproject.toml) | $
 	$(UV) venv --quiet $(if $(wildcard $(VENV)/pyvenv.cfg),--clear) --python "$$python" $(VENV); }
 	@echo "installs the packages of requirements.lock into $(VENV): minutes, the first time" >&2
 	@$(INSTALL) --require-hashes --no-deps --build-constraints requirements.lock --requirement requirements.lock
-	@$(INSTALL) $(TORCH) pip
+	@$(UV) --directory / pip install --quiet --python "$(CURDIR)/$(VENV)" $(FROM_HOUSE) $(TORCH) pip
 	@$(INSTALL) --no-deps --no-build-isolation --editable . $(patsubst %/pyproject.toml,--editable %,$(wildcard lib/*/pyproject.toml))
 	@touch $@
 
