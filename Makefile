@@ -70,7 +70,7 @@ $(MARKER): requirements.lock pyproject.toml $(wildcard lib/*/pyproject.toml) | $
 	$(UV) venv --quiet $(if $(wildcard $(VENV)/pyvenv.cfg),--clear) --python "$$python" $(VENV); }
 	@echo "installs the packages of requirements.lock into $(VENV): minutes, the first time" >&2
 	@$(INSTALL) --require-hashes --no-deps --build-constraints requirements.lock --requirement requirements.lock
-	@$(UV) --directory / pip install --quiet --python "$(CURDIR)/$(VENV)" $(FROM_HOUSE) $(TORCH) pip
+	@$(UV) --directory / pip install --quiet --python "$$(realpath "$(VENV)")" $(FROM_HOUSE) $(TORCH) pip
 	@$(INSTALL) --no-deps --no-build-isolation --editable . $(patsubst %/pyproject.toml,--editable %,$(wildcard lib/*/pyproject.toml))
 	@touch $@
 

@@ -36,6 +36,7 @@ version = "1"
 
 [tool.uv]
 constraint-dependencies = ["torch==1"]
+dependency-metadata = [{ name = "torch", version = "1", requires-dist = [] }]
 """
 
 
