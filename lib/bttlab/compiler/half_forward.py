@@ -112,11 +112,8 @@ class HalfForward:
                 flags=flags,
             )
             return [x, z]
-        if half.has_near:
-            u = kept or self.scratch.take(most_of(tokens) * half.near)
-        else:
-            u = z
-        last = {} if half.has_near else {"flags": flags}
+        u = (kept or self.scratch.take(most_of(tokens) * half.near)) if half.has_near else z
+        flags_of_u = 0 if half.has_near else flags  # without a near core u is z
         result = [x, u, z]
         if half.merged == 2:
             depth = Level("w", half.tail_vectors + 1)
@@ -131,7 +128,7 @@ class HalfForward:
                 part(x, t=half.vectors, j=half.tail_vectors, w=1),
                 part(u, t=half.near, j=1),
                 count=half.near_rank,
-                **last,
+                flags=flags_of_u,
             )
         else:
             p = self.scratch.take(most_of(tokens) * half.near * half.middle)
@@ -157,7 +154,7 @@ class HalfForward:
                 part(p, t=half.near * half.middle, j=half.middle, m=1),
                 part(u, t=half.near, j=1),
                 count=half.near_rank,
-                **last,
+                flags=flags_of_u,
             )
         if not half.has_near:
             return result
