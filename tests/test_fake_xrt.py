@@ -311,7 +311,7 @@ def test_a_notebook_runs_on_the_card(environment, name):
     notebook.cells.append(shows)
     resources = {"metadata": {"path": str(folder)}}
     nbclient.NotebookClient(notebook, timeout=600, kernel_name="python3", resources=resources).execute()
-    assert "XrtDevice" in shows.outputs[0].text
+    assert "XrtDevice" in "".join(output.text for output in shows.outputs)  # a line may arrive in several pieces
     assert SHELL in str([cell.get("outputs") for cell in notebook.cells[:-1]])
 
 
