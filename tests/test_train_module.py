@@ -151,12 +151,12 @@ def test_intents_of_snips_are_learnt_on_the_card_as_in_pytorch(place, train, sni
     (place / "decay.toml").write_text(
         'epochs = 1\nlearning_rate = 1e-3\noptimizer = {name = "adamw"}\nschedule = {decay = "linear"}\n'
     )
-    options = ("--data", snips, "--recipe", "decay.toml")
+    options = ("--data", snips, "--recipe", "decay.toml", "--samples", 5000)
     card, reference = (
         train("Intents", *options, "--device", device, out=device)["last_epoch"]["dev"]["intent_accuracy"]
         for device in ("emulated", "reference")
     )
-    assert card > 0.94 and card == pytest.approx(reference, abs=0.015)
+    assert card > 0.8 and card == pytest.approx(reference, abs=0.015)
 
 
 def test_a_language_model_predicts_the_word_that_follows(call, train):
