@@ -51,8 +51,9 @@ def tables(lengths: Mapping[int, int], alike: Samples, core_seconds: float) -> d
     """
     flows = {flow: [estimate(ModelConfig(encoders=n), lengths, flow=flow) for n in ENCODERS] for flow in FLOWS}
     paper = flows["bidirectional"]
+    quality, sentence = _quality(alike)
     return {
-        "results": _results(paper),
+        "results": f"{_results(paper)}\n{sentence}",
         "epochs": _epochs(flows),
         "stages": _stages(paper),
         "memory": _memory(paper),
@@ -62,7 +63,7 @@ def tables(lengths: Mapping[int, int], alike: Samples, core_seconds: float) -> d
         "power": _power(paper),
         "energy": _energy(paper, core_seconds),
         "ratios": _ratios(alike[:1]),
-        "quality": _quality(alike),
+        "quality": quality,
     }
 
 
@@ -208,7 +209,8 @@ def _ratios(sample: Samples) -> str:
     return _markdown([*_columns(f"{GPU} over U50"), "published"], rows)
 
 
-def _quality(alike: Samples) -> str:
+def _quality(alike: Samples) -> tuple[str, str]:
+    """Return the table of energy.md, and the README's sentence about its last column."""
     targets = {target: energy_to_quality(find_gpu(GPU), alike, target) for target in TARGETS}
     rows = []
     for pair in zip(*targets.values(), strict=True):
@@ -217,12 +219,24 @@ def _quality(alike: Samples) -> str:
         for one in pair:
             missing = f"; {one.seeds - len(one.samples)} seeds never" if len(one.samples) < one.seeds else ""
             rows[-1].append(f"{np.median(one.samples):,.0f} ({min(one.samples):,} to {max(one.samples):,}){missing}")
-            low, mid, high = one.joules
-            rows[-1].append(f"{mid:,.0f} ({low:,.0f} to {high:,.0f})")
+            rows[-1].append("{1:,.0f} ({0:,.0f} to {2:,.0f})".format(*one.joules))
     headers = ["", "optimizer, rate"]
     for target in TARGETS:
         headers += [f"samples to {target:.0%}", "J"]
-    return _markdown(headers, rows)
+    target = TARGETS[-1]
+    joules = {row.label: row.joules for row in targets[target]}
+    low, card, high = joules["U50: tensor, batch 1"]
+    tensor, dense = (
+        [joules[f"{GPU}, {mode}: {what}"][1] for mode in ("graphs", "eager")]
+        for what in ("tensor, batch 1", "dense, batch 16")
+    )
+    sentence = (
+        f"To {100 * target:.0f} % slot F1 on the dev split the U50 takes {card:.0f} J ({low:.0f} to {high:.0f}). An "
+        f"{GPU.replace('-', ' ')} takes {tensor[0] / card:.0f} to {tensor[1] / card:.0f} times as much with tensor "
+        f"training,\nand {card / dense[1]:.0f} to {card / dense[0]:.0f} times less with dense training in batches of {BATCH} "
+        "([energy](docs/energy.md); modelled).\n"
+    )
+    return _markdown(headers, rows), sentence
 
 
 def _band(band, digits: int) -> str:
