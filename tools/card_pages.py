@@ -230,11 +230,11 @@ def _quality(alike: Samples) -> tuple[str, str]:
         [joules[f"{GPU}, {mode}: {what}"][1] for mode in ("graphs", "eager")]
         for what in ("tensor, batch 1", "dense, batch 16")
     )
+    batches = f"{card / dense[1]:.0f} to {card / dense[0]:.0f} times less with dense training in batches of {BATCH}"
     sentence = (
         f"To {100 * target:.0f} % slot F1 on the dev split the U50 takes {card:.0f} J ({low:.0f} to {high:.0f}). An "
         f"{GPU.replace('-', ' ')} takes {tensor[0] / card:.0f} to {tensor[1] / card:.0f} times as much with tensor "
-        f"training,\nand {card / dense[1]:.0f} to {card / dense[0]:.0f} times less with dense training in batches of {BATCH} "
-        "([energy](docs/energy.md); modelled).\n"
+        f"training,\nand {batches} ([energy](docs/energy.md); modelled).\n"
     )
     return _markdown(headers, rows), sentence
 
