@@ -120,7 +120,7 @@ class Plain(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.table, self.layer, self.head = nn.Embedding(WORDS, WIDTH), tt(16), nn.Linear(WIDTH, 19)
+        self.table, self.layer, self.head = nn.Embedding(WORDS, WIDTH), tt(24), nn.Linear(WIDTH, 19)
 
     def forward(self, tokens):
         return self.head(F.gelu(self.layer(self.table(tokens)))[..., 1:, :])
@@ -219,7 +219,9 @@ def drawn_modules(draw) -> Drawn:
     same = st.sampled_from([2, 3, 4]).flatmap(
         lambda n: st.tuples(*2 * [st.sampled_from([modes for modes in TRAINS if len(modes) == n])])
     )
-    part = st.tuples(st.sampled_from(["attention", "dense", "train"]), same, st.integers(1, 16))
+    part = st.tuples(
+        st.sampled_from(["attention", "dense", "train"]), same, st.sampled_from([*range(1, 17), 17, 24, 33, 48])
+    )
     parts = [(kind, *modes, rank, act) for kind, modes, rank in draw(st.lists(part, min_size=1, max_size=3))]
     return Drawn(
         parts,

@@ -209,7 +209,7 @@ def test_a_bad_program_leaves_the_card_as_before(trainer, samples, place, value,
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (ModelConfig(linear_rank=40), "rank 40"),
+        (ModelConfig(encoders=1, linear_rank=99), "rank 99"),
         (ModelConfig(format="dense"), "tensor"),
     ],
     ids=("rank", "dense"),
@@ -359,13 +359,13 @@ def test_an_overlay_of_other_kernels_is_one_line_and_no_folder(tmp_path, capsys)
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--rank", "40"], "rank 40; an engine has 16 rows"),
+        (["--encoders", "1", "--rank", "99"], "rank 99; an engine takes up to 64"),
         (["--rank", "12,encoders.5.query=4"], "'encoders.5.query', which is no layer"),
         (["--rank", "12,query"], "give a rank, and after commas layers"),
         (["--hidden-size", "8192", "--heads", "64"], "the first and last mode go up to 16"),
         (
             ["--encoders", "6", "--rank", "13", "--optimizer", "adamw"],
-            "choose sgd, or ranks up to 12, up to 5 encoders",
+            "choose sgd, or ranks up to 12 or up to 5 encoders",
         ),
         (["--flow", "sideways"], "invalid choice: 'sideways'"),
         (["--overlay", "missing"], "no overlay 'missing'"),

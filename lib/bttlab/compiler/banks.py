@@ -182,7 +182,7 @@ def assign_banks(
     tokens : int
         The sample's length for which units shall wait little for each other.
     moved : collection of str
-        Buffers that LOAD and STORE move, beside parameters.
+        Buffers that LOAD and STORE move, beside parameters; of parameters, those whose gradients STORE moves.
 
     Raises
     ------
@@ -376,7 +376,7 @@ def _uses(buffers: Sequence[Buffer], instructions: Sequence[Instruction], moved:
         banks = set(reached.get(name, inner))
         if buffer.is_parameter:
             writers = set(M.reach(UPDATE, 1, True).banks) & loads if buffer.is_added else inner
-            fits = reached.get(gradient, inner) & writers
+            fits = reached.get(gradient, inner) & writers & (stores if buffer.name in moved else inner)
             banks = {bank for bank in banks & set(GRADIENT_OF) & loads & stores if GRADIENT_OF[bank] in fits}
         if buffer.name in moved:
             banks &= loads & stores

@@ -33,6 +33,7 @@ from bttlab.compiler.instruction import (
 from bttlab.compiler.shuffles import permutation_entries
 
 LANES, ROWS = MACHINE.LANES, MACHINE.ROWS
+MOST_RANK = 4 * ROWS  # of a linear layer: an engine takes it ROWS at a time
 
 
 def vectors_for(elements: int) -> int:
@@ -55,6 +56,11 @@ def even_parts(whole: int, others: int, most: int) -> list[tuple[int, int]]:
     count = next((n for n in range(1, whole) if -(-whole // n) * others <= most), max(whole, 1))
     size = max(-(-whole // count), 1)
     return [(first, min(size, whole - first)) for first in range(0, max(whole, 1), size)]
+
+
+def row_passes(rows: int) -> list[tuple[int, int]]:
+    """Return number and rows of each pass of an engine over so many rows: ROWS in a pass, what is left in the last."""
+    return [(n, min(ROWS, rows - ROWS * n)) for n in range(-(-rows // ROWS))]
 
 
 @dataclass

@@ -507,6 +507,11 @@ def compile_order(shape: LayerShape, tokens: int, order: Order) -> LayerProgram:
         If the machine cannot run it; the message names the step and the way out.
     """
     check_tokens(tokens)
+    if max(shape.ranks) > M.ROWS:
+        raise ProgramError(
+            f"the layer has rank {max(shape.ranks)}: a custom contraction path takes ranks up to {M.ROWS}; "
+            "choose a flow by its name"
+        )
     return CustomPath(shape, tokens, order).program()
 
 

@@ -3,14 +3,16 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from bttlab.compiler.instruction import MACHINE
+from bttlab.compiler.builder import MOST_RANK
 from bttlab.model.config import ModelConfig
 
 Fits = Callable[[ModelConfig, bool], bool]
 
 
 def what_fits(config: ModelConfig, fits: Fits, own_shapes: bool = False) -> str | None:
-    """Return what to choose, all else as asked: of ranks, encoders and tokens, each alone, a number that fits.
+    """Return what to choose, all else as asked: of ranks and encoders, each alone, a number that fits.
+
+    If neither is enough: of tokens, the embedding's rank and the vocabulary.
 
     Ranks and encoders are the most that fit; banks are found by trying, so that more tokens may fit, too.
 
@@ -26,15 +28,15 @@ def what_fits(config: ModelConfig, fits: Fits, own_shapes: bool = False) -> str 
     Returns
     -------
     str, optional
-        None if no one of them is enough; of these and of the embedding's rank and the vocabulary, that is.
+        None if no one of them is enough.
     """
     uniform = not own_shapes and not any(_is_linear(name) for name, _ in config.ranks)
     ways = [
-        ("ranks up to {}", 1, min(config.linear_rank, MACHINE.ROWS + 1) if uniform else MACHINE.ROWS + 1, _with_rank),
+        ("ranks up to {}", 1, min(config.linear_rank, MOST_RANK + 1) if uniform else MOST_RANK + 1, _with_rank),
         ("up to {} encoders", 1, config.encoders, _with_encoders),
-        ("sequences of up to {} tokens", 2, config.sequence_length, lambda c, n: replace(c, sequence_length=n)),
     ]
     rarely = [
+        ("sequences of up to {} tokens", 2, config.sequence_length, lambda c, n: replace(c, sequence_length=n)),
         ("embedding ranks up to {}", 1, config.embedding_rank, lambda c, n: replace(c, embedding_rank=n)),
         ("a vocabulary of up to {}", 1, config.vocabulary_size, ModelConfig.with_vocabulary),
     ]

@@ -39,8 +39,8 @@ class Half:
     near, middle, far : int
         Modes.
     cores, gradients : dict of str to At
-        Where "near", "middle" and "far" core and their gradients lie: N as (k, near) vectors of b, M as (b, middle)
-        vectors of a, F as (a) vectors of `far`. A train of two cores at this end has no "near" core.
+        Where "near", "middle" and "far" core and their gradients lie: N as (k, near) rows of b, M as (b, middle)
+        rows of a, F as (a) rows of `far`. A train of two cores at this end has no "near" core.
     outer : Half, optional
         A train of four cores at this end: the half whose M F, merged for each sample, is this one's F.
     far_modes : tuple of int
@@ -67,6 +67,21 @@ class Half:
         return "near" in self.cores
 
     @property
+    def k_vectors(self) -> int:
+        """Vectors of a row of k; more than one where an engine takes the rank in several passes."""
+        return vectors_for(self.rank)
+
+    @property
+    def b_vectors(self) -> int:
+        """Vectors of a row of b."""
+        return vectors_for(self.near_rank)
+
+    @property
+    def a_vectors(self) -> int:
+        """Vectors of a row of a."""
+        return vectors_for(self.far_rank)
+
+    @property
     def tail_vectors(self) -> int:
         """Vectors of a row of M F."""
         return vectors_for(self.middle * self.far)
@@ -87,19 +102,24 @@ class Half:
         return self.middle * self.far_vectors
 
     def buffered(self) -> dict[str, tuple[int, int]]:
-        """Return what the engine holds of it: (rows, vectors of a row) by name."""
+        """Return what the engine holds of it: (rows, vectors of a row) by name; ROWS rows lie side by side."""
         parts = {"far": (self.far_rank, self.far_vectors)}
         if self.outer is not None:
             parts["outer"] = (self.outer.far_rank, self.outer.far_vectors)
         if self.merged == 1:
-            parts["middle"] = (self.near_rank, self.middle)
+            parts["middle"] = (self.near_rank, self.middle * self.a_vectors)
         else:
             parts["tail"] = (self.near_rank, self.tail_vectors)
         if self.merged == 3:
             parts["merged"] = (self.rank, self.vectors)
         elif self.has_near:
-            parts["near"] = (self.rank, self.near)
+            parts["near"] = (self.rank, self.near * self.b_vectors)
         return parts
+
+    @property
+    def buffer_vectors(self) -> int:
+        """Vectors of each of the operand buffer's rows that all of it takes."""
+        return sum(vectors_for(rows) * vectors for rows, vectors in self.buffered().values())
 
     # ---- permutations: for each element out its element in ---------------------------------------------------------
 

@@ -1,11 +1,11 @@
 """Backward pass of one half of a linear layer: the gradients of its cores."""
 
-from bttlab.compiler.builder import padded
+from bttlab.compiler.builder import ROWS, padded, row_passes
 from bttlab.compiler.half import OUT
 from bttlab.compiler.half_forward import HalfForward
 from bttlab.compiler.instruction import At, Bound, Level
 from bttlab.compiler.machine import machine
-from bttlab.compiler.operands import part
+from bttlab.compiler.operands import behind, part
 
 M = machine()
 
@@ -30,39 +30,40 @@ class HalfLowering(HalfForward):
             return
         v = lifted[1]
         u = lowered[-2]
+        near, middle = half.near * half.b_vectors, half.middle * half.a_vectors
         if half.has_near:  # d_N[k, j] = sum over t of z[t][k] u[t, j]
             self._outer(
                 "d N",
-                [Level("t", tokens), padded("j", half.near)],
+                [Level("t", tokens), padded("j", near)],
                 "t",
-                part(z, t=1),
-                part(u, t=half.near, j=1),
+                part(z, t=half.k_vectors),
+                part(u, t=near, j=1),
                 half.rank,
-                half.near,
+                near,
                 half.gradients["near"],
                 check=True,
             )
         rows = self._rows(tokens)
         if half.merged == 2:
-            scalars, stream = {"t": half.near, "j": 1}, {"t": half.vectors, "j": half.tail_vectors}
+            scalars, stream = {"t": near, "j": half.b_vectors}, {"t": half.vectors, "j": half.tail_vectors}
             self._tail_backward(self._d_tail("d tail", rows[0], v, scalars, x, stream))
             return
         q, p = lifted[2], lowered[1]
         self._outer(
             "d M",
-            [*rows, padded("m", half.middle)],
+            [*rows, padded("m", middle)],
             "tj",
-            part(v, t=half.near, j=1),
-            part(p, t=half.near * half.middle, j=half.middle, m=1),
+            part(v, t=near, j=half.b_vectors),
+            part(p, t=half.near * middle, j=middle, m=1),
             half.near_rank,
-            half.middle,
+            middle,
             half.gradients["middle"],
             check=True,
         )
         self._far_backward(
             [*rows, padded("m", half.middle, half.far_vectors), Level("f", half.far_vectors)],
             ("t", "j"),
-            part(q, t=half.near * half.middle, j=half.middle, m=1),
+            part(q, t=half.near * middle, j=middle, m=half.a_vectors),
             part(x, t=half.near * half.block, j=half.block, m=half.far_vectors, f=1),
         )
 
@@ -71,7 +72,9 @@ class HalfLowering(HalfForward):
     ) -> None:
         """result (rows, vectors) = sum over the depth of scalars^T stream; bias (vectors) is one row more."""
         to = part(result, r=vectors, w=1)
-        self.b.accumulate(self.engine, what, loops, depth, scalars, stream, Level("r", rows), to, None, check, bias)
+        for n, some in row_passes(rows):
+            more = Level("r", some), to.moved("r", ROWS * n), None, check, bias
+            self.b.accumulate(self.engine, what, loops, depth, behind(scalars, n), stream, *more)
 
     def _merged_backward(self, z: At, x: At, tokens: Bound, bias: At | None) -> None:
         """d_W3 = z^T x; d_N and d_tail from it."""
@@ -80,7 +83,15 @@ class HalfLowering(HalfForward):
         d_merged = self.scratch.take(half.rank * vectors)
         loops = [Level("t", tokens), padded("w", vectors)]
         self._outer(
-            "d W3 = z^T x", loops, "t", part(z, t=1), part(x, t=vectors, w=1), half.rank, vectors, d_merged, bias=bias
+            "d W3 = z^T x",
+            loops,
+            "t",
+            part(z, t=half.k_vectors),
+            part(x, t=vectors, w=1),
+            half.rank,
+            vectors,
+            d_merged,
+            bias=bias,
         )
         if half.which == OUT:
             permuted = self.scratch.take(half.rank * vectors)
@@ -93,18 +104,19 @@ class HalfLowering(HalfForward):
             )
             d_merged = permuted
         stream = part(d_merged, k=vectors, j=tail_vectors, w=1)
-        b.reduce(
-            self.engine,
+        scalars = {"k": half.near * half.b_vectors, "j": half.b_vectors}
+        self._reduce(
             "d N = d W3 tail^T",
             [Level("k", half.rank), Level("w", tail_vectors + 1), padded("j", half.near)],
             "w",
             part(self.buffers["tail"], w=1),
+            tail_vectors,
             stream,
-            part(half.gradients["near"], k=half.near, j=1),
-            count=half.near_rank,
-            flags=M.CHECK,
+            part(half.gradients["near"], **scalars),
+            half.near_rank,
+            M.CHECK,
         )
-        scalars, matrix = {"k": half.near, "j": 1}, {"k": vectors, "j": tail_vectors}
+        matrix = {"k": vectors, "j": tail_vectors}
         near = half.cores["near"]
         self._tail_backward(self._d_tail("d tail = N^T d W3", Level("k", half.rank), near, scalars, d_merged, matrix))
 
@@ -122,12 +134,13 @@ class HalfLowering(HalfForward):
         more = half.near_rank, pieces * vectors, parts
         self._outer(what, loops, outer.name + "j", part(a, **a_strides), part(c, **c_strides, w=1), *more)
         if pieces > 1:
-            b.columns(
-                "d tail",
-                [Level("p", pieces), padded("r", half.near_rank, vectors), Level("w", vectors)],
-                part(parts, p=vectors, r=pieces * vectors, w=1),
-                r1=part(result, r=vectors, w=1),
-            )
+            for n, rows in row_passes(half.near_rank):
+                b.columns(
+                    "d tail",
+                    [Level("p", pieces), padded("r", rows, vectors), Level("w", vectors)],
+                    part(parts, ROWS * n * pieces * vectors, p=vectors, r=pieces * vectors, w=1),
+                    r1=part(result, ROWS * n * vectors, r=vectors, w=1),
+                )
         return result
 
     def _tail_backward(self, d_tail: At) -> None:
@@ -142,33 +155,34 @@ class HalfLowering(HalfForward):
             part(loose, block=half.block, y=1),
         )
         stream = part(loose, b=half.block, m=half.far_vectors, f=1)
-        b.reduce(
-            self.engine,
+        middle = {"b": half.middle * half.a_vectors, "m": half.a_vectors}
+        self._reduce(
             "d M = d tail F^T",
             [Level("b", half.near_rank), Level("f", half.far_vectors + 1), padded("m", half.middle)],
             "f",
             part(self.buffers["far"], f=1),
+            half.far_vectors,
             stream,
-            part(half.gradients["middle"], b=half.middle, m=1),
-            count=half.far_rank,
-            flags=M.CHECK,
+            part(half.gradients["middle"], **middle),
+            half.far_rank,
+            M.CHECK,
         )
         loops = [Level("b", half.near_rank), padded("m", half.middle, half.far_vectors), Level("f", half.far_vectors)]
-        self._far_backward(loops, ("b",), part(half.cores["middle"], b=half.middle, m=1), stream)
+        self._far_backward(loops, ("b",), part(half.cores["middle"], **middle), stream)
 
     def _far_backward(self, loops, depth, scalars: At, stream: At) -> None:
         """d_F = sum of scalars^T stream: an engine sums it in `middle` parts, the vector unit adds them up."""
         b, half = self.b, self.half
         parts = self.scratch.take(half.far_rank * half.block)
-        rows, to = Level("a", half.far_rank), part(parts, a=half.block, w=1)
         d_far = half.gradients["far"] if half.outer is None else self.scratch.take(half.far_rank * half.far_vectors)
-        b.accumulate(self.engine, "d F, in parts", loops, depth, scalars, stream, rows, to)
-        b.columns(
-            "d F",
-            [Level("m", half.middle), padded("a", half.far_rank, half.far_vectors), Level("f", half.far_vectors)],
-            part(parts, m=half.far_vectors, a=half.block, f=1),
-            r1=part(d_far, a=half.far_vectors, f=1),
-            check=half.outer is None,
-        )
+        self._outer("d F, in parts", loops, depth, scalars, stream, half.far_rank, half.block, parts)
+        for n, rows in row_passes(half.far_rank):
+            b.columns(
+                "d F",
+                [Level("m", half.middle), padded("a", rows, half.far_vectors), Level("f", half.far_vectors)],
+                part(parts, ROWS * n * half.block, m=half.far_vectors, a=half.block, f=1),
+                r1=part(d_far, ROWS * n * half.far_vectors, a=half.far_vectors, f=1),
+                check=half.outer is None,
+            )
         if half.outer is not None:
             self.outer()._tail_backward(d_far)

@@ -1,10 +1,15 @@
-"""Forward pass of one half of a linear layer: merging its cores, and contracting tokens with them."""
+"""Forward pass of one half of a linear layer: merging its cores, and contracting tokens with them.
 
-from bttlab.compiler.builder import Builder, padded
-from bttlab.compiler.half import IN, Half
+An engine has ROWS rows: what has more along its rows, of a rank, is done in several passes.
+"""
+
+from collections.abc import Sequence
+
+from bttlab.compiler.builder import ROWS, Builder, padded, row_passes
+from bttlab.compiler.half import OUT, Half
 from bttlab.compiler.instruction import At, Bound, Level, most_of
 from bttlab.compiler.machine import machine
-from bttlab.compiler.operands import moved, part
+from bttlab.compiler.operands import behind, moved, part
 
 M = machine()
 
@@ -24,6 +29,60 @@ class HalfForward:
         self.b, self.half, self.buffers, self.scratch, self.lifted = builder, half, buffer, scratch, lifted
         self.engine = half.engine
 
+    # ---- products with what an operand buffer holds --------------------------------------------------------------
+
+    def _expand(
+        self,
+        what: str,
+        loops: Sequence[Level],
+        buffer: At,
+        row_vectors: int,
+        scalars: At,
+        rows: int,
+        result: At | None = None,
+        addend: At | None = None,
+        also: At | None = None,
+        row=None,
+        strides: dict[str, int] | None = None,
+    ) -> None:
+        """result = addend + the sum over rows of scalars x buffer; each pass adds to what the one before left.
+
+        Parameters
+        ----------
+        row_vectors : int
+            Vectors of a row of `buffer`: the rows of the next pass lie behind them.
+        strides : dict of str to int, optional
+            Of what a pass leaves to the next; by default those of the result.
+        """
+        *others, (last, count) = row_passes(rows)
+        if others:
+            strides = strides or result.strides
+            vectors = 1 + sum((most_of(loop.active_bound) - 1) * strides.get(loop.name, 0) for loop in loops)
+            left = part(self.b.take(f"{what}, a pass", vectors), **strides)
+        for n, some in others:
+            own = behind(buffer, n * row_vectors), behind(scalars, n)
+            self.b.expand(self.engine, what, loops, *own, left, addend=addend, count=some)
+            addend = left
+        own = behind(buffer, last * row_vectors), behind(scalars, last)
+        self.b.expand(self.engine, what, loops, *own, result, also, addend, count, row=row)
+
+    def _reduce(
+        self,
+        what: str,
+        loops: Sequence[Level],
+        depth: str,
+        buffer: At,
+        row_vectors: int,
+        stream: At,
+        result: At,
+        rows: int,
+        flags: int = 0,
+    ) -> None:
+        """result = sum over depth and lanes of buffer x stream, a lane for each row; a vector for each pass."""
+        for n, count in row_passes(rows):
+            own = behind(buffer, n * row_vectors)
+            self.b.reduce(self.engine, what, loops, depth, own, stream, behind(result, n), count=count, flags=flags)
+
     # ---- merging -------------------------------------------------------------------------------------------------
 
     def merge(self) -> None:
@@ -33,35 +92,57 @@ class HalfForward:
             self.outer().merge()
         for name in ("far", "middle", "near"):
             if name in self.buffers and (name != "far" or half.outer is None):
-                moved(b, f"load {name} core", half.cores[name], self.buffers[name], *half.buffered()[name])
+                rows, vectors = half.buffered()[name]
+                for n, some in row_passes(rows):
+                    source = behind(half.cores[name], ROWS * n * vectors)
+                    moved(b, f"load {name} core", source, behind(self.buffers[name], n * vectors), some, vectors)
         if half.merged == 1:
             return
         loose = self.scratch.take(half.near_rank * half.block)
-        b.expand(
-            self.engine,
+        self._expand(
             "tail = M F",
             [Level("bj", half.near_rank * half.middle), Level("f", half.far_vectors)],
             part(self.buffers["far"], f=1),
-            part(half.cores["middle"], bj=1),
+            half.far_vectors,
+            part(half.cores["middle"], bj=half.a_vectors),
+            half.far_rank,
             part(loose, bj=half.far_vectors, f=1),
-            count=half.far_rank,
         )
-        source, tail = part(loose, x=half.block, y=1), part(self.buffers["tail"], y=1)
-        b.shuffle_rows("pack the tail", half.near_rank, half.packing, source, tail)
-        if half.merged == 2:
-            return
-        loops = [Level("k", half.rank), Level("j", half.near), Level("w", half.tail_vectors)]
-        scalars, tail = part(half.cores["near"], k=half.near, j=1), part(self.buffers["tail"], w=1)
-        strides, merged = {"j": half.tail_vectors, "w": 1}, self.buffers["merged"]
-        if half.which == IN:
-            also = part(merged, **strides)
-            b.expand(self.engine, "R = N tail", loops, tail, scalars, also=also, count=half.near_rank, row=("k", 0))
-            return
-        permuted = self.scratch.take(half.rank * half.vectors)
-        result = part(permuted, k=half.vectors, **strides)
-        b.expand(self.engine, "L^T = N tail, permuted", loops, tail, scalars, result, count=half.near_rank)
-        source = part(permuted, block=half.vectors, y=1)
-        b.shuffle("permute L^T", half.rank, half.to_features, source, also=part(merged, y=1), row=("block", 0))
+        for n, rows in row_passes(half.near_rank):
+            source = part(loose, ROWS * n * half.block, x=half.block, y=1)
+            tail = part(self.buffers["tail"], n * half.tail_vectors, y=1)
+            b.shuffle_rows("pack the tail", rows, half.packing, source, tail)
+        if half.merged == 3:
+            self._merge_near()
+
+    def _merge_near(self) -> None:
+        """N tail into the operand buffer."""
+        half, merged = self.half, self.buffers["merged"]
+        tail, strides = part(self.buffers["tail"], w=1), {"j": half.tail_vectors, "w": 1}
+        inner = [Level("j", half.near), Level("w", half.tail_vectors)]
+        scalars = part(half.cores["near"], k=half.near * half.b_vectors, j=half.b_vectors)
+        if half.which == OUT:
+            permuted = self.scratch.take(half.rank * half.vectors)
+            result, loops = part(permuted, k=half.vectors, **strides), [Level("k", half.rank), *inner]
+            more = tail, half.tail_vectors, scalars, half.near_rank
+            self._expand("L^T = N tail, permuted", loops, *more, result)
+        for n, rows in row_passes(half.rank):
+            first, own = ROWS * n, behind(merged, n * half.vectors)
+            if half.which == OUT:
+                source, also = part(permuted, first * half.vectors, block=half.vectors, y=1), part(own, y=1)
+                self.b.shuffle("permute L^T", rows, half.to_features, source, also=also, row=("block", 0))
+                continue
+            self._expand(
+                "R = N tail",
+                [Level("k", rows), *inner],
+                tail,
+                half.tail_vectors,
+                scalars.moved("k", first),
+                half.near_rank,
+                also=part(own, **strides),
+                row=("k", 0),
+                strides={"k": half.vectors, **strides},
+            )
 
     def outer(self) -> "HalfForward":
         """Return the lowering of the two cores whose product is this half's far core."""
@@ -93,81 +174,83 @@ class HalfForward:
         x : At
             (tokens, token_vectors).
         z : At
-            (tokens) vectors of k; with `one`, a 1 stands behind them.
+            (tokens) rows of k; with `one`, a 1 stands behind them.
         kept : At, optional
             Where the vectors before z go; by default into the scratch.
         """
-        b, half = self.b, self.half
+        half = self.half
         flags = M.ONE if one else 0
         if half.merged == 3:
-            b.reduce(
-                self.engine,
+            self._reduce(
                 "z = x W3^T",
                 [Level("w", half.vectors + 1), padded("t", tokens)],
                 "w",
                 part(self.buffers["merged"], w=1),
+                half.vectors,
                 part(x, t=half.vectors, w=1),
-                part(z, t=1),
-                count=half.rank,
-                flags=flags,
+                part(z, t=half.k_vectors),
+                half.rank,
+                flags,
             )
             return [x, z]
-        u = (kept or self.scratch.take(most_of(tokens) * half.near)) if half.has_near else z
+        near = half.near * half.b_vectors
+        u = (kept or self.scratch.take(most_of(tokens) * near)) if half.has_near else z
         flags_of_u = 0 if half.has_near else flags  # without a near core u is z
         result = [x, u, z]
         if half.merged == 2:
             depth = Level("w", half.tail_vectors + 1)
-            b.reduce(
-                self.engine,
+            self._reduce(
                 "u = x W2^T",
                 [Level("t", tokens), depth, padded("j", half.near)]
                 if isinstance(tokens, int)
                 else [Level("j", half.near), depth, padded("t", tokens)],  # as the vectors of x come
                 "w",
                 part(self.buffers["tail"], w=1),
+                half.tail_vectors,
                 part(x, t=half.vectors, j=half.tail_vectors, w=1),
-                part(u, t=half.near, j=1),
-                count=half.near_rank,
-                flags=flags_of_u,
+                part(u, t=near, j=half.b_vectors),
+                half.near_rank,
+                flags_of_u,
             )
         else:
-            p = self.scratch.take(most_of(tokens) * half.near * half.middle)
+            middle = half.middle * half.a_vectors
+            p = self.scratch.take(most_of(tokens) * half.near * middle)
             result = [x, p, u, z]
             # one loop over tokens and near: rows of `middle` follow each other without a gap
             rows = self._rows(tokens)
-            b.reduce(
-                self.engine,
+            self._reduce(
                 "p = x F^T",
                 [*rows, Level("f", half.far_vectors + 1), padded("m", half.middle)],
                 "f",
                 part(self.buffers["far"], f=1),
+                half.far_vectors,
                 part(x, t=half.near * half.block, j=half.block, m=half.far_vectors, f=1),
-                part(p, t=half.near * half.middle, j=half.middle, m=1),
-                count=half.far_rank,
+                part(p, t=half.near * middle, j=middle, m=half.a_vectors),
+                half.far_rank,
             )
-            b.reduce(
-                self.engine,
+            self._reduce(
                 "u = p M^T",
-                [Level("t", tokens), Level("m", half.middle + 1), padded("j", half.near)],
+                [Level("t", tokens), Level("m", middle + 1), padded("j", half.near)],
                 "m",
                 part(self.buffers["middle"], m=1),
-                part(p, t=half.near * half.middle, j=half.middle, m=1),
-                part(u, t=half.near, j=1),
-                count=half.near_rank,
-                flags=flags_of_u,
+                middle,
+                part(p, t=half.near * middle, j=middle, m=1),
+                part(u, t=near, j=half.b_vectors),
+                half.near_rank,
+                flags_of_u,
             )
         if not half.has_near:
             return result
-        b.reduce(
-            self.engine,
+        self._reduce(
             "z = u N^T",
-            [Level("j", half.near + 1), padded("t", tokens)],
+            [Level("j", near + 1), padded("t", tokens)],
             "j",
             part(self.buffers["near"], j=1),
-            part(u, t=half.near, j=1),
-            part(z, t=1),
-            count=half.rank,
-            flags=flags,
+            near,
+            part(u, t=near, j=1),
+            part(z, t=half.k_vectors),
+            half.rank,
+            flags,
         )
         return result
 
@@ -189,7 +272,7 @@ class HalfForward:
         Parameters
         ----------
         z : At
-            (tokens) vectors of k.
+            (tokens) rows of k.
         y : At, optional
             (tokens, token_vectors); without it, only what lies between is made.
         addend : At, optional
@@ -199,69 +282,73 @@ class HalfForward:
         first : int
             The first token.
         """
-        b, half = self.b, self.half
+        half = self.half
         if half.merged == 3:
-            b.expand(
-                self.engine,
+            to = y and part(y, first * half.vectors, t=half.vectors, w=1)
+            self._expand(
                 "y = z W3",
                 [Level("w", half.vectors), Level("t", tokens)],  # as the vector unit goes through y
                 part(self.buffers["merged"], w=1),
-                part(z, first, t=1),
-                y and part(y, first * half.vectors, t=half.vectors, w=1),
-                also=also,
-                addend=addend,
-                count=half.rank,
-                row=row,
+                half.vectors,
+                part(z, first * half.k_vectors, t=half.k_vectors),
+                half.rank,
+                to,
+                addend,
+                also,
+                row,
+                {"t": half.vectors, "w": 1},
             )
             return [z, y]
-        v = self.lifted.take(most_of(tokens) * half.near) if half.has_near else z
+        near = half.near * half.b_vectors
+        v = self.lifted.take(most_of(tokens) * near) if half.has_near else z
         rows = self._rows(tokens)
         if half.merged == 2:  # as the vector unit goes through y
             rows.reverse()
         if half.has_near:
-            b.expand(
-                self.engine,
+            self._expand(
                 "v = z N",
-                rows,
+                [Level("j", near) if loop.name == "j" else loop for loop in rows],
                 part(self.buffers["near"], j=1),
-                part(z, t=1),
-                part(v, t=half.near, j=1),
-                count=half.rank,
+                near,
+                part(z, t=half.k_vectors),
+                half.rank,
+                part(v, t=near, j=1),
             )
         if half.merged == 2:
             if y is None:
                 return [z, v]
-            b.expand(
-                self.engine,
+            self._expand(
                 "y = v W2",
                 [rows[0], Level("w", half.tail_vectors), rows[1]],
                 part(self.buffers["tail"], w=1),
-                part(v, t=half.near, j=1),
+                half.tail_vectors,
+                part(v, t=near, j=half.b_vectors),
+                half.near_rank,
                 part(y, t=half.vectors, j=half.tail_vectors, w=1),
-                addend=addend,
-                count=half.near_rank,
+                addend,
             )
             return [z, v, y]
-        q = self.lifted.take(most_of(tokens) * half.near * half.middle)
-        b.expand(
-            self.engine,
+        middle = half.middle * half.a_vectors
+        q = self.lifted.take(most_of(tokens) * half.near * middle)
+        self._expand(
             "q = v M",
-            [*rows, Level("m", half.middle)],
+            [*rows, Level("m", middle)],
             part(self.buffers["middle"], m=1),
-            part(v, t=half.near, j=1),
-            part(q, t=half.near * half.middle, j=half.middle, m=1),
-            count=half.near_rank,
+            middle,
+            part(v, t=near, j=half.b_vectors),
+            half.near_rank,
+            part(q, t=half.near * middle, j=middle, m=1),
         )
         if y is None:
             return [z, v, q]
-        b.expand(
-            self.engine,
+        self._expand(
             "y = q F",
             [Level("t", tokens), Level("jm", half.near * half.middle), Level("f", half.far_vectors)],
             part(self.buffers["far"], f=1),
-            part(q, t=half.near * half.middle, jm=1),
+            half.far_vectors,
+            part(q, t=half.near * middle, jm=half.a_vectors),
+            half.far_rank,
             part(y, t=half.near * half.block, jm=half.far_vectors, f=1),
-            addend=addend,
-            count=half.far_rank,
+            addend,
         )
         return [z, v, q, y]

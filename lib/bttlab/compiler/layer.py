@@ -54,10 +54,6 @@ class LayerShape:
         for features in (self.in_features, self.out_features):
             if features % LANES:
                 raise ProgramError(f"the layer has {features} features: the card takes multiples of {LANES}")
-        if max(self.ranks) > M.ROWS:
-            raise ProgramError(
-                f"the layer has rank {max(self.ranks)}; an engine has {M.ROWS} rows: choose ranks up to {M.ROWS}"
-            )
 
     @property
     def in_features(self) -> int:
@@ -229,7 +225,7 @@ def compile_layer(shape: LayerShape, tokens: int, flow: str | Sequence[int] = "b
     linear.forward(0, x, tokens, y)
     b.stage = "BP"
     linear.backward(0, dy, x, tokens, dx)
-    assign_banks(b.made, b.instructions, tokens, set(matrices))
+    assign_banks(b.made, b.instructions, tokens, {*matrices, *shapes})
     parameters = dict(zip(CORES, map(layout.of, core_names), strict=True)) | {"b": bias}
     inputs = [matrices["x"], matrices["dy"], *parameters.values()]
     outputs = [matrices["y"], matrices["dx"], *(gradient_of(block) for block in parameters.values())]

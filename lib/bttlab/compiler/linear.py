@@ -9,7 +9,7 @@ from z and d_y, and the input cores' from x and d_z. Engine 0 has the input's ha
 import math
 from collections.abc import Collection, Mapping
 
-from bttlab.compiler.builder import LANES, ROWS, Builder, padded
+from bttlab.compiler.builder import LANES, MOST_RANK, ROWS, Builder, padded, vectors_for
 from bttlab.compiler.errors import DoesNotFit, ProgramError
 from bttlab.compiler.graph import core_names
 from bttlab.compiler.half import IN, OUT, Half
@@ -53,7 +53,10 @@ class LinearLayers:
             # Where halves differ, engines alternate between them, so that both have as much to do.
             swap = layer % 2 if merged[IN] != merged[OUT] else 0
             self.halves.append(tuple(self._half(name, w, shapes, at_ends[w], w ^ swap) for w in (IN, OUT)))
-        self.z = [builder.take(f"z of {name}", most_of(tokens)) for name, tokens in names.items()]
+        self.z = [
+            builder.take(f"z of {name}", most_of(tokens) * half.k_vectors)
+            for (name, tokens), (half, _) in zip(names.items(), self.halves, strict=True)
+        ]
         self._there: dict[tuple[int, int], int] = {}  # (engine, slot): the layer whose half is loaded there
         self._slots: list[list[At]] = [[], []]
         self._scratch = [Scratch(builder, engine) for engine in range(M.ENGINES)]
@@ -67,8 +70,11 @@ class LinearLayers:
                 f"{name} has {len(cores)} cores: the card takes two, three or four modes at each end, as many at both"
             )
         ranks = [shapes[core][2] for core in cores[:-1]]
-        if max(ranks) > ROWS:
-            raise DoesNotFit(f"{name} has rank {max(ranks)}; an engine has {ROWS} rows", f"ranks up to {ROWS}")
+        if max(ranks) > MOST_RANK:
+            raise DoesNotFit(
+                f"{name} has rank {max(ranks)}; an engine takes up to {MOST_RANK}, {ROWS} in a pass",
+                f"ranks up to {MOST_RANK}",
+            )
         # From the middle of the train to its end.
         inward, bonds = slice(count, None), slice(count - 1, None)
         if which == OUT:
@@ -116,7 +122,7 @@ class LinearLayers:
             sizes = [0, 0]  # of the slots of even and odd layers
             for layer, pair in enumerate(self.halves):
                 half = next(half for half in pair if half.engine == engine)
-                sizes[layer % 2] = max(sizes[layer % 2], sum(vectors for _, vectors in half.buffered().values()))
+                sizes[layer % 2] = max(sizes[layer % 2], half.buffer_vectors)
             memory = self.builder.buffers[engine]
             count = min((memory.depth - memory.used) // sum(sizes), -(-len(self.halves) // 2))
             for n in range(max(count, 1)):
@@ -126,7 +132,8 @@ class LinearLayers:
                 )
         for layer in self.between:
             if kept is None or layer in kept:
-                vectors = most_of(self.tokens[self.names[layer]]) * self.halves[layer][IN].near
+                half = self.halves[layer][IN]
+                vectors = most_of(self.tokens[self.names[layer]]) * half.near * half.b_vectors
                 self._kept[layer] = self.builder.take("u", vectors)
 
     def half(self, layer: int, which: int) -> HalfLowering:
@@ -135,9 +142,9 @@ class LinearLayers:
         engine, slots = half.engine, self._slots[half.engine]
         n = layer % len(slots)
         buffer, first = {}, 0
-        for name, (_, vectors) in half.buffered().items():
+        for name, (rows, vectors) in half.buffered().items():
             buffer[name] = part(slots[n], first)
-            first += vectors
+            first += vectors_for(rows) * vectors
         code = HalfLowering(self.builder, half, buffer, self._scratch[engine], self._scratch[1 - engine])
         if self._there.get((engine, n)) != layer:
             self._there[engine, n] = layer
@@ -211,8 +218,8 @@ class LinearLayers:
     def backward(self, layer: int, d_y: At, x: At, tokens: Bound, d_x: At, addend: At | None = None) -> None:
         """d_x = addend + d_y W; the gradients of the cores and of the bias."""
         b = self._begin(layer)
-        d_z = b.take("d_z", most_of(tokens))
         out, into = self.half(layer, OUT), self.half(layer, IN)
+        d_z = b.take("d_z", most_of(tokens) * out.half.k_vectors)
         d_lowered = out.lower(out.permuted("permute d_y", d_y, tokens), tokens, d_z, False)
         d_lifted = self._d_x(into, d_z, tokens, d_x, addend)
         bias = self._bias(layer)
