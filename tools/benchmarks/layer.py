@@ -18,6 +18,7 @@ from bttlab.quantities import column_metadata
 from bttlab.tensor import TTLinear
 
 TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 512, 4096)
+PRINTED = {1, 8, 32, 128, 4096}  # tokens in the tables; the record and the figure have all
 COMPILED_TOKENS = (1, 32, 4096)  # compiling takes up to half a minute each
 OURS = "BTT"
 FLOW_OF = {OURS: "bidirectional", "auto": "auto", "right to left": "right_to_left", "reconstruct": "reconstruct"}
@@ -144,7 +145,7 @@ def _peak_bytes(layer: nn.Module, tokens: int) -> int:
 
 def tables(result: dict[str, Any]) -> list[Table]:
     """Return times for each number of threads, then memory and operations, a row for each number of tokens."""
-    rows = result["rows"]
+    rows = [row for row in result["rows"] if row["tokens"] in PRINTED]
     names = list(dict.fromkeys(row["contender"] for row in rows))
     tokens = list(dict.fromkeys(row["tokens"] for row in rows))
     made = []

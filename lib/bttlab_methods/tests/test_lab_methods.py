@@ -103,7 +103,7 @@ def test_a_run_stops_between_two_batches(workload):
     while not run.count:
         run.join(0.01)
     run.stop()
-    assert run.join(20) and run.state == "stopped" and 0 < run.count < 100_000
+    assert run.join(60) and run.state == "stopped" and 0 < run.count < 100_000
 
 
 def test_the_slider_scales_every_rate(workload):
