@@ -13,7 +13,8 @@ RUN apt-get update && apt-get install --yes --no-install-recommends make && rm -
 FROM base AS build
 WORKDIR /opt/bttlab
 COPY . .
-RUN make environment PYTHON=python3
+# With bytecode: the user, who cannot write any, would compile torch in every kernel.
+RUN UV_COMPILE_BYTECODE=1 make environment PYTHON=python3
 
 FROM base
 # Root's, at the path that it was made at: the user can write to none of it.

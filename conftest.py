@@ -106,7 +106,7 @@ def short_airline(tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def short_atis(atis, tmp_path_factory) -> Path:
     """ATIS with some utterances in each of its splits."""
-    return _shortened(atis, tmp_path_factory.mktemp("short"), train=200, dev=20, test=20)
+    return _shortened(atis, tmp_path_factory.mktemp("short"), train=200, dev=8, test=8)
 
 
 def _shortened(corpus: Path, place: Path, **most: int) -> Path:

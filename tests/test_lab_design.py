@@ -6,6 +6,7 @@ import matplotlib
 import numpy as np
 import pytest
 
+from bttlab.compiler.errors import ProgramError
 from bttlab.data import load_corpus
 from bttlab.estimate.card import CLOCK_MHZ, estimate
 from bttlab.lab import (
@@ -78,7 +79,7 @@ def test_a_program_is_made_once_for_all_clocks_and_optimizers():
         assert found.seconds_per_epoch == direct.seconds_per_epoch
 
 
-def test_the_explorer_says_what_the_model_says(explorer):
+def test_the_explorer_says_what_the_model_says(explorer, monkeypatch):
     explorer.choose(Design(2, 8))
     found = Design(2, 8).estimate(LENGTHS)
     assert f"{found.seconds_per_epoch:,.2f} s" in explorer.results and explorer.message == ""
@@ -87,6 +88,10 @@ def test_the_explorer_says_what_the_model_says(explorer):
     assert f"{2 * found.seconds_per_epoch:,.2f} s" in explorer.results
     assert set(explorer._shown) == {Design(d.encoders, d.rank, d.flow, "sgd", CLOCK_MHZ // 2) for d in grid(2, RANKS)}
     assert len(explorer._space.get_lines()) == len(FLOWS)
+    assert "to come" not in explorer.results
+    monkeypatch.setattr(explorer.programs, "want", lambda _: 3)
+    explorer.refresh()
+    assert "<div class='bttlab-stale'>compiling and timing programs: 3 to come</div>" in explorer.results
 
 
 @pytest.mark.long
@@ -120,6 +125,9 @@ def test_a_design_that_the_machine_does_not_hold_is_a_sentence(explorer, monkeyp
     explorer.choose(Design(8, 12))
     assert explorer.programs.wait(WAIT)
     assert "choose up to 6 encoders" in explorer.message and explorer.estimate is None
+    with monkeypatch.context() as patch, pytest.raises(ProgramError, match="choose up to 6 encoders"):
+        patch.setattr("bttlab.card.compiled.compile_program", None)  # what would fit is not searched again
+        Design(8, 12).estimate(LENGTHS)
     explorer.choose(Design())
     assert explorer.design == Design() and explorer.estimate is not None and explorer.message == ""
 

@@ -45,7 +45,7 @@ class CompiledProgram:
 def compiled_program(
     config: ModelConfig, shapes: Mapping[str, Sequence[int]] | None = None, flow: Flow = PAPER_FLOW
 ) -> CompiledProgram:
-    """Return the program of a model, from a cache of the last few.
+    """Return the program of a model, or why there is none, from a cache of the last few.
 
     Parameters
     ----------
@@ -61,14 +61,20 @@ def compiled_program(
         If the machine does not hold the model.
     """
     items = None if shapes is None else tuple((name, tuple(map(int, shape))) for name, shape in shapes.items())
-    return _compiled(config, items, flow)
+    found = _compiled(config, items, flow)
+    if isinstance(found, ProgramError):
+        raise found.with_traceback(None)
+    return found
 
 
 @functools.lru_cache(PROGRAMS)
 def _compiled(
     config: ModelConfig, shapes: tuple[tuple[str, tuple[int, ...]], ...] | None, flow: Flow
-) -> CompiledProgram:
-    program = compile_program(config, None if shapes is None else dict(shapes), flow)
+) -> CompiledProgram | ProgramError:
+    try:
+        program = compile_program(config, None if shapes is None else dict(shapes), flow)
+    except ProgramError as error:  # to find what fits takes longer than to compile
+        return ProgramError(str(error))
     return CompiledProgram(program, program.image())
 
 

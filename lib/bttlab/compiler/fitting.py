@@ -50,13 +50,18 @@ def what_fits(config: ModelConfig, fits: Fits, own_shapes: bool = False) -> str 
 
 def _most(config: ModelConfig, fits: Fits, least: int, asked: int, made: Callable[[ModelConfig, int], ModelConfig]):
     """Return the largest number below what was asked with which the model fits; one more does not. None if none is."""
-    if asked <= least or not fits(made(config, least), False):
-        return None
-    low, high = least, asked  # the one fits the banks, the other does not fit
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(made(config, middle), False) else (low, middle)
-    return next((n for n in range(low, least - 1, -1) if fits(made(config, n), True)), None)
+
+    def largest(below: int, whole: bool) -> int | None:
+        if below <= least or not fits(made(config, least), whole):
+            return None
+        low, high = least, below  # the one fits, the other does not
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if fits(made(config, middle), whole) else (low, middle)
+        return low
+
+    number = largest(asked, False)
+    return number if number is None or fits(made(config, number), True) else largest(number, True)
 
 
 def _is_linear(name: str) -> bool:

@@ -505,13 +505,13 @@ class Lowering:
         return self._listed("PU", self._updates)
 
     def _updates(self) -> None:
-        b, offsets, offset = self.builder, {}, 0
+        b, offsets, offset, has_moments = self.builder, {}, 0, self.has_moments
         for block in self.layout.blocks:
             offsets[block], offset = offset, offset + block.vectors
         for block in sorted(offsets, key=lambda block: block.buffer.number):
             b.layer = block.name
             state = [block.where(), block.gradient()]
-            if self.has_moments:
+            if has_moments:
                 state += (at(f"bank {bank}", offsets[block]) for bank in MOMENTS)
             for first in range(0, block.vectors, UPDATE_VECTORS):
                 parts, count = (part(whole, first) for whole in state), min(block.vectors - first, UPDATE_VECTORS)
@@ -522,21 +522,26 @@ def _is_tanh(op: Operation) -> bool:
     return op.options["function"] == "tanh"
 
 
-def lower(graph: Graph, flow, tokens: int, in_short: bool = False) -> Lowering:
+def lower(graph: Graph, flow, tokens: int) -> Lowering:
     """Return the instructions of a model's sample, with as many matrices kept as there is room for.
 
     Parameters
     ----------
     tokens : int
         Length of the samples for which banks are chosen.
-    in_short : bool
-        Keep none that can be recomputed.
 
     Raises
     ------
     DoesNotFit
         If there is no room even where all that can be is recomputed.
     """
+    model = with_room(graph, flow)
+    model.settle(tokens)
+    return model
+
+
+def with_room(graph: Graph, flow, in_short: bool = False) -> Lowering:
+    """Return the same before banks are settled; in short, all that can be is kept or recomputed."""
     fitting: dict[int, Lowering] = {}
 
     def does_not_fit(count: int) -> bool:
@@ -551,14 +556,11 @@ def lower(graph: Graph, flow, tokens: int, in_short: bool = False) -> Lowering:
         return False
 
     whole = Lowering(graph, flow)
-    most = len(whole.keepable)
     try:
         whole.fit()
-        fitting[most] = whole
+        return whole
     except DoesNotFit:
-        kept = bisect_left(range(1, most), True, key=does_not_fit) if not in_short else 0
-        if kept not in fitting:
-            does_not_fit(kept)
-    model = fitting[max(fitting)]
-    model.settle(tokens)
-    return model
+        does_not_fit(0)  # raises: a search would find nothing
+    if not in_short:
+        bisect_left(range(1, len(whole.keepable)), True, key=does_not_fit)
+    return fitting[max(fitting)]

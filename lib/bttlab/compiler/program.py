@@ -22,7 +22,7 @@ from bttlab.compiler.instruction import (
     at,
     encode,
 )
-from bttlab.compiler.lowering import Lowering, lower
+from bttlab.compiler.lowering import Lowering, lower, with_room
 from bttlab.compiler.order import ordered
 from bttlab.compiler.scratch import assign_addresses
 from bttlab.model.config import ModelConfig, Optimizer
@@ -223,10 +223,16 @@ def _as_emitted(model: Lowering) -> Program:
 def _fits(config: ModelConfig, flow: str | tuple[int, int], whole: bool, moments: bool = False) -> bool:
     """Return whether the banks have room for a model, with its moments; with `whole`, whether it has a program."""
     try:
-        model = lower(graph_of_config(config), flow, ORDER_TOKENS, in_short=True)
-        model.config = config
-        if not whole or model.has_moments < moments:
+        graph = graph_of_config(config)
+        if not whole:
+            model = Lowering(graph, flow, kept=0)
+            model.fit()
             return model.has_moments >= moments
+        model = with_room(graph, flow, in_short=True)
+        model.config = config
+        if model.has_moments < moments or len(model.forward) + len(model.backward) > MACHINE.PROGRAM_DEPTH:
+            return False
+        model.settle(ORDER_TOKENS)
         program = _as_emitted(model)
         program.image()
     except ProgramError:

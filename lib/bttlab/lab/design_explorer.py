@@ -18,6 +18,7 @@ from bttlab.lab.charts import PALETTE, new_figure, style
 from bttlab.lab.design import Design, grid
 from bttlab.lab.explorer import Explorer, row, slider
 from bttlab.lab.notebook_inputs import budget
+from bttlab.lab.picture import until_stale
 from bttlab.model import FLOWS
 
 RANKS = budget((4, 8, 12, 16), (8, 12))
@@ -182,15 +183,15 @@ class DesignExplorer(Explorer):
         shown = self._shown
         self._draw_space(shown, estimate)
         self._draw_machine(estimate)
-        working = f"compiling and timing programs: {missing} to come" if missing else ""
+        working = until_stale(f"compiling and timing programs: {missing} to come") if missing else ""
         if estimate is None:
-            return f"<b>{design}</b>: its program is being compiled …", working
+            return f"<b>{design}</b>: its program is being compiled, or what fits in its place is found …{working}", ""
         energy, seconds = estimate.energy_per_epoch, estimate.seconds_per_epoch
         results = (
             f"<b>{design}</b>: an epoch of {estimate.samples:,} samples takes <b>{seconds:,.2f} s</b> and "
             f"<b>{energy.value:,.0f} J</b>, {energy.low:,.0f} to {energy.high:,.0f} (modelled, {MODEL_VERSION})"
         )
-        return results, working
+        return results + working, ""
 
     def _draw_space(self, shown: Mapping[Design, Estimate], chosen: Estimate | None) -> None:
         axes = self._space
