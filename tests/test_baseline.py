@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,9 +17,14 @@ from bttlab.baseline.run import FORMATS
 from bttlab.baseline.step import Task
 from bttlab.baseline.timing import HostClock, timed_steps
 from bttlab.cli import main
+from bttlab.compiler.module_file import module_of_source
+from bttlab.data import Vocabulary, encode, epoch_order, load_corpus
 from bttlab.errors import BttlabError
 from bttlab.model import ModelConfig, NumericalFault, Optimizer, ReferenceTrainer, predict
 from tiny_baseline import LEARNING_RATE, TINY, samples, tiny_baseline, tiny_task
+from tiny_runs import write_corpus
+
+from conftest import ROOT
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 NEVER = threading.Event()
@@ -238,7 +244,30 @@ def test_command_line(tmp_path, capsys):
     assert list(path.parent.iterdir()) == [path]
     assert main(common) == 0
     output = capsys.readouterr().out
-    assert "btt, 1 encoders, 4 steps" in output and "eager" in output and "<- best" in output
+    assert "btt, 1-ENC, 4 steps" in output and "eager" in output and "<- best" in output
+
+
+@pytest.mark.parametrize("name", ["Both", "Language"])
+def test_a_module_of_the_users_own_is_trained_as_it_is(tmp_path, monkeypatch, capsys, name):
+    monkeypatch.chdir(tmp_path)
+    source = (ROOT / "tests" / "own_module.py").read_bytes()
+    (tmp_path / "net.py").write_bytes(source)
+    command = ["baseline", "--model", f"net.py:{name}", "--data", str(write_corpus(tmp_path / "tiny"))]
+    measured = [*command, "--device", "cpu", "--steps", "8", "--seed", "3", "--modes", "eager", "--record", "net.json"]
+    assert main(measured) == 0 and f"module, {name}, 8 steps" in capsys.readouterr().out
+    record = Record.read("net.json")
+    model, corpus = module_of_source(source, Path("net.py"), name, seed=3), load_corpus(str(tmp_path / "tiny"))
+    vocabulary = Vocabulary.from_sentences(corpus.train.words, model.vocabulary_size)
+    order = epoch_order(len(corpus.train), 3, 0)[:8]
+    samples = encode(corpus.train, vocabulary, corpus, model)[order]
+    losses = ReferenceTrainer(model).train(samples, Optimizer("sgd"), run_module.LEARNING_RATE)
+    np.testing.assert_allclose(record.measurement.losses, losses, rtol=1e-5)
+    assert f"--model net.py:{name} " in record.command and record.label_of().startswith(f"module, {name}, ")
+    assert main([*command, "--gpu", "RTX-3090", "--modelled", "--json"]) == 0
+    eager, graphs = json.loads(capsys.readouterr().out)["steps"]
+    assert eager["module"] == graphs["module"] == name and eager["kernels"] >= 50
+    assert main([*command, "--device", "cpu", "--format", "btt"]) == 2
+    assert "a module is trained as it is; leave --format out" in capsys.readouterr().err
 
 
 BLOCKED = """

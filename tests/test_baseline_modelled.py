@@ -123,7 +123,7 @@ def test_modelled_on_the_command_line(capsys):
         (["--gpu", "RTX-3090"], "--modelled is missing"),
         (["--modelled"], "--gpu is missing"),
         (["--modelled", "--gpu", "RTX-309"], "GPU 'RTX-309' is not in the table of GPUs: the nearest is RTX-3090"),
-        (["--modelled", "--gpu", "A100", "--format", "cp"], "format 'cp': choose dense, tt, btt"),
+        (["--modelled", "--gpu", "A100", "--format", "cp"], "format 'cp': choose one of dense, tt, btt"),
         (["--modelled", "--gpu", "A100", "--device", "cuda"], "--device belongs to a measured baseline"),
         (["--device", "cpu"], "--format is missing"),
     ],

@@ -48,7 +48,7 @@ EXAMPLES = {
 }
 
 # Commands that take a module of the user's own, and what its results lack and have instead.
-OF_MODULES = ("train", "eval", "predict", "size", "program")
+OF_MODULES = ("train", "eval", "predict", "size", "program", "baseline")
 INSTEAD = {
     "encoders": {"module": {"type": "string"}},
     "intent_accuracy": {},

@@ -95,4 +95,4 @@ def compare(records: Iterable[Record], samples: int = EPOCH_SAMPLES) -> list[Row
 
 
 def _place(row: Row) -> tuple:
-    return row.record.config["encoders"], row.record.format, row.record.machine.name, row.step.value
+    return row.record.config.get("encoders", 0), row.record.format, row.record.machine.name, row.step.value

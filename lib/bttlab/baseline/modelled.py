@@ -8,7 +8,7 @@ of these figures wherever there are any.
 """
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -21,10 +21,10 @@ from torch.utils.flop_counter import flop_registry
 from bttlab.baseline.gpus import Gpu
 from bttlab.baseline.memory import measure_memory
 from bttlab.baseline.roofline import Reach, longest_seconds
-from bttlab.baseline.run import FORMATS, LEARNING_RATE
+from bttlab.baseline.run import LEARNING_RATE, variant
 from bttlab.baseline.step import LossFunction, Task
 from bttlab.data import Corpus, Samples, Vocabulary, encode
-from bttlab.model import ModelConfig, batch_losses
+from bttlab.model import ModelConfig, ModuleConfig, batch_losses
 from bttlab.places import ROOT
 
 MODEL_VERSION = "gpu-2"
@@ -76,7 +76,8 @@ class Modelled:
     Attributes
     ----------
     gpu, format, mode : str
-    encoders, tokens, kernels : int
+    model : ModelConfig or ModuleConfig
+    tokens, kernels : int
     seconds, watts, joules : (float, float, float)
         Of a step; of the board while it runs; of a step.
     process_bytes : (float, float, float)
@@ -88,7 +89,7 @@ class Modelled:
     gpu: str
     format: str
     mode: str
-    encoders: int
+    model: ModelConfig | ModuleConfig
     tokens: int
     kernels: int
     seconds: tuple[float, float, float]
@@ -100,11 +101,11 @@ class Modelled:
     @property
     def label(self) -> str:
         """Label in a legend."""
-        return f"{self.format}, {self.encoders}-ENC, {self.gpu}, {self.mode} (modelled)"
+        return f"{self.format}, {self.model.short_name}, {self.gpu}, {self.mode} (modelled)"
 
     def to_dict(self) -> dict:
         """Return JSON-ready values, each figure with its unit, provenance and model."""
-        record = {"gpu": self.gpu, "format": self.format, "mode": self.mode, "encoders": self.encoders}
+        record = {"gpu": self.gpu, "format": self.format, "mode": self.mode, **self.model.identity}
         record |= {"tokens": self.tokens, "kernels": self.kernels}
         for name, unit in (("seconds", "s"), ("watts", "W"), ("joules", "J"), ("process_bytes", "bytes")):
             band = dict(zip(BOUNDS, getattr(self, name), strict=True))
@@ -151,7 +152,7 @@ def _reach() -> tuple[Reach, float]:
     return Reach(time["arithmetic"], time["bandwidth"]), time["launch"]
 
 
-def typical_sample(corpus: Corpus, config: ModelConfig) -> Samples:
+def typical_sample(corpus: Corpus, config: ModelConfig | ModuleConfig) -> Samples:
     """Return a training sample whose length is nearest to the mean of its corpus."""
     vocabulary = Vocabulary.from_sentences(corpus.train.words, config.vocabulary_size)
     samples = encode(corpus.train, vocabulary, corpus, config)
@@ -159,16 +160,16 @@ def typical_sample(corpus: Corpus, config: ModelConfig) -> Samples:
     return samples[nearest : nearest + 1]
 
 
-def model_step(gpu: Gpu, format: str, mode: str, config: ModelConfig, sample: Samples) -> Modelled:
+def model_step(gpu: Gpu, format: str, mode: str, config: ModelConfig | ModuleConfig, sample: Samples) -> Modelled:
     """Model a training step.
 
     Parameters
     ----------
     gpu : Gpu
-    format : {"dense", "tt", "btt"}
+    format : {"dense", "tt", "btt", "module"}
     mode : {"eager", "graphs"}
-    config : ModelConfig
-        Its format is put right.
+    config : ModelConfig or bttlab.compiler.module.ModuleModel
+        Its own format plays no part.
     sample : Samples
         One, whose length counts.
     """
@@ -180,7 +181,7 @@ def model_step(gpu: Gpu, format: str, mode: str, config: ModelConfig, sample: Sa
         gpu.gpu,
         format,
         mode,
-        config.encoders,
+        config,
         int(sample.lengths[0]),
         sum(kernel.launches for kernel in kernels),
         seconds,
@@ -239,8 +240,8 @@ def joules_per_sample(
 
     Other parameters are those of `model_step`, and of `BatchTask`.
     """
-    kind, flow = FORMATS[format]
-    task = BatchTask(replace(config, format=kind), flow or "bidirectional", samples, optimizer)
+    config, flow = variant(config, format)
+    task = BatchTask(config, flow or "bidirectional", samples, optimizer)
     with torch.random.fork_rng(devices=[]):
         seconds, watts = _time_and_power(count_kernels(task), gpu, mode)
     return tuple(time * power / len(samples) for time, power in zip(seconds, watts, strict=True))
@@ -253,13 +254,12 @@ def _seconds(kernel: Kernel, floor: float, gpu: Gpu, reach: Reach) -> float:
 _COUNTED: dict[tuple, tuple[list[Kernel], float]] = {}
 
 
-def _counted(format: str, config: ModelConfig, sample: Samples) -> tuple[list[Kernel], float]:
+def _counted(format: str, config: ModelConfig | ModuleConfig, sample: Samples) -> tuple[list[Kernel], float]:
     """Kernels and peak bytes of a step; they do not depend on the GPU, and are counted once."""
-    kind, flow = FORMATS[format]
-    values = config.to_dict() | {"format": kind}
-    key = (format, json.dumps(values, sort_keys=True), int(sample.lengths[0]))
+    config, flow = variant(config, format)
+    key = (format, json.dumps(config.to_dict(), sort_keys=True), int(sample.lengths[0]))
     if key not in _COUNTED:
-        task = Task(ModelConfig.from_dict(values), flow or "bidirectional", sample, LEARNING_RATE, 0, "cpu")
+        task = Task(config, flow or "bidirectional", sample, LEARNING_RATE, 0, "cpu")
         with torch.random.fork_rng(devices=[]):
             _COUNTED[key] = count_kernels(task), measure_memory(task).peak.value
     return _COUNTED[key]

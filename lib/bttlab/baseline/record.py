@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bttlab.errors import BttlabError
-from bttlab.model import ModelConfig
+from bttlab.model import config_of
 from bttlab.quantities import Quantity, drop_missing_bands, to_json
 from bttlab.records import RecordError, build, write_whole
 
@@ -177,11 +177,11 @@ class Record:
     bttlab, command : str
         Version, and the command line that repeats it, places left out.
     machine : Machine
-    format : {"dense", "tt", "btt"}
+    format : {"dense", "tt", "btt", "module"}
     flow : str or None
         Order of contraction; None for dense.
     config : dict
-        `ModelConfig.to_dict`.
+        `ModelConfig.to_dict`, or `ModuleConfig.to_dict`.
     corpus : CorpusUsed
     optimizer : str
     learning_rate : float
@@ -226,7 +226,12 @@ class Record:
                     f"mode {name!r} has {len(mode.losses)} losses and {len(mode.step_seconds)} step times: it must "
                     "have one of each for every step, and a step at least"
                 )
-        ModelConfig.from_dict(self.config)
+        config_of(self.config)
+
+    @property
+    def model(self) -> str:
+        """What to call the model."""
+        return config_of(self.config).short_name
 
     @property
     def measurement(self) -> Measurement:
@@ -235,7 +240,7 @@ class Record:
 
     def label_of(self, mode: str | None = None) -> str:
         """Return what to call a mode (by default the fastest) in a legend."""
-        return f"{self.format}, {self.config['encoders']}-ENC, {self.machine.name}, {mode or self.best}"
+        return f"{self.format}, {self.model}, {self.machine.name}, {mode or self.best}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the record as JSON-ready values."""

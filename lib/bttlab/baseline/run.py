@@ -23,11 +23,12 @@ from bttlab.baseline.step import Task
 from bttlab.baseline.timing import OnStep, clock_of, timed_steps
 from bttlab.data import Samples, Vocabulary, encode, epoch_order, load_corpus
 from bttlab.errors import BttlabError, shown
-from bttlab.model import ModelConfig, Transformer, check_learning_rates
+from bttlab.model import ModelConfig, ModuleConfig, Transformer, check_learning_rates
 from bttlab.quantities import Quantity
 
 # Name of a baseline -> format of the model and flow of its TT layers
 FORMATS = {"dense": ("dense", None), "tt": ("tensor", "right_to_left"), "btt": ("tensor", "bidirectional")}
+MODULE = "module"  # name of the baseline of a module of the user's own
 LEARNING_RATE = 4e-3  # that of bttlab train for SGD
 SIZES = {  # options of a model, and fields of ModelConfig
     **{"rank": "linear_rank", "embedding-rank": "embedding_rank", "hidden-size": "hidden_size", "heads": "heads"},
@@ -48,10 +49,10 @@ class BaselineSetting:
 
     Parameters
     ----------
-    format : {"dense", "tt", "btt"}
-        tt: tensor-compressed, contracted right to left; btt: bi-directionally.
+    format : {"dense", "tt", "btt", "module"}
+        tt: tensor-compressed, contracted right to left; btt: bi-directionally; module: a `ModuleModel` as it is.
     device : {"cpu", "cuda"}
-    config : ModelConfig
+    config : ModelConfig or bttlab.compiler.module.ModuleModel
         By default the paper's with 2 encoders; its own format plays no part.
     data : str or path
         Name or folder of the corpus.
@@ -71,7 +72,7 @@ class BaselineSetting:
 
     format: str
     device: str
-    config: ModelConfig = field(default_factory=ModelConfig)
+    config: ModelConfig | ModuleConfig = field(default_factory=ModelConfig)
     data: str | os.PathLike = "airline"
     steps: int = 500
     warmup: int = 20
@@ -80,8 +81,7 @@ class BaselineSetting:
     modes: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
-        if self.format not in FORMATS:
-            raise BaselineError(f"format {self.format!r}: choose one of {', '.join(FORMATS)}")
+        variant(self.config, self.format)
         for name, least in (("steps", 1), ("warmup", 0), ("seed", 0)):
             value = getattr(self, name)
             if value < least:
@@ -89,6 +89,24 @@ class BaselineSetting:
             if name != "seed" and value > MOST_STEPS:
                 raise BaselineError(f"{name} is {shown(value)}: it must be at most {MOST_STEPS:,}; give --{name} again")
         check_learning_rates(self.learning_rate, 1)
+
+
+def variant(config: ModelConfig | ModuleConfig, format: str) -> tuple[ModelConfig | ModuleConfig, str | None]:
+    """Return a model in a format, and the order of contraction in its TT layers; a module is left as it is.
+
+    Raises
+    ------
+    BaselineError
+        If the model has no such format.
+    """
+    if isinstance(config, ModuleConfig):
+        if format != MODULE:
+            raise BaselineError(f"format {format!r}: a module is trained as it is; leave --format out")
+        return config, "bidirectional"
+    if format not in FORMATS:
+        raise BaselineError(f"format {format!r}: choose one of {', '.join(FORMATS)}")
+    kind, flow = FORMATS[format]
+    return replace(config, format=kind), flow
 
 
 @dataclass(frozen=True)
@@ -139,10 +157,10 @@ def run_baseline(setting: BaselineSetting, listener: Listener | None = None) -> 
         If the device is not here or too small, there is no such corpus or mode, the learning rate is too high, or the
         baseline was stopped before its first step.
     """
-    kind, flow = FORMATS[setting.format]
+    config, flow = variant(setting.config, setting.format)
     where = open_device(setting.device)
     names = _check_modes(setting.modes, where.type)
-    config, steps, seed = replace(setting.config, format=kind), setting.steps, setting.seed
+    steps, seed = setting.steps, setting.seed
     corpus, every = _samples(setting.data, config)
     load_before = load_average()
     meter, no_meter = find_meter(where)
@@ -163,7 +181,7 @@ def run_baseline(setting: BaselineSetting, listener: Listener | None = None) -> 
         reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped.items())
         raise BaselineError(f"no mode gave a measurement ({reasons}); nothing is recorded")
     command = (
-        f"bttlab baseline --format {setting.format} --device {setting.device} {_sizes(config)} "
+        f"bttlab baseline --device {setting.device} {_model(config, setting.format)} "
         f"--data {corpus.name} --steps {steps} --warmup {setting.warmup} --seed {seed} "
         f"--lr {setting.learning_rate:g} --threads {torch.get_num_threads()}"
     )
@@ -200,7 +218,7 @@ def _check_modes(modes: Sequence[str] | None, device: str) -> list[str]:
     return [name for name in offered if modes is None or name in modes]  # eager first, which the others agree with
 
 
-def _samples(data: str | os.PathLike, config: ModelConfig) -> tuple[CorpusUsed, Samples]:
+def _samples(data: str | os.PathLike, config: ModelConfig | ModuleConfig) -> tuple[CorpusUsed, Samples]:
     corpus = load_corpus(data)
     vocabulary = Vocabulary.from_sentences(corpus.train.words, config.vocabulary_size)
     samples = encode(corpus.train, vocabulary, corpus, config)
@@ -297,12 +315,15 @@ def _measure(plan: _Plan, name: str, eager: Measurement | None) -> Measurement |
     )
 
 
-def _sizes(config: ModelConfig) -> str:
-    """Return the options that name a model's sizes, where they are not the defaults; the record has all of it."""
+def _model(config: ModelConfig | ModuleConfig, format: str) -> str:
+    """Return the options that name a model; sizes where they are not the defaults. The record has all of it."""
+    if isinstance(config, ModuleConfig):
+        return f"--model {config.module}"
     options = {"encoders": config.encoders}
     options |= {name: getattr(config, field) for name, field in SIZES.items()}
     usual = {name: getattr(ModelConfig, field) for name, field in SIZES.items()}
-    return " ".join(f"--{name} {value}" for name, value in options.items() if value != usual.get(name))
+    sizes = [f"--{name} {value}" for name, value in options.items() if value != usual.get(name)]
+    return " ".join([f"--format {format}", *sizes])
 
 
 def _release(device: torch.device) -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from bttlab.data import Samples
-from bttlab.model import ModelConfig, Transformer, initial_parameters, loss
+from bttlab.model import ModelConfig, ModuleConfig, loss, network_of
 
 LossFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -17,14 +17,14 @@ class Task:
 
     Parameters
     ----------
-    config : ModelConfig
+    config : ModelConfig or bttlab.compiler.module.ModuleModel
     flow : {"bidirectional", "right_to_left"}
         Order of contraction in the TT layers; nothing in a dense model.
     samples : bttlab.data.Samples
         One for each step, in order.
     learning_rate : float
     seed : int
-        Of the initial parameters.
+        Of the initial parameters; a module has its own.
     device : str or torch.device
 
     Attributes
@@ -44,7 +44,7 @@ class Task:
 
     def __init__(
         self,
-        config: ModelConfig,
+        config: ModelConfig | ModuleConfig,
         flow: str,
         samples: Samples,
         learning_rate: float,
@@ -55,21 +55,23 @@ class Task:
         self.device = torch.device(device)
         self.learning_rate = learning_rate
         self.lengths: list[int] = samples.lengths.tolist()
-        self.model = Transformer(config, flow, seed).to(self.device)
+        self.model = network_of(config, flow, seed).to(self.device)
         self.parameters = list(self.model.parameters())
         columns = (samples.tokens, samples.intents[:, None], samples.slots)
         self.rows = torch.from_numpy(np.concatenate(columns, axis=1).astype(np.int64)).to(self.device)
         self.losses = torch.zeros(len(samples), device=self.device)
         self.cursor = torch.zeros(1, dtype=torch.int64, device=self.device)
         self._width = samples.tokens.shape[1]
-        self._start = initial_parameters(config, seed)
+        self._start = [parameter.detach().cpu().clone() for parameter in self.parameters]
 
     def __len__(self) -> int:
         return len(self.lengths)
 
+    @torch.no_grad()
     def restart(self) -> None:
         """Go back to the initial parameters, in place: captured steps keep their addresses."""
-        self.model.load(self._start)
+        for parameter, start in zip(self.parameters, self._start, strict=True):
+            parameter.copy_(start)
         self.rewind()
 
     def rewind(self) -> None:

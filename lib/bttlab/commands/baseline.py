@@ -17,7 +17,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     add = parser.add_argument
     formats = "dense; tt: tensor, contracted right to left; btt: tensor, bi-directional"
-    add("--format", metavar="dense|tt|btt", help=f"{formats}; with --modelled by default all")
+    add(
+        "--format",
+        metavar="dense|tt|btt",
+        help=f"{formats}; with --modelled by default all; not for a module of your own",
+    )
     add("--device", metavar="cuda|cpu", help="where to train; CUDA_VISIBLE_DEVICES chooses among GPUs")
     add("--modelled", action="store_true", help="train nothing: model a step on --gpu, eager and in CUDA graphs")
     add("--gpu", metavar="NAME", help="with --modelled: a GPU of data/gpus.json, as RTX-3090")
@@ -38,7 +42,7 @@ def run(options: argparse.Namespace) -> Outcome:
     """Run the command."""
     if options.modelled or options.gpu is not None:
         return _modelled(options)
-    for name in ("format", "device"):
+    for name in ("device",) if models.is_module(options) else ("format", "device"):
         if getattr(options, name) is None:
             raise BttlabError(f"--{name} is missing; see bttlab baseline --help")
     return _measured(options)
@@ -59,17 +63,13 @@ def _modelled(options: argparse.Namespace) -> Outcome:
     for name in ("device", "record", "modes"):
         if getattr(options, name) is not None:
             raise BttlabError(f"--{name} belongs to a measured baseline: leave it out with --modelled")
-    if options.format is not None and options.format not in FORMATS:
-        raise BttlabError(f"format {options.format!r}: choose {', '.join(FORMATS)}")
-    gpu, config = find_gpu(options.gpu), models.model_of(options)
+    gpu, config, format = find_gpu(options.gpu), *_model(options)
     sample = typical_sample(load_corpus(options.data), config)
     steps = [
-        model_step(gpu, format, mode, config, sample)
-        for format in ([options.format] if options.format else FORMATS)
-        for mode in MODES
+        model_step(gpu, format, mode, config, sample) for format in ([format] if format else FORMATS) for mode in MODES
     ]
     table = Table(
-        title=f"{gpu.gpu}, {config.encoders} encoders, an utterance of {steps[0].tokens} tokens",
+        title=f"{gpu.gpu}, {config.short_name}, an utterance of {steps[0].tokens} tokens",
         caption=f"modelled, not measured; low to high. An epoch is {EPOCH_SAMPLES:,} such steps",
     )
     for name in ("format", "mode", "kernels", "ms a step", "W", "s an epoch", "J an epoch", "MB held"):
@@ -86,6 +86,15 @@ def _modelled(options: argparse.Namespace) -> Outcome:
             f"{one.process_bytes[1] / 1e6:,.0f}",
         )
     return Outcome({"gpu": vars(gpu), "steps": [one.to_dict() for one in steps]}, table)
+
+
+def _model(options: argparse.Namespace) -> tuple:
+    """Return the model and the name of its baseline, if that is one."""
+    from bttlab.baseline.run import MODULE
+
+    if not models.is_module(options):
+        return models.model_of(options), options.format
+    return models.module_of(options, options.seed), options.format or MODULE
 
 
 def _band(values: tuple[float, float, float], scale: float = 1.0) -> str:
@@ -107,10 +116,11 @@ def _measured(options: argparse.Namespace) -> Outcome:
     if not 1 <= options.threads <= MOST_THREADS:
         raise BaselineError(f"threads is {options.threads}: it must be from 1 to {MOST_THREADS}; give --threads again")
     torch.set_num_threads(options.threads)
+    config, format = _model(options)
     setting = BaselineSetting(
-        options.format,
+        format,
         options.device,
-        models.model_of(options),
+        config,
         options.data,
         options.steps,
         options.warmup,
@@ -162,7 +172,7 @@ def _text(record) -> str:
 
     machine = record.machine
     lines = [
-        f"{record.format}, {record.config['encoders']} encoders, {record.steps} steps, all measured on {machine.name} "
+        f"{record.format}, {record.model}, {record.steps} steps, all measured on {machine.name} "
         f"(torch {machine.torch}, {machine.threads} threads)"
     ]
     for row in compare([record]):

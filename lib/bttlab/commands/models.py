@@ -108,7 +108,8 @@ def models_of(options: argparse.Namespace, several: Sequence[int]) -> "list[Mode
     """Return a model for each number of encoders: those of --encoders, else of --model, else `several`."""
     if is_module(options):
         raise BttlabError(
-            f"--model {options.model}: a module is for train, size, estimate and program; give sizes, or a .toml file"
+            f"--model {options.model}: a module is for train, size, estimate, program and baseline; give sizes, or a "
+            ".toml file"
         )
     values = {} if options.model is None else _read(Path(options.model))
     try:

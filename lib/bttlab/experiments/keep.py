@@ -163,9 +163,10 @@ def keep_baseline(record, begun: str, name: str = "", dev: Any = None) -> None:
         On the dev split, at the end.
     """
     mode = record.measurement
+    model = f"enc{record.config['encoders']}" if "encoders" in record.config else record.model
     run = RunRecord(
         "baseline",
-        name or f"{record.corpus.name}-{record.format}-enc{record.config['encoders']}-{record.machine.kind}",
+        name or f"{record.corpus.name}-{record.format}-{model}-{record.machine.kind}",
         record.config
         | {name: getattr(record, name) for name in ("optimizer", "learning_rate", "seed", "steps", "warmup")}
         | {"format": record.format, "flow": record.flow, "mode": record.best, "data": record.corpus.name},

@@ -238,6 +238,11 @@ class ModelConfig:
         return f"{self.encoders} encoders"
 
     @property
+    def short_name(self) -> str:
+        """Name in a legend."""
+        return f"{self.encoders}-ENC"
+
+    @property
     def identity(self) -> dict[str, int]:
         """What a result calls the model."""
         return {"encoders": self.encoders}

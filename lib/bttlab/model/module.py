@@ -64,6 +64,11 @@ class ModuleConfig:
         return self.module.rpartition(":")[2]
 
     @property
+    def short_name(self) -> str:
+        """Name in a legend."""
+        return self.title
+
+    @property
     def identity(self) -> dict[str, str]:
         """What a result calls the model."""
         return {"module": self.title}
