@@ -70,8 +70,10 @@ class Command:
         return self.returncode
 
     def kill(self) -> None:
-        """Kill all processes of the session."""
-        os.killpg(self.pid, signal.SIGKILL)
+        """Kill all processes of the session, or the one process that has not begun it yet."""
+        for kill in (os.killpg, os.kill):
+            with contextlib.suppress(ProcessLookupError):
+                kill(self.pid, signal.SIGKILL)
         self.wait()
 
     def output(self) -> str:
