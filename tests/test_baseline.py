@@ -265,7 +265,7 @@ def test_a_module_of_the_users_own_is_trained_as_it_is(tmp_path, monkeypatch, ca
     assert f"--model net.py:{name} " in record.command and record.label_of().startswith(f"module, {name}, ")
     assert main([*command, "--gpu", "RTX-3090", "--modelled", "--json"]) == 0
     eager, graphs = json.loads(capsys.readouterr().out)["steps"]
-    assert eager["module"] == graphs["module"] == name and eager["kernels"] >= 50
+    assert eager["module"] == graphs["module"] == name and eager["kernels"] > 20
     assert main([*command, "--device", "cpu", "--format", "btt"]) == 2
     assert "a module is trained as it is; leave --format out" in capsys.readouterr().err
 
