@@ -35,7 +35,8 @@ FIGURE = ".jupyter-matplotlib-canvas-container canvas"
 SAMPLES = 45_000  # more than are trained on before it is stopped
 CARD = "emulated U50, TT bi-directional"
 SECONDS = 600.0  # on a busy machine
-QUICK = "import os\nos.environ['BTTLAB_QUICK'] = '1'\n"  # notebooks take few samples, in every kernel of a student's
+# In every kernel of a student's notebooks take few samples, and a corpus that is scored fast.
+QUICK = "import os\nos.environ |= {{'BTTLAB_QUICK': '1', 'BTTLAB_DATA': '{data}'}}\n"
 # No question about news over the page, and cells that are out of sight are there all the same.
 SETTINGS = {
     ".jupyter/lab/user-settings/@jupyterlab/apputils-extension/notification": '{"fetchNews": "false"}',
@@ -56,16 +57,19 @@ tried(socket.socket(socket.AF_UNIX).connect, "{socket}")
 
 
 @pytest.fixture(scope="module")
-def hub() -> Iterator[SimpleNamespace]:
+def hub(short_airline) -> Iterator[SimpleNamespace]:
     """The hub of `make class`, on another port, with a certificate of an authority of its own."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = min(probe.getsockname()[1], 65_000)
     with demo_class(port) as (settings, passwords), (settings.parent / "log").open("w+") as log:
+        data = shutil.copytree(short_airline, settings.parent / "data" / "airline").parent
         for name in STUDENTS:
             home = settings.parent / "home" / name
             files = {home / f"{file}.jupyterlab-settings": text for file, text in SETTINGS.items()}
-            for file, text in (files | {home / ".ipython/profile_default/startup/quick.py": QUICK}).items():
+            for file, text in (
+                files | {home / ".ipython/profile_default/startup/quick.py": QUICK.format(data=data)}
+            ).items():
                 as_student(name, "mkdir", "-p", str(file.parent))
                 as_student(name, "tee", str(file), text=text)
         authority = _certified(settings)
