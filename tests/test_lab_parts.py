@@ -64,11 +64,14 @@ class _Run:
 def test_the_mouse_shows_values_after_the_cell_has_ended():
     figure = new_figure(4, 3)
     axes = figure.subplots()
-    axes.plot([0, 1, 2], [5, 6, 7], label="loss")
+    lines = axes.plot([0, 1, 2], [5, 6, 7], label="loss")
+    legend = axes.legend(4 * lines, "abcd", loc="upper left")
     LiveFigures([figure]).draw()
     gc.collect()
-    MouseEvent("motion_notify_event", figure.canvas, *axes.transData.transform((1.1, 6)))._process()
-    assert [text.get_text() for text in axes.texts] == [": 1\nloss: 6"]
+    MouseEvent("motion_notify_event", figure.canvas, *axes.transData.transform((1.9, 6)))._process()
+    (text,) = axes.texts
+    assert text.get_text() == ": 2\nloss: 7"
+    assert not text.get_window_extent().overlaps(legend.get_window_extent())
 
 
 def test_watching_a_run(capsys):

@@ -1,12 +1,16 @@
-"""Right, nearly right and wrong answers, typed into a student's notebook, and what its check cells show then.
+"""Right, nearly right and wrong answers, and what checks show then.
 
-Every exercise has all its answers in tests/test_exercises.py; here is one of each kind: number, tuple, text, function.
+One exercise of each kind, number, tuple, text, function, is answered in a student's notebook with the keyboard. Answers
+of every exercise, those of tests/test_exercises.py, are checked in one notebook.
 """
+
+import re
 
 from pathlib import Path
 
 import pytest
 
+from bttlab.teaching.exercises import EXERCISES
 from bttlab.teaching.notebooks import release
 
 pytestmark = pytest.mark.long
@@ -60,6 +64,32 @@ ANSWERS = {
         "def peak(lives):\n    return lives[9]": "Not yet: IndexError: list index out of range. Hint: for each step",
     },
 }
+# The answers of the tests, and objects as notebooks have them.
+ALL = """import test_exercises
+answers = {}
+def keep(name, given, right, wrong):
+    answers[name] = [*right[:1], *wrong[:2]], given
+test_exercises._try = keep
+objects = test_exercises.Objects()
+"""
+ONE = """# answers of {0}
+for answer in answers["{0}"][0]:
+    test_exercises.check("{0}", answer, *answers["{0}"][1])"""
+
+
+def test_every_exercise_shows_what_is_right_and_what_is_wrong(open_cells):
+    names = sorted(EXERCISES)
+    tests = [
+        f"test_exercises.test_{number}({'' if number == '08' else 'objects'})" for number in {n[:2] for n in names}
+    ]
+    lab = open_cells("every_exercise", ALL + "\n".join(sorted(tests)), *map(ONE.format, names))
+    for name in names:
+        right, nearly, wrong = lab.cell_with(f"# answers of {name}").locator(".jp-OutputArea-output").all_inner_texts()
+        assert right.startswith("Right. "), (name, right)
+        for shown in (nearly, wrong):
+            assert re.match(r"Not yet: .{10}.*Hint: .{10}", shown), (name, shown)
+    lab.scroll_to("# answers of 04.2")
+    lab.picture("every_exercise")
 
 
 @pytest.mark.parametrize("name", NOTEBOOKS)

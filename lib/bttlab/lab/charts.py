@@ -18,6 +18,7 @@ PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 SMOOTHING = 100  # samples in the moving mean of a loss curve
 POINTS = 1500  # drawn of a curve at most: more than a figure has pixels
 DOTS_PER_INCH = 100
+NUMBERS = "{x:,.10g}"  # a tick: 12,500 and 0.25
 
 
 def smooth(values: np.ndarray, window: int = SMOOTHING) -> np.ndarray:

@@ -7,10 +7,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 
 from bttlab.lab.charts import (
     DOTS_PER_INCH,
+    NUMBERS,
     PALETTE,
     SMOOTHING,
     as_label,
@@ -28,7 +29,6 @@ SIZE = (4.15, 4.75)  # inches: with the controls it fits a window of 1400 x 900 
 SCORES = (("intent_accuracy", "intent accuracy", "-"), ("slot_f1", "slot F1", "--"), ("frame_accuracy", "frame", ":"))
 _SHAPES = dict(zip(MARKS, ("^", "D", "s"), strict=True))  # of marks
 _MARK_NAMES = dict(zip(MARKS, ("new rate", "pause", "stop"), strict=True))
-_THOUSANDS = FuncFormatter(lambda value, _: f"{value:,.4g}" if value < 10 else f"{value:,.0f}")
 _SMALL = {"fontsize": 8.5}
 MOST_PERCENT = 120  # of the dev split's axis: the legend stands above 100
 LEGEND_ROWS = 6  # lines of names in full size
@@ -99,7 +99,7 @@ class DashboardFigure:
 
     def _style(self, axes: Axes, title: str, y_label: str, across: str, runs: Sequence[DashboardRun]) -> None:
         style(axes, title, ACROSS[across], y_label)
-        axes.xaxis.set_major_formatter(_THOUSANDS)
+        axes.xaxis.set_major_formatter(NUMBERS)
         axes.xaxis.set_major_locator(MaxNLocator(4))
         axes.set_xlim(0, max((_extent(run, across) for run in runs), default=100))
 
@@ -154,13 +154,13 @@ class DashboardFigure:
             else:  # greyed: it does not compare
                 rows.append((f"{number}: {'known at the end' if run.active else 'not measured'}", "0.55", None))
         draw_megabytes(self.memory, rows)
-        self.memory.xaxis.set_major_formatter(_THOUSANDS)
+        self.memory.xaxis.set_major_formatter(NUMBERS)
 
     def _draw_energy(self, runs: Sequence[DashboardRun]) -> None:
         axes, top, missing = self.energy, 0.0, {}
         across = "time" if self._view.across == "time" else "samples"
         self._style(axes, "Energy so far (J)", "", across, runs)
-        axes.yaxis.set_major_formatter(_THOUSANDS)
+        axes.yaxis.set_major_formatter(NUMBERS)
         for number, (run, colour) in enumerate(_coloured(runs), 1):
             if not run.meter.provenance:
                 missing.setdefault(run.meter.how, []).append(str(number))

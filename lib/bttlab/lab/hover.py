@@ -56,10 +56,18 @@ class Hover:
         for axes in (axes for figure in self._figures for axes in figure.axes if axes.get_xlabel() == label):
             if rows := _rows(axes, x):
                 right = axes.transData.transform((x, 1))[0] > axes.bbox.x0 + axes.bbox.width / 2
-                place = {"x": 0.02 if right else 0.98, "ha": "left" if right else "right", "y": 0.8, "va": "top"}
+                place = {"x": 0.02 if right else 0.98, "ha": "left" if right else "right", "va": "top"}
+                place["y"] = _below_legend(axes)
                 look = {"transform": axes.transAxes, "bbox": PAPER, "zorder": 9, "fontsize": 8}
                 text = axes.text(s="\n".join([f"{label}: {_number(x)}", *rows]), **place, **look)
                 self._drawn += [axes.axvline(x, color="0.4", linewidth=0.8), text]
+
+
+def _below_legend(axes: Axes) -> float:
+    """Return where values begin: near the top, but not on a legend there."""
+    legend = axes.get_legend()
+    box = legend.get_window_extent().transformed(axes.transAxes.inverted()) if legend else None
+    return min(0.8, box.y0) if box is not None and box.y1 > 0.8 else 0.8
 
 
 def _named(axes: Axes) -> Iterator[Line2D]:

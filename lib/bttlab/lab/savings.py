@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import StrMethodFormatter
 
 from bttlab.baseline.gpus import find_gpu
 from bttlab.baseline.modelled import model_step
@@ -14,7 +13,7 @@ from bttlab.data import Samples
 from bttlab.estimate.card import estimate
 from bttlab.hardware.geometry import capacity_bits
 from bttlab.lab.card_model import published, step_of
-from bttlab.lab.charts import DOTS_PER_INCH, PALETTE, draw_band, draw_megabytes, style, thinned
+from bttlab.lab.charts import DOTS_PER_INCH, NUMBERS, PALETTE, draw_band, draw_megabytes, style, thinned
 from bttlab.lab.gpu_ratios import over
 from bttlab.model import ModelConfig
 
@@ -109,13 +108,15 @@ class Savings:
             names.append(f"{contender.name}: {_joules(joules[1, -1])}")
         draw_megabytes(memory, rows)
         energy.set(xlim=(0, samples_end(count)), ylim=(0, None))
+        energy.yaxis.set_major_formatter(NUMBERS)
+        energy.tick_params("y", labelsize=9)
         energy.legend(energy.lines, names, loc="upper left", fontsize=8, frameon=False)
 
 
 def panel() -> Figure:
     """Return an empty figure of the size of one panel."""
     figure = Figure(figsize=PANEL, dpi=DOTS_PER_INCH, facecolor="white")
-    figure.subplots_adjust(left=0.15, right=0.89, bottom=0.2, top=0.88)
+    figure.subplots_adjust(left=0.18, right=0.89, bottom=0.2, top=0.88)
     return figure
 
 
@@ -124,7 +125,7 @@ def small_style(axes: Axes, title: str, x_label: str) -> None:
     style(axes, title, x_label, "")
     axes.set_title(title, loc="left", fontweight="bold", fontsize=9.5)
     axes.locator_params(nbins=4)
-    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    axes.xaxis.set_major_formatter(NUMBERS)
 
 
 def samples_end(count: int) -> float:
