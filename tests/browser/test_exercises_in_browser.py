@@ -5,7 +5,6 @@ of every exercise, those of tests/test_exercises.py, are checked in one notebook
 """
 
 import re
-
 from pathlib import Path
 
 import pytest
@@ -64,31 +63,25 @@ ANSWERS = {
         "def peak(lives):\n    return lives[9]": "Not yet: IndexError: list index out of range. Hint: for each step",
     },
 }
-# The answers of the tests, and objects as notebooks have them.
-ALL = """import test_exercises
-answers = {}
-def keep(name, given, right, wrong):
-    answers[name] = [*right[:1], *wrong[:2]], given
-test_exercises._try = keep
-objects = test_exercises.Objects()
-"""
-ONE = """# answers of {0}
-for answer in answers["{0}"][0]:
-    test_exercises.check("{0}", answer, *answers["{0}"][1])"""
+# The tests of all answers, with objects as notebooks have them, show what checks say of some.
+SHOW = """import test_exercises
+def show(name, given, right, wrong):
+    for answer in (right[0], *wrong[:2]):
+        test_exercises.check(name, answer, *given)
+test_exercises._try = show
+objects = test_exercises.Objects()"""
 
 
 def test_every_exercise_shows_what_is_right_and_what_is_wrong(open_cells):
-    names = sorted(EXERCISES)
-    tests = [
-        f"test_exercises.test_{number}({'' if number == '08' else 'objects'})" for number in {n[:2] for n in names}
-    ]
-    lab = open_cells("every_exercise", ALL + "\n".join(sorted(tests)), *map(ONE.format, names))
-    for name in names:
-        right, nearly, wrong = lab.cell_with(f"# answers of {name}").locator(".jp-OutputArea-output").all_inner_texts()
-        assert right.startswith("Right. "), (name, right)
-        for shown in (nearly, wrong):
-            assert re.match(r"Not yet: .{10}.*Hint: .{10}", shown), (name, shown)
-    lab.scroll_to("# answers of 04.2")
+    tests = {number: f"test_exercises.test_{number}(objects)" for number in sorted({name[:2] for name in EXERCISES})}
+    tests["08"] = "test_exercises.test_08()"
+    lab = open_cells("every_exercise", SHOW, *tests.values())
+    for number, cell in tests.items():
+        said = lab.cell_with(cell).locator(".jp-OutputArea-output").all_inner_texts()
+        assert len(said) == 3 * sum(name.startswith(number) for name in EXERCISES)
+        for place, shown in enumerate(said):
+            assert re.match(r"Not yet: .{10}.*Hint: .{10}" if place % 3 else "Right. .{10}", shown), (number, shown)
+    lab.scroll_to(tests["05"])
     lab.picture("every_exercise")
 
 
