@@ -72,7 +72,7 @@ class DashboardFigure:
 
     def __init__(self) -> None:
         self.figure, self.right = (Figure(figsize=SIZE, dpi=DOTS_PER_INCH, facecolor="white") for _ in range(2))
-        place = {"left": 0.14, "right": 0.93, "bottom": 0.31, "top": 0.945, "hspace": 0.66}
+        place = {"left": 0.155, "right": 0.93, "bottom": 0.31, "top": 0.945, "hspace": 0.66}
         self.loss, self.dev = self.figure.subplots(2, 1, gridspec_kw=place)
         self.memory, self.energy = self.right.subplots(2, 1, gridspec_kw=place)
         self._view = View()

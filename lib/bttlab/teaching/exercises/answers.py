@@ -25,14 +25,18 @@ def exactly(answer: Any, expected: int) -> bool:
     return near(answer, expected, 0.0)
 
 
-def require_number(answer: Any, expected: float, relative: float = 1e-3) -> None:
-    """Raise `Wrong` unless an answer is this number up to a relative error; the message says which way it is off."""
+def require_number(answer: Any, expected: float, relative: float = 1e-3, place: str = "") -> None:
+    """Raise `Wrong` unless an answer is this number up to a relative error; the message says which way it is off.
+
+    An answer of several numbers has a `place` for each, such as " at 50 MHz".
+    """
     require(
-        isinstance(answer, Real) and not isinstance(answer, bool), f"you gave {answer!r:.60}, which is not a number"
+        isinstance(answer, Real) and not isinstance(answer, bool),
+        f"you gave {answer!r:.60}{place}, which is not a number",
     )
     side = "small" if answer < expected else "large"
     digits = "nearly right: give more digits" if near(answer, expected, max(0.03, 3 * relative)) else f"too {side}"
-    require(near(answer, expected, relative), f"you gave {answer:,.6g}, which is {digits}")
+    require(near(answer, expected, relative), f"you gave {answer:,.6g}{place}, which is {digits}")
 
 
 def is_whole(answer: Any) -> bool:

@@ -43,7 +43,8 @@ def joules_by_clock(answer: Any, lengths: Mapping) -> str:
     clocks = range(50, CLOCK_MHZ + 1, 50)
     require(set(answer) == set(clocks), f"your clocks are {sorted(answer)}; {list(clocks)} are asked for")
     for clock in clocks:
-        require_number(answer[clock], Design(clock_mhz=clock).estimate(lengths).energy_per_epoch.value, 5e-3)
+        joules = Design(clock_mhz=clock).estimate(lengths).energy_per_epoch.value
+        require_number(answer[clock], joules, 5e-3, f" at {clock} MHz")
     return "The board's idle power is paid by the second, so it pays to be fast."
 
 
@@ -64,7 +65,7 @@ def most_encoders(answer: Any) -> str:
     require(_full_bank(encoders) is None, f"{encoders} encoders do not fit")
     full = _full_bank(encoders + 1)
     require(full is not None, f"{encoders + 1} encoders fit, too")
-    require_number(bank, full, 0)
+    require(bank == full, f"it is not bank {bank} that has no room for {encoders + 1} encoders")
     return "Depth is bounded by what the forward pass keeps for the backward pass."
 
 
