@@ -129,6 +129,7 @@ class SweepView:
             best = points[progress.best.id]
             axes.scatter(*best, s=150, facecolors="none", edgecolors=PALETTE[1], linewidths=2, label="best so far")
         axes.legend(fontsize=8, framealpha=0.8)
+        axes.locator_params("x", nbins=5)
 
     def _ipython_display_(self) -> None:
         display(self.widget)
