@@ -24,7 +24,7 @@ from bttlab.model import Optimizer, Transformer
 from bttlab.tensor import TTLinear, TTMEmbedding
 
 from conftest import ROOT
-from training_processor import SMALL, equal_bits, fresh_processor
+from training_processor import SMALL, equal_bits, fresh_processor, some_samples
 
 TOLERANCE = 1e-5  # of the largest gradient of a tensor
 WORDS, WIDTH, LENGTH = 60, 64, 18
@@ -316,18 +316,6 @@ def made(kind) -> ModuleModel:
     return trace(module, LENGTH)
 
 
-def samples_of(model: ModuleModel, lengths, seed=0) -> Samples:
-    random = np.random.default_rng(seed)
-    tokens = np.zeros((len(lengths), LENGTH), np.int32)
-    slots = np.zeros_like(tokens)
-    for row, labels, length in zip(tokens, slots, lengths, strict=True):
-        row[:length] = random.integers(1, model.vocabulary_size, length)
-        row[length - 1] = row[length // 2]
-        labels[1:length] = random.integers(0, model.slots, length - 1)
-    intents = random.integers(0, model.intents, len(lengths)).astype(np.int32)
-    return Samples(tokens, np.asarray(lengths, np.int32), intents, slots)
-
-
 def autograd(model: ModuleModel, sample: Samples) -> tuple[float, dict[str, np.ndarray]]:
     """The loss of a sample and its gradients by PyTorch, in double precision."""
     module, length = copy.deepcopy(model.network).double(), int(sample.lengths[0])
@@ -359,7 +347,7 @@ def check_gradients(fast, model, lengths, flow="bidirectional") -> None:
     program, parameters, optimizer = compile_program(model, flow=flow), model.parameters(), Optimizer("momentum")
     fast.load_program(program)
     for length in lengths:
-        sample = samples_of(model, [length], length)
+        sample = some_samples(model, [length], length)
         fast.load(parameters)
         result = fast.train(sample_records(program, sample, [0.0], optimizer), optimizer)[0]
         assert result["status"] == 1
@@ -388,7 +376,7 @@ def test_programs_have_no_hazards(name):
 @pytest.mark.parametrize("name", MODULES)
 def test_the_loop_gives_the_same_bits(trainer_libraries, tmp_path, name):
     model, optimizer = made(MODULES[name]), Optimizer("adamw")
-    program, samples = compile_program(model), samples_of(model, (17, 5, 18))
+    program, samples = compile_program(model), some_samples(model, (17, 5, 18))
     states = []
     for library in ("fast", "loop"):
         with fresh_processor(trainer_libraries[library], tmp_path) as processor:

@@ -9,16 +9,25 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+import torch
+from kernel_signals import RECORD, collect
+from synth_netlist import Depth, packed_tables, stage_of
 
+from bttlab.card.constants import read_data
 from bttlab.card.kernel import TRAINER_KERNEL
 from bttlab.card.processor import NativeProcessor, _aligned, sample_records
 from bttlab.compiler.machine import machine as machine_of
+from bttlab.compiler.module import ModuleModel
 from bttlab.compiler.program import compile_program
 from bttlab.compiler.timing import time_program
+from bttlab.compiler.trace import trace
 from bttlab.hardware import SOURCE, UNIT, analyse
 from bttlab.hardware.kernel import kernel_xml, module_digests, write_kernel
-from bttlab.hardware.synthesis import FILE, UNITS, kernel_total
+from bttlab.hardware.resources import choice_tables
+from bttlab.hardware.rtl import module_names
+from bttlab.hardware.synthesis import FILE, LOOP_UNITS, UNITS, synthesised, with_amd_cores, with_own_cores
 from bttlab.model import ModelConfig, Optimizer
+from own_module import Net
 
 from conftest import ROOT
 from training_processor import SMALL, equal_bits, some_parameters, some_samples
@@ -56,32 +65,63 @@ def test_the_same_source_gives_the_same_verilog(verilog, schedule, tmp_path):
 
 
 def test_the_resources_on_record_are_of_this_verilog(verilog):
-    """Of the modules that have been counted; make synth counts those that changed, or are missing, again."""
+    """All modules of it: make synth counts them."""
     modules, digests = json.loads(FILE.read_text())["modules"], module_digests(verilog[1])
-    assert modules
-    assert {name: one["sha256"] for name, one in modules.items()}.items() <= digests.items()
+    assert {name: one["sha256"] for name, one in modules.items()} == digests
     assert set(UNITS) == {name for name in digests if not name.startswith("fp32_")}
 
 
 def test_the_kernel_takes_its_units_and_their_cores():
-    units = {name: Counter(lookup_tables=10) for name in UNITS}
-    units["engine_0"] = Counter(lookup_tables=10, fp32_add=3, shift_registers=2)
-    total = kernel_total(units | {"fp32_add": Counter(lookup_tables=100, dsps=2)})
+    units = {name: Counter(packed_tables=10, levels=3) for name in UNITS}
+    units["engine_0"] = Counter(packed_tables=10, fp32_add=3, shift_registers=2)
+    own = with_own_cores(units | {"fp32_add": Counter(packed_tables=100, dsps=1, levels=9)})
     # An AXI port is there four times.
-    assert (total["lookup_tables"], total["dsps"], total["in_luts"]) == (
-        10 * (len(UNITS) + 3) + 300,
-        6,
-        10 * (len(UNITS) + 3) + 302,
+    luts = 10 * (len(UNITS) + 3) + 300
+    assert (own["packed_tables"], own["in_luts"], own["dsps"], own["levels"]) == (luts, luts + 2, 3, 0)
+    amd = with_amd_cores(units)  # of the loop alone
+    cost = read_data("operators")["operators"]["add"]
+    assert amd["in_luts"] == 10 * len(LOOP_UNITS) + 3 * cost["lookup_tables"]["value"] + 2
+    assert (amd["dsps"], amd["flip_flops"]) == (3 * cost["dsps"]["low"], 3 * cost["flip_flops"]["value"])
+
+
+def test_the_model_counts_the_choices_that_yosys_maps(schedule):
+    """The switches between units and banks, `ports`, among them; other logic is a tenth of it."""
+    modules, choices = synthesised(), Counter()
+    names = module_names(schedule.graph, schedule.places)
+    for node, tables in choice_tables(schedule).items():
+        choices[names[node.instruction.line]] += tables
+    for name in ("ports", "engine_0", "engine_1", "vector", "shuffle", "update"):
+        assert choices[name] == pytest.approx(modules[name]["packed_tables"], rel=0.2), name
+
+
+def test_levels_are_functions_one_behind_the_other():
+    def cell(kind, place="", **wires):
+        outputs = {"O", "Q", "out", "CO"}
+        directions = {port: "output" if port in outputs else "input" for port in wires}
+        connections = {port: [bit] for port, bit in wires.items()}
+        return {"type": kind, "connections": connections, "port_directions": directions, "attributes": {"src": place}}
+
+    def module(ports, *cells):
+        ports = {name: {"direction": way, "bits": [bit]} for name, (way, bit) in ports.items()}
+        return {"ports": ports, "cells": dict(enumerate(cells))}
+
+    # In `one` two LUTs stand behind a register, in `two` a carry chain of two parts and a LUT behind those.
+    one = module(
+        {"x": ("output", 4)},
+        *(cell("FDRE", D=9, Q=2), cell("LUT2", I0=2, I1=7, O=3), cell("LUT3", I0=3, I1=2, I2=8, O=4)),
+        cell("LUT2", I0=6, I1=5, O=9),
     )
-    assert kernel_total({"engine_0": units["engine_0"]}) is None
-
-
-def test_lint_finds_nothing(verilog):
-    folder, _ = verilog
-    sources = [folder / "machine_loop.v", folder / "trainer.v"]
-    lint = ["verilator", "--lint-only", *LINT, "-y", folder, *sources, "--top", "trainer"]
-    done = subprocess.run(lint, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    two = module(
+        {"x": ("input", 2)},
+        *(cell("CARRY4", S=2, CO=3), cell("CARRY4", CI=3, CO=4), cell("INV", I=4, O=5), cell("LUT1", I=5, O=6)),
+        cell("delay", "loop.v:3.1-3.9", **{"in": 6, "out": 7}),
+    )
+    depth = Depth({"one": one, "two": two})
+    assert (depth.deepest("one")[0], depth.deepest("two")) == (1, (4, "loop.v:3.1-3.9"))
+    assert Depth({"two": two}).deepest("two")[0] == 2
+    assert stage_of("loop.v:3.1-3.9", "module m;\n  // stage 7\n  delay;\n  // stage 8\n") == 7
+    # Of the first one's three functions two have an input in common.
+    assert (packed_tables(one["cells"]), packed_tables(two["cells"])) == (2, 2)
 
 
 def test_description_for_vitis_names_the_ports_of_the_top(verilog):
@@ -104,11 +144,19 @@ def test_description_for_vitis_names_the_ports_of_the_top(verilog):
 def machine(verilog):
     """The kernel behind its registers and AXI ports, as a shared library."""
     folder, _ = verilog
-    subprocess.run(["make", "-C", TESTBENCH, f"BUILD={folder}", "-j2"], check=True)
+    build = ["make", "-C", TESTBENCH, f"BUILD={folder}", "-j2"]
+    made = subprocess.run(build, capture_output=True, text=True, check=False)
+    assert made.returncode == 0, made.stderr
     processor = NativeProcessor(folder / "trainer_rtl.so")
     processor._library.trainer_longest_run.restype = ctypes.c_longlong
     processor.stages = int(verilog[1]["kernel_host.h"].split("LOOP_STAGES ")[1].split()[0])
+    processor.warnings = [line for line in made.stderr.splitlines() if line.startswith("%Warning")]
     return processor
+
+
+def test_lint_finds_nothing(machine):
+    """In all modules, with all warnings that the testbench's Makefile asks for."""
+    assert machine.warnings == []
 
 
 def vectors(count: int) -> np.ndarray:
@@ -165,24 +213,31 @@ def test_what_is_no_program_or_no_sample_is_refused(machine, trainer_libraries):
     assert answers[0][2] == [M.BAD_LENGTH, M.BAD_INTENT, M.BAD_TOKEN, M.BAD_SLOT, M.BAD_LEARNING_RATE]
 
 
+def own_module() -> ModuleModel:
+    torch.manual_seed(0)
+    return trace(Net(), Net.sequence_length)
+
+
 @pytest.mark.parametrize(
-    ("config", "name", "lengths"),
+    ("made", "name", "lengths"),
     [
-        pytest.param(SMALL, "adamw", [2, 17], id="small-adamw"),
-        pytest.param(ModelConfig(encoders=2), "sgd", [13], id="paper-sgd", marks=by_hand),
-        pytest.param(ModelConfig(encoders=2), "adamw", [32, 2], id="paper-adamw", marks=by_hand),
+        pytest.param(lambda: SMALL, "adamw", [2, 17], id="small-adamw"),
+        pytest.param(own_module, "momentum", [3, 11], id="module-momentum"),
+        pytest.param(lambda: ModelConfig(encoders=2), "sgd", [13], id="paper-sgd", marks=by_hand),
+        pytest.param(lambda: ModelConfig(encoders=2), "adamw", [32, 2], id="paper-adamw", marks=by_hand),
     ],
 )
-def test_verilog_trains_to_the_emulations_bits_and_cycles(machine, trainer_libraries, config, name, lengths):
+def test_verilog_trains_to_the_emulations_bits_and_cycles(machine, trainer_libraries, made, name, lengths):
     """Over AXI with stalls at random: results, all parameters and moments to the bit, and cycles."""
-    emulation, optimizer = NativeProcessor(trainer_libraries["fast"]), Optimizer(name)
-    program = compile_program(config)
+    emulation, optimizer, model = NativeProcessor(trainer_libraries["fast"]), Optimizer(name), made()
+    program = compile_program(model)
+    parameters = model.parameters() if isinstance(model, ModuleModel) else some_parameters(model)
     rates = np.full(len(lengths), 0.01)
-    records = sample_records(program, some_samples(config, lengths), rates, optimizer)
+    records = sample_records(program, some_samples(model, lengths), rates, optimizer)
     results = []
     for processor in (machine, emulation):
         processor.load_program(program)
-        processor.load(some_parameters(config))
+        processor.load(parameters)
         if processor is machine:
             machine._library.trainer_longest_run()
         results.append(processor.train(records, optimizer))
@@ -195,3 +250,10 @@ def test_verilog_trains_to_the_emulations_bits_and_cycles(machine, trainer_libra
     assert machine._library.trainer_longest_run() <= max(modelled) - M.LATENCY + machine.stages + 3
     for one, other in zip(machine.store(), emulation.store(), strict=True):
         assert equal_bits(one, other)
+
+
+def test_signals_on_record_are_those_of_this_verilog(machine, verilog):
+    """make signals records them; notebook 02 shows them."""
+    recorded = json.loads(RECORD.read_text())
+    assert recorded.pop("tool").startswith("Verilator")
+    assert json.loads(json.dumps(collect(machine, verilog[1]["kernel_host.h"]))) == recorded

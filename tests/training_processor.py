@@ -16,7 +16,7 @@ from bttlab.card.processor import NativeProcessor, sample_records
 from bttlab.card.xclbin import read_xclbin
 from bttlab.compiler.program import Program
 from bttlab.data import Samples
-from bttlab.model import ModelConfig, Optimizer, Transformer, initial_parameters, loss
+from bttlab.model import ModelConfig, ModuleConfig, Optimizer, Transformer, initial_parameters, loss
 
 from compiled import SOURCES, library
 from conftest import ROOT
@@ -69,7 +69,7 @@ def fresh_processor(library: Path, folder: Path) -> Iterator[NativeProcessor]:
         dlclose(processor._library._handle)
 
 
-def some_samples(config: ModelConfig, lengths: Sequence[int], seed: int = 0) -> Samples:
+def some_samples(config: ModelConfig | ModuleConfig, lengths: Sequence[int], seed: int = 0) -> Samples:
     """Samples of these lengths, their tokens and labels at random; the last token comes twice."""
     random = np.random.default_rng(seed)
     tokens = np.zeros((len(lengths), config.sequence_length), np.int32)

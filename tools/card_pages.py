@@ -13,13 +13,14 @@ from pages import BENCHMARKS, filled
 from bttlab.baseline import EPOCH_SAMPLES
 from bttlab.baseline.gpus import find_gpu
 from bttlab.baseline.modelled import model_step
+from bttlab.card.constants import read_data
 from bttlab.data import Samples, load_corpus
 from bttlab.estimate.card import CLOCKS, Estimate, estimate
 from bttlab.estimate.memory import GROUPS
 from bttlab.estimate.recorded import RECORD, RESOURCES
 from bttlab.estimate.work import SHOWN_UNITS, STAGES
 from bttlab.hardware import latencies
-from bttlab.hardware.synthesis import kernel_total, synthesised
+from bttlab.hardware.synthesis import IN_LUTS, LEVEL_NS, synthesised, with_amd_cores, with_own_cores
 from bttlab.lab import Workload, energy_to_quality, gpu_over_card
 from bttlab.lab.quality_energy import TARGETS
 from bttlab.model import FLOWS, ModelConfig
@@ -131,21 +132,34 @@ def _resources(estimate: Estimate) -> str:
     for resource, name in RESOURCES.items():
         band, share = estimate.resources.total(resource), estimate.resources.utilisation(resource)
         parts = ", ".join(f"{part} {value.value:,.0f}" for part, value in estimate.resources.parts[resource].items())
-        rows.append([name, f"{band.value:,.0f}", f"{band.low:,.0f} to {band.high:,.0f}", f"{share:.0%}", parts])
-    return _markdown(["", "likely", "low to high", "of the budget", "parts"], rows)
+        row = [f"{band.value:,.0f}", f"{band.low:,.0f} to {band.high:,.0f}", f"{share:.0%}"]
+        rows.append([name, *row, f"{estimate.resources.synthesised[resource]:,.0f}", parts])
+    return _markdown(["", "likely", "low to high", "of the budget", "by Yosys", "parts"], rows)
 
 
 def _synthesis() -> str:
-    """Return the table of the modules that Yosys has counted, and of the kernel if it has counted all."""
+    """Return the table of what Yosys has counted: modules, and what they are together."""
     kinds = {
-        **{"lookup_tables": "LUTs", "shift_registers": "shift registers", "memory_tables": "LUT RAM"},
-        **{"flip_flops": "flip-flops", "dsps": "DSPs", "bram36": "BRAM36", "uram": "UltraRAM"},
+        **{"lookup_tables": "functions", "packed_tables": "LUTs", "shift_registers": "shift registers"},
+        **{"memory_tables": "LUT RAM", "in_luts": "all LUTs", "flip_flops": "flip-flops", "dsps": "DSPs"},
+        **{"bram36": "BRAM36", "uram": "UltraRAM"},
     }
     modules = synthesised()
-    rows = [[name, *(f"{one[kind]:,}" if kind in one else "" for kind in kinds)] for name, one in modules.items()]
-    if total := kernel_total(modules):
-        rows.append(["the kernel, with its cores", *(f"{total[kind]:,.0f}" for kind in kinds)])
-    return _markdown(["Yosys, UltraScale+", *kinds.values()], rows)
+    totals = {
+        "the loop, with AMD's operators": with_amd_cores(modules),
+        "the kernel, with our cores": with_own_cores(modules),
+    }
+    rows = []
+    for name, one in (modules | totals).items():
+        counts = one | Counter(in_luts=sum(one[kind] for kind in IN_LUTS))
+        levels = f"{one['levels']}, {one['levels'] * LEVEL_NS:.1f} ns" if name in modules else ""
+        rows.append([name, *(f"{counts[kind]:,.0f}" if counts[kind] else "" for kind in kinds), levels])
+        if name in totals:
+            budget = dict(read_data("platform")["user_budget"])
+            budget["in_luts"] = budget.pop("lookup_tables")
+            shares = {kind: one[kind] / room for kind, room in budget.items()}
+            rows.append(["of the budget", *(f"{shares[kind]:.0%}" if kind in shares else "" for kind in kinds), ""])
+    return _markdown(["Yosys, UltraScale+", *kinds.values(), "levels"], rows)
 
 
 def _latencies() -> str:

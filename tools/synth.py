@@ -1,8 +1,8 @@
 """Count the machine's Verilog with Yosys, unit by unit, into data/u50/synthesis.json: make synth.
 
-Yosys maps each unit to UltraScale+ (`synth_xilinx -family xcup`) with the FP32 cores as black boxes, which it counts,
-and each core once. Memories and delays of a unit are mapped once for each size and counted as often as they are there.
-Nothing is placed or routed.
+Yosys maps each unit to UltraScale+ (`synth_xilinx -family xcup`) with FP32 cores, delays and memories as black boxes,
+because it takes hours over what is wide. It maps each core, each memory of one size and a bit of each delay once; they
+count as often as they are there. Nothing is placed or routed.
 """
 
 import json
@@ -12,12 +12,17 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Lock
+
+from synth_netlist import Depth, packed_tables, stage_of
 
 from bttlab.files import replace_whole
 from bttlab.hardware import SOURCE, UNIT, analyse
+from bttlab.hardware.control import LOOP
 from bttlab.hardware.kernel import module_digests, write_kernel
+from bttlab.hardware.resources import shortest_shift
 from bttlab.hardware.synthesis import FILE as RECORD
 
 KINDS = {  # of Yosys' cells, and how many of the resource one is
@@ -31,59 +36,116 @@ KINDS = {  # of Yosys' cells, and how many of the resource one is
     **{f"MUXF{n}": ("wide_multiplexers", 1) for n in (7, 8, 9)},
     **{name: ("flip_flops", 1) for name in ("FDRE", "FDSE", "FDCE", "FDPE")},
 }
+WIRES = {
+    "delay": ".in(in[0])",
+    "memory": ".load_address(in), .store(in[0]), .store_address(in), .stored(in)",
+}
+BOXES = tuple(WIRES)
 
 
-def count(folder: Path, top: str) -> tuple[str, dict[str, float]]:
-    """Return a module's name, what Yosys makes of a module, and how many cores it has of each kind."""
-    commands = [
-        f"read_verilog {folder}/*.v",
-        f"hierarchy -check -top {top}",
-        *(
-            []
-            if top.startswith("fp32_")
-            else ["blackbox *fp32_*", "setattr -mod -set keep_hierarchy 1 *memory* *delay*"]
-        ),
-        f"synth_xilinx -family xcup -uram -noiopad -noclkbuf -flatten -top {top}",
-        f"tee -o {folder}/{top}.json stat -json",
-    ]
-    with (folder / f"{top}.log").open("w") as log:
-        subprocess.run(["yosys", "-p", "; ".join(commands)], stdout=log, stderr=subprocess.STDOUT, check=True)
-    text = (folder / f"{top}.json").read_text()  # Yosys mixes lines of its own into the modules' part
-    made: Counter = Counter()
-    for cell, number in json.loads("{" + text[text.index('"design": {') :])["design"]["num_cells_by_type"].items():
-        if core := re.search(r"fp32_\w+", cell):
-            made[core[0]] += number
-        elif cell in KINDS:
-            resource, each = KINDS[cell]
-            made[resource] += each * number
-        elif not cell.startswith("$paramod") and cell != "BUFG":
-            raise ValueError(f"{top} has {number} cells {cell}, which KINDS does not name")
-    return top, {name: int(number) if number == int(number) else number for name, number in sorted(made.items())}
+def mapped(folder: Path, name: str, commands: list[str]) -> dict[str, dict]:
+    """Return the modules that Yosys has after it mapped the top, which the commands name."""
+    script = [*commands, "synth_xilinx -family xcup -uram -noiopad -noclkbuf -flatten", f"write_json {name}.json"]
+    with (folder / f"{name}.log").open("w") as log:
+        subprocess.run(["yosys", "-p", "; ".join(script)], stdout=log, stderr=log, cwd=folder, check=True)
+    return json.loads((folder / f"{name}.json").read_text())["modules"]
 
 
-def known() -> dict[str, dict]:
-    """Return the modules on record."""
-    return json.loads(RECORD.read_text(encoding="utf-8"))["modules"] if RECORD.exists() else {}
+class Counts:
+    """What modules of a folder take; memories and delays are mapped once for each size."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._boxes, self._lock = folder, {}, Lock()
+
+    def map_module(self, top: str) -> dict:
+        """Return a module that Yosys has mapped; cores, memories and delays are cells of it, but in a core."""
+        files = sorted(path.name for path in self._folder.glob("*.v"))
+        cores = [file for file in files if file.startswith(("fp32_", *BOXES))]
+        read = [f"read_verilog {' '.join(cores)}"]
+        if not top.startswith("fp32_"):
+            read = [f"read_verilog -lib {' '.join(cores)}", f"read_verilog {' '.join(sorted({*files} - {*cores}))}"]
+        commands = [*read, f"hierarchy -check -top {top}"]
+        made = top_of(mapped(self._folder, top, commands))
+        with self._lock:
+            boxes = {box_of(cell) for cell in made["cells"].values() if cell["type"] in BOXES}
+            self._map_boxes(sorted(boxes - self._boxes.keys()))
+        return made
+
+    def of(self, module: dict) -> Counter:
+        """Return what a module takes, and how many cores it has of each kind."""
+        return self._sum({}, module["cells"])
+
+    def _sum(self, modules: dict[str, dict], cells: dict[str, dict]) -> Counter:
+        made = Counter(packed_tables=packed_tables(cells))
+        for cell in cells.values():
+            kind = cell["type"]
+            if kind in BOXES:
+                made.update(self._of_box(cell))
+            elif kind.startswith("fp32_"):
+                made[kind] += 1
+            elif kind in KINDS:
+                resource, each = KINDS[kind]
+                made[resource] += each
+            elif kind != "BUFG":
+                made += self._sum(modules, modules[kind]["cells"])
+        return made
+
+    def _of_box(self, cell: dict) -> dict[str, float]:
+        if cell["type"] == "memory":
+            return self._boxes[box_of(cell)]
+        width, cycles = (int(cell["parameters"][name], 2) for name in ("WIDTH", "CYCLES"))
+        if cycles < shortest_shift():  # Vivado is told so; Yosys takes shift registers from three cycles on
+            return {"flip_flops": width * cycles}
+        return {resource: width * n for resource, n in self._boxes[box_of(cell)].items()}
+
+    def _map_boxes(self, boxes: list[str]) -> None:
+        name = f"boxes_{len(self._boxes)}"
+        lines = [f"  (* keep *) {box} box_{i} (.clock(clock), {WIRES[box.split()[0]]});" for i, box in enumerate(boxes)]
+        text = "\n".join([f"module {name} (input wire clock, input wire [511:0] in);", *lines, "endmodule\n"])
+        (self._folder / f"{name}.boxes").write_text(text)
+        commands = [f"read_verilog delay.v memory.v {name}.boxes", f"hierarchy -check -top {name}"]
+        modules = mapped(self._folder, name, [*commands, "setattr -mod -set keep_hierarchy 1 *memory* *delay*"])
+        cells = top_of(modules)["cells"]
+        for i, box in enumerate(boxes):
+            self._boxes[box] = self._sum(modules, modules[cells[f"box_{i}"]["type"]]["cells"])
 
 
-def main(wanted: list[str]) -> None:
-    """Count the modules that have changed since they were counted, or those that are named; keep the others."""
+def top_of(modules: dict[str, dict]) -> dict:
+    """Return the top of modules that Yosys has mapped."""
+    return next(module for module in modules.values() if int(module["attributes"].get("top", "0"), 2))
+
+
+def box_of(cell: dict) -> str:
+    """Return a delay of a bit, or a memory, as Verilog writes it."""
+    values = {"WIDTH": "1"} if cell["type"] == "delay" else {}
+    for name, text in cell["parameters"].items():
+        values.setdefault(name, str(int(text, 2)) if re.fullmatch("[01]{32}", text) else f'"{text.strip()}"')
+    return f"{cell['type']} #({', '.join(f'.{name}({value})' for name, value in sorted(values.items()))})"
+
+
+def main() -> None:
+    """Count all modules."""
     folder = Path(tempfile.mkdtemp(prefix="synth-"))
-    digests = module_digests(write_kernel(analyse(SOURCE / UNIT), folder))
+    files = write_kernel(analyse(SOURCE / UNIT), folder)
+    digests, counts = module_digests(files), Counts(folder)
     version = subprocess.run(["yosys", "-V"], capture_output=True, text=True, check=True).stdout.split(" (")[0]
-    due = wanted or [name for name, digest in digests.items() if known().get(name, {}).get("sha256") != digest]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for ended in as_completed([pool.submit(count, folder, name) for name in due]):
-            name, counts = ended.result()
-            print(f"{name}: {counts}", file=sys.stderr, flush=True)
-            modules = known() | {name: {"sha256": digests[name], "tool": version, **counts}}
-            record = {
-                "about": "What Yosys maps the Verilog of bttlab rtl to (UltraScale+), units without cores: make synth",
-                "provenance": "modelled",
-                "modules": {name: modules[name] for name in digests if name in modules},
-            }
-            replace_whole(RECORD, json.dumps(record, indent=1) + "\n")
+        modules = dict(zip(digests, pool.map(counts.map_module, digests), strict=True))
+    loop = {name: module for name, module in modules.items() if f"\nmodule {name} (" in files[f"{LOOP}.v"]}
+    depth = Depth(loop)
+    record = {}
+    for name, module in modules.items():
+        levels, place = (depth if name in loop else Depth({name: module})).deepest(name)
+        made = dict(counts.of(module), levels=levels)
+        if name in loop:
+            made["stage_of_levels"] = stage_of(place, files[f"{LOOP}.v"])
+        numbers = {kind: int(n) if n == int(n) else n for kind, n in sorted(made.items())}
+        record[name] = {"sha256": digests[name], "tool": version, **numbers}
+        print(f"{name}: {record[name]}", file=sys.stderr)
+    about = "What Yosys maps the Verilog of bttlab rtl to (UltraScale+), units without cores: make synth"
+    text = json.dumps({"about": about, "provenance": "modelled", "modules": record}, indent=1)
+    replace_whole(RECORD, text + "\n")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -59,6 +59,17 @@ extern "C" __attribute__((visibility("default"))) long long trainer_longest_run(
     return was;
 }
 
+// From now on each cycle in which the loop is busy adds a word to `words`, a bit for each watched signal, until there are
+// `most`; returns how many were added since the last call.
+static uint32_t *watched = nullptr;
+static long long words_watched = 0, most_watched = 0;
+extern "C" __attribute__((visibility("default"))) long long trainer_watch(uint32_t *words, long long most) {
+    const long long was = words_watched;
+    watched = words, most_watched = most, words_watched = 0;
+    return was;
+}
+#define WATCH(bit, name, stage) word |= static_cast<uint32_t>(kernel()->rootp->trainer__DOT__##name) << bit;
+
 // What HBM puts on a port's wires before the clock.
 #define OFFER(number, name)                                                                       \
     {                                                                                             \
@@ -132,6 +143,11 @@ static void cycle() {
     busy = top->rootp->trainer__DOT__loop_busy ? busy + 1 : 0;
     runs += !was_busy && busy > 0;
     longest = busy > longest ? busy : longest;
+    if (busy && words_watched < most_watched) {
+        uint32_t word = 0;
+        KERNEL_WATCHED(WATCH)
+        watched[words_watched++] = word;
+    }
 }
 
 static void write_register(int offset, uint32_t value) {

@@ -10,6 +10,7 @@ from bttlab.card.constants import band, constant, read_data
 from bttlab.card.facts import U50
 from bttlab.card.kernel import TRAINER_KERNEL
 from bttlab.estimate.recorded import RESOURCES, MachineRecord
+from bttlab.hardware.synthesis import synthesised, with_amd_cores
 from bttlab.quantities import Quantity
 
 _PUBLISHED = {"provenance": "published", "source": "data/u50/platform.json, facts.json"}
@@ -26,9 +27,12 @@ class Resources:
     ----------
     parts : dict of str to dict of str to Quantity
         Of each of `RESOURCES`, by part: operators, logic, registers, memories, ports.
+    synthesised : dict of str to float
+        Of each of `RESOURCES`, if Yosys' count stands for logic, registers and memories.
     """
 
     parts: dict[str, dict[str, Quantity]]
+    synthesised: dict[str, float]
 
     def total(self, resource: str) -> Quantity:
         """Return what all parts take of a resource."""
@@ -52,6 +56,7 @@ class Resources:
                 resource: self.total(resource).to_dict()
                 | {"budget": budget(resource), "utilisation": self.utilisation(resource)}
                 | {"parts": {part: taken.value for part, taken in self.parts[resource].items()}}
+                | {"synthesised": self.synthesised[resource]}
                 for resource in RESOURCES
             },
             "shell": {r: {"value": card(r) - budget(r)} | {"unit": RESOURCES[r]} | _PUBLISHED for r in RESOURCES},
@@ -67,7 +72,7 @@ def resources(record: MachineRecord) -> Resources:
     """
     overheads = read_data("operators")["overheads"]
     hbm = sum(argument.bank is not None for argument in TRAINER_KERNEL.arguments)
-    parts = {}
+    parts, found, counted = {}, {}, with_amd_cores(synthesised())
     for resource in RESOURCES:
         taken = {part: _in(of_part, resource) for part, of_part in record.parts[resource].items()}
         ports = band(0, RESOURCES[resource])
@@ -76,7 +81,8 @@ def resources(record: MachineRecord) -> Resources:
         if resource in _OF_CONTROL:
             ports += _in(constant(overheads[_OF_CONTROL[resource]]), resource)
         parts[resource] = taken | ({"ports": ports} if ports.value else {})
-    return Resources(parts)
+        found[resource] = ports.value + counted["in_luts" if resource == "lookup_tables" else resource]
+    return Resources(parts, found)
 
 
 def _in(quantity: Quantity, resource: str) -> Quantity:

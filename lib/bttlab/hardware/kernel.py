@@ -11,9 +11,10 @@ from bttlab.hardware.analyse import Schedule
 from bttlab.hardware.control import KERNEL, LOOP, States
 from bttlab.hardware.control_verilog import ControlVerilog
 from bttlab.hardware.rtl import CORE_FOLDER, LoopVerilog, emit
-from bttlab.hardware.verilog import bit_range
+from bttlab.hardware.verilog import Signal, bit_range
+from bttlab.hardware.watch import fields_of, verilator_settings, watched
 
-SOURCE = CORE_FOLDER / "kernel.cpp"
+SOURCE, PROCESSOR = CORE_FOLDER / "kernel.cpp", CORE_FOLDER.parent / "processor"
 CONTROL, MASTER = "s_axi_control", "m_axi_"
 # Signals of a port: direction as the kernel sees it, bits, name. The modules behind them call them in small letters.
 MASTER_SIGNALS = (
@@ -33,7 +34,7 @@ SLAVE_SIGNALS = (
 
 
 def write_kernel(schedule: Schedule, folder: Path) -> dict[str, str]:
-    """Write the kernel's Verilog, kernel.xml, and kernel_host.h for testbenches; return the text of each file.
+    """Write the kernel's Verilog, kernel.xml, and files for testbenches; return the text of each file.
 
     Parameters
     ----------
@@ -51,12 +52,14 @@ def write_kernel(schedule: Schedule, folder: Path) -> dict[str, str]:
 def kernel_files(loop: LoopVerilog, mhz: float) -> dict[str, str]:
     """Return the text of each of the kernel's files by its name: what is made first, the cores last."""
     control = ControlVerilog(States(SOURCE, set(loop.memories), mhz), loop)
+    signals = watched(loop, PROCESSOR)
     made = {
         f"{KERNEL}.v": _top(control, TRAINER_KERNEL),
         f"{KERNEL}_control.v": control.text,
         f"{LOOP}.v": loop.text,
         "kernel.xml": kernel_xml(TRAINER_KERNEL),
-        "kernel_host.h": _host(TRAINER_KERNEL, loop.stages),
+        "kernel_host.h": _host(TRAINER_KERNEL, loop.stages, signals),
+        "kernel.vlt": verilator_settings(signals),
     }
     return made | {core.name: core.read_text(encoding="utf-8") for core in sorted(CORE_FOLDER.glob("*.v"))}
 
@@ -129,18 +132,23 @@ def _top(control: ControlVerilog, kernel: Kernel) -> str:
     return "\n".join([*lines, "endmodule", ""])
 
 
-def _host(kernel: Kernel, stages: int) -> str:
-    """Registers and ports of the kernel as macros, and how long the loop is busy after its last iteration began."""
+def _host(kernel: Kernel, stages: int, signals: list[Signal]) -> str:
+    """Registers, ports and watched signals as macros, and how long the loop is busy after its last iteration began."""
     lists = {
         "PORTS": enumerate(_masters(kernel)),
         "ARGUMENTS": [(a.name, offset) for a, offset in zip(kernel.arguments, kernel.offsets, strict=True)],
+        "WATCHED": fields_of(signals),
     }
     lines = [
-        "// Registers and ports of the kernel, stages of its loop; made by: bttlab rtl",
+        "// Registers, ports and watched signals of the kernel, stages of its loop; made by: bttlab rtl",
         f"#define LOOP_STAGES {stages}",
     ]
     for name, entries in lists.items():
-        lines += [f"#define KERNEL_{name}(ENTRY) \\", *(f"    ENTRY({a}, {b}) \\" for a, b in entries), ""]
+        lines += [
+            f"#define KERNEL_{name}(ENTRY) \\",
+            *(f"    ENTRY({', '.join(map(str, entry))}) \\" for entry in entries),
+            "",
+        ]
     return "\n".join(lines)
 
 

@@ -9,25 +9,9 @@ from bttlab.hardware.widths import constant_number
 _MASK = re.compile(r"<(\d+) x i32> (<[^>]*>|splat \(i32 \d+\)|\w+)\s*(?:, !.*)?$")
 # Operations whose lanes each take the same lane of every operand.
 _LANEWISE = frozenset(
-    (
-        "fadd",
-        "fsub",
-        "fmul",
-        "fdiv",
-        "fneg",
-        "fcmp",
-        "icmp",
-        "add",
-        "sub",
-        "mul",
-        "and",
-        "or",
-        "xor",
-        "shl",
-        "lshr",
-        "ashr",
-    )
-) | {"select", "phi", "zext", "sext", "trunc", "fptosi", "fptoui", "sitofp", "uitofp", "freeze", "delay", "call"}
+    "fadd fsub fmul fdiv fneg fcmp icmp add sub mul and or xor shl lshr ashr select phi zext sext trunc fptosi fptoui "
+    "sitofp uitofp freeze delay call".split()
+)
 
 
 def shuffle_mask(text: str) -> list[int | None]:

@@ -27,8 +27,8 @@ COSTS = {
     "ffloor": "convert",
 }
 # LUTs a bit of integer logic (low, likely, high): a carry chain has a bit a LUT6; three gates of two inputs fit one; a
-# barrel shifter has a LUT a bit and level. Of choices of two: what a tree packs to at best; what `_packed` finds; a
-# LUT each.
+# barrel shifter has a LUT a bit and level. Of choices of two: what a tree packs to at best; what `choice_tables` finds;
+# a LUT each.
 LOGIC_LUTS = {
     "add": (0.5, 1.0, 1.0),
     "compare": (0.25, 0.5, 0.6),
@@ -136,16 +136,20 @@ def _logic(schedule: Schedule) -> dict[str, Quantity]:
         if node.kind in LOGIC_LUTS:
             bits[node.kind] += operators(node) * node.bits
     low, likely, high = (sum(count * LOGIC_LUTS[kind][i] for kind, count in bits.items()) for i in range(3))
-    likely += sum(_packed(schedule).values())
+    likely += sum(choice_tables(schedule).values())
     return {"lookup_tables": band(likely, "lookup_tables", min(low, likely), high)}
 
 
-def _packed(schedule: Schedule) -> dict[Node, float]:
-    """LUTs of each selection, those of others in it among them.
+def choice_tables(schedule: Schedule) -> dict[Node, float]:
+    """Return the LUTs of each selection, those of others in it among them.
 
     A LUT6 gives a function of six inputs, or two of five that they share. So a selection takes in the ones that only it
     uses, in the same cycle and as wide, as long as six inputs hold what both choose from and by; and where five hold
     them for two bits, these share a LUT. Of a selection by an index, three choices are a LUT.
+
+    Parameters
+    ----------
+    schedule : Schedule
     """
     graph, start = schedule.graph, schedule.times.start
     used: Counter = Counter(other for node in graph.nodes for other in node.inputs)

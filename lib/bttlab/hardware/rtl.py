@@ -62,6 +62,7 @@ class LoopVerilog:
         Of the pipeline.
     host_reads : dict of Memory to str
         Output of the top with a word of a memory that the loop only writes: the one at `host_address`.
+    signals : list of Signal
     """
 
     text: str
@@ -71,6 +72,7 @@ class LoopVerilog:
     returned: str
     stages: int
     host_reads: dict[Memory, str]
+    signals: list[Signal]
 
     @property
     def host_writes(self) -> list[Memory]:
@@ -119,7 +121,7 @@ class _Emitter:
         self._loads: dict[tuple[Memory, Value], Node] = {}
         self._inputs: dict[tuple[str, int], tuple[Signal, Signal]] = {}
         self._outside = whole_body(self._graph.function)
-        self._modules = _module_names(self._graph, self._places)
+        self._modules = module_names(self._graph, self._places)
 
     def emit(self) -> LoopVerilog:
         design = self._design
@@ -137,9 +139,8 @@ class _Emitter:
         self._control()
         head = "// The machine's loop, made by: bttlab rtl. A stage takes a cycle; name_at_N is name in stage N."
         inputs = [(port.name, *field) for field, (port, _) in self._inputs.items()]
-        return LoopVerilog(
-            design.text(head), memories, inputs, self._results, self._returned, self._schedule.stages, self._host_reads
-        )
+        outside = memories, inputs, self._results, self._returned
+        return LoopVerilog(design.text(head), *outside, self._schedule.stages, self._host_reads, design.signals)
 
     # --- signals
 
@@ -590,7 +591,7 @@ class _Emitter:
         return None
 
 
-def _module_names(graph: Graph, places: Places) -> dict[int | None, str]:
+def module_names(graph: Graph, places: Places) -> dict[int | None, str]:
     """Return the module of each location: a unit's step, else the file of the function that the loop calls there."""
     calls: dict[str, list[int]] = {}
     units = {}

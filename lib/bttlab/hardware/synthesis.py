@@ -3,43 +3,69 @@
 import json
 from collections import Counter
 
+from bttlab.card.constants import read_data
 from bttlab.places import ROOT
 
 FILE = ROOT / "data" / "u50" / "synthesis.json"
-UNITS = (
-    *("control", "dispatch", "engine_0", "engine_1", "nest", "ports", "shuffle", "update", "vector"),
-    *("trainer_control", "control_registers", "axi_port"),
-)
+LOOP_UNITS = ("control", "dispatch", "engine_0", "engine_1", "nest", "ports", "shuffle", "update", "vector")
+UNITS = (*LOOP_UNITS, "trainer_control", "control_registers", "axi_port")
 COPIES = {"axi_port": 4}  # instances of a module in the kernel
-IN_LUTS = ("lookup_tables", "shift_registers", "memory_tables")
+DEPTH = ("levels", "stage_of_levels")
+IN_LUTS = ("packed_tables", "shift_registers", "memory_tables")
+AMD = {  # entry of data/u50/operators.json that does what a core does
+    **{f"fp32_{name}": name for name in ("add", "multiply", "divide", "square_root", "compare")},
+    **{f"fp32_{name}": "convert" for name in ("floor", "from_int", "to_int")},
+}
+LEVEL_NS = 0.3  # of a LUT and the net behind it on UltraScale+ of speed grade -2: the budget of AMD's report_failfast
 
 
 def synthesised() -> dict[str, Counter]:
     """Return what each module takes, by resource; units without their cores, of which they have the number by name."""
     modules = json.loads(FILE.read_text(encoding="utf-8"))["modules"]
     return {
-        name: Counter({kind: n for kind, n in one.items() if kind not in ("sha256", "tool")})
+        name: Counter({kind: n for kind, n in one.items() if isinstance(n, int | float)})
         for name, one in modules.items()
     }
 
 
-def kernel_total(modules: dict[str, Counter]) -> Counter | None:
-    """Return what the whole kernel takes, cores included; None if a unit has not been counted.
+def with_own_cores(modules: dict[str, Counter]) -> Counter:
+    """Return what the whole kernel takes with the cores of hls_src/rtl.
 
     Parameters
     ----------
     modules : dict of str to Counter
         What `synthesised` gives.
     """
-    if any(name not in modules for name in UNITS):
-        return None
+    return _total(modules, UNITS, modules)
+
+
+def with_amd_cores(modules: dict[str, Counter]) -> Counter:
+    """Return what the loop takes with AMD's FP32 operators in place of the cores: what `bttlab schedule` models.
+
+    Parameters
+    ----------
+    modules : dict of str to Counter
+        What `synthesised` gives.
+    """
+    costs = read_data("operators")["operators"]
+    cores = {}
+    for core, operator in AMD.items():
+        cost = {resource: costs[operator][resource]["value"] for resource in ("lookup_tables", "flip_flops")}
+        full_usage = costs[operator]["dsps"]["low"]  # hls_src/vitis/operators.tcl
+        cores[core] = Counter(cost, packed_tables=cost["lookup_tables"], dsps=full_usage)
+    return _total(modules, LOOP_UNITS, cores)
+
+
+def _total(modules: dict[str, Counter], units: tuple[str, ...], cores: dict[str, Counter]) -> Counter:
     total: Counter = Counter()
-    for name in UNITS:
+    for name in units:
         for kind, count in modules[name].items():
             times = count * COPIES.get(name, 1)
-            if kind in modules:
-                total.update({resource: times * n for resource, n in modules[kind].items()})
+            if kind in AMD:
+                total.update({resource: times * n for resource, n in cores[kind].items()})
             else:
                 total[kind] += times
+    for kind in DEPTH:
+        del total[kind]
     total["in_luts"] = sum(total[kind] for kind in IN_LUTS)
     return total

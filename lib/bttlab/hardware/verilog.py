@@ -5,22 +5,7 @@ import re
 from dataclasses import dataclass, field
 
 TOP = "machine_loop"
-RESERVED = (
-    "and",
-    "or",
-    "xor",
-    "not",
-    "input",
-    "output",
-    "wire",
-    "reg",
-    "delay",
-    "memory",
-    "clock",
-    "begin",
-    "end",
-    "case",
-)
+RESERVED = "and or xor not input output wire reg delay memory clock begin end case".split()
 WIDTH = 100  # of a line of declarations
 
 

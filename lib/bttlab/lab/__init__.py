@@ -32,6 +32,7 @@ _own_name, _, _own = lazy_loader.attach(
         ),
         "quality_energy": ("draw_energy_to_quality", "energy_to_quality"),
         "run_browser": ("RunBrowser",),
+        "signal_figures": ("draw_signals",),
         "savings": ("Savings",),
         "dashboard_runs": ("RecordedRun",),
         "notebook_inputs": ("budget", "corpus_here"),
