@@ -92,12 +92,13 @@ def draw_megabytes(axes: Axes, rows: Sequence[tuple[str, str, tuple[float, float
     rows : sequence of (str, str, (float, float, float) or None)
         Label, colour, and bytes (low, middle, high).
     """
+    text, dot, above = (8.5, 7, 7) if len(rows) <= 4 else (7, 4, 3)  # points: what has room between two rows
     for row, (label, colour, band) in enumerate(rows):
         if band is not None:
             low, middle, high = (value / 1e6 for value in band)
             bounds = [[middle - low], [high - middle]] if high > low else None
-            axes.errorbar(middle, row, xerr=bounds, fmt="o", color=colour, capsize=4, markersize=7)
-        axes.annotate(label, (0, row), (4, 7), textcoords="offset points", fontsize=8.5, color=colour)
+            axes.errorbar(middle, row, xerr=bounds, fmt="o", color=colour, capsize=dot / 2, markersize=dot)
+        axes.annotate(label, (0, row), (4, above), textcoords="offset points", fontsize=text, color=colour)
     most = max((band[2] for _, _, band in rows if band is not None), default=1e8)
     axes.set(yticks=[], ylim=(max(1, len(rows)) - 0.6, -0.9), xlim=(0, 1.05 * most / 1e6))
 

@@ -107,7 +107,7 @@ class Dashboard:
         self._rate = _control(
             widgets.FloatLogSlider, "learning rate", "380px", 90, value=learning_rate, readout_format=".1e", **log
         )
-        counts = {"value": min(samples, most_samples), "min": 100, "max": most_samples, "step": 100}
+        counts = {"value": min(samples, most_samples), "min": min(samples, 100), "max": most_samples, "step": 100}
         self._samples = _control(widgets.IntSlider, "samples", "380px", 90, readout_format=",d", **counts)
         self._optimizer = _control(widgets.Dropdown, "optimizer", "220px", 90)
         self._seed = _control(widgets.BoundedIntText, "seed", "115px", 40, min=0, max=2**31 - 1)

@@ -142,7 +142,8 @@ class DashboardFigure:
                 self.dev.plot(x, values, color=colour, linestyle=line, marker="o", markersize=3, label=f"{number}")
         self.dev.set(ylim=(0, MOST_PERCENT), yticks=range(0, 101, 20))
         handles = [Line2D([], [], color="0.3", linestyle=line, label=label) for _, label, line in SCORES]
-        self.dev.legend(handles=handles, loc="upper left", frameon=False, ncols=3, **_SMALL)
+        close = {"borderaxespad": 0.1, "borderpad": 0.2}  # above the line at 100
+        self.dev.legend(handles=handles, loc="upper left", frameon=False, ncols=3, **close, **_SMALL)
 
     def _draw_memory(self, runs: Sequence[DashboardRun]) -> None:
         style(self.memory, MEMORY[self._view.memory], "MB ($10^6$ bytes)", "")
