@@ -121,7 +121,7 @@ static void trace(int half) {
         file->open(std::getenv("BTTLAB_TRACE"));
     }
     if (runs != run || busy < from || busy > to) return;
-    if (busy < to) file->dump(static_cast<unsigned long long>(2 * busy + half));
+    if (busy < to) file->dump(static_cast<uint64_t>(2 * busy + half));
     if (busy == to) file->close();
 }
 #else
