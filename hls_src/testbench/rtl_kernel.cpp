@@ -16,6 +16,9 @@
 #endif
 
 static Vtrainer *kernel() {
+#if defined(BTTLAB_TRACE)
+    Verilated::traceEverOn(true);
+#endif
     static Vtrainer *model = new Vtrainer;
     return model;
 }
