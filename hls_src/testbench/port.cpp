@@ -155,8 +155,10 @@ static int fuzz(int count) {
 
 static int train(int count) {
     const float constants[3] = {0.9f, 0.999f, 1e-8f};
-    load_parameters();
-    for (int i = 0; i < count; i++) call(TRAIN, 1, i % 3, constants, false);
+    for (int optimizer = SGD; optimizer <= ADAMW; optimizer++) {
+        load_parameters();  // and moments of 0: they mean something else to each optimizer
+        for (int i = optimizer; i < count; i += 3) call(TRAIN, 1, optimizer, constants, false);
+    }
     return statuses[DONE] == count ? 0 : 1;
 }
 
