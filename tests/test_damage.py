@@ -160,6 +160,14 @@ def test_a_forged_record_is_refused_or_can_be_shown(run, tmp_path_factory, data)
     assert len(index.find()) == len(index.rows(["id", "name"])) == count
 
 
+def test_a_figure_that_is_no_number_is_shown(run, tmp_path, capsys):
+    values, _ = without_checksum(json.loads((run / RUN_FILE).read_text()))
+    values["figures"]["loss"]["value"] = [1, "x"]
+    (tmp_path / RUN_FILE).write_text(json.dumps(values))
+    assert main(["runs", "show", str(tmp_path)]) == 0
+    assert "loss, [1, 'x']: lines are missing" in capsys.readouterr().err
+
+
 def test_one_bad_row_hides_no_other(run, tmp_path, monkeypatch, capsys):
     """Rows as an older version put them in: a lone surrogate, and a record that is none."""
     monkeypatch.setenv("BTTLAB_RUNS", str(tmp_path / "index"))

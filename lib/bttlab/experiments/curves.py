@@ -106,7 +106,9 @@ def metrics_faults(folder: Path, figures: Mapping[str, dict[str, Any]] = Mapping
     found = figures_of(lines, "")
     for name, figure in figures.items():
         if name in COUNTED and figure["value"] != found.get(name, {}).get("value"):
-            faults.append(f"{METRICS} does not give the run's {name}, {figure['value']:.6g}: lines are missing")
+            value = figure["value"]  # of a forged record, anything
+            shown = f"{value:.6g}" if isinstance(value, int | float) else repr(value)
+            faults.append(f"{METRICS} does not give the run's {name}, {shown}: lines are missing")
     return faults
 
 
