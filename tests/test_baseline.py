@@ -244,7 +244,7 @@ def test_command_line(tmp_path, capsys):
     assert list(path.parent.iterdir()) == [path]
     assert main(common) == 0
     output = capsys.readouterr().out
-    assert "btt, 1-ENC, 4 steps" in output and "eager" in output and "<- best" in output
+    assert "btt, 1 encoders, 4 steps" in output and "eager" in output and "<- best" in output
 
 
 @pytest.mark.parametrize("name", ["Both", "Language"])

@@ -69,7 +69,7 @@ def _modelled(options: argparse.Namespace) -> Outcome:
         model_step(gpu, format, mode, config, sample) for format in ([format] if format else FORMATS) for mode in MODES
     ]
     table = Table(
-        title=f"{gpu.gpu}, {config.short_name}, an utterance of {steps[0].tokens} tokens",
+        title=f"{gpu.gpu}, {config.title}, an utterance of {steps[0].tokens} tokens",
         caption=f"modelled, not measured; low to high. An epoch is {EPOCH_SAMPLES:,} such steps",
     )
     for name in ("format", "mode", "kernels", "ms a step", "W", "s an epoch", "J an epoch", "MB held"):
@@ -169,10 +169,11 @@ def _progress(steps: int) -> Iterator[tuple[Callable, Callable]]:
 
 def _text(record) -> str:
     from bttlab.baseline import compare
+    from bttlab.model import config_of
 
     machine = record.machine
     lines = [
-        f"{record.format}, {record.model}, {record.steps} steps, all measured on {machine.name} "
+        f"{record.format}, {config_of(record.config).title}, {record.steps} steps, all measured on {machine.name} "
         f"(torch {machine.torch}, {machine.threads} threads)"
     ]
     for row in compare([record]):

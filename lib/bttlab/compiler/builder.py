@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import starmap
 from typing import Any
 
@@ -228,7 +228,7 @@ class Builder:
             self.emit(engine, ACCUMULATE, what, nest, operands, count=summed, **more)
             width = Level("w", each * some)
             slots = at("", 0, w=1, **{loop.name: each * some for loop in tokens})
-            operands = {0: slots, 4: replace(result, base=result.base + each * first)}
+            operands = {0: slots, 4: result.behind(each * first)}
             self.emit(DRAIN_0 + engine, 0, what, [rows, *tokens, width], operands, row=(rows.name, 0), flags=flags)
             if bias is not None:
                 operands, row = {0: slots, 4: at(bias.memory, bias.base + each * first, w=1)}, ("one", rows.bound)
@@ -319,7 +319,7 @@ class Builder:
         }
         for number, operand in ((4, result), (5, also)):
             if operand is not None:  # what is written in block b belongs to block b - 1
-                operands[number] = At(operand.memory, operand.base - operand.strides.get("block", 0), operand.strides)
+                operands[number] = operand.moved("block", -1)
         if row is not None and row[0] == "block":
             row = ("block", row[1] - 1)
         if out_count is not None:

@@ -5,7 +5,7 @@ from bttlab.compiler.half import OUT
 from bttlab.compiler.half_forward import HalfForward
 from bttlab.compiler.instruction import At, Bound, Level
 from bttlab.compiler.machine import machine
-from bttlab.compiler.operands import behind, part
+from bttlab.compiler.operands import part
 
 M = machine()
 
@@ -74,7 +74,7 @@ class HalfLowering(HalfForward):
         to = part(result, r=vectors, w=1)
         for n, some in row_passes(rows):
             more = Level("r", some), to.moved("r", ROWS * n), None, check, bias
-            self.b.accumulate(self.engine, what, loops, depth, behind(scalars, n), stream, *more)
+            self.b.accumulate(self.engine, what, loops, depth, scalars.behind(n), stream, *more)
 
     def _merged_backward(self, z: At, x: At, tokens: Bound, bias: At | None) -> None:
         """d_W3 = z^T x; d_N and d_tail from it."""
@@ -108,12 +108,9 @@ class HalfLowering(HalfForward):
         self._reduce(
             "d N = d W3 tail^T",
             [Level("k", half.rank), Level("w", tail_vectors + 1), padded("j", half.near)],
-            "w",
-            part(self.buffers["tail"], w=1),
-            tail_vectors,
+            "tail",
             stream,
             part(half.gradients["near"], **scalars),
-            half.near_rank,
             M.CHECK,
         )
         matrix = {"k": vectors, "j": tail_vectors}
@@ -159,12 +156,9 @@ class HalfLowering(HalfForward):
         self._reduce(
             "d M = d tail F^T",
             [Level("b", half.near_rank), Level("f", half.far_vectors + 1), padded("m", half.middle)],
-            "f",
-            part(self.buffers["far"], f=1),
-            half.far_vectors,
+            "far",
             stream,
             part(half.gradients["middle"], **middle),
-            half.far_rank,
             M.CHECK,
         )
         loops = [Level("b", half.near_rank), padded("m", half.middle, half.far_vectors), Level("f", half.far_vectors)]

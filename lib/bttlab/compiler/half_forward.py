@@ -9,9 +9,10 @@ from bttlab.compiler.builder import ROWS, Builder, padded, row_passes
 from bttlab.compiler.half import OUT, Half
 from bttlab.compiler.instruction import At, Bound, Level, most_of
 from bttlab.compiler.machine import machine
-from bttlab.compiler.operands import behind, moved, part
+from bttlab.compiler.operands import moved, part
 
 M = machine()
+VECTOR_LOOPS = {"far": "f", "middle": "m", "tail": "w", "near": "j", "merged": "w"}  # over the vectors of a row
 
 
 class HalfForward:
@@ -35,10 +36,8 @@ class HalfForward:
         self,
         what: str,
         loops: Sequence[Level],
-        buffer: At,
-        row_vectors: int,
+        name: str,
         scalars: At,
-        rows: int,
         result: At | None = None,
         addend: At | None = None,
         also: At | None = None,
@@ -49,39 +48,35 @@ class HalfForward:
 
         Parameters
         ----------
-        row_vectors : int
-            Vectors of a row of `buffer`: the rows of the next pass lie behind them.
+        name : str
+            Of the part in the operand buffer; rows of the next pass lie behind those of the pass before.
         strides : dict of str to int, optional
             Of what a pass leaves to the next; by default those of the result.
         """
-        *others, (last, count) = row_passes(rows)
+        *others, (last, count) = self._passes(name)
         if others:
             strides = strides or result.strides
             vectors = 1 + sum((most_of(loop.active_bound) - 1) * strides.get(loop.name, 0) for loop in loops)
             left = part(self.b.take(f"{what}, a pass", vectors), **strides)
         for n, some in others:
-            own = behind(buffer, n * row_vectors), behind(scalars, n)
+            own = self._held(name, n), scalars.behind(n)
             self.b.expand(self.engine, what, loops, *own, left, addend=addend, count=some)
             addend = left
-        own = behind(buffer, last * row_vectors), behind(scalars, last)
+        own = self._held(name, last), scalars.behind(last)
         self.b.expand(self.engine, what, loops, *own, result, also, addend, count, row=row)
 
-    def _reduce(
-        self,
-        what: str,
-        loops: Sequence[Level],
-        depth: str,
-        buffer: At,
-        row_vectors: int,
-        stream: At,
-        result: At,
-        rows: int,
-        flags: int = 0,
-    ) -> None:
+    def _reduce(self, what: str, loops: Sequence[Level], name: str, stream: At, result: At, flags: int = 0) -> None:
         """result = sum over depth and lanes of buffer x stream, a lane for each row; a vector for each pass."""
-        for n, count in row_passes(rows):
-            own = behind(buffer, n * row_vectors)
-            self.b.reduce(self.engine, what, loops, depth, own, stream, behind(result, n), count=count, flags=flags)
+        for n, count in self._passes(name):
+            operands = self._held(name, n), stream, result.behind(n)
+            self.b.reduce(self.engine, what, loops, VECTOR_LOOPS[name], *operands, count=count, flags=flags)
+
+    def _passes(self, name: str) -> list[tuple[int, int]]:
+        return row_passes(self.half.buffered()[name][0])
+
+    def _held(self, name: str, number: int) -> At:
+        """Return the rows of a pass in the operand buffer."""
+        return part(self.buffers[name], number * self.half.buffered()[name][1], **{VECTOR_LOOPS[name]: 1})
 
     # ---- merging -------------------------------------------------------------------------------------------------
 
@@ -94,18 +89,16 @@ class HalfForward:
             if name in self.buffers and (name != "far" or half.outer is None):
                 rows, vectors = half.buffered()[name]
                 for n, some in row_passes(rows):
-                    source = behind(half.cores[name], ROWS * n * vectors)
-                    moved(b, f"load {name} core", source, behind(self.buffers[name], n * vectors), some, vectors)
+                    source = half.cores[name].behind(ROWS * n * vectors)
+                    moved(b, f"load {name} core", source, self.buffers[name].behind(n * vectors), some, vectors)
         if half.merged == 1:
             return
         loose = self.scratch.take(half.near_rank * half.block)
         self._expand(
             "tail = M F",
             [Level("bj", half.near_rank * half.middle), Level("f", half.far_vectors)],
-            part(self.buffers["far"], f=1),
-            half.far_vectors,
+            "far",
             part(half.cores["middle"], bj=half.a_vectors),
-            half.far_rank,
             part(loose, bj=half.far_vectors, f=1),
         )
         for n, rows in row_passes(half.near_rank):
@@ -118,16 +111,15 @@ class HalfForward:
     def _merge_near(self) -> None:
         """N tail into the operand buffer."""
         half, merged = self.half, self.buffers["merged"]
-        tail, strides = part(self.buffers["tail"], w=1), {"j": half.tail_vectors, "w": 1}
+        strides = {"j": half.tail_vectors, "w": 1}
         inner = [Level("j", half.near), Level("w", half.tail_vectors)]
         scalars = part(half.cores["near"], k=half.near * half.b_vectors, j=half.b_vectors)
         if half.which == OUT:
             permuted = self.scratch.take(half.rank * half.vectors)
             result, loops = part(permuted, k=half.vectors, **strides), [Level("k", half.rank), *inner]
-            more = tail, half.tail_vectors, scalars, half.near_rank
-            self._expand("L^T = N tail, permuted", loops, *more, result)
+            self._expand("L^T = N tail, permuted", loops, "tail", scalars, result)
         for n, rows in row_passes(half.rank):
-            first, own = ROWS * n, behind(merged, n * half.vectors)
+            first, own = ROWS * n, merged.behind(n * half.vectors)
             if half.which == OUT:
                 source, also = part(permuted, first * half.vectors, block=half.vectors, y=1), part(own, y=1)
                 self.b.shuffle("permute L^T", rows, half.to_features, source, also=also, row=("block", 0))
@@ -135,10 +127,8 @@ class HalfForward:
             self._expand(
                 "R = N tail",
                 [Level("k", rows), *inner],
-                tail,
-                half.tail_vectors,
+                "tail",
                 scalars.moved("k", first),
-                half.near_rank,
                 also=part(own, **strides),
                 row=("k", 0),
                 strides={"k": half.vectors, **strides},
@@ -184,12 +174,9 @@ class HalfForward:
             self._reduce(
                 "z = x W3^T",
                 [Level("w", half.vectors + 1), padded("t", tokens)],
-                "w",
-                part(self.buffers["merged"], w=1),
-                half.vectors,
+                "merged",
                 part(x, t=half.vectors, w=1),
                 part(z, t=half.k_vectors),
-                half.rank,
                 flags,
             )
             return [x, z]
@@ -204,12 +191,9 @@ class HalfForward:
                 [Level("t", tokens), depth, padded("j", half.near)]
                 if isinstance(tokens, int)
                 else [Level("j", half.near), depth, padded("t", tokens)],  # as the vectors of x come
-                "w",
-                part(self.buffers["tail"], w=1),
-                half.tail_vectors,
+                "tail",
                 part(x, t=half.vectors, j=half.tail_vectors, w=1),
                 part(u, t=near, j=half.b_vectors),
-                half.near_rank,
                 flags_of_u,
             )
         else:
@@ -221,22 +205,16 @@ class HalfForward:
             self._reduce(
                 "p = x F^T",
                 [*rows, Level("f", half.far_vectors + 1), padded("m", half.middle)],
-                "f",
-                part(self.buffers["far"], f=1),
-                half.far_vectors,
+                "far",
                 part(x, t=half.near * half.block, j=half.block, m=half.far_vectors, f=1),
                 part(p, t=half.near * middle, j=middle, m=half.a_vectors),
-                half.far_rank,
             )
             self._reduce(
                 "u = p M^T",
                 [Level("t", tokens), Level("m", middle + 1), padded("j", half.near)],
-                "m",
-                part(self.buffers["middle"], m=1),
-                middle,
+                "middle",
                 part(p, t=half.near * middle, j=middle, m=1),
                 part(u, t=near, j=half.b_vectors),
-                half.near_rank,
                 flags_of_u,
             )
         if not half.has_near:
@@ -244,12 +222,9 @@ class HalfForward:
         self._reduce(
             "z = u N^T",
             [Level("j", near + 1), padded("t", tokens)],
-            "j",
-            part(self.buffers["near"], j=1),
-            near,
+            "near",
             part(u, t=near, j=1),
             part(z, t=half.k_vectors),
-            half.rank,
             flags,
         )
         return result
@@ -288,10 +263,8 @@ class HalfForward:
             self._expand(
                 "y = z W3",
                 [Level("w", half.vectors), Level("t", tokens)],  # as the vector unit goes through y
-                part(self.buffers["merged"], w=1),
-                half.vectors,
+                "merged",
                 part(z, first * half.k_vectors, t=half.k_vectors),
-                half.rank,
                 to,
                 addend,
                 also,
@@ -308,10 +281,8 @@ class HalfForward:
             self._expand(
                 "v = z N",
                 [Level("j", near) if loop.name == "j" else loop for loop in rows],
-                part(self.buffers["near"], j=1),
-                near,
+                "near",
                 part(z, t=half.k_vectors),
-                half.rank,
                 part(v, t=near, j=1),
             )
         if half.merged == 2:
@@ -320,10 +291,8 @@ class HalfForward:
             self._expand(
                 "y = v W2",
                 [rows[0], Level("w", half.tail_vectors), rows[1]],
-                part(self.buffers["tail"], w=1),
-                half.tail_vectors,
+                "tail",
                 part(v, t=near, j=half.b_vectors),
-                half.near_rank,
                 part(y, t=half.vectors, j=half.tail_vectors, w=1),
                 addend,
             )
@@ -333,10 +302,8 @@ class HalfForward:
         self._expand(
             "q = v M",
             [*rows, Level("m", middle)],
-            part(self.buffers["middle"], m=1),
-            middle,
+            "middle",
             part(v, t=near, j=half.b_vectors),
-            half.near_rank,
             part(q, t=half.near * middle, j=middle, m=1),
         )
         if y is None:
@@ -344,10 +311,8 @@ class HalfForward:
         self._expand(
             "y = q F",
             [Level("t", tokens), Level("jm", half.near * half.middle), Level("f", half.far_vectors)],
-            part(self.buffers["far"], f=1),
-            half.far_vectors,
+            "far",
             part(q, t=half.near * middle, jm=half.a_vectors),
-            half.far_rank,
             part(y, t=half.near * half.block, jm=half.far_vectors, f=1),
             addend,
         )

@@ -97,7 +97,11 @@ class At:
 
     def moved(self, loop: str, steps: int) -> "At":
         """Return where the operand lies after so many steps of a loop."""
-        return replace(self, base=self.base + steps * self.strides.get(loop, 0))
+        return self.behind(steps * self.strides.get(loop, 0))
+
+    def behind(self, vectors: int) -> "At":
+        """Return the same operand, so many vectors further on."""
+        return replace(self, base=self.base + vectors)
 
 
 def at(memory: str, base: int, token_offset: TokenOffset | None = None, **strides: int) -> At:

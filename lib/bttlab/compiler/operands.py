@@ -1,7 +1,5 @@
 """Parts of operands, and vectors copied into operand buffers."""
 
-from dataclasses import replace
-
 import numpy as np
 
 from bttlab.compiler.builder import LANES, Builder
@@ -11,11 +9,6 @@ from bttlab.compiler.instruction import At, Bound, Level, TokenOffset
 def part(whole: At, offset: int = 0, token_offset: TokenOffset | None = None, **strides: int) -> At:
     """Return an operand that begins `offset` vectors after another, with strides of its own."""
     return At(whole.memory, whole.base + offset, strides, token_offset)
-
-
-def behind(operand: At, vectors: int) -> At:
-    """Return the same operand, so many vectors further on."""
-    return replace(operand, base=operand.base + vectors)
 
 
 def identity(vectors: int) -> np.ndarray:
