@@ -123,9 +123,9 @@ def run_layer(trainer: Any, layer: Any, flow: Any, x: Any, dy: Any) -> LayerRun:
     results = program.unpack(words)
     return LayerRun(
         program,
-        results["y"],
-        results["dx"],
-        [results[f"d{name}"] for name in CORES],
+        results["y"].reshape(dy.shape),
+        results["dx"].reshape(x.shape),
+        [results[f"d{name}"].reshape(core.shape) for name, core in zip(CORES, cores, strict=True)],
         results["db"],
         time_program(program.forward, tokens, False),
     )

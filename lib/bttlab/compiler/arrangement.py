@@ -3,18 +3,23 @@
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from bttlab.compiler.builder import LANES, Builder, vectors_for
 from bttlab.compiler.errors import ProgramError
-from bttlab.compiler.instruction import At
+from bttlab.compiler.instruction import At, Level
 from bttlab.compiler.machine import machine
 
 M = machine()
 Sizes = Mapping[str, int]
 BLOCK_VECTORS = 48  # of a shuffle's block, where there is a choice: entries of its tables are few
+
+
+def elements(sizes: Sizes, indices: Iterable[str]) -> int:
+    """Return how many values indices have together."""
+    return math.prod(sizes[i] for i in indices)
 
 
 @dataclass(frozen=True)
@@ -42,7 +47,7 @@ class Arrangement:
 
     def row_elements(self, sizes: Sizes) -> int:
         """Elements of a row."""
-        return math.prod(sizes[i] for i in self.packed)
+        return elements(sizes, self.packed)
 
     def row_vectors(self, sizes: Sizes) -> int:
         """Vectors of a row."""
@@ -50,7 +55,7 @@ class Arrangement:
 
     def vectors(self, sizes: Sizes) -> int:
         """Vectors of the tensor."""
-        return math.prod(sizes[i] for i in self.outer) * self.row_vectors(sizes)
+        return elements(sizes, self.outer) * self.row_vectors(sizes)
 
     def strides(self, sizes: Sizes) -> dict[str, int]:
         """Vectors from an index of a row to the next."""
@@ -62,7 +67,7 @@ class Arrangement:
 
     def views(self, sizes: Sizes) -> Iterator["Arrangement"]:
         """Yield the arrangements that are the same vectors: rows that fill whole vectors may be cut or put together."""
-        whole = [n for n in range(1, len(self.order) + 1) if not math.prod(sizes[i] for i in self.order[-n:]) % LANES]
+        whole = [n for n in range(1, len(self.order) + 1) if not elements(sizes, self.order[-n:]) % LANES]
         yield self
         if self.lanes in whole:
             yield from (Arrangement(self.order, n) for n in whole if n != self.lanes)
@@ -81,15 +86,30 @@ class Arrangement:
         return grid
 
 
-def fused(loops: Iterable[tuple[int, dict[str, int]]]) -> list[tuple[int, dict[str, int]]]:
-    """Merge neighbouring loops that step evenly through all operands; outermost first.
+@dataclass(frozen=True)
+class Stored:
+    """A tensor as it lies in a bank or in an operand buffer."""
 
-    Parameters
-    ----------
-    loops : iterable of (int, dict)
-        Size, and stride by operand.
-    """
-    result: list[tuple[int, dict[str, int]]] = []
+    name: str
+    place: At
+    arrangement: Arrangement
+
+    @property
+    def rows(self) -> str:
+        """The outermost index, if it counts the rows of an operand buffer."""
+        return self.arrangement.order[0] if self.place.memory.startswith("buffer") else ""
+
+    def strides(self, sizes: Sizes) -> dict[str, int]:
+        """Vectors from an index to the next."""
+        return self.arrangement.strides(sizes) | ({self.rows: 0} if self.rows else {})
+
+
+Loop = tuple[int, dict[str, int]]  # size, and stride by operand
+
+
+def fused(loops: Iterable[Loop]) -> list[Loop]:
+    """Merge neighbouring loops that step evenly through all operands; outermost first."""
+    result: list[Loop] = []
     for size, strides in loops:
         if size == 1:
             continue
@@ -100,10 +120,36 @@ def fused(loops: Iterable[tuple[int, dict[str, int]]]) -> list[tuple[int, dict[s
     return result
 
 
-def offsets(loops: Sequence[tuple[int, dict[str, int]]], names: Sequence[str]) -> Iterator[dict[str, int]]:
-    """Yield each operand's offset for every iteration of loops that are unrolled into instructions."""
+def unrolled(places: Mapping[str, At], loops: Sequence[Loop]) -> Iterator[dict[str, At]]:
+    """Yield where operands lie, for every iteration of loops that are unrolled into instructions."""
     for index in itertools.product(*(range(size) for size, _ in loops)):
-        yield {name: sum(n * s[name] for n, (_, s) in zip(index, loops, strict=True)) for name in names}
+        steps = list(zip(index, (strides for _, strides in loops), strict=True))
+        yield {name: place.behind(sum(n * s[name] for n, s in steps)) for name, place in places.items()}
+
+
+def nests(
+    sizes: Sizes, operands: Mapping[str, Stored], fixed: Sequence[str], indices: Sequence[str], most: int, *more: Loop
+) -> Iterator[tuple[list[Level], dict[str, At]]]:
+    """Yield the loops of each instruction, up to `most`, and its operands.
+
+    Parameters
+    ----------
+    fixed : sequence of str
+        Indices that are unrolled into instructions.
+    indices : sequence of str
+        Those of the loops, outermost first; what does not fit is unrolled, too.
+    more : tuple of (int, dict)
+        Further loops inside.
+    """
+    strides = {name: one.strides(sizes) for name, one in operands.items()}
+    outer, inner = ([(sizes[i], {n: s.get(i, 0) for n, s in strides.items()}) for i in of] for of in (fixed, indices))
+    loops = fused([*inner, *more])
+    cut = max(len(loops) - most, 0)
+    levels = [Level(f"m{n}", size) for n, (size, _) in enumerate(loops[cut:])]
+    along = {name: {f"m{n}": s[name] for n, (_, s) in enumerate(loops[cut:])} for name in operands}
+    places = {name: At(one.place.memory, one.place.base, along[name]) for name, one in operands.items()}
+    for operand in unrolled(places, [*outer, *loops[:cut]]):
+        yield levels, operand
 
 
 def _even(vectors: np.ndarray) -> int | None:
@@ -114,148 +160,111 @@ def _even(vectors: np.ndarray) -> int | None:
 
 @dataclass(frozen=True)
 class _Plan:
-    """A shuffle: the permutation of a block, and the loops around it; all but one are unrolled into instructions."""
+    """A shuffle: the permutation of a block, and the loops around it; all but one are unrolled into instructions.
+
+    Attributes
+    ----------
+    read, write : int
+        Between vectors in, and between vectors out (of a row).
+    rows : int
+        Of an operand buffer that a block fills; 1 if it is all in a bank, 0 if blocks are its rows.
+    """
 
     permutation: np.ndarray
     vectors_in: int
     read: int
     write: int
-    loops: list[tuple[int, dict[str, int]]]
+    rows: int
+    loops: list[Loop]
+
+    @property
+    def block_steps(self) -> int:
+        """Steps of a block, those between it and the next included."""
+        rows, vectors_in, vectors_out = max(self.rows, 1), self.vectors_in, len(self.permutation)
+        row_in = vectors_in if vectors_in % rows else vectors_in // rows
+        return rows * max(vectors_out // rows, row_in, -(-(max(vectors_in, vectors_out) + M.SHUFFLE_GAP) // rows))
+
+    @property
+    def repeated(self) -> Loop:
+        """The loop over blocks in one instruction."""
+        if not self.rows:
+            return self.loops[0]
+        return max(self.loops, key=lambda loop: loop[0], default=(1, {"source": 0, "target": 0}))
+
+    @property
+    def unrolled(self) -> list[Loop]:
+        """The other loops."""
+        repeated = self.repeated
+        return [loop for loop in self.loops if loop is not repeated]
 
 
-def rearrange(
-    builder: Builder, what: str, sizes: Sizes, source: At, of: Arrangement, target: At, to: Arrangement
-) -> None:
-    """Shuffle a tensor from one arrangement into another.
-
-    Raises
-    ------
-    ProgramError
-        If a block of it is larger than the shuffle unit's.
-    """
-    plan = _plan(what, sizes, of, to)
-    count, strides = _longest(plan)
-    for at in offsets([loop for loop in plan.loops if loop[1] is not strides], ("source", "target")):
-        builder.shuffle(
-            what,
-            count,
-            plan.permutation,
-            At(source.memory, source.base + at["source"], {"block": strides["source"], "y": plan.read}),
-            At(target.memory, target.base + at["target"], {"block": strides["target"], "y": plan.write}),
-        )
-
-
-def rearranging_steps(sizes: Sizes, of: Arrangement, to: Arrangement) -> int:
-    """Return the steps of `rearrange`."""
-    plan = _plan("", sizes, of, to)
-    count, _ = _longest(plan)
-    block = max(plan.vectors_in, len(plan.permutation)) + M.SHUFFLE_GAP
-    return math.prod(size for size, _ in plan.loops) // count * (count + 1) * block
-
-
-def load_operand(
-    builder: Builder, what: str, sizes: Sizes, source: At, of: Arrangement, rows: str, buffer: At, vectors: Arrangement
-) -> None:
-    """Copy a tensor into an operand buffer: an index counts rows, the others lie in each row's vectors.
-
-    Parameters
-    ----------
-    rows : str
-        The index that counts rows, of size up to ROWS.
-    vectors : Arrangement
-        Of the other indices.
+def rearrange(builder: Builder, sizes: Sizes, source: Stored, target: Stored) -> None:
+    """Shuffle a tensor from one arrangement into another, in a bank or in an operand buffer.
 
     Raises
     ------
     ProgramError
         If a block of it is larger than the shuffle unit's.
     """
-    count = sizes[rows]
-    outside: list[str] = []
-    while True:  # as much in a block as there is room for; the rest in further blocks
-        inside = [i for i in vectors.order if i not in outside]
-        part = Arrangement((rows, *inside), min(vectors.lanes, len(inside)))
-        block = _block(sizes, of, part, (rows, *inside))
-        if block is not None and (len(block[0]) <= BLOCK_VECTORS or rows in of.packed) and block[3] == 1:
-            break
-        free = [i for i in inside if i not in vectors.packed and i not in of.packed]
-        if not free:
-            break
-        outside.append(free[0])
-    step = _even(np.unique(vectors.places(sizes, inside).reshape(-1) // LANES))
-    strides = of.strides(sizes), vectors.strides(sizes)
-    loops = fused((sizes[i], {"source": strides[0][i], "target": strides[1][i]}) for i in vectors.order if i in outside)
-    if block is not None and step is not None and (rows in of.packed or not loops):
-        permutation, vectors_in, read, _ = block
-        split = vectors_in % count == 0
-        along = {"x": read * vectors_in // count, "y": read} if split else {"y": read}
-        blocks, stride = max(loops, key=lambda loop: loop[0], default=(1, {"source": 0, "target": 0}))
-        for first in offsets([loop for loop in loops if loop[1] is not stride], ("source", "target")):
-            builder.shuffle(
-                what,
-                blocks,
-                permutation,
-                At(source.memory, source.base + first["source"], along | {"block": stride["source"]}),
-                also=At(buffer.memory, buffer.base + first["target"], {"y": step, "block": stride["target"]}),
-                row=("x", 0),
-                out=(count, len(permutation) // count),
-            )
-        return
-    if rows in of.packed:
-        raise ProgramError(_too_large(what))
-    plan = _plan(what, sizes, of, vectors)
-    for first in offsets(plan.loops, ("source", "target")):
-        builder.shuffle(
-            what,
-            count,
-            plan.permutation,
-            At(source.memory, source.base + first["source"], {"block": strides[0][rows], "y": plan.read}),
-            also=At(buffer.memory, buffer.base + first["target"], {"y": plan.write}),
-            row=("block", 0),
+    plan = _plan(sizes, source.arrangement, target.arrangement, target.rows)
+    if plan is None:
+        raise ProgramError(
+            f"the elements of {source.name} are further apart than a block of the shuffle unit, {M.SHUFFLE_VECTORS} "
+            "vectors: contract neighbouring cores first"
         )
+    what = f"{'load' if target.rows else 'permute'} {source.name}"
+    count, strides = plan.repeated
+    along_in, along_out = {"block": strides["source"], "y": plan.read}, {"block": strides["target"], "y": plan.write}
+    more = {}
+    if target.rows:
+        more["row"] = ("x" if plan.rows else "block", 0)
+    if target.rows and plan.rows:
+        more["out"] = plan.rows, len(plan.permutation) // plan.rows
+        if not plan.vectors_in % plan.rows:
+            along_in["x"] = plan.read * plan.vectors_in // plan.rows
+    for at in unrolled({"source": source.place, "target": target.place}, plan.unrolled):
+        into, out = replace(at["source"], strides=along_in), replace(at["target"], strides=along_out)
+        result, also = (None, out) if target.rows else (out, None)
+        builder.shuffle(what, count, plan.permutation, into, result, also, **more)
 
 
-def _longest(plan: _Plan) -> tuple[int, dict[str, int]]:
-    return max(plan.loops, key=lambda loop: loop[0], default=(1, {"source": 0, "target": 0}))
+def rearranging_steps(sizes: Sizes, of: Arrangement, to: Arrangement, rows: str = "") -> float:
+    """Return the steps of `rearrange`, infinite if a block is larger than the shuffle unit's."""
+    plan = _plan(sizes, of, to, rows)
+    if plan is None:
+        return math.inf
+    return math.prod(size for size, _ in plan.unrolled) * (plan.repeated[0] + 1) * plan.block_steps
 
 
-def _plan(what: str, sizes: Sizes, of: Arrangement, to: Arrangement) -> _Plan:
+def _plan(sizes: Sizes, of: Arrangement, to: Arrangement, rows: str) -> _Plan | None:
     """Choose the indices of a block: those whose lanes change, and as many more as make it worth its gap."""
-    inside = [i for i in to.order if i in of.packed or i in to.packed]
-    rest = [i for i in to.order if i not in inside]
-    best, chosen = None, inside
+    rest = [i for i in to.order if i not in of.packed and i not in to.packed]
+    best = None
     while True:
         inside = [i for i in to.order if i not in rest]
-        block = _block(sizes, of, to, inside)
+        if elements(sizes, inside) > M.SHUFFLE_VECTORS * LANES:
+            break
+        count = sizes[rows] if rows in inside else 1
+        block = _block(sizes, of, to, inside, count)
         if block is not None and (best is None or max(len(block[0]), block[1]) <= BLOCK_VECTORS):
-            best, chosen = block, inside
-        if not rest or math.prod(sizes[i] for i in inside) > M.SHUFFLE_VECTORS * LANES:
+            best = *block, count if not rows or rows in inside else 0, inside
+        if not rest:
             break
         rest.pop()
     if best is None:
-        raise ProgramError(_too_large(what))
-    permutation, vectors_in, read, write = best
-    strides = of.strides(sizes), to.strides(sizes)
-    outside = [i for i in to.order if i not in chosen]
-    loops = fused((sizes[i], {"source": strides[0][i], "target": strides[1][i]}) for i in outside)
-    return _Plan(permutation, vectors_in, read, write, loops)
-
-
-def _too_large(what: str) -> str:
-    return (
-        f"{what}: its elements are further apart than a block of the shuffle unit, {M.SHUFFLE_VECTORS} vectors: "
-        "contract neighbouring cores first"
-    )
-
-
-def _block(sizes, of, to, inside) -> tuple[np.ndarray, int, int, int] | None:
-    """Return the permutation of some indices' elements, the vectors in, and the steps between vectors in and out."""
-    if math.prod(sizes[i] for i in inside) > M.SHUFFLE_VECTORS * LANES:
         return None
+    *block, inside = best
+    strides = {"source": of.strides(sizes), "target": to.strides(sizes) | ({rows: 0} if rows else {})}
+    loops = [(sizes[i], {n: s[i] for n, s in strides.items()}) for i in to.order if i not in inside]
+    return _Plan(*block, fused(loops) if block[-1] else [loops[0], *fused(loops[1:])])
+
+
+def _block(sizes, of, to, inside, rows) -> tuple[np.ndarray, int, int, int] | None:
+    """Return the permutation of some indices' elements, the vectors in, and the steps between vectors in and out."""
     places_in, places_out = (a.places(sizes, inside).reshape(-1) for a in (of, to))
     vectors_in, number_in = np.unique(places_in // LANES, return_inverse=True)
     vectors_out, number_out = np.unique(places_out // LANES, return_inverse=True)
-    read, write = _even(vectors_in), _even(vectors_out)
+    read, write = _even(vectors_in), _even(vectors_out[: len(vectors_out) // rows])
     if read is None or write is None or max(len(vectors_in), len(vectors_out)) > M.SHUFFLE_VECTORS:
         return None
     permutation = np.full((len(vectors_out), LANES), -1)

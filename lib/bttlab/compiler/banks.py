@@ -51,8 +51,9 @@ def scratch_bank(engine: int) -> int:
     return min(set.intersection(*map(set, reached)))
 
 
-# Banks of buffers: the others are the ways in and out, moments and intermediates.
-INNER = frozenset(range(M.BANKS)) - {M.IN_BANK, M.OUT_BANK, *MOMENTS, *map(scratch_bank, range(M.ENGINES))}
+def inner_banks(buffers: Iterable["Buffer"]) -> set[int]:
+    """Return the banks of buffers: not the ways in and out, those of moments, and those that some have as scratch."""
+    return {*range(M.BANKS)} - {M.IN_BANK, M.OUT_BANK, *MOMENTS} - {buffer.bank for buffer in buffers}
 
 
 @dataclass(eq=False)
@@ -86,14 +87,14 @@ class Buffer:
 
 def with_copies(builder: "Builder", instructions: list[Instruction]) -> list[Instruction]:
     """Return instructions with copies of what no bank holds for all its readers: the vector unit makes them."""
-    reached: dict[str, set[int]] = {}
+    inner, reached = inner_banks(builder.made), {}
     readers: dict[str, list[tuple[int, int, set[int]]]] = defaultdict(list)
     written: dict[str, int] = {}
     for i, instruction in enumerate(instructions):
         matrices = {n for n, operand in instruction.operands.items() if operand.memory.startswith("matrix")}
         for number in matrices.intersection(instruction.writes()):
             name, banks = instruction.operands[number].memory, set(M.reach(instruction.unit, number, True).banks)
-            reached[name] = reached.get(name, set(INNER)) & banks
+            reached[name] = reached.get(name, inner) & banks
             written.setdefault(name, i)
         for number in sorted(matrices.intersection(instruction.reads())):
             banks = set(M.reach(instruction.unit, number, False).banks)
@@ -351,7 +352,7 @@ def _uses(buffers: Sequence[Buffer], instructions: Sequence[Instruction], moved:
     reached: dict[str, set[int]] = {}
     used: dict[str, list[int]] = defaultdict(list)
     apart: dict[str, set[str]] = defaultdict(set)
-    inner = set(INNER)
+    inner = inner_banks(buffers)
     for i, instruction in enumerate(instructions):
         for stores, numbers in ((False, instruction.reads()), (True, instruction.writes())):
             names = []

@@ -2,86 +2,34 @@
 
 Each product is lowered by itself: of the ways in which an engine can do it (`products`), with the operands as they lie
 or re-ordered by the shuffle unit, the one that takes the fewest steps, those of re-ordering what it leaves included. A
-model's own layers (`linear`) are written by hand instead; they know how many cores of each end are merged.
+model's own layers (`linear`) know how many cores of each end are merged. Buffers get banks as all others do (`banks`).
 """
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from typing import NamedTuple
 
-from bttlab.compiler.arrangement import Arrangement, load_operand, rearrange, rearranging_steps
-from bttlab.compiler.banks import Buffer, scratch_bank
-from bttlab.compiler.builder import LANES, Builder, padded
-from bttlab.compiler.errors import ProgramError
-from bttlab.compiler.instruction import DRAIN_0, SHUFFLE, VECTOR, At, Level
-from bttlab.compiler.layer import (
-    CORES,
-    NAME,
-    LayerProgram,
-    LayerShape,
-    Transfer,
-    assemble,
-    check_tokens,
-    gradient_of,
-    matrix_block,
-)
+from bttlab.compiler.arrangement import Arrangement, Stored, elements, rearrange, rearranging_steps
+from bttlab.compiler.banks import assign_banks, inner_banks, with_copies
+from bttlab.compiler.builder import LANES, ROWS, Builder, padded, vectors_for
+from bttlab.compiler.errors import DoesNotFit, ProgramError
+from bttlab.compiler.instruction import Level
+from bttlab.compiler.layer import CORES, NAME, LayerProgram, LayerShape, Transfer, assemble, check_tokens
 from bttlab.compiler.layout import IN_AXES, OUT_AXES, Block
-from bttlab.compiler.machine import Port, machine
-from bttlab.compiler.products import (
-    Stored,
-    accumulate,
-    accumulate_steps,
-    expand,
-    expand_steps,
-    offset_of,
-    one_vector,
-    passes,
-    reduce,
-    reduce_steps,
-)
+from bttlab.compiler.machine import machine
+from bttlab.compiler.operands import part
+from bttlab.compiler.products import accumulate, accumulate_steps, expand, expand_steps, reduce, reduce_steps
 from bttlab.tensor.order import Order, Product
 
 M = machine()
 PERMUTE_CYCLES = M.LATENCY  # cycles that a re-ordering costs beside its steps: what comes next waits for its results
 MOST_PASSES = 16
-IN_CORES, OUT_CORES, BIAS = 2, 3, 5  # banks of what comes in and goes out
-X, DY, Y, DX = 16, 14, 15, 17
-COMMON = 13  # both engines read it, as stream and as scalars
-INTERMEDIATES = (COMMON, 18, 19, scratch_bank(0), scratch_bank(1), Y, DX)
-_SHUFFLED, _SHUFFLE_SOURCE = M.reach(SHUFFLE, 4, True), M.reach(SHUFFLE, 1, False)
-# The cores as a model's layers have them, by indices.
-_DIMENSIONS = {
-    name: (f"r{k - 1}", f"{'i' if k < 4 else 'j'}{(k - 1) % 3 + 1}", f"r{k}") for k, name in enumerate(CORES, 1)
-}
-
-
-class FreeList:
-    """A free list of a bank's vectors."""
-
-    def __init__(self, bank: int, depth: int):
-        self.bank, self.depth = bank, depth
-        self._taken: list[tuple[int, int]] = []
-
-    def take(self, vectors: int) -> int | None:
-        """Return the first of so many vectors, None if there is no room."""
-        first = 0
-        for begin, end in (*sorted(self._taken), (self.depth, 0)):
-            if begin - first >= vectors:
-                self._taken.append((first, first + vectors))
-                return first
-            first = end
-        return None
-
-    def give(self, first: int) -> None:
-        """Take vectors back."""
-        self._taken = [span for span in self._taken if span[0] != first]
-
-    @property
-    def free(self) -> int:
-        """Vectors that are free."""
-        return self.depth - sum(end - begin for begin, end in self._taken)
+SMALLER = "fewer tokens or smaller ranks, or an order whose intermediates are smaller"
+FEATURES = {"x": ("t", "j1", "j2", "j3"), "y": ("t", "i1", "i2", "i3")}
+# The axes of the cores, as a model's layers have them.
+AXES = dict(zip(CORES, (*list(OUT_AXES.values())[::-1], *IN_AXES.values()), strict=True))
 
 
 @dataclass
@@ -91,7 +39,12 @@ class Tensor:
     name: str
     indices: frozenset[str]
     stored: list[Stored] = field(default_factory=list)
-    loaded: dict[tuple, At] = field(default_factory=dict)
+    held: dict[tuple[int, Arrangement], Stored] = field(default_factory=dict)
+
+    @property
+    def arrangements(self) -> list[Arrangement]:
+        """Those of its copies in banks."""
+        return [stored.arrangement for stored in self.stored]
 
     @property
     def has_tokens(self) -> bool:
@@ -99,399 +52,295 @@ class Tensor:
         return "t" in self.indices
 
 
-@dataclass
-class _Lowering:
-    """A way to do a product: its cost, and what emits it."""
+class _Way(NamedTuple):
+    """A way to do a product: one of `products`, the engine, its steps, what it waits for, and the operands.
 
-    cost: float
-    emit: Callable[[], None]
+    B is loaded into the operand buffer unless the engine accumulates; `along` are the indices that the function takes.
+    """
+
+    function: Callable
+    engine: int
+    steps: float
+    waits: float
+    a: tuple[Tensor, Arrangement]
+    b: tuple[Tensor, Arrangement]
+    along: Sequence[str]
+    result: Arrangement
 
 
 class CustomPath:
     """Compiles an order.
 
-    Parameters
+    Attributes
     ----------
-    shape : LayerShape
+    sizes : dict of str to int
+        Of all indices. A rank above ROWS has two, "r3 pass" and "r3", whose sizes multiply to it.
+    indices : dict of str to tuple of str
+        Of all tensors and gradients.
     """
 
     def __init__(self, shape: LayerShape, tokens: int, order: Order):
         self.b, self.shape, self.tokens, self.order = Builder(), shape, tokens, order
         self.sizes = order.sizes(tokens, shape.out_modes, shape.in_modes, shape.ranks)
-        self.free_lists = {bank: FreeList(bank, M.banks[bank].depth) for bank in INTERMEDIATES}
+        self.backward = order.passes(self.sizes)[1]
         self.load = [0.0, 0.0]  # steps of each engine
         self.tensors: dict[str, Tensor] = {}
-        self.indices = {name: frozenset(of) for name, of in order.indices().items()}
+        self.parts = {index: (index,) for index in self.sizes}
+        for rank, size in zip([f"r{k}" for k in range(1, len(CORES))], shape.ranks, strict=True):
+            if size > ROWS:
+                self.parts[rank] = f"{rank} pass", rank
+                self.sizes |= dict(zip(self.parts[rank], _even_passes(size), strict=True))
+        self.indices = {name: tuple(p for i in of for p in self.parts[i]) for name, of in order.indices().items()}
         self.indices |= {f"d{name}": of for name, of in self.indices.items()}
+        self.sizes["feature"] = shape.out_features
+        self.bias, self.d_bias = (self._room(name, Arrangement(("feature",), 1)) for name in ("bias", "d bias"))
 
     # ---- the whole program ---------------------------------------------------------------------------------------
 
     def program(self) -> LayerProgram:
         """Return the program."""
-        b, tokens, shape = self.b, self.tokens, self.shape
-        backward = self.order.passes(self.sizes)[1]
-        products = [*self.order.steps, *backward]
-        for step in self.order.steps:
+        b, steps = self.b, self.order.steps
+        products = [*steps, *self.backward]
+        for step in steps:
             self._check(step)
         # Of each tensor: the indices that should lie along its vectors for its next use.
         self.wanted: dict[str, frozenset[str]] = {}
         for number, (_, left, right) in enumerate(products):
-            shared = self.indices[left] & self.indices[right]
+            shared = self._set(left) & self._set(right)
             for one in (left, right):
-                is_buffered = number < len(self.order.steps) and "t" not in self.indices[one]
-                by_rows = is_buffered and math.prod(self.sizes[i] for i in shared) <= M.ROWS
-                self.wanted.setdefault(one, self.indices[one] - shared if by_rows or "t" in shared else shared)
-        last = {one: n for n, (_, left, right) in enumerate(products) for one in (left, right)}
-        inputs = self._inputs()
-        bias = At(f"bank {BIAS}", 0)
-        outputs = {}
+                is_buffered = number < len(steps) and "t" not in self.indices[one]
+                by_rows = is_buffered and elements(self.sizes, shared) <= ROWS
+                self.wanted.setdefault(one, self._set(one) - shared if by_rows or "t" in shared else shared)
+        inputs, outputs = self._inputs(), {}
         for number, product in enumerate(products):
-            b.stage, b.layer = ("FP" if number < len(self.order.steps) else "BP"), NAME
+            b.stage, b.layer = ("FP" if number < len(steps) else "BP"), NAME
             self._product(product)
             result = product[0]
             if result in ("y", "dx"):
-                outputs[result] = self._features(result, bias if result == "y" else None)
+                outputs[result] = self._features(result)
             elif result[1:] in CORES and result[0] == "d":
-                stored = self.tensors[result].stored[0]
-                outputs[result] = _core_block(result, result[1:], self.sizes, stored)
-            for one in product[1:]:
-                if last[one] == number:
-                    self._give(one)
-        buffer = Buffer("b", shape.out_features // LANES, bank=BIAS)
-        vector = Block("b", (shape.out_features,), (0,), buffer, shape.out_features, 1, 1, 0, 1)
-        inputs.append(Transfer("b", vector))
-        outputs["db"] = gradient_of(vector)
-        vectors, dy = shape.out_features // LANES, self.tensors["dy"].stored[0].place
-        b.columns(
-            "db",
-            [Level("t", tokens), padded("w", vectors)],
-            replace(dy, strides={"t": vectors, "w": 1}),
-            r1=outputs["db"].where(w=1),
-        )
-        return assemble(b, shape, tokens, inputs, [Transfer(n, block) for n, block in outputs.items()], self.order)
+                outputs[result] = self.tensors[result].stored[0]
+        inputs["b"], outputs["db"] = self.bias, self.d_bias
+        width = vectors_for(self.shape.out_features)
+        dy, db = part(inputs["dy"].place, t=width, w=1), part(self.d_bias.place, w=1)
+        b.columns("db", [Level("t", self.tokens), padded("w", width)], dy, r1=db)
+        inputs, outputs = ([self._transfer(name, one) for name, one in of.items()] for of in (inputs, outputs))
+        b.instructions = with_copies(b, b.instructions)
+        moved = {transfer.block.buffer.name for transfer in (*inputs, *outputs)}
+        assign_banks(b.made, b.instructions, self.tokens, moved)
+        return assemble(b, self.shape, self.tokens, inputs, outputs, self.order)
+
+    def _set(self, name: str) -> frozenset[str]:
+        return frozenset(self.indices[name])
 
     def _check(self, step: Product) -> None:
         """Check that an engine's rows and lanes both have an index in a product, and the sum has one."""
         _, left, right = step
-        shared = self.indices[left] & self.indices[right]
+        shared = self._set(left) & self._set(right)
         if not shared:
             raise ProgramError(
                 f"'{_text(step)}': {left} and {right} share no index; an engine multiplies neighbours only"
             )
         for one in (left, right):
-            if self.indices[one] == shared:
+            if self._set(one) == shared:
                 raise ProgramError(
                     f"'{_text(step)}' sums over all indices of {one} at once and leaves none for an engine's rows: "
                     f"contract {one} earlier"
                 )
-        vectors = math.prod(self.sizes[i] for i in self.indices[step[0]]) // LANES
-        most = max(room.depth for room in self.free_lists.values())
+        vectors = elements(self.sizes, self.indices[step[0]]) // LANES
+        most = max(M.banks[bank].depth for bank in inner_banks(()))
         if vectors > most:
             raise ProgramError(
                 f"'{_text(step)}': {step[0]} takes {vectors:,} vectors, a bank for intermediates has {most:,}: choose "
-                "fewer tokens or smaller ranks, or an order whose intermediates are smaller"
+                f"{SMALLER}"
             )
 
-    def _inputs(self) -> list[Transfer]:
+    def _inputs(self) -> dict[str, Stored]:
         """x, dy and the cores, as they are loaded."""
-        transfers = []
-        features = {"x": (X, ("j1", "j2", "j3")), "dy": (DY, ("i1", "i2", "i3"))}
-        for name, (bank, modes) in features.items():
-            arrangement = Arrangement(("t", *modes), 3)
-            place = At(f"bank {bank}", 0)
-            self._new(name).stored.append(Stored(place, arrangement))
-            transfers.append(Transfer(name, self._matrix(name, place, modes)))
-        for axes, cores, bank in ((OUT_AXES, (2, 1, 0), OUT_CORES), (IN_AXES, (3, 4, 5), IN_CORES)):
-            used = 0
-            for core, of in zip(cores, axes.values(), strict=True):
-                name = CORES[core]
-                order = tuple(i for i in (_DIMENSIONS[name][axis] for axis in of) if i in self.indices[name])
-                arrangement = Arrangement(order, 1)
-                stored = Stored(At(f"bank {bank}", used), arrangement)
-                used += arrangement.vectors(self.sizes)
-                self._new(name).stored.append(stored)
-                transfers.append(Transfer(name, _core_block(name, name, self.sizes, stored)))
-        return transfers
+        arrangements = {"x": Arrangement(FEATURES["x"], 3), "dy": Arrangement(FEATURES["y"], 3)}
+        for k, (name, axes) in enumerate(AXES.items(), 1):
+            mode = f"i{k}" if k <= 3 else f"j{k - 3}"
+            parts = [self.parts.get(index, ()) for index in (f"r{k - 1}", mode, f"r{k}")]
+            arrangements[name] = Arrangement(tuple(index for axis in axes for index in parts[axis]), 1)
+        inputs = {name: self._room(name, arrangement) for name, arrangement in arrangements.items()}
+        self.tensors |= {name: Tensor(name, self._set(name), [stored]) for name, stored in inputs.items()}
+        return inputs
 
-    def _features(self, name: str, bias: At | None) -> Block:
+    def _features(self, name: str) -> Stored:
         """Return y or dx as it is stored, a token after the other; y gets its bias."""
-        modes = ("i1", "i2", "i3") if name == "y" else ("j1", "j2", "j3")
-        stored = self._arranged(self.tensors[name], Arrangement(("t", *modes), 3), M.reach(VECTOR, 0, False))
-        if bias is not None:
-            vectors = math.prod(self.sizes[m] for m in modes) // LANES
-            target = self._place(name, stored.arrangement.vectors(self.sizes), M.reach(VECTOR, 3, True))
-            matrix, loops = {"t": vectors, "w": 1}, [Level("t", self.tokens), Level("w", vectors)]
-            a, b, result = (replace(one, strides=matrix) for one in (stored.place, bias, target))
-            self.b.vector(M.ADD, "y + b", loops, a, replace(b, strides={"w": 1}), r0=result)
-            self._release(stored.place)
-            stored = Stored(target, stored.arrangement)
-        return self._matrix(name, stored.place, modes)
+        stored = self._arranged(self.tensors[name], Arrangement(FEATURES[name.removeprefix("d")], 3))
+        if name == "dx":
+            return stored
+        vectors, target = vectors_for(self.shape.out_features), self._room("y + b", stored.arrangement)
+        y, total = (part(one.place, t=vectors, w=1) for one in (stored, target))
+        loops = [Level("t", self.tokens), Level("w", vectors)]
+        self.b.vector(M.ADD, "y + b", loops, y, part(self.bias.place, w=1), r0=total)
+        return target
 
-    def _matrix(self, name: str, place: At, modes: Sequence[str]) -> Block:
-        """Return where (tokens, features) lie."""
-        return matrix_block(name, place.number, place.base, self.tokens, math.prod(self.sizes[m] for m in modes))
+    def _transfer(self, name: str, stored: Stored) -> Transfer:
+        """Return where a tensor lies, as it is loaded or stored; it stays there all the time."""
+        order = stored.arrangement.order
+        indices = order if order == ("feature",) else self.indices[name]
+        shape, columns = tuple(self.sizes[i] for i in indices), stored.arrangement.row_elements(self.sizes)
+        rows = math.prod(shape) // columns
+        buffer = self.b.made[stored.place.number]
+        buffer.is_lasting = True
+        axes = tuple(indices.index(i) for i in order)
+        return Transfer(name, Block(name, shape, axes, buffer, columns, rows, rows, 0, rows))
 
     # ---- places --------------------------------------------------------------------------------------------------
 
-    def _new(self, name: str) -> Tensor:
-        self.tensors[name] = Tensor(name, self.indices[name])
-        return self.tensors[name]
+    def _room(self, name: str, arrangement: Arrangement) -> Stored:
+        """Return room for a tensor in a bank."""
+        return Stored(name, self.b.take(name, arrangement.vectors(self.sizes)), arrangement)
 
-    def _place(self, name: str, vectors: int, writer: Port, *readers: Port) -> At:
-        """Return room for a tensor in a bank that a port writes and others read, best where both engines reach it."""
-        rooms = [
-            room
-            for bank, room in self.free_lists.items()
-            if bank in writer.banks and all(bank in reader.banks for reader in readers)
-        ]
-        is_gradient = name.startswith("d") and name[1:] in self.indices
-        if is_gradient:  # apart from the tensors of the forward pass, with which they are multiplied
-            rooms.sort(key=lambda room: (room.bank == COMMON, -room.free))
-        else:
-            rooms.sort(key=lambda room: (room.bank != COMMON, -room.free))
-        for room in rooms:
-            first = room.take(vectors)
-            if first is not None:
-                return At(f"bank {room.bank}", first)
-        if not rooms:
-            raise ProgramError(
-                f"{name}: no bank is reached by {', '.join(p.name for p in (writer, *readers))} together"
-            )
-        room = max(rooms, key=lambda room: room.free)
-        raise ProgramError(
-            f"{name} takes {vectors:,} vectors; bank {room.bank} has {room.free:,} of {room.depth:,} left: choose "
-            "fewer tokens or smaller ranks, or an order whose intermediates are smaller"
-        )
+    def _copied(self, tensor: Tensor, target: Stored) -> Stored:
+        """Fill a copy of a tensor from the one from which it takes the fewest steps."""
+        to = target.arrangement, target.rows
+        source = min(tensor.stored, key=lambda one: rearranging_steps(self.sizes, one.arrangement, *to))
+        rearrange(self.b, self.sizes, source, target)
+        return target
 
-    def _release(self, place: At) -> None:
-        if place.number in self.free_lists:
-            self.free_lists[place.number].give(place.base)
-
-    def _give(self, name: str) -> None:
-        """Give back what a tensor takes that no later product reads."""
-        for stored in self.tensors[name].stored:
-            self._release(stored.place)
-
-    def _arranged(self, tensor: Tensor, arrangement: Arrangement, reader: Port, but: str = "") -> Stored:
-        """Return the tensor in an arrangement, where a port reads it and not in the memory `but`: a copy if need be."""
+    def _arranged(self, tensor: Tensor, arrangement: Arrangement) -> Stored:
+        """Return the tensor in an arrangement: a copy if need be."""
         for stored in tensor.stored:
-            is_so = arrangement in stored.arrangement.views(self.sizes)
-            if is_so and stored.place.number in reader.banks and stored.place.memory != but:
-                return Stored(stored.place, arrangement)
-        source = min(tensor.stored, key=lambda one: self._steps_between(one.arrangement, arrangement))
-        others = replace(reader, banks=tuple(bank for bank in reader.banks if f"bank {bank}" != but))
-        place = self._place(tensor.name, arrangement.vectors(self.sizes), _SHUFFLED, others)
-        rearrange(self.b, f"permute {tensor.name}", self.sizes, source.place, source.arrangement, place, arrangement)
-        tensor.stored.append(Stored(place, arrangement))
+            if arrangement in stored.arrangement.views(self.sizes):
+                return replace(stored, arrangement=arrangement)
+        tensor.stored.append(self._copied(tensor, self._room(f"{tensor.name}, permuted", arrangement)))
         return tensor.stored[-1]
 
-    def _buffered(self, engine: int, tensor: Tensor, fixed: tuple[str, ...], rows: str, vectors: Arrangement) -> At:
-        """Return a tensor's place in an engine's operand buffer, a part for each value of the indices `fixed`."""
-        key = engine, fixed, rows, vectors
-        if key not in tensor.loaded:
-            size = vectors.vectors(self.sizes)
-            place = self.b.take_buffer(
-                f"{tensor.name} for engine {engine}", engine, size * math.prod(self.sizes[i] for i in fixed)
-            )
-            source = next(
-                (one for one in tensor.stored if not {*fixed, rows} & {*one.arrangement.packed}), tensor.stored[0]
-            )
-            if set(fixed) & set(source.arrangement.packed):
-                source = self._arranged(
-                    tensor, Arrangement((*fixed, rows, *vectors.order), vectors.lanes), _SHUFFLE_SOURCE
-                )
-            strides = source.strides(self.sizes)
-            for number, values in enumerate(passes(self.sizes, fixed)):
-                base = source.place.base + offset_of(strides, values)
-                buffer = At(place.memory, place.base + number * size)
-                load_operand(
-                    self.b,
-                    f"load {tensor.name}",
-                    self.sizes,
-                    At(source.place.memory, base),
-                    source.arrangement,
-                    rows,
-                    buffer,
-                    vectors,
-                )
-            tensor.loaded[key] = place
-        return tensor.loaded[key]
+    def _held(self, engine: int, tensor: Tensor, arrangement: Arrangement) -> Stored:
+        """Return the tensor in an engine's operand buffer: its outermost index counts rows."""
+        if (engine, arrangement) not in tensor.held:
+            rows = arrangement.order[0]
+            vectors = arrangement.vectors(self.sizes) // self.sizes[rows]
+            place = self.b.take_buffer(f"{tensor.name} for engine {engine}", engine, vectors)
+            direct, by_copy = self._loading(tensor, arrangement)
+            if by_copy < direct:
+                self._arranged(tensor, arrangement)
+            tensor.held[engine, arrangement] = self._copied(tensor, Stored(tensor.name, place, arrangement))
+        return tensor.held[engine, arrangement]
 
     # ---- products ------------------------------------------------------------------------------------------------
 
     def _product(self, product: Product) -> None:
-        """Emit a product in its cheapest lowering."""
+        """Emit a product in its cheapest way."""
         result, left, right = product
-        self._new(result)
-        ways = [way for a, b in ((left, right), (right, left)) for way in self._lowerings(product, a, b)]
+        self.tensors[result] = Tensor(result, self._set(result))
+        ways = [way for a, b in ((left, right), (right, left)) for way in self._ways(result, a, b)]
         refused = None
-        for way in sorted(ways, key=lambda one: one.cost):
+        for way in sorted(ways, key=lambda way: self._cost(result, way)):
             try:
-                way.emit()
-                return
-            except ValueError as error:  # no room, or a port that is asked twice
+                a = self._arranged(*way.a)
+                b = self._arranged(*way.b) if way.function is accumulate else self._held(way.engine, *way.b)
+                c = self._room(result, way.result)
+                way.function(self.b, way.engine, _text(product), self.sizes, a, way.along, b, c)
+            except ValueError as error:  # no room in an operand buffer, or too many loops
                 refused = refused or error
+                continue
+            self.tensors[result].stored.append(c)
+            self.load[way.engine] += way.steps
+            return
         raise refused or ProgramError(
-            f"'{_text(product)}': no engine can do it: it has {M.ROWS} rows, and neither operand has an index for them"
+            f"'{_text(product)}': no engine can do it: it has {ROWS} rows, and neither operand has an index for them"
         )
 
-    def _lowerings(self, product: Product, a: str, b: str) -> Iterator[_Lowering]:
-        """Yield the lowerings in which A gives scalars or the stream; B is loaded, or streams if both have tokens."""
-        result = product[0]
+    def _cost(self, result: str, way: _Way) -> float:
+        """Return the cost of a way, that of permuting its result and of more work for the busier engine included."""
+        other = self.load[1 - way.engine]
+        return way.steps + way.waits + self._permuting(result, way.result) + max(self.load[way.engine] - other, 0) / 4
+
+    def _ways(self, result: str, a: str, b: str) -> Iterator[_Way]:
+        """Yield the ways in which A gives scalars or the stream; B is loaded, or streams if both have tokens."""
         one, other = self.tensors[a], self.tensors[b]
         k = one.indices & other.indices
         m, n = one.indices - k, other.indices - k
-        what = _text(product)
-        want = self.wanted.get(result, frozenset())
         if not other.has_tokens:
-            for engine in self._engines(one, other):
-                yield from self._buffered_lowerings(what, engine, result, want, one, other, k, m, n)
+            yield from self._buffered_ways(result, one, other, k, m, n)
         if one.has_tokens == other.has_tokens:
-            for engine in (0, 1):
-                yield from self._streamed_lowerings(what, engine, result, one, other, k, m, n)
+            yield from self._streamed_ways(one, other, k, m, n)
 
-    def _engines(self, one: Tensor, other: Tensor) -> tuple[int, ...]:
-        """Engines that may do a product: with tokens, the one of the core's end of the train."""
-        if not one.has_tokens:
-            return 0, 1
-        return (0,) if any(index[0] == "j" for index in other.indices) else (1,)
-
-    def _buffered_lowerings(self, what, engine, result, want, one, other, k, m, n) -> Iterator[_Lowering]:
-        sizes = self.sizes
-        for arrangement, permuting in self._suffixes(one, k):
+    def _buffered_ways(self, result: str, one: Tensor, other: Tensor, k, m, n) -> Iterator[_Way]:
+        sizes, want = self.sizes, self.wanted.get(result, frozenset())
+        engines = (0, 1)
+        if one.has_tokens:  # that of the core's end of the train
+            engines = (0,) if any(index[0] == "j" for index in other.indices) else (1,)
+        for (arrangement, permuting), engine in itertools.product(self._suffixes(one, k), engines):
             ks = arrangement.order[-len(k) :]
             ms = tuple(i for i in arrangement.order if i in m)
             # EXPAND: the last of k counts rows
-            if arrangement.lanes == 1 and sizes[ks[-1]] <= M.ROWS and len(passes(sizes, ks[:-1])) <= MOST_PASSES:
-                for vectors in self._rows_of(n, want):
-                    outer = sorted((*ms, *vectors.outer), key=want.__contains__)
-                    to = Arrangement((*outer, *vectors.packed), vectors.lanes)
-                    runs = len(passes(sizes, ks[:-1]))
-                    steps = expand_steps(sizes, ms, ks, vectors) + self._holding(
-                        engine, other, ks[:-1], ks[-1], vectors
-                    )
-                    emit = partial(
-                        self._expanding, what, engine, one, other, arrangement, ks, vectors, result, to, runs
-                    )
-                    yield self._lowering(engine, steps + permuting + (runs - 1) * PERMUTE_CYCLES, result, to, emit)
+            if arrangement.lanes == 1 and sizes[ks[-1]] <= ROWS and elements(sizes, ks[:-1]) <= MOST_PASSES:
+                order = (*sorted(n - want), *sorted(n & want))
+                for lanes in sorted({1, len(n & want) or 1, len(n)}):
+                    outer = sorted((*ms, *order[:-lanes]), key=want.__contains__)
+                    to = Arrangement((*outer, *order[-lanes:]), lanes)
+                    held = Arrangement((ks[-1], *ks[:-1], *order), lanes)
+                    steps = expand_steps(sizes, ks, to) + self._holding(engine, other, held)
+                    waits = permuting + (elements(sizes, ks[:-1]) - 1) * PERMUTE_CYCLES
+                    yield _Way(expand, engine, steps, waits, (one, arrangement), (other, held), ks, to)
             # REDUCE: the last of n counts rows
-            row = Arrangement(ks, arrangement.lanes)
             for last in sorted(n):
-                ns = (*sorted(n - {last}), last)
-                if sizes[last] > M.ROWS or len(passes(sizes, ns[:-1])) > MOST_PASSES:
-                    continue
-                to = Arrangement((*sorted((*ms, *ns[:-1]), key=want.__contains__), last), 1)
-                steps = reduce_steps(sizes, ms, row, ns) + self._holding(engine, other, ns[:-1], last, row)
-                emit = partial(self._reducing, what, engine, one, other, arrangement, ks, row, ns, result, to)
-                yield self._lowering(engine, steps + permuting, result, to, emit)
+                fixed = sorted(n - {last})
+                if sizes[last] <= ROWS and elements(sizes, fixed) <= MOST_PASSES:
+                    to = Arrangement((*sorted((*ms, *fixed), key=want.__contains__), last), 1)
+                    held = Arrangement((last, *fixed, *ks), arrangement.lanes)
+                    steps = reduce_steps(sizes, ms, held, fixed) + self._holding(engine, other, held)
+                    yield _Way(reduce, engine, steps, permuting, (one, arrangement), (other, held), ks, to)
 
-    def _streamed_lowerings(self, what, engine, result, one, other, k, m, n) -> Iterator[_Lowering]:
+    def _streamed_ways(self, one: Tensor, other: Tensor, k, m, n) -> Iterator[_Way]:
         sizes = self.sizes
-        for (rows, permuting), (vectors, permuting_vectors) in itertools.product(
-            self._suffixes(one, m), self._suffixes(other, n)
+        for (scalars, permuting), (stream, more), engine in itertools.product(
+            self._suffixes(one, m), self._suffixes(other, n), (0, 1)
         ):
-            if not one_vector(sizes, rows.packed):
-                continue
-            ms, ns = rows.order[-len(m) :], vectors.order[-len(n) :]
-            width = Arrangement(ns, min(vectors.lanes, len(ns))).vectors(sizes)
-            runs = len(passes(sizes, ms[: -rows.lanes])) * -(-width // M.ACCUMULATORS)
-            count = math.prod(sizes[i] for i in rows.packed)
-            to = Arrangement((*ms, *ns), vectors.lanes)
-            steps = (
-                accumulate_steps(sizes, sorted(k), runs, min(width, M.ACCUMULATORS), count)
-                + permuting
-                + permuting_vectors
-            )
-            if runs <= MOST_PASSES:
-                emit = partial(self._accumulating, what, engine, one, other, rows, vectors, ms, result, to)
-                yield self._lowering(engine, steps, result, to, emit)
+            ms, ns = scalars.order[-len(m) :], stream.order[-len(n) :]
+            vectors = Arrangement(ns, stream.lanes).vectors(sizes)
+            runs = elements(sizes, ms[: -scalars.lanes]) * -(-vectors // M.ACCUMULATORS)
+            if elements(sizes, scalars.packed) <= LANES and runs <= MOST_PASSES:
+                rows = elements(sizes, scalars.packed)
+                steps = accumulate_steps(sizes, k, runs, min(vectors, M.ACCUMULATORS), rows)
+                to = Arrangement((*ms, *ns), stream.lanes)
+                yield _Way(accumulate, engine, steps, permuting + more, (one, scalars), (other, stream), ms, to)
 
-    def _lowering(self, engine: int, steps: float, result: str, to: Arrangement, emit: Callable[[], None]) -> _Lowering:
-        """Return a lowering; its cost includes the permutation of its result and the imbalance of the engines."""
-        cost = steps + self._permuting(result, to) + max(self.load[engine] - self.load[1 - engine], 0) / 4
+    def _holding(self, engine: int, tensor: Tensor, arrangement: Arrangement) -> float:
+        """Return the cost of loading a tensor into an operand buffer, 0 if it is there."""
+        if (engine, arrangement) in tensor.held:
+            return 0.0
+        rows = arrangement.order[0]
+        vectors = arrangement.vectors(self.sizes) // self.sizes[rows]
+        if vectors > M.OPERAND_BUFFER_DEPTH - self.b.buffers[engine].used:
+            return math.inf
+        return min(self._loading(tensor, arrangement))
 
-        def count_and_emit() -> None:
-            emit()
-            self.load[engine] += steps
+    def _loading(self, tensor: Tensor, to: Arrangement) -> tuple[float, float]:
+        """Return the cost of loading a tensor as it lies, and by a copy in a bank that lies as it is to be held."""
+        of, rows = tensor.arrangements, to.order[0]
+        return self._moving(of, to, rows), self._moving(of, to) + self._moving([to], to, rows)
 
-        return _Lowering(cost, count_and_emit)
+    def _moving(self, of: Iterable[Arrangement], to: Arrangement, rows: str = "") -> float:
+        """Return the cost of re-ordering a tensor, from the best of its arrangements."""
+        return min(rearranging_steps(self.sizes, one, to, rows) for one in of) + PERMUTE_CYCLES
 
     def _permuting(self, result: str, to: Arrangement) -> float:
         """Return the cost of permuting a result for its next use."""
-        final = {"y": ("i1", "i2", "i3"), "dx": ("j1", "j2", "j3")}.get(result)
-        if final is not None:
-            aim = Arrangement(("t", *final), 3)
-            if aim in to.views(self.sizes):
-                return 0.0
-            return self._steps_between(to, aim)
+        if result in ("y", "dx"):
+            aim = Arrangement(FEATURES[result.removeprefix("d")], 3)
+            return 0.0 if aim in to.views(self.sizes) else self._moving([to], aim)
         want = self.wanted.get(result)
         if not want or any(_ends_in(view, want) for view in to.views(self.sizes)):
             return 0.0
         return 4.0 * to.vectors(self.sizes) + 2 * PERMUTE_CYCLES
 
-    def _steps_between(self, of: Arrangement, to: Arrangement) -> float:
-        try:
-            return rearranging_steps(self.sizes, of, to) + PERMUTE_CYCLES
-        except ProgramError:
-            return math.inf
-
     def _suffixes(self, tensor: Tensor, last: frozenset[str]) -> list[tuple[Arrangement, float]]:
         """Return arrangements of a tensor that end in some of its indices, and what it costs to bring it there."""
-        cost_of: dict[Arrangement, float] = {}
-        for stored in tensor.stored:
-            for view in stored.arrangement.views(self.sizes):
-                if _ends_in(view, last):
-                    cost_of[view] = 0.0
-        order = tensor.stored[0].arrangement.order
-        front, back = tuple(i for i in order if i not in last), tuple(i for i in order if i in last)
-        for lanes in {1, len(back)}:
-            for final in back if lanes == 1 else back[-1:]:
-                ends = (*(i for i in back if i != final), final) if lanes == 1 else back
-                arrangement = Arrangement((*front, *ends), lanes)
-                if arrangement not in cost_of:
-                    cost_of[arrangement] = min(
-                        self._steps_between(one.arrangement, arrangement) for one in tensor.stored
-                    )
+        views = (view for one in tensor.arrangements for view in one.views(self.sizes))
+        cost_of = {view: 0.0 for view in views if _ends_in(view, last)}
+        order = tensor.arrangements[0].order
+        front, back = [i for i in order if i not in last], [i for i in order if i in last]
+        ends = [Arrangement((*front, *(i for i in back if i != final), final), 1) for final in back]
+        for arrangement in (*ends, Arrangement((*front, *back), len(back))):
+            if arrangement not in cost_of:
+                cost_of[arrangement] = self._moving(tensor.arrangements, arrangement)
         return [(arrangement, cost) for arrangement, cost in cost_of.items() if cost < math.inf]
-
-    def _rows_of(self, n: frozenset[str], want: frozenset[str]) -> list[Arrangement]:
-        """Return arrangements in which a result may have the indices of the buffered operand."""
-        order = (*sorted(n - want), *sorted(n & want))
-        return [Arrangement(order, lanes) for lanes in sorted({1, len(n & want) or 1, len(n)})]
-
-    def _holding(self, engine: int, tensor: Tensor, fixed, rows: str, vectors: Arrangement) -> float:
-        """Return the cost of loading a tensor into an operand buffer, 0 if it is there."""
-        if (engine, tuple(fixed), rows, vectors) in tensor.loaded:
-            return 0.0
-        size = vectors.vectors(self.sizes) * self.sizes[rows]
-        parts = len(passes(self.sizes, tuple(fixed)))
-        if size * parts // self.sizes[rows] > M.OPERAND_BUFFER_DEPTH - self.b.buffers[engine].used:
-            return math.inf if parts > 1 else 1e9
-        return parts * (2 * size + 2 * M.SHUFFLE_GAP) + PERMUTE_CYCLES
-
-    def _expanding(self, what, engine, one, other, arrangement, ks, vectors, result, to, runs) -> None:
-        a = self._arranged(one, arrangement, M.reach(engine, 2, False))
-        buffer = self._buffered(engine, other, tuple(ks[:-1]), ks[-1], vectors)
-        addend = M.reach(engine, 3, False)
-        apart = replace(addend, banks=tuple(bank for bank in addend.banks if bank != a.place.number))
-        place = self._place(result, to.vectors(self.sizes), M.reach(engine, 4, True), *([apart] if runs > 1 else []))
-        c = Stored(place, to)
-        expand(self.b, engine, what, self.sizes, a, ks, buffer, vectors, c)
-        self.tensors[result].stored.append(c)
-
-    def _reducing(self, what, engine, one, other, arrangement, ks, row, ns, result, to) -> None:
-        a = self._arranged(one, arrangement, M.reach(engine, 1, False))
-        buffer = self._buffered(engine, other, tuple(ns[:-1]), ns[-1], row)
-        c = Stored(self._place(result, to.vectors(self.sizes), M.reach(engine, 4, True)), to)
-        reduce(self.b, engine, what, self.sizes, a, ks, buffer, ns, c)
-        self.tensors[result].stored.append(c)
-
-    def _accumulating(self, what, engine, one, other, rows, vectors, ms, result, to) -> None:
-        a = self._arranged(one, rows, M.reach(engine, 2, False))
-        stream = self._arranged(other, vectors, M.reach(engine, 1, False), a.place.memory)
-        c = Stored(self._place(result, to.vectors(self.sizes), M.reach(DRAIN_0 + engine, 4, True)), to)
-        accumulate(self.b, engine, what, self.sizes, a, ms, stream, c)
-        self.tensors[result].stored.append(c)
 
 
 def compile_order(shape: LayerShape, tokens: int, order: Order) -> LayerProgram:
@@ -507,12 +356,21 @@ def compile_order(shape: LayerShape, tokens: int, order: Order) -> LayerProgram:
         If the machine cannot run it; the message names the step and the way out.
     """
     check_tokens(tokens)
-    if max(shape.ranks) > M.ROWS:
-        raise ProgramError(
-            f"the layer has rank {max(shape.ranks)}: a custom contraction path takes ranks up to {M.ROWS}; "
-            "choose a flow by its name"
-        )
-    return CustomPath(shape, tokens, order).program()
+    try:
+        return CustomPath(shape, tokens, order).program()
+    except DoesNotFit as error:
+        raise DoesNotFit(error.what, SMALLER) from None
+
+
+def _even_passes(rank: int) -> tuple[int, int]:
+    """Return passes and rows of each for a rank above ROWS."""
+    for count in range(2, MOST_PASSES + 1):
+        if rank % count == 0 and rank // count <= ROWS:
+            return count, rank // count
+    raise ProgramError(
+        f"the layer has rank {rank}: a custom contraction path takes ranks above {ROWS} in passes of as many rows; "
+        f"choose a multiple of {ROWS // 2}, or a flow by its name"
+    )
 
 
 def _text(product: Product) -> str:
@@ -522,15 +380,3 @@ def _text(product: Product) -> str:
 def _ends_in(arrangement: Arrangement, last: frozenset[str]) -> bool:
     """Return True if the last indices of an arrangement are these, in some order, and fill all lanes."""
     return set(arrangement.order[len(arrangement.order) - len(last) :]) == set(last) and arrangement.lanes <= len(last)
-
-
-def _core_block(name: str, core: str, sizes, stored: Stored) -> Block:
-    """Return a core, or its gradient, as it lies."""
-    dimensions = _DIMENSIONS[core]
-    shape = tuple(sizes.get(i, 1) for i in dimensions)
-    missing = [axis for axis, i in enumerate(dimensions) if i not in sizes]
-    axes = (*missing, *(dimensions.index(i) for i in stored.arrangement.order))
-    columns = stored.arrangement.row_elements(sizes)
-    rows = math.prod(shape) // columns
-    buffer = Buffer(name, stored.arrangement.vectors(sizes), bank=stored.place.number, base=stored.place.base)
-    return Block(name, shape, axes, buffer, columns, rows, rows, 0, rows)

@@ -172,7 +172,7 @@ class LayerProgram(Program):
 def _packed(block: Block, tensor: np.ndarray | None) -> np.ndarray:
     memory = np.zeros((block.vectors, LANES), np.float32)
     if tensor is not None:
-        block.write(memory, np.asarray(tensor, np.float32))
+        block.write(memory, np.asarray(tensor, np.float32).reshape(block.shape))
     return memory
 
 
