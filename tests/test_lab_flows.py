@@ -56,7 +56,7 @@ def test_the_schedule_shows_every_instruction(layer):
         assert axes.get_title(loc="left") == f"{name}: {cycles:,} cycles, 13 tokens (modelled)"
         assert sum(len(bars.get_paths()) for bars in axes.collections) == len(program.forward)
     names = {text.get_text() for text in panels[0].texts}
-    assert {"u", "L3", "dG3"} <= names
+    assert {"u", "L3", "dL2"} <= names
     assert "engine 0" in picture.words and panels[0].get_title(loc="left") in picture.words
 
 

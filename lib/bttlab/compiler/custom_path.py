@@ -212,8 +212,7 @@ class CustomPath:
     def _held(self, engine: int, tensor: Tensor, arrangement: Arrangement) -> Stored:
         """Return the tensor in an engine's operand buffer: its outermost index counts rows."""
         if (engine, arrangement) not in tensor.held:
-            rows = arrangement.order[0]
-            vectors = arrangement.vectors(self.sizes) // self.sizes[rows]
+            vectors = arrangement.vectors(self.sizes) // self.sizes[arrangement.order[0]]
             place = self.b.take_buffer(f"{tensor.name} for engine {engine}", engine, vectors)
             direct, by_copy = self._loading(tensor, arrangement)
             if by_copy < direct:
@@ -231,8 +230,8 @@ class CustomPath:
         refused = None
         for way in sorted(ways, key=lambda way: self._cost(result, way)):
             try:
-                a = self._arranged(*way.a)
                 b = self._arranged(*way.b) if way.function is accumulate else self._held(way.engine, *way.b)
+                a = self._arranged(*way.a)
                 c = self._room(result, way.result)
                 way.function(self.b, way.engine, _text(product), self.sizes, a, way.along, b, c)
             except ValueError as error:  # no room in an operand buffer, or too many loops
@@ -303,13 +302,7 @@ class CustomPath:
 
     def _holding(self, engine: int, tensor: Tensor, arrangement: Arrangement) -> float:
         """Return the cost of loading a tensor into an operand buffer, 0 if it is there."""
-        if (engine, arrangement) in tensor.held:
-            return 0.0
-        rows = arrangement.order[0]
-        vectors = arrangement.vectors(self.sizes) // self.sizes[rows]
-        if vectors > M.OPERAND_BUFFER_DEPTH - self.b.buffers[engine].used:
-            return math.inf
-        return min(self._loading(tensor, arrangement))
+        return 0.0 if (engine, arrangement) in tensor.held else min(self._loading(tensor, arrangement))
 
     def _loading(self, tensor: Tensor, to: Arrangement) -> tuple[float, float]:
         """Return the cost of loading a tensor as it lies, and by a copy in a bank that lies as it is to be held."""

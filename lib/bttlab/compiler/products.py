@@ -44,6 +44,14 @@ def reduce(b: Builder, engine: int, what: str, sizes: Sizes, a: Stored, k: Seque
     outer = [i for i in c.arrangement.order if i not in order]
     for levels, at in nests(sizes, operands, fixed, outer, LEVELS - 1):
         *loops, last = levels or [Level("m", 1)]
+        parts = -(-last.bound // M.ACCUMULATORS)
+        each = last.bound // parts
+        if each * parts == last.bound and len(levels) < LEVELS - 1:  # a loop for them, not an instruction for each
+            loops, last = [*loops, Level("part", parts)], Level(last.name, each)
+            at = {
+                n: replace(one, strides=one.strides | {"part": each * one.strides.get(last.name, 0)})
+                for n, one in at.items()
+            }
         loops = [*loops, Level("w", depth + 1), padded(last.name, last.bound)]
         buffer, stream = (replace(at[name], strides=at[name].strides | {"w": 1}) for name in ("buffer", "stream"))
         b.reduce(engine, what, loops, "w", buffer, stream, at["result"], count=sizes[held.rows])
