@@ -237,6 +237,12 @@ def rearranging_steps(sizes: Sizes, of: Arrangement, to: Arrangement, rows: str 
 
 
 def _plan(sizes: Sizes, of: Arrangement, to: Arrangement, rows: str) -> _Plan | None:
+    """Return a shuffle, of whole rows if a block reaches so far; None if it does not reach what has to move at all."""
+    narrow = (min(one.views(sizes), key=lambda view: view.lanes) for one in (of, to))
+    return _plan_of(sizes, of, to, rows) or _plan_of(sizes, *narrow, rows)
+
+
+def _plan_of(sizes: Sizes, of: Arrangement, to: Arrangement, rows: str) -> _Plan | None:
     """Choose the indices of a block: those whose lanes change, and as many more as make it worth its gap."""
     rest = [i for i in to.order if i not in of.packed and i not in to.packed]
     best = None

@@ -214,9 +214,9 @@ class CustomPath:
         if (engine, arrangement) not in tensor.held:
             vectors = arrangement.vectors(self.sizes) // self.sizes[arrangement.order[0]]
             place = self.b.take_buffer(f"{tensor.name} for engine {engine}", engine, vectors)
-            direct, by_copy = self._loading(tensor, arrangement)
-            if by_copy < direct:
-                self._arranged(tensor, arrangement)
+            _, copy = self._loading(tensor, arrangement)
+            if copy is not None:
+                self._arranged(tensor, copy)
             tensor.held[engine, arrangement] = self._copied(tensor, Stored(tensor.name, place, arrangement))
         return tensor.held[engine, arrangement]
 
@@ -302,12 +302,15 @@ class CustomPath:
 
     def _holding(self, engine: int, tensor: Tensor, arrangement: Arrangement) -> float:
         """Return the cost of loading a tensor into an operand buffer, 0 if it is there."""
-        return 0.0 if (engine, arrangement) in tensor.held else min(self._loading(tensor, arrangement))
+        return 0.0 if (engine, arrangement) in tensor.held else self._loading(tensor, arrangement)[0]
 
-    def _loading(self, tensor: Tensor, to: Arrangement) -> tuple[float, float]:
-        """Return the cost of loading a tensor as it lies, and by a copy in a bank that lies as it is to be held."""
-        of, rows = tensor.arrangements, to.order[0]
-        return self._moving(of, to, rows), self._moving(of, to) + self._moving([to], to, rows)
+    def _loading(self, tensor: Tensor, to: Arrangement) -> tuple[float, Arrangement | None]:
+        """Return the cost of loading a tensor, and the arrangement of a copy in a bank if it is cheaper by one."""
+        of, (rows, *others) = tensor.arrangements, to.outer
+        copies = to, Arrangement((*others, rows, *to.packed), to.lanes)
+        ways = [(self._moving(of, to, rows), None)]
+        ways += [(self._moving(of, copy) + self._moving([copy], to, rows), copy) for copy in copies]
+        return min(ways, key=lambda way: way[0])
 
     def _moving(self, of: Iterable[Arrangement], to: Arrangement, rows: str = "") -> float:
         """Return the cost of re-ordering a tensor, from the best of its arrangements."""
