@@ -1,5 +1,8 @@
 """A sweep's specification: what it means, and how each mistake is told before anything starts."""
 
+import shutil
+import textwrap
+
 import pytest
 
 import tiny_runs
@@ -9,6 +12,10 @@ from bttlab.sweep import SpecError, read_spec
 from bttlab.sweep.spec import spec_of
 from bttlab.sweep.trials import TrialMaker, draws, settings_of
 from bttlab.train import LEARNING_RATES
+
+from conftest import ROOT
+
+NET = ROOT / "tests" / "own_module.py"
 
 
 def _trials(**values):
@@ -47,6 +54,26 @@ def test_a_trials_id_is_a_digest_of_all_that_decides_its_course(tmp_path):
     corpora = [tiny_runs.write_corpus(tmp_path / name, seed) for name, seed in (("a", 0), ("b", 0), ("c", 1))]
     ids = [_trials(vary={"data": [str(corpus)]})[0].id for corpus in corpora]
     assert ids[0] == ids[1] != ids[2]  # the place of a corpus is no matter, what is in it is
+
+
+def test_a_module_is_a_key_as_others_are(tmp_path):
+    net = shutil.copy(NET, tmp_path / "net.py")
+    corpus = tiny_runs.write_corpus(tmp_path / "corpus")
+    text = f"""
+        fixed: {{data: {corpus}, sequence_length: 6, device: reference}}
+        vary: {{model: [net.py:Tagger, net.py:Both], seed: [0, 1]}}
+        objective: dev.slot_f1
+        maximize: true
+        """
+    (tmp_path / "nets.yaml").write_text(textwrap.dedent(text))
+    maker = TrialMaker(read_spec(tmp_path / "nets.yaml"))
+    tagger, _, both, _ = maker.all()
+    assert [trial.settings.config.module for trial in (tagger, both)] == ["net.py:Tagger", "net.py:Both"]
+    assert tagger.settings.config.sequence_length == 6 and tagger.module.source == net.read_bytes()
+    net.write_text("class Tagger(\n")
+    assert [trial.id for trial in maker.all()][::2] == [tagger.id, both.id]  # it was read once
+    with pytest.raises(SpecError, match="SyntaxError"):
+        TrialMaker(maker.spec).all()
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adamw"])
@@ -123,6 +150,11 @@ def test_estimates_vary_flow_and_clock():
         ({"vary": {"data": ["nowhere"]}}, "no corpus 'nowhere'"),
         ({"vary": {"intents": [3]}}, "intent labels"),
         ({"vary": {"recipe": ["snpis"]}}, "no recipe"),
+        ({"vary": {"model": ["net.toml"]}}, "give FILE.py:CLASS"),
+        ({"vary": {"model": ["absent.py:Net"]}}, "there is no absent.py"),
+        ({"vary": {"model": [f"{NET}:Net"]}, "fixed": {"encoders": 2}}, "encoders: a module has sizes of its own"),
+        ({"vary": {"model": [f"{NET}:Language"]}}, "choose one of dev.mean_loss, dev.perplexity"),
+        ({"vary": {"seed": [0]}, "objective": "test.perplexity", "maximize": False}, "choose one of test.mean_loss"),
         ({"kind": "estimate", "vary": {"clock_mhz": [20]}}, "a clock of 20 MHz"),
         ({"kind": "estimate", "vary": {"linear_rank": [99]}}, "choose ranks up to"),
     ],

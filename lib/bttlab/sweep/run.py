@@ -24,6 +24,7 @@ from bttlab.sweep.spec import SweepSpec
 from bttlab.sweep.trials import CARD, Trial, TrialMaker
 from bttlab.sweep.worker import FILES, Chunk, TrialResult, estimate_trial, train_chunk
 from bttlab.train.files import run_lock
+from bttlab.train.module import MODULE_FILE, keep_module
 from bttlab.train.settings import RunError
 
 AHEAD = 2  # trials handed out beyond the workers there are, so that none waits for this process
@@ -179,8 +180,10 @@ class Sweep:
         return {name: (folder / name).read_bytes() for name in FILES if (folder / name).exists()}
 
     def _keep(self, trial: Trial, result: TrialResult) -> RunRecord:
-        """Write a returned trial: metrics, then the checkpoint, then the record."""
+        """Write a returned trial: a module's file, metrics, the checkpoint, then the record."""
         folder, record = self.folder / trial.id, result.record
+        if trial.module is not None:
+            keep_module(folder, trial.module)
         for name, data in result.files.items():
             if name != RUN_FILE:
                 replace_whole(folder / name, data)
@@ -197,7 +200,7 @@ class Sweep:
 
 def _u50_callback(trial: Trial) -> OnRecord:
     """Return a callback that adds to a trial's record what the model of the U50 says of it."""
-    config, corpus = trial.settings.config, trial.corpus
+    config, corpus = trial.module or trial.settings.config, trial.corpus
     vocabulary = Vocabulary.from_sentences(corpus.train.words, config.vocabulary_size)
     lengths = encode(corpus.train, vocabulary, corpus, config).lengths
     return u50_callback(config, lengths, trial.settings.optimizer.name, trial.settings.flow)
@@ -270,8 +273,8 @@ class _Dispatcher:
         if trial.settings is None:
             future = self._client.submit(estimate_trial, trial.configuration, trial.corpus, **options)
         else:
-            seconds = self._sweep.spec.chunk_seconds
-            chunk = Chunk(trial.settings, trial.corpus, self._sweep._files(trial), seconds)
+            files = self._sweep._files(trial) | ({MODULE_FILE: trial.module.source} if trial.module else {})
+            chunk = Chunk(trial.settings, trial.corpus, files, self._sweep.spec.chunk_seconds)
             future = self._client.submit(train_chunk, chunk, **options)
         self._running[future] = trial
         self._completed.add(future)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ MOST_INTEGER = 1 << 63
 KINDS = ("training", "estimate")
 SEARCHES = ("grid", "random", "optuna")
 OBJECTIVES = {"training": ("dev.frame_accuracy", True), "estimate": ("u50.joules_per_epoch", False)}
-_SCORES = ("intent_accuracy", "slot_f1", "frame_accuracy", "mean_loss")
+_SCORES = ("intent_accuracy", "slot_f1", "frame_accuracy", "perplexity", "mean_loss")
 _MODELLED = ("u50.seconds_per_epoch", "u50.joules_per_epoch", "u50.memory_bytes", "u50.lane_utilisation")
 FIGURES = {  # what a complete trial has, one of which is the objective
     "training": (
@@ -196,9 +196,23 @@ def read_spec(path: str | Path) -> SweepSpec:
     except (yaml.YAMLError, RecursionError, ValueError, JsonError) as error:
         raise SpecError(f"{path} is no YAML of a sweep: {' '.join(str(error).split())}") from None
     try:
-        return spec_of(values, path.stem)
+        return _with_paths(spec_of(values, path.stem), path.parent)
     except SpecError as error:
         raise SpecError(f"{path}: {error}") from None
+
+
+def _with_paths(spec: SweepSpec, folder: Path) -> SweepSpec:
+    """Return a specification whose modules, FILE.py:CLASS, are relative to its file's folder no more."""
+
+    def absolute(model: Any) -> Any:
+        return str((folder / model).resolve()) if isinstance(model, str) else model
+
+    fixed, vary = dict(spec.fixed), dict(spec.vary)
+    if "model" in fixed:
+        fixed["model"] = absolute(fixed["model"])
+    if isinstance(vary.get("model"), list):
+        vary["model"] = [absolute(model) for model in vary["model"]]
+    return replace(spec, fixed=fixed, vary=vary)
 
 
 def spec_of(values: Any, name: str) -> SweepSpec:

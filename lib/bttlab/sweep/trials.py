@@ -5,17 +5,24 @@ import math
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from bttlab.data import Augmentation, Corpus, Vocabulary, encode, load_corpus
+from bttlab.data.corpus import SPLIT_NAMES
 from bttlab.errors import BttlabError
 from bttlab.experiments.index import nearest
 from bttlab.experiments.keep import digest_of, flat
-from bttlab.model import ModelConfig, Optimizer
+from bttlab.model import ModelConfig, ModuleConfig, Optimizer
 from bttlab.sweep.spec import Range, SpecError, SweepSpec
 from bttlab.train import LEARNING_RATES, RunSettings, read_recipe
+from bttlab.train.evaluation import score_names
+from bttlab.train.run import check_labels
 from bttlab.train.schedule import LearningRateSchedule
 from bttlab.train.settings import corpus_digest
+
+if TYPE_CHECKING:
+    from bttlab.compiler.module import ModuleModel
 
 CARD, EMULATED, REFERENCE = "U50", "emulated", "reference"
 DEVICES = (EMULATED, REFERENCE, CARD)
@@ -26,7 +33,7 @@ _OPTIMIZER = [one.name for one in fields(Optimizer) if one.name != "name"]
 _RUN = [one.name for one in fields(RunSettings) if one.name not in ("config", *_TABLES)]
 _PARTS = [f"{table}.{one.name}" for table, kind in _TABLES.items() for one in fields(kind)]
 KEYS = {
-    "training": [*_MODEL, *_RUN, *_OPTIMIZER, *_PARTS],
+    "training": ["model", *_MODEL, *_RUN, *_OPTIMIZER, *_PARTS],
     "estimate": [*_MODEL, "optimizer", "data", "flow", "clock_mhz"],
 }
 
@@ -40,6 +47,7 @@ class Trial:
     configuration: dict[str, Any]  # all of it, as a run's record has it
     settings: RunSettings | None  # of a training
     corpus: Corpus
+    module: "ModuleModel | None" = None  # of a training whose model is a module
 
     @property
     def name(self) -> str:
@@ -48,7 +56,7 @@ class Trial:
 
 
 class TrialMaker:
-    """Makes the trials of a sweep; reads each corpus once.
+    """Makes the trials of a sweep; reads each corpus and each module's file once.
 
     Raises
     ------
@@ -60,6 +68,8 @@ class TrialMaker:
         self.spec = spec
         self._corpora: dict[tuple[str, str], tuple[Corpus, str]] = {}
         self._sizes: dict[tuple[str, bool], int] = {}
+        self._sources: dict[Path, bytes] = {}
+        self._modules: dict[tuple[str, int | None], ModuleModel] = {}
         for part in ("fixed", "vary"):
             for key in getattr(spec, part):
                 if key not in KEYS[spec.kind]:
@@ -85,22 +95,56 @@ class TrialMaker:
         return list({trial.id: trial for trial in trials}.values())
 
     def _training(self, values: dict[str, Any], varied: Mapping[str, Any]) -> Trial:
-        settings = settings_of(DEFAULTS | values)
+        values = dict(values)
+        model = values.pop("model", None)
+        module = None if model is None else self._module(model, values)
+        settings = settings_of(DEFAULTS | values, module and module.config)
+        self._check_objective(settings.config.task, model)
         if settings.device not in DEVICES:
             raise SpecError(f"device is {settings.device!r}: choose one of {', '.join(DEVICES)}")
         corpus, sha256 = self._corpus(settings.data, settings.unknown_labels)
-        if "vocabulary_size" not in values:  # as bttlab train has it: room for all words of the corpus
+        if module is not None:
+            check_labels(corpus, module)
+        elif "vocabulary_size" not in values:  # as bttlab train has it: room for all words of the corpus
             tokens = self._tokens(corpus, sha256, settings.word_classes)
             if tokens > settings.config.vocabulary_size:
                 settings = replace(settings, config=settings.config.with_vocabulary(tokens))
         if settings.device != REFERENCE:
-            check_fits(settings)
+            check_fits(settings, module)
         words = Vocabulary.from_sentences(corpus.train.words[:1], settings.config.vocabulary_size)
         encode(corpus.train[:1], words, corpus, settings.config)  # whether its labels fit the model
         configuration = flat(settings)
         decisive = {key: value for key, value in configuration.items() if key not in ("data", "recipe")}
         id = digest_of({"kind": "training", "corpus": sha256, **decisive})
-        return Trial(id, dict(varied), configuration, settings, corpus)
+        if module is not None:
+            configuration["model"] = model  # as the specification has it
+        return Trial(id, dict(varied), configuration, settings, corpus, module)
+
+    def _module(self, model: Any, values: dict[str, Any]) -> "ModuleModel":
+        """Return the module of FILE.py:CLASS; takes its sequence length from the values."""
+        from bttlab.compiler.module_file import module_of_source, read_source
+
+        path, _, name = str(model).rpartition(":")
+        if not path.endswith(".py") or not name:
+            raise SpecError(f"model is {model!r}: give FILE.py:CLASS, or sizes, as encoders")
+        length = values.pop("sequence_length", None)
+        sizes = [key for key in _MODEL if key in values]
+        if sizes:
+            raise SpecError(f"{sizes[0]}: a module has sizes of its own; leave it out beside model")
+        if (model, length) not in self._modules:
+            path = Path(path)
+            if path not in self._sources:  # a file that changes while trials run does not mix with what was read
+                self._sources[path] = read_source(path)
+            self._modules[model, length] = module_of_source(self._sources[path], path, name, length)
+        return self._modules[model, length]
+
+    def _check_objective(self, task: str, model: str | None) -> None:
+        split, _, score = self.spec.objective.partition(".")
+        if split in SPLIT_NAMES and score not in (names := score_names(task)):
+            raise SpecError(
+                f"objective is {self.spec.objective}, and {model or 'the model'} is for {task}: choose one of "
+                f"{', '.join(f'{split}.{name}' for name in names)}"
+            )
 
     def _estimate(self, values: dict[str, Any], varied: Mapping[str, Any]) -> Trial:
         from bttlab.sweep.estimates import question
@@ -125,8 +169,13 @@ class TrialMaker:
         return self._corpora[key]
 
 
-def settings_of(values: Mapping[str, Any]) -> RunSettings:
+def settings_of(values: Mapping[str, Any], module: ModuleConfig | None = None) -> RunSettings:
     """Return the settings of a flat configuration, completed from the recipe and the defaults.
+
+    Parameters
+    ----------
+    module : ModuleConfig, optional
+        The model; by default the one of the configuration's sizes.
 
     Raises
     ------
@@ -141,7 +190,8 @@ def settings_of(values: Mapping[str, Any]) -> RunSettings:
     optimizer = replace(base, **given) if name == base.name else Optimizer(name, **given)
     if not recipe or name != base.name:
         recipe |= {"learning_rate": LEARNING_RATES.get(name)}
-    built = {"optimizer": optimizer, "config": ModelConfig(**{key: values.pop(key) for key in _MODEL if key in values})}
+    config = module or ModelConfig(**{key: values.pop(key) for key in _MODEL if key in values})
+    built = {"optimizer": optimizer, "config": config}
     for table, kind in _TABLES.items():
         parts = {one.name: values.pop(key) for one in fields(kind) if (key := f"{table}.{one.name}") in values}
         built[table] = replace(recipe.get(table, kind()), **parts)
@@ -180,10 +230,10 @@ def _brief(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def check_fits(settings: RunSettings) -> None:
+def check_fits(settings: RunSettings, module: "ModuleModel | None" = None) -> None:
     """Raise an error if the card cannot hold the model."""
     try:
         from bttlab.card.compiled import compiled_program
     except ModuleNotFoundError:  # PYNQ is the workers' then
         return
-    compiled_program(settings.config, flow=settings.flow)
+    compiled_program(module or settings.config, flow=settings.flow)

@@ -5,9 +5,10 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import bttlab
 from bttlab.data import Corpus
@@ -17,7 +18,12 @@ from bttlab.sweep.trials import CARD
 from bttlab.train import CheckpointStore, Run, RunSettings
 from bttlab.train.devices import OpenedTrainer, open_trainer
 from bttlab.train.metrics_log import METRICS
+from bttlab.train.module import model_of_run
 from bttlab.train.progress import NoProgress
+
+if TYPE_CHECKING:
+    from bttlab.compiler.module import ModuleModel
+    from bttlab.model import ModelConfig
 
 FILES = (METRICS, LATEST, RUN_FILE)  # of a run's folder, in the order in which they are to be written
 PACKAGES = ("torch", "numpy", "safetensors", "pynq", "dask", "distributed")
@@ -30,7 +36,7 @@ class Chunk:
 
     settings: RunSettings
     corpus: Corpus  # sent along, so that workers need none of their own
-    files: Mapping[str, bytes]  # the run's folder so far
+    files: Mapping[str, bytes]  # the run's folder so far, and the file of a module
     seconds: float  # to train for, at least one sample
 
 
@@ -57,8 +63,11 @@ def train_chunk(chunk: Chunk) -> TrialResult:
             (folder / file).write_bytes(data)
         store = CheckpointStore(folder)
         checkpoint = store.load()[0] if LATEST in chunk.files else None
-        run = Run(folder, chunk.settings, chunk.corpus, store, checkpoint)
-        with opened_device(chunk.settings) as opened:
+        settings = chunk.settings
+        model = model_of_run(folder, settings.config, trust=True, seed=settings.seed)  # who sends a chunk may run code
+        module = None if model is settings.config else model
+        run = Run(folder, settings, chunk.corpus, store, checkpoint, module=module)
+        with opened_device(settings, model) as opened:
             enough = _enough(begin + chunk.seconds)
             try:
                 run.train(opened.trainer, opened.device, NoProgress(), enough=enough, provenance=opened.provenance)
@@ -88,7 +97,7 @@ def estimate_trial(configuration: Mapping[str, Any], corpus: Corpus) -> TrialRes
 
 
 @contextlib.contextmanager
-def opened_device(settings: RunSettings) -> Iterator[OpenedTrainer]:
+def opened_device(settings: RunSettings, model: "ModelConfig | ModuleModel") -> Iterator[OpenedTrainer]:
     """Open the device of a trial on this worker; the context holds a card's lock.
 
     Raises
@@ -96,18 +105,20 @@ def opened_device(settings: RunSettings) -> Iterator[OpenedTrainer]:
     bttlab.card.CardBusyError
         If another process holds the card all the while.
     """
+    # The process keeps the program for the trial's next chunk.
+    open_ = partial(open_trainer, model, flow=settings.flow, overlay=settings.overlay)
     if settings.device == CARD:
         import pynq
 
         from bttlab.card import release_card
 
         try:
-            yield _open_card(settings)
+            yield _open_card(open_)
         finally:  # also of a card that did not take the overlay
             for number in cards():
                 release_card(pynq.Device.devices[number])
     else:
-        yield _open(settings, settings.device)
+        yield open_(settings.device)
 
 
 def cards() -> list[int]:
@@ -119,20 +130,15 @@ def cards() -> list[int]:
     return [number for number, card in enumerate(pynq.Device.devices) if not isinstance(card, EmulatedU50)]
 
 
-def _open_card(settings: RunSettings) -> OpenedTrainer:
+def _open_card(open_: Callable[..., OpenedTrainer]) -> OpenedTrainer:
     """Open a free card, or wait for this worker's own."""
     from bttlab.card import CardBusyError
 
     first, *others = _own_cards()
     for number in (first, *others):
         with contextlib.suppress(CardBusyError):
-            return _open(settings, str(number))
-    return _open(settings, str(first), wait=CARD_WAIT_SECONDS)
-
-
-def _open(settings: RunSettings, device: str, wait: float = 0.0) -> OpenedTrainer:
-    """Open a device with the trial's program, which this process keeps for the trial's next chunk."""
-    return open_trainer(settings.config, device, wait=wait, flow=settings.flow, overlay=settings.overlay)
+            return open_(str(number))
+    return open_(str(first), wait=CARD_WAIT_SECONDS)
 
 
 def _own_cards() -> list[int]:

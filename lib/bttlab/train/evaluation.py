@@ -101,11 +101,17 @@ def scores_of(predictions: Predictions, corpus: Corpus, split: str, model, most:
     """
     part, losses = corpus.split(split)[:most], predictions.losses
     scores = {"mean_loss": float(np.mean(losses, dtype=np.float64)), "utterances": len(part)}
-    if model.task == LANGUAGE_MODEL:
+    names = score_names(model.task)
+    if "perplexity" in names:
         words = [min(len(sentence), model.sequence_length - 1) for sentence in part.words]
         return scores | {"perplexity": float(np.exp(np.average(losses, weights=words)))}
-    wanted = {name for name, tasks in SCORES.items() if all(task in model.task for task in tasks)}
-    return scores | {name: value for name, value in asdict(score(corpus, part, predictions)).items() if name in wanted}
+    return scores | {name: value for name, value in asdict(score(corpus, part, predictions)).items() if name in names}
+
+
+def score_names(task: str) -> list[str]:
+    """Return the scores that a model's task has."""
+    names = [name for name, tasks in SCORES.items() if all(one in task for one in tasks)]
+    return ["mean_loss", *(["perplexity"] if task == LANGUAGE_MODEL else names)]
 
 
 def predict_split(

@@ -22,7 +22,9 @@ MODULE_FILE = "model.py"  # in the folder of a run
 OWN = "own-modules"  # beside the index: a digest a line
 
 
-def model_of_run(folder: Path, config: ModelConfig | ModuleConfig, trust: bool = False) -> "ModelConfig | ModuleModel":
+def model_of_run(
+    folder: Path, config: ModelConfig | ModuleConfig, trust: bool = False, seed: int = 0
+) -> "ModelConfig | ModuleModel":
     """Return the model of a run; that of a module runs the copy of its file.
 
     Parameters
@@ -31,6 +33,8 @@ def model_of_run(folder: Path, config: ModelConfig | ModuleConfig, trust: bool =
         Of the run's checkpoint.
     trust : bool
         Run the copy whatever it is.
+    seed : int
+        Of the module's own initial parameters, which a checkpoint replaces.
 
     Raises
     ------
@@ -55,7 +59,7 @@ def model_of_run(folder: Path, config: ModelConfig | ModuleConfig, trust: bool =
             )
         if digest not in _own():
             raise RunError(f"{path} is no file that you have trained before (SHA-256 {digest[:12]}…); {hint}")
-    model = module_of_source(source, path, config.title, config.sequence_length)
+    model = module_of_source(source, path, config.title, config.sequence_length, seed)
     model = replace(model, module=config.module, module_sha256=config.module_sha256)
     if model.config != config:
         raise RunError(f"{path} makes another model than that of the run's checkpoint; put the run's own file there")
