@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from bttlab.tensor import TTLinear, TTMEmbedding, compress
+from bttlab.tensor import TTLinear, compress
 
 DRAWN = torch.rand(3)  # a file may draw random numbers before a class is constructed
 
@@ -30,24 +30,6 @@ class Pooled(Net):
 
     def forward(self, tokens):
         return self.head(self.layers(self.table(tokens)).mean(1))
-
-
-class Intents(nn.Module):
-    """PyTorch's encoder layers with room for all words of SNIPS."""
-
-    sequence_length = 32
-
-    def __init__(self):
-        super().__init__()
-        self.table, self.places = TTMEmbedding(23**3, 128, (23, 23, 23), (8, 4, 4), 16), nn.Embedding(32, 128)
-        layer = nn.TransformerEncoderLayer(128, 4, 256, 0.0, batch_first=True)
-        self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-        self.head = nn.Linear(128, 8)
-        compress(self, rank=8, embeddings=False, skip=["head"])
-
-    def forward(self, tokens):
-        x = self.table(tokens) + self.places(torch.arange(tokens.shape[-1]))
-        return self.head(self.layers(x)[:, 0])
 
 
 class Small(nn.Module):

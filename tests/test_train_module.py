@@ -4,7 +4,9 @@ import hashlib
 import json
 import math
 import shutil
+from pathlib import Path
 
+import accuracy
 import jsonschema
 import numpy as np
 import pytest
@@ -126,6 +128,12 @@ def test_labels_decide_losses_and_scores_on_the_card_as_in_pytorch(call, train, 
     assert card["test"].keys() == {"mean_loss", "utterances"} | scores
     assert card["last_epoch"]["losses"] == pytest.approx(reference["last_epoch"]["losses"], abs=1e-5)
     assert card["test"] == pytest.approx(reference["test"], abs=1e-4)
+    if name != "Tagger":
+        assert accuracy.main(["collect", "run", "reference", "--record", "both.json"]) == 0
+        row = accuracy.table(json.loads(Path("both.json").read_text())).splitlines()[-1]
+        values = card["test"]
+        score = f"{values['perplexity']:.2f}" if name == "Language" else f"{100 * values['intent_accuracy']:.1f}"
+        assert row.startswith(f"| {name} | `None` | 1 | 0 |") and f"| {score} | {score} | 0.0" in row
     (found,) = call("predict", "fli please to a x", "--run", "run")["predictions"]
     assert found.keys() == {"words", "unknown"} | labels
     assert scores <= call("eval", "--run", "run", "--decode-tags").keys()
@@ -148,6 +156,7 @@ def test_initial_parameters_depend_on_the_seed_alone(place):
 
 @pytest.mark.long
 def test_intents_of_snips_are_learnt_on_the_card_as_in_pytorch(place, train, snips):
+    shutil.copy(ROOT / "tools" / "learning" / "nets.py", place / "net.py")
     (place / "decay.toml").write_text(
         'epochs = 1\nlearning_rate = 1e-3\noptimizer = {name = "adamw"}\nschedule = {decay = "linear"}\n'
     )
@@ -215,7 +224,7 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_starts_again(place, t
 
 def test_what_goes_wrong_is_one_line(place, call, train, corpus):
     assert "there is no absent.py; give FILE.py:CLASS" in call("train", "--model", "absent.py:Net")
-    assert "net.py has no class Absent; there are: Net, Pooled, Intents" in train("Absent")
+    assert "net.py has no class Absent; there are: Net, Pooled, Small" in train("Absent")
     assert "net.py:Sized is called without arguments (missing a required argument: 'width')" in train("Sized")
     lines = SOURCE.read_text().splitlines()
     number = next(n for n, line in enumerate(lines, 1) if "return undefined" in line)

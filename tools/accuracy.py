@@ -12,10 +12,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from learning.table import provenance
+from learning.table import table as table_of_modules
 from pages import in_per_cent
 
 from bttlab.errors import BttlabError
 from bttlab.experiments.curves import read_metrics
+from bttlab.model import ModelConfig
 from bttlab.terminal import say
 from bttlab.train.checkpoint import CheckpointStore, tensors_digest
 
@@ -37,7 +40,7 @@ def collect(sources: Iterable[Path], record: dict[str, Any] | None = None, held_
     record : dict, optional
         One that they are added to; a run takes the place of one of the same model, recipe and seed.
     held_out : bool
-        Whether the runs are of folds (tools/folds.py): dev was held out of training, and test is left out.
+        Whether test is left out: of runs of folds (tools/folds.py), and of those that a choice was made by.
 
     Raises
     ------
@@ -54,6 +57,8 @@ def collect(sources: Iterable[Path], record: dict[str, Any] | None = None, held_
 
 
 def _key(run: dict[str, Any]) -> tuple[Any, ...]:
+    if "module" in run:
+        return run["module"], run["device"], run["learning_rate"], run["seed"]
     return run["format"], run["encoders"], run["recipe"], run["seed"]
 
 
@@ -76,8 +81,8 @@ def _from_folder(folder: Path) -> dict[str, Any]:
         raise AccuracyError(f"{folder} is not finished; continue it with: bttlab train --resume {folder}")
     settings = checkpoint.settings
     return {
-        "format": settings.config.format,
-        "encoders": settings.config.encoders,
+        **({"format": settings.config.format} if isinstance(settings.config, ModelConfig) else provenance(folder)),
+        **settings.config.identity,
         "corpus": checkpoint.corpus.name,
         "recipe": Path(settings.recipe).stem if settings.recipe else None,
         "seed": settings.seed,
@@ -103,6 +108,8 @@ def groups(record: dict[str, Any]) -> dict[tuple[str, int, str], list[dict[str, 
 
 def table(record: dict[str, Any]) -> str:
     """Return a record as a Markdown table: per cent, means over the seeds, deviation, and of many the range."""
+    if "module" in record["runs"][0]:
+        return table_of_modules(record)
     splits = ["dev", "test"] if all("test" in run for run in record["runs"]) else ["held-out"]
     header = [f"{split} {name}" for split in splits for name in SCORES.values()]
     rows = [["model", "recipe", "epochs", "seeds", *header], ["---", "---", *["---:"] * (2 + len(header))]]
@@ -165,7 +172,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     collecting = commands.add_parser("collect", help="add finished runs to a record, or begin one")
     collecting.add_argument("sources", nargs="+", type=Path, metavar="RUN")
     collecting.add_argument("--record", type=Path, required=True, metavar="FILE")
-    collecting.add_argument("--held-out", action="store_true", help="runs of folds, one fold a seed (tools/folds.py)")
+    collecting.add_argument("--held-out", action="store_true", help="without test: folds (tools/folds.py) or tries")
     commands.add_parser("table", help="print a record, or published scores, as Markdown").add_argument(
         "record", type=Path
     )

@@ -1,0 +1,1 @@
+"""Learning on real data: three modules trained on the emulated card and in PyTorch, from the same parameters."""
