@@ -24,9 +24,9 @@ constexpr int LEVELS = 4;    // of an instruction's loop nest
 constexpr int OPERANDS = 6;  // of an instruction
 
 // Cycles from the step that computes a vector to the first step that may read it, for all units.
-constexpr int LATENCY = 128;
+constexpr int LATENCY = 144;
 // The same sum (an engine's accumulator, a row of the vector unit) is added to again after so many cycles at least.
-constexpr int SUM_DISTANCE = 8;
+constexpr int SUM_DISTANCE = 9;
 // Cycles from one instruction to the next, of the dispatcher and of a unit: reading and decoding.
 constexpr int FETCH = 4;
 constexpr int QUEUE = 32;             // instructions that wait at a unit

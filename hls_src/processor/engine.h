@@ -49,7 +49,7 @@ BLOCK Address row_delay(Address address) {
 
 // Cycles after an engine was asked for its vectors until it gives its result, at least. The select signal
 // of a bank that engines write is delayed by as much: vectors of other units then wait once, not in every bank's multiplexer.
-constexpr int ENGINE_CYCLES = 120;
+constexpr int ENGINE_CYCLES = 122;
 BLOCK int engine_delay(int writer) {
 #pragma HLS INLINE off
 #pragma HLS PIPELINE II=1
@@ -87,7 +87,7 @@ ALWAYS_INLINE EngineStep engine_step(int e, const Nest &nest, const EngineOperat
     const bool has_one = nest.flags & ONE, writes = active & (expand | fold);
     const int accumulator = nest.accumulator & (ACCUMULATORS - 1), drained_index = drain.operand[BUFFER_IN].at[LEVELS - 1] & (ACCUMULATORS - 1);
     const int drained_row = row_of(drain);
-    Address buffer_address = address_of(e, BUFFER_IN, nest) & (OPERAND_BUFFER_DEPTH - 1);
+    Address buffer_address = cross_slr(address_of(e, BUFFER_IN, nest) & (OPERAND_BUFFER_DEPTH - 1));
     // A ping-pong buffer that the engine does not use is read at the drain's index.
     const bool *in_buffer = operation.in_buffer;
     const bool sums_up = active & !expand;

@@ -43,6 +43,28 @@ struct Results {
     Updated updated;
 };
 
+ALWAYS_INLINE void cross_slr(Request &request) {
+#pragma HLS INLINE
+    const int crossed = cross_slr(request.valid << 21 | request.bank << 16 | request.address);
+    request.valid = crossed >> 21 & 1;
+    request.bank = crossed >> 16 & 31;
+    request.address = crossed & 0xffff;
+}
+
+ALWAYS_INLINE void cross_slr(Results &results) {
+#pragma HLS INLINE
+    results.engine_0.result = cross_slr(results.engine_0.result);
+    results.engine_0.moved = cross_slr(results.engine_0.moved);
+    results.engine_1.result = cross_slr(results.engine_1.result);
+    results.engine_1.moved = cross_slr(results.engine_1.moved);
+    results.row.r0 = cross_slr(results.row.r0);
+    results.row.r1 = cross_slr(results.row.r1);
+    results.shuffled = cross_slr(results.shuffled);
+    results.updated.p = cross_slr(results.updated.p);
+    results.updated.m = cross_slr(results.updated.m);
+    results.updated.v = cross_slr(results.updated.v);
+}
+
 ALWAYS_INLINE void find_active(ActiveSteps &active, const Nest *nest) {
 #pragma HLS INLINE
     UNROLL
@@ -56,7 +78,7 @@ ALWAYS_INLINE void find_active(ActiveSteps &active, const Nest *nest) {
     active.gives = gives_vector(nest[SHUFFLE]);
 }
 
-// Loads: addresses to the ports of the banks, vectors back.
+// Loads: addresses to the ports of the banks, which are in both SLRs, and vectors back.
 ALWAYS_INLINE void load_operands(Request *requests, Vector *read, bool &outside, const Nest *nest,
                                  const ActiveSteps &active) {
 #pragma HLS INLINE
@@ -72,10 +94,12 @@ ALWAYS_INLINE void load_operands(Request *requests, Vector *read, bool &outside,
     request(requests[SHUFFLE_SOURCE], SHUFFLE, SOURCE_IN, nest[SHUFFLE], active.takes);
     UNROLL
     for (int o = 0; o < 4; o++) request(requests[UPDATE_P + o], UPDATE, PARAMETER + o, nest[UPDATE], active.update);
+    UNROLL
+    for (int r = 0; r < READERS; r++) cross_slr(requests[r]);
     Vector loaded[BANKS];
     BTTLAB_BANKS(LOAD_BANK)
     UNROLL
-    for (int r = 0; r < READERS; r++) read[r] = loaded_vector(r, requests[r], loaded);
+    for (int r = 0; r < READERS; r++) read[r] = cross_slr(loaded_vector(r, requests[r], loaded));
 }
 
 ALWAYS_INLINE void check_overflow(OverflowFlags &overflow, const Nest *nest, const ActiveSteps &active,
@@ -163,12 +187,13 @@ ALWAYS_INLINE void step_units(OverflowFlags &overflow, const Nest *nest, const E
     Vector read[READERS];
     bool outside = false;
     load_operands(requests, read, outside, nest, active);
-    const Results results = {
+    Results results = {
         engine_step(0, nest[ENGINE_0], engine_operation[0], nest[DRAIN_0], read[STREAM_0], read[SCALARS_0], read[ADDEND_0]),
         engine_step(1, nest[ENGINE_1], engine_operation[1], nest[DRAIN_1], read[STREAM_1], read[SCALARS_1], read[ADDEND_1]),
         vector_step(nest[VECTOR], vector_operation, settings.intent, read[VECTOR_A], read[VECTOR_B], read[VECTOR_C]),
         shuffle_step(nest[SHUFFLE], read[SHUFFLE_SOURCE]),
         update_step(settings.factors, read[UPDATE_P], read[UPDATE_G], read[UPDATE_M], read[UPDATE_V])};
+    cross_slr(results);
     check_overflow(overflow, nest, active, results, settings);
     store_results(requests, outside, nest, active, results, settings);
     overflow.gradient |= outside;

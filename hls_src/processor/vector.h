@@ -42,6 +42,31 @@ static inline Vector splat(float value) {
 #define KEPT const
 #endif
 
+// Registers of a value that may go from one SLR of the card to the other: one on each side of the border.
+constexpr int CROSSING_CYCLES = 2;
+BLOCK int cross_slr(int value) {
+#pragma HLS INLINE off
+#pragma HLS PIPELINE II=1
+#pragma HLS LATENCY min=CROSSING_CYCLES max=CROSSING_CYCLES
+    KEPT int later = value;
+    return later;
+}
+BLOCK float cross_slr(float value) {
+#pragma HLS INLINE off
+#pragma HLS PIPELINE II=1
+#pragma HLS LATENCY min=CROSSING_CYCLES max=CROSSING_CYCLES
+    KEPT float later = value;
+    return later;
+}
+ALWAYS_INLINE Vector cross_slr(Vector vector) {
+    Vector later = vector;
+#if defined(__SYNTHESIS__)
+    UNROLL
+    for (int l = 0; l < LANES; l++) later[l] = cross_slr(vector[l]);
+#endif
+    return later;
+}
+
 // One of two, by a bit: a switch. Both are there, so that no tool makes a branch of it and what stands before it twice.
 ALWAYS_INLINE int choose(bool first, int one, int other) { return first ? one : other; }
 ALWAYS_INLINE float choose(bool first, float one, float other) { return first ? one : other; }

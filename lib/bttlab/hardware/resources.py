@@ -47,7 +47,7 @@ ASSUMPTIONS = (
     "values wait until each cycle in which they are used: a few cycles in flip-flops (trainer.cfg), longer in shift "
     "registers",
     "choices of two behind each other in a cycle share a LUT of six inputs (UG574: a choice of four is one)",
-    "ports to HBM, the other loops, and copies of registers for fan-out and crossing between SLRs are not in it",
+    "ports to HBM, the other loops, and copies of registers for fan-out are not in it",
 )
 
 
