@@ -49,7 +49,7 @@ BLOCK Address row_delay(Address address) {
 
 // Cycles after an engine was asked for its vectors until it gives its result, at least. The select signal
 // of a bank that engines write is delayed by as much: vectors of other units then wait once, not in every bank's multiplexer.
-constexpr int ENGINE_CYCLES = 122;
+constexpr int ENGINE_CYCLES = 124;
 BLOCK int engine_delay(int writer) {
 #pragma HLS INLINE off
 #pragma HLS PIPELINE II=1

@@ -128,9 +128,30 @@ class Times:
         self.settled = False
         for _ in range(ROUNDS):
             self._pass()
-            if not self._move(carried, interval):
+            too_early = self._too_early(carried, interval)
+            if not too_early:
                 self.settled = True
+                self._delay_loads(carried, interval)
                 break
+            self._later |= too_early
+
+    def _delay_loads(self, carried: list[Edge], interval: int) -> None:
+        """Let a memory's loads begin as late as all stores allow: until it is loaded, a vector takes no registers."""
+        used = {other for node in self._graph.nodes for other in node.inputs}
+        loads: dict[str, list[Node]] = {}
+        for node in filter(is_load, self._graph.nodes):
+            if not node.access.memory.register:
+                loads.setdefault(node.access.memory.variable, []).append(node)
+        last = {node: end for node, end in self.end.items() if node not in used or node in self._graph.exits}
+        for nodes in loads.values():
+            while True:
+                before = self._later, self.start, self.end
+                self._later = self._later | {node: floor(self.start[node]) + 1.0 for node in nodes}
+                self.start, self.end = {}, {}
+                self._pass()
+                if any(self.end[node] != end for node, end in last.items()) or self._too_early(carried, interval):
+                    self._later, self.start, self.end = before
+                    break
 
     def _pass(self) -> None:
         start, end, after = self.start, self.end, self._after
@@ -151,14 +172,15 @@ class Times:
             return ceil(self.start[store])
         return floor(self.start[store]) + latencies.write_cycles()
 
-    def _move(self, carried: list[Edge], interval: int) -> bool:
-        moved = False
+    def _too_early(self, carried: list[Edge], interval: int) -> dict[Node, float]:
+        """Return the nodes that start before what an earlier iteration gives them is there, and when it is."""
+        later: dict[Node, float] = {}
         for edge in carried:
             there = self.visible(edge.source) if is_store(edge.source) else ceil(self.end[edge.source])
             least = there - interval * edge.distance
             if floor(self.start[edge.target]) < least:
-                self._later[edge.target], moved = float(least), True
-        return moved
+                later[edge.target] = max(later.get(edge.target, 0.0), float(least))
+        return later
 
 
 def _tree(ready: list[float], part: float) -> float:
