@@ -7,12 +7,14 @@ import socket
 
 import numpy as np
 import pytest
+import torch
 
 from bttlab import cli
 from bttlab.card import EmulatedU50, load_overlay, waiting
-from bttlab.card.unit_programs import UNITS, unit_programs
+from bttlab.card.unit_programs import RATE, UNITS, unit_programs
 from bttlab.commands import doctor
 from bttlab.compiler.machine import machine
+from bttlab.model import Optimizer
 from bttlab.xrt import xrt_version
 
 M = machine()
@@ -35,6 +37,7 @@ def test_each_unit_is_tried_with_each_bank_that_it_reaches():
         ("shuffle", ports["SHUFFLE_SOURCE"] & loaded, ports["SHUFFLED"] & stored),
         *((f"engine {n}", ports[f"SCALARS_{n}"] & loaded, ports[f"ENGINE_OUT_{n}"] & stored) for n in range(2)),
         *((f"engine {n}", ports[f"STREAM_{n}"] & loaded, set()) for n in range(2)),
+        ("update", ports["UPDATE_P"] | ports["UPDATE_G"] | ports["UPDATE_M"] | ports["UPDATE_V"], set()),
     ]:
         banks = set().union(*(each.banks for each in tried if each.unit == unit))
         assert sources | results <= banks
@@ -44,21 +47,43 @@ def test_each_unit_is_tried_with_each_bank_that_it_reaches():
 def test_unit_programs_compute_what_numpy_does():
     trainer = load_overlay("trainer", EmulatedU50()).trainer_1
     for seed, unit in enumerate(unit_programs()):
-        x = unit.inputs(seed)
-        trainer.load_program(unit.program)
-        result = trainer.execute(x, unit.program.tokens)[: unit.stored]
+        x = unit.inputs(seed).reshape(-1, 16, 16)
+        result = unit.run(trainer, seed)
+        if unit.optimizer:
+            for name, tensor in updated(unit.optimizer, *x[:4]).items():
+                np.testing.assert_allclose(result[name], tensor, rtol=1e-5, atol=1e-6)
+            continue
         what = unit.program.forward[-1].label[2]
-        first, second = x[:16], x[16:32]
         if what == "shuffle":
-            assert np.array_equal(np.sort(result, axis=None), np.sort(first, axis=None))
+            assert np.array_equal(np.sort(result["r"], axis=None), np.sort(x[0], axis=None))
             continue
         expected = {
-            "copy": lambda a, b: a,
-            "vector": np.add,
-            "expand": lambda rows, scalars: scalars @ rows,
-            "reduce": lambda rows, stream: stream @ rows.T,
-        }[what](first, second)
-        np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
+            "copy": lambda a, *_: a,
+            "vector": lambda a, b, *_: a + b,
+            "expand": lambda rows, scalars, *_: scalars @ rows,
+            "reduce": lambda rows, stream, *_: stream @ rows.T,
+        }[what](*x)
+        np.testing.assert_allclose(result["r"], expected, rtol=1e-4, atol=1e-5)
+
+
+def updated(optimizer: Optimizer, p, g, m, v) -> dict[str, np.ndarray]:
+    """Return what torch.optim makes of the first step with these moments."""
+    parameter = torch.nn.Parameter(torch.tensor(p))
+    parameter.grad = torch.tensor(g)
+    if optimizer.name == "sgd":
+        torch.optim.SGD([parameter], RATE).step()
+        return {"p": parameter.detach().numpy()}
+    if optimizer.name == "momentum":
+        reference = torch.optim.SGD([parameter], RATE, momentum=optimizer.momentum)
+        reference.state[parameter]["momentum_buffer"] = torch.tensor(m)
+        reference.step()
+        return {"p": parameter.detach().numpy(), "m": reference.state[parameter]["momentum_buffer"].numpy()}
+    betas = (optimizer.beta1, optimizer.beta2)
+    reference = torch.optim.AdamW([parameter], RATE, betas, optimizer.epsilon, optimizer.weight_decay)
+    state = {"step": torch.tensor(0.0), "exp_avg": torch.tensor(m), "exp_avg_sq": torch.tensor(v)}
+    reference.state[parameter] = state
+    reference.step()
+    return {"p": parameter.detach().numpy(), "m": state["exp_avg"].numpy(), "v": state["exp_avg_sq"].numpy()}
 
 
 @pytest.mark.long
@@ -80,7 +105,8 @@ def test_a_sound_card_passes_every_step(card, tmp_path, capsys):
         ("hang", "overlay", "has not ended"),
         ("lost:2", "units", "the card is gone"),
         ("wrong:3", "units", "copy with banks"),
-        ("wrong:306", "one sample", "other bits"),
+        ("wrong:306", "units", "update, sgd, with banks"),
+        ("wrong:354", "one sample", "other bits"),
         ("abort:3", "units", "ended with an error"),
     ],
 )

@@ -1,7 +1,7 @@
 """The command `bttlab`: what is common to all its subcommands, each of which is a module of `bttlab.commands`.
 
-Results go to stdout, progress and notes to stderr. Exit codes: 0 done; 1 the doctor found something broken; 2 bad
-input, or a run that had to stop, said in one line; 130 or 143 stopped by Ctrl-C or SIGTERM.
+Results go to stdout, progress and notes to stderr. Exit codes: 0 done; 1 a check failed (doctor, bringup, schedule,
+program); 2 bad input, or a run that had to stop: one line on stderr; 130 or 143 stopped by Ctrl-C or SIGTERM.
 """
 
 import argparse
@@ -37,8 +37,8 @@ def build_parser() -> Parser:
     parser = Parser(
         prog="bttlab",
         description=bttlab.__doc__,
-        epilog="Exit codes: 0 done; 1 doctor: something needed is broken; 2 bad input, or a run that had to stop; "
-        "130 stopped by Ctrl-C; 143 stopped by SIGTERM.",
+        epilog="Exit codes: 0 done; 1 a check of doctor, bringup, schedule or program failed; 2 bad input, or a run "
+        "that had to stop; 130 stopped by Ctrl-C; 143 stopped by SIGTERM.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"bttlab {bttlab.__version__}")

@@ -69,13 +69,7 @@ def sample_records(program: Program, samples: Any, rates: np.ndarray, optimizer:
     records["token_offsets"][:, :, :width] = offsets.reshape(len(offsets), len(samples), width).transpose(1, 0, 2)
     records["slots"][:, :width] = samples.slots
     scalars = records["scalars"]
-    rates = np.asarray(rates, np.float32)
-    scalars[:, 0] = rates
-    if optimizer.name == "adamw":
-        steps = step + 1 + np.arange(len(samples))
-        scalars[:, 1] = rates / (1 - optimizer.beta1**steps)
-        scalars[:, 2] = 1 / np.sqrt(1 - optimizer.beta2**steps)
-        scalars[:, 3] = 1 - rates * optimizer.weight_decay
+    set_rates(scalars, rates, optimizer, step)
     share = 1 / np.maximum(lengths - 1, 1)
     scalars[:, 4] = 1 - smoothing
     scalars[:, 5] = smoothing / config.intents
@@ -83,6 +77,17 @@ def sample_records(program: Program, samples: Any, rates: np.ndarray, optimizer:
     scalars[:, 7] = (1 - smoothing) * share
     scalars[:, 8] = smoothing / config.slots * share
     return records
+
+
+def set_rates(scalars: np.ndarray, rates: np.ndarray, optimizer: Optimizer, step: int = 0) -> None:
+    """Set what the update needs in the scalars of records, float32 of shape (n, scalars)."""
+    rates = np.asarray(rates, np.float32)
+    scalars[:, 0] = rates
+    if optimizer.name == "adamw":
+        steps = step + 1 + np.arange(len(scalars))
+        scalars[:, 1] = rates / (1 - optimizer.beta1**steps)
+        scalars[:, 2] = 1 / np.sqrt(1 - optimizer.beta2**steps)
+        scalars[:, 3] = 1 - rates * optimizer.weight_decay
 
 
 class NativeProcessor:

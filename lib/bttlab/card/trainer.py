@@ -13,7 +13,7 @@ from bttlab.card.emulation import EmulatedU50
 from bttlab.card.kernel import TRAINER_KERNEL, OverlayError
 from bttlab.card.kernel_driver import ChipState, KernelDriver
 from bttlab.card.manifest import digest, read_file
-from bttlab.card.processor import sample_dtype, sample_records
+from bttlab.card.processor import sample_dtype, sample_records, set_rates
 from bttlab.card.profile import Profile
 from bttlab.card.training_run import TrainingRun
 from bttlab.card.waiting import card_errors
@@ -138,7 +138,9 @@ class TrainerDriver(KernelDriver):
         self.program  # noqa: B018 - says so if there is none
         return self._profile.take()
 
-    def execute(self, vectors: np.ndarray, tokens: int) -> np.ndarray:
+    def execute(
+        self, vectors: np.ndarray, tokens: int, optimizer: Optimizer | None = None, learning_rate: float = 0.0
+    ) -> np.ndarray:
         """Run the FORWARD section of a program that is no model's once, on given vectors.
 
         Parameters
@@ -147,6 +149,10 @@ class TrainerDriver(KernelDriver):
             Loaded on chip first.
         tokens : int
             The sample's length.
+        optimizer : Optimizer, optional
+            Of the section FLUSH, which runs then, too.
+        learning_rate : float
+            Its rate.
 
         Returns
         -------
@@ -160,6 +166,8 @@ class TrainerDriver(KernelDriver):
         """
         record = np.zeros(1, sample_dtype())
         record["tokens"] = tokens
+        command, chosen = (M.TRAIN, optimizer) if optimizer else (M.PREDICT, Optimizer("sgd"))
+        set_rates(record["scalars"], learning_rate, chosen)
         result = np.zeros(1, self._result_record)
         with self._alone():
             self._chip = ChipState(self.program)
@@ -168,7 +176,7 @@ class TrainerDriver(KernelDriver):
 
             def work() -> None:
                 self._load(given)
-                self._exchange(M.PREDICT, record, Optimizer("sgd"), result)
+                self._exchange(command, record, chosen, result)
                 self._store(returned)
 
             self._on_card(work)

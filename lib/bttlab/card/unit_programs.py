@@ -1,19 +1,24 @@
 """Programs that use one unit of the machine at a time, a bank after the other: for a card's first hour."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
+from bttlab.compiler.banks import GRADIENT_OF, MOMENTS
 from bttlab.compiler.builder import Builder, Level
+from bttlab.compiler.dependencies import set_waits
 from bttlab.compiler.instruction import At, at
-from bttlab.compiler.layer import LayerProgram, LayerShape, Transfer, assemble, matrix_block
+from bttlab.compiler.layer import NO_OFFSETS, LayerProgram, LayerShape, Transfer, assemble, matrix_block
 from bttlab.compiler.machine import machine
+from bttlab.model.config import Optimizer
 
 M = machine()
 VECTORS, TOKENS = 16, 16
 SHAPE = LayerShape((4, 4, 4), (4, 4, 4), (1, 1, 1, 1, 1))  # of no layer: the record of a program has one
-UNITS = ("copy", "vector", "shuffle", "engine 0", "engine 1")
+UNITS = ("copy", "vector", "shuffle", "engine 0", "engine 1", "update")
+RATE = 0.01
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,30 +32,32 @@ class UnitProgram:
     banks : tuple of int
         That the unit reads and writes.
     program : LayerProgram
+    optimizer : Optimizer, optional
+        Of the update.
     """
 
     unit: str
     banks: tuple[int, ...]
     program: LayerProgram
-
-    @property
-    def stored(self) -> int:
-        """Number of results among the vectors that STORE gives."""
-        return VECTORS
+    optimizer: Optimizer | None = None
 
     def inputs(self, seed: int) -> np.ndarray:
         """Return random vectors for LOAD, float32 of shape (vectors, LANES); another seed shows stale results."""
         random = np.random.default_rng(seed)
-        return self.program.pack(
-            {t.name: random.standard_normal(t.block.shape).astype(np.float32) for t in self.program.inputs}
-        )
+        tensors = {t.name: random.standard_normal(t.block.shape).astype(np.float32) for t in self.program.inputs}
+        if self.optimizer:  # a second moment is a sum of squares
+            tensors["x3"] = np.abs(tensors["x3"])
+        return self.program.pack(tensors)
+
+    def run(self, trainer: Any, seed: int) -> dict[str, np.ndarray]:
+        """Run it on a card; return its results, float32 of shape (16, LANES) each: r; of the update p, m and v."""
+        trainer.load_program(self.program)
+        vectors = trainer.execute(self.inputs(seed), self.program.tokens, self.optimizer, RATE)
+        return {name: result for name, result in self.program.unpack(vectors).items() if name}
 
 
 def unit_programs() -> Iterator[UnitProgram]:
-    """Yield a program for each bank that a unit reads or writes and that LOAD and STORE reach.
-
-    The update is not among them: `bttlab bringup` compares parameters and moments after training.
-    """
+    """Yield a program for each bank that a unit reads or writes and that LOAD and STORE reach."""
     ports = {port.name: port.banks for port in M.ports}
     loaded = [bank for bank in ports["VECTOR_R0"] if bank not in (M.IN_BANK, M.OUT_BANK)]
     stored = [bank for bank in ports["VECTOR_A"] if bank not in (M.IN_BANK, M.OUT_BANK)]
@@ -69,6 +76,9 @@ def unit_programs() -> Iterator[UnitProgram]:
             yield _engine(engine, sources, scalars, result, reduce=False)
         for stream, result in _pairs(_reached(ports[f"STREAM_{engine}"], loaded), results):
             yield _engine(engine, sources, stream, result, reduce=True)
+    for optimizer in map(Optimizer, ("sgd", "momentum", "adamw")):
+        for bank in GRADIENT_OF:
+            yield _update(bank, next(each for each in both if each != bank), optimizer)
 
 
 def _reached(banks: tuple[int, ...], others: list[int]) -> list[int]:
@@ -94,7 +104,7 @@ def _vector(unit: str, operation: int, a: int, b: int | None, result: int) -> Un
     operands = [At(each.memory, each.base, {"w": 1}) for each in (*place, out)]
     second = operands[1] if b is not None else None
     builder.vector(operation, unit, [Level("w", VECTORS)], operands[0], second, r0=operands[-1])
-    return _assembled(unit, builder, place, out, VECTORS)
+    return _assembled(unit, builder, place, {"r": out})
 
 
 def _shuffle(source: int, result: int) -> UnitProgram:
@@ -104,7 +114,7 @@ def _shuffle(source: int, result: int) -> UnitProgram:
     builder.shuffle(
         "shuffle", 1, order, at(place.memory, place.base, y=1), at(out.memory, out.base, block=VECTORS, y=1)
     )
-    return _assembled("shuffle", builder, [place], out, VECTORS)
+    return _assembled("shuffle", builder, [place], {"r": out})
 
 
 def _engine(engine: int, sources: list[int], bank: int, result: int, reduce: bool) -> UnitProgram:
@@ -123,13 +133,28 @@ def _engine(engine: int, sources: list[int], bank: int, result: int, reduce: boo
         builder.reduce(engine, "reduce", loops, "k", at(buffer.memory, buffer.base), stream, sums)
     else:
         builder.expand(engine, "expand", [Level("m", VECTORS)], at(buffer.memory, buffer.base), stream, sums)
-    return _assembled(f"engine {engine}", builder, [rows, place], out, VECTORS)
+    return _assembled(f"engine {engine}", builder, [rows, place], {"r": out})
 
 
-def _assembled(unit: str, builder: Builder, inputs: list[At], out: At, vectors: int) -> UnitProgram:
+def _update(bank: int, source: int, optimizer: Optimizer) -> UnitProgram:
+    """An update of 16 vectors; the vector unit brings the gradient to its bank, as LOAD does not reach all of them."""
+    builder, after = Builder(), Builder()
+    p, given, m, v = _vectors(bank, 0), _vectors(source, 1), *(_vectors(each, 0) for each in MOMENTS)
+    gradient = _vectors(GRADIENT_OF[bank], 1)
+    loops = [Level("one", 1), Level("w", VECTORS)]
+    builder.columns("gradient", loops, at(given.memory, given.base, w=1), r1=at(gradient.memory, gradient.base, w=1))
+    after.update("update", VECTORS, p, gradient, m, v)
+    set_waits(after.instructions, NO_OFFSETS)
+    unit = _assembled("update", builder, [p, given, m, v], {"p": p, "m": m, "v": v})
+    banks = *unit.banks, gradient.number
+    return replace(unit, banks=banks, program=replace(unit.program, flush=after.instructions), optimizer=optimizer)
+
+
+def _assembled(unit: str, builder: Builder, inputs: list[At], outputs: dict[str, At]) -> UnitProgram:
     def transfer(name: str, where: At) -> Transfer:
-        return Transfer(name, matrix_block(name, where.number, where.base, vectors, M.LANES))
+        return Transfer(name, matrix_block(name, where.number, where.base, VECTORS, M.LANES))
 
-    banks = tuple(dict.fromkeys(where.number for where in (*inputs, out)))
+    banks = tuple(dict.fromkeys(where.number for where in (*inputs, *outputs.values())))
     arrivals = [transfer(f"x{number}", where) for number, where in enumerate(inputs)]
-    return UnitProgram(unit, banks, assemble(builder, SHAPE, TOKENS, arrivals, [transfer("r", out)]))
+    results = [transfer(name, where) for name, where in outputs.items()]
+    return UnitProgram(unit, banks, assemble(builder, SHAPE, TOKENS, arrivals, results))

@@ -131,14 +131,15 @@ class Bringup:
 
         count, wrong = 0, []
         for seed, unit in enumerate(unit_programs()):
-            vectors, results = unit.inputs(seed), []
-            for trainer in (self._trainer, self._emulated):
-                trainer.load_program(unit.program)
-                results.append(trainer.execute(vectors, unit.program.tokens)[: unit.stored])
+            on_card, emulated = (unit.run(trainer, seed) for trainer in (self._trainer, self._emulated))
             count += 1
-            different = int(np.count_nonzero(results[0].view(np.int32) != results[1].view(np.int32)))
+            different = sum(
+                int(np.count_nonzero(on_card[name].view(np.int32) != emulated[name].view(np.int32)))
+                for name in emulated
+            )
             if different:
-                wrong.append(f"{unit.unit} with banks {', '.join(map(str, unit.banks))} ({different} elements)")
+                name = f"{unit.unit}, {unit.optimizer.name}," if unit.optimizer else unit.unit
+                wrong.append(f"{name} with banks {', '.join(map(str, unit.banks))} ({different} elements)")
         return _compared(
             wrong, f"{count} programs of one unit and its banks give the emulated card's bits", "other bits:"
         )
