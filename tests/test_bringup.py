@@ -17,6 +17,8 @@ from bttlab.compiler.machine import machine
 from bttlab.model import Optimizer
 from bttlab.xrt import xrt_version
 
+from conftest import ROOT
+
 M = machine()
 
 
@@ -88,6 +90,8 @@ def updated(optimizer: Optimizer, p, g, m, v) -> dict[str, np.ndarray]:
 
 @pytest.mark.long
 def test_a_sound_card_passes_every_step(card, tmp_path, capsys):
+    code, record = bringup(tmp_path, "--model", f"{ROOT / 'tests' / 'own_module.py'}:Net")
+    assert code == 0 and record["passed"] and len(record["checks"]) == 9
     code, record = bringup(tmp_path)
     assert code == 0 and record["passed"] and len(record["checks"]) == 9
     assert "200 MHz" in record["checks"][2]["detail"]  # the overlay's, which pynq reads before it is loaded

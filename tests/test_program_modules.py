@@ -301,8 +301,6 @@ def test_modules_on_the_command_line(capsys, monkeypatch):
     ):
         assert main(["program", "--model", wrong]) == 2
         assert message in capsys.readouterr().err
-    assert main(["bringup", "--model", "own_module.py:Net"]) == 2
-    assert "a module is for train, size, estimate, program and baseline" in capsys.readouterr().err
 
 
 def made(kind) -> ModuleModel:

@@ -48,8 +48,8 @@ def run(options: argparse.Namespace) -> Outcome:
 
     if options.samples < 1:
         raise BttlabError(f"--samples {options.samples}: give 1 at least")
-    config, samples = _samples(options)
-    bringup = Bringup(options.device, options.overlay, config, samples, options.trust)
+    model, samples = _samples(options)
+    bringup = Bringup(options.device, options.overlay, model, samples, options.trust)
     checks = []
     for check in bringup.steps():
         say(f"{check.status:8} {check.name}: {check.detail}")
@@ -70,12 +70,13 @@ def _samples(options: argparse.Namespace) -> tuple:
 
     from bttlab.data import Vocabulary, encode, load_corpus
 
-    config, corpus = models.model_of(options), load_corpus(options.data, "unk")
-    vocabulary = Vocabulary.from_sentences(corpus.train.words, None)
-    if options.vocabulary is None and len(vocabulary) > config.vocabulary_size:
-        config = config.with_vocabulary(len(vocabulary))
-    samples = encode(corpus.train, vocabulary, corpus, config)
-    return config, samples[np.arange(options.samples) % len(samples)]
+    model, corpus = models.model_or_module(options), load_corpus(options.data, "unk")
+    is_module = models.is_module(options)
+    vocabulary = Vocabulary.from_sentences(corpus.train.words, model.vocabulary_size if is_module else None)
+    if not is_module and options.vocabulary is None and len(vocabulary) > model.vocabulary_size:
+        model = model.with_vocabulary(len(vocabulary))
+    samples = encode(corpus.train, vocabulary, corpus, model)
+    return model, samples[np.arange(options.samples) % len(samples)]
 
 
 def software() -> dict[str, str]:

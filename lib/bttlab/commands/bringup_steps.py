@@ -28,16 +28,16 @@ class Bringup:
     device : str
         "auto", "emulated" or a number of `pynq.Device.devices`.
     overlay : str
-    config : bttlab.model.ModelConfig
+    model : bttlab.model.ModelConfig or bttlab.compiler.module.ModuleModel
     samples : bttlab.data.Samples
         Of the long run.
     trust : bool
         As for `bttlab.card.load_overlay`.
     """
 
-    def __init__(self, device: str, overlay: str, config: Any, samples: Any, trust: bool = False):
+    def __init__(self, device: str, overlay: str, model: Any, samples: Any, trust: bool = False):
         self._device, self._overlay, self._trust = device, overlay, trust
-        self._config, self._samples = config, samples
+        self._model, self._samples = model, samples
         self._card: Any = None
         self._trainer: Any = None
         self._emulated: Any = None
@@ -145,10 +145,11 @@ class Bringup:
         )
 
     def _train(self, trainer: Any, samples: Any, optimizer: str) -> tuple[np.ndarray, dict[str, np.ndarray], float]:
-        from bttlab.model import Optimizer, initial_parameters
+        from bttlab.model import ModelConfig, Optimizer, initial_parameters
 
-        trainer.load_program(self._config)
-        trainer.load_parameters(initial_parameters(self._config, 0))
+        model = self._model
+        trainer.load_program(model)
+        trainer.load_parameters(initial_parameters(model, 0) if isinstance(model, ModelConfig) else model.parameters())
         losses, seconds = [], 0.0
         for first in range(0, len(samples), CHUNK):
             begin = time.perf_counter()
@@ -193,7 +194,7 @@ class Bringup:
         from bttlab.estimate.card import estimate
 
         sensors = board_sensors(self._card)
-        running = estimate(self._config, self._samples.lengths[:CHUNK].tolist()).power.running
+        running = estimate(self._model, self._samples.lengths[:CHUNK].tolist()).power.running
         power, temperature = sensors["power"].value, sensors["temperature"].value
         detail = (
             f"{power:.1f} W, {temperature:.0f} C just after training ({sensors['power'].provenance}); "

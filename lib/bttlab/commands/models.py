@@ -104,13 +104,13 @@ def module_of(options: argparse.Namespace, seed: int = 0) -> "ModuleModel":
         raise BttlabError(f"--model {error}") from None
 
 
+def model_or_module(options: argparse.Namespace, seed: int = 0) -> "ModelConfig | ModuleModel":
+    """Return the model or the PyTorch module that the options name; errors are those of `model_of` and `module_of`."""
+    return module_of(options, seed) if is_module(options) else model_of(options)
+
+
 def models_of(options: argparse.Namespace, several: Sequence[int]) -> "list[ModelConfig]":
     """Return a model for each number of encoders: those of --encoders, else of --model, else `several`."""
-    if is_module(options):
-        raise BttlabError(
-            f"--model {options.model}: a module is for train, size, estimate, program and baseline; give sizes, or a "
-            ".toml file"
-        )
     values = {} if options.model is None else _read(Path(options.model))
     try:
         base = _built(values, options)

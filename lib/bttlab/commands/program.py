@@ -34,7 +34,7 @@ def run(options: argparse.Namespace) -> Outcome:
     from bttlab.compiler.timing import time_program
     from bttlab.model.config import OPTIMIZERS, Optimizer
 
-    model = models.module_of(options) if models.is_module(options) else models.model_of(options)
+    model = models.model_or_module(options)
     tokens = min(TYPICAL_TOKENS, model.sequence_length) if options.tokens is None else options.tokens
     if not 2 <= tokens <= model.sequence_length:
         raise BttlabError(f"--tokens {tokens}: a sample has 2 to {model.sequence_length} tokens, [CLS] included")
