@@ -88,7 +88,7 @@ def test_nothing_in_a_shared_folder_is_used_that_this_user_did_not_make(command,
     clean = {name: value for name, value in environment().items() if name not in VARIABLES}
     trace = tmp_path / "trace"
     done = subprocess.run(
-        ["strace", "-f", "-qq", "-e", "trace=file", "-o", trace, sys.executable, *arguments],
+        ["strace", "-f", "-qq", "--seccomp-bpf", "-e", "trace=file", "-o", trace, sys.executable, *arguments],
         env=clean | {"XDG_CACHE_HOME": str(tmp_path), "BTTLAB_RUNS": str(tmp_path)},
         cwd=tmp_path,
         capture_output=True,
