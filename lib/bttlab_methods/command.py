@@ -3,9 +3,14 @@
 import argparse
 import sys
 from collections import deque
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from bttlab.commands import Outcome
+from bttlab.commands import Outcome, models
+
+if TYPE_CHECKING:
+    from bttlab.model import ModelConfig
 
 SUMMARY = "list the ways to train with less, or train with some of them and compare"
 
@@ -34,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--data", default="airline", metavar="NAME|PATH", help="corpus: atis, snips, airline, or a folder")
     add("--budget", default="1epoch", metavar="N", help="samples of a run, as 2000, or epochs, as 2epochs (1epoch)")
-    add("--encoders", type=int, default=2, metavar="N", help="encoder blocks (default: 2)")
+    models.add_model(actions.choices["run"])
     add("--batch", type=int, default=8, metavar="N", help="utterances of a step (default: 8)")
     add("--seeds", type=int, nargs="+", default=[0], metavar="N", help="a run for each (default: 0)")
     add(
@@ -86,6 +91,26 @@ def _list() -> Outcome:
     return Outcome({"methods": data}, "\n".join(lines[1:]))
 
 
+def _model(options: argparse.Namespace) -> "ModelConfig":
+    """Return the dense model that the options name, which methods change."""
+    from bttlab.model import ModelConfig
+    from bttlab_methods import MethodError
+
+    if models.is_module(options):
+        raise MethodError(
+            f"--model {options.model}: methods change the encoder model's parts, which a module of your own does not "
+            "name; give sizes, as --hidden-size 384, or a .toml file"
+        )
+    model = models.model_of(options)
+    for name in ("linear_rank", "embedding_rank", "ranks"):
+        if getattr(model, name) != getattr(ModelConfig, name):
+            raise MethodError(
+                f"the model's {name} is {getattr(model, name)}: methods begin with the dense model; give ranks to the "
+                "method, as tensor:rank=6,embedding_rank=15"
+            )
+    return replace(model, format="dense")
+
+
 def _run(options: argparse.Namespace) -> Outcome:
     import torch
     from tqdm import tqdm
@@ -109,9 +134,9 @@ def _run(options: argparse.Namespace) -> Outcome:
     torch.set_num_threads(options.threads)
     open_device(options.device)
     combinations = [parse(name) for name in options.names]
+    model = _model(options)
     settings = [
-        Setting.of(options.data, options.budget, options.encoders, options.batch, seed, options.device)
-        for seed in options.seeds
+        Setting.of(options.data, options.budget, model, options.batch, seed, options.device) for seed in options.seeds
     ]
     for combination in combinations:  # all that can be refused is, before anything is written or trained
         changed(settings[0], combination)

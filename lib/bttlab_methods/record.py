@@ -52,7 +52,7 @@ class Results:
 
     def find(self, methods: str, setting: Setting, split: str) -> Result | None:
         """Return the result of the same methods in the same setting with scores of a split, if there is one."""
-        wanted = (methods, *_setting(setting.corpus.name, setting.config.encoders, setting))
+        wanted = (methods, *_setting(setting.corpus.name, setting.config.encoders, setting.own_sizes, setting))
         for result in self.results:
             if _key(result) == wanted and split in result.scores:
                 return result
@@ -69,12 +69,12 @@ class Results:
                 write_whole(self._path, f"[\n{lines}\n]\n")
 
 
-def _setting(corpus: str, encoders: int, values) -> tuple:
-    return corpus, encoders, values.samples, values.batch, values.seed, values.device
+def _setting(corpus: str, encoders: int, sizes: dict[str, Any], values) -> tuple:
+    return corpus, encoders, sizes, values.samples, values.batch, values.seed, values.device
 
 
 def _key(result: Result) -> tuple:
-    return result.methods, *_setting(result.corpus, result.encoders, result)
+    return result.methods, *_setting(result.corpus, result.encoders, result.model, result)
 
 
 def comparison(results: Sequence[Result], split: str):

@@ -45,6 +45,8 @@ class Result:
     load : list of float or None
         The machine's load averages (1, 5, 15 minutes) when it ended.
     versions : dict of str to str
+    model : dict
+        Fields of the model's configuration that are not the paper's.
     """
 
     methods: str
@@ -64,6 +66,7 @@ class Result:
     facts: dict[str, Any] = field(default_factory=dict)
     load: list[float] | None = None
     versions: dict[str, str] = field(default_factory=dict)
+    model: dict[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON-ready values."""
@@ -143,6 +146,7 @@ def run_methods(
         facts=facts,
         load=load_average(),
         versions=versions(),
+        model=setting.own_sizes,
     )
 
 

@@ -3,6 +3,7 @@
 import math
 import os
 from dataclasses import dataclass, replace
+from typing import Any
 
 from bttlab.data import Corpus, Samples, Vocabulary, encode, load_corpus
 from bttlab.errors import BttlabError, shown
@@ -65,12 +66,12 @@ class Setting:
         cls,
         data: str | os.PathLike = "airline",
         budget: str | int = "1epoch",
-        encoders: int = 2,
+        model: ModelConfig | None = None,
         batch: int = BATCH,
         seed: int = 0,
         device: str = "cpu",
     ) -> "Setting":
-        """Return the setting of a corpus and the paper's model.
+        """Return the setting of a corpus and a dense model.
 
         Parameters
         ----------
@@ -78,7 +79,9 @@ class Setting:
             Name or folder of the corpus.
         budget : str or int
             As for `samples_of`.
-        encoders, batch, seed, device
+        model : ModelConfig, optional
+            By default the paper's of two encoders.
+        batch, seed, device
             As for the class.
 
         Raises
@@ -86,8 +89,14 @@ class Setting:
         MethodError, bttlab.data.CorpusError, bttlab.model.ConfigError
         """
         corpus = load_corpus(data)
-        config = ModelConfig(encoders=encoders, format="dense")
+        config = replace(model or ModelConfig(), format="dense")
         return cls(corpus, config, samples_of(budget, len(corpus.train)), batch, seed, device)
+
+    @property
+    def own_sizes(self) -> dict[str, Any]:
+        """Fields of the model's configuration in which it is not the paper's of the same depth."""
+        usual = ModelConfig(encoders=self.config.encoders, format=self.config.format).to_dict()
+        return {name: value for name, value in self.config.to_dict().items() if value != usual.get(name)}
 
     def encode(self) -> tuple[Vocabulary, Samples]:
         """Return the vocabulary and the training split as the model takes it."""

@@ -199,7 +199,7 @@ def keep_methods(result, begun: str, learning_rate_factor: float = 1.0) -> None:
     run = RunRecord(
         "methods",
         f"{result.corpus}-{result.methods}",
-        configuration | {"data": result.corpus, "learning_rate_factor": learning_rate_factor},
+        configuration | result.model | {"data": result.corpus, "learning_rate_factor": learning_rate_factor},
         result.device,
         begun=begun,
         corpus={"name": result.corpus},

@@ -67,6 +67,16 @@ def test_the_list_has_every_method_with_its_parameters_and_source(capsys):
             "stacking: doublings is 2 for 2 encoder(s): it must be at least 1, and 2 to that power divide the "
             "encoders; take stacking:doublings=1 with --encoders 2",
         ),
+        (
+            ["tensor", "--rank", "6"],
+            "the model's linear_rank is 6: methods begin with the dense model; give ranks to the method, as "
+            "tensor:rank=6,embedding_rank=15",
+        ),
+        (
+            ["dense", "--model", "net.py:Net"],
+            "--model net.py:Net: methods change the encoder model's parts, which a module of your own does not name; "
+            "give sizes, as --hidden-size 384, or a .toml file",
+        ),
     ],
 )
 def test_what_is_refused_is_said_in_one_line_and_nothing_is_written(
@@ -78,6 +88,24 @@ def test_what_is_refused_is_said_in_one_line_and_nothing_is_written(
     assert main(["methods", "run", *arguments, "--data", str(corpus), "--record", str(record)]) == 2
     assert capsys.readouterr() == ("", f"bttlab: error: {said}\n")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_models_of_other_sizes_are_other_runs_of_a_record(corpus, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("BTTLAB_RUNS", str(tmp_path / "runs"))
+    record, sizes = tmp_path / "record.json", tmp_path / "narrow.toml"
+    sizes.write_text("hidden_size = 64\nheads = 2\n")
+
+    def trained(*options: str) -> list[dict]:
+        command = ["methods", "run", "dense", "--data", str(corpus), "--budget", "2", "--encoders", "1", *options]
+        assert main([*command, "--record", str(record), "--json"]) == 0
+        capsys.readouterr()
+        return json.loads(record.read_text())
+
+    trained("--hidden-size", "32", "--heads", "2")
+    narrow, wider = trained("--model", str(sizes))
+    assert narrow["parameters"] < wider["parameters"]
+    assert (narrow["model"]["hidden_size"], wider["model"]["hidden_size"], wider["encoders"]) == (32, 64, 1)
+    assert trained("--model", str(sizes)) == [narrow, wider]  # what is there is not trained again
 
 
 def test_several_runs_have_no_one_checkpoint(corpus, tmp_path, capsys):
