@@ -3,7 +3,6 @@
 import argparse
 import sys
 from collections import deque
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -92,7 +91,7 @@ def _list() -> Outcome:
 
 
 def _model(options: argparse.Namespace) -> "ModelConfig":
-    """Return the dense model that the options name, which methods change."""
+    """Return the model that the options name; `Setting.of` makes it dense, and methods change it."""
     from bttlab.model import ModelConfig
     from bttlab_methods import MethodError
 
@@ -108,7 +107,7 @@ def _model(options: argparse.Namespace) -> "ModelConfig":
                 f"the model's {name} is {getattr(model, name)}: methods begin with the dense model; give ranks to the "
                 "method, as tensor:rank=6,embedding_rank=15"
             )
-    return replace(model, format="dense")
+    return model
 
 
 def _run(options: argparse.Namespace) -> Outcome:
