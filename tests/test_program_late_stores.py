@@ -19,9 +19,8 @@ pytestmark = pytest.mark.long
 KINDS = {
     "LATENCY": 0,
     "SUM_DISTANCE": 1,
-    "SHUFFLE_GAP": 2,
-    "QUEUE_DISTANCE": 3,
-    "DRAIN_CYCLES": 4,
+    "QUEUE_DISTANCE": 2,
+    "DRAIN_CYCLES": 3,
 }  # distances, as in late_stores.h
 PRAGMA = re.compile(
     r"HLS DEPENDENCE variable=(\w+)(?:##number)? type=inter direction=RAW distance=(\w+) dependent=true"
@@ -73,8 +72,7 @@ def test_stores_as_late_as_promised_give_equal_bits(late, fast):
 def test_one_cycle_more_breaks(late, fast, tmp_path, distance):
     program, optimizer = compile_program(SMALL), Optimizer("adamw")
     with fresh_processor(late, tmp_path) as processor:
-        # Two for the shuffle unit: with SHUFFLE_GAP idle steps a store and the next block's load are one more apart.
         extra = (ctypes.c_int * len(KINDS)).in_dll(processor._library, "extra_cycles")
-        extra[KINDS[distance]] = 2 if distance == "SHUFFLE_GAP" else 1
+        extra[KINDS[distance]] = 1
         with pytest.raises(AssertionError):  # in bits or, for DRAIN_CYCLES, in cycles
             check_same(processor, fast, program, [18, 2, 9], optimizer)

@@ -36,7 +36,6 @@ constexpr int STATISTICS = 2048;      // rows of each of the four statistics
 constexpr int ROW_ACCUMULATORS = 256;   // accumulators of the vector unit
 constexpr int LAST_ROW = SEQUENCE;    // where the intent's loss is kept, behind those of the words
 constexpr int SHUFFLE_VECTORS = 128;  // of a block of the shuffle unit
-constexpr int SHUFFLE_GAP = 16;       // idle steps between its blocks
 constexpr int SHUFFLE_ENTRIES = 1024; // of its tables
 constexpr int FUNCTION_ENTRIES = 2048;
 constexpr int FUNCTIONS = 16, REGISTERS = 64, CONSTANTS = 64, SCALARS = 14, OFFSET_TABLES = 4;

@@ -74,8 +74,7 @@ BTTLAB_BANKS(BANK_DISTANCE)
 #pragma HLS DEPENDENCE variable=accumulator type=inter direction=RAW distance=SUM_DISTANCE dependent=true
 #pragma HLS DEPENDENCE variable=largest type=inter direction=RAW distance=SUM_DISTANCE dependent=true
 #pragma HLS DEPENDENCE variable=largest_place type=inter direction=RAW distance=SUM_DISTANCE dependent=true
-// A half of the columns is read when its block is over, and SHUFFLE_GAP idle steps have passed.
-#pragma HLS DEPENDENCE variable=columns type=inter direction=RAW distance=SHUFFLE_GAP dependent=true
+// Columns have no such pragma: what went in may come out in the next cycle, so a load is scheduled no earlier than the store.
 // A unit looks for what was sent in the cycle before the last; counts of the oldest cycle are replaced after they were read.
 #pragma HLS DEPENDENCE variable=queue type=inter direction=RAW distance=QUEUE_DISTANCE dependent=true
 #pragma HLS DEPENDENCE variable=ended_before type=inter direction=RAW distance=DRAIN_CYCLES dependent=true

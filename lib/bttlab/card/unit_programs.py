@@ -124,9 +124,8 @@ def _engine(engine: int, sources: list[int], bank: int, result: int, reduce: boo
     place, out = _vectors(bank, 0), _vectors(result, 2)
     buffer = builder.take_buffer("rows", engine, 1)
     same = np.arange(M.LANES).reshape(1, M.LANES)
-    builder.shuffle_rows(
-        "fill", M.ROWS, same, at(rows.memory, rows.base, x=1, y=1), at(buffer.memory, buffer.base, y=1)
-    )
+    source, rows_of = at(rows.memory, rows.base, block=1, y=1), at(buffer.memory, buffer.base, y=1)
+    builder.shuffle("fill", M.ROWS, same, source, also=rows_of, row=("block", 0))
     stream, sums = at(place.memory, place.base, m=1), at(out.memory, out.base, m=1)
     if reduce:
         loops = [Level("k", 1 + 1), Level("m", VECTORS)]  # the last step of the depth adds up the lanes

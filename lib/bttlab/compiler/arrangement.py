@@ -14,7 +14,6 @@ from bttlab.compiler.machine import machine
 
 M = machine()
 Sizes = Mapping[str, int]
-BLOCK_VECTORS = 48  # of a shuffle's block, where there is a choice: entries of its tables are few
 
 
 def elements(sizes: Sizes, indices: Iterable[str]) -> int:
@@ -179,10 +178,15 @@ class _Plan:
 
     @property
     def block_steps(self) -> int:
-        """Steps of a block, those between it and the next included."""
+        """Steps of a block."""
         rows, vectors_in, vectors_out = max(self.rows, 1), self.vectors_in, len(self.permutation)
         row_in = vectors_in if vectors_in % rows else vectors_in // rows
-        return rows * max(vectors_out // rows, row_in, -(-(max(vectors_in, vectors_out) + M.SHUFFLE_GAP) // rows))
+        return rows * max(vectors_out // rows, row_in)
+
+    @property
+    def steps(self) -> int:
+        """Steps of all instructions."""
+        return math.prod(size for size, _ in self.unrolled) * (self.repeated[0] + 1) * self.block_steps
 
     @property
     def repeated(self) -> Loop:
@@ -231,9 +235,7 @@ def rearrange(builder: Builder, sizes: Sizes, source: Stored, target: Stored) ->
 def rearranging_steps(sizes: Sizes, of: Arrangement, to: Arrangement, rows: str = "") -> float:
     """Return the steps of `rearrange`, infinite if a block is larger than the shuffle unit's."""
     plan = _plan(sizes, of, to, rows)
-    if plan is None:
-        return math.inf
-    return math.prod(size for size, _ in plan.unrolled) * (plan.repeated[0] + 1) * plan.block_steps
+    return math.inf if plan is None else plan.steps
 
 
 def _plan(sizes: Sizes, of: Arrangement, to: Arrangement, rows: str) -> _Plan | None:
@@ -243,26 +245,19 @@ def _plan(sizes: Sizes, of: Arrangement, to: Arrangement, rows: str) -> _Plan | 
 
 
 def _plan_of(sizes: Sizes, of: Arrangement, to: Arrangement, rows: str) -> _Plan | None:
-    """Choose the indices of a block: those whose lanes change, and as many more as make it worth its gap."""
-    rest = [i for i in to.order if i not in of.packed and i not in to.packed]
-    best = None
-    while True:
-        inside = [i for i in to.order if i not in rest]
+    """Choose the indices of a block: those whose lanes change, and as many more as make the fewest steps."""
+    strides = {"source": of.strides(sizes), "target": to.strides(sizes) | ({rows: 0} if rows else {})}
+    rest, plans = [i for i in to.order if i not in of.packed and i not in to.packed], []
+    for count in range(len(rest), -1, -1):
+        inside = [i for i in to.order if i not in rest[:count]]
         if elements(sizes, inside) > M.SHUFFLE_VECTORS * LANES:
             break
-        count = sizes[rows] if rows in inside else 1
-        block = _block(sizes, of, to, inside, count)
-        if block is not None and (best is None or max(len(block[0]), block[1]) <= BLOCK_VECTORS):
-            best = *block, count if not rows or rows in inside else 0, inside
-        if not rest:
-            break
-        rest.pop()
-    if best is None:
-        return None
-    *block, inside = best
-    strides = {"source": of.strides(sizes), "target": to.strides(sizes) | ({rows: 0} if rows else {})}
-    loops = [(sizes[i], {n: s[i] for n, s in strides.items()}) for i in to.order if i not in inside]
-    return _Plan(*block, fused(loops) if block[-1] else [loops[0], *fused(loops[1:])])
+        block = _block(sizes, of, to, inside, sizes[rows] if rows in inside else 1)
+        if block is not None:
+            in_block = sizes[rows] if rows in inside else int(not rows)
+            loops = [(sizes[i], {n: s[i] for n, s in strides.items()}) for i in rest[:count]]
+            plans.append(_Plan(*block, in_block, fused(loops) if in_block else [loops[0], *fused(loops[1:])]))
+    return min(plans, key=lambda plan: plan.steps, default=None)
 
 
 def _block(sizes, of, to, inside, rows) -> tuple[np.ndarray, int, int, int] | None:

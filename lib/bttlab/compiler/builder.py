@@ -291,16 +291,13 @@ class Builder:
         vectors_in = int(permutation.max()) // LANES + 1
         vectors_out = len(permutation)
         base = self._entries(permutation, vectors_in)
-        gap = MACHINE.SHUFFLE_GAP
         if out is None:
-            steps = max(vectors_in, vectors_out) + gap
-            loops = [Level("y", steps, vectors_in if active is None else active)]
+            loops = [Level("y", max(vectors_in, vectors_out), vectors_in if active is None else active)]
             count, x_in = vectors_out, 0
         else:
             x, y = out
             x_live, y_in = (x, vectors_in // x) if vectors_in % x == 0 else (1, vectors_in)
-            inner = max(y, y_in, -(-(max(vectors_in, vectors_out) + gap) // x))
-            loops = [Level("x", x, x_live), Level("y", inner, y_in if active is None else active)]
+            loops = [Level("x", x, x_live), Level("y", max(y, y_in), y_in if active is None else active)]
             count, x_in = y, y_in
         more = (
             blocks._replace(offset=blocks.offset + (1 << blocks.shift), high=blocks.high + 1)
@@ -325,22 +322,6 @@ class Builder:
         if out_count is not None:
             count = out_count
         self.emit(SHUFFLE, 0, what, loops, operands, count=count, row=row)
-
-    def shuffle_rows(self, what, rows: int, permutation, source: At, buffer: At) -> None:
-        """Permute each row of vectors into a row of an operand buffer, in one block.
-
-        `source` has strides by "x", the rows, and "y", their vectors. The tables are those of ROWS rows, whatever
-        `rows`.
-        """
-        vectors_out, vectors_in = len(permutation), int(permutation.max()) // LANES + 1
-        first = np.arange(ROWS)[:, None, None] * vectors_in * LANES
-        whole = np.where(permutation < 0, -1, permutation + first).reshape(-1, LANES)
-        base = self._entries(whole, ROWS * vectors_in)
-        steps = max(vectors_in, vectors_out) + -(-MACHINE.SHUFFLE_GAP // rows)
-        loops = [Level("block", 2), Level("gate", 1), Level("x", rows), Level("y", steps, vectors_in)]
-        entry_in, entry_out = (At("", base, {"x": vectors, "y": 1}) for vectors in (vectors_in, vectors_out))
-        operands = {0: entry_in, 1: source, 2: entry_out, 5: buffer}
-        self.emit(SHUFFLE, 0, what, loops, operands, count=vectors_out, row=("x", 0))
 
     def _entries(self, permutation: np.ndarray, vectors_in: int) -> int:
         key = permutation.tobytes()

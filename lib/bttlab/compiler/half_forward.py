@@ -102,9 +102,9 @@ class HalfForward:
             part(loose, bj=half.far_vectors, f=1),
         )
         for n, rows in row_passes(half.near_rank):
-            source = part(loose, ROWS * n * half.block, x=half.block, y=1)
+            source = part(loose, ROWS * n * half.block, block=half.block, y=1)
             tail = part(self.buffers["tail"], n * half.tail_vectors, y=1)
-            b.shuffle_rows("pack the tail", rows, half.packing, source, tail)
+            b.shuffle("pack the tail", rows, half.packing, source, also=tail, row=("block", 0))
         if half.merged == 3:
             self._merge_near()
 

@@ -311,13 +311,13 @@ def _check_range(hazards, number, memory, address) -> None:
 
 
 def _inside(i, instruction, index, active, tokens):
-    """Sums that come round too early, and blocks of the shuffle unit without their gap."""
+    """Sums that come round too early, and blocks of the shuffle unit with too few steps."""
     if instruction.unit == SHUFFLE:
         *outer, inner = instruction.loops[1:]
         block = math.prod(value_of(loop.bound, tokens) for loop in (*outer, inner))
         vectors_in = math.prod(value_of(loop.active_bound, tokens) for loop in (*outer, inner))
         vectors_out = math.prod(value_of(loop.bound, tokens) for loop in outer) * value_of(instruction.count, tokens)
-        if block and block < max(vectors_in, vectors_out) + M.SHUFFLE_GAP:
+        if block and block < max(vectors_in, vectors_out):
             text = f"instruction {i}: blocks of {block} steps for {vectors_in} vectors in and {vectors_out} out"
             return [Hazard("shuffle", "shuffle", 0, (i,), text)]
         return []

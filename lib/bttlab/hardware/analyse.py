@@ -26,7 +26,6 @@ CLOCK_MHZ = 200
 # was computed is read LATENCY steps later at the earliest, a sum is added to again SUM_DISTANCE steps later.
 KEPT_APART = {
     "LATENCY": ("bank_", "operand_buffer", "statistic"),
-    "SHUFFLE_GAP": ("columns",),
     "SUM_DISTANCE": ("sums", "accumulator", "largest", "largest_place"),
     # By the loop's own code: the ring of counts has so many places, and a unit reads its queue so much later.
     "DRAIN_CYCLES": ("ended_before", "begun_before"),

@@ -40,7 +40,6 @@ LLVM_OPTIONS = (
 CONSTANTS = (
     "LATENCY",
     "SUM_DISTANCE",
-    "SHUFFLE_GAP",
     "DRAIN_CYCLES",
     "QUEUE_DISTANCE",
     "ROWS",
