@@ -175,19 +175,24 @@ def _simplified(text: str, root: str | None):
         if root and name != root:
             function.linkage = "internal"
     passes = llvm.create_new_module_pass_manager()
+    _add_unrolling(passes)  # of each function by itself: in the whole loop it takes several times as long
     passes.add_always_inliner_pass()
     if root:
         passes.add_global_dead_code_eliminate_pass()
-    passes.add_sroa_pass()
     for _ in range(TURNS):
-        passes.add_sccp_pass()
-        passes.add_loop_simplify_pass()
-        passes.add_lcssa_pass()
-        passes.add_loop_rotate_pass()
-        passes.add_loop_unroll_pass()
-        passes.add_sccp_pass()
-        passes.add_sroa_pass()
+        _add_unrolling(passes)
     passes.add_sccp_pass()
     passes.add_aggressive_dce_pass()
     passes.run(module, _pass_builder())
     return module
+
+
+def _add_unrolling(passes) -> None:
+    passes.add_sroa_pass()
+    passes.add_sccp_pass()
+    passes.add_loop_simplify_pass()
+    passes.add_lcssa_pass()
+    passes.add_loop_rotate_pass()
+    passes.add_loop_unroll_pass()
+    passes.add_sccp_pass()
+    passes.add_sroa_pass()
