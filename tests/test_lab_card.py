@@ -4,18 +4,21 @@ import numpy as np
 import pytest
 import torch
 
+import own_module
 from bttlab.baseline import run as baseline_run
 from bttlab.card import load_overlay
+from bttlab.compiler.module_file import load_module
 from bttlab.data import load_corpus
 from bttlab.experiments import Filter, RunIndex
 from bttlab.experiments.curves import read_curves
 from bttlab.experiments.record import now
-from bttlab.lab import Dashboard, Workload, baseline_targets, card_target, dashboard_runs
+from bttlab.lab import Dashboard, Workload, baseline_targets, card_target, dashboard_runs, modelled_targets
 from bttlab.model import ModelConfig, Optimizer, initial_parameters
 from bttlab.train import CheckpointStore
 from lab_trainers import our_threads, until
 
 CPU_BTT = "PyTorch CPU, TT bi-directional"
+PLACES = "emulated U50", "PyTorch CPU", "modelled RTX-3090"
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +53,7 @@ def test_a_run_can_be_found_again_and_has_the_losses_of_one_call(board, overlay,
     trainer = overlay.trainer_1
     for name, array in trainer.store_parameters().items():
         np.testing.assert_array_equal(checkpoint.parameters[name], array)
-    assert found.record.figures["dev.frame_accuracy"]["value"] == board.runs[0].scores[-1][1].frame_accuracy
+    assert found.record.figures["dev.frame_accuracy"]["value"] == board.runs[0].scores[-1][1]["frame_accuracy"]
     trainer.load_parameters(initial_parameters(workload.config, 0))
     expected = trainer.train(workload.train[workload.order(100)], Optimizer("sgd"), board._rate.value)
     np.testing.assert_array_equal(board.runs[0].losses, expected)
@@ -131,8 +134,27 @@ def test_the_card_and_pytorch_in_one_figure(board, monkeypatch, tmp_path):
     kept = {found.record.kind: found.record.begun for found in RunIndex().find()}
     assert kept == {"training": card.begun, "baseline": pytorch.begun}
     (baseline,) = RunIndex().find(Filter(["kind=baseline"]))
-    assert baseline.record.value("dev.slot_f1") == pytorch.scores[-1][1].slot_f1
+    assert baseline.record.value("dev.slot_f1") == pytorch.scores[-1][1]["slot_f1"]
     assert "RTX 3090 / U50 = 30 to 51 in memory" in board._ratios.value
+
+
+@pytest.mark.parametrize(("name", "score"), [("Net", "dev: intent accuracy"), ("Language", "dev: perplexity")])
+def test_a_module_on_the_card_in_pytorch_and_on_a_modelled_gpu(short_airline, overlay, name, score):
+    model = load_module(f"{own_module.__file__}:{name}")
+    workload = Workload.of(load_corpus(short_airline), model)
+    targets = [card_target(overlay, workload), *baseline_targets(workload), *modelled_targets(workload)]
+    board = Dashboard(targets, samples=60)
+    for target in targets:
+        board.start(target.name)
+        board.wait()
+    card, pytorch, modelled = board.runs
+    assert [run.name for run in board.runs] == [f"{place}, {name}" for place in PLACES]
+    for run in (pytorch, modelled):
+        np.testing.assert_allclose(run.losses, card.losses, rtol=1e-4, err_msg=run.error)
+    assert 0 < card.meter.joules[1] < modelled.meter.joules[1]
+    assert score in board._status.value
+    assert RunIndex().find(Filter([f"name=dashboard-{workload.corpus.name}-{name}"]))
+    board.close()
 
 
 @pytest.mark.long

@@ -64,7 +64,7 @@ def test_a_run_to_its_end(board_of):
     np.testing.assert_array_equal(run.losses, (1.0 / np.arange(1, 301)).astype(np.float32))
     assert not our_threads()
     assert "300 of 300 samples" in board._status.value and "samples/s (measured)" in board._status.value
-    assert run.scores[-1][0] == 300 and run.scores[-1][1].intent_accuracy == 1.0
+    assert run.scores[-1][0] == 300 and run.scores[-1][1]["intent_accuracy"] == 1.0
 
 
 def test_the_figure_shows_the_losses(board_of):

@@ -91,15 +91,14 @@ def module_of(options: argparse.Namespace, seed: int = 0) -> "ModuleModel":
     BttlabError
         As `bttlab.compiler.module_file.module_of_source`, or if there are options of another model.
     """
-    from bttlab.compiler.module_file import module_of_source, read_source
+    from bttlab.compiler.module_file import load_module
 
-    path, _, name = options.model.rpartition(":")
     for other in OPTIONS:
         if other != "sequence_length" and getattr(options, other) is not None:
             option = f"--{other.replace('_', '-')}"
             raise BttlabError(f"--model {options.model} {option}: a module has sizes of its own; leave {option} out")
     try:
-        return module_of_source(read_source(Path(path)), Path(path), name, options.sequence_length, seed)
+        return load_module(options.model, options.sequence_length, seed)
     except BttlabError as error:
         raise BttlabError(f"--model {error}") from None
 

@@ -114,8 +114,8 @@ def _new(options: argparse.Namespace, given: dict):
         words = Vocabulary.from_sentences(corpus.train.words, None, settings.word_classes)
         if len(words) > config.vocabulary_size:
             settings = replace(settings, config=config.with_vocabulary(len(words)))
-    name = f"{corpus.name}-{f'enc{config.encoders}' if module is None else module.title}"
-    return start_run(options.out or _default_folder(name), settings, corpus, module=module)
+    folder = options.out or _default_folder(f"{corpus.name}-{config.slug}")
+    return start_run(folder, settings, corpus, module=module)
 
 
 def _how_to_train(given: dict) -> dict:

@@ -42,6 +42,12 @@ def read_source(path: Path) -> bytes:
         raise BttlabError(f"{path} cannot be read ({error.strerror}); give FILE.py:CLASS") from None
 
 
+def load_module(name: str, sequence_length: int | None = None, seed: int = 0) -> ModuleModel:
+    """Return the module that `name`, FILE.py:CLASS, stands for; parameters and errors as of `module_of_source`."""
+    path, _, name = name.rpartition(":")
+    return module_of_source(read_source(Path(path)), Path(path), name, sequence_length, seed)
+
+
 def module_of_source(
     source: bytes, path: Path, name: str, sequence_length: int | None = None, seed: int = 0
 ) -> ModuleModel:

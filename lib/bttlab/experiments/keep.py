@@ -149,7 +149,7 @@ def index_run(record: RunRecord, folder: Path) -> None:
 SCORES = ("intent_accuracy", "slot_f1", "frame_accuracy")
 
 
-def keep_baseline(record, begun: str, name: str = "", dev: Any = None) -> None:
+def keep_baseline(record, begun: str, name: str = "", dev: Mapping[str, float] | None = None) -> None:
     """Write a baseline into the user's runs.
 
     Parameters
@@ -159,8 +159,8 @@ def keep_baseline(record, begun: str, name: str = "", dev: Any = None) -> None:
         `now()` before the first step.
     name : str
         Of the run; by default made of corpus, format, encoders and device.
-    dev : bttlab.data.metrics.Scores, optional
-        On the dev split, at the end.
+    dev : mapping of str to float, optional
+        Scores on the dev split, at the end.
     """
     mode = record.measurement
     model = f"enc{record.config['encoders']}" if "encoders" in record.config else record.model
@@ -178,7 +178,7 @@ def keep_baseline(record, begun: str, name: str = "", dev: Any = None) -> None:
             "joules_per_step": asdict(mode.energy.per_step),
             "memory_bytes": asdict(record.memory.peak),
         }
-        | ({f"dev.{key}": measured(getattr(dev, key), "1", "score on dev") for key in SCORES} if dev else {}),
+        | {f"dev.{key}": measured(dev[key], "1", "score on dev") for key in SCORES if dev and key in dev},
     )
     _place(run, {"record.json": to_json(record.to_dict())})
 

@@ -1,7 +1,7 @@
 """Model the energy and memory of a training run on the U50, and read the published ratios."""
 
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -51,7 +51,7 @@ def step_of(config: ModelConfig, optimizer: str, length: int) -> np.ndarray:
 
 def memory_of(config: ModelConfig, optimizer: str = "sgd") -> dict[str, Quantity]:
     """Return the bytes that training a model takes on the chip, by the accountings of `dashboard_runs.ACCOUNTINGS`."""
-    memory = estimate(config, optimizer=optimizer).memory
+    memory = estimate(config, [config.sequence_length], optimizer).memory
     used = f"the U50 model {MODEL_VERSION}: bytes that the program uses, and the machine's own"
     occupied = f"the U50 model {MODEL_VERSION}: all blocks that the machine occupies, filled or not"
     return {
@@ -85,9 +85,9 @@ class Published:
         )
 
 
-def published(config: ModelConfig) -> Published | None:
+def published(config) -> Published | None:
     """Return what was published beside a U50 that trains a model; None for other models than the paper's."""
-    if not 2 <= config.encoders <= 6 or config != replace(ModelConfig(), encoders=config.encoders):
+    if not any(config == ModelConfig(encoders=encoders) for encoders in range(2, 7)):
         return None
     paper = read_data("published")["training_paper"]
     facts = paper["facts"]

@@ -18,7 +18,7 @@ from IPython.display import display
 from bttlab.errors import BttlabError
 from bttlab.lab.canvas import LiveFigures
 from bttlab.lab.charts import SMOOTHING
-from bttlab.lab.dashboard_figure import ACROSS, DashboardFigure, View
+from bttlab.lab.dashboard_figure import ACROSS, DashboardFigure, View, in_words
 from bttlab.lab.dashboard_runs import ACCOUNTINGS, FAILED, FINISHED, PAUSED, RUNNING, STOPPED, DashboardRun
 from bttlab.lab.dashboard_targets import Target
 from bttlab.lab.explorer import row
@@ -420,7 +420,7 @@ def _status(run: DashboardRun) -> str:
         parts.append(f"energy: none, {escape(run.meter.how)}")
     if run.scores and run.state in (FINISHED, STOPPED):
         _, last = run.scores[-1]
-        parts.append(f"dev: intent {last.intent_accuracy:.1%}, slot F1 {last.slot_f1:.1%} (measured)")
+        parts.append(f"dev: {in_words(last)} (measured)")
     text = " · ".join(parts)
     return until_stale(text) if run.active else text
 

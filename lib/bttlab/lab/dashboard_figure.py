@@ -1,6 +1,6 @@
 """The dashboard's figure: losses, dev split, memory and energy of all runs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -138,7 +138,7 @@ class DashboardFigure:
             scores = list(run.scores)
             x = run.at([count for count, _ in scores], self._view.across)
             for name, _, line in SCORES:
-                values = [100 * getattr(found, name) for _, found in scores]
+                values = [100 * found.get(name, np.nan) for _, found in scores]
                 self.dev.plot(x, values, color=colour, linestyle=line, marker="o", markersize=3, label=f"{number}")
         self.dev.set(ylim=(0, MOST_PERCENT), yticks=range(0, 101, 20))
         handles = [Line2D([], [], color="0.3", linestyle=line, label=label) for _, label, line in SCORES]
@@ -223,3 +223,9 @@ def _wrapped(text: str, width: int = 42) -> str:
             lines.append("")
         lines[-1] += f"{word} "
     return "\n".join(lines)
+
+
+def in_words(scores: Mapping[str, float]) -> str:
+    """Return a split's scores, or the perplexity of a language model."""
+    named = [f"{label} {scores[name]:.1%}" for name, label, _ in SCORES if name in scores]
+    return ", ".join(named) or f"perplexity {scores['perplexity']:.2f}"

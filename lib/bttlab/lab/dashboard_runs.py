@@ -17,7 +17,6 @@ from bttlab.baseline.modelled import MODEL_VERSION, Modelled
 from bttlab.baseline.record import Record
 from bttlab.baseline.run import BaselineSetting, Listener, run_baseline
 from bttlab.data import Samples
-from bttlab.data.metrics import Scores, score
 from bttlab.errors import BttlabError
 from bttlab.experiments.index import runs_folder
 from bttlab.experiments.keep import keep_baseline, u50_callback
@@ -25,9 +24,10 @@ from bttlab.experiments.record import RunRecord, now
 from bttlab.lab.card_model import Published
 from bttlab.lab.meters import EnergyMeter, NoMeter
 from bttlab.lab.workload import Workload
-from bttlab.model import NumericalFault, Optimizer, Predictions, Trainer, predict
+from bttlab.model import ModelConfig, NumericalFault, Optimizer, Predictions, Trainer, predict
 from bttlab.quantities import Quantity
 from bttlab.threads import Thread
+from bttlab.train.evaluation import scores_of
 from bttlab.train.progress import NoProgress
 from bttlab.train.run import Callback, DivergedRun, start_run
 from bttlab.train.run import Run as Training
@@ -73,8 +73,8 @@ class DashboardRun:
         Training time without pauses, set-up and evaluations.
     count : int
         Samples trained on.
-    scores : list of (int, Scores)
-        Samples trained on, and the scores of the dev split.
+    scores : list of (int, dict of str to float)
+        Samples trained on, and the scores of the dev split that the model has (`bttlab.train.evaluation.scores_of`).
     history : list of (int, float, float, float, float)
         Samples trained on, seconds, joules with their bounds (low, middle, high; NaN without a meter); every second
         one is dropped at `MOST_POINTS`.
@@ -97,7 +97,7 @@ class DashboardRun:
         self.state, self.error, self.begun = READY, "", ""
         self.fault: NumericalFault | None = None
         self.count, self.seconds = 0, 0.0
-        self.scores: list[tuple[int, Scores]] = []
+        self.scores: list[tuple[int, dict[str, float]]] = []
         self.history = [(0, 0.0, *([0.0 if meter.provenance else np.nan] * 3))]
         self.memory: dict[str, Quantity] = {}
         self.published: Published | None = None
@@ -219,7 +219,7 @@ class DashboardRun:
             parts.append(predict(dev[first : first + PREDICTED_AT_ONCE]))
         columns = ([getattr(part, name) for part in parts] for name in ("losses", "intents", "slots"))
         predictions = Predictions(*map(np.concatenate, columns))
-        self.scores.append((self.count, score(workload.corpus, workload.dev_split, predictions)))
+        self.scores.append((self.count, scores_of(predictions, workload.corpus, "dev", workload.config, len(dev))))
         self.is_evaluating = False
 
     def _run(self) -> None:
@@ -297,9 +297,10 @@ class TrainerRun(DashboardRun, Callback):
             raise self.fault from None
 
     def _begin(self) -> Training:
-        corpus, config = self._workload.corpus, self._workload.config
+        corpus, model = self._workload.corpus, self._workload.config
+        module = None if isinstance(model, ModelConfig) else model
         settings = RunSettings(
-            config=config,
+            config=module.config if module else model,
             data=str(corpus.folder),
             device="auto",
             optimizer=self._optimizer,
@@ -308,12 +309,13 @@ class TrainerRun(DashboardRun, Callback):
             epochs=-(-self.total // len(corpus.train)),
         )
         folder = runs_folder() / f"{self._group}-{secrets.token_hex(4)}"
-        return start_run(folder, settings, corpus, {"train": self._workload.train, "dev": self._workload.dev})
+        samples = {"train": self._workload.train, "dev": self._workload.dev}
+        return start_run(folder, settings, corpus, samples, module)
 
     @property
     def _group(self) -> str:
         """Name of the dashboard's runs with this corpus and model in the index."""
-        return f"dashboard-{self._workload.corpus.name}-enc{self._workload.config.encoders}"
+        return f"dashboard-{self._workload.corpus.name}-{self._workload.config.slug}"
 
     def _on_record(self, record: RunRecord) -> None:
         record.name, record.begun = self._group, self.begun
@@ -358,7 +360,7 @@ class TrainerRun(DashboardRun, Callback):
     def evaluated(self, count: int, scores: dict[str, Any]) -> None:
         """Keep the scores for the figure."""
         self.is_evaluating = False
-        self.scores.append((count, Scores(**{name: value for name, value in scores.items() if name != "mean_loss"})))
+        self.scores.append((count, scores))
 
 
 def evaluation_ends(total: int) -> list[int]:
@@ -404,22 +406,23 @@ class BaselineRun(DashboardRun):
         return f"sgd, learning rate {self.learning_rate:g}, seed {self._workload.seed}"
 
     def _train(self) -> None:
+        work = self._workload
         if self._device == "cpu":
             torch.set_num_threads(1)  # as bttlab baseline: at batch 1 more threads mostly wait for each other
         setting = BaselineSetting(
             self._format,
             self._device,
-            config=self._workload.config,
-            data=self._workload.corpus.folder,
+            config=work.config,
+            data=work.corpus.folder,
             steps=self.total,
-            seed=self._workload.seed,
+            seed=work.seed,
             learning_rate=self.learning_rate,
             modes=[self._mode],
         )
         listener = Listener(
             on_step=self._on_step,
             stop=self._stop,
-            evaluate=lambda _, model: self._evaluate(self._workload, partial(predict, model)),
+            evaluate=lambda _, model: self._evaluate(work, partial(predict, model, config=work.config)),
             evaluate_at=evaluation_ends(self.total),
         )
         record = run_baseline(setting, listener)
@@ -458,7 +461,7 @@ class ModelledRun(BaselineRun):
         super().__init__(name, total, learning_rate, meter, workload, format, "cpu", "eager")
         self._model = model
         place = name.partition(",")[0].replace(" ", "-")
-        self._record_name = f"{workload.corpus.name}-{format}-enc{workload.config.encoders}-{place}"
+        self._record_name = f"{workload.corpus.name}-{format}-{workload.config.slug}-{place}"
 
     def _train(self) -> None:
         super()._train()

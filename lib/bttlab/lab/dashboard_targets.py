@@ -9,6 +9,7 @@ import torch
 from bttlab.baseline.energy import find_meter
 from bttlab.baseline.gpus import Gpu, find_gpu
 from bttlab.baseline.modelled import Modelled, model_step
+from bttlab.baseline.run import MODULE
 from bttlab.card import EmulatedU50
 from bttlab.data import Samples
 from bttlab.lab.card_model import ModelledMeter, memory_of, published
@@ -54,7 +55,7 @@ def card_target(overlay: pynq.Overlay, workload: Workload, optimizer: Optimizer 
     """
     device, trainer = overlay.device, overlay.trainer_1
     emulated = isinstance(device, EmulatedU50)
-    place = f"{'emulated ' if emulated else ''}U50, TT bi-directional"
+    place = f"{'emulated ' if emulated else ''}U50, {_formats(workload).get('btt', workload.config.short_name)}"
 
     def make_run(total: int, learning_rate: float, name: str = "sgd", seed: int = workload.seed) -> DashboardRun:
         if not trainer.runs(workload.config):
@@ -91,7 +92,12 @@ def card_meter(device: pynq.Device, config: ModelConfig, optimizer: str) -> Ener
 def baseline_targets(workload: Workload) -> list[Target]:
     """Return dense and tensor training in PyTorch, on the CPU and, if there is one, on a GPU."""
     devices = ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]
-    return [_baseline(format, device, workload) for device in devices for format in BASELINES]
+    return [_baseline(format, device, workload) for device in devices for format in _formats(workload)]
+
+
+def _formats(workload: Workload) -> dict[str, str]:
+    """Return what the baselines of a model are called; a module of the user's own is trained as it is."""
+    return BASELINES if isinstance(workload.config, ModelConfig) else {MODULE: workload.config.short_name}
 
 
 def modelled_targets(workload: Workload) -> list[Target]:
@@ -101,11 +107,11 @@ def modelled_targets(workload: Workload) -> list[Target]:
     """
     if torch.cuda.is_available():
         return []
-    return [_modelled(format, find_gpu("RTX-3090"), workload) for format in BASELINES]
+    return [_modelled(format, find_gpu("RTX-3090"), workload) for format in _formats(workload)]
 
 
 def _modelled(format: str, gpu: Gpu, workload: Workload) -> Target:
-    name = f"modelled {gpu.gpu}, {BASELINES[format]}"
+    name = f"modelled {gpu.gpu}, {_formats(workload)[format]}"
     of_lengths: dict[int, Modelled] = {}
 
     def model(sample: Samples) -> Modelled:
@@ -122,7 +128,7 @@ def _modelled(format: str, gpu: Gpu, workload: Workload) -> Target:
 
 def _baseline(format: str, device: str, workload: Workload) -> Target:
     place = "GPU" if device == "cuda" else "CPU"
-    name = f"PyTorch {place}, {BASELINES[format]}"
+    name = f"PyTorch {place}, {_formats(workload)[format]}"
 
     def make_run(total: int, learning_rate: float, _: str = "sgd", seed: int = workload.seed) -> DashboardRun:
         work, mode = replace(workload, seed=seed), FASTEST_MODE[device]

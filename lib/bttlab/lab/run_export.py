@@ -4,10 +4,9 @@ import base64
 import csv
 import io
 from collections.abc import Sequence
-from dataclasses import asdict
 
 from bttlab.lab.charts import SMOOTHING, smooth, thinned
-from bttlab.lab.dashboard_figure import SCORES, label_of
+from bttlab.lab.dashboard_figure import SCORES, in_words, label_of
 from bttlab.lab.dashboard_runs import ACCOUNTINGS, DashboardRun
 from bttlab.lab.gpu_ratios import over
 
@@ -26,9 +25,7 @@ def describe_runs(runs: Sequence[DashboardRun]) -> str:
             mean = losses[-max(1, SMOOTHING // every) :].mean()
             parts.append(f"mean of the last {SMOOTHING} losses {mean:.2f} (measured)")
         if run.scores:
-            values = asdict(run.scores[-1][1])
-            scores = ", ".join(f"{label} {values[name]:.1%}" for name, label, _ in SCORES)
-            parts.append(f"on the dev split {scores} (measured)")
+            parts.append(f"on the dev split {in_words(run.scores[-1][1])} (measured)")
         for name, found in run.memory.items():
             parts.append(f"{found.value / 1e6:,.1f} MB {ACCOUNTINGS[name]} ({found.provenance})")
         if run.meter.provenance:
@@ -70,7 +67,7 @@ def curves_csv(runs: Sequence[DashboardRun]) -> str:
         history = {count: values for count, *values in run.history if run.meter.provenance}
         counts = sorted({*rows, *scores})
         for count, seconds in zip(counts, run.at(counts, "time"), strict=True):
-            values = [getattr(scores[count], name) for name, _, _ in SCORES] if count in scores else [""] * len(SCORES)
+            values = [scores[count].get(name, "") if count in scores else "" for name, _, _ in SCORES]
             _, low, middle, high = history.get(count, [""] * 4)
             joules, loss = (middle, low, high), rows.get(count, [""] * 2)
             writer.writerow([label_of(number, run), run.state, count, f"{seconds:.6g}", *joules, *loss, *values])

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bttlab.data import Corpus, Samples, Split, Vocabulary, encode, epoch_order
-from bttlab.model import ModelConfig
+from bttlab.data import Corpus, Samples, Vocabulary, encode, epoch_order
+from bttlab.model import ModelConfig, ModuleConfig
 
 DEV_UTTERANCES = 200  # scored during a run: enough for a curve, and soon done
 
@@ -17,7 +17,8 @@ class Workload:
     Attributes
     ----------
     corpus : Corpus
-    config : ModelConfig
+    config : ModelConfig or bttlab.compiler.module.ModuleModel
+        A module of your own comes from `bttlab.compiler.module_file.load_module`: the run keeps a copy of its file.
     train : Samples
         The whole training split.
     dev : Samples
@@ -27,13 +28,13 @@ class Workload:
     """
 
     corpus: Corpus
-    config: ModelConfig
+    config: ModelConfig | ModuleConfig
     train: Samples
     dev: Samples
     seed: int = 0
 
     @classmethod
-    def of(cls, corpus: Corpus, config: ModelConfig, seed: int = 0) -> "Workload":
+    def of(cls, corpus: Corpus, config: ModelConfig | ModuleConfig, seed: int = 0) -> "Workload":
         """Encode a corpus; errors are those of `bttlab.data.encode`."""
         vocabulary = Vocabulary.from_sentences(corpus.train.words, config.vocabulary_size)
         train = encode(corpus.train, vocabulary, corpus, config)
@@ -44,8 +45,3 @@ class Workload:
         epochs = -(-total // len(self.train))
         orders = [epoch_order(len(self.train), self.seed, epoch) for epoch in range(epochs)]
         return np.concatenate(orders)[:total]
-
-    @property
-    def dev_split(self) -> Split:
-        """The utterances of `dev` as text."""
-        return self.corpus.dev[: len(self.dev)]

@@ -243,6 +243,11 @@ class ModelConfig:
         return f"{self.encoders}-ENC"
 
     @property
+    def slug(self) -> str:
+        """Name in names of runs and files."""
+        return f"enc{self.encoders}"
+
+    @property
     def identity(self) -> dict[str, int]:
         """What a result calls the model."""
         return {"encoders": self.encoders}

@@ -69,6 +69,11 @@ class ModuleConfig:
         return self.title
 
     @property
+    def slug(self) -> str:
+        """Name in names of runs and files."""
+        return self.title
+
+    @property
     def identity(self) -> dict[str, str]:
         """What a result calls the model."""
         return {"module": self.title}

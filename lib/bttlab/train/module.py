@@ -75,7 +75,7 @@ def keep_module(folder: Path, model: "ModuleModel") -> None:
         If the module has no file, or the copy cannot be written.
     """
     if not model.source:
-        raise RunError(f"{model.title} has no file: a run keeps a copy; write the class into FILE.py, and use --model")
+        raise RunError(f"{model.title} has no file for a run to keep; load it from FILE.py (--model, load_module)")
     try:
         replace_whole(Path(folder) / MODULE_FILE, model.source)
     except OSError as error:
