@@ -138,7 +138,7 @@ def test_training_under_the_dashboard(lab):
     busy = lab.cell_with("while board.runs")
     lab.scroll_to("board = Dashboard")
     lab.page.evaluate(WATCH_FIGURE, FIGURE)
-    lab.page.wait_for_function("() => window.pictures.size >= 10", timeout=1000 * PATIENCE)
+    lab.page.wait_for_function("() => window.pictures.size >= 3", timeout=1000 * PATIENCE)
     assert "[*]" in busy.locator(".jp-InputPrompt").inner_text()  # the other cell has been computing all the while
     lab.page.evaluate("() => clearInterval(window.watching)")
     lab.picture("dashboard_running")
