@@ -67,7 +67,7 @@ class InstantTrainer:
 def write_and_read(folder: Path, workload: Workload, epochs: int, faults: list[str]) -> dict[str, object]:
     """Write the metrics of a run of many epochs line by line, and read them as its users do."""
     log, trainer, how = MetricsLog(folder), InstantTrainer(workload.config), "time.perf_counter on this host"
-    dev = asdict(score(workload.corpus, workload.corpus.dev[: len(workload.dev)], trainer.predict(workload.dev)))
+    dev = asdict(score(workload.corpus, workload.dev_split, trainer.predict(workload.dev)))
     size = 0
     for epoch in range(1, epochs + 1):
         losses = trainer.train(workload.train, Optimizer(), 1e-3)

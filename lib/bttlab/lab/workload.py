@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bttlab.data import Corpus, Samples, Vocabulary, encode, epoch_order
+from bttlab.data import Corpus, Samples, Split, Vocabulary, encode, epoch_order
 from bttlab.model import ModelConfig, ModuleConfig
 
 DEV_UTTERANCES = 200  # scored during a run: enough for a curve, and soon done
@@ -45,3 +45,8 @@ class Workload:
         epochs = -(-total // len(self.train))
         orders = [epoch_order(len(self.train), self.seed, epoch) for epoch in range(epochs)]
         return np.concatenate(orders)[:total]
+
+    @property
+    def dev_split(self) -> Split:
+        """The utterances of `dev` as text."""
+        return self.corpus.dev[: len(self.dev)]
