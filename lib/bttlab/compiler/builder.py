@@ -51,6 +51,14 @@ def padded(name: str, bound: Bound, others: int = 1) -> Level:
     return Level(name, bound._replace(low=max(bound.low, least), high=max(bound.high, least)), bound)
 
 
+def together(count: int, sums: int) -> int:
+    """Return how many of so many iterations have to be one, of all their sums, for these to come round late enough.
+
+    1 if no number does that and divides the count: `padded` adds idle steps then.
+    """
+    return next((n for n in range(1, count + 1) if not count % n and n * sums >= MACHINE.SUM_DISTANCE), 1)
+
+
 def even_parts(whole: int, others: int, most: int) -> list[tuple[int, int]]:
     """Return first and size of the fewest even parts of a loop, so that a part times `others` is `most` at the most."""
     count = next((n for n in range(1, whole) if -(-whole // n) * others <= most), max(whole, 1))
@@ -228,7 +236,7 @@ class Builder:
             self.emit(engine, ACCUMULATE, what, nest, operands, count=summed, **more)
             width = Level("w", each * some)
             slots = at("", 0, w=1, **{loop.name: each * some for loop in tokens})
-            operands = {0: slots, 4: result.behind(each * first)}
+            operands = {0: slots, 4: result.moved("w", each * first)}
             self.emit(DRAIN_0 + engine, 0, what, [rows, *tokens, width], operands, row=(rows.name, 0), flags=flags)
             if bias is not None:
                 operands, row = {0: slots, 4: at(bias.memory, bias.base + each * first, w=1)}, ("one", rows.bound)

@@ -287,16 +287,19 @@ class Embedding:
         self.d_f3 = b.take("d_F3 of tokens", self._most * self.slice_3)
         for group in range(-(-most_of(self.tokens) // GROUP)):
             tokens = self._group(group)
-            b.accumulate(
-                ENGINE_0,
-                "d_F3 = F2^T d_V, in parts",
-                [Level("q", an // pieces), padded("t", tokens, each), Level("p", pieces), Level("w", self.b_vectors)],
-                ("q",),
-                part(self.loose, GROUP * group * an, t=an, q=pieces, p=1),
-                part(self.f2.where(), token_offset=TokenOffset(F2, "t", group), q=each, p=self.b_vectors, w=1),
-                Level("n", self.n3),
-                part(self.parts, GROUP * group * self.n3 * each, t=self.n3 * each, n=each, w=1),
-            )
+            gate = Level("gate", tokens._replace(high=1) if group else 1)
+            f2, parts = self.f2.where(), part(self.parts, GROUP * group * self.n3 * each)
+            for vector in range(self.b_vectors):
+                b.accumulate(
+                    ENGINE_0,
+                    "d_F3 = F2^T d_V, in parts",
+                    [gate, Level("q", an // pieces), padded("t", tokens, pieces), Level("p", pieces)],
+                    ("q",),
+                    part(self.loose, GROUP * group * an, t=an, q=pieces, p=1),
+                    part(f2, vector, token_offset=TokenOffset(F2, "t", group), q=each, p=self.b_vectors),
+                    Level("n", self.n3),
+                    part(parts, vector, t=self.n3 * each, n=each, w=self.b_vectors),
+                )
             b.columns(
                 "d_F3 of tokens",
                 [Level("p", pieces), Level("t", tokens), Level("n", self.n3), padded("w", self.b_vectors, self.n3)],

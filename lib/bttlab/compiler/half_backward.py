@@ -1,6 +1,6 @@
 """Backward pass of one half of a linear layer: the gradients of its cores."""
 
-from bttlab.compiler.builder import ROWS, padded, row_passes
+from bttlab.compiler.builder import ROWS, padded, row_passes, together
 from bttlab.compiler.half import OUT
 from bttlab.compiler.half_forward import HalfForward
 from bttlab.compiler.instruction import At, Bound, Level
@@ -103,16 +103,16 @@ class HalfLowering(HalfForward):
                 part(permuted, block=vectors, y=1),
             )
             d_merged = permuted
-        stream = part(d_merged, k=vectors, j=tail_vectors, w=1)
-        scalars = {"k": half.near * half.b_vectors, "j": half.b_vectors}
+        n = together(half.rank, half.near)
         self._reduce(
             "d N = d W3 tail^T",
-            [Level("k", half.rank), Level("w", tail_vectors + 1), padded("j", half.near)],
+            [Level("k", half.rank // n), Level("w", tail_vectors + 1), padded("j", n * half.near)],
             "tail",
-            stream,
-            part(half.gradients["near"], **scalars),
+            part(d_merged, k=n * vectors, j=tail_vectors, w=1),
+            part(half.gradients["near"], k=n * half.near * half.b_vectors, j=half.b_vectors),
             M.CHECK,
         )
+        scalars = {"k": half.near * half.b_vectors, "j": half.b_vectors}
         matrix = {"k": vectors, "j": tail_vectors}
         near = half.cores["near"]
         self._tail_backward(self._d_tail("d tail = N^T d W3", Level("k", half.rank), near, scalars, d_merged, matrix))
@@ -123,7 +123,7 @@ class HalfLowering(HalfForward):
         Where a row of vectors is shorter than SUM_DISTANCE, several j have separate sums.
         """
         b, half, vectors = self.b, self.half, self.half.tail_vectors
-        pieces = next((p for p in range(1, half.near + 1) if not half.near % p and p * vectors >= M.SUM_DISTANCE), 1)
+        pieces = together(half.near, vectors)
         result = self.scratch.take(half.near_rank * vectors)
         parts = self.scratch.take(half.near_rank * pieces * vectors) if pieces > 1 else result
         a_strides, c_strides = ({**s, "j": pieces * s["j"], "p": s["j"]} for s in (a_strides, c_strides))
@@ -151,18 +151,21 @@ class HalfLowering(HalfForward):
             part(d_tail, block=half.tail_vectors, y=1),
             part(loose, block=half.block, y=1),
         )
-        stream = part(loose, b=half.block, m=half.far_vectors, f=1)
-        middle = {"b": half.middle * half.a_vectors, "m": half.a_vectors}
+        n, row = together(half.near_rank, half.middle), half.middle * half.a_vectors
         self._reduce(
             "d M = d tail F^T",
-            [Level("b", half.near_rank), Level("f", half.far_vectors + 1), padded("m", half.middle)],
+            [Level("b", half.near_rank // n), Level("f", half.far_vectors + 1), padded("m", n * half.middle)],
             "far",
-            stream,
-            part(half.gradients["middle"], **middle),
+            part(loose, b=n * half.block, m=half.far_vectors, f=1),
+            part(half.gradients["middle"], b=n * row, m=half.a_vectors),
             M.CHECK,
         )
         loops = [Level("b", half.near_rank), padded("m", half.middle, half.far_vectors), Level("f", half.far_vectors)]
-        self._far_backward(loops, ("b",), part(half.cores["middle"], **middle), stream)
+        scalars, stream = (
+            part(half.cores["middle"], b=row, m=half.a_vectors),
+            part(loose, b=half.block, m=half.far_vectors, f=1),
+        )
+        self._far_backward(loops, ("b",), scalars, stream)
 
     def _far_backward(self, loops, depth, scalars: At, stream: At) -> None:
         """d_F = sum of scalars^T stream: an engine sums it in `middle` parts, the vector unit adds them up."""
