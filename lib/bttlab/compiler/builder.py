@@ -52,9 +52,9 @@ def padded(name: str, bound: Bound, others: int = 1) -> Level:
 
 
 def together(count: int, sums: int) -> int:
-    """Return how many of so many iterations have to be one, of all their sums, for these to come round late enough.
+    """Return how many iterations to do as one, so that their sums come round after SUM_DISTANCE steps.
 
-    1 if no number does that and divides the count: `padded` adds idle steps then.
+    It divides the count. Where no divisor is enough it is 1, and `padded` adds idle steps.
     """
     return next((n for n in range(1, count + 1) if not count % n and n * sums >= MACHINE.SUM_DISTANCE), 1)
 

@@ -161,11 +161,8 @@ class HalfLowering(HalfForward):
             M.CHECK,
         )
         loops = [Level("b", half.near_rank), padded("m", half.middle, half.far_vectors), Level("f", half.far_vectors)]
-        scalars, stream = (
-            part(half.cores["middle"], b=row, m=half.a_vectors),
-            part(loose, b=half.block, m=half.far_vectors, f=1),
-        )
-        self._far_backward(loops, ("b",), scalars, stream)
+        scalars = part(half.cores["middle"], b=row, m=half.a_vectors)
+        self._far_backward(loops, ("b",), scalars, part(loose, b=half.block, m=half.far_vectors, f=1))
 
     def _far_backward(self, loops, depth, scalars: At, stream: At) -> None:
         """d_F = sum of scalars^T stream: an engine sums it in `middle` parts, the vector unit adds them up."""
