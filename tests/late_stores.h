@@ -4,7 +4,7 @@
 #include <deque>
 #include <vector>
 
-enum Distance { OF_LATENCY, OF_SUM, OF_QUEUE, OF_COUNTS, DISTANCES };
+enum Distance { OF_LATENCY, OF_SUM, OF_COLUMNS, OF_QUEUE, OF_COUNTS, DISTANCES };
 extern "C" __attribute__((visibility("default"))) int extra_cycles[DISTANCES];  // the test's fault: later still
 int extra_cycles[DISTANCES];
 static int now = -1;  // the cycle; negative outside of the loop, where stores are visible at once

@@ -252,9 +252,9 @@ def _plan_of(sizes: Sizes, of: Arrangement, to: Arrangement, rows: str) -> _Plan
         inside = [i for i in to.order if i not in rest[:count]]
         if elements(sizes, inside) > M.SHUFFLE_VECTORS * LANES:
             break
-        block = _block(sizes, of, to, inside, sizes[rows] if rows in inside else 1)
+        in_block = sizes[rows] if rows in inside else int(not rows)
+        block = _block(sizes, of, to, inside, max(in_block, 1))
         if block is not None:
-            in_block = sizes[rows] if rows in inside else int(not rows)
             loops = [(sizes[i], {n: s[i] for n, s in strides.items()}) for i in rest[:count]]
             plans.append(_Plan(*block, in_block, fused(loops) if in_block else [loops[0], *fused(loops[1:])]))
     return min(plans, key=lambda plan: plan.steps, default=None)

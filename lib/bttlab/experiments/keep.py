@@ -218,7 +218,7 @@ def keep_estimate(estimate, corpus: Mapping[str, str], model_version: str) -> Ru
     }
     run = RunRecord(
         "estimate",
-        f"enc{estimate.model.encoders}-rank{estimate.model.linear_rank}-{estimate.flow}-{estimate.clock_mhz:g}MHz",
+        f"{estimate.model.slug}-rank{estimate.model.linear_rank}-{estimate.flow}-{estimate.clock_mhz:g}MHz",
         configuration,
         f"a model of the U50 ({model_version})",
         id=digest_of({"kind": "estimate", "model": model_version, **configuration}),
