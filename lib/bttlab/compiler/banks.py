@@ -155,15 +155,16 @@ class _Room:
         for begin, end in [*beside, (self.depth, self.depth)]:
             if begin - low >= vectors:
                 gaps.append((low, begin))
-            low = max(low, end)
+            if end > low:
+                low = end
         if not gaps:
             return None
-        before = [(end, low, high) for _, end, low, high in self.taken if end < first]
+        before = sorted(((end, low, high) for _, end, low, high in self.taken if end < first), reverse=True)
         edges = {high for _, _, high in before}
         best = (1 << 30, 0)
         for low, high in gaps:
             for at in (low, *(edge for edge in edges if low < edge <= high - vectors)):
-                used = max((end for end, lo, hi in before if lo < at + vectors and at < hi), default=-1)
+                used = next((end for end, lo, hi in before if lo < at + vectors and at < hi), -1)
                 best = min(best, (used, at))
         return best[1], best[0]
 

@@ -7,7 +7,7 @@ other has begun, and a latency longer.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from bttlab.compiler.instruction import (
@@ -56,32 +56,20 @@ class Access(NamedTuple):
     operand: int | None = None
 
 
-END, CHAIN, DRAIN = range(3)
+END, CHAIN, DRAIN = 1, 2, 4  # how long one instruction waits for another, or several of these
+Waits = list[dict[int, int]]  # of each instruction: what it waits for, and how long
 
 
-class Wait(NamedTuple):
-    """An earlier instruction that one waits for, and how long: END, CHAIN or DRAIN."""
-
-    instruction: int
-    until: int
-
-
-def accesses(instruction: Instruction, offset_span: tuple[int, ...], sums: bool = True) -> Iterator[Access]:
-    """Yield what an instruction reads and writes, of banks, operand buffers, statistics and, if asked for, sums."""
-    for number in instruction.reads():
-        operand = instruction.operands[number]
-        yield Access(operand.memory, *instruction.span(number, offset_span), False, number)
-    for number in instruction.writes():
-        operand = instruction.operands[number]
-        yield Access(operand.memory, *instruction.span(number, offset_span), True, number)
-    pong = int(bool(instruction.flags & MACHINE.PONG))
-    if not sums and instruction.unit != VECTOR:
-        return
-    if instruction.unit <= ENGINE_1 and instruction.operation != EXPAND:
-        yield Access(f"sums {instruction.unit} {pong}", 0, 1, True)
-    elif instruction.unit in (DRAIN_0, DRAIN_0 + 1):
-        yield Access(f"sums {instruction.unit - DRAIN_0} {pong}", 0, 1, False)
-    elif instruction.unit == VECTOR:
+def accesses(
+    instruction: Instruction, offset_span: tuple[int, ...], memories: Collection[str] | None = None
+) -> Iterator[Access]:
+    """Yield what an instruction reads and writes of some memories; by default of all, and statistics."""
+    for writes, numbers in ((False, instruction.reads()), (True, instruction.writes())):
+        for number in numbers:
+            memory = instruction.operands[number].memory
+            if memories is None or memory in memories:
+                yield Access(memory, *instruction.span(number, offset_span), writes, number)
+    if memories is None and instruction.unit == VECTOR:
         base = instruction.operands[5].base if 5 in instruction.operands else 0
         rows = steps = 1
         for loop in reversed(instruction.loops):
@@ -95,6 +83,15 @@ def accesses(instruction: Instruction, offset_span: tuple[int, ...], sums: bool 
             yield Access(f"statistic {k}", base, base + rows, True)
 
 
+def _sums(instruction: Instruction) -> Iterator[Access]:
+    """Yield the sums that an instruction adds to or fetches."""
+    pong = int(bool(instruction.flags & MACHINE.PONG))
+    if instruction.unit <= ENGINE_1 and instruction.operation != EXPAND:
+        yield Access(f"sums {instruction.unit} {pong}", 0, 1, True)
+    elif instruction.unit in (DRAIN_0, DRAIN_0 + 1):
+        yield Access(f"sums {instruction.unit - DRAIN_0} {pong}", 0, 1, False)
+
+
 def ports_of(instruction: Instruction) -> set[tuple[str, bool]]:
     """Return the memories whose ports an instruction uses, which several units share, and whether to write."""
     return {
@@ -104,38 +101,46 @@ def ports_of(instruction: Instruction) -> set[tuple[str, bool]]:
     }
 
 
-def data_waits(
-    instructions: Sequence[Instruction], offset_span: tuple[int, ...], sums: bool = True
-) -> list[list[Wait]]:
-    """Return what each instruction waits for because of vectors, in the order of the list.
+def data_waits(instructions: Sequence[Instruction], offset_span: tuple[int, ...]) -> Waits:
+    """Return what each instruction waits for because of vectors, and a drain because of the sums that it fetches.
 
-    Without `sums`, a drain waits for the one instruction whose sums it fetches, and nothing else is said of them: which
-    pong an engine sums on is free.
+    Nothing else is said of sums: on which pong an engine sums is free.
     """
+    waits = _conflicts(instructions, range(len(instructions)), (accesses(i, offset_span) for i in instructions))
     filled: dict[int, int] = {}  # the last instruction that an engine summed with for a drain
-    known: dict[tuple[str, bool], list[tuple[int, int, int, Access]]] = defaultdict(list)  # readers, writers
-    waits: list[list[Wait]] = []
     for i, instruction in enumerate(instructions):
-        mine: dict[int, set[int]] = defaultdict(set)
-        touched = list(accesses(instruction, offset_span, sums))
-        if not sums and instruction.unit in (DRAIN_0, DRAIN_0 + 1):
-            mine[filled[instruction.unit - DRAIN_0]].add(DRAIN)
-        elif not sums and instruction.unit <= ENGINE_1 and instruction.operation == ACCUMULATE:
+        if instruction.unit in (DRAIN_0, DRAIN_0 + 1):
+            waits[i][filled[instruction.unit - DRAIN_0]] = DRAIN
+        elif instruction.unit <= ENGINE_1 and instruction.operation == ACCUMULATE:
             filled[instruction.unit] = i
+    return waits
+
+
+def _conflicts(
+    instructions: Sequence[Instruction],
+    order: Iterable[int],
+    touched_by: Iterable[Iterable[Access]],
+    known_waits: Waits | None = None,
+) -> Waits:
+    """Return what instructions wait for, in an order of theirs, because of what they touch; and what is known."""
+    known: dict[tuple[str, bool], list[tuple[int, int, int, Access]]] = defaultdict(list)  # readers, writers
+    waits: Waits = [dict(mine) for mine in known_waits] if known_waits else [{} for _ in instructions]
+    for i, of_one in zip(order, touched_by, strict=True):
+        mine, instruction, touched = waits[i], instructions[i], list(of_one)
         for access in touched:
             memory, low, high, writes, _ = access
             for wrote in (False, True) if writes else (True,):
                 later = DRAIN if wrote and not writes else END
                 for j, first, last, other in known[memory, wrote]:
                     if low < last and first < high:
-                        mine[j].add(CHAIN if _step_by_step(instructions[j], other, instruction, access) else later)
+                        until = CHAIN if _step_by_step(instructions[j], other, instruction, access) else later
+                        mine[j] = mine.get(j, 0) | until
         for access in touched:
             memory, low, high, writes, _ = access
             if writes:  # what is wholly overwritten now concerns no later instruction
                 for one in (known[memory, False], known[memory, True]):
-                    one[:] = [past for past in one if past[1] < low or high < past[2] or past[0] not in mine]
+                    one[:] = [past for past in one if past[1] < low or high < past[2] or past[0] == i]
             known[memory, writes].append((i, low, high, access))
-        waits.append([Wait(j, u) for j, until in sorted(mine.items()) for u in ({DRAIN} if DRAIN in until else until)])
     return waits
 
 
@@ -211,22 +216,47 @@ def _step_by_step(first: Instruction, before: Access, second: Instruction, after
     return all(_at_least(b.bound, a.bound) for a, b in zip(levels[1:], others[1:], strict=True))
 
 
-def set_waits(instructions: Sequence[Instruction], offset_span: tuple[int, ...]) -> None:
-    """Set every instruction's `after` counts for the order that the list has."""
-    waits = data_waits(instructions, offset_span)
-    place = []  # of each instruction in its unit's stream, from 1
+def set_waits(
+    instructions: Sequence[Instruction],
+    offset_span: tuple[int, ...],
+    order: Sequence[int] | None = None,
+    known: Waits | None = None,
+    memories: Collection[str] | None = None,
+) -> None:
+    """Set every instruction's `after` counts.
+
+    Parameters
+    ----------
+    instructions : sequence of Instruction
+    offset_span : tuple of int
+        Most that a slice of each table adds to an address.
+    order : sequence of int, optional
+        In which they are sent; by default that of the list.
+    known : Waits, optional
+        Waits that are the same in every order.
+    memories : collection of str, optional
+        Banks of which `known` does not say everything; by default it says nothing.
+    """
+    order = range(len(instructions)) if order is None else order
+    touched = ([*accesses(instructions[i], offset_span, memories), *_sums(instructions[i])] for i in order)
+    waits = _conflicts(instructions, order, touched, known)
+    place = [0] * len(instructions)  # of each in its unit's stream, from 1
     counts = [0] * UNITS
-    for instruction in instructions:
-        counts[instruction.unit] += 1
-        place.append(counts[instruction.unit])
     ports: dict[tuple[str, bool], dict[int, int]] = defaultdict(dict)  # the last user of each unit
-    for i, instruction in enumerate(instructions):
+    for i in order:
+        instruction = instructions[i]
+        counts[instruction.unit] += 1
+        place[i] = counts[instruction.unit]
         end, begin, drain = ([0] * UNITS for _ in range(3))
-        for wait in waits[i]:
-            unit = instructions[wait.instruction].unit
-            counters = (end, begin, drain)[wait.until]
-            if wait.until != END or unit != instruction.unit:
-                counters[unit] = max(counters[unit], place[wait.instruction])
+        for j, until in waits[i].items():
+            unit = instructions[j].unit
+            if until & DRAIN:
+                drain[unit] = max(drain[unit], place[j])
+                continue
+            if until & CHAIN:
+                begin[unit] = max(begin[unit], place[j])
+            if until & END and unit != instruction.unit:
+                end[unit] = max(end[unit], place[j])
         for port in ports_of(instruction):
             users = ports[port]
             for unit, last in users.items():

@@ -4,7 +4,7 @@ import ast
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +98,11 @@ class Machine:
 
     def reach(self, unit: int, operand: int, stores: bool) -> Port:
         """Return the port by which a unit's operand comes from its bank, or goes there."""
-        return next(p for p in self.ports if (p.unit, p.operand, p.stores) == (unit, operand, stores))
+        return self._port_of[unit, operand, stores]
+
+    @cached_property
+    def _port_of(self) -> dict[tuple[int, int, bool], Port]:
+        return {(port.unit, port.operand, port.stores): port for port in self.ports}
 
     @property
     def widths(self) -> tuple[int, ...]:

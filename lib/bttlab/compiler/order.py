@@ -11,7 +11,7 @@ from copy import copy
 from heapq import heapify, heappop, heappush
 from itertools import islice
 
-from bttlab.compiler.dependencies import Wait, data_waits, ports_of, set_waits
+from bttlab.compiler.dependencies import CHAIN, DRAIN, END, Waits, data_waits, ports_of, set_waits
 from bttlab.compiler.errors import DoesNotFit
 from bttlab.compiler.instruction import ACCUMULATE, DRAIN_0, ENGINE_1, EXPAND, MACHINE, Instruction
 from bttlab.compiler.scratch import Scratch, assign_addresses
@@ -57,8 +57,8 @@ class _Busy:
 class _Placement:
     """Return the begin of each instruction, as far as it is known."""
 
-    def __init__(self, instructions: Sequence[Instruction], waits: Sequence[Sequence[Wait]], tokens: int):
-        self.instructions = instructions
+    def __init__(self, instructions: Sequence[Instruction], waits: Waits, tokens: int):
+        self.instructions, self.waits = instructions, waits
         steps = [i.steps(tokens) for i in instructions]
         self.active = [count > 0 for count in steps]
         self.steps = [max(count, MACHINE.FETCH) for count in steps]
@@ -74,11 +74,11 @@ class _Placement:
         self._drained = {drain for drains in self.drains.values() for drain in drains}
         self.followers: list[list[tuple[int, int]]] = [[] for _ in instructions]  # and cycles from its end to theirs
         for i, mine in enumerate(waits):
-            for wait in mine:
-                lag = (0, MACHINE.LATENCY - self.steps[wait.instruction], MACHINE.LATENCY)[wait.until]
-                self.followers[wait.instruction].append((i, lag))
+            for wait, until in mine.items():
+                lags = {DRAIN: MACHINE.LATENCY, CHAIN: MACHINE.LATENCY - self.steps[wait], END: 0}
+                self.followers[wait].append((i, max(lag for kind, lag in lags.items() if until & kind)))
         for i, drains in self.drains.items():  # they have their places with it: what they wait for comes first
-            for wait in {wait.instruction for drain in drains for wait in waits[drain]}:
+            for wait in {wait for drain in drains for wait in waits[drain]}:
                 if wait < i:
                     self.followers[wait].append((i, 1 - self.steps[wait]))
 
@@ -164,7 +164,7 @@ def ordered(
     ProgramError
         If they do not fit.
     """
-    empty = _Placement(instructions, data_waits(instructions, offset_span, sums=False), tokens)
+    empty = _Placement(instructions, data_waits(instructions, offset_span), tokens)
     schedules = [_placed(empty.unplaced(), *weights) for weights in WEIGHTS]
     schedules.sort(key=lambda schedule: max(schedule.ends, default=0))
     timed = ((_cycles(one, scratch, offset_span, tokens), n) for n, one in enumerate(schedules))
@@ -179,31 +179,33 @@ def ordered(
         return ordered(instructions, offset_span, tokens)
     best = schedules[min(fits)[1]]
     _assign_addresses(best, scratch)
-    return _order(best)
+    return [instructions[i] for i in _order(best)]
 
 
 def _assign_addresses(schedule: _Placement, scratch: Sequence[Scratch]) -> bool:
     return assign_addresses(scratch, schedule.instructions, list(zip(schedule.begin, schedule.ends, strict=True)))
 
 
-def _order(schedule: _Placement) -> list[Instruction]:
-    """Give each instruction the pong of its sums; return them in the schedule's order."""
+def _order(schedule: _Placement) -> list[int]:
+    """Give each instruction the pong of its sums; return their numbers in the schedule's order."""
     instructions, begin = schedule.instructions, schedule.begin
     for i, pong in schedule.pongs.items():
         flags = instructions[i].flags & ~MACHINE.PONG
         instructions[i].flags = flags | (MACHINE.PONG if pong else 0)
-    return [instructions[i] for i in sorted(range(len(instructions)), key=lambda i: (begin[i], i))]
+    return sorted(range(len(instructions)), key=lambda i: (begin[i], i))
 
 
 def _cycles(schedule: _Placement, scratch: Sequence[Scratch], offset_span: tuple[int, ...], tokens: int) -> int | None:
     """Return the cycles of a schedule's order, for samples of about so many tokens; None if scratch does not fit."""
-    operands = [dict(instruction.operands) for instruction in schedule.instructions]
+    instructions = schedule.instructions
+    operands = [dict(instruction.operands) for instruction in instructions]
     if not _assign_addresses(schedule, scratch):
         return None
     order = _order(schedule)
-    set_waits(order, offset_span)
-    cycles = sum(time_program(order, max(1, tokens + more)).cycles for more in TIMED_FOR)
-    for instruction, before in zip(schedule.instructions, operands, strict=True):
+    set_waits(instructions, offset_span, order, schedule.waits, {f"bank {one.bank}" for one in scratch})
+    sent = [instructions[i] for i in order]
+    cycles = sum(time_program(sent, max(1, tokens + more)).cycles for more in TIMED_FOR)
+    for instruction, before in zip(instructions, operands, strict=True):
         instruction.operands = before  # scratch has no addresses again
     return cycles
 

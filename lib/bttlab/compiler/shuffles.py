@@ -1,11 +1,11 @@
 """Permutations as the shuffle unit runs them: a vector in and a vector out a cycle, through LANES columns.
 
 The vectors in and the vectors out are the two pongs of a graph, with an edge for each element. It has no more than
-LANES
-edges
-at a node, so LANES colours are enough that no two edges of a node share one (König): the colour is the column that the
-element goes through, so a vector's elements always lie in different columns.
+LANES edges at a node, so LANES colours are enough that no two edges of a node share one (König): the colour is the
+column that the element goes through, so a vector's elements always lie in different columns.
 """
+
+from functools import lru_cache
 
 import numpy as np
 
@@ -15,7 +15,7 @@ LANES = machine().LANES
 
 
 def permutation_entries(permutation: np.ndarray, vectors_in: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Return the tables of a permutation.
+    """Return the tables of a permutation, from a cache of those that were asked for last: programs have them in common.
 
     Parameters
     ----------
@@ -27,6 +27,12 @@ def permutation_entries(permutation: np.ndarray, vectors_in: int) -> tuple[list[
     entries in, entries out : list of ndarray of int, shape (LANES,)
         As docs/processor.md says.
     """
+    return _entries(permutation.astype(np.int64).tobytes(), vectors_in)
+
+
+@lru_cache(256)
+def _entries(elements: bytes, vectors_in: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    permutation = np.frombuffer(elements, np.int64).reshape(-1, LANES)
     taken = permutation[permutation >= 0]
     if len(np.unique(taken)) != len(taken):
         raise ValueError("a permutation asks twice for one element")
