@@ -31,7 +31,7 @@ FAULTS = (
     Fault("bttlab/tensor/flows.py", "dx = dy.mm(weight)", "dx = dy.mm(weight) * 1.001", "tensor_flows"),
     Fault("bttlab/tensor/flows.py", "grads.append(grad.t().mm(", "grads.insert(0, grad.t().mm(", "tensor_flows"),
     Fault("bttlab/tensor/tt.py", "after = min(limit, len", "after = min(limit - 1, len", "tensor_formats"),
-    Fault("bttlab/tensor/cost.py", "rows = size // (n * after)", "rows = size // after", "tensor_cost"),
+    Fault("bttlab/tensor/order.py", 'merged = f"R{k}"', 'merged = f"G{k}"', "tensor_cost"),
     Fault("bttlab/model/config.py", 'shapes[f"{name}.bias"] = (labels,)', "pass", "model"),
     Fault("bttlab/model/transformer.py", "getattr(F, config.activation)", "F.relu", "model"),
     Fault("bttlab/model/transformer.py", "slot_losses.mean(1)", "slot_losses.sum(1)", "model_batches"),

@@ -7,7 +7,7 @@ tensor networks. Indices are named t (tokens), i1, i2, … (output modes), j1, j
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bttlab.tensor import Cost, Order, Step, flow_cost, order_cost, tt_shapes
+from bttlab.tensor import Cost, Order, Step, flow_cost, order_cost, order_of
 
 PASSES = ("forward", "backward")
 
@@ -69,32 +69,22 @@ def trace_flow(
     flow: str | Order, tokens: int, out_modes: Sequence[int], in_modes: Sequence[int], rank: int
 ) -> FlowTrace:
     """Return the trace of a flow; parameters and errors as for `bttlab.tensor.flow_cost` and `order_cost`."""
-    cost = (order_cost if isinstance(flow, Order) else flow_cost)(flow, tokens, out_modes, in_modes, rank)
-    shapes = tt_shapes(out_modes, in_modes, rank)
-    outs = [f"i{k + 1}" for k in range(len(out_modes))]
-    ins = [f"j{k + 1}" for k in range(len(in_modes))]
-    bonds = ["", *(f"r{k}" for k in range(1, len(shapes))), ""]
-    indices = {"x": ("t", *ins), "y": ("t", *outs)}
-    sizes = {"t": tokens}
-    for k, (mode, shape) in enumerate(zip(outs + ins, shapes, strict=True), 1):
-        indices[f"G{k}"] = tuple(index for index in (bonds[k - 1], mode, bonds[k]) if index)
-        sizes |= {mode: shape[1], bonds[k]: shape[2]}
-    sizes.pop("")
-    present = ["x", *(f"G{k}" for k in range(1, len(shapes) + 1))]
+    shape = tokens, out_modes, in_modes, rank
+    cost = (order_cost if isinstance(flow, Order) else flow_cost)(flow, *shape)
+    order = flow if isinstance(flow, Order) else order_of(flow, *shape)
+    indices = order.indices()
+    present = [name for name in indices if name == "x" or name[0] == "G"]
     before = []
-    for step in cost.forward.steps:
-        result, left, right = _parse(step)
+    for result, left, right in order.steps:
         before.append(tuple(present))
-        others = [name for name in present if name not in (left, right)]
-        needed = {index for name in (*others, "y") for index in indices[name]}
-        both = dict.fromkeys(indices[left] + indices[right])
-        indices[result] = tuple(index for index in both if index in needed)
-        present = [*others, result]
+        present = [*(name for name in present if name not in (left, right)), result]
     made = _made(cost, "forward")
     read_later = {name for step in cost.backward.steps for name in _parse(step)[1:]}
     kept = {name: size for name, size in made.items() if name in read_later}
     forward = _trace_pass(cost, "forward", made, {}, before)
-    return FlowTrace(cost, sizes, indices, forward, _trace_pass(cost, "backward", _made(cost, "backward"), kept))
+    return FlowTrace(
+        cost, order.sizes(*shape), indices, forward, _trace_pass(cost, "backward", _made(cost, "backward"), kept)
+    )
 
 
 def _parse(step: Step) -> tuple[str, str, str]:

@@ -12,9 +12,10 @@ the cheapest altogether.
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
-from bttlab.tensor.cost import Cost, flow_cost, grouped_cost
+from bttlab.tensor.cost import Cost, Rank
 from bttlab.tensor.flows import FLOWS, Flow, Grouping, grouped
-from bttlab.tensor.shapes import full_ranks
+from bttlab.tensor.order import Order, flow_cost, grouped_cost, optimal_cost
+from bttlab.tensor.shapes import ShapeError, full_ranks
 
 
 def cheapest_order(
@@ -82,3 +83,24 @@ def _groupings(cores: int) -> Iterator[tuple[int, ...]]:
     for first in range(1, cores):
         for rest in _groupings(cores - first):
             yield (first, *rest)
+
+
+def order_of(flow: str, tokens: int, out_modes: Sequence[int], in_modes: Sequence[int], rank: Rank) -> Order:
+    """Return a known flow as an order.
+
+    Parameters
+    ----------
+    flow : str
+        One of `bttlab.tensor.FLOWS`; "auto", the cheapest of `cheapest_order`; or "optimum", what opt_einsum finds.
+    tokens, out_modes, in_modes, rank
+        As for `flow_cost`.
+    """
+    if flow == "auto":
+        forward = cheapest_order(tokens, out_modes, in_modes, rank)[1].forward
+    elif flow == "optimum":
+        forward = optimal_cost(tokens, out_modes, in_modes, rank)
+    elif flow in FLOWS:
+        forward = flow_cost(flow, tokens, out_modes, in_modes, rank).forward
+    else:
+        raise ShapeError(f"flow is {flow!r}: choose one of {', '.join(FLOWS)}, auto, optimum")
+    return Order.of([step.name for step in forward.steps], len(out_modes), len(in_modes))

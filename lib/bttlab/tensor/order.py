@@ -1,4 +1,4 @@
-"""Custom contraction path of a TT linear layer, as steps, with the backward pass that follows from it.
+"""Contraction path of a TT linear layer, as steps, with the backward pass that follows from it; and costs of paths.
 
 A step multiplies two tensors and sums over the indices that they share: "z = x R4". The forward pass begins with x and
 the cores G1, G2, ... and ends with y. Each product C = A B then has two gradients, dA = dC B and dB = A dC (the product
@@ -10,9 +10,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from bttlab.tensor.auto import cheapest_order
-from bttlab.tensor.cost import Cost, PassProducts, Rank, flow_cost, optimal_cost
-from bttlab.tensor.flows import FLOWS
+from bttlab.tensor.cost import Cost, PassCost, PassProducts, Rank, check_tokens, cost_of
+from bttlab.tensor.flows import FLOWS, Grouping
 from bttlab.tensor.shapes import ShapeError, tt_shapes
 
 Product = tuple[str, str, str]  # result, left, right
@@ -87,35 +86,43 @@ class Order:
 
         A gradient has those of its tensor.
         """
-        modes = [f"i{k}" for k in range(1, self.outputs + 1)] + [f"j{k}" for k in range(1, self.inputs + 1)]
-        bonds = ["", *(f"r{k}" for k in range(1, len(modes))), ""]
-        indices = {"x": ("t", *modes[self.outputs :]), "y": ("t", *modes[: self.outputs])}
-        for k, mode in enumerate(modes):
-            indices[f"G{k + 1}"] = tuple(index for index in (bonds[k], mode, bonds[k + 1]) if index)
+        indices = _train_indices(self.outputs, self.inputs)
         for result, left, right in self.steps[:-1]:
             shared = set(indices[left]) & set(indices[right])
             indices[result] = tuple(index for index in indices[left] + indices[right] if index not in shared)
         return indices
 
-    def sizes(self, tokens: int, out_modes: Sequence[int], in_modes: Sequence[int], rank: Rank) -> dict[str, int]:
-        """Return the size of every index."""
+    @staticmethod
+    def sizes(tokens: int, out_modes: Sequence[int], in_modes: Sequence[int], rank: Rank) -> dict[str, int]:
+        """Return the size of every index.
+
+        Raises
+        ------
+        ShapeError
+            If tokens, modes or ranks are not allowed.
+        """
+        check_tokens(tokens)
         shapes = tt_shapes(out_modes, in_modes, rank)
         names = [f"i{k}" for k in range(1, len(out_modes) + 1)] + [f"j{k}" for k in range(1, len(in_modes) + 1)]
         sizes = {"t": tokens} | {name: shape[1] for name, shape in zip(names, shapes, strict=True)}
         return sizes | {f"r{k}": shape[2] for k, shape in enumerate(shapes[:-1], 1)}
 
-    def backward(self, chain_first: bool) -> tuple[Product, ...]:
+    def backward(self, chain_first: bool, as_flow: bool = False) -> tuple[Product, ...]:
         """Return the products of the backward pass.
 
         Parameters
         ----------
         chain_first : bool
-            Whether the gradients on the way from y to x come first, those of the cores afterwards; else both gradients
-            of a product follow each other.
+            Whether the gradients on the way from y to x come before all others; else the two gradients of a product on
+            that way follow each other.
+        as_flow : bool
+            Whether the gradients of merged cores come in the order of `bttlab.tensor.flows`: after those that depend on
+            tokens, and of output cores the last one's first.
         """
         indices, made = self.indices(), {step[0]: step for step in self.steps}
         chain: list[Product] = []
-        cores: list[Product] = []
+        others: list[Product] = []
+        merges: list[Product] = []
 
         def gradients(step: Product) -> list[Product]:
             result, left, right = step
@@ -123,32 +130,30 @@ class Order:
 
         def unmerge(name: str, into: list[Product]) -> None:
             if name in made:
-                into += gradients(made[name])
+                both = gradients(made[name])
+                of_outputs = all(index[0] != "j" for index in indices[name])
+                into += both[::-1] if as_flow and of_outputs else both
                 for operand in made[name][1:]:
                     unmerge(operand, into)
 
         name = "y"
         while name in made:
-            step = made[name]
             token_sized, other = sorted(
-                zip(step[1:], gradients(step), strict=True), key=lambda p: "t" not in indices[p[0]]
+                zip(made[name][1:], gradients(made[name]), strict=True), key=lambda p: "t" not in indices[p[0]]
             )
-            later = cores if chain_first else chain
-            if not chain_first:
-                chain.append(other[1])
+            (others if chain_first else chain).append(other[1])
             chain.append(token_sized[1])
-            if chain_first:
-                cores.append(other[1])
-            unmerge(other[0], later)
+            unmerge(other[0], others if chain_first else merges if as_flow else chain)
             name = token_sized[0]
-        return tuple(chain + cores)
+        return tuple(chain + others + merges)
 
     def passes(self, sizes: Mapping[str, int]) -> tuple[Cost, tuple[Product, ...]]:
         """Return the cost of both passes, and the products of the backward pass in the order with the smaller peak."""
-        both = [(self._cost(sizes, self.backward(first)), self.backward(first)) for first in (True, False)]
+        both = [(self.cost(sizes, self.backward(first)), self.backward(first)) for first in (True, False)]
         return min(both, key=lambda one: one[0].backward.peak_elements)
 
-    def _cost(self, sizes: Mapping[str, int], backward: Sequence[Product]) -> Cost:
+    def cost(self, sizes: Mapping[str, int], backward: Sequence[Product]) -> Cost:
+        """Return the cost of both passes, with `sizes` of the indices and these products of the backward pass."""
         indices = self.indices()
         indices |= {f"d{name}": of for name, of in indices.items()}
         cores = {f"dG{k}" for k in range(1, self.outputs + self.inputs + 1)}
@@ -158,8 +163,17 @@ class Order:
                 a, b, c = (set(indices[name]) for name in (left, right, result))
                 rows, inner, columns = (math.prod(sizes[i] for i in of) for of in (a & c, a & b, b & c))
                 into.add(result, (left, right), rows, inner, columns)
-        kept = {name: size for name, size in passes[0].intermediates().items() if name in passes[1].reads()}
-        return Cost(passes[0].cost({}), passes[1].cost(kept), sum(kept.values()))
+        return cost_of(*passes)
+
+
+def _train_indices(outputs: int, inputs: int) -> dict[str, tuple[str, ...]]:
+    """Return the indices of x, y and the cores."""
+    modes = [f"i{k}" for k in range(1, outputs + 1)] + [f"j{k}" for k in range(1, inputs + 1)]
+    bonds = ["", *(f"r{k}" for k in range(1, len(modes))), ""]
+    cores = {
+        f"G{k + 1}": tuple(index for index in (bonds[k], mode, bonds[k + 1]) if index) for k, mode in enumerate(modes)
+    }
+    return {"x": ("t", *modes[outputs:]), "y": ("t", *modes[:outputs]), **cores}
 
 
 def order_cost(
@@ -173,22 +187,120 @@ def order_cost(
     return order.passes(order.sizes(tokens, out_modes, in_modes, rank))[0]
 
 
-def order_of(flow: str, tokens: int, out_modes: Sequence[int], in_modes: Sequence[int], rank: Rank) -> Order:
-    """Return a known flow as an order.
+def flow_cost(flow: str, tokens: int, out_modes: Sequence[int], in_modes: Sequence[int], rank: Rank) -> Cost:
+    """Return the cost of a TT linear layer in one of `bttlab.tensor.FLOWS` (arXiv 2501.06663).
 
     Parameters
     ----------
-    flow : str
-        One of `bttlab.tensor.FLOWS`; "auto", the cheapest of `cheapest_order`; or "optimum", what opt_einsum finds.
+    flow : {"bidirectional", "right_to_left", "reconstruct"}
+    tokens : int
+    out_modes, in_modes : sequence of int
+    rank : int or sequence of int
+        Every internal rank, or all of them in order.
+
+    Raises
+    ------
+    ShapeError
+        If the flow is unknown, or tokens, modes or ranks are not allowed.
+    """
+    if flow not in FLOWS:
+        raise ShapeError(f"flow is {flow!r}: choose one of {', '.join(FLOWS)}")
+    outs, ins = len(out_modes), len(in_modes)
+    if flow == "right_to_left":
+        return grouped_cost(((1,) * outs, (1,) * ins), tokens, out_modes, in_modes, rank)
+    sizes = Order.sizes(tokens, out_modes, in_modes, rank)
+    (lefts, left), (rights, right) = _merged_left(1, outs), _merged_right(outs + 1, ins)
+    last = {
+        "bidirectional": [("z", "x", right), ("y", "z", left)],
+        "reconstruct": [("W", left, right), ("y", "x", "W")],
+    }
+    order = Order((*lefts, *rights, *last[flow]), outs, ins)
+    return order.cost(sizes, order.backward(True, as_flow=True))
+
+
+def grouped_cost(groups: Grouping, tokens: int, out_modes: Sequence[int], in_modes: Sequence[int], rank: Rank) -> Cost:
+    """Return the cost of a TT linear layer in `bttlab.tensor.flows.grouped`.
+
+    Parameters
+    ----------
+    groups : (tuple of int, tuple of int)
+        How many neighbours each merge takes, of the output cores and of the input cores.
     tokens, out_modes, in_modes, rank
         As for `flow_cost`.
+
+    Raises
+    ------
+    ShapeError
+        If the groups do not make up the cores, or tokens, modes or ranks are not allowed.
     """
-    if flow == "auto":
-        forward = cheapest_order(tokens, out_modes, in_modes, rank)[1].forward
-    elif flow == "optimum":
-        forward = optimal_cost(tokens, out_modes, in_modes, rank)
-    elif flow in FLOWS:
-        forward = flow_cost(flow, tokens, out_modes, in_modes, rank).forward
-    else:
-        raise ShapeError(f"flow is {flow!r}: choose one of {', '.join(FLOWS)}, auto, optimum")
-    return Order.of([step.name for step in forward.steps], len(out_modes), len(in_modes))
+    if (sum(groups[0]), sum(groups[1])) != (len(out_modes), len(in_modes)) or min(*groups[0], *groups[1]) < 1:
+        raise ShapeError(f"groups are {groups}: they must make up {len(out_modes)} and {len(in_modes)} cores")
+    sizes = Order.sizes(tokens, out_modes, in_modes, rank)
+    steps, merged, first = [], [], 1
+    for number, size in enumerate((*groups[0], *groups[1])):
+        products, name = (_merged_left if number < len(groups[0]) else _merged_right)(first, size)
+        steps += products
+        merged.append(name)
+        first += size
+    read = "x"
+    for k, name in reversed(list(enumerate(merged))):
+        result = f"A{k + 1}" if k else "y"
+        steps.append((result, read, name) if k >= len(groups[0]) else (result, name, read))
+        read = result
+    order = Order(tuple(steps), len(out_modes), len(in_modes))
+    return order.cost(sizes, order.backward(False, as_flow=True))
+
+
+def _merged_left(first: int, count: int) -> tuple[list[Product], str]:
+    """Return the products that merge the core G<first> and those after it from the left, and the result's name."""
+    steps, merged = [], f"G{first}"
+    for k in range(first + 1, first + count):
+        steps.append((f"L{k}", merged, f"G{k}"))
+        merged = f"L{k}"
+    return steps, merged
+
+
+def _merged_right(first: int, count: int) -> tuple[list[Product], str]:
+    """Return the same for merging from the right."""
+    steps, merged = [], f"G{first + count - 1}"
+    for k in range(first + count - 2, first - 1, -1):
+        steps.append((f"R{k}", f"G{k}", merged))
+        merged = f"R{k}"
+    return steps, merged
+
+
+def optimal_cost(
+    tokens: int, out_modes: Sequence[int], in_modes: Sequence[int], rank: Rank, search: str = "dp"
+) -> PassCost:
+    """Return the cost of the best order of pairwise contractions of x with the cores, as opt_einsum finds it.
+
+    Forward pass only.
+
+    Parameters
+    ----------
+    tokens, out_modes, in_modes, rank
+        As for `flow_cost`, and so are errors.
+    search : {"dp", "optimal"}
+        "dp": dynamic programming over all orders without outer products; "optimal": exhaustive over all orders, for
+        up to some ten cores.
+
+    References
+    ----------
+    D. G. A. Smith and J. Gray, "opt_einsum", J. Open Source Software 3(26), 2018.
+    """
+    import opt_einsum  # here: training needs none of it
+
+    sizes, outs, ins = Order.sizes(tokens, out_modes, in_modes, rank), len(out_modes), len(in_modes)
+    symbols = {index: opt_einsum.get_symbol(n) for n, index in enumerate(sizes)}
+    indices = _train_indices(outs, ins)
+    terms = {name: "".join(symbols[index] for index in of) for name, of in indices.items()}
+    output, names = terms.pop("y"), list(terms)
+    shapes = [tuple(sizes[index] for index in indices[name]) for name in names]
+    path, _ = opt_einsum.contract_path(f"{','.join(terms.values())}->{output}", *shapes, shapes=True, optimize=search)
+    steps = []
+    for number, pair in enumerate(path, 1):
+        right, left = (names.pop(position) for position in sorted(pair, reverse=True))
+        names.append(f"T{number}" if names else "y")
+        steps.append((names[-1], left, right))
+    order = Order(tuple(steps), outs, ins)
+    return order.cost(sizes, ()).forward
