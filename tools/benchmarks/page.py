@@ -4,14 +4,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pages import BENCHMARKS, filled
+from pages import filled
 
 from benchmarks.figures import draw_layer
 from bttlab.bench.result import Table
 from bttlab.lab.charts import to_png
 from bttlab.records import write_whole
 
-PAGE, RECORD = "benchmarks.md", BENCHMARKS
+PAGE, RECORD = "benchmarks.md", "benchmarks.json"
 
 
 def fill(text: str, record: Mapping[str, Any], modules: Mapping[str, Any]) -> str:
