@@ -132,7 +132,9 @@ class Call:
 
     optimizer: int = ISA.SGD
     beta1: float = 0.9
+    rest1: float = 0.1
     beta2: float = 0.999
+    rest2: float = 0.001
     epsilon: float = 1e-8
     pending: int = ISA.NOTHING
     rate: float = 0.0
@@ -408,15 +410,17 @@ class Machine:
             return
         if call.pending == ISA.APPLY:
             p, g, m, v = (self.read(o) for o in range(4))
-            rate, beta1, beta2 = f32(call.rate), f32(call.beta1), f32(call.beta2)
+            rate, beta1, beta2, rest1, rest2 = (
+                f32(x) for x in (call.rate, call.beta1, call.beta2, call.rest1, call.rest2)
+            )
             if call.optimizer == ISA.SGD:
                 p = p - rate * g
             elif call.optimizer == ISA.MOMENTUM:
                 m = beta1 * m + g
                 p = p - rate * m
             else:
-                m = beta1 * m + (f32(1) - beta1) * g
-                v = beta2 * v + ((f32(1) - beta2) * g) * g
+                m = beta1 * m + rest1 * g
+                v = beta2 * v + (rest2 * g) * g
                 step, root, keep, epsilon = (f32(x) for x in (call.step, call.root, call.keep, call.epsilon))
                 p = p * keep - (step * m) / (np.sqrt(v) * root + epsilon)
             vectors = [p] if call.optimizer == ISA.SGD else [p, m] if call.optimizer == ISA.MOMENTUM else [p, m, v]

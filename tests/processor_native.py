@@ -41,7 +41,7 @@ class NativeCall(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_int) for name in ("first", "count", "optimizer")),
-        *((name, ctypes.c_float) for name in ("beta1", "beta2", "epsilon")),
+        *((name, ctypes.c_float) for name in ("beta1", "rest1", "beta2", "rest2", "epsilon")),
         ("pending", ctypes.c_int),
         *((name, ctypes.c_float) for name in ("rate", "step", "root", "keep")),
         ("overflow", ctypes.c_bool),
@@ -114,7 +114,7 @@ class Native:
         for i, code in enumerate(instructions):
             self.instructions[:, i] = code.vectors()
         self.library.loaded()
-        names = ("optimizer", "beta1", "beta2", "epsilon", "pending", "rate", "step", "root", "keep")
+        names = ("optimizer", "beta1", "rest1", "beta2", "rest2", "epsilon", "pending", "rate", "step", "root", "keep")
         native = NativeCall(count=len(instructions), **{name: getattr(call, name) for name in names})
         self.library.execute(ctypes.byref(native), ctypes.byref(NativeSample.of(sample)))
         assert not native.stuck

@@ -48,6 +48,35 @@ def torch_training(samples, optimizer: Optimizer, rates) -> tuple[list[float], d
     return losses, model.state_dict()
 
 
+def torch_training_in_batches(samples, optimizer: Optimizer, rates) -> dict[str, torch.Tensor]:
+    """Updates by the mean of a batch's gradients in torch.optim; AdamW's as AdamA defines them, in double precision."""
+    size = optimizer.batch_size
+    model = Transformer(SMALL).double()
+    update = torch.optim.SGD(model.parameters(), momentum=optimizer.momentum if optimizer.name == "momentum" else 0)
+    means, squares = ([torch.zeros_like(p) for p in model.parameters()] for _ in range(2))
+    for number in range(len(rates) // size):
+        batch = range(number * size, (number + 1) * size)
+        gradients = []
+        for i in batch:
+            length = samples.lengths[i]
+            tokens, slots = (torch.from_numpy(array[i].astype(np.int64)) for array in (samples.tokens, samples.slots))
+            value = loss(*model(tokens[:length]), torch.tensor(int(samples.intents[i])), slots[1:length]) / size
+            gradients.append(torch.autograd.grad(value, list(model.parameters())))
+        rate = update.param_groups[0]["lr"] = rates[batch[-1]]
+        for n, (p, *shares) in enumerate(zip(model.parameters(), *gradients, strict=True)):
+            p.grad = sum(shares)
+            if optimizer.name == "adamw":
+                means[n] = optimizer.beta1 * means[n] + (1 - optimizer.beta1) * p.grad
+                squares[n] = optimizer.beta2 * squares[n] + (1 - optimizer.beta2) * sum(g * g for g in shares)
+                mean = means[n] / (1 - optimizer.beta1 ** (number + 1))
+                square = squares[n] / (1 - optimizer.beta2 ** (number + 1))
+                p.data *= 1 - rate * optimizer.weight_decay
+                p.data -= rate * mean / (square.sqrt() + optimizer.epsilon)
+        if optimizer.name != "adamw":
+            update.step()
+    return model.state_dict()
+
+
 def same(a: dict, b: dict) -> bool:
     return list(a) == list(b) and all(np.array_equal(a[name], b[name]) for name in a)
 
@@ -64,6 +93,20 @@ def test_steps_are_those_of_torch_optim(optimizer):
         if optimizer.name == "adamw" and name.endswith("key.bias"):
             continue  # softmax does not feel it: its gradient is rounding alone, which AdamW scales up to full steps
         np.testing.assert_allclose(array, parameters[name].numpy(), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda o: o.name)
+def test_an_update_of_several_samples(optimizer):
+    optimizer = replace(optimizer, batch_size=3, epsilon=1e-3)  # rounding alone does not become a step of AdamW
+    samples, rates = make_samples(11), np.linspace(0.02, 0.01, 11)
+    trainer = ReferenceTrainer(SMALL)
+    trainer.train(samples[:4], optimizer, rates[:4])  # amid an update
+    moved = ReferenceTrainer(SMALL)
+    moved.load_parameters(trainer.store_parameters(), trainer.store_optimizer_state())
+    moved.train(samples[4:], optimizer, rates[4:])  # the last two wait for a third
+    expected = torch_training_in_batches(samples, optimizer, rates)
+    for name, array in moved.store_parameters().items():
+        np.testing.assert_allclose(array, expected[name].numpy(), rtol=1e-4, atol=1e-5)
 
 
 def test_one_step_of_each_optimizer_by_hand():

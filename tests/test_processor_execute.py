@@ -285,7 +285,8 @@ def test_random_instructions_give_equal_bits(native, make, operation):
         code.count = any_code(random, machine, sample, code.count)
         optimizer = int(random.choice([ISA.SGD, ISA.MOMENTUM, ISA.ADAMW]))
         pending = int(random.choice([ISA.NOTHING, ISA.APPLY, ISA.APPLY, ISA.DISCARD]))
-        call = Call(optimizer, pending=pending, rate=0.1, step=0.2, root=1.5, keep=0.99)
+        beta = float(random.choice([0.9, 1.0]))  # 1: amid an update of several samples
+        call = Call(optimizer, beta, beta2=beta, pending=pending, rate=0.1, step=0.2, root=1.5, keep=0.99)
         check(native, machine, filled, [code], sample, call)
 
 

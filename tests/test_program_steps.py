@@ -72,11 +72,12 @@ def check_same(loop, fast, program, lengths, optimizer, smoothing=0.0) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "lengths"), [("sgd", [13, 2, 32]), ("momentum", [16, 5, 17]), ("adamw", [24, 3, 13])])
 def test_the_papers_model(loop, fast, paper, name, lengths):
-    check_same(loop, fast, paper, lengths, Optimizer(name), smoothing=0.1)
+    check_same(loop, fast, paper, lengths, Optimizer(name, batch_size=2 if name == "adamw" else 1), smoothing=0.1)
 
 
-def test_a_small_model(loop, fast, small):
-    check_same(loop, fast, small, [2, 17, 9], Optimizer("adamw"))
+@pytest.mark.parametrize("optimizer", [Optimizer("adamw"), Optimizer("sgd", batch_size=2)], ids=lambda o: o.name)
+def test_a_small_model(loop, fast, small, optimizer):
+    check_same(loop, fast, small, [2, 17, 9], optimizer)
 
 
 @pytest.mark.long

@@ -204,6 +204,7 @@ def test_resume_refuses_another_run(tmp_path, corpus):
     for changes, message in (
         ({"encoders": 4}, "--encoders 4: the run has 1"),
         ({"optimizer": "adamw"}, "--optimizer adamw: the run has sgd"),
+        ({"batch_size": 4}, "--batch-size 4: the run has 1"),
         ({"linear_rank": 3}, "--rank 3: the run has 2"),
         ({"ranks": (("intent_pooler", 3),)}, "--rank intent_pooler=3: the run has none"),
         ({"hidden_size": 32}, "--hidden-size 32: the run has 16"),

@@ -120,14 +120,16 @@ def test_an_overlay_of_other_widths_is_refused(monkeypatch):
             self._results.sync_to_device()
 
     monkeypatch.setattr(TrainerDriver, "_run", other_widths)
-    with pytest.raises(OverlayError, match=r"version 1 with widths .* rebuild the overlay with: make overlays"):
+    with pytest.raises(OverlayError, match=r"version 2 with widths .* rebuild the overlay with: make overlays"):
         _ = load_overlay("trainer", EmulatedU50()).trainer_1
 
 
 # --- training
 
 
-@pytest.mark.parametrize("optimizer", [SGD, MOMENTUM, ADAMW], ids=lambda o: o.name)
+@pytest.mark.parametrize(
+    "optimizer", [SGD, MOMENTUM, ADAMW, replace(SGD, batch_size=7), replace(ADAMW, batch_size=6)], ids=str
+)
 def test_however_training_is_cut_into_calls_the_bits_stay(trainer, samples, optimizer):
     losses = trainer.train(samples[:40], optimizer, 1e-3)
     whole = fingerprint(trainer)
@@ -144,6 +146,18 @@ def test_however_training_is_cut_into_calls_the_bits_stay(trainer, samples, opti
     trainer.load_parameters(initial_parameters(MODEL, 0))
     assert np.array_equal(trainer.start(samples[:40], optimizer, 1e-3).wait(), losses)
     assert fingerprint(trainer) == whole
+
+
+@pytest.mark.parametrize("optimizer", [SGD, MOMENTUM, ADAMW], ids=lambda o: o.name)
+def test_an_update_of_several_samples_is_the_references(trainer, samples, optimizer):
+    optimizer = replace(optimizer, batch_size=4, epsilon=1e-3)
+    reference = ReferenceTrainer(MODEL, seed=0)
+    losses = trainer.train(samples[:14], optimizer, 1e-3)
+    np.testing.assert_allclose(losses, reference.train(samples[:14], optimizer, 1e-3), rtol=1e-4)
+    states = [t.store_parameters() | t.store_optimizer_state() for t in (trainer, reference)]
+    assert list(states[0]) == list(states[1])
+    for name, array in states[0].items():
+        np.testing.assert_allclose(array, states[1][name], rtol=1e-3, atol=1e-5 * max(1.0, np.abs(array).max()))
 
 
 # --- faults
@@ -185,7 +199,7 @@ def test_other_models_run_on_the_same_overlay(trainer, samples, config):
     ("place", "value", "sums_up", "message"),
     [
         ((0, 0), 7, True, "begins with 0x7, not with"),
-        ((0, 1), 9, True, "of version 9, the machine on the card of version 1"),
+        ((0, 1), 9, True, "of version 9, the machine on the card of version 2"),
         ((0, 2), 5, True, "other widths"),
         ((60, 3), 99, False, "damaged"),
         ((0, 5), 4000, True, "machine refuses the program"),

@@ -68,6 +68,6 @@ enum Status {
 };
 
 constexpr int MAGIC = 0x42545431;  // "1TTB"
-constexpr int VERSION = 1;
+constexpr int VERSION = 2;
 
 #endif

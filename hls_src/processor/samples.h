@@ -12,8 +12,9 @@ constexpr int RESULT_VECTORS = 1 + SEQUENCE_VECTORS;
 // A call takes at most this many samples.
 constexpr int MAX_SAMPLES = 1 << 16;
 
-// Scalars of a record that the kernel itself looks at; the others are the program's.
-enum Scalar { RATE, STEP, ROOT, KEEP };
+// Scalars of a record that the kernel itself looks at; the others are the program's. SAME_UPDATE, unless 0: the moments keep all
+// that they have, for the sample belongs to the same update as the one before it.
+enum Scalar { RATE, STEP, ROOT, KEEP, SAME_UPDATE = 9 };
 
 struct Result {
     int status, intent;

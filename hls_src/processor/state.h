@@ -109,7 +109,7 @@ static inline void write_shuffle_entry(int entry, const IntVector &fields) {
 struct Run {
     int first, count;  // instructions
     int optimizer;
-    float beta1, beta2, epsilon;
+    float beta1, rest1, beta2, rest2, epsilon;  // what is kept of the moments, and what of the gradient comes to them
     int pending;                             // what the update unit does
     float rate, step, root, keep;            // of the sample that the pending update belongs to
     bool overflow, state_overflow[3];            // set, never cleared, by the run: a gradient; p, m, v

@@ -92,7 +92,7 @@ static void work(int command, int samples, const Optimizer &optimizer, const Int
                                         : samples;
     static Sample sample;
     int pending = NOTHING, moved = 0, last = 0;
-    float rate = 0.0f, step = 0.0f, root = 0.0f, keep = 0.0f;  // of the update that is pending
+    float rate = 0.0f, step = 0.0f, root = 0.0f, keep = 0.0f, same_update = 0.0f;  // of the update that is pending
 Runs:
     for (int i = 0; i < runs; i++) {
         const bool is_flush = command == TRAIN && i == samples;
@@ -121,8 +121,10 @@ Runs:
         section.first = range.first;
         section.count = range.count;
         section.optimizer = optimizer.name;
-        section.beta1 = optimizer.beta1;
-        section.beta2 = optimizer.beta2;
+        section.beta1 = same_update != 0.0f ? 1.0f : optimizer.beta1;
+        section.beta2 = same_update != 0.0f ? 1.0f : optimizer.beta2;
+        section.rest1 = 1.0f - optimizer.beta1;
+        section.rest2 = 1.0f - optimizer.beta2;
         section.epsilon = optimizer.epsilon;
         section.pending = pending;
         section.rate = rate;
@@ -150,6 +152,7 @@ Runs:
                     pending = result.status == DONE ? APPLY : DISCARD;
                     rate = sample.scalar[RATE], step = sample.scalar[STEP];
                     root = sample.scalar[ROOT], keep = sample.scalar[KEEP];
+                    same_update = sample.scalar[SAME_UPDATE];
                 } else if (section.stuck) {
                     result.status = PROGRAM_STUCK;
                 }

@@ -1,4 +1,5 @@
-// A step of the update unit: one chain of operators for SGD, momentum and AdamW, as torch.optim defines them.
+// A step of the update unit: one chain of operators for SGD, momentum and AdamW, as torch.optim defines them. Where an update
+// is of several samples, the moments sum up what each brings (docs/processor.md).
 #ifndef BTTLAB_PROCESSOR_UPDATE_H
 #define BTTLAB_PROCESSOR_UPDATE_H
 
@@ -19,9 +20,9 @@ ALWAYS_INLINE Factors factors_of(const Run &run) {
     return {adamw,
             run.optimizer == SGD,
             splat(run.beta1),
-            splat(1.0f - run.beta1),
+            splat(run.rest1),
             splat(run.beta2),
-            splat(1.0f - run.beta2),
+            splat(run.rest2),
             splat(run.epsilon),
             splat(adamw ? run.step : run.rate),
             splat(run.root),

@@ -23,7 +23,7 @@ template <int OPTIMIZER>
 static void update_steps(const Nest &nest, Run &run) {
     const Lanes rate = all(run.rate), step_size = all(run.step), root = all(run.root), keep = all(run.keep);
     const Lanes beta1 = all(run.beta1), beta2 = all(run.beta2), epsilon = all(run.epsilon);
-    const Lanes rest1 = all(1.0f - run.beta1), rest2 = all(1.0f - run.beta2);
+    const Lanes rest1 = all(run.rest1), rest2 = all(run.rest2);
     const bool clear = nest.code->flags & CLEAR;
     Vector *const memory[] = {nest.operand[PARAMETERS].memory, nest.operand[GRADIENT].memory, nest.operand[MEAN].memory,
                             nest.operand[SQUARE].memory};

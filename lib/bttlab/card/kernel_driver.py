@@ -12,7 +12,7 @@ from bttlab.card import waiting
 from bttlab.card.compiled import CompiledProgram
 from bttlab.card.emulation import EmulatedU50
 from bttlab.card.kernel import OverlayError
-from bttlab.card.processor import OPTIMIZERS, result_dtype
+from bttlab.card.processor import optimizer_arguments, result_dtype
 from bttlab.card.sharing import TimeSlices, keeper_of
 from bttlab.card.training_run import wait_to_the_end
 from bttlab.compiler.errors import ProgramError
@@ -32,7 +32,7 @@ class ChipState:
     memory : PynqBuffer, optional
         Of the parameters and moments, once they are loaded. On a shared card the buffer has a copy of them.
     step : int
-        Updates so far.
+        Samples trained on so far.
     moments : tuple of str, optional
         Of the optimizer that has made those updates.
     """
@@ -166,14 +166,12 @@ class KernelDriver(DefaultIP):
 
     def _run(self, command: int, samples: int = 0, optimizer: Optimizer | None = None, memory: Any = None) -> None:
         """Run the kernel to its end."""
-        o = optimizer or Optimizer("sgd")
-        beta1 = o.momentum if o.name == "momentum" else o.beta1
         memory = self._memories[0] if memory is None else memory
         buffers = (self._records, self._results, memory, self._image)
         if self._slices is not None:
             self._slices.check()
         start = self._start_ert if self.device.has_capability("ERT") else self._start_sw
-        arguments = (command, samples, OPTIMIZERS[o.name], beta1, o.beta2, o.epsilon, *buffers)
+        arguments = (command, samples, *optimizer_arguments(optimizer or Optimizer("sgd")), *buffers)
         if isinstance(self.device, EmulatedU50):
             with self.device.waited_for():
                 handle = start(*arguments)

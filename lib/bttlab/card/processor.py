@@ -11,6 +11,7 @@ from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.machine import machine
 from bttlab.compiler.program import Program
 from bttlab.model.config import Optimizer
+from bttlab.model.trainer import UpdateFactors
 
 M = machine()
 OPTIMIZERS = {"sgd": 0, "momentum": 1, "adamw": 2}
@@ -58,7 +59,7 @@ def sample_records(program: Program, samples: Any, rates: np.ndarray, optimizer:
     smoothing : float
         Label smoothing.
     step : int
-        Updates so far.
+        Samples trained on so far.
     """
     config = program.model.config
     records = np.zeros(len(samples), sample_dtype())
@@ -81,13 +82,18 @@ def sample_records(program: Program, samples: Any, rates: np.ndarray, optimizer:
 
 def set_rates(scalars: np.ndarray, rates: np.ndarray, optimizer: Optimizer, step: int = 0) -> None:
     """Set what the update needs in the scalars of records, float32 of shape (n, scalars)."""
-    rates = np.asarray(rates, np.float32)
-    scalars[:, 0] = rates
+    factors = UpdateFactors.of(optimizer, np.broadcast_to(np.asarray(rates, np.float32), len(scalars)), step)
+    scalars[:, 0] = factors.rate
+    scalars[:, 9] = factors.same_update
     if optimizer.name == "adamw":
-        steps = step + 1 + np.arange(len(scalars))
-        scalars[:, 1] = rates / (1 - optimizer.beta1**steps)
-        scalars[:, 2] = 1 / np.sqrt(1 - optimizer.beta2**steps)
-        scalars[:, 3] = 1 - rates * optimizer.weight_decay
+        scalars[:, 1] = factors.step
+        scalars[:, 2] = factors.root
+        scalars[:, 3] = factors.keep
+
+
+def optimizer_arguments(optimizer: Optimizer) -> tuple[int, float, float, float]:
+    """Return the kernel's arguments optimizer, beta1, beta2 and epsilon."""
+    return OPTIMIZERS[optimizer.rule], optimizer.decay, optimizer.beta2, optimizer.epsilon
 
 
 class NativeProcessor:
@@ -104,11 +110,10 @@ class NativeProcessor:
 
     def _call(self, command, samples=0, optimizer=None, records=None, results=None, memory=None, image=None) -> None:
         optimizer = optimizer or Optimizer("sgd")
-        beta1 = optimizer.momentum if optimizer.name == "momentum" else optimizer.beta1
         pointers = [None if a is None else a.ctypes.data_as(ctypes.c_void_p) for a in (records, results, memory, image)]
-        numbers = [ctypes.c_int(n) for n in (command, samples, OPTIMIZERS[optimizer.name])]
-        floats = [ctypes.c_float(f) for f in (beta1, optimizer.beta2, optimizer.epsilon)]
-        self._library.trainer(*numbers, *floats, *pointers)
+        name, *constants = optimizer_arguments(optimizer)
+        numbers = [ctypes.c_int(n) for n in (command, samples, name)]
+        self._library.trainer(*numbers, *(ctypes.c_float(c) for c in constants), *pointers)
 
     def load_program(self, program: Program) -> None:
         """Load a program.

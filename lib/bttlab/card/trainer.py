@@ -39,7 +39,7 @@ MAX_SAMPLES = 1 << 16  # of a call, as in hls_src/processor/samples.h
 
 
 class TrainerDriver(KernelDriver):
-    """Trains the model whose program is loaded, with all parameters on chip, one sample a step.
+    """Trains the model whose program is loaded, with all parameters on chip, one sample at a time.
 
     `load_program` says which model; then come `load_parameters`, `train` and the other methods of
     `bttlab.model.Trainer`, and `start` for training beside other work. Parameters stay on the card from call to call
@@ -240,7 +240,7 @@ class TrainerDriver(KernelDriver):
     def train(
         self, samples, optimizer: Optimizer, learning_rate: float | np.ndarray, label_smoothing: float = 0.0
     ) -> np.ndarray:
-        """Take one step a sample, in order.
+        """Train on samples, in order.
 
         Parameters
         ----------

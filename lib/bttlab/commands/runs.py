@@ -12,7 +12,7 @@ from bttlab.terminal import printable, say
 
 SHOWN = 30  # runs in a table, unless --limit says otherwise
 FIGURES = ("dev.intent_accuracy", "dev.slot_f1", "dev.frame_accuracy", "loss")
-VARIED = ("encoders", "module", "linear_rank", "optimizer", "learning_rate", "learning_rates", "seed")
+VARIED = ("encoders", "module", "linear_rank", "optimizer", "batch_size", "learning_rate", "learning_rates", "seed")
 LISTED = ("id", "begun", "ended", "kind", "name", "sweep", "device", *VARIED, *FIGURES)
 CONDITION = "such as linear_rank=8, learning_rate<=0.01, kind=training, dev.frame_accuracy>0.9; all must hold"
 

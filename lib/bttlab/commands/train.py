@@ -14,7 +14,7 @@ OPTIMIZER = "sgd"
 RECIPES = Path(__file__).parents[1] / "train" / "recipes"  # as in train.recipe, which imports torch
 OPTIONS = (
     *models.OPTIONS,
-    *("data", "recipe", "epochs", "samples", "optimizer", "learning_rate", "seed"),
+    *("data", "recipe", "epochs", "samples", "optimizer", "batch_size", "learning_rate", "seed"),
     *("flow", "device", "overlay", "unknown_labels"),
 )
 
@@ -28,11 +28,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--recipe",
         metavar="NAME|FILE",
         help=f"{', '.join(sorted(path.stem for path in RECIPES.glob('*.toml')))} or a .toml file; --epochs, "
-        "--optimizer, --lr come before it (default: none)",
+        "--optimizer, --batch-size, --lr come before it (default: none)",
     )
     add("--epochs", type=int, metavar="N", help="epochs in all, those of a resumed run included (default: 1)")
     add("--samples", type=int, metavar="N", help="the first N samples of each epoch's order (default: all)")
     add("--optimizer", choices=("sgd", "momentum", "adamw"), help="update rule (default: sgd)")
+    add("--batch-size", type=int, metavar="N", help="samples of an update (default: 1)")
     add(
         "--lr",
         type=float,
@@ -91,7 +92,7 @@ def run(options: argparse.Namespace) -> Outcome:
         settings.optimizer,
         options.require_card,
     )
-    on_record = u50_callback(training.model, training.samples["train"].lengths, settings.optimizer.name, settings.flow)
+    on_record = u50_callback(training.model, training.samples["train"].lengths, settings.optimizer.rule, settings.flow)
     progress.note(f"training on {opened.announcement}; run folder {training.folder}")
     result = training.train(opened.trainer, opened.device, progress, on_record, provenance=opened.provenance)
     return _outcome(training, opened.device, result)
@@ -127,7 +128,9 @@ def _how_to_train(given: dict) -> dict:
     if "recipe" not in given or given.get("optimizer", recipe["optimizer"].name) != recipe["optimizer"].name:
         name = given.get("optimizer", OPTIMIZER)
         recipe |= {"optimizer": Optimizer(name), "learning_rate": LEARNING_RATES[name]}
-    return recipe | {name: value for name, value in given.items() if name != "optimizer"}
+    if "batch_size" in given:
+        recipe["optimizer"] = replace(recipe["optimizer"], batch_size=given["batch_size"])
+    return recipe | {name: value for name, value in given.items() if name not in ("optimizer", "batch_size")}
 
 
 def _resumed(options: argparse.Namespace, given: dict):
@@ -178,6 +181,7 @@ def _outcome(training, device: str, result) -> Outcome:
         "parameters": settings.config.parameters_count,
         "recipe": settings.recipe,
         "optimizer": settings.optimizer.name,
+        "batch_size": settings.optimizer.batch_size,
         "learning_rate": settings.learning_rate,
         "seed": settings.seed,
         "epochs": settings.epochs,

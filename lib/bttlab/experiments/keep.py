@@ -90,6 +90,7 @@ def flat(settings) -> dict[str, Any]:
     optimizer = values.pop("optimizer")
     name = optimizer.pop("name")
     used = {"sgd": (), "momentum": ("momentum",)}.get(name, ("beta1", "beta2", "epsilon", "weight_decay"))
+    used = *used, "batch_size"
     config = values.pop("config")
     config.pop("shapes", None)  # of a module's parameters: the checkpoint has them
     configuration = config | {"optimizer": name} | {key: optimizer[key] for key in used}

@@ -281,7 +281,9 @@ class TrainerRun(DashboardRun, Callback):
         """The optimizer, each learning rate, and the seed."""
         rates = [rate for _, rate in self.rates] or [self.learning_rate]
         moved = " → ".join(["…"] * (len(rates) > 3) + [f"{rate:g}" for rate in rates[-3:]])
-        return f"{self._optimizer.name}, learning rate {moved}, seed {self._workload.seed}"
+        rule, size = self._optimizer.name, self._optimizer.batch_size
+        rule += f", batch size {size}" if size > 1 else ""
+        return f"{rule}, learning rate {moved}, seed {self._workload.seed}"
 
     @property
     def can_continue(self) -> bool:
@@ -326,7 +328,7 @@ class TrainerRun(DashboardRun, Callback):
             record.configuration["learning_rate"] = self.rates[0][1]
         work = self._workload
         if self._on_u50 and record.status != RUNNING:  # it takes a moment, which nobody waits for at the beginning
-            u50_callback(work.config, work.train.lengths, self._optimizer.name)(record)
+            u50_callback(work.config, work.train.lengths, self._optimizer.rule)(record)
 
     # --- as the run's callback
 

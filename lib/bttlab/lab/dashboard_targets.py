@@ -65,14 +65,14 @@ def card_target(overlay: pynq.Overlay, workload: Workload, optimizer: Optimizer 
             place,
             total,
             learning_rate,
-            card_meter(device, workload.config, rule.name),
+            card_meter(device, workload.config, rule.rule),
             replace(workload, seed=seed),
             trainer,
             rule,
             lambda: overlay.is_loaded() and trainer.runs(workload.config),
             on_u50=True,
         )
-        run.memory, run.published = memory_of(workload.config, rule.name), published(workload.config)
+        run.memory, run.published = memory_of(workload.config, rule.rule), published(workload.config)
         return run
 
     return Target(place, make_run, (optimizer.name,) if optimizer else OPTIMIZERS)

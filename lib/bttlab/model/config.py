@@ -17,6 +17,7 @@ OPTIMIZERS = ("sgd", "momentum", "adamw")
 ACTIVATIONS = ("gelu", "relu", "silu", "tanh")
 LINEARS = ("query", "key", "value", "output", "first", "second")  # of an encoder, in the order of the forward pass
 BELOW_ONE = 1 - 2**-24  # the FP32 number before 1
+LARGEST_BATCH = 1024
 BYTES_PER_PARAMETER = 4  # FP32
 MOST_BYTES = 1 << 34  # of all parameters
 
@@ -306,7 +307,9 @@ _LEAST = {
 class Optimizer:
     """An update rule, with the semantics of torch.optim's SGD, SGD with momentum and AdamW.
 
-    The learning rate is no part of it: it comes with each sample.
+    The learning rate is no part of it: it comes with each sample. Samples come one at a time; `batch_size` of them, one
+    after the other whatever the epoch, share an update. The card has no memory for the sum of their gradients: the
+    moments sum up what each sample brings, and the update takes the learning rate of its last sample.
 
     Parameters
     ----------
@@ -317,6 +320,10 @@ class Optimizer:
         Of "momentum"; in [0, 1).
     beta1, beta2, epsilon, weight_decay : float
         Of "adamw". Decay is decoupled and applies to every parameter.
+    batch_size : int
+        Samples of an update, whose gradient is the mean of theirs. SGD and momentum are then those of torch.optim.
+        AdamW takes the sum of the samples' squared gradients for the square of their sum, as AdamA does (Zhang et al.,
+        arXiv 2305.19982). The moments are those of the sum of gradients, not of their mean.
 
     Raises
     ------
@@ -330,6 +337,7 @@ class Optimizer:
     beta2: float = 0.999
     epsilon: float = 1e-8
     weight_decay: float = 0.01
+    batch_size: int = 1
 
     def __post_init__(self) -> None:
         if self.name not in OPTIMIZERS:
@@ -340,11 +348,24 @@ class Optimizer:
         for name in ("epsilon", "weight_decay"):
             if not (getattr(self, name) >= 0 and math.isfinite(getattr(self, name))):
                 raise ConfigError(f"{name} is {getattr(self, name)}: it must be finite and at least 0")
+        size = self.batch_size
+        if not isinstance(size, Integral) or isinstance(size, bool) or not 1 <= size <= LARGEST_BATCH:
+            raise ConfigError(f"batch_size is {size!r}: it must be an integer from 1 to {LARGEST_BATCH}")
+
+    @property
+    def rule(self) -> str:
+        """Name of the rule that the card runs: SGD with batches is momentum whose moment begins at 0 each time."""
+        return "momentum" if self.name == "sgd" and self.batch_size > 1 else self.name
+
+    @property
+    def decay(self) -> float:
+        """Factor of the first moment at the beginning of an update."""
+        return {"sgd": 0.0, "momentum": self.momentum, "adamw": self.beta1}[self.name]
 
     @property
     def moments(self) -> tuple[str, ...]:
         """Names of the state for each parameter."""
-        return {"sgd": (), "momentum": ("first_moment",), "adamw": ("first_moment", "second_moment")}[self.name]
+        return {"sgd": (), "momentum": ("first_moment",), "adamw": ("first_moment", "second_moment")}[self.rule]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON-ready values."""

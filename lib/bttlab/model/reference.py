@@ -1,4 +1,4 @@
-"""The reference trainer: PyTorch, one sample a step."""
+"""The reference trainer: PyTorch, one sample at a time."""
 
 from collections.abc import Iterator, Mapping
 
@@ -15,10 +15,10 @@ from bttlab.model.trainer import (
     NumericalFault,
     Predictions,
     StateError,
+    UpdateFactors,
     check_finite,
     check_label_smoothing,
     check_learning_rates,
-    is_bounded,
 )
 from bttlab.model.transformer import loss
 
@@ -66,7 +66,7 @@ def _utterances(samples, device: torch.device) -> Iterator[tuple[Tensor, Tensor,
 
 
 class ReferenceTrainer:
-    """The `Trainer` in PyTorch: autograd, float32, batch 1, the kernels of torch.optim's update.
+    """The `Trainer` in PyTorch: autograd, float32, one sample at a time, the kernels of torch.optim's update.
 
     Parameters
     ----------
@@ -134,6 +134,7 @@ class ReferenceTrainer:
         rates = check_learning_rates(learning_rate, len(samples))
         check_label_smoothing(label_smoothing)
         self._keep_moments(optimizer)
+        factors = UpdateFactors.of(optimizer, np.asarray(rates), self._step)
         grad = self._flat.grad
         losses = np.zeros(len(samples), np.float32)
         for i, (tokens, intent, slots) in enumerate(_utterances(samples, self._flat.device)):
@@ -144,14 +145,17 @@ class ReferenceTrainer:
             fault = None if np.isfinite(losses[i]) else "loss"
             if fault is None:
                 (loss(*logits, intent, slots, label_smoothing) if label_smoothing else value).backward()
-                fault = self._find_fault(optimizer, rates[i])
+                fault = self._find_fault(optimizer, factors[i])
             if fault is not None:
                 raise NumericalFault(fault, i, losses[:i].copy(), rates[i])
             self._step += 1
-            self._update(optimizer, float(rates[i]))
+            if optimizer.batch_size == 1:
+                self._update(optimizer, float(rates[i]))
+            else:
+                self._accumulate(optimizer, factors[i])
         return losses
 
-    def _find_fault(self, optimizer: Optimizer, learning_rate: float) -> str | None:
+    def _find_fault(self, optimizer: Optimizer, factors: UpdateFactors) -> str | None:
         """Return the first reason against an update, in the kernel's order: a key of `FAULTS`, or None."""
         limits = {"first_moment": STATE_LIMIT, "second_moment": SQUARE_LIMIT}
         if not (
@@ -161,7 +165,7 @@ class ReferenceTrainer:
             return "state"
         if not _is_below(self._flat.grad, STATE_LIMIT):
             return "gradient"
-        return None if is_bounded(optimizer, learning_rate, self._step + 1) else "update"
+        return None if factors.are_bounded(optimizer) else "update"
 
     def predict(self, samples) -> Predictions:
         """See `Trainer.predict`."""
@@ -209,6 +213,23 @@ class ReferenceTrainer:
                 maximize=False,
                 is_first_step=False,
             )
+
+    @torch.no_grad()
+    def _accumulate(self, optimizer: Optimizer, factors: UpdateFactors) -> None:
+        """Add a sample's gradient to the moments; at the last one of an update, change the parameters."""
+        grad, first, *second = self._flat.grad, *self._moments.values()
+        if not factors.same_update:
+            first.mul_(optimizer.decay)
+            for moment in second:
+                moment.mul_(optimizer.beta2)
+        if optimizer.name == "adamw":
+            first.add_(grad, alpha=1 - optimizer.beta1)
+            second[0].addcmul_(grad, grad, value=1 - optimizer.beta2)
+            divisor = second[0].sqrt().mul_(float(factors.root)).add_(optimizer.epsilon)
+            self._flat.mul_(float(factors.keep)).addcdiv_(first, divisor, value=-float(factors.step))
+        else:
+            first.add_(grad)
+            self._flat.sub_(first, alpha=float(factors.rate))
 
     def _read_state(self, state: Mapping[str, np.ndarray]) -> tuple[int, dict[str, Tensor]]:
         if "step" not in state:

@@ -1,7 +1,7 @@
 """The protocol of trainers: the PyTorch reference and the card's driver implement it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Protocol
 
 import numpy as np
@@ -78,10 +78,11 @@ class Predictions:
 
 
 class Trainer(Protocol):
-    """Trains one model, one sample a step.
+    """Trains one model, one sample at a time.
 
     Parameters are float32 arrays under the names of `ModelConfig.parameter_shapes`. Optimizer state is "step" (int64
-    scalar array) and, for each parameter, "first_moment.<name>" (momentum, AdamW) and "second_moment.<name>" (AdamW).
+    scalar array: samples so far) and, for each parameter, the optimizer's moments: "first_moment.<name>",
+    "second_moment.<name>".
     """
 
     @property
@@ -102,7 +103,7 @@ class Trainer(Protocol):
     def train(
         self, samples, optimizer: Optimizer, learning_rate: float | np.ndarray, label_smoothing: float = 0.0
     ) -> np.ndarray:
-        """Take one step a sample, in order, and return the losses before each step, float32 of shape (n,).
+        """Train on samples, in order, and return the losses before each sample's update, float32 of shape (n,).
 
         Parameters
         ----------
@@ -162,21 +163,55 @@ def check_finite(what: str, tensors: Mapping[str, np.ndarray]) -> None:
             )
 
 
-def is_bounded(optimizer: Optimizer, learning_rate: float, step: int) -> bool:
-    """Return whether an update within the limits of gradients and state stays finite.
+@dataclass(frozen=True)
+class UpdateFactors:
+    """Factors of samples' updates, float32 of shape (n,) each: of n samples, or of one sample without a shape.
 
     Parameters
     ----------
-    step : int
-        Number of the update, from 1.
-
-    Notes
-    -----
-    docs/accelerator.md derives the limits.
+    rate : ndarray
+        Of m in p -= rate m, for SGD and momentum. It is 0, as `step`, unless the sample is the last of an update.
+    step, root, keep : ndarray
+        Of p = keep p - step m / (root sqrt(v) + epsilon), for AdamW.
+    same_update : ndarray
+        1 if the sample belongs to the same update as the one before it: the moments do not decay. Else 0.
     """
-    if not learning_rate < RATE_LIMIT:
-        return False
-    if optimizer.name != "adamw":
-        return True
-    factor = learning_rate / (1 - optimizer.beta1**step)
-    return factor < FACTOR_LIMIT * optimizer.epsilon and learning_rate * optimizer.weight_decay < FACTOR_LIMIT
+
+    rate: np.ndarray
+    step: np.ndarray
+    root: np.ndarray
+    keep: np.ndarray
+    same_update: np.ndarray
+
+    @classmethod
+    def of(cls, optimizer: Optimizer, learning_rates: np.ndarray, samples_before: int) -> "UpdateFactors":
+        """Return the factors of samples with their learning rates, after so many samples since training began."""
+        size = optimizer.batch_size
+        numbers = samples_before + np.arange(len(learning_rates))
+        rates = np.where((numbers + 1) % size == 0, learning_rates, 0.0)
+        updates = numbers // size + 1
+        factors = (
+            rates / size,
+            rates / size / (1 - optimizer.beta1**updates),
+            1 / (size * np.sqrt(1 - optimizer.beta2**updates)),
+            1 - rates * optimizer.weight_decay,
+            numbers % size != 0,
+        )
+        return cls(*(factor.astype(np.float32) for factor in factors))
+
+    def __getitem__(self, sample: int) -> "UpdateFactors":
+        """Return those of one sample."""
+        return UpdateFactors(*(getattr(self, field.name)[sample] for field in fields(self)))
+
+    def are_bounded(self, optimizer: Optimizer) -> bool:
+        """Return whether one sample's update within the limits of gradients and state stays finite.
+
+        Notes
+        -----
+        docs/accelerator.md derives the limits.
+        """
+        if not self.rate < RATE_LIMIT:
+            return False
+        if optimizer.name != "adamw":
+            return True
+        return bool(self.step < FACTOR_LIMIT * optimizer.epsilon and abs(self.keep) < FACTOR_LIMIT)

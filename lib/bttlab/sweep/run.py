@@ -203,7 +203,7 @@ def _u50_callback(trial: Trial) -> OnRecord:
     config, corpus = trial.module or trial.settings.config, trial.corpus
     vocabulary = Vocabulary.from_sentences(corpus.train.words, config.vocabulary_size)
     lengths = encode(corpus.train, vocabulary, corpus, config).lengths
-    return u50_callback(config, lengths, trial.settings.optimizer.name, trial.settings.flow)
+    return u50_callback(config, lengths, trial.settings.optimizer.rule, trial.settings.flow)
 
 
 class _Dispatcher:

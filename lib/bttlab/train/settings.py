@@ -149,6 +149,7 @@ class RunSettings:
         """
         fixed = {field.name: getattr(self.config, field.name, None) for field in fields(ModelConfig)}
         fixed |= {"vocabulary": self.config.vocabulary_size, "optimizer": self.optimizer.name}
+        fixed["batch_size"] = self.optimizer.batch_size
         fixed |= {name: getattr(self, name) for name in ("seed", "samples", "unknown_labels", "recipe", "flow")}
         for name, own in fixed.items():
             if name in changes and changes[name] != own:
