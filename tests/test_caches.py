@@ -67,12 +67,12 @@ PATH = re.compile(r'"((?:/tmp|/var/tmp|/dev/shm)/[^"]+)"')
 
 
 def _in_shared_folders(trace: Path, own: Path) -> tuple[set[str], set[str]]:
-    """Return paths in shared folders, but for pytest's: those asked for before they were made, and those made."""
+    """Return paths in shared folders that are asked for before they are made, and those made; not pytest's, or ours."""
     made, asked = set(), set()
     for line in trace.read_text(errors="replace").splitlines():
         for name in PATH.findall(line):
             if made.isdisjoint([name, *map(str, Path(name).parents)]) and not name.startswith(
-                ("/dev/shm/sem.", str(own))
+                ("/dev/shm/sem.", str(own), str(ROOT))
             ):
                 (made if any(word in line for word in MAKES) and " = -1 " not in line else asked).add(name)
     return asked, made
