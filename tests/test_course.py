@@ -42,7 +42,7 @@ def _answered(path: Path, answer) -> None:
     path.write_text(json.dumps(content), encoding="utf-8")
 
 
-STUDENTS = {"right": lambda name: None, "empty": lambda name: STUB, "half": WRONG.get}
+STUDENTS = {"right": lambda name: None, "half": WRONG.get}
 
 
 class Course:
@@ -135,7 +135,6 @@ def test_the_whole_way(course):
     assert set(points) == set(STUDENTS)
     for name, (score, most) in points["right"].items():
         assert score == most > 0, name
-    assert not any(score for score, _ in points["empty"].values())
     assert WRONG.keys() < points["half"].keys()
     for name, (score, most) in points["half"].items():
         assert score == (0 if name in WRONG else most), name

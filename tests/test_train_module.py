@@ -158,14 +158,14 @@ def test_initial_parameters_depend_on_the_seed_alone(place):
 def test_intents_of_snips_are_learnt_on_the_card_as_in_pytorch(place, train, snips):
     shutil.copy(ROOT / "tools" / "learning" / "nets.py", place / "net.py")
     (place / "decay.toml").write_text(
-        'epochs = 1\nlearning_rate = 1e-3\noptimizer = {name = "adamw"}\nschedule = {decay = "linear"}\n'
+        'epochs = 1\nlearning_rate = 2e-3\noptimizer = {name = "adamw"}\nschedule = {decay = "linear"}\n'
     )
-    options = ("--data", snips, "--recipe", "decay.toml", "--samples", 5000)
+    options = ("--data", snips, "--recipe", "decay.toml", "--samples", 2000)
     card, reference = (
         train("Intents", *options, "--device", device, out=device)["last_epoch"]["dev"]["intent_accuracy"]
         for device in ("emulated", "reference")
     )
-    assert card > 0.8 and card == pytest.approx(reference, abs=0.015)
+    assert card > 0.65 and card == pytest.approx(reference, abs=0.03)
 
 
 def test_a_language_model_predicts_the_word_that_follows(call, train):

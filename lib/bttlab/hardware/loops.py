@@ -3,8 +3,6 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import networkx as nx
-
 from bttlab.hardware.ir import Function
 
 
@@ -27,11 +25,15 @@ class Loop:
 
 def dominators(entry: str, successors: dict[str, list[str]]) -> dict[str, str]:
     """Return the immediate dominator of each block; the entry's is itself."""
+    import networkx as nx  # here: the lab imports this package for its records, and analyses nothing
+
     return {**nx.immediate_dominators(nx.DiGraph(successors), entry), entry: entry}
 
 
 def reverse_post_order(entry: str, successors: dict[str, list[str]]) -> list[str]:
     """Return blocks so that each stands before those it goes to, backward edges excepted."""
+    import networkx as nx
+
     return list(nx.dfs_postorder_nodes(nx.DiGraph(successors), entry))[::-1]
 
 

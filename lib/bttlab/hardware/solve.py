@@ -4,8 +4,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import ceil, floor
 
-import networkx as nx
-
 from bttlab.hardware import latencies
 from bttlab.hardware.graph import Graph, Node
 from bttlab.hardware.pragmas import Promise
@@ -143,19 +141,22 @@ class Times:
             if not node.access.memory.register:
                 loads.setdefault(node.access.memory.variable, []).append(node)
         last = {node: end for node, end in self.end.items() if node not in used or node in self._graph.exits}
+        place = {node: number for number, node in enumerate(self._graph.nodes)}
         for nodes in loads.values():
+            first = min(place[node] for node in nodes)
             while True:
                 before = self._later, self.start, self.end
                 self._later = self._later | {node: floor(self.start[node]) + 1.0 for node in nodes}
-                self.start, self.end = {}, {}
-                self._pass()
+                self.start, self.end = dict(self.start), dict(self.end)
+                self._pass(first)
                 if any(self.end[node] != end for node, end in last.items()) or self._too_early(carried, interval):
                     self._later, self.start, self.end = before
                     break
 
-    def _pass(self) -> None:
+    def _pass(self, first: int = 0) -> None:
+        """Set the times of nodes from a place on; those of the nodes before it stay."""
         start, end, after = self.start, self.end, self._after
-        for node in self._graph.nodes:
+        for node in self._graph.nodes[first:]:
             ready = self._later.get(node, 0.0)
             for other in node.inputs:
                 if end[other] > ready:
@@ -316,6 +317,8 @@ def _recurrence(edge: Edge, latency: int, promised: set[str]) -> Recurrence:
 def strongly_connected(graph: Graph, carried: list[Edge]) -> dict[Node, int]:
     """Return the number of the strongly connected component of each node that is on a cycle."""
     edges = [(other, node) for node in graph.nodes for other in node.inputs]
+    import networkx as nx
+
     following = nx.DiGraph([*edges, *((edge.source, edge.target) for edge in carried)])
     return {
         node: number
