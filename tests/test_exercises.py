@@ -131,8 +131,9 @@ def _try(name, given, right, wrong):
     assert [_judge(name, answer, *given) for answer in right] == [""] * len(right), name
     said = [_judge(name, answer, *given) for answer in wrong]
     assert all(said), f"{name} takes {[answer for answer, why in zip(wrong, said, strict=True) if not why]}"
-    found = [why.partition(". Hint: ")[0] for why in said if not why.startswith("Not done yet")]
-    assert all(re.match(r"Not yet: .{10}", why) for why in found), found
+    done = [why for why in said if not why.startswith("Not done yet")]
+    assert all(re.match(r"(?s)Not yet: .{10}.*\. Hint: .{10}", why) for why in done), done
+    found = [why.partition(". Hint: ")[0] for why in done]
     assert len(found) == 1 or len(set(found)) > 1, found
 
 
@@ -412,6 +413,9 @@ def test_a_hint_names_what_was_given_and_the_condition_that_failed(capsys):
     assert "your modes give 18,720 parameters; fewer than 4,896 are asked for" in capsys.readouterr().out
     check("01.2", ((12, 8), (96, 8)))
     assert "your output modes (12, 8) multiply to 96, not 768" in capsys.readouterr().out
+    for answer, says in ((7.9, "nearly right: give more digits"), (9.6, "too large")):
+        check("00.2", answer, CONFIG)
+        assert f"you gave {answer}, which is {says}. Hint: a uniform guess" in capsys.readouterr().out
 
 
 def test_check_raises_where_nbgrader_runs_it(monkeypatch):

@@ -1,6 +1,10 @@
-"""Every widget of the notebooks: the keyboard reaches its controls, and a narrow window hides and stacks nothing."""
+"""Every widget of the notebooks: the keyboard reaches its controls, and a narrow window hides and stacks nothing.
+
+Of the dashboard's figure: in a browser that is too slow for it, it shows the data in the end, and nothing else.
+"""
 
 import pytest
+from lab_page import SIZE
 from playwright.sync_api import expect
 
 pytestmark = pytest.mark.long
@@ -13,15 +17,18 @@ from bttlab.baseline.gpus import read_gpus
 from bttlab_cost.estimate import Estimator
 from bttlab_cost.models import find_model
 from bttlab.data import load_corpus
+from bttlab.lab.meters import PowerMeter
 from bttlab.model import ModelConfig
 from lab_trainers import PretendTrainer, pretend_target
+from live_figure import fresh
 from two_checkouts import train_in_two_checkouts
 
 train_in_two_checkouts()
 workload = lab.Workload.of(load_corpus("airline"), ModelConfig(format="dense"))
 matrix = torch.from_numpy(np.random.default_rng(0).standard_normal((768, 768)).astype(np.float32))
 PretendTrainer.config = workload.config
-targets = [pretend_target(workload, PretendTrainer(), "pretend")]"""
+meter = PowerMeter(lambda: 24.0, "no real watts")
+targets = [pretend_target(workload, PretendTrainer(1e-3), "pretend", meter)]"""
 WIDGETS = {
     "compression": "lab.CompressionExplorer(matrix)",
     "flow": "lab.FlowExplorer((12, 8, 8), (8, 8, 12), tokens=32, rank=12)",
@@ -32,6 +39,15 @@ WIDGETS = {
     "cost": "lab.CostExplorer(Estimator(), read_gpus(), find_model('mixtral-8x7b'))",
 }
 NARROW = {"width": 900, "height": 1000}
+SLOWER = 12  # times than this machine
+# FNV-1a over the pixels, as `live_figure.digest` has it.
+DIGEST = """canvas => {
+    const pixels = new Uint32Array(
+        canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data.buffer);
+    let sum = 2166136261;
+    for (const pixel of pixels) sum = Math.imul(sum ^ pixel, 16777619) >>> 0;
+    return sum;
+}"""
 
 every_widget = pytest.mark.parametrize("name", WIDGETS)
 
@@ -72,3 +88,16 @@ def test_a_narrow_window_hides_and_stacks_nothing(screen, name):
     screen.scroll_to(WIDGETS[name].split("\n")[0])
     screen.picture(f"narrow_{name}")
     assert "; ".join(screen.boxes_in_the_way(WIDGETS[name].split("\n")[0])) == ""
+
+
+def test_a_slow_browser_shows_what_a_fresh_drawing_shows(screen):
+    screen.page.set_viewport_size(SIZE)
+    canvas = screen.scroll_to("board = lab.Dashboard").locator(".jupyter-matplotlib-canvas-container canvas").first
+    before = canvas.evaluate(DIGEST)
+    screen.page.context.new_cdp_session(screen.page).send("Emulation.setCPUThrottlingRate", {"rate": SLOWER})
+    screen.button("Start").click()
+    screen.run_new("board.wait()")
+    digest = int(screen.python("fresh(board)"))
+    screen.until(lambda: canvas.evaluate(DIGEST) == digest)
+    screen.picture("slow_browser")
+    assert digest != before
