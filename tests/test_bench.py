@@ -9,6 +9,7 @@ import torch
 from benchmarks import __main__ as benchmarks
 from benchmarks import dashboard, layer, memory, order, page, record, share, start
 from benchmarks.__main__ import RECORDED, module_of
+from benchmarks.figures import DRAWINGS
 from pages import END, begin_of
 from torch import nn
 
@@ -54,6 +55,8 @@ def check(result: Result, module, rows: int):
         assert 0 < ratio["lower_quartile"] <= ratio["median"] <= ratio["upper_quartile"]
     for table in module.tables(found):
         assert table.rows and all(len(line) == len(table.headers) for line in table.rows)
+    if module.__name__.rpartition(".")[2] in DRAWINGS:
+        DRAWINGS[module.__name__.rpartition(".")[2]](found).canvas.draw()
     return found["rows"]
 
 
@@ -155,11 +158,13 @@ def test_regressions_are_ratios_that_fell_by_more_than_their_spread(before, now,
     assert all(f"layer, dense: {now[0]:.3g} times ours, it was {before[0]:.3g}" in line for line in found)
 
 
-def test_a_run_writes_record_and_page_and_prints_regressions(tmp_path, capsys):
+def test_a_run_writes_record_page_and_figure_and_prints_regressions(tmp_path, capsys):
+    (tmp_path / "images").mkdir()
     names = ("machine", *RECORDED)
     text = "".join("\n".join((f"# {name}", begin_of(f"{name} of {page.RECORD}"), END, "")) for name in names)
     (tmp_path / page.PAGE).write_text(text)
     assert benchmarks.main(["order"], tmp_path) == 0 and "REGRESSION" not in capsys.readouterr().out
+    assert (tmp_path / "images" / "bench_order.png").read_bytes()[:4] == b"\x89PNG"
     assert "| 12 | 13 | 488 | 297 | 297 | G1G2, G5G6 | 39% |" in (tmp_path / page.PAGE).read_text()
 
     path = tmp_path / page.RECORD
@@ -175,15 +180,12 @@ def test_a_run_writes_record_and_page_and_prints_regressions(tmp_path, capsys):
     assert json.loads(path.read_text())["benchmarks"]["order"]["ratios"] == ratios
 
 
-def test_the_page_and_its_figure_are_those_of_the_record(tmp_path):
+def test_the_page_is_that_of_the_record():
     found = record.read(ROOT / "docs" / page.RECORD)
     text = (ROOT / "docs" / page.PAGE).read_text(encoding="utf-8")
     assert set(found["benchmarks"]) == set(RECORDED)
-    (tmp_path / "images").mkdir()
-    (tmp_path / page.PAGE).write_text(text, encoding="utf-8")
-    page.write(tmp_path, found, {name: module_of(name) for name in RECORDED})
-    assert (tmp_path / page.PAGE).read_text(encoding="utf-8") == text
-    assert (tmp_path / "images" / "bench_layer.png").read_bytes()[:4] == b"\x89PNG"
+    assert page.fill(text, found, {name: module_of(name) for name in RECORDED}) == text
+    assert all((ROOT / "docs" / "images" / f"bench_{name}.png").is_file() for name in RECORDED)
 
 
 @pytest.mark.parametrize(

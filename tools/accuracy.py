@@ -40,7 +40,7 @@ def collect(sources: Iterable[Path], record: dict[str, Any] | None = None, held_
     record : dict, optional
         One that they are added to; a run takes the place of one of the same model, recipe and seed.
     held_out : bool
-        Whether test is left out: of runs that a choice was made by.
+        Whether test is left out: of runs of folds (tools/folds.py), and of those that a choice was made by.
 
     Raises
     ------
@@ -172,7 +172,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     collecting = commands.add_parser("collect", help="add finished runs to a record, or begin one")
     collecting.add_argument("sources", nargs="+", type=Path, metavar="RUN")
     collecting.add_argument("--record", type=Path, required=True, metavar="FILE")
-    collecting.add_argument("--held-out", action="store_true", help="without test: runs that a choice is made by")
+    collecting.add_argument("--held-out", action="store_true", help="without test: folds (tools/folds.py) or tries")
     commands.add_parser("table", help="print a record, or published scores, as Markdown").add_argument(
         "record", type=Path
     )

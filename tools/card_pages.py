@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from pages import filled
+from pages import BENCHMARKS, filled
 
 from bttlab.baseline import EPOCH_SAMPLES
 from bttlab.baseline.gpus import find_gpu
@@ -31,13 +31,14 @@ ENCODERS = (2, 4, 6)
 PAGES = {
     "README.md": ("results",),
     "docs/accelerator.md": ("epochs", "stages", "memory", "resources", "synthesis", "latencies"),
-    "docs/energy.md": ("ratios", "quality"),
+    "docs/energy.md": ("power", "energy", "ratios", "quality"),
 }
 GPU = "RTX-3090"
 BATCH = 16  # the largest on record
+CORE_WATTS = (5, 8, 12)  # a server's core under load: docs/energy.md
 
 
-def tables(lengths: Mapping[int, int], alike: Samples) -> dict[str, str]:
+def tables(lengths: Mapping[int, int], alike: Samples, core_seconds: float) -> dict[str, str]:
     """Return all tables.
 
     Parameters
@@ -46,6 +47,8 @@ def tables(lengths: Mapping[int, int], alike: Samples) -> dict[str, str]:
         Of an epoch.
     alike : Samples
         Of equal length, as many as a batch, for the GPU beside the card.
+    core_seconds : float
+        Of a sample of 2 encoders on one thread of a processor: the emulated card's.
     """
     flows = {flow: [estimate(ModelConfig(encoders=n), lengths, flow=flow) for n in ENCODERS] for flow in FLOWS}
     paper = flows["bidirectional"]
@@ -58,6 +61,8 @@ def tables(lengths: Mapping[int, int], alike: Samples) -> dict[str, str]:
         "resources": _resources(paper[0]),
         "synthesis": _synthesis(),
         "latencies": _latencies(),
+        "power": _power(paper),
+        "energy": _energy(paper, core_seconds),
         "ratios": _ratios(alike[:1]),
         "quality": quality,
     }
@@ -68,7 +73,9 @@ def write(folder: Path, samples: Samples) -> None:
     nearest = int(np.abs(samples.lengths - samples.lengths.mean()).argmin())
     alike = samples[np.flatnonzero(samples.lengths == samples.lengths[nearest])[:BATCH]]
     lengths = Counter(samples.lengths.tolist())
-    texts = tables(lengths, alike)
+    steps = json.loads((folder / "docs" / BENCHMARKS).read_text(encoding="utf-8"))["benchmarks"]["step"]["rows"]
+    core = next(row for row in steps if (row["threads"], row["contender"]) == (1, "emulated U50"))
+    texts = tables(lengths, alike, core["time"]["median"] / 1e3)
     for page, names in PAGES.items():
         text = (folder / page).read_text(encoding="utf-8")
         write_whole(folder / page, filled(text, {name: texts[name] for name in names}, page))
@@ -164,6 +171,30 @@ def _latencies() -> str:
         for name, interval in intervals.items()
     ]
     return _markdown(["", "cycles", "interval with one more"], rows)
+
+
+def _power(estimates: Sequence[Estimate]) -> str:
+    def watts(one: Estimate, name: str) -> str:
+        band = one.power.components[name]
+        return f"{band.value:.2f} ({band.low:.2f} to {band.high:.2f})"
+
+    rows = [[name, *(watts(one, name) for one in estimates)] for name in estimates[0].power.components]
+    rows.append(["all, while it runs", *(_band(one.power.running, 1) for one in estimates)])
+    rows.append(["between two calls", *(_band(one.power.loaded, 1) for one in estimates)])
+    return _markdown(_columns(f"W at {CLOCKS[0]} MHz"), rows)
+
+
+def _energy(estimates: Sequence[Estimate], core_seconds: float) -> str:
+    rows = []
+    for mhz in CLOCKS:
+        at = [one.at_clock(mhz) for one in estimates]
+        rows.append([f"time of an epoch, s, {mhz} MHz", *(f"{one.seconds_per_epoch:.2f}" for one in at)])
+        rows.append([f"power, W, {mhz} MHz", *(_band(one.power.running, 0) for one in at)])
+        rows.append([f"energy of an epoch, J, {mhz} MHz", *(_band(one.energy_per_epoch, 0) for one in at)])
+    seconds = core_seconds * estimates[0].samples
+    low, mid, high = (watts * seconds for watts in CORE_WATTS)
+    rows.append(["a processor core, energy of an epoch, J", f"{mid:.0f} ({low:.0f} to {high:.0f})", "", ""])
+    return _markdown(_columns(), rows)
 
 
 def _ratios(sample: Samples) -> str:

@@ -5,6 +5,7 @@ from statistics import mean, stdev
 
 from bttlab.errors import BttlabError
 
+BENCHMARKS = "benchmarks.json"  # the record beside the page of benchmarks
 END = "<!-- end -->"
 
 

@@ -20,7 +20,7 @@ from bttlab.places import ROOT
 from bttlab.terminal import say
 
 RECORDED = ("layer", "step", "order", "memory", "start")
-OTHERS = ("runs", "dashboard", "share")
+OTHERS = ("runs", "dashboard", "share", "sweep")
 
 
 def module_of(name: str) -> ModuleType:

@@ -1,11 +1,44 @@
-"""The figure of docs/benchmarks.md."""
+"""The figures of docs/benchmarks.md, a function a benchmark."""
 
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from matplotlib.figure import Figure
 
+from bttlab.bench.result import in_digits
 from bttlab.lab.charts import PALETTE, new_figure, style
+
+
+def _draw_times(rows: Sequence[dict[str, Any]], series: str, title: str, label: str) -> Figure:
+    """Draw the time of each contender, logarithmic, a bar for each value of the column `series`."""
+    names = list(dict.fromkeys(row["contender"] for row in rows))
+    kinds = list(dict.fromkeys(row[series] for row in rows))
+    figure = new_figure(8.5, 1.2 + 0.22 * (len(kinds) + 1) * len(names))
+    axes = figure.subplots()
+    style(axes, title, label, "")
+    height = 0.8 / len(kinds)
+    for number, kind in enumerate(kinds):
+        chosen = [row for row in rows if row[series] == kind]
+        places = [names.index(row["contender"]) + (number - (len(kinds) - 1) / 2) * height for row in chosen]
+        times = [row["time"] for row in chosen]
+        medians = [time["median"] for time in times]
+        errors = [
+            [time["median"] - time["lower_quartile"] for time in times],
+            [time["upper_quartile"] - time["median"] for time in times],
+        ]
+        axes.barh(places, medians, height, xerr=errors, color=PALETTE[number], label=f"{series}: {kind}", capsize=2)
+        for place, time in zip(places, times, strict=True):
+            text = in_digits(time["median"])
+            axes.annotate(
+                text, (time["upper_quartile"], place), (5, 0), textcoords="offset points", va="center", fontsize=8
+            )
+    axes.set_yticks(range(len(names)), names)
+    axes.invert_yaxis()
+    axes.set_xscale("log")
+    axes.margins(x=0.15)
+    axes.legend(fontsize=8, frameon=False)
+    return figure
 
 
 def draw_layer(result: dict[str, Any]) -> Figure:
@@ -42,3 +75,105 @@ def _time(row: dict[str, Any], threads: int) -> float | None:
 
 def _count(row: dict[str, Any], column: str, scale: float, threads: int) -> float | None:
     return row[column] / scale if row["threads"] == threads and row[column] is not None else None
+
+
+def draw_step(result: dict[str, Any]) -> Figure:
+    """Draw the times as bars, one for each number of threads."""
+    title = f"One training step, {result['settings']['encoders']}-ENC, {result['settings']['data']}, batch 1"
+    return _draw_times(result["rows"], "threads", title, "ms a step (measured)")
+
+
+def draw_order(result: dict[str, Any]) -> Figure:
+    """Draw, over the tokens, arithmetic in parts of the optimum and peak memory, at the model's rank and others."""
+    rows = result["rows"]
+    drawing = new_figure(11, 4)
+    left, right = drawing.subplots(1, 2)
+    style(left, "BTT's arithmetic over the optimum's", "tokens", "times the multiply-accumulates, forward")
+    for number, rank in enumerate(dict.fromkeys(row["rank"] for row in rows)):
+        chosen = [row for row in rows if row["rank"] == rank]
+        tokens = [row["tokens"] for row in chosen]
+        colour = PALETTE[number % len(PALETTE)]
+        over = [row["btt_forward"] / row["optimum_forward"] for row in chosen]
+        left.plot(tokens, over, color=colour, marker="osv^Dx"[number % 6], markersize=4, label=f"BTT, rank {rank}")
+    worst = [max(r["auto_forward"] / r["optimum_forward"] for r in rows if r["tokens"] == t) for t in tokens]
+    left.plot(tokens, worst, "k--", label="auto, the worst of all ranks")
+    rank = 12  # of the paper
+    chosen = [row for row in rows if row["rank"] == rank] or rows
+    style(right, f"Peak memory, rank {chosen[0]['rank']}", "tokens", "thousand elements")
+    for number, (name, label) in enumerate((("btt_peak", "BTT"), ("auto_peak", "auto"))):
+        for part, line in enumerate(("-", "--")):
+            values = [row[name][part] / 1e3 for row in chosen]
+            label_of = f"{label}, {('forward', 'backward')[part]}"
+            right.plot(
+                [r["tokens"] for r in chosen],
+                values,
+                line,
+                color=PALETTE[number],
+                marker="o",
+                markersize=3,
+                label=label_of,
+            )
+    values = [row["optimum_peak_forward"] / 1e3 for row in chosen]
+    right.plot([row["tokens"] for row in chosen], values, "k:", label="optimum of arithmetic, forward")
+    left.set(xscale="log", yscale="log")
+    right.set(xscale="log", yscale="log")
+    for axes in (left, right):
+        axes.legend(fontsize=8, frameon=False)
+    return drawing
+
+
+def draw_memory(result: dict[str, Any]) -> Figure:
+    """Draw the peaks as bars."""
+    rows = result["rows"]
+    names = list(dict.fromkeys(row["contender"] for row in rows))
+    encoders = list(dict.fromkeys(row["encoders"] for row in rows))
+    drawing = new_figure(8.5, 4)
+    axes = drawing.subplots()
+    style(axes, "Peak memory of a training step, batch 1, SGD", "", "MB (10^6 bytes)")
+    width = 0.8 / len(names)
+    for number, name in enumerate(names):
+        chosen = [row for row in rows if row["contender"] == name]
+        places = [encoders.index(row["encoders"]) + (number - (len(names) - 1) / 2) * width for row in chosen]
+        provenance = "modelled" if name.startswith("on chip") else "measured"
+        bars = axes.bar(
+            places, [row["peak"] / 1e6 for row in chosen], width, color=PALETTE[number], label=f"{name} ({provenance})"
+        )
+        axes.bar_label(bars, fmt="%.3g", fontsize=8)
+    axes.set_xticks(range(len(encoders)), [f"{count}-ENC" for count in encoders])
+    axes.set_yscale("log")
+    axes.margins(y=0.1)
+    axes.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(0, 1.0))
+    return drawing
+
+
+def draw_start(result: dict[str, Any]) -> Figure:
+    """Draw the stages of each contender one after the other."""
+    rows = result["rows"]
+    drawing = new_figure(8.5, 1.4 + 0.5 * len(rows))
+    axes = drawing.subplots()
+    style(axes, "Cold start (measured)", "seconds", "")
+    colours: dict[str, str] = {}
+    for place, row in enumerate(rows):
+        whole, done = row["time"]["median"] / 1e3, 0.0
+        parts = {stage: values["median"] / 1e3 for stage, values in row["stages"].items()}
+        rest = "interpreter: start, end" if parts else "kernel, cells and training"
+        for stage, value in (parts | {rest: max(0.0, whole - sum(parts.values()))}).items():
+            label = None if stage in colours else stage
+            colour = colours.setdefault(stage, PALETTE[len(colours) % len(PALETTE)])
+            axes.barh(place, value, 0.6, left=done, color=colour, label=label)
+            done += value
+        axes.annotate(f"{whole:.2f} s", (done, place), (5, 0), textcoords="offset points", va="center", fontsize=9)
+    axes.set_yticks(range(len(rows)), [row["contender"] for row in rows])
+    axes.invert_yaxis()
+    axes.margins(x=0.12)
+    axes.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.05, 1))
+    return drawing
+
+
+DRAWINGS: dict[str, Callable[[dict[str, Any]], Figure]] = {
+    "layer": draw_layer,
+    "memory": draw_memory,
+    "order": draw_order,
+    "start": draw_start,
+    "step": draw_step,
+}

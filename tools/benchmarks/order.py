@@ -54,7 +54,7 @@ def measure(tokens: Sequence[int] = TOKENS, ranks: Sequence[int] = RANKS) -> Res
 
 
 def tables(result: dict[str, Any]) -> list[Table]:
-    """Return the costs at each rank and number of tokens."""
+    """Return the costs at each rank and number of tokens, and where BTT needs less arithmetic than a dense layer."""
     rows = result["rows"]
     costs = [
         [
@@ -74,7 +74,21 @@ def tables(result: dict[str, Any]) -> list[Table]:
         *("BTT backward", "auto backward", "BTT peak", "auto peak", "optimum's peak forward"),
     ]
     title = "Thousand multiply-accumulates and thousand elements at the peak (forward / backward), counted from shapes"
-    return [Table(title, headers, costs)]
+    least = {}
+    for row in rows:
+        if row["btt_forward"] + row["btt_backward"] < row["dense_macs"]:
+            least.setdefault(row["rank"], row["tokens"])
+    lines = [
+        [str(rank), f"{least[rank]:,}" if rank in least else "none"] for rank in dict.fromkeys(r["rank"] for r in rows)
+    ]
+    return [
+        Table(title, headers, costs),
+        Table(
+            "Fewest tokens, of those counted, at which BTT needs fewer multiply-accumulates than a dense layer",
+            ["rank", "tokens"],
+            lines,
+        ),
+    ]
 
 
 def _merges(groups: Sequence[Sequence[int]] | None) -> str:

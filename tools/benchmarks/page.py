@@ -1,17 +1,17 @@
-"""docs/benchmarks.md: the tables between its markers, and the figure of a layer, made from the record."""
+"""docs/benchmarks.md: the tables between its markers, and the figures beside it, made from the record."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pages import filled
+from pages import BENCHMARKS, filled
 
-from benchmarks.figures import draw_layer
+from benchmarks.figures import DRAWINGS
 from bttlab.bench.result import Table
 from bttlab.lab.charts import to_png
 from bttlab.records import write_whole
 
-PAGE, RECORD = "benchmarks.md", "benchmarks.json"
+PAGE, RECORD = "benchmarks.md", BENCHMARKS
 
 
 def fill(text: str, record: Mapping[str, Any], modules: Mapping[str, Any]) -> str:
@@ -32,11 +32,11 @@ def fill(text: str, record: Mapping[str, Any], modules: Mapping[str, Any]) -> st
 
 
 def write(folder: Path, record: Mapping[str, Any], modules: Mapping[str, Any]) -> None:
-    """Write page and figure into a folder that has the page."""
+    """Write page and figures into a folder that has the page."""
     page = folder / PAGE
     write_whole(page, fill(page.read_text(encoding="utf-8"), record, modules))
-    if "layer" in record["benchmarks"]:
-        (folder / "images" / "bench_layer.png").write_bytes(to_png(draw_layer(record["benchmarks"]["layer"])))
+    for name, result in record["benchmarks"].items():
+        (folder / "images" / f"bench_{name}.png").write_bytes(to_png(DRAWINGS[name](result)))
 
 
 def _machine(record: Mapping[str, Any]) -> str:
