@@ -8,9 +8,7 @@ from torch import Tensor, nn
 
 from bttlab.tensor import TTLinear, TTMEmbedding
 from bttlab.tensor.gates import BondGates, selected
-from bttlab_methods.method import Method
 from bttlab_methods.parameters import drop_parameters, replace_parameter
-from bttlab_methods.setting import MethodError
 from bttlab_methods.training import Training
 
 Train = TTLinear | TTMEmbedding
@@ -30,13 +28,6 @@ def ranks(training: Training) -> dict[str, list[int]]:
     """Return the ranks of every train, by its name."""
     layers = training.model.named_modules()
     return {name: [core.shape[-1] for core in layer.cores][:-1] for name, layer in layers if isinstance(layer, Train)}
-
-
-def check_between(method: Method, *names: str) -> None:
-    """Raise MethodError unless parameters of a method lie between 0 and 1."""
-    for name in names:
-        if not 0 < getattr(method, name) < 1:
-            raise MethodError(f"method {method.name}: {name} is {getattr(method, name)}: it must be between 0 and 1")
 
 
 def put_gates(training: Training, speed: float = 1.0) -> list[Train]:

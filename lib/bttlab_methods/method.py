@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 
 from bttlab.data import Samples
-from bttlab_methods.setting import Setting
+from bttlab_methods.setting import MethodError, Setting
 from bttlab_methods.training import Batch, Training
 
 FAMILIES = (
@@ -50,6 +50,13 @@ class Method:
     excludes : frozenset of str
         Names of methods, or parts that they change, with which it does not combine for another reason.
     needs_cuda : bool
+    ranges : tuple of str
+        Intervals of parameters, such as "share in (0, 1]" and "rank in [1, inf)".
+
+    Raises
+    ------
+    MethodError
+        If a parameter lies outside its interval.
     """
 
     name: ClassVar[str]
@@ -58,6 +65,16 @@ class Method:
     changes: ClassVar[frozenset[str]]
     excludes: ClassVar[frozenset[str]] = frozenset()
     needs_cuda: ClassVar[bool] = False
+    ranges: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        for rule in self.ranges:
+            name, _, interval = rule.partition(" in ")
+            value, (low, high) = getattr(self, name), map(float, interval[1:-1].split(","))
+            if not (
+                low < value < high or (interval[0] == "[" and value == low) or (interval[-1] == "]" and value == high)
+            ):
+                raise MethodError(f"method {self.name}: {name} is {value}: it must be in {interval}")
 
     # --- before training, in this order
 

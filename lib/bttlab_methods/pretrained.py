@@ -21,7 +21,7 @@ from bttlab.data import Corpus, Vocabulary, encode, load_corpus
 from bttlab.files import replace_whole
 from bttlab.terminal import say
 from bttlab_methods.method import Method
-from bttlab_methods.setting import BATCH, MethodError, Setting
+from bttlab_methods.setting import BATCH, Setting
 from bttlab_methods.training import LEARNING_RATE, Training
 
 SOURCE = "airline"
@@ -44,13 +44,10 @@ class FromPretrained(Method):
     # Its parameters are given, all of them those of dense layers, and which of them are trained.
     changes = frozenset({"initialisation", "trained parameters"})
     excludes = frozenset({"linear layers", "embedding"})
+    ranges = ("pretraining in [1, inf)",)
 
     pretraining: int = 4500
     rate_factor: float = 1.0
-
-    def __post_init__(self) -> None:
-        if self.pretraining < 1:
-            raise MethodError(f"method {self.name}: pretraining is {self.pretraining}: it must be at least 1 sample")
 
     def change_setting(self, setting: Setting) -> Setting:
         """Return the setting with the method's learning rate."""

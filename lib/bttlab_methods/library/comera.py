@@ -7,9 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bttlab_methods.bonds import Train, check_between, chosen_ranks, cut, drop_gates, numbers, put_gates, trains
+from bttlab_methods.bonds import Train, chosen_ranks, cut, drop_gates, numbers, put_gates, trains
 from bttlab_methods.library.tensor import TensorCompression
-from bttlab_methods.setting import MethodError
 from bttlab_methods.training import Training
 
 SPEED = 10.0  # of the gates: at a core's learning rate none would come from 1 to 0 within an epoch
@@ -49,18 +48,19 @@ class CoMERA(TensorCompression):
     source = "Yang et al., arXiv 2405.14377, section 3 (multi-objective training, early and late stage)"
     changes = TensorCompression.changes | {"ranks"}
     excludes = frozenset({"galore", "tensor-galore"})  # whose subspaces are of one shape
+    ranges = (
+        "target in (0, 1)",
+        "early in (0, 1)",
+        "loss_target in [0, inf)",
+        "size_weight in [0, inf)",
+        "core_weight in [0, inf)",
+    )
 
     target: float = 0.5
     loss_target: float = 0.5
     early: float = 0.5
     size_weight: float = 1.0
     core_weight: float = 1e-5
-
-    def __post_init__(self) -> None:
-        check_between(self, "target", "early")
-        for name in ("loss_target", "size_weight", "core_weight"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise MethodError(f"method {self.name}: {name} is {getattr(self, name)}: it must be at least 0")
 
     def change_model(self, training: Training) -> None:
         """Put gates on every bond."""

@@ -12,7 +12,6 @@ from bttlab.data import Samples
 from bttlab.model import batch_logits, equal_length_batches
 from bttlab_methods.library.importance import prediction_errors
 from bttlab_methods.method import Method
-from bttlab_methods.setting import MethodError
 from bttlab_methods.training import Batch, Training
 
 SCORED_AT_ONCE = 64  # utterances
@@ -33,15 +32,10 @@ class DataPruning(Method):
 
     family = "data"
     changes = frozenset({"samples"})
+    ranges = ("share in (0, 1]", "look in (0, 1)")
 
     share: float = 0.5
     look: float = 0.3
-
-    def __post_init__(self) -> None:
-        if not (0 < self.share <= 1 and 0 < self.look < 1):
-            raise MethodError(
-                f"{self.describe()}: share must be above 0 and at most 1, look between 0 and 1; take share=0.5,look=0.3"
-            )
 
     def change_model(self, training: Training) -> None:
         """Remember which utterances are kept: at first all."""
@@ -77,10 +71,8 @@ class DataPruningEarly(DataPruning):
 
     Parameters
     ----------
-    share : float
-        Part of the utterances that is kept.
-    look : float
-        Part of the budget that is trained on all of them first.
+    share, look
+        As for `DataPruning`.
     """
 
     name = "data-pruning-early"
@@ -105,22 +97,16 @@ class DataPruningKMeans(DataPruning):
 
     Parameters
     ----------
-    share : float
-        Part of the utterances that is kept.
-    look : float
-        Part of the budget that is trained on all of them first.
+    share, look
+        As for `DataPruning`.
     clusters : int
     """
 
     name = "data-pruning-kmeans"
     source = "Sorscher et al., arXiv 2206.14486 (self-supervised prototypes)"
+    ranges = (*DataPruning.ranges, "clusters in [1, inf)")
 
     clusters: int = 20
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.clusters < 1:
-            raise MethodError(f"method {self.name}: clusters is {self.clusters}: it must be at least 1")
 
     def scores(self, training: Training, samples: Samples) -> np.ndarray:
         """Return the distance of each utterance's features from the nearest centre."""

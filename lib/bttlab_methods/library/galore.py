@@ -7,7 +7,6 @@ from torch import nn
 
 from bttlab_methods.method import Method
 from bttlab_methods.projected import ProjectedAdamW, projected_facts
-from bttlab_methods.setting import MethodError
 from bttlab_methods.training import LEARNING_RATE, Training
 
 
@@ -34,16 +33,12 @@ class GaLore(Method):
     source = "Zhao et al., arXiv 2403.03507, section 4 and algorithm 2"
     changes = frozenset({"optimizer"})
     excludes = frozenset({"tensor", "tensor-int8", "tensor-int4", "ranks"})  # cores are no matrices: tensor-galore
+    ranges = ("rank in [1, inf)", "every in [1, inf)")
 
     rank: int = 64
     every: int = 50
     scale: float = 4.0
     learning_rate: float = LEARNING_RATE
-
-    def __post_init__(self) -> None:
-        for name in ("rank", "every"):
-            if getattr(self, name) < 1:
-                raise MethodError(f"method galore: {name} is {getattr(self, name)}: it must be at least 1")
 
     def make_optimizer(self, training: Training):
         """Return AdamW with projected moments."""

@@ -11,7 +11,6 @@ from torch import Tensor
 from bttlab.data import Samples, epoch_order
 from bttlab.model import batch_logits, equal_length_batches
 from bttlab_methods.method import Method
-from bttlab_methods.setting import MethodError
 from bttlab_methods.training import Batch, Training
 
 
@@ -29,16 +28,10 @@ class ImportanceSampling(Method):
 
     family = "data"
     changes = frozenset({"samples"})
+    ranges = ("candidates in [1, inf)", "uniform in (0, 1]")
 
     candidates: int = 3
     uniform: float = 0.2
-
-    def __post_init__(self) -> None:
-        if self.candidates < 1 or not 0 < self.uniform <= 1:
-            raise MethodError(
-                f"{self.describe()}: candidates must be at least 1, uniform above 0 and at most 1; take "
-                "candidates=3,uniform=0.2"
-            )
 
     def score(self, training: Training, errors: tuple[Tensor, Tensor]) -> Tensor:
         """Return how much a step learns from each of n utterances, shape (n,), from their `errors`."""
@@ -78,10 +71,8 @@ class ImportanceGradient(ImportanceSampling):
 
     Parameters
     ----------
-    candidates : int
-        Utterances that are scored for each that is drawn.
-    uniform : float
-        Part of the draws that scores have no say in, above 0 and at most 1: no weight exceeds its inverse.
+    candidates, uniform
+        As for `ImportanceSampling`.
     """
 
     name = "importance-gradient"
@@ -100,10 +91,8 @@ class ImportanceError(ImportanceSampling):
 
     Parameters
     ----------
-    candidates : int
-        Utterances that are scored for each that is drawn.
-    uniform : float
-        Part of the draws that scores have no say in, above 0 and at most 1: no weight exceeds its inverse.
+    candidates, uniform
+        As for `ImportanceSampling`.
     """
 
     name = "importance-error"

@@ -7,7 +7,6 @@ import torch
 
 from bttlab_methods.branches import linear_layers, weights
 from bttlab_methods.method import Method
-from bttlab_methods.setting import MethodError
 from bttlab_methods.training import Training
 
 
@@ -35,18 +34,12 @@ class LotteryTicket(Method):
     source = "Frankle and Carbin, arXiv 1803.03635, section 1; rewinding: Frankle et al., arXiv 1903.01611"
     changes = frozenset({"weights kept"})
     excludes = frozenset({"encoders", "trained parameters", "ranks"})  # what is pruned must stay as it is
+    ranges = ("sparsity in (0, 1)", "rounds in [1, inf)", "search in (0, 1)", "rewind in [0, 1)")
 
     sparsity: float = 0.8
     rounds: int = 2
     search: float = 0.4
     rewind: float = 0.1
-
-    def __post_init__(self) -> None:
-        if not (0 < self.sparsity < 1 and 0 < self.search < 1 and 0 <= self.rewind < 1 and self.rounds >= 1):
-            raise MethodError(
-                f"{self.describe()}: sparsity and search must lie between 0 and 1, rewind too or be 0, rounds at least "
-                "1; take sparsity=0.8,rounds=2,search=0.4,rewind=0.1"
-            )
 
     def change_model(self, training: Training) -> None:
         """Remember what may be pruned: nothing is yet."""

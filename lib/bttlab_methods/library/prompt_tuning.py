@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from bttlab_methods.pretrained import FromPretrained
-from bttlab_methods.setting import MethodError
 from bttlab_methods.training import Training
 
 
@@ -30,15 +29,11 @@ class PromptTuning(FromPretrained):
 
     name = "prompt-tuning"
     source = "Lester et al., arXiv 2104.08691, section 2"
+    ranges = (*FromPretrained.ranges, "length in [1, inf)")
     changes = FromPretrained.changes | {"tokens"}
 
     length: int = 8
     rate_factor: float = 10.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.length < 1:
-            raise MethodError(f"method {self.name}: length is {self.length}: it must be at least 1")
 
     def choose_trained(self, training: Training) -> None:
         """Put the vectors in behind the embedding, and take them out behind the last encoder."""

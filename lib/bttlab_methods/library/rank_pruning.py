@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bttlab.tensor.gates import bond_weights
-from bttlab_methods.bonds import Train, check_between, chosen_ranks, cut, drop_gates, numbers, put_gates, trains
+from bttlab_methods.bonds import Train, chosen_ranks, cut, drop_gates, numbers, put_gates, trains
 from bttlab_methods.library.tensor import TensorCompression
 from bttlab_methods.training import Training
 
@@ -43,12 +43,10 @@ class RankPruning(TensorCompression):
     source = "Molchanov et al., arXiv 1906.10771, section 3.1 (importance of a gate of 1), here of bonds of trains"
     changes = TensorCompression.changes | {"ranks"}
     excludes = frozenset({"galore", "tensor-galore"})  # whose subspaces are of one shape
+    ranges = ("target in (0, 1)", "settled in (0, 1)")
 
     target: float = 0.5
     settled: float = 0.6
-
-    def __post_init__(self) -> None:
-        check_between(self, "target", "settled")
 
     def change_model(self, training: Training) -> None:
         """Put gates on every bond."""

@@ -12,7 +12,6 @@ from torch.autograd.function import once_differentiable
 
 from bttlab_methods.branches import linear_layers
 from bttlab_methods.method import Method
-from bttlab_methods.setting import MethodError
 from bttlab_methods.training import Training
 
 SHOWN = (
@@ -38,12 +37,9 @@ class SparseTwoFour(Method):
     family = "sparse training"
     source = "Zhou et al., arXiv 2102.04010, section 3 (SR-STE); pattern: Mishra et al., arXiv 2104.08378, section 3"
     changes = frozenset({"linear layers", "weights kept"})
+    ranges = ("shrinking in [0, 1)",)
 
     shrinking: float = 2e-4
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.shrinking < 1:
-            raise MethodError(f"method {self.name}: shrinking is {self.shrinking}: it must be at least 0 and below 1")
 
     def change_model(self, training: Training) -> None:
         """Let the linear layers of encoders and poolers use two of four weights."""

@@ -42,6 +42,7 @@ class Subspace(Method):
         'Subspace Optimization" (WASI): its activations; weights as trained factors instead'
     )
     changes = frozenset({"linear layers", "saved activations"})
+    ranges = ("explained in (0, 1]", "activation_rank in [1, inf)")
     excludes = frozenset({"fixup", "bf16", "fp16"})  # a weight of zeros has no spectrum; bases are FP32
 
     weights: bool = True
@@ -53,10 +54,7 @@ class Subspace(Method):
     def __post_init__(self) -> None:
         if not (self.weights or self.activations):
             raise MethodError("method subspace: weights and activations are both false: set one to true")
-        if not 0 < self.explained <= 1:
-            raise MethodError(f"method subspace: explained is {self.explained}: it must be above 0 and at most 1")
-        if self.activation_rank < 1:
-            raise MethodError(f"method subspace: activation_rank is {self.activation_rank}: it must be at least 1")
+        super().__post_init__()
         parts = [("linear layers", self.weights), ("saved activations", self.activations)]
         object.__setattr__(self, "changes", frozenset(part for part, changed in parts if changed))
 

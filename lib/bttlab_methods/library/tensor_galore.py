@@ -8,7 +8,6 @@ from torch import nn
 from bttlab.model import ModelConfig
 from bttlab_methods.method import Method
 from bttlab_methods.projected import ProjectedAdamW, projected_facts
-from bttlab_methods.setting import MethodError
 from bttlab_methods.training import LEARNING_RATE, Training
 
 LEAST = 1000  # numbers of a parameter that is worth projecting
@@ -37,17 +36,12 @@ class TensorGaLore(Method):
     family = "gradient compression"
     source = "George et al., arXiv 2501.02379, section 3"
     changes = frozenset({"optimizer"})
+    ranges = ("fraction in (0, 1]", "every in [1, inf)")
 
     fraction: float = 0.75
     every: int = 100
     scale: float = 2.0
     learning_rate: float = LEARNING_RATE
-
-    def __post_init__(self) -> None:
-        if not 0 < self.fraction <= 1:
-            raise MethodError(f"method tensor-galore: fraction is {self.fraction}: it must be above 0 and at most 1")
-        if self.every < 1:
-            raise MethodError(f"method tensor-galore: every is {self.every}: it must be at least 1")
 
     def make_optimizer(self, training: Training):
         """Return AdamW with projected moments."""

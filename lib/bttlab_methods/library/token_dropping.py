@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from bttlab_methods.method import Method
-from bttlab_methods.setting import MethodError
 from bttlab_methods.training import Batch, Training
 
 
@@ -48,12 +47,9 @@ class TokenDropping(Method):
     family = "data"
     source = "He et al., arXiv 2111.06377, section 3 (MAE encoder: masked tokens are removed)"
     changes = frozenset({"tokens"})
+    ranges = ("share in [0, 1)",)
 
     share: float = 0.15
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.share < 1:
-            raise MethodError(f"{self.name}: share is {self.share}: it must be at least 0 and below 1; take 0.15")
 
     def change_model(self, training: Training) -> None:
         """Give the embedding a place for positions."""

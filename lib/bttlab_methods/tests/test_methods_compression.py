@@ -132,7 +132,7 @@ def test_tensor_galore_updates_have_the_multilinear_rank_of_the_subspace(setting
 def test_galore_leaves_cores_to_tensor_galore():
     with pytest.raises(MethodError, match="tensor and galore do not combine"):
         parse("tensor+galore")
-    with pytest.raises(MethodError, match=r"fraction is 0\.0: it must be above 0"):
+    with pytest.raises(MethodError, match=r"fraction is 0\.0: it must be in \(0, 1\]"):
         parse("tensor-galore:fraction=0")
 
 
