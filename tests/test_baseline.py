@@ -4,19 +4,21 @@ import json
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from bttlab.baseline import BaselineError, BaselineSetting, Listener, Record, run_baseline
+from bttlab.baseline import BaselineError, BaselineSetting, Energy, Listener, Quantity, Record, run_baseline
 from bttlab.baseline import run as run_module
 from bttlab.baseline.modes import MODES, prepare
 from bttlab.baseline.run import FORMATS
 from bttlab.baseline.step import Task
 from bttlab.baseline.timing import HostClock, timed_steps
 from bttlab.cli import main
+from bttlab.commands.baseline import _text as baseline_text
 from bttlab.compiler.module_file import module_of_source
 from bttlab.data import Vocabulary, encode, epoch_order, load_corpus
 from bttlab.errors import BttlabError
@@ -245,6 +247,11 @@ def test_command_line(tmp_path, capsys):
     assert main(common) == 0
     output = capsys.readouterr().out
     assert "btt, 1 encoders, 4 steps" in output and "eager" in output and "<- best" in output
+    kept = Record.read(path)
+    energy = Energy(4, Quantity.measured(2.0, "J", "by hand"), Quantity.measured(0.5, "J", "by hand"), [], [])
+    kept.modes["eager"] = replace(kept.measurement, energy=energy)
+    wanted = f"epoch {4478 * np.mean(kept.measurement.step_seconds):.1f} s, 8956 J, 2239 J over idle <- best"
+    assert wanted in baseline_text(kept)
 
 
 @pytest.mark.parametrize("name", ["Both", "Language"])

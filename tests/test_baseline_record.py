@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bttlab.baseline import Record, RecordError, check_writable, compare, load_records, per_epoch
+from bttlab.baseline import Record, RecordError, check_writable, load_records
 from bttlab.baseline.machine import plain
 from tiny_baseline import TINY, tiny_baseline
 
@@ -168,15 +168,3 @@ def test_an_unwritable_place_is_refused_before_and_after(record, tmp_path, monke
             check_writable(place)
     check_writable(tmp_path / "new" / "x.json")
     assert list((tmp_path / "new").iterdir()) == []
-
-
-def test_per_epoch_and_rows(record):
-    epoch = per_epoch(record, samples=100)
-    assert epoch.seconds.value == pytest.approx(100 * sum(record.measurement.step_seconds) / 6, rel=1e-4)
-    assert "mean of 6 steps x 100" in epoch.seconds.how and epoch.seconds.provenance == "measured"
-    assert epoch.joules.value is None and epoch.joules.how == record.measurement.energy.per_step.how
-    dense = tiny_baseline("dense", "cpu", steps=3)
-    rows = compare([dense, record])
-    assert [row.record.format for row in rows] == ["btt", "dense"] and all(row.best for row in rows)
-    assert rows[0].label == f"btt, 1-ENC, {record.machine.name}, eager"
-    assert rows[0].memory == record.memory.peak

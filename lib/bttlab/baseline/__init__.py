@@ -1,9 +1,9 @@
 """Baselines: the same model trained with PyTorch on a GPU or a CPU, measured; imports no more than torch and numpy."""
 
-from bttlab.baseline.compare import EPOCH_SAMPLES, Epoch, Row, compare, per_epoch
 from bttlab.baseline.machine import DeviceError
 from bttlab.baseline.modes import modes_of
 from bttlab.baseline.record import (
+    EPOCH_SAMPLES,
     Energy,
     Machine,
     Measurement,
@@ -22,7 +22,6 @@ __all__ = [
     "BaselineSetting",
     "DeviceError",
     "Energy",
-    "Epoch",
     "Listener",
     "Machine",
     "Measurement",
@@ -30,11 +29,8 @@ __all__ = [
     "Quantity",
     "Record",
     "RecordError",
-    "Row",
     "check_writable",
-    "compare",
     "load_records",
     "modes_of",
-    "per_epoch",
     "run_baseline",
 ]

@@ -168,7 +168,7 @@ def _progress(steps: int) -> Iterator[tuple[Callable, Callable]]:
 
 
 def _text(record) -> str:
-    from bttlab.baseline import compare
+    from bttlab.baseline import EPOCH_SAMPLES
     from bttlab.model import config_of
 
     machine = record.machine
@@ -176,15 +176,15 @@ def _text(record) -> str:
         f"{record.format}, {config_of(record.config).title}, {record.steps} steps, all measured on {machine.name} "
         f"(torch {machine.torch}, {machine.threads} threads)"
     ]
-    for row in compare([record]):
-        mode = record.modes[row.mode]
+    for name, mode in sorted(record.modes.items(), key=lambda item: item[1].median.value):
         line = (
-            f"{row.mode:15} step {1e3 * row.step.value:.3f} ms (quartiles {1e3 * mode.lower_quartile.value:.3f} to "
-            f"{1e3 * mode.upper_quartile.value:.3f}), epoch {row.epoch.seconds.value:.1f} s"
+            f"{name:15} step {1e3 * mode.median.value:.3f} ms (quartiles {1e3 * mode.lower_quartile.value:.3f} to "
+            f"{1e3 * mode.upper_quartile.value:.3f}), epoch {EPOCH_SAMPLES * mode.mean.value:.1f} s"
         )
-        if row.epoch.joules.value is not None:
-            line += f", {row.epoch.joules.value:.0f} J, {row.epoch.joules_over_idle.value:.0f} J over idle"
-        lines.append(line + (" <- best" if row.best else ""))
+        joules, over_idle = mode.energy.per_step.value, mode.energy.per_step_over_idle.value
+        if joules is not None:
+            line += f", {EPOCH_SAMPLES * joules:.0f} J, {EPOCH_SAMPLES * over_idle:.0f} J over idle"
+        lines.append(line + (" <- best" if name == record.best else ""))
     lines += [f"{name:15} skipped: {reason}" for name, reason in record.skipped.items()]
     shares = ", ".join(
         f"{name.replace('_', ' ')} {share.at_peak.value / 1e6:.2f}" for name, share in record.memory.categories.items()
