@@ -64,7 +64,9 @@ def pretend_target(
 
     def make_run(total, learning_rate, optimizer="sgd", seed=0):
         energy, work = meter or NoMeter("no meter in a test"), replace(workload, seed=seed)
-        return TrainerRun(name, total, learning_rate, energy, work, trainer, Optimizer(optimizer), **keywords)
+        return TrainerRun(
+            name, total, learning_rate, energy, work, trainer=trainer, optimizer=Optimizer(optimizer), **keywords
+        )
 
     return Target(name, make_run, OPTIMIZERS)
 

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,7 +12,6 @@ import torch
 from bttlab.experiments.keep import keep_methods
 from bttlab.lab.dashboard_runs import EVALUATIONS, DashboardRun
 from bttlab.lab.dashboard_targets import Target, torch_meter
-from bttlab.lab.meters import EnergyMeter
 from bttlab.lab.workload import Workload
 from bttlab.model import predict_in_batches
 from bttlab.quantities import Quantity
@@ -26,10 +26,9 @@ class MethodRun(DashboardRun):
 
     Parameters
     ----------
-    name, total, learning_rate, meter
-        As for `DashboardRun`. The learning rate is that of dense AdamW; every method's own rate changes in proportion.
-    workload : Workload
-        Of the dense model.
+    *common
+        As for `DashboardRun`, the workload of the dense model. The learning rate is that of dense AdamW; every method's
+        own rate changes in proportion.
     methods : str
         As `bttlab_methods.parse` takes it.
     device : {"cpu", "cuda"}
@@ -39,21 +38,12 @@ class MethodRun(DashboardRun):
 
     follows_learning_rate = False
 
-    def __init__(
-        self,
-        name: str,
-        total: int,
-        learning_rate: float,
-        meter: EnergyMeter,
-        workload: Workload,
-        methods: str,
-        device: str,
-        on_result: OnResult | None = None,
-    ):
-        super().__init__(name, total, learning_rate, meter)
-        self._workload, self._methods, self._on_result = workload, parse(methods), on_result
+    def __init__(self, *common: Any, methods: str, device: str, on_result: OnResult | None = None):
+        super().__init__(*common)
+        self._methods, self._on_result = parse(methods), on_result
         check_combination(self._methods, device)
-        self._setting = Setting(workload.corpus, workload.config, total, seed=workload.seed, device=device)
+        work = self._workload
+        self._setting = Setting(work.corpus, work.config, self.total, seed=work.seed, device=device)
         self._training: Training | None = None
         self._evaluated, self._since = 0, 0.0
 
@@ -82,14 +72,11 @@ class MethodRun(DashboardRun):
         if part > self._evaluated:
             self._evaluated = part
             with self._training.aside():
-                self._score()
+                self._evaluate(partial(predict_in_batches, self._training.model))
         if not self._unpaused.is_set():
             with self._training.aside():
                 self._unpaused.wait()
         self._since = time.perf_counter()
-
-    def _score(self) -> None:
-        self._evaluate(self._workload, partial(predict_in_batches, self._training.model))
 
 
 def method_target(
@@ -116,7 +103,7 @@ def method_target(
     check_combination(parse(methods), device)
 
     def make_run(total: int, learning_rate: float) -> DashboardRun:
-        meter = torch_meter(device)
-        return MethodRun(methods, total, learning_rate, meter, workload, methods, device, on_result)
+        common = methods, total, learning_rate, torch_meter(device), workload
+        return MethodRun(*common, methods=methods, device=device, on_result=on_result)
 
     return Target(methods, make_run)

@@ -106,7 +106,9 @@ def dashboard(workload: Workload, seconds: int) -> Dashboard:
 
     def make_run(total: int, learning_rate: float) -> dashboard_runs.DashboardRun:
         trainer, meter = InstantTrainer(workload.config), ModelledMeter(workload.config)
-        return dashboard_runs.TrainerRun("a day", total, learning_rate, meter, workload, trainer, Optimizer())
+        return dashboard_runs.TrainerRun(
+            "a day", total, learning_rate, meter, workload, trainer=trainer, optimizer=Optimizer()
+        )
 
     return Dashboard([Target("a day", make_run)], most_samples=seconds * RATE)
 

@@ -59,6 +59,8 @@ class DashboardRun:
     learning_rate : float
         May be changed at any time; takes effect with the next samples if `follows_learning_rate`.
     meter : EnergyMeter
+    workload : Workload, optional
+        None of a finished run.
 
     Attributes
     ----------
@@ -92,7 +94,10 @@ class DashboardRun:
     is_scored = True  # on the dev split, now and then
     time_provenance = "measured"  # of `seconds`
 
-    def __init__(self, name: str, total: int, learning_rate: float, meter: EnergyMeter):
+    def __init__(
+        self, name: str, total: int, learning_rate: float, meter: EnergyMeter, workload: Workload | None = None
+    ):
+        self._workload = workload
         self.name, self.total, self.learning_rate, self.meter = name, total, learning_rate, meter
         self.state, self.error, self.begun = READY, "", ""
         self.fault: NumericalFault | None = None
@@ -209,9 +214,10 @@ class DashboardRun:
         self.history.append((self.count + len(losses), self.seconds, *joules))
         self.count += len(losses)
 
-    def _evaluate(self, workload: Workload, predict: Callable[[Samples], Predictions]) -> None:
+    def _evaluate(self, predict: Callable[[Samples], Predictions]) -> None:
         """Score the dev split, unless the run is stopped meanwhile."""
-        dev, parts = workload.dev, []
+        workload, parts = self._workload, []
+        dev = workload.dev
         self.is_evaluating = True
         for first in range(0, len(dev), PREDICTED_AT_ONCE):
             if self._stop.is_set():
@@ -240,9 +246,8 @@ class TrainerRun(DashboardRun, Callback):
 
     Parameters
     ----------
-    name, total, learning_rate, meter
+    *common
         As for `DashboardRun`.
-    workload : Workload
     trainer : Trainer
         Starts from the workload's initial parameters, and keeps the trained ones.
     optimizer : Optimizer
@@ -259,21 +264,16 @@ class TrainerRun(DashboardRun, Callback):
 
     def __init__(
         self,
-        name: str,
-        total: int,
-        learning_rate: float,
-        meter: EnergyMeter,
-        workload: Workload,
+        *common: Any,
         trainer: Trainer,
         optimizer: Optimizer,
         is_there: Callable[[], bool] = lambda: True,
         on_u50: bool = False,
     ):
-        super().__init__(name, total, learning_rate, meter)
-        self._on_u50 = on_u50
-        self._workload, self._trainer, self._optimizer, self._is_there = workload, trainer, optimizer, is_there
+        super().__init__(*common)
+        self._trainer, self._optimizer, self._is_there, self._on_u50 = trainer, optimizer, is_there, on_u50
         self.rates: list[tuple[int, float]] = []
-        self.ends, self.scored = evaluation_ends(total), len(workload.dev)
+        self.ends, self.scored = evaluation_ends(self.total), len(self._workload.dev)
         self._kept: Training | None = None
 
     @property
@@ -375,9 +375,8 @@ class BaselineRun(DashboardRun):
 
     Parameters
     ----------
-    name, total, learning_rate, meter
+    *common
         As for `DashboardRun`.
-    workload : Workload
     format, device : str
         As for `bttlab.baseline.BaselineSetting`.
     mode : str
@@ -386,20 +385,10 @@ class BaselineRun(DashboardRun):
 
     follows_learning_rate = False
 
-    def __init__(
-        self,
-        name: str,
-        total: int,
-        learning_rate: float,
-        meter: EnergyMeter,
-        workload: Workload,
-        format: str,
-        device: str,
-        mode: str,
-    ):
-        super().__init__(name, total, learning_rate, meter)
-        self._workload, self._format, self._device, self._mode = workload, format, device, mode
-        self._order = workload.order(total)
+    def __init__(self, *common: Any, format: str, device: str, mode: str):
+        super().__init__(*common)
+        self._format, self._device, self._mode = format, device, mode
+        self._order = self._workload.order(self.total)
         self._record_name = ""  # as `keep_baseline` chooses
 
     @property
@@ -424,7 +413,7 @@ class BaselineRun(DashboardRun):
         listener = Listener(
             on_step=self._on_step,
             stop=self._stop,
-            evaluate=lambda _, model: self._evaluate(work, partial(predict, model, config=work.config)),
+            evaluate=lambda _, model: self._evaluate(partial(predict, model, config=work.config)),
             evaluate_at=evaluation_ends(self.total),
         )
         record = run_baseline(setting, listener)
@@ -460,7 +449,7 @@ class ModelledRun(BaselineRun):
         model: Callable[[Samples], Modelled],
     ):
         meter = EnergyMeter("modelled", f"the GPU model {MODEL_VERSION}, the middle of its band; the whole board")
-        super().__init__(name, total, learning_rate, meter, workload, format, "cpu", "eager")
+        super().__init__(name, total, learning_rate, meter, workload, format=format, device="cpu", mode="eager")
         self._model = model
         place = name.partition(",")[0].replace(" ", "-")
         self._record_name = f"{workload.corpus.name}-{format}-{workload.config.slug}-{place}"

@@ -67,9 +67,9 @@ def card_target(overlay: pynq.Overlay, workload: Workload, optimizer: Optimizer 
             learning_rate,
             card_meter(device, workload.config, rule.rule),
             replace(workload, seed=seed),
-            trainer,
-            rule,
-            lambda: overlay.is_loaded() and trainer.runs(workload.config),
+            trainer=trainer,
+            optimizer=rule,
+            is_there=lambda: overlay.is_loaded() and trainer.runs(workload.config),
             on_u50=True,
         )
         run.memory, run.published = memory_of(workload.config, rule.rule), published(workload.config)
@@ -131,8 +131,8 @@ def _baseline(format: str, device: str, workload: Workload) -> Target:
     name = f"PyTorch {place}, {_formats(workload)[format]}"
 
     def make_run(total: int, learning_rate: float, _: str = "sgd", seed: int = workload.seed) -> DashboardRun:
-        work, mode = replace(workload, seed=seed), FASTEST_MODE[device]
-        return BaselineRun(name, total, learning_rate, torch_meter(device), work, format, device, mode)
+        common = name, total, learning_rate, torch_meter(device), replace(workload, seed=seed)
+        return BaselineRun(*common, format=format, device=device, mode=FASTEST_MODE[device])
 
     return Target(name, make_run, ("sgd",))
 
