@@ -10,6 +10,7 @@ import pytest
 
 from bttlab.baseline import Record, RecordError, check_writable, load_records
 from bttlab.baseline.machine import plain
+from bttlab.errors import BttlabError
 from tiny_baseline import TINY, tiny_baseline
 
 from conftest import ROOT
@@ -159,12 +160,12 @@ def test_an_unwritable_place_is_refused_before_and_after(record, tmp_path, monke
 
     with monkeypatch.context() as patched:
         patched.setattr("os.fsync", full)
-        with pytest.raises(RecordError, match=r"record\.json cannot be written \(No space left on device\)"):
+        with pytest.raises(BttlabError, match=r"record\.json cannot be written \(No space left on device\)"):
             record.write(path)
     assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
     (tmp_path / "file").write_text("")
     for place in (tmp_path, tmp_path / "file" / "x.json"):
-        with pytest.raises(RecordError, match="--record"):
+        with pytest.raises(BttlabError, match="--record"):
             check_writable(place)
     check_writable(tmp_path / "new" / "x.json")
     assert list((tmp_path / "new").iterdir()) == []

@@ -3,52 +3,29 @@
 import os
 import types
 import typing
+from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
 from bttlab.errors import BttlabError
-from bttlab.files import replace_whole, written_draft
+from bttlab.files import check_output, write_output
 
 
 class RecordError(BttlabError):
-    """Raised if a record cannot be read or written."""
+    """Raised if a record cannot be read."""
 
 
 def check_writable(path: str | os.PathLike) -> None:
-    """Check that a record can be written, and make its folder.
-
-    Raises
-    ------
-    RecordError
-    """
-    path = Path(path)
-    if path.is_dir():
-        raise RecordError(f"{path} is a folder; --record takes the name of a file, such as {path / 'btt.json'}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with written_draft(path, b""):
-            pass
-    except OSError as error:
-        raise _unwritable(path, error) from None
+    """Check that the file that --record names can be written, and make its folder; errors as of `check_output`."""
+    with suppress(OSError):  # then the file cannot be written either
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+    check_output(Path(path), "--record")
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a text file atomically.
-
-    Raises
-    ------
-    RecordError
-        If it cannot be written.
-    """
-    try:
-        replace_whole(path, text)
-    except OSError as error:
-        raise _unwritable(path, error) from None
-
-
-def _unwritable(path: Path, error: OSError) -> RecordError:
-    return RecordError(f"{path} cannot be written ({error.strerror}); give another place with --record")
+    """Write the file that --record names, whole or not at all; errors as of `check_output`."""
+    write_output(path, text, "--record")
 
 
 def build(kind: Any, value: Any, where: str) -> Any:

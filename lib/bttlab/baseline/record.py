@@ -248,13 +248,7 @@ class Record:
         return asdict(self, dict_factory=drop_missing_bands)
 
     def write(self, path: str | os.PathLike) -> None:
-        """Write the record: whole, or not at all.
-
-        Raises
-        ------
-        RecordError
-            If the file cannot be written.
-        """
+        """Write the record, whole or not at all; errors as of `bttlab.files.check_output`."""
         text = re.sub(r"\[[-+\d.,eE\s]*\]", lambda match: " ".join(match[0].split()), to_json(self.to_dict(), indent=1))
         write_whole(Path(path), text + "\n")
 

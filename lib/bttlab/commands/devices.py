@@ -1,8 +1,9 @@
-"""Options --device, --overlay, --trust and --wait of several commands."""
+"""Options --device, --overlay, --trust, --wait and --require-card of several commands."""
 
 import argparse
 import os
 from pathlib import Path
+from typing import Any
 
 DEVICE_HELP = (
     "auto: a U50 if there is one with a hw overlay, else the emulated one; emulated; reference: PyTorch on the "
@@ -43,15 +44,10 @@ def add_trust(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_require_card(parser: argparse.ArgumentParser) -> None:
-    """Add --require-card."""
-    parser.add_argument(
-        "--require-card", action="store_true", help="end with an error where no real card can be used, see doctor"
-    )
-
-
-def add_wait(parser: argparse.ArgumentParser) -> None:
-    """Add --wait."""
+def add_device(parser: argparse.ArgumentParser, default: str) -> None:
+    """Add --device, --trust, --wait and --require-card."""
+    parser.add_argument("--device", type=device_name, metavar="DEVICE", help=f"{DEVICE_HELP} (default: {default})")
+    add_trust(parser)
     parser.add_argument(
         "--wait",
         type=seconds,
@@ -59,6 +55,26 @@ def add_wait(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="how long to wait for a card that another process holds (default: not at all)",
     )
+    parser.add_argument(
+        "--require-card", action="store_true", help="end with an error where no real card can be used, see doctor"
+    )
+
+
+def open_checkpoint(options: argparse.Namespace, checkpoint: Any, device: str) -> Any:
+    """Return the opened trainer of a run's model, with the checkpoint's parameters."""
+    from bttlab.train.devices import open_trainer
+    from bttlab.train.module import model_of_run
+    from bttlab.train.run import check_model
+
+    settings = checkpoint.settings
+    model = model_of_run(options.folder, settings.config, options.trust)
+    overlay = getattr(options, "overlay", None)
+    opened = open_trainer(
+        model, device, options.trust, options.wait, settings.flow, overlay, require_card=options.require_card
+    )
+    check_model(opened.trainer, settings.config)
+    opened.trainer.load_parameters(checkpoint.parameters)
+    return opened
 
 
 def seconds(text: str) -> float:

@@ -26,16 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="write a line a word: word, intent, predicted intent, tag, predicted tag (conlleval reads the last two)",
     )
-    add(
-        "--device",
-        type=devices.device_name,
-        metavar="DEVICE",
-        help=f"{devices.DEVICE_HELP} (default: auto, or the run's reference)",
-    )
+    devices.add_device(parser, "auto, or the run's reference")
     devices.add_overlay(parser, "trainer")
-    devices.add_trust(parser)
-    devices.add_wait(parser)
-    devices.add_require_card(parser)
 
 
 def run(options: argparse.Namespace) -> Outcome:
@@ -44,10 +36,7 @@ def run(options: argparse.Namespace) -> Outcome:
     from bttlab.data.tags import TagDecoder
     from bttlab.model import ModelConfig
     from bttlab.train import CheckpointStore, ProgressBar, tensors_digest
-    from bttlab.train.devices import open_trainer
     from bttlab.train.evaluation import counted, decoded, describe, predict_split, scores_of
-    from bttlab.train.module import model_of_run
-    from bttlab.train.run import check_model
 
     if options.predictions is not None:
         check_output(options.predictions, "--predictions")  # now rather than after minutes
@@ -72,19 +61,8 @@ def run(options: argparse.Namespace) -> Outcome:
     split, vocabulary = corpus.split(options.split), Vocabulary.from_list(record.vocabulary)
     samples = encode(split, vocabulary, corpus, settings.config)
     progress.note(f"note: {corpus.name} {options.split}: {encoding_report(split, vocabulary, corpus, settings.config)}")
-    device = options.device or settings.device
-    opened = open_trainer(
-        model_of_run(options.folder, settings.config, options.trust),
-        device,
-        options.trust,
-        options.wait,
-        settings.flow,
-        options.overlay,
-        require_card=options.require_card,
-    )
-    check_model(opened.trainer, settings.config)
+    opened = devices.open_checkpoint(options, checkpoint, options.device or settings.device)
     progress.note(f"evaluating on {opened.announcement}")
-    opened.trainer.load_parameters(checkpoint.parameters)
     decode = settings.decode_tags if options.decode_tags is None else options.decode_tags
     predictions = predict_split(opened.trainer, samples, options.split, progress)
     if decode:

@@ -13,15 +13,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("text", nargs="+", metavar="TEXT", help='a sentence in quotes, such as "show me flights to boston"; or several')
     add("--run", type=Path, required=True, metavar="DIR", dest="folder", help="the run's folder")
-    add(
-        "--device",
-        type=devices.device_name,
-        metavar="DEVICE",
-        help=f"{devices.DEVICE_HELP} (default: reference, with --require-card auto)",
-    )
-    devices.add_trust(parser)
-    devices.add_wait(parser)
-    devices.add_require_card(parser)
+    devices.add_device(parser, "reference, with --require-card auto")
 
 
 def run(options: argparse.Namespace) -> Outcome:
@@ -32,9 +24,7 @@ def run(options: argparse.Namespace) -> Outcome:
     from bttlab.data.tags import TagDecoder
     from bttlab.terminal import say
     from bttlab.train import CheckpointStore
-    from bttlab.train.devices import open_trainer
     from bttlab.train.evaluation import decoded
-    from bttlab.train.module import model_of_run
 
     checkpoint, _ = CheckpointStore(options.folder).load()
     settings, record = checkpoint.settings, checkpoint.corpus
@@ -53,15 +43,8 @@ def run(options: argparse.Namespace) -> Outcome:
     tags = [[OUTSIDE] * len(words) for words in given]  # placeholders, as the first intent is
     split = Split(given, tags, [record.intent_labels[0]] * len(sentences))
     samples = encode(split, vocabulary, corpus, settings.config)
-    opened = open_trainer(
-        model_of_run(options.folder, settings.config, options.trust),
-        options.device or ("auto" if options.require_card else "reference"),
-        options.trust,
-        options.wait,
-        settings.flow,
-        require_card=options.require_card,
-    )
-    opened.trainer.load_parameters(checkpoint.parameters)
+    device = options.device or ("auto" if options.require_card else "reference")
+    opened = devices.open_checkpoint(options, checkpoint, device)
     predictions = opened.trainer.predict(samples)
     if settings.decode_tags:
         try:

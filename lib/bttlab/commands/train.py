@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="learning rate (default: sgd 4e-3, momentum 4e-4, adamw 3e-4)",
     )
     add("--seed", type=int, metavar="N", help="of initial parameters and sample order (default: 0)")
-    add("--device", type=devices.device_name, metavar="DEVICE", help=f"{devices.DEVICE_HELP} (default: auto)")
+    devices.add_device(parser, "auto")
     models.add_flow(parser, None)
     devices.add_overlay(parser, "trainer")
     add(
@@ -58,9 +58,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="continue the run in DIR, or in --out; epochs, learning rate, device and the corpus's place may change",
     )
-    devices.add_trust(parser)
-    devices.add_wait(parser)
-    devices.add_require_card(parser)
 
 
 def run(options: argparse.Namespace) -> Outcome:
