@@ -51,16 +51,9 @@ def draw_largest_batches(calibration: Calibration) -> Picture:
     return Picture(figure, "The largest batches of 512 tokens.")
 
 
-def draw_throughput(calibration: Calibration, aside: bool = True) -> Picture:
-    """Draw throughput over batch size by model, data set and GPU.
-
-    Parameters
-    ----------
-    calibration : Calibration
-    aside : bool
-        Draw the H100's points, too, which nothing was fitted to.
-    """
-    points = xia2024.throughputs() + (xia2024.throughputs("throughput_h100.csv") if aside else [])
+def draw_throughput(calibration: Calibration) -> Picture:
+    """Draw throughput over batch size by model, data set and GPU; nothing was fitted to the H100's points."""
+    points = xia2024.throughputs() + xia2024.throughputs("throughput_h100.csv")
     series: dict[tuple[str, str, str], list[Throughput]] = {}
     for point in points:
         series.setdefault((point.model, point.data_set, point.gpu), []).append(point)

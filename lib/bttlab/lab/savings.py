@@ -52,7 +52,6 @@ class Savings:
     gpu : str
         A name of `bttlab.baseline.gpus`. Its steps are launched as CUDA graphs, the fastest mode; each counts as a step
         on a sample of mean length, since launches dominate (3 and 32 tokens differ by 2 %).
-    optimizer : {"sgd", "momentum", "adamw"}
 
     Attributes
     ----------
@@ -60,9 +59,9 @@ class Savings:
         The U50, the GPU with tensor training, the GPU with dense training; all modelled.
     """
 
-    def __init__(self, config: ModelConfig, samples: Samples, gpu: str = "RTX-3090", optimizer: str = "sgd"):
-        blocks = capacity_bits(estimate(config, optimizer=optimizer).memory.blocks) / 8
-        steps = np.array([step_of(config, optimizer, int(length))[:3] for length in samples.lengths])
+    def __init__(self, config: ModelConfig, samples: Samples, gpu: str = "RTX-3090"):
+        blocks = capacity_bits(estimate(config).memory.blocks) / 8
+        steps = np.array([step_of(config, "sgd", int(length))[:3] for length in samples.lengths])
         self.contenders = [
             Contender("U50, tensor", (blocks,) * 3, "on-chip blocks that the machine occupies", _sums(steps))
         ]

@@ -15,7 +15,7 @@ from bttlab_methods.method import Method
 from bttlab_methods.training import Batch, Training
 
 SCORED_AT_ONCE = 64  # utterances
-ROUNDS = 20  # of k-means, at most
+ROUNDS = 20  # of k-means
 
 
 @dataclass(frozen=True)
@@ -110,6 +110,9 @@ class DataPruningKMeans(DataPruning):
 
     def scores(self, training: Training, samples: Samples) -> np.ndarray:
         """Return the distance of each utterance's features from the nearest centre."""
+        from scipy.cluster.vq import kmeans2
+        from scipy.spatial.distance import cdist
+
         behind: list[Tensor] = []  # the last encoder, at [CLS]
 
         def features_of(part: Samples) -> Tensor:
@@ -119,25 +122,9 @@ class DataPruningKMeans(DataPruning):
         hook = training.model.encoders[-1].register_forward_hook(lambda module, inputs, x: behind.append(x[:, 0]))
         features = _of_each(training, samples, features_of)
         hook.remove()
-        centres = k_means(features, min(self.clusters, len(features)), training.random)
-        return distances(features, centres).min(1)
-
-
-def k_means(points: np.ndarray, clusters: int, random: np.random.Generator) -> np.ndarray:
-    """Return the centres of points by Lloyd's rounds, from points drawn at random: shapes (clusters, m) and (n, m)."""
-    centres = points[random.choice(len(points), clusters, replace=False)]
-    for _ in range(ROUNDS):
-        nearest, last = distances(points, centres).argmin(1), centres
-        centres = np.stack([points[nearest == k].mean(0) if k in nearest else last[k] for k in range(clusters)])
-        if np.array_equal(centres, last):
-            break
-    return centres
-
-
-def distances(points: np.ndarray, centres: np.ndarray) -> np.ndarray:
-    """Return the distance of each of n points from each of k centres, shape (n, k)."""
-    squares = (points**2).sum(1)[:, None] - 2 * points @ centres.T + (centres**2).sum(1)
-    return np.sqrt(np.maximum(squares, 0))
+        drawn = training.random.choice(len(features), min(self.clusters, len(features)), replace=False)
+        centres, _ = kmeans2(features, features[drawn], ROUNDS, minit="matrix")
+        return cdist(features, centres).min(1)
 
 
 @torch.no_grad()

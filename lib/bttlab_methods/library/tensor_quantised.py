@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from bttlab.tensor import QuantisedCores, TTLinear, TTMEmbedding
+from bttlab.tensor import QuantisedCores
+from bttlab_methods.bonds import numbers, trains
 from bttlab_methods.library.tensor import TensorCompression
 from bttlab_methods.training import Training
 
@@ -30,27 +31,25 @@ class TensorInt8(TensorCompression):
 
     def change_model(self, training: Training) -> None:
         """Round the cores wherever they are used."""
-        for layer in _layers(training):
+        for layer in trains(training):
             layer.core_map = QuantisedCores(self.bits)
 
     def finish(self, training: Training) -> dict[str, Any]:
         """Return the size of the model whose cores are stored in few bits, all else in FP32."""
-        cores = [core for layer in _layers(training) for core in layer.cores]
-        numbers = sum(core.numel() for core in cores)
-        others = sum(parameter.numel() for parameter in training.model.parameters()) - numbers
+        layers = trains(training)
+        count, cores = numbers(layers), sum(len(layer.cores) for layer in layers)
+        everything = sum(parameter.numel() for parameter in training.model.parameters())
         return {
             "bits_of_cores": self.bits,
-            "numbers_in_cores": numbers,
-            "quantised_bytes": -(-numbers * self.bits // 8) + SCALE_BYTES * len(cores) + 4 * others,
-            "fp32_bytes": 4 * (numbers + others),
+            "numbers_in_cores": count,
+            "quantised_bytes": -(-count * self.bits // 8) + SCALE_BYTES * cores + 4 * (everything - count),
+            "fp32_bytes": 4 * everything,
         }
 
 
 @dataclass(frozen=True)
 class TensorInt4(TensorInt8):
     """Tensor compression with TT and TTM cores rounded to INT4 in the forward pass, trained as FP32.
-
-    Each core has one scale, by its largest entry, where the paper learns scales; gradients pass straight through.
 
     Parameters
     ----------
@@ -61,7 +60,3 @@ class TensorInt4(TensorInt8):
     name = "tensor-int4"
 
     bits: ClassVar[int] = 4
-
-
-def _layers(training: Training) -> list[TTLinear | TTMEmbedding]:
-    return [layer for layer in training.model.modules() if isinstance(layer, TTLinear | TTMEmbedding)]

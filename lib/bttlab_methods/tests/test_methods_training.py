@@ -2,16 +2,18 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from bttlab.data import load_corpus
 from bttlab.model import batch_losses, predict_in_batches
 from bttlab.tensor import EMBEDDING_STD
 from bttlab_methods import Batch, MethodError, Setting, Training, parse, run_methods
-from bttlab_methods.library.data_pruning import distances, k_means
+from bttlab_methods.library import data_pruning
 from bttlab_methods.training import LEARNING_RATE
 from tiny_runs import CONFIG, write_corpus
 
@@ -349,14 +351,15 @@ def test_early_scores_are_the_norms_of_the_errors_one_utterance_at_a_time(settin
         assert found[i] == pytest.approx(np.linalg.norm(intent) + np.linalg.norm(slots, axis=1).mean(), rel=1e-4)
 
 
-def test_k_means_finds_separate_clusters_and_scores_by_the_distance_from_the_nearest():
+def test_k_means_scores_by_the_distance_from_the_nearest_cluster(monkeypatch):
     random = np.random.default_rng(0)
     middles = np.array([[0, 0], [10, 0], [0, 10]], np.float32)
-    points = (middles[:, None] + 0.1 * random.standard_normal((3, 50, 2))).reshape(-1, 2).astype(np.float32)
-    centres = k_means(points, 3, np.random.default_rng(2))
-    assert all(np.linalg.norm(centres - middle, axis=1).min() < 0.1 for middle in middles)
-    expected = np.linalg.norm(points[:, None] - centres, axis=2)
-    assert np.allclose(distances(points, centres), expected, atol=1e-2)
+    offsets = 0.1 * random.standard_normal((3, 50, 2))
+    points = (middles[:, None] + offsets).reshape(-1, 2).astype(np.float32)
+    monkeypatch.setattr(data_pruning, "_of_each", lambda *_: points)
+    training = SimpleNamespace(model=SimpleNamespace(encoders=[nn.Identity()]), random=np.random.default_rng(2))
+    found = data_pruning.DataPruningKMeans(clusters=3).scores(training, None)
+    assert np.allclose(found, np.linalg.norm(offsets - offsets.mean(1, keepdims=True), axis=2).ravel(), atol=1e-5)
 
 
 def test_token_selection_leaves_out_the_words_with_the_lowest_mean_losses(setting):
