@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from bttlab.baseline.gpus import find_gpu
-from bttlab.lab.charts import PALETTE, new_figure, style
+from bttlab.lab.charts import PALETTE, legend_below, new_figure, style
 from bttlab.lab.picture import Picture
 from bttlab_cost import xia2024
 from bttlab_cost.calibration import Calibration, modelled_largest_batches, stage_seconds
@@ -66,8 +66,7 @@ def draw_throughput(calibration: Calibration) -> Picture:
         _throughput_panel(axes, members, calibration)
         kept = ", kept aside" if gpu.startswith("H100") else ""
         axes.set_title(f"{model}, {data_set}\n{gpu}{kept}", loc="left", fontsize=9, fontweight="bold")
-    handles, labels = panels.flat[0].get_legend_handles_labels()
-    figure.legend(handles, labels, fontsize=8, ncols=3, loc="outside lower center", frameon=False)
+    legend_below(figure, 3)
     return Picture(figure, "Throughput over batch size by model, data set and GPU.")
 
 
@@ -186,8 +185,7 @@ def draw_accuracy() -> Picture:
             values = [100 * float(row[f"{model}{kind}-{test}"]) for row in rows]
             axes.plot(epochs, values, line, color=colour, marker=".", label=kind.lower())
         axes.set_ylim(0, None)
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, fontsize=8, ncols=2, loc="outside lower center", frameon=False)
+    legend_below(figure, 2)
     return Picture(figure, "Accuracy over epochs of fine-tuning, sparse against dense.")
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bttlab.lab.charts import PALETTE, as_label, new_figure, style
+from bttlab.lab.charts import PALETTE, as_label, draw_parts, legend_below, new_figure, style
 from bttlab.lab.memory_figures import COLOURS
 from bttlab.lab.picture import Picture
 from bttlab_methods import Method, Result, methods
@@ -37,13 +37,12 @@ def results_figure(results: Sequence[Result], split: str = "dev") -> Figure:
         style(axes, "Epoch (measured)", "joules", "")
     style(scores, f"{split.capitalize()} split (measured)", "right (%)", "")
     for row, group in enumerate(groups.values()):
-        start = 0.0
-        for name in group[0].memory["categories"]:
-            size = mean(group, lambda result, name=name: result.memory["categories"][name]["value"]) / 1e6
-            label = name.replace("_", " ")
-            memory.barh(row, size, left=start, color=COLOURS[label], height=0.6, label=None if row else label)
-            start += size
-        memory.text(start, row, f" {start:,.1f}", va="center", fontsize=8)
+        sizes = {
+            name.replace("_", " "): mean(group, lambda result, name=name: result.memory["categories"][name]["value"])
+            for name in group[0].memory["categories"]
+        }
+        end = draw_parts(memory, row, [(name, size / 1e6, COLOURS[name]) for name, size in sizes.items()])
+        memory.text(end, row, f" {end:,.1f}", va="center", fontsize=8)
         _bar(seconds, row, [result.seconds_per_epoch["value"] for result in group])
         for axes in energy:
             _bar(axes, row, [result.joules_per_epoch["value"] for result in group])
@@ -58,7 +57,7 @@ def results_figure(results: Sequence[Result], split: str = "dev") -> Figure:
     scores.set_xlim(-2, 102)
     scores.plot([], [], "o", color=PALETTE[0], label="intent accuracy")
     scores.plot([], [], "s", color=PALETTE[1], label="slot F1")
-    figure.legend(*_legend(memory, scores), loc="outside lower center", ncols=8, fontsize=8, frameon=False)
+    legend_below(figure, 8)
     return figure
 
 
@@ -78,15 +77,6 @@ def draw_results(results: Sequence[Result], split: str = "dev") -> Picture:
 def draw_scatter(results: Sequence[Result], split: str = "test") -> Picture:
     """Return `scatter_figure` as a picture, which a notebook shows and keeps."""
     return Picture(scatter_figure(results, split), "Methods of training by peak memory and slot F1.")
-
-
-def _legend(*panels) -> tuple[list, list]:
-    handles, labels = [], []
-    for axes in panels:
-        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
-            handles.append(handle)
-            labels.append(label)
-    return handles, labels
 
 
 def _shortened(name: str) -> str:

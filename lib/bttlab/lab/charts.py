@@ -4,7 +4,7 @@ Figures are made without pyplot, because another thread may draw them.
 """
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -61,6 +61,23 @@ def style(axes: Axes, title: str, x_label: str, y_label: str) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25)
     axes.set_axisbelow(True)
+
+
+def legend_below(figure: Figure, ncols: int = 4) -> None:
+    """Name each kind of mark in the figure's panels once, below them."""
+    kinds = {}
+    for axes in figure.axes:
+        kinds |= dict(zip(*axes.get_legend_handles_labels()[::-1], strict=True))
+    figure.legend(kinds.values(), kinds, fontsize=8, ncols=ncols, loc="outside lower center", frameon=False)
+
+
+def draw_parts(axes: Axes, row: int, parts: Iterable[tuple[str, float, str]], height: float = 0.6) -> float:
+    """Draw a bar of parts, name, size and colour each; return where it ends."""
+    start = 0.0
+    for name, size, colour in parts:
+        axes.barh(row, size, left=start, color=colour, height=height, label=name)
+        start += size
+    return start
 
 
 def draw_band(axes: Axes, x: np.ndarray, band: np.ndarray, colour: str, label: str = "", **look) -> None:

@@ -11,7 +11,7 @@ from bttlab.compiler.instruction import DRAIN_0, ENGINE_1, SHUFFLE, UNIT_NAMES, 
 from bttlab.compiler.layer import LayerProgram
 from bttlab.compiler.profile import stretches_of
 from bttlab.compiler.timing import time_program
-from bttlab.lab.charts import PALETTE, new_figure
+from bttlab.lab.charts import PALETTE, legend_below, new_figure
 from bttlab.lab.gantt import draw_lanes
 from bttlab.lab.picture import Picture
 
@@ -104,6 +104,5 @@ def draw_cycles(tokens: Sequence[int], layer: Any, flows: Mapping[str, Any]) -> 
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(alpha=0.25)
     panels[0].set_ylabel("thousand cycles, both passes (modelled)")
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=8, frameon=False)
+    legend_below(figure, 3)
     return Picture(figure, f"Modelled cycles of both passes over tokens, by what they are spent on: {'; '.join(said)}.")

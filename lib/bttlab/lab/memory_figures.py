@@ -2,13 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 
-from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from bttlab.baseline.record import Memory
 from bttlab.estimate.card import Estimate
 from bttlab.estimate.memory import WORD_BYTES
-from bttlab.lab.charts import PALETTE, new_figure, style
+from bttlab.lab.charts import PALETTE, draw_parts, legend_below, new_figure, style
 from bttlab.lab.picture import Picture
 
 # A colour for each kind of byte, the same on the chip and in PyTorch.
@@ -48,16 +47,12 @@ def draw_bytes(rows: Mapping[str, Mapping[str, float]], title: str) -> Picture:
     axes = figure.subplots()
     style(axes, title, "MB ($10^6$ bytes)", "")
     for row, parts in enumerate(rows.values()):
-        start = 0.0
-        for name, size in parts.items():
-            colour = COLOURS.get(name, "0.9")
-            axes.barh(row, size / 1e6, left=start, color=colour, label=name, height=0.6)
-            start += size / 1e6
-        axes.text(start, row, f" {start:,.1f}", va="center", fontsize=9)
+        end = draw_parts(axes, row, [(name, size / 1e6, COLOURS.get(name, "0.9")) for name, size in parts.items()])
+        axes.text(end, row, f" {end:,.1f}", va="center", fontsize=9)
     axes.set_yticks(range(len(rows)), rows)
     axes.invert_yaxis()
     axes.margins(x=0.1)
-    _legend_once(axes)
+    legend_below(figure)
     return Picture(figure, "Stacked bars of memory by what it is for.")
 
 
@@ -71,11 +66,8 @@ def draw_banks(estimate: Estimate) -> Picture:
     groups = dict.fromkeys(group for bank in banks for group in bank.groups)
     rooms = [bank.depth * bank.row_words * WORD_BYTES / 1e6 for bank in banks]
     for row, (bank, room) in enumerate(zip(banks, rooms, strict=True)):
-        start = 0.0
-        for group, words in bank.groups.items():
-            size = room * words / bank.depth
-            axes.barh(row, size, left=start, color=COLOURS[group], height=0.7, label=group)
-            start += size
+        parts = [(group, room * words / bank.depth, COLOURS[group]) for group, words in bank.groups.items()]
+        draw_parts(axes, row, parts, 0.7)
         axes.barh(row, room, color="none", edgecolor="0.3", linewidth=0.8, height=0.7)
         blocks = f"{bank.blocks.uram} UltraRAM" if bank.kind == "uram" else f"{bank.blocks.bram36:g} BRAM36"
         axes.text(room + 0.01 * max(rooms), row, f"{bank.words / bank.depth:.0%} of {blocks}", va="center", fontsize=8)
@@ -95,25 +87,16 @@ def draw_energy(estimates: Mapping[str, Estimate]) -> Picture:
     style(axes, "Energy of an epoch (modelled; the line is the band of the sum)", "energy (J)", "")
     names: Sequence[str] = tuple(next(iter(estimates.values())).power.components)
     for row, estimate in enumerate(estimates.values()):
-        start = 0.0
-        for name, colour in zip(names, ("0.75", *PALETTE), strict=True):
-            joules = estimate.power.components[name].value * estimate.seconds_per_epoch
-            axes.barh(row, joules, left=start, color=colour, height=0.55, label=name)
-            start += joules
+        watts, seconds = estimate.power.components, estimate.seconds_per_epoch
+        parts = zip(names, ("0.75", *PALETTE), strict=True)
+        draw_parts(axes, row, [(name, watts[name].value * seconds, colour) for name, colour in parts], 0.55)
         band = estimate.energy_per_epoch
         axes.plot([band.low, band.high], [row, row], color="0.15", linewidth=1.5, marker="|", markersize=9)
     axes.set_yticks(range(len(estimates)), estimates)
     axes.invert_yaxis()
-    _legend_once(axes)
+    legend_below(figure)
     bands = (
         f"{name} {estimate.energy_per_epoch.low:,.0f} to {estimate.energy_per_epoch.high:,.0f} J"
         for name, estimate in estimates.items()
     )
     return Picture(figure, f"The energy of an epoch by its parts; the sum's band: {'; '.join(bands)}.")
-
-
-def _legend_once(axes: Axes) -> None:
-    """Name each colour once, below the bars."""
-    handles, names = axes.get_legend_handles_labels()
-    kinds = dict(zip(names, handles, strict=True))
-    axes.figure.legend(kinds.values(), kinds, fontsize=8, ncols=4, loc="outside lower center", frameon=False)
