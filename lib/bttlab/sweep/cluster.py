@@ -236,11 +236,11 @@ def check_cluster(client: Client, resources: Mapping[str, float]) -> None:
     answers = {name: client.submit(identity, workers=[name], pure=False) for name in workers}
     for name, answer in answers.items():
         there = answer.result()
-        for what, value in here.items():
-            if there[what] != value:
+        for what in here | there:
+            if here.get(what) != there.get(what):
                 raise ClusterError(
-                    f"worker {name} has {what} {there[what]}, this process {value}; give both the same checkout and "
-                    "the same packages: results are to be equal to the bit"
+                    f"worker {name} has {what} {there.get(what, 'none')}, this process {here.get(what, 'none')}; give "
+                    "both the same checkout and the same packages: results are to be equal to the bit"
                 )
         offers = workers[name]["resources"].get(CARD)
         if offers and not client.submit(cards, workers=[name], pure=False).result():

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from bttlab.model import ModelConfig
 
 FILES = (METRICS, LATEST, RUN_FILE)  # of a run's folder, in the order in which they are to be written
-PACKAGES = ("torch", "numpy", "safetensors", "pynq", "dask", "distributed")
 CARD_WAIT_SECONDS = 600.0  # for a card that another process trains on: longer than a chunk and its scores
 
 
@@ -179,14 +178,11 @@ def _enough(deadline: float) -> Callable[[], bool]:
 
 def identity() -> dict[str, str]:
     """Return the versions and a digest of the sources of this process; imports what a trial needs first."""
-    import platform
-    from importlib import metadata
-
     import seqeval.metrics  # noqa: F401
 
-    installed = {one.metadata["Name"]: one.version for one in metadata.distributions()}
+    from bttlab.experiments.provenance import versions
+
     package, digest = Path(bttlab.__file__).parent, hashlib.sha256()
     for path in sorted(package.rglob("*.py")):
         digest.update(f"{path.relative_to(package)} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
-    found = {"Python": platform.python_version()} | {name: installed.get(name, "none") for name in PACKAGES}
-    return found | {"sources of bttlab": digest.hexdigest()[:12]}
+    return versions() | {"sources of bttlab": digest.hexdigest()[:12]}
