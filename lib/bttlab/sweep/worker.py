@@ -177,9 +177,7 @@ def _enough(deadline: float) -> Callable[[], bool]:
 
 
 def identity() -> dict[str, str]:
-    """Return the versions and a digest of the sources of this process; imports what a trial needs first."""
-    import seqeval.metrics  # noqa: F401
-
+    """Return the versions and a digest of the sources of this process."""
     from bttlab.experiments.provenance import versions
 
     package, digest = Path(bttlab.__file__).parent, hashlib.sha256()
