@@ -17,7 +17,7 @@ from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.graph import graph_of_config
 from bttlab.compiler.hazards import check_program
 from bttlab.compiler.module import ModuleModel
-from bttlab.compiler.program import compile_program
+from bttlab.compiler.program import Program, compile_program
 from bttlab.compiler.trace import trace
 from bttlab.data import Samples
 from bttlab.model import Optimizer, Transformer
@@ -238,8 +238,7 @@ def drawn_modules(draw) -> Drawn:
 @given(module=drawn_modules(), flow=st.sampled_from(FLOWS), length=st.integers(2, LENGTH))
 def test_random_modules(fast, module, flow, length):
     model = made(lambda: module)
-    check_gradients(fast, model, (length,), flow)
-    assert check_program(compile_program(model, flow=flow), (length,)) == []
+    assert check_program(check_gradients(fast, model, (length,), flow), (length,)) == []
 
 
 def refused(message: str, forward) -> None:
@@ -337,11 +336,12 @@ def autograd(model: ModuleModel, sample: Samples) -> tuple[float, dict[str, np.n
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_gradients_are_those_of_autograd(fast, name):
-    check_gradients(fast, made(MODULES[name]), (3, 11, 17, 18))
+def test_gradients_are_those_of_autograd_and_nothing_is_read_too_early(fast, name):
+    program = check_gradients(fast, made(MODULES[name]), (3, 11, 17, 18))
+    assert check_program(program, (2, 17)) == []
 
 
-def check_gradients(fast, model, lengths, flow="bidirectional") -> None:
+def check_gradients(fast, model, lengths, flow="bidirectional") -> Program:
     program, parameters, optimizer = compile_program(model, flow=flow), model.parameters(), Optimizer("momentum")
     fast.load_program(program)
     for length in lengths:
@@ -358,16 +358,12 @@ def check_gradients(fast, model, lengths, flow="bidirectional") -> None:
             # The gradient of a key's bias is 0, and that of a softmax of one or two scores next to nothing.
             size = max(np.abs(gradient).max(), largest / 50)
             assert np.abs(found[of] - gradient).max() < 2 * TOLERANCE * size, f"{of}, {length} tokens"
+    return program
 
 
 @pytest.mark.parametrize("flow", [(3, 3), (2, 2), (1, 1), "auto", (1, 3)])
 def test_trains_of_two_and_four_cores_in_every_flow(fast, flow):
     check_gradients(fast, made(Trains), (2, 17), flow)
-
-
-@pytest.mark.parametrize("name", MODULES)
-def test_programs_have_no_hazards(name):
-    assert check_program(compile_program(made(MODULES[name])), (2, 17)) == []
 
 
 @pytest.mark.long

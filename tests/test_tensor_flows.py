@@ -97,20 +97,6 @@ def test_flows_agree_with_autograd_at_the_size_of_the_paper(dtype):
 
 
 @pytest.mark.parametrize("flow", EVERY_FLOW)
-@pytest.mark.parametrize("out_modes, in_modes", [((2, 3), (2, 2)), ((3,), (4,)), ((2, 2, 2), (3,))])
-def test_gradcheck(flow, out_modes, in_modes):
-    torch.manual_seed(2)
-    layer = TTLinear(math.prod(in_modes), math.prod(out_modes), out_modes, in_modes, 2, flow).double()
-    x = torch.randn(3, math.prod(in_modes), dtype=torch.float64, requires_grad=True)
-
-    def call(x, *parameters):
-        names = [name for name, _ in layer.named_parameters()]
-        return torch.func.functional_call(layer, dict(zip(names, parameters, strict=True)), (x,))
-
-    assert torch.autograd.gradcheck(call, (x, *layer.parameters()))
-
-
-@pytest.mark.parametrize("flow", EVERY_FLOW)
 def test_inputs_need_not_be_contiguous_nor_many(flow):
     torch.manual_seed(3)
     layer = TTLinear(12, 6, (2, 3), (3, 4), 3, flow).double()
