@@ -12,7 +12,7 @@ from bttlab.card.processor import NativeProcessor, sample_records
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.functions import ACTIVATIONS
 from bttlab.compiler.hazards import check_program
-from bttlab.compiler.program import compile_program
+from bttlab.compiler.program import Program, compile_program
 from bttlab.data import Vocabulary, encode, load_corpus
 from bttlab.model import ModelConfig, Optimizer, ReferenceTrainer, initial_parameters
 from bttlab.tensor.shapes import tt_shapes
@@ -35,7 +35,7 @@ def fast(trainer_libraries) -> NativeProcessor:
     return NativeProcessor(trainer_libraries["fast"])
 
 
-def check_gradients(fast, config, lengths, shapes=None, tolerance=TOLERANCE, **more) -> None:
+def check_gradients(fast, config, lengths, shapes=None, tolerance=TOLERANCE, **more) -> Program:
     program = compile_program(config, shapes, **more)
     parameters = some_parameters(config, shapes)
     for length in lengths:
@@ -45,6 +45,7 @@ def check_gradients(fast, config, lengths, shapes=None, tolerance=TOLERANCE, **m
         assert value == pytest.approx(wanted_value, abs=1e-5)
         error, name = worst_error(gradients, wanted)
         assert error < tolerance, f"{length} tokens: {name} differs by {error:.1e} of its largest"
+    return program
 
 
 @pytest.mark.parametrize("flow", ["bidirectional", "right_to_left", "auto", (2, 2)])
@@ -55,9 +56,8 @@ def test_a_small_model(fast, flow):
 @pytest.mark.parametrize("activation", ["relu", "silu", "tanh"])
 def test_activations(fast, activation):
     """Of inputs far beyond the tables, too: some_parameters are large enough."""
-    config = replace(SMALL, activation=activation)
-    check_gradients(fast, config, (2, 17), tolerance=2 * TOLERANCE)
-    assert check_program(compile_program(config), (2, 9, 18)) == []
+    program = check_gradients(fast, replace(SMALL, activation=activation), (2, 17), tolerance=2 * TOLERANCE)
+    assert check_program(program, (2, 9, 18)) == []
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
