@@ -1,5 +1,6 @@
 """The dashboard's figure: losses, dev split, memory and energy of all runs."""
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -30,6 +31,7 @@ SCORES = (("intent_accuracy", "intent accuracy", "-"), ("slot_f1", "slot F1", "-
 _SHAPES = dict(zip(MARKS, ("^", "D", "s"), strict=True))  # of marks
 _MARK_NAMES = dict(zip(MARKS, ("new rate", "pause", "stop"), strict=True))
 _SMALL = {"fontsize": 8.5}
+_WORDS = {"break_long_words": False, "break_on_hyphens": False}  # of textwrap: lines end between words
 MOST_PERCENT = 120  # of the dev split's axis: the legend stands above 100
 LEGEND_ROWS = 6  # lines of names in full size
 ACROSS = {"samples": "samples trained on", "time": "training time (s)", "energy": "energy (J)"}
@@ -172,12 +174,12 @@ class DashboardFigure:
             top = max(top, 1.25 * history[-1, 4])
         axes.set_ylim(0, round_up(top or 1.0))
         parts = [f"none of {', '.join(numbers)}: {reason}" for reason, numbers in missing.items()]
-        _note(axes, "\n".join(_wrapped(part, 34) for part in parts), corner=top > 0)
+        _note(axes, "\n".join(textwrap.fill(part, 34, **_WORDS) for part in parts), corner=top > 0)
 
     def _name(self, runs: Sequence[DashboardRun]) -> None:
         for legend in self.figure.legends[:]:
             legend.remove()
-        names = [_wrapped(as_label(label_of(number, run)), 72).strip() for number, run in enumerate(runs, 1)]
+        names = [textwrap.fill(as_label(label_of(number, run)), 72, **_WORDS) for number, run in enumerate(runs, 1)]
         if names:
             size = 7.5 * min(1.0, LEGEND_ROWS / sum(name.count("\n") + 1 for name in names))
             handles = [Line2D([], [], color=colour, linewidth=2) for _, colour in _coloured(runs)]
@@ -214,15 +216,6 @@ def _note(axes: Axes, text: str, corner: bool = False) -> None:
     """Write a note into the middle of a panel, or into its upper left corner, which rising lines leave free."""
     x, y, ha, va = (0.03, 0.97, "left", "top") if corner else (0.5, 0.5, "center", "center")
     axes.text(x, y, text, transform=axes.transAxes, ha=ha, va=va, color="0.35", bbox=PAPER if text else None, **_SMALL)
-
-
-def _wrapped(text: str, width: int = 42) -> str:
-    lines = [""]
-    for word in text.split():
-        if len(lines[-1]) + len(word) > width:
-            lines.append("")
-        lines[-1] += f"{word} "
-    return "\n".join(lines)
 
 
 def in_words(scores: Mapping[str, float]) -> str:
