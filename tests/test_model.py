@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from bttlab.errors import BttlabError
-from bttlab.model import ModelConfig, Optimizer, Transformer, initial_parameters, loss, model_sizes
+from bttlab.model import ModelConfig, Optimizer, Transformer, initial_parameters, loss
 from bttlab.model.config import ACTIVATIONS
 from bttlab.tensor import FLOWS
 
@@ -83,16 +83,6 @@ def randomise(model: Transformer) -> None:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
-
-
-@pytest.mark.parametrize(
-    "encoders, dense, tensor", [(2, 9_179_280, 300_288), (4, 16_272_528, 374_400), (6, 23_365_776, 448_512)]
-)
-def test_sizes_to_the_parameter(encoders, dense, tensor):
-    (size,) = model_sizes([encoders])
-    assert (size.dense_parameters, size.tensor_parameters) == (dense, tensor)
-    assert size.compression == dense / tensor
-    assert (size.dense_megabytes, size.tensor_megabytes) == (dense * 4 / 1e6, tensor * 4 / 1e6)
 
 
 @pytest.mark.parametrize("format", ["dense", "tensor"])
