@@ -2,10 +2,8 @@
 
 import numpy as np
 import pytest
-import torch
 
 import own_module
-from bttlab.baseline import run as baseline_run
 from bttlab.card import load_overlay
 from bttlab.compiler.module_file import load_module
 from bttlab.data import load_corpus
@@ -209,34 +207,3 @@ def test_another_overlay_or_program_is_noticed(board, overlay, other):
     board.resume()
     board.wait()
     assert "no longer on the card" in board._message.value or "kernel" in board._message.value
-
-
-@pytest.mark.long
-def test_the_trainer_in_use_elsewhere_is_said(board, overlay, workload):
-    overlay.trainer_1.load_parameters(initial_parameters(workload.config, 0))
-    other = overlay.trainer_1.start(workload.train[workload.order(4_000)], Optimizer(), 4e-3)
-    board.start()
-    board.wait()
-    assert "the kernel is training already" in board._message.value
-    other.stop()
-    other.wait()
-    board.start()
-    board.wait()
-    assert board.runs[-1].state == "finished"
-
-
-@pytest.mark.long
-def test_a_gpu_out_of_memory_is_a_sentence_and_the_next_run_works(board, monkeypatch):
-    def full(task):
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(baseline_run, "measure_memory", full)
-        patched.setattr(torch.cuda, "mem_get_info", lambda: (3 * 2**20, 2**34))
-        board.start(CPU_BTT, samples=100)
-        board.wait()
-    assert board.runs[0].state == "failed"
-    assert "the GPU is out of memory: it was to give another 20.00 MiB" in board._message.value
-    board.start(CPU_BTT, samples=100)
-    board.wait()
-    assert board.runs[1].state == "finished" and board._message.value == ""
