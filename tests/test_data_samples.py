@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from seqeval.metrics import f1_score
 
 from bttlab.data import (
     Corpus,
@@ -196,19 +195,6 @@ def test_scores_by_hand():
     assert scores.frame_accuracy == 0
     # conlleval: an I- tag after O begins a chunk.
     assert score(corpus, corpus.test, predictions([1, 2, 1], [[2, 4, 4], [3, 4, 5], [5]])).slot_f1 == 1
-
-
-tags = st.sampled_from(["O", "B-city", "I-city", "B-day", "I-day", "B-day-name", "I-day-name"])
-
-
-@given(st.lists(st.lists(st.tuples(tags, tags), min_size=1, max_size=8), min_size=1, max_size=4))
-def test_chunks_are_those_of_another_implementation(pairs):
-    gold, guessed = ([[pair[k] for pair in row] for row in pairs] for k in (0, 1))
-    labels = ["PAD", "UNK", "O", "B-city", "I-city", "B-day", "I-day", "B-day-name", "I-day-name"]
-    split = Split([["w"] * len(row) for row in gold], gold, ["flight"] * len(gold))
-    corpus = Corpus("small", None, ["UNK", "flight"], labels, split, split, split)
-    found = score(corpus, split, predictions([1] * len(gold), [[labels.index(tag) for tag in row] for row in guessed]))
-    assert found.slot_f1 == f1_score(gold, guessed, zero_division=0)
 
 
 def test_labels_beyond_the_lists_are_never_right():

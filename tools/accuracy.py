@@ -23,7 +23,7 @@ from bttlab.terminal import say
 from bttlab.train.checkpoint import CheckpointStore, tensors_digest
 
 SCORES = {"intent_accuracy": "intent", "slot_f1": "slot F1", "frame_accuracy": "frame"}
-HOW = "measured: conlleval chunks, on the splits as they are written"
+HOW = "measured: conlleval chunks by seqeval, on the splits as they are written"
 
 
 class AccuracyError(BttlabError):

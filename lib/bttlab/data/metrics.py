@@ -1,6 +1,6 @@
-"""Scores of joint intent and slot labelling, over chunks as conlleval cuts them."""
+"""Scores of joint intent and slot labelling (conlleval chunks, computed by seqeval)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -72,37 +72,17 @@ def score(corpus: Corpus, split: Split, predictions) -> Scores:
     CorpusError
         If there is not one prediction for each utterance.
     """
+    from seqeval.metrics import f1_score  # here: it imports scikit-learn, which takes a second
+
     intents, predicted = named(corpus, split, predictions)
     right = [guess == gold != UNK for guess, gold in zip(intents, split.intents, strict=True)]
     frames = [ok and guess == tags for ok, guess, tags in zip(right, predicted, split.slots, strict=True)]
     return Scores(
         utterances=len(split),
         intent_accuracy=sum(right) / len(split),
-        slot_f1=_chunk_f1(split.slots, predicted),
+        slot_f1=float(f1_score(split.slots, predicted, zero_division=0)),
         frame_accuracy=sum(frames) / len(split),
     )
-
-
-def _chunk_f1(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> float:
-    """Return the micro F1 of chunks."""
-    wanted, found = (list(map(_chunks, tags)) for tags in (gold, predicted))
-    right = sum(len(one & other) for one, other in zip(wanted, found, strict=True))
-    if not right:
-        return 0.0
-    precision, recall = (right / sum(map(len, chunks)) for chunks in (found, wanted))
-    return 2 * precision * recall / (precision + recall)
-
-
-def _chunks(tags: Sequence[str]) -> set[tuple[int, int, str]]:
-    """Return (begin, end, type) of each chunk of BIO tags; an I- that continues no chunk of its type begins one."""
-    chunks, begin = set(), 0
-    for i, (before, tag) in enumerate(zip([OUTSIDE, *tags], [*tags, OUTSIDE], strict=True)):
-        if tag[0] == "I" and before != OUTSIDE and before[2:] == tag[2:]:
-            continue
-        if before != OUTSIDE:
-            chunks.add((begin, i, before[2:]))
-        begin = i
-    return chunks
 
 
 def _label(labels: list[str], index: int) -> str | None:

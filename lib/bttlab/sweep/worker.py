@@ -177,7 +177,9 @@ def _enough(deadline: float) -> Callable[[], bool]:
 
 
 def identity() -> dict[str, str]:
-    """Return the versions and a digest of the sources of this process."""
+    """Return the versions and a digest of the sources of this process; imports what a trial needs first."""
+    import seqeval.metrics  # noqa: F401
+
     from bttlab.experiments.provenance import versions
 
     package, digest = Path(bttlab.__file__).parent, hashlib.sha256()

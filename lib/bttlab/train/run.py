@@ -1,6 +1,8 @@
 """A training run: epochs over a corpus, with scores and a checkpoint after each. A continued run has the same bits."""
 
 import contextlib
+import importlib
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -251,6 +253,8 @@ class Run:
                 trainer.load_parameters(self._checkpoint.parameters, self._checkpoint.optimizer_state)
                 return finished
             session = _Session(trainer, device, progress or ProgressBar(), stop, enough, callback)
+            if threading.current_thread() is threading.main_thread():
+                importlib.import_module("seqeval.metrics")  # slow: not while a signal's stop is waited for
             try:
                 epoch = self._begin(session, provenance)
             except BaseException:
