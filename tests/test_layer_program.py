@@ -212,10 +212,6 @@ def test_a_model_is_loaded_anew_afterwards(overlay):
         (lambda layer, x, dy: (layer, "bidirectional", x[:0], dy[:0]), "0 tokens: the card takes 1 to 64"),
         (lambda layer, x, dy: (layer, "sideways", x, dy), "flow is 'sideways': choose"),
         (lambda layer, x, dy: (some_layer(65), "auto", x, dy), "rank 65; an engine takes up to 64, 16 in a pass"),
-        (
-            lambda layer, x, dy: (some_layer(17), ORDER, x, dy),
-            "takes ranks above 16 in passes of as many rows",
-        ),
     ],
 )
 def test_what_the_card_does_not_take(overlay, arguments, message):

@@ -67,7 +67,7 @@ def test_one_layer_alone(capsys):
     by_stage = {one["stage"]: one["cycles"] for one in data["cycles_by_layer"] if one["layer"] == name}
     assert data["layer"] == {"name": name, "cycles_by_stage": by_stage} and set(by_stage) == {"FP", "BP", "PU"}
     found = [line for lines in data["list"].values() for line in lines]
-    assert found == listed and any("z = x W3^T" in line for line in found)
+    assert found == listed and any("z = x R4" in line for line in found)
     assert 0 < len(found) < sum(data["sections"].values())
 
 

@@ -12,8 +12,9 @@ from bttlab.compiler.machine import Machine, machine
 from bttlab.compiler.program import Program, compile_program
 from bttlab.compiler.timing import time_program
 from bttlab.model.config import PAPER_FLOW, ModelConfig
+from bttlab.tensor.order import Order
 
-Flow = str | tuple[int, int]
+Flow = str | tuple[int, int] | Order
 PROGRAMS = 32  # that are kept: a sweep comes back to its models
 
 

@@ -9,7 +9,6 @@ import torch
 
 from bttlab.card.compiled import CompiledProgram
 from bttlab.card.trainer import TrainerDriver
-from bttlab.compiler.custom_path import compile_order
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.layer import CORES, LayerProgram, LayerShape, compile_layer
 from bttlab.compiler.timing import Timing, time_program
@@ -58,7 +57,7 @@ def _flow(flow: Any) -> Any:
 
 @lru_cache(PROGRAMS)
 def _compiled(shape: LayerShape, tokens: int, flow: Any) -> CompiledProgram:
-    program = (compile_order if isinstance(flow, Order) else compile_layer)(shape, tokens, flow)
+    program = compile_layer(shape, tokens, flow)
     return CompiledProgram(program, program.image())
 
 

@@ -74,7 +74,7 @@ class TrainerDriver(KernelDriver):
             A model is compiled, unless it was one of the last few.
         shapes : mapping of str to sequence of int, optional
             Of the model's parameters, where linear layers have ranks of their own.
-        flow : str or tuple of int
+        flow : str, tuple of int or Order
             The model's order of contraction, as for `bttlab.compiler.program.compile_program`.
 
         Returns

@@ -4,16 +4,35 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import numpy as np
 
 from bttlab.compiler.builder import LANES, Builder, vectors_for
 from bttlab.compiler.errors import ProgramError
-from bttlab.compiler.instruction import At, Level
+from bttlab.compiler.instruction import At, Bound, Level, Register, most_of
 from bttlab.compiler.machine import machine
 
 M = machine()
-Sizes = Mapping[str, int]
+
+
+class Sizes(dict[str, int]):
+    """Sizes of indices.
+
+    Attributes
+    ----------
+    bounds : mapping of str to Register
+        Of indices whose size depends on the sample: each is a loop of its own, outside a shuffle's blocks.
+    """
+
+    def __init__(self, sizes: Mapping[str, int], bounds: Mapping[str, Register] = MappingProxyType({})):
+        super().__init__(sizes)
+        self.bounds = dict(bounds)
+        self.plans: dict[tuple, _Plan | None] = {}  # of shuffles, once they are known
+
+    def bound(self, index: str) -> Bound:
+        """Return how many of an index there are."""
+        return self.bounds.get(index, self[index])
 
 
 def elements(sizes: Sizes, indices: Iterable[str]) -> int:
@@ -103,7 +122,7 @@ class Stored:
         return self.arrangement.strides(sizes) | ({self.rows: 0} if self.rows else {})
 
 
-Loop = tuple[int, dict[str, int]]  # size, and stride by operand
+Loop = tuple[Bound, dict[str, int]]  # size, and stride by operand
 
 
 def fused(loops: Iterable[Loop]) -> list[Loop]:
@@ -112,7 +131,8 @@ def fused(loops: Iterable[Loop]) -> list[Loop]:
     for size, strides in loops:
         if size == 1:
             continue
-        if result and all(result[-1][1][name] == size * stride for name, stride in strides.items()):
+        is_fixed = result and isinstance(size, int) and isinstance(result[-1][0], int)
+        if is_fixed and all(result[-1][1][name] == size * stride for name, stride in strides.items()):
             result[-1] = (result[-1][0] * size, strides)
         else:
             result.append((size, strides))
@@ -127,7 +147,13 @@ def unrolled(places: Mapping[str, At], loops: Sequence[Loop]) -> Iterator[dict[s
 
 
 def nests(
-    sizes: Sizes, operands: Mapping[str, Stored], fixed: Sequence[str], indices: Sequence[str], most: int, *more: Loop
+    sizes: Sizes,
+    operands: Mapping[str, Stored],
+    fixed: Sequence[str],
+    indices: Sequence[str],
+    most: int,
+    *more: Loop,
+    tokens_last: bool = True,
 ) -> Iterator[tuple[list[Level], dict[str, At]]]:
     """Yield the loops of each instruction, up to `most`, and its operands.
 
@@ -139,16 +165,36 @@ def nests(
         Those of the loops, outermost first; what does not fit is unrolled, too.
     more : tuple of (int, dict)
         Further loops inside.
+    tokens_last : bool
+        Whether a loop over tokens is the innermost, as the vector unit goes through a matrix, or the outermost.
     """
     strides = {name: one.strides(sizes) for name, one in operands.items()}
-    outer, inner = ([(sizes[i], {n: s.get(i, 0) for n, s in strides.items()}) for i in of] for of in (fixed, indices))
+    outer, inner = (
+        [(sizes.bound(i), {n: s.get(i, 0) for n, s in strides.items()}) for i in of] for of in (fixed, indices)
+    )
     loops = fused([*inner, *more])
+    named = list(
+        zip(_names([*zip(indices, inner, strict=True), *(("w", one) for one in more)], loops), loops, strict=True)
+    )
+    named.sort(key=lambda one: isinstance(one[1][0], int) != tokens_last)
     cut = max(len(loops) - most, 0)
-    levels = [Level(f"m{n}", size) for n, (size, _) in enumerate(loops[cut:])]
-    along = {name: {f"m{n}": s[name] for n, (_, s) in enumerate(loops[cut:])} for name in operands}
+    names, loops = [name for name, _ in named[cut:]], [loop for _, loop in named]
+    levels = [Level(name, size) for name, (size, _) in zip(names, loops[cut:], strict=True)]
+    along = {name: {level: s[name] for level, (_, s) in zip(names, loops[cut:], strict=True)} for name in operands}
     places = {name: At(one.place.memory, one.place.base, along[name]) for name, one in operands.items()}
     for operand in unrolled(places, [*outer, *loops[:cut]]):
         yield levels, operand
+
+
+def _names(parts: Sequence[tuple[str, Loop]], loops: Sequence[Loop]) -> Iterator[str]:
+    """Yield the name of each fused loop: those of its parts together, such as r3j1."""
+    rest = [(name, size) for name, (size, _) in parts if size != 1]
+    for size, _ in loops:
+        name, own = rest.pop(0)
+        while own != size:
+            more, count = rest.pop(0)
+            name, own = name + more, own * count
+        yield name
 
 
 def _even(vectors: np.ndarray) -> int | None:
@@ -186,14 +232,16 @@ class _Plan:
     @property
     def steps(self) -> int:
         """Steps of all instructions."""
-        return math.prod(size for size, _ in self.unrolled) * (self.repeated[0] + 1) * self.block_steps
+        return math.prod(size for size, _ in self.unrolled) * (most_of(self.repeated[0]) + 1) * self.block_steps
 
     @property
     def repeated(self) -> Loop:
         """The loop over blocks in one instruction."""
         if not self.rows:
             return self.loops[0]
-        return max(self.loops, key=lambda loop: loop[0], default=(1, {"source": 0, "target": 0}))
+        if (tokens := next((loop for loop in self.loops if isinstance(loop[0], Register)), None)) is not None:
+            return tokens
+        return max(self.loops, key=lambda loop: most_of(loop[0]), default=(1, {"source": 0, "target": 0}))
 
     @property
     def unrolled(self) -> list[Loop]:
@@ -240,8 +288,15 @@ def rearranging_steps(sizes: Sizes, of: Arrangement, to: Arrangement, rows: str 
 
 def _plan(sizes: Sizes, of: Arrangement, to: Arrangement, rows: str) -> _Plan | None:
     """Return a shuffle, of whole rows if a block reaches so far; None if it does not reach what has to move at all."""
-    narrow = (min(one.views(sizes), key=lambda view: view.lanes) for one in (of, to))
-    return _plan_of(sizes, of, to, rows) or _plan_of(sizes, *narrow, rows)
+    key = of, to, rows
+    if key not in sizes.plans:
+        sizes.plans[key] = _plan_of(sizes, of, to, rows) or _plan_of(sizes, *_narrow(sizes, of, to), rows)
+    return sizes.plans[key]
+
+
+def _narrow(sizes: Sizes, *arrangements: Arrangement) -> Iterator[Arrangement]:
+    """Yield views with as few indices along the lanes as can be."""
+    return (min(one.views(sizes), key=lambda view: view.lanes) for one in arrangements)
 
 
 def _plan_of(sizes: Sizes, of: Arrangement, to: Arrangement, rows: str) -> _Plan | None:
@@ -250,12 +305,12 @@ def _plan_of(sizes: Sizes, of: Arrangement, to: Arrangement, rows: str) -> _Plan
     rest, plans = [i for i in to.order if i not in of.packed and i not in to.packed], []
     for count in range(len(rest), -1, -1):
         inside = [i for i in to.order if i not in rest[:count]]
-        if elements(sizes, inside) > M.SHUFFLE_VECTORS * LANES:
+        if elements(sizes, inside) > M.SHUFFLE_VECTORS * LANES or sizes.bounds.keys() & set(inside):
             break
         in_block = sizes[rows] if rows in inside else int(not rows)
         block = _block(sizes, of, to, inside, max(in_block, 1))
         if block is not None:
-            loops = [(sizes[i], {n: s[i] for n, s in strides.items()}) for i in rest[:count]]
+            loops = [(sizes.bound(i), {n: s[i] for n, s in strides.items()}) for i in rest[:count]]
             plans.append(_Plan(*block, in_block, fused(loops) if in_block else [loops[0], *fused(loops[1:])]))
     return min(plans, key=lambda plan: plan.steps, default=None)
 

@@ -13,7 +13,7 @@ import numpy as np
 from bttlab.compiler.banks import GRADIENT_OF, Buffer, assign_banks
 from bttlab.compiler.builder import LANES, Builder, vectors_for
 from bttlab.compiler.dependencies import set_waits
-from bttlab.compiler.errors import ProgramError
+from bttlab.compiler.errors import DoesNotFit, ProgramError
 from bttlab.compiler.hazards import find_hazards, written_vectors
 from bttlab.compiler.instruction import Instruction, Level, at
 from bttlab.compiler.layout import Block, Layout
@@ -27,6 +27,7 @@ from bttlab.tensor.shapes import tt_shapes
 M = machine()
 NAME = "layer"
 CORES = tuple(f"G{k}" for k in range(1, 7))
+SMALLER = "fewer tokens or smaller ranks, or an order whose intermediates are smaller"
 NO_OFFSETS = (0,) * M.OFFSET_TABLES
 
 
@@ -123,14 +124,14 @@ class LayerProgram(Program):
     inputs, outputs : list of Transfer
         In the order of LOAD and STORE.
     order : Order, optional
-        If it is a custom contraction path.
+        Of contraction, if there is a layer.
     """
 
     shape: LayerShape
     tokens: int
     inputs: list[Transfer]
     outputs: list[Transfer]
-    order: Order | None = None
+    order: Order | None
 
     @property
     def offset_span(self) -> tuple[int, ...]:
@@ -140,9 +141,7 @@ class LayerProgram(Program):
     def has_tokens(self, instruction: Instruction) -> bool:
         """Return whether an engine's instruction multiplies with anything of the tokens."""
         product = instruction.label[2].partition(" = ")[2].split()
-        if self.order is None:
-            return any(loop.name == "t" for loop in instruction.loops)
-        indices = self.order.indices()
+        indices = self.order.indices() if self.order else {}
         return any("t" in indices[name if name in indices else name[1:]] for name in product)
 
     def pack(self, tensors: dict[str, np.ndarray]) -> np.ndarray:
@@ -188,13 +187,13 @@ def check_tokens(tokens: int) -> None:
         raise ProgramError(f"{tokens} tokens: the card takes 1 to {M.SEQUENCE}")
 
 
-def compile_layer(shape: LayerShape, tokens: int, flow: str | Sequence[int] = "bidirectional") -> LayerProgram:
+def compile_layer(shape: LayerShape, tokens: int, flow: str | Sequence[int] | Order = "bidirectional") -> LayerProgram:
     """Return the program of a layer as a model's program has it (`linear`).
 
     Parameters
     ----------
     shape : LayerShape
-    flow : str or tuple of int
+    flow : str, tuple of int or Order
         As for `bttlab.compiler.program.compile_program`.
 
     Raises
@@ -203,12 +202,19 @@ def compile_layer(shape: LayerShape, tokens: int, flow: str | Sequence[int] = "b
         If the machine does not hold it.
     """
     check_tokens(tokens)
+    try:
+        return _compile(shape, tokens, flow)
+    except DoesNotFit as error:
+        raise DoesNotFit(error.what, SMALLER) from None
+
+
+def _compile(shape: LayerShape, tokens: int, flow: str | Sequence[int] | Order) -> LayerProgram:
     b = Builder()
     core_names = [f"{NAME}.cores.{k}" for k in range(6)]
     shapes = dict(zip(core_names, shape.core_shapes, strict=True)) | {f"{NAME}.bias": (shape.out_features,)}
     layout = Layout(b, shapes)
     bias = layout.place(f"{NAME}.bias")
-    linear = LinearLayers(b, layout, {NAME: tokens}, shapes, flow)
+    linear = LinearLayers(b, layout, {NAME: tokens}, shapes, flow, has_scratch=False)
     matrices = {
         name: Block(name, (tokens, features), (0, 1), buffer, features, tokens, tokens, 0, tokens)
         for name, features in (
@@ -236,6 +242,7 @@ def compile_layer(shape: LayerShape, tokens: int, flow: str | Sequence[int] = "b
         tokens,
         [Transfer(n, block) for n, block in zip(["x", "dy", *names], inputs, strict=True)],
         [Transfer(n, block) for n, block in zip(["y", "dx", *(f"d{n}" for n in names)], outputs, strict=True)],
+        linear.layers[0].order,
     )
 
 

@@ -6,34 +6,65 @@ C = A B sums over the indices k that A and B share; m are the others of A, n tho
     REDUCE      the same, where n counts the rows of B, in an operand buffer, and k lies along the vectors of both
     ACCUMULATE  the same, where m lies along the lanes of A, n along those of B, and k is summed over in time
 
-Rows are up to ROWS: where there are more, an index is unrolled into several instructions (*passes*).
+Rows are up to ROWS in a pass; where there are more, or further indices that have no loop, several instructions follow.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from bttlab.compiler.arrangement import Arrangement, Sizes, Stored, elements, nests
-from bttlab.compiler.builder import Builder, padded
+from bttlab.compiler.builder import ROWS, Builder, padded, row_passes
 from bttlab.compiler.errors import ProgramError
-from bttlab.compiler.instruction import LEVELS, Level
+from bttlab.compiler.instruction import LEVELS, At, Level, most_of
 from bttlab.compiler.machine import machine
 
 M = machine()
 
 
-def expand(b: Builder, engine: int, what: str, sizes: Sizes, a: Stored, k: Sequence[str], held: Stored, c: Stored):
-    """C = A B: the last of `k` counts the rows of B, the others are passes."""
-    operands = {"scalars": a, "buffer": held, "result": c}
-    vectors = c.arrangement.row_vectors(sizes), {"scalars": 0, "buffer": 1, "result": 1}
+def expand(
+    b: Builder,
+    engine: int,
+    what: str,
+    sizes: Sizes,
+    a: Stored,
+    k: Sequence[str],
+    held: Stored,
+    c: Stored,
+    addend: Stored | None = None,
+    **more,
+) -> None:
+    """C = addend + A B: the last of `k` counts the rows of B, the others are passes.
+
+    C lies in a bank, or in an operand buffer whose rows its outermost index counts.
+    """
+    operands = {"scalars": a, "buffer": held, "result": c} | ({"addend": addend} if addend else {})
+    vectors = c.arrangement.row_vectors(sizes), {name: int(name != "scalars") for name in operands}
     started: set[int] = set()
+    block = held.arrangement.vectors(sizes) // sizes[k[-1]]
     for levels, at in nests(sizes, operands, k[:-1], c.arrangement.outer, LEVELS, vectors):
         result, levels = at["result"], levels or [Level("one", 1)]
-        addend = result if result.base in started else None
+        if c.rows and sizes[c.rows] == 1:  # a loop that counts them all the same
+            levels = [Level("row", 1), *levels]
+        row = "t" if c.rows == "t" else levels[0].name
+        before = result if result.base in started else at.get("addend")
         started.add(result.base)
-        b.expand(engine, what, levels, at["buffer"], at["scalars"], result, addend=addend, count=sizes[k[-1]])
+        into = {"also": result, "row": (row, 0)} if c.rows else {"result": result}
+        *passes, (last, count) = row_passes(sizes[k[-1]])
+        if passes:  # each adds to what the one before it left
+            strides = result.strides | ({row: c.arrangement.strides(sizes)[c.rows]} if c.rows else {})
+            span = 1 + sum((most_of(loop.active_bound) - 1) * strides.get(loop.name, 0) for loop in levels)
+            left = replace(b.take(f"{what}, a pass", span), strides=strides)
+        for n, some in passes:
+            own = at["buffer"].behind(n * block), at["scalars"].behind(n)
+            b.expand(engine, what, levels, *own, left, addend=before, count=some)
+            before = left
+        own = at["buffer"].behind(last * block), at["scalars"].behind(last)
+        b.expand(engine, what, levels, *own, addend=before, count=count, **into, **more)
 
 
-def reduce(b: Builder, engine: int, what: str, sizes: Sizes, a: Stored, k: Sequence[str], held: Stored, c: Stored):
+def reduce(
+    b: Builder, engine: int, what: str, sizes: Sizes, a: Stored, k: Sequence[str], held: Stored, c: Stored, flags=0
+) -> None:
     """C = A B: the first of the indices of B, as it is held, counts its rows; `k`, along the vectors of both, are the
     last, and those between are passes.
     """
@@ -44,9 +75,11 @@ def reduce(b: Builder, engine: int, what: str, sizes: Sizes, a: Stored, k: Seque
     outer = [i for i in c.arrangement.order if i not in order]
     for levels, at in nests(sizes, operands, fixed, outer, LEVELS - 1):
         *loops, last = levels or [Level("m", 1)]
-        parts = -(-last.bound // M.ACCUMULATORS)
-        each = last.bound // parts
-        if each * parts == last.bound and len(levels) < LEVELS - 1:  # a loop for them, not an instruction for each
+        # As few sums at once as an engine can have without waiting: what comes next may begin early.
+        each = pieces_of(last.bound, 1) if isinstance(last.bound, int) else 0
+        each = each if each <= M.ACCUMULATORS else 0
+        parts = last.bound // each if each else 1
+        if each and len(levels) < LEVELS - 1:  # a loop for them, not an instruction for each
             loops, last = [*loops, Level("part", parts)], Level(last.name, each)
             at = {
                 n: replace(one, strides=one.strides | {"part": each * one.strides.get(last.name, 0)})
@@ -54,40 +87,100 @@ def reduce(b: Builder, engine: int, what: str, sizes: Sizes, a: Stored, k: Seque
             }
         loops = [*loops, Level("w", depth + 1), padded(last.name, last.bound)]
         buffer, stream = (replace(at[name], strides=at[name].strides | {"w": 1}) for name in ("buffer", "stream"))
-        b.reduce(engine, what, loops, "w", buffer, stream, at["result"], count=sizes[held.rows])
+        block = held.arrangement.vectors(sizes) // sizes[held.rows]
+        for n, count in row_passes(sizes[held.rows]):
+            own = buffer.behind(n * block), stream, at["result"].behind(n)
+            b.reduce(engine, what, loops, "w", *own, count=count, flags=flags)
 
 
 def accumulate(
-    b: Builder, engine: int, what: str, sizes: Sizes, a: Stored, m: Sequence[str], stream: Stored, c: Stored
+    b: Builder,
+    engine: int,
+    what: str,
+    sizes: Sizes,
+    a: Stored,
+    m: Sequence[str],
+    stream: Stored,
+    c: Stored,
+    room: Callable[[int], At],
+    check: bool = False,
+    **more,
 ) -> None:
-    """C = A B: the lanes of A count the rows of C, the others of `m` are passes; the vectors of B are those of C."""
+    """C = A B: the lanes of A count the rows of C, the others of `m` are passes; the vectors of B are those of C.
+
+    Few vectors would come round before SUM_DISTANCE steps: then some of the innermost loop of the depth have sums of
+    their own, which the vector unit adds up.
+    """
     k = [i for i in stream.arrangement.order if i in a.arrangement.order]
     rows = a.arrangement.packed
     vectors = c.arrangement.vectors(sizes) // elements(sizes, m)
     operands = {"scalars": a, "stream": stream, "result": c}
     step = c.strides(sizes)[rows[-1]]
-    for levels, at in nests(sizes, operands, [i for i in m if i not in rows], k, LEVELS):
+    for levels, at in nests(sizes, operands, [i for i in m if i not in rows], k, LEVELS, tokens_last=False):
         loops = levels or [Level("k", 1)]
         if len(loops) >= LEVELS:
             raise ProgramError(f"{what}: it sums over {len(loops)} loops, an instruction has {LEVELS - 1} for it")
         summed, names = replace(at["stream"], strides=at["stream"].strides | {"w": 1}), [loop.name for loop in loops]
-        loops, rows_of_c = [*loops, padded("w", vectors)], Level("r", elements(sizes, rows))
         result = replace(at["result"], strides={"r": step, "w": 1})
-        b.accumulate(engine, what, loops, names, at["scalars"], summed, rows_of_c, result)
+        place, pieces = _piece(loops, vectors)
+        if pieces == 1 or "bias" in more:
+            nest = [*loops, padded("w", vectors)]
+            for n, count in row_passes(elements(sizes, rows)):
+                own = at["scalars"].behind(n), summed, Level("r", count), result.moved("r", ROWS * n)
+                b.accumulate(engine, what, nest, names, *own, check=check, **more)
+            continue
+        name, bound, _ = loops.pop(place)
+        if bound > pieces or not loops:
+            loops.append(Level(name, bound // pieces))
+        along = [{**one.strides, "p": one.strides.get(name, 0)} for one in (at["scalars"], summed)]
+        for strides in along:
+            step = strides.pop(name, 0)
+            strides |= {name: pieces * step} if loops[-1].name == name else {}
+        scalars, summed = (replace(one, strides=s) for one, s in zip((at["scalars"], summed), along, strict=True))
+        nest = [*loops, padded("p", pieces, vectors), Level("w", vectors)]
+        names = [loop.name for loop in loops]
+        parts = replace(room(elements(sizes, rows) * pieces * vectors), strides={"r": pieces * vectors, "w": 1})
+        own = replace(parts, strides={"p": vectors, "r": pieces * vectors, "w": 1})
+        for n, count in row_passes(elements(sizes, rows)):
+            some = scalars.behind(n), summed, Level("r", count), parts.moved("r", ROWS * n)
+            b.accumulate(engine, what, nest, names, *some, **more)
+            sums = [Level("p", pieces), padded("r", count, vectors), Level("w", vectors)]
+            b.columns(what, sums, own.moved("r", ROWS * n), r1=result.moved("r", ROWS * n), check=check)
+
+
+def _piece(loops: Sequence[Level], vectors: int) -> tuple[int, int]:
+    """Return which loop of an ACCUMULATE's depth has sums of their own for some of its steps, and for how many."""
+    ways = []
+    for place, (_, bound, _) in enumerate(loops):
+        if vectors < M.SUM_DISTANCE and isinstance(bound, int):
+            pieces = pieces_of(bound, vectors)
+            kept = len(loops) - (pieces == bound and len(loops) > 1)
+            if kept <= LEVELS - 2 and pieces * vectors <= M.ACCUMULATORS:
+                ways.append((max(pieces * vectors, M.SUM_DISTANCE) / pieces, pieces, place))
+    _, pieces, place = min(ways, default=(0, 1, 0))
+    return place, pieces
+
+
+def pieces_of(bound: int, vectors: int) -> int:
+    """Return for how many steps of a loop to have sums of their own: sums come round after SUM_DISTANCE steps then."""
+    return next((n for n in range(1, bound) if not bound % n and n * vectors >= M.SUM_DISTANCE), bound)
 
 
 def expand_steps(sizes: Sizes, k: Sequence[str], c: Arrangement) -> int:
     """Return the steps of `expand`."""
-    return elements(sizes, k[:-1]) * c.vectors(sizes)
+    return elements(sizes, k[:-1]) * len(row_passes(sizes[k[-1]])) * c.vectors(sizes)
 
 
 def reduce_steps(sizes: Sizes, m: Sequence[str], held: Arrangement, fixed: Sequence[str]) -> int:
     """Return the steps of `reduce`."""
     sums = max(elements(sizes, m), M.SUM_DISTANCE)
     depth = held.vectors(sizes) // elements(sizes, (held.order[0], *fixed))
-    return sums * (depth + 1) * elements(sizes, fixed)
+    return sums * (depth + 1) * elements(sizes, fixed) * len(row_passes(sizes[held.order[0]]))
 
 
 def accumulate_steps(sizes: Sizes, k: Sequence[str], runs: int, vectors: int, rows: int) -> int:
     """Return the steps of `accumulate`, and of the drain after it."""
-    return runs * (elements(sizes, k) * max(vectors, M.SUM_DISTANCE) + rows * vectors)
+    depth = elements(sizes, k)
+    pieces = 1 if vectors >= M.SUM_DISTANCE else pieces_of(elements(sizes, [i for i in k if i != "t"]), vectors)
+    runs *= len(row_passes(rows))
+    return runs * (depth * max(pieces * vectors, M.SUM_DISTANCE) // pieces + min(rows, ROWS) * vectors * pieces)

@@ -26,6 +26,7 @@ from bttlab.compiler.lowering import Lowering, lower, with_room
 from bttlab.compiler.order import ordered
 from bttlab.compiler.scratch import assign_addresses
 from bttlab.model.config import ModelConfig, Optimizer
+from bttlab.tensor.order import Order
 
 if TYPE_CHECKING:
     from bttlab.compiler.module import ModuleModel
@@ -168,7 +169,7 @@ class _Codes:
 def compile_program(
     model: "ModelConfig | ModuleModel",
     shapes: Mapping[str, tuple[int, ...]] | None = None,
-    flow: str | tuple[int, int] = "bidirectional",
+    flow: str | tuple[int, int] | Order = "bidirectional",
 ) -> Program:
     """Return the program that trains a model.
 
@@ -178,8 +179,9 @@ def compile_program(
         A configuration, or a PyTorch module (`bttlab.compiler.trace.trace`).
     shapes : mapping of str to tuple of int, optional
         Of a configuration's parameters, where linear layers have ranks of their own.
-    flow : str or tuple of int
-        "bidirectional", the paper's; "right_to_left"; "auto", the cheapest; or how many cores are merged at each end.
+    flow : str, tuple of int or Order
+        "bidirectional", the paper's; "right_to_left"; "auto", the cheapest; how many cores are merged at each end; or
+        the order of contraction of every linear layer.
 
     Raises
     ------

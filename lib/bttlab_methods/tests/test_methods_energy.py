@@ -59,7 +59,7 @@ def meter(monkeypatch):
         module, name = place.rsplit(".", 1)
         function = getattr(__import__(module, fromlist=[name]), name)
         monkeypatch.setattr(place, costly(function, lambda *_: OF_OTHER_WORK))
-    monkeypatch.setattr(MethodRun, "_score", costly(MethodRun._score, lambda _: OF_OTHER_WORK))
+    monkeypatch.setattr(MethodRun, "_evaluate", costly(MethodRun._evaluate, lambda *_: OF_OTHER_WORK))
     return found
 
 

@@ -1,0 +1,214 @@
+"""A linear layer in tensor-train format: its order of contraction, and what follows from it.
+
+W[i1 i2 i3, j1 j2 j3] = G1[i1] G2[i2] G3[i3] G4[j1] G5[j2] G6[j3], and y = x W^T + b. An order (`bttlab.tensor.Order`)
+says which cores are merged, and in which sequence tokens come to them; the backward pass follows from it by the product
+rule. In the paper's bi-directional flow (BTT, arXiv 2501.06663, section III) all cores of each end are merged, into L
+and R, whatever the tokens; then z = x R^T and y = z L^T + b.
+
+Where tokens have the fewest features, at z, the layer is cut in two: one engine has the products before z, the other
+those after it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from bttlab.compiler.arrangement import Arrangement, Sizes, elements
+from bttlab.compiler.banks import inner_banks
+from bttlab.compiler.builder import LANES, MOST_RANK, ROWS
+from bttlab.compiler.errors import ProgramError
+from bttlab.compiler.instruction import Bound, Register, most_of
+from bttlab.compiler.layout import IN_AXES, OUT_AXES
+from bttlab.compiler.machine import machine
+from bttlab.tensor.order import Order, Product
+
+M = machine()
+IN, OUT = 0, 1  # before z, and after it
+TYPICAL = 13  # tokens, for which the ways of products are chosen
+
+
+def axes_of(count: int) -> list[tuple[int, ...]]:
+    """Return the order of the axes of each core of a train, as they lie in the banks; so many cores are at an end."""
+    kinds = ("near", "middle", "middle", "far") if count == 4 else ("near", "middle", "far")[-count:]
+    return [*(OUT_AXES[kind] for kind in kinds[::-1]), *(IN_AXES[kind] for kind in kinds)]
+
+
+def order_of_merges(cores: int, merged: tuple[int, int]) -> Order:
+    """Return the order in which some cores of each end, counted as of three, are merged before tokens come."""
+    count = cores // 2
+    ins, outs = (min(m, 2) if count == 2 else m + count - 3 for m in merged)
+    steps, name = [], f"G{cores}"
+    for k in range(cores - 1, cores - ins, -1):
+        steps.append((f"R{k}", f"G{k}", name))
+        name = f"R{k}"
+    left = "G1"
+    for k in range(2, outs + 1):
+        steps.append((f"L{k}", left, f"G{k}"))
+        left = f"L{k}"
+    read = "x"
+    for k in range(cores - ins, count - 1, -1):  # k: the next core
+        result = "z" if k == count else f"A{k + 1}"
+        steps.append((result, read, name))
+        read, name = result, f"G{k}"
+    for k in range(count, outs, -1):
+        result = f"A{k}"
+        steps.append((result, f"G{k}", read))
+        read = result
+    steps.append(("y", left, read))
+    return Order(tuple(steps), count, count)
+
+
+@lru_cache(maxsize=256)
+def _shared(sizes: tuple[tuple[str, int], ...], tokens: Bound) -> Sizes:
+    """Return sizes that layers of one shape have in common, with what is known of their shuffles."""
+    return Sizes(dict(sizes), {"t": tokens} if isinstance(tokens, Register) else {})
+
+
+@dataclass
+class TTLayer:
+    """A linear layer of a program.
+
+    Parameters
+    ----------
+    tokens : int or Register
+    order : Order
+    engines : tuple of int
+        Of the products before z, and of those after it.
+    shapes : tuple of tuple of int
+        Of the cores.
+
+    Attributes
+    ----------
+    sizes : Sizes
+        Most that each index has, and its bound.
+    costs : Sizes
+        Sizes for which the cheapest way of a product is chosen.
+    cores : dict of str to Arrangement
+        How the cores lie in the banks.
+    steps : list of tuple
+        The products before z, and those after it.
+    backward : tuple
+        The products of the backward pass.
+    keepable : list of str
+        What tokens leave between x and z, if it is one tensor: it may be kept for the backward pass.
+    wanted : dict of str to frozenset
+        Of each tensor: the indices that should lie along its vectors for its next use.
+    """
+
+    name: str
+    tokens: Bound
+    order: Order
+    engines: tuple[int, int]
+    shapes: tuple[tuple[int, ...], ...]
+
+    def __post_init__(self) -> None:
+        outs = self.order.outputs
+        modes = [shape[1] for shape in self.shapes]
+        ranks = [shape[2] for shape in self.shapes[:-1]]
+        sizes = self.order.sizes(1, modes[:outs], modes[outs:], ranks)
+        most = most_of(self.tokens)
+        self.sizes = _shared(tuple((sizes | {"t": most}).items()), self.tokens)
+        typical = min(TYPICAL, most)
+        bound = Register(0, 0, typical, typical) if isinstance(self.tokens, Register) else typical
+        self.costs = _shared(tuple((sizes | {"t": typical}).items()), bound)
+        self.indices = self.order.indices()
+        self.cores = {
+            f"G{k}": Arrangement(tuple(i for i in (of[axis] for axis in axes) if i), 1)
+            for k, (axes, of) in enumerate(zip(axes_of(outs), self._bonds(), strict=True), 1)
+        }
+        self.indices |= {f"d{name}": of for name, of in self.indices.items()}
+        self._cut()
+        self.wanted = self._wanted()
+
+    def _wanted(self) -> dict[str, frozenset[str]]:
+        wanted: dict[str, frozenset[str]] = {}
+        forward = [*self.steps[IN], *self.steps[OUT]]
+        for number, (_, left, right) in enumerate([*forward, *self.backward]):
+            is_forward = number < len(forward)
+            shared = set(self.indices[left]) & set(self.indices[right])
+            for one, other in ((left, right), (right, left)):
+                own = frozenset(self.indices[one])
+                others = is_forward and "t" not in own and elements(self.costs, shared) <= MOST_RANK
+                if not is_forward and other in self.cores:
+                    # A core is loaded as it is, with its outermost index as rows; else both tensors are streamed.
+                    others = self.cores[other].order[0] in shared and len(shared) > 1
+                wanted.setdefault(one, own - shared if others or "t" in shared else own & shared)
+        return wanted
+
+    def _bonds(self) -> Iterator[tuple[str, str, str]]:
+        """Yield rank, mode and rank of each core; no rank at the ends."""
+        outs, cores = self.order.outputs, len(self.shapes)
+        for k in range(1, cores + 1):
+            mode = f"i{k}" if k <= outs else f"j{k - outs}"
+            yield f"r{k - 1}" if k > 1 else "", mode, f"r{k}" if k < cores else ""
+
+    def _cut(self) -> None:
+        """Divide the steps, and those of the backward pass, at z."""
+        made = {step[0]: step for step in self.order.steps}
+        for step in self.order.steps:
+            self._check(step)
+        chain = [step for step in self.order.steps if "t" in self.indices[step[0]]]
+        if len(chain) < 2:
+            raise ProgramError(f"{self.name}: the order builds W; contract tokens with the cores of one end first")
+        place = min(range(len(chain) - 1), key=lambda n: elements(self.costs, self.indices[chain[n][0]]))
+        self.z = chain[place][0]
+        needed: list[set[str]] = [set(), set()]
+
+        def need(name: str, phase: int) -> None:
+            if name in made and name not in needed[phase]:
+                needed[phase].add(name)
+                for operand in made[name][1:]:
+                    if "t" not in self.indices[operand]:
+                        need(operand, phase)
+
+        for n, step in enumerate(chain):
+            need(step[0], int(n > place))
+        steps = [tuple(step for step in self.order.steps if step[0] in needed[phase]) for phase in (IN, OUT)]
+        self.steps: list[tuple[Product, ...]] = steps
+        self.phase = {operand: phase for phase in (IN, OUT) for step in steps[phase] for operand in step[1:]}
+        backward = self.order.backward(True, as_flow=True), self.order.backward(False)
+        self.backward = min(backward, key=lambda one: self.order.cost(self.sizes, one).backward.peak_elements)
+        self.keepable = [step[0] for step in chain[:place]] if place == 1 else []
+
+    def _check(self, step: Product) -> None:
+        """Check that an engine's rows and lanes both have an index in a product, and the sum has one."""
+        result, left, right = step
+        text = f"'{result} = {left} {right}'"
+        shared = set(self.indices[left]) & set(self.indices[right])
+        if not shared:
+            raise ProgramError(f"{text}: {left} and {right} share no index; an engine multiplies neighbours only")
+        for one in (left, right):
+            if set(self.indices[one]) == shared:
+                raise ProgramError(
+                    f"{text} sums over all indices of {one} at once and leaves none for an engine's rows: contract "
+                    f"{one} earlier"
+                )
+        vectors = elements(self.sizes, self.indices[result]) // LANES
+        most = max(M.banks[bank].depth for bank in inner_banks(()))
+        if vectors > most:
+            raise ProgramError(
+                f"{text}: {result} takes {vectors:,} vectors, a bank for intermediates has {most:,}: choose an order "
+                "whose intermediates are smaller"
+            )
+
+    def phase_of(self, product: Product) -> int:
+        """Return the phase of a product of the backward pass."""
+        return self.phase[product[0].removeprefix("d")]
+
+    def features(self, name: str) -> Arrangement:
+        """Return the arrangement of x or y, a token after the other."""
+        modes = [i for i in self.indices[name.removeprefix("d")] if i != "t"]
+        return Arrangement(("t", *modes), len(modes))
+
+    @property
+    def z_arrangement(self) -> Arrangement:
+        """That of z."""
+        rest = sorted((i for i in self.indices[self.z] if i != "t"), key=lambda index: index[0] == "r")
+        return Arrangement(("t", *rest), 1)
+
+    @property
+    def has_one(self) -> bool:
+        """Whether a 1 stands behind z, so that the gradient of the bias is a row of another's."""
+        tokens = [step for step in self.steps[OUT] if "t" in self.indices[step[0]]]
+        ranks = [i for i in self.indices[self.z] if i != "t"]
+        return len(tokens) == len(ranks) == 1 and self.sizes[ranks[0]] < ROWS
