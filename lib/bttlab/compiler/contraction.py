@@ -91,6 +91,8 @@ class Contraction:
         What lies in the operand buffer.
     room, room_held : callable
         From a name and vectors to a place in a bank, or in the operand buffer.
+    known : dict
+        The ways of products that are known; for layers of one order and one shape.
     """
 
     def __init__(
@@ -105,9 +107,11 @@ class Contraction:
         held: Held,
         room: Callable,
         room_held: Callable,
+        known: dict,
     ):
         self.b, self.engine, self.sizes, self.costs, self.indices = b, engine, sizes, costs, indices
         self.wanted, self.targets, self.held, self._room, self._room_held = wanted, targets, held, room, room_held
+        self._known = known
         self.tensors: dict[str, Tensor] = {}
         self.room_of: dict[str, Callable] = {}  # for what is kept elsewhere
         self.blocks: list[tuple[Bound, int, At]] | None = None  # of y: tokens of each block, the first, and its place
@@ -295,7 +299,15 @@ class Contraction:
 
     def _sorted_ways(self, tensor: Tensor, aim: Callable[[Way], float] | None = None) -> list[Way]:
         result, left, right = tensor.product
-        ways = [way for a, b in ((left, right), (right, left)) for way in self._ways(result, a, b)]
+        state = [(one, tuple(self.tensors[one].arrangements)) for one in (left, right)]
+        key = self.engine, result, *state, frozenset(self.held), result in self.targets
+        if key not in self._known:  # layers of one shape ask the same
+            pairs = (left, right), (right, left)
+            self._known[key] = [way for a, b in pairs for way in self._ways(result, a, b)]
+        ways = [
+            way._replace(a=(self.tensors[way.a[0].name], way.a[1]), b=(self.tensors[way.b[0].name], way.b[1]))
+            for way in self._known[key]
+        ]
         aim = aim or (lambda way: self._permuting(result, way.result))
         costs = [(way.steps + way.waits + aim(way), way) for way in ways]
         return [way for cost, way in sorted(costs, key=lambda one: one[0]) if cost < math.inf]

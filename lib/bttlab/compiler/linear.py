@@ -181,9 +181,9 @@ class LinearLayers:
                 return self._scratch[layer.engines[IN] ^ of.startswith("d")].take(vectors)
             return self._scratch[engine].take(vectors)
 
-        s = Contraction(
-            self.builder, engine, layer.sizes, layer.costs, layer.indices, layer.wanted, {}, held, room, room_held
-        )
+        sizes, wanted = (layer.sizes, layer.costs), layer.wanted
+        rooms = room, room_held, layer.known
+        s = Contraction(self.builder, engine, *sizes, layer.indices, wanted, {}, held, *rooms)
         for k, (name, arrangement) in enumerate(layer.cores.items()):
             if any(name in step for step in layer.steps[phase]):
                 block = self.layout.of(f"{layer.name}.cores.{k}")

@@ -64,6 +64,12 @@ def _shared(sizes: tuple[tuple[str, int], ...], tokens: Bound) -> Sizes:
     return Sizes(dict(sizes), {"t": tokens} if isinstance(tokens, Register) else {})
 
 
+@lru_cache(maxsize=256)
+def _known_ways(order: Order, shapes: tuple[tuple[int, ...], ...], tokens: Bound) -> dict:
+    """Return what layers of one order and one shape have in common of the ways of their products."""
+    return {}
+
+
 @dataclass
 class TTLayer:
     """A linear layer of a program.
@@ -93,6 +99,8 @@ class TTLayer:
         What tokens leave between x and z, if it is one tensor: it may be kept for the backward pass.
     wanted : dict of str to frozenset
         Of each tensor: the indices that should lie along its vectors for its next use.
+    known : dict
+        The ways of products that are known, of all layers of this order and shape.
     """
 
     name: str
@@ -119,6 +127,7 @@ class TTLayer:
         self.indices |= {f"d{name}": of for name, of in self.indices.items()}
         self._cut()
         self.wanted = self._wanted()
+        self.known = _known_ways(self.order, self.shapes, self.tokens)
 
     def _wanted(self) -> dict[str, frozenset[str]]:
         wanted: dict[str, frozenset[str]] = {}
