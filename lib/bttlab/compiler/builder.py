@@ -51,14 +51,6 @@ def padded(name: str, bound: Bound, others: int = 1) -> Level:
     return Level(name, bound._replace(low=max(bound.low, least), high=max(bound.high, least)), bound)
 
 
-def together(count: int, sums: int) -> int:
-    """Return how many iterations to do as one, so that their sums come round after SUM_DISTANCE steps.
-
-    It divides the count. Where no divisor is enough it is 1, and `padded` adds idle steps.
-    """
-    return next((n for n in range(1, count + 1) if not count % n and n * sums >= MACHINE.SUM_DISTANCE), 1)
-
-
 def even_parts(whole: int, others: int, most: int) -> list[tuple[int, int]]:
     """Return first and size of the fewest even parts of a loop, so that a part times `others` is `most` at the most."""
     count = next((n for n in range(1, whole) if -(-whole // n) * others <= most), max(whole, 1))

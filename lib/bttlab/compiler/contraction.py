@@ -141,12 +141,14 @@ class Contraction:
 
     def copied(self, tensor: Tensor, target: Stored) -> Stored:
         """Fill a copy of a tensor from the one from which it takes the fewest steps."""
-        to = target.arrangement, target.rows
-        source = min(tensor.stored, key=lambda one: rearranging_steps(self.costs, one.arrangement, *to))
-        rearrange(self.b, self.sizes, source, target)
-        if not target.rows:
-            tensor.stored.append(target)
+        rearrange(self.b, self.sizes, self._nearest(tensor.stored, target), target)
+        tensor.stored.append(target)
         return target
+
+    def _nearest(self, stored: Iterable[Stored], target: Stored) -> Stored:
+        """Return the copy from which another takes the fewest steps."""
+        to = target.arrangement, target.rows
+        return min(stored, key=lambda one: rearranging_steps(self.costs, one.arrangement, *to))
 
     def buffered(self, tensor: Tensor, arrangement: Arrangement) -> Stored:
         """Return a tensor in the operand buffer: its outermost index counts rows."""
@@ -161,16 +163,12 @@ class Contraction:
                     moved(self.b, f"load {tensor.name}", source, place.place.behind(n * vectors), some, vectors)
             elif not self._made_there(tensor, place):
                 self._make(tensor, arrangement, place.rows)
+                is_cut = len(passes) > 1  # then rows are the outermost index of what is read, too
                 _, copy = self._loading(tensor, arrangement)
-                if len(passes) > 1:
-                    copy = arrangement
-                if copy is not None:
-                    self.arranged(tensor, copy)
-                to, stored = (arrangement, place.rows), tensor.stored
-                if len(passes) > 1:
-                    stored = [one for one in stored if one.arrangement.order[0] == place.rows]
-                source = min(stored, key=lambda one: rearranging_steps(self.costs, one.arrangement, *to))
-                for sizes, own, there in self._passes(source, place):
+                if is_cut or copy is not None:
+                    self.arranged(tensor, arrangement if is_cut else copy)
+                stored = [one for one in tensor.stored if not is_cut or one.arrangement.order[0] == place.rows]
+                for sizes, own, there in self._passes(self._nearest(stored, place), place):
                     rearrange(self.b, sizes, own, there)
             self.held[key] = place
         return self.held[key]
@@ -299,8 +297,7 @@ class Contraction:
 
     def _sorted_ways(self, tensor: Tensor, aim: Callable[[Way], float] | None = None) -> list[Way]:
         result, left, right = tensor.product
-        state = [(one, tuple(self.tensors[one].arrangements)) for one in (left, right)]
-        key = self.engine, result, *state, frozenset(self.held), result in self.targets
+        key = self.engine, result, self._state(left), self._state(right), frozenset(self.held), result in self.targets
         if key not in self._known:  # layers of one shape ask the same
             pairs = (left, right), (right, left)
             self._known[key] = [way for a, b in pairs for way in self._ways(result, a, b)]
@@ -311,6 +308,11 @@ class Contraction:
         aim = aim or (lambda way: self._permuting(result, way.result))
         costs = [(way.steps + way.waits + aim(way), way) for way in ways]
         return [way for cost, way in sorted(costs, key=lambda one: one[0]) if cost < math.inf]
+
+    def _state(self, name: str) -> tuple:
+        """Return all that the ways of a product depend on of an operand: where it lies, or what it will be made of."""
+        tensor = self.tensors[name]
+        return name, tuple(tensor.arrangements) or tuple(map(self._state, tensor.product[1:]))
 
     def _ways(self, result: str, a: str, b: str) -> Iterator[Way]:
         """Yield the ways in which A gives scalars or the stream; B is loaded, or streams if both have tokens."""
