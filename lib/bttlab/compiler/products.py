@@ -134,8 +134,8 @@ def accumulate(
             loops.append(Level(name, bound // pieces))
         along = [{**one.strides, "p": one.strides.get(name, 0)} for one in (at["scalars"], summed)]
         for strides in along:
-            step = strides.pop(name, 0)
-            strides |= {name: pieces * step} if loops[-1].name == name else {}
+            one = strides.pop(name, 0)
+            strides |= {name: pieces * one} if loops[-1].name == name else {}
         scalars, summed = (replace(one, strides=s) for one, s in zip((at["scalars"], summed), along, strict=True))
         nest = [*loops, padded("p", pieces, vectors), Level("w", vectors)]
         names = [loop.name for loop in loops]
