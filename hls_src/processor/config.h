@@ -1,5 +1,5 @@
-// How large the training processor is. Every width, depth and latency that structure depends on stands here; Python reads
-// them from this file (lib/bttlab/compiler/machine.py). docs/processor.md says what they mean.
+// Configuration of the training processor: every width, depth and latency that its structure depends on. Python reads them
+// from this file (lib/bttlab/compiler/machine.py). Documented in docs/processor.md.
 #ifndef BTTLAB_PROCESSOR_CONFIG_H
 #define BTTLAB_PROCESSOR_CONFIG_H
 
@@ -25,11 +25,11 @@ constexpr int OPERANDS = 6;  // of an instruction
 
 // Cycles from the step that computes a vector to the first step that may read it, for all units.
 constexpr int LATENCY = 144;
-// The same sum (an engine's accumulator, a row of the vector unit) is added to again after so many cycles at least.
+// Fewest cycles between two additions to the same sum (an engine's accumulator, a row of the vector unit).
 constexpr int SUM_DISTANCE = 9;
 // Cycles from one instruction to the next, of the dispatcher and of a unit: reading and decoding.
 constexpr int FETCH = 4;
-constexpr int QUEUE = 32;             // instructions that wait at a unit
+constexpr int QUEUE = 32;             // depth of a unit's instruction queue
 constexpr int PROGRAM_DEPTH = 4096;   // instructions of a program
 constexpr int SEQUENCE = 64;          // tokens of a sample's record
 constexpr int STATISTICS = 2048;      // rows of each of the four statistics

@@ -1,4 +1,4 @@
-// How instructions come from the program to the units: the dispatcher, the queues, and what an instruction waits for.
+// The path of instructions from the program to the units: dispatcher, queues, and issue conditions.
 #ifndef BTTLAB_PROCESSOR_DISPATCH_H
 #define BTTLAB_PROCESSOR_DISPATCH_H
 
@@ -8,13 +8,13 @@
 // Their first step comes LATENCY cycles after its last one.
 constexpr int DRAIN_CYCLES = LATENCY - 2;
 
-// Cycles without a step and without an instruction sent after which the program is deadlocked.
+// The program is deadlocked after this many cycles without a step and without a sent instruction.
 constexpr int STUCK_CYCLES = 2 * LATENCY;
 
-// A unit looks for what was sent in the cycle before the last.
+// A unit sees the instructions sent up to two cycles ago.
 constexpr int QUEUE_DISTANCE = 2;
 
-// Instructions that wait at a unit, and how many have ended and begun, DRAIN_CYCLES ago the oldest.
+// Instructions waiting at a unit, and counts of ended and begun instructions over the last DRAIN_CYCLES.
 static IntVector queue[UNITS][2][QUEUE];
 static Count ended_before[UNITS][DRAIN_CYCLES], begun_before[UNITS][DRAIN_CYCLES];
 // The sample's registers, a memory for each field that may name one: bounds, active, count.
@@ -24,7 +24,7 @@ static Count registers[CODES][REGISTERS];
 // Issue state of a unit. An instruction is read from the queue FETCH - 1 cycles before it begins.
 struct IssueState {
     Count sent, seen, taken, begun, ended;  // instructions of this run; `seen`: sent, `begun`: taken, a cycle ago
-    bool ready[FETCH - 1];                  // the head of the queue was read so many cycles ago
+    bool ready[FETCH - 1];                  // cycles since the head of the queue was read
     Instruction fetched[FETCH - 1];
 };
 
@@ -87,7 +87,7 @@ ALWAYS_INLINE bool may_begin(const Instruction &instruction, const Counts &count
     return all;
 }
 
-// What the dispatcher sends in a cycle.
+// What the dispatcher sends in one cycle.
 struct Outgoing {
     bool valid;
     int unit;
@@ -118,7 +118,7 @@ ALWAYS_INLINE void dispatch(Outgoing &outgoing, Dispatcher &dispatcher, const Is
     outgoing.valid = sends;
 }
 
-// Moves a unit's instructions a stage on: out of its queue towards its nest, and into its queue from the dispatcher.
+// Advances a unit's instructions by a stage: from its queue towards its nest, and from the dispatcher into its queue.
 ALWAYS_INLINE void fetch(IssueState &unit, int u, const Outgoing &outgoing, bool begins, bool ends) {
 #pragma HLS INLINE
     const Instruction head = {queue[u][0][unit.taken & (QUEUE - 1)], queue[u][1][unit.taken & (QUEUE - 1)]};

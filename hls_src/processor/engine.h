@@ -58,7 +58,7 @@ BLOCK int engine_delay(int writer) {
     return later;
 }
 
-// What an instruction is: bits, which the switches are made from.
+// The decoded operation of an instruction: one bit per switch.
 struct EngineOperationBits {
     bool expand, reduce, in_buffer[2];
 };
@@ -77,7 +77,7 @@ struct EngineStep {
     Vector moved;    // by the drain
 };
 
-// The step of engine e; `scalars`, `stream` and `addend` are zeros where the instruction has none.
+// A step of engine e; `scalars`, `stream` and `addend` are zero if the instruction does not have them.
 ALWAYS_INLINE EngineStep engine_step(int e, const Nest &nest, const EngineOperationBits &operation, const Nest &drain,
                                      const Vector &stream, const Vector &scalars, const Vector &addend) {
 #pragma HLS INLINE

@@ -1,4 +1,4 @@
-// LOAD_PROGRAM: a program's image from HBM into the chip; and what a program must be made for: the machine's widths.
+// LOAD_PROGRAM: reads a program's image from HBM into the chip, and checks it against the machine's widths.
 #ifndef BTTLAB_PROCESSOR_LOAD_PROGRAM_H
 #define BTTLAB_PROCESSOR_LOAD_PROGRAM_H
 
@@ -51,7 +51,7 @@ static bool is_inside(const Range &range, int count) {
     return range.first >= 0 && range.count >= 0 && range.first <= count && range.count <= count - range.first;
 }
 
-// Vectors that an instruction moves as a transfer: all steps of its nest, whose bounds are constants; -1 if it is none.
+// Vectors that a transfer instruction moves: the steps of its nest, whose bounds are constants; -1 if it is no transfer.
 static int vectors_of_transfer(const IntVector &low) {
     int vectors = field_of(low, FIELD_OPERATION) == (VECTOR | COPY << 4) ? 1 : -1;
     UNROLL
@@ -63,7 +63,7 @@ static int vectors_of_transfer(const IntVector &low) {
     return vectors;
 }
 
-// Of all transfers of a section, or -1.
+// The sum over all transfers of a section, or -1.
 static int transfer_vectors(const Range &section) {
     int vectors = 0;
     bool good = true;
@@ -144,7 +144,7 @@ Shuffles:
     }
 }
 
-// Returns whether all instructions are of a unit, with operands in banks that it reaches.
+// Returns true if every instruction names a unit, and operands in banks that the unit reaches.
 static bool load_instructions(const IntVector *image, int instructions, int &checksum) {
     bool good = true;
 Instructions:
@@ -158,7 +158,7 @@ Instructions:
     return good;
 }
 
-// Takes a program of `vectors` vectors; one that is not made for this machine leaves none. All integers of an image add up to 0.
+// Loads a program of `vectors` vectors. If it was not compiled for this machine, none is loaded. The integers of an image sum to 0.
 static int load_program(const IntVector *image, int vectors) {
     int checksum = 0;
     program.instructions = 0;

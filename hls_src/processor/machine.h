@@ -1,4 +1,4 @@
-// The machine: one loop, in which every unit does a step of its instruction each cycle. docs/processor.md is the page.
+// The machine: one loop, in which every unit does one step of its instruction per cycle. Documented in docs/processor.md.
 #ifndef BTTLAB_PROCESSOR_MACHINE_H
 #define BTTLAB_PROCESSOR_MACHINE_H
 
@@ -28,7 +28,7 @@ Prepare:
             for (int c = 0; c < CODES; c++) registers[c][i] = clipped;
         }
         if (i < CONSTANTS) immediates[0][i] = immediates[1][i] = program.constant[i];
-        // Scalars stand behind the constants, and come when those are there.
+        // Scalars follow the constants in memory, and are copied after them.
         const int s = i - CONSTANTS;
         if (s >= 0 && s < SCALARS) immediates[0][i] = immediates[1][i] = sample.scalar[s];
         if (i < FUNCTIONS) {
@@ -43,7 +43,7 @@ Prepare:
 }
 static_assert(OFFSET_TABLES * SEQUENCE >= CONSTANTS + SCALARS && OFFSET_TABLES * SEQUENCE >= REGISTERS, "one loop for all");
 
-// Runs instructions [run.first, run.first + run.count) to the end; returns the cycles that it took.
+// Runs instructions [run.first, run.first + run.count) to completion; returns the number of cycles.
 static int run(Run &section, const Sample &sample) {
     const RunSettings settings = {factors_of(section), section.pending != NOTHING, section.pending == APPLY,
                                   section.optimizer != SGD, section.optimizer == ADAMW, sample.intent};
@@ -65,11 +65,11 @@ static int run(Run &section, const Sample &sample) {
 Cycles:
     for (; !finished; cycles++) {
 #pragma HLS PIPELINE II=1
-// Results are read LATENCY cycles after the step that gives them, if not later.
+// Results are read LATENCY cycles or more after the step that computes them.
 BTTLAB_BANKS(BANK_DISTANCE)
 #pragma HLS DEPENDENCE variable=operand_buffer type=inter direction=RAW distance=LATENCY dependent=true
 #pragma HLS DEPENDENCE variable=statistic type=inter direction=RAW distance=LATENCY dependent=true
-// A sum is added to again SUM_DISTANCE cycles later, if not later.
+// Two additions to the same sum are SUM_DISTANCE cycles or more apart.
 #pragma HLS DEPENDENCE variable=sums type=inter direction=RAW distance=SUM_DISTANCE dependent=true
 #pragma HLS DEPENDENCE variable=accumulator type=inter direction=RAW distance=SUM_DISTANCE dependent=true
 #pragma HLS DEPENDENCE variable=largest type=inter direction=RAW distance=SUM_DISTANCE dependent=true

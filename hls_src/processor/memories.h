@@ -1,4 +1,4 @@
-// The pragmas that bind the loop's memories: what HLS builds each of them from.
+// The pragmas that bind the loop's memories to memory types.
 #ifndef BTTLAB_PROCESSOR_MEMORIES_H
 #define BTTLAB_PROCESSOR_MEMORIES_H
 

@@ -1,4 +1,4 @@
-// The loop nest of a unit: where its instruction stands, what each operand's address is, and how a step leads to the next.
+// The loop nest of a unit: the state of its instruction, the address of each operand, and the transition from step to step.
 #ifndef BTTLAB_PROCESSOR_NEST_H
 #define BTTLAB_PROCESSOR_NEST_H
 
@@ -7,7 +7,7 @@
 typedef unsigned short Address;  // of a vector; modulo 2^16
 typedef unsigned short Count;    // bounds, indices, instructions
 
-// An instruction on its way from the program to a unit: its two halves.
+// An instruction between the program and a unit: its two halves.
 struct Instruction {
     IntVector low, high;
 };
@@ -24,7 +24,7 @@ struct Operand {
     Address at[LEVELS], stride[LEVELS];
 };
 
-// Halvings of a vector's lanes, of a tree that adds them.
+// Levels of the adder tree over a vector's lanes.
 constexpr int TREE_LEVELS = 4;
 static_assert(1 << TREE_LEVELS == LANES, "a level for each halving");
 
@@ -33,7 +33,7 @@ struct Nest {
     bool empty;  // of an instruction without steps
     int flags;
     Count active[LEVELS], index[LEVELS];
-    // How a level ends is known a step before: whether its index is the last, how many are left, whether there is but one.
+    // State of a level, computed one step ahead: whether its index is the last, how many are left, whether it has only one.
     Count left[LEVELS], all_left[LEVELS];
     bool at_last[LEVELS], single[LEVELS];
     Operand operand[OPERANDS];
@@ -42,7 +42,7 @@ struct Nest {
     int row_level, row_base, depth, accumulator_level;
 };
 
-// Takes an instruction, whose bounds are numbers by now.
+// Starts an instruction; its bounds are resolved to numbers.
 ALWAYS_INLINE void begin(Nest &nest, const Instruction &instruction, bool has_no_step) {
 #pragma HLS INLINE
     nest.busy = true;
@@ -133,7 +133,7 @@ Address_Unroll:
     }
 }
 
-// Whether the step's indices of levels [from, LEVELS) are among those that act.
+// Whether the step's indices of levels [from, LEVELS) are within their active range.
 ALWAYS_INLINE bool is_active(const Nest &nest, int from) {
     bool active = nest.busy & !nest.empty;
     UNROLL
@@ -141,7 +141,7 @@ ALWAYS_INLINE bool is_active(const Nest &nest, int from) {
     return active;
 }
 
-// First and last of a sum, along the levels of the depth mask; and whether they are at the end of their bound.
+// First and last step of a sum along the levels of the depth mask, and whether the last is at the end of its bound.
 ALWAYS_INLINE bool is_first(const Nest &nest) {
     bool first = true;
     UNROLL

@@ -1,6 +1,6 @@
-// The ports of the banks: one load and one store each. A request's address is switched to the port of its bank before it,
-// the vector after it. That no two requests of a cycle ask for the same port is the program's duty, and that none asks for
-// a bank that it does not reach.
+// The ports of the banks: one load and one store each. A request's address is switched to the port of its bank before the
+// access, the vector after it. The program must not send two requests to one port in a cycle, nor a request to a bank
+// that the unit does not reach.
 #ifndef BTTLAB_PROCESSOR_PORTS_H
 #define BTTLAB_PROCESSOR_PORTS_H
 
@@ -39,14 +39,14 @@ Levels_Unroll:
     return tree[0];
 }
 
-// What a function gives by reference stays in fields: a small struct that is returned comes packed in integers of 64 bits.
+// Returned by reference to keep its fields apart: a small struct that is returned by value is packed into 64-bit integers.
 ALWAYS_INLINE void request(Request &to, int u, int o, const Nest &nest, bool active) {
     to.valid = active & nest.operand[o].valid;
     to.bank = nest.operand[o].where;
     to.address = address_of(u, o, nest);
 }
 
-// What a port is asked for. An address behind the end of its bank counts as vector 0, and is no store; it is `outside`.
+// A request to a port. An address outside its bank reads vector 0, stores nothing, and sets `outside`.
 struct LoadPort {
     bool outside;
     Address address;
@@ -66,12 +66,12 @@ Requests_Unroll:
     port.address = choose(port.outside, 0, address);
 }
 
-// Readers that use their vector only if their request is valid. The others get zeros without a valid request.
+// Readers that use their vector only if their request is valid. All others read zeros without a valid request.
 constexpr bool needs_no_zeros(int reader) {
     return reader == VECTOR_B || reader == SHUFFLE_SOURCE || (reader >= UPDATE_P && reader <= UPDATE_V);
 }
 
-// The vector that a reader asked for.
+// The vector for a reader's request.
 ALWAYS_INLINE Vector loaded_vector(int reader, const Request &request, const Vector *loaded) {
 #pragma HLS INLINE
     const Vector vector = vector_at(request.bank, loaded, read_by(reader));
@@ -105,7 +105,7 @@ Writes_Unroll:
     port.address = address;
 }
 
-// The writers of a bank, a bit each.
+// The writers of a bank, one bit each.
 constexpr int writers_of(int bank, int writer = 0) {
     return writer == WRITERS ? 0 : (written_by(writer) >> bank & 1) << writer | writers_of(bank, writer + 1);
 }
@@ -130,8 +130,8 @@ constexpr int writers_of(int bank, int writer = 0) {
         outside |= port.outside;                                                            \
     }
 
-// What HLS is told of a bank: its block, and that a vector is read LATENCY cycles after it was written, if not later; the
-// check of a program shows it.
+// Pragmas of a bank: its memory type, and that a vector is read LATENCY cycles or more after it was written; the check
+// of a program proves that.
 #define HLS_PRAGMA(text) _Pragma(#text)
 #define IMPLEMENTATION_U uram
 #define IMPLEMENTATION_B bram

@@ -1,4 +1,4 @@
-// What comes in and goes out through HBM with a sample: its record, its result; and what is made of the losses on chip.
+// The record and the result of a sample in HBM, and the computation of its losses on chip.
 #ifndef BTTLAB_PROCESSOR_SAMPLES_H
 #define BTTLAB_PROCESSOR_SAMPLES_H
 
@@ -9,11 +9,11 @@ constexpr int SEQUENCE_VECTORS = parts(SEQUENCE, LANES);
 constexpr int RECORD_VECTORS = 1 + (OFFSET_TABLES + 1) * SEQUENCE_VECTORS;
 // {status, intent, losses, cycles, cycles of FLUSH after it}, slots.
 constexpr int RESULT_VECTORS = 1 + SEQUENCE_VECTORS;
-// A call takes at most this many samples.
+// Most samples of a call.
 constexpr int MAX_SAMPLES = 1 << 16;
 
-// Scalars of a record that the kernel itself looks at; the others are the program's. SAME_UPDATE, unless 0: the moments keep all
-// that they have, for the sample belongs to the same update as the one before it.
+// Scalars of a record that the kernel itself reads; the program reads the others. SAME_UPDATE, unless 0: the sample belongs to the
+// same update as the one before it, so the moments do not decay.
 enum Scalar { RATE, STEP, ROOT, KEEP, SAME_UPDATE = 9 };
 
 struct Result {
@@ -51,7 +51,7 @@ Read_Slots:
     }
 }
 
-// No number of the host's may reach an address before it is known to be inside.
+// A value from the host is checked before it is used in an address.
 static int check_sample(const Sample &sample) {
     if (sample.tokens < 1 || sample.tokens > program.sequence_length) return BAD_LENGTH;
     if (sample.intent < 0 || sample.intent >= program.intents) return BAD_INTENT;
@@ -101,7 +101,7 @@ Losses:
     result.loss = result.intent_loss + result.slot_loss;
 }
 
-// To the result of a call's last sample: what its update took, beside no other sample.
+// Adds the cycles of the last sample's update, which no other sample overlaps, to the last result of a call.
 static void add_flush(IntVector *record, int cycles) {
     IntVector head = record[0];
     head[6] = cycles;

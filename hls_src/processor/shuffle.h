@@ -1,4 +1,4 @@
-// A step of the shuffle unit: a vector's elements into the columns of one half, a vector from the columns of the other half.
+// A step of the shuffle unit: writes a vector's elements into the columns of one half, and reads a vector from the other half.
 #ifndef BTTLAB_PROCESSOR_SHUFFLE_H
 #define BTTLAB_PROCESSOR_SHUFFLE_H
 
@@ -10,7 +10,7 @@ enum ShuffleOperand { ENTRY_IN = 0, SOURCE_IN = 1, ENTRY_OUT = 2, SHUFFLED_BANK 
 static float columns[LANES][2 * SHUFFLE_VECTORS];
 static_assert((SHUFFLE_VECTORS & (SHUFFLE_VECTORS - 1)) == 0, "a half is a bit of the place");
 
-// Whether a vector goes in, and whether one comes out: of the block before.
+// Whether a vector is written, and whether one of the previous block is read.
 ALWAYS_INLINE bool takes_vector(const Nest &nest) { return is_active(nest, 1) & !nest.at_last[0]; }
 
 ALWAYS_INLINE bool gives_vector(const Nest &nest) {

@@ -1,12 +1,12 @@
-// What is on chip: banks, operand buffers, sums, statistics, the program and its tables; and what a run of the machine gets
-// and gives beside them. docs/processor.md is the page.
+// The state on chip: banks, operand buffers, sums, statistics, the program and its tables; and the inputs and outputs of a
+// run of the machine. Documented in docs/processor.md.
 #ifndef BTTLAB_PROCESSOR_STATE_H
 #define BTTLAB_PROCESSOR_STATE_H
 
 #include "isa.h"
 #include "vector.h"
 
-// For a host, banks are apart by a little more than a power of two, as the rows of the operand buffers below.
+// On a host, banks are spaced by slightly more than a power of two, like the rows of the operand buffers below.
 #if defined(BTTLAB_FAST)
 #define DECLARE_BANK(number, depth, block) static Vector bank_##number[depth + 21];
 #else
@@ -14,8 +14,8 @@
 #endif
 BTTLAB_BANKS(DECLARE_BANK)
 
-// Operand buffers: each row is a separate memory. For a host, rows are apart by a little more than a power of two,
-// or the vectors of a step would all meet in one set of its cache.
+// Operand buffers: each row is a separate memory. On a host, rows are spaced by slightly more than a power of two;
+// otherwise the vectors of a step would map to one set of its cache.
 #if defined(BTTLAB_FAST)
 static Vector operand_buffer[ENGINES][ROWS][OPERAND_BUFFER_DEPTH + 52];
 #else
@@ -23,10 +23,10 @@ static Vector operand_buffer[ENGINES][ROWS][OPERAND_BUFFER_DEPTH];
 #endif
 // Sums of an engine's rows, in two ping-pong buffers: the engine adds to one, the drain reads the other.
 static Vector sums[ENGINES][2][ROWS][ACCUMULATORS];
-// Of rows that the vector unit works on: m, i, p, q.
+// Statistics of the vector unit's rows: m, i, p, q.
 static float statistic[4][STATISTICS];
 
-// Of the loss, for each word and, at LAST_ROW, for the intent; read after the loop.
+// Terms of the loss for each word and, at LAST_ROW, for the intent; read after the loop.
 static float loss_sum[SEQUENCE + 1], loss_margin[SEQUENCE + 1];
 static int argument[SEQUENCE + 1];
 
@@ -44,7 +44,7 @@ struct Range {
     int first, count;
 };
 
-// What LOAD_PROGRAM brings, beside the instructions.
+// The program, apart from its instructions.
 struct Program {
     int instructions;  // 0: none is loaded
     Range section[SECTIONS];
@@ -79,7 +79,7 @@ struct Sample {
 enum OptimizerName { SGD, MOMENTUM, ADAMW };
 enum Pending { NOTHING, APPLY, DISCARD };
 
-// An entry of the tables, as LOAD_PROGRAM brings it.
+// An entry of the tables, as LOAD_PROGRAM reads it.
 static inline void write_function_entry(int coefficient, int entry, float value) {
 #if defined(BTTLAB_FAST)
     function_table[coefficient][entry] = value;
@@ -105,15 +105,15 @@ static inline void write_shuffle_entry(int entry, const IntVector &fields) {
 #endif
 }
 
-// Of a run of the loop.
+// A run of the loop.
 struct Run {
     int first, count;  // instructions
     int optimizer;
-    float beta1, rest1, beta2, rest2, epsilon;  // what is kept of the moments, and what of the gradient comes to them
-    int pending;                             // what the update unit does
+    float beta1, rest1, beta2, rest2, epsilon;  // factors of the moments and of the gradient in the update
+    int pending;                             // operation of the update unit
     float rate, step, root, keep;            // of the sample that the pending update belongs to
-    bool overflow, state_overflow[3];            // set, never cleared, by the run: a gradient; p, m, v
-    bool stuck;                              // the run ended because no instruction could begin any more
+    bool overflow, state_overflow[3];            // sticky overflow flags: a gradient; p, m, v
+    bool stuck;                              // the run ended in a deadlock
 };
 
 #endif

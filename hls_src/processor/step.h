@@ -8,7 +8,7 @@
 #include "update.h"
 #include "vector_unit.h"
 
-// What a run needs of its update and its sample.
+// The parts of the update and the sample that a run needs.
 struct RunSettings {
     Factors factors;
     bool pending, applying, has_m, has_v;
@@ -78,7 +78,7 @@ ALWAYS_INLINE void find_active(ActiveSteps &active, const Nest *nest) {
     active.gives = gives_vector(nest[SHUFFLE]);
 }
 
-// Loads: addresses to the ports of the banks, which are in both SLRs, and vectors back.
+// Loads: sends addresses to the ports of the banks, which are in both SLRs, and returns the vectors.
 ALWAYS_INLINE void load_operands(Request *requests, Vector *read, bool &outside, const Nest *nest,
                                  const ActiveSteps &active) {
 #pragma HLS INLINE

@@ -1,12 +1,12 @@
-// The kernel: commands around the machine's loop, and its ports. docs/processor.md tells what a program is.
+// The kernel: its ports, and the commands around the machine's loop. docs/processor.md defines programs.
 //
 //   DESCRIBE      writes the machine's widths to results
 //   LOAD_PROGRAM  takes a program; `samples` counts the vectors of its image
 //   LOAD, STORE   parameters and moments from HBM into the chip, and back
 //   TRAIN         for each sample: forward and backward pass; its update beside the forward pass of the next
-//   PREDICT       for each sample: forward only; loss against the labels that came along
+//   PREDICT       for each sample: forward pass only; loss against the labels of the record
 //
-// Between calls everything stays where it is on chip.
+// All state stays on chip between calls.
 #if defined(BTTLAB_FAST)
 #include "emulation/execute.h"
 #else
@@ -15,7 +15,7 @@
 #include "load_program.h"
 #include "samples.h"
 
-// What keeps parameters and moments finite (docs/accelerator.md has the argument), beside the limits of vector.h.
+// Limits that keep parameters and moments finite, in addition to those of vector.h (derived in docs/accelerator.md).
 constexpr float RATE_LIMIT = 1073741824.0f;             // 2^30
 constexpr float FACTOR_LIMIT = 1152921504606846976.0f;  // 2^60
 
@@ -24,13 +24,13 @@ struct Optimizer {
     float beta1, beta2, epsilon;
 };
 
-// Whether an update rule is one of torch.optim's, with constants that it allows.
+// Returns true if torch.optim accepts this optimizer and its constants.
 static bool is_known(const Optimizer &optimizer) {
     return optimizer.name >= SGD && optimizer.name <= ADAMW && optimizer.beta1 >= 0.0f && optimizer.beta1 < 1.0f &&
            optimizer.beta2 >= 0.0f && optimizer.beta2 < 1.0f && optimizer.epsilon >= 0.0f;
 }
 
-// Whether a sample's update ends in finite numbers.
+// Returns true if the result of a sample's update is finite.
 static bool stays_finite(const Sample &sample, const Optimizer &optimizer) {
     if (!(sample.scalar[RATE] < RATE_LIMIT)) return false;
     const float step = sample.scalar[STEP], root = sample.scalar[ROOT], keep = sample.scalar[KEEP];
@@ -169,7 +169,7 @@ Runs:
 #if defined(__SYNTHESIS__)
 #define COMMAND static
 #else
-#define COMMAND static __attribute__((noinline))  // no operation may move out of the time in which subnormals are flushed
+#define COMMAND static __attribute__((noinline))  // keeps operations between the two changes of the flush mode
 #include <xmmintrin.h>
 class FlushSubnormals {
     const unsigned before = _mm_getcsr();
@@ -192,7 +192,7 @@ COMMAND void execute_command(int command, int samples, const Optimizer &optimize
 #endif
         write_result(results, result, 0);
     } else if (program.instructions > 0 && command >= LOAD && command <= PREDICT) {
-        // One call for all of them: a second one might become a second machine.
+        // A single call site: HLS might build a second machine for a second one.
         const bool moves = command == LOAD || command == STORE;
         work(command, moves || samples > MAX_SAMPLES ? 0 : samples, moves ? Optimizer{} : optimizer, records, results, memory);
     } else if (command == TRAIN || command == PREDICT) {
@@ -224,7 +224,7 @@ extern "C" __attribute__((visibility("default"))) void trainer(int command, int 
 }
 
 #if !defined(__SYNTHESIS__)
-// How many bytes a call reaches behind each pointer: the emulated card does not start it on shorter buffers.
+// The bytes that a call accesses from each pointer on: the emulated card refuses to start it on shorter buffers.
 extern "C" __attribute__((visibility("default"))) void trainer_reach(int command, int samples, int, float, float, float,
                                                                       const IntVector *, IntVector *, Vector *, const IntVector *,
                                                                       long long *bytes) {

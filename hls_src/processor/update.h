@@ -1,5 +1,5 @@
-// A step of the update unit: one chain of operators for SGD, momentum and AdamW, as torch.optim defines them. Where an update
-// is of several samples, the moments sum up what each brings (docs/processor.md).
+// A step of the update unit: one chain of operators for SGD, momentum and AdamW, as torch.optim defines them. If an update has
+// several samples, the moments accumulate the contribution of each (docs/processor.md).
 #ifndef BTTLAB_PROCESSOR_UPDATE_H
 #define BTTLAB_PROCESSOR_UPDATE_H
 
@@ -9,7 +9,7 @@
 
 enum UpdateOperand { PARAMETER, GRADIENT, FIRST_MOMENT, SECOND_MOMENT };
 
-// What an update needs beside its vectors, the same for the whole run.
+// Scalars of an update, constant during a run.
 struct Factors {
     bool adamw, sgd;
     Vector beta1, rest1, beta2, rest2, epsilon, step, root, keep;  // step: what the velocity is multiplied by

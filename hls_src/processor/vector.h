@@ -21,7 +21,7 @@ typedef unsigned short FieldVector __attribute__((vector_size(2 * LANES)));
 #endif
 #endif
 
-// All of the machine becomes one loop.
+// The whole machine becomes one loop.
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
 static inline Vector splat(float value) {
@@ -42,7 +42,7 @@ static inline Vector splat(float value) {
 #define KEPT const
 #endif
 
-// Registers of a value that may go from one SLR of the card to the other: one on each side of the border.
+// Registers of a value that may cross from one SLR of the card to the other: one on each side of the boundary.
 constexpr int CROSSING_CYCLES = 2;
 BLOCK int cross_slr(int value) {
 #pragma HLS INLINE off
@@ -67,7 +67,7 @@ ALWAYS_INLINE Vector cross_slr(Vector vector) {
     return later;
 }
 
-// One of two, by a bit: a switch. Both are there, so that no tool makes a branch of it and what stands before it twice.
+// A switch: selects one of two by a bit. Both inputs are computed, so that no tool turns it into a branch and duplicates logic.
 ALWAYS_INLINE int choose(bool first, int one, int other) { return first ? one : other; }
 ALWAYS_INLINE float choose(bool first, float one, float other) { return first ? one : other; }
 ALWAYS_INLINE Vector choose(bool first, Vector one, Vector other) {
@@ -100,7 +100,7 @@ static inline float float_of(int bits) {
 
 static inline bool is_finite(float value) { return (bits_of(value) & 0x7f800000) != 0x7f800000; }
 
-// Limits of what an update is made from (docs/accelerator.md): a magnitude of 2^63 or more, for squares 2^127.
+// Overflow limits of an update's operands (docs/accelerator.md): a magnitude of 2^63 or more, for squares 2^127.
 constexpr int STATE_LIMIT = 0x5f000000, SQUARE_LIMIT = 0x7f000000;
 
 static inline bool overflows(const Vector &vector, int limit) {

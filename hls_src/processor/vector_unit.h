@@ -21,7 +21,7 @@ static Vector accumulator[2][ROW_ACCUMULATORS];
 static float largest[ROW_ACCUMULATORS];
 static Count largest_place[ROW_ACCUMULATORS];
 
-// What the sample and the program bring, set before the loop: labels of the words, constants and scalars for either
+// Inputs from the sample and the program, set before the loop: labels of the words, constants and scalars for either
 // immediate, functions {base, mode, bits, low, high, steps, first}.
 static Count labels[SEQUENCE];
 static float immediates[2][CONSTANTS + LANES];
@@ -49,7 +49,7 @@ Lanes_Unroll:
         const int entry = (base + choose(exponential, k & mask, k - first)) & (FUNCTION_ENTRIES - 1);
         const float c0 = lane_table[l][0][entry], c1 = lane_table[l][1][entry], c2 = lane_table[l][2][entry];
         const float v = c0 + d * (c1 + d * c2);
-        // Without a sign: a table of wrong numbers wraps around.
+        // Unsigned: an invalid table entry wraps around.
         const unsigned exponent = static_cast<unsigned>(choose(exponential, k >> bits, 0)) << 23;
         y[l] = float_of(static_cast<int>(static_cast<unsigned>(bits_of(v)) + exponent));
     }
@@ -74,7 +74,7 @@ ALWAYS_INLINE Vector one_lane(const Vector &vector, int lane) {
     return kept;
 }
 
-// Lane l meets lane l + LANES/2, then l + LANES/4, and so on.
+// Combines lane l with lane l + LANES/2, then l + LANES/4, and so on.
 ALWAYS_INLINE float tree_of(const Vector &vector) {
 #pragma HLS INLINE
     float sum[LANES];
@@ -97,7 +97,7 @@ struct Place {
     int lane;
 };
 
-// The largest of the first `count` lanes, of equals the first; what is not a number is none of them.
+// The largest of the first `count` lanes, the first one if several are equal; NaN is ignored.
 ALWAYS_INLINE Place largest_lane(const Vector &vector, int count) {
 #pragma HLS INLINE
     const float least = float_of(0xff800000);
@@ -140,7 +140,7 @@ struct VectorStep {
     Vector r0, r1;
 };
 
-// A bit for each operation: registers, set when an instruction begins, that the switches are made from.
+// One bit per operation, registered when an instruction begins: the switches are derived from them.
 struct VectorOperationBits {
     bool is[SOFTMAX_BACK + 1];
 };
@@ -202,7 +202,7 @@ ALWAYS_INLINE VectorStep vector_step(const Nest &nest, const VectorOperationBits
 
     const Place best = step_maximum(a, lanes, vector_0, row_index, first, active & is[MAXIMUM]);
 
-    // What a row gives at its last vector.
+    // The results of a row, at its last vector.
     const float mean_0 = f0 * total_0, mean_1 = f0 * total_1;
     const float quotient = choose(is[EXPONENT], f1, 1.0f) / choose(is[EXPONENT], total_0, std::sqrt(mean_0 + f1));
     if (last & (is[SUM] | is[MAXIMUM])) statistic[0][row] = choose(is[SUM], mean_0, best.value);

@@ -6,7 +6,7 @@
 #include "order.h"
 #include "tiles.h"
 
-// The result of an engine as operand buffer rows: the row, too, is an address. False if rows come round.
+// Fold the row index into the addresses of operand buffer results. False if rows wrap around.
 static bool place_rows(const Nest &nest, Reach &reach) {
     const int level = nest.code->row_level, first = nest.code->row_base, last = first + nest.end[level] - 1;
     if (first < 0 || last >= ROWS) return false;
@@ -16,7 +16,7 @@ static bool place_rows(const Nest &nest, Reach &reach) {
     return true;
 }
 
-// Where results go, and whether they may be written in another order than the nest's.
+// Where results are written, and whether that may happen in another order than the nest's.
 struct Results {
     Reach bank, buffer;
     bool to_buffer;
@@ -24,7 +24,7 @@ struct Results {
 
 static bool may_tile(const Nest &nest, const Tiled &tiled, Results &results, bool reads_stream) {
     const auto &operand = nest.code->operand;
-    results.bank = nest.operand[BANK_OUT];  // a vector of no meaning if the operand is not valid
+    results.bank = nest.operand[BANK_OUT];  // a dummy vector if the operand is not valid
     results.to_buffer = operand[BUFFER_OUT].valid;
     if (operand[BANK_OUT].valid) {
         const Reach &to = results.bank;
@@ -39,7 +39,7 @@ static bool may_tile(const Nest &nest, const Tiled &tiled, Results &results, boo
         if (!place_rows(nest, results.buffer) || !is_one_to_one(nest, results.buffer, tiled)) return false;
         const Reach &from = nest.operand[BUFFER_IN], &to = nest.operand[BUFFER_OUT];
         if (from.memory == to.memory && !are_apart(nest, from, to)) return false;
-        if (!operand[BANK_OUT].valid) {  // one place is enough to write to
+        if (!operand[BANK_OUT].valid) {  // a single destination
             results.bank = results.buffer;
             results.to_buffer = false;
         }
@@ -81,8 +81,8 @@ static inline Box outside_of(const Nest &nest, const Tiled &tiled) {
     return box;
 }
 
-// The steps of a tile's line along a level, after it took in others: those whose steps go on, for every operand, where
-// the line's end. Levels from `most` on stay outside.
+// Number of steps of a tile's line along a level, after merging other levels into it: those that continue the line's
+// addresses for every operand. Levels from `most` on are not merged.
 static int extend_line(const Nest &nest, int level, int most, Box &outside) {
     int steps = steps_along(nest, level);
     if (level < 0 || is_any_offset(nest, nest.code->offset_level)) return steps;
@@ -127,7 +127,7 @@ static bool expand_tiled(Nest &nest, Marks &marks) {
     const bool has_addend = nest.code->operand[ADDEND].valid;
     each_step(nest, outside, [&](const Step &step) {
         const auto vector = [&](int o) { return operand[o].memory + step.offset[o]; };
-        for (int j = 0, x = 0; j < x_cut.parts; j++) {  // vectors outside: what they hold is read once
+        for (int j = 0, x = 0; j < x_cut.parts; j++) {  // vectors in the outer loop: each is read once
             const int vectors = x_cut.size(j);
             const Vector *buffer = vector(BUFFER_IN) + x, *scalars = vector(SCALARS_IN);
             const Vector *addend = has_addend ? vector(ADDEND) + x : nullptr;
@@ -151,17 +151,17 @@ static inline long first_offset(const Nest &nest, int o) {
     return nest.operand[o].offset(zeros, nest.code->offset_level);
 }
 
-constexpr int DEPTH_STEPS = 512;  // of a sum, in one go
+constexpr int DEPTH_STEPS = 512;  // terms of a sum that one pass takes
 
 static bool is_finite_vector(const Vector *vector) {
     Marks marks = {};
-    mark_beyond(marks, load(vector), 0x7f800000);
+    mark_overflow(marks, load(vector), 0x7f800000);
     return !any_mark(marks);
 }
 
 static bool accumulate_tiled(const Nest &nest) {
     const Instruction &code = *nest.code;
-    // The accumulators must count the levels inside, the depth the levels outside.
+    // Accumulators must be counted by the inner levels, the depth by the outer levels.
     const int accumulator_level = code.accumulator_level >= LEVELS ? -1 : code.accumulator_level, k = used_rows(nest);
     Box depth = active_box(nest), accumulators = depth;
     int last_accumulator = 0;
@@ -191,7 +191,7 @@ static bool accumulate_tiled(const Nest &nest) {
     tile.goes_on = false;
     const auto add_up = [&] {
         each_step(nest, accumulators, [&](const Step &step) {
-            // Offsets of the accumulator alone: those of the depth are in the lists.
+            // Offsets of the accumulator only: the lists contain those of the depth.
             const long stream_start = step.offset[STREAM] - first_offset(nest, STREAM);
             tile.scalars_start = step.offset[SCALARS_IN] - first_offset(nest, SCALARS_IN);
             for (int j = 0, x = 0; j < x_cut.parts; j++) {
@@ -205,7 +205,7 @@ static bool accumulate_tiled(const Nest &nest) {
                     tile.row += rows;
                 }
                 for (int w = 0; k < ROWS && w < vectors; w++) {
-                    // Rows without scalars add up zeros, unless the stream is not finite: then row 0 is not, either.
+                    // Rows without scalars sum to zero unless the stream is not finite; in that case row 0 is not finite either.
                     Vector *first = &sum[0][accumulator + w * tile.sum_x];
                     Lanes zero = all(0.0f);
                     if (!is_finite_vector(first)) {
@@ -242,7 +242,7 @@ static bool accumulate_tiled(const Nest &nest) {
     return true;
 }
 
-// The trees of a point's sums.
+// The adder trees over the sums of one point.
 static inline Lanes trees_of(const Vector *sums_of_rows) {
     Lanes sum[ROWS];
     UNROLL
@@ -250,14 +250,14 @@ static inline Lanes trees_of(const Vector *sums_of_rows) {
     return trees(sum);
 }
 
-// Vectors of operand buffer rows up to which a point is taken whole: they stay in registers' reach from one point to the next.
+// Largest operand (in vectors) for which one call computes whole points: it stays in the first-level cache between points.
 constexpr int POINT_VECTORS = PARTS == 1 ? 128 : 0;
 typedef std::make_integer_sequence<int, ROWS> AllRows;
 
 static bool reduce_tiled(const Nest &nest, Marks &marks) {
     const Instruction &code = *nest.code;
     const int f = depth_level(nest), k = used_rows(nest);
-    // Slots must tell apart what is inside of the depth, and nothing else; and all must be folded.
+    // The accumulator index must count exactly the levels inside the depth, and every accumulator must be folded.
     const int accumulator_level = code.accumulator_level >= LEVELS ? -1 : code.accumulator_level;
     int last_accumulator = 0;
     for (int j = 0; j < LEVELS; j++) {
@@ -272,7 +272,7 @@ static bool reduce_tiled(const Nest &nest, Marks &marks) {
     tiled.y = longest_level(nest, [&](int j) {
         return j != f && stays_along(nest, BUFFER_IN, j) && !stays_along(nest, STREAM, j);
     });
-    // Results are written at the fold: what moves them along the depth belongs to their start.
+    // Results are written at the fold, the last step of the depth: add that step's stride to their start.
     Nest folds = nest;
     for (int o = ADDEND; o <= BUFFER_OUT; o++) {
         Reach &reach = folds.operand[o];
@@ -305,7 +305,7 @@ static bool reduce_tiled(const Nest &nest, Marks &marks) {
     fold.used = first_lanes(k);
     fold.one = (code.flags & ONE) ? one_lane(k) & all(1.0f) : all(0.0f);
     fold.marks = code.flags & CHECK ? &marks : nullptr;
-    // What the rows in use keep is what the nest's last iteration leaves: the last steps of a line, one accumulator each.
+    // After the instruction, accumulators hold the sums of the nest's last iteration: the last steps of a line.
     const int accumulators = tiled.y > f ? nest.end[tiled.y] : 1;
     fold.kept = sums[code.unit - ENGINE_0][code.flags & PONG ? 1 : 0];
     fold.accumulator_weight = accumulators > 1 ? nest.accumulator_weight[tiled.y] : 0;

@@ -1,5 +1,5 @@
-// Engines and drains step by step, in the order of the nest: for nests that tiles.h does not know, or whose steps read
-// what other steps of theirs write.
+// Engines and drains step by step, in the order of the nest: for nests that tiles.h does not handle, or whose steps read
+// what other steps write.
 #ifndef BTTLAB_PROCESSOR_EMULATION_ENGINE_STEPS_H
 #define BTTLAB_PROCESSOR_EMULATION_ENGINE_STEPS_H
 
@@ -7,7 +7,7 @@
 
 enum EngineOperand { BUFFER_IN, STREAM, SCALARS_IN, ADDEND, BANK_OUT, BUFFER_OUT };
 
-// The vector of row r of an operand buffer at an offset of an operand that was placed in row 0.
+// Row r of an operand buffer, for an operand whose address was resolved in row 0.
 static inline Vector *buffer_row(const Reach &reach, int r) { return reach.memory + r * BUFFER_PITCH; }
 
 static inline int used_rows(const Nest &nest) { return nest.count < ROWS ? nest.count : ROWS; }
@@ -34,7 +34,7 @@ static void place_engine(Nest &nest, const Sample &sample) {
     if (code.operation == REDUCE) {
         const int f = depth_level(nest), fold = nest.n[f] - 1;
         reads.to[f] = nest.end[f] - 1 < fold ? nest.end[f] - 1 : fold - 1;
-        writes.from[f] = fold;  // in a box without a step if that is not active
+        writes.from[f] = fold;  // that step may be inactive
     }
     place_held(nest, BUFFER_IN, code.unit - ENGINE_0, zero_rows, reads, sample);
     place_in_bank(nest, STREAM, &zero_vector, reads, sample);
@@ -45,7 +45,7 @@ static void place_engine(Nest &nest, const Sample &sample) {
 }
 
 static inline void write_result(const Nest &nest, const Step &step, const Lanes &value, Marks &marks) {
-    mark_beyond(marks, value, STATE_LIMIT);
+    mark_overflow(marks, value, STATE_LIMIT);
     store(nest.operand[BANK_OUT].memory + step.offset[BANK_OUT], value);
     const int row = nest.code->operand[BUFFER_OUT].valid ? row_of(nest, step) : 0;
     store(buffer_row(nest.operand[BUFFER_OUT], row) + step.offset[BUFFER_OUT], value);
@@ -122,7 +122,7 @@ static void run_drain(Nest &nest, const Sample &sample, Run &run) {
         const int row = row_of(nest, step);
         for (int n = 0; n < count; n++) {
             const Lanes value = load(vector + ((row + n * rows) & (ROWS - 1)) * ACCUMULATORS + n * word_stride);
-            if (check) mark_beyond(marks, value, STATE_LIMIT);
+            if (check) mark_overflow(marks, value, STATE_LIMIT);
             store(to + n * to_stride, value);
         }
     });

@@ -1,5 +1,5 @@
-// The machine of docs/processor.md for a native compiler: its instructions one after the other, in the order of the
-// list. The bits are those of the loop (machine.h); only time is not modelled here.
+// Functional model of the machine of docs/processor.md: executes instructions one after the other, in program order.
+// Results equal those of the cycle-accurate loop (machine.h) bit for bit; time is not modelled.
 #ifndef BTTLAB_PROCESSOR_EMULATION_EXECUTE_H
 #define BTTLAB_PROCESSOR_EMULATION_EXECUTE_H
 
@@ -8,15 +8,15 @@
 #include "update.h"
 #include "vector_unit.h"
 
-// To be called when the program has changed.
+// Must be called when the program has changed.
 static void invalidate() {
     for (int i = 0; i < PROGRAM_DEPTH; i++) is_decoded[i] = false;
     forget_maps();
     take_functions();
 }
 
-// Instructions [run.first, run.first + run.count); 0 cycles. An instruction that leaves its memories (the check of
-// programs lets none pass) is not executed, and the sample counts as beyond the limits.
+// Executes instructions [run.first, run.first + run.count); returns 0 cycles. An instruction with an address outside its memory
+// (the program check rejects those) is skipped, and the sample is marked as overflowed.
 static int run(Run &run, const Sample &sample) {
     for (int i = run.first; i < run.first + run.count; i++) {
         if (!is_decoded[i]) {

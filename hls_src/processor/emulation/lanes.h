@@ -1,6 +1,6 @@
-// A vector in the host's vector registers: one of AVX-512 or two of AVX. Arithmetic is element by element, so the bits do
-// not depend on the width. The bare Vector of vector.h would do, but where registers are narrower the compiler keeps it in
-// memory.
+// A vector in the host's registers: one AVX-512 or two AVX registers. Arithmetic is element by element, so the bits do not
+// depend on the register width. The plain Vector of vector.h would be kept in memory by compilers where registers are
+// narrower.
 #ifndef BTTLAB_PROCESSOR_EMULATION_LANES_H
 #define BTTLAB_PROCESSOR_EMULATION_LANES_H
 
@@ -45,7 +45,7 @@ static inline Lanes load(const Vector *vector) {
     return result;
 }
 
-// A vector that is used several times: where registers are enough, the compiler must not reload it for each use.
+// Loads a vector that is used several times, and stops the compiler from reloading it for each use.
 static inline Lanes load_once(const Vector *vector) {
     Lanes result = load(vector);
 #if defined(__AVX512F__)
@@ -66,7 +66,7 @@ static inline Lanes all(float value) {
     return result;
 }
 
-// Eight lanes and eight more.
+// Joins two halves of eight lanes.
 static inline Lanes join(__m256 low, __m256 high) {
     Lanes result;
 #if defined(__AVX512F__)
@@ -78,7 +78,7 @@ static inline Lanes join(__m256 low, __m256 high) {
     return result;
 }
 
-// In each half of four rows, four by four elements trade rows for columns.
+// Transposes two blocks of 4 x 4 elements: the lower and the upper halves of four rows.
 static inline void transpose(const __m256 *row, __m256 *column) {
     const __m256 front = _mm256_unpacklo_ps(row[0], row[1]), back = _mm256_unpacklo_ps(row[2], row[3]);
     const __m256 third = _mm256_unpackhi_ps(row[0], row[1]), fourth = _mm256_unpackhi_ps(row[2], row[3]);
@@ -106,7 +106,7 @@ static inline Lanes first_lanes(int count) {
     return result;
 }
 
-// A mask of one lane; of none if there is no such lane.
+// A mask of one lane; empty if the lane number is out of range.
 static inline Lanes one_lane(int lane) {
     static const int edge[4 * LANES] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
                                         0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, -1};
@@ -120,7 +120,7 @@ static inline Lanes one_lane(int lane) {
     return result;
 }
 
-// A bit for each lane of a mask.
+// Packs a mask into one bit per lane.
 static inline unsigned bits_of_lanes(const Lanes &mask) {
 #if defined(__AVX512F__)
     return _mm512_movepi32_mask((__m512i)mask.part[0]);
@@ -129,12 +129,12 @@ static inline unsigned bits_of_lanes(const Lanes &mask) {
 #endif
 }
 
-// Of any number of vectors: whether a lane had a magnitude of at least that of `limit`'s bits, or was not a number.
+// Overflow marks, accumulated over vectors: set in lanes whose magnitude reached that of `limit`'s bits, or that were NaN.
 struct Marks {
     IntPart lane;
 };
 
-static inline void mark_beyond(Marks &marks, const Lanes &value, int limit) {
+static inline void mark_overflow(Marks &marks, const Lanes &value, int limit) {
     UNROLL
     for (int i = 0; i < PARTS; i++) marks.lane |= ((IntPart)value.part[i] & 0x7fffffff) >= limit;
 }
@@ -147,7 +147,7 @@ static inline bool any_mark(const Marks &marks) {
 #endif
 }
 
-// Lane l meets lane l + 8, then l + 4, l + 2, l + 1.
+// Combines lane l with lane l + 8, then l + 4, l + 2, l + 1.
 template <typename Meet>
 static inline float met(const Lanes &value, Meet meet) {
     typedef float Eight __attribute__((vector_size(32), may_alias));
@@ -163,14 +163,14 @@ static inline float tree(const Lanes &value) {
     return met(value, [](auto a, auto b) { return a + b; });
 }
 
-// Of lanes that are numbers.
+// The largest lane; no lane may be NaN.
 static inline float largest_of(const Lanes &value) {
     return met(value, [](auto a, auto b) { return a > b ? a : b; });
 }
 
-// The trees of LANES vectors, side by side: as many share a register as fit, so that no addition is of one lane alone.
+// The adder trees of LANES vectors: as many as fit share a register, so that every addition uses all lanes.
 #if defined(__AVX512F__)
-// Halves trees of two registers: one lane of each sum comes from a blend, the other from a shuffle.
+// Adds lane pairs of two registers at a time: one term of each sum comes from a blend, the other from a shuffle.
 static inline __m512 add_halves(__m512 a, __m512 b) {  // to a half of a, a half of b
     return _mm512_mask_blend_ps(0xff00, a, b) + _mm512_maskz_shuffle_f32x4(0xffff, a, b, 0x4e);
 }

@@ -1,11 +1,11 @@
-// Instructions as the emulation runs them: fields taken apart once a program, bounds and addresses resolved once a run.
+// Instructions of the functional model: fields are decoded once per program, bounds and addresses once per run.
 #ifndef BTTLAB_PROCESSOR_EMULATION_NEST_H
 #define BTTLAB_PROCESSOR_EMULATION_NEST_H
 
 #include "../state.h"
 #include "lanes.h"
 
-// As short as its fields: a sample reads those of the whole program.
+// Packed, since each sample reads the instructions of the whole program.
 struct Instruction {
     unsigned char unit, operation;
     unsigned short flags, bound[LEVELS], active[LEVELS], count, immediate[2];  // codes, but for the flags
@@ -65,13 +65,13 @@ static_assert(sizeof(bank_memory) / sizeof(bank_memory[0]) == BANKS, "config.h l
 
 constexpr int GROUP = 8;  // tokens that a group of token offsets counts
 
-// What an operand that is not valid reads from, and writes to.
+// Invalid operands read from zero_vector and write to scratch_vector.
 static Vector zero_vector, scratch_vector;
 
 constexpr int BUFFER_PITCH = sizeof(operand_buffer[0][0]) / sizeof(Vector);  // vectors from one row of an operand buffer to the next
 static Vector zero_rows[ROWS * BUFFER_PITCH];
 
-// Where the steps of a nest find an operand, in vectors: start + sum of index x stride (+ token_offset[index of the offset
+// Address of an operand in a nest, in vectors: start + sum of index x stride (+ token_offset[index of the offset
 // level]).
 struct Reach {
     Vector *memory = nullptr;
@@ -86,7 +86,7 @@ struct Reach {
     }
 };
 
-// The indices that steps run through, last one included.
+// The index range of each level, last index included.
 struct Box {
     int from[LEVELS], to[LEVELS];
 };
@@ -112,7 +112,7 @@ static inline float immediate_value(int code, const Sample &sample) {
     return code >> 15 ? sample.scalar[(code & 15) % SCALARS] : program.constant[code % CONSTANTS];
 }
 
-// Everything but the operands. False: the nest has no step.
+// Resolves everything but the operands. False if the nest has no step.
 static inline bool resolve(Nest &nest, const Instruction &code, const Sample &sample) {
     nest.code = &code;
     nest.is_inside = true;
@@ -143,14 +143,14 @@ static inline Box active_box(const Nest &nest) {
     return box;
 }
 
-// Operand o in a memory of so many vectors, for the steps of a box.
+// Resolves operand o in a memory of `depth` vectors, for the steps of a box.
 static inline void place(Nest &nest, int o, Vector *memory, int depth, const Box &box, const Sample &sample) {
     const auto &operand = nest.code->operand[o];
     Reach &reach = nest.operand[o];
     reach.memory = memory;
     const int offset_level = nest.code->offset_level;
     reach.token_offset = operand.offset_table < 0 ? nullptr : sample.token_offset[operand.offset_table % OFFSET_TABLES] + GROUP * operand.group;
-    // All levels side by side.
+    // All levels at a time.
     const __m128i stride = _mm_cvtepi16_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(operand.stride)));
     const __m128i from = _mm_loadu_si128(reinterpret_cast<const __m128i *>(box.from));
     const __m128i to = _mm_loadu_si128(reinterpret_cast<const __m128i *>(box.to));
@@ -190,7 +190,7 @@ static inline void place(Nest &nest, int o, Vector *memory, int depth, const Box
 
 static inline void place_nowhere(Nest &nest, int o, Vector *vector) { nest.operand[o] = {vector, 0, {}, nullptr, 0, 0}; }
 
-// Operand o in its bank; if it is not valid, in a vector of no meaning.
+// Resolves operand o in its bank, or in a dummy vector if it is not valid.
 static inline void place_in_bank(Nest &nest, int o, Vector *missing, const Box &box, const Sample &sample) {
     const auto &operand = nest.code->operand[o];
     if (!operand.valid || operand.where >= BANKS) return place_nowhere(nest, o, missing);
@@ -201,7 +201,7 @@ static inline bool has_offset(const Nest &nest, int o, int level) {
     return nest.operand[o].token_offset && nest.code->offset_level == level;
 }
 
-// Whether an operand stays where it is along a level.
+// Whether an operand's address is constant along a level.
 static inline bool stays_along(const Nest &nest, int o, int level) {
     return nest.operand[o].stride[level] == 0 && !has_offset(nest, o, level);
 }
@@ -214,21 +214,21 @@ static inline bool is_any_offset(const Nest &nest, int level) {
 
 // A step: its indices, the offset of each operand from its memory, and its accumulator.
 struct Step {
-    int *index;  // apart from the rest, which stays in registers
+    int *index;  // a separate array; the rest stays in registers
     long offset[OPERANDS];
     int accumulator;
 };
 
-// The innermost level that has several steps in a box; 0 if none has.
+// The innermost level with several steps in a box; 0 if there is none.
 static inline int innermost(const Box &box) {
     int inner = LEVELS - 1;
     while (inner > 0 && box.from[inner] == box.to[inner]) inner--;
     return inner;
 }
 
-// Calls `act` for rows of steps of a box: with the first step, the number of steps, and how far each operand moves from
-// one to the next. Rows run along level `inner`, the other levels in the order of the nest around it. A row is one step
-// if `inner` is -1, or token offsets come along it.
+// Calls `act` for each row of steps of a box, with the first step, the number of steps, and each operand's stride. Rows run
+// along level `inner`; the other levels are loops around it, in the order of the nest. A row is a single step if `inner`
+// is -1 or its level has token offsets.
 template <typename Act>
 static inline void each_row(const Nest &nest, const Box &box, int inner, Act act) {
     const int offset_level = nest.code->offset_level;
@@ -238,7 +238,7 @@ static inline void each_row(const Nest &nest, const Box &box, int inner, Act act
     Step step = {};
     step.index = index;
     long stride[OPERANDS] = {};
-    // What a step of each level adds to offsets and accumulator: of those inside of it, what they added is taken back.
+    // What advancing a level adds to offsets and accumulator, with the inner levels reset.
     long carry[LEVELS][OPERANDS], back[OPERANDS] = {};
     int accumulator_carry[LEVELS], slot_back = 0;
     for (int j = LEVELS - 1; j >= 0; j--) {
@@ -279,7 +279,7 @@ static inline void each_step(const Nest &nest, const Box &box, Act act) {
     const int inner = innermost(box), along = is_any_offset(nest, inner) ? -1 : inner, weight = nest.accumulator_weight[inner];
     each_row(nest, box, along, [&](const Step &start, int count, const long *strides) {
         Step step = start;
-        long stride[OPERANDS];  // copies: what a step stores might change the nest, as far as the compiler knows
+        long stride[OPERANDS];  // copies, because the compiler must assume that a step's stores change the nest
         UNROLL
         for (int o = 0; o < OPERANDS; o++) stride[o] = strides[o];
         const int first = step.index[inner];

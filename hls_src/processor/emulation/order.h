@@ -1,11 +1,11 @@
-// Whether the steps of a nest may be done in another order than the nest's: along some levels several at once, inside
-// of all other levels.
+// Dependence tests: whether the steps of a nest may run in another order, with the tiled levels innermost and several of
+// their steps at a time.
 #ifndef BTTLAB_PROCESSOR_EMULATION_ORDER_H
 #define BTTLAB_PROCESSOR_EMULATION_ORDER_H
 
 #include "nest.h"
 
-// Which levels a plan takes several steps of at once; the others run in their order, outside.
+// The tiled levels; all other levels are outer loops in their order.
 struct Tiled {
     int x, y;  // -1: none
 
@@ -16,7 +16,7 @@ struct Span {
     long low, high;
 };
 
-// What strides that are no multiples of `period` add to an address; period 0: what all of them add.
+// The range of what strides that are no multiples of `period` add to an address; with period 0, of all strides.
 static inline Span span_of(const Nest &nest, const Reach &reach, int period) {
     Span span = {0, 0};
     for (int j = 0; j < LEVELS; j++) {
@@ -29,8 +29,8 @@ static inline Span span_of(const Nest &nest, const Reach &reach, int period) {
 
 static inline bool overlap(const Reach &a, const Reach &b) { return a.low <= b.high && b.low <= a.high; }
 
-// Whether two operands of one memory never meet, though their ranges overlap: in each period, a stride of one of them,
-// they have parts of their own.
+// Whether two operands of one memory never access the same address although their ranges overlap: within each period, a
+// stride of one of them, their ranges are disjoint.
 static inline bool are_apart(const Nest &nest, const Reach &a, const Reach &b) {
     if (!overlap(a, b)) return true;
     if (a.token_offset || b.token_offset) return false;
@@ -51,13 +51,13 @@ static inline bool same_steps(const Nest &nest, const Reach &a, const Reach &b) 
     return same;
 }
 
-// Whether no address is written at two places of the tiled levels: then the order of what is written there stays.
+// Whether no two steps of the tiled levels write the same address: reordering then keeps the order of writes.
 static inline bool is_one_to_one(const Nest &nest, const Reach &reach, const Tiled &tiled) {
     int level[LEVELS], levels = 0;
     for (int j = 0; j < LEVELS; j++) {
         if (nest.end[j] == 1) continue;
         if (reach.token_offset && j == nest.code->offset_level) {
-            // Apart by offsets that come with the sample: in order only if this level is outside of the tiled ones.
+            // Token offsets of the sample decide the address: ordered only if this level is outside the tiled ones.
             if (tiled.has(j) || (tiled.x >= 0 && tiled.x < j) || (tiled.y >= 0 && tiled.y < j)) return false;
             continue;
         }
@@ -81,7 +81,7 @@ static inline bool is_one_to_one(const Nest &nest, const Reach &reach, const Til
     return true;
 }
 
-// Whether steps that write `to` and read operand o may be done in another order: what a step reads no other one writes.
+// Whether steps that write `to` and read operand o may be reordered: no step reads what another step writes.
 static inline bool is_not_fed(const Nest &nest, int o, const Reach &to) {
     const Reach &from = nest.operand[o];
     return from.memory != to.memory || are_apart(nest, from, to) || same_steps(nest, from, to);

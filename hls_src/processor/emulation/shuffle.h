@@ -1,5 +1,5 @@
-// The shuffle unit. What its columns do to a block is one map from elements in to elements out; it is made once for
-// all instructions with the same entries and size of block, and kept.
+// The shuffle unit. The permutation of a block is a map from elements in to elements out; it is built once for all
+// instructions with the same table entries and block size, and cached.
 #ifndef BTTLAB_PROCESSOR_EMULATION_SHUFFLE_H
 #define BTTLAB_PROCESSOR_EMULATION_SHUFFLE_H
 
@@ -12,7 +12,7 @@ enum ShuffleOperand { ENTRY_IN, SOURCE, ENTRY_OUT, NOTHING_HERE, SHUFFLED_OUT, S
 constexpr int MOST_READS = 1024;
 static Vector block_vectors[2][MOST_READS];
 
-// Of each element out, in the order of the steps: its place among the elements in; ZERO_PLACE for a lane without one.
+// For each element out, in the order of the steps: its index among the elements in; ZERO_PLACE for a lane without one.
 typedef unsigned short Place;
 constexpr int ZERO_PLACE = MOST_READS * LANES;
 static_assert(ZERO_PLACE + LANES <= 1 << 16, "places are numbers of 16 bits");
@@ -20,17 +20,17 @@ constexpr int MAP_VECTORS = 1 << 16;
 static Place map_memory[MAP_VECTORS][LANES];
 static int map_vectors;  // in use
 
-// Four vectors out whose lanes take four elements that lie side by side: lane l of vector out[i] is element in[l] + i.
+// Four vectors out whose lanes take four contiguous elements: lane l of vector out[i] is element in[l] + i.
 struct Quartet {
     Place in[LANES], out[4];
 };
 
 struct ShuffleMap {
     bool is_made;
-    int key[4 * LEVELS];  // all that it follows from, beside the tables
+    int key[4 * LEVELS];  // the cache key, apart from the tables
     const Place (*place)[LANES];
-    int run;  // elements that stay side by side: 16, 4 or 1
-    const Quartet *quartets;  // a map of nothing else; null if there is more to it
+    int run;  // elements that stay contiguous: 16, 4 or 1
+    const Quartet *quartets;  // the map as quartets only; null if it has other elements
 };
 constexpr int MAPS = 256, MAPS_LOOKED_AT = 8;
 static ShuffleMap maps[MAPS];
@@ -40,7 +40,7 @@ static void forget_maps() {
     for (int i = 0; i < MAPS; i++) maps[i].is_made = false;
 }
 
-// The place where the map of an instruction is kept, or is to be made.
+// The cache entry of an instruction's map, which may still have to be built.
 static ShuffleMap *kept_map(const Nest &nest) {
     const Reach &in = nest.operand[ENTRY_IN], &out = nest.operand[ENTRY_OUT];
     int key[4 * LEVELS] = {in.start, out.start, nest.count};
@@ -50,7 +50,7 @@ static ShuffleMap *kept_map(const Nest &nest) {
     }
     unsigned long number = 0;
     for (int part : key) number = number * 31 + part;
-    // Another map's place is taken only if all that may hold this one are: maps that alternate are not rebuilt.
+    // Evicts another map only if all entries that may hold this one are in use, so that alternating maps are not rebuilt.
     ShuffleMap *map = nullptr;
     for (int i = 0; i < MAPS_LOOKED_AT; i++) {
         map = &maps[(number + i) % MAPS];
@@ -61,7 +61,7 @@ static ShuffleMap *kept_map(const Nest &nest) {
     return map;
 }
 
-// The longest run of elements that every vector out takes as they stand, each run from its own multiple.
+// The longest run of contiguous, aligned elements that every vector out consists of.
 static int longest_run(const Place (*place)[LANES], int vectors) {
     for (int run = LANES; run > 1; run /= 4) {
         bool stays = true;
@@ -78,7 +78,7 @@ static int longest_run(const Place (*place)[LANES], int vectors) {
 
 // Finds the quartets of a map of single elements.
 static void make_quartets(ShuffleMap &map, int vectors) {
-    static short vector_at[ZERO_PLACE + LANES];  // which vector out begins with the element of a place; -1: none
+    static short vector_at[ZERO_PLACE + LANES];  // the vector out that begins with this element; -1: none
     for (short &vector : vector_at) vector = -1;
     for (int w = 0; w < vectors; w++) vector_at[map.place[w][0]] = w;
     if (map_vectors + 2 * (vectors / 4) > MAP_VECTORS) return;
@@ -105,7 +105,7 @@ static void make_quartets(ShuffleMap &map, int vectors) {
 }
 static_assert(sizeof(Quartet) <= 2 * sizeof(map_memory[0]), "a quartet takes the room of two vectors' places");
 
-// The map of a block whose steps read and write as these boxes say. Places that no vector of the block went to are zeros.
+// Builds the map of a block whose steps read and write in these boxes. Elements that no vector of the block wrote are zero.
 static void make_map(ShuffleMap &map, const Nest &nest, const Box &reads, const Box &writes) {
     static Place in_column[LANES][SHUFFLE_VECTORS];
     for (int c = 0; c < LANES; c++) {
@@ -143,7 +143,7 @@ static void make_map(ShuffleMap &map, const Nest &nest, const Box &reads, const 
 }
 static_assert((SHUFFLE_VECTORS & (SHUFFLE_VECTORS - 1)) == 0, "places are taken modulo their number");
 
-// A vector out of the elements of a block.
+// Gathers a vector out from the elements of a block.
 template <int RUN>
 static inline Lanes gather(const Vector *block, const Place *place) {
     alignas(16) static const float zeros[4] = {};
@@ -170,7 +170,7 @@ inline Lanes gather<LANES>(const Vector *block, const Place *place) {
     return *place == ZERO_PLACE ? all(0.0f) : load(block + *place / LANES);
 }
 
-// Vectors out: those of a block.
+// Writes the vectors out of a block.
 template <int RUN>
 static void give_vectors(const Nest &nest, const Box &writes, const Vector *block, const Place (*place)[LANES],
                        Marks &marks) {
@@ -186,12 +186,12 @@ static void give_vectors(const Nest &nest, const Box &writes, const Vector *bloc
             const Lanes vector = gather<RUN>(block, *place);
             if (to_bank) store(bank + n * bank_stride, vector);
             if (to_buffer) store(buffer + ((row + n * rows) & (ROWS - 1)) * BUFFER_PITCH + n * buffer_stride, vector);
-            if (check) mark_beyond(marks, vector, STATE_LIMIT);
+            if (check) mark_overflow(marks, vector, STATE_LIMIT);
         }
     });
 }
 
-// Vectors out of a map of quartets, side by side: of each quartet four by four elements trade rows for columns.
+// Writes the vectors out of a map of quartets, which are contiguous: each quartet is a transposition of 4 x 4 elements.
 static void give_quartets(Vector *to, int vectors, const Vector *block, const Quartet *quartet) {
     const float *from = reinterpret_cast<const float *>(block);
     for (int n = 0; n < vectors; n += 4, quartet++) {
@@ -225,7 +225,7 @@ static void give_quartets(const Nest &nest, const Box &writes, const Vector *blo
     });
 }
 
-// Vectors in.
+// Reads the vectors in.
 static Vector *take_vectors(const Nest &nest, const Box &reads, Vector *to) {
     each_row(nest, reads, innermost(reads), [&](const Step &step, int count, const long *stride) {
         const Vector *source = nest.operand[SOURCE].memory + step.offset[SOURCE];
@@ -234,7 +234,7 @@ static Vector *take_vectors(const Nest &nest, const Box &reads, Vector *to) {
     return to;
 }
 
-// Whether a block's vectors in lie side by side, in their order.
+// Whether a block's vectors in are contiguous and in order.
 static bool lies_together(const Nest &nest, const Box &reads) {
     int vectors = 1;
     for (int j = LEVELS - 1; j > 0; j--) {
@@ -270,10 +270,10 @@ static void run_shuffle(Nest &nest, const Sample &sample, Run &run) {
     const bool same_entries = stays_along(nest, ENTRY_IN, 0) && stays_along(nest, ENTRY_OUT, 0) && !has_offsets;
     ShuffleMap *map = kept_map(nest);
     Marks marks = {};
-    // A block's vectors go in while those of the block before go out: step by step if they may meet in a bank.
+    // Reads a block's vectors while the previous block's are written: step by step if both may access the same address.
     const Reach &from = nest.operand[SOURCE], &to = nest.operand[SHUFFLED_OUT];
     const bool meet = from.memory == to.memory && overlap(from, to);
-    const bool stays = !meet && lies_together(nest, reads);  // then nothing has to be taken: it is read where it lies
+    const bool stays = !meet && lies_together(nest, reads);  // the block is read in place, without a copy
     const auto is_line = [&](int o) { return !code.operand[o].valid || nest.operand[o].stride[LEVELS - 1] == 1; };
     const bool is_plain = !(code.flags & CHECK) && code.row_level < LEVELS - 1 && is_line(SHUFFLED_OUT) &&
                           is_line(SHUFFLED_BUFFER) && !is_any_offset(nest, LEVELS - 1);

@@ -1,6 +1,6 @@
-// Tiles of the engines' contractions that fit the host's vector registers. Every sum takes its terms in the engine's
-// order, one multiplication and one addition a term, so that the bits are the same; a tile only takes many sums at
-// once.
+// Register tiles of the engines' contractions. Every sum adds its terms in the engine's order, with one multiplication
+// and one addition per term, so the bits are the same; a tile computes many sums
+// at a time.
 #ifndef BTTLAB_PROCESSOR_EMULATION_TILES_H
 #define BTTLAB_PROCESSOR_EMULATION_TILES_H
 
@@ -8,7 +8,7 @@
 
 #include "nest.h"
 
-// Largest tiles, so that their sums and what they share fit the registers: of two dimensions, and where there is only
+// Largest tiles whose sums and shared operands fit the registers: with two dimensions, and with
 // one.
 #if defined(__AVX512F__)
 constexpr int TILE_ROWS = 4, TILE_VECTORS = 6, TILE_LINE = 12;
@@ -17,23 +17,23 @@ constexpr int TILE_ROWS = 3, TILE_VECTORS = 2, TILE_LINE = 6;
 #endif
 constexpr int TILE_SUMS = TILE_ROWS * TILE_VECTORS;
 
-// Cuts a length into equal parts of at most `most`, as far as that goes: first `longer` ones with one more.
+// Divides a length into nearly equal parts of at most `most`: the first `longer` parts have one element more.
 struct Cut {
     int parts, least, longer;
     Cut(int length, int most) : parts((length + most - 1) / most), least(length / parts), longer(length % parts) {}
     int size(int i) const { return least + (i < longer); }
 };
 
-// EXPAND: result (y, x) = addend (y, x) + sum over r of scalars (y)[r] x buffer (x)[r]. Vectors lie side by side along x, so
-// many apart along y.
+// EXPAND: result (y, x) = addend (y, x) + sum over r of scalars (y)[r] x buffer (x)[r]. Vectors are contiguous along x and
+// strided along y.
 struct ExpandTile {
     long buffer_y, scalars_y, addend_y, result_y, buffer_result_y;
     int rows;
-    Marks *marks;  // if the result is looked at
+    Marks *marks;  // if the result is checked for overflow
 };
 
-// So many tiles one after the other along y: what a call costs is paid once. Addend and result in a buffer may be null. Where
-// they begin comes in registers: in memory it would wait for the store.
+// Computes `times` tiles along y in one call, to save call overhead. Addend and buffer result may be null. Their addresses
+// are passed in registers: loads from memory would wait for earlier stores.
 template <int Y, int X, bool SHARED>
 static void expand_tile(const ExpandTile &tile, int times, const Vector *buffer, const Vector *scalars, const Vector *addend,
                         Vector *result, Vector *buffer_result) {
@@ -79,7 +79,7 @@ static void expand_tile(const ExpandTile &tile, int times, const Vector *buffer,
             UNROLL
             for (int y = 0; y < Y; y++) {
                 UNROLL
-                for (int x = 0; x < X; x++) mark_beyond(marks, sum[y][x], STATE_LIMIT);
+                for (int x = 0; x < X; x++) mark_overflow(marks, sum[y][x], STATE_LIMIT);
             }
             *tile.marks = marks;
         }
@@ -138,21 +138,21 @@ struct ReduceTile {
     int depth;
 };
 
-// What becomes of a line's points: the trees of their sums, with an addend, go to a bank and to a row of an operand buffer, a lane for
-// each row in use; the sums of the last points stay, an accumulator each.
+// Output of a line of points: the tree of each point's sums plus the addend, written to a bank and to an operand buffer row, one lane
+// per row in use. The sums of the last points stay in the accumulators.
 struct Fold {
     const Vector *addend;  // of the first point; null if there is none
     Vector *bank, *buffer;   // the same
     long addend_y, bank_y, buffer_y;
     Lanes used, one;
-    Marks *marks;  // if results are looked at
+    Marks *marks;  // if results are checked for overflow
     Vector (*kept)[ACCUMULATORS];
     int first_kept, accumulator, accumulator_weight;
 
     void give(int y, Lanes result) const {
         if (addend) result = result + load(addend + y * addend_y);
         result = (result & used) | one;
-        if (marks) mark_beyond(*marks, result, STATE_LIMIT);
+        if (marks) mark_overflow(*marks, result, STATE_LIMIT);
         store(bank + y * bank_y, result);
         if (buffer) store(buffer + y * buffer_y, result);
     }
@@ -162,7 +162,7 @@ struct Fold {
     }
 };
 
-// The sums of Y points and R rows, in registers; further rows that there is room for are zeros.
+// Computes the sums of Y points and R rows in registers; remaining rows are zero.
 template <int Y, int R, int ROOM>
 ALWAYS_INLINE void sum_rows(const ReduceTile &tile, const Vector *stream, Lanes (&sum)[Y][ROOM]) {
     UNROLL
@@ -195,8 +195,8 @@ static void reduce_tile(const ReduceTile &tile, Vector (*to)[ROWS]) {
     }
 }
 
-// REDUCE of a line's points, from `first` on so many times one or two, whose operands are few vectors: all rows at once,
-// and their trees.
+// REDUCE for `times` groups of one or two points from `first` on, for small operands: all rows
+// and their trees at a time.
 template <int Y, int R>
 static void reduce_points(const ReduceTile &tile, const Fold &fold, int first, int times) {
     const Vector *stream = tile.stream + first * tile.stream_y;
@@ -215,7 +215,7 @@ static void reduce_points(const ReduceTile &tile, const Fold &fold, int first, i
     }
 }
 
-// The compiled tile for so many of both; sizes that no cut gives are not compiled.
+// Calls the tile compiled for these sizes; sizes that no Cut produces are not compiled.
 template <int Y, int X>
 struct ExpandSize {
     template <typename... At>
@@ -259,7 +259,7 @@ static constexpr AllSizes sizes_of(std::integer_sequence<int, I...>) {
 
 typedef void ReducePoints(const ReduceTile &, const Fold &, int, int);
 
-// For one point of so many rows, and for two: if their sums fit the registers.
+// The functions for one point and, if their sums fit the registers, for two points at a time.
 template <int... R>
 static ReducePoints *const *reduce_points_of(int rows, std::integer_sequence<int, R...>) {
     static ReducePoints *const of_rows[][2] = {

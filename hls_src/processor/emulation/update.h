@@ -1,4 +1,4 @@
-// The update unit: parameters and moments, by the optimizer that the call names.
+// The update unit: updates parameters and moments by the optimizer of the call.
 #ifndef BTTLAB_PROCESSOR_EMULATION_UPDATE_H
 #define BTTLAB_PROCESSOR_EMULATION_UPDATE_H
 
@@ -43,13 +43,13 @@ static void update_steps(const Nest &nest, Run &run) {
                 m = m + rest1 * g;
                 const Lanes v = beta2 * load(vector(SQUARE)) + (rest2 * g) * g;
                 p = p * keep - (step_size * m) / (root_of(v) * root + epsilon);
-                mark_beyond(marks[2], v, SQUARE_LIMIT);
+                mark_overflow(marks[2], v, SQUARE_LIMIT);
                 store(vector(SQUARE), v);
             }
-            mark_beyond(marks[1], m, STATE_LIMIT);
+            mark_overflow(marks[1], m, STATE_LIMIT);
             store(vector(MEAN), m);
         }
-        mark_beyond(marks[0], p, STATE_LIMIT);
+        mark_overflow(marks[0], p, STATE_LIMIT);
         store(vector(PARAMETERS), p);
         if (clear) store(vector(GRADIENT), all(0.0f));
     });

@@ -1,4 +1,4 @@
-// The vector unit: rows of steps, compiled for each operation.
+// The vector unit: loops over rows of steps, compiled once per operation.
 #ifndef BTTLAB_PROCESSOR_EMULATION_VECTOR_UNIT_H
 #define BTTLAB_PROCESSOR_EMULATION_VECTOR_UNIT_H
 
@@ -15,7 +15,7 @@ struct Largest {
 };
 static Largest largest[ROW_ACCUMULATORS];
 
-// The coefficients of an entry side by side: one load brings all.
+// The coefficients of a table entry, contiguous so that one load reads all of them.
 static float function_rows[FUNCTION_ENTRIES][4] __attribute__((aligned(16)));
 
 static void take_functions() {
@@ -28,7 +28,7 @@ struct Coefficients {
     Lanes c[3];
 };
 
-// Four of a vector's integers, by their number among the fours.
+// Group FOUR of a vector's integers, four at a time.
 template <int FOUR>
 static inline __m128i four_of(const IntPart *part) {
 #if defined(__AVX512F__)
@@ -38,8 +38,8 @@ static inline __m128i four_of(const IntPart *part) {
 #endif
 }
 
-// The coefficients of LANES entries: rows to columns, eight lanes at a time. Entries come straight from their register:
-// by way of memory they would wait for the store.
+// Gathers the coefficients of LANES entries and transposes them, eight lanes at a time. The entry numbers are extracted from
+// registers, since loads from memory would wait for the store.
 static inline Coefficients coefficients_of(const IntPart *entries) {
     unsigned entry[LANES];
     const __m128i fours[] = {four_of<0>(entries), four_of<1>(entries), four_of<2>(entries), four_of<3>(entries)};
@@ -69,7 +69,7 @@ static inline Coefficients coefficients_of(const IntPart *entries) {
     return of;
 }
 
-// F of the lanes of a vector. What is not a number stays so.
+// F of each lane of a vector. NaN stays NaN.
 static inline Lanes function_of(const Function &g, const Lanes &x) {
     Lanes d;
     IntPart k[PARTS];
@@ -123,14 +123,14 @@ static constexpr bool knows_rows(int operation) {
            operation == LOSS_BACK || operation == SOFTMAX_BACK;
 }
 
-// The level that an operation's rows run along, so that what belongs to a row (its statistics, its sums) stays in
-// registers; -1 if each step is a row of its own.
+// Chooses the level that rows run along, so that a row's statistics and sums stay in registers; -1 if each step is a row
+// of its own.
 static int row_along(const Nest &nest, int operation) {
     const Instruction &code = *nest.code;
     int along = -1;
     const int inner = innermost(active_box(nest));
     if (adds_rows(operation)) {
-        // The innermost level of those that are summed, so that terms keep their order.
+        // The innermost summed level, so that terms keep their order.
         for (int j = 0; j < LEVELS; j++) along = code.depth_mask >> j & 1 && nest.end[j] > 1 ? j : along;
     } else if (!knows_rows(operation) && nest.operand[A_IN].stride[inner] == 1) {
         along = inner;
@@ -141,7 +141,7 @@ static int row_along(const Nest &nest, int operation) {
         }
     }
     if (along < 0 || (knows_rows(operation) && nest.accumulator_weight[along])) return -1;
-    // Levels inside of it come outside: they must lead to rows of their own, and no step may read what another writes.
+    // Levels inside it become outer loops: each of their steps must be a separate row, and no step may read what another writes.
     if (along == inner) return along;
     int last_accumulator = 0;
     for (int j = 0; j < LEVELS; j++) {
@@ -176,7 +176,7 @@ static void vector_rows(const Nest &nest, const Sample &sample, Run &run) {
     const bool has_two_sums = OPERATION == NORM_SUMS || OPERATION == COLUMNS || has_margin;
     const Lanes zero = all(0.0f);
     const int along = row_along(nest, OPERATION), vectors_along = along == code.vector_level ? LANES : 0;
-    bool is_whole = true;  // each row has all terms of its sum
+    bool is_whole = true;  // each row contains all terms of its sum
     for (int j = 0; j < LEVELS; j++) {
         const bool is_outside = nest.end[j] > 1 && (j != along || is_any_offset(nest, j));
         is_whole &= !(code.depth_mask >> j & 1) || (!is_outside && nest.end[j] == nest.active[j]);
@@ -252,11 +252,11 @@ static void vector_rows(const Nest &nest, const Sample &sample, Run &run) {
             if (OPERATION == SOFTMAX_BACK) r0 = ((b - all_p) * a) * all(f0);
             if (!writes_vectors(OPERATION)) continue;
             r0 = cut(r0);
-            if (marks_0) mark_beyond(marks, r0, STATE_LIMIT);
+            if (marks_0) mark_overflow(marks, r0, STATE_LIMIT);
             store(to_0 + n * stride_0, r0);
             if (OPERATION == NORMALIZE) {
                 r1 = cut(r1);
-                if (marks_1) mark_beyond(marks, r1, STATE_LIMIT);
+                if (marks_1) mark_overflow(marks, r1, STATE_LIMIT);
                 store(to_1 + n * stride_1, r1);
             }
         }
@@ -273,7 +273,7 @@ static void vector_rows(const Nest &nest, const Sample &sample, Run &run) {
             if (along >= 0) step.index[along] -= count - 1;
             if (!last) return;
         }
-        // What a row gives at its last vector.
+        // The results of a row, at its last vector.
         if (OPERATION == SUM) m = f0 * tree(sum);
         if (OPERATION == VARIANCE) i = 1.0f / __builtin_sqrtf(f0 * tree(sum) + f1);
         if (OPERATION == NORM_SUMS) {
@@ -282,8 +282,8 @@ static void vector_rows(const Nest &nest, const Sample &sample, Run &run) {
         }
         if (OPERATION == COLUMNS) {
             sum = sum & valid, sum_1 = sum_1 & valid;
-            if (marks_0) mark_beyond(marks, sum, STATE_LIMIT);
-            if (marks_1) mark_beyond(marks, sum_1, STATE_LIMIT);
+            if (marks_0) mark_overflow(marks, sum, STATE_LIMIT);
+            if (marks_1) mark_overflow(marks, sum_1, STATE_LIMIT);
             store(to_0 + (count - 1) * stride_0, sum);
             store(to_1 + (count - 1) * stride_1, sum_1);
         }
