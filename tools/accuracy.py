@@ -106,14 +106,23 @@ def groups(record: dict[str, Any]) -> dict[tuple[str, int, str], list[dict[str, 
     return runs
 
 
-def table(record: dict[str, Any]) -> str:
-    """Return a record as a Markdown table: per cent, means over the seeds, deviation, and of many the range."""
+def table(record: dict[str, Any], recipes: Sequence[str] = ()) -> str:
+    """Return a record as a Markdown table: per cent, means over the seeds, deviation, and of many the range.
+
+    Parameters
+    ----------
+    record : dict
+    recipes : sequence of str
+        Those that are shown; all, if there is none.
+    """
     if "module" in record["runs"][0]:
         return table_of_modules(record)
     splits = ["dev", "test"] if all("test" in run for run in record["runs"]) else ["held-out"]
     header = [f"{split} {name}" for split in splits for name in SCORES.values()]
     rows = [["model", "recipe", "epochs", "seeds", *header], ["---", "---", *["---:"] * (2 + len(header))]]
     for (kind, encoders, recipe), runs in groups(record).items():
+        if recipes and recipe not in recipes:
+            continue
         seeds = _seeds(sorted(run["seed"] for run in runs))
         scores = [[run["epochs"][-1]["dev"] for run in runs], [run.get("test") for run in runs]][: len(splits)]
         cells = [in_per_cent([one[name] for one in split]) for split in scores for name in SCORES]
@@ -173,9 +182,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     collecting.add_argument("sources", nargs="+", type=Path, metavar="RUN")
     collecting.add_argument("--record", type=Path, required=True, metavar="FILE")
     collecting.add_argument("--held-out", action="store_true", help="without test: folds (tools/folds.py) or tries")
-    commands.add_parser("table", help="print a record, or published scores, as Markdown").add_argument(
-        "record", type=Path
-    )
+    printing = commands.add_parser("table", help="print a record, or published scores, as Markdown")
+    printing.add_argument("record", type=Path)
+    printing.add_argument("--recipes", nargs="+", default=(), metavar="NAME", help="show these alone")
     drawing = commands.add_parser("figure", help="draw a record's curves")
     drawing.add_argument("record", type=Path)
     drawing.add_argument("picture", type=Path)
@@ -188,7 +197,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         record = _read(options.record)
         if options.command == "table":
-            print(published_table(record["models"]) if "models" in record else table(record), end="")
+            print(published_table(record["models"]) if "models" in record else table(record, options.recipes), end="")
         else:
             draw(record, options.picture)
     except (BttlabError, OSError, ValueError) as error:
