@@ -4,7 +4,6 @@ Run as python tools/methods_page.py.
 """
 
 import argparse
-import itertools
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -21,44 +20,41 @@ from bttlab_methods.registry import parse
 from bttlab_methods.run import Result
 
 PAGE = ROOT / "docs" / "methods.md"
+_TOGETHER = "together"
 _HEADER = [
     "methods",
-    "seeds",
+    "family",
     *(f"{name} %" for name in SCORES.values()),
     "trained",
     "peak MB",
     "activations MB",
     "s/epoch",
-    "J/epoch",
 ]
 
 
 def table(results: Sequence[Result], reference: str) -> str:
     """Return a Markdown table: the reference, the methods by family, then the combinations."""
     groups = by_methods(results)
-    blank = [""] * (len(_HEADER) - 1)
-    lines = [_HEADER, ["---", *["---:"] * len(blank)], _row(reference, groups[reference], groups[reference])]
-    for section, names in _sections(groups, reference).items():
-        if names:
-            lines += [[f"**{section}**", *blank], *(_row(name, groups[name], groups[reference]) for name in names)]
+    metered = any(result.joules_per_epoch["value"] is not None for result in results)
+    lines = [_HEADER, ["---", "---", *["---:"] * (len(_HEADER) - 2)]]
+    lines += [_row(name, groups[name], groups[reference]) for name in _in_order(groups, reference)]
+    if metered:
+        energies = ["J/epoch", "---:", *(joules(groups[name]) for name in _in_order(groups, reference))]
+        lines = [[*line, energy] for line, energy in zip(lines, energies, strict=True)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def _sections(names: Iterable[str], reference: str) -> dict[str, list[str]]:
+def _in_order(names: Iterable[str], reference: str) -> list[str]:
+    families = (*FAMILIES, _TOGETHER)
     others = [name for name in names if name != reference]
-    return {family: [name for name in others if _family(name) == family] for family in (*FAMILIES, "together")}
-
-
-def _in_order(record: str, records: Mapping[str, Sequence[Result]]) -> list[Result]:
-    """A record's results in the order of its table."""
-    groups, reference = by_methods(records[record]), RECORDS[record]
-    names = [reference, *itertools.chain(*_sections(groups, reference).values())]
-    return [result for name in names for result in groups[name]]
+    return [reference, *sorted(others, key=lambda name: families.index(_family(name)))]
 
 
 def _family(name: str) -> str:
     combination = parse(name)
-    return combination[0].family if len(combination) == 1 else "together"
+    if not combination:
+        return ""
+    return combination[0].family if len(combination) == 1 else _TOGETHER
 
 
 def fill(text: str, records: Mapping[str, Sequence[Result]]) -> str:
@@ -89,13 +85,12 @@ def _row(name: str, group: Sequence[Result], reference: Sequence[Result]) -> lis
 
     return [
         f"`{name}`{pretraining(group)}",
-        str(len(group)),
+        _family(name),
         *(in_per_cent([result.scores["test"][key] for result in group]) for key in SCORES),
         f"{group[0].trained:,}",
         f"{mean(group, peak):.1f}{beside(peak)}",
         f"{mean(group, activations):.1f}{beside(activations)}",
         f"{mean(group, seconds):.1f}{beside(seconds)}",
-        joules(group),
     ]
 
 
@@ -108,7 +103,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         records = read_records()
         write_whole(PAGE, fill(PAGE.read_text(encoding="utf-8"), records))
-        pictures = {Path(name).stem: results_figure(_in_order(name, records), "test") for name in records}
+        pictures = {}
+        for name, results in records.items():
+            groups = by_methods(results)
+            ordered = [result for methods in _in_order(groups, RECORDS[name]) for result in groups[methods]]
+            pictures[Path(name).stem] = results_figure(ordered, "test")
         pictures["scatter"] = scatter_figure(next(iter(records.values())))
         for name, figure in pictures.items():
             (PAGE.parent / "images" / f"methods_{name}.png").write_bytes(to_png(figure))
