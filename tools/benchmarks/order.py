@@ -54,41 +54,25 @@ def measure(tokens: Sequence[int] = TOKENS, ranks: Sequence[int] = RANKS) -> Res
 
 
 def tables(result: dict[str, Any]) -> list[Table]:
-    """Return the costs at each rank and number of tokens, and where BTT needs less arithmetic than a dense layer."""
-    rows = result["rows"]
+    """Return the costs at each rank and number of tokens. Backward passes take twice as many multiply-accumulates."""
     costs = [
         [
             *(str(row["rank"]), f"{row['tokens']:,}"),
             *(f"{row[name] / 1e3:,.0f}" for name in ("btt_forward", "auto_forward", "optimum_forward")),
             _merges(row["auto_groups"]),
             f"{1 - row['auto_forward'] / row['btt_forward']:.0%}",
-            *(f"{row[name] / 1e3:,.0f}" for name in ("btt_backward", "auto_backward")),
             *(" / ".join(f"{value / 1e3:,.0f}" for value in row[name]) for name in ("btt_peak", "auto_peak")),
             f"{row['optimum_peak_forward'] / 1e3:,.0f}",
         ]
-        for row in rows
+        for row in result["rows"]
         if row["rank"] in PRINTED
     ]
     headers = [
         *("rank", "tokens", "BTT forward", "auto forward", "optimum forward", "auto merges", "auto saves"),
-        *("BTT backward", "auto backward", "BTT peak", "auto peak", "optimum's peak forward"),
+        *("BTT peak", "auto peak", "optimum's peak forward"),
     ]
     title = "Thousand multiply-accumulates and thousand elements at the peak (forward / backward), counted from shapes"
-    least = {}
-    for row in rows:
-        if row["btt_forward"] + row["btt_backward"] < row["dense_macs"]:
-            least.setdefault(row["rank"], row["tokens"])
-    lines = [
-        [str(rank), f"{least[rank]:,}" if rank in least else "none"] for rank in dict.fromkeys(r["rank"] for r in rows)
-    ]
-    return [
-        Table(title, headers, costs),
-        Table(
-            "Fewest tokens, of those counted, at which BTT needs fewer multiply-accumulates than a dense layer",
-            ["rank", "tokens"],
-            lines,
-        ),
-    ]
+    return [Table(title, headers, costs)]
 
 
 def _merges(groups: Sequence[Sequence[int]] | None) -> str:
