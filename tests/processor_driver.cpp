@@ -1,5 +1,5 @@
-// The machine and its kernel, with its memories open to tests (processor_native.py, processor_loop.py): the functional model,
-// or the cycle-accurate loop.
+// The machine and its kernel, with its memories open to tests (processor_native.py): the functional model, or the
+// cycle-accurate loop.
 #include <cstring>
 
 #define BTTLAB_EVERY_BANK  // operands of these tests lie anywhere

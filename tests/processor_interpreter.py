@@ -6,6 +6,7 @@ hls_src but the constants.
 
 import itertools
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
@@ -103,8 +104,13 @@ class Instruction:
 
     def vectors(self) -> np.ndarray:
         """Both vectors of 16 integers."""
-        low_high = np.array(self.fields(), np.uint32).reshape(32, 2)
-        return (low_high[:, 0] | low_high[:, 1] << 16).astype(np.uint32).reshape(2, LANES)
+        return packed(self.fields())
+
+
+def packed(fields: Sequence[int] | np.ndarray) -> np.ndarray:
+    """Return an instruction's 64 fields as both of its vectors of 16 integers."""
+    low_high = np.array(fields, np.uint32).reshape(32, 2)
+    return (low_high[:, 0] | low_high[:, 1] << 16).astype(np.uint32).reshape(2, LANES)
 
 
 @dataclass

@@ -2,12 +2,13 @@
 
 import ctypes
 import tempfile
+from collections.abc import Sequence
 
 import numpy as np
 
 from compiled import library
 from conftest import ROOT
-from processor_interpreter import LANES, SEQUENCE, C, Call, Function, Instruction, Machine, Sample
+from processor_interpreter import LANES, SEQUENCE, C, Call, Function, Machine, Sample
 
 FLAGS = (
     *("-std=c++17", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared"),
@@ -109,16 +110,17 @@ class Native:
         coefficients = np.ascontiguousarray(machine.function_table)
         self.library.take_tables(*(ctypes.c_void_p(table.ctypes.data) for table in (coefficients, entries)))
 
-    def run(self, instructions: list[Instruction], sample: Sample, call: Call) -> None:
-        """Execute instructions; `call` gets the flags."""
-        for i, code in enumerate(instructions):
-            self.instructions[:, i] = code.vectors()
+    def run(self, instructions: Sequence[np.ndarray], sample: Sample, call: Call) -> int:
+        """Execute instructions, each of two vectors; `call` gets the flags. Returns the cycles."""
+        for i, vectors in enumerate(instructions):
+            self.instructions[:, i] = vectors
         self.library.loaded()
         names = ("optimizer", "beta1", "rest1", "beta2", "rest2", "epsilon", "pending", "rate", "step", "root", "keep")
         native = NativeCall(count=len(instructions), **{name: getattr(call, name) for name in names})
-        self.library.execute(ctypes.byref(native), ctypes.byref(NativeSample.of(sample)))
+        cycles = self.library.execute(ctypes.byref(native), ctypes.byref(NativeSample.of(sample)))
         assert not native.stuck
         call.overflow, call.state_overflow = native.overflow, list(native.state_overflow)
+        return cycles
 
 
 def aligned(array: np.ndarray) -> np.ndarray:

@@ -1,11 +1,16 @@
-"""The machine's loop, compiled, trains whole samples to the functional model's bits, in the modelled cycles."""
+"""The machine's loop, compiled, trains whole samples to the functional model's bits, in the modelled cycles.
 
+What the kernel refuses: samples, parameters, optimizers and programs that would do harm.
+"""
+
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from bttlab.card.processor import NativeProcessor, sample_records
+from bttlab.card.processor import NativeProcessor, _aligned, result_dtype, sample_records
+from bttlab.compiler.instruction import ENGINE_0
 from bttlab.compiler.lowering import Lowering
 from bttlab.compiler.machine import machine
 from bttlab.compiler.program import Program, compile_program
@@ -65,6 +70,7 @@ def check_same(loop, fast, program, lengths, optimizer, smoothing=0.0) -> None:
         assert same_outcome(found, wanted)
         modelled = [time_program(program.sample, length, n > 0).cycles for n, length in enumerate(half)]
         assert found["cycles"].tolist() == modelled
+        assert found["flush_cycles"][-1] == time_program(program.flush, 1).cycles
     for found, wanted in zip(loop.store(), fast.store(), strict=True):
         assert equal_bits(found, wanted)
 
@@ -199,3 +205,80 @@ def test_parameters_that_are_not_finite(trainer_libraries, small, tmp_path, whic
         assert same_outcome(never.train(records, optimizer), losses)
         for found, wanted in zip(state, never.store(), strict=True):
             assert equal_bits(found, wanted)
+
+
+# ---- what the kernel itself refuses, whatever the host lets pass
+
+
+@pytest.fixture(params=["loop", "fast"])
+def fresh(request, trainer_libraries, tmp_path, small) -> Iterator[NativeProcessor]:
+    """A kernel with the small program and ordinary parameters."""
+    with fresh_processor(trainer_libraries[request.param], tmp_path) as processor:
+        start(processor, small)
+        yield processor
+
+
+@pytest.mark.long
+def test_constants_of_an_optimizer_out_of_range(fresh, small, monkeypatch):
+    records = records_of(small, [5], Optimizer("adamw"))
+    monkeypatch.setattr("bttlab.card.processor.optimizer_arguments", lambda optimizer: optimizer)
+    for optimizer in ((3, 0.0, 0.0, 0.0), (1, 1.0, 0.0, 0.0), (2, 0.9, -0.1, 1e-8), (2, 0.9, 0.9, -1.0)):
+        assert fresh.train(records, optimizer)["status"] == M.BAD_OPTIMIZER
+    endless = records.copy()
+    endless["scalars"][0, 1] = 2.0**61  # AdamW's step
+    assert fresh.train(endless, (2, 0.9, 0.9, 1.0))["status"] == M.UPDATE_NOT_FINITE
+    assert fresh.train(records, (2, 0.9, 0.9, 1.0))["status"] == M.DONE
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("third", "limit"), [(1, 2.0**63), (2, 2.0**127)])
+def test_moments_beyond_their_limits(fresh, small, third, limit):
+    """The optimizers that keep a moment see it, the others do not."""
+    states = [some_parameters(SMALL), *fresh.store()[1:]]
+    states[third]["slot_pooler.bias"][3] = limit
+    for name, moments in (("sgd", 0), ("momentum", 1), ("adamw", 2)):
+        fresh.load(*states)
+        status = fresh.train(records_of(small, [5], Optimizer(name), rate=0.0), Optimizer(name))["status"]
+        assert status == (M.STATE_NOT_FINITE if moments >= third else M.DONE)
+
+
+BAD_IMAGES = {  # what an image says that it must not: vector, place, value
+    "magic": (0, 0, 1),
+    "version": (0, 1, 99),
+    "digest": (0, 2, 12345),
+    "number of instructions": (0, 3, 5),
+    "begin of a section": (0, 4, -1),
+    "length of a section": (0, 5, 4000),
+    "two sections with a gap": (0, 6, 2),
+    "long sequence": (1, 0, M.SEQUENCE + 1),
+    "no sequence": (1, 0, 0),
+    "unit": (None, 0, 7),  # of the first instruction
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("bad", [*BAD_IMAGES, "checksum"])
+def test_images_that_are_no_program(fresh, small, bad):
+    image, result = _aligned(small.image()), _aligned(np.zeros(1, result_dtype()))
+    if bad == "checksum":
+        image[4, 4] ^= 1
+    else:
+        vector, place, value = BAD_IMAGES[bad]
+        vector = len(image) - 2 * sum(map(len, small.sections)) if vector is None else vector
+        image[1, 7] += image[vector, place] - value
+        image[vector, place] = value
+    fresh._call(M.LOAD_PROGRAM, len(image), results=result, image=image)
+    assert result["status"] == M.NO_PROGRAM
+    optimizer = Optimizer("sgd")
+    assert fresh.train(records_of(small, [5], optimizer), optimizer)["status"] == M.NO_PROGRAM
+
+
+@pytest.mark.long
+def test_a_program_that_waits_for_itself_is_stuck(loop, small):
+    optimizer, forward = Optimizer("sgd"), list(small.forward)
+    forward[1] = replace(forward[1], after_end=[100 * (unit == ENGINE_0) for unit in range(M.UNITS)])
+    loop.load_program(replace(small, forward=forward))
+    loop.load(some_parameters(SMALL))
+    assert loop.train(records_of(small, [5], optimizer), optimizer)["status"] == M.PROGRAM_STUCK
+    start(loop, small)
+    assert loop.train(records_of(small, [5], optimizer), optimizer)["status"] == M.DONE

@@ -54,7 +54,7 @@ FAULTS = (
         "pass",
         "program_gradients program_command",
     ),
-    Fault("bttlab/compiler/functions.py", "erf(", "np.tanh(", "program_gradients processor_kernel"),
+    Fault("bttlab/compiler/functions.py", "erf(", "np.tanh(", "program_gradients"),
     Fault("bttlab/card/hbm.py", "self._released.append(handle)", "pass", "emulated_memory"),
     Fault("bttlab/card/hbm.py", "length = -(-size // PAGE) * PAGE", "length = size // PAGE * PAGE", "emulated_memory"),
     Fault("bttlab/keeper.py", "self._served[c.user], c.since))", "self._served[c.user], -c.since))", "sharing"),
