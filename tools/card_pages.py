@@ -35,6 +35,7 @@ PAGES = {
 }
 GPU = "RTX-3090"
 BATCH = 16  # the largest on record
+SHOWN_LUTS = 1000  # modules with fewer stand in data/u50/synthesis.json alone
 CORE_WATTS = (5, 8, 12)  # a server's core under load: docs/energy.md
 
 
@@ -101,11 +102,10 @@ def _results(estimates: Sequence[Estimate]) -> str:
 
 def _epochs(flows: Mapping[str, Sequence[Estimate]]) -> str:
     rows = [
-        [f"{flow.replace('_', ' ')}, {mhz} MHz", *(f"{one.at_clock(mhz).seconds_per_epoch:.2f}" for one in estimates)]
+        [flow.replace("_", " "), *(f"{one.seconds_per_epoch:.2f}" for one in estimates)]
         for flow, estimates in flows.items()
-        for mhz in CLOCKS
     ]
-    return _markdown(_columns("seconds an epoch"), rows)
+    return _markdown(_columns(f"seconds an epoch, {CLOCKS[0]} MHz"), rows)
 
 
 def _stages(estimates: Sequence[Estimate]) -> str:
@@ -138,10 +138,9 @@ def _resources(estimate: Estimate) -> str:
 
 
 def _synthesis() -> str:
-    """Return the table of what Yosys has counted: modules, and what they are together."""
+    """Return the table of what Yosys has counted: large modules, and what all are together."""
     kinds = {
-        **{"lookup_tables": "functions", "packed_tables": "LUTs", "shift_registers": "shift registers"},
-        **{"memory_tables": "LUT RAM", "in_luts": "all LUTs", "flip_flops": "flip-flops", "dsps": "DSPs"},
+        **{"in_luts": "LUTs", "flip_flops": "flip-flops", "dsps": "DSPs"},
         **{"bram36": "BRAM36", "uram": "UltraRAM"},
     }
     modules = synthesised()
@@ -149,16 +148,17 @@ def _synthesis() -> str:
         "the loop, with AMD's operators": with_amd_cores(modules),
         "the kernel, with our cores": with_own_cores(modules),
     }
+    budget = dict(read_data("platform")["user_budget"])
+    budget["in_luts"] = budget.pop("lookup_tables")
     rows = []
     for name, one in (modules | totals).items():
         counts = one | Counter(in_luts=sum(one[kind] for kind in IN_LUTS))
+        if counts["in_luts"] < SHOWN_LUTS:
+            continue
         levels = f"{one['levels']}, {one['levels'] * LEVEL_NS:.1f} ns" if name in modules else ""
         rows.append([name, *(f"{counts[kind]:,.0f}" if counts[kind] else "" for kind in kinds), levels])
         if name in totals:
-            budget = dict(read_data("platform")["user_budget"])
-            budget["in_luts"] = budget.pop("lookup_tables")
-            shares = {kind: one[kind] / room for kind, room in budget.items()}
-            rows.append(["of the budget", *(f"{shares[kind]:.0%}" if kind in shares else "" for kind in kinds), ""])
+            rows.append(["of the budget", *(f"{counts[kind] / budget[kind]:.0%}" for kind in kinds), ""])
     return _markdown(["Yosys, UltraScale+", *kinds.values(), "levels"], rows)
 
 
@@ -166,11 +166,12 @@ def _latencies() -> str:
     """Return the table of the initiation interval with one latency a cycle longer."""
     intervals = json.loads(RECORD.read_text(encoding="utf-8"))["interval_with_one_cycle_more"]
     cycles, read = (latencies.read_latencies()[kind] for kind in ("cycles", "read"))
-    rows = [
-        [f"load from {name}" if name in read else name, str((cycles | read)[name]["value"]), str(interval)]
-        for name, interval in intervals.items()
-    ]
-    return _markdown(["", "cycles", "interval with one more"], rows)
+    names: dict[int, list[str]] = {}
+    for name, interval in intervals.items():
+        told = f"load from {name}" if name in read else name
+        names.setdefault(interval, []).append(f"{told} ({(cycles | read)[name]['value']})")
+    rows = [[str(interval), ", ".join(names[interval])] for interval in sorted(names, reverse=True)]
+    return _markdown(["interval", "with one cycle more of"], rows)
 
 
 def _power(estimates: Sequence[Estimate]) -> str:
