@@ -35,7 +35,7 @@ PAGES = {
 }
 GPU = "RTX-3090"
 BATCH = 16  # the largest on record
-SHOWN_LUTS = 1000  # modules with fewer stand in data/u50/synthesis.json alone
+SHOWN_LUTS = 5000  # modules with fewer stand in data/u50/synthesis.json alone
 CORE_WATTS = (5, 8, 12)  # a server's core under load: docs/energy.md
 
 
