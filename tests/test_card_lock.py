@@ -42,10 +42,10 @@ def end(process: subprocess.Popen) -> None:
 
 def test_the_second_process_is_told_who_has_the_card(tmp_path):
     process = hold(tmp_path, 60)
-    told = rf"0000:3b:00.1 is held by process {process.pid} of user \w+: .*--wait SECONDS"
+    told = rf"0000:3b:00.1 is in use by process {process.pid} of user \w+: .*--wait SECONDS"
     with pytest.raises(CardBusyError, match=told):
         CardLock(CARD, tmp_path).acquire()
-    with pytest.raises(CardBusyError, match=rf"is held after 0.3 s by process {process.pid} "):
+    with pytest.raises(CardBusyError, match=rf"is in use after 0.3 s by process {process.pid} "):
         CardLock(CARD, tmp_path).acquire(wait=0.3)
     CardLock("0000:5e:00.1", tmp_path).acquire()  # another card is free
     assert hung_marks(tmp_path) == {}
@@ -80,7 +80,7 @@ def test_a_process_that_died_leaves_no_lock_and_its_mark_until_the_next(tmp_path
 def test_a_lock_file_that_cannot_be_opened(tmp_path):
     lock = CardLock(CARD, tmp_path)
     lock.path.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(CardBusyError, match=r"cannot be used: it is of user .*: rm "):
+    with pytest.raises(CardBusyError, match=r"cannot be used: it belongs to user .*: rm "):
         lock.acquire()
     assert not (tmp_path / "elsewhere").exists()
 
@@ -149,7 +149,7 @@ def test_what_a_stranger_plants_is_no_lock_and_holds_nobody_up(two_users, what, 
             monkeypatch.setattr(os, "open", _denied)
         assert hung_marks(folder) == {}
         with pytest.raises(
-            CardBusyError, match=rf"is of user (nobody|root) \(.*administrator remove it: rm {lock.path}"
+            CardBusyError, match=rf"belongs to user (nobody|root) \(.*administrator to remove it: rm {lock.path}"
         ):
             lock.acquire()
         assert precious.read_text() == "as it was"

@@ -341,7 +341,7 @@ def test_doctor_finds_what_is_broken(capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("BTTLAB_OVERLAYS", str(tmp_path))
     assert "none in" in checks(capsys, exit_code=1)["overlays"]["detail"]
     (tmp_path / "manifest.json").write_text("[]")
-    assert "is no manifest" in checks(capsys, exit_code=1)["overlays"]["detail"]
+    assert "is not a valid manifest" in checks(capsys, exit_code=1)["overlays"]["detail"]
     monkeypatch.delenv("BTTLAB_OVERLAYS")
     monkeypatch.setattr(doctor.metadata, "version", lambda name: "0.0")
     packages = checks(capsys, exit_code=1)["packages"]

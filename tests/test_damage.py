@@ -59,7 +59,7 @@ def test_a_damaged_run_json_is_refused(run, tmp_path):
 def test_a_damaged_manifest_is_refused(tmp_path):
     for data in damaged((overlays_folder() / "manifest.json").read_bytes()):
         (tmp_path / "manifest.json").write_bytes(data)
-        with pytest.raises(OverlayError, match="no manifest of overlays"):
+        with pytest.raises(OverlayError, match="is not a valid manifest"):
             read_manifest(tmp_path)
 
 

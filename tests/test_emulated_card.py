@@ -210,7 +210,7 @@ def test_arguments_that_are_no_buffers_of_the_card(overlay, path):
         (lambda overlay: overlay.device.read_registers(0x900000, 4), "no registers at 0x900000"),
         (lambda overlay: overlay.device.write_registers(0x800FFC, bytes(8)), "no registers at 0x800ffc"),
         (lambda overlay: overlay.device.get_memory_by_name("DDR[0]"), "no memory bank 'DDR.0.'"),
-        (lambda overlay: pynq.allocate(4, target=overlay.device), "say which"),
+        (lambda overlay: pynq.allocate(4, target=overlay.device), "choose one"),
         (lambda overlay: EmulatedU50().allocate(4, "u4"), "has no overlay"),
         (lambda overlay: overlay.device.close_context("x"), "is not open"),
     ],

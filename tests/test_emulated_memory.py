@@ -48,10 +48,10 @@ def test_a_bank_keeps_account(bank):
 def test_a_bank_is_256_mb(bank):
     most = bank.allocate(BANK - PAGE, "u1")
     assert bank.allocate(PAGE, "u1").device_address == 3 * BANK - PAGE
-    with pytest.raises(BttlabError, match=r"no room for 4,097 bytes in HBM\[2\]: 4,096 of 268,435,456 are free"):
+    with pytest.raises(BttlabError, match=r"cannot allocate 4,097 bytes in HBM\[2\]: 4,096 of 268,435,456 are free"):
         bank.allocate(PAGE + 1, "u1")
     del most
-    with pytest.raises(BttlabError, match="no room"):
+    with pytest.raises(BttlabError, match="cannot allocate"):
         bank.allocate(BANK // 4 + 1, "u4")
     with pytest.raises(BttlabError, match="at least one"):
         bank.allocate(0)
@@ -120,5 +120,5 @@ def test_allocations_never_overlap(steps):
             handle = sorted(live)[step % len(live)]
             address, _ = live.pop(handle)
             memory.release(handle)
-            assert not memory.room(address)
+            assert not memory.bytes_to_end(address)
     assert memory.usage(0) == (sum(-(-size // PAGE) * PAGE for _, size in live.values()), len(live))

@@ -148,7 +148,7 @@ def test_native_code_is_loaded_only_if_it_is_trusted(overlays, tmp_path_factory,
         return pynq.Overlay(str(path), device=card)
 
     load(overlays / "only.xclbin")
-    untrusted = r"does not stand in .*manifest\.json"
+    untrusted = r"is not listed in .*manifest\.json"
     with pytest.raises(BttlabError, match=f"{untrusted}.*--trust.*BTTLAB_TRUST={digest(data)}"):
         load()
     # The card is as it was: its overlay is loaded and described.
@@ -179,7 +179,7 @@ def test_a_hardware_overlay_by_path_is_loaded_only_if_it_is_trusted(overlays, de
     for changed in (1, 2):
         own[-1] ^= changed
         path.write_bytes(own)
-        with pytest.raises(BttlabError, match=r"own.xclbin programs the card and does not stand in .*; .*--trust"):
+        with pytest.raises(BttlabError, match=r"own.xclbin programs the card and is not listed in .*; .*--trust"):
             load_overlay(path)
         assert devices[1].loaded != own
         load_overlay(path, trust=True)
@@ -264,7 +264,7 @@ def test_the_image_follows_the_processor(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda rows: "nonsense", "no manifest"),
+        (lambda rows: "nonsense", "not a valid manifest"),
         (lambda rows: rows[0].pop("sha256") and None, "sha256"),
         (lambda rows: rows[0].update(sha256="ABC"), "sha256 'ABC' is not allowed"),
         (lambda rows: rows[0].update(file="../x.xclbin"), "is not allowed"),
@@ -274,7 +274,7 @@ def test_the_image_follows_the_processor(monkeypatch, tmp_path):
         (lambda rows: rows[0].update(machine=[1]), "is not allowed"),
         (lambda rows: rows[0].update(colour="red"), "colour"),
         (lambda rows: rows.append(rows[0]), "twice"),
-        (lambda rows: rows.append(7), "no manifest"),
+        (lambda rows: rows.append(7), "not a valid manifest"),
     ],
 )
 def test_a_manifest_that_is_none(overlays, change, message):

@@ -93,7 +93,7 @@ def test_registers_are_where_vitis_hls_puts_them():
         (lambda: Argument("class", "int"), "must be a C name"),
         (lambda: Argument("a", "int*", 0, width=24), "32 to 512 bits"),
         (lambda: Kernel("a-b", []), "must be a C name"),
-        (lambda: Kernel("k", [Argument("n", "int")] * 2), "two arguments have one name"),
+        (lambda: Kernel("k", [Argument("n", "int")] * 2), "two arguments have the same name"),
         (lambda: Kernel("k", [Argument(f"n{i}", "int") for i in range(600)]), "do not fit"),
         (lambda: pack_xclbin(EmulationOverlay([], {"avx2": b""})), "1 to 16 kernels"),
         (lambda: pack_xclbin(EmulationOverlay([VADD, VADD], {"avx2": b""})), "1 to 16 kernels"),

@@ -1,6 +1,6 @@
-"""The card, real or emulated: importing this lists the emulated U50 among PYNQ's devices.
+"""The card, real or emulated. Importing this package adds the emulated U50 to PYNQ's devices.
 
-PYNQ imports it too, as a plug-in of the group pynq.lib, before it looks for drivers.
+PYNQ also imports it, as a plugin of the entry-point group pynq.lib, before it looks for drivers.
 """
 
 import warnings
@@ -8,8 +8,8 @@ import warnings
 from bttlab.lazy import later
 from bttlab.xrt import check_xrt
 
-# What PYNQ delivers notebooks and builds boards with imports setuptools, pkg_resources and ipywidgets, and takes half a
-# second. PYNQ knows boards with an Arm processor only, and warns of others.
+# PYNQ's modules that deliver notebooks and build boards import setuptools, pkg_resources and ipywidgets, which takes
+# half a second. PYNQ knows only boards with an Arm processor, and warns on other machines.
 with warnings.catch_warnings(), later("pynqutils.build_utils", "pynqutils.setup_utils"):
     check_xrt()
     warnings.simplefilter("ignore")

@@ -1,8 +1,8 @@
-"""Builds the emulation overlays: python -m bttlab.card.build [NAME …], or make overlays.
+"""Build the emulation overlays: python -m bttlab.card.build [NAME …], or make overlays.
 
 Compiles the HLS source for each level of vector instructions, packs the images into containers and lists them in the
-manifest. Equal sources and an equal compiler give equal bytes. Overlays for a card come from hls_src/Makefile, which
-needs Vitis; --install lists them, too.
+manifest. The same sources and the same compiler give the same bytes. Overlays for a card come from hls_src/Makefile,
+which needs Vitis; --install adds them to the manifest.
 """
 
 import argparse
@@ -39,17 +39,17 @@ CACHE = "build"
 
 COMPILE_FLAGS = (
     *("-std=c++17", "-O3", "-fPIC", "-fno-exceptions", "-fno-rtti", "-fvisibility=hidden"),
-    # The same bits on every machine: no fused multiply-add, no reordering. Nothing reads errno or traps.
+    # The same bits on every machine: no fused multiply-add, no reordering. The source uses neither errno nor traps.
     *("-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"),
-    "-fno-gnu-unique",  # a unique symbol would be shared by all copies of an image, and keep it loaded
-    "-fno-threadsafe-statics",  # the guards are in libstdc++; a card runs a kernel once at a time
-    *("-Wall", "-Wextra", "-Wno-unknown-pragmas", "-Wno-unused-label"),  # both are for Vitis HLS
+    "-fno-gnu-unique",  # all copies of an image would share a unique symbol, which also prevents unloading
+    "-fno-threadsafe-statics",  # the guards are in libstdc++; a kernel never runs twice at the same time
+    *("-Wall", "-Wextra", "-Wno-unknown-pragmas", "-Wno-unused-label"),  # pragmas and labels are for Vitis HLS
 )
 LINK_FLAGS = (
     *("-shared", "-s", "-Wl,--build-id=none", "-Wl,-z,defs"),
-    *("-nodefaultlibs", "-Wl,--as-needed", "-lm", "-lc", "-lgcc"),  # no libstdc++: hosts have all versions of it
+    *("-nodefaultlibs", "-Wl,--as-needed", "-lm", "-lc", "-lgcc"),  # no libstdc++: its version differs between hosts
 )
-OLDEST_GLIBC = (2, 17)  # what Linux distributions had by 2015
+OLDEST_GLIBC = (2, 17)  # the version that Linux distributions had by 2015
 _LIBRARIES = {b"libc.so.6", b"libm.so.6"}
 
 
@@ -64,7 +64,7 @@ class OverlayDefinition:
         File with the kernels' top functions, relative to the folder of HLS sources.
     kernels : tuple of Kernel
     emulation_flags : tuple of str
-        What the compiler is told for the emulated card alone.
+        Compiler flags for the emulated card only.
     """
 
     name: str
@@ -73,13 +73,13 @@ class OverlayDefinition:
     emulation_flags: tuple[str, ...] = ()
 
     def machine(self, hls_src: Path) -> dict[str, Any] | None:
-        """Return the machine that the source describes, as the manifest has it; None if it is no processor's."""
+        """Return the processor that the source describes, as a manifest entry; None if the source has no isa.h."""
         folder = (hls_src / self.source).parent
         return read_machine(folder).to_dict() if (folder / "isa.h").is_file() else None
 
 
 DEFINITIONS = {
-    # Its words are vectors of 64 bytes, whose calling convention no other compiler's code has to meet.
+    # The ABI warning on vectors of 64 bytes does not matter: no other compiler's code is linked with this.
     "trainer": OverlayDefinition(
         "trainer", "processor/trainer.cpp", (TRAINER_KERNEL,), emulation_flags=("-DBTTLAB_FAST", "-Wno-psabi")
     ),
@@ -104,7 +104,7 @@ def source_files(definition: OverlayDefinition, hls_src: Path) -> list[Path]:
 
 
 def sources_digest(definition: OverlayDefinition, hls_src: Path) -> str:
-    """Return the digest of all that an overlay is made from, the compiler excepted."""
+    """Return the digest of everything that determines an emulation overlay, except the compiler."""
     state = hashlib.sha256()
     for path in source_files(definition, hls_src):
         state.update(f"{path.relative_to(hls_src)} {digest(path.read_bytes())}\n".encode())
@@ -114,7 +114,7 @@ def sources_digest(definition: OverlayDefinition, hls_src: Path) -> str:
 
 
 def hardware_digest(definition: OverlayDefinition, hls_src: Path, clock_mhz: int) -> str:
-    """Return the digest of all that an hw overlay is made from, Vitis and the platform excepted."""
+    """Return the digest of everything that determines an hw overlay, except Vitis and the platform."""
     files = source_files(definition, hls_src)
     for folder in ("rtl", "vitis"):
         files += sorted(path for path in (hls_src / folder).rglob("*") if path.is_file())
@@ -123,12 +123,12 @@ def hardware_digest(definition: OverlayDefinition, hls_src: Path, clock_mhz: int
 
 
 def check_prototypes(definition: OverlayDefinition, hls_src: Path) -> None:
-    """Compare the kernels' descriptions with the functions in the source.
+    """Check that the kernels' descriptions match the functions in the source.
 
     Raises
     ------
     OverlayError
-        If names, order or types differ: then registers would mean something else than a function takes.
+        If names, order or types of the arguments differ: registers would then pass wrong arguments.
     """
     path = hls_src / definition.source
     source = read_file(path).decode()
@@ -140,9 +140,9 @@ def check_prototypes(definition: OverlayDefinition, hls_src: Path) -> None:
         for number, argument in enumerate(kernel.arguments):
             expected = rf".* \* {argument.name}" if argument.is_pointer else rf"{argument.ctype} {argument.name}"
             if number >= len(declared) or not re.fullmatch(expected, declared[number]):
-                stands = declared[number] if number < len(declared) else "nothing"
+                found = declared[number] if number < len(declared) else "nothing"
                 raise OverlayError(
-                    f"{path}: argument {number} of {kernel.name} is {argument.ctype} {argument.name}, found {stands}"
+                    f"{path}: argument {number} of {kernel.name} is {argument.ctype} {argument.name}, found {found}"
                 )
         if len(declared) > len(kernel.arguments):
             raise OverlayError(
@@ -151,7 +151,7 @@ def check_prototypes(definition: OverlayDefinition, hls_src: Path) -> None:
 
 
 def compile_image(definition: OverlayDefinition, image: Image, hls_src: Path) -> bytes:
-    """Return the compiled kernel for a level of vector instructions, from hls_src/build if it is there already.
+    """Return the compiled kernels for a level of vector instructions, cached in hls_src/build.
 
     Raises
     ------
@@ -172,7 +172,7 @@ def compile_image(definition: OverlayDefinition, image: Image, hls_src: Path) ->
         sys.stderr.write(result.stderr)
         if result.returncode:
             raise OverlayError(
-                f"{definition.name} does not compile for {image.name}; the compiler's messages stand above"
+                f"{definition.name} does not compile for {image.name}; see the compiler's messages above"
             )
         faults = portability_faults(draft.read_bytes())
         if faults:
@@ -184,7 +184,7 @@ def compile_image(definition: OverlayDefinition, image: Image, hls_src: Path) ->
 
 
 def portability_faults(image: bytes) -> list[str]:
-    """Return the libraries and glibc versions that an image needs and a system of 2015 may not have."""
+    """Return the libraries and glibc versions that an image needs but a system of 2015 may lack."""
     versions = {tuple(map(int, version)) for version in re.findall(rb"\0GLIBC_(\d+)\.(\d+)", image)}
     libraries = set(re.findall(rb"\0(lib[\w+.-]*\.so[.\d]*)", image)) - _LIBRARIES
     newer = [f"GLIBC_{major}.{minor}" for major, minor in sorted(versions) if (major, minor) > OLDEST_GLIBC]
@@ -192,12 +192,12 @@ def portability_faults(image: bytes) -> list[str]:
 
 
 def build(definitions: Iterable[OverlayDefinition], hls_src: Path, overlays: Path) -> list[OverlayEntry]:
-    """Build overlays, write them and their entries in the manifest, and return the entries.
+    """Build overlays, write them and their manifest entries, and return the entries.
 
     Raises
     ------
     OverlayError
-        As `check_prototypes` and `compile_image`; then nothing is written.
+        As `check_prototypes` and `compile_image`; nothing is written then.
     """
     definitions = list(definitions)
     for definition in definitions:
@@ -239,12 +239,12 @@ def install(
     clock_mhz : int
         The clock that it was built for.
     sources : str, optional
-        `hardware_digest` when the build began; by default that of now.
+        `hardware_digest` when the build began; by default the current one.
 
     Raises
     ------
     OverlayError
-        If the file is no .xclbin for hardware, or for another card than a U50; then nothing is written.
+        If the file is not an .xclbin for hardware, or not for a U50; nothing is written then.
     """
     data = read_file(xclbin)
     try:
@@ -254,7 +254,7 @@ def install(
     if container.mode != "hw" or not container.platform.startswith("xilinx_u50_"):
         raise OverlayError(
             f"{xclbin} is built for {container.mode} on {container.platform or 'an unknown platform'}: the manifest "
-            "takes overlays for hw on a U50's platform; load others by their path"
+            "lists hw overlays for a U50's platform only; load other overlays by their path"
         )
     file = f"hw/{definition.name}.xclbin"
     entry = OverlayEntry(
@@ -276,7 +276,7 @@ def install(
 
 
 def stale(definitions: Iterable[OverlayDefinition], hls_src: Path, overlays: Path) -> dict[str, str]:
-    """Return why emulation overlays are not what a build would make, by name; empty if all are up to date."""
+    """Return why emulation overlays are out of date, by name; empty if all are up to date."""
     entries = {entry.name: entry for entry in read_manifest(overlays) if entry.kind == "emulation"}
     reasons = {}
     for definition in definitions:
@@ -291,9 +291,9 @@ def stale(definitions: Iterable[OverlayDefinition], hls_src: Path, overlays: Pat
 
 
 def stale_hardware(hls_src: Path, overlays: Path) -> dict[str, str]:
-    """Return in what hw overlays differ from what they were asked to be, by name; empty if in nothing.
+    """Return why hw overlays are out of date, by name; empty if all are up to date.
 
-    Compared are the digest of their inputs with the files of now, and the clock that Vitis reached with the one asked.
+    Compares the digest of their inputs with the current files, and the clock that Vitis reached with the required one.
     """
     reasons = {}
     for entry in read_manifest(overlays):
@@ -314,16 +314,16 @@ def stale_hardware(hls_src: Path, overlays: Path) -> dict[str, str]:
 
 
 def main(arguments: Sequence[str] | None = None, definitions: Mapping[str, OverlayDefinition] = DEFINITIONS) -> int:
-    """Run the command line; returns its exit code."""
+    """Run the command line and return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m bttlab.card.build", description="Build the emulation overlays.")
     parser.add_argument("names", metavar="NAME", nargs="*", help=f"default: all of {', '.join(definitions)}")
     action = parser.add_mutually_exclusive_group()
-    action.add_argument("--check", action="store_true", help="only say which overlays are older than their sources")
+    action.add_argument("--check", action="store_true", help="only print which overlays are older than their sources")
     action.add_argument("--describe", action="store_true", help="only print source file, digest for hw, and kernels")
     action.add_argument("--install", metavar="FILE", type=Path, help="only add an .xclbin that Vitis linked for a card")
     parser.add_argument("--clock", metavar="MHZ", type=int, default=machine().CLOCK_MHZ, help="of an hw overlay")
     parser.add_argument(
-        "--digest", metavar="SHA256", default="", help="of an hw overlay's inputs: what --describe gave"
+        "--digest", metavar="SHA256", default="", help="of an hw overlay's inputs, as printed by --describe"
     )
     parser.add_argument("--hls-src", metavar="DIR", type=Path, default=HLS_SOURCE, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
@@ -335,11 +335,11 @@ def main(arguments: Sequence[str] | None = None, definitions: Mapping[str, Overl
         chosen = [definitions[name] for name in options.names or definitions]
         if options.describe:
             for definition in chosen:
-                made_of = hardware_digest(definition, source, options.clock)
-                print(definition.source, made_of, *(kernel.name for kernel in definition.kernels))
+                sources = hardware_digest(definition, source, options.clock)
+                print(definition.source, sources, *(kernel.name for kernel in definition.kernels))
         elif options.install:
             if len(options.names) != 1:
-                raise OverlayError(f"--install {options.install} needs the one name of the overlay that the file is")
+                raise OverlayError(f"--install {options.install} needs exactly one NAME: the overlay in that file")
             entry = install(chosen[0], options.install, source, overlays_folder(), options.clock, options.digest)
             print(f"{overlays_folder() / entry.file}  {entry.sha256}")
         elif options.check:

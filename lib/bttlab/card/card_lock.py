@@ -1,7 +1,7 @@
-"""The lock of a real card: one process at a time; `/proc/locks` tells the others which.
+"""The lock of a real card: one process at a time; `/proc/locks` shows which.
 
-The system releases the lock when the process ends. Emulated cards belong to their process and need no lock. Every user
-may write to /tmp, so a lock's file must be a regular file with one name, and is opened without following links.
+The system releases the lock when the process ends. An emulated card belongs to one process and needs no lock. Every
+user may write to /tmp, so a lock file must be a regular file with one name, and is opened without following links.
 """
 
 import errno
@@ -18,10 +18,10 @@ from typing import Any
 from bttlab.errors import BttlabError
 from bttlab.locks import holders, try_lock
 
-ADMINISTRATORS = Path("/run/bttlab")  # root's, with the files in it: nobody else can plant a name there
-ANYBODYS = Path("/tmp")  # of all users; not $TMPDIR, which each may set
+ADMINISTRATORS = Path("/run/bttlab")  # only root can create files there
+ANYBODYS = Path("/tmp")  # the same for all users, unlike $TMPDIR
 MARK_BYTES = 200
-MOST_LOCKS = 64  # that are looked at
+MOST_LOCKS = 64  # lock files that are read
 _FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 POLL_SECONDS = 0.2
 
@@ -47,7 +47,7 @@ class CardLock:
         self._descriptor: int | None = None
 
     def acquire(self, wait: float = 0.0) -> None:
-        """Take the lock, if this process does not have it; an older mark goes.
+        """Take the lock unless this process has it already, and remove the mark of a hung kernel.
 
         Parameters
         ----------
@@ -57,20 +57,20 @@ class CardLock:
         Raises
         ------
         CardBusyError
-            If another process holds the lock for that long.
+            If another process still holds the lock after that time.
         """
         if self._descriptor is None:
             self._descriptor = self._locked(wait)
         os.ftruncate(self._descriptor, 0)
 
     def mark_hung(self) -> None:
-        """Mark the card: a kernel did not end. The mark stays until somebody takes the lock again."""
+        """Mark the card as hung: a kernel did not end. The mark stays until a process takes the lock again."""
         if self._descriptor is not None:
             since = time.strftime("%Y-%m-%d %H:%M:%S")
             os.pwrite(self._descriptor, f"{process_in_words(os.getpid())} at {since}".encode(), 0)
 
     def release(self) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -90,8 +90,8 @@ class CardLock:
                 if time.monotonic() >= end:
                     waited = f" after {wait:g} s" if wait else ""
                     raise CardBusyError(
-                        f"{self.card} is held{waited} by {_holder(descriptor)}: wait for it with --wait SECONDS, "
-                        "ask whose it is or an administrator to end it, or use --device emulated"
+                        f"{self.card} is in use{waited} by {_holder(descriptor)}: wait for it with --wait SECONDS, "
+                        "ask that user or an administrator to end it, or use --device emulated"
                     )
                 time.sleep(min(POLL_SECONDS, max(0.0, end - time.monotonic())))
         except BaseException:
@@ -101,12 +101,12 @@ class CardLock:
 
 @functools.cache
 def process_lock(card: str) -> CardLock:
-    """Return this process's one lock of a card, for all of PYNQ's objects of that card."""
+    """Return this process's only lock of a card, shared by all PYNQ objects of that card."""
     return CardLock(card)
 
 
 def card_name(device: Any) -> str:
-    """Return a card's PCIe address where XRT's driver gives it, else its name and tag."""
+    """Return a card's PCIe address if XRT's driver gives it, otherwise its name and tag."""
     path = getattr(device, "sysfs_path", None)
     return Path(path).name if path else f"{device.name}-{device.tag}"
 
@@ -122,7 +122,7 @@ def file_name(card: str, ending: str) -> str:
 
 
 def lock_folder() -> Path:
-    """Return the folder of locks for all users: the administrator's if there is one, else /tmp."""
+    """Return the folder of all users' locks: /run/bttlab if root owns it and only root can write to it, else /tmp."""
     try:
         status = ADMINISTRATORS.lstat()
     except OSError:
@@ -132,7 +132,7 @@ def lock_folder() -> Path:
 
 
 def hung_marks(folder: Path | None = None) -> dict[Path, str]:
-    """Return the lock files of root's and this user's that say that a kernel did not end, and whose it was."""
+    """Return root's and this user's lock files with the mark of a hung kernel, and the process and time in the mark."""
     marks = {}
     for path in itertools.islice(Path(folder or lock_folder()).glob("bttlab-*.lock"), MOST_LOCKS):
         try:
@@ -149,13 +149,13 @@ def hung_marks(folder: Path | None = None) -> dict[Path, str]:
 
 
 def _holder(descriptor: int) -> str:
-    """Return the process that holds a lock, in words."""
+    """Return a description of the process that holds a lock."""
     listed = [pid for pid in holders(os.fstat(descriptor)) or () if pid > 0]
     return " and ".join(map(process_in_words, listed)) or "another process"
 
 
 def process_in_words(pid: int) -> str:
-    """Return a process's number and user, in words."""
+    """Return a process's number and user as text."""
     try:
         return f"process {pid} of user {user_name(os.stat(f'/proc/{pid}').st_uid)}"
     except OSError:
@@ -170,18 +170,18 @@ def user_name(uid: int) -> str:
 
 
 def _opened(path: Path) -> int:
-    """Open a lock file that every user of the machine may lock, or make it."""
+    """Open a lock file that every user of the machine may lock; create it if it does not exist."""
     try:
         descriptor = os.open(path, _FLAGS)
     except FileNotFoundError:
         try:
             descriptor = os.open(path, _FLAGS | os.O_CREAT | os.O_EXCL, 0o666)
             os.fchmod(descriptor, 0o666)  # whatever the umask
-        except FileExistsError:  # since a moment ago
+        except FileExistsError:  # another process has just created it
             descriptor = os.open(path, _FLAGS)
     if not _is_lock(os.fstat(descriptor)):
         os.close(descriptor)
-        raise OSError(errno.EINVAL, "it is no lock file")
+        raise OSError(errno.EINVAL, "it is not a lock file")
     return descriptor
 
 
@@ -191,9 +191,9 @@ def _is_lock(status: os.stat_result) -> bool:
 
 
 def _fault(path: Path, error: OSError) -> str:
-    """Return the reason why a lock file cannot be used, and a remedy."""
+    """Return why a lock file cannot be used, and what to do."""
     try:
         owner = user_name(path.lstat().st_uid)
     except OSError:
-        return f"{error.strerror}; ask an administrator to make it, as docs/security.md says"
-    return f"it is of user {owner} ({error.strerror}); have that user or an administrator remove it: rm {path}"
+        return f"{error.strerror}; ask an administrator to create it (docs/security.md)"
+    return f"it belongs to user {owner} ({error.strerror}); ask that user or an administrator to remove it: rm {path}"

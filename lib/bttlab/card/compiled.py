@@ -15,7 +15,7 @@ from bttlab.model.config import PAPER_FLOW, ModelConfig
 from bttlab.tensor.order import Order
 
 Flow = str | tuple[int, int] | Order
-PROGRAMS = 32  # that are kept: a sweep comes back to its models
+PROGRAMS = 32  # size of the cache: a sweep uses its models several times
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,7 +25,7 @@ class CompiledProgram:
     Attributes
     ----------
     program : Program
-    image : ndarray of int32, shape (words, 16)
+    image : ndarray of int32, shape (vectors, 16)
     """
 
     program: Program
@@ -33,12 +33,12 @@ class CompiledProgram:
 
     @functools.cached_property
     def sha256(self) -> str:
-        """Digest of the image, in a run's record."""
+        """Digest of the image, for a run's record."""
         return hashlib.sha256(self.image.tobytes()).hexdigest()
 
     @functools.cached_property
     def most_cycles(self) -> int:
-        """Modelled cycles of the longest sample, for the limit of a wait."""
+        """Modelled cycles of a sample of the greatest length, for the time limit of a kernel."""
         program, tokens = self.program, np.array([machine().SEQUENCE])
         return sum(int(time_program(part, tokens, True).cycles[0]) for part in (program.sample, program.flush) if part)
 
@@ -46,20 +46,20 @@ class CompiledProgram:
 def compiled_program(
     config: ModelConfig, shapes: Mapping[str, Sequence[int]] | None = None, flow: Flow = PAPER_FLOW
 ) -> CompiledProgram:
-    """Return the program of a model, or why there is none, from a cache of the last few.
+    """Return the program of a model, from a cache of the last ones.
 
     Parameters
     ----------
     config : ModelConfig
     shapes : mapping of str to sequence of int, optional
-        Of the parameters, where linear layers have ranks of their own.
+        Of the parameters, if linear layers have different ranks.
     flow : str or tuple of int
         As for `bttlab.compiler.program.compile_program`.
 
     Raises
     ------
     ProgramError
-        If the machine does not hold the model.
+        If the machine cannot run the model.
     """
     items = None if shapes is None else tuple((name, tuple(map(int, shape))) for name, shape in shapes.items())
     found = _compiled(config, items, flow)
@@ -74,19 +74,19 @@ def _compiled(
 ) -> CompiledProgram | ProgramError:
     try:
         program = compile_program(config, None if shapes is None else dict(shapes), flow)
-    except ProgramError as error:  # to find what fits takes longer than to compile
+    except ProgramError as error:  # cached too: the search for a model that fits takes longer than to compile
         return ProgramError(str(error))
     return CompiledProgram(program, program.image())
 
 
 def check_image(image: np.ndarray, card: Machine | None = None) -> None:
-    """Check that an image is whole, and made for a machine.
+    """Check that an image is undamaged and made for a machine.
 
     Parameters
     ----------
-    image : ndarray of int32, shape (words, 16)
+    image : ndarray of int32, shape (vectors, 16)
     card : Machine, optional
-        By default this package's.
+        By default the one of hls_src.
 
     Raises
     ------
@@ -95,7 +95,8 @@ def check_image(image: np.ndarray, card: Machine | None = None) -> None:
     card = card or machine()
     if image.dtype != np.int32 or image.ndim != 2 or image.shape[1] != card.LANES or len(image) < 2:
         raise ProgramError(
-            f"the program is {image.dtype} of shape {image.shape}, not words of {card.LANES} integers; compile it again"
+            f"the program is {image.dtype} of shape {image.shape}, not int32 vectors of {card.LANES} integers; "
+            "compile it again"
         )
     magic, version, digest, instructions = (int(value) for value in image[0, :4])
     if magic != card.MAGIC:

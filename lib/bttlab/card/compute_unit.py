@@ -13,12 +13,12 @@ from bttlab.errors import BttlabError
 # Bits of the AP_CTRL register.
 START, DONE, IDLE, READY, AUTO_RESTART = 0x01, 0x02, 0x04, 0x08, 0x80
 POLL_SECONDS = 1e-2
-STACK_BYTES = 64 << 20  # of a kernel's thread: its local arrays are on-chip memory on the card, not stack
+STACK_BYTES = 64 << 20  # of a kernel's thread: local arrays, which are on-chip memory on the card, are on its stack
 
 _stack_size = threading.Lock()
 _libm = ctypes.CDLL("libm.so.6")
 _DEFAULT_ENVIRONMENT = ctypes.c_void_p(-1)  # FE_DFL_ENV
-_ENVIRONMENT_BYTES = 64  # at least those of a fenv_t
+_ENVIRONMENT_BYTES = 64  # at least the size of a fenv_t
 
 
 class CardError(BttlabError):
@@ -34,11 +34,11 @@ class ComputeUnit:
     code : bytes
         The shared library with the compiled kernel.
     memory : CardMemory
-        What its pointers point into.
+        The device memory that its pointers refer to.
     thread_name : str
-        Of the thread that a start runs the kernel on.
+        Of the thread that runs the kernel.
     note : callable, optional
-        Told True when the kernel starts and False when it has ended.
+        Called with True when the kernel starts and with False when it has ended.
     """
 
     def __init__(
@@ -69,11 +69,11 @@ class ComputeUnit:
 
     @property
     def running(self) -> bool:
-        """True if a start has not finished yet."""
+        """True from a start of the kernel until it has ended."""
         return not self._finished.is_set()
 
     def clear(self) -> None:
-        """Load the kernel afresh: its memory on chip is all zeros."""
+        """Load the kernel again, which sets its on-chip memory to zero."""
         self._image = NativeImage(self._code)
         self._function = self._image.function(self.kernel)
 
@@ -85,7 +85,7 @@ class ComputeUnit:
         return bytes(data)
 
     def write(self, offset: int, data: bytes, here: bool = False) -> None:
-        """Write registers; a write of AP_CTRL with the start bit starts the kernel, after all else is written.
+        """Write registers; the start bit in AP_CTRL starts the kernel, after the other registers are written.
 
         Parameters
         ----------
@@ -97,7 +97,7 @@ class ComputeUnit:
         Raises
         ------
         CardError
-            If the kernel is running, or an argument cannot be used; then it is not started.
+            If the kernel is running, or an argument is invalid; the kernel is not started then.
         """
         for begin in range(0, len(data), 4):
             if offset + begin in self._writable:
@@ -111,8 +111,8 @@ class ComputeUnit:
             self._start(here)
 
     def _read_control(self) -> int:
-        # PYNQ waits for a kernel by reading AP_CTRL in a loop without a pause. To be woken by the kernel's end leaves
-        # the processor, and the GIL, to others.
+        # PYNQ waits for a kernel by reading AP_CTRL in a busy loop. Waiting for the kernel's end here leaves the
+        # processor and the GIL to other threads.
         self._finished.wait(POLL_SECONDS)
         with self._lock:
             if self.running:
@@ -154,7 +154,8 @@ class ComputeUnit:
         before = ctypes.create_string_buffer(_ENVIRONMENT_BYTES)
         try:
             self._note(True)
-            # A thread has its floating-point modes from who started it: torch.set_flush_denormal would change the bits.
+            # A thread inherits the floating-point modes of the thread that starts it: torch.set_flush_denormal would
+            # change the bits.
             _libm.fegetenv(before)
             try:
                 _libm.fesetenv(_DEFAULT_ENVIRONMENT)
@@ -167,7 +168,13 @@ class ComputeUnit:
             self._finished.set()
 
     def _arguments(self) -> list[int | float]:
-        """The argument registers as the compiled kernel takes them, pointers as addresses in this process."""
+        """Return the values of the argument registers, pointers as addresses in this process.
+
+        Raises
+        ------
+        CardError
+            If a pointer is invalid.
+        """
         values = [
             argument.decode(self._registers[offset : offset + argument.size])
             for argument, offset in zip(self.kernel.arguments, self.kernel.offsets, strict=True)
@@ -183,16 +190,18 @@ class ComputeUnit:
         return values
 
     def _fault(self, address: int, bank: int, alignment: int, reach: int) -> str | None:
-        room = self._memory.room(address)
-        if not room:
+        """Return why a device address is no valid argument for a call that accesses `reach` bytes from there."""
+        available = self._memory.bytes_to_end(address)
+        if not available:
             return "is in no buffer of this card; allocate one with pynq.allocate on this card"
-        holder = address // U50.hbm_bank_bytes
-        if holder != bank:
-            return f"is in HBM[{holder}], but its port is connected to HBM[{bank}]; allocate the buffer there"
+        actual = address // U50.hbm_bank_bytes
+        if actual != bank:
+            return f"is in HBM[{actual}], but its port is connected to HBM[{bank}]; allocate the buffer there"
         if address % alignment:
             return f"is no multiple of {alignment}, the bytes of its port; start the buffer's view at one"
-        if reach > room:
+        if reach > available:
             return (
-                f"has {room:,} bytes to the end of its buffer, but this call reaches {reach:,}; allocate a longer one"
+                f"has {available:,} bytes to the end of its buffer, but this call accesses {reach:,}; "
+                "allocate a longer one"
             )
         return None

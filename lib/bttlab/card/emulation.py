@@ -1,8 +1,8 @@
 """The emulated U50: a PYNQ device whose kernels run on the host's processor.
 
-It behaves as a card in a slot does: memory apart from the host's, kernels that are started by their AP_CTRL register
-and run beside Python, one overlay at a time. What would hang or silently go wrong on a card, such as an address that is
-in no buffer, is an error here.
+It behaves like a real card: its memory is separate from the host's, kernels start by their AP_CTRL register and run
+concurrently with Python, and one overlay is loaded at a time. What would hang or silently fail on a card, such as an
+address outside all buffers, is an error here.
 """
 
 import ctypes
@@ -39,16 +39,10 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class EmulatedU50(pynq.Device):
-    """An emulated U50, which PYNQ lists after the real cards.
-
-    Parameters
-    ----------
-    index : int, optional
-        Number among the emulated cards of this process; by default the next one. Every instance is a card of its own.
-    """
+    """An emulated U50, which PYNQ lists after the real cards. Every instance is a separate card."""
 
     _probe_priority_ = 300  # XrtDevice has 200
-    provenance = "modelled"  # of what its sensors say
+    provenance = "modelled"  # of the sensors' readings
     _trusted: ClassVar[set[str]] = set()
     _indices: ClassVar[itertools.count] = itertools.count()
 
@@ -75,12 +69,12 @@ class EmulatedU50(pynq.Device):
 
     @classmethod
     def trust(cls, overlay: str | Path) -> str:
-        """Allow an overlay that is not the manifest's: it holds native code, which runs with your rights.
+        """Allow an overlay that the manifest does not list. It contains native code, which runs with your rights.
 
         Parameters
         ----------
         overlay : path or str
-            The .xclbin as it is now, or its SHA-256 in hexadecimal digits.
+            The .xclbin with its current content, or its SHA-256 in hexadecimal digits.
 
         Returns
         -------
@@ -95,26 +89,26 @@ class EmulatedU50(pynq.Device):
     # --- overlays
 
     def set_bitfile_name(self, bitfile_name: str) -> None:
-        """Describe the card with an overlay, as PYNQ does before it loads one.
+        """Set the card's description from an overlay, which PYNQ does before it loads one.
 
         Raises
         ------
         OverlayError
-            As `get_bitfile_metadata`; then the description stays as it was.
+            As `get_bitfile_metadata`; the description does not change then.
         """
         try:
             super().set_bitfile_name(bitfile_name)
         except OverlayError:
-            self._recall()
+            self._restore()
             raise
 
     def get_bitfile_metadata(self, bitfile_name: str) -> XclBin:
-        """Check an overlay's file, and return PYNQ's description of it.
+        """Check an overlay's file and return PYNQ's description of it.
 
         Raises
         ------
         OverlayError
-            If the file cannot be read, is damaged, or is no emulation overlay.
+            If the file cannot be read, is damaged, or is not an emulation overlay.
         """
         data = read_file(bitfile_name)
         try:
@@ -126,7 +120,7 @@ class EmulatedU50(pynq.Device):
         return parser
 
     def download(self, bitstream: pynq.Bitstream, parser: XclBin | None = None) -> None:
-        """Load an overlay in place of the one before; if that fails, the one before stays.
+        """Replace the loaded overlay; if that fails, it stays loaded.
 
         Raises
         ------
@@ -141,12 +135,12 @@ class EmulatedU50(pynq.Device):
             self.check_trusted(parser.path, parser.sha256)
             name = choose_image(parser.overlay.images.keys())
             code = parser.overlay.images[name]
-            units = {  # an image for each: kernels share no memory on chip
+            units = {  # an image for each: kernels share no on-chip memory
                 control_address(index): ComputeUnit(kernel, code, self.memory, self.name, self._telemetry.kernel)
                 for index, kernel in enumerate(parser.overlay.kernels)
             }
         except BttlabError:
-            self._recall()
+            self._restore()
             raise
         logger.info("%s on %s, image %s", bitstream.bitfile_name, self.name, name)
         self._units, self.image, self.contexts = units, name, {}
@@ -155,8 +149,8 @@ class EmulatedU50(pynq.Device):
         self._loaded = parser, self.bitfile_name
 
     def lose_chip(self) -> None:
-        """Clear all memory on chip: another process had the shared card."""
-        self._check_idle("let others have the card")
+        """Clear all on-chip memory: another process used the shared card."""
+        self._check_idle("let other processes use the card")
         for unit in self._units.values():
             unit.clear()
 
@@ -166,16 +160,16 @@ class EmulatedU50(pynq.Device):
         self._forget()
 
     def close(self) -> None:
-        """Remove the overlay; the card can load another."""
+        """Remove the overlay from the card; PYNQ's `Overlay.free` calls this."""
         self.free_bitstream()
 
     def open_context(self, description: dict[str, Any], shared: bool = True) -> int:
-        """Return a compute unit's index; one process has the emulated card to itself."""
+        """Return a compute unit's index. `shared` has no effect: only one process uses an emulated card."""
         del shared
         return self.contexts.setdefault(description["cu_name"], description["cu_index"])
 
     def close_context(self, cu_name: str) -> None:
-        """Close what `open_context` opened."""
+        """Close the context that `open_context` opened."""
         if self.contexts.pop(cu_name, None) is None:
             raise CardError(f"the context of {cu_name} is not open")
 
@@ -183,12 +177,12 @@ class EmulatedU50(pynq.Device):
 
     @property
     def default_memory(self) -> HbmBank:
-        """The memory bank that the overlay uses, if it is one.
+        """The only memory bank that the overlay uses.
 
         Raises
         ------
         CardError
-            If it uses several, or no overlay is loaded.
+            If it uses several banks, or no overlay is loaded.
         """
         used = [bank for bank in self.mem_dict.values() if bank["used"]]
         if not used:
@@ -196,7 +190,7 @@ class EmulatedU50(pynq.Device):
         if len(used) > 1:
             tags = ", ".join(bank["tag"] for bank in used)
             raise CardError(
-                f"the overlay uses the banks {tags}: say which, as in pynq.allocate(…, target=overlay.HBM0)"
+                f"the overlay uses the banks {tags}: choose one, as in pynq.allocate(…, target=overlay.HBM0)"
             )
         return self.get_memory(used[0])
 
@@ -234,9 +228,9 @@ class EmulatedU50(pynq.Device):
 
     @contextmanager
     def waited_for(self) -> Iterator[None]:
-        """Run the kernels that this thread starts on this thread, for a caller that waits for them at once.
+        """Run kernels on the caller's thread within this context, for a caller that waits for them at once.
 
-        It saves a call two changes of threads: a quarter millisecond, much more where all processors are busy.
+        This avoids two thread switches a call: a quarter millisecond, or much more if all processors are busy.
         """
         self._caller.waits = True
         try:
@@ -254,18 +248,18 @@ class EmulatedU50(pynq.Device):
 
     @property
     def device_info(self) -> DeviceInfo:
-        """The modelled sensors of now, as XRT has them."""
+        """The current readings of the modelled sensors, in XRT's structure."""
         return self._telemetry.info
 
     @property
     def sensors(self) -> dict[str, XrtRail]:
-        """The rails that PYNQ gives for a card, modelled: they follow whether a kernel is running.
+        """PYNQ's power rails of the card. They are modelled and follow whether a kernel is running.
 
-        Each rail and sensor says so in its attribute `provenance`.
+        Each rail and sensor has the attribute `provenance`, "modelled".
         """
         return modelled_rails(self)
 
-    # --- the rest
+    # --- helpers
 
     def _unit(self, address: int, length: int) -> tuple[ComputeUnit, int]:
         base = address - address % CONTROL_RANGE
@@ -285,12 +279,13 @@ class EmulatedU50(pynq.Device):
                 raise CardError(f"{unit.kernel.instance} is running: wait for it before you {action}")
 
     @classmethod
-    def check_trusted(cls, path: Path, sha256: str, content: str = "holds native code") -> None:
-        """Check that an overlay's file is one that the manifest lists, or is trusted; for any card.
+    def check_trusted(cls, path: Path, sha256: str, content: str = "contains native code") -> None:
+        """Check that an overlay's file is listed in the manifest or trusted, for any card.
 
         Raises
         ------
         OverlayError
+            If it is neither, or other users can write to the manifest.
         """
         if sha256 in cls._trusted | set(re.findall(r"[0-9a-f]{64}", os.environ.get("BTTLAB_TRUST", ""))):
             return
@@ -302,7 +297,7 @@ class EmulatedU50(pynq.Device):
         hint = f"if you trust its author, load it with --trust, trust=True in Python, or BTTLAB_TRUST={sha256}"
         if forged:
             raise OverlayError(
-                f"{path} {content}, and {folder / MANIFEST} proves nothing: every user of this machine can write to "
+                f"{path} {content}, and {folder / MANIFEST} cannot be trusted: every user of this machine can write to "
                 f"{forged}; chmod o-w {forged}; or, {hint}"
             )
         for entry in entries:
@@ -311,7 +306,7 @@ class EmulatedU50(pynq.Device):
                     f"{path} is not the file that manifest.json lists (SHA-256 {sha256[:12]}…, listed "
                     f"{entry.sha256[:12]}…); fetch it again, or rebuild it with: make overlays; or, {hint}"
                 )
-        raise OverlayError(f"{path} {content} and does not stand in {folder / MANIFEST}; {hint}")
+        raise OverlayError(f"{path} {content} and is not listed in {folder / MANIFEST}; {hint}")
 
     def program_loaded(self, program: Any) -> None:
         """Set the program whose power the modelled sensors show.
@@ -323,7 +318,7 @@ class EmulatedU50(pynq.Device):
         self._telemetry.load(lambda: plugins("power")["u50"].load()(program))
 
     def _forget(self) -> None:
-        """Describe a card without an overlay."""
+        """Set the description of a card without an overlay."""
         self._loaded: tuple[XclBin, str] | None = None
         self._units: dict[int, ComputeUnit] = {}
         self._telemetry.load()
@@ -332,8 +327,8 @@ class EmulatedU50(pynq.Device):
         self.bitfile_name = self.timestamp = None
         self.clear_dict()
 
-    def _recall(self) -> None:
-        """Describe the overlay that is loaded: PYNQ describes the new one before it is."""
+    def _restore(self) -> None:
+        """Set the description of the loaded overlay again: PYNQ sets that of a new one before it is loaded."""
         if self._loaded:
             self.parser, bitfile_name = self._loaded
             self.reset(self.parser, bitfile_name=bitfile_name)
@@ -342,7 +337,7 @@ class EmulatedU50(pynq.Device):
 
 
 def register() -> None:
-    """Append the emulated cards to PYNQ's devices if those were listed before this module was imported."""
+    """Append the emulated cards to PYNQ's devices if PYNQ listed its devices before this module was imported."""
     devices = pynq.Device.__dict__.get("_devices")
     if devices is not None and not any(isinstance(device, EmulatedU50) for device in devices):
         devices.extend(EmulatedU50._probe_())

@@ -13,7 +13,7 @@ class CardFacts:
     Attributes
     ----------
     name, platform, part : str
-        What it is called, the shell that overlays are linked for, and its FPGA.
+        The card's name, the shell that overlays are linked for, and the FPGA.
     lookup_tables, flip_flops, dsps, bram36, uram : int
         Resources of the FPGA; the data sheet rounds the first two to thousands.
     hbm_bytes, hbm_banks : int
@@ -21,7 +21,7 @@ class CardFacts:
     board_watts : float
         Limit of the board's power.
     clock_mhz : int
-        Clock that the shell gives to kernels unless the overlay asks for another.
+        Clock that the shell gives to kernels unless the overlay requests another.
     source : str
         Where the figures were published.
     """

@@ -1,4 +1,4 @@
-"""The emulated card's memory: HBM banks apart from host memory, and buffers that are synchronised with it."""
+"""The emulated card's memory: HBM banks separate from host memory, and buffers that are synchronised with them."""
 
 import ctypes
 import gc
@@ -19,24 +19,23 @@ from bttlab.card.facts import U50
 from bttlab.errors import BttlabError
 
 PAGE = mmap.PAGESIZE
-GUARD = 1 << 20  # bytes behind the memory that nothing may touch
+GUARD = 1 << 20  # bytes of the guard area after the memory: an access ends the process
 PROT_NONE = 0
-MAP_NORESERVE = 0x4000  # Linux; the mmap module knows it from Python 3.13 on
+MAP_NORESERVE = 0x4000  # Linux; mmap.MAP_NORESERVE exists from Python 3.13 on
 
 
 class CardMemoryError(BttlabError):
-    """Raised if device memory is used up, misused, or cannot be allocated on the host."""
+    """Device memory is exhausted, misused, or cannot be allocated on the host."""
 
 
 class CardMemory:
     """The device memory of one card, at device addresses 0 to 8 GiB, in banks of equal size.
 
-    All of it is one mapping, of which the host commits only the pages in use, so a kernel can be given any address that
-    the card has. Buffers lie on pages of their own. Device address 0 is never given out: it is what an argument
-    register holds that nobody has written.
+    All of it is one mapping of which the host commits only the used pages, so every device address has a host address.
+    Buffers do not share pages. Device address 0 is never allocated: it is the reset value of an argument register.
     """
 
-    _DONT_NEED = mmap.MADV_DONTNEED  # buffers are freed up to the end of a process, when modules may be empty
+    _DONT_NEED = mmap.MADV_DONTNEED  # buffers are also freed at the end of the process, when modules may be empty
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -52,12 +51,12 @@ class CardMemory:
         return self._base + address
 
     def allocate(self, bank: int, size: int) -> tuple[int, int]:
-        """Return the handle and device address of `size` new bytes in a bank, all zero.
+        """Allocate `size` bytes in a bank, all zero, and return their handle and device address.
 
         Raises
         ------
         CardMemoryError
-            If the bank has no such gap, or the host refuses the mapping.
+            If the bank has no contiguous free space of that size, or the host refuses the mapping.
         """
         if size < 1:
             raise CardMemoryError(f"a buffer of {size} bytes: it needs at least one")
@@ -66,14 +65,14 @@ class CardMemory:
             self._map()
             length = -(-size // PAGE) * PAGE
             begin = self._gap(bank, length)
-            if begin is None:  # a driver that nobody has any more keeps its buffers until the garbage collector comes
+            if begin is None:  # an unreferenced driver keeps its buffers until garbage collection
                 gc.collect()
                 self._collect()
                 begin = self._gap(bank, length)
             if begin is None:
                 free = U50.hbm_bank_bytes - self._used(bank)
                 raise CardMemoryError(
-                    f"no room for {size:,} bytes in HBM[{bank}]: {free:,} of {U50.hbm_bank_bytes:,} are free; "
+                    f"cannot allocate {size:,} bytes in HBM[{bank}]: {free:,} of {U50.hbm_bank_bytes:,} are free; "
                     "free buffers or use another bank"
                 )
             handle = next(self._handles)
@@ -82,7 +81,7 @@ class CardMemory:
             return handle, begin
 
     def release(self, handle: int) -> None:
-        """Release a buffer's memory. Safe in a destructor: the garbage collector may run it within `allocate`."""
+        """Release a buffer's memory. Safe in a destructor, which the garbage collector may run within `allocate`."""
         self._released.append(handle)
         if self._lock.acquire(blocking=False):
             try:
@@ -91,7 +90,7 @@ class CardMemory:
                 self._lock.release()
 
     def usage(self, bank: int) -> tuple[int, int]:
-        """Return the bytes in use in a bank, in whole pages, and the number of buffers."""
+        """Return the used bytes of a bank, in whole pages, and the number of its buffers."""
         with self._lock:
             self._collect()
             return self._used(bank), len(self._banks[bank])
@@ -102,19 +101,20 @@ class CardMemory:
         Raises
         ------
         CardMemoryError
-            If the buffer was freed, or the bytes are not in it: then the array is no view of it.
+            If the buffer was freed, or the bytes are not in it: the array is then not a view of the buffer.
         """
         begin, end = self._spans.get(handle, (0, 0))
         if begin == end:
             raise CardMemoryError("the buffer was freed; allocate a new one")
         if offset < 0 or size < 0 or begin + offset + size > end:
             raise CardMemoryError(
-                "the array is not in device memory (no result of arithmetic is); copy it into a buffer, buffer[:] = …"
+                "the array is not in device memory (results of arithmetic never are); copy it into a buffer: "
+                "buffer[:] = …"
             )
         return self._base + begin + offset
 
-    def room(self, address: int) -> int:
-        """Return how many bytes there are from a device address to the end of its buffer, in whole pages; 0 in none."""
+    def bytes_to_end(self, address: int) -> int:
+        """Return the bytes from a device address to the end of its buffer, which has whole pages; 0 outside buffers."""
         bank = address // U50.hbm_bank_bytes
         buffers = tuple(self._banks[bank]) if 0 <= bank < U50.hbm_banks else ()
         return next((end - address for begin, end, _ in buffers if begin <= address < end), 0)
@@ -135,19 +135,19 @@ class CardMemory:
         ctypes.CDLL(None).mprotect(ctypes.c_void_p(self._base + U50.hbm_bytes), ctypes.c_size_t(GUARD), PROT_NONE)
 
     def _gap(self, bank: int, length: int) -> int | None:
-        """Return the address of the first gap that is long enough."""
+        """Return the address of the first gap of at least `length` bytes; None if there is none."""
         begin = max(bank * U50.hbm_bank_bytes, PAGE)
-        for taken_begin, taken_end, _ in self._banks[bank]:
-            if taken_begin - begin >= length:
+        for used_begin, used_end, _ in self._banks[bank]:
+            if used_begin - begin >= length:
                 return begin
-            begin = taken_end
+            begin = used_end
         return begin if begin + length <= (bank + 1) * U50.hbm_bank_bytes else None
 
     def _used(self, bank: int) -> int:
         return sum(end - begin for begin, end, _ in self._banks[bank])
 
     def _collect(self) -> None:
-        """Free released buffers, and return their pages to the host."""
+        """Free released buffers and return their pages to the host."""
         while self._released:
             handle = self._released.popleft()
             begin, end = self._spans.pop(handle)
@@ -156,7 +156,7 @@ class CardMemory:
 
 
 class HbmBank:
-    """A bank of the card's memory, as PYNQ's `overlay.HBM0` and `Device.get_memory` give it.
+    """A bank of the card's memory: what PYNQ's `overlay.HBM0` and `Device.get_memory` return.
 
     Banks with the same index on the same card are equal.
     """
@@ -169,26 +169,26 @@ class HbmBank:
         self.device = device
 
     def allocate(self, shape: int | tuple[int, ...], dtype: Any = "u4", cacheable: int = 0) -> "CardBuffer":
-        """Return a new buffer in this bank: a host array of zeros, and as many bytes on the card.
+        """Allocate a buffer in this bank: a host array of zeros and as many bytes on the card.
 
         Parameters
         ----------
         shape : int or tuple of int
         dtype : data-type
         cacheable : int
-            As on a card in a PCIe slot, of no effect.
+            Has no effect, as on a real card.
 
         Raises
         ------
         CardMemoryError
-            If the bank has no room for it.
+            As `CardMemory.allocate`.
         """
         del cacheable
         dtype = np.dtype(dtype)
         extents = (shape,) if np.ndim(shape) == 0 else shape
         size = math.prod(map(operator.index, extents)) * dtype.itemsize
         handle, address = self.device.memory.allocate(self.idx, size)
-        host = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # on a page boundary, as XRT's are
+        host = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # on a page boundary, as in XRT
         return CardBuffer(
             shape, dtype, buffer=host, device=self.device, device_address=address, bo=handle, coherent=False
         )
@@ -213,22 +213,22 @@ class HbmBank:
 class CardBuffer(PynqBuffer):
     """A host array with its counterpart in the emulated card's memory.
 
-    It carries no `memory` attribute: PYNQ hands the buffers that do to XRT when they are freed.
+    It has no `memory` attribute: PYNQ would pass a buffer with that attribute to XRT when it is freed.
     """
 
     def freebuffer(self) -> None:
-        """Release the card's memory; the host array stays. Does nothing in a view."""
+        """Release the card's memory; the host array stays valid. Does nothing for a view."""
         if not self.__dict__.get("freed", True):
             self.freed = True
             self.device.memory.release(self.bo)
 
     def flush(self) -> None:
-        """Copy this array, or view of one, from the host to the card."""
+        """Copy this buffer, or view of one, from the host to the card."""
         self._check_contiguous()
         super().flush()
 
     def invalidate(self) -> None:
-        """Copy this array, or view of one, from the card to the host."""
+        """Copy this buffer, or view of one, from the card to the host."""
         self._check_contiguous()
         super().invalidate()
 

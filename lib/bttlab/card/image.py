@@ -1,4 +1,4 @@
-"""The compiled images of an emulation overlay: which one suits this processor, and loading it."""
+"""The compiled images of an emulation overlay: choose one for this processor, and load it."""
 
 import ctypes
 import os
@@ -21,11 +21,11 @@ class Image:
     Attributes
     ----------
     name : str
-        Its member in the overlay.
+        Name of the image in the overlay.
     features : frozenset of str
-        What the processor must have, in the words of /proc/cpuinfo.
+        Features that the processor must have, under their names in /proc/cpuinfo.
     flags : tuple of str
-        What the compiler is told. Contraction to fma is off everywhere: it would change the bits.
+        Compiler flags. All have -mno-fma: a fused multiply-add would change the bits.
     """
 
     name: str
@@ -47,7 +47,7 @@ IMAGES = (  # best first
 
 
 def cpu_features() -> frozenset[str]:
-    """Return the features of this machine's processor that the kernel knows of and has enabled."""
+    """Return the processor's features that the Linux kernel has enabled."""
     try:
         lines = CPUINFO.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -62,13 +62,13 @@ def choose_image(available: Collection[str]) -> str:
     Raises
     ------
     OverlayError
-        If the processor has what none of them needs, or $BTTLAB_IMAGE names one that is not there or cannot run.
+        If the processor can run none of the images, or $BTTLAB_IMAGE names one that does not exist or cannot run.
     """
     features = cpu_features()
-    wanted = os.environ.get("BTTLAB_IMAGE")
-    if wanted and wanted not in available:
-        raise OverlayError(f"BTTLAB_IMAGE is {wanted!r}: the overlay's images are {', '.join(sorted(available))}")
-    candidates = [image for image in IMAGES if image.name in ([wanted] if wanted else available)]
+    required = os.environ.get("BTTLAB_IMAGE")
+    if required and required not in available:
+        raise OverlayError(f"BTTLAB_IMAGE is {required!r}: the overlay's images are {', '.join(sorted(available))}")
+    candidates = [image for image in IMAGES if image.name in ([required] if required else available)]
     for image in candidates:
         if image.features <= features:
             return image.name
@@ -76,12 +76,12 @@ def choose_image(available: Collection[str]) -> str:
         raise OverlayError(f"the overlay's images, {', '.join(sorted(available))}, are unknown; rebuild the overlay")
     least = candidates[-1]
     lacking = ", ".join(sorted(least.features - features))
-    way_out = "unset BTTLAB_IMAGE" if wanted else "use a machine that has it, or a real U50"
-    raise OverlayError(f"this processor lacks {lacking}, which image {least.name} of the overlay needs; {way_out}")
+    hint = "unset BTTLAB_IMAGE" if required else "use a machine that has it, or a real U50"
+    raise OverlayError(f"this processor lacks {lacking}, which image {least.name} of the overlay needs; {hint}")
 
 
 class NativeImage:
-    """A loaded image with kernels. Each has its own static memory, all zeros at first; garbage collection unloads it.
+    """A loaded image of kernels, with static memory of its own, initially zero. Garbage collection unloads it.
 
     Parameters
     ----------
@@ -95,8 +95,8 @@ class NativeImage:
     """
 
     def __init__(self, image: bytes) -> None:
-        # A file in memory that no other process can change. The loader knows libraries by file and path: the
-        # descriptor stays open, so that no other image gets its path.
+        # An anonymous file, which no other process can change. The dynamic loader identifies a library by its file and
+        # path. The descriptor stays open so that no other image gets the same path.
         file = os.fdopen(os.memfd_create("bttlab-kernels"), "wb")
         try:
             file.write(image)
@@ -108,12 +108,12 @@ class NativeImage:
         weakref.finalize(self, _unload, self._library._handle, file).atexit = False
 
     def function(self, kernel: Kernel) -> Callable[..., Any]:
-        """Return a kernel's function.
+        """Return a kernel's compiled function.
 
         Raises
         ------
         OverlayError
-            If the image does not have it.
+            If the image has no such kernel.
         """
         try:
             return kernel.prototype((kernel.name, self._library))
@@ -121,15 +121,15 @@ class NativeImage:
             raise OverlayError(f"the compiled image has no kernel {kernel.name}") from None
 
     def reach(self, kernel: Kernel, arguments: Sequence[int | float]) -> list[int]:
-        """Return how many bytes a call would reach behind each of its pointers; 0 where the image does not tell."""
+        """Return how many bytes a call would access from each of its pointers on; 0 if the image does not report it."""
         pointers = sum(argument.is_pointer for argument in kernel.arguments)
         reach = (ctypes.c_longlong * pointers)()
         try:
-            tell = getattr(self._library, f"{kernel.name}_reach")  # by index it would be a new one each time
+            function = getattr(self._library, f"{kernel.name}_reach")  # cached, unlike self._library[name]
         except AttributeError:
             return list(reach)
-        tell.argtypes, tell.restype = [*kernel.prototype._argtypes_, ctypes.POINTER(ctypes.c_longlong)], None
-        tell(*arguments, reach)
+        function.argtypes, function.restype = [*kernel.prototype._argtypes_, ctypes.POINTER(ctypes.c_longlong)], None
+        function(*arguments, reach)
         return list(reach)
 
 

@@ -1,4 +1,4 @@
-"""Registers of a kernel, in the layout that Vitis HLS gives an s_axilite kernel."""
+"""Arguments and registers of a kernel, in the layout of a Vitis HLS kernel with an s_axilite interface."""
 
 import ctypes
 import keyword
@@ -14,11 +14,11 @@ CONTROL_RANGE = 0x1000  # bytes of one kernel's AXI-Lite window
 FIRST_ARGUMENT = 0x10  # after AP_CTRL and the three interrupt registers
 SCALARS = {"int": ctypes.c_int32, "unsigned int": ctypes.c_uint32, "float": ctypes.c_float}
 CTYPES = (*SCALARS, "int*", "float*", "void*")
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,29}")  # "name:name_1" has to fit into the 64 bytes of an ip_data
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,29}")  # "name:name_1" must fit into the 64 bytes of an ip_data
 
 
 class OverlayError(BttlabError):
-    """An overlay, or the description of a kernel in it, that breaks a rule."""
+    """An overlay, or the description of a kernel in it, is invalid or cannot be used."""
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,11 @@ class Argument:
     name : str
         As in the C++ source.
     ctype : str
-        "int", "unsigned int", "float", or a pointer: "int*", "float*", "void*" (to anything else).
+        "int", "unsigned int", "float", or a pointer: "int*", "float*", "void*" (to any other type).
     bank : int, optional
-        HBM bank that a pointer's port is connected to; pointers have one, scalars have none.
+        HBM bank that a pointer's port is connected to; scalars have none.
     width : int
-        Data width of a pointer's port in bits: buffers start at a multiple of it.
+        Data width of a pointer's port in bits; buffers must be aligned to it.
     """
 
     name: str
@@ -61,17 +61,17 @@ class Argument:
 
     @property
     def size(self) -> int:
-        """Bytes of its register."""
+        """Size of its register in bytes."""
         return 8 if self.is_pointer else 4
 
     def decode(self, data: bytes) -> int | float:
-        """Return the value in its register: a number, or for a pointer the device address."""
+        """Return the value of its register: a number, or the device address of a pointer."""
         return (ctypes.c_uint64 if self.is_pointer else SCALARS[self.ctype]).from_buffer_copy(data).value
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel with AP_CTRL_HS handshake and its arguments in AXI-Lite registers.
+    """A kernel with the AP_CTRL_HS protocol and its arguments in AXI-Lite registers.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ class Kernel:
             raise OverlayError(f"kernel {self.name!r}: its name must be a C name of up to 30 characters")
         names = [argument.name for argument in self.arguments]
         if len(set(names)) < len(names):
-            raise OverlayError(f"kernel {self.name}: two arguments have one name, of {', '.join(names)}")
+            raise OverlayError(f"kernel {self.name}: two arguments have the same name, among {', '.join(names)}")
         if self.arguments and self.offsets[-1] + self.arguments[-1].size > CONTROL_RANGE:
             raise OverlayError(f"kernel {self.name}: {len(names)} arguments do not fit into {CONTROL_RANGE} bytes")
 
@@ -101,14 +101,14 @@ class Kernel:
 
     @property
     def instance(self) -> str:
-        """Name of its compute unit, the attribute of the overlay."""
+        """Name of its compute unit, which is the overlay's attribute."""
         return f"{self.name}_1"
 
     @cached_property
     def offsets(self) -> tuple[int, ...]:
-        """Each argument's register, in bytes from the kernel's base address.
+        """Offset of each argument's register from the kernel's base address, in bytes.
 
-        Vitis HLS puts a reserved word behind every argument: a 32-bit scalar takes 8 bytes, a 64-bit pointer 12.
+        Vitis HLS adds a reserved word after every argument: a 32-bit scalar takes 8 bytes, a 64-bit pointer 12.
         """
         offsets, offset = [], FIRST_ARGUMENT
         for argument in self.arguments:
@@ -118,7 +118,7 @@ class Kernel:
 
     @cached_property
     def prototype(self) -> Any:
-        """Type of the compiled function, for ctypes; calls release the GIL."""
+        """ctypes type of the compiled function; calls release the GIL."""
         types = (ctypes.c_void_p if argument.is_pointer else SCALARS[argument.ctype] for argument in self.arguments)
         return ctypes.CFUNCTYPE(None, *types)
 

@@ -24,17 +24,17 @@ M = machine()
 
 @dataclass(frozen=True)
 class ChipState:
-    """State of the chip between two calls. A call that changes it replaces the whole record, in one assignment.
+    """State of the chip between two calls. A call that changes the state replaces the object in one assignment.
 
     Attributes
     ----------
     program : CompiledProgram, optional
     memory : PynqBuffer, optional
-        Of the parameters and moments, once they are loaded. On a shared card the buffer has a copy of them.
+        Buffer for parameters and moments, once they are loaded. On a shared card it has a copy of them.
     step : int
-        Samples trained on so far.
+        Number of samples trained on.
     moments : tuple of str, optional
-        Of the optimizer that has made those updates.
+        Names of the moments of the optimizer used in that training.
     """
 
     program: CompiledProgram | None = None
@@ -44,12 +44,12 @@ class ChipState:
 
 
 class KernelDriver(DefaultIP):
-    """The kernel's buffers and commands, without what they mean for a model."""
+    """The kernel's buffers and commands, independent of any model."""
 
     def __init__(self, description: dict[str, Any]):
         super().__init__(description)
-        # PYNQ's raw calls; `start` is ours. As attributes they would keep this, and its buffers, until Python collects
-        # cycles.
+        # PYNQ's raw calls, which this class replaces. These attributes are reference cycles: they would keep the
+        # driver and its buffers until garbage collection.
         del self.start, self.call, self.start_ert, self.start_sw
         self._banks = {
             name: self.device.get_memory_by_name(self.args[name].mem) for name in self.args if self.args[name].mem
@@ -61,7 +61,7 @@ class KernelDriver(DefaultIP):
         self._chip = ChipState()
         keeper = keeper_of(self.device)
         self._slices = TimeSlices(keeper, self.device, description) if keeper else None  # of a shared card
-        # On a shared card one has the state between two calls, the other takes the next.
+        # On a shared card, one buffer has the state between two calls and the next call writes the other one.
         self._memories = [
             self._banks["memory"].allocate((1, M.LANES), np.float32) for _ in range(2 if self._slices else 1)
         ]
@@ -69,54 +69,55 @@ class KernelDriver(DefaultIP):
         self._on_card(self._check_machine)
 
     def _on_card(self, work: Callable[[], None], publish: Callable[[], None] = lambda: None) -> None:
-        """Run kernel calls, then publish what they did.
+        """Run kernel calls, then make their results the driver's state.
 
         Parameters
         ----------
         work : callable
-            Calls the kernel. On a shared card it runs again if the card was lost meanwhile, so it changes scratch
-            buffers alone, and leaves a state of the chip in the host's memory.
+            Calls the kernel. On a shared card it runs again if the card was lost meanwhile, so it may change only
+            scratch buffers, and must copy the chip's state to host memory.
         publish : callable
-            Makes scratch the state. It runs once, after the last check that the card is this process's; nothing is
-            repeated after it.
+            Makes the scratch buffers the driver's state. It runs once, after the last check that this process has the
+            card; nothing is repeated after it.
         """
         if self._slices is None:
             work()
             publish()
         else:
-            self._slices.run(lambda is_current: (is_current or self._bring_back(), work()), publish)
+            self._slices.run(lambda is_current: (is_current or self._restore(), work()), publish)
 
-    def _bring_back(self) -> None:
-        """Load program and state again, after another process had the card."""
+    def _restore(self) -> None:
+        """Load program and state again, after another process used the card."""
         if self._chip.program is not None:
             self._send(self._chip.program.image)
         if self._chip.memory is not None:
             self._load(self._chip.memory)
 
     def _spare_memory(self, vectors: int) -> Any:
-        """Return a parameter buffer of at least so many vectors, which is not the published one of a shared card."""
-        taken = None if self._slices is None else self._chip.memory
-        return self._sized(next(n for n, buffer in enumerate(self._memories) if buffer is not taken), vectors)
+        """Return a parameter buffer of at least `vectors` vectors that, on a shared card, does not have the state."""
+        in_use = None if self._slices is None else self._chip.memory
+        return self._sized(next(n for n, buffer in enumerate(self._memories) if buffer is not in_use), vectors)
 
     def _sized(self, number: int, vectors: int) -> Any:
-        """Return a parameter buffer by its number, with at least so many vectors."""
+        """Return a parameter buffer by its number; replace it if it has fewer than `vectors` vectors."""
         if len(self._memories[number]) < vectors:
             self._memories[number] = self._banks["memory"].allocate((vectors, M.LANES), np.float32)
         return self._memories[number]
 
     def _load(self, memory: Any) -> None:
-        """Bring a parameter buffer on chip."""
+        """Copy a parameter buffer to the chip."""
         memory.sync_to_device()
         self._run(M.LOAD, memory=memory)
 
     def _store(self, memory: Any) -> None:
-        """Bring parameters and moments from the chip to a parameter buffer."""
+        """Copy parameters and moments from the chip to a parameter buffer."""
         self._run(M.STORE, memory=memory)
         memory.sync_from_device()
 
     def _replace_program(self, image: np.ndarray) -> None:
+        """Load a program; if the machine refuses it, load the previous one again and raise ProgramError."""
         if not self._send(image):
-            # The machine dropped the one before; with it, what lies in the banks has a meaning again.
+            # The machine has dropped the previous program, which the parameters on chip belong to.
             if self._chip.program is not None:
                 self._send(self._chip.program.image)
             raise ProgramError(
@@ -124,7 +125,7 @@ class KernelDriver(DefaultIP):
             )
 
     def _send(self, image: np.ndarray) -> bool:
-        """Load a program; False if the machine refuses it."""
+        """Load a program; return False if the machine refuses it."""
         if len(self._image) < len(image):
             self._image = self._banks["program_image"].allocate(image.shape, np.int32)
         self._results = self._at_least("results", self._results, self._result_record.itemsize)
@@ -136,7 +137,7 @@ class KernelDriver(DefaultIP):
         return int(self._results[0]) == M.DONE
 
     def _check_machine(self) -> None:
-        """Raise OverlayError unless the overlay is the machine that this package compiles for."""
+        """Raise OverlayError if the overlay is not the machine that this package compiles for."""
         self._run(M.DESCRIBE)
         self._results.sync_from_device()
         magic, version, widths = self._results[:3].tolist()
@@ -147,7 +148,7 @@ class KernelDriver(DefaultIP):
             )
 
     def _exchange(self, command: int, rows: np.ndarray, optimizer: Optimizer, results: np.ndarray) -> None:
-        """Run the kernel once on records of samples, and fill in their results."""
+        """Run the kernel once on records of samples and write their results to `results`."""
         self._records = self._at_least("records", self._records, rows.nbytes)
         self._results = self._at_least("results", self._results, results.nbytes)
         on_card, answers = (self._records.view(np.uint8)[: rows.nbytes], self._results.view(np.uint8)[: results.nbytes])
@@ -180,7 +181,7 @@ class KernelDriver(DefaultIP):
             self._run_on_card(start, arguments)
 
     def _run_on_card(self, start: Callable[..., Any], arguments: tuple) -> None:
-        """Run the kernel of a real card, as long as the program's cycles allow."""
+        """Run the kernel of a real card, with a time limit from the program's modelled cycles."""
         trains = arguments[0] in (M.TRAIN, M.PREDICT)
         cycles = arguments[1] * self._chip.program.most_cycles if trains else 0
         seconds = waiting.LEAST_SECONDS + waiting.MARGIN * cycles / (M.CLOCK_MHZ * 1e6)
@@ -191,9 +192,9 @@ class KernelDriver(DefaultIP):
             raise
 
     def _allocate(self, argument: str, size: int) -> Any:
-        """Allocate a buffer of `size` bytes in the bank of an argument."""
+        """Allocate a buffer of `size` bytes in an argument's bank."""
         return self._banks[argument].allocate((size // 4,), np.int32)
 
     def _at_least(self, argument: str, buffer: Any, size: int) -> Any:
-        """Return the buffer, or a new one where it is smaller than `size` bytes."""
+        """Return the buffer, or a new one if it is smaller than `size` bytes."""
         return buffer if buffer.nbytes >= size else self._allocate(argument, max(size, 2 * buffer.nbytes))

@@ -14,7 +14,7 @@ from bttlab.compiler.layer import CORES, LayerProgram, LayerShape, compile_layer
 from bttlab.compiler.timing import Timing, time_program
 from bttlab.tensor.order import Order
 
-PROGRAMS = 64  # that are kept
+PROGRAMS = 64  # size of the cache
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class LayerRun:
         Of the six cores, in their shapes.
     bias_gradient : ndarray, shape (features,)
     timing : Timing
-        When each instruction runs, and the cycles of both passes: what the machine's loop takes, to the cycle
-        (modelled: from the program alone).
+        When each instruction runs, and the exact cycles of the machine's loop for both passes (modelled from the
+        program).
     """
 
     program: LayerProgram
@@ -48,7 +48,7 @@ def shape_of(layer: Any) -> LayerShape:
 
 
 def _flow(flow: Any) -> Any:
-    """Return a flow as `_compiled` takes it: steps as an order."""
+    """Return a flow with the steps of a custom contraction path as an `Order`."""
     is_name = isinstance(flow, str) and "=" not in flow
     if is_name or isinstance(flow, Order) or (isinstance(flow, tuple) and all(isinstance(n, int) for n in flow)):
         return flow
@@ -69,15 +69,15 @@ def layer_program(layer: Any, tokens: int, flow: Any = "bidirectional") -> Layer
     layer : bttlab.tensor.TTLinear or LayerShape
     tokens : int
     flow : str, tuple of int, or Order
-        "bidirectional", "right_to_left", "auto", or how many cores are merged at each end: as a model's program has it.
+        "bidirectional", "right_to_left", "auto", or the number of cores merged at each end, as in a model's program.
         Or a custom contraction path: a `bttlab.tensor.Order`, or its steps, such as "z = x R4", one a line.
 
     Raises
     ------
     bttlab.tensor.ShapeError
-        If the steps are no order.
+        If the steps are not a valid path.
     ProgramError
-        If the machine cannot run it; the line says why, and what would do.
+        If the machine cannot run it; the message names the reason and what would fit.
     """
     shape = layer if isinstance(layer, LayerShape) else shape_of(layer)
     return _compiled(shape, tokens, _flow(flow)).program
@@ -89,13 +89,13 @@ def run_layer(trainer: Any, layer: Any, flow: Any, x: Any, dy: Any) -> LayerRun:
     Parameters
     ----------
     trainer : TrainerDriver or pynq.Overlay
-        Of the overlay `trainer`. The model that was loaded there is gone afterwards.
+        Of the overlay `trainer`. This replaces its program and parameters.
     layer : bttlab.tensor.TTLinear
-        Its cores and bias are taken as float32.
+        Its cores and bias are converted to float32.
     flow
         As for `layer_program`.
     x, dy : array of shape (tokens, features)
-        Input, and the gradient of a loss by y. Arrays and PyTorch tensors are taken as float32.
+        Input, and the gradient of a loss with respect to y; arrays or PyTorch tensors, converted to float32.
 
     Returns
     -------
@@ -104,7 +104,7 @@ def run_layer(trainer: Any, layer: Any, flow: Any, x: Any, dy: Any) -> LayerRun:
     Raises
     ------
     bttlab.tensor.ShapeError, ProgramError
-        As for `layer_program`, or if x or dy is not of the layer's shape; nothing is run then.
+        As for `layer_program`, or if the shape of x or dy does not fit the layer; nothing runs then.
     """
     trainer = trainer if isinstance(trainer, TrainerDriver) else trainer.trainer_1
     shape = shape_of(layer)
@@ -118,8 +118,8 @@ def run_layer(trainer: Any, layer: Any, flow: Any, x: Any, dy: Any) -> LayerRun:
     cores = [_array(core) for core in layer.used_cores()]
     bias = np.zeros(shape.out_features, np.float32) if layer.bias is None else _array(layer.bias)
     trainer.load_program(program)
-    words = trainer.execute(program.pack({"x": x, "dy": dy, "b": bias, **dict(zip(CORES, cores, strict=True))}), tokens)
-    results = program.unpack(words)
+    inputs = program.pack({"x": x, "dy": dy, "b": bias, **dict(zip(CORES, cores, strict=True))})
+    results = program.unpack(trainer.execute(inputs, tokens))
     return LayerRun(
         program,
         results["y"].reshape(dy.shape),
@@ -131,7 +131,7 @@ def run_layer(trainer: Any, layer: Any, flow: Any, x: Any, dy: Any) -> LayerRun:
 
 
 def autograd_errors(run: LayerRun, layer: Any, x: Any, dy: Any) -> dict[str, float]:
-    """Compare a run with PyTorch's autograd in double precision, W reassembled from the cores.
+    """Compare a run with PyTorch's autograd in double precision, on the weight W reassembled from the cores.
 
     Returns
     -------
@@ -145,10 +145,10 @@ def autograd_errors(run: LayerRun, layer: Any, x: Any, dy: Any) -> dict[str, flo
     weight = torch.einsum("xia,ajb,bkc,cld,dme,eny->ijklmn", *cores).reshape(layer.out_features, layer.in_features)
     y = double_x @ weight.T + bias
     gradients = torch.autograd.grad(y, [double_x, *cores, bias], torch.tensor(_array(dy), dtype=torch.double))
-    wanted = [tensor.detach().numpy() for tensor in (y, *gradients)]
+    expected = [tensor.detach().numpy() for tensor in (y, *gradients)]
     computed = [run.y, run.dx, *run.gradients, run.bias_gradient]
     names = ["y", "dx", *(f"d{name}" for name in CORES), "db"]
-    return {n: float(np.abs(a - b).max() / np.abs(b).max()) for n, a, b in zip(names, computed, wanted, strict=True)}
+    return {n: float(np.abs(a - b).max() / np.abs(b).max()) for n, a, b in zip(names, computed, expected, strict=True)}
 
 
 def _array(values: Any) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""overlays/manifest.json: which overlays there are, what is in them, and the digests that make them trusted."""
+"""overlays/manifest.json: the prebuilt overlays, their content, and the digests by which they are trusted."""
 
 import hashlib
 import json
@@ -16,7 +16,7 @@ from bttlab.locks import changing
 from bttlab.places import ROOT
 
 MANIFEST = "manifest.json"
-MOST_MANIFEST, MOST_OVERLAY = 1 << 20, 1 << 28  # bytes; an hw overlay of the U50 has some 2**26
+MOST_MANIFEST, MOST_OVERLAY = 1 << 20, 1 << 28  # bytes; an hw overlay of the U50 has about 2**26
 KINDS = ("hw", "emulation")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -29,7 +29,7 @@ class OverlayEntry:
     Parameters
     ----------
     name : str
-        What `load_overlay` knows it by; an hw and an emulation overlay may share it.
+        Name for `load_overlay`; an hw and an emulation overlay may have the same name.
     file : str
         Path of the .xclbin, relative to the manifest's folder.
     kind : {"hw", "emulation"}
@@ -40,19 +40,18 @@ class OverlayEntry:
     sources : str
         Digest of the sources and flags it was built from.
     clock_mhz : int, optional
-        The kernels' clock that an hw overlay was built for.
+        Kernel clock that an hw overlay was built for.
     interfaces : sequence of str
-        UUIDs of the shell's interface that an hw overlay needs.
+        UUIDs of the shell interface that an hw overlay needs.
     kernels, images : sequence of str
-        Names of its kernels, and of the compiled images in it (none in an hw overlay).
+        Names of its kernels and of its compiled images (none in an hw overlay).
     machine : mapping, optional
-        The training processor's version and widths, as `Machine.to_dict` gives them: which models
-        it trains is a matter of programs.
+        Version and widths of the training processor, from `Machine.to_dict`.
 
     Raises
     ------
     OverlayError
-        If a field breaks its rule.
+        If a field is invalid.
     """
 
     name: str
@@ -102,7 +101,7 @@ def read_manifest(folder: Path) -> tuple[OverlayEntry, ...]:
     Raises
     ------
     OverlayError
-        If the manifest cannot be read or breaks a rule.
+        If the manifest cannot be read or is invalid.
     """
     path = Path(folder) / MANIFEST
     try:
@@ -113,7 +112,7 @@ def read_manifest(folder: Path) -> tuple[OverlayEntry, ...]:
     except FileNotFoundError:
         return ()
     except (OSError, OverlayError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise OverlayError(f"{path} is no manifest of overlays ({error}); rebuild it with: make overlays") from None
+        raise OverlayError(f"{path} is not a valid manifest ({error}); rebuild it with: make overlays") from None
     keys = [(entry.name, entry.kind, entry.platform) for entry in entries]
     if len(set(keys)) < len(keys):
         raise OverlayError(f"{path} lists an overlay twice; rebuild it with: make overlays")
@@ -121,7 +120,7 @@ def read_manifest(folder: Path) -> tuple[OverlayEntry, ...]:
 
 
 def write_manifest(folder: Path, entries: Iterable[OverlayEntry]) -> None:
-    """Write a folder's manifest in one piece, sorted by name."""
+    """Write a folder's manifest atomically, sorted by name."""
     rows = [asdict(entry) for entry in sorted(entries, key=lambda entry: (entry.name, entry.kind))]
     for row in rows:
         if row["kind"] == "emulation":
@@ -132,14 +131,14 @@ def write_manifest(folder: Path, entries: Iterable[OverlayEntry]) -> None:
 def add_entries(
     folder: Path, entries: Iterable[OverlayEntry], replaces: Callable[[OverlayEntry, OverlayEntry], bool]
 ) -> None:
-    """Add overlays to a folder's manifest; other processes may add theirs at the same time.
+    """Add overlays to a folder's manifest; safe while other processes add overlays.
 
     Parameters
     ----------
     folder : path
     entries : iterable of OverlayEntry
     replaces : callable
-        Returns whether a new entry (its first argument) takes the place of one that is there (the second).
+        Returns whether a new entry (first argument) replaces an existing one (second argument).
     """
     entries = list(entries)
     with changing(folder):
@@ -153,7 +152,13 @@ def digest(data: bytes) -> str:
 
 
 def read_file(path: str | Path) -> bytes:
-    """Return an overlay's bytes; an `OverlayError` if it is no file, too large for an overlay, or cannot be read."""
+    """Return an overlay's bytes.
+
+    Raises
+    ------
+    OverlayError
+        If it is not a regular file, too large for an overlay, or cannot be read.
+    """
     try:
         return read_regular(path, MOST_OVERLAY)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""A trainer for a model, in one call."""
+"""Open a trainer for a model in one call."""
 
 from collections.abc import Mapping, Sequence
 
@@ -22,35 +22,35 @@ def open_trainer(
     overlay: str = OVERLAY,
     require_card: bool = False,
 ) -> TrainerDriver:
-    """Load the overlay of the training processor, and on it the program of a model.
+    """Load the overlay of the training processor, then the program of a model.
 
     Parameters
     ----------
     config : ModelConfig, or ModuleModel of bttlab.compiler.module
     shapes : mapping of str to sequence of int, optional
-        Of the parameters, where linear layers have ranks of their own.
+        Of the parameters, if linear layers have different ranks.
     flow : str or tuple of int
         As for `bttlab.compiler.program.compile_program`.
     device, trust, wait, require_card
         As for `bttlab.card.load_overlay`.
     overlay : str
-        Its name in the manifest, or the path of an .xclbin.
+        Name in the manifest, or path of an .xclbin.
 
     Returns
     -------
     TrainerDriver
-        Its parameters are still to be loaded.
+        Without parameters: call `load_parameters` next.
 
     Raises
     ------
     bttlab.compiler.errors.ProgramError
-        If the machine does not hold the model; no card is touched then.
+        If the machine cannot run the model; no card is used then.
     bttlab.card.OverlayError
         If there is no such card, no overlay for it, or the overlay is not the training processor.
     bttlab.card.CardBusyError
-        If another process holds the card.
+        If another process has the card.
     """
-    compiled_program(config, shapes, flow)  # kept for load_program
+    compiled_program(config, shapes, flow)  # cached for load_program
     loaded = load_overlay(overlay, device, trust, wait, require_card)
     if TRAINER_KERNEL.instance not in loaded.ip_dict:
         raise OverlayError(

@@ -1,4 +1,4 @@
-"""Find an overlay and a card for it."""
+"""Find an overlay and a card for it, and load it."""
 
 import logging
 import os
@@ -22,7 +22,7 @@ logger = logging.getLogger("bttlab.card")
 
 @dataclass(frozen=True)
 class OverlayFile:
-    """An overlay's file, and the cards that it is for.
+    """An overlay's file, with the kind of card and the shell that it is for.
 
     Attributes
     ----------
@@ -50,24 +50,24 @@ def load_overlay(
     wait: float = 0.0,
     require_card: bool = False,
 ) -> pynq.Overlay:
-    """Load an overlay on a card: on a real one if an overlay for it is here, else on the emulated one.
+    """Load an overlay on a real card if there is an overlay for it, otherwise on the emulated card.
 
-    A real card that is passed over is named in a warning of the log "bttlab.card", which goes to stderr.
+    If a real card is not used, a warning in the log "bttlab.card" (on stderr) names it.
 
     Parameters
     ----------
     name_or_path : str or path
         A name from the manifest of `overlays_folder()`, or the path of an .xclbin.
     device : "auto", "emulated", int or pynq.Device
-        Where to load it; an integer is an index into `pynq.Device.devices`.
+        The card; an integer is an index into `pynq.Device.devices`.
     trust : bool
-        Load an overlay even if the manifest does not list it: one for emulation holds native code, which runs with
-        your rights, and one for hardware programs the card.
+        Load an overlay even if the manifest does not list it: an emulation overlay contains native code, which runs
+        with your rights, and an hw overlay programs the card.
     wait : float
-        Seconds to wait at most for a real card that another process holds. This process then keeps the card until it
-        ends or calls `release_card`. A shared card (docs/hosts.md) is not waited for here.
+        Seconds to wait at most for a real card that another process has. This process then keeps the card until it
+        ends or calls `release_card`. Does not apply to a shared card (docs/hosts.md).
     require_card : bool
-        Use no emulated card.
+        Do not use an emulated card.
 
     Returns
     -------
@@ -76,10 +76,10 @@ def load_overlay(
     Raises
     ------
     OverlayError
-        If there is no such overlay or card, the overlay is not for this card, its file is not the manifest's and
-        not trusted, or XRT refuses it.
+        If there is no such overlay or card, the overlay is not for this card, its file is neither listed in the
+        manifest nor trusted, or XRT refuses it.
     CardBusyError
-        If another process holds the card all the while.
+        If another process still has the card after `wait` seconds.
     """
     candidates = [_choose_device(device)] if device not in ("auto", "emulated") else list(pynq.Device.devices)
     if device == "emulated":
@@ -102,22 +102,22 @@ def load_overlay(
         EmulatedU50.check_trusted(file.path, digest(read_file(file.path)), "programs the card")
         with card_errors(card):
             check_idle(card)
-            if getattr(card, "contexts", None):  # with one open, pynq 3.0.1 does not get to its error message
+            if getattr(card, "contexts", None):  # with an open context, pynq 3.0.1 fails before its error message
                 card.free_bitstream()
             loaded = _on_real_card(card, file.path, str(name_or_path), wait)
             if hasattr(card, "_info"):
-                card._info = card.device_info  # pynq keeps the clocks that were before
+                card._info = card.device_info  # pynq does not update the clocks
             return loaded
     cards = ", ".join(card.name for card in candidates) or "none"
-    way_out = "leave out --require-card" if require_card else "use device='emulated'"
+    hint = "leave out --require-card" if require_card else "use device='emulated'"
     raise OverlayError(
         f"overlay {name_or_path}: {mismatch(files)}, but the cards to choose from are: {cards}; "
-        f"{way_out}, or build it for the card from hls_src (docs/vitis.md)"
+        f"{hint}, or build it for the card from hls_src (docs/vitis.md)"
     )
 
 
 def mismatch(files: Sequence[OverlayFile]) -> str:
-    """Return which cards an overlay's files are for, in words."""
+    """Return a description of the cards that an overlay's files are for."""
     hardware = [file for file in files if file.kind == "hw"]
     if not hardware:
         built = ", ".join(f"{file.kind} on {file.platform}" for file in files)
@@ -126,15 +126,15 @@ def mismatch(files: Sequence[OverlayFile]) -> str:
     return f"the hw overlay is for {shells}"
 
 
-def passed_over(card: pynq.Device) -> list[str]:
-    """Return the real cards that are listed before an emulated one and were not used."""
+def unused_cards(card: pynq.Device) -> list[str]:
+    """Return the names of the real cards if `card`, the one in use, is emulated; none otherwise."""
     if not isinstance(card, EmulatedU50):
         return []
     return [other.name for other in pynq.Device.devices if not isinstance(other, EmulatedU50)]
 
 
 def _on_real_card(card: pynq.Device, path: Path, name: str, wait: float) -> pynq.Overlay:
-    """Load an overlay on a card that this process locks, or on a shared card in a time slice."""
+    """Lock a card and load an overlay, or load it on a shared card in a time slice."""
     keeper = keeper_of(card)
     if keeper is None:
         process_lock(card_name(card)).acquire(wait)
@@ -142,8 +142,8 @@ def _on_real_card(card: pynq.Device, path: Path, name: str, wait: float) -> pynq
     kernels = [entry["type"] for entry in card.get_bitfile_metadata(str(path)).ip_dict.values()]
     if kernels != [TRAINER_KERNEL.vlnv]:
         raise OverlayError(
-            f"overlay {name} has other kernels than the training processor, and {card.name} is shared, slice by slice, "
-            "by those who train on that; ask an administrator for a card of your own"
+            f"overlay {name} has other kernels than the training processor's, and {card.name} is shared in time "
+            "slices, for the training processor only; ask an administrator for a card that is not shared"
         )
     keeper.acquire(overlay_key(path))
     try:
@@ -155,14 +155,14 @@ def _on_real_card(card: pynq.Device, path: Path, name: str, wait: float) -> pynq
 
 
 def release_card(card: pynq.Device) -> None:
-    """Let other processes have a real card; its overlay is not to be used any more."""
+    """Release a real card to other processes; do not use its overlay afterwards."""
     process_lock(card_name(card)).release()
 
 
 def choose_active_device() -> None:
-    """Make the emulated card PYNQ's active device if no real card has an overlay here and none was chosen before.
+    """Make the emulated card PYNQ's active device if there is no hw overlay for a real card and none was chosen.
 
-    Then a plain `pynq.Overlay("overlays/trainer.xclbin")` works, also beside a card without hw overlays.
+    A plain `pynq.Overlay("overlays/trainer.xclbin")` then works, also on a host with a card but no hw overlay.
     """
     if "_active_device" in vars(pynq.Device):
         return
@@ -191,9 +191,9 @@ def _from_path(path: Path) -> list[OverlayFile]:
 
 
 def _from_manifest(name: str) -> list[OverlayFile]:
-    """Return the overlays with a name; hw files have been compared with the manifest's digest.
+    """Return the overlays with a name, after a check of the digests of hw files.
 
-    The emulated card checks those for emulation itself.
+    The emulated card checks the files of emulation overlays when it loads them.
     """
     folder = overlays_folder()
     entries = read_manifest(folder)
@@ -230,7 +230,7 @@ def _choose_device(device: str | int | pynq.Device) -> pynq.Device:
 
 
 def kind_for(card: pynq.Device) -> str:
-    """Return the kind of overlay that a card takes."""
+    """Return the kind of overlay for a card."""
     if isinstance(card, EmulatedU50):
         return "emulation"
     return "hw_emu" if os.environ.get("XCL_EMULATION_MODE") == "hw_emu" else "hw"

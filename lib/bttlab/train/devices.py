@@ -94,7 +94,7 @@ def open_trainer(
         "overlay.sha256": trainer.overlay_sha256,
         "program.sha256": trainer.program.sha256,
     }
-    unused = card.overlay.passed_over(trainer.device) if device == "auto" else []
+    unused = card.overlay.unused_cards(trainer.device) if device == "auto" else []
     if unused:
         provenance["unused_cards"] = ", ".join(unused)
     return OpenedTrainer(trainer, *_words(trainer.device, device, overlay), provenance)
