@@ -189,13 +189,11 @@ def _energy(estimates: Sequence[Estimate], core_seconds: float) -> str:
     rows = []
     for mhz in CLOCKS:
         at = [one.at_clock(mhz) for one in estimates]
-        rows.append([f"time of an epoch, s, {mhz} MHz", *(f"{one.seconds_per_epoch:.2f}" for one in at)])
-        rows.append([f"power, W, {mhz} MHz", *(_band(one.power.running, 0) for one in at)])
-        rows.append([f"energy of an epoch, J, {mhz} MHz", *(_band(one.energy_per_epoch, 0) for one in at)])
+        rows.append([f"U50, {mhz} MHz", *(_band(one.energy_per_epoch, 0) for one in at)])
     seconds = core_seconds * estimates[0].samples
     low, mid, high = (watts * seconds for watts in CORE_WATTS)
-    rows.append(["a processor core, energy of an epoch, J", f"{mid:.0f} ({low:.0f} to {high:.0f})", "", ""])
-    return _markdown(_columns(), rows)
+    rows.append(["a processor core", f"{mid:.0f} ({low:.0f} to {high:.0f})", "", ""])
+    return _markdown(_columns("J an epoch"), rows)
 
 
 def _ratios(sample: Samples) -> str:
@@ -226,20 +224,16 @@ def _ratios(sample: Samples) -> str:
 
 def _quality(alike: Samples) -> tuple[str, str]:
     """Return the table of energy.md, and the README's sentence about its last column."""
-    targets = {target: energy_to_quality(find_gpu(GPU), alike, target) for target in TARGETS}
-    rows = []
-    for pair in zip(*targets.values(), strict=True):
-        row = pair[0]
-        rows.append([row.label, f"{row.optimizer}, {row.learning_rate:g}"])
-        for one in pair:
-            missing = f"; {one.seeds - len(one.samples)} seeds never" if len(one.samples) < one.seeds else ""
-            rows[-1].append(f"{np.median(one.samples):,.0f} ({min(one.samples):,} to {max(one.samples):,}){missing}")
-            rows[-1].append("{1:,.0f} ({0:,.0f} to {2:,.0f})".format(*one.joules))
-    headers = ["", "optimizer, rate"]
-    for target in TARGETS:
-        headers += [f"samples to {target:.0%}", "J"]
     target = TARGETS[-1]
-    joules = {row.label: row.joules for row in targets[target]}
+    found = energy_to_quality(find_gpu(GPU), alike, target)
+    rows = []
+    for one in found:
+        missing = f"; {one.seeds - len(one.samples)} seeds never" if len(one.samples) < one.seeds else ""
+        samples = f"{np.median(one.samples):,.0f} ({min(one.samples):,} to {max(one.samples):,}){missing}"
+        energy = "{1:,.0f} ({0:,.0f} to {2:,.0f})".format(*one.joules)
+        rows.append([one.label, f"{one.optimizer}, {one.learning_rate:g}", samples, energy])
+    headers = ["", "optimizer, rate", f"samples to {target:.0%}", "J"]
+    joules = {row.label: row.joules for row in found}
     low, card, high = joules["U50: tensor, batch 1"]
     tensor, dense = (
         [joules[f"{GPU}, {mode}: {what}"][1] for mode in ("graphs", "eager")]
