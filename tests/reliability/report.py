@@ -16,7 +16,7 @@ from bttlab.quantities import to_json
 from reliability.outcome import Outcome
 
 TABLE = "table of reliability.json"
-HEAD = ("trial", "what was tried", "attempts", "failed", "figures", "command", "version, machine and day")
+HEAD = ("trial", "what was tried", "attempts", "failed", "figures", "version, processor and day")
 MOST_FAILURES = 20  # that are kept word for word
 
 
@@ -50,19 +50,23 @@ def save(folder: Path, records: dict[str, Any], order: list[str]) -> None:
 
 
 def table(records: dict[str, Any]) -> str:
-    """Return the records as a table in Markdown."""
+    """Return the records as a table in Markdown, without how figures were measured and their course over time."""
     rows = [HEAD, ["---"] * len(HEAD)]
-    for row in records.values():
-        figures = "; ".join(f"{name}: {_figure(value)}" for name, value in row["figures"].items())
-        where = f"{row['version']}, {row['machine']}, {row['day']}"
+    for name, row in records.items():
+        figures = {name: _figure(value) for name, value in row["figures"].items() if not _is_course(value)}
+        told = "; ".join(f"{name}: {figure}" for name, figure in figures.items())
+        where = f"{row['version']}, {row['machine'].split(',')[0]}, {row['day']}"
         numbers = (f"{row['attempts']:,}", f"{row['failed']:,}")
-        rows.append([row["title"], row["tried"], *numbers, figures, f"`{row['command']}`", where])
+        rows.append([f"{row['title']} (`{name}`)", row["tried"], *numbers, told, where])
     return "".join(f"| {' | '.join(cell.replace('|', '/') for cell in row)} |\n" for row in rows)
+
+
+def _is_course(value: Any) -> bool:
+    return isinstance(value, dict) and isinstance(value["value"], list)
 
 
 def _figure(value: Any) -> str:
     if isinstance(value, dict):
-        return f"{_figure(value['value'])} {value['unit']} ({value['provenance']}: {value['how']})"
-    if isinstance(value, list):
-        return ", ".join(map(_figure, value))
+        provenance = "" if value["provenance"] == "measured" else f" ({value['provenance']})"
+        return f"{_figure(value['value'])} {value['unit']}{provenance}"
     return f"{value:,.4g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
