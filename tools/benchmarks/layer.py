@@ -144,30 +144,18 @@ def _peak_bytes(layer: nn.Module, tokens: int) -> int:
 
 
 def tables(result: dict[str, Any]) -> list[Table]:
-    """Return times for each number of threads, then memory and operations, a row for each number of tokens."""
+    """Return time on one thread and memory, a row for each number of tokens; the figure has all else."""
     rows = [row for row in result["rows"] if row["tokens"] in PRINTED]
-    names = list(dict.fromkeys(row["contender"] for row in rows))
-    tokens = list(dict.fromkeys(row["tokens"] for row in rows))
-    made = []
-    for threads in dict.fromkeys(row["threads"] for row in rows):
-        cells = {(row["tokens"], row["contender"]): row for row in rows if row["threads"] == threads}
-        present = [name for name in names if any(contender == name for _, contender in cells)]
-        made.append(
-            Table(
-                f"Time of both passes in ms (measured), threads: {threads}",
-                ["tokens", *present],
-                [[f"{count:,}", *(_cell(cells.get((count, name))) for name in present)] for count in tokens],
-            )
-        )
-    cells = {(row["tokens"], row["contender"]): row for row in rows}
+    threads = min(row["threads"] for row in rows)
+    cells = {(row["tokens"], row["contender"]): row for row in rows if row["threads"] == threads}
+    tokens, names = (list(dict.fromkeys(keys)) for keys in zip(*cells, strict=True))
+    times = [[f"{count:,}", *(_cell(cells.get((count, name))) for name in names)] for count in tokens]
     eager = [name for name in names if all((count, name) in cells for count in tokens) and "compiled" not in name]
-    for column, title, scale in (
-        ("peak", "Peak memory in kB (measured: counted storages)", 1e3),
-        ("operations", "Operations of both passes in MFLOP (counted)", 1e6),
-    ):
-        lines = [[f"{n:,}", *(f"{cells[n, name][column] / scale:,.1f}" for name in eager)] for n in tokens]
-        made.append(Table(title, ["tokens", *eager], lines))
-    return made
+    peaks = [[f"{count:,}", *(f"{cells[count, name]['peak'] / 1e3:,.1f}" for name in eager)] for count in tokens]
+    return [
+        Table(f"Time of both passes in ms (measured), threads: {threads}", ["tokens", *names], times),
+        Table("Peak memory in kB (measured: counted storages)", ["tokens", *eager], peaks),
+    ]
 
 
 def _cell(row: dict[str, Any] | None) -> str:
