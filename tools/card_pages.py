@@ -226,13 +226,15 @@ def _quality(alike: Samples) -> tuple[str, str]:
     """Return the table of energy.md, and the README's sentence about its last column."""
     target = TARGETS[-1]
     found = energy_to_quality(find_gpu(GPU), alike, target)
-    rows = []
+    rows: dict[str, list[str]] = {}
     for one in found:
         missing = f"; {one.seeds - len(one.samples)} seeds never" if len(one.samples) < one.seeds else ""
         samples = f"{np.median(one.samples):,.0f} ({min(one.samples):,} to {max(one.samples):,}){missing}"
-        energy = "{1:,.0f} ({0:,.0f} to {2:,.0f})".format(*one.joules)
-        rows.append([one.label, f"{one.optimizer}, {one.learning_rate:g}", samples, energy])
-    headers = ["", "optimizer, rate", f"samples to {target:.0%}", "J"]
+        name = f"{one.device}: {one.format}, batch {one.batch}"
+        row = rows.setdefault(name, [name, f"{one.optimizer}, {one.learning_rate:g}", samples])
+        row.append("{1:,.0f} ({0:,.0f} to {2:,.0f})".format(*one.joules))
+    headers = ["", "optimizer, rate", f"samples to {target:.0%}", "J (on a GPU: eager)", "J, CUDA graphs"]
+    table = _markdown(headers, [row + [""] * (len(headers) - len(row)) for row in rows.values()])
     joules = {row.label: row.joules for row in found}
     low, card, high = joules["U50: tensor, batch 1"]
     tensor, dense = (
@@ -245,7 +247,7 @@ def _quality(alike: Samples) -> tuple[str, str]:
         f"{GPU.replace('-', ' ')} takes {tensor[0] / card:.0f} to {tensor[1] / card:.0f} times as much with tensor "
         f"training,\nand {batches} ([energy](docs/energy.md); modelled).\n"
     )
-    return _markdown(headers, rows), sentence
+    return table, sentence
 
 
 def _band(band, digits: int) -> str:
