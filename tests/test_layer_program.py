@@ -128,7 +128,7 @@ def test_any_order_of_each_end(overlay, seed, rank, modes, tokens):
     except ProgramError as error:  # the largest of them do not fit; only that may be said
         room = r"takes [\d,]+ vectors(, a bank for| of bank \d+| of buffer \d)|permutations take \d+ entries"
         if max(shape_of(some_layer(rank, modes)).ranks) > M.ROWS:
-            room += "|further apart than a block of the shuffle unit"
+            room += "|needs blocks of more than the shuffle unit's"
         assert re.search(room, str(error)), (str(order), error)
 
 

@@ -1,4 +1,4 @@
-"""Arrangements of a tensor's elements in vectors, and the shuffles between them or into an operand buffer."""
+"""Arrangements of a tensor's elements in vectors, and the shuffles that rearrange tensors or load operand buffers."""
 
 import itertools
 import math
@@ -22,32 +22,35 @@ class Sizes(dict[str, int]):
     Attributes
     ----------
     bounds : mapping of str to Register
-        Of indices whose size depends on the sample: each is a loop of its own, outside a shuffle's blocks.
+        Bounds of indices whose size depends on the sample: each is a loop of its own, outside a shuffle's blocks.
     """
 
     def __init__(self, sizes: Mapping[str, int], bounds: Mapping[str, Register] = MappingProxyType({})):
         super().__init__(sizes)
         self.bounds = dict(bounds)
-        self.plans: dict[tuple, _Plan | None] = {}  # of shuffles, once they are known
+        self.plans: dict[tuple, _Plan | None] = {}  # cache of shuffle plans
 
     def bound(self, index: str) -> Bound:
-        """Return how many of an index there are."""
+        """Return the size of an index: a register where it depends on the sample."""
         return self.bounds.get(index, self[index])
 
 
 def elements(sizes: Sizes, indices: Iterable[str]) -> int:
-    """Return how many values indices have together."""
+    """Return the product of the sizes of some indices."""
     return math.prod(sizes[i] for i in indices)
 
 
 @dataclass(frozen=True)
 class Arrangement:
-    """Indices from the outermost on; the last `lanes` of them are packed along the lanes, each row from a vector on.
+    """Order of a tensor's indices in memory.
 
     Attributes
     ----------
+    order : tuple of str
+        Indices, outermost first.
     lanes : int
-        At least 1.
+        Number of last indices that are packed along the lanes, at least 1. The others count rows; each row begins with
+        a vector.
     """
 
     order: tuple[str, ...]
@@ -76,7 +79,7 @@ class Arrangement:
         return elements(sizes, self.outer) * self.row_vectors(sizes)
 
     def strides(self, sizes: Sizes) -> dict[str, int]:
-        """Vectors from an index of a row to the next."""
+        """Return the stride, in vectors, of each index that counts rows."""
         strides, step = {}, self.row_vectors(sizes)
         for index in reversed(self.outer):
             strides[index] = step
@@ -84,14 +87,19 @@ class Arrangement:
         return strides
 
     def views(self, sizes: Sizes) -> Iterator["Arrangement"]:
-        """Yield the arrangements that are the same vectors: rows that fill whole vectors may be cut or put together."""
+        """Yield the arrangements with the same vectors: rows of whole vectors can be split or merged."""
         whole = [n for n in range(1, len(self.order) + 1) if not elements(sizes, self.order[-n:]) % LANES]
         yield self
         if self.lanes in whole:
             yield from (Arrangement(self.order, n) for n in whole if n != self.lanes)
 
     def places(self, sizes: Sizes, indices: Sequence[str]) -> np.ndarray:
-        """Return element numbers (vector x LANES + lane) over some indices, with the others 0."""
+        """Return the element number (vector x LANES + lane) at all values of some indices, the others being 0.
+
+        Returns
+        -------
+        ndarray of int, an axis for each index
+        """
         strides, step = {i: s * LANES for i, s in self.strides(sizes).items()}, 1
         for index in reversed(self.packed):
             strides[index] = step
@@ -106,7 +114,7 @@ class Arrangement:
 
 @dataclass(frozen=True)
 class Stored:
-    """A tensor as it lies in a bank or in an operand buffer."""
+    """A tensor's place in a bank or an operand buffer, and its arrangement there."""
 
     name: str
     place: At
@@ -114,11 +122,11 @@ class Stored:
 
     @property
     def rows(self) -> str:
-        """The outermost index, if it counts the rows of an operand buffer."""
+        """The index that counts the rows of an operand buffer: the outermost; empty for a tensor in a bank."""
         return self.arrangement.order[0] if self.place.memory.startswith("buffer") else ""
 
     def strides(self, sizes: Sizes) -> dict[str, int]:
-        """Vectors from an index to the next."""
+        """Return the stride, in vectors, of each index that counts rows; 0 along the rows of an operand buffer."""
         return self.arrangement.strides(sizes) | ({self.rows: 0} if self.rows else {})
 
 
@@ -126,7 +134,7 @@ Loop = tuple[Bound, dict[str, int]]  # size, and stride by operand
 
 
 def fused(loops: Iterable[Loop]) -> list[Loop]:
-    """Merge neighbouring loops that step evenly through all operands; outermost first."""
+    """Merge neighbouring loops that all operands traverse with one common stride; outermost first."""
     result: list[Loop] = []
     for size, strides in loops:
         if size == 1:
@@ -140,7 +148,7 @@ def fused(loops: Iterable[Loop]) -> list[Loop]:
 
 
 def unrolled(places: Mapping[str, At], loops: Sequence[Loop]) -> Iterator[dict[str, At]]:
-    """Yield where operands lie, for every iteration of loops that are unrolled into instructions."""
+    """Yield the operands' places for every iteration of loops that are unrolled into instructions."""
     for index in itertools.product(*(range(size) for size, _ in loops)):
         steps = list(zip(index, (strides for _, strides in loops), strict=True))
         yield {name: place.behind(sum(n * s[name] for n, s in steps)) for name, place in places.items()}
@@ -155,18 +163,18 @@ def nests(
     *more: Loop,
     tokens_last: bool = True,
 ) -> Iterator[tuple[list[Level], dict[str, At]]]:
-    """Yield the loops of each instruction, up to `most`, and its operands.
+    """Yield the loops of each instruction, at most `most`, and its operands.
 
     Parameters
     ----------
     fixed : sequence of str
         Indices that are unrolled into instructions.
     indices : sequence of str
-        Those of the loops, outermost first; what does not fit is unrolled, too.
+        Indices of the loops, outermost first; those beyond `most` are unrolled, too.
     more : tuple of (int, dict)
-        Further loops inside.
+        Further, inner loops.
     tokens_last : bool
-        Whether a loop over tokens is the innermost, as the vector unit goes through a matrix, or the outermost.
+        Whether a loop over tokens is the innermost (the vector unit's order) or the outermost.
     """
     strides = {name: one.strides(sizes) for name, one in operands.items()}
     outer, inner = (
@@ -187,7 +195,7 @@ def nests(
 
 
 def _names(parts: Sequence[tuple[str, Loop]], loops: Sequence[Loop]) -> Iterator[str]:
-    """Yield the name of each fused loop: those of its parts together, such as r3j1."""
+    """Yield the name of each fused loop: the names of its parts joined, such as r3j1."""
     rest = [(name, size) for name, (size, _) in parts if size != 1]
     for size, _ in loops:
         name, own = rest.pop(0)
@@ -198,7 +206,7 @@ def _names(parts: Sequence[tuple[str, Loop]], loops: Sequence[Loop]) -> Iterator
 
 
 def _even(vectors: np.ndarray) -> int | None:
-    """Return the step between vectors, None if they are not evenly spaced."""
+    """Return the stride between vectors, None if they are not evenly spaced."""
     steps = set(np.diff(vectors).tolist())
     return steps.pop() if len(steps) == 1 else (1 if not steps else None)
 
@@ -210,9 +218,9 @@ class _Plan:
     Attributes
     ----------
     read, write : int
-        Between vectors in, and between vectors out (of a row).
+        Strides, in vectors, of the vectors in, and of the vectors out (within a row).
     rows : int
-        Of an operand buffer that a block fills; 1 if it is all in a bank, 0 if blocks are its rows.
+        Rows of an operand buffer that a block fills; 0 if each block is one row, 1 if the target is in a bank.
     """
 
     permutation: np.ndarray
@@ -256,13 +264,13 @@ def rearrange(builder: Builder, sizes: Sizes, source: Stored, target: Stored) ->
     Raises
     ------
     ProgramError
-        If a block of it is larger than the shuffle unit's.
+        If it needs blocks that are larger than the shuffle unit's buffer.
     """
     plan = _plan(sizes, source.arrangement, target.arrangement, target.rows)
     if plan is None:
         raise ProgramError(
-            f"the elements of {source.name} are further apart than a block of the shuffle unit, {M.SHUFFLE_VECTORS} "
-            "vectors: contract neighbouring cores first"
+            f"permuting {source.name} needs blocks of more than the shuffle unit's {M.SHUFFLE_VECTORS} vectors: "
+            "contract neighbouring cores first"
         )
     what = f"{'load' if target.rows else 'permute'} {source.name}"
     count, strides = plan.repeated
@@ -281,13 +289,13 @@ def rearrange(builder: Builder, sizes: Sizes, source: Stored, target: Stored) ->
 
 
 def rearranging_steps(sizes: Sizes, of: Arrangement, to: Arrangement, rows: str = "") -> float:
-    """Return the steps of `rearrange`, infinite if a block is larger than the shuffle unit's."""
+    """Return the steps of `rearrange`, infinity if it needs blocks that are larger than the shuffle unit's buffer."""
     plan = _plan(sizes, of, to, rows)
     return math.inf if plan is None else plan.steps
 
 
 def _plan(sizes: Sizes, of: Arrangement, to: Arrangement, rows: str) -> _Plan | None:
-    """Return a shuffle, of whole rows if a block reaches so far; None if it does not reach what has to move at all."""
+    """Return the plan of a shuffle, of whole rows if they fit in a block; None if no block is large enough."""
     key = of, to, rows
     if key not in sizes.plans:
         sizes.plans[key] = _plan_of(sizes, of, to, rows) or _plan_of(sizes, *_narrow(sizes, of, to), rows)
@@ -295,12 +303,12 @@ def _plan(sizes: Sizes, of: Arrangement, to: Arrangement, rows: str) -> _Plan | 
 
 
 def _narrow(sizes: Sizes, *arrangements: Arrangement) -> Iterator[Arrangement]:
-    """Yield views with as few indices along the lanes as can be."""
+    """Yield the view of each arrangement with the fewest indices along the lanes."""
     return (min(one.views(sizes), key=lambda view: view.lanes) for one in arrangements)
 
 
 def _plan_of(sizes: Sizes, of: Arrangement, to: Arrangement, rows: str) -> _Plan | None:
-    """Choose the indices of a block: those whose lanes change, and as many more as make the fewest steps."""
+    """Choose the indices of a block: those along the lanes before or after, and the others that minimize the steps."""
     strides = {"source": of.strides(sizes), "target": to.strides(sizes) | ({rows: 0} if rows else {})}
     rest, plans = [i for i in to.order if i not in of.packed and i not in to.packed], []
     for count in range(len(rest), -1, -1):
@@ -316,7 +324,7 @@ def _plan_of(sizes: Sizes, of: Arrangement, to: Arrangement, rows: str) -> _Plan
 
 
 def _block(sizes, of, to, inside, rows) -> tuple[np.ndarray, int, int, int] | None:
-    """Return the permutation of some indices' elements, the vectors in, and the steps between vectors in and out."""
+    """Return a block's permutation, its vectors in, and the strides of vectors in and out; None if it is too large."""
     places_in, places_out = (a.places(sizes, inside).reshape(-1) for a in (of, to))
     vectors_in, number_in = np.unique(places_in // LANES, return_inverse=True)
     vectors_out, number_out = np.unique(places_out // LANES, return_inverse=True)

@@ -167,8 +167,8 @@ MASKED = -1e9  # beside it, the exponential of a score is nothing
 def causal_mask(b: Builder, tokens: Bound) -> At:
     """Return vectors that hide the keys behind a query: they stay in their bank from LOAD on."""
     most, blocks = most_of(tokens), -(-most_of(tokens) // ROWS)
-    mask = b.take("causal mask", most * blocks, is_lasting=True)
-    all_of, hidden = b.take("all masked", 1, is_lasting=True), b.functions.number(constant(MASKED))
+    mask = b.take("causal mask", most * blocks, is_persistent=True)
+    all_of, hidden = b.take("all masked", 1, is_persistent=True), b.functions.number(constant(MASKED))
     shown, one = b.functions.number(constant(-MASKED)), [Level("one", 1)]
     b.layer = "causal mask"
     b.vector(M.FUNCTION, "all keys", one, r0=all_of, function=hidden)

@@ -1,8 +1,9 @@
-"""Assignment of banks: each buffer gets one that all its ports reach, apart from what is read beside it.
+"""Assign each buffer a bank that all its ports reach.
 
-Layers ask for buffers by name and size (`Builder.take`). When all instructions of a sample are listed, their operands
-say which ports must reach a buffer and from which instruction to which it is in use. Buffers that
-different units read, or write, at about one time go to different banks, so that both units can work.
+Layers allocate buffers by name and size (`Builder.take`). When all instructions of a sample are listed, their operands
+show which ports must reach a buffer, and its lifetime. Two buffers that one instruction reads, or writes, need
+different banks. Buffers that different units read, or write, at about the same time go to different banks if possible,
+so that both units can work.
 """
 
 from collections import defaultdict
@@ -31,18 +32,22 @@ if TYPE_CHECKING:
     from bttlab.compiler.builder import Builder
 
 M = MACHINE
-# The gradient of a parameter in a bank lies in the bank that the update unit reads beside it, at the same address.
+# Bank of a parameter -> bank of its gradient, which has the same address there: the update unit reads both in one step.
 GRADIENT_OF = dict(zip(M.reach(UPDATE, 0, False).banks, M.reach(UPDATE, 1, False).banks, strict=True))
 MOMENTS = tuple(M.reach(UPDATE, number, False).banks[0] for number in (2, 3))
-# What is used at about one time: two units work at any, and an order of instructions moves uses by thousands of cycles.
-WORKING, NEIGHBOURS, NEAR_BY = 2, 8000, 0.25
-CROWDED = 40.0  # cycles that a port more is worth: what many ports reach is left for what needs it
+# Times of instructions are estimates: BUSY_UNITS units work on average, and scheduling moves an instruction by up to
+# WINDOW cycles. Two uses within the window but not at the same time cost WINDOW_SHARE of a conflict.
+BUSY_UNITS, WINDOW, WINDOW_SHARE = 2, 8000, 0.25
+PORT_COST = 40.0  # cycles, for each port that reaches a bank: well-connected banks are left for buffers that need them
 ATTEMPTS, SWEEPS = 6, 2
-PARAMETERS_TOO = 400.0  # and a bank of parameters or gradients
+PARAMETER_BANK_COST = 400.0  # cycles, for an activation in a bank of parameters or gradients
 
 
 def scratch_bank(engine: int) -> int:
-    """Return the bank of an engine's intermediates: it streams them, its drain writes them, the other has scalars."""
+    """Return the bank of an engine's intermediates.
+
+    The engine streams them, its drain writes them, and the other engine reads them as scalars.
+    """
     reached = (
         M.reach(engine, 1, False).banks,
         M.reach(DRAIN_0 + engine, 4, True).banks,
@@ -52,7 +57,7 @@ def scratch_bank(engine: int) -> int:
 
 
 def inner_banks(buffers: Iterable["Buffer"]) -> set[int]:
-    """Return the banks of buffers: not the ways in and out, those of moments, and those that some have as scratch."""
+    """Return the banks for buffers: all except those of transfers, of moments, and those already assigned (scratch)."""
     return {*range(M.BANKS)} - {M.IN_BANK, M.OUT_BANK, *MOMENTS} - {buffer.bank for buffer in buffers}
 
 
@@ -63,30 +68,33 @@ class Buffer:
     Attributes
     ----------
     number : int
-        Among all of a program: operands in it have the memory "matrix N", or "gradient N" of a parameter's gradient.
+        Number in the program: before the assignment an operand in it has the memory "matrix N", one in the gradient of
+        a parameter "gradient N".
     is_parameter : bool
-        Whether it is in use at all times and has a gradient.
-    is_added : bool
-        Whether what is added to its gradient is cleared after the update.
+        Whether it is a parameter: it is never overwritten by other buffers, and has a gradient.
+    is_accumulated : bool
+        Whether instructions add to its gradient; the update clears it.
+    is_persistent : bool
+        Whether it keeps its vectors for the whole program.
     rows : int or Register
-        Into which its vectors are divided; only these are in use.
+        Number of rows that are in use; its vectors are divided evenly among the largest number of rows.
     bank, base : int, optional
-        Known when all instructions are listed.
+        Bank and first vector; known after the assignment.
     """
 
     name: str
     vectors: int
     number: int = -1
     is_parameter: bool = False
-    is_added: bool = False
-    is_lasting: bool = False
+    is_accumulated: bool = False
+    is_persistent: bool = False
     rows: Bound = 1
     bank: int | None = None
     base: int = 0
 
 
 def with_copies(builder: "Builder", instructions: list[Instruction]) -> list[Instruction]:
-    """Return instructions with copies of what no bank holds for all its readers: the vector unit makes them."""
+    """Insert copies, by the vector unit, of buffers for which no bank is reached by all readers and writers."""
     inner, reached = inner_banks(builder.made), {}
     readers: dict[str, list[tuple[int, int, set[int]]]] = defaultdict(list)
     written: dict[str, int] = {}
@@ -103,23 +111,23 @@ def with_copies(builder: "Builder", instructions: list[Instruction]) -> list[Ins
     for name, first in written.items():
         if not reached[name]:
             continue
-        banks, away = set(reached[name]), []
+        banks, unreached = set(reached[name]), []
         for i, number, reach in readers[name]:
             if banks & reach:
                 banks &= reach
             else:
-                away.append((i, number))
-        if not away:
+                unreached.append((i, number))
+        if not unreached:
             continue
         whole = builder.made[int(name.split()[1])]
         width, copy = whole.vectors // most_of(whole.rows), builder.new_buffer(f"{whole.name}, copied", whole.vectors)
         copy.rows = whole.rows
-        last = max(i for i in range(first, away[0][0]) if name in _written_by(instructions[i]))
+        last = max(i for i in range(first, unreached[0][0]) if name in _written_by(instructions[i]))
         strides, label = {"t": width, "w": 1}, instructions[last].label
         loops = (Level("t", whole.rows), Level("w", width))
         operands = {0: At(name, 0, strides), 3: At(f"matrix {copy.number}", 0, strides)}
         after[last].append(Instruction(VECTOR, M.COPY, loops, operands, (*label[:2], f"copy of {whole.name}")))
-        for i, number in away:
+        for i, number in unreached:
             operand = instructions[i].operands[number]
             instructions[i].operands[number] = replace(operand, memory=f"matrix {copy.number}")
     return [one for i, instruction in enumerate(instructions) for one in (instruction, *after[i])]
@@ -141,18 +149,24 @@ class _Use:
         return self.instructions[0], self.instructions[-1]
 
 
-class _Room:
-    """A bank's vectors, each taken from one instruction to another."""
+class _BankSpace:
+    """Address ranges of a bank that are allocated, each for a range of instructions."""
 
     def __init__(self, number: int):
         self.number, self.depth = number, M.banks[number].depth
         self.taken: list[tuple[int, int, int, int]] = []  # first and last instruction, first and last vector
 
     def place(self, vectors: int, first: int, last: int) -> tuple[int, int] | None:
-        """Return the vectors that were used longest ago, and until which instruction; None if there are none."""
-        beside = sorted((low, high) for begin, end, low, high in self.taken if begin <= last and first <= end)
+        """Choose the free range whose last use is the longest ago.
+
+        Returns
+        -------
+        tuple of (int, int), optional
+            Its first vector, and the last instruction that used it (-1 if none did); None if no range is free.
+        """
+        allocated = sorted((low, high) for begin, end, low, high in self.taken if begin <= last and first <= end)
         gaps, low = [], 0
-        for begin, end in [*beside, (self.depth, self.depth)]:
+        for begin, end in [*allocated, (self.depth, self.depth)]:
             if begin - low >= vectors:
                 gaps.append((low, begin))
             if end > low:
@@ -173,61 +187,66 @@ def assign_banks(
     buffers: Sequence[Buffer],
     instructions: Sequence[Instruction],
     tokens: int,
-    moved: Collection[str] = (),
+    transferred: Collection[str] = (),
 ) -> None:
-    """Give each buffer its bank and its vectors, and write both into the operands.
+    """Assign each buffer a bank and an address, and write both into the operands.
 
     Parameters
     ----------
     instructions : sequence of Instruction
-        Of a sample, in the order of the mathematics.
+        Instructions of a sample, in the order of the mathematics.
     tokens : int
-        The sample's length for which units shall wait little for each other.
-    moved : collection of str
-        Buffers that LOAD and STORE move, beside parameters; of parameters, those whose gradients STORE moves.
+        Length of the sample for which conflicts between units are minimized.
+    transferred : collection of str
+        Buffers other than parameters that LOAD and STORE transfer, and parameters whose gradients STORE transfers.
 
     Raises
     ------
     ProgramError
-        If no bank is reached by all ports of a buffer, or none that is has room.
+        If no bank is reached by all ports of a buffer, or none of these has enough space.
     """
-    assignment = Assignment(buffers, instructions, moved)
+    assignment = Assignment(buffers, instructions, transferred)
     assignment.fit()
-    assignment.settle(tokens)
+    assignment.balance(tokens)
 
 
 class Assignment:
-    """Buffers and their banks, as far as they have any; parameters as for `assign_banks`."""
+    """Assigns buffers to banks, in two steps: `fit` and `balance`; arguments as for `assign_banks`."""
 
-    def __init__(self, buffers: Sequence[Buffer], instructions: Sequence[Instruction], moved: Collection[str] = ()):
+    def __init__(
+        self, buffers: Sequence[Buffer], instructions: Sequence[Instruction], transferred: Collection[str] = ()
+    ):
         self.instructions, self.all, self.last = instructions, buffers, len(instructions)
-        self.uses, self.apart = _uses(buffers, instructions, moved)
+        self.uses, self.conflicts = _uses(buffers, instructions, transferred)
         self.fixed = [buffer for buffer in buffers if buffer.bank is not None]
         self.buffers = [buffer for buffer in buffers if buffer.number in self.uses]
-        self.crowd = [CROWDED * sum(bank in port.banks for port in M.ports) for bank in range(M.BANKS)]
-        self.times, self.together = None, {}
+        self.port_costs = [PORT_COST * sum(bank in port.banks for port in M.ports) for bank in range(M.BANKS)]
+        self.times, self.contention = None, {}
 
     def fit(self) -> None:
-        """Find places for all buffers.
+        """Find a bank and an address for every buffer.
 
         Raises
         ------
         ProgramError
-            If there are none.
+            If the search finds none.
         """
-        refused = self._attempt()
-        if refused is not None:
-            self._refuse(refused)
+        unplaced = self._attempt()
+        if unplaced is not None:
+            self._raise_unplaced(unplaced)
 
-    def settle(self, tokens: int) -> None:
-        """From places that fit, go to banks for which units wait little for each other; write them into operands."""
+    def balance(self, tokens: int) -> None:
+        """Move buffers to banks that let units work at the same time, and write the result into the operands.
+
+        Call it after `fit`; the placement of `fit` is the fallback.
+        """
         places = self.placed
         self.times = _times(self.instructions, tokens)
-        self.together = _together(self.instructions, self.times)
+        self.contention = _contention(self.instructions, self.times)
         if self._attempt() is not None:
-            self._begin()
+            self._reset()
             for buffer, place in places.items():
-                self._take(buffer, *place)
+                self._allocate(buffer, *place)
         for _ in range(SWEEPS):
             self._improve()
         for buffer, place in self.placed.items():
@@ -236,95 +255,96 @@ class Assignment:
             resolve(instruction, self.all)
 
     def _attempt(self) -> Buffer | None:
-        """Place all buffers; return one that finds no room."""
-        first: list[Buffer] = []  # what found no room comes first in the next attempt
+        """Place all buffers; return None, or a buffer for which no space was found."""
+        first: list[Buffer] = []  # buffers that found no space are placed first in the next attempt
         for _ in range(ATTEMPTS):
-            refused = self._place_all(first)
-            if refused is None:
+            unplaced = self._place_all(first)
+            if unplaced is None:
                 return None
-            first.append(refused)
-        return refused
+            first.append(unplaced)
+        return unplaced
 
-    def _begin(self) -> None:
-        self.rooms = [_Room(number) for number in range(M.BANKS)]
-        self.inside: list[set[str]] = [set() for _ in self.rooms]
+    def _reset(self) -> None:
+        self.spaces = [_BankSpace(number) for number in range(M.BANKS)]
+        self.names_in: list[set[str]] = [set() for _ in self.spaces]
         self.placed: dict[Buffer, tuple[int, int]] = {}
         for buffer in self.fixed:
-            self.rooms[buffer.bank].taken.append((0, self.last, buffer.base, buffer.base + buffer.vectors))
+            self.spaces[buffer.bank].taken.append((0, self.last, buffer.base, buffer.base + buffer.vectors))
 
     def _place_all(self, first: Sequence[Buffer]) -> Buffer | None:
-        self._begin()
+        self._reset()
         for buffer in sorted(self.buffers, key=lambda one: (one not in first, self._key(one))):
             if not self._place(buffer):
                 return buffer
         return None
 
-    def _take(self, buffer: Buffer, bank: int, base: int) -> None:
+    def _allocate(self, buffer: Buffer, bank: int, base: int) -> None:
         self.placed[buffer] = bank, base
         for name, at in _names(buffer, bank):
-            self.inside[at].add(name)
-            self.rooms[at].taken.append((*self._span(buffer), base, base + buffer.vectors))
+            self.names_in[at].add(name)
+            self.spaces[at].taken.append((*self._span(buffer), base, base + buffer.vectors))
 
     def _improve(self) -> None:
-        """Place each buffer again, where it costs least now that all others have their places."""
+        """Move each buffer to the bank that costs least, given where all others are."""
         for buffer in self.buffers:
             if buffer.is_parameter or len(self.uses[buffer.number].banks) == 1:
                 continue
             bank, base = self.placed.pop(buffer)
-            self.inside[bank].discard(f"matrix {buffer.number}")
-            self.rooms[bank].taken.remove((*self._span(buffer), base, base + buffer.vectors))
+            self.names_in[bank].discard(f"matrix {buffer.number}")
+            self.spaces[bank].taken.remove((*self._span(buffer), base, base + buffer.vectors))
             self._place(buffer)
 
-    def _key(self, buffer: Buffer):  # first what has few choices, then what is in use for long
+    def _key(self, buffer: Buffer):
+        """Sort key of the order of placement: parameters, long-lived buffers, the rest; few choices first in each."""
         use = self.uses[buffer.number]
         if buffer.is_parameter:
             return 0, len(use.banks), -buffer.vectors
-        is_kept = buffer.is_lasting or use.span[1] - use.span[0] > self.last // 4
+        is_kept = buffer.is_persistent or use.span[1] - use.span[0] > self.last // 4
         return (1, len(use.banks), use.span[0]) if is_kept else (2, len(use.banks) > 1, use.span[0])
 
     def _span(self, buffer: Buffer) -> tuple[int, int]:
-        return (0, self.last) if buffer.is_parameter or buffer.is_lasting else self.uses[buffer.number].span
+        return (0, self.last) if buffer.is_parameter or buffer.is_persistent else self.uses[buffer.number].span
 
     def _place(self, buffer: Buffer) -> bool:
         span, choices = self._span(buffer), []
         for bank in sorted(self.uses[buffer.number].banks):
             memories = list(_names(buffer, bank))
-            if any(not self.apart[name].isdisjoint(self.inside[at]) for name, at in memories):
+            if any(not self.conflicts[name].isdisjoint(self.names_in[at]) for name, at in memories):
                 continue
-            found = self.rooms[bank].place(buffer.vectors, *span)
+            found = self.spaces[bank].place(buffer.vectors, *span)
             if found is not None and buffer.is_parameter:  # the gradient has the same address
-                taken = self.rooms[GRADIENT_OF[bank]].taken
+                taken = self.spaces[GRADIENT_OF[bank]].taken
                 found = found if all(found[0] >= high for *_, high in taken) else None
             if found is not None:
                 choices.append((self._cost(buffer, bank, found[1]), bank, found[0]))
         if not choices:
             return False
-        self._take(buffer, *min(choices)[1:])
+        self._allocate(buffer, *min(choices)[1:])
         return True
 
     def _cost(self, buffer: Buffer, bank: int, used: int) -> float:
-        total = self.crowd[bank]
+        total = self.port_costs[bank]
         if not buffer.is_parameter and bank in {*GRADIENT_OF, *GRADIENT_OF.values()}:
-            total += PARAMETERS_TOO
+            total += PARAMETER_BANK_COST
         for name, at in _names(buffer, bank):
-            others = self.together.get(name)
+            others = self.contention.get(name)
             if others:
-                total += sum(cycles for other, cycles in others.items() if other in self.inside[at])
+                total += sum(cycles for other, cycles in others.items() if other in self.names_in[at])
         if self.times is not None and used >= 0 and not buffer.is_parameter:
-            total += max(self.times[used][1] + NEIGHBOURS - self.times[self.uses[buffer.number].span[0]][0], 0)
+            total += max(self.times[used][1] + WINDOW - self.times[self.uses[buffer.number].span[0]][0], 0)
         return total
 
-    def _refuse(self, buffer: Buffer) -> None:
-        """Raise an error for a buffer that finds no room."""
+    def _raise_unplaced(self, buffer: Buffer) -> None:
+        """Raise the error for a buffer for which no space was found."""
         use = self.uses[buffer.number]
         if not use.banks:
-            raise ProgramError(f"{buffer.name}: no bank is reached by all that read and write it")
-        number, span = max(use.banks, key=lambda bank: self.rooms[bank].depth), use.span
-        room = self.rooms[number]
-        taken = sum(high - low for begin, end, low, high in room.taken if begin <= span[1] and span[0] <= end)
+            raise ProgramError(f"{buffer.name}: no bank is reached by all units that read and write it")
+        number, span = max(use.banks, key=lambda bank: self.spaces[bank].depth), use.span
+        space = self.spaces[number]
+        taken = sum(high - low for begin, end, low, high in space.taken if begin <= span[1] and span[0] <= end)
         raise DoesNotFit(
-            f"{buffer.name} takes {buffer.vectors} vectors of bank {number}, which has {max(room.depth - taken, 0)} of "
-            f"{room.depth} left",
+            f"{buffer.name} takes {buffer.vectors} vectors of bank {number}, of whose {space.depth} "
+            f"{max(space.depth - taken, 0)} are free",
             "fewer encoders, a shorter sequence, smaller ranks or a smaller vocabulary",
         )
 
@@ -342,17 +362,17 @@ def resolve(instruction: Instruction, buffers: Sequence[Buffer]) -> None:
 
 
 def _names(buffer: Buffer, bank: int) -> Iterable[tuple[str, int]]:
-    """Yield the memory of a buffer and its bank; and those of its gradient, if it is a parameter."""
+    """Yield (memory, bank) of a buffer and, if it is a parameter, of its gradient."""
     yield f"matrix {buffer.number}", bank
     if buffer.is_parameter:
         yield f"gradient {buffer.number}", GRADIENT_OF[bank]
 
 
-def _uses(buffers: Sequence[Buffer], instructions: Sequence[Instruction], moved: Collection[str]):
-    """Return what instructions do with each buffer, and the memories that no bank may hold together."""
+def _uses(buffers: Sequence[Buffer], instructions: Sequence[Instruction], transferred: Collection[str]):
+    """Return each buffer's possible banks and users, and the pairs of memories that need different banks."""
     reached: dict[str, set[int]] = {}
     used: dict[str, list[int]] = defaultdict(list)
-    apart: dict[str, set[str]] = defaultdict(set)
+    conflicts: dict[str, set[str]] = defaultdict(set)
     inner = inner_banks(buffers)
     for i, instruction in enumerate(instructions):
         for stores, numbers in ((False, instruction.reads()), (True, instruction.writes())):
@@ -364,8 +384,8 @@ def _uses(buffers: Sequence[Buffer], instructions: Sequence[Instruction], moved:
                     reached[memory] = reached.get(memory, inner) & set(M.reach(instruction.unit, number, stores).banks)
                     used[memory].append(i)
             for name in names:
-                apart[name].update(other for other in names if other != name)
-    for name, others in list(apart.items()):  # of banks that are known, only the number counts
+                conflicts[name].update(other for other in names if other != name)
+    for name, others in list(conflicts.items()):  # a conflict with a fixed bank excludes this bank
         for bank in [other for other in others if other.startswith("bank")]:
             if name in reached:
                 reached[name].discard(int(bank.split()[1]))
@@ -377,25 +397,25 @@ def _uses(buffers: Sequence[Buffer], instructions: Sequence[Instruction], moved:
             continue
         banks = set(reached.get(name, inner))
         if buffer.is_parameter:
-            writers = set(M.reach(UPDATE, 1, True).banks) & loads if buffer.is_added else inner
-            fits = reached.get(gradient, inner) & writers & (stores if buffer.name in moved else inner)
+            writers = set(M.reach(UPDATE, 1, True).banks) & loads if buffer.is_accumulated else inner
+            fits = reached.get(gradient, inner) & writers & (stores if buffer.name in transferred else inner)
             banks = {bank for bank in banks & set(GRADIENT_OF) & loads & stores if GRADIENT_OF[bank] in fits}
-        if buffer.name in moved:
+        if buffer.name in transferred:
             banks &= loads & stores
         banks = {bank for bank in banks if M.banks[bank].depth >= buffer.vectors} or banks
         uses[buffer.number] = _Use(banks, sorted(used[name] + used[gradient]) or [0])
-    return uses, apart
+    return uses, conflicts
 
 
 def _times(instructions: Sequence[Instruction], tokens: int) -> np.ndarray:
-    """Return when each instruction begins and ends if two units work at any time."""
+    """Return estimated times at which instructions begin and end, as if BUSY_UNITS units worked at all times."""
     steps = np.array([instruction.steps(tokens) for instruction in instructions], float)
-    begin = np.concatenate([[0], np.cumsum(steps)[:-1]]) / WORKING
+    begin = np.concatenate([[0], np.cumsum(steps)[:-1]]) / BUSY_UNITS
     return np.stack([begin, begin + steps], 1)
 
 
-def _together(instructions: Sequence[Instruction], times: np.ndarray) -> dict[str, dict[str, float]]:
-    """Return what it costs in cycles if two memories are in one bank: other units ask for them at about one time."""
+def _contention(instructions: Sequence[Instruction], times: np.ndarray) -> dict[str, dict[str, float]]:
+    """Return the cost, in cycles, of two memories in one bank: different units use them at about the same time."""
     result: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for of in (Instruction.reads, Instruction.writes):
         uses = [
@@ -405,11 +425,11 @@ def _together(instructions: Sequence[Instruction], times: np.ndarray) -> dict[st
         names = [name for _, name in uses]
         begin, end = times[[i for i, _ in uses]].T
         unit = np.array([instructions[i].unit for i, _ in uses])
-        until = np.searchsorted(begin, end + NEIGHBOURS)
+        until = np.searchsorted(begin, end + WINDOW)
         for n, (name, last) in enumerate(zip(names, until, strict=True)):
             after = slice(n + 1, last)
             cycles = np.minimum(end[n], end[after]) - begin[after]
-            near = NEAR_BY * np.minimum(end[n] - begin[n], end[after] - begin[after])
+            near = WINDOW_SHARE * np.minimum(end[n] - begin[n], end[after] - begin[after])
             cycles = np.where(unit[after] == unit[n], 0, np.where(cycles > 0, cycles, near))
             for k in np.flatnonzero(cycles):
                 other = names[n + 1 + k]

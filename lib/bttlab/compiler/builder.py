@@ -1,4 +1,4 @@
-"""The builder of a program: it allocates memory, tables of permutations and functions, and lists instructions."""
+"""The builder of a program: it allocates memory, collects tables of permutations and functions, emits instructions."""
 
 import math
 from collections.abc import Sequence
@@ -33,16 +33,19 @@ from bttlab.compiler.instruction import (
 from bttlab.compiler.shuffles import permutation_entries
 
 LANES, ROWS = MACHINE.LANES, MACHINE.ROWS
-MOST_RANK = 4 * ROWS  # of a linear layer: an engine takes it ROWS at a time
+MAX_RANK = 4 * ROWS  # of a linear layer; an engine takes ROWS of it in a pass
 
 
 def vectors_for(elements: int) -> int:
-    """Return how many vectors hold so many elements."""
+    """Return the number of vectors that a number of elements takes."""
     return -(-elements // LANES)
 
 
 def padded(name: str, bound: Bound, others: int = 1) -> Level:
-    """Return a loop over sums that, with `others` beside it, come round after SUM_DISTANCE steps at least."""
+    """Return a loop over sums, with idle steps so that a sum is updated again after SUM_DISTANCE steps or more.
+
+    `others` is the number of steps of the other loops over sums.
+    """
     least = -(-MACHINE.SUM_DISTANCE // max(others, 1))
     if least <= 1:
         return Level(name, bound)
@@ -52,37 +55,43 @@ def padded(name: str, bound: Bound, others: int = 1) -> Level:
 
 
 def even_parts(whole: int, others: int, most: int) -> list[tuple[int, int]]:
-    """Return first and size of the fewest even parts of a loop, so that a part times `others` is `most` at the most."""
+    """Divide a loop into the fewest even parts whose size times `others` is at most `most`.
+
+    Returns
+    -------
+    list of (int, int)
+        First index and size of each part.
+    """
     count = next((n for n in range(1, whole) if -(-whole // n) * others <= most), max(whole, 1))
     size = max(-(-whole // count), 1)
     return [(first, min(size, whole - first)) for first in range(0, max(whole, 1), size)]
 
 
 def row_passes(rows: int) -> list[tuple[int, int]]:
-    """Return number and rows of each pass of an engine over so many rows: ROWS in a pass, what is left in the last."""
+    """Return the number of each pass of an engine and its rows: ROWS in each pass, the rest in the last."""
     return [(n, min(ROWS, rows - ROWS * n)) for n in range(-(-rows // ROWS))]
 
 
 @dataclass
 class Allocator:
-    """Hands out the vectors of an operand buffer, one after the other."""
+    """Allocates the vectors of an operand buffer, one range after the other."""
 
     memory: str
     depth: int
     used: int = 0
 
     def take(self, name: str, vectors: int) -> int:
-        """Return the first address of so many vectors.
+        """Allocate vectors and return their first address.
 
         Raises
         ------
         ProgramError
-            If the memory has no room for them.
+            If the memory does not have enough free vectors.
         """
         first = self.used
         if first + vectors > self.depth:
             raise DoesNotFit(
-                f"{name} takes {vectors} vectors of {self.memory}, which has {self.depth - first} of {self.depth} left",
+                f"{name} takes {vectors} vectors of {self.memory}, of whose {self.depth} {self.depth - first} are free",
                 "fewer encoders, a shorter sequence, smaller ranks or a smaller vocabulary",
             )
         self.used += vectors
@@ -94,37 +103,37 @@ class Builder:
 
     Attributes
     ----------
-    label : tuple of str
-        Stage and layer that instructions are appended for.
+    stage, layer : str
+        First two parts of the label of instructions that are appended.
     """
 
     def __init__(self) -> None:
         self.instructions: list[Instruction] = []
         self.stage, self.layer = "", ""
-        self.made: list[Buffer] = []  # of banks
+        self.made: list[Buffer] = []  # buffers in banks
         self.buffers = [Allocator(f"buffer {n}", MACHINE.OPERAND_BUFFER_DEPTH) for n in range(MACHINE.ENGINES)]
         self._over = [0] * MACHINE.ENGINES
-        self.scratch: list[Any] = []  # banks whose vectors are given out when instructions have their order
+        self.scratch: list[Any] = []  # allocators of scratch banks, whose addresses follow from the schedule
         self.functions = Functions()
         self.entries: dict[bytes, int] = {}
         self.entry_in: list[np.ndarray] = []
         self.entry_out: list[np.ndarray] = []
 
     def new_buffer(self, name: str, vectors: int, **more) -> Buffer:
-        """Return a buffer of a bank, which is chosen when all instructions are listed."""
+        """Return a new buffer; its bank is assigned when all instructions are listed."""
         self.made.append(Buffer(name, vectors, len(self.made), **more))
         return self.made[-1]
 
     def take(self, name: str, vectors: int, **more) -> At:
-        """Return where a new buffer lies."""
+        """Allocate a buffer in a bank and return its place."""
         return at(f"matrix {self.new_buffer(name, vectors, **more).number}", 0)
 
     def take_buffer(self, name: str, engine: int, vectors: int) -> At:
-        """Take vectors of each row of an operand buffer."""
+        """Allocate vectors in each row of an operand buffer and return their place."""
         return at(f"buffer {engine}", self.buffers[engine].take(name, vectors))
 
     def take_shared_buffer(self, name: str, engine: int, vectors: int) -> At:
-        """Return vectors from the end of an operand buffer that may be taken again for use at another time."""
+        """Allocate vectors at the end of an operand buffer that may overlap with allocations used at other times."""
         self._over[engine] += vectors
         if self._over[engine] > MACHINE.OPERAND_BUFFER_DEPTH:
             raise DoesNotFit(
@@ -141,22 +150,24 @@ class Builder:
         Raises
         ------
         ProgramError
-            If an operand lies in a bank that its port does not reach, or more rows are summed than have accumulators.
+            If an operand is in a bank that its port does not reach, or the instruction needs too many accumulators.
+        ValueError
+            If two operands that are both read, or both written, are in one memory.
         """
         label = (self.stage, self.layer, what)
         instruction = Instruction(unit, operation, tuple(loops), operands, label, **more)
         for numbers in (instruction.reads(), instruction.writes()):
             memories = [operands[n].memory for n in numbers]
             if len(set(memories)) < len(memories):
-                raise ValueError(f"{label} asks twice for a port: its operands lie in {', '.join(memories)}")
-        used, room = (
+                raise ValueError(f"{label} uses a port twice: its operands are in {', '.join(memories)}")
+        used, count = (
             instruction.accumulator_count,
             MACHINE.ACCUMULATORS if unit <= ENGINE_1 else MACHINE.ROW_ACCUMULATORS,
         )
-        if used > room:
+        if used > count:
             owner = f"engine {unit}" if unit <= ENGINE_1 else "the vector unit"
             raise DoesNotFit(
-                f"{' / '.join(label)} has {used} sums at once, {owner} {room}",
+                f"{' / '.join(label)} needs {used} accumulators, {owner} has {count}",
                 "a smaller hidden size or a shorter sequence",
             )
         for _, text in instruction.unreached():
@@ -166,7 +177,10 @@ class Builder:
     def expand(
         self, engine, what, loops, buffer, scalars, result=None, also=None, addend=None, count=ROWS, **more
     ) -> None:
-        """result = addend + scalars[0] buffer[0] + ... : a sum down the rows; `also`: into an operand buffer."""
+        """Append EXPAND: result = addend + scalars[0] buffer[0] + ..., a sum over the rows.
+
+        `result` is in a bank, `also` in an operand buffer; either may be left out.
+        """
         operands = {0: buffer, 2: scalars, 3: addend, 4: result, 5: also}
         operands = {n: o for n, o in operands.items() if o is not None}
         self.emit(engine, EXPAND, what, loops, operands, count=count, **more)
@@ -174,9 +188,10 @@ class Builder:
     def reduce(
         self, engine, what, loops, depth, buffer, stream, result=None, also=None, addend=None, count=ROWS, **more
     ) -> None:
-        """result[r] = sum over depth and lanes of buffer[r] x stream; the depth's loop has one step more, the fold.
+        """Append REDUCE: result[r] = sum over depth and lanes of buffer[r] x stream.
 
-        An innermost loop of more sums than a row has places for is done in parts.
+        The loop of the depth has one more step, the fold. If the innermost loop has more sums than there are
+        accumulators, several instructions follow.
         """
         last = loops[-1]
         for first, size in even_parts(most_of(last.active_bound), 1, MACHINE.ACCUMULATORS):
@@ -185,7 +200,7 @@ class Builder:
                 nest[-1] = padded(last.name, bound_of_part(last.active_bound, first, size))
                 if (
                     first and isinstance(last.active_bound, Register) and len(nest) < LEVELS
-                ):  # no step without such tokens
+                ):  # without such tokens the instruction has no step
                     nest.insert(0, Level("part", bound_of_part(last.active_bound, first, 1)))
             operands = {0: buffer, 1: stream, 3: addend, 4: result, 5: also}
             operands = {n: o.moved(last.name, first) for n, o in operands.items() if o is not None}
@@ -194,20 +209,22 @@ class Builder:
     def accumulate(
         self, engine, what, loops, depth, scalars, stream, rows: Level, result, count=None, check=False, bias=None
     ) -> None:
-        """result = sum over the depth of scalars^T stream, on the engine's second pong; its drain fetches it.
+        """Append ACCUMULATE, result = sum over the depth of scalars^T stream, and the instructions of its drain.
 
-        More sums than a row has places for are done in parts of the outermost loop inside the depth's that has any.
+        The sums are in the engine's second ping-pong buffer. If there are more of them than accumulators, the outermost
+        loop over sums with more than one step is divided into several instructions.
 
         Parameters
         ----------
         depth : sequence of str
-            The last of them is next to the loops of the sums.
+            Loops that are summed over; the loops over sums follow the last of them.
         rows : Level
-            Of the result, which has strides by this name, by "w" for the sums and by a loop over tokens among them.
+            Rows of the result. Its strides are named after this loop, "w" for the sums, and a loop over tokens if the
+            sums have one.
         count : int, optional
             Rows that are summed, by default those of the result.
         bias : At, optional
-            Where one row more goes.
+            Place of one more row: the gradient of the bias.
         """
         inside = [loop.name for loop in loops].index(depth[-1]) + 1
         inner = {loop.name: loop.active_bound for loop in loops[inside:]}
@@ -238,7 +255,7 @@ class Builder:
     def vector(
         self, operation, what, loops, a=None, b=None, c=None, r0=None, r1=None, rows=None, function=None, **more
     ):
-        """Append a row operation; `rows` is the first statistic of its rows, `function` the number of its F."""
+        """Append a row operation; `rows` is its first row of statistics, `function` the number of its function F."""
         operands = {0: a, 1: b, 2: c, 3: r0, 4: r1}
         operands = {n: o for n, o in operands.items() if o is not None}
         if rows is not None or function is not None:
@@ -246,13 +263,13 @@ class Builder:
         self.emit(VECTOR, operation, what, loops, operands, **more)
 
     def columns(self, what, loops, a, b=None, r0=None, r1=None, check=False) -> None:
-        """r0 = sum of a b, r1 = sum of a over the first loop, lane by lane; `check`: they are gradients."""
+        """Append COLUMNS: r0 = sum of a b, r1 = sum of a, over the first loop, lane by lane; `check` for gradients."""
         depth, flags = loops[0].name, MACHINE.CHECK if check else 0
         more = {"depth": (depth,), "accumulator_loop": depth, "flags": flags}
         self.vector(MACHINE.COLUMNS, what, loops, a, b, r0=r0, r1=r1, **more)
 
     def update(self, what, vectors: Bound, *state: At, clear=False) -> None:
-        """p, m, v of the state (p, g[, m, v]) from g, the gradient; `clear`: g = 0 afterwards."""
+        """Append the update of the state (p, g[, m, v]): parameters, gradient, moments; `clear` sets g to 0."""
         operands = {n: At(o.memory, o.base, {"w": 1}) for n, o in enumerate(state)}
         self.emit(UPDATE, 0, what, (Level("w", vectors),), operands, flags=MACHINE.CLEAR if clear else 0)
 
@@ -270,18 +287,19 @@ class Builder:
         out_count=None,
         gate=None,
     ) -> None:
-        """Vectors of each block in, their elements in another order out.
+        """Append a shuffle: permute the elements of each block of vectors.
 
         Parameters
         ----------
         permutation : ndarray of int, shape (vectors out, LANES)
             For each element out its element in, or -1 for 0.
         source, result, also : At
-            Strides by "block" and "x", "y": the loops of a block.
+            Place of the source, and of the result in a bank and in an operand buffer. Their strides are named "block",
+            and "x", "y" after the loops of a block.
         row : tuple of (str, int), optional
-            Of `also`.
+            Row level and row base of `also`.
         out : tuple of (int, int), optional
-            Vectors out as x times y; by default all as y.
+            Numbers of x and y whose product is the vectors out; by default y counts them all.
         active, out_count : int or Register, optional
             Vectors in, and vectors out; by default as many as the permutation takes.
         gate : Register, optional
@@ -315,7 +333,7 @@ class Builder:
             2: At("", base, entry_out),
         }
         for number, operand in ((4, result), (5, also)):
-            if operand is not None:  # what is written in block b belongs to block b - 1
+            if operand is not None:  # while block b is read, block b - 1 is written
                 operands[number] = operand.moved("block", -1)
         if row is not None and row[0] == "block":
             row = ("block", row[1] - 1)
@@ -342,7 +360,7 @@ class Builder:
 
 
 def bound_of_part(whole: Bound, first: int, size: int) -> Bound:
-    """Return how many of a loop's indices are among `size` from `first` on."""
+    """Return the bound of the part of a loop that has its indices from `first` to before `first + size`."""
     if isinstance(whole, int):
         return min(max(whole - first, 0), size)
     return whole._replace(
@@ -353,7 +371,7 @@ def bound_of_part(whole: Bound, first: int, size: int) -> Bound:
 
 
 def block_rows(tokens: Bound, block: int) -> Bound:
-    """Return how many tokens of a block of ROWS there are."""
+    """Return the number of tokens in a block of ROWS."""
     return bound_of_part(tokens, ROWS * block, ROWS)
 
 

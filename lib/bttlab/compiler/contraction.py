@@ -1,7 +1,8 @@
-"""Products of a linear layer's tensors on an engine, each in its cheapest way (`products`).
+"""Emit the tensor products of a linear layer on an engine, each by its cheapest operation (`products`).
 
-A tensor lies in banks, in one arrangement or several, and in operand buffers. A product of cores alone is emitted when
-something asks for it: into an operand buffer at once if it comes out as it is needed there.
+A tensor can have copies in several banks, each in an arrangement of its own, and in operand buffers. A product of cores
+alone is emitted when it is first read. If the engine produces it in the arrangement that an operand buffer needs, it is
+written there directly.
 """
 
 import itertools
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from bttlab.compiler.arrangement import Arrangement, Sizes, Stored, elements, rearrange, rearranging_steps
-from bttlab.compiler.builder import LANES, MOST_RANK, ROWS, Builder, row_passes
+from bttlab.compiler.builder import LANES, MAX_RANK, ROWS, Builder, row_passes
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.instruction import At, Bound
 from bttlab.compiler.machine import machine
@@ -20,8 +21,8 @@ from bttlab.compiler.products import accumulate, accumulate_steps, expand, expan
 from bttlab.tensor.order import Product
 
 M = machine()
-PERMUTE_CYCLES = M.LATENCY  # cycles that a re-ordering costs beside its steps: what comes next waits for its results
-MOST_PASSES = 16
+PERMUTE_CYCLES = M.LATENCY  # cost of a permutation on top of its steps: the next instruction waits for its results
+MAX_PASSES = 16
 
 
 @dataclass
@@ -31,10 +32,10 @@ class Tensor:
     Attributes
     ----------
     product : tuple of str, optional
-        What makes it, if it is not there yet.
+        The product that computes it.
     is_parameter : bool
-        An engine reads scalars of it, or copies it into its operand buffer as it is: its other ports, and those of the
-        shuffle unit, reach none of the banks.
+        Whether it is in a bank of parameters. An engine can read scalars from these banks or copy rows into its operand
+        buffer; its other ports, and those of the shuffle unit, do not reach them.
     """
 
     name: str
@@ -45,7 +46,7 @@ class Tensor:
 
     @property
     def arrangements(self) -> list[Arrangement]:
-        """Those of its copies in banks."""
+        """Arrangements of its copies in banks."""
         return [stored.arrangement for stored in self.stored]
 
     @property
@@ -54,22 +55,35 @@ class Tensor:
         return "t" in self.indices
 
 
-class Way(NamedTuple):
-    """A way to do a product: one of `products`, its steps, what it waits for, and the operands.
+class Candidate(NamedTuple):
+    """A way to compute a product C = A B on an engine.
 
-    B is loaded into the operand buffer unless the engine accumulates; `along` are the indices that the function takes.
+    Attributes
+    ----------
+    function : callable
+        `expand`, `reduce` or `accumulate` of `products`.
+    steps : float
+        Steps of the engine, and of loading B.
+    delay : float
+        Cycles for which the product waits for permutations of its operands.
+    a, b : tuple of (Tensor, Arrangement)
+        Operands. `accumulate` streams B from a bank; the others read it from the operand buffer.
+    contracted : sequence of str
+        The function's argument `k`; for `accumulate`, its argument `m`.
+    result : Arrangement
+        Arrangement of C.
     """
 
     function: Callable
     steps: float
-    waits: float
+    delay: float
     a: tuple[Tensor, Arrangement]
     b: tuple[Tensor, Arrangement]
-    along: Sequence[str]
+    contracted: Sequence[str]
     result: Arrangement
 
 
-Held = dict[tuple[str, Arrangement], Stored]
+BufferContents = dict[tuple[str, Arrangement], Stored]
 
 
 class Contraction:
@@ -78,21 +92,21 @@ class Contraction:
     Parameters
     ----------
     sizes : Sizes
-        Most that each index has, and its bound.
+        Largest size of each index, and its bound.
     costs : Sizes
-        Sizes for which the cheapest way is chosen.
+        Sizes for which the cheapest candidate is chosen.
     indices : mapping of str to tuple of str
-        Of all tensors and gradients.
-    wanted : mapping of str to frozenset of str
-        Of each tensor: the indices that should lie along its vectors for its next use.
+        Indices of all tensors and gradients.
+    preferred : mapping of str to frozenset of str
+        For each tensor, the indices that its next use reads along the lanes.
     targets : mapping of str to Stored
-        Where results have to lie in the end.
-    held : dict
-        What lies in the operand buffer.
-    room, room_held : callable
-        From a name and vectors to a place in a bank, or in the operand buffer.
-    known : dict
-        The ways of products that are known; for layers of one order and one shape.
+        Required place and arrangement of final results.
+    loaded : dict
+        Contents of the operand buffer.
+    allocate, allocate_buffer : callable
+        Map a name and a number of vectors to a place in a bank, or in the operand buffer.
+    cache : dict
+        Candidates of products, shared by layers of the same order and shape.
     """
 
     def __init__(
@@ -102,85 +116,88 @@ class Contraction:
         sizes: Sizes,
         costs: Sizes,
         indices: Mapping[str, tuple[str, ...]],
-        wanted: Mapping[str, frozenset[str]],
+        preferred: Mapping[str, frozenset[str]],
         targets: Mapping[str, Arrangement],
-        held: Held,
-        room: Callable,
-        room_held: Callable,
-        known: dict,
+        loaded: BufferContents,
+        allocate: Callable,
+        allocate_buffer: Callable,
+        cache: dict,
     ):
         self.b, self.engine, self.sizes, self.costs, self.indices = b, engine, sizes, costs, indices
-        self.wanted, self.targets, self.held, self._room, self._room_held = wanted, targets, held, room, room_held
-        self._known = known
+        self.preferred, self.targets, self.loaded = preferred, targets, loaded
+        self._allocate, self._allocate_buffer = allocate, allocate_buffer
+        self._cache = cache
         self.tensors: dict[str, Tensor] = {}
-        self.room_of: dict[str, Callable] = {}  # for what is kept elsewhere
+        self.allocators: dict[str, Callable] = {}  # replace `allocate` for tensors of these names
         self.blocks: list[tuple[Bound, int, At]] | None = None  # of y: tokens of each block, the first, and its place
 
-    def give(self, name: str, stored: Stored, is_parameter: bool = False) -> None:
-        """Say where a tensor lies."""
-        self.tensors.setdefault(name, Tensor(name, self.of(name), is_parameter=is_parameter)).stored.append(stored)
+    def add_copy(self, name: str, stored: Stored, is_parameter: bool = False) -> None:
+        """Record where a tensor is stored."""
+        self.tensors.setdefault(name, Tensor(name, self.indices_of(name), is_parameter=is_parameter)).stored.append(
+            stored
+        )
 
-    def of(self, name: str) -> frozenset[str]:
+    def indices_of(self, name: str) -> frozenset[str]:
         """Return the indices of a tensor."""
         return frozenset(self.indices[name])
 
     # ---- places --------------------------------------------------------------------------------------------------
 
-    def room(self, name: str, arrangement: Arrangement) -> Stored:
-        """Return room for a tensor in a bank."""
-        room = self.room_of.get(name, self._room)
-        return Stored(name, room(name, arrangement.vectors(self.sizes)), arrangement)
+    def allocate(self, name: str, arrangement: Arrangement) -> Stored:
+        """Allocate vectors of a bank for a tensor."""
+        allocate = self.allocators.get(name, self._allocate)
+        return Stored(name, allocate(name, arrangement.vectors(self.sizes)), arrangement)
 
     def arranged(self, tensor: Tensor, arrangement: Arrangement) -> Stored:
-        """Return a tensor in an arrangement: a copy if need be."""
+        """Return a copy of a tensor in an arrangement; permute the tensor if it has none."""
         self._make(tensor, arrangement)
         for stored in tensor.stored:
             if arrangement in stored.arrangement.views(self.sizes):
                 return replace(stored, arrangement=arrangement)
-        return self.copied(tensor, self.room(f"{tensor.name}, permuted", arrangement))
+        return self.copy_to(tensor, self.allocate(f"{tensor.name}, permuted", arrangement))
 
-    def copied(self, tensor: Tensor, target: Stored) -> Stored:
-        """Fill a copy of a tensor from the one from which it takes the fewest steps."""
+    def copy_to(self, tensor: Tensor, target: Stored) -> Stored:
+        """Copy a tensor to a place and arrangement, from the existing copy that takes the fewest steps."""
         rearrange(self.b, self.sizes, self._nearest(tensor.stored, target), target)
         tensor.stored.append(target)
         return target
 
     def _nearest(self, stored: Iterable[Stored], target: Stored) -> Stored:
-        """Return the copy from which another takes the fewest steps."""
+        """Return the copy that takes the fewest steps to rearrange into the target."""
         to = target.arrangement, target.rows
         return min(stored, key=lambda one: rearranging_steps(self.costs, one.arrangement, *to))
 
     def buffered(self, tensor: Tensor, arrangement: Arrangement) -> Stored:
-        """Return a tensor in the operand buffer: its outermost index counts rows."""
+        """Return a tensor in the operand buffer, loaded if necessary; its outermost index counts rows."""
         key = tensor.name, arrangement
-        if key not in self.held:
+        if key not in self.loaded:
             rows = self.sizes[arrangement.order[0]]
             vectors, passes = arrangement.vectors(self.sizes) // rows, row_passes(rows)
-            place = Stored(tensor.name, self._room_held(key, vectors * len(passes)), arrangement)
+            place = Stored(tensor.name, self._allocate_buffer(key, vectors * len(passes)), arrangement)
             if tensor.is_parameter:
                 for n, some in passes:
                     source = tensor.stored[0].place.behind(ROWS * n * vectors)
                     moved(self.b, f"load {tensor.name}", source, place.place.behind(n * vectors), some, vectors)
-            elif not self._made_there(tensor, place):
+            elif not self._emit_into_buffer(tensor, place):
                 self._make(tensor, arrangement, place.rows)
-                is_cut = len(passes) > 1  # then rows are the outermost index of what is read, too
-                _, copy = self._loading(tensor, arrangement)
+                is_cut = len(passes) > 1  # the source, too, must then have the rows as its outermost index
+                _, copy = self._load_cost(tensor, arrangement)
                 if is_cut or copy is not None:
                     self.arranged(tensor, arrangement if is_cut else copy)
                 stored = [one for one in tensor.stored if not is_cut or one.arrangement.order[0] == place.rows]
                 for sizes, own, there in self._passes(self._nearest(stored, place), place):
                     rearrange(self.b, sizes, own, there)
-            self.held[key] = place
-        return self.held[key]
+            self.loaded[key] = place
+        return self.loaded[key]
 
     def _passes(self, source: Stored, place: Stored) -> Iterator[tuple[Sizes, Stored, Stored]]:
-        """Yield the rows of each pass that an operand buffer gets: their sizes, where they come from and go to."""
+        """Yield the sizes, source and destination of each pass of up to ROWS rows into an operand buffer."""
         rows = place.rows
         vectors = place.arrangement.vectors(self.sizes) // self.sizes[rows]
         for n, some in row_passes(self.sizes[rows]):
             sizes = self.sizes if some == self.sizes[rows] else Sizes(self.sizes | {rows: some}, self.sizes.bounds)
             step = source.strides(self.sizes).get(rows, 0)
-            # Strides are those of the whole: rows are outermost in what is read.
+            # Rows are the outermost index of the source, so its other strides do not depend on their number.
             yield (
                 sizes,
                 replace(source, place=source.place.behind(ROWS * n * step)),
@@ -190,21 +207,33 @@ class Contraction:
     # ---- products ------------------------------------------------------------------------------------------------
 
     def product(self, product: Product, *options, **more) -> Stored:
-        """Emit a product in its cheapest way, and return where the result lies. Options are those of `_emit`."""
-        tensor = self.tensors[product[0]] = Tensor(product[0], self.of(product[0]), product=product)
+        """Emit the cheapest candidate of a product and return its stored result. Options are those of `_emit`."""
+        tensor = self.tensors[product[0]] = Tensor(product[0], self.indices_of(product[0]), product=product)
         return self._emit(tensor, *options, **more)
 
-    def promise(self, product: Product) -> None:
-        """Name a product of cores, which is emitted when something asks for it."""
-        self.tensors[product[0]] = Tensor(product[0], self.of(product[0]), product=product)
+    def defer(self, product: Product) -> None:
+        """Register a product of cores; it is emitted when it is first read."""
+        self.tensors[product[0]] = Tensor(product[0], self.indices_of(product[0]), product=product)
 
     def _make(self, tensor: Tensor, to: Arrangement, rows: str = "") -> None:
-        """Emit a product of cores that is not there yet, in the way from which an arrangement is the cheapest."""
+        """Emit a deferred product by the candidate that reaches an arrangement at the least total cost."""
         if not tensor.stored:
-            self._emit(tensor, aim=lambda way: self._reaching(way.result, to, rows))
+            self._emit(tensor, result_cost=lambda candidate: self._reach_cost(candidate.result, to, rows))
 
-    def _ways_there(self, tensor: Tensor, arrangement: Arrangement) -> Iterator[tuple]:
-        """Yield the operands with which an engine leaves a product of cores as the operand buffer needs it."""
+    def _direct_operands(self, tensor: Tensor, arrangement: Arrangement) -> Iterator[tuple]:
+        """Yield the operands from which EXPAND writes a product of cores directly into the operand buffer.
+
+        Yields
+        ------
+        tuple of (Tensor, Arrangement)
+            A.
+        tuple of (Tensor, Arrangement)
+            B.
+        tuple of str
+            The index that they share.
+        Arrangement
+            A view of `arrangement` in which EXPAND writes the product.
+        """
         rows = arrangement.order[0]
         pairs = () if tensor.stored or tensor.product is None else itertools.permutations(tensor.product[1:])
         for one, other in ([self.tensors[name] for name in pair] for pair in pairs):
@@ -213,213 +242,242 @@ class Contraction:
             view = next((v for v in arrangement.views(self.sizes) if set(v.packed) == n), None)
             if len(k) != 1 or view is None or rows not in one.indices:
                 continue
-            held = Arrangement((*k, *view.packed), view.lanes)
-            ways = [(cost, of) for of, cost in self._suffixes(one, k) if of.lanes == 1]
+            in_buffer = Arrangement((*k, *view.packed), view.lanes)
+            choices = [(cost, of) for of, cost in self._suffixes(one, k) if of.lanes == 1]
             if self.sizes[rows] > ROWS:
-                ways = [way for way in ways if way[1].order[0] == rows]
-            if ways and self._holding(other, held) < math.inf:
-                yield (one, min(ways, key=lambda way: way[0])[1]), (other, held), tuple(k), view
+                choices = [choice for choice in choices if choice[1].order[0] == rows]
+            if choices and self._buffer_cost(other, in_buffer) < math.inf:
+                yield (one, min(choices, key=lambda choice: choice[0])[1]), (other, in_buffer), tuple(k), view
 
-    def _made_there(self, tensor: Tensor, place: Stored) -> bool:
-        """Make a product of cores in the operand buffer, if an engine leaves it as it is needed there."""
-        for a, b, k, view in self._ways_there(tensor, place.arrangement):
+    def _emit_into_buffer(self, tensor: Tensor, place: Stored) -> bool:
+        """Emit a product of cores directly into the operand buffer; return False if no arrangement allows it."""
+        for a, b, k, view in self._direct_operands(tensor, place.arrangement):
             a, b = self.arranged(*a), self.buffered(*b)
             for sizes, own, there in self._passes(a, replace(place, arrangement=view)):
                 expand(self.b, self.engine, _text(tensor.product), sizes, own, k, b, there)
             return True
         return False
 
-    def cheapest(self, product: Product, may: Callable[[Way], bool]) -> Way | None:
-        """Return the cheapest way of a product among those that may be taken."""
-        tensor = Tensor(product[0], self.of(product[0]), product=product)
-        return next((way for way in self._sorted_ways(tensor) if may(way)), None)
+    def cheapest(self, product: Product, accept: Callable[[Candidate], bool]) -> Candidate | None:
+        """Return the cheapest candidate of a product that is accepted, None if none is."""
+        tensor = Tensor(product[0], self.indices_of(product[0]), product=product)
+        return next((candidate for candidate in self._sorted_candidates(tensor) if accept(candidate)), None)
 
-    def fits(self, way: Way, name: str) -> bool:
-        """Return True if a way leaves a result as it has to lie in the end."""
+    def matches_target(self, candidate: Candidate, name: str) -> bool:
+        """Return True if a candidate's result has the arrangement that its target requires."""
         target = self.targets.get(name)
-        return target is not None and target.arrangement in way.result.views(self.sizes)
+        return target is not None and target.arrangement in candidate.result.views(self.sizes)
 
     def _emit(
         self,
         tensor: Tensor,
-        may: Callable[[Way], bool] = lambda _: True,
+        accept: Callable[[Candidate], bool] = lambda _: True,
         addend: Callable[[Arrangement], Stored] | None = None,
-        aim: Callable[[Way], float] | None = None,
+        result_cost: Callable[[Candidate], float] | None = None,
         **more,
     ) -> Stored:
-        refused = None
-        for way in filter(may, self._sorted_ways(tensor, aim)):
-            listed, held = len(self.b.instructions), dict(self.held)
+        """Emit a tensor's product by the cheapest accepted candidate whose instructions the machine can encode.
+
+        Parameters
+        ----------
+        accept : callable
+            Whether a candidate may be used.
+        addend : callable, optional
+            From the arrangement of the result to the tensor that is added to it.
+        result_cost : callable, optional
+            From a candidate to the cost of its result's arrangement; by default `_permute_cost`.
+        more : dict
+            Further arguments of the candidate's function.
+
+        Raises
+        ------
+        ValueError
+            If no candidate works: the error of the cheapest, a ProgramError if there is no candidate.
+        """
+        first_error = None
+        for candidate in filter(accept, self._sorted_candidates(tensor, result_cost)):
+            emitted, loaded = len(self.b.instructions), dict(self.loaded)
             stored = {name: list(one.stored) for name, one in self.tensors.items()}
             try:
-                b = self.arranged(*way.b) if way.function is accumulate else self.buffered(*way.b)
-                a = self.arranged(*way.a)
-                if fits := self.fits(way, tensor.name):
-                    c = replace(self.targets[tensor.name], arrangement=way.result)
+                b = self.arranged(*candidate.b) if candidate.function is accumulate else self.buffered(*candidate.b)
+                a = self.arranged(*candidate.a)
+                if is_final := self.matches_target(candidate, tensor.name):
+                    c = replace(self.targets[tensor.name], arrangement=candidate.result)
                 else:
-                    c = self.room(tensor.name, way.result)
+                    c = self.allocate(tensor.name, candidate.result)
                 options, is_gradient = dict(more), tensor.name.startswith("dG")
                 if addend:
-                    options["addend"] = addend(way.result)
-                if way.function is reduce and is_gradient:
+                    options["addend"] = addend(candidate.result)
+                if candidate.function is reduce and is_gradient:
                     options["flags"] = M.CHECK
-                elif way.function is accumulate:
-                    options |= {"check": is_gradient, "room": self._parts_of(tensor)}
-                self._call(way, tensor, a, b, c, fits, options)
-            except ValueError as error:  # no room in an operand buffer, or too many loops
-                refused = refused or error
-                del self.b.instructions[listed:]
-                self.held.clear()
-                self.held |= held
+                elif candidate.function is accumulate:
+                    options |= {"check": is_gradient, "allocate": self._allocate_partial_sums(tensor)}
+                self._call(candidate, tensor, a, b, c, is_final, options)
+            except ValueError as error:  # no space in an operand buffer, or too many loops
+                first_error = first_error or error
+                del self.b.instructions[emitted:]
+                self.loaded.clear()
+                self.loaded |= loaded
                 for name, places in stored.items():
                     self.tensors[name].stored = places
                 continue
             tensor.stored.append(c)
             return c
-        raise refused or ProgramError(
-            f"'{_text(tensor.product)}': no engine can do it: it has {ROWS} rows, and neither operand has an index for "
-            "them"
+        raise first_error or ProgramError(
+            f"'{_text(tensor.product)}': no engine can compute it: an engine has {ROWS} rows, and neither operand has "
+            "an index for them"
         )
 
-    def _parts_of(self, tensor: Tensor) -> Callable[[int], At]:
-        return lambda vectors: self._room(f"{tensor.name}, in parts", vectors)
+    def _allocate_partial_sums(self, tensor: Tensor) -> Callable[[int], At]:
+        return lambda vectors: self._allocate(f"{tensor.name}, in parts", vectors)
 
-    def _call(self, way: Way, tensor: Tensor, a: Stored, b: Stored, c: Stored, fits: bool, options: dict) -> None:
-        given = self.b, self.engine, _text(tensor.product)
-        if not (fits and self.blocks):
-            way.function(*given, self.sizes, a, way.along, b, c, **options)
+    def _call(
+        self, candidate: Candidate, tensor: Tensor, a: Stored, b: Stored, c: Stored, is_final: bool, options: dict
+    ) -> None:
+        """Emit a candidate's instructions: for each block of tokens if the result goes to `blocks`."""
+        arguments = self.b, self.engine, _text(tensor.product)
+        if not (is_final and self.blocks):
+            candidate.function(*arguments, self.sizes, a, candidate.contracted, b, c, **options)
             return
         t = a.strides(self.sizes)["t"]
         for bound, first, place in self.blocks:
             sizes = Sizes(self.sizes, {"t": bound})
             own = replace(a, place=a.place.behind(first * t))
-            way.function(*given, sizes, own, way.along, b, replace(c, place=place), **options)
+            candidate.function(*arguments, sizes, own, candidate.contracted, b, replace(c, place=place), **options)
 
-    def _sorted_ways(self, tensor: Tensor, aim: Callable[[Way], float] | None = None) -> list[Way]:
+    def _sorted_candidates(
+        self, tensor: Tensor, result_cost: Callable[[Candidate], float] | None = None
+    ) -> list[Candidate]:
+        """Return the candidates of a tensor's product, the cheapest first."""
         result, left, right = tensor.product
-        key = self.engine, result, self._state(left), self._state(right), frozenset(self.held), result in self.targets
-        if key not in self._known:  # layers of one shape ask the same
+        key = self.engine, result, self._state(left), self._state(right), frozenset(self.loaded), result in self.targets
+        if key not in self._cache:  # layers of the same shape look up the same keys
             pairs = (left, right), (right, left)
-            self._known[key] = [way for a, b in pairs for way in self._ways(result, a, b)]
-        ways = [
-            way._replace(a=(self.tensors[way.a[0].name], way.a[1]), b=(self.tensors[way.b[0].name], way.b[1]))
-            for way in self._known[key]
+            self._cache[key] = [candidate for a, b in pairs for candidate in self._candidates(result, a, b)]
+        candidates = [
+            one._replace(a=(self.tensors[one.a[0].name], one.a[1]), b=(self.tensors[one.b[0].name], one.b[1]))
+            for one in self._cache[key]
         ]
-        aim = aim or (lambda way: self._permuting(result, way.result))
-        costs = [(way.steps + way.waits + aim(way), way) for way in ways]
-        return [way for cost, way in sorted(costs, key=lambda one: one[0]) if cost < math.inf]
+        result_cost = result_cost or (lambda candidate: self._permute_cost(result, candidate.result))
+        costs = [(candidate.steps + candidate.delay + result_cost(candidate), candidate) for candidate in candidates]
+        return [candidate for cost, candidate in sorted(costs, key=lambda one: one[0]) if cost < math.inf]
 
     def _state(self, name: str) -> tuple:
-        """Return all that the ways of a product depend on of an operand: where it lies, or what it will be made of."""
+        """Return what candidates depend on of an operand: its arrangements, or the state of its own operands."""
         tensor = self.tensors[name]
         return name, tuple(tensor.arrangements) or tuple(map(self._state, tensor.product[1:]))
 
-    def _ways(self, result: str, a: str, b: str) -> Iterator[Way]:
-        """Yield the ways in which A gives scalars or the stream; B is loaded, or streams if both have tokens."""
+    def _candidates(self, result: str, a: str, b: str) -> Iterator[Candidate]:
+        """Yield candidates in which A gives the scalars or the stream.
+
+        B is in the operand buffer; if both tensors have tokens, or neither has, it may be streamed from a bank too.
+        """
         one, other = self.tensors[a], self.tensors[b]
         k = one.indices & other.indices
         m, n = one.indices - k, other.indices - k
         if not other.has_tokens:
-            yield from self._buffered_ways(result, one, other, k, m, n)
+            yield from self._buffered_candidates(result, one, other, k, m, n)
         if one.has_tokens == other.has_tokens and not other.is_parameter:
-            yield from self._streamed_ways(one, other, k, m, n)
+            yield from self._streamed_candidates(one, other, k, m, n)
 
-    def _buffered_ways(self, result: str, one: Tensor, other: Tensor, k, m, n) -> Iterator[Way]:
-        sizes, want = self.costs, self.wanted.get(result, frozenset())
-        for arrangement, permuting in self._suffixes(one, k):
+    def _buffered_candidates(self, result: str, one: Tensor, other: Tensor, k, m, n) -> Iterator[Candidate]:
+        """Yield candidates that read B from the operand buffer: EXPAND and REDUCE."""
+        sizes, preferred = self.costs, self.preferred.get(result, frozenset())
+        for arrangement, permute_cost in self._suffixes(one, k):
             ks = arrangement.order[-len(k) :]
             ms = tuple(i for i in arrangement.order if i in m)
             # EXPAND: the last of k counts rows
-            if arrangement.lanes == 1 and sizes[ks[-1]] <= MOST_RANK and elements(sizes, ks[:-1]) <= MOST_PASSES:
-                order = (*sorted(n - want), *sorted(n & want))
-                if other.is_parameter:  # it is loaded as it is
+            if arrangement.lanes == 1 and sizes[ks[-1]] <= MAX_RANK and elements(sizes, ks[:-1]) <= MAX_PASSES:
+                order = (*sorted(n - preferred), *sorted(n & preferred))
+                if other.is_parameter:  # parameters are loaded without a permutation
                     order = tuple(i for i in other.arrangements[0].order if i in n)
-                for lanes in sorted({1, len(n & want) or 1, len(n)}):
+                for lanes in sorted({1, len(n & preferred) or 1, len(n)}):
                     to = self._outer(result, (*ms, *order[:-lanes]), order[-lanes:], lanes)
-                    held = Arrangement((ks[-1], *ks[:-1], *order), lanes)
-                    steps = expand_steps(sizes, ks, to) + self._holding(other, held)
-                    waits = permuting + (elements(sizes, ks[:-1]) - 1) * PERMUTE_CYCLES
-                    yield Way(expand, steps, waits, (one, arrangement), (other, held), ks, to)
+                    in_buffer = Arrangement((ks[-1], *ks[:-1], *order), lanes)
+                    steps = expand_steps(sizes, ks, to) + self._buffer_cost(other, in_buffer)
+                    delay = permute_cost + (elements(sizes, ks[:-1]) - 1) * PERMUTE_CYCLES
+                    yield Candidate(expand, steps, delay, (one, arrangement), (other, in_buffer), ks, to)
             # REDUCE: the last of n counts rows
             for last in sorted(n) if not one.is_parameter else ():
                 fixed = sorted(n - {last})
-                if sizes[last] <= MOST_RANK and elements(sizes, fixed) <= MOST_PASSES:
+                if sizes[last] <= MAX_RANK and elements(sizes, fixed) <= MAX_PASSES:
                     to = self._outer(result, (*ms, *fixed), (last,), 1)
-                    held = Arrangement((last, *fixed, *ks), arrangement.lanes)
-                    steps = reduce_steps(sizes, ms, held, fixed) + self._holding(other, held)
-                    yield Way(reduce, steps, permuting, (one, arrangement), (other, held), ks, to)
+                    in_buffer = Arrangement((last, *fixed, *ks), arrangement.lanes)
+                    steps = reduce_steps(sizes, ms, in_buffer, fixed) + self._buffer_cost(other, in_buffer)
+                    yield Candidate(reduce, steps, permute_cost, (one, arrangement), (other, in_buffer), ks, to)
 
     def _outer(self, result: str, outer: Sequence[str], packed: Sequence[str], lanes: int) -> Arrangement:
-        """Return an arrangement with the outer indices in the order in which the result has to lie, or is wanted."""
+        """Return an arrangement with the outer indices in the order of the result's target, or of its preference."""
         target = self.targets.get(result)
         if target is not None:
             for view in target.arrangement.views(self.costs):
                 if view.packed == tuple(packed) and set(view.outer) == set(outer):
                     return view
-        want = self.wanted.get(result, frozenset())
-        return Arrangement((*sorted(outer, key=want.__contains__), *packed), lanes)
+        preferred = self.preferred.get(result, frozenset())
+        return Arrangement((*sorted(outer, key=preferred.__contains__), *packed), lanes)
 
-    def _streamed_ways(self, one: Tensor, other: Tensor, k, m, n) -> Iterator[Way]:
+    def _streamed_candidates(self, one: Tensor, other: Tensor, k, m, n) -> Iterator[Candidate]:
+        """Yield candidates that stream B from a bank: ACCUMULATE."""
         sizes = self.costs
-        for (scalars, permuting), (stream, more) in itertools.product(self._suffixes(one, m), self._suffixes(other, n)):
+        for (scalars, cost_a), (stream, cost_b) in itertools.product(self._suffixes(one, m), self._suffixes(other, n)):
             ms, ns = scalars.order[-len(m) :], stream.order[-len(n) :]
             vectors = Arrangement(ns, stream.lanes).vectors(sizes)
             runs = elements(sizes, ms[: -scalars.lanes]) * -(-vectors // M.ACCUMULATORS)
-            most = LANES if len(scalars.packed) > 1 else MOST_RANK
-            if elements(sizes, scalars.packed) <= most and runs <= MOST_PASSES:
+            most = LANES if len(scalars.packed) > 1 else MAX_RANK
+            if elements(sizes, scalars.packed) <= most and runs <= MAX_PASSES:
                 rows = elements(sizes, scalars.packed)
                 steps = accumulate_steps(sizes, k, runs, min(vectors, M.ACCUMULATORS), rows)
                 to = Arrangement((*ms, *ns), stream.lanes)
-                yield Way(accumulate, steps, permuting + more, (one, scalars), (other, stream), ms, to)
+                yield Candidate(accumulate, steps, cost_a + cost_b, (one, scalars), (other, stream), ms, to)
 
     # ---- costs ---------------------------------------------------------------------------------------------------
 
     def _arrangements(self, tensor: Tensor) -> list[Arrangement]:
-        """Those that a tensor has, or will have once it is made."""
+        """Return the arrangements that a tensor has, or those of its candidates if it is not computed yet."""
         if tensor.stored:
             return tensor.arrangements
-        return list(dict.fromkeys(way.result for way in self._sorted_ways(tensor)))
+        return list(dict.fromkeys(candidate.result for candidate in self._sorted_candidates(tensor)))
 
-    def _holding(self, tensor: Tensor, arrangement: Arrangement) -> float:
-        """Return the cost of loading a tensor into the operand buffer, 0 if it is there."""
-        if (tensor.name, arrangement) in self.held:
+    def _buffer_cost(self, tensor: Tensor, arrangement: Arrangement) -> float:
+        """Return the cost of loading a tensor into the operand buffer, 0 if it is already there."""
+        if (tensor.name, arrangement) in self.loaded:
             return 0.0
-        if next(self._ways_there(tensor, arrangement), None) is not None:  # made at once as it is needed
+        if next(self._direct_operands(tensor, arrangement), None) is not None:  # EXPAND writes it there
             return float(arrangement.vectors(self.costs))
         if tensor.is_parameter:
-            is_there = any(arrangement in one.views(self.sizes) for one in tensor.arrangements)
-            return float(arrangement.vectors(self.costs)) if is_there else math.inf
-        return self._loading(tensor, arrangement)[0]
+            has_it = any(arrangement in one.views(self.sizes) for one in tensor.arrangements)
+            return float(arrangement.vectors(self.costs)) if has_it else math.inf
+        return self._load_cost(tensor, arrangement)[0]
 
-    def _loading(self, tensor: Tensor, to: Arrangement) -> tuple[float, Arrangement | None]:
-        """Return the cost of loading a tensor, and the arrangement of a copy in a bank if it is cheaper by one."""
+    def _load_cost(self, tensor: Tensor, to: Arrangement) -> tuple[float, Arrangement | None]:
+        """Return the least cost of loading a tensor, and the arrangement of the temporary copy for it, if any."""
         of, (rows, *others) = self._arrangements(tensor), to.outer
         copies = to, Arrangement((*others, rows, *to.packed), to.lanes)
-        ways = [(self._moving(of, to, rows), None)]
-        ways += [(self._moving(of, copy) + self._moving([copy], to, rows), copy) for copy in copies]
-        return min(ways, key=lambda way: way[0])
+        choices = [(self._rearrange_cost(of, to, rows), None)]
+        choices += [(self._rearrange_cost(of, copy) + self._rearrange_cost([copy], to, rows), copy) for copy in copies]
+        return min(choices, key=lambda choice: choice[0])
 
-    def _moving(self, of: Iterable[Arrangement], to: Arrangement, rows: str = "") -> float:
-        """Return the cost of re-ordering a tensor, from the best of its arrangements."""
+    def _rearrange_cost(self, of: Iterable[Arrangement], to: Arrangement, rows: str = "") -> float:
+        """Return the least cost of rearranging a tensor from one of its arrangements."""
         return min(rearranging_steps(self.costs, one, to, rows) for one in of) + PERMUTE_CYCLES
 
-    def _reaching(self, one: Arrangement, to: Arrangement, rows: str) -> float:
-        return 0.0 if to in one.views(self.costs) else self._moving([one], to, rows)
+    def _reach_cost(self, one: Arrangement, to: Arrangement, rows: str) -> float:
+        return 0.0 if to in one.views(self.costs) else self._rearrange_cost([one], to, rows)
 
-    def _permuting(self, result: str, to: Arrangement) -> float:
+    def _permute_cost(self, result: str, to: Arrangement) -> float:
         """Return the cost of permuting a result for its next use."""
         if result in self.targets:
-            aim = self.targets[result].arrangement
-            if aim in to.views(self.costs):
+            target = self.targets[result].arrangement
+            if target in to.views(self.costs):
                 return 0.0
-            return math.inf if result.startswith("dG") else self._moving([to], aim)
-        want = self.wanted.get(result)
-        if not want or any(_ends_in(view, want) for view in to.views(self.costs)):
+            return math.inf if result.startswith("dG") else self._rearrange_cost([to], target)
+        preferred = self.preferred.get(result)
+        if not preferred or any(_ends_in(view, preferred) for view in to.views(self.costs)):
             return 0.0
         return 4.0 * to.vectors(self.costs) + 2 * PERMUTE_CYCLES
 
     def _suffixes(self, tensor: Tensor, last: frozenset[str]) -> list[tuple[Arrangement, float]]:
-        """Return arrangements of a tensor that end in some of its indices, and what it costs to bring it there."""
+        """Return arrangements of a tensor that end in given indices, and the cost of rearranging it to each."""
         arrangements = self._arrangements(tensor)
         views = (view for one in arrangements for view in one.views(self.costs))
         cost_of = {view: 0.0 for view in views if _ends_in(view, last)}
@@ -430,7 +488,7 @@ class Contraction:
         ends = [Arrangement((*front, *(i for i in back if i != final), final), 1) for final in back]
         for arrangement in (*ends, Arrangement((*front, *back), len(back))):
             if arrangement not in cost_of:
-                cost_of[arrangement] = self._moving(arrangements, arrangement)
+                cost_of[arrangement] = self._rearrange_cost(arrangements, arrangement)
         return [(arrangement, cost) for arrangement, cost in cost_of.items() if cost < math.inf]
 
 
@@ -439,5 +497,5 @@ def _text(product: Product) -> str:
 
 
 def _ends_in(arrangement: Arrangement, last: frozenset[str]) -> bool:
-    """Return True if the last indices of an arrangement are these, in some order, and fill all lanes."""
+    """Return True if an arrangement ends in these indices, in any order, and packs no others along the lanes."""
     return set(arrangement.order[len(arrangement.order) - len(last) :]) == set(last) and arrangement.lanes <= len(last)

@@ -1,9 +1,9 @@
-"""Waits of instructions for each other, from the vectors that they read and write, and from the ports that they use.
+"""Waits of instructions for each other, from the vectors that they access and the ports that they use.
 
-An instruction that reads what another writes waits until that one has *drained*: its results are in the banks. One
-that writes what another reads or writes, or uses its ports, waits until that one has *ended*: it makes no more
-requests. Where one reads step by step what the other writes step by step, the two are *chained*: it waits until the
-other has begun, and a latency longer.
+An instruction that reads vectors that another writes waits until that one has *drained*: its results are in the banks.
+An instruction that writes vectors that another accesses, or uses the same ports, waits until that one has *ended*: it
+makes no more requests. If one instruction reads vectors at least as slowly, and in the same order, as another writes
+them, it is *chained* to it: it waits until LATENCY cycles after the other's begin.
 """
 
 from collections import defaultdict
@@ -47,7 +47,7 @@ STATISTICS_WRITTEN = {
 
 
 class Access(NamedTuple):
-    """A memory, the addresses from low to before high, whether they are written, and the operand that does it."""
+    """An access to the addresses from `low` to before `high` of a memory, by an operand."""
 
     memory: str
     low: int
@@ -56,14 +56,14 @@ class Access(NamedTuple):
     operand: int | None = None
 
 
-END, CHAIN, DRAIN = 1, 2, 4  # how long one instruction waits for another, or several of these
-Waits = list[dict[int, int]]  # of each instruction: what it waits for, and how long
+END, CHAIN, DRAIN = 1, 2, 4  # kinds of wait, combined by bitwise or
+Waits = list[dict[int, int]]  # for each instruction: the kinds of wait, by the number of the instruction waited for
 
 
 def accesses(
     instruction: Instruction, offset_span: tuple[int, ...], memories: Collection[str] | None = None
 ) -> Iterator[Access]:
-    """Yield what an instruction reads and writes of some memories; by default of all, and statistics."""
+    """Yield an instruction's accesses to some memories; by default to all, statistics included."""
     for writes, numbers in ((False, instruction.reads()), (True, instruction.writes())):
         for number in numbers:
             memory = instruction.operands[number].memory
@@ -84,7 +84,7 @@ def accesses(
 
 
 def _sums(instruction: Instruction) -> Iterator[Access]:
-    """Yield the sums that an instruction adds to or fetches."""
+    """Yield an instruction's access to an engine's sums, as an engine or as a drain."""
     pong = int(bool(instruction.flags & MACHINE.PONG))
     if instruction.unit <= ENGINE_1 and instruction.operation != EXPAND:
         yield Access(f"sums {instruction.unit} {pong}", 0, 1, True)
@@ -93,7 +93,7 @@ def _sums(instruction: Instruction) -> Iterator[Access]:
 
 
 def ports_of(instruction: Instruction) -> set[tuple[str, bool]]:
-    """Return the memories whose ports an instruction uses, which several units share, and whether to write."""
+    """Return the shared ports that an instruction uses, as (memory, whether it is the store port)."""
     return {
         (instruction.operands[number].memory, writes)
         for writes, numbers in ((False, instruction.reads()), (True, instruction.writes()))
@@ -102,12 +102,12 @@ def ports_of(instruction: Instruction) -> set[tuple[str, bool]]:
 
 
 def data_waits(instructions: Sequence[Instruction], offset_span: tuple[int, ...]) -> Waits:
-    """Return what each instruction waits for because of vectors, and a drain because of the sums that it fetches.
+    """Return the waits that data dependences cause: through vectors, and from an accumulation to its drains.
 
-    Nothing else is said of sums: on which pong an engine sums is free.
+    Waits for a free ping-pong buffer of sums are not included: the scheduler still chooses the buffer.
     """
     waits = _conflicts(instructions, range(len(instructions)), (accesses(i, offset_span) for i in instructions))
-    filled: dict[int, int] = {}  # the last instruction that an engine summed with for a drain
+    filled: dict[int, int] = {}  # last ACCUMULATE of each engine
     for i, instruction in enumerate(instructions):
         if instruction.unit in (DRAIN_0, DRAIN_0 + 1):
             waits[i][filled[instruction.unit - DRAIN_0]] = DRAIN
@@ -122,7 +122,7 @@ def _conflicts(
     touched_by: Iterable[Iterable[Access]],
     known_waits: Waits | None = None,
 ) -> Waits:
-    """Return what instructions wait for, in an order of theirs, because of what they touch; and what is known."""
+    """Return the waits that conflicting accesses cause for instructions in an order, added to known waits."""
     known: dict[tuple[str, bool], list[tuple[int, int, int, Access]]] = defaultdict(list)  # readers, writers
     waits: Waits = [dict(mine) for mine in known_waits] if known_waits else [{} for _ in instructions]
     for i, of_one in zip(order, touched_by, strict=True):
@@ -133,11 +133,11 @@ def _conflicts(
                 later = DRAIN if wrote and not writes else END
                 for j, first, last, other in known[memory, wrote]:
                     if low < last and first < high:
-                        until = CHAIN if _step_by_step(instructions[j], other, instruction, access) else later
+                        until = CHAIN if _can_chain(instructions[j], other, instruction, access) else later
                         mine[j] = mine.get(j, 0) | until
         for access in touched:
             memory, low, high, writes, _ = access
-            if writes:  # what is wholly overwritten now concerns no later instruction
+            if writes:  # later instructions need not wait for accesses that lie wholly within this write
                 for one in (known[memory, False], known[memory, True]):
                     one[:] = [past for past in one if past[1] < low or high < past[2] or past[0] == i]
             known[memory, writes].append((i, low, high, access))
@@ -145,17 +145,20 @@ def _conflicts(
 
 
 class _AddressLevel(NamedTuple):
-    """A loop as an operand sees it: indices that touch a vector, steps for each, vectors from one to the next."""
+    """A loop of an operand's addresses: its active indices, its bound, and the stride in vectors."""
 
     active: Bound
     bound: Bound
     stride: int
 
 
-def _address_levels(instruction: Instruction, access: Access, again: bool) -> list[_AddressLevel]:
-    """Return the loops that an operand's vectors follow, outermost first; without those that have one step at most.
+def _address_levels(instruction: Instruction, access: Access, is_second: bool) -> list[_AddressLevel]:
+    """Return the loops of an operand's addresses, outermost first, without loops of one step.
 
-    With `again`, steps may come later than the levels say, but no sooner.
+    Parameters
+    ----------
+    is_second : bool
+        Whether the access is the later one of a pair. Its steps may come later than the result says, but not earlier.
     """
     operand = instruction.operands[access.operand]
     folds = instruction.unit <= ENGINE_1 and instruction.operation == REDUCE and access.operand in (0, 1)
@@ -163,16 +166,16 @@ def _address_levels(instruction: Instruction, access: Access, again: bool) -> li
     for n, loop in enumerate(instruction.loops):
         active = loop.active_bound
         if (folds and loop.name in instruction.depth) or (instruction.unit == SHUFFLE and n == 0):
-            active = _less(loop.bound)  # the fold reads neither; the last block is only written
+            active = _less_one(loop.bound)  # the fold reads neither operand; the last block is only written
         if most_of(loop.bound) > 1:
             levels.append(_AddressLevel(active, loop.bound, operand.strides.get(loop.name, 0)))
-    if again:  # the same vectors once more
+    if is_second:  # repeated accesses come later
         levels = [level for level in levels if level.stride]
     merged: list[_AddressLevel] = []
-    for level in levels:  # rows one after the other are one loop
+    for level in levels:  # merge loops over adjacent rows
         outer = merged[-1] if merged else None
         whole = outer and _is_number(outer, level) and outer.stride == level.active * level.stride
-        if whole and (again or level.active == level.bound):
+        if whole and (is_second or level.active == level.bound):
             level = _AddressLevel(outer.active * level.active, outer.bound * level.bound, level.stride)
             merged.pop()
         merged.append(level)
@@ -183,21 +186,21 @@ def _is_number(*levels: _AddressLevel) -> bool:
     return not any(isinstance(bound, Register) for level in levels for bound in level[:2])
 
 
-def _less(bound: Bound) -> Bound:
+def _less_one(bound: Bound) -> Bound:
     if not isinstance(bound, Register):
         return bound - 1
     return bound._replace(offset=bound.offset - (1 << bound.shift), low=bound.low - 1, high=bound.high - 1)
 
 
 def _at_least(one: Bound, other: Bound) -> bool:
-    """Return whether a bound is as large as another at every length."""
+    """Return True if a bound is at least as large as another for every length of the sample."""
     if isinstance(one, Register) and isinstance(other, Register):
         return one[:2] == other[:2] and one.low >= other.low and one.high >= other.high
     return one == other or (not isinstance(one, Register) and one >= most_of(other))
 
 
-def _step_by_step(first: Instruction, before: Access, second: Instruction, after: Access) -> bool:
-    """Return whether an instruction that begins with another touches each vector in no earlier a step than that one."""
+def _can_chain(first: Instruction, before: Access, second: Instruction, after: Access) -> bool:
+    """Return True if the second instruction, begun with the first, would access no vector at an earlier step."""
     if before.operand is None or after.operand is None or first.operands[before.operand].memory.startswith("buffer"):
         return False
     if first.unit not in (0, ENGINE_1, VECTOR) or (first.unit <= ENGINE_1 and first.operation != EXPAND):
@@ -212,7 +215,7 @@ def _step_by_step(first: Instruction, before: Access, second: Instruction, after
     levels, others = _address_levels(first, before, False), _address_levels(second, after, True)
     if [(a.active, a.stride) for a in levels] != [(b.active, b.stride) for b in others]:
         return False
-    # A step of an outer loop takes as many steps as there are in the loops inside it.
+    # An iteration of an outer loop takes as many steps as its inner loops have.
     return all(_at_least(b.bound, a.bound) for a, b in zip(levels[1:], others[1:], strict=True))
 
 
@@ -229,20 +232,20 @@ def set_waits(
     ----------
     instructions : sequence of Instruction
     offset_span : tuple of int
-        Most that a slice of each table adds to an address.
+        Largest token offset of each table.
     order : sequence of int, optional
-        In which they are sent; by default that of the list.
+        Order in which the instructions are sent; by default that of the list.
     known : Waits, optional
         Waits that are the same in every order.
     memories : collection of str, optional
-        Banks of which `known` does not say everything; by default it says nothing.
+        Banks whose conflicts are not complete in `known`; by default all memories.
     """
     order = range(len(instructions)) if order is None else order
     touched = ([*accesses(instructions[i], offset_span, memories), *_sums(instructions[i])] for i in order)
     waits = _conflicts(instructions, order, touched, known)
-    place = [0] * len(instructions)  # of each in its unit's stream, from 1
+    place = [0] * len(instructions)  # position of each in its unit's sequence, from 1
     counts = [0] * UNITS
-    ports: dict[tuple[str, bool], dict[int, int]] = defaultdict(dict)  # the last user of each unit
+    ports: dict[tuple[str, bool], dict[int, int]] = defaultdict(dict)  # last instruction of each unit that uses a port
     for i in order:
         instruction = instructions[i]
         counts[instruction.unit] += 1

@@ -1,38 +1,38 @@
-"""Find, by trying, a model that fits the machine in place of one that does not."""
+"""Search for the change of a model's sizes that makes it fit the machine."""
 
 from collections.abc import Callable
 from dataclasses import replace
 
-from bttlab.compiler.builder import MOST_RANK
+from bttlab.compiler.builder import MAX_RANK
 from bttlab.model.config import ModelConfig
 
 Fits = Callable[[ModelConfig, bool], bool]
 
 
 def what_fits(config: ModelConfig, fits: Fits, own_shapes: bool = False) -> str | None:
-    """Return what to choose, all else as asked: of ranks and encoders, each alone, a number that fits.
+    """Return a text that names a smaller size with which a model fits, everything else unchanged.
 
-    If neither is enough: of tokens, the embedding's rank and the vocabulary.
-
-    Ranks and encoders are the most that fit; banks are found by trying, so that more tokens may fit, too.
+    The search tries fewer encoders and smaller ranks, each alone. If neither is enough, it tries shorter sequences, a
+    smaller rank of the embedding and a smaller vocabulary. Ranks and encoders are the largest that fit. Banks are
+    assigned by a heuristic, so more tokens than the text says may fit.
 
     Parameters
     ----------
     config : ModelConfig
-        That does not fit.
+        The model that does not fit.
     fits : callable
-        From a model, and whether to try its whole program rather than the banks alone, to whether it fits.
+        From a model, and whether to try its whole program instead of the banks alone, to whether it fits.
     own_shapes : bool
-        Whether the parameters have other shapes than the configuration's: then it is asked for ranks alone.
+        Whether the parameters have other shapes than the configuration's: then only ranks are tried.
 
     Returns
     -------
     str, optional
-        None if no one of them is enough.
+        None if no single change is enough.
     """
     uniform = not own_shapes and not any(_is_linear(name) for name, _ in config.ranks)
     ways = [
-        ("ranks up to {}", 1, min(config.linear_rank, MOST_RANK + 1) if uniform else MOST_RANK + 1, _with_rank),
+        ("ranks up to {}", 1, min(config.linear_rank, MAX_RANK + 1) if uniform else MAX_RANK + 1, _with_rank),
         ("up to {} encoders", 1, config.encoders, _with_encoders),
     ]
     rarely = [
@@ -49,12 +49,12 @@ def what_fits(config: ModelConfig, fits: Fits, own_shapes: bool = False) -> str 
 
 
 def _most(config: ModelConfig, fits: Fits, least: int, asked: int, made: Callable[[ModelConfig, int], ModelConfig]):
-    """Return the largest number below what was asked with which the model fits; one more does not. None if none is."""
+    """Return the largest number below the requested one with which the model fits, by bisection; None if none does."""
 
     def largest(below: int, whole: bool) -> int | None:
         if below <= least or not fits(made(config, least), whole):
             return None
-        low, high = least, below  # the one fits, the other does not
+        low, high = least, below  # `low` fits, `high` does not
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (middle, high) if fits(made(config, middle), whole) else (low, middle)

@@ -1,10 +1,10 @@
 """Check a program for hazards: each port serves one request a cycle, and no vector is read too early or too late.
 
-The check puts each step of each instruction at its cycle (`timing`) and lists every vector that it reads or writes. A
-read shall get what the last write before it, in the order of the list, has written. The pipeline is at most LATENCY
-deep and the contract does not say how deep. So the last write LATENCY cycles or more before the read, and the last
-write in any cycle before it, must both be that write. At the end each vector must hold what the list's last write to
-it has written. The check does not use the waits that the compiler has computed.
+The check assigns each step of each instruction its cycle (`timing`) and lists every vector that it reads or writes. A
+read must return the value of the last write before it in program order. The pipeline is at most LATENCY deep, and the
+contract does not say how deep. So the last write at least LATENCY cycles before the read, and the last write in any
+earlier cycle, must both be that write. At the end each vector must have the value of its last write in program order.
+The check takes no information from the compiler's dependence analysis.
 """
 
 import math
@@ -38,14 +38,14 @@ SUMMING = (M.SUM, M.VARIANCE, M.NORM_SUMS, M.COLUMNS, M.MAXIMUM, M.EXPONENT, M.D
 
 
 class Hazard(NamedTuple):
-    """Something that goes wrong.
+    """A hazard that the check found.
 
     Attributes
     ----------
     kind : str
         "port", "early", "late", "order", "unwritten", "sums", "shuffle", "range", "reach" or "stuck".
     instructions : tuple of int
-        In the list.
+        Numbers of the instructions in the list.
     """
 
     kind: str
@@ -56,7 +56,7 @@ class Hazard(NamedTuple):
 
 
 class _Events:
-    """Accesses of one memory: parallel arrays, put together at the end."""
+    """Accesses to one memory, as parallel arrays."""
 
     def __init__(self) -> None:
         self.parts: list[tuple[np.ndarray, ...]] = []
@@ -77,22 +77,22 @@ def find_hazards(
     most: int = 20,
     loaded: Mapping[str, np.ndarray] | None = None,
 ) -> list[Hazard]:
-    """Return what goes wrong when a list of instructions runs.
+    """Return the hazards of a run of a list of instructions.
 
     Parameters
     ----------
     instructions : sequence of Instruction
-        With their waits.
+        Instructions with their waits.
     tokens : int
-        The sample's length.
+        Length of the sample.
     token_offsets : ndarray of int, shape (4, tokens)
-        The offsets of its tokens.
+        Offsets of its tokens.
     updates : bool
         Whether an update is pending.
     most : int
-        Hazards reported for each kind and memory.
+        Largest number of hazards to report for each kind and memory.
     loaded : mapping of str to ndarray of bool, optional
-        The vectors of each bank that have a value when the run begins; by default none.
+        Which vectors of each bank have a value when the run begins; by default none.
     """
     try:
         timing = time_program(instructions, tokens, updates)
@@ -113,7 +113,7 @@ def find_hazards(
         ):
             if not touching.any():
                 continue
-            # Buffer rows are read by their own engine only, statistics and accumulators used by the vector unit only.
+            # Only its own engine reads an operand buffer; only the vector unit uses statistics and its accumulators.
             if memory.startswith("bank") or (memory.startswith("buffer") and writes):
                 ports[memory, writes].append((cycle[touching], np.full(int(touching.sum()), i)))
             if key.ndim == 2:  # rows of an operand buffer
@@ -131,7 +131,7 @@ def find_hazards(
         if instruction.unit <= DRAIN_0 + 1 and len(touching):
             memory = f"sums {instruction.unit % M.ENGINES} {int(bool(instruction.flags & M.PONG))}"
             ports[memory, False].append((cycle[touching], np.full(int(touching.sum()), i)))
-        hazards += _inside(i, instruction, index, active, tokens)
+        hazards += _instruction_hazards(i, instruction, index, active, tokens)
     for (memory, writes), uses in ports.items():
         hazards += _port_hazards(memory, writes, uses)[:most]
     for memory, events in vectors.items():
@@ -140,7 +140,7 @@ def find_hazards(
 
 
 def written_vectors(instructions: Iterable[Instruction], tokens=1, token_offsets=None) -> dict[str, np.ndarray]:
-    """Return which vectors instructions write, an array of bool for each bank."""
+    """Return which vectors the instructions write: an array of bool for each bank."""
     written = {f"bank {n}": np.zeros(bank.depth, bool) for n, bank in enumerate(M.banks)}
     for instruction in instructions:
         accesses = step_accesses(instruction, *instruction.grid(tokens), tokens, token_offsets, [], 0)
@@ -152,9 +152,9 @@ def written_vectors(instructions: Iterable[Instruction], tokens=1, token_offsets
 
 
 def loaded_vectors(program: Program, updates: bool) -> dict[str, np.ndarray]:
-    """Return which vectors have a value when a sample begins: from LOAD and, if an update is pending, its gradients."""
+    """Return which vectors have a value when a sample begins: those of LOAD and CLEAR, and gradients of an update."""
     loaded = written_vectors([*program.load, *program.clear])
-    if updates:  # of the shortest sample, since a longer one writes more
+    if updates:  # gradients of the shortest sample: longer ones write more
         offsets = program.model.embedding.token_offsets(np.zeros(2, int))
         for bank, written in written_vectors(program.backward, 2, offsets).items():
             loaded[bank] |= written
@@ -162,7 +162,7 @@ def loaded_vectors(program: Program, updates: bool) -> dict[str, np.ndarray]:
 
 
 def unchecked_gradients(program: Program) -> list[str]:
-    """Return a line for each instruction that writes a parameter's gradient without the CHECK flag."""
+    """Return an error message for each instruction that writes a parameter's gradient without the CHECK flag."""
     texts = []
     for i, instruction in enumerate(program.sample):
         for number in instruction.writes() if instruction.unit != UPDATE and not instruction.flags & M.CHECK else ():
@@ -180,15 +180,15 @@ def unchecked_gradients(program: Program) -> list[str]:
 
 
 def token_id_sets(rows: int, stride: int, length: int, random: np.random.Generator) -> dict[str, np.ndarray]:
-    """Return token ids for a check: random ones with a repetition, and those whose offsets are the extremes.
+    """Return sets of token ids for a check: random ones with a repetition, and extreme cases.
 
     Parameters
     ----------
     rows, stride : int
-        Of the embedding; ids a `stride` apart differ in the first digit alone.
+        Rows of the embedding, and the distance between ids that differ in the first digit alone.
     """
     ids = random.integers(0, rows, length)
-    ids[-1] = ids[0]  # what is added to their slices adds up
+    ids[-1] = ids[0]  # two tokens add to the same slices
     steps = np.arange(length)
     return {
         "random": ids,
@@ -201,12 +201,12 @@ def token_id_sets(rows: int, stride: int, length: int, random: np.random.Generat
 def check_program(
     program: Program, lengths: Iterable[int], report: Callable[[int, int], None] = lambda length, count: None
 ) -> list[str]:
-    """Return what goes wrong in any section of a program, at these lengths.
+    """Return the hazards in all sections of a program, for samples of the given lengths.
 
     Parameters
     ----------
     report : callable
-        Gets each length when it is done, and the number of hazards so far.
+        Called after each length, with the length and the number of hazards up to then.
     """
     texts = unchecked_gradients(program)
     embedding, random = program.model.embedding, np.random.default_rng(0)
@@ -232,7 +232,19 @@ def check_program(
 
 
 def step_accesses(instruction, index, active, tokens, token_offsets, hazards, number):
-    """Yield (memory, its operand, key of the vector at each step, steps that do it, whether it is written)."""
+    """Yield an instruction's accesses.
+
+    Yields
+    ------
+    memory : str
+    operand : int or None
+        Number of the operand; None for sums and statistics.
+    key : ndarray
+        Vector that each step accesses; with a second axis where a step reads all rows of an operand buffer.
+    touching : ndarray of bool
+        Steps that make the access.
+    writes : bool
+    """
     unit, operation = instruction.unit, instruction.operation
     fold = _fold(instruction, index, tokens)
     reading, writing = active, active
@@ -306,19 +318,19 @@ def _row(instruction, index) -> np.ndarray:
 def _check_range(hazards, number, memory, address) -> None:
     depth = M.OPERAND_BUFFER_DEPTH if memory.startswith("buffer") else M.banks[int(memory.split()[1])].depth
     if len(address) and address.max() >= depth:
-        text = f"instruction {number} reaches vector {address.max()} of {memory}, which has {depth}"
+        text = f"instruction {number} accesses vector {address.max()} of {memory}, which has {depth}"
         hazards.append(Hazard("range", memory, 0, (number,), text))
 
 
-def _inside(i, instruction, index, active, tokens):
-    """Sums that come round too early, and blocks of the shuffle unit with too few steps."""
+def _instruction_hazards(i, instruction, index, active, tokens):
+    """Return the hazards within an instruction: sums updated again too soon, and shuffle blocks with too few steps."""
     if instruction.unit == SHUFFLE:
         *outer, inner = instruction.loops[1:]
         block = math.prod(value_of(loop.bound, tokens) for loop in (*outer, inner))
         vectors_in = math.prod(value_of(loop.active_bound, tokens) for loop in (*outer, inner))
         vectors_out = math.prod(value_of(loop.bound, tokens) for loop in outer) * value_of(instruction.count, tokens)
         if block and block < max(vectors_in, vectors_out):
-            text = f"instruction {i}: blocks of {block} steps for {vectors_in} vectors in and {vectors_out} out"
+            text = f"instruction {i}: blocks have {block} steps for {vectors_in} vectors in and {vectors_out} out"
             return [Hazard("shuffle", "shuffle", 0, (i,), text)]
         return []
     sums = instruction.unit <= ENGINE_1 and instruction.operation in (ACCUMULATE, REDUCE)
@@ -326,50 +338,55 @@ def _inside(i, instruction, index, active, tokens):
     if not sums:
         return []
     step = np.flatnonzero(active)
-    slot = instruction.accumulators(index, tokens)[active]
-    room = M.ACCUMULATORS if instruction.unit <= ENGINE_1 else M.ROW_ACCUMULATORS
-    if len(slot) and slot.max() >= room:
-        text = f"instruction {i} sums in {slot.max() + 1} slots; there are {room}"
+    accumulator = instruction.accumulators(index, tokens)[active]
+    count = M.ACCUMULATORS if instruction.unit <= ENGINE_1 else M.ROW_ACCUMULATORS
+    if len(accumulator) and accumulator.max() >= count:
+        text = f"instruction {i} uses {accumulator.max() + 1} accumulators; there are {count}"
         return [Hazard("range", "sums", 0, (i,), text)]
-    order = np.lexsort((step, slot))
-    same = np.diff(slot[order]) == 0
+    order = np.lexsort((step, accumulator))
+    same = np.diff(accumulator[order]) == 0
     distance = np.diff(step[order])[same]
     if len(distance) and distance.min() < M.SUM_DISTANCE:
-        text = f"instruction {i} comes back to a sum after {distance.min()} cycles; it takes {M.SUM_DISTANCE}"
+        text = (
+            f"instruction {i} updates an accumulator again after {distance.min()} cycles; the least is {M.SUM_DISTANCE}"
+        )
         return [Hazard("sums", "sums", 0, (i,), text)]
     return []
 
 
 def _port_hazards(memory, writes, uses):
+    """Return the cycles in which two instructions use one port."""
     cycle = np.concatenate([c for c, _ in uses])
-    who = np.concatenate([n for _, n in uses])
+    instruction_of = np.concatenate([n for _, n in uses])
     order = np.argsort(cycle, kind="stable")
-    cycle, who = cycle[order], who[order]
+    cycle, instruction_of = cycle[order], instruction_of[order]
     twice = np.flatnonzero(np.diff(cycle) == 0)
     seen, hazards = set(), []
     for k in twice:
-        pair = (int(who[k]), int(who[k + 1]))
+        pair = (int(instruction_of[k]), int(instruction_of[k + 1]))
         if pair not in seen:
             seen.add(pair)
             kind = "store" if writes else "load"
-            text = f"cycle {cycle[k]}: instructions {pair[0]} and {pair[1]} both ask for the {kind} of {memory}"
+            text = f"cycle {cycle[k]}: instructions {pair[0]} and {pair[1]} both use the {kind} port of {memory}"
             hazards.append(Hazard("port", memory, int(cycle[k]), pair, text))
     return hazards
 
 
 def _vector_hazards(memory, events: _Events, instructions, loaded):
-    key, cycle, who, step, writes = events.arrays()
+    """Return reads that get a wrong value, vectors that end with a wrong value, and reads of unwritten vectors."""
+    key, cycle, instruction_of, step, writes = events.arrays()
     reads = ~writes
-    in_list = who * (step.max() + 1) + step
-    meant = _writers(key, in_list, writes, writes)
-    late = _writers(key, np.where(writes, cycle + M.LATENCY, cycle), reads, writes)
-    soon = _writers(key, cycle, writes, writes)
+    # The write that each read must see; the last one that it sees in the deepest pipeline, and in the shortest.
+    in_list = instruction_of * (step.max() + 1) + step
+    expected = _writers(key, in_list, writes, writes)
+    complete = _writers(key, np.where(writes, cycle + M.LATENCY, cycle), reads, writes)
+    latest = _writers(key, cycle, writes, writes)
     hazards, reported = [], set()
 
     def report(kind, wrong, text_of):
         for k in wrong[np.argsort(cycle[wrong], kind="stable")]:
-            writer = int(who[meant[k]]) if meant[k] >= 0 else -1
-            pair = (writer, int(who[k]))
+            writer = int(instruction_of[expected[k]]) if expected[k] >= 0 else -1
+            pair = (writer, int(instruction_of[k]))
             if (kind, pair) not in reported:
                 reported.add((kind, pair))
                 reads_it = (
@@ -381,26 +398,29 @@ def _vector_hazards(memory, events: _Events, instructions, loaded):
     def early(k, writer):
         if writer < 0:
             return "after it was overwritten"
-        return f"that instruction {writer} writes in cycle {cycle[meant[k]]}: it takes {M.LATENCY} cycles"
+        return (
+            f"too early: instruction {writer} writes it in cycle {cycle[expected[k]]}, which takes {M.LATENCY} cycles"
+        )
 
-    def overwritten(k, writer):
-        return f"in which instruction {who[soon[k]]} wrote in cycle {cycle[soon[k]]} what is meant for later"
+    def overwritten(k, _):
+        writer = instruction_of[latest[k]]
+        return f"too late: instruction {writer}, later in the list, overwrote it in cycle {cycle[latest[k]]}"
 
-    report("early", np.flatnonzero(reads & (meant != late)), early)
-    report("late", np.flatnonzero(reads & (meant == late) & (meant != soon)), overwritten)
-    for k, other in _left_behind(key, in_list, cycle, writes):
-        pair = (int(who[k]), int(who[other]))
+    report("early", np.flatnonzero(reads & (expected != complete)), early)
+    report("late", np.flatnonzero(reads & (expected == complete) & (expected != latest)), overwritten)
+    for k, other in _reordered_writes(key, in_list, cycle, writes):
+        pair = (int(instruction_of[k]), int(instruction_of[other]))
         if ("order", pair) not in reported:
             reported.add(("order", pair))
             text = (
-                f"cycle {cycle[other]}: instruction {pair[1]} writes {memory} vector {key[k]} after instruction "
-                f"{pair[0]}, whose result is meant to stay (cycle {cycle[k]})"
+                f"cycle {cycle[other]}: instruction {pair[1]} overwrites {memory} vector {key[k]}, the final result of "
+                f"instruction {pair[0]} (cycle {cycle[k]})"
             )
             hazards.append(Hazard("order", memory, int(cycle[other]), pair, text))
-    unwritten = np.flatnonzero(reads & (meant < 0) & (late < 0))
+    unwritten = np.flatnonzero(reads & (expected < 0) & (complete < 0))
     for k in unwritten:
         if loaded is None or key[k] >= len(loaded) or not loaded[key[k]]:
-            n = int(who[k])
+            n = int(instruction_of[k])
             if n not in reported:
                 reported.add(n)
                 name = " / ".join(instructions[n].label)
@@ -410,9 +430,9 @@ def _vector_hazards(memory, events: _Events, instructions, loaded):
 
 
 def _writers(key, time, after, writes) -> np.ndarray:
-    """Return for each event the index of the last write of its vector before it in `time`; -1 if there is none.
+    """Return, for each event, the index of the last write to its vector before it in `time`; -1 if there is none.
 
-    `after` breaks ties of time: events for which it is true come after the others.
+    `after` breaks ties in time: events for which it is true come after the others.
     """
     order = _order(key, time, after)
     last = np.maximum.accumulate(np.where(writes[order], np.arange(len(order)), -1))
@@ -425,8 +445,8 @@ def _writers(key, time, after, writes) -> np.ndarray:
     return result
 
 
-def _left_behind(key, in_list, cycle, writes):
-    """Yield (write that is a vector's last in the list, write that is its last in time) where they are not the same."""
+def _reordered_writes(key, in_list, cycle, writes):
+    """Yield (a vector's last write in the list, its last write in time) where the two differ."""
     written = np.flatnonzero(writes)
     if not len(written):
         return
@@ -440,5 +460,5 @@ def _left_behind(key, in_list, cycle, writes):
 
 
 def _order(key, time, after) -> np.ndarray:
-    """Return the order of events by vector, then time, then ties: by one integer of all three, which sorts fast."""
+    """Return the order of events by vector, time and tie-breaker, combined into one integer for speed."""
     return np.argsort((key.astype(np.int64) * (int(time.max()) + 1) + time) * 2 + after, kind="stable")

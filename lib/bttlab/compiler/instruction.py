@@ -17,7 +17,7 @@ EXPAND, ACCUMULATE, REDUCE = range(3)
 
 
 class Register(NamedTuple):
-    """A number that follows from the sample's length: clip((tokens + offset) >> shift, low, high)."""
+    """A number that depends on the sample's length: clip((tokens + offset) >> shift, low, high)."""
 
     offset: int
     shift: int
@@ -25,7 +25,7 @@ class Register(NamedTuple):
     high: int
 
     def at(self, tokens: int | np.ndarray) -> int | np.ndarray:
-        """Return its value for a sample of so many tokens, or for each of several."""
+        """Return its value for a sample of `tokens` tokens; an array for an array of lengths."""
         if isinstance(tokens, np.ndarray):
             return np.clip((tokens + self.offset) >> self.shift, self.low, self.high)
         return min(max((tokens + self.offset) >> self.shift, self.low), self.high)
@@ -35,7 +35,7 @@ Bound = int | Register
 
 
 def value_of(bound: Bound, tokens: int | np.ndarray) -> int | np.ndarray:
-    """Return a bound's value for a sample of so many tokens, or for each of several."""
+    """Return a bound's value for a sample of `tokens` tokens; an array for an array of lengths."""
     return bound.at(tokens) if isinstance(bound, Register) else bound
 
 
@@ -45,14 +45,14 @@ def most_of(bound: Bound) -> int:
 
 
 class Level(NamedTuple):
-    """A level of the nest.
+    """A level of the loop nest.
 
     Attributes
     ----------
     bound : int or Register
-        Steps.
+        Number of steps.
     active : int or Register, optional
-        Steps that act; by default all.
+        Number of active steps, the first ones; the others are idle. By default all are active.
     """
 
     name: str
@@ -61,12 +61,12 @@ class Level(NamedTuple):
 
     @property
     def active_bound(self) -> Bound:
-        """The bound of the steps that act."""
+        """Number of active steps."""
         return self.bound if self.active is None else self.active
 
 
 class TokenOffset(NamedTuple):
-    """Table of token offsets that an operand adds, with the level of the nest and the first group of eight tokens."""
+    """Token offset of an operand: the table, the loop over tokens, and the first group of eight tokens."""
 
     table: int
     level: str
@@ -75,14 +75,15 @@ class TokenOffset(NamedTuple):
 
 @dataclass(frozen=True)
 class At:
-    """Place of an operand: a memory, the first vector's address, and vectors from step to step of the loops.
+    """Place of an operand: a memory, a base address, and strides in vectors.
 
     Attributes
     ----------
     memory : str
-        "bank 3", "buffer 0", or "" for entries of the shuffle's tables and slots of sums.
+        "bank 3", "buffer 0", or "" for entries of the shuffle unit's tables and accumulators of a drain. Before banks
+        are assigned, "matrix 5" or "gradient 5": a `Buffer` or its gradient.
     strides : dict of str to int
-        By the loops' names; a loop that is not named moves nothing.
+        Stride by the loop's name; 0 for a loop without one.
     """
 
     memory: str
@@ -92,45 +93,45 @@ class At:
 
     @property
     def number(self) -> int:
-        """The number of its bank or operand buffer."""
+        """Number of its bank or operand buffer."""
         return int(self.memory.split()[1]) if self.memory else 0
 
     def moved(self, loop: str, steps: int) -> "At":
-        """Return where the operand lies after so many steps of a loop."""
+        """Return the operand after a number of steps of a loop."""
         return self.behind(steps * self.strides.get(loop, 0))
 
     def behind(self, vectors: int) -> "At":
-        """Return the same operand, so many vectors further on."""
+        """Return the operand with a number of vectors added to its base address."""
         return replace(self, base=self.base + vectors)
 
 
 def at(memory: str, base: int, token_offset: TokenOffset | None = None, **strides: int) -> At:
-    """Return where an operand lies; strides by the loops' names."""
+    """Return the place of an operand, with strides by the loops' names."""
     return At(memory, base, strides, token_offset)
 
 
 @dataclass
 class Instruction:
-    """An instruction, by names; `encode` gives its 64 fields.
+    """An instruction with named loops and operands; `encode` returns its 64 fields.
 
     Attributes
     ----------
     loops : tuple of Level
         Outermost first; at most four.
     operands : dict of int to At
-        By operand number.
+        Operands by number.
     label : tuple of str
-        Stage, layer and what it does, for people.
+        Stage, layer and description, for listings and errors.
     immediates : tuple
-        Of floats or of ("scalar", number).
+        Floats, or ("scalar", number) of the sample's record.
     depth : tuple of str
-        Loops of the depth mask.
+        Loops of the depth mask: those that a sum runs over.
     accumulator_loop : str, optional
-        The loop whose advance restarts the accumulator index; by default none does.
+        The accumulator index restarts whenever this loop advances; by default it never does.
     row : tuple of (str, int), optional
-        Row level and row base.
+        Loop of the row level, and row base.
     vector_loop : str, optional
-        The loop that counts the vectors of a row, for the valid lanes.
+        The loop that counts the vectors of a row; it determines which lanes are valid.
     """
 
     unit: int
@@ -154,19 +155,19 @@ class Instruction:
             raise ValueError(f"{self.label}: {len(self.loops)} loops; an instruction has {LEVELS}")
 
     def level(self, name: str) -> int:
-        """Return the level of a loop; outer levels that are not used come first."""
+        """Return the level of a loop; unused levels are the outermost."""
         names = [loop.name for loop in self.loops]
         return LEVELS - len(names) + names.index(name)
 
     def steps(self, tokens: int | np.ndarray) -> int | np.ndarray:
-        """Return its steps for a sample of so many tokens, idle ones included; or for each of several."""
+        """Return its number of steps, idle ones included, for a sample of `tokens` tokens, or for several lengths."""
         product = 1
         for loop in self.loops:
             product *= value_of(loop.bound, tokens)
         return product
 
     def grid(self, tokens: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """Return the index of each loop at each step, and which steps act."""
+        """Return the index of each loop at each step, and which steps are active."""
         bounds = [value_of(loop.bound, tokens) for loop in self.loops]
         index = np.indices(bounds).reshape(len(bounds), -1) if bounds else np.zeros((0, 1), int)
         active = np.ones(index.shape[1], bool)
@@ -182,9 +183,9 @@ class Instruction:
         Parameters
         ----------
         index : dict of str to ndarray
-            From `grid`.
-        token_offsets : ndarray, shape (3, tokens), optional
-            The sample's slice tables; needed where the operand has a slice.
+            Index of each loop at each step, from `grid`.
+        token_offsets : ndarray, shape (4, tokens), optional
+            The sample's tables of token offsets; required if the operand has a token offset.
         """
         steps = len(next(iter(index.values()))) if index else 1
         address = np.full(steps, operand.base)
@@ -198,7 +199,7 @@ class Instruction:
         return address
 
     def accumulators(self, index: dict[str, np.ndarray], tokens: int) -> np.ndarray:
-        """Return each step's slot: steps since the slot loop last advanced."""
+        """Return the accumulator index of each step: steps since the accumulator loop last advanced."""
         inner = 1
         for loop in reversed(self.loops):
             if loop.name == self.accumulator_loop:
@@ -208,7 +209,10 @@ class Instruction:
         return np.arange(steps) % inner if inner else np.zeros(steps, int)
 
     def span(self, number: int, offset_span: tuple[int, ...]) -> tuple[int, int]:
-        """Return the lowest address that an operand may take, and the highest and one, whatever the sample."""
+        """Return an operand's lowest address, and one more than its highest, over all samples.
+
+        `offset_span` has the largest token offset of each table.
+        """
         operand = self.operands[number]
         low = high = operand.base
         folds = (
@@ -229,16 +233,16 @@ class Instruction:
             high += offset_span[operand.token_offset.table]
         return low, high + 1
 
-    # What a step of each unit does with each operand: reads before writes.
+    # Operands that a step of each unit accesses.
     def reads(self) -> Iterator[int]:
-        """Yield the operands that are read from banks and operand buffers."""
+        """Yield the numbers of operands that are read from banks and operand buffers."""
         numbers = {VECTOR: (0, 1, 2), SHUFFLE: (1,), UPDATE: (0, 1, 2, 3)}
         for number in (0, 1, 2, 3) if self.unit <= ENGINE_1 else numbers.get(self.unit, ()):
             if number in self.operands:
                 yield number
 
     def writes(self) -> Iterator[int]:
-        """Yield the operands that are written to banks and operand buffers."""
+        """Yield the numbers of operands that are written to banks and operand buffers."""
         if self.unit == UPDATE:
             numbers: tuple[int, ...] = (0, 1, 2, 3) if self.flags & MACHINE.CLEAR else (0, 2, 3)
         else:
@@ -249,17 +253,17 @@ class Instruction:
 
     @property
     def accumulator_count(self) -> int:
-        """The most slots that sums take; 0 for what sums nothing."""
+        """Largest number of accumulators that the instruction uses; 0 if it computes no sums."""
         if not self.depth or self.accumulator_loop is None:
             return 0
-        slots = steps = 1
+        count = steps = 1
         for loop in self.loops[: [loop.name for loop in self.loops].index(self.accumulator_loop) : -1]:
-            slots += (most_of(loop.active_bound) - 1) * steps
+            count += (most_of(loop.active_bound) - 1) * steps
             steps *= most_of(loop.bound)
-        return slots
+        return count
 
     def unreached(self) -> Iterator[tuple[int, str]]:
-        """Yield each operand whose bank its port does not reach, and the error message."""
+        """Yield the number of each operand whose bank its port does not reach, and an error message."""
         for stores, numbers in ((False, self.reads()), (True, self.writes())):
             for number in numbers:
                 operand = self.operands[number]
@@ -279,9 +283,9 @@ def encode(instruction: Instruction, code_of, immediate_of) -> np.ndarray:
     Parameters
     ----------
     code_of : callable
-        From a bound to its code.
+        Maps a bound to its code.
     immediate_of : callable
-        From an immediate to its code.
+        Maps an immediate to its code.
 
     Returns
     -------
@@ -308,12 +312,12 @@ def encode(instruction: Instruction, code_of, immediate_of) -> np.ndarray:
         for name, stride in operand.strides.items():
             fields[first + 2 + instruction.level(name)] = stride
     if len(tables) > 2:
-        raise ValueError(f"{instruction.label}: {len(tables)} slice tables; an instruction has two")
+        raise ValueError(f"{instruction.label}: {len(tables)} tables of token offsets; an instruction has two")
     for table, shift in zip(tables, (m.OFFSET_A_SHIFT, m.OFFSET_B_SHIFT), strict=False):
         flags |= table << shift
     fields[m.FIELD_FLAGS] = flags
     fields[m.FIELD_AFTER_END : m.FIELD_AFTER_END + UNITS] = instruction.after_end
-    # One field for both: that a unit began an instruction means that it had ended those before.
+    # Both share a field, which is enough: a unit that has begun an instruction has ended all those before it.
     fields[m.FIELD_AFTER_DRAIN : m.FIELD_AFTER_DRAIN + UNITS] = [
         1 << 15 | begun if begun > drained else drained
         for begun, drained in zip(instruction.after_begin, instruction.after_drain, strict=True)
@@ -327,6 +331,6 @@ def encode(instruction: Instruction, code_of, immediate_of) -> np.ndarray:
     row_loop, row_base = instruction.row or (None, 0)
     row = instruction.level(row_loop) if row_loop is not None else 0
     mask = sum(1 << instruction.level(name) for name in instruction.depth)
-    slot = 7 if instruction.accumulator_loop is None else instruction.level(instruction.accumulator_loop)
-    fields[m.FIELD_ROW] = row | (row_base & 63) << 2 | mask << 8 | slot << 12
+    accumulator = 7 if instruction.accumulator_loop is None else instruction.level(instruction.accumulator_loop)
+    fields[m.FIELD_ROW] = row | (row_base & 63) << 2 | mask << 8 | accumulator << 12
     return (np.array(fields) & 0xFFFF).astype(np.uint16)

@@ -1,7 +1,7 @@
-"""The program of one linear layer alone: x, dy and the cores in; y, dx and the gradients out.
+"""The program of one linear layer alone: inputs x, dy and the cores; outputs y, dx and the gradients.
 
-It has no loss and no update, so PREDICT runs it: its section FORWARD has the forward and the backward pass. LOAD brings
-the inputs and STORE fetches the outputs.
+It has no loss and no update, so PREDICT runs it: its section FORWARD has the forward and the backward pass. LOAD
+transfers the inputs, STORE the outputs.
 """
 
 import math
@@ -40,7 +40,7 @@ class LayerShape:
     out_modes, in_modes : tuple of int
         Three modes at each end.
     ranks : tuple of int
-        The five between the six cores.
+        The five ranks between the six cores.
     """
 
     out_modes: tuple[int, ...]
@@ -74,14 +74,14 @@ class LayerShape:
 
 @dataclass(frozen=True)
 class Transfer:
-    """A tensor that comes in or goes out.
+    """An input or output tensor.
 
     Attributes
     ----------
     name : str
-        "x", "dy", "G1", "b"; "y", "dx", "dG1", "db"; empty where it only fills up.
+        "x", "dy", "G1", "b"; "y", "dx", "dG1", "db"; empty for padding.
     block : Block
-        Where it lies, and how.
+        Its place and layout.
     """
 
     name: str
@@ -100,17 +100,17 @@ class LayerModel:
 
     @property
     def config(self) -> "LayerModel":
-        """The limits of the sample's record."""
+        """Limits of the sample's record."""
         return self
 
     @property
     def layout(self) -> "LayerModel":
-        """The size of what is loaded and stored."""
+        """Size of the transfers."""
         return self
 
     @property
     def vectors(self) -> int:
-        """A third of what is loaded: a model's program has parameters and two moments."""
+        """A third of the vectors that are loaded: a model's program loads parameters and two moments."""
         return -(-self.transfer_vectors // 3)
 
 
@@ -124,7 +124,7 @@ class LayerProgram(Program):
     inputs, outputs : list of Transfer
         In the order of LOAD and STORE.
     order : Order, optional
-        Of contraction, if there is a layer.
+        Order of contraction, if there is a layer.
     """
 
     shape: LayerShape
@@ -135,21 +135,21 @@ class LayerProgram(Program):
 
     @property
     def offset_span(self) -> tuple[int, ...]:
-        """No instruction has a slice."""
+        """Zeros: no instruction has a token offset."""
         return NO_OFFSETS
 
     def has_tokens(self, instruction: Instruction) -> bool:
-        """Return whether an engine's instruction multiplies with anything of the tokens."""
+        """Return True if an operand of an engine's instruction depends on the tokens."""
         product = instruction.label[2].partition(" = ")[2].split()
         indices = self.order.indices() if self.order else {}
         return any("t" in indices[name if name in indices else name[1:]] for name in product)
 
     def pack(self, tensors: dict[str, np.ndarray]) -> np.ndarray:
-        """Return what LOAD takes, float32 of shape (vectors, LANES)."""
+        """Return the inputs in the format of LOAD, float32 of shape (vectors, LANES)."""
         return np.concatenate([_packed(t.block, tensors.get(t.name)) for t in self.inputs])
 
     def unpack(self, memory: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the tensors that STORE gave."""
+        """Return the outputs from the format of STORE."""
         tensors, first = {}, 0
         for transfer in self.outputs:
             tensors[transfer.name] = np.zeros(transfer.block.shape, np.float32)
@@ -158,7 +158,7 @@ class LayerProgram(Program):
         return tensors
 
     def hazards(self) -> list[str]:
-        """Return what goes wrong when it runs: nothing, if the compiler is right."""
+        """Return the program's hazards: none, if the compiler is correct."""
         token_offsets = np.zeros((M.OFFSET_TABLES, self.tokens), int)
         return [
             hazard.text
@@ -176,7 +176,7 @@ def _packed(block: Block, tensor: np.ndarray | None) -> np.ndarray:
 
 
 def matrix_block(name: str, bank: int, base: int, rows: int, columns: int) -> Block:
-    """Return a matrix in a bank, a row after the other."""
+    """Return the block of a matrix that is stored in a bank row by row."""
     buffer = Buffer(name, rows * vectors_for(columns), bank=bank, base=base)
     return Block(name, (rows, columns), (0, 1), buffer, columns, rows, rows, 0, rows)
 
@@ -188,7 +188,7 @@ def check_tokens(tokens: int) -> None:
 
 
 def compile_layer(shape: LayerShape, tokens: int, flow: str | Sequence[int] | Order = "bidirectional") -> LayerProgram:
-    """Return the program of a layer as a model's program has it (`linear`).
+    """Return the program of a layer, with the same instructions as in a model's program (`linear`).
 
     Parameters
     ----------
@@ -199,7 +199,7 @@ def compile_layer(shape: LayerShape, tokens: int, flow: str | Sequence[int] | Or
     Raises
     ------
     ProgramError
-        If the machine does not hold it.
+        If the layer does not fit the machine.
     """
     check_tokens(tokens)
     try:
@@ -223,7 +223,7 @@ def _compile(shape: LayerShape, tokens: int, flow: str | Sequence[int] | Order) 
             ("y", shape.out_features),
             ("dx", shape.in_features),
         )
-        for buffer in [b.new_buffer(name, tokens * vectors_for(features), is_lasting=True)]
+        for buffer in [b.new_buffer(name, tokens * vectors_for(features), is_persistent=True)]
     }
     linear.divide_buffers()
     x, dy, y, dx = (matrices[name].where() for name in ("x", "dy", "y", "dx"))
@@ -247,7 +247,7 @@ def _compile(shape: LayerShape, tokens: int, flow: str | Sequence[int] | Order) 
 
 
 def gradient_of(block: Block) -> Block:
-    """Return where the gradient of a parameter lies."""
+    """Return the block of a parameter's gradient."""
     own = block.buffer
     return replace(block, buffer=Buffer(own.name, own.vectors, bank=GRADIENT_OF[own.bank], base=own.base))
 
@@ -260,11 +260,11 @@ def assemble(
     outputs: list[Transfer],
     order: Order | None = None,
 ) -> LayerProgram:
-    """Return the program of what was emitted, in an order that keeps units busy, with its waits."""
+    """Return the program of the builder's instructions, scheduled and with waits."""
     instructions = ordered(builder.instructions, NO_OFFSETS, tokens, builder.scratch)
     set_waits(instructions, NO_OFFSETS)
     vectors = max(sum(t.block.vectors for t in transfers) for transfers in (inputs, outputs))
-    for transfers in (inputs, outputs):  # the machine loads as many vectors as it stores
+    for transfers in (inputs, outputs):  # the machine stores as many vectors as it loads
         transfers += _filling(vectors - sum(t.block.vectors for t in transfers), outputs[-1].block)
     load, store = _copies(inputs, into=True), _copies(outputs, into=False)
     model = LayerModel(builder, tokens, vectors)
@@ -272,7 +272,7 @@ def assemble(
 
 
 def _filling(vectors: int, block: Block) -> list[Transfer]:
-    """Return padding transfers of so many vectors, to and from where a gradient lies."""
+    """Return padding transfers of a number of vectors, to and from the block of a gradient."""
     sizes = [block.vectors] * (vectors // block.vectors) + [vectors % block.vectors]
     return [Transfer("", matrix_block("", block.bank, block.base, size, LANES)) for size in sizes if size]
 

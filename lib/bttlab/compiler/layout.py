@@ -1,4 +1,4 @@
-"""Place of each parameter in the banks, and of its elements in vectors; the copy in and out."""
+"""Layout of parameters: their places in the banks, their elements in vectors; packing and unpacking for transfers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from bttlab.compiler.machine import machine
 
 LANES = machine().LANES
 
-# The order of the axes of a linear layer's cores at each end of the train; the last lies along the lanes. `near` is the
+# Order of the axes of a linear layer's cores at each end of the train; the last axis is along the lanes. `near` is the
 # core at the middle rank, `far` the one at the end: L = (G1 G2) G3 and R = G4 (G5 G6).
 OUT_AXES = {"near": (2, 1, 0), "middle": (2, 1, 0), "far": (2, 0, 1)}
 IN_AXES = {"near": (0, 1, 2), "middle": (0, 1, 2), "far": (0, 2, 1)}
@@ -26,13 +26,15 @@ class Block:
     ----------
     shape : tuple of int
     axes : tuple of int
-        In this order the axes are read as groups, rows and, along the lanes, columns.
+        Order of the axes in the bank; the last one are columns, along the lanes, the others count rows.
+    columns : int
+        Elements of a row.
     rows : int
-        Of a group.
+        Rows of a group.
     group_rows : int
-        From group to group; what is not filled stays 0.
+        Distance, in rows, from group to group; rows that are not used are 0.
     first, last : int
-        The rows that lie here, if it is a part.
+        Range of the parameter's rows that the block contains.
     """
 
     name: str
@@ -71,19 +73,19 @@ class Block:
         return self.groups * self.group_rows * self.row_vectors
 
     def where(self, **strides: int) -> At:
-        """Return where its first vector lies."""
+        """Return the place of its first vector, with strides by the loops' names."""
         if self.bank is None:
             return at(f"matrix {self.buffer.number}", 0, **strides)
         return at(f"bank {self.bank}", self.base, **strides)
 
     def gradient(self, **strides: int) -> At:
-        """Return where the first vector of its gradient lies."""
+        """Return the place of the first vector of its gradient."""
         if self.bank is None:
             return at(f"gradient {self.buffer.number}", 0, **strides)
         return at(f"bank {GRADIENT_OF[self.bank]}", self.base, **strides)
 
     def write(self, memory: np.ndarray, value: np.ndarray) -> None:
-        """Put the parameter into its vectors, float32 of shape (vectors, LANES)."""
+        """Write the parameter to its vectors, float32 of shape (vectors, LANES)."""
         rows = np.ascontiguousarray(value.transpose(self.axes)).reshape(-1, self.columns)[self.first : self.last]
         target = memory.reshape(self.groups, self.group_rows, self.row_vectors * LANES)
         whole = np.zeros((self.groups * self.rows, self.columns), np.float32)
@@ -91,7 +93,7 @@ class Block:
         target[:, : self.rows, : self.columns] = whole.reshape(self.groups, self.rows, self.columns)
 
     def read(self, memory: np.ndarray, into: np.ndarray) -> None:
-        """Take its rows out of its vectors into the parameter."""
+        """Copy the block's rows from its vectors to the parameter `into`."""
         source = memory.reshape(self.groups, self.group_rows, self.row_vectors * LANES)
         rows = source[:, : self.rows, : self.columns].reshape(-1, self.columns)[: self.last - self.first]
         moved = np.ascontiguousarray(into.transpose(self.axes)).reshape(-1, self.columns)
@@ -106,7 +108,7 @@ class Layout:
     Attributes
     ----------
     blocks : list of Block
-        In the order in which LOAD and STORE move them.
+        In the order in which LOAD and STORE transfer them.
     """
 
     def __init__(self, builder: Builder, shapes: Mapping[str, tuple[int, ...]]):
@@ -115,15 +117,15 @@ class Layout:
         self._of: dict[tuple[str, int], Block] = {}
 
     def place(self, name, axes=None, rows=None, group_rows=None, part=None, added=False) -> Block:
-        """Make room for a parameter, or for its rows `part`.
+        """Allocate a block for a parameter, or for the rows `part` of it.
 
         Parameters
         ----------
         added : bool
-            Whether gradients are added to what is there, or written for the tokens of the sample only.
+            Whether gradients are accumulated, or written for the tokens of the sample only; the update clears them.
         """
         if (name, (part or (0,))[0]) in self._of:
-            return self._of[name, (part or (0,))[0]]  # of two layers
+            return self._of[name, (part or (0,))[0]]  # two layers share it
         shape = self.shapes[name]
         axes = tuple(range(len(shape))) if axes is None else axes
         columns = shape[axes[-1]]
@@ -133,14 +135,14 @@ class Layout:
         rows = last - first if rows is None else rows
         group_rows = rows if group_rows is None else group_rows
         vectors = -(-(last - first) // rows) * group_rows * vectors_for(columns)
-        buffer = self._builder.new_buffer(name, vectors, is_parameter=True, is_added=added)
+        buffer = self._builder.new_buffer(name, vectors, is_parameter=True, is_accumulated=added)
         block = Block(name, shape, axes, buffer, columns, rows, group_rows, first, last)
         self.blocks.append(block)
         self._of[name, first] = block
         return block
 
     def of(self, name: str, first: int = 0) -> Block:
-        """Return where a parameter lies, or its part that begins with row `first`."""
+        """Return the block of a parameter, or of its part that begins with row `first`."""
         return self._of[name, first]
 
     @property
@@ -149,7 +151,7 @@ class Layout:
         return sum(block.vectors for block in self.blocks)
 
     def pack(self, tensors: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return the parameters as LOAD takes them, float32 of shape (vectors, LANES)."""
+        """Return the parameters in the format of LOAD, float32 of shape (vectors, LANES)."""
         memory, offset = np.zeros((self.vectors, LANES), np.float32), 0
         for block in self.blocks:
             block.write(memory[offset : offset + block.vectors], np.asarray(tensors[block.name], np.float32))
@@ -157,7 +159,7 @@ class Layout:
         return memory
 
     def unpack(self, memory: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the parameters that `pack` was given."""
+        """Return the parameters from their packed format: the inverse of `pack`."""
         tensors, offset = {name: np.zeros(shape, np.float32) for name, shape in self.shapes.items()}, 0
         for block in self.blocks:
             block.read(memory[offset : offset + block.vectors], tensors[block.name])

@@ -1,7 +1,7 @@
-"""From a graph to the instructions of a sample: the forward pass, and a rule for the gradient of each operation.
+"""Lower a graph to the instructions of a sample: the forward pass, and a rule for the gradient of each operation.
 
-Buffers are asked for by name. Which matrices of the forward pass are kept for the backward pass, and which are
-recomputed there from what is always kept, is decided by room (`lower`).
+`lower` decides which matrices of the forward pass are kept for the backward pass, and which are recomputed there: as
+many are kept as the banks have space for.
 """
 
 from bisect import bisect_left
@@ -23,8 +23,8 @@ from bttlab.compiler.norm import Norm
 from bttlab.compiler.operands import moved, part
 
 M = machine()
-UPDATE_VECTORS = 128  # an update has its bank's ports for as many cycles, and others wait
-Produce = Callable[[At | None, At], None]  # result = addend + ...
+UPDATE_VECTORS = 128  # of one UPDATE instruction: for as many cycles other units wait for the ports of its banks
+Produce = Callable[[At | None, At], None]  # from addend and result: emits result = addend + ...
 
 
 class Lowering:
@@ -36,14 +36,17 @@ class Lowering:
     flow : str or tuple of int
         Order of contraction of the linear layers (`linear.FLOWS`).
     kept : int
-        How much of what engines would have to recompute is kept: of `keepable`, the first so many.
+        Number of matrices of `keepable` that are kept for the backward pass, the first ones; the rest are recomputed.
 
     Attributes
     ----------
     constants, forward, backward : list of Instruction
-        What CLEAR prepares once, and the passes, in the order of the mathematics.
+        Constants that CLEAR computes once, and the passes, in the order of the mathematics.
+    keepable : list
+        What the backward pass reads and engines can recompute: numbers of linear layers, for their intermediate
+        between x and z, and matrices.
     kept_buffers : set of Buffer
-        What the forward pass leaves to the backward pass, and parameters.
+        Buffers that both passes use: kept matrices and parameters.
     """
 
     def __init__(self, graph: Graph, flow="bidirectional", kept: int = 1 << 20):
@@ -54,41 +57,41 @@ class Lowering:
         self._at: dict[Matrix, At] = {}
         self._recomputed: dict[Matrix, At] = {}
         self._gradients: dict[Matrix, At] = {}
-        self._owned: set[Matrix] = set()  # whose gradient is no other matrix's too
+        self._owned: set[Matrix] = set()  # matrices whose gradient has a buffer that no other matrix shares
         self._unwritten: dict[Matrix, set[int]] = {}
         self._streams: dict[str, list[At]] = {}
         self._maker = {op.output: op for op in graph.operations}
         self._fused = {op.inputs[0]: op for op in graph.operations if op.kind == "norm" and self._is_fused(op)}
-        self.constants = self._listed("CLEAR", lambda: None)
+        self.constants = self._emit_section("CLEAR", lambda: None)
         self._prepare()
-        again, lasting = self._needed_again()
-        self.keepable = [*self.linears.between, *again]
-        self._kept = {*lasting, *self.keepable[:kept]}
+        recomputable, always_kept = self._read_by_backward()
+        self.keepable = [*self.linears.layers_with_intermediate, *recomputable]
+        self._kept = {*always_kept, *self.keepable[:kept]}
         self.linears.divide_buffers(self._kept)
-        self.forward = with_copies(b, self._listed("FP", self._forward))
-        self.backward = with_copies(b, self._listed("BP", self._backward))
+        self.forward = with_copies(b, self._emit_section("FP", self._forward))
+        self.backward = with_copies(b, self._emit_section("BP", self._backward))
         used = [{o.memory for i in part for o in i.operands.values()} for part in (self.forward, self.backward)]
         self.kept_buffers = {buffer for buffer in b.made if {f"matrix {buffer.number}"} <= used[0] & used[1]}
 
     @property
     def has_moments(self) -> bool:
-        """True if momentum and AdamW have room for their state; else SGD alone trains the model."""
+        """True if the banks have space for the moments of momentum and AdamW; else only SGD trains the model."""
         return self.layout.vectors <= min(M.banks[bank].depth for bank in MOMENTS)
 
     def fit(self) -> None:
-        """Find places for all buffers; raise `DoesNotFit` if there are none."""
+        """Find a bank and an address for every buffer; raise `DoesNotFit` if the search finds none."""
         instructions = [*self.constants, *self.forward, *self.backward]
         self._assignment = Assignment(self.builder.made, instructions)
         self._assignment.fit()
 
-    def settle(self, tokens: int) -> None:
-        """Give all buffers banks for samples of about so many tokens, and write them into the instructions."""
-        self._assignment.settle(tokens)
+    def assign(self, tokens: int) -> None:
+        """Assign all buffers banks that suit samples of about `tokens` tokens, and write them into the instructions."""
+        self._assignment.balance(tokens)
         self.layout.blocks.sort(key=lambda block: (block.bank, block.base))
 
-    # ---- what there is -------------------------------------------------------------------------------------------
+    # ---- preparation ---------------------------------------------------------------------------------------------
 
-    def _listed(self, stage: str, emit: Callable[[], None]) -> list[Instruction]:
+    def _emit_section(self, stage: str, emit: Callable[[], None]) -> list[Instruction]:
         self.builder.stage = stage
         emit()
         listed = list(self.builder.instructions)
@@ -96,21 +99,21 @@ class Lowering:
         return listed
 
     def _rows(self, count: int) -> int:
-        """Return the first of so many rows of statistics."""
+        """Allocate rows of statistics and return the first."""
         first = self._statistics
         self._statistics += count
         if self._statistics > M.STATISTICS:
             raise DoesNotFit(
-                f"the model keeps {self._statistics} rows of statistics, the machine has {M.STATISTICS}",
+                f"the model needs {self._statistics} rows of statistics, the machine has {M.STATISTICS}",
                 "fewer encoders or heads, or a shorter sequence",
             )
         return first
 
-    def _of(self, kind: str) -> list[Operation]:
+    def _operations(self, kind: str) -> list[Operation]:
         return [op for op in self.graph.operations if op.kind == kind]
 
     def _prepare(self) -> None:
-        """Make room for parameters, for what operations keep, and for what operand buffers have all the time."""
+        """Allocate parameters, the state that operations keep, and the permanent part of the operand buffers."""
         b, graph, layout = self.builder, self.graph, self.layout
         if graph.sequence_length > M.SEQUENCE:
             raise ProgramError(f"sequences of {graph.sequence_length}: the card takes up to {M.SEQUENCE} tokens")
@@ -119,12 +122,12 @@ class Lowering:
                 if matrix.features % LANES and op.kind != "classifier":
                     rule = f"the card takes multiples of {LANES}"
                     raise ProgramError(f"{op.name} has {matrix.features} features: {rule}")
-        (embedding,) = self._of("embedding")
+        (embedding,) = self._operations("embedding")
         kind = Embedding if core_names(graph.shapes, embedding.name) else Table
         self.embedding = kind(b, layout, graph.shapes, graph.tokens, embedding.name)
-        for op in self._of("position"):
+        for op in self._operations("position"):
             layout.place(op.name, added=True)
-        names = {op.name: op.inputs[0].tokens for op in self._of("linear")}
+        names = {op.name: op.inputs[0].tokens for op in self._operations("linear")}
         for name in names:
             if f"{name}.bias" in graph.shapes:
                 layout.place(f"{name}.bias")
@@ -139,7 +142,7 @@ class Lowering:
             elif op.kind == "dense":
                 self.dense[op.name] = Dense(b, layout, op)
         self.norms: dict[str, Norm] = {}
-        for op in self._of("norm"):
+        for op in self._operations("norm"):
             x = op.output
             scale, shift = layout.place(f"{op.name}.weight"), None
             if f"{op.name}.bias" in graph.shapes:
@@ -153,7 +156,7 @@ class Lowering:
         self.numbers = {name: number for number, name in enumerate(names)}
 
     def _prepare_attention(self) -> None:
-        b, found = self.builder, self._of("attention")
+        b, found = self.builder, self._operations("attention")
         self.attention: dict[str, Attention] = {}
         self._streamed: dict[Matrix, Attention] = {}  # keys and values that layers write into operand buffers
         self._in_buffers: Operation | None = None
@@ -164,7 +167,9 @@ class Lowering:
         keys, values = (b.take_buffer(name, e, vectors * blocks) for e, name in enumerate(("keys", "values")))
         rows, mask = self._rows(most * max(op.options["heads"] for op in found)), None
         if any(op.options["causal"] for op in found):
-            self.constants += self._listed("CLEAR", lambda: setattr(self, "_mask", causal_mask(b, self.graph.tokens)))
+            self.constants += self._emit_section(
+                "CLEAR", lambda: setattr(self, "_mask", causal_mask(b, self.graph.tokens))
+            )
             mask = self._mask
         for op in found:
             heads, x = op.options["heads"], op.output
@@ -180,10 +185,10 @@ class Lowering:
         size = {op.name: self.attention[op.name].score_vectors for op in found}
         self.probabilities = {op.name: b.take(f"attention of {op.name}", size[op.name]) for op in found}
 
-    def _needed_again(self) -> tuple[list[Matrix], list[Matrix]]:
-        """Return the matrices of the forward pass that the backward pass reads: those to recompute, and the others.
+    def _read_by_backward(self) -> tuple[list[Matrix], list[Matrix]]:
+        """Return the matrices of the forward pass that the backward pass reads: recomputable ones, and the others.
 
-        What comes after the last attention is kept: the backward pass begins there.
+        Matrices after the last attention are always kept, since the backward pass reads them first.
         """
         operations = self.graph.operations
         end = max((n for n, op in enumerate(operations) if op.kind == "attention"), default=-1)
@@ -193,18 +198,18 @@ class Lowering:
                 needed.update(matrix.base or matrix for matrix in op.inputs)
             elif op.kind == "function":
                 needed.add(op.output if _is_tanh(op) and n > end else op.inputs[0])
-        keepable, lasting = [], []
+        keepable, always_kept = [], []
         for n, op in enumerate(operations):
             if op.output not in needed or op.output in self._streamed:
                 continue
             if op.kind in ("linear", "attention") and n <= end:
                 keepable.append(op.output)
             elif op.kind not in ("norm", "function") or n > end:
-                lasting.append(op.output)
-        return keepable, lasting
+                always_kept.append(op.output)
+        return keepable, always_kept
 
     def _is_fused(self, norm: Operation) -> bool:
-        """Return True if a norm computes the sum that it normalizes: nothing else reads the sum."""
+        """Return True if a norm computes the sum that it normalizes: it is the sum's first reader."""
         maker = self._maker.get(norm.inputs[0])
         users = self.graph.users(norm.inputs[0])
         return maker is not None and maker.kind in ("add", "position") and users[0] is norm
@@ -215,25 +220,25 @@ class Lowering:
         return self.builder.take(what or matrix.name, most_of(matrix.tokens) * matrix.vectors, rows=matrix.tokens)
 
     def _out(self, matrix: Matrix) -> At:
-        """Return where an operation of the forward pass leaves its output."""
+        """Allocate the output of an operation of the forward pass."""
         self._at[matrix] = self._new(matrix)
         return self._at[matrix]
 
     def value(self, matrix: Matrix) -> At:
-        """Return a matrix in the forward pass."""
+        """Return the place of a matrix in the forward pass."""
         if matrix.base is not None:
             return part(self.value(matrix.base), matrix.first * matrix.vectors)
         return self._at[matrix]
 
-    def again(self, matrix: Matrix) -> At:
-        """Return a matrix in the backward pass: kept, or recomputed."""
+    def backward_value(self, matrix: Matrix) -> At:
+        """Return the place of a matrix in the backward pass; recompute it there unless it is kept."""
         if matrix.base is not None:
-            return part(self.again(matrix.base), matrix.first * matrix.vectors)
+            return part(self.backward_value(matrix.base), matrix.first * matrix.vectors)
         if matrix in self._kept:
             return self._at[matrix]
         if matrix not in self._recomputed:
             place = self._new(matrix, f"{matrix.name}, recomputed")
-            getattr(self, f"_{self._maker[matrix].kind}_again")(self._maker[matrix], place)
+            getattr(self, f"_recompute_{self._maker[matrix].kind}")(self._maker[matrix], place)
             self._recomputed[matrix] = place
         return self._recomputed[matrix]
 
@@ -243,7 +248,7 @@ class Lowering:
     # ---- gradients -----------------------------------------------------------------------------------------------
 
     def _gradient(self, matrix: Matrix, produce: Produce) -> None:
-        """Add to the gradient of a matrix."""
+        """Add the result of `produce` to the gradient of a matrix."""
         if matrix.base is not None:
             where = part(self._whole_gradient(matrix.base), matrix.first * matrix.vectors)
             is_first = matrix.first in self._unwritten[matrix.base]
@@ -255,7 +260,7 @@ class Lowering:
         produce(before, self._gradients[matrix])
 
     def _whole_gradient(self, whole: Matrix) -> At:
-        """Return the gradient of a matrix of which rows are read, to add to: 0, unless these are written once each."""
+        """Return the gradient of a matrix whose rows are read; initialize it unless each row is written once."""
         if whole not in self._owned:
             before, rows = self._gradients.get(whole), {"t": whole.vectors, "w": 1}
             self._gradients[whole] = self._new(whole, f"gradient of {whole.name}")
@@ -263,19 +268,19 @@ class Lowering:
             parts = self._row_parts(whole)
             self._unwritten[whole] = set(parts or ())
             if parts is None:
-                where, given = part(self._gradients[whole], **rows), before and part(before, **rows)
-                self.builder.vector(M.COPY, "gradient so far", self._row_loops(whole), given, r0=where)
+                where, source = part(self._gradients[whole], **rows), before and part(before, **rows)
+                self.builder.vector(M.COPY, "gradient so far", self._row_loops(whole), source, r0=where)
         return self._gradients[whole]
 
     def _row_parts(self, whole: Matrix) -> list[int] | None:
-        """Return the first rows of what is read of a matrix if these parts are all of it, each once."""
+        """Return the first rows of the two parts of a matrix if each is read once and together they are all of it."""
         rows = [m for op in self.graph.users(whole) for m in op.inputs if m is whole or m.base is whole]
         parts = sorted((m.first, most_of(m.tokens)) for m in rows if m.base is whole)
         fits = len(parts) == len(rows) == 2 and parts == [(0, 1), (1, most_of(whole.tokens) - 1)]
         return [first for first, _ in parts] if fits else None
 
     def _same_gradient(self, matrix: Matrix, where: At) -> None:
-        """Add what is the gradient of another matrix too."""
+        """Add an existing gradient, that of another matrix, to the gradient of a matrix."""
         if matrix.base is None and matrix not in self._gradients:
             self._gradients[matrix] = where
             return
@@ -289,7 +294,7 @@ class Lowering:
         self._gradient(matrix, produce)
 
     def _without_addend(self, matrix: Matrix, produce: Callable[[At], None]) -> None:
-        """Add to a gradient by an operation that has no addend."""
+        """Add to the gradient of a matrix the result of an operation that has no addend."""
         if matrix.base is None and matrix not in self._gradients:
             self._gradient(matrix, lambda _, result: produce(result))
             return
@@ -317,7 +322,7 @@ class Lowering:
     def _embedding(self, op: Operation) -> None:
         self.embedding.prepare()
         self.embedding.forward(self._out(op.output))
-        for layer in self.dense.values():  # not before: the embedding may lie where weights are buffered
+        for layer in self.dense.values():  # afterwards: the embedding may use the same vectors of the operand buffers
             layer.prepare()
 
     def _embedding_back(self, op: Operation, d: At) -> None:
@@ -340,8 +345,8 @@ class Lowering:
         for matrix in op.inputs:
             self._same_gradient(matrix, d)
 
-    def _add_again(self, op: Operation, place: At) -> None:
-        self._sum(op, self.again(op.inputs[1]), self.again(op.inputs[0]), place)
+    def _recompute_add(self, op: Operation, place: At) -> None:
+        self._sum(op, self.backward_value(op.inputs[1]), self.backward_value(op.inputs[0]), place)
 
     def _sum(self, op: Operation, other: At, one: At | None = None, result: At | None = None) -> None:
         rows = {"t": op.output.vectors, "w": 1}
@@ -363,7 +368,7 @@ class Lowering:
             residual, a = map(self.value, maker.inputs)
         norm.forward(a, residual, self._out(x), self._out(op.output))
 
-    def _norm_again(self, op: Operation, place: At) -> None:
+    def _recompute_norm(self, op: Operation, place: At) -> None:
         self.norms[op.name].recompute(place)
 
     def _norm_back(self, op: Operation, d: At) -> None:
@@ -384,19 +389,19 @@ class Lowering:
         self.linears.forward(number, self.value(x), x.tokens, *self._target(op))
 
     def _target(self, op: Operation, place: At | None = None) -> tuple:
-        """Return where a linear layer's output goes: into a bank, or into an operand buffer."""
+        """Return the place of a linear layer's output, in a bank or an operand buffer: arguments of `forward`."""
         attention = self._streamed.get(op.output)
         if attention is None:
             return (place or self._out(op.output),)
         is_key = any(user.inputs[1] is op.output for user in self.graph.users(op.output))
         return None, attention.keys if is_key else attention.values, block_sizes(op.output.tokens)
 
-    def _linear_again(self, op: Operation, place: At | None = None) -> None:
+    def _recompute_linear(self, op: Operation, place: At | None = None) -> None:
         self.linears.recompute(self.numbers[op.name], op.inputs[0].tokens, *self._target(op, place))
 
     def _linear_back(self, op: Operation, d: At) -> None:
         x, number = op.inputs[0], self.numbers[op.name]
-        stream = self.again(x)
+        stream = self.backward_value(x)
         self._gradient(x, lambda addend, result: self.linears.backward(number, d, stream, x.tokens, result, addend))
 
     def _dense(self, op: Operation) -> None:
@@ -406,7 +411,7 @@ class Lowering:
 
     def _dense_back(self, op: Operation, d: At) -> None:
         layer, x = self.dense[op.name], op.inputs[0]
-        stream = self.again(x)
+        stream = self.backward_value(x)
         self.builder.layer = op.name
         streams = layer.copies(stream)
         self._gradient(x, lambda addend, result: layer.backward(streams, d, result, addend))
@@ -420,14 +425,14 @@ class Lowering:
 
     def _classifier_back(self, op: Operation, _: At | None) -> None:
         layer, x = self.dense[op.name], op.inputs[0]
-        streams = [self.again(x), *self._streams[op.name][1:]]
+        streams = [self.backward_value(x), *self._streams[op.name][1:]]
         self._gradient(x, lambda addend, result: layer.backward(streams, layer.logits, result, addend))
 
     def _function(self, op: Operation) -> None:
         self._activate(op, self.value(op.inputs[0]), self._out(op.output))
 
-    def _function_again(self, op: Operation, place: At) -> None:
-        self._activate(op, self.again(op.inputs[0]), place)
+    def _recompute_function(self, op: Operation, place: At) -> None:
+        self._activate(op, self.backward_value(op.inputs[0]), place)
 
     def _activate(self, op: Operation, u: At, activated: At) -> None:
         b, x, name = self.builder, op.output, op.options["function"]
@@ -440,7 +445,7 @@ class Lowering:
     def _function_back(self, op: Operation, d: At) -> None:
         b, x, name, rows = self.builder, op.inputs[0], op.options["function"], {"t": op.output.vectors, "w": 1}
         is_kept = _is_tanh(op) and op.output in self._kept
-        u = part(self.again(op.output if is_kept else x), **rows)
+        u = part(self.backward_value(op.output if is_kept else x), **rows)
 
         def produce(result: At) -> None:
             b.layer, where, loops = op.name, part(result, **rows), self._row_loops(x)
@@ -462,7 +467,7 @@ class Lowering:
         self._in_buffers = op
 
     def _load_keys(self, op: Operation, value: Callable[[Matrix], At]) -> None:
-        """Keys and values that no layer writes into the operand buffers."""
+        """Load the keys and values that no layer writes into the operand buffers directly."""
         attention = self.attention[op.name]
         for matrix, buffer in zip(op.inputs[1:], (attention.keys, attention.values), strict=True):
             if matrix in self._streamed:
@@ -474,24 +479,24 @@ class Lowering:
                 where = part(buffer, block * matrix.vectors)
                 moved(self.builder, "load keys, values", part(source, first), where, rows(block), matrix.vectors)
 
-    def _hold_keys(self, op: Operation) -> None:
-        """Keys and values of an attention in the operand buffers, recomputed if another's are there."""
+    def _ensure_keys(self, op: Operation) -> None:
+        """Reload or recompute an attention's keys and values if the operand buffers have those of another."""
         if self._in_buffers is not op:
             for matrix in op.inputs[1:]:
                 if matrix in self._streamed:
-                    self._linear_again(self._maker[matrix])
-            self._load_keys(op, self.again)
+                    self._recompute_linear(self._maker[matrix])
+            self._load_keys(op, self.backward_value)
             self._in_buffers = op
 
-    def _attention_again(self, op: Operation, place: At) -> None:
-        self._hold_keys(op)
+    def _recompute_attention(self, op: Operation, place: At) -> None:
+        self._ensure_keys(op)
         self.builder.layer = op.name
         self.attention[op.name].recompute(self.probabilities[op.name], place)
 
     def _attention_back(self, op: Operation, d: At) -> None:
         attention, b = self.attention[op.name], self.builder
-        self._hold_keys(op)
-        q = self.again(op.inputs[0])
+        self._ensure_keys(op)
+        q = self.backward_value(op.inputs[0])
         b.layer, d_scores = op.name, b.take("d_scores", attention.score_vectors)
         gradients = [self._new(matrix, f"gradient of {matrix.name}") for matrix in op.inputs]
         attention.backward(d, self.probabilities[op.name], d_scores, q, *gradients)
@@ -501,8 +506,8 @@ class Lowering:
     # ---- the update ----------------------------------------------------------------------------------------------
 
     def emit_updates(self) -> list[Instruction]:
-        """The update of every parameter; gradients that are added to, or not always written, are 0 afterwards."""
-        return self._listed("PU", self._updates)
+        """Return the updates of all parameters; they clear gradients that are accumulated or not always written."""
+        return self._emit_section("PU", self._updates)
 
     def _updates(self) -> None:
         b, offsets, offset, has_moments = self.builder, {}, 0, self.has_moments
@@ -515,7 +520,7 @@ class Lowering:
                 state += (at(f"bank {bank}", offsets[block]) for bank in MOMENTS)
             for first in range(0, block.vectors, UPDATE_VECTORS):
                 parts, count = (part(whole, first) for whole in state), min(block.vectors - first, UPDATE_VECTORS)
-                b.update("update", count, *parts, clear=block.buffer.is_added)
+                b.update("update", count, *parts, clear=block.buffer.is_accumulated)
 
 
 def _is_tanh(op: Operation) -> bool:
@@ -523,7 +528,7 @@ def _is_tanh(op: Operation) -> bool:
 
 
 def lower(graph: Graph, flow, tokens: int) -> Lowering:
-    """Return the instructions of a model's sample, with as many matrices kept as there is room for.
+    """Return the instructions of a model's sample, with as many matrices kept as the banks have space for.
 
     Parameters
     ----------
@@ -533,15 +538,21 @@ def lower(graph: Graph, flow, tokens: int) -> Lowering:
     Raises
     ------
     DoesNotFit
-        If there is no room even where all that can be is recomputed.
+        If the model does not fit even with everything recomputed that can be.
     """
-    model = with_room(graph, flow)
-    model.settle(tokens)
+    model = lower_to_fit(graph, flow)
+    model.assign(tokens)
     return model
 
 
-def with_room(graph: Graph, flow, in_short: bool = False) -> Lowering:
-    """Return the same before banks are settled; in short, all that can be is kept or recomputed."""
+def lower_to_fit(graph: Graph, flow, is_quick: bool = False) -> Lowering:
+    """Return the result of `lower` before banks are assigned.
+
+    Parameters
+    ----------
+    is_quick : bool
+        Whether to try only two cases, keeping everything and recomputing everything, without a search in between.
+    """
     fitting: dict[int, Lowering] = {}
 
     def does_not_fit(count: int) -> bool:
@@ -560,7 +571,7 @@ def with_room(graph: Graph, flow, in_short: bool = False) -> Lowering:
         whole.fit()
         return whole
     except DoesNotFit:
-        does_not_fit(0)  # raises: a search would find nothing
-    if not in_short:
+        does_not_fit(0)  # raises DoesNotFit if not even this fits
+    if not is_quick:
         bisect_left(range(1, len(whole.keepable)), True, key=does_not_fit)
     return fitting[max(fitting)]

@@ -1,7 +1,7 @@
-"""In which order instructions are sent: list scheduling by the longest way to the end of a typical sample.
+"""The order in which instructions are sent: list scheduling by the critical path of a typical sample.
 
-Instructions are placed one after the other, the most urgent first, each as early as what it waits for, its unit, its
-ports and, for an engine, a pong of the sums allow; what is less urgent fills the gaps.
+Instructions are scheduled one at a time, the most urgent first. Each begins as early as its waits, its unit, its ports
+and, for an engine, a free ping-pong buffer of sums allow; less urgent instructions fill the gaps.
 """
 
 from bisect import bisect_right
@@ -18,21 +18,21 @@ from bttlab.compiler.scratch import Scratch, assign_addresses
 from bttlab.compiler.timing import time_program
 
 NEVER = 1 << 60
-# Weights that are tried: of an engine's steps in the urgency, since engines are scarce; and of an instruction's place
-# in the mathematics, since what runs far ahead keeps its vectors long, and they may not fit.
+# Weights to try: of an engine's steps in the urgency, since engines are scarce; and of an instruction's position in the
+# mathematics, since results that are computed far ahead occupy memory for longer, and may not fit.
 WEIGHTS = tuple((engine, place) for place in (0.0, 0.1, 0.2, 0.3) for engine in (1.0, 1.5))
-TIMED = 3  # orders, of those that fit and end first, whose time is looked at
-TIMED_FOR = (-3, 0, 3)  # tokens more than the order is made for
+TIMED = 3  # number of orders, of those that fit, whose cycles are modelled: those that end first
+TIMED_FOR = (-3, 0, 3)  # for samples of the typical length plus so many tokens
 
 
-class _Busy:
-    """Times of use: intervals that neither overlap nor touch."""
+class _BusyIntervals:
+    """Intervals in which a unit or a port is in use; they neither overlap nor touch."""
 
     def __init__(self) -> None:
         self._begins, self._ends = [-1], [0]
 
     def free(self, start: int, cycles: int) -> int:
-        """Return the first time from `start` on at which it is free for so many cycles."""
+        """Return the earliest time, `start` or later, at which it is free for a number of cycles."""
         begins, ends = self._begins, self._ends
         for n in range(bisect_right(begins, start) - 1, len(begins)):
             if begins[n] >= start + cycles:
@@ -41,7 +41,7 @@ class _Busy:
         return start
 
     def take(self, begin: int, end: int) -> None:
-        """Note that it is in use from `begin` to before `end`."""
+        """Mark it as in use from `begin` to before `end`."""
         n = bisect_right(self._begins, begin)
         if self._ends[n - 1] == begin:
             n -= 1
@@ -54,8 +54,8 @@ class _Busy:
             del self._begins[n + 1]
 
 
-class _Placement:
-    """Return the begin of each instruction, as far as it is known."""
+class _Schedule:
+    """The cycle in which each instruction begins, for those that are scheduled already."""
 
     def __init__(self, instructions: Sequence[Instruction], waits: Waits, tokens: int):
         self.instructions, self.waits = instructions, waits
@@ -72,23 +72,24 @@ class _Placement:
             elif instruction.unit in (DRAIN_0, DRAIN_0 + 1):
                 self.drains[filled[instruction.unit - DRAIN_0]].append(i)
         self._drained = {drain for drains in self.drains.values() for drain in drains}
-        self.followers: list[list[tuple[int, int]]] = [[] for _ in instructions]  # and cycles from its end to theirs
+        # For each instruction: those that wait for it, and the least number of cycles from its end to their begin.
+        self.followers: list[list[tuple[int, int]]] = [[] for _ in instructions]
         for i, mine in enumerate(waits):
             for wait, until in mine.items():
                 lags = {DRAIN: MACHINE.LATENCY, CHAIN: MACHINE.LATENCY - self.steps[wait], END: 0}
                 self.followers[wait].append((i, max(lag for kind, lag in lags.items() if until & kind)))
-        for i, drains in self.drains.items():  # they have their places with it: what they wait for comes first
+        for i, drains in self.drains.items():  # drains are scheduled with their accumulation, so it waits for theirs
             for wait in {wait for drain in drains for wait in waits[drain]}:
                 if wait < i:
                     self.followers[wait].append((i, 1 - self.steps[wait]))
 
-    def unplaced(self) -> "_Placement":
-        """Return one of the same instructions in which none has its place."""
+    def emptied(self) -> "_Schedule":
+        """Return a copy in which no instruction is scheduled."""
         one = copy(self)
-        one.earliest = [0] * len(self.steps)  # because of what has its place
+        one.earliest = [0] * len(self.steps)  # because of instructions that are already scheduled
         one.begin = [0] * len(self.steps)
-        one.pongs = {}  # of the sums, that an accumulation and its drains have
-        one._taken = defaultdict(_Busy)
+        one.pongs = {}  # ping-pong buffer of sums of each accumulation and its drains
+        one._taken = defaultdict(_BusyIntervals)
         return one
 
     @property
@@ -97,11 +98,11 @@ class _Placement:
         return [self.end(i) for i in range(len(self.instructions))]
 
     def end(self, i: int) -> int:
-        """Return the cycle after the last step of an instruction that has its place."""
+        """Return the cycle after the last step of a scheduled instruction."""
         return self.begin[i] + self.steps[i]
 
     def place(self, i: int, start: int) -> Iterable[int]:
-        """Give an instruction its place from `start` on, and what it sums for a drain to that drain's; return them."""
+        """Schedule an instruction at `start` or later, and an accumulation's drains with it; return their numbers."""
         if i in self._drained:
             return ()
         while True:
@@ -128,7 +129,7 @@ class _Placement:
         return (i, *self.drains.get(i, ()))
 
     def _free(self, i: int, start: int) -> int:
-        """Return the first time at which all that an instruction uses is free."""
+        """Return the earliest time, `start` or later, at which an instruction's unit and ports are free."""
         while True:
             later = start
             for use in self.uses[i]:
@@ -146,33 +147,33 @@ class _Placement:
 def ordered(
     instructions: Sequence[Instruction], offset_span: tuple[int, ...], tokens: int, scratch: Sequence[Scratch] = ()
 ) -> list[Instruction]:
-    """Return the instructions in an order that keeps units busy; what waits for what stays as it is.
+    """Return the instructions in an order that keeps units busy and preserves all data dependences.
 
     Parameters
     ----------
     instructions : sequence of Instruction
         In the order of the mathematics.
     offset_span : tuple of int
-        Most that a slice of each table adds to an address.
+        Largest token offset of each table.
     tokens : int
-        The length that the order is made for; it is right for every other, too.
+        Length of the sample for which the order is optimized; it is valid for every length.
     scratch : sequence of Scratch
-        Their vectors get addresses: in the order that is found, or, if they do not fit so, in that of the mathematics.
+        Their allocations get addresses for the order that is found; if they do not fit, for that of the mathematics.
 
     Raises
     ------
     ProgramError
-        If they do not fit.
+        If the allocations fit in neither order.
     """
-    empty = _Placement(instructions, data_waits(instructions, offset_span), tokens)
-    schedules = [_placed(empty.unplaced(), *weights) for weights in WEIGHTS]
+    empty = _Schedule(instructions, data_waits(instructions, offset_span), tokens)
+    schedules = [_scheduled(empty.emptied(), *weights) for weights in WEIGHTS]
     schedules.sort(key=lambda schedule: max(schedule.ends, default=0))
     timed = ((_cycles(one, scratch, offset_span, tokens), n) for n, one in enumerate(schedules))
     fits = list(islice((one for one in timed if one[0] is not None), TIMED))
     if not fits:
         if not assign_addresses(scratch, instructions, [(i, i) for i in range(len(instructions))]):
             raise DoesNotFit(
-                "a linear layer needs more vectors at once than banks "
+                "the intermediates of a linear layer need more vectors at once than banks "
                 f"{' and '.join(str(one.bank) for one in scratch)} have",
                 "a shorter sequence, or an order of contraction that merges more cores",
             )
@@ -182,12 +183,12 @@ def ordered(
     return [instructions[i] for i in _order(best)]
 
 
-def _assign_addresses(schedule: _Placement, scratch: Sequence[Scratch]) -> bool:
+def _assign_addresses(schedule: _Schedule, scratch: Sequence[Scratch]) -> bool:
     return assign_addresses(scratch, schedule.instructions, list(zip(schedule.begin, schedule.ends, strict=True)))
 
 
-def _order(schedule: _Placement) -> list[int]:
-    """Give each instruction the pong of its sums; return their numbers in the schedule's order."""
+def _order(schedule: _Schedule) -> list[int]:
+    """Set each instruction's ping-pong buffer of sums; return the instructions' numbers in the schedule's order."""
     instructions, begin = schedule.instructions, schedule.begin
     for i, pong in schedule.pongs.items():
         flags = instructions[i].flags & ~MACHINE.PONG
@@ -195,8 +196,8 @@ def _order(schedule: _Placement) -> list[int]:
     return sorted(range(len(instructions)), key=lambda i: (begin[i], i))
 
 
-def _cycles(schedule: _Placement, scratch: Sequence[Scratch], offset_span: tuple[int, ...], tokens: int) -> int | None:
-    """Return the cycles of a schedule's order, for samples of about so many tokens; None if scratch does not fit."""
+def _cycles(schedule: _Schedule, scratch: Sequence[Scratch], offset_span: tuple[int, ...], tokens: int) -> int | None:
+    """Return the modelled cycles of a schedule's order, the sum over TIMED_FOR; None if scratch does not fit."""
     instructions = schedule.instructions
     operands = [dict(instruction.operands) for instruction in instructions]
     if not _assign_addresses(schedule, scratch):
@@ -206,22 +207,22 @@ def _cycles(schedule: _Placement, scratch: Sequence[Scratch], offset_span: tuple
     sent = [instructions[i] for i in order]
     cycles = sum(time_program(sent, max(1, tokens + more)).cycles for more in TIMED_FOR)
     for instruction, before in zip(instructions, operands, strict=True):
-        instruction.operands = before  # scratch has no addresses again
+        instruction.operands = before  # back to virtual scratch addresses
     return cycles
 
 
-def _placed(schedule: _Placement, engine_weight: float, place_weight: float) -> _Placement:
-    """Give every instruction its place; the weights are those of WEIGHTS."""
+def _scheduled(schedule: _Schedule, engine_weight: float, place_weight: float) -> _Schedule:
+    """Schedule all instructions; the weights are those of WEIGHTS."""
     instructions, steps, followers = schedule.instructions, schedule.steps, schedule.followers
-    urgency = [0.0] * len(instructions)  # cycles from its begin to the end of all
+    urgency = [0.0] * len(instructions)  # weighted cycles from its begin to the end of the program: its critical path
     for i in reversed(range(len(instructions))):
         weight = engine_weight if instructions[i].unit <= ENGINE_1 else 1
         urgency[i] = weight * steps[i] + max((lag + urgency[j] for j, lag in followers[i]), default=0)
     share = place_weight * max(urgency, default=0) / max(len(urgency), 1)
     urgency = [(1 - place_weight) * u + share * (len(urgency) - i) for i, u in enumerate(urgency)]
-    # Those that wait for nothing that has no place yet; what has no steps at this length delays nothing, and must
-    # not be late: what comes after it would be.
-    left = [0] * len(instructions)
+    # Start with instructions that wait for nothing. One without steps at this length occupies nothing, and is scheduled
+    # at once so that it does not delay those that wait for it.
+    left = [0] * len(instructions)  # unscheduled instructions that each one waits for
     for j, _ in (follower for mine in followers for follower in mine):
         left[j] += 1
     urgency = [u if active else NEVER for active, u in zip(schedule.active, urgency, strict=True)]

@@ -1,4 +1,4 @@
-"""A compiled program: its sections, its image in HBM, and what goes with a sample."""
+"""A compiled program: its sections and its image in HBM; compile models to programs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from bttlab.compiler.instruction import (
     at,
     encode,
 )
-from bttlab.compiler.lowering import Lowering, lower, with_room
+from bttlab.compiler.lowering import Lowering, lower, lower_to_fit
 from bttlab.compiler.order import ordered
 from bttlab.compiler.scratch import assign_addresses
 from bttlab.model.config import ModelConfig, Optimizer
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
 LANES = MACHINE.LANES
 TYPICAL_TOKENS = 13  # ATIS's mean, rounded up
-ORDER_TOKENS = 11  # the length that the order is made for: ATIS's median, [CLS] included
+ORDER_TOKENS = 11  # length of the sample for which the order is optimized: ATIS's median, [CLS] included
 
 
 @dataclass(eq=False)
 class Program:
-    """A program as it is loaded."""
+    """The sections of a program, and the model that it trains."""
 
     model: Lowering
     forward: list[Instruction]
@@ -55,25 +55,25 @@ class Program:
 
     @property
     def sample(self) -> list[Instruction]:
-        """Instructions for a sample that is trained on."""
+        """Instructions that train on a sample: FORWARD and BACKWARD."""
         return self.forward + self.backward
 
     @property
     def offset_span(self) -> tuple[int, ...]:
-        """The most that a slice of each table adds to an address."""
+        """Largest token offset of each table, in vectors."""
         return self.model.embedding.offset_span
 
     def has_room_for(self, optimizer: Optimizer) -> bool:
-        """True if the banks have room for the optimizer's state."""
+        """Return True if the banks have space for the optimizer's state."""
         return self.model.has_moments or not optimizer.moments
 
     def check_optimizer(self, optimizer: Optimizer) -> None:
-        """Check that the machine has room for what an optimizer keeps.
+        """Check that the banks have space for an optimizer's state.
 
         Raises
         ------
         ProgramError
-            If it has not; the line names the bank and what would fit.
+            If they do not; the message names the bank and what would fit.
         """
         if not self.has_room_for(optimizer):
             raise ProgramError(f"the moments of {optimizer.name} {self._room_for_moments}")
@@ -127,7 +127,7 @@ def checksum(image: np.ndarray) -> int:
 
 
 class _Codes:
-    """The registers and constants that instructions name, numbered as they come."""
+    """The registers and constants that instructions use, numbered in order of first use."""
 
     def __init__(self) -> None:
         self._registers: list[Register] = []
@@ -178,15 +178,15 @@ def compile_program(
     model : ModelConfig or ModuleModel
         A configuration, or a PyTorch module (`bttlab.compiler.trace.trace`).
     shapes : mapping of str to tuple of int, optional
-        Of a configuration's parameters, where linear layers have ranks of their own.
+        Shapes of a configuration's parameters, if linear layers have different ranks.
     flow : str, tuple of int or Order
-        "bidirectional", the paper's; "right_to_left"; "auto", the cheapest; how many cores are merged at each end; or
-        the order of contraction of every linear layer.
+        "bidirectional", the paper's; "right_to_left"; "auto", the cheapest; the number of cores to merge at each end;
+        or the order of contraction of every linear layer.
 
     Raises
     ------
     ProgramError
-        If the machine does not hold the model; the line names the bank and what would fit.
+        If the model does not fit the machine; the message names the bank and what would fit.
     """
     if not isinstance(model, ModelConfig):
         return _compiled(model, model.graph, flow)
@@ -211,30 +211,30 @@ def _compiled(config: "ModelConfig | ModuleModel", graph: Graph, flow) -> Progra
 
 
 def _as_emitted(model: Lowering) -> Program:
-    """Return a model's program in the order of the mathematics, without waits."""
+    """Return a model's program before scheduling: in the order of the mathematics, without waits."""
     flush, updates = model.emit_updates(), model.emit_updates()
     clear = [*_clears(model), *model.constants]
     moved = (_transfers(model, into=True), _transfers(model, into=False), clear)
     program = Program(model, [*updates, *model.forward], model.backward, flush, *moved)
-    count, room = sum(map(len, program.sections)), MACHINE.PROGRAM_DEPTH
-    if count > room:
-        raise DoesNotFit(f"the program has {count} instructions, the machine holds {room}", "fewer encoders")
+    count, most = sum(map(len, program.sections)), MACHINE.PROGRAM_DEPTH
+    if count > most:
+        raise DoesNotFit(f"the program has {count} instructions, the machine takes {most}", "fewer encoders")
     return program
 
 
 def _fits(config: ModelConfig, flow: str | tuple[int, int], whole: bool, moments: bool = False) -> bool:
-    """Return whether the banks have room for a model, with its moments; with `whole`, whether it has a program."""
+    """Return True if the banks have space for a model, and for its moments if asked; `whole`: if it has a program."""
     try:
         graph = graph_of_config(config)
         if not whole:
             model = Lowering(graph, flow, kept=0)
             model.fit()
             return model.has_moments >= moments
-        model = with_room(graph, flow, in_short=True)
+        model = lower_to_fit(graph, flow, is_quick=True)
         model.config = config
         if model.has_moments < moments or len(model.forward) + len(model.backward) > MACHINE.PROGRAM_DEPTH:
             return False
-        model.settle(ORDER_TOKENS)
+        model.assign(ORDER_TOKENS)
         program = _as_emitted(model)
         program.image()
     except ProgramError:
@@ -244,23 +244,23 @@ def _fits(config: ModelConfig, flow: str | tuple[int, int], whole: bool, moments
 
 
 def _transfers(model: Lowering, into: bool) -> list[Instruction]:
-    """Parameters, first and second moments, between their banks and the bank of transfers, a part at a time.
+    """Return the transfers of parameters, first and second moments between their banks and IN_BANK or OUT_BANK.
 
-    Moments without room are zeros that nothing reads: they are transferred to where others lie.
+    If the banks have no space for the moments, nothing reads them: their transfers use wrapped addresses.
     """
     b = Builder()
     b.stage, b.layer = "IO", "transfer"
     ranges: list[tuple[int, int, int]] = []
     for block in model.layout.blocks:
         bank, base, vectors = ranges[-1] if ranges else (-1, 0, 0)
-        if (block.bank, block.base) == (bank, base + vectors):  # neighbours move together
+        if (block.bank, block.base) == (bank, base + vectors):  # adjacent blocks share a transfer
             ranges[-1] = bank, base, vectors + block.vectors
         else:
             ranges.append((block.bank, block.base, block.vectors))
     ranges += [(bank, 0, model.layout.vectors) for bank in MOMENTS]
     for bank, base, vectors in ranges:
         for first in range(0, vectors, MACHINE.TRANSFER_VECTORS):
-            # The vectors are the outermost loop's: there the kernel reads how many it brings from HBM.
+            # The outermost loop counts the vectors: the kernel reads there how many it copies from HBM.
             loops = [Level("w", min(vectors - first, MACHINE.TRANSFER_VECTORS)), *(Level(name, 1) for name in "abc")]
             chip = at(f"bank {bank}", (base + first) % MACHINE.banks[bank].depth, w=1)
             if into:
@@ -271,11 +271,11 @@ def _transfers(model: Lowering, into: bool) -> list[Instruction]:
 
 
 def _clears(model: Lowering) -> list[Instruction]:
-    """Zeros where gradients are added up."""
+    """Return the instructions that clear the accumulated gradients."""
     b = Builder()
     b.stage, b.layer = "IO", "clear"
     for block in model.layout.blocks:
-        if block.buffer.is_added:
+        if block.buffer.is_accumulated:
             gradient = block.gradient(w=1)
             b.vector(MACHINE.COPY, "clear", [Level("w", block.vectors)], r0=gradient)
     return b.instructions

@@ -1,7 +1,7 @@
-"""Scratch vectors: intermediates of a few instructions, which get addresses when the instructions have an order.
+"""Scratch memory: short-lived intermediates, which get addresses after the instructions are scheduled.
 
-Fixed addresses would tie the order to that of the mathematics: an instruction would wait until all earlier users of its
-vectors have ended.
+With addresses fixed earlier, instructions would have to wait for all earlier users of their vectors, in the order of
+the mathematics.
 """
 
 from bisect import bisect_right
@@ -13,11 +13,11 @@ from bttlab.compiler.banks import scratch_bank
 from bttlab.compiler.builder import Builder
 from bttlab.compiler.instruction import MACHINE, At, Instruction, at
 
-FLOATING = 1 << 20  # no bank has such addresses: here lies what has none of its own yet
+FLOATING = 1 << 20  # first virtual address of vectors without an address: beyond the depth of every bank
 
 
-class Wanted(NamedTuple):
-    """Vectors that are needed from one time to another, and the operands that name them: (instruction, its number)."""
+class Allocation(NamedTuple):
+    """A scratch allocation: its vectors, its lifetime, and the operands that use it, (instruction, operand number)."""
 
     vectors: int
     begin: int
@@ -26,7 +26,7 @@ class Wanted(NamedTuple):
 
 
 class Scratch:
-    """The vectors of an engine's bank of intermediates, which instructions need for a while."""
+    """Allocator of an engine's bank of intermediates."""
 
     def __init__(self, builder: Builder, engine: int):
         self.bank, self._begins = scratch_bank(engine), [FLOATING]
@@ -36,17 +36,19 @@ class Scratch:
         builder.scratch.append(self)
 
     def take(self, vectors: int) -> At:
-        """Return so many vectors, which have no place yet."""
+        """Allocate vectors; their address is virtual until `assign`."""
         self._begins.append(self._begins[-1] + vectors)
         return at(f"bank {self.bank}", self._begins[-2])
 
-    def wanted(self, instructions: Sequence[Instruction], times: Sequence[tuple[int, int]]) -> dict[int, Wanted]:
-        """Return what instructions need, by its place among all that was taken.
+    def allocations(
+        self, instructions: Sequence[Instruction], times: Sequence[tuple[int, int]]
+    ) -> dict[int, Allocation]:
+        """Return each allocation that instructions use, by its number.
 
         Parameters
         ----------
         times : sequence of (int, int)
-            When each begins and ends.
+            Begin and end of each instruction.
         """
         operands: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for i, instruction in enumerate(instructions):
@@ -54,29 +56,34 @@ class Scratch:
                 if operand.memory == f"bank {self.bank}" and operand.base >= FLOATING // 2:
                     first, _ = instruction.span(number, ())
                     operands[bisect_right(self._begins, first) - 1].append((i, number))
-        wanted_at = {}
+        result = {}
         for n, uses in operands.items():
             begin, end = min(times[i][0] for i, _ in uses), max(times[i][1] for i, _ in uses)
-            wanted_at[n] = Wanted(self._begins[n + 1] - self._begins[n], begin, end, uses)
-        return wanted_at
+            result[n] = Allocation(self._begins[n + 1] - self._begins[n], begin, end, uses)
+        return result
 
-    def in_turn(self, wanted: Mapping[int, Wanted]) -> dict[int, int] | None:
-        """Return the first vector of each, behind the one before, so that vectors are used again as late as can be;
-        None
-        if they do not fit that way.
+    def next_fit(self, allocations: Mapping[int, Allocation]) -> dict[int, int] | None:
+        """Return the first vector of each allocation, placed in order of begin, each after the one before.
+
+        So vectors are reused as late as possible. Returns None if the allocations do not fit this way.
         """
-        return self._places(wanted, sorted(wanted, key=lambda n: wanted[n].begin), True)
+        return self._places(allocations, sorted(allocations, key=lambda n: allocations[n].begin), True)
 
-    def largest_first(self, wanted: Mapping[int, Wanted]) -> dict[int, int] | None:
-        """Return the first vector of each, as low as it goes: little is lost between them."""
-        return self._places(wanted, sorted(wanted, key=lambda n: -wanted[n].vectors), False)
+    def largest_first(self, allocations: Mapping[int, Allocation]) -> dict[int, int] | None:
+        """Return the first vector of each allocation, the largest placed first, each at the lowest free address.
 
-    def _places(self, wanted: Mapping[int, Wanted], order: Sequence[int], in_turn: bool) -> dict[int, int] | None:
+        So few vectors are lost to gaps. Returns None if the allocations do not fit this way.
+        """
+        return self._places(allocations, sorted(allocations, key=lambda n: -allocations[n].vectors), False)
+
+    def _places(
+        self, allocations: Mapping[int, Allocation], order: Sequence[int], is_next_fit: bool
+    ) -> dict[int, int] | None:
         firsts: dict[int, int] = {}
         following = 0
         for n in order:
-            own = wanted[n]
-            others = [(firsts[m], wanted[m]) for m in firsts]
+            own = allocations[n]
+            others = [(firsts[m], allocations[m]) for m in firsts]
             taken = [(f, f + w.vectors) for f, w in others if w.begin <= own.end and own.begin <= w.end]
             for first in sorted({following, 0, *(end for _, end in taken)}, key=lambda f: (f < following, f)):
                 last = first + own.vectors
@@ -85,12 +92,14 @@ class Scratch:
             else:
                 return None
             firsts[n] = first
-            following = last if in_turn else 0
+            following = last if is_next_fit else 0
         return firsts
 
-    def assign(self, instructions: Sequence[Instruction], wanted: Mapping[int, Wanted], firsts: Mapping[int, int]):
+    def assign(
+        self, instructions: Sequence[Instruction], allocations: Mapping[int, Allocation], firsts: Mapping[int, int]
+    ) -> None:
         """Write the addresses into the operands."""
-        for n, own in wanted.items():
+        for n, own in allocations.items():
             for i, number in own.operands:
                 operand = instructions[i].operands[number]
                 base = operand.base - self._begins[n] + firsts[n]
@@ -100,11 +109,11 @@ class Scratch:
 def assign_addresses(
     scratch: Sequence[Scratch], instructions: Sequence[Instruction], times: Sequence[tuple[int, int]]
 ) -> bool:
-    """Give all that instructions need in banks its addresses, if it fits; return whether it does."""
-    wanted = [one.wanted(instructions, times) for one in scratch]
-    firsts = [one.in_turn(needs) or one.largest_first(needs) for one, needs in zip(scratch, wanted, strict=True)]
+    """Assign addresses to all scratch allocations; return False, and change nothing, if they do not fit."""
+    allocations = [one.allocations(instructions, times) for one in scratch]
+    firsts = [one.next_fit(mine) or one.largest_first(mine) for one, mine in zip(scratch, allocations, strict=True)]
     if None in firsts:
         return False
-    for one, needs, places in zip(scratch, wanted, firsts, strict=True):
-        one.assign(instructions, needs, places)
+    for one, mine, places in zip(scratch, allocations, firsts, strict=True):
+        one.assign(instructions, mine, places)
     return True

@@ -1,12 +1,12 @@
-"""A linear layer in tensor-train format: its order of contraction, and what follows from it.
+"""A linear layer in tensor-train format: its order of contraction, and its products on each engine.
 
 W[i1 i2 i3, j1 j2 j3] = G1[i1] G2[i2] G3[i3] G4[j1] G5[j2] G6[j3], and y = x W^T + b. An order (`bttlab.tensor.Order`)
-says which cores are merged, and in which sequence tokens come to them; the backward pass follows from it by the product
-rule. In the paper's bi-directional flow (BTT, arXiv 2501.06663, section III) all cores of each end are merged, into L
-and R, whatever the tokens; then z = x R^T and y = z L^T + b.
+defines which cores are merged and in which sequence the tokens are contracted with them; the backward pass follows by
+the product rule. In the paper's bi-directional flow (BTT, arXiv 2501.06663, section III) all cores of each end are
+merged, into L and R, independently of the tokens; then z = x R^T and y = z L^T + b.
 
-Where tokens have the fewest features, at z, the layer is cut in two: one engine has the products before z, the other
-those after it.
+The layer is divided at z, the intermediate with the fewest features a token: one engine computes the products before z,
+the other those after it.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from functools import lru_cache
 
 from bttlab.compiler.arrangement import Arrangement, Sizes, elements
 from bttlab.compiler.banks import inner_banks
-from bttlab.compiler.builder import LANES, MOST_RANK, ROWS
+from bttlab.compiler.builder import LANES, MAX_RANK, ROWS
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.instruction import Bound, Register, most_of
 from bttlab.compiler.layout import IN_AXES, OUT_AXES
@@ -23,18 +23,27 @@ from bttlab.compiler.machine import machine
 from bttlab.tensor.order import Order, Product
 
 M = machine()
-IN, OUT = 0, 1  # before z, and after it
-TYPICAL = 13  # tokens, for which the ways of products are chosen
+IN, OUT = 0, 1  # phases of a layer: before z, and after it
+TYPICAL = 13  # tokens for which the cheapest candidate of a product is chosen
 
 
 def axes_of(count: int) -> list[tuple[int, ...]]:
-    """Return the order of the axes of each core of a train, as they lie in the banks; so many cores are at an end."""
+    """Return the order of each core's axes in the banks, for a tensor train with `count` cores at each end."""
     kinds = ("near", "middle", "middle", "far") if count == 4 else ("near", "middle", "far")[-count:]
     return [*(OUT_AXES[kind] for kind in kinds[::-1]), *(IN_AXES[kind] for kind in kinds)]
 
 
 def order_of_merges(cores: int, merged: tuple[int, int]) -> Order:
-    """Return the order in which some cores of each end, counted as of three, are merged before tokens come."""
+    """Return the order of contraction that first merges cores at each end.
+
+    Parameters
+    ----------
+    cores : int
+        Cores of the layer.
+    merged : tuple of (int, int)
+        Cores that are merged at the input's end and at the output's, counted for three cores at each end: a layer with
+        two there merges at most two, a layer with four one more.
+    """
     count = cores // 2
     ins, outs = (min(m, 2) if count == 2 else m + count - 3 for m in merged)
     steps, name = [], f"G{cores}"
@@ -59,14 +68,14 @@ def order_of_merges(cores: int, merged: tuple[int, int]) -> Order:
 
 
 @lru_cache(maxsize=256)
-def _shared(sizes: tuple[tuple[str, int], ...], tokens: Bound) -> Sizes:
-    """Return sizes that layers of one shape have in common, with what is known of their shuffles."""
+def _shared_sizes(sizes: tuple[tuple[str, int], ...], tokens: Bound) -> Sizes:
+    """Return the `Sizes` that layers of one shape share, so that they share its cache of shuffle plans."""
     return Sizes(dict(sizes), {"t": tokens} if isinstance(tokens, Register) else {})
 
 
 @lru_cache(maxsize=256)
-def _known_ways(order: Order, shapes: tuple[tuple[int, ...], ...], tokens: Bound) -> dict:
-    """Return what layers of one order and one shape have in common of the ways of their products."""
+def _shared_candidates(order: Order, shapes: tuple[tuple[int, ...], ...], tokens: Bound) -> dict:
+    """Return the cache of candidates that layers of one order and shape share."""
     return {}
 
 
@@ -79,28 +88,28 @@ class TTLayer:
     tokens : int or Register
     order : Order
     engines : tuple of int
-        Of the products before z, and of those after it.
+        Engine of the products before z, and of those after it.
     shapes : tuple of tuple of int
-        Of the cores.
+        Shapes of the cores.
 
     Attributes
     ----------
     sizes : Sizes
-        Most that each index has, and its bound.
+        Largest size of each index, and its bound.
     costs : Sizes
-        Sizes for which the cheapest way of a product is chosen.
+        Sizes for which the cheapest candidate of a product is chosen.
     cores : dict of str to Arrangement
-        How the cores lie in the banks.
+        Arrangement of each core in the banks.
     steps : list of tuple
         The products before z, and those after it.
     backward : tuple
         The products of the backward pass.
     keepable : list of str
-        What tokens leave between x and z, if it is one tensor: it may be kept for the backward pass.
-    wanted : dict of str to frozenset
-        Of each tensor: the indices that should lie along its vectors for its next use.
-    known : dict
-        The ways of products that are known, of all layers of this order and shape.
+        The intermediate of the tokens between x and z, if there is exactly one: it may be kept for the backward pass.
+    preferred : dict of str to frozenset
+        For each tensor, the indices that its next use reads along the lanes.
+    cache : dict
+        Candidates of products, shared by all layers of this order and shape.
     """
 
     name: str
@@ -115,10 +124,10 @@ class TTLayer:
         ranks = [shape[2] for shape in self.shapes[:-1]]
         sizes = self.order.sizes(1, modes[:outs], modes[outs:], ranks)
         most = most_of(self.tokens)
-        self.sizes = _shared(tuple((sizes | {"t": most}).items()), self.tokens)
+        self.sizes = _shared_sizes(tuple((sizes | {"t": most}).items()), self.tokens)
         typical = min(TYPICAL, most)
         bound = Register(0, 0, typical, typical) if isinstance(self.tokens, Register) else typical
-        self.costs = _shared(tuple((sizes | {"t": typical}).items()), bound)
+        self.costs = _shared_sizes(tuple((sizes | {"t": typical}).items()), bound)
         self.indices = self.order.indices()
         self.cores = {
             f"G{k}": Arrangement(tuple(i for i in (of[axis] for axis in axes) if i), 1)
@@ -126,39 +135,41 @@ class TTLayer:
         }
         self.indices |= {f"d{name}": of for name, of in self.indices.items()}
         self._cut()
-        self.wanted = self._wanted()
-        self.known = _known_ways(self.order, self.shapes, self.tokens)
+        self.preferred = self._preferred_lanes()
+        self.cache = _shared_candidates(self.order, self.shapes, self.tokens)
 
-    def _wanted(self) -> dict[str, frozenset[str]]:
-        wanted: dict[str, frozenset[str]] = {}
+    def _preferred_lanes(self) -> dict[str, frozenset[str]]:
+        preferred: dict[str, frozenset[str]] = {}
         forward = [*self.steps[IN], *self.steps[OUT]]
         for number, (_, left, right) in enumerate([*forward, *self.backward]):
             is_forward = number < len(forward)
             shared = set(self.indices[left]) & set(self.indices[right])
             for one, other in ((left, right), (right, left)):
                 own = frozenset(self.indices[one])
-                others = is_forward and "t" not in own and elements(self.costs, shared) <= MOST_RANK
+                others = is_forward and "t" not in own and elements(self.costs, shared) <= MAX_RANK
                 if not is_forward and other in self.cores:
-                    # A core is loaded as it is, with its outermost index as rows; else both tensors are streamed.
+                    # A core is loaded unpermuted, with its outermost index as rows; else both tensors are streamed.
                     others = self.cores[other].order[0] in shared and len(shared) > 1
-                wanted.setdefault(one, own - shared if others or "t" in shared else own & shared)
-        return wanted
+                preferred.setdefault(one, own - shared if others or "t" in shared else own & shared)
+        return preferred
 
     def _bonds(self) -> Iterator[tuple[str, str, str]]:
-        """Yield rank, mode and rank of each core; no rank at the ends."""
+        """Yield the indices of each core: rank, mode, rank. The rank is empty at either end of the train."""
         outs, cores = self.order.outputs, len(self.shapes)
         for k in range(1, cores + 1):
             mode = f"i{k}" if k <= outs else f"j{k - outs}"
             yield f"r{k - 1}" if k > 1 else "", mode, f"r{k}" if k < cores else ""
 
     def _cut(self) -> None:
-        """Divide the steps, and those of the backward pass, at z."""
+        """Find z, divide the forward products there, and choose the backward products with the lower peak memory."""
         made = {step[0]: step for step in self.order.steps}
         for step in self.order.steps:
             self._check(step)
         chain = [step for step in self.order.steps if "t" in self.indices[step[0]]]
         if len(chain) < 2:
-            raise ProgramError(f"{self.name}: the order builds W; contract tokens with the cores of one end first")
+            raise ProgramError(
+                f"{self.name}: the order reconstructs W; contract the tokens with the cores of one end first"
+            )
         place = min(range(len(chain) - 1), key=lambda n: elements(self.costs, self.indices[chain[n][0]]))
         self.z = chain[place][0]
         needed: list[set[str]] = [set(), set()]
@@ -180,7 +191,7 @@ class TTLayer:
         self.keepable = [step[0] for step in chain[:place]] if place == 1 else []
 
     def _check(self, step: Product) -> None:
-        """Check that an engine's rows and lanes both have an index in a product, and the sum has one."""
+        """Check that a product leaves indices for the sum, an engine's rows and its lanes, and that its result fits."""
         result, left, right = step
         text = f"'{result} = {left} {right}'"
         shared = set(self.indices[left]) & set(self.indices[right])
@@ -205,19 +216,19 @@ class TTLayer:
         return self.phase[product[0].removeprefix("d")]
 
     def features(self, name: str) -> Arrangement:
-        """Return the arrangement of x or y, a token after the other."""
+        """Return the arrangement of x or y: row by row, a row for each token."""
         modes = [i for i in self.indices[name.removeprefix("d")] if i != "t"]
         return Arrangement(("t", *modes), len(modes))
 
     @property
     def z_arrangement(self) -> Arrangement:
-        """That of z."""
+        """Arrangement of z."""
         rest = sorted((i for i in self.indices[self.z] if i != "t"), key=lambda index: index[0] == "r")
         return Arrangement(("t", *rest), 1)
 
     @property
     def has_one(self) -> bool:
-        """Whether a 1 stands behind z, so that the gradient of the bias is a row of another's."""
+        """True if z has an extra element of 1, so that the gradient of the bias is a row of a core's gradient."""
         tokens = [step for step in self.steps[OUT] if "t" in self.indices[step[0]]]
         ranks = [i for i in self.indices[self.z] if i != "t"]
         return len(tokens) == len(ranks) == 1 and self.sizes[ranks[0]] < ROWS
