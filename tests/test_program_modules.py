@@ -254,13 +254,13 @@ def refused(message: str, forward) -> None:
 
 def test_what_the_card_does_not_have_is_named_with_its_place_and_what_is_near():
     head, table = (lambda net, x: net.head(x)), (lambda net, tokens: net.layer(net.table(tokens)))
-    refused("^Net: mean is no operation of the card; near it: x.:, 0.", lambda n, t: head(n, table(n, t).mean(1)))
-    refused("^Net: sigmoid is no.*; near it: silu or tanh", lambda n, t: head(n, torch.sigmoid(table(n, t))))
-    refused("^Net: mul is no.*; near it: a norm's scale", lambda n, t: head(n, table(n, t) * 8.0))
-    refused(r"^Net: rows .* of the tokens is no.*; near it: x\[:, 0\]", lambda n, t: head(n, table(n, t)[:, 2:]))
+    refused("^Net: mean is no operation of the card; use x.:, 0.", lambda n, t: head(n, table(n, t).mean(1)))
+    refused("^Net: sigmoid is no.*; use silu or tanh", lambda n, t: head(n, torch.sigmoid(table(n, t))))
+    refused("^Net: mul is no.*; use a norm's scale", lambda n, t: head(n, table(n, t) * 8.0))
+    refused(r"^Net: rows .* of the tokens is no.*; use x\[:, 0\]", lambda n, t: head(n, table(n, t)[:, 2:]))
     refused("^layer.self_attn.* is called twice", lambda n, t: head(n, n.layer(table(n, t))))
-    refused("^Net.forward returns what layer.norm2 makes: return logits", lambda n, t: table(n, t))
-    refused("^layer.self_attn.in_proj_weight has no part in what", lambda n, t: head(n, n.table(t)))
+    refused("^Net.forward returns the output of layer.norm2: return logits", lambda n, t: table(n, t))
+    refused("forward does not use layer.self_attn.in_proj_weight", lambda n, t: head(n, n.table(t)))
 
 
 def test_a_module_that_fails_in_pytorch_is_refused():
@@ -294,7 +294,7 @@ def test_modules_on_the_command_line(capsys, monkeypatch):
     assert main(["estimate", "--model", "own_module.py:Net", "--lengths", "13"]) == 0
     assert "Net" in capsys.readouterr().out
     for wrong, message in (
-        ("own_module.py:Pooled", "Pooled: mean is no operation of the card; near it: x[:, 0]"),
+        ("own_module.py:Pooled", "Pooled: mean is no operation of the card; use x[:, 0]"),
         ("own_module.py:Absent", "own_module.py has no class Absent; there are: Net, Pooled"),
         ("absent.py:Net", "there is no absent.py; give FILE.py:CLASS"),
     ):

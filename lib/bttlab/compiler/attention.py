@@ -1,7 +1,7 @@
 """Multi-head self-attention: context = softmax(Q K^T / sqrt(head size)) V for each head, forward and backward.
 
-Keys lie in engine 0's operand buffer, values in engine 1's, token t in row t mod ROWS; ROWS tokens make a block. Scores
-are (heads, tokens, blocks) vectors: a vector has a query's scores with a block's keys.
+Keys are in engine 0's operand buffer, values in engine 1's, token t in row t mod ROWS; ROWS tokens form a block. Scores
+are (heads, tokens, blocks) vectors: a vector has the scores of a query with the keys of a block.
 """
 
 import math
@@ -23,12 +23,14 @@ class Attention:
 
     Attributes
     ----------
-    heads, vectors : int
-        Vectors of a token.
+    heads : int
+        Number of heads.
+    vectors : int
+        Vectors of a token, all heads together.
     keys, values : At
-        In the operand buffers.
+        Places in the operand buffers.
     rows : int
-        First statistic of (head, token).
+        First of the heads x tokens rows of statistics.
     mask : At, optional
         (tokens, blocks) vectors that are added to each head's scores.
     """
@@ -44,7 +46,7 @@ class Attention:
 
     @property
     def most(self) -> int:
-        """Longest sequence."""
+        """Tokens of the longest sequence."""
         return most_of(self.tokens)
 
     @property
@@ -54,7 +56,7 @@ class Attention:
 
     @property
     def head_vectors(self) -> int:
-        """Vectors of a head."""
+        """Vectors of a head of a token."""
         return self.vectors // self.heads
 
     @property
@@ -67,11 +69,11 @@ class Attention:
         return {"h": self.most * self.blocks, "t": self.blocks}
 
     def _loops(self, block: int, *loops: Level) -> list[Level]:
-        """The loops of an instruction for one block of keys; none of its steps if the sample has no such tokens."""
+        """Return the loops of an instruction for a block of keys; it has no step if the sample has no such tokens."""
         return [Level("g", gate(self.tokens, block)), *loops] if block else list(loops)
 
     def _inner(self, what, engine, stream: At, buffer: At, result: At, addend: At | None = None) -> None:
-        """result[h, t] = stream[t, head h] . buffer[head h]^T, a block of keys after the other."""
+        """Emit result[h, t] = stream[t, head h] . buffer[head h]^T, block by block of the keys."""
         hw = self.head_vectors
         for block in range(self.blocks):
             self.builder.reduce(
@@ -87,7 +89,7 @@ class Attention:
             )
 
     def _outer(self, what, engine, scalars: At, buffer: At, result: At) -> None:
-        """result[t, head h] = scalars[h, t] . buffer[head h]"""
+        """Emit result[t, head h] = scalars[h, t] . buffer[head h]."""
         hw = self.head_vectors
         for block in range(self.blocks):
             where = part(result, t=self.vectors, h=hw, w=1)
@@ -103,7 +105,7 @@ class Attention:
             )
 
     def _transposed(self, what, engine, scalars: At, stream: At, result: At) -> None:
-        """result[s, head h] = sum over t of scalars[h, t][s] stream[t, head h]"""
+        """Emit result[s, head h] = sum over t of scalars[h, t][s] stream[t, head h]."""
         hw = self.head_vectors
         for block in range(self.blocks):
             rows = Level("s", block_rows(self.tokens, block))
@@ -120,9 +122,14 @@ class Attention:
             )
 
     def _rows(self) -> Iterator[tuple[int, dict]]:
-        """Loops of the vector unit over the scores: vector by vector, in each vector row by row.
+        """Yield the vector unit's loops over the scores, for as many heads at a time as it has accumulators for.
 
-        As many heads at a time as it has accumulators for; the first vector of their scores comes with each.
+        Yields
+        ------
+        int
+            First vector of the heads' scores.
+        dict
+            Arguments of `Builder.vector`: the outer loop counts vectors of a row, the inner ones count rows.
         """
         vectors = Register(ROWS - 1, 4, 1, self.blocks)
         for first, heads in even_parts(self.heads, self.most, M.ROW_ACCUMULATORS):
@@ -131,7 +138,7 @@ class Attention:
             yield first * self._scores["h"], rows
 
     def forward(self, q: At, p: At, context: At) -> None:
-        """p = softmax(q K^T / sqrt(head size)); context = p V."""
+        """Emit p = softmax(q K^T / sqrt(head size)) and context = p V."""
         b, scale = self.builder, 1 / math.sqrt(self.head_vectors * LANES)
         mask = {"count": self.tokens, "vector_loop": "w"}
         self._inner("scores = q k^T", ENGINE_0, q, self.keys, p, self.mask)
@@ -145,11 +152,11 @@ class Attention:
         self.recompute(p, context)
 
     def recompute(self, p: At, context: At) -> None:
-        """context = p V, also recomputed in the backward pass."""
+        """Emit context = p V, in the forward pass, or in the backward pass to recompute it."""
         self._outer("context = p v", ENGINE_1, p, self.values, context)
 
     def backward(self, d_context: At, p: At, d_p: At, q: At, d_q: At, d_k: At, d_v: At) -> None:
-        """d_q, d_k, d_v from d_context; d_p is overwritten with the gradient of the scores."""
+        """Emit d_q, d_k and d_v from d_context; d_p is overwritten with the gradient of the scores."""
         b, scale = self.builder, 1 / math.sqrt(self.head_vectors * LANES)
         self._inner("d_p = d_context v^T", ENGINE_1, d_context, self.values, d_p)
         self._transposed("d_v = p^T d_context", ENGINE_0, p, d_context, d_v)
@@ -161,11 +168,11 @@ class Attention:
         self._transposed("d_k = d_scores^T q", ENGINE_1, d_p, q, d_k)
 
 
-MASKED = -1e9  # beside it, the exponential of a score is nothing
+MASKED = -1e9  # added to a score, it makes the exponential 0
 
 
 def causal_mask(b: Builder, tokens: Bound) -> At:
-    """Return vectors that hide the keys behind a query: they stay in their bank from LOAD on."""
+    """Emit the causal mask, which is added to scores: 0 up to the query's token, MASKED after it; return its place."""
     most, blocks = most_of(tokens), -(-most_of(tokens) // ROWS)
     mask = b.take("causal mask", most * blocks, is_persistent=True)
     all_of, hidden = b.take("all masked", 1, is_persistent=True), b.functions.number(constant(MASKED))
@@ -185,5 +192,5 @@ def causal_mask(b: Builder, tokens: Bound) -> At:
 
 
 def block_sizes(tokens: Bound):
-    """Return a function from a block to how many tokens it has."""
+    """Return a function from a block's number to its number of tokens."""
     return lambda block: block_rows(tokens, block)

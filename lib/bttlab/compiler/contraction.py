@@ -16,7 +16,7 @@ from bttlab.compiler.builder import LANES, MAX_RANK, ROWS, Builder, row_passes
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.instruction import At, Bound
 from bttlab.compiler.machine import machine
-from bttlab.compiler.operands import moved
+from bttlab.compiler.operands import load_rows
 from bttlab.compiler.products import accumulate, accumulate_steps, expand, expand_steps, reduce, reduce_steps
 from bttlab.tensor.order import Product
 
@@ -177,7 +177,7 @@ class Contraction:
             if tensor.is_parameter:
                 for n, some in passes:
                     source = tensor.stored[0].place.behind(ROWS * n * vectors)
-                    moved(self.b, f"load {tensor.name}", source, place.place.behind(n * vectors), some, vectors)
+                    load_rows(self.b, f"load {tensor.name}", source, place.place.behind(n * vectors), some, vectors)
             elif not self._emit_into_buffer(tensor, place):
                 self._make(tensor, arrangement, place.rows)
                 is_cut = len(passes) > 1  # the source, too, must then have the rows as its outermost index

@@ -1,8 +1,8 @@
 """Dense layers y = x W^T + b, and the cross-entropy of the last ones.
 
-The rows of W are loaded into an operand buffer, output c in row c mod ROWS, and tokens stream past: outputs come as
-vectors. A layer with many outputs has them in two parts, one an engine; what both engines read in one cycle, x and the
-gradient of y, is there twice.
+The rows of W are loaded into an operand buffer, output c in row c mod ROWS, and the tokens are streamed: outputs are
+written as vectors. A layer with many outputs divides them between the two engines. Both then read x and the gradient of
+y, so each of these has two copies in different banks.
 """
 
 from dataclasses import dataclass
@@ -13,27 +13,27 @@ from bttlab.compiler.graph import INTENT, Operation
 from bttlab.compiler.instruction import ENGINE_1, At, Level, most_of
 from bttlab.compiler.layout import Block, Layout
 from bttlab.compiler.machine import machine
-from bttlab.compiler.operands import moved, part
+from bttlab.compiler.operands import load_rows, part
 
 M = machine()
-# Scalars of the sample's record that weight a loss: of the softmax in the gradient, of every class (label smoothing)
-# and of the label's.
+# Scalars of the sample's record that weight the terms of a loss's gradient: the softmax, all classes (label smoothing),
+# and the label.
 INTENT_LABEL, INTENT_CLASS, SLOT_WEIGHT, SLOT_LABEL, SLOT_CLASS = (("scalar", number) for number in range(4, 9))
 WEIGHTS = {True: (1.0, INTENT_CLASS, INTENT_LABEL), False: (SLOT_WEIGHT, SLOT_CLASS, SLOT_LABEL)}
 
 
 @dataclass(frozen=True)
 class Part:
-    """The outputs of a layer that one engine has.
+    """The outputs of a layer that one engine computes.
 
     Attributes
     ----------
     block : Block
-        Their rows of the weight.
+        Rows of the weight for these outputs.
     vectors, first : int
-        Vectors of outputs, and the first of them.
+        Number of vectors of outputs, and the first of them.
     buffer : At
-        The weight in the engine's operand buffer.
+        Place of the weight in the engine's operand buffer.
     """
 
     engine: int
@@ -70,26 +70,26 @@ class Dense:
         self.bias = layout.place(bias) if bias else None
 
     def _rows_of(self, p: Part, c: int) -> int:
-        """Return the outputs of a part's vector of them."""
+        """Return the number of outputs in vector `c` of a part."""
         return min(ROWS, self.outputs - (p.first + c) * LANES)
 
     def _matrix(self) -> list[Level]:
         return [Level("w", self.vectors), Level("t", self.tokens)]
 
     def prepare(self) -> None:
-        """The weight into the operand buffers."""
+        """Load the weight into the operand buffers."""
         b = self.builder
         b.layer = self.name
         for p in self.parts:
             for c in range(p.vectors):
                 source, buffer = part(p.block.where(), c * ROWS * self.vectors), part(p.buffer, c * self.vectors)
                 rows = self._rows_of(p, c)
-                moved(b, "load weight", source, buffer, rows, self.vectors)
+                load_rows(b, "load weight", source, buffer, rows, self.vectors)
                 if rows < ROWS:
-                    moved(b, "no more outputs", None, buffer, ROWS - rows, self.vectors, rows)
+                    load_rows(b, "no more outputs", None, buffer, ROWS - rows, self.vectors, rows)
 
     def copies(self, x: At, what: str = "x") -> list[At]:
-        """Return x for each part."""
+        """Return a copy of x for each part; the first part reads x itself."""
         streams, matrix = [x], {"t": self.vectors, "w": 1}
         for _ in self.parts[1:]:
             copy = self.builder.take(f"{what}, twice", most_of(self.tokens) * self.vectors, rows=self.tokens)
@@ -98,7 +98,7 @@ class Dense:
         return streams
 
     def forward(self, streams: list[At], y: At, what: str = "y") -> None:
-        """y = x W^T + b."""
+        """Emit y = x W^T + b."""
         b, w = self.builder, self.vectors
         raw = [(y, self.row)]
         for p in self.parts[1:]:
@@ -120,7 +120,7 @@ class Dense:
             b.vector(M.ADD if bias else M.COPY, f"{what} + b", loops, own, bias, r0=whole, **more)
 
     def backward(self, streams: list[At], d_y: At, d_x: At, addend: At | None) -> None:
-        """d_x = addend + d_y W; the gradients of weight and bias."""
+        """Emit d_x = addend + d_y W and the gradients of weight and bias."""
         b, w = self.builder, self.vectors
         b.layer = self.name
         matrix, most, loops = {"t": w, "w": 1}, most_of(self.tokens), self._matrix()
@@ -156,12 +156,12 @@ class Dense:
 
 
 class Classifier(Dense):
-    """A dense layer whose outputs are logits, and their cross-entropy: of the sample's label, or of each token's.
+    """A dense layer whose outputs are logits, and their cross-entropy with the sample's label or with each token's.
 
     Parameters
     ----------
     rows : int
-        First statistic of its tokens.
+        First row of statistics of its tokens.
     """
 
     def __init__(self, builder: Builder, layout: Layout, operation: Operation, rows: int, is_shared: bool = False):
@@ -170,7 +170,7 @@ class Classifier(Dense):
         self.logits = builder.take(f"{operation.options['loss']} logits", most_of(self.tokens) * self.row)
 
     def loss(self) -> None:
-        """Softmax, loss and the gradient of the logits, where these were."""
+        """Emit the softmax, the loss and the gradient of the logits, which overwrites the logits."""
         b, logits = self.builder, part(self.logits, t=self.row, w=1)
         flags = M.INTENT if self.is_intent else 0
         weight, class_weight, label_weight = WEIGHTS[self.is_intent]
@@ -189,7 +189,7 @@ class Classifier(Dense):
 
 
 def no_loss(b: Builder, name: str, is_intent: bool, tokens, rows: int) -> None:
-    """A loss of 0 and label 0, where a model has no such output: the machine adds up both losses of a sample."""
+    """Emit a loss of 0 and label 0 for an output that the model does not have: the machine adds both losses."""
     b.layer, flags = name, M.INTENT if is_intent else 0
     more = {"loops": [Level("w", 1), padded("t", tokens)], "accumulator_loop": "w", "rows": rows}
     more |= {"depth": ("w",), "count": 1, "vector_loop": "w"}

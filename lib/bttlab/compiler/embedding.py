@@ -1,11 +1,11 @@
-"""The embedding: vectors in tensor-train-matrix format, positions, LayerNorm.
+"""The embedding of tokens: a table in tensor-train-matrix format, or a dense one.
 
-The row of token (i1 i2 i3) is F1[i1] F2[i2] F3[i3] with F1[i1] (n1 x a), F2[i2] (a x n2 x b), F3[i3] (b x n3). From
-the far end: V = F2
-F3 (a x n2 n3), row = F1 V (n1 x n2 n3). Only the slices that a token touches are read;
-only their gradients are not zero.
-Backward: d_V = F1^T d_row, d_F1 = d_row V^T, d_F2 = d_V F3^T, d_F3 = F2^T d_V; gradients of
-slices that tokens share add up.
+The row of token (i1 i2 i3) is F1[i1] F2[i2] F3[i3] with F1[i1] (n1 x a), F2[i2] (a x n2 x b), F3[i3] (b x n3). It is
+computed from the right: V = F2 F3 (a x n2 n3), row = F1 V (n1 x n2 n3). Only the slices of the sample's tokens are
+read, and only their gradients are not zero.
+
+Backward: d_V = F1^T d_row, d_F1 = d_row V^T, d_F2 = d_V F3^T, d_F3 = F2^T d_V. Gradients of slices that tokens share
+are added.
 """
 
 import numpy as np
@@ -19,17 +19,17 @@ from bttlab.compiler.machine import machine
 from bttlab.compiler.operands import identity, part
 
 M = machine()
-F1, F2, F3, F3_HELD = range(4)  # slice tables
-GROUP = 8  # tokens that an engine works on at once
+F1, F2, F3, F3_BUFFERED = range(4)  # tables of token offsets: of the cores in banks, and of F3 in the operand buffers
+GROUP = 8  # tokens of an instruction
 
 
 class Embedding:
-    """The vector embedding of a model.
+    """An embedding in tensor-train-matrix format, with three cores.
 
     Parameters
     ----------
     shapes : dict
-        Of the parameters.
+        Shapes of the parameters.
     """
 
     def __init__(self, builder: Builder, layout: Layout, shapes, tokens: Register, name: str):
@@ -48,12 +48,11 @@ class Embedding:
             or too_long
         ):
             raise ProgramError(
-                f"the embedding's column modes are {self.n1}, {self.n2}, {self.n3} and its ranks {self.a}, "
-                f"{self.b}: the "
-                f"first and last mode go up to {ROWS}, the last two multiply to whole vectors of {LANES}, ranks go "
-                f"up to {2 * ROWS}"
+                f"the embedding's column modes are {self.n1}, {self.n2}, {self.n3} and its ranks {self.a}, {self.b}: "
+                f"the first and last mode go up to {ROWS}, the product of the last two is a multiple of {LANES}, ranks "
+                f"go up to {2 * ROWS}"
             )
-        # F1 as [i1][a][n1], F2 as [i2][a][n2][b], F3 as [i3][n3][b]; a slice of F1 also has room for [n1][a].
+        # F1 as [i1][a][n1], F2 as [i2][a][n2][b], F3 as [i3][n3][b]; a slice of F1 also has space for [n1][a].
         self.slice_1 = max(self.a, self.n1 * self.a_vectors)
         axes = (1, 0, 3, 2)
         self.f1 = layout.place(f"{name}.cores.0", axes, rows=self.a, group_rows=self.slice_1, added=True)
@@ -63,8 +62,8 @@ class Embedding:
         most = most_of(tokens)
         self.buffer_f3 = [builder.take_buffer("F3", e, 4 * self.rows_3) for e in (ENGINE_0, ENGINE_1)]
         self._most = most
-        # Only needed before the first and after the last linear layer: where merged halves lie in between.
-        buffer_vectors = GROUP * self.n2  # a group of tokens is made while another is in use
+        # In use only before the first and after the last linear layer: they share vectors with the linear layers.
+        buffer_vectors = GROUP * self.n2  # two buffers: one group of tokens is computed while the other is read
         self.buffer_v = [
             [builder.take_shared_buffer("V", ENGINE_1, buffer_vectors) for _ in range(self.a_vectors)] for _ in range(2)
         ]
@@ -72,10 +71,10 @@ class Embedding:
             builder.take_shared_buffer("d_row", e, most * n)
             for e, n in ((ENGINE_0, self.n2), (ENGINE_1, self.row_vectors))
         ]
-        # Both engines read d_V at a time; of as many tokens as a bank has room for.
+        # Both engines read d_V at the same time; engine 1 from a copy, of as many tokens as a bank has space for.
         reached = set(M.reach(VECTOR, 3, True).banks) & set(M.reach(ENGINE_1, 2, False).banks)
-        room = max(M.banks[bank].depth for bank in reached) // (self.n2 * self.a)
-        self.some = most if most <= room else room // GROUP * GROUP
+        space = max(M.banks[bank].depth for bank in reached) // (self.n2 * self.a)
+        self.copied_tokens = most if most <= space else space // GROUP * GROUP
         self.v = builder.take("V", most * self.a * self.row_vectors)
         self.slice_vectors = (self.slice_1, self.slice_2, self.slice_3, 4)
         self.slice_rows = (self.rows_1, self.rows_2, self.rows_3, self.rows_3)
@@ -83,33 +82,34 @@ class Embedding:
 
     @property
     def offset_span(self) -> tuple[int, ...]:
-        """The most that a slice of each table adds to an address."""
+        """Largest token offset of each table, in vectors."""
         return tuple(w * (n - 1) for w, n in zip(self.slice_vectors, self.slice_rows, strict=True))
 
     def token_offsets(self, token_ids: np.ndarray) -> np.ndarray:
-        """Return the offsets of tokens' token_offsets, int64 of shape (4, tokens)."""
+        """Return the token offsets of token ids, int64 of shape (4, tokens)."""
         i1, rest = np.divmod(np.asarray(token_ids, np.int64), self.rows_2 * self.rows_3)
         i2, i3 = np.divmod(rest, self.rows_3)
         return np.stack([i * w for i, w in zip((i1, i2, i3, i3), self.slice_vectors, strict=True)])
 
     def _packing(self, rows: int) -> np.ndarray:
-        """Rows of n2 vectors of n3 elements to rows of whole vectors."""
+        """Return the permutation from rows of n2 vectors of n3 elements to rows of full vectors."""
         element = np.arange(rows * self.n2 * self.n3)
         vector, lane = divmod(element, self.n3)
         return (vector * LANES + lane).reshape(-1, LANES)
 
     def _unpacking(self, rows: int) -> np.ndarray:
+        """Return the inverse of `_packing`."""
         out = np.full((rows * self.n2, LANES), -1)
         out[:, : self.n3] = np.arange(rows * self.n2 * self.n3).reshape(-1, self.n3)
         return out
 
     def _a_blocks(self):
-        """Yield (number, first, rows) of the blocks of ROWS of the first rank."""
+        """Yield (number, first, rows) of the blocks of ROWS into which the first rank, a, is divided."""
         for block in range(self.a_vectors):
             yield block, block * ROWS, min(ROWS, self.a - block * ROWS)
 
     def prepare(self) -> None:
-        """F1 by rows, and F3 in the operand buffers: rows of b forward, rows of n3 backward."""
+        """Emit F1 permuted to [i1][n1][a], and load F3: rows of b into buffer 0 (forward), of n3 into 1 (backward)."""
         b = self.builder
         b.layer = self.name
         self.f1_rows = b.take("F1 by rows", self.rows_1 * self.slice_1)
@@ -146,11 +146,11 @@ class Embedding:
         )
 
     def _group(self, group: int) -> Register:
-        """Return how many tokens of a group there are."""
+        """Return the number of tokens of a group."""
         return self.tokens._replace(offset=-GROUP * group, low=0, high=GROUP)
 
     def forward(self, rows: At) -> None:
-        """rows (tokens, features) of the word table."""
+        """Emit the rows (tokens, features) of the table for the sample's tokens."""
         b = self.builder
         b.layer = self.name
         an, width = self.a * self.n2, self.row_vectors
@@ -179,7 +179,7 @@ class Embedding:
                     ENGINE_0,
                     "V = F2 F3",
                     [Level("t", tokens), Level("a", count), Level("n", self.n2)],
-                    part(self.buffer_f3[ENGINE_0], vector, token_offset=TokenOffset(F3_HELD, "t", group)),
+                    part(self.buffer_f3[ENGINE_0], vector, token_offset=TokenOffset(F3_BUFFERED, "t", group)),
                     part(
                         self.f2.where(),
                         first * self.n2 * self.b_vectors + vector,
@@ -216,10 +216,10 @@ class Embedding:
         )
 
     def backward(self, d_rows: At) -> None:
-        """Gradients of the cores from d_rows (tokens, features)."""
+        """Emit the gradients of the cores from d_rows (tokens, features)."""
         b, width, an = self.builder, self.row_vectors, self.a * self.n2
         b.layer = self.name
-        self.loose, self.copy = b.take("d_V, loose", self._most * an), b.take("d_V, loose", self.some * an)
+        self.loose, self.copy = b.take("d_V, loose", self._most * an), b.take("d_V, loose", self.copied_tokens * an)
         for engine, order in ((ENGINE_0, self._unpacking(self.n1)), (ENGINE_1, identity(self.n1 * width))):
             vectors = len(order) // self.n1
             b.shuffle(
@@ -231,7 +231,7 @@ class Embedding:
                 row=("x", 0),
                 out=(self.n1, vectors),
             )
-        steps = -(-M.LATENCY // (width + 1))  # of a token, so many that the next one's sums read what this one's wrote
+        steps = -(-M.LATENCY // (width + 1))  # enough that the next token reads the sums that this one has written
         gradient = self.f1.gradient()
         where = part(gradient, token_offset=TokenOffset(F1, "t"), a=1)
         b.reduce(
@@ -259,15 +259,15 @@ class Embedding:
         )
         gradient = self.f2.gradient()
         steps = -(-M.LATENCY // self.b_vectors)
-        for first in range(0, self._most, self.some):
-            some, group = bound_of_part(self.tokens, first, self.some), first // GROUP
+        for first in range(0, self._most, self.copied_tokens):
+            copied_tokens, group = bound_of_part(self.tokens, first, self.copied_tokens), first // GROUP
             where = part(gradient, token_offset=TokenOffset(F2, "t", group), an=self.b_vectors, w=1)
-            b.vector(M.COPY, "d_V", [Level("t", some), *loops[1:]], loose.moved("t", first), r0=copy)
+            b.vector(M.COPY, "d_V", [Level("t", copied_tokens), *loops[1:]], loose.moved("t", first), r0=copy)
             b.expand(
                 ENGINE_1,
                 "d_F2 = d_V F3^T",
-                [Level("t", some), Level("an", max(an, steps), an), Level("w", self.b_vectors)],
-                part(self.buffer_f3[ENGINE_1], 2, token_offset=TokenOffset(F3_HELD, "t", group), w=1),
+                [Level("t", copied_tokens), Level("an", max(an, steps), an), Level("w", self.b_vectors)],
+                part(self.buffer_f3[ENGINE_1], 2, token_offset=TokenOffset(F3_BUFFERED, "t", group), w=1),
                 part(self.copy, t=an, an=1),
                 where,
                 addend=where,
@@ -277,9 +277,9 @@ class Embedding:
         self._backward_far(an)
 
     def _backward_far(self, an: int) -> None:
-        """d_F3 = F2^T d_V: partial sums of groups of tokens, added up for each token, then to its slice."""
+        """Emit d_F3 = F2^T d_V: partial sums by group of tokens, then their sum for each token, added to its slice."""
         b = self.builder
-        pieces = GROUP // self.b_vectors  # partial sums of a vector
+        pieces = GROUP // self.b_vectors  # partial sums for each vector
         while an % pieces:
             pieces -= 1
         each = pieces * self.b_vectors
@@ -320,13 +320,7 @@ class Embedding:
 
 
 class Table:
-    """An embedding whose table is dense: a token's row is copied, its gradient added to the row's.
-
-    Parameters
-    ----------
-    is_shared : bool
-        Whether a dense layer has the same weight: what it writes of the gradient comes first.
-    """
+    """An embedding with a dense table: rows of tokens are copied, and their gradients added to those of the table."""
 
     def __init__(self, builder: Builder, layout: Layout, shapes, tokens: Register, name: str):
         self.builder, self.tokens, self.name = builder, tokens, name
@@ -337,27 +331,27 @@ class Table:
         self.rows, self.stride = rows, 1
 
     def prepare(self) -> None:
-        """Nothing is to be prepared."""
+        """Do nothing: the table needs no preparation."""
 
     @property
     def offset_span(self) -> tuple[int, ...]:
-        """The most that a row adds to an address."""
+        """Largest token offset of each table, in vectors."""
         return (self.row_vectors * (self.rows - 1), 0, 0, 0)
 
     def token_offsets(self, token_ids: np.ndarray) -> np.ndarray:
-        """Return the offsets of tokens' rows, int64 of shape (4, tokens)."""
+        """Return the token offsets of token ids, int64 of shape (4, tokens)."""
         ids = np.asarray(token_ids, np.int64)
         return np.stack([ids * vectors for vectors in self.slice_vectors])
 
     def forward(self, rows: At) -> None:
-        """rows (tokens, features) of the table."""
+        """Emit the rows (tokens, features) of the table for the sample's tokens."""
         self.builder.layer = self.name
         where = part(self.table.where(), token_offset=TokenOffset(F1, "t"), w=1)
         loops = [Level("t", self.tokens), Level("w", self.row_vectors)]
         self.builder.vector(M.COPY, "rows", loops, where, r0=part(rows, t=self.row_vectors, w=1))
 
     def backward(self, d_rows: At) -> None:
-        """Gradient of the table; each row is there again before the next token may add to it."""
+        """Emit the gradient of the table; each row is written before the next token can add to it."""
         self.builder.layer = self.name
         where = part(self.table.gradient(), token_offset=TokenOffset(F1, "t"), w=1)
         loops = [Level("t", self.tokens), Level("w", max(self.row_vectors, M.LATENCY), self.row_vectors)]
@@ -366,7 +360,10 @@ class Table:
 
 
 def _whole(source: At, vectors: int, columns: int) -> At:
-    """The source of a block whose vectors in all come while x is 0, or divided among the x evenly."""
+    """Return the source of a block with a loop x: its vectors are divided evenly among the steps of x if they can be.
+
+    Otherwise all of them are read while x is 0.
+    """
     strides = dict(source.strides)
     if vectors % columns == 0:
         strides["x"] = vectors // columns

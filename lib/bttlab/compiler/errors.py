@@ -1,21 +1,21 @@
-"""Errors of the compiler: one line with the value, the rule and the way out."""
+"""Errors of the compiler. A message is one line with the value, the rule and the way out."""
 
 from bttlab.errors import BttlabError
 
 
 class ProgramError(BttlabError, ValueError):
-    """A model that the machine does not hold, or a program that breaks a rule of docs/processor.md."""
+    """A model that does not fit the machine, or a program that breaks a rule of docs/processor.md."""
 
 
 class DoesNotFit(ProgramError):
-    """A model that the machine has no room for.
+    """A model that takes more memory than the machine has.
 
     Parameters
     ----------
     what : str
-        What of it, and where.
+        What does not fit, and where.
     choose : str
-        What may make it fit; `fitting.what_fits` knows better where a whole model is asked for.
+        A change that may make it fit; for a whole model, `fitting.what_fits` computes a better answer.
     """
 
     def __init__(self, what: str, choose: str):

@@ -1,4 +1,4 @@
-"""The functions of the vector unit: tables of quadratics, and how far they are from the exact functions."""
+"""The functions of the vector unit: tables of quadratics that approximate the exact functions."""
 
 import math
 from collections.abc import Callable
@@ -20,11 +20,11 @@ class Function:
     Attributes
     ----------
     exact : callable
-        In double precision, of what the table holds.
+        The exact function, in double precision.
     low, high : float
-        The interval; beyond it, F is what it is at the ends.
+        The interval; outside it, F is constant.
     parts : int
-        Quadratics.
+        Number of quadratics.
     exponential : bool
         Whether F(x) = 2^(x steps / parts): the table then holds 2^f for 0 <= f < 1.
     """
@@ -77,7 +77,7 @@ def _step(x):
 
 @cache
 def constant(value: float) -> Function:
-    """Return the function that is a constant."""
+    """Return a constant function."""
     return Function(f"{value:g}", lambda x: np.full_like(x, value), -1.0, 1.0, 2)
 
 
@@ -92,11 +92,11 @@ class Activation:
     Attributes
     ----------
     function : Function
-        The activation, or its share of x.
+        The activation; divided by x if `times_x`.
     slope : Function
         Its derivative.
     times_x : bool
-        Whether `function` is a share.
+        Whether `function` is multiplied by x.
     """
 
     function: Function
@@ -124,12 +124,12 @@ class Functions:
         self.list: list[Function] = []
 
     def number(self, function: Function) -> int:
-        """Return the number that instructions name a function by.
+        """Return the number of a function in the program; add the function if it is new.
 
         Raises
         ------
         ProgramError
-            If the tables have no room for it.
+            If the tables have no space for it.
         """
         if function not in self.list:
             self.list.append(function)
@@ -138,7 +138,7 @@ class Functions:
                 names = ", ".join(f.name for f in self.list if f.parts > 2)
                 raise ProgramError(
                     f"the tables of {names} take {entries} entries of {MACHINE.FUNCTION_ENTRIES}: choose one kind of "
-                    "activation, or ReLU beside it"
+                    "activation, or one and ReLU"
                 )
         return self.list.index(function)
 
@@ -153,7 +153,7 @@ class Functions:
             vector[:3] = base, int(function.exponential), bits
             high = np.float32(function.high)
             while not function.exponential and math.floor(high * np.float32(function.steps)) - first >= function.parts:
-                high = np.nextafter(high, np.float32(-np.inf))  # the end itself would fall into a part after the last
+                high = np.nextafter(high, np.float32(-np.inf))  # else `high` itself would select a part after the last
             vector[3:6] = np.array([function.low, high, function.steps], np.float32).view(np.int32)
             vector[6] = first
             tables[:, base : base + function.parts] = function.table().T

@@ -1,7 +1,7 @@
-"""The graph of a model: matrices of (tokens, features), and the operations that make one of others.
+"""The graph of a model: matrices of (tokens, features), and the operations that compute them.
 
 A graph comes from a configuration (`graph_of_config`) or from a PyTorch module (`bttlab.compiler.trace`). Parameters
-are named as in the module; what the machine makes of an operation stands in the file of its lowering.
+have the names that they have in the module. `lowering` turns operations into instructions.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from bttlab.compiler.instruction import MACHINE, Bound, Register, most_of
 from bttlab.model.config import ModelConfig
 
 Shapes = Mapping[str, tuple[int, ...]]
-INTENT, SLOTS = "intent", "slot"  # losses: of one label a sample, and of a label each token from the second on
+INTENT, SLOTS = "intent", "slot"  # losses: of one label for the sample, and of a label for each token but the first
 
 
 @dataclass(eq=False)
@@ -22,9 +22,9 @@ class Matrix:
     Attributes
     ----------
     tokens : int or Register
-        Rows.
+        Number of rows.
     base : Matrix, optional
-        The matrix whose rows from `first` on these are.
+        The matrix of which this one is a range of rows, from `first` on.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Operation:
     name : str
         Its place in the module.
     options : dict
-        What else defines it.
+        Its other arguments.
     """
 
     kind: str
@@ -61,12 +61,12 @@ class Operation:
 
 
 class Graph:
-    """A model's operations, in an order in which they can be computed.
+    """A model's operations, in topological order.
 
     Parameters
     ----------
     shapes : mapping of str to tuple of int
-        Of the parameters.
+        Shapes of the parameters.
     sequence_length : int
         Tokens of the longest sample.
     """
@@ -76,33 +76,34 @@ class Graph:
         self.operations: list[Operation] = []
         self.tokens = Register(0, 0, 1, sequence_length)
 
-    def made(self, kind: str, name: str, inputs, tokens: Bound, features: int, **options) -> Matrix:
+    def append(self, kind: str, name: str, inputs, tokens: Bound, features: int, **options) -> Matrix:
+        """Append an operation and return its output."""
         output = Matrix(name, tokens, features)
         self.operations.append(Operation(kind, name, tuple(inputs), output, options))
         return output
 
     def embedding(self, name: str) -> Matrix:
-        """Rows of a table for the sample's tokens: in TTM format, or dense."""
+        """Append the embedding of the sample's tokens: a table in TTM format, or a dense one."""
         cores = [self.shapes[n] for n in core_names(self.shapes, name)]
         features = 1
         for core in cores:
             features *= core[2]
-        return self.made("embedding", name, (), self.tokens, features if cores else self.shapes[f"{name}.weight"][1])
+        return self.append("embedding", name, (), self.tokens, features if cores else self.shapes[f"{name}.weight"][1])
 
     def position(self, x: Matrix, parameter: str) -> Matrix:
-        """x + the first rows of a table."""
-        return self.made("position", parameter, (x,), x.tokens, x.features)
+        """Append x + the first rows of a table."""
+        return self.append("position", parameter, (x,), x.tokens, x.features)
 
     def add(self, a: Matrix, b: Matrix, name: str = "add") -> Matrix:
-        """a + b."""
-        return self.made("add", name, (a, b), a.tokens, a.features)
+        """Append a + b."""
+        return self.append("add", name, (a, b), a.tokens, a.features)
 
     def norm(self, x: Matrix, name: str, epsilon: float = 1e-5, centred: bool = True) -> Matrix:
-        """LayerNorm; RMSNorm if not `centred`."""
-        return self.made("norm", name, (x,), x.tokens, x.features, epsilon=epsilon, centred=centred)
+        """Append LayerNorm; RMSNorm if not `centred`."""
+        return self.append("norm", name, (x,), x.tokens, x.features, epsilon=epsilon, centred=centred)
 
     def linear(self, x: Matrix, name: str) -> Matrix:
-        """x W^T + b, W in TT format or dense."""
+        """Append x W^T + b, W in TT format or dense."""
         cores = core_names(self.shapes, name)
         features = 1
         for core in cores[: len(cores) // 2]:
@@ -110,28 +111,28 @@ class Graph:
         features = features if cores else self.shapes[f"{name}.weight"][0]
         if not cores:
             bias = f"{name}.bias" if f"{name}.bias" in self.shapes else ""
-            return self.made("dense", name, (x,), x.tokens, features, weight=f"{name}.weight", bias=bias, first=0)
-        return self.made("linear", name, (x,), x.tokens, features)
+            return self.append("dense", name, (x,), x.tokens, features, weight=f"{name}.weight", bias=bias, first=0)
+        return self.append("linear", name, (x,), x.tokens, features)
 
     def function(self, x: Matrix, function: str, name: str) -> Matrix:
-        """An activation, element by element."""
-        return self.made("function", name, (x,), x.tokens, x.features, function=function)
+        """Append an activation, element by element."""
+        return self.append("function", name, (x,), x.tokens, x.features, function=function)
 
     def attention(self, q: Matrix, k: Matrix, v: Matrix, heads: int, name: str, causal: bool = False) -> Matrix:
-        """softmax(q k^T / sqrt(head size)) v of each head; if `causal`, of the tokens up to the query's own."""
-        return self.made("attention", name, (q, k, v), q.tokens, q.features, heads=heads, causal=causal)
+        """Append softmax(q k^T / sqrt(head size)) v for each head; if `causal`, over tokens up to the query's own."""
+        return self.append("attention", name, (q, k, v), q.tokens, q.features, heads=heads, causal=causal)
 
     def rows(self, x: Matrix, first: int, tokens: Bound) -> Matrix:
-        """Rows of a matrix, from the first on."""
+        """Return a view of the rows of a matrix from `first` on."""
         return Matrix(x.name, tokens, x.features, x.base or x, x.first + first)
 
     def classifier(self, x: Matrix, name: str, loss: str) -> Matrix:
-        """A dense layer and the cross-entropy of its logits: "intent" or "slot"."""
+        """Append a dense layer and the cross-entropy of its logits, of the loss "intent" or "slot"."""
         weight, options = f"{name}.weight", {"bias": f"{name}.bias", "first": 0, "loss": loss}
-        return self.made("classifier", name, (x,), x.tokens, self.shapes[weight][0], weight=weight, **options)
+        return self.append("classifier", name, (x,), x.tokens, self.shapes[weight][0], weight=weight, **options)
 
     def drop_unused(self) -> None:
-        """Leave out operations whose output nothing reads."""
+        """Remove operations whose output is not read."""
         while True:
             used = [op for op in self.operations if op.kind == "classifier" or self.users(op.output)]
             if len(used) == len(self.operations):
@@ -157,7 +158,7 @@ def core_names(shapes: Shapes, layer: str) -> list[str]:
 
 
 def labelled(tokens: Register) -> Register:
-    """Return how many tokens there are from the second on."""
+    """Return the number of tokens without the first."""
     return Register(-1, 0, 0, most_of(tokens) - 1)
 
 

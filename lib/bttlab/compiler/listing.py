@@ -1,4 +1,4 @@
-"""Instructions as people read them."""
+"""Instructions as text."""
 
 from bttlab.compiler.instruction import (
     DRAIN_0,
@@ -28,7 +28,7 @@ _OPERATIONS = {
     **{(VECTOR, getattr(MACHINE, name)): name for name in _VECTOR},
     **{(DRAIN_0, 0): "MOVE", (DRAIN_1, 0): "MOVE", (SHUFFLE, 0): "SHUFFLE", (UPDATE, 0): "UPDATE"},
 }
-_OPERANDS = {  # what each unit's operands are called, reads before writes
+_OPERANDS = {  # names of each unit's operands
     ENGINE_0: ("buffer", "stream", "scalars", "addend", "result", "buffered result"),
     DRAIN_0: ("accumulators", "", "", "", "result", ""),
     VECTOR: ("a", "b", "c", "r0", "r1", "rows"),
@@ -40,18 +40,18 @@ _FLAGS = ("CHECK", "ONE", "PONG", "CLEAR", "INTENT", "LOSS")
 
 
 def operation_name(instruction: Instruction) -> str:
-    """Return the name that docs/processor.md gives an operation."""
+    """Return the name of an instruction's operation in docs/processor.md."""
     return _OPERATIONS[instruction.unit, instruction.operation]
 
 
 def describe(number: int, instruction: Instruction) -> str:
-    """Return an instruction in a line: number, unit, operation, what it is, loops, operands, waits.
+    """Return an instruction as a line: number, unit, operation, label, loops, operands, waits.
 
     Notes
     -----
-    `t<T` is a loop over the sample's tokens, `w<8/3` one of eight steps of which three act. `bank 4[100 + 3t]` is a
-    vector; `slice2[t]` in it the offset of token t's slice. `after vector 3` waits for the end of the unit's third
-    instruction, `vector 3 drained` for its results, `vector 3 begun` is chained to it.
+    `t<T` is a loop over the sample's tokens, `w<8/3` one of eight steps of which three are active. `bank 4[100 + 3t]`
+    is a vector; `slice2[t]` in it is the offset of token t in table 2. `after vector 3` waits for the end of the unit's
+    third instruction, `vector 3 drained` for its results, `vector 3 begun` is chained to it.
     """
     stage, layer, what = instruction.label
     names = _OPERANDS[instruction.unit]

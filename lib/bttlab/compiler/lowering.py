@@ -20,7 +20,7 @@ from bttlab.compiler.layout import Layout
 from bttlab.compiler.linear import LinearLayers
 from bttlab.compiler.machine import machine
 from bttlab.compiler.norm import Norm
-from bttlab.compiler.operands import moved, part
+from bttlab.compiler.operands import load_rows, part
 
 M = machine()
 UPDATE_VECTORS = 128  # of one UPDATE instruction: for as many cycles other units wait for the ports of its banks
@@ -477,7 +477,7 @@ class Lowering:
             for block in range(attention.blocks):
                 first = ROWS * block * matrix.vectors
                 where = part(buffer, block * matrix.vectors)
-                moved(self.builder, "load keys, values", part(source, first), where, rows(block), matrix.vectors)
+                load_rows(self.builder, "load keys, values", part(source, first), where, rows(block), matrix.vectors)
 
     def _ensure_keys(self, op: Operation) -> None:
         """Reload or recompute an attention's keys and values if the operand buffers have those of another."""

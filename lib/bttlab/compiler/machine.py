@@ -1,4 +1,4 @@
-"""Widths and depths of the machine: the constants of hls_src/processor, read where the C++ compiler reads them."""
+"""Widths and depths of the machine: the constants of hls_src/processor, read from the C++ headers."""
 
 import ast
 import re
@@ -32,6 +32,8 @@ class Bank:
     ----------
     depth : int
         In vectors.
+    block : str
+        "uram" or "bram".
     """
 
     depth: int
@@ -45,7 +47,7 @@ class Port:
     Attributes
     ----------
     banks : tuple of int
-        That it reaches.
+        Banks that it reaches.
     """
 
     name: str
@@ -56,7 +58,7 @@ class Port:
 
     @property
     def mask(self) -> int:
-        """Its banks, a bit each."""
+        """Its banks as a bit mask."""
         return sum(1 << bank for bank in self.banks)
 
 
@@ -67,13 +69,13 @@ class Machine:
     Attributes
     ----------
     constants : dict of str to int
-        Of config.h, by their names there.
+        Constants of config.h, by name.
     ports : tuple of Port
         Loads, then stores.
     names : dict of str to int
-        Units, operations, flags, fields, sections, commands and statuses of isa.h.
+        Units, operations, flags, fields, sections, commands and statuses of isa.h, by name.
     statuses : tuple of str
-        What a sample's result says, by its number.
+        Names of a sample's statuses, by number.
     """
 
     constants: dict[str, int]
@@ -97,7 +99,7 @@ class Machine:
         return {"version": self.VERSION, "digest": self.digest, "widths": dict(self.constants), **more}
 
     def reach(self, unit: int, operand: int, stores: bool) -> Port:
-        """Return the port by which a unit's operand comes from its bank, or goes there."""
+        """Return the load port or store port of a unit's operand."""
         return self._port_of[unit, operand, stores]
 
     @cached_property
@@ -106,13 +108,13 @@ class Machine:
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Machine that a program is made for: config.h's constants, the banks' depths, and the banks of each port."""
+        """All that a program depends on: config.h's constants, the banks' depths, and the banks of each port."""
         depths, masks = (bank.depth for bank in self.banks), (port.mask for port in self.ports)
         return (*self.constants.values(), *depths, *masks)
 
     @property
     def digest(self) -> int:
-        """Digest that a program is bound to: FNV-1a over the widths, without its sign."""
+        """Digest of the widths, which a program's image contains: FNV-1a without its highest bit."""
         value = 2166136261
         for width in self.widths:
             value = (value ^ width & 0xFFFFFFFF) * 16777619 % 2**32
@@ -157,7 +159,7 @@ def read_constants(header: Path) -> dict[str, int]:
     Raises
     ------
     ProgramError
-        If a definition is more than names, integers, + - * / and brackets.
+        If a definition has anything but names, integers, + - * / and brackets.
     """
     constants: dict[str, int] = {}
     for match in _DEFINITION.finditer(header.read_text(encoding="utf-8")):

@@ -1,4 +1,4 @@
-"""A PyTorch module as the card trains it."""
+"""The model of a PyTorch module."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,24 +12,24 @@ from bttlab.tensor import TTLinear, TTMEmbedding
 
 @dataclass(frozen=True, eq=False)
 class ModuleModel(ModuleConfig):
-    """A PyTorch module, its graph, and the limits of its samples; `bttlab.compiler.trace.trace` makes it.
+    """A PyTorch module, its graph, and the limits of its samples; returned by `bttlab.compiler.trace.trace`.
 
     Attributes
     ----------
     network : nn.Module
     source : bytes
-        Content of its file; empty if it has none.
+        Content of its file; empty if it does not come from a file.
     """
 
     network: nn.Module
     graph: Graph
     source: bytes = b""
 
-    __eq__, __hash__ = object.__eq__, object.__hash__  # equal sizes do not make equal graphs
+    __eq__, __hash__ = object.__eq__, object.__hash__  # models of equal sizes may have different graphs
 
     @property
     def config(self) -> ModuleConfig:
-        """The module without its code."""
+        """The configuration: the module without its code."""
         return ModuleConfig(**self.to_dict())
 
     @property
@@ -48,5 +48,5 @@ class ModuleModel(ModuleConfig):
         return count
 
     def parameters(self) -> dict[str, Any]:
-        """Return the module's parameters as arrays of float32."""
+        """Return the module's parameters as float32 arrays."""
         return {name: p.detach().cpu().float().numpy().copy() for name, p in self.network.named_parameters()}

@@ -1,4 +1,4 @@
-"""A PyTorch module from a Python file: the bytes that were read are run, as they are, and what they make is traced."""
+"""Load a PyTorch module from a Python file: read the file once, run exactly these bytes, and trace the module."""
 
 import hashlib
 import importlib.abc
@@ -21,7 +21,7 @@ from bttlab.compiler.trace import trace
 from bttlab.errors import BttlabError
 from bttlab.files import read_regular
 
-SEQUENCE = 32  # tokens of a module that does not say
+SEQUENCE = 32  # sequence length of a module without an attribute `sequence_length`
 MOST_TOKENS = 1 << 12
 MOST_BYTES = 1 << 20  # of a file
 
@@ -43,7 +43,7 @@ def read_source(path: Path) -> bytes:
 
 
 def load_module(name: str, sequence_length: int | None = None, seed: int = 0) -> ModuleModel:
-    """Return the module that `name`, FILE.py:CLASS, stands for; parameters and errors as of `module_of_source`."""
+    """Load the module FILE.py:CLASS given by `name`; parameters and errors are those of `module_of_source`."""
     path, _, name = name.rpartition(":")
     return module_of_source(read_source(Path(path)), Path(path), name, sequence_length, seed)
 
@@ -56,20 +56,21 @@ def module_of_source(
     Parameters
     ----------
     source : bytes
-        What is run.
+        The file's content, which is run.
     path : Path
-        Where it was read; for messages, and its `__file__`.
+        The file's path, for messages and `__file__`.
     name : str
-        Of the class, or of a function that returns a module; it is called without arguments.
+        Name of the class, or of a function that returns a module; it is called without arguments.
     sequence_length : int, optional
         By default the module's attribute of this name, else 32.
     seed : int
-        Of PyTorch's generator, before the file is run and before the module is constructed; afterwards it is as before.
+        Seed of PyTorch's generator, set before the file is run and again before the module is constructed. The
+        generator's state is restored afterwards.
 
     Raises
     ------
     BttlabError
-        If the code ends in an error, has no such class, or the card has no operation for a part of the module.
+        If the code raises an error, has no such class, or the card has no operation for a part of the module.
     """
     where = f"{path}:{name}"
     with _in_one_line(where, path), _one_thread(), torch.random.fork_rng(devices=[]):
@@ -86,7 +87,7 @@ def module_of_source(
         torch.manual_seed(seed)
         module = made()
         if not isinstance(module, nn.Module):
-            raise BttlabError(f"{where} makes {type(module).__name__}: it must make an nn.Module")
+            raise BttlabError(f"{where} returns {type(module).__name__}: it must return an nn.Module")
         length = sequence_length or getattr(module, "sequence_length", SEQUENCE)
         if not isinstance(length, int) or not 2 <= length <= MOST_TOKENS:
             raise BttlabError(f"{where}: sequence_length is {length!r}, it must be from 2 to {MOST_TOKENS}")
@@ -97,7 +98,7 @@ def module_of_source(
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Let PyTorch compute on one thread: decompositions, as `compress` makes them, depend on how many there are."""
+    """Run PyTorch on one thread: results of decompositions, as in `compress`, depend on the number of threads."""
     count = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -108,7 +109,7 @@ def _one_thread() -> Iterator[None]:
 
 @contextmanager
 def _in_one_line(where: str, path: Path) -> Iterator[None]:
-    """Raise whatever goes wrong in the user's code as one line, with the line of the file."""
+    """Turn any error of the user's code into a one-line error with the line number in the file."""
     try:
         yield
     except ProgramError as error:
@@ -120,14 +121,14 @@ def _in_one_line(where: str, path: Path) -> Iterator[None]:
 
 
 def _line(error: BaseException | None, path: Path) -> str:
-    """Return the last line of a file that an error came from, in words."""
+    """Return the last line of a file in an error's traceback, as text."""
     frames = traceback.extract_tb(error.__traceback__) if error else []
     lines = [frame.lineno for frame in frames if frame.filename == str(path)]
     return f", line {lines[-1]}" if lines else ""
 
 
 class _Loader(importlib.abc.ExecutionLoader):
-    """Loads code from bytes: neither the file, which may have changed, nor a cache of bytecode is read."""
+    """Loads code from bytes: it reads neither the file, which may have changed, nor a bytecode cache."""
 
     def __init__(self, source: bytes, path: Path):
         self._source, self._path = source, path
@@ -142,7 +143,7 @@ class _Loader(importlib.abc.ExecutionLoader):
 def _run(source: bytes, path: Path) -> Any:
     name = f"bttlab_module_{hashlib.sha256(source).hexdigest()[:12]}"
     spec = importlib.util.spec_from_loader(name, _Loader(source, path))
-    code = sys.modules[name] = importlib.util.module_from_spec(spec)  # dataclasses look their module up
+    code = sys.modules[name] = importlib.util.module_from_spec(spec)  # dataclasses look up their module there
     spec.loader.exec_module(code)
     return code
 

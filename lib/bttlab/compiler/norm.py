@@ -20,13 +20,13 @@ class Norm:
     name : str
     tokens : int or Register
     vectors : int
-        Of a token.
+        Vectors of a token.
     kept : At
-        n, (tokens, vectors).
+        Place of n, (tokens, vectors).
     rows : int
-        First statistic of its tokens; 1 / std stays there for the backward pass.
+        First row of statistics of its tokens; 1 / std stays there for the backward pass.
     scale, shift : Block
-        The shift may be left out.
+        The shift is optional.
     """
 
     builder: Builder
@@ -54,7 +54,7 @@ class Norm:
         return {"loops": loops, "accumulator_loop": "w", "rows": self.rows}
 
     def forward(self, x: At, residual: At | None, total: At | None, y: At) -> None:
-        """total = x + residual; y = norm of total. Without a residual, x is normalized."""
+        """Emit total = x + residual and y = norm of total; without a residual, y = norm of x."""
         b, rows, sums = self.builder, self._rows, {"depth": ("w",)} | self._rows
         share = 1 / (self.vectors * LANES)
         b.layer = self.name
@@ -69,14 +69,14 @@ class Norm:
         b.vector(M.NORMALIZE, "y", a=total, **self._parameters, **results, **rows)
 
     def recompute(self, y: At) -> None:
-        """Recompute the output from the normalized input."""
+        """Emit the output y from the stored n, in the backward pass."""
         self.builder.layer = self.name
         loops = [Level("w", self.vectors), padded("t", self.tokens)]
         operands = {"a": self._matrix(self.kept), "r0": self._matrix(y)} | self._parameters
         self.builder.vector(M.AFFINE, "recompute y", loops, **operands)
 
     def backward(self, d_y: At, d_x: At, check: bool = False) -> None:
-        """d_x = (d - mean(d) - n mean(d n)) / std with d = d_y scale; gradients of scale and shift."""
+        """Emit d_x = (d - mean(d) - n mean(d n)) / std with d = d_y scale, and the gradients of scale and shift."""
         b, rows = self.builder, self._rows
         b.layer = self.name
         operands = {"a": self._matrix(d_y), "b": self.scale.where(w=1), "c": self._matrix(self.kept)}

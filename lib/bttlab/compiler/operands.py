@@ -1,4 +1,4 @@
-"""Parts of operands, and vectors copied into operand buffers."""
+"""Parts of operands, and loads of operand buffers."""
 
 import numpy as np
 
@@ -7,19 +7,29 @@ from bttlab.compiler.instruction import At, Bound, Level, TokenOffset
 
 
 def part(whole: At, offset: int = 0, token_offset: TokenOffset | None = None, **strides: int) -> At:
-    """Return an operand that begins `offset` vectors after another, with strides of its own."""
+    """Return an operand that begins `offset` vectors after another, with new strides."""
     return At(whole.memory, whole.base + offset, strides, token_offset)
 
 
 def identity(vectors: int) -> np.ndarray:
-    """Return the permutation that leaves vectors as they are."""
+    """Return the identity permutation of vectors."""
     return np.arange(vectors * LANES).reshape(vectors, LANES)
 
 
-def moved(
+def load_rows(
     builder: Builder, what: str, source: At | None, buffer: At, rows: Bound, vectors: int, first: int = 0
 ) -> None:
-    """Copy rows of vectors, or zeros, into the rows from `first` on of an operand buffer: its engine passes them on."""
+    """Emit a load of rows of an operand buffer by its engine, from a bank or with zeros.
+
+    Parameters
+    ----------
+    source : At or None
+        Place of the first vector in a bank; None for zeros.
+    rows : int or Register
+        Number of rows, the first of which is `first`.
+    vectors : int
+        Vectors of a row.
+    """
     loops = [Level("r", rows), Level("w", vectors)]
     addend, also = source and part(source, r=vectors, w=1), part(buffer, w=1)
     builder.expand(buffer.number, what, loops, None, None, also=also, addend=addend, count=0, row=("r", first))

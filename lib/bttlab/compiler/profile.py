@@ -11,7 +11,7 @@ WAITING = ("", "waiting")  # cycles in which no unit works
 
 
 def layer_of(instruction: Instruction) -> str:
-    """Return the layer that an instruction works for; that of a parameter if it is an update."""
+    """Return the layer that an instruction belongs to; for an update, the layer of the parameter."""
     return re.sub(r"(\.cores\.\d+|\.weight|\.bias)$", "", instruction.label[1])
 
 
@@ -24,7 +24,7 @@ def part_of(instruction: Instruction) -> str:
 
 
 def busy_shares(instructions: Sequence[Instruction], timing: Timing) -> list[float]:
-    """Return the part of all cycles in which each unit does steps."""
+    """Return, for each unit, the fraction of all cycles in which it does steps."""
     steps = [0] * UNITS
     for instruction, begin, end in zip(instructions, timing.begin, timing.end, strict=True):
         steps[instruction.unit] += end - begin
@@ -34,14 +34,14 @@ def busy_shares(instructions: Sequence[Instruction], timing: Timing) -> list[flo
 def stretches_of(
     instructions: Sequence[Instruction], timing: Timing, label_of: Callable[[Instruction], Hashable]
 ) -> Iterator[tuple[int, Counter]]:
-    """Yield all cycles in stretches in which the same instructions do steps.
+    """Divide a run into intervals in which the same instructions do steps.
 
     Yields
     ------
     int
-        Cycles.
+        Cycles of the interval.
     Counter
-        How many instructions of each label do steps in them.
+        Number of instructions of each label that do steps in it.
     """
     edges: dict[int, list[tuple[int, Hashable]]] = defaultdict(list)
     for instruction, begin, end in zip(instructions, timing.begin, timing.end, strict=True):
@@ -65,7 +65,7 @@ def cycles_by(
     Returns
     -------
     dict of (str, str) to float
-        The values add up to all cycles; `WAITING` has those in which no unit works.
+        The values add up to all cycles; the key `WAITING` has the cycles in which no unit works.
     """
     shares: dict[tuple[str, str], float] = defaultdict(float)
     for cycles, working in stretches_of(instructions, timing, lambda i: (i.label[0], layer(i))):

@@ -1,8 +1,9 @@
-"""Time of each instruction by the machine's rule (docs/processor.md), from bounds and lengths alone.
+"""The cycles in which each instruction begins and ends, from bounds and the sample's length alone.
 
-The rule is that of `hls_src/processor/machine.h`, cycle for cycle; a test runs the loop itself beside it. When an
-instruction does its last step in cycle c, the next of the same unit begins in c + 1, what waits for its end in c + 2,
-what waits for its results in c + LATENCY; what is chained to it begins LATENCY cycles after it.
+The rule is in docs/processor.md and `hls_src/processor/machine.h`; a test compares it with the loop, cycle by cycle. If
+an instruction does its last step in cycle c, the next one of the same unit begins in c + 1 at the earliest, one that
+waits for its end in c + 2, and one that waits for its results in c + LATENCY. An instruction that is chained to it
+begins at least LATENCY cycles after its begin.
 """
 
 from collections.abc import Sequence
@@ -15,9 +16,9 @@ from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.instruction import MACHINE, UNIT_NAMES, UNITS, Instruction
 
 FIRST_SENT = MACHINE.FETCH - 1  # the cycle in which the dispatcher sends the first instruction
-TO_UNIT = MACHINE.FETCH + 2  # from there to its first step: into the queue, seen, read, decoded
-SEEN = 1  # cycles after an instruction's end until another unit begins that waited for it
-FINISHED = 2  # cycles after the last end until the loop ends; then the pipeline drains
+TO_UNIT = MACHINE.FETCH + 2  # cycles from sending an instruction to its first step: queue, fetch, decode
+SEEN = 1  # cycles from an instruction's end to the begin of another unit's instruction that waits for it
+FINISHED = 2  # cycles from the last end to the end of the loop; then the pipeline drains
 
 
 class Timing(NamedTuple):
@@ -26,9 +27,10 @@ class Timing(NamedTuple):
     Attributes
     ----------
     begin, end : list of int, or of ndarray of int
-        Cycle of the first step, and the cycle after the last; an instruction without steps takes a cycle all the same.
+        Cycle of the first step, and the cycle after the last step; they are equal for an instruction without steps,
+        which still occupies its unit for a cycle.
     cycles : int, or ndarray of int
-        Of the loop.
+        Cycles of the whole run.
     """
 
     begin: list
@@ -37,34 +39,34 @@ class Timing(NamedTuple):
 
 
 def time_program(instructions: Sequence[Instruction], tokens: int | np.ndarray, updates: bool = True) -> Timing:
-    """Return when each instruction of a run of the loop begins and ends.
+    """Return the cycles in which each instruction of a run begins and ends.
 
     Parameters
     ----------
     instructions : sequence of Instruction
         In the order of the list, with their `after` counts.
     tokens : int, or ndarray of int
-        The sample's length; or several, for all of which times are found at once.
+        Length of the sample, or several lengths for which times are computed at once.
     updates : bool
         Whether an update is pending; else the update unit's instructions have no step.
 
     Raises
     ------
     ProgramError
-        If the program waits for itself.
+        If the program deadlocks: it waits for itself.
     """
     fetch, queue, latency = MACHINE.FETCH, MACHINE.QUEUE, MACHINE.LATENCY
     later = np.maximum if isinstance(tokens, np.ndarray) else max
     begin = [0] * len(instructions)
     end = [0] * len(instructions)
     sent = [0] * len(instructions)
-    streams: list[list[int]] = [[] for _ in range(UNITS)]  # of each unit: the instructions sent to it
-    begun = [0] * UNITS  # how many of them have their time
-    ends: list[list[int]] = [[] for _ in range(UNITS)]  # the cycle after the last step of each of those
+    streams: list[list[int]] = [[] for _ in range(UNITS)]  # instructions sent to each unit
+    begun = [0] * UNITS  # number of these whose times are known
+    ends: list[list[int]] = [[] for _ in range(UNITS)]  # cycles after the last steps of these
 
     def send(i: int) -> bool:
         stream = streams[instructions[i].unit]
-        cycle = sent[i - 1] + fetch if i else FIRST_SENT + 0 * tokens  # an array where those are
+        cycle = sent[i - 1] + fetch if i else FIRST_SENT + 0 * tokens  # an array if `tokens` is one
         if len(stream) >= queue:
             if begun[instructions[i].unit] <= len(stream) - queue:
                 return False
@@ -89,7 +91,7 @@ def time_program(instructions: Sequence[Instruction], tokens: int | np.ndarray, 
                 return False
             if ended:
                 cycle = later(cycle, ends[other][ended - 1] + SEEN)
-            if chained > drained:  # one field has either: an instruction began only after those before it had ended
+            if chained > drained:  # they share a field: a later begin implies the end of all instructions before it
                 cycle = later(cycle, begin[streams[other][chained - 1]] + latency)
             elif drained:
                 cycle = later(cycle, ends[other][drained - 1] + latency - 1)
@@ -112,6 +114,6 @@ def time_program(instructions: Sequence[Instruction], tokens: int | np.ndarray, 
             waiting = next(s[n] for s, n in zip(streams, begun, strict=True) if n < len(s))
             unit = UNIT_NAMES[instructions[waiting].unit]
             raise ProgramError(
-                f"the program waits for itself: instruction {waiting} ({unit}) waits for what cannot begin before it"
+                f"the program waits for itself: instruction {waiting} ({unit}) waits for one that begins after it"
             )
     return Timing(begin, end, reduce(later, (e[-1] for e in ends if e), 0) + FINISHED + latency)

@@ -1,8 +1,8 @@
-"""From a PyTorch module to its graph: `forward` is called once, with stand-ins that note each operation.
+"""Trace a PyTorch module to its graph: `forward` is called once, with stand-ins for tensors that record each operation.
 
-A stand-in knows its matrix of the graph and what its axes are; reshapes, transposes and splits into heads only change
-the axes. What the machine has no operation for is an error that names the operation, its place in the module, and what
-is near.
+A stand-in has a matrix of the graph and the meaning of its axes; reshapes, transposes and splits into heads change only
+the axes. An operation that the machine does not have is an error that names the operation, its place in the module and
+the nearest alternative.
 """
 
 import math
@@ -47,11 +47,11 @@ class Value:
     Attributes
     ----------
     axes : tuple of (str, int)
-        What each axis is, and its size.
+        Kind and size of each axis.
     matrix : Matrix, optional
-        None of token ids.
+        None for token ids.
     scores : tuple, optional
-        Of attention written out: (q, k, scale, causal, whether after the softmax).
+        For attention scores: (q, k, scale, causal, whether the softmax is done).
     """
 
     tracer: "Tracer"
@@ -59,7 +59,7 @@ class Value:
     matrix: Matrix | None = None
     scores: tuple | None = None
 
-    # ---- what any tensor has ------------------------------------------------------------------------------------
+    # ---- attributes of tensors ----------------------------------------------------------------------------------
 
     @property
     def shape(self) -> torch.Size:
@@ -78,7 +78,7 @@ class Value:
         return self.ndim
 
     def size(self, axis: int | None = None):
-        """Return the sizes, or one."""
+        """Return the sizes of all axes, or of one."""
         return self.shape if axis is None else self.shape[axis]
 
     def __len__(self) -> int:
@@ -137,12 +137,12 @@ class Value:
         return self.view(*self.shape[:start], math.prod(self.shape[start : end + 1]), *self.shape[end + 1 :])
 
     def squeeze(self, axis: int | None = None) -> "Value":
-        """Leave out an axis of one."""
+        """Remove an axis of size 1."""
         drop = {n for n, (kind, _) in enumerate(self.axes) if kind == ONE} if axis is None else {axis % self.ndim}
         return replace(self, axes=tuple(one for n, one in enumerate(self.axes) if n not in drop))
 
     def unsqueeze(self, axis: int) -> "Value":
-        """Insert an axis of one."""
+        """Insert an axis of size 1."""
         axes = list(self.axes)
         axes.insert(axis % (self.ndim + 1), (ONE, 1))
         return replace(self, axes=tuple(axes))
@@ -210,7 +210,7 @@ class Positions:
 
 
 class Tracer:
-    """Calls a module's `forward` and notes the graph.
+    """Calls a module's `forward` and records the graph.
 
     Parameters
     ----------
@@ -235,13 +235,13 @@ class Tracer:
     def refuse(self, what: str, near: str = "") -> None:
         """Raise the error for an operation that the machine does not have."""
         where = ".".join(filter(None, self.place[-1:])) or type(self.module).__name__
-        near = near or NEAR.get(what.split()[0], f"there are {LIST}")
-        raise ProgramError(f"{where}: {what} is no operation of the card; near it: {near}")
+        near = near or NEAR.get(what.split()[0], f"one of these: {LIST}")
+        raise ProgramError(f"{where}: {what} is no operation of the card; use {near}")
 
     # ---- running ------------------------------------------------------------------------------------------------
 
     def run(self) -> Any:
-        """Return what `forward` returns."""
+        """Call `forward` with a stand-in for token ids and return its result."""
         tokens = Value(self, ((ONE, 1), (TOKENS, self.sequence_length)))
         with self._patched(), torch.no_grad():
             return self.module(tokens)
@@ -265,12 +265,12 @@ class Tracer:
             yield
 
     def call(self, function: Callable, args: Sequence, kwargs: dict) -> Any:
-        """Note a function of torch."""
+        """Record a function of torch."""
         name = getattr(function, "__name__", str(function))
         return self.call_named(name.removesuffix("_"), args, kwargs)
 
     def call_named(self, name: str, args: Sequence, kwargs: dict) -> Any:
-        """Note a function of torch, or a method of a tensor, by its name."""
+        """Record a function of torch, or a method of a tensor, by its name."""
         rule = FUNCTIONS.get(name)
         if rule is None and name in AXES_ONLY:
             return getattr(args[0], name)(*args[1:], **kwargs)
@@ -281,21 +281,23 @@ class Tracer:
     # ---- rules --------------------------------------------------------------------------------------------------
 
     def named(self, parameter: Tensor) -> str:
-        """Return the name of a parameter."""
+        """Return the name of a parameter, and mark it as used."""
         self.used.add(self.names[id(parameter)])
         return self.names[id(parameter)]
 
     def layer(self, module: nn.Module) -> str:
-        """Return the name of a layer, and note that its parameters are used: once."""
+        """Return the name of a layer and mark its parameters as used; raise ProgramError if it is called twice."""
         name = self.paths[id(module)]
         for parameter in module.parameters():
             self.named(parameter)
         if any(op.name == name for op in self.graph.operations):
-            raise ProgramError(f"{name} is called twice: the card adds up no gradients of two calls; use two layers")
+            raise ProgramError(
+                f"{name} is called twice: the card cannot add the gradients of two calls; use two layers"
+            )
         return name
 
     def matrix(self, x: Any, what: str) -> Matrix:
-        """Return the matrix of a stand-in whose axes are tokens and features."""
+        """Return the matrix of a stand-in; its axes must be tokens and features."""
         if not isinstance(x, Value) or x.matrix is None:
             self.refuse(f"{what} of no activation")
         kinds = [kind for kind, _ in x.axes if kind != ONE]
@@ -304,7 +306,7 @@ class Tracer:
         return x.matrix
 
     def like(self, x: Value, matrix: Matrix) -> Value:
-        """Return a stand-in for a matrix with the axes of another."""
+        """Return a stand-in for a matrix, with the axes of another stand-in except for the features."""
         return Value(self, (*x.axes[:-1], (FEATURES, matrix.features)), matrix)
 
     def rows(self, matrix: Matrix, at: Any, size: int) -> tuple[Matrix, int]:
@@ -321,11 +323,11 @@ class Tracer:
         self.refuse(f"rows {at} of the tokens", "x[:, 0], x[:, 1:] or x[:, :-1]")
 
     def positions(self, table: Tensor) -> str | None:
-        """Return the parameter whose first rows a tensor is."""
+        """Return the name of the parameter of which a tensor is the first rows; None if there is none."""
         return self.storage.get(table.untyped_storage().data_ptr()) if table.storage_offset() == 0 else None
 
     def add(self, x: Value, y: Any) -> Value:
-        """x + y: of two activations, of an activation and positions, or of scores and a mask."""
+        """Record x + y: two activations, an activation and positions, or scores and a mask."""
         if isinstance(y, Value) and not isinstance(x, Value):
             x, y = y, x
         if x.scores is not None:
@@ -345,14 +347,14 @@ class Tracer:
         return self.like(x, self.graph.add(a, b, name))
 
     def scale(self, x: Value, factor: Any) -> Value:
-        """x times a number: of scores alone."""
+        """Record the product of scores and a number."""
         if x.scores is None or not isinstance(factor, int | float):
             self.refuse("mul", "a norm's scale, or larger initial values")
         q, k, scale, causal, done = x.scores
         return replace(x, scores=(q, k, scale * factor, causal, done))
 
     def matmul(self, a: Value, b: Value) -> Value:
-        """Products of attention that is written out."""
+        """Record a matrix product of attention: q k^T, or its softmax times v."""
         if isinstance(a, Value) and isinstance(b, Value):
             kinds = [_kinds_of_heads(x) for x in (a, b)]
             if kinds == [[HEADS, TOKENS, HEAD], [HEADS, HEAD, TOKENS]]:
@@ -364,7 +366,7 @@ class Tracer:
         self.refuse("matmul")
 
     def softmax(self, x: Value, dim: int = -1, **_) -> Value:
-        """The softmax of attention that is written out."""
+        """Record the softmax of attention scores."""
         if x.scores is None or dim % x.ndim != x.ndim - 1:
             self.refuse("softmax", "logits as they are: the loss has the softmax")
         return replace(x, scores=(*x.scores[:-1], True))
@@ -376,7 +378,7 @@ class Tracer:
         return replace(x, scores=(q, k, scale, True, done))
 
     def masked_fill(self, x: Value, mask: Tensor, value: float) -> Value:
-        """Scores that are hidden."""
+        """Record a causal mask on scores."""
         if x.scores is None or value > -1e4 or not self._is_causal(mask):
             self.refuse("masked_fill", "a causal mask on scores")
         return self._masked(x, mask)
@@ -393,7 +395,7 @@ class Tracer:
         return bool((hidden == above).all()) or (mask.dtype == torch.bool and bool((mask == ~above).all()))
 
     def attention(self, q: Value, k: Value, v: Value, causal: bool, scale: float | None = None) -> Value:
-        """softmax(q k^T / sqrt(head size)) v."""
+        """Record softmax(q k^T / sqrt(head size)) v."""
         for x in (q, k, v):
             if _kinds_of_heads(x) != [HEADS, TOKENS, HEAD]:
                 self.refuse("attention over other axes", "axes (batch, heads, tokens, features of a head)")
@@ -411,19 +413,19 @@ class Tracer:
         return next(one for one in (name, *(f"{name}.{n}" for n in range(1, 1 << 10))) if one not in names)
 
     def activation(self, x: Value, function: str) -> Value:
-        """An activation."""
+        """Record an activation."""
         name = self._unique(".".join(filter(None, (self.place[-1], function))))
         return self.like(x, self.graph.function(self.matrix(x, function), function, name))
 
     def dense(self, x: Value, weight: str, name: str, bias: str = "", first: int = 0, outputs: int = 0) -> Value:
-        """A dense layer, or some rows of its weight."""
+        """Record a dense layer, or one whose weight is a range of rows of a parameter."""
         matrix, rows = self.matrix(x, "linear"), outputs or self.graph.shapes[weight][0]
         options = {"weight": weight, "bias": bias, "first": first}
-        return self.like(x, self.graph.made("dense", name, (matrix,), matrix.tokens, rows, **options))
+        return self.like(x, self.graph.append("dense", name, (matrix,), matrix.tokens, rows, **options))
 
 
 def _kinds_of_heads(x: Value) -> list[str]:
-    """Return the kinds of the axes; features that are not split are those of one head."""
+    """Return the kinds of the axes, with features that are not split into heads as one head."""
     kinds = [kind for kind, _ in x.axes if kind != ONE]
     return kinds if HEADS in kinds else [HEADS, *(HEAD if kind == FEATURES else kind for kind in kinds)]
 
@@ -551,7 +553,7 @@ AXES_ONLY = {"view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", 
 
 
 def trace(module: nn.Module, sequence_length: int) -> ModuleModel:
-    """Return a module as the card trains it.
+    """Return the model of a module: its graph and the limits of its samples.
 
     Parameters
     ----------
@@ -565,7 +567,8 @@ def trace(module: nn.Module, sequence_length: int) -> ModuleModel:
     Raises
     ------
     ProgramError
-        If it fails in PyTorch, or has an operation that the machine has not: the line names its place, what is near.
+        If it fails in PyTorch, or has an operation that the machine does not have; the message names its place in the
+        module and an alternative.
     """
     for length in (2, sequence_length):
         _try(module, length)
@@ -585,7 +588,7 @@ def trace(module: nn.Module, sequence_length: int) -> ModuleModel:
     graph.drop_unused()
     unused = [name for name in graph.shapes if name not in tracer.used]
     if unused:
-        raise ProgramError(f"{unused[0]} has no part in what {type(module).__name__}.forward returns: take it out")
+        raise ProgramError(f"{type(module).__name__}.forward does not use {unused[0]}: remove this parameter")
     return ModuleModel(
         type(module).__name__,
         "",
@@ -601,7 +604,7 @@ def trace(module: nn.Module, sequence_length: int) -> ModuleModel:
 
 
 def _try(module: nn.Module, length: int) -> None:
-    """Call a module in PyTorch: the stand-ins do not see whether sizes fit each other."""
+    """Call a module in PyTorch: the stand-ins do not check that sizes match."""
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             module(torch.zeros(1, length, dtype=torch.long))
@@ -612,16 +615,16 @@ def _try(module: nn.Module, length: int) -> None:
 
 
 def _classifier(tracer: Tracer, output: Any, is_causal: bool) -> tuple[str, str]:
-    """Make the layer of an output a classifier; return its loss and task."""
+    """Turn the dense layer of an output into a classifier; return its loss and task."""
     graph, name = tracer.graph, type(tracer.module).__name__
     if not isinstance(output, Value) or output.matrix is None:
         raise ProgramError(f"{name}.forward returns {type(output).__name__}: return logits of nn.Linear layers")
     matrix = output.matrix
     maker = next(op for op in graph.operations if op.output is (matrix.base or matrix))
     if maker.kind != "dense" or graph.users(maker.output):
-        raise ProgramError(f"{name}.forward returns what {maker.name} makes: return logits of an nn.Linear layer")
+        raise ProgramError(f"{name}.forward returns the output of {maker.name}: return logits of an nn.Linear layer")
     x = maker.inputs[0]
-    if matrix.base is not None:  # rows of logits: those of what the layer reads
+    if matrix.base is not None:  # take these rows of the layer's input instead of its logits
         x = graph.rows(x, matrix.first, matrix.tokens)
     most = tracer.sequence_length
     if x.tokens == 1:
