@@ -120,8 +120,8 @@ def test_interval_of_a_sum_follows_from_the_promised_distance(analysed, distance
     found = analysed(source(SUM, pragmas=promise))
     assert found.interval == interval
     assert ("recurrence" in kinds(found)) == (interval > 1)
-    circle = next(c for c in found.recurrences if c.name == "total[]")
-    assert (circle.latency, circle.distance, circle.promised) == (SUM_CYCLES, distance, True)
+    recurrence = next(r for r in found.recurrences if r.name == "total[]")
+    assert (recurrence.latency, recurrence.distance, recurrence.promised) == (SUM_CYCLES, distance, True)
 
 
 def test_without_a_promise_the_next_iteration_may_load_it(analysed):
@@ -139,10 +139,10 @@ def test_a_promise_counts_as_far_as_a_rule_keeps_it(analysed, latency):
     promise = "#pragma HLS DEPENDENCE variable=bank_0 type=inter direction=RAW distance=8 dependent=true"
     text = source("Word word = bank_0[address ^ 1]; bank_0[address] = word * word;", pragmas=promise)
     kept = {"LATENCY": ("bank_",)}
-    found = analysed(f"constexpr int LATENCY = {latency};\n{text}", kept_apart=kept)
+    found = analysed(f"constexpr int LATENCY = {latency};\n{text}", guaranteed=kept)
     # 3 cycles to load, 4 to multiply, 1 until it is seen.
     assert (found.interval, kinds(found)) == (1, {"promise"} if latency == 7 else set())
-    assert kinds(analysed(text, kept_apart=kept)) == {"promise"}  # a distance that nothing keeps
+    assert kinds(analysed(text, guaranteed=kept)) == {"promise"}  # a distance that nothing keeps
 
 
 def test_value_that_goes_round_through_an_adder(analysed):
@@ -151,7 +151,7 @@ def test_value_that_goes_round_through_an_adder(analysed):
     assert analysed(text).interval == 5  # one addition
 
 
-def test_circle_through_two_values(analysed):
+def test_dependence_cycle_through_two_values(analysed):
     # From `first` to `second` an addition of 5 cycles, and back another: 10 cycles in 2 iterations.
     body = "float was = first; first = second + step; second = was + t; bank_1[address] = bank_0[address] * first;"
     text = source(body).replace("int address = 0;", "int address = 0; float first = 0, second = 1;")
@@ -213,8 +213,8 @@ DEPENDENCE = "#pragma HLS DEPENDENCE variable=bank_1 type=inter direction=RAW di
 def test_a_pragma_that_the_analysis_does_not_know(analysed, pragma, old, new):
     kept = {"LATENCY": ("bank_",)}
     text = "constexpr int LATENCY = 1;\n" + source(pragmas=pragma)
-    assert not analysed(text, kept_apart=kept).violations
-    assert "pragma" in kinds(analysed(text.replace(pragma, pragma.replace(old, new)), kept_apart=kept))
+    assert not analysed(text, guaranteed=kept).violations
+    assert "pragma" in kinds(analysed(text.replace(pragma, pragma.replace(old, new)), guaranteed=kept))
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,9 @@
 """Analysis of the synthesis source: `bttlab schedule`.
 
-clang translates the source, LLVM inlines and unrolls it, and what is left of the machine's loop is read instruction by
-instruction: which port each load and store asks, how long each way round the loop takes, when each operator starts,
-how many operators there are. No figure is taken from a pragma but the distances that DEPENDENCE promises, and those are
-held against the schedule.
+clang compiles the source, LLVM inlines and unrolls it, and the analysis reads the machine's loop instruction by
+instruction: which port each load and store uses, how long each dependence cycle takes, when each operator starts, and
+how many operators there are. The only figures from pragmas are storage bindings, latencies of delay blocks, and the
+distances of DEPENDENCE, which the analysis checks against the schedule.
 """
 
 from dataclasses import replace
@@ -22,7 +22,7 @@ __all__ = ["SOURCE", "UNIT", "Schedule", "analyse", "census", "report", "resourc
 
 
 def schedule_of(unit: Path) -> tuple[Schedule, Census, LoopResources]:
-    """Return schedule, operators and resources of the loop in a source."""
+    """Return the schedule, the operators and the resources of the loop in a source."""
     schedule = analyse(unit)
     counted = census(schedule.graph.nodes, schedule.places)
     taken = resources(schedule, counted)

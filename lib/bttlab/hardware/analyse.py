@@ -1,4 +1,4 @@
-"""The machine's loop: found in the source, scheduled, counted."""
+"""Find the machine's loop in the source, schedule it, and check it against the rules of HLS."""
 
 from dataclasses import dataclass
 from math import ceil, floor
@@ -22,12 +22,13 @@ from bttlab.hardware.violations import (
 )
 
 CLOCK_MHZ = 200
-# What the check of programs keeps apart (docs/processor.md), by the constant of config.h that says how far: a word that
-# was computed is read LATENCY steps later at the earliest, a sum is added to again SUM_DISTANCE steps later.
-KEPT_APART = {
+# Distances between a store and a load of one address that are guaranteed, by the constant of config.h that defines them
+# (docs/processor.md). The check of programs guarantees that a result is read LATENCY steps later at the earliest, and
+# that an accumulator is updated again SUM_DISTANCE steps later.
+GUARANTEED_DISTANCES = {
     "LATENCY": ("bank_", "operand_buffer", "statistic"),
     "SUM_DISTANCE": ("sums", "accumulator", "largest", "largest_place"),
-    # By the loop's own code: the ring of counts has so many places, and a unit reads its queue so much later.
+    # The loop's own code guarantees these: the size of the ring of counts, and the delay until a unit reads its queue.
     "DRAIN_CYCLES": ("ended_before", "begun_before"),
     "QUEUE_DISTANCE": ("queue",),
 }
@@ -35,15 +36,15 @@ KEPT_APART = {
 
 @dataclass(frozen=True)
 class Span:
-    """Latency from a load of an iteration to its store, in one memory.
+    """Latency from an iteration's first load of a memory to its last store there.
 
     Attributes
     ----------
     memory : Memory
     load, store : int
-        Cycles of the iteration.
+        Cycles of the iteration in which they begin.
     depth : int
-        From the load to the first load that sees what was stored.
+        Cycles from the load to the first load that sees the stored value.
     """
 
     memory: Memory
@@ -66,8 +67,8 @@ class Schedule:
     stages : int
         Cycles from an iteration's first operator to its last.
     depth : int
-        Cycles from the load of a word to the first load that sees what was made of it, of memories that promise LATENCY
-        iterations between them, or no dependence at all.
+        Cycles from a load to the first load that sees a result computed from it: the largest `Span.depth` of memories
+        with a DEPENDENCE distance of LATENCY.
     ports : list of Port
     spans : list of Span
     recurrences : list of solve.Recurrence
@@ -77,7 +78,7 @@ class Schedule:
     places : Places
     memories : Memories
     promised : dict of str to Promise
-        What DEPENDENCE says of each variable.
+        DEPENDENCE distance of each variable.
     constants : dict of str to int
     """
 
@@ -99,7 +100,7 @@ class Schedule:
 
 
 def analyse(
-    unit: Path, include: tuple[Path, ...] = (), kept_apart: dict[str, tuple[str, ...]] = KEPT_APART
+    unit: Path, include: tuple[Path, ...] = (), guaranteed: dict[str, tuple[str, ...]] = GUARANTEED_DISTANCES
 ) -> Schedule:
     """Analyse the loop of a source.
 
@@ -108,10 +109,9 @@ def analyse(
     unit : Path
         The translation unit.
     include : tuple of Path
-        Folders of its headers, beside its own.
-    kept_apart : dict of str to tuple of str
-        What is known of memories' distances from elsewhere: names of constants of config.h, and beginnings of the names
-        of the memories they hold for.
+        Further folders of headers.
+    guaranteed : dict of str to tuple of str
+        Guaranteed dependence distances: names of constants of config.h, and prefixes of the memories' names.
 
     Raises
     ------
@@ -124,11 +124,11 @@ def analyse(
     pragmas = read_pragmas(source.preprocessed)
     function, loop, place, end = _machine_loop(module, places, pragmas)
     inside = [p for p in pragmas if Path(p.file).name == Path(place.file).name and place.line <= p.line <= end]
-    return _schedule(source, module, places, (pragmas, inside), function, loop, place, kept_apart)
+    return _schedule(source, module, places, (pragmas, inside), function, loop, place, guaranteed)
 
 
 def _machine_loop(module: Module, places: Places, pragmas: list[Pragma]) -> tuple[Function, Loop, Place, int]:
-    """The pipelined loop with most instructions; where no loop has the pragma, the outermost one with most."""
+    """Return the pipelined loop with the most instructions; if no loop is pipelined, the largest of all."""
     candidates = []
     for function in module.functions:
         for loop in natural_loops(function):
@@ -139,7 +139,7 @@ def _machine_loop(module: Module, places: Places, pragmas: list[Pragma]) -> tupl
             if chain:
                 candidates.append((function, loop, chain[-1], end))
     if not candidates:
-        raise BttlabError("the source has no loop: what is unrolled as a whole has no schedule")
+        raise BttlabError("the source has no loop: code that is fully unrolled has no schedule")
 
     def holds(pragma: Pragma, candidate) -> bool:
         _, _, place, end = candidate
@@ -163,7 +163,7 @@ def _schedule(
     function: Function,
     loop: Loop,
     place: Place,
-    kept_apart: dict[str, tuple[str, ...]],
+    guaranteed: dict[str, tuple[str, ...]],
 ) -> Schedule:
     pragmas, inside = said
     promised = promises(inside, source.constants)
@@ -180,11 +180,11 @@ def _schedule(
     wrong += unresolved
     if source.ways > 1:
         wrong.append(
-            Violation("copies", f"calls lead to the loop at {place} in {source.ways} ways: it may be built as often")
+            Violation("copies", f"{source.ways} call paths lead to the loop at {place}: HLS may build a copy for each")
         )
-    asked = ports(accesses)
-    wrong += of_ports(asked, accesses, places)
-    wrong += rules.of_promises(inside, asked)
+    used_ports = ports(accesses)
+    wrong += of_ports(used_ports, accesses, places)
+    wrong += rules.of_promises(inside, used_ports)
     delays = _delays(module, places, pragmas, source.constants)
     marked = _mark_delays(function, delays)
     wrong += rules.of_loop(inside, [p for p in pragmas if p not in inside], marked, source.constants)
@@ -192,16 +192,16 @@ def _schedule(
     wrong += of_operators(graph, places)
     clock = latencies.Clock(source.constants.get("CLOCK_MHZ", CLOCK_MHZ))
     carried = solve.edges(graph, promised)
-    circles = solve.recurrences(graph, carried, clock, promised)
-    interval = max([1, *(port.interval for port in asked), *(circle.interval for circle in circles)])
+    recurrences = solve.recurrences(graph, carried, clock, promised)
+    interval = max([1, *(port.interval for port in used_ports), *(recurrence.interval for recurrence in recurrences)])
     times = solve.Times(graph, carried, clock, interval)
-    if not times.settled:
+    if not times.converged:
         wrong.append(Violation("recurrence", f"no schedule with {interval} cycles between iterations was found"))
-    circles += _exits(graph, times)
-    interval = max(interval, *(circle.interval for circle in circles)) if circles else interval
-    wrong += [_too_slow(circle, places) for circle in circles if circle.interval > 1]
+    recurrences += _exits(graph, times)
+    interval = max(interval, *(recurrence.interval for recurrence in recurrences)) if recurrences else interval
+    wrong += [_too_slow(recurrence, places) for recurrence in recurrences if recurrence.interval > 1]
     spans = _spans(graph, times)
-    wrong += _of_promises(promised, source.constants, kept_apart)
+    wrong += _of_promises(promised, source.constants, guaranteed)
     latency = source.constants.get("LATENCY")
     far = {v for v, p in promised.items() if p.distance == latency}
     guarded = [span.depth for span in spans if span.memory.variable in far]
@@ -211,9 +211,9 @@ def _schedule(
         interval,
         ceil(max(times.end.values(), default=0)) + 1,
         max(guarded, default=0),
-        asked,
+        used_ports,
         spans,
-        circles,
+        recurrences,
         list(dict.fromkeys(wrong)),
         graph,
         times,
@@ -225,10 +225,10 @@ def _schedule(
 
 
 def _delays(module: Module, places: Places, pragmas: list[Pragma], constants: dict[str, int]) -> dict[str, int]:
-    """Functions that are not inlined and give their argument back, and the latency that a pragma fixes for them."""
+    """Return the latency of each delay block: a function, not inlined, that returns its argument."""
     latency_of = {}
     for function in module.functions:
-        if not _gives_argument_back(function):
+        if not _returns_argument(function):
             continue
         end = next(iter(function.blocks.values()))[-1]
         place = places.chain(end.line)[-1]
@@ -243,8 +243,8 @@ def _delays(module: Module, places: Places, pragmas: list[Pragma], constants: di
     return latency_of
 
 
-def _gives_argument_back(function: Function) -> bool:
-    """Return whether a function does nothing else but to store its argument in a volatile variable and return that."""
+def _returns_argument(function: Function) -> bool:
+    """Return True if a function only stores its argument in a volatile variable and returns that variable."""
     if len(function.blocks) > 1:
         return False
     (block,) = function.blocks.values()
@@ -258,7 +258,7 @@ def _gives_argument_back(function: Function) -> bool:
 
 
 def _mark_delays(function: Function, delays: dict[str, int]) -> int:
-    """Make calls of delay functions delays; return how many of these functions are called."""
+    """Replace calls of delay blocks by `delay` instructions; return the number of blocks that are called."""
     called = set()
     for instruction in (i for block in function.blocks.values() for i in block):
         if (name := callee(instruction)) in delays:
@@ -275,29 +275,29 @@ def _start(loop: Loop, function: Function, places: Places) -> str:
 
 
 def _exits(graph: Graph, times: solve.Times) -> list[solve.Recurrence]:
-    """An iteration starts when it is known that there is one."""
-    circles = []
+    """Return a recurrence for each exit condition: the next iteration starts when the condition is known."""
+    recurrences = []
     for node in graph.exits:
         latency = max(1, ceil(times.end[node]))
-        circles.append(
+        recurrences.append(
             solve.Recurrence("whether there is a next iteration", "exit", latency, 1, False, node.instruction.line)
         )
-    return circles
+    return recurrences
 
 
-def _too_slow(circle: solve.Recurrence, places: Places) -> Violation:
+def _too_slow(recurrence: solve.Recurrence, places: Places) -> Violation:
     what = {
-        "memory": "from a load to the next",
-        "value": "of a value from one iteration to the next",
-        "circle": "round",
+        "memory": "from a load to the load that sees the result",
+        "value": "from one iteration to the next",
+        "cycle": "for the dependence cycle",
         "exit": "until it is known",
     }
-    distance = f"{circle.distance} iterations" if circle.distance > 1 else "one iteration"
-    promise = "the pragma promises" if circle.promised else "it has"
+    distance = f"{recurrence.distance} iterations" if recurrence.distance > 1 else "one iteration"
+    promise = "the pragma promises" if recurrence.promised else "the distance is"
     return Violation(
-        "exit" if circle.kind == "exit" else "recurrence",
-        f"{circle.name}: {circle.latency} cycles {what[circle.kind]}, {promise} {distance} "
-        f"(at {places.text(circle.place)})",
+        "exit" if recurrence.kind == "exit" else "recurrence",
+        f"{recurrence.name}: {recurrence.latency} cycles {what[recurrence.kind]}, {promise} {distance} "
+        f"(at {places.text(recurrence.place)})",
     )
 
 
@@ -317,14 +317,14 @@ def _spans(graph: Graph, times: solve.Times) -> list[Span]:
 
 
 def _of_promises(
-    promised: dict[str, Promise], constants: dict[str, int], kept_apart: dict[str, tuple[str, ...]]
+    promised: dict[str, Promise], constants: dict[str, int], guaranteed: dict[str, tuple[str, ...]]
 ) -> list[Violation]:
-    """Check that programs keep the distances that DEPENDENCE promises."""
+    """Return the DEPENDENCE distances that nothing guarantees."""
     broken = []
     for variable, promise in promised.items():
-        names = [n for n, starts in kept_apart.items() if n in constants and variable.startswith(starts)]
-        kept, name = min(((constants[n], n) for n in names), default=(0, ""))
-        if promise.distance > kept:
-            rule = f"the program keeps {name} = {kept}" if name else "no rule of the program keeps that"
+        names = [n for n, prefixes in guaranteed.items() if n in constants and variable.startswith(prefixes)]
+        least, name = min(((constants[n], n) for n in names), default=(0, ""))
+        if promise.distance > least:
+            rule = f"programs guarantee {name} = {least}" if name else "no rule of programs guarantees that"
             broken.append(Violation("promise", f"{variable}: a distance of {promise.distance} is promised, {rule}"))
     return broken

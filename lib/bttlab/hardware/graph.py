@@ -1,4 +1,4 @@
-"""The loop's body as operators and what each waits for: the graph that HLS schedules."""
+"""The data-flow graph of the loop's body: the operators and their inputs, as HLS schedules them."""
 
 import re
 from collections import Counter
@@ -38,13 +38,13 @@ class Node:
     inputs : list of Node
         Data, addresses and conditions.
     lanes : int
-        Operators side by side.
+        Number of parallel operators.
     bits : int
-        Width of one; of a comparison, of what it compares.
+        Width of each; for a comparison, the width of its operands.
     choices : int
-        What a selection chooses from.
+        Number of inputs that a selection chooses from.
     gates : int
-        Gates of two inputs that were joined to this one.
+        Number of gates with two inputs that were merged into this one.
     access : Access or None
     """
 
@@ -59,12 +59,12 @@ class Node:
 
     @property
     def result_bits(self) -> int:
-        """Width of all that comes out: of a comparison a bit a lane."""
+        """Bits of the result, all lanes together; a comparison has a bit a lane."""
         return self.lanes * (1 if self.kind in ("compare", "fcompare") else self.bits)
 
     @property
     def cycles(self) -> int | None:
-        """Latency, for what has registers inside."""
+        """Latency of an operator with registers inside; None for combinational logic."""
         if self.kind == "load":
             memory = self.access.memory
             return latencies.read_cycles(memory.implementation, memory.latency)
@@ -76,12 +76,12 @@ class Node:
 
     @property
     def delay(self) -> float:
-        """Nanoseconds, for what is chained."""
+        """Nanoseconds of combinational logic, which is chained within a cycle."""
         return latencies.delay(self.kind, self.bits, self.choices)
 
 
 def _padding(function: Function) -> set[Instruction]:
-    """Copies of memory that nothing is loaded from: the gaps between the members of structs."""
+    """Return the memory copies whose destination is never read: padding between the members of structs."""
     copies, sources, alive = [], {}, set()
     for instruction in (i for block in function.blocks.values() for i in block):
         if instruction.opcode == "call" and callee(instruction).startswith(("llvm.memcpy", "llvm.memset")):
@@ -105,7 +105,7 @@ def _opcode(value: Value) -> str:
 
 
 def _is_one_bit(value: Value) -> bool:
-    """Return True if a value is a single bit of another one, in its place: compared with 0 it is that bit's wire."""
+    """Return True if a value is another one masked to a single bit: its comparison with 0 is a wire of that bit."""
     if _opcode(value) != "and" or value.operands[1].kind != "constant":
         return False
     number = constant_number(value.operands[1].text)
@@ -119,7 +119,7 @@ def _root(value: Value) -> Value:
 
 
 def callee(instruction: Instruction) -> str:
-    """Return the name of the function that a call calls; nothing for other instructions."""
+    """Return the name of the function that an instruction calls; empty for other instructions."""
     if instruction.opcode != "call":
         return ""
     match = re.search(r"@([\w.$]+|\"[^\"]*\")\(", instruction.text)
@@ -127,26 +127,26 @@ def callee(instruction: Instruction) -> str:
 
 
 class Graph:
-    """Nodes of a loop's body in an order in which each stands after what it waits for.
+    """Nodes of a loop's body, in topological order.
 
     Parameters
     ----------
     function : Function
     body : Body
     accesses : dict of Instruction to Access
-        Loads and stores that could be resolved.
+        Resolved loads and stores.
 
     Attributes
     ----------
     nodes : list of Node
     back : list of (Node, Node)
-        From what the next iteration gets to the phi at which it gets it.
+        Loop-carried values: the node that computes one, and the phi that receives it in the next iteration.
     exits : list of Node
         Conditions that decide whether there is a next iteration.
     alias : dict of Instruction to Value
-        Values that are another one: only a wire apart, or with bits taken away or filled up.
+        Values that equal another one, except for truncation or extension.
     values : dict of Node to list of Instruction
-        All that a node gives: equal operations are one.
+        Instructions that a node computes: equal operations share a node.
     """
 
     def __init__(self, function: Function, body: Body, accesses: dict[Instruction, Access]) -> None:
@@ -173,11 +173,11 @@ class Graph:
         self._balance()
 
     def node(self, value: Value) -> Node | None:
-        """Return the node of a value; None for what does not change in the loop."""
+        """Return the node of a value; None if the value is loop-invariant."""
         return self._by_value.get(value)
 
     def condition(self, block: str) -> Node | None:
-        """Return the node that a block's branch waits for."""
+        """Return the node of the condition of a block's branch."""
         last = self.function.blocks[block][-1]
         return self._by_value.get(last)
 
@@ -192,7 +192,7 @@ class Graph:
         self.exits = [node for node in conditions if node is not None]
 
     def _balance(self) -> None:
-        """Join gates of one kind behind each other, as HLS does, to one of many inputs: it is built as a tree."""
+        """Merge chains of gates of one kind into one gate with many inputs, as HLS does: it is built as a tree."""
         used: Counter = Counter(other for node in self.nodes for other in node.inputs)
         used.update([source for source, _ in self.back] + self.exits)
         joined: set[Node] = set()
@@ -233,7 +233,7 @@ class Graph:
         return [self._by_value.get(operand) for operand in instruction.operands]
 
     def _reached(self, block: str) -> list[Node | None]:
-        """Return the values that decide that a block is reached."""
+        """Return the conditions under which a block is reached."""
         conditions: list[Node | None] = []
         seen, stack = set(), [block]
         while stack:
@@ -253,7 +253,7 @@ class Graph:
         elif opcode == "phi":
             self._merge(instruction, inputs)
         elif opcode in ("getelementptr", "alloca", "ret", "unreachable"):
-            pass  # addresses are their indices
+            pass  # an access has the indices of its address as inputs
         elif opcode == "call" and (callee(instruction).startswith(IGNORED) or instruction in self._padding):
             pass
         else:
@@ -282,7 +282,7 @@ class Graph:
             self._by_value[instruction] = inputs[0]
 
     def _merge(self, instruction: Instruction, inputs: list[Node | None]) -> None:
-        """A phi inside the body: a selection by the conditions that lead there."""
+        """Add a phi inside the body: a selection by the conditions of the branches that lead to it."""
         pairs = zip(inputs, instruction.operands, strict=True)
         kept = [(n, v) for n, v in pairs if v.text not in ("undef", "poison") or v.kind != "constant"]
         different = {id(n) if n is not None else v.text if v.kind == "constant" else id(v) for n, v in kept}
@@ -303,7 +303,7 @@ class Graph:
 
     def _operator(self, instruction: Instruction, inputs: list[Node | None]) -> None:
         if all(node is None for node in inputs) and instruction.opcode != "call":
-            return  # does not change in the loop
+            return  # loop-invariant
         same = self._pass_through(instruction)
         if same is not None:
             self.alias[instruction] = same
@@ -311,7 +311,7 @@ class Graph:
             return
         kind, more = self._kind(instruction)
         words = instruction.text.split("=", 1)[-1].split("!", 1)[0].split()[:3]
-        words = [word for word in words if word[0] != "%"]  # operands stand in the key as nodes
+        words = [word for word in words if word[0] != "%"]  # the key has operands as nodes
         key = (*words, instruction.type, *map(self._key, instruction.operands))
         if instruction.opcode == "shufflevector":
             key = (*key, *shuffle_mask(instruction.text))
@@ -323,7 +323,7 @@ class Graph:
         self.values[self._same[key]].append(instruction)
 
     def _key(self, value: Value) -> object:
-        """Return the key that two equal values share; zeros or signs before a number make it another one."""
+        """Return a key that is the same for equal values; extension or truncation that changes the number changes it."""
         if value in self.alias:
             wider = value.opcode in ("zext", "sext", "trunc") and not self.widths.same(value, self.alias[value])
             inner = self._key(self.alias[value])
@@ -335,7 +335,7 @@ class Graph:
         return self._constant.get(value, f"{value.type} {value.text.split(' = ')[0]}")
 
     def _pass_through(self, instruction: Instruction) -> Value | None:
-        """x - 0, x | 0, x + 0: what HLS makes a wire of, so that others with the same input are the same."""
+        """Return the operand that an instruction passes through, as x + 0 or x | 0 do, which HLS builds as wires."""
         if instruction.opcode in ("zext", "sext", "trunc", "freeze"):
             return instruction.operands[0]
         if len(instruction.operands) != 2:
@@ -403,7 +403,7 @@ class Graph:
         return "call" if opcode in ("invoke", "callbr") else "unknown", {}
 
     def _product(self, instruction: Instruction, constant: list[bool]) -> tuple[str, dict]:
-        """A product with a constant is additions, one for each bit but one; a power of two is a wire."""
+        """Return kind and options of a product; by a constant it is additions, one fewer than the constant's ones."""
         if any(constant):
             number = abs(constant_number(instruction.operands[constant.index(True)].text) or 0)
             return ("wire", {}) if number.bit_count() <= 1 else ("add", {"lanes": number.bit_count() - 1})

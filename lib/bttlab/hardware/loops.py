@@ -1,4 +1,4 @@
-"""Natural loops, and what decides whether a block of a loop's body is reached."""
+"""Natural loops, and the control dependences of the blocks of a loop's body."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ class Loop:
     header : str
     blocks : frozenset of str
     latches : tuple of str
-        Blocks that go back to the header.
+        Blocks with an edge back to the header.
     """
 
     header: str
@@ -25,20 +25,20 @@ class Loop:
 
 def dominators(entry: str, successors: dict[str, list[str]]) -> dict[str, str]:
     """Return the immediate dominator of each block; the entry's is itself."""
-    import networkx as nx  # here: the lab imports this package for its records, and analyses nothing
+    import networkx as nx  # imported here: the lab imports this package without using it
 
     return {**nx.immediate_dominators(nx.DiGraph(successors), entry), entry: entry}
 
 
 def reverse_post_order(entry: str, successors: dict[str, list[str]]) -> list[str]:
-    """Return blocks so that each stands before those it goes to, backward edges excepted."""
+    """Return the blocks in reverse post-order: each before its successors, except along back edges."""
     import networkx as nx
 
     return list(nx.dfs_postorder_nodes(nx.DiGraph(successors), entry))[::-1]
 
 
 def reversed_edges(edges: dict[str, list[str]]) -> dict[str, list[str]]:
-    """Return the edges backward."""
+    """Return the graph with all edges reversed."""
     backward: dict[str, list[str]] = {block: [] for block in edges}
     for block, others in edges.items():
         for other in others:
@@ -47,7 +47,7 @@ def reversed_edges(edges: dict[str, list[str]]) -> dict[str, list[str]]:
 
 
 def natural_loops(function: Function) -> list[Loop]:
-    """Return a function's loops; those with one header are one."""
+    """Return a function's natural loops; loops with the same header are one."""
     entry = next(iter(function.blocks))
     successors = {block: function.successors(block) for block in function.blocks}
     order = reverse_post_order(entry, successors)
@@ -79,14 +79,14 @@ def _dominates(a: str, b: str, above: dict[str, str]) -> bool:
 
 
 class Body:
-    """The body of a loop as a graph without circles: the edges back to the header are taken out.
+    """The body of a loop as an acyclic graph: without the back edges to its header.
 
     Parameters
     ----------
     function : Function
     loop : Loop
     inner : iterable of str
-        Headers of loops inside: their edges back are taken out, too.
+        Headers of inner loops, whose back edges are removed, too.
     """
 
     def __init__(self, function: Function, loop: Loop, inner: Iterable[str] = ()) -> None:
@@ -107,7 +107,7 @@ class Body:
         self._number = {block: i for i, block in enumerate(self.order)}
         self.predecessors = reversed_edges({block: self.successors[block] for block in self.order})
         self._above = dominators(loop.header, self.successors)
-        # What leaves the loop or goes round again ends at one place.
+        # All edges that leave the loop or go back to its header lead to a common end, for post-dominators.
         self.exits = [
             b for b in self.order if len(function.successors(b)) != len(self.successors[b]) or not self.successors[b]
         ]
@@ -116,11 +116,11 @@ class Body:
         self._below = dominators(end, reversed_edges(with_end))
 
     def above(self, block: str) -> str:
-        """Return the block that dominates another one closest."""
+        """Return the immediate dominator of a block."""
         return self._above[block]
 
     def region(self, block: str) -> list[str]:
-        """Return the blocks on all ways to this one from the block that dominates it, those closest to it first."""
+        """Return the blocks on all paths from a block's immediate dominator to it, in reverse order of the body."""
         top = self._above[block]
         region, stack = set(), list(self.predecessors[block])
         while stack:
@@ -132,7 +132,7 @@ class Body:
         return sorted(region, key=self._number.__getitem__, reverse=True)
 
     def controllers(self, block: str) -> list[str]:
-        """Return the blocks whose branches decide whether this one is reached."""
+        """Return the blocks that a block is control-dependent on: their branches decide whether it is reached."""
         return self._controllers().get(block, [])
 
     def _controllers(self) -> dict[str, list[str]]:
@@ -149,7 +149,7 @@ class Body:
         return self._control
 
     def deciders(self, block: str) -> list[str]:
-        """Return the blocks whose branches decide from where this one is reached, seen from what dominates it."""
+        """Return the blocks whose branches decide by which predecessor a block is reached from its dominator."""
         reach: dict[str, frozenset[str]] = {}
         deciding = []
         for one in self.region(block):
@@ -163,6 +163,6 @@ class Body:
 
 
 def whole_body(function: Function) -> Body:
-    """Return all blocks of a function, the edges back to the headers of its loops taken out."""
+    """Return all blocks of a function as an acyclic graph, without the back edges of its loops."""
     everything = Loop(next(iter(function.blocks)), frozenset(function.blocks), ())
     return Body(function, everything, [loop.header for loop in natural_loops(function)])

@@ -1,4 +1,4 @@
-"""A schedule for people and for --json."""
+"""A schedule as tables and as JSON."""
 
 import re
 from typing import Any
@@ -12,7 +12,7 @@ SHOWN = 8  # recurrences and memories in a table
 
 
 def to_dict(schedule: Schedule, counted: Census, taken: LoopResources) -> dict[str, Any]:
-    """Return what --json prints."""
+    """Return the output of --json."""
     constants = schedule.constants
     engines = {}
     if {"ROWS", "LANES"} <= constants.keys():
@@ -46,15 +46,15 @@ def to_dict(schedule: Schedule, counted: Census, taken: LoopResources) -> dict[s
         },
         "recurrences": [
             {
-                "name": circle.name,
-                "kind": circle.kind,
-                "latency": circle.latency,
-                "distance": circle.distance,
-                "promised": circle.promised,
-                "interval": circle.interval,
-                "place": schedule.places.text(circle.place),
+                "name": recurrence.name,
+                "kind": recurrence.kind,
+                "latency": recurrence.latency,
+                "distance": recurrence.distance,
+                "promised": recurrence.promised,
+                "interval": recurrence.interval,
+                "place": schedule.places.text(recurrence.place),
             }
-            for circle in schedule.recurrences
+            for recurrence in schedule.recurrences
         ],
         "spans": [
             {"memory": span.memory.name, "load": span.load, "store": span.store, "depth": span.depth}
@@ -66,7 +66,7 @@ def to_dict(schedule: Schedule, counted: Census, taken: LoopResources) -> dict[s
 
 
 def to_text(data: dict[str, Any]):
-    """Return tables of what `to_dict` gives."""
+    """Return the result of `to_dict` as tables."""
     from rich.console import Group
     from rich.table import Table
 
@@ -92,7 +92,7 @@ def to_text(data: dict[str, Any]):
             shape = (port["words"], port["bits"], port["kind"], port["loads"], port["stores"])
             families.setdefault((_family(port["memory"]), *shape), []).append(port)
     table(
-        "memories: what an iteration asks of each",
+        "memories: accesses of an iteration",
         ("memory", "memories", "words", "bits", "kind", "loads", "stores"),
         [
             [name, str(len(ports)), f"{words:,}", str(bits), kind, str(loads), str(stores)]
@@ -109,20 +109,20 @@ def to_text(data: dict[str, Any]):
         ],
     )
     worst: dict[tuple, dict] = {}
-    for circle in data["recurrences"]:
-        worst.setdefault((_family(circle["name"]), circle["kind"], circle["distance"]), circle)
+    for recurrence in data["recurrences"]:
+        worst.setdefault((_family(recurrence["name"]), recurrence["kind"], recurrence["distance"]), recurrence)
     table(
         "recurrences: the slowest",
         ("name", "kind", "cycles", "iterations between", "interval"),
         [
             [
-                circle["name"],
-                circle["kind"],
-                str(circle["latency"]),
-                f"{circle['distance']}{' promised' if circle['promised'] else ''}",
-                str(circle["interval"]),
+                recurrence["name"],
+                recurrence["kind"],
+                str(recurrence["latency"]),
+                f"{recurrence['distance']}{' promised' if recurrence['promised'] else ''}",
+                str(recurrence["interval"]),
             ]
-            for circle in list(worst.values())[:SHOWN]
+            for recurrence in list(worst.values())[:SHOWN]
         ],
     )
     resources = {name: data["resources"][name] for name in RESOURCES}
@@ -147,5 +147,5 @@ def to_text(data: dict[str, Any]):
 
 
 def _family(name: str) -> str:
-    """Return the common name of memories that differ by a number."""
+    """Return the common name of memories whose names differ by a number only."""
     return re.sub(r"_\d+$", "_*", name.split("[")[0])

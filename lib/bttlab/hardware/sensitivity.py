@@ -1,4 +1,4 @@
-"""Initiation interval with one latency a cycle longer than the schedule assumes."""
+"""Sensitivity of the initiation interval to latencies one cycle longer than the schedule assumes."""
 
 from bttlab.hardware import latencies, solve
 from bttlab.hardware.analyse import Schedule
@@ -7,7 +7,7 @@ MEMORIES = ("uram", "bram", "lutram")
 
 
 def sensitivity(schedule: Schedule) -> dict[str, int]:
-    """Return the initiation interval that one more cycle of each operator, and of a load of each memory, would give.
+    """Return the initiation interval with one more cycle of each operator, and of a load of each kind of memory.
 
     Parameters
     ----------

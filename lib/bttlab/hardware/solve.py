@@ -1,4 +1,4 @@
-"""Schedule the operators: each as soon as possible, with values of earlier iterations there in time."""
+"""Schedule the operators as soon as possible (ASAP), given the values that earlier iterations pass on."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,18 +8,18 @@ from bttlab.hardware import latencies
 from bttlab.hardware.graph import Graph, Node
 from bttlab.hardware.pragmas import Promise
 
-ROUNDS = 40  # of moving loads and phis to later; more than any chain of them needs that has an end
-MOST_INTERVAL = 512
+ROUNDS = 40  # of delaying loads and phis until the schedule converges; chains of them need fewer
+MAX_INTERVAL = 512
 
 
 @dataclass(frozen=True)
 class Edge:
-    """Value that one iteration gives to a later one.
+    """A loop-carried dependence: from an iteration to a later one.
 
     Attributes
     ----------
     source, target : Node
-        A value and the phi that takes it, or a store and a load of one memory.
+        A value and the phi that receives it, or a store and a load of one memory.
     distance : int
         Iterations between them.
     name : str
@@ -33,22 +33,22 @@ class Edge:
 
 @dataclass(frozen=True)
 class Recurrence:
-    """A circle through the loop.
+    """A dependence cycle through the loop.
 
     Attributes
     ----------
     name : str
         The memory, or the value.
-    kind : {"memory", "value", "circle", "exit"}
-        A circle is one of several values or memories.
+    kind : {"memory", "value", "cycle", "exit"}
+        "memory" and "value" have one loop-carried dependence, "cycle" has several; "exit" is the loop's condition.
     latency : int
-        Cycles from the load, or the phi, to the load or phi of a later iteration that gets what was made of it.
+        Cycles from a load or phi to the load or phi of a later iteration that receives the result.
     distance : int
         Iterations between the two.
     promised : bool
-        The distance is a pragma's.
+        Whether the distance comes from a pragma.
     place : int or None
-        Number of the location of what is stored.
+        Number of the source location of the result.
     """
 
     name: str
@@ -60,22 +60,22 @@ class Recurrence:
 
     @property
     def interval(self) -> int:
-        """Cycles between iterations that the circle asks for."""
+        """Least initiation interval that the recurrence allows."""
         return max(1, ceil(self.latency / self.distance))
 
 
 def is_load(node: Node) -> bool:
-    """Return whether a node reads a memory or a register."""
+    """Return True if a node reads a memory or a register."""
     return node.access is not None and node.instruction.opcode == "load"
 
 
 def is_store(node: Node) -> bool:
-    """Return whether a node writes one."""
+    """Return True if a node writes a memory or a register."""
     return node.access is not None and node.instruction.opcode == "store"
 
 
 def edges(graph: Graph, promises: dict[str, Promise]) -> list[Edge]:
-    """Return what goes from one iteration to later ones."""
+    """Return the loop-carried dependences."""
     carried = [Edge(source, phi, 1, phi.instruction.name.lstrip("%")) for source, phi in graph.back]
     loads: dict[object, list[Node]] = {}
     for node in graph.nodes:
@@ -90,7 +90,7 @@ def edges(graph: Graph, promises: dict[str, Promise]) -> list[Edge]:
 
 
 def orders(graph: Graph) -> list[tuple[Node, Node]]:
-    """Return pairs of one iteration's accesses to one memory, at least one of them a store, that keep their order."""
+    """Return pairs of accesses to one memory in an iteration, at least one of them a store, that must stay in order."""
     before: dict[object, list[Node]] = {}
     ordered = []
     for node in graph.nodes:
@@ -103,7 +103,7 @@ def orders(graph: Graph) -> list[tuple[Node, Node]]:
 
 
 class Times:
-    """Start and end of every node, in cycles; the part behind the point is how much of the cycle is filled.
+    """Start and end of every node, in cycles; the fraction is the part of the cycle that chained logic has used.
 
     Parameters
     ----------
@@ -123,18 +123,18 @@ class Times:
             self._after.setdefault(second, []).append(first)
         self.start: dict[Node, float] = {}
         self.end: dict[Node, float] = {}
-        self.settled = False
+        self.converged = False
         for _ in range(ROUNDS):
             self._pass()
             too_early = self._too_early(carried, interval)
             if not too_early:
-                self.settled = True
+                self.converged = True
                 self._delay_loads(carried, interval)
                 break
             self._later |= too_early
 
     def _delay_loads(self, carried: list[Edge], interval: int) -> None:
-        """Let a memory's loads begin as late as all stores allow: until it is loaded, a vector takes no registers."""
+        """Delay each memory's loads as long as the last results do not become later: loaded vectors take registers."""
         used = {other for node in self._graph.nodes for other in node.inputs}
         loads: dict[str, list[Node]] = {}
         for node in filter(is_load, self._graph.nodes):
@@ -154,7 +154,7 @@ class Times:
                     break
 
     def _pass(self, first: int = 0) -> None:
-        """Set the times of nodes from a place on; those of the nodes before it stay."""
+        """Compute the times of the nodes from position `first` on."""
         start, end, after = self.start, self.end, self._after
         for node in self._graph.nodes[first:]:
             ready = self._later.get(node, 0.0)
@@ -168,24 +168,24 @@ class Times:
             start[node], end[node] = _span(ready, self._parts[node], self._cycles[node], node.kind)
 
     def visible(self, store: Node) -> int:
-        """Return the first cycle in which a load sees what was stored."""
+        """Return the first cycle in which a load sees the stored value."""
         if store.access.memory.register:
             return ceil(self.start[store])
         return floor(self.start[store]) + latencies.write_cycles()
 
     def _too_early(self, carried: list[Edge], interval: int) -> dict[Node, float]:
-        """Return the nodes that start before what an earlier iteration gives them is there, and when it is."""
+        """Return the nodes that start before the value of an earlier iteration is available, and when it is."""
         later: dict[Node, float] = {}
         for edge in carried:
-            there = self.visible(edge.source) if is_store(edge.source) else ceil(self.end[edge.source])
-            least = there - interval * edge.distance
+            available = self.visible(edge.source) if is_store(edge.source) else ceil(self.end[edge.source])
+            least = available - interval * edge.distance
             if floor(self.start[edge.target]) < least:
                 later[edge.target] = max(later.get(edge.target, 0.0), float(least))
         return later
 
 
 def _tree(ready: list[float], part: float) -> float:
-    """Return the time at which both inputs of the last gate of a tree are there, the earliest inputs first."""
+    """Return the time at which both inputs of the last gate of a tree are available; early inputs are joined first."""
     waiting = sorted(ready)
     while len(waiting) > 2:
         _, end = _span(waiting[1], part, None, "logic")
@@ -194,8 +194,8 @@ def _tree(ready: list[float], part: float) -> float:
 
 
 def _span(ready: float, part: float, cycles: int | None, kind: str) -> tuple[float, float]:
-    """Start and end of a node that could start at `ready`."""
-    if kind == "load":  # the address is taken at the end of its cycle
+    """Return start and end of a node whose inputs are available at `ready`."""
+    if kind == "load":  # the memory registers the address at the end of the cycle
         return ready, float(floor(ready) + max(1, cycles)) if cycles else ready
     if cycles is not None:  # operands are registered first
         start = float(ceil(ready))
@@ -212,7 +212,7 @@ def _span(ready: float, part: float, cycles: int | None, kind: str) -> tuple[flo
 
 
 def recurrences(graph: Graph, carried: list[Edge], clock: latencies.Clock, promised: Iterable[str]) -> list[Recurrence]:
-    """Return the circles of one edge between iterations each, and the slowest of those of several.
+    """Return the recurrences with one loop-carried dependence, and the slowest of those with several.
 
     Parameters
     ----------
@@ -229,7 +229,11 @@ def recurrences(graph: Graph, carried: list[Edge], clock: latencies.Clock, promi
 
 
 def _links(graph: Graph, carried: list[Edge], clock: latencies.Clock) -> list[tuple[Node, Edge, int]]:
-    """From where an edge leads to, to each edge behind it that leads back: cycles until its target may start."""
+    """Return, for pairs of a dependence's target and a dependence that it reaches, the latency between the two.
+
+    A triple (target, edge, cycles): `cycles` after the target starts, the target of `edge` may start. Only pairs within
+    a strongly connected component are returned.
+    """
     parts = {node: clock.part(node.delay) for node in graph.nodes}
     cycles = {node: node.cycles for node in graph.nodes}
     components = strongly_connected(graph, carried)
@@ -254,12 +258,12 @@ def _links(graph: Graph, carried: list[Edge], clock: latencies.Clock) -> list[tu
                     if ready:
                         least = _tree(ready, parts[node]) if node.gates > 1 else max(ready)
                         start[node], end[node] = _span(least, parts[node], cycles[node], node.kind)
-            links += [(target, edge, _there(edge.source, start, end)) for edge in all_edges if edge.source in end]
+            links += [(target, edge, _available(edge.source, start, end)) for edge in all_edges if edge.source in end]
     return links
 
 
-def _there(source: Node, start: dict[Node, float], end: dict[Node, float]) -> int:
-    """Return the first time at which the value of an edge can be used."""
+def _available(source: Node, start: dict[Node, float], end: dict[Node, float]) -> int:
+    """Return the first cycle in which the value of a dependence can be used."""
     if not is_store(source):
         return ceil(end[source])
     if source.access.memory.register:
@@ -268,23 +272,26 @@ def _there(source: Node, start: dict[Node, float], end: dict[Node, float]) -> in
 
 
 def _longest(links: list[tuple[Node, Edge, int]]) -> list[Recurrence]:
-    """The slowest circle of several edges, if it is slower than one iteration a cycle (Bellman and Ford)."""
-    enough, slowest = 1, _circle(links, 1)
+    """Return the slowest recurrence with several loop-carried dependences, if it needs an interval above 1.
+
+    Bisection over the interval; `_positive_cycle` tests one by the algorithm of Bellman and Ford.
+    """
+    enough, slowest = 1, _positive_cycle(links, 1)
     if slowest:
-        low, enough = 1, MOST_INTERVAL  # what is too few and, as nothing is slower, what is enough
+        low, enough = 1, MAX_INTERVAL  # `low` is too short an interval, `enough` is long enough
         while enough - low > 1:
             middle = (low + enough) // 2
-            circle = _circle(links, middle)
-            low, enough, slowest = (middle, enough, circle) if circle else (low, middle, slowest)
-    if len(slowest) < 2:  # one of a single edge is among the others already
+            found = _positive_cycle(links, middle)
+            low, enough, slowest = (middle, enough, found) if found else (low, middle, slowest)
+    if len(slowest) < 2:  # recurrences with one dependence are listed already
         return []
     name = " -> ".join(dict.fromkeys(edge.name for _, edge, _ in slowest))
     latency, distance = sum(w for *_, w in slowest), sum(edge.distance for _, edge, _ in slowest)
-    return [Recurrence(name, "circle", latency, distance, False, slowest[-1][1].source.instruction.line)]
+    return [Recurrence(name, "cycle", latency, distance, False, slowest[-1][1].source.instruction.line)]
 
 
-def _circle(links: list[tuple[Node, Edge, int]], interval: int) -> list[tuple[Node, Edge, int]]:
-    """A circle that takes longer than its distance times the interval; empty if there is none."""
+def _positive_cycle(links: list[tuple[Node, Edge, int]], interval: int) -> list[tuple[Node, Edge, int]]:
+    """Return a dependence cycle with a latency above its distance times the interval; empty if there is none."""
     late: dict[Node, int] = {}
     came: dict[Node, tuple[Node, Edge, int]] = {}
     nodes = {node for start, edge, _ in links for node in (start, edge.target)}
@@ -300,11 +307,11 @@ def _circle(links: list[tuple[Node, Edge, int]], interval: int) -> list[tuple[No
             return []
     for _ in nodes:
         last = came[last][0]
-    circle, node = [], last
-    while not circle or node is not last:
-        circle.append(came[node])
+    found, node = [], last
+    while not found or node is not last:
+        found.append(came[node])
         node = came[node][0]
-    return circle[::-1]
+    return found[::-1]
 
 
 def _recurrence(edge: Edge, latency: int, promised: set[str]) -> Recurrence:
