@@ -157,7 +157,7 @@ def test_an_interrupt_leaves_the_queue(path, monkeypatch):
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        (b'{"granted": 2}', r"contradicts this process: it says \{'granted': 2\} to request 1"),
+        (b'{"granted": 2}', r"contradicts this process: it answers \{'granted': 2\} to request 1"),
         (b'{"lost": 1}', "contradicts this process"),
         (b'{"queue": []}', "contradicts this process"),
         (b"[1]", r"cannot be understood \(\[1\]\)"),
@@ -276,7 +276,7 @@ def test_a_user_who_may_not_open_the_card_may_not_connect(two_users):
     with shared_folder(0o755) as folder, serving(folder / "card.shared", mode=0o660) as path:
         process = start_as_nobody(script, path)
         said, _ = process.communicate(timeout=120)
-        assert "is for user root and group root alone: ask an administrator to put you into the group" in said
+        assert "is for user root and group root only: ask an administrator to add you to the group" in said
 
 
 # --- the command, and what declares a card shared
@@ -320,5 +320,5 @@ def test_what_declares_a_card_shared(tmp_path, monkeypatch):
     with pytest.raises(CardBusyError, match="cannot be reached"):  # a file is no keeper
         KeeperClient("card", path).acquire("a")
     monkeypatch.setenv(sharing.FOLDER_VARIABLE, str(path))
-    with pytest.raises(BttlabError, match=r"BTTLAB_SHARED_EMULATED is .*, which is no folder: make it, or unset"):
+    with pytest.raises(BttlabError, match=r"BTTLAB_SHARED_EMULATED is .*, which is no folder: create it, or unset"):
         shared_file("emulated_u50_0", True)

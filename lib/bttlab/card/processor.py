@@ -1,4 +1,4 @@
-"""The machine compiled for this host, called without PYNQ: the cycle-accurate or the functional model."""
+"""The machine compiled for this host and called without PYNQ: the cycle-accurate or the functional model."""
 
 import ctypes
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ OPTIMIZERS = {"sgd": 0, "momentum": 1, "adamw": 2}
 
 
 def sample_dtype() -> np.dtype:
-    """Return the record of a sample (docs/processor.md)."""
+    """Return the data type of a sample record (docs/processor.md)."""
     return np.dtype(
         [
             ("tokens", "<i4"),
@@ -31,7 +31,7 @@ def sample_dtype() -> np.dtype:
 
 
 def result_dtype() -> np.dtype:
-    """Return the record of a sample's result."""
+    """Return the data type of a sample's result record (docs/processor.md)."""
     return np.dtype(
         [
             ("status", "<i4"),
@@ -48,7 +48,7 @@ def result_dtype() -> np.dtype:
 
 
 def sample_records(program: Program, samples: Any, rates: np.ndarray, optimizer: Optimizer, smoothing=0.0, step=0):
-    """Return the records of samples.
+    """Return the kernel's records of samples.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ def sample_records(program: Program, samples: Any, rates: np.ndarray, optimizer:
     smoothing : float
         Label smoothing.
     step : int
-        Samples trained on so far.
+        Number of samples trained on before these.
     """
     config = program.model.config
     records = np.zeros(len(samples), sample_dtype())
@@ -81,7 +81,7 @@ def sample_records(program: Program, samples: Any, rates: np.ndarray, optimizer:
 
 
 def set_rates(scalars: np.ndarray, rates: np.ndarray, optimizer: Optimizer, step: int = 0) -> None:
-    """Set what the update needs in the scalars of records, float32 of shape (n, scalars)."""
+    """Write the scalars that the update needs into those of sample records, float32 of shape (n, scalars)."""
     factors = UpdateFactors.of(optimizer, np.broadcast_to(np.asarray(rates, np.float32), len(scalars)), step)
     scalars[:, 0] = factors.rate
     scalars[:, 9] = factors.same_update
@@ -97,7 +97,7 @@ def optimizer_arguments(optimizer: Optimizer) -> tuple[int, float, float, float]
 
 
 class NativeProcessor:
-    """The machine in a shared library, with one program.
+    """The machine in a shared library, running one program at a time.
 
     Parameters
     ----------
@@ -121,7 +121,7 @@ class NativeProcessor:
         Raises
         ------
         ProgramError
-            If the machine refuses it: it was made for another one.
+            If the machine refuses it because it was made for another machine.
         """
         image = _aligned(program.image())
         result = _aligned(np.zeros(1, result_dtype()))
@@ -133,7 +133,7 @@ class NativeProcessor:
         self.program = program
 
     def load(self, *states: Mapping[str, np.ndarray]) -> None:
-        """Put parameters, and moments if any, on chip."""
+        """Load parameters, then first and second moments if given, on chip."""
         layout = self.program.model.layout
         memory = _aligned(np.zeros((3 * layout.vectors, M.LANES), np.float32))
         for n, state in enumerate(states):
@@ -141,27 +141,27 @@ class NativeProcessor:
         self._call(M.LOAD, memory=memory)
 
     def store(self) -> list[dict[str, np.ndarray]]:
-        """Return parameters, first and second moments."""
+        """Return the parameters, first moments and second moments on chip."""
         layout = self.program.model.layout
         memory = _aligned(np.zeros((3 * layout.vectors, M.LANES), np.float32))
         self._call(M.STORE, memory=memory)
         return [layout.unpack(memory[n * layout.vectors : (n + 1) * layout.vectors]) for n in range(3)]
 
     def train(self, records: np.ndarray, optimizer: Optimizer) -> np.ndarray:
-        """Train on samples' records; return their results."""
+        """Train on sample records and return their results."""
         results = _aligned(np.zeros(len(records), result_dtype()))
         self._call(M.TRAIN, len(records), optimizer, _aligned(records), results)
         return results
 
     def predict(self, records: np.ndarray) -> np.ndarray:
-        """Return the results of samples; the parameters stay."""
+        """Return the results of sample records without training."""
         results = _aligned(np.zeros(len(records), result_dtype()))
         self._call(M.PREDICT, len(records), None, _aligned(records), results)
         return results
 
 
 def _aligned(array: np.ndarray) -> np.ndarray:
-    """Return a copy that begins at a multiple of 64 bytes."""
+    """Return a copy aligned to 64 bytes."""
     buffer = np.zeros(array.nbytes + 64, np.uint8)
     first = -buffer.ctypes.data % 64
     copy = buffer[first : first + array.nbytes].view(array.dtype).reshape(array.shape)

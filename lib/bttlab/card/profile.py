@@ -16,14 +16,14 @@ Table = Counter[tuple[str, str]]
 def cycles_by_layer(instructions: Sequence[Instruction], lengths: Sequence[int], updates: bool = True) -> list[Table]:
     """Return the cycles of one run of the loop by stage and layer, for each sample length.
 
-    A cycle counts for the first instruction of the list that needs it: what is hidden behind instructions before it
-    takes none.
+    A cycle counts for the first instruction of the list that needs it. An instruction that overlaps completely with
+    earlier ones therefore counts no cycles.
 
     Parameters
     ----------
     instructions : sequence of Instruction
     lengths : sequence of int
-        Of samples.
+        Sample lengths in tokens.
     updates : bool
         Whether an update is pending.
     """
@@ -31,7 +31,7 @@ def cycles_by_layer(instructions: Sequence[Instruction], lengths: Sequence[int],
     reached = np.maximum.accumulate([np.zeros(len(lengths), int), *timing.end])
     gained = np.diff(reached, axis=0, prepend=0)
     last = len(instructions) - np.argmax(gained[::-1] > 0, axis=0)
-    gained[last, range(len(lengths))] += timing.cycles - reached[-1]  # results of the last step on their way
+    gained[last, range(len(lengths))] += timing.cycles - reached[-1]  # the pipeline drains after the last step
     tables: list[Table] = [Counter() for _ in lengths]
     keys = [("", ""), *((i.label[0], layer_of(i)) for i in instructions)]
     for n, k in np.argwhere(gained).tolist():
@@ -40,7 +40,7 @@ def cycles_by_layer(instructions: Sequence[Instruction], lengths: Sequence[int],
 
 
 class Profile:
-    """Modelled cycles of the samples that a card has trained on.
+    """Modelled cycles of the samples that a card trains on.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ class Profile:
         self._tables: dict[tuple[int, bool], Table] = {}
 
     def add(self, lengths: Sequence[int]) -> None:
-        """Count a call that trained on samples of these lengths."""
+        """Count a kernel call that trained on samples of these lengths."""
         self._runs.update((int(tokens), number > 0) for number, tokens in enumerate(lengths))
         self._flushes += 1
 
@@ -62,7 +62,7 @@ class Profile:
         """Return the cycles since the last call by stage and layer, without zeros, and reset them."""
         total: Table = Counter()
         for updates in (False, True):
-            new = [tokens for tokens, own in self._runs if own == updates and (tokens, own) not in self._tables]
+            new = [n for n, pending in self._runs if pending == updates and (n, pending) not in self._tables]
             tables = cycles_by_layer(self._program.sample, new, updates) if new else ()
             self._tables |= {(tokens, updates): table for tokens, table in zip(new, tables, strict=True)}
         for (tokens, updates), runs in self._runs.items():

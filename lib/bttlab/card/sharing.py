@@ -1,7 +1,7 @@
-"""One card for many processes: a keeper (`bttlab.keeper`) hands out time slices, and each driver trains in its own.
+"""One card for many processes: each driver trains in the time slices that a keeper (`bttlab.keeper`) grants it.
 
-A card is shared if its file is there, the socket of its keeper: `bttlab-CARD.shared` in /run/bttlab, which is an
-administrator's, or, for an emulated card, in the folder that $BTTLAB_SHARED_EMULATED names.
+A card is shared if the socket of its keeper exists: `bttlab-CARD.shared` in /run/bttlab, where only an administrator
+can create it, or, for an emulated card, in the folder that $BTTLAB_SHARED_EMULATED names.
 """
 
 import json
@@ -32,14 +32,14 @@ from bttlab.errors import BttlabError
 from bttlab.keeper import MOST_BYTES, MOST_CLIENTS, SLICE_SECONDS
 
 FOLDER_VARIABLE = "BTTLAB_SHARED_EMULATED"
-ANSWER_SECONDS = 20.0  # in which a keeper answers
+ANSWER_SECONDS = 20.0  # time limit of a keeper's answer
 ENDED = f"has ended, or has {MOST_CLIENTS} clients of this user already"
-LINGER_SECONDS = 0.02  # for the next call of a training in small steps
-LEAST_SECONDS = SLICE_SECONDS / 10  # left of a slice, for which a call is not worth its beginning
+LINGER_SECONDS = 0.02  # a call keeps the card so long for the next call of a training in small steps
+LEAST_SECONDS = SLICE_SECONDS / 10  # with less of a slice left, the next call waits for a new slice
 
 
 class CardLostError(Exception):
-    """The time slice is over, and another process may have the card: what was on the chip is gone."""
+    """The time slice is over. Another process may have the card, so the state on chip is lost."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Waiting:
     """A process in the queue; the first may have the card."""
 
     process: int
-    since: float  # that it waits, or has the card, in seconds of time.monotonic
+    since: float  # when it began to wait, or got the card, in seconds of time.monotonic
     has_card: bool
 
     def __str__(self) -> str:
@@ -58,23 +58,29 @@ class Waiting:
 class Granted:
     """A time slice that has begun."""
 
-    is_unbroken: bool  # nobody had the card since this client's last slice
-    has_overlay: bool  # the overlay on the card is the one that was asked for
+    is_unbroken: bool  # no other client had the card since this client's last slice
+    has_overlay: bool  # the overlay on the card is the required one
 
 
 def shared_file(card: str, emulated: bool) -> Path | None:
-    """Return the socket of a card's keeper; None where the card, with the name of `card_lock.card_name`, is not shared.
+    """Return the socket of a card's keeper; None if the card is not shared.
+
+    Parameters
+    ----------
+    card : str
+        Name of an emulated card, or `card_lock.card_name` of a real one.
+    emulated : bool
 
     Raises
     ------
     BttlabError
-        If $BTTLAB_SHARED_EMULATED, which counts for emulated cards, names no folder.
+        If the card is emulated and $BTTLAB_SHARED_EMULATED is not a folder.
     """
     folders = [ADMINISTRATORS] if lock_folder() == ADMINISTRATORS else []
     named = os.environ.get(FOLDER_VARIABLE, "") if emulated else ""
     if named:
         if not os.path.isdir(named):
-            raise BttlabError(f"{FOLDER_VARIABLE} is {named!r}, which is no folder: make it, or unset the variable")
+            raise BttlabError(f"{FOLDER_VARIABLE} is {named!r}, which is no folder: create it, or unset the variable")
         folders.insert(0, Path(named))
     paths = [folder / file_name(card, "shared") for folder in folders]
     return next((path for path in paths if os.path.lexists(path)), None)
@@ -89,12 +95,12 @@ def keeper_of(card: pynq.Device) -> "KeeperClient | None":
 
 
 def overlay_key(path: str | Path) -> str:
-    """Return what a keeper knows an overlay by: the beginning of its SHA-256."""
+    """Return a keeper's key for an overlay: the first 16 digits of its SHA-256."""
     return digest(read_file(path))[:16]
 
 
 def queue_in_words(queue: list[Waiting]) -> str:
-    """Return the holder of a card, the number that wait and the next time slice, from `KeeperClient.queue()`."""
+    """Describe who has a card, how many processes wait and when the next slice is free, from `KeeperClient.queue()`."""
     if not queue:
         return "the card is free"
     first = f"{queue[0]} {'has the card' if queue[0].has_card else 'is next'}"
@@ -103,7 +109,7 @@ def queue_in_words(queue: list[Waiting]) -> str:
 
 
 class KeeperClient:
-    """A process's connection to the keeper of a card, for one thread at a time.
+    """A process's connection to the keeper of a card. Only one thread may use it at a time.
 
     Parameters
     ----------
@@ -119,7 +125,7 @@ class KeeperClient:
         self._is_waiting = False  # or has the card
 
     def queue(self) -> list[Waiting]:
-        """Return the processes that have the card or wait for it, in the order in which they get it.
+        """Return the processes that have the card or wait for it, in the order in which they will get it.
 
         Raises
         ------
@@ -139,7 +145,7 @@ class KeeperClient:
         Parameters
         ----------
         overlay : str
-            The overlay that is needed: `overlay_key`.
+            `overlay_key` of the required overlay.
 
         Raises
         ------
@@ -160,13 +166,13 @@ class KeeperClient:
                 elif answer.get("granted") == self._number:
                     return Granted(answer["is_unbroken"], answer["has_overlay"])
                 elif answer.get("granted", answer.get("lost", self._number)) not in range(1, self._number):
-                    raise self._contradiction(answer)  # it is not about an earlier request, which was given back
+                    raise self._contradiction(answer)  # it does not concern an earlier request, which was released
         except BaseException:
             self.release()
             raise
 
     def loaded(self) -> None:
-        """Report that the overlay is on the card; the time slice begins here."""
+        """Report that the overlay is loaded: the time slice begins now."""
         self._send(self._connection, {"loaded": self._number})
 
     def is_mine(self) -> bool:
@@ -188,7 +194,7 @@ class KeeperClient:
         return False
 
     def release(self) -> None:
-        """Give the card, or the place in the queue, to the next."""
+        """Release the card or the place in the queue."""
         if self._is_waiting:
             try:
                 self._connection.send(json.dumps({"release": self._number}).encode())
@@ -198,7 +204,7 @@ class KeeperClient:
             self._is_waiting = False
 
     def report_hung(self) -> None:
-        """Report that a kernel in this client's slice did not end: nobody gets the card until it was reset."""
+        """Report that a kernel in this client's slice did not end: no client gets the card until it is reset."""
         self._send(self._connection, {"hung": self._number})
         self._is_waiting = False
 
@@ -212,8 +218,8 @@ class KeeperClient:
         except OSError as error:
             connection.close()
             if isinstance(error, PermissionError):
-                who = f"user {_name(self.path.owner)} and group {_name(self.path.group)}"
-                raise self._error(f"is for {who} alone: ask an administrator to put you into the group") from None
+                allowed = f"user {_name(self.path.owner)} and group {_name(self.path.group)}"
+                raise self._error(f"is for {allowed} only: ask an administrator to add you to the group") from None
             raise self._error(f"cannot be reached ({error.strerror or error})") from None
 
     def _send(self, connection: socket.socket, message: dict[str, Any]) -> None:
@@ -223,7 +229,7 @@ class KeeperClient:
             raise self._error(ENDED) from None
 
     def _receive(self, connection: socket.socket, seconds: float) -> dict[str, Any] | None:
-        """Return the keeper's next message; None if there is none for so long."""
+        """Return the keeper's next message; None if none comes within `seconds`."""
         try:
             if not select.select([connection], [], [], seconds)[0]:
                 return None
@@ -249,23 +255,24 @@ class KeeperClient:
             self._connection.close()
             self._connection = None
         return CardBusyError(
-            f"the keeper of the shared card {self.card}, {self.path}, {fault}; an administrator starts the keeper "
-            "again (docs/hosts.md), then resume"
+            f"the keeper of the shared card {self.card}, {self.path}, {fault}; ask an administrator to restart the "
+            "keeper (docs/hosts.md), then resume"
         )
 
     def _contradiction(self, answer: dict[str, Any]) -> CardBusyError:
-        return self._error(f"contradicts this process: it says {answer} to request {self._number}")
+        return self._error(f"contradicts this process: it answers {answer} to request {self._number}")
 
 
-def _name(ask: Callable[[], str]) -> str:
+def _name(owner: Callable[[], str]) -> str:
+    """Return the name of a file's owner or group; "?" if it has none."""
     try:
-        return ask()
+        return owner()
     except (KeyError, OSError):
         return "?"
 
 
 class TimeSlices:
-    """The time slices of a shared card that a driver gets.
+    """A driver's time slices of a shared card.
 
     Parameters
     ----------
@@ -273,7 +280,7 @@ class TimeSlices:
     card : pynq.Device
         With the driver's overlay.
     description : dict
-        PYNQ's, of the driver's kernel.
+        PYNQ's description of the driver's kernel.
     """
 
     def __init__(self, keeper: KeeperClient, card: pynq.Device, description: dict[str, Any]):
@@ -281,12 +288,12 @@ class TimeSlices:
         self._overlay = overlay_key(card.bitfile_name)
         self._lock = threading.Lock()
         self._timer: threading.Timer | None = None
-        self._end: float | None = None  # of the slice, in seconds of time.monotonic
+        self._end: float | None = None  # of the current slice, in seconds of time.monotonic
         self._is_current = False
 
     @property
     def left(self) -> float:
-        """Seconds of the slice that are left, or of a whole one where the next call begins one."""
+        """Seconds left of the current slice, or of a whole slice if the next call begins one."""
         left = SLICE_SECONDS if self._end is None else self._end - time.monotonic()
         return left if left > LEAST_SECONDS else SLICE_SECONDS
 
@@ -296,10 +303,11 @@ class TimeSlices:
         Parameters
         ----------
         work : callable
-            Gets whether what this driver had on chip is still there. It runs again if the card was lost meanwhile,
-            so it changes scratch alone.
+            Its argument is True if this driver's state is still on chip. It runs again if the card was lost meanwhile,
+            so it may change only scratch buffers.
         publish : callable
-            Makes scratch valid. It runs once, after the last check that the card is ours; nothing is repeated after it.
+            Makes the scratch buffers the driver's state. It runs once, after the last check that this process has the
+            card; nothing is repeated after it.
         """
         with self._lock:
             if self._timer is not None:
@@ -307,7 +315,7 @@ class TimeSlices:
                 self._timer = None
             try:
                 while True:
-                    # Until the end of all this nobody may take the chip's content for the published state.
+                    # Until this call has ended, the chip's content is not the published state.
                     is_current, self._is_current = self._is_current, False
                     try:
                         if self._end is None or not self._keeper.is_mine():
@@ -330,22 +338,22 @@ class TimeSlices:
                 self._keeper.report_hung()
                 raise
             except BaseException:
-                self._is_current = False  # a call may have ended halfway
+                self._is_current = False  # the work may have stopped halfway
                 self._release()
                 raise
 
     def check(self) -> None:
-        """Raise CardLostError if the slice is over, because this process was stopped in it."""
+        """Raise CardLostError if the keeper has ended the slice, because it took too long."""
         if not self._keeper.is_mine():
             raise CardLostError
 
     def forget(self) -> None:
-        """Load program and state again in the next time slice."""
+        """Make the next call load program and state again."""
         with self._lock:
             self._is_current = False
 
     def _acquire(self) -> bool:
-        """Wait for the card; returns whether nobody had it since this driver's last slice."""
+        """Wait for the card and return True if no other client had it since this driver's last slice."""
         self._keeper.release()
         granted = self._keeper.acquire(self._overlay)
         if isinstance(self._card, EmulatedU50):
@@ -362,7 +370,7 @@ class TimeSlices:
 
     def _release(self) -> None:
         if self._end is not None and not isinstance(self._card, EmulatedU50):
-            self._card.free_bitstream()  # closes contexts alone: with one open, nobody can load another overlay
+            self._card.free_bitstream()  # only closes contexts: an open one prevents loading another overlay
         self._end = None
         self._keeper.release()
 

@@ -1,4 +1,4 @@
-"""Match overlays with cards as XRT does: by the UUID of the shell's interface, else by the platform's name."""
+"""Match overlays with cards as XRT does: by the UUID of the shell's interface, otherwise by the platform's name."""
 
 import re
 from collections.abc import Collection
@@ -18,20 +18,20 @@ _MOST_BYTES = 1 << 12
 def shell_of(platform: str) -> str:
     """Return the name of the shell that a platform is for.
 
-    Overlays name the development platform (xilinx_u50_gen3x16_xdma_5_202210_1), cards the partition that is flashed
-    (xilinx_u50_gen3x16_xdma_base_5): without the release and "base" both are the same.
+    Overlays name the development platform (xilinx_u50_gen3x16_xdma_5_202210_1), cards name the flashed partition
+    (xilinx_u50_gen3x16_xdma_base_5). Without the release and "base" the names are equal.
     """
     return _RELEASE.sub("", platform).replace("_base_", "_")
 
 
 def pcie_address(card: pynq.Device) -> str | None:
-    """Return a real card's PCIe address (such as 0000:3b:00.1); None if the driver does not tell it."""
+    """Return a real card's PCIe address, such as 0000:3b:00.1; None if the driver does not report it."""
     slot = getattr(getattr(card, "_info", None), "mPciSlot", 0)
     return f"{slot >> 16:04x}:{slot >> 8 & 0xFF:02x}:{slot >> 3 & 0x1F:02x}.{slot & 7}" if slot else None
 
 
 def card_interfaces(card: pynq.Device) -> frozenset[str]:
-    """Return the UUIDs of a card's shell interfaces, as XRT's drivers list them; none if they do not."""
+    """Return the UUIDs of a card's shell interfaces that XRT's drivers list; empty if they list none."""
     address, found = pcie_address(card), set()
     for function in PCI_DEVICES.glob(f"{address[:-1]}*") if address else ():
         try:
@@ -42,7 +42,7 @@ def card_interfaces(card: pynq.Device) -> frozenset[str]:
 
 
 def suits(card: pynq.Device, platform: str, interfaces: Collection[str] = ()) -> bool:
-    """Return whether a card takes overlays for a platform."""
+    """Return True if overlays for a platform can be loaded on a card."""
     if isinstance(card, EmulatedU50):
         return card.platform == platform
     on_card = card_interfaces(card)

@@ -1,9 +1,9 @@
-"""Power rails and temperature: what the emulated card's satellite controller would report, and one view of all cards.
+"""Power rails and temperature: modelled sensors of the emulated card, and the same view of real and emulated cards.
 
-The emulated card fills the structure that XRT fills (`xclDeviceInfo2`), and PYNQ makes its rails of it as it does of a
-real card's. The values are the power model's, for a card that has the loaded overlay and whose kernel runs or does not
-just now. They follow in wall-clock time what the emulated kernel does, which is not as fast as the card's: energy is
-power times *modelled* time (`bttlab.estimate.card`), never the sum of these readings.
+The emulated card fills XRT's structure `xclDeviceInfo2`, from which PYNQ makes the rails, as for a real card. The
+values are the power model's for the loaded overlay with a running or an idle kernel. They follow the emulated kernel in
+wall time, and it is slower than the card's. Energy is therefore power times *modelled* time (`bttlab.estimate.card`),
+never the sum of these readings.
 """
 
 import math
@@ -18,7 +18,7 @@ from pynq.pmbus import XrtRail, get_xrt_sysfs_rails
 from bttlab.card.constants import constant, read_data
 
 MILLI = 1000
-MOST_PERIODS = 256  # that are not looked at yet
+MOST_PERIODS = 256  # that are recorded before the model advances
 PEX_VOLTS, PEX_3V3_VOLTS, VCCINT_VOLTS = 12.2, 3.3, 0.85
 
 
@@ -33,16 +33,16 @@ class PowerLevels:
 
     @classmethod
     def without_overlay(cls) -> "PowerLevels":
-        """Return those of a card with nothing but its shell: measured on one, see data/u50/power.json."""
+        """Return the levels of a card with only its shell, which were measured on a card (data/u50/power.json)."""
         idle, vccint = (constant(read_data("power")["constants"][name]).value for name in ("idle_board", "idle_vccint"))
         return cls(idle, idle, vccint, vccint)
 
 
 @dataclass(frozen=True)
 class DeviceInfo:
-    """The sensors of XRT's xclDeviceInfo2, under its names: millivolt, milliampere, degrees Celsius.
+    """The sensors of XRT's xclDeviceInfo2, under its names: millivolts, milliamperes, degrees Celsius.
 
-    A U50 takes its power from the slot alone and has no 12 V AUX: these read 0, as on the card.
+    A U50 takes its power from the slot only and has no 12 V AUX: these sensors read 0, as on the card.
     """
 
     m12VPex: int
@@ -65,13 +65,13 @@ class DeviceInfo:
 class Telemetry:
     """Power and temperature of an emulated card over time.
 
-    Both follow the level of the moment with one time constant each, exactly: nothing runs between two readings, and the
-    same levels at the same times give the same values.
+    Each approaches the current level exponentially, with one time constant. The values are computed exactly at each
+    reading, so nothing runs in between, and the same levels at the same times give the same values.
 
     Parameters
     ----------
     clock : callable
-        Seconds.
+        Returns the time in seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -82,7 +82,7 @@ class Telemetry:
         self._clock = clock
         self._lock = threading.Lock()
         self._running = 0
-        self._periods: list[tuple[float, Callable[[], PowerLevels], int]] = []  # each one's end
+        self._periods: list[tuple[float, Callable[[], PowerLevels], int]] = []  # end, levels, running kernels
         self._levels: Callable[[], PowerLevels] = PowerLevels.without_overlay
         self._time = clock()
         levels = self._levels()
@@ -90,20 +90,20 @@ class Telemetry:
         self._temperature = self._air + self._resistance * levels.idle
 
     def load(self, levels: Callable[[], PowerLevels] = PowerLevels.without_overlay) -> None:
-        """Take the levels of a new overlay or program; they are asked for when they are needed."""
+        """Set the levels of a new overlay or program; `levels` is called at the next reading."""
         with self._lock:
             self._end_period()
             self._levels = levels
 
     def kernel(self, running: bool) -> None:
-        """Note that a kernel starts or has ended."""
+        """Record that a kernel starts or has ended."""
         with self._lock:
             self._end_period()
             self._running += 1 if running else -1
 
     @property
     def info(self) -> DeviceInfo:
-        """The readings of now."""
+        """The current readings."""
         with self._lock:
             self._end_period()
             self._advance()
@@ -136,7 +136,7 @@ class Telemetry:
 
 
 def modelled_rails(device: Any) -> dict[str, XrtRail]:
-    """Return PYNQ's rails of an emulated card, marked as modelled."""
+    """Return PYNQ's power rails of an emulated card, marked as modelled."""
     rails = get_xrt_sysfs_rails(device)
     for rail in rails.values():
         for part in (rail, rail.voltage, rail.current, rail.power):
@@ -159,12 +159,12 @@ class BoardSensor:
         self._combine = combine
 
     def get_value(self, parents=None) -> float:
-        """Return the value, from those of its parents if these are known."""
+        """Return the value, computed from the parents' values if they are given."""
         return self._combine(*([parent.get_value() for parent in self.parents] if parents is None else parents))
 
     @property
     def value(self) -> float:
-        """The value of now."""
+        """The current value."""
         return self.get_value()
 
     def __repr__(self) -> str:
@@ -172,7 +172,7 @@ class BoardSensor:
 
 
 class _Info:
-    """The root of a card's sensors: one reading for all that is derived from it."""
+    """The parent of a card's sensors, so that DataRecorder reads the card once for all of them."""
 
     parents = ()
 
@@ -184,17 +184,17 @@ class _Info:
 
 
 def board_sensors(device: Any) -> dict[str, BoardSensor]:
-    """Return a card's power in watts and its FPGA's temperature in degrees Celsius, of a real or emulated one alike.
+    """Return sensors of a card's power in watts and its FPGA's temperature in degrees Celsius.
 
     Parameters
     ----------
     device : pynq.Device
-        An Alveo card, or the emulated one.
+        An Alveo card, real or emulated.
 
     Returns
     -------
     dict
-        "power" (12 V of the slot and of AUX, where there is one; the slot's 3.3 V, under a watt, has no current sensor)
+        "power" (12 V of the slot, and of AUX if there is one; the slot's 3.3 V, under a watt, has no current sensor)
         and "temperature".
     """
     provenance = getattr(device, "provenance", "measured")

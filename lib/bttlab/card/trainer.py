@@ -1,4 +1,4 @@
-"""The driver of the training processor, `overlay.trainer_1` on a real and on an emulated card."""
+"""The driver of the training processor: `overlay.trainer_1` on a real or an emulated card."""
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,15 +41,15 @@ MAX_SAMPLES = 1 << 16  # of a call, as in hls_src/processor/samples.h
 class TrainerDriver(KernelDriver):
     """Trains the model whose program is loaded, with all parameters on chip, one sample at a time.
 
-    `load_program` says which model; then come `load_parameters`, `train` and the other methods of
-    `bttlab.model.Trainer`, and `start` for training beside other work. Parameters stay on the card from call to call
-    until others, or another program, are loaded.
+    Call `load_program` with a model, then `load_parameters`, then `train` and the other methods of
+    `bttlab.model.Trainer`, or `start` to train in the background. Parameters stay on the card from call to call until
+    other parameters or another program are loaded.
 
     Attributes
     ----------
     counted_cycles : int
-        Of the machine's loop, as it counted them itself in all training so far. The emulated card runs programs
-        without that loop: its count is 0.
+        Cycles of the machine's loop that the card has counted in all training. The emulated card runs programs
+        without that loop, so its count is 0.
     """
 
     bindto = (TRAINER_KERNEL.vlnv,)
@@ -71,9 +71,9 @@ class TrainerDriver(KernelDriver):
         Parameters
         ----------
         program : Program, ModelConfig or ModuleModel
-            A model is compiled, unless it was one of the last few.
+            A model is compiled, unless its program is in the cache.
         shapes : mapping of str to sequence of int, optional
-            Of the model's parameters, where linear layers have ranks of their own.
+            Of the model's parameters, if linear layers have different ranks.
         flow : str, tuple of int or Order
             The model's order of contraction, as for `bttlab.compiler.program.compile_program`.
 
@@ -84,8 +84,8 @@ class TrainerDriver(KernelDriver):
         Raises
         ------
         bttlab.compiler.errors.ProgramError
-            If the machine does not hold the model, or the program was damaged or made for another machine. The card is
-            then as before, parameters included.
+            If the machine cannot run the model, or the program is damaged or made for another machine. The program and
+            parameters on the card do not change then.
         """
         if isinstance(program, Program):
             compiled = CompiledProgram(program, program.image())
@@ -125,34 +125,35 @@ class TrainerDriver(KernelDriver):
 
     @property
     def overlay_sha256(self) -> str:
-        """Digest of the overlay that is on the card, as its file has it."""
+        """SHA-256 of the file of the overlay that is on the card."""
         return digest(read_file(self.device.bitfile_name))
 
     def profile(self) -> dict[tuple[str, str], int]:
         """Return the modelled cycles since the last call by stage and layer, without zeros.
 
-        Stages are FP, BP and PU. The cycles are modelled, on any card: they follow from the program and the samples'
-        lengths. A cycle counts for the first instruction of the list that needs it, so an update that is hidden takes
-        none. What passes beside the loop (records, results, LOAD, STORE) is not in it.
+        Stages are FP, BP and PU. The cycles are modelled on any card: they follow from the program and the samples'
+        lengths. A cycle counts for the first instruction of the list that needs it, so an update that overlaps
+        completely with earlier instructions counts no cycles. Cycles outside the loop (records, results, LOAD, STORE)
+        do not count.
         """
-        self.program  # noqa: B018 - says so if there is none
+        self.program  # noqa: B018 - raises StateError if there is none
         return self._profile.take()
 
     def execute(
         self, vectors: np.ndarray, tokens: int, optimizer: Optimizer | None = None, learning_rate: float = 0.0
     ) -> np.ndarray:
-        """Run the FORWARD section of a program that is no model's once, on given vectors.
+        """Run the FORWARD section of a program that does not train a model once.
 
         Parameters
         ----------
         vectors : ndarray of float32, shape (n, 16)
-            Loaded on chip first.
+            Memory that is loaded on chip first.
         tokens : int
             The sample's length.
         optimizer : Optimizer, optional
-            Of the section FLUSH, which runs then, too.
+            If given, the FLUSH section runs too, with this optimizer.
         learning_rate : float
-            Its rate.
+            For the FLUSH section.
 
         Returns
         -------
@@ -171,35 +172,36 @@ class TrainerDriver(KernelDriver):
         result = np.zeros(1, self._result_record)
         with self._alone():
             self._chip = ChipState(self.program)
-            given, returned = (self._sized(n, 3 * self._layout.vectors) for n in (0, len(self._memories) - 1))
-            given[: len(vectors)] = vectors
+            before, after = (self._sized(n, 3 * self._layout.vectors) for n in (0, len(self._memories) - 1))
+            before[: len(vectors)] = vectors
 
             def work() -> None:
-                self._load(given)
+                self._load(before)
                 self._exchange(command, record, chosen, result)
-                self._store(returned)
+                self._store(after)
 
             self._on_card(work)
             if result["status"][0] != M.DONE:
                 raise OverlayError(f"the kernel ended with {STATUS_NAMES.get(int(result['status'][0]))}; load it again")
-        return np.array(returned[: len(vectors)])
+        return np.array(after[: len(vectors)])
 
     def load_parameters(
         self, parameters: Mapping[str, np.ndarray], optimizer_state: Mapping[str, np.ndarray] | None = None
     ) -> None:
-        """Put parameters and optimizer state on chip; without a state, training starts from none.
+        """Load parameters and optimizer state on chip.
 
         Parameters
         ----------
         parameters : mapping of str to ndarray
-            Under the names and of the shapes of `ModelConfig.parameter_shapes`; PyTorch tensors are taken as well.
+            With the names and shapes of `ModelConfig.parameter_shapes`; may be PyTorch tensors.
         optimizer_state : mapping of str to ndarray, optional
-            From `store_optimizer_state`, of this driver or of `bttlab.model.ReferenceTrainer`.
+            From `store_optimizer_state` of this driver or of `bttlab.model.ReferenceTrainer`. By default training
+            starts without a state.
 
         Raises
         ------
         StateError
-            If they are of another model or hold numbers that are not finite; the card is left as it was then.
+            If they belong to another model or are not finite; the card does not change then.
         """
         blocks = [self._checked("parameters", parameters)]
         step, moments = 0, None
@@ -246,7 +248,7 @@ class TrainerDriver(KernelDriver):
         ----------
         samples : bttlab.data.Samples
         optimizer : Optimizer
-            The one that the state on chip is of, or any where training starts.
+            The one that made the state on chip; any if there is no state yet.
         learning_rate : float or ndarray of shape (n,)
         label_smoothing : float
             As in `bttlab.model.Trainer`.
@@ -259,15 +261,16 @@ class TrainerDriver(KernelDriver):
         Raises
         ------
         NumericalFault
-            At the first sample whose loss, gradient or update is not finite; parameters and state are as before it.
+            At the first sample whose loss, gradient or update is not finite; that sample changes neither parameters nor
+            state.
         bttlab.errors.BttlabError
-            If ids, learning rates or the optimizer are not allowed; nothing is changed then.
+            If ids, learning rates or the optimizer are not allowed; nothing changes then.
 
         Notes
         -----
-        Ctrl-C takes effect once the kernel has finished the samples of the call; `start` can be stopped in between. A
-        kernel of a real card that has not finished then within a second, or within its time limit, is given up
-        (`bttlab.card.waiting.CardFailedError`).
+        Ctrl-C takes effect once the kernel has finished the samples of the call; a run of `start` can be stopped
+        earlier. If a kernel of a real card does not finish within a second after Ctrl-C, or within its time limit, a
+        `bttlab.card.waiting.CardFailedError` is raised.
         """
         rates = self._check(samples, optimizer, learning_rate)
         check_label_smoothing(label_smoothing)
@@ -275,7 +278,7 @@ class TrainerDriver(KernelDriver):
             return self._train(samples, rates, optimizer, label_smoothing)
 
     def predict(self, samples) -> Predictions:
-        """Return losses and labels of the samples; the parameters stay.
+        """Return losses and labels of samples without training.
 
         Raises
         ------
@@ -291,9 +294,9 @@ class TrainerDriver(KernelDriver):
     evaluate = predict
 
     def start(self, samples, optimizer: Optimizer, learning_rate: float | np.ndarray) -> TrainingRun:
-        """Start training and return at once.
+        """Start training in the background and return at once.
 
-        Parameters and errors are those of `train`; a NumericalFault is raised by the run's `wait`.
+        Parameters and errors are those of `train`, but a NumericalFault is raised by the run's `wait`.
 
         Returns
         -------
@@ -317,9 +320,9 @@ class TrainerDriver(KernelDriver):
         moments = self._chip.moments
         if moments is not None and moments != tuple(optimizer.moments):
             raise StateError(
-                f"the optimizer state on chip keeps {', '.join(moments) or 'no moments'} but {optimizer.name} "
-                f"needs {', '.join(optimizer.moments) or 'none'}: go on with its own optimizer, or load the parameters "
-                "again"
+                f"the optimizer state on chip has {', '.join(moments) or 'no moments'} but {optimizer.name} needs "
+                f"{', '.join(optimizer.moments) or 'none'}: continue with the optimizer of that state, or load the "
+                "parameters again"
             )
         return rates
 
@@ -329,26 +332,26 @@ class TrainerDriver(KernelDriver):
         samples.validate(self.config)
 
     def _exclusively(self) -> threading.Lock:
-        """Return the lock of kernel calls."""
+        """Return the lock of kernel calls; raise OverlayError if it is locked."""
         if self._busy.locked():
             raise OverlayError("the kernel is training already: wait for that run, or stop it, first")
         return self._busy
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Hold the lock of kernel calls, and raise pynq's errors as one line."""
+        """Hold the lock of kernel calls, and turn pynq's errors into a CardFailedError."""
         with self._exclusively(), card_errors(self.device):
             yield
 
     def _train(self, samples, rates: np.ndarray, optimizer: Optimizer, label_smoothing: float = 0.0) -> np.ndarray:
-        """Train on samples that are checked; returns their losses."""
+        """Train on samples that have been checked and return their losses."""
         with card_errors(self.device):
             return self._call(M.TRAIN, samples, rates, optimizer, label_smoothing)["loss"].copy()
 
     def _call(
         self, command: int, samples, rates: np.ndarray, optimizer: Optimizer, label_smoothing: float = 0.0
     ) -> np.ndarray:
-        """Train on or predict samples, as many kernel calls as that takes; returns their results."""
+        """Train on or predict samples in as many kernel calls as needed, and return their results."""
         done = np.zeros(len(samples), self._result_record)
         for part in self._parts(len(samples)):
             rows = sample_records(
@@ -364,7 +367,7 @@ class TrainerDriver(KernelDriver):
         return done
 
     def _parts(self, count: int) -> Iterator[slice]:
-        """Yield ranges of samples, one for each kernel call; on a shared card they fit the rest of the time slice."""
+        """Yield ranges of samples, one for each kernel call; on a shared card each fits the rest of the time slice."""
         first = 0
         while first < count:
             most = MAX_SAMPLES if self._slices is None else int(self._slices.left * self._samples_per_second)
@@ -373,7 +376,7 @@ class TrainerDriver(KernelDriver):
             first = part.stop
 
     def _train_part(self, rows: np.ndarray, optimizer: Optimizer, results: np.ndarray) -> None:
-        """Train on records of samples in one kernel call; the new state, its step and moments become valid at once."""
+        """Train on sample records in one kernel call, then replace memory, step and moments in one assignment."""
         before, memory = self._chip, self._spare_memory(3 * self._layout.vectors)
 
         def work() -> None:
@@ -393,45 +396,47 @@ class TrainerDriver(KernelDriver):
         if self._slices is None:
             try:
                 work()
-            finally:  # the chip has changed, also where Ctrl-C comes after the kernel's end
+            finally:  # the chip has changed, also if Ctrl-C comes after the kernel's end
                 publish()
         else:
             self._on_card(work, publish)
 
     def _refuse(self, results: np.ndarray, sample: int, rates: np.ndarray) -> NoReturn:
+        """Raise the error of the first sample whose status is not DONE."""
         status = STATUS_NAMES.get(int(results["status"][sample]), "an unknown status")
         if status.endswith("_NOT_FINITE"):
             fault = status.removesuffix("_NOT_FINITE").lower()
             raise NumericalFault(fault, sample, results["loss"][:sample].copy(), float(rates[sample]))
         raise OverlayError(  # the host's samples are valid: `train` and `predict` check them
-            f"the kernel found {status} in sample {sample}, which is right in host memory: its record did not reach "
-            "the card; was sync_to_device left out? Parameters are as before that sample"
+            f"the kernel found {status} in sample {sample}, which is valid in host memory: its record did not reach "
+            "the card; is a sync_to_device missing? That sample did not change the parameters"
         )
 
     def _stored(self) -> Any:
-        """Return the parameter buffer with what is on chip."""
+        """Return the parameter buffer, updated with the parameters and moments on chip."""
         if self._chip.memory is None:
-            self.program  # noqa: B018 - says so if there is none
+            self.program  # noqa: B018 - raises StateError if there is none
             raise StateError("no parameters are on the card: call load_parameters first")
         with self._alone():
-            if self._slices is None:  # a shared card's are there after each call
+            if self._slices is None:  # on a shared card each call stores them
                 self._store(self._chip.memory)
             return self._chip.memory
 
     def _block(self, memory: Any, number: int) -> np.ndarray:
-        """Parameters (0), first (1) or second moments (2) in a parameter buffer."""
+        """Return the parameters (0), first moments (1) or second moments (2) in a parameter buffer."""
         first = number * self._layout.vectors
         return np.asarray(memory[first : first + self._layout.vectors])
 
     def _checked(self, what: str, tensors: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        shapes = {name: tuple(shape) for name, shape in self.program.program.model.shapes.items()}
+        """Return tensors as float32 arrays; raise StateError unless they are finite and fit the program's model."""
+        expected = {name: tuple(shape) for name, shape in self.program.program.model.shapes.items()}
         arrays = {name: np.asarray(tensor, np.float32) for name, tensor in tensors.items()}
         check_finite(what, arrays)
-        given = {name: array.shape for name, array in arrays.items()}
-        if given != shapes:
-            wrong = next(n for n in (*shapes, *given) if given.get(n) != shapes.get(n))
+        shapes = {name: array.shape for name, array in arrays.items()}
+        if shapes != expected:
+            wrong = next(n for n in (*expected, *shapes) if shapes.get(n) != expected.get(n))
             raise StateError(
-                f"{what} of another model: {wrong} is {given.get(wrong, 'missing')}, but "
-                f"{shapes.get(wrong, 'not there')} in the loaded program's model; load the program of their model"
+                f"{what} of another model: {wrong} is {shapes.get(wrong, 'missing')}, but "
+                f"{expected.get(wrong, 'not there')} in the loaded program's model; load the program of their model"
             )
         return arrays

@@ -23,7 +23,7 @@ class TrainingRun:
     train : callable
         Trains on a range of the samples and returns their losses, float32 of shape (n,).
     lock : threading.Lock
-        Held until the training ends.
+        Locked until the training ends.
     """
 
     def __init__(self, total: int, train: Callable[[slice], np.ndarray], lock: threading.Lock):
@@ -52,7 +52,7 @@ class TrainingRun:
 
     @property
     def losses(self) -> np.ndarray:
-        """Losses so far, float32."""
+        """Losses of the samples trained on, float32."""
         return np.concatenate([np.zeros(0, np.float32), *self._losses])
 
     @property
@@ -66,7 +66,7 @@ class TrainingRun:
         return sum(map(len, tuple(self._losses))) / self.total if self.total else 1.0
 
     def stop(self) -> None:
-        """Stop at the next chunk's end, within a quarter second."""
+        """Stop at the end of the current chunk, within a quarter second."""
         self._stop.set()
 
     def wait(self, timeout: float | None = None) -> np.ndarray:
@@ -75,7 +75,7 @@ class TrainingRun:
         Parameters
         ----------
         timeout : float, optional
-            Seconds to wait at most; `done` tells whether that was enough.
+            Seconds to wait at most; `done` is False if the training has not ended then.
 
         Raises
         ------
@@ -86,7 +86,7 @@ class TrainingRun:
             self._thread.join(timeout)
         except KeyboardInterrupt:
             self.stop()
-            self._thread.join(STOP_SECONDS)  # a hung kernel ends it later, at its time limit
+            self._thread.join(STOP_SECONDS)  # with a hung kernel, the thread ends later, at the kernel's time limit
             raise
         if self.done and self._error:
             raise self._error
@@ -94,7 +94,7 @@ class TrainingRun:
 
 
 def wait_to_the_end(handle: Any) -> None:
-    """Wait for a kernel's end, then raise a KeyboardInterrupt that came meanwhile."""
+    """Wait for a kernel's end, then raise a KeyboardInterrupt that came while waiting."""
     interrupt = None
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Programs that use one unit of the machine at a time, a bank after the other: for a card's first hour."""
+"""Programs that test one unit of the machine with one bank at a time, to bring up a new card."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ from bttlab.model.config import Optimizer
 
 M = machine()
 VECTORS, TOKENS = 16, 16
-SHAPE = LayerShape((4, 4, 4), (4, 4, 4), (1, 1, 1, 1, 1))  # of no layer: the record of a program has one
+SHAPE = LayerShape((4, 4, 4), (4, 4, 4), (1, 1, 1, 1, 1))  # not used, but required by `LayerProgram`
 UNITS = ("copy", "vector", "shuffle", "engine 0", "engine 1", "update")
 RATE = 0.01
 
@@ -30,10 +30,10 @@ class UnitProgram:
     unit : str
         One of UNITS.
     banks : tuple of int
-        That the unit reads and writes.
+        Banks that the unit reads and writes.
     program : LayerProgram
     optimizer : Optimizer, optional
-        Of the update.
+        For the update unit.
     """
 
     unit: str
@@ -42,7 +42,7 @@ class UnitProgram:
     optimizer: Optimizer | None = None
 
     def inputs(self, seed: int) -> np.ndarray:
-        """Return random vectors for LOAD, float32 of shape (vectors, LANES); another seed shows stale results."""
+        """Return random vectors for LOAD, float32 of shape (vectors, LANES); a second seed detects stale results."""
         random = np.random.default_rng(seed)
         tensors = {t.name: random.standard_normal(t.block.shape).astype(np.float32) for t in self.program.inputs}
         if self.optimizer:  # a second moment is a sum of squares
@@ -50,50 +50,51 @@ class UnitProgram:
         return self.program.pack(tensors)
 
     def run(self, trainer: Any, seed: int) -> dict[str, np.ndarray]:
-        """Run it on a card; return its results, float32 of shape (16, LANES) each: r; of the update p, m and v."""
+        """Run it on a card and return its results, float32 of shape (16, LANES): r, or p, m and v of the update."""
         trainer.load_program(self.program)
         vectors = trainer.execute(self.inputs(seed), self.program.tokens, self.optimizer, RATE)
         return {name: result for name, result in self.program.unpack(vectors).items() if name}
 
 
 def unit_programs() -> Iterator[UnitProgram]:
-    """Yield a program for each bank that a unit reads or writes and that LOAD and STORE reach."""
+    """Yield a program for each bank that a unit reads or writes and that LOAD and STORE can access."""
     ports = {port.name: port.banks for port in M.ports}
     loaded = [bank for bank in ports["VECTOR_R0"] if bank not in (M.IN_BANK, M.OUT_BANK)]
     stored = [bank for bank in ports["VECTOR_A"] if bank not in (M.IN_BANK, M.OUT_BANK)]
     both = [bank for bank in loaded if bank in stored]
     for bank in both:
         yield _vector("copy", M.COPY, bank, None, bank)
-    for bank in _reached(ports["VECTOR_B"], loaded):
+    for bank in _common(ports["VECTOR_B"], loaded):
         source = next(each for each in both if each != bank)
         yield _vector("vector", M.ADD, source, bank, next(each for each in both if each not in (bank, source)))
-    sources, results = _reached(ports["SHUFFLE_SOURCE"], loaded), _reached(ports["SHUFFLED"], stored)
+    sources, results = _common(ports["SHUFFLE_SOURCE"], loaded), _common(ports["SHUFFLED"], stored)
     for source, result in _pairs(sources, results):
         yield _shuffle(source, result)
     for engine in range(M.ENGINES):
-        results = _reached(ports[f"ENGINE_OUT_{engine}"], stored)
-        for scalars, result in _pairs(_reached(ports[f"SCALARS_{engine}"], loaded), results):
+        results = _common(ports[f"ENGINE_OUT_{engine}"], stored)
+        for scalars, result in _pairs(_common(ports[f"SCALARS_{engine}"], loaded), results):
             yield _engine(engine, sources, scalars, result, reduce=False)
-        for stream, result in _pairs(_reached(ports[f"STREAM_{engine}"], loaded), results):
+        for stream, result in _pairs(_common(ports[f"STREAM_{engine}"], loaded), results):
             yield _engine(engine, sources, stream, result, reduce=True)
     for optimizer in map(Optimizer, ("sgd", "momentum", "adamw")):
         for bank in GRADIENT_OF:
             yield _update(bank, next(each for each in both if each != bank), optimizer)
 
 
-def _reached(banks: tuple[int, ...], others: list[int]) -> list[int]:
+def _common(banks: tuple[int, ...], others: list[int]) -> list[int]:
+    """Return the banks that are in both sequences."""
     return [bank for bank in banks if bank in others]
 
 
 def _pairs(sources: list[int], results: list[int]) -> Iterator[tuple[int, int]]:
-    """Yield each source and each result once at least, never the same bank twice in a pair."""
+    """Yield pairs of two different banks, with each source and each result at least once."""
     for number in range(max(len(sources), len(results))):
         source = sources[number % len(sources)]
         yield source, next(r for r in (results[number % len(results) :] + results) if r != source)
 
 
 def _vectors(bank: int, operand: int) -> At:
-    """Return where an operand lies: each has vectors of its own, so that one bank may hold them all."""
+    """Return the address of an operand. Addresses of different operands do not overlap, even in the same bank."""
     return at(f"bank {bank}", operand * VECTORS)
 
 
@@ -118,7 +119,7 @@ def _shuffle(source: int, result: int) -> UnitProgram:
 
 
 def _engine(engine: int, sources: list[int], bank: int, result: int, reduce: bool) -> UnitProgram:
-    """A product of 16 rows in an engine's operand buffer: EXPAND, or REDUCE over one vector."""
+    """Return a product with 16 rows in an engine's operand buffer: EXPAND, or REDUCE over one vector."""
     builder = Builder()
     rows = _vectors(next(each for each in sources if each not in (bank, result)), 1)
     place, out = _vectors(bank, 0), _vectors(result, 2)
@@ -128,7 +129,7 @@ def _engine(engine: int, sources: list[int], bank: int, result: int, reduce: boo
     builder.shuffle("fill", M.ROWS, same, source, also=rows_of, row=("block", 0))
     stream, sums = at(place.memory, place.base, m=1), at(out.memory, out.base, m=1)
     if reduce:
-        loops = [Level("k", 1 + 1), Level("m", VECTORS)]  # the last step of the depth adds up the lanes
+        loops = [Level("k", 1 + 1), Level("m", VECTORS)]  # the last step of k adds up the lanes
         builder.reduce(engine, "reduce", loops, "k", at(buffer.memory, buffer.base), stream, sums)
     else:
         builder.expand(engine, "expand", [Level("m", VECTORS)], at(buffer.memory, buffer.base), stream, sums)
@@ -136,15 +137,15 @@ def _engine(engine: int, sources: list[int], bank: int, result: int, reduce: boo
 
 
 def _update(bank: int, source: int, optimizer: Optimizer) -> UnitProgram:
-    """An update of 16 vectors; the vector unit brings the gradient to its bank, as LOAD does not reach all of them."""
+    """Return an update of 16 vectors. The vector unit copies the gradient to its bank: LOAD cannot access all banks."""
     builder, after = Builder(), Builder()
-    p, given, m, v = _vectors(bank, 0), _vectors(source, 1), *(_vectors(each, 0) for each in MOMENTS)
+    p, loaded, m, v = _vectors(bank, 0), _vectors(source, 1), *(_vectors(each, 0) for each in MOMENTS)
     gradient = _vectors(GRADIENT_OF[bank], 1)
     loops = [Level("one", 1), Level("w", VECTORS)]
-    builder.columns("gradient", loops, at(given.memory, given.base, w=1), r1=at(gradient.memory, gradient.base, w=1))
+    builder.columns("gradient", loops, at(loaded.memory, loaded.base, w=1), r1=at(gradient.memory, gradient.base, w=1))
     after.update("update", VECTORS, p, gradient, m, v)
     set_waits(after.instructions, NO_OFFSETS)
-    unit = _assembled("update", builder, [p, given, m, v], {"p": p, "m": m, "v": v})
+    unit = _assembled("update", builder, [p, loaded, m, v], {"p": p, "m": m, "v": v})
     banks = *unit.banks, gradient.number
     return replace(unit, banks=banks, program=replace(unit.program, flush=after.instructions), optimizer=optimizer)
 

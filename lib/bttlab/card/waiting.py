@@ -1,4 +1,4 @@
-"""Wait for a kernel of a real card: with a time limit, and so that Ctrl-C works while the kernel hangs."""
+"""Wait for a kernel of a real card, with a time limit, so that Ctrl-C works while the kernel hangs."""
 
 import os
 import re
@@ -18,41 +18,42 @@ from bttlab.card.emulation import EmulatedU50
 from bttlab.card.kernel import OverlayError
 from bttlab.card.shells import pcie_address
 
-MARGIN = 20  # a kernel may take so many times its modelled time,
-LEAST_SECONDS = 10.0  # and this more: PCIe, refresh of HBM, a busy host
-GRACE_SECONDS = 0.7  # that a kernel has after Ctrl-C: a chunk of samples takes a quarter second
+# Time limit of a kernel: MARGIN times its modelled time, and LEAST_SECONDS for PCIe, refresh of HBM and a busy host.
+MARGIN = 20
+LEAST_SECONDS = 10.0
+GRACE_SECONDS = 0.7  # for a kernel to end after Ctrl-C: a chunk of samples takes a quarter second
 POLL_MILLISECONDS = 100
 IDLE = 0x4  # in AP_CTRL
-ERRORS = {  # of XRT, by its negative error number
+ERRORS = {  # likely causes of XRT's errors, by error number
     1: "buffers of another program are still on the card",
-    2: "XRT does not find it: has the overlay a kernel of that name?",
+    2: "XRT does not find it: does the overlay have a kernel of that name?",
     11: "the card is busy",
-    12: "the host has no memory for it",
+    12: "the host is out of memory",
+    13: "you have no permission to open the card's node /dev/dri/renderD*: join its group (render)",
     16: "another program uses the card's overlay: end it (fuser /dev/dri/renderD* names it)",
-    19: "the card is gone: look at it with xbutil examine, and at dmesg",
-    22: "XRT takes it for invalid: is the overlay of the card's shell, and the kernel's name right?",
-    13: "you may not open the card's node /dev/dri/renderD*: join its group (render)",
+    19: "the card is gone: check xbutil examine and dmesg",
+    22: "XRT says that it is invalid: is the overlay for the card's shell, and the kernel's name right?",
     95: "the card's shell is not the overlay's: xbutil examine names the shell",
 }
 _started: "weakref.WeakKeyDictionary[pynq.Device, tuple[Any, Any]]" = weakref.WeakKeyDictionary()  # kernel, its buffers
 
 
 class CardFailedError(OverlayError):
-    """A card that is lost, needs a reset, or ended a kernel with an error."""
+    """A card is lost, needs a reset, or ended a kernel with an error."""
 
 
 def reset_hint(card: pynq.Device) -> str:
-    """Return how to reset a card, in words."""
+    """Return instructions to reset a card."""
     return f"reset the card with: xbutil reset --device {pcie_address(card) or 'ADDRESS'} (xbutil examine lists them)"
 
 
 class CardHungError(CardFailedError):
-    """A card whose kernel has not ended within its time limit."""
+    """A card's kernel has not ended within its time limit."""
 
 
 @contextmanager
 def card_errors(card: pynq.Device) -> Iterator[None]:
-    """Turn the errors that pynq raises for a real card into one line each, with the likely cause.
+    """Turn the errors that pynq raises for a real card into a CardFailedError that names the likely cause.
 
     Raises
     ------
@@ -69,10 +70,10 @@ def card_errors(card: pynq.Device) -> Iterator[None]:
 
 
 def _error_number(text: str) -> int:
-    """Return XRT's error number of a message of pynq's; unsigned values are negative ones."""
+    """Return XRT's error number from a pynq message; 0 if there is none."""
     for found in re.findall(r"-?\d+", text):
         value = int(found)
-        value = value - (1 << 32) if value >= 1 << 31 else value
+        value = value - (1 << 32) if value >= 1 << 31 else value  # pynq prints negative numbers as unsigned, too
         if 0 < abs(value) < 200:
             return abs(value)
     return 0
@@ -81,25 +82,25 @@ def _error_number(text: str) -> int:
 def run_kernel(card: pynq.Device, start: Callable[[], Any], buffers: Any, seconds: float) -> None:
     """Start a kernel of a real card and wait for its end.
 
-    Ctrl-C, and any other handler of SIGINT and SIGTERM, takes effect at the end of the kernel; if the kernel does not
-    end within `GRACE_SECONDS`, it is left running. A card whose kernel was left running is refused until it ends.
+    Handlers of SIGINT (Ctrl-C) and SIGTERM are called when the kernel has ended. If it does not end within
+    `GRACE_SECONDS` after the signal, it is left running. Until it ends, calls for that card raise CardFailedError.
 
     Parameters
     ----------
     card : pynq.Device
     start : callable
-        Returns pynq's handle.
+        Starts the kernel and returns pynq's handle.
     buffers : object
-        What the kernel reads and writes; kept until it ends.
+        The buffers that the kernel accesses; they are referenced until it ends.
     seconds : float
-        That it may take at most.
+        Time limit.
 
     Raises
     ------
     CardHungError
         If the kernel does not end within its time limit.
     CardFailedError
-        If it does not end after Ctrl-C, ends with an error, or one before is still running.
+        If it does not end after Ctrl-C, ends with an error, or a previous kernel is still running.
     """
     check_idle(card)
     with _DeferredSignals() as signals:
@@ -112,11 +113,11 @@ def run_kernel(card: pynq.Device, start: Callable[[], Any], buffers: Any, second
             if elapsed > seconds or interrupted:
                 signals.forget()
                 process_lock(card_name(card)).mark_hung()
-                asked = "Ctrl-C, and " if interrupted else ""
+                cause = "Ctrl-C, and " if interrupted else ""
                 raise (CardFailedError if elapsed <= seconds else CardHungError)(
-                    f"{asked}the kernel on {card.name} has not ended {elapsed:.1f} s after its start (its limit is "
-                    f"{seconds:.0f} s, from the program's modelled cycles); what is on the card is lost; if it "
-                    f"stays so, {reset_hint(card)}, and start again"
+                    f"{cause}the kernel on {card.name} has not ended {elapsed:.1f} s after its start (its limit is "
+                    f"{seconds:.0f} s, from the program's modelled cycles); the state on the card is lost; if the "
+                    f"kernel does not end, {reset_hint(card)}, and start again"
                 )
         del _started[card]
     failure = handle._future.exception() if hasattr(handle, "_future") else None
@@ -125,20 +126,20 @@ def run_kernel(card: pynq.Device, start: Callable[[], Any], buffers: Any, second
 
 
 def is_running(card: pynq.Device) -> bool:
-    """Return whether a card still runs a kernel that was given up."""
+    """Return True if a card may still run a kernel that did not end in time."""
     return card in _started
 
 
 def check_idle(card: pynq.Device) -> None:
-    """Raise CardFailedError if a card still runs a kernel that was given up."""
+    """Raise CardFailedError if a card still runs a kernel that did not end in time."""
     if card in _started and not _ended(card, _started[card][0], 0):
         raise CardFailedError(f"{card.name} still runs a kernel that did not end in time; {reset_hint(card)}")
     _started.pop(card, None)
 
 
 def _ended(card: pynq.Device, handle: Any, milliseconds: int) -> bool:
-    """Wait for a kernel, and return True if it has ended."""
-    if hasattr(handle, "target"):  # started by registers: an XRT without its scheduler
+    """Wait for a kernel at most `milliseconds` and return True if it has ended."""
+    if hasattr(handle, "target"):  # started by its registers, without XRT's scheduler
         time.sleep(milliseconds / 1e5)
         return bool(handle.target.mmio.read(0) & IDLE)
     if not handle.done:
@@ -147,7 +148,7 @@ def _ended(card: pynq.Device, handle: Any, milliseconds: int) -> bool:
 
 
 class _DeferredSignals:
-    """A context in which handlers of SIGINT and SIGTERM are called at its end, not within: for the main thread."""
+    """A context that defers calls of the handlers of SIGINT and SIGTERM to its end. Has no effect in other threads."""
 
     def __init__(self) -> None:
         self._handlers: dict[int, Callable[[int, FrameType | None], Any]] = {}
@@ -170,7 +171,7 @@ class _DeferredSignals:
             self._handlers[self._received[0]](*self._received)
 
     def forget(self) -> None:
-        """Call no handler at the end."""
+        """Discard the deferred signal."""
         self._received = None
 
     def _note(self, number: int, frame: FrameType | None) -> None:

@@ -1,9 +1,9 @@
-"""Overlays as files: writes and reads the AXLF container (.xclbin) that XRT and PYNQ share.
+"""Read and write overlay files: the AXLF container (.xclbin) of XRT and PYNQ.
 
-An emulation overlay has the sections of one that Vitis links, and in section EMULATION_DATA the kernels compiled for
-the host's processor, one image for each level of vector instructions. All but the images follows from the kernels, so
-the reader accepts a container only if its sections say exactly what its kernels imply. That keeps PYNQ's own parser,
-which trusts counts and offsets, away from anything malformed.
+An emulation overlay has the same sections as one linked by Vitis, and in section EMULATION_DATA the kernels compiled
+for the host's processor, one image for each level of vector instructions. Everything but the images follows from the
+kernels' descriptions, so the reader accepts a container only if its sections are exactly those. This protects PYNQ's
+parser, which does not check counts and offsets, from malformed files.
 """
 
 import ctypes
@@ -22,7 +22,7 @@ from bttlab.card.facts import U50
 from bttlab.card.kernel import CONTROL_RANGE, Argument, Kernel, OverlayError
 
 MAGIC = b"xclbin2"
-# PYNQ's table of modes and sections stops short of these (XRT's xclbin.h).
+# PYNQ's tables of modes and sections lack these values of XRT's xclbin.h.
 MODES = {0: "hw", 1: "hw", 2: "hw", 3: "hw", 4: "hw_emu", 5: "sw_emu", 6: "hw_emu"}
 SW_EMU = 5
 PARTITION_METADATA, EMULATION_DATA = 20, 21
@@ -39,7 +39,7 @@ SECTIONS = {
 FIRST_SECTION = axlf.axlf.m_sections.offset
 MOST_SECTIONS = 64
 MOST_KERNELS = 16
-MOST_METADATA = 1 << 17  # bytes; a kernel of ten arguments takes 3,000
+MOST_METADATA = 1 << 17  # bytes; a kernel with ten arguments needs 3,000
 CONTROL_BASE = 0x800000  # where the shell maps the first compute unit's registers
 CONTROL_STRIDE = 0x10000
 _UUID = re.compile(rb"[0-9a-f]{32}")
@@ -49,7 +49,7 @@ _CLOCK = re.compile(r"([1-9][0-9]{0,2})MHz")
 
 @dataclass(frozen=True)
 class Container:
-    """A container's header and raw sections, of any kind of overlay.
+    """The header and raw sections of a container with any kind of overlay.
 
     Attributes
     ----------
@@ -62,7 +62,7 @@ class Container:
     interfaces : tuple of str
         UUIDs of the shell's interface; none in an emulation overlay.
     sections : mapping of int to bytes
-        By kind; those of `SECTIONS` occur once.
+        By kind; the kinds in `SECTIONS` occur at most once.
     """
 
     mode: str
@@ -73,7 +73,7 @@ class Container:
 
     @property
     def clock_mhz(self) -> int | None:
-        """The kernels' clock; None if the container does not tell it."""
+        """The kernels' clock; None if the container has no entry for it."""
         table, row = self.sections.get(KIND.CLOCK_FREQ_TOPOLOGY, b""), axlf.clock_freq
         first = axlf.clock_freq_topology.m_clock_freq.offset
         count = min(int.from_bytes(table[:2], "little"), (len(table) - first) // ctypes.sizeof(row))
@@ -89,7 +89,7 @@ class EmulationOverlay:
     ----------
     kernels : tuple of Kernel
     images : mapping of str to bytes
-        Shared libraries that hold the kernels, by level of vector instructions ("avx2", "avx512").
+        Shared libraries with the kernels, by level of vector instructions ("avx2", "avx512").
     platform : str
     clock_mhz : int
         The kernels' clock on the card.
@@ -112,7 +112,7 @@ def pack_xclbin(overlay: EmulationOverlay) -> bytes:
     Raises
     ------
     OverlayError
-        If there is no kernel, a kernel twice, no image, or an image without a proper name.
+        If there are no kernels or no images, or a kernel occurs twice, or an image has an invalid name.
     """
     _check_overlay(overlay)
     sections = _described_sections(overlay)
@@ -130,7 +130,7 @@ def pack_xclbin(overlay: EmulationOverlay) -> bytes:
     top.m_cipher[:] = [0xFF] * 32  # signature length -1: not signed
     header = top.m_header
     header.m_length = offset + len(body)
-    header.m_versionMajor, header.m_versionMinor = 2, 13  # the XRT release whose layout this is
+    header.m_versionMajor, header.m_versionMinor = 2, 13  # the XRT release of this layout
     header.m_mode = SW_EMU
     header.m_numSections = len(sections)
     _fill(header.m_platformVBNV, overlay.platform)
@@ -144,12 +144,12 @@ def pack_xclbin(overlay: EmulationOverlay) -> bytes:
 
 
 def read_container(data: bytes) -> Container:
-    """Return the header and sections of any .xclbin, once every offset and size in it is known to be sound.
+    """Return the header and sections of any .xclbin after a check of all offsets and sizes.
 
     Raises
     ------
     OverlayError
-        If it is no .xclbin, truncated, or its section table points outside of it.
+        If it is not an .xclbin, is truncated, or its section table points outside the file.
     """
     size = len(data)
     if not data.startswith(MAGIC + b"\0"):
@@ -176,7 +176,7 @@ def read_container(data: bytes) -> Container:
         sections[row.m_sectionKind] = bytes(data[begin:end])
     mode = header.m_mode & 0xFFFF  # the upper half is XRT's action mask
     if mode not in MODES:
-        raise OverlayError(f"its header has mode {mode}, which no XRT knows")
+        raise OverlayError(f"its header has mode {mode}, which XRT does not define")
     try:
         platform = _text(bytes(header.m_platformVBNV))
     except UnicodeDecodeError:
@@ -186,12 +186,13 @@ def read_container(data: bytes) -> Container:
 
 
 def read_xclbin(data: bytes) -> EmulationOverlay:
-    """Return what an emulation overlay holds, checked against what its kernels imply.
+    """Return the content of an emulation overlay after a check that its sections match its kernels.
 
     Raises
     ------
     OverlayError
-        As `read_container`, or if the overlay is not for emulation, lacks a section, or its sections disagree.
+        As `read_container`, or if the overlay is not for emulation, lacks a section, or its sections contradict each
+        other.
     """
     container = read_container(data)
     if container.mode != "sw_emu":
@@ -209,16 +210,14 @@ def read_xclbin(data: bytes) -> EmulationOverlay:
     _check_overlay(overlay)
     for kind, implied in _described_sections(overlay).items():
         if container.sections[kind] != implied:
-            raise OverlayError(
-                f"section {SECTIONS[kind]} does not say what the overlay's kernels imply; rebuild the overlay"
-            )
+            raise OverlayError(f"section {SECTIONS[kind]} does not match the overlay's kernels; rebuild the overlay")
     return overlay
 
 
 def _interfaces(metadata: bytes, header: bytes) -> tuple[str, ...]:
-    """Return the interface UUIDs that an overlay for hardware needs: of its device tree, as XRT's driver, or header.
+    """Return the interface UUIDs that an hw overlay needs, from its device tree as in XRT's driver, or its header.
 
-    Since 2023 xclbinutil repeats the one of the device tree in the header; older files may have another UUID there.
+    Since 2023 xclbinutil copies the UUID of the device tree to the header; older files may have another UUID there.
     """
     found = sorted({uuid.decode() for uuid in _UUID.findall(metadata)})
     return tuple(found) if found else (header.hex(),) if any(header) else ()
@@ -236,13 +235,13 @@ def _check_overlay(overlay: EmulationOverlay) -> None:
         raise OverlayError(f"kernels {names}: no argument is a pointer, so no memory bank is in use")
     if not overlay.images or not all(map(_IMAGE_NAME.fullmatch, overlay.images)):
         raise OverlayError(
-            f"images {list(overlay.images)}: an overlay has at least one, named in small letters and digits"
+            f"images {list(overlay.images)}: an overlay has at least one, with a name of lower-case letters and digits"
         )
     if len(overlay.platform.encode()) > 63 or not 1 <= overlay.clock_mhz <= 999:
         raise OverlayError(f"platform {overlay.platform!r} or clock {overlay.clock_mhz} MHz is out of range")
 
 
-# --- the sections that follow from the kernels
+# --- sections derived from the kernels
 
 
 def _described_sections(overlay: EmulationOverlay) -> dict[int, bytes]:
@@ -278,7 +277,7 @@ def _described_sections(overlay: EmulationOverlay) -> dict[int, bytes]:
 
 
 def _metadata(overlay: EmulationOverlay) -> bytes:
-    """The XML that names kernels, their ports, arguments and compute units."""
+    """Return the XML that describes kernels, their ports, arguments and compute units."""
     project = ElementTree.Element("project", name="_".join(kernel.name for kernel in overlay.kernels))
     platform = ElementTree.SubElement(project, "platform", vendor="xilinx", boardid="u50", name=overlay.platform)
     device = ElementTree.SubElement(platform, "device", name="fpga0", fpgaDevice=U50.part)
@@ -331,7 +330,7 @@ def _port(kernel: ElementTree.Element, name: str, mode: str, size: int, width: i
 
 
 def _parse_metadata(data: bytes, banks: Mapping[tuple[int, int], int]) -> tuple[tuple[Kernel, ...], int]:
-    """Kernels and clock from the XML; that the rest of it is as it should be is checked afterwards."""
+    """Return the kernels and their clock from the XML; `read_xclbin` checks the rest of it."""
     if len(data) > MOST_METADATA or b"<!" in data:  # no entities to expand
         raise OverlayError("section EMBEDDED_METADATA is not the XML that describes an overlay's kernels")
     try:
@@ -353,7 +352,7 @@ def _parse_metadata(data: bytes, banks: Mapping[tuple[int, int], int]) -> tuple[
 
 
 def _argument_banks(data: bytes) -> dict[tuple[int, int], int]:
-    """(kernel, argument) -> bank, from section CONNECTIVITY."""
+    """Return the bank of each (kernel, argument) from section CONNECTIVITY."""
     first, size = axlf.connectivity.m_connection.offset, ctypes.sizeof(axlf.connection)
     count = int.from_bytes(data[:first], "little", signed=True)
     if count < 1 or len(data) != first + count * size:
@@ -366,7 +365,7 @@ def _argument_banks(data: bytes) -> dict[tuple[int, int], int]:
 
 
 def _archive(images: Mapping[str, bytes]) -> bytes:
-    """A zip of the images, stored and dated alike: its bytes depend on nothing else, zlib's version included."""
+    """Return a zip file of the images, uncompressed and with fixed dates, so that equal images give equal bytes."""
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
         for name, image in sorted(images.items()):
@@ -382,12 +381,12 @@ def _extract(data: bytes) -> dict[str, bytes]:
             entries = archive.infolist()
             if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
                 raise OverlayError("section EMULATION_DATA has a compressed image; images are stored")
-            if sum(entry.file_size for entry in entries) > len(data):  # else one image could be many
+            if sum(entry.file_size for entry in entries) > len(data):  # overlapping entries expand like a zip bomb
                 raise OverlayError("section EMULATION_DATA has images that share their bytes")
             return {entry.filename: archive.read(entry) for entry in entries}
     except OverlayError:
         raise
-    except Exception as error:  # zipfile lets a dozen kinds through, of struct, zlib and codecs too
+    except Exception as error:  # zipfile raises a dozen types, also of struct, zlib and codecs
         raise OverlayError(f"section EMULATION_DATA is not an archive of images: {error}") from None
 
 
@@ -395,7 +394,7 @@ def _extract(data: bytes) -> dict[str, bytes]:
 
 
 def _table(kind: type[ctypes.Structure], rows: Sequence[ctypes.Structure]) -> bytes:
-    """A counted table: xclbin.h declares it with one row, it holds as many as it counts."""
+    """Return a table with its row count. xclbin.h declares one row, but the table has as many as the count says."""
     (count, _), (first, _) = kind._fields_
     head = kind(**{count: len(rows)})
     return bytes(head)[: getattr(kind, first).offset] + b"".join(map(bytes, rows))
