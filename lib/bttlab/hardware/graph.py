@@ -323,7 +323,7 @@ class Graph:
         self.values[self._same[key]].append(instruction)
 
     def _key(self, value: Value) -> object:
-        """Return a key that is the same for equal values; extension or truncation that changes the number changes it."""
+        """Return a key that equal values share; an extension or truncation that changes the number changes the key."""
         if value in self.alias:
             wider = value.opcode in ("zext", "sext", "trunc") and not self.widths.same(value, self.alias[value])
             inner = self._key(self.alias[value])
