@@ -19,7 +19,7 @@ from conftest import ROOT
 
 RECORDS = sorted((ROOT / "data" / "accuracy").glob("*.json"))
 SHOWN = {"atis_batches": ["tensor16", "batch1"]}  # of records that have trials, too: the page links these
-LINKED = ("atis_dense", "snips")  # records that the page only concludes from
+LINKED = ("atis_ablation", "atis_dense", "snips")  # records that the page concludes from, without a table of all
 
 
 @pytest.fixture(scope="module")
@@ -123,6 +123,17 @@ def test_a_digit_is_a_sentence_of_patches(tmp_path):
     assert len({word for words in corpus.train.words for word in words}) == 64
     digits = Counter(intent for split in splits for intent in split.intents)
     assert digits == Counter(map(str, load_digits().target))
+
+
+def test_the_recipe_shows_what_is_lost_without_each_part():
+    record = json.loads((ROOT / "data" / "accuracy" / "atis_ablation.json").read_text(encoding="utf-8"))
+    frames = {run["recipe"]: f"{100 * run['test']['frame_accuracy']:.1f}" for run in record["runs"]}
+    lines = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8").splitlines()
+    parts = ("slot substitution", "word classes", "word dropout", "label smoothing")
+    shown = [next(line for line in lines if line.startswith(f"| {part}")).split(" | ")[-1] for part in parts]
+    assert shown == [f"{frames[f'no_{part.split()[-1]}']} |" for part in parts]
+    text = " ".join(lines)
+    assert f"with all parts it is {frames['full']} %" in text and f"(beta2 0.999) {frames['plain']} %" in text
 
 
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)

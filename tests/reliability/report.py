@@ -18,6 +18,7 @@ from reliability.outcome import Outcome
 TABLE = "table of reliability.json"
 HEAD = ("trial", "what was tried", "attempts", "failed", "figures", "version, processor and day")
 MOST_FAILURES = 20  # that are kept word for word
+MOST_FIGURES = 4  # in the table
 
 
 def load(folder: Path) -> dict[str, Any]:
@@ -50,23 +51,20 @@ def save(folder: Path, records: dict[str, Any], order: list[str]) -> None:
 
 
 def table(records: dict[str, Any]) -> str:
-    """Return the records as a table in Markdown, without how figures were measured and their course over time."""
+    """Return the records as a table in Markdown, with the first figures of each."""
     rows = [HEAD, ["---"] * len(HEAD)]
     for name, row in records.items():
-        figures = {name: _figure(value) for name, value in row["figures"].items() if not _is_course(value)}
-        told = "; ".join(f"{name}: {figure}" for name, figure in figures.items())
+        told = "; ".join(f"{name}: {_figure(value)}" for name, value in list(row["figures"].items())[:MOST_FIGURES])
         where = f"{row['version']}, {row['machine'].split(',')[0]}, {row['day']}"
         numbers = (f"{row['attempts']:,}", f"{row['failed']:,}")
         rows.append([f"{row['title']} (`{name}`)", row["tried"], *numbers, told, where])
     return "".join(f"| {' | '.join(cell.replace('|', '/') for cell in row)} |\n" for row in rows)
 
 
-def _is_course(value: Any) -> bool:
-    return isinstance(value, dict) and isinstance(value["value"], list)
-
-
 def _figure(value: Any) -> str:
     if isinstance(value, dict):
         provenance = "" if value["provenance"] == "measured" else f" ({value['provenance']})"
         return f"{_figure(value['value'])} {value['unit']}{provenance}"
+    if isinstance(value, list):
+        return ", ".join(map(_figure, value))
     return f"{value:,.4g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
