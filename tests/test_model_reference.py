@@ -229,7 +229,7 @@ def test_an_optimizer_that_is_not_the_state_s_is_refused():
     trainer = ReferenceTrainer(SMALL)
     trainer.train(make_samples(2), OPTIMIZERS[1], 0.01)
     with pytest.raises(
-        BttlabError, match=r"keeps first_moment but adamw needs first_moment, second_moment: .* without a state"
+        BttlabError, match=r"has first_moment but adamw needs first_moment, second_moment: .* without a state"
     ):
         trainer.train(make_samples(2), OPTIMIZERS[2], 0.01)
 
@@ -237,7 +237,7 @@ def test_an_optimizer_that_is_not_the_state_s_is_refused():
 @pytest.mark.parametrize(
     "change, message",
     [
-        (lambda p, s: p.pop("slot_head.bias"), "the parameters lack 'slot_head.bias': they are of another model"),
+        (lambda p, s: p.pop("slot_head.bias"), "the parameters lack 'slot_head.bias': they belong to another model"),
         (lambda p, s: p.update(extra=p["slot_head.bias"]), "the parameters have 'extra', which the model lacks"),
         (
             lambda p, s: p.update({"slot_head.bias": np.zeros(8)}),

@@ -1,4 +1,4 @@
-"""The transformer: configuration, PyTorch reference, one training step."""
+"""The transformer: configuration, PyTorch reference and training loop."""
 
 import lazy_loader
 

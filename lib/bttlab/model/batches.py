@@ -1,4 +1,4 @@
-"""Batches of utterances of equal length, which need no padding and no mask."""
+"""Batches of utterances of equal length, which need neither padding nor masks."""
 
 import numpy as np
 import torch
@@ -9,21 +9,21 @@ from bttlab.model.transformer import sample_losses
 
 
 def equal_length_batches(order: np.ndarray, lengths: np.ndarray, size: int, random: np.random.Generator):
-    """Cut samples into batches of at most `size` utterances of equal length, in random order.
+    """Split samples into batches of at most `size` utterances of equal length, in random order.
 
     Parameters
     ----------
     order : ndarray of int
-        Indices of the samples, in the order in which those of a length are to follow each other.
+        Indices of the samples. Samples of the same length keep this order.
     lengths : ndarray of int
-        Real tokens of every sample that an index may point to.
+        Number of real tokens of every sample that an index may refer to.
     random : numpy.random.Generator
-        Of the order of the batches.
+        Determines the order of the batches.
 
     Returns
     -------
     list of ndarray of int
-        Indices; together those of `order`.
+        The indices in `order`, by batch.
     """
     groups = [order[lengths[order] == length] for length in np.unique(lengths[order])]
     batches = [group[i : i + size] for group in groups for i in range(0, len(group), size)]
@@ -46,16 +46,13 @@ def batch_logits(model: nn.Module, samples) -> tuple[Tensor, Tensor, Tensor, Ten
 
 
 def batch_losses(model: nn.Module, samples, label_smoothing: float = 0.0) -> Tensor:
-    """Return the losses, shape (n,), of n `Samples` of equal length; on the model's device."""
+    """Return the losses, shape (n,), of n `Samples` of equal length, on the model's device."""
     return sample_losses(*batch_logits(model, samples), label_smoothing)
 
 
 @torch.no_grad()
 def predict_in_batches(model: nn.Module, samples, size: int = 64) -> Predictions:
-    """Predict in batches; equal to `bttlab.model.predict` except for rounding.
-
-    The model predicts in evaluation mode; its mode is restored.
-    """
+    """Predict in batches, in evaluation mode; equal to `bttlab.model.predict` except for rounding."""
     was_training = model.training
     model.train(False)
     losses = np.zeros(len(samples), np.float32)

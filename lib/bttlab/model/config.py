@@ -12,18 +12,18 @@ from bttlab.tensor.shapes import balanced_modes, check_modes, factors, full_rank
 
 FORMATS = ("tensor", "dense")
 PAPER_FLOW = "bidirectional"  # the order of contraction of arXiv 2501.06663
-FLOWS = {PAPER_FLOW: "bi-directional", "auto": "auto", "right_to_left": "right to left"}  # in words
+FLOWS = {PAPER_FLOW: "bi-directional", "auto": "auto", "right_to_left": "right to left"}  # with their titles
 OPTIMIZERS = ("sgd", "momentum", "adamw")
 ACTIVATIONS = ("gelu", "relu", "silu", "tanh")
 LINEARS = ("query", "key", "value", "output", "first", "second")  # of an encoder, in the order of the forward pass
-BELOW_ONE = 1 - 2**-24  # the FP32 number before 1
+BELOW_ONE = 1 - 2**-24  # the largest FP32 number below 1
 LARGEST_BATCH = 1024
 BYTES_PER_PARAMETER = 4  # FP32
 MOST_BYTES = 1 << 34  # of all parameters
 
 
 class ConfigError(BttlabError, ValueError):
-    """Raised if a configuration breaks a rule."""
+    """A configuration is invalid."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,11 @@ class ModelConfig:
     format : {"tensor", "dense"}
         "tensor": linear layers in TT, word embedding in TTM; "dense": both as plain matrices.
     sequence_length : int
-        Longest sequence in tokens, [CLS] included.
+        Maximum number of tokens, [CLS] included.
     hidden_size : int
         Features of a token; input and output size of every linear layer.
     heads : int
-        Attention heads; divides `hidden_size`.
+        Number of attention heads; divides `hidden_size`.
     vocabulary_size, intents, slots : int
         Number of token ids, intent labels and slot labels.
     linear_out_modes, linear_in_modes : tuple of int
@@ -55,13 +55,13 @@ class ModelConfig:
     activation : {"gelu", "relu", "silu", "tanh"}
         Between the two linear layers of a feed-forward block.
     ranks : mapping of str to int or sequence of int
-        Layers with ranks of their own, by name, such as {"encoders.0.query": 6, "embedding.word": (20, 30)}: one for
-        all bonds between cores, or each internal rank in order. Kept as sorted pairs.
+        Layers with other ranks, by name, such as {"encoders.0.query": 6, "embedding.word": (20, 30)}: one rank for all
+        bonds between cores, or each internal rank in order. Stored as sorted pairs.
 
     Raises
     ------
     ConfigError, bttlab.tensor.ShapeError
-        If a value breaks a rule. Modes and ranks are checked for format "tensor" only: "dense" has none.
+        If a value is invalid. Modes and ranks are checked for format "tensor" only: "dense" does not use them.
     """
 
     encoders: int = 2
@@ -91,7 +91,7 @@ class ModelConfig:
                 raise ConfigError(f"{name} is {value!r}: it must be an integer of at least {least}")
             if value > _MOST[name]:
                 raise ConfigError(f"{name} is {shown(value)}: it must be at most {_MOST[name]:,}")
-            object.__setattr__(self, name, int(value))  # a NumPy integer would not go into JSON
+            object.__setattr__(self, name, int(value))  # JSON cannot store a NumPy integer
         if self.hidden_size % self.heads:
             raise ConfigError(
                 f"hidden_size {self.hidden_size} is not divisible by heads {self.heads}; "
@@ -108,7 +108,7 @@ class ModelConfig:
             for name, _ in self.ranks:
                 if f"{name}.cores.0" not in known:
                     raise ConfigError(
-                        f"ranks name {name!r}, which is no layer of the model; there are, for instance, "
+                        f"ranks name {name!r}, which is no layer of the model; layers are, for example, "
                         "encoders.0.query, intent_pooler and embedding.word"
                     )
         if self.parameters_bytes > MOST_BYTES:
@@ -126,7 +126,7 @@ class ModelConfig:
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON-ready values (tuples become lists); newer ones only where they are not usual."""
+        """Return the fields as JSON-ready values (tuples become lists); activation and ranks only if not default."""
         values = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
         ranks = {name: list(rank) if isinstance(rank, tuple) else rank for name, rank in values.pop("ranks")}
         if self.activation == ModelConfig.activation:
@@ -135,12 +135,12 @@ class ModelConfig:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "ModelConfig":
-        """Build a configuration from `to_dict`'s result; fields left out take their defaults.
+        """Build a configuration from the result of `to_dict`; missing fields get their defaults.
 
         Raises
         ------
         ConfigError
-            If a key is not a field, or a value breaks a rule.
+            If a key is not a field, or a value is invalid.
         """
         known = {field.name for field in fields(cls)}
         unknown = sorted(set(values) - known)
@@ -149,40 +149,40 @@ class ModelConfig:
         return cls(**values)
 
     def rank_of(self, layer: str) -> int | tuple[int, ...]:
-        """Return the rank of a layer: one for all bonds between its cores, or each."""
+        """Return the rank of a layer: one for all bonds between its cores, or each internal rank."""
         default = self.embedding_rank if layer.startswith("embedding.") else self.linear_rank
         return dict(self.ranks).get(layer, default)
 
     def with_hidden_size(self, size: int) -> "ModelConfig":
         """Return this configuration with another hidden size.
 
-        Its modes are the three factors of the least sum, the largest first (last in `linear_in_modes`): 12, 8, 8 of
-        768; in another order if the card needs that to fill its vectors.
+        Its modes are the three factors with the smallest sum, the largest first (last in `linear_in_modes`): 12, 8, 8
+        for 768. They have another order if the card needs that to fill its vectors.
 
         Raises
         ------
         ConfigError, bttlab.tensor.ShapeError
-            If the size is not an integer of at least 1, absurdly large, or not divisible by the heads.
+            If the size is not an integer of at least 1, too large, or not divisible by the heads.
         """
         if not isinstance(size, Integral) or not 1 <= size <= _MOST["hidden_size"]:
             raise ConfigError(f"hidden_size is {shown(size)}: it must be an integer of 1 to {_MOST['hidden_size']:,}")
         orders = list(permutations(factors(size)))
         out = next((order for order in orders if _fills_vectors(*order[:2])), orders[0])
-        # A block of the card's shuffle unit has room for 16 rows of the middle mode if that is 8 at most.
+        # A block of the card's shuffle unit can store 16 rows of the middle mode if that mode is at most 8.
         columns = next((order for order in orders if order[1] <= 8 and _fills_vectors(*order[1:])), orders[0])
         return replace(
             self, hidden_size=size, linear_out_modes=out, linear_in_modes=out[::-1], embedding_column_modes=columns
         )
 
     def with_vocabulary(self, tokens: int) -> "ModelConfig":
-        """Return this configuration with room for so many token ids.
+        """Return this configuration with a vocabulary of at least `tokens` token ids.
 
-        The rows of the table are the least product of three modes, which differ by at most 1, that holds them.
+        The vocabulary size is the smallest sufficient product of three modes that differ by at most 1.
 
         Raises
         ------
         ConfigError, bttlab.tensor.ShapeError
-            If the number is not an integer of at least 1, or absurdly large.
+            If the number is not an integer of at least 1, or too large.
         """
         if isinstance(tokens, Integral) and tokens > _MOST["vocabulary_size"]:
             raise ConfigError(f"vocabulary is {shown(tokens)}: it must be at most {_MOST['vocabulary_size']:,}")
@@ -230,12 +230,12 @@ class ModelConfig:
 
     @property
     def task(self) -> str:
-        """What the model is for, in words."""
+        """The model's task as text."""
         return "classification and tagging"
 
     @property
     def title(self) -> str:
-        """The model in two words."""
+        """The model's title."""
         return f"{self.encoders} encoders"
 
     @property
@@ -245,12 +245,12 @@ class ModelConfig:
 
     @property
     def slug(self) -> str:
-        """Name in names of runs and files."""
+        """Name used in names of runs and files."""
         return f"enc{self.encoders}"
 
     @property
     def identity(self) -> dict[str, int]:
-        """What a result calls the model."""
+        """Entry that identifies the model in results."""
         return {"encoders": self.encoders}
 
     @property
@@ -265,12 +265,12 @@ class ModelConfig:
 
 
 def _fills_vectors(*modes: int) -> bool:
-    """Return whether modes at an end fill whole vectors of the card, 16 elements each (docs/processor.md)."""
+    """Return True if the product of some modes is a multiple of the card's vectors of 16 (docs/processor.md)."""
     return not math.prod(modes) % 16
 
 
 def _pairs(ranks: Any) -> tuple[tuple[str, int | tuple[int, ...]], ...]:
-    """Return sorted pairs (layer, rank). The shapes check the ranks."""
+    """Return sorted pairs (layer, rank). `tt_shapes` and `ttm_shapes` check the ranks."""
     try:
         pairs = {str(name): tuple(rank) if isinstance(rank, Iterable) else rank for name, rank in dict(ranks).items()}
     except (TypeError, ValueError):
@@ -278,7 +278,7 @@ def _pairs(ranks: Any) -> tuple[tuple[str, int | tuple[int, ...]], ...]:
     return tuple(sorted(pairs.items()))
 
 
-# Larger values take minutes, or more memory than there is.
+# Larger values would need minutes or exhaust memory.
 _MOST = {
     "encoders": 128,
     "sequence_length": 1 << 12,
@@ -307,9 +307,9 @@ _LEAST = {
 class Optimizer:
     """An update rule, with the semantics of torch.optim's SGD, SGD with momentum and AdamW.
 
-    The learning rate is no part of it: it comes with each sample. Samples come one at a time; `batch_size` of them, one
-    after the other whatever the epoch, share an update. The card has no memory for the sum of their gradients: the
-    moments sum up what each sample brings, and the update takes the learning rate of its last sample.
+    The learning rate is not part of it: each sample has its own. Training processes one sample at a time; `batch_size`
+    consecutive samples share an update, also across epochs. The card has no memory for the sum of their gradients:
+    each sample's gradient is added to the moments, and the update uses the learning rate of its last sample.
 
     Parameters
     ----------
@@ -317,18 +317,18 @@ class Optimizer:
         sgd: p -= lr g. momentum: m = momentum m + g (m = g at the first step), p -= lr m.
         adamw: p -= lr weight_decay p, then Adam with bias correction.
     momentum : float
-        Of "momentum"; in [0, 1).
+        For "momentum"; in [0, 1).
     beta1, beta2, epsilon, weight_decay : float
-        Of "adamw". Decay is decoupled and applies to every parameter.
+        For "adamw". Weight decay is decoupled and applies to every parameter.
     batch_size : int
-        Samples of an update, whose gradient is the mean of theirs. SGD and momentum are then those of torch.optim.
-        AdamW takes the sum of the samples' squared gradients for the square of their sum, as AdamA does (Zhang et al.,
-        arXiv 2305.19982). The moments are those of the sum of gradients, not of their mean.
+        Samples of an update, which uses the mean of their gradients. SGD and momentum are then those of torch.optim.
+        AdamW uses the sum of the samples' squared gradients in place of the square of their sum, as AdamA does (Zhang
+        et al., arXiv 2305.19982). The moments are those of the sum of gradients, not of their mean.
 
     Raises
     ------
     ConfigError
-        If a value breaks a rule.
+        If a value is invalid.
     """
 
     name: str = "sgd"
@@ -354,17 +354,17 @@ class Optimizer:
 
     @property
     def rule(self) -> str:
-        """Name of the rule that the card runs: SGD with batches is momentum whose moment begins at 0 each time."""
+        """Name of the rule that the card runs: SGD with batches is momentum with a moment that is reset each update."""
         return "momentum" if self.name == "sgd" and self.batch_size > 1 else self.name
 
     @property
     def decay(self) -> float:
-        """Factor of the first moment at the beginning of an update."""
+        """Decay factor of the first moment at the beginning of an update."""
         return {"sgd": 0.0, "momentum": self.momentum, "adamw": self.beta1}[self.name]
 
     @property
     def moments(self) -> tuple[str, ...]:
-        """Names of the state for each parameter."""
+        """Names of the moments that the rule stores for each parameter."""
         return {"sgd": (), "momentum": ("first_moment",), "adamw": ("first_moment", "second_moment")}[self.rule]
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Initial parameters, a function of the configuration and a seed."""
+"""Initial parameters, determined by the configuration and a seed."""
 
 import re
 
@@ -11,8 +11,8 @@ from bttlab.tensor import EMBEDDING_STD, core_std, xavier_std
 def initial_parameters(config: ModelConfig, seed: int) -> dict[str, np.ndarray]:
     """Draw a model's initial parameters.
 
-    Weight matrices are normal with Xavier's standard deviation sqrt(2 / (in + out)), both embeddings with 0.02; cores
-    are such that the reassembled matrix has that standard deviation (`bttlab.tensor.core_std`). Biases are 0, norm
+    Weight matrices are normal with Xavier's standard deviation sqrt(2 / (in + out)), both embeddings with 0.02. Cores
+    are drawn so that the reassembled matrix has that standard deviation (`bttlab.tensor.core_std`). Biases are 0, norm
     weights 1. NumPy's generator draws in double precision, so that every host gets the same float32 values.
 
     Parameters
@@ -23,7 +23,7 @@ def initial_parameters(config: ModelConfig, seed: int) -> dict[str, np.ndarray]:
     Returns
     -------
     dict of str to ndarray of float32
-        In the names and order of `ModelConfig.parameter_shapes`.
+        With the names and order of `ModelConfig.parameter_shapes`.
     """
     generator = np.random.Generator(np.random.PCG64(seed))
     shapes = config.parameter_shapes()
@@ -39,6 +39,7 @@ def initial_parameters(config: ModelConfig, seed: int) -> dict[str, np.ndarray]:
 
 
 def _std(name: str, shapes: dict[str, tuple[int, ...]], config: ModelConfig) -> float:
+    """Return the standard deviation of a weight's or core's entries."""
     if name.startswith("embedding."):
         entry_std = EMBEDDING_STD
     else:

@@ -1,7 +1,7 @@
 """Run training steps in order and report each to a callback.
 
-A step is the smallest unit between two stops: samples for a card, a batch for a method, steps between two readings of a
-GPU's clock.
+A step is the smallest unit of work that cannot be interrupted: samples on a card, a batch of a method, or training
+steps between two readings of a GPU's clock.
 """
 
 import time
@@ -22,31 +22,31 @@ def train_pieces(
     pieces: Iterable[Piece],
     step: Callable[[Piece], np.ndarray],
     trained: Callable[[Piece, np.ndarray, float], None],
-    may_go_on: Callable[[], bool] = lambda: True,
+    may_continue: Callable[[], bool] = lambda: True,
     clock: Callable[[], float] = time.perf_counter,
 ) -> None:
-    """Train on pieces of work until there are none.
+    """Train on pieces of work in order.
 
     Parameters
     ----------
     pieces : iterable
-        The next piece is taken after the one before is trained on and reported.
+        Each piece is requested only after the previous one has been trained on and reported.
     step : callable
         Trains on a piece and returns the losses, float32 of shape (n,).
     trained : callable
-        Called with the piece, its losses, and the seconds of choosing and training on it; its own time counts nowhere.
-    may_go_on : callable
-        Called before each piece; it may wait, raise to end the training, or return False.
+        Called with the piece, its losses, and the seconds to request and train on it, without the time of this call.
+    may_continue : callable
+        Called before each piece; it may wait, raise an error, or return False to end the training.
     clock : callable
-        Returns seconds.
+        Returns the time in seconds.
 
     Raises
     ------
     NumericalFault
-        Of `step`, after `trained` has got the losses of the samples before it.
+        From `step`, after `trained` was called with the losses of the samples before the fault.
     """
     each = iter(pieces)
-    while may_go_on():
+    while may_continue():
         begin = clock()
         piece = next(each, None)
         if piece is None:
@@ -61,9 +61,9 @@ def train_pieces(
 
 
 def chunks(start: int, stop: int) -> Iterator[slice]:
-    """Yield consecutive slices of `start` to `stop`, each of about a quarter second's work and at most 32 samples.
+    """Yield consecutive slices from `start` to `stop`, each for about a quarter second and at most 32 samples.
 
-    The caller does the work of a slice before it takes the next one: the time in between gives the pace.
+    The size follows the time between two requests, in which the caller must train on the slice.
     """
     size = 1
     while start < stop:

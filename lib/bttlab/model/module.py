@@ -1,4 +1,4 @@
-"""A PyTorch module of the user's own, as data: what `ModelConfig` says of the paper's transformer."""
+"""Configuration of a user's PyTorch module, the counterpart of `ModelConfig` for the paper's transformer."""
 
 import math
 from collections.abc import Mapping
@@ -10,31 +10,31 @@ from bttlab.records import build
 
 LANGUAGE_MODEL = "language model"
 TASKS = ("classification", "tagging", LANGUAGE_MODEL)
-MOST = 1 << 24  # of a size
+MOST = 1 << 24  # largest value of a size
 
 
 @dataclass(frozen=True)
 class ModuleConfig:
-    """A module's samples, parameters and source, without its code.
+    """A module's sample format, parameter shapes and source file, without its code.
 
     Parameters
     ----------
     module : str
         File and class, such as "my_net.py:Net".
     module_sha256 : str
-        Digest of the file; empty if there is none.
+        SHA-256 of the file; empty if there is no file.
     tasks : list of str
-        What each output of `forward` is for, in order: "classification" (a label for each sample), "tagging" (a label
-        for each token) or "language model" (the next token).
+        Task of each output of `forward`, in order: "classification" (a label for each sample), "tagging" (a label for
+        each token) or "language model" (the next token).
     sequence_length, vocabulary_size, intents, slots : int
-        As of a `ModelConfig`; 1 where the model has no such output.
+        As in `ModelConfig`; 1 if the model has no such output.
     shapes : dict of str to list of int
-        Of the parameters.
+        Shapes of the parameters.
 
     Raises
     ------
     ConfigError
-        If a value breaks a rule.
+        If a value is invalid.
     """
 
     module: str
@@ -51,11 +51,11 @@ class ModuleConfig:
             if not least <= getattr(self, name) <= MOST:
                 raise ConfigError(f"{name} is {getattr(self, name)}: it must be from {least} to {MOST:,}")
         if not self.tasks or not set(self.tasks) <= set(TASKS):
-            raise ConfigError(f"tasks are {self.tasks}: choose of {', '.join(TASKS)}")
+            raise ConfigError(f"tasks are {self.tasks}: choose from {', '.join(TASKS)}")
 
     @property
     def task(self) -> str:
-        """What the module is for, in words."""
+        """The module's tasks as text."""
         return " and ".join(sorted(self.tasks))
 
     @property
@@ -70,12 +70,12 @@ class ModuleConfig:
 
     @property
     def slug(self) -> str:
-        """Name in names of runs and files."""
+        """Name used in names of runs and files."""
         return self.title
 
     @property
     def identity(self) -> dict[str, str]:
-        """What a result calls the model."""
+        """Entry that identifies the model in results."""
         return {"module": self.title}
 
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -98,5 +98,5 @@ class ModuleConfig:
 
 
 def config_of(values: Mapping[str, Any]) -> ModelConfig | ModuleConfig:
-    """Build a configuration from its `to_dict`'s result."""
+    """Build a configuration from the result of its `to_dict`."""
     return build(ModuleConfig, dict(values), "config") if "module" in values else ModelConfig.from_dict(values)

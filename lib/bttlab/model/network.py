@@ -1,4 +1,4 @@
-"""What computes a model's logits in PyTorch: the paper's transformer, or a copy of the user's own module."""
+"""The PyTorch network of a model: the paper's transformer, or a copy of the user's module."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -13,16 +13,16 @@ from bttlab.tensor import TTLinear
 
 
 def network_of(model: Any, flow: str = "bidirectional", seed: int = 0) -> nn.Module:
-    """Return a network whose `forward` takes and gives what `Transformer.forward` does.
+    """Return a network whose `forward` has the arguments and results of `Transformer.forward`.
 
     Parameters
     ----------
     model : ModelConfig or bttlab.compiler.module.ModuleModel
-        A module is copied. It gives None in place of logits that it does not have.
+        A module is copied. Its `forward` returns None for logits that it does not compute.
     flow : str
         Order of contraction in the TT layers.
     seed : int
-        Of the initial parameters of a `ModelConfig`; a module has its own.
+        Seed of the initial parameters of a `ModelConfig`; a module keeps its parameters.
     """
     if not isinstance(model, ModuleConfig):
         return Transformer(model, flow, seed)
@@ -30,12 +30,12 @@ def network_of(model: Any, flow: str = "bidirectional", seed: int = 0) -> nn.Mod
     for layer in network.modules():
         if isinstance(layer, TTLinear):
             layer.flow = flow
-    network.forward = partial(_labelled, network.forward, model.tasks)
+    network.forward = partial(_logits, network.forward, model.tasks)
     return network
 
 
-def _labelled(forward: Callable, tasks: Sequence[str], tokens: Tensor) -> tuple[Tensor | None, Tensor | None]:
-    """Call a module's `forward`; return the logits of intents and slots."""
+def _logits(forward: Callable, tasks: Sequence[str], tokens: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    """Call a module's `forward` and return the logits of intents and slots."""
     *several, length = tokens.shape
     outputs = forward(tokens.reshape(-1, length))
     outputs = list(outputs.values()) if isinstance(outputs, dict) else outputs
@@ -44,7 +44,7 @@ def _labelled(forward: Callable, tasks: Sequence[str], tokens: Tensor) -> tuple[
         logits = logits.reshape(*several, -1, logits.shape[-1])
         if task == "classification":
             intents = logits[..., 0, :]
-        elif logits.shape[-2] < length:  # of the words alone
+        elif logits.shape[-2] < length:  # already without [CLS]
             slots = logits
         else:
             slots = logits[..., :-1, :] if task == LANGUAGE_MODEL else logits[..., 1:, :]

@@ -27,14 +27,14 @@ _MOMENTS = Optimizer("adamw").moments
 
 @torch.no_grad()
 def predict(model: nn.Module, samples, config: ModelConfig | ModuleConfig | None = None) -> Predictions:
-    """Return a model's losses and labels of samples, on the model's device.
+    """Return a model's losses and predicted labels for samples, computed on the model's device.
 
     Parameters
     ----------
     model : nn.Module
-        Of `network_of`.
+        From `network_of`.
     config : ModelConfig or ModuleConfig, optional
-        The model's; by default its attribute.
+        By default `model.config`.
 
     Raises
     ------
@@ -56,7 +56,7 @@ def predict(model: nn.Module, samples, config: ModelConfig | ModuleConfig | None
 
 
 def _utterances(samples, device: torch.device) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Yield each sample's real tokens (T,), intent () and slots (T - 1,) as int64 on the device."""
+    """Yield each sample's real tokens (T,), intent () and slots (T - 1,) as int64 on a device."""
     tokens, intents, slots = (
         torch.from_numpy(np.asarray(array, np.int64)).to(device)
         for array in (samples.tokens, samples.intents, samples.slots)
@@ -66,12 +66,12 @@ def _utterances(samples, device: torch.device) -> Iterator[tuple[Tensor, Tensor,
 
 
 class ReferenceTrainer:
-    """The `Trainer` in PyTorch: autograd, float32, one sample at a time, the kernels of torch.optim's update.
+    """The `Trainer` in PyTorch: autograd in float32, one sample at a time, with torch.optim's fused kernels.
 
     Parameters
     ----------
     config : ModelConfig or ModuleModel
-        A module is copied, with its parameters.
+        A module and its parameters are copied.
     flow : {"bidirectional", "right_to_left", "reconstruct", "auto"}
         Order of contraction in the TT layers.
     seed : int
@@ -79,9 +79,9 @@ class ReferenceTrainer:
 
     Notes
     -----
-    Parameters and gradients are views into one array each: the optimizer updates the whole model at once, which at
-    batch 1 costs a third of going through the tensors one by one. Its kernels are called as torch.optim calls them with
-    `fused=True`; torch.optim itself would import torch's compiler first, for seconds.
+    All parameters are views into one array, and all gradients into another. The optimizer updates the whole model at
+    once, which at batch 1 takes a third of the time of updating each tensor. Its kernels are called as torch.optim does
+    with `fused=True`; torch.optim itself would import torch's compiler first, which takes seconds.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class ReferenceTrainer:
     def load_parameters(
         self, parameters: Mapping[str, np.ndarray], optimizer_state: Mapping[str, np.ndarray] | None = None
     ) -> None:
-        """See `Trainer.load_parameters`; StateError names what does not fit, and nothing is changed then."""
+        """See `Trainer.load_parameters`. If they do not fit, raise StateError and change nothing."""
         flat = self._flatten("parameters", parameters)
         step, moments = 0, {}
         if optimizer_state is not None:
@@ -129,7 +129,7 @@ class ReferenceTrainer:
     def train(
         self, samples, optimizer: Optimizer, learning_rate: float | np.ndarray, label_smoothing: float = 0.0
     ) -> np.ndarray:
-        """See `Trainer.train`; what does not fit raises an error, and nothing is changed then."""
+        """See `Trainer.train`. If an argument does not fit, raise an error and change nothing."""
         samples.validate(self.config)
         rates = check_learning_rates(learning_rate, len(samples))
         check_label_smoothing(label_smoothing)
@@ -156,7 +156,7 @@ class ReferenceTrainer:
         return losses
 
     def _find_fault(self, optimizer: Optimizer, factors: UpdateFactors) -> str | None:
-        """Return the first reason against an update, in the kernel's order: a key of `FAULTS`, or None."""
+        """Return the first fault that prevents an update, in the kernel's order: a key of `FAULTS`, or None."""
         limits = {"first_moment": STATE_LIMIT, "second_moment": SQUARE_LIMIT}
         if not (
             _is_below(self._flat.data, STATE_LIMIT)
@@ -172,18 +172,19 @@ class ReferenceTrainer:
         return predict(self.model, samples, self.config)
 
     def _keep_moments(self, optimizer: Optimizer) -> None:
-        """Create the optimizer's moments, or check that the present ones are its own."""
+        """Create the optimizer's moments, or check that the existing ones fit the optimizer."""
         if self._step == 0 and not self._moments:
             self._moments = {moment: torch.zeros_like(self._flat.data) for moment in optimizer.moments}
         if tuple(self._moments) != optimizer.moments:
             raise StateError(
-                f"the optimizer state keeps {_listed(self._moments)} but {optimizer.name} needs "
-                f"{_listed(optimizer.moments)}: go on with its own optimizer, or load the parameters without a state"
+                f"the optimizer state has {_listed(self._moments)} but {optimizer.name} needs "
+                f"{_listed(optimizer.moments)}: continue with the optimizer of that state, or load the parameters "
+                "without a state"
             )
 
     @torch.no_grad()
     def _update(self, optimizer: Optimizer, learning_rate: float) -> None:
-        """Update parameters and moments from the gradient; the step's number is `self._step`."""
+        """Update parameters and moments from the gradient in step number `self._step`."""
         moments = [[moment] for moment in self._moments.values()]
         if optimizer.name == "adamw":
             torch._fused_adamw_(
@@ -216,7 +217,7 @@ class ReferenceTrainer:
 
     @torch.no_grad()
     def _accumulate(self, optimizer: Optimizer, factors: UpdateFactors) -> None:
-        """Add a sample's gradient to the moments; at the last one of an update, change the parameters."""
+        """Add a sample's gradient to the moments; after the last sample of an update, change the parameters."""
         grad, first, *second = self._flat.grad, *self._moments.values()
         if not factors.same_update:
             first.mul_(optimizer.decay)
@@ -259,7 +260,7 @@ class ReferenceTrainer:
         missing, unknown = [n for n in shapes if n not in arrays], [n for n in arrays if n not in shapes]
         if missing or unknown:
             problem = f"lack {missing[0]!r}" if missing else f"have {unknown[0]!r}, which the model lacks"
-            raise StateError(f"the {what} {problem}: they are of another model; load those of this configuration")
+            raise StateError(f"the {what} {problem}: they belong to another model; load those of this configuration")
         for name, shape in shapes.items():
             if tuple(arrays[name].shape) != shape:
                 raise StateError(
@@ -272,7 +273,7 @@ class ReferenceTrainer:
 
 
 def _is_below(flat: Tensor, limit: float) -> bool:
-    """Return whether every magnitude is below a limit; NaN is not."""
+    """Return True if all magnitudes are below a limit; False if there is a NaN."""
     lowest, highest = torch.aminmax(flat)
     return max(-lowest.item(), highest.item()) < limit
 

@@ -1,4 +1,4 @@
-"""Sizes of the dense and the tensor variant."""
+"""Sizes of a model in dense and tensor format."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -8,12 +8,12 @@ from bttlab.model.config import BYTES_PER_PARAMETER, ModelConfig
 
 @dataclass(frozen=True)
 class ModelSize:
-    """Parameters of one model in both formats; MB are 10^6 bytes of FP32 (as in arXiv 2501.06663).
+    """Number of parameters of a model in both formats; MB are 10^6 bytes of FP32 (as in arXiv 2501.06663).
 
     Attributes
     ----------
     encoders : int or None
-        None of a module.
+        None for a module.
     """
 
     encoders: int | None
@@ -22,12 +22,12 @@ class ModelSize:
 
     @property
     def dense_megabytes(self) -> float:
-        """Size of the dense model."""
+        """Size of the dense model in MB."""
         return self.dense_parameters * BYTES_PER_PARAMETER / 1e6
 
     @property
     def tensor_megabytes(self) -> float:
-        """Size of the tensor model."""
+        """Size of the tensor model in MB."""
         return self.tensor_parameters * BYTES_PER_PARAMETER / 1e6
 
     @property
@@ -37,7 +37,7 @@ class ModelSize:
 
 
 def model_sizes(encoders: Iterable[int], config: ModelConfig | None = None) -> list[ModelSize]:
-    """Return the sizes of models that differ from `config` (default: the paper's) in their number of encoders."""
+    """Return the sizes of models like `config` (default: the paper's) with other numbers of encoders."""
     sizes = []
     for count in encoders:
         dense = replace(config or ModelConfig(), encoders=count, format="dense")

@@ -1,4 +1,4 @@
-"""The protocol of trainers: the PyTorch reference and the card's driver implement it."""
+"""The protocol of trainers, which the PyTorch reference and the card's driver implement."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -9,7 +9,7 @@ import numpy as np
 from bttlab.errors import BttlabError
 from bttlab.model.config import ConfigError, ModelConfig, Optimizer
 
-# Limits that keep parameters and moments finite, as in hls_src/update.h.
+# Limits that keep parameters and moments finite, as in the kernel (hls_src/processor).
 STATE_LIMIT = 2.0**63  # of gradients, parameters and first moments
 SQUARE_LIMIT = 2.0**127  # of second moments
 RATE_LIMIT = 2.0**30  # of the learning rate
@@ -25,25 +25,25 @@ FAULTS = {
 
 
 class NumericalFault(BttlabError):
-    """Raised before a sample's update if a number is, or would become, not finite.
+    """A number is not finite, or would not be after a sample's update, which is then left out.
 
     Parameters
     ----------
     fault : str
-        What was not finite: a key of `FAULTS`.
+        Which number is not finite: a key of `FAULTS`.
     sample : int
-        Index of that sample within the samples given.
+        Index of the sample.
     losses : ndarray of float32, shape (sample,)
-        Losses of the samples before it, all of which were trained on.
+        Losses of the samples before it, which have all been trained on.
     learning_rate : float
-        The learning rate at that sample.
+        Learning rate of the sample.
     """
 
     def __init__(self, fault: str, sample: int, losses: np.ndarray, learning_rate: float):
         super().__init__(
             f"{FAULTS[fault].format(sample=f'sample {sample}')} (learning rate {learning_rate:g}): training stopped "
-            "with the parameters as before that sample; go on with a lower learning rate, or, if they have grown too "
-            "far, from earlier ones"
+            "before that sample changed the parameters; go on with a lower learning rate, or, if the parameters have "
+            "grown too large, from earlier ones"
         )
         self.fault = fault
         self.sample = sample
@@ -51,12 +51,12 @@ class NumericalFault(BttlabError):
         self.learning_rate = learning_rate
 
     def at(self, sample: int, losses: np.ndarray) -> "NumericalFault":
-        """Return the same fault with another sample count."""
+        """Return the same fault with another sample index and losses."""
         return NumericalFault(self.fault, sample, losses, self.learning_rate)
 
 
 class StateError(BttlabError, ValueError):
-    """Raised for parameters or optimizer state of another model or optimizer."""
+    """Parameters or optimizer state do not fit the model or optimizer."""
 
 
 @dataclass(frozen=True)
@@ -80,9 +80,9 @@ class Predictions:
 class Trainer(Protocol):
     """Trains one model, one sample at a time.
 
-    Parameters are float32 arrays under the names of `ModelConfig.parameter_shapes`. Optimizer state is "step" (int64
-    scalar array: samples so far) and, for each parameter, the optimizer's moments: "first_moment.<name>",
-    "second_moment.<name>".
+    Parameters are float32 arrays with the names of `ModelConfig.parameter_shapes`. The optimizer state is "step" (int64
+    scalar array: number of samples trained on) and, for each parameter, the optimizer's moments:
+    "first_moment.<name>", "second_moment.<name>".
     """
 
     @property
@@ -92,7 +92,7 @@ class Trainer(Protocol):
     def load_parameters(
         self, parameters: Mapping[str, np.ndarray], optimizer_state: Mapping[str, np.ndarray] | None = None
     ) -> None:
-        """Set the parameters and the optimizer state; without a state, start from none."""
+        """Set the parameters and the optimizer state; by default training starts without a state."""
 
     def store_parameters(self) -> dict[str, np.ndarray]:
         """Return a copy of the parameters."""
@@ -109,20 +109,22 @@ class Trainer(Protocol):
         ----------
         learning_rate : float or ndarray of shape (n,)
         label_smoothing : float
-            Part of each target that is spread evenly over all classes, in [0, 1). The losses returned are without it.
+            Part of each target that is spread evenly over all classes, in [0, 1). The losses returned do not include
+            it.
 
         Raises
         ------
         NumericalFault
-            At the first sample whose loss, gradient or update is not finite; parameters and state are as before it.
+            At the first sample whose loss, gradient or update is not finite; that sample changes neither parameters nor
+            state.
         """
 
     def predict(self, samples) -> Predictions:
-        """Return losses and labels of the samples; changes nothing."""
+        """Return losses and labels of samples without training."""
 
 
 def check_label_smoothing(label_smoothing: float) -> None:
-    """Raise ConfigError unless a label smoothing is a number of at least 0 and below 1."""
+    """Raise ConfigError unless the label smoothing is a number of at least 0 and below 1."""
     number = isinstance(label_smoothing, int | float) and not isinstance(label_smoothing, bool)
     if not (number and 0 <= label_smoothing < 1):
         raise ConfigError(f"label_smoothing is {label_smoothing!r}: it must be a number of at least 0 and below 1")
@@ -148,33 +150,28 @@ def check_learning_rates(learning_rate: float | np.ndarray, count: int) -> list[
 
 
 def check_finite(what: str, tensors: Mapping[str, np.ndarray]) -> None:
-    """Check that no number is infinite or NaN.
-
-    Raises
-    ------
-    StateError
-    """
+    """Raise StateError if a tensor has an infinite or NaN element; `what` names the tensors in the message."""
     for name, array in tensors.items():
         if not np.isfinite(array).all():
-            place = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
+            index = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
             raise StateError(
-                f"{what}: {name} is {array[place]} at {place}, and must be finite; go back to an earlier state, or "
+                f"{what}: {name} is {array[index]} at {index}, and must be finite; go back to an earlier state, or "
                 "start again"
             )
 
 
 @dataclass(frozen=True)
 class UpdateFactors:
-    """Factors of samples' updates, float32 of shape (n,) each: of n samples, or of one sample without a shape.
+    """Factors of the updates of n samples, float32 of shape (n,) each, or of one sample, of shape ().
 
     Parameters
     ----------
     rate : ndarray
-        Of m in p -= rate m, for SGD and momentum. It is 0, as `step`, unless the sample is the last of an update.
+        For SGD and momentum: p -= rate m. Like `step`, it is 0 unless the sample is the last one of an update.
     step, root, keep : ndarray
-        Of p = keep p - step m / (root sqrt(v) + epsilon), for AdamW.
+        For AdamW: p = keep p - step m / (root sqrt(v) + epsilon).
     same_update : ndarray
-        1 if the sample belongs to the same update as the one before it: the moments do not decay. Else 0.
+        1 if the sample belongs to the same update as the previous one, so that the moments do not decay; 0 otherwise.
     """
 
     rate: np.ndarray
@@ -185,7 +182,7 @@ class UpdateFactors:
 
     @classmethod
     def of(cls, optimizer: Optimizer, learning_rates: np.ndarray, samples_before: int) -> "UpdateFactors":
-        """Return the factors of samples with their learning rates, after so many samples since training began."""
+        """Return the factors of samples with these learning rates, after `samples_before` samples of the training."""
         size = optimizer.batch_size
         numbers = samples_before + np.arange(len(learning_rates))
         rates = np.where((numbers + 1) % size == 0, learning_rates, 0.0)
@@ -200,11 +197,11 @@ class UpdateFactors:
         return cls(*(factor.astype(np.float32) for factor in factors))
 
     def __getitem__(self, sample: int) -> "UpdateFactors":
-        """Return those of one sample."""
+        """Return the factors of one sample."""
         return UpdateFactors(*(getattr(self, field.name)[sample] for field in fields(self)))
 
     def are_bounded(self, optimizer: Optimizer) -> bool:
-        """Return whether one sample's update within the limits of gradients and state stays finite.
+        """Return True if one sample's update is finite for all gradients and states within their limits.
 
         Notes
         -----

@@ -21,9 +21,9 @@ class Transformer(nn.Module):
     Parameters
     ----------
     flow : {"bidirectional", "right_to_left", "reconstruct", "auto"}
-        Order of contraction in the TT layers; nothing in a dense model.
+        Order of contraction in the TT layers; has no effect on a dense model.
     seed : int
-        Of the initial parameters (`initial_parameters`); PyTorch's global generator plays no part.
+        Seed of the initial parameters (`initial_parameters`). PyTorch's global generator is not used.
 
     Notes
     -----
@@ -42,12 +42,12 @@ class Transformer(nn.Module):
         self.load(initial_parameters(config, seed))
 
     def load(self, parameters: Mapping[str, np.ndarray]) -> None:
-        """Set the parameters from arrays under the names of `ModelConfig.parameter_shapes`."""
+        """Set the parameters from arrays with the names of `ModelConfig.parameter_shapes`."""
         self.load_state_dict({name: torch.from_numpy(np.ascontiguousarray(a)) for name, a in parameters.items()})
 
     @torch.no_grad()
     def to_dense(self) -> "Transformer":
-        """Return the dense model with the same matrices."""
+        """Return the dense model with the same weight matrices."""
         dense = Transformer(replace(self.config, format="dense", ranks=()))
         state = {name: value for name, value in self.state_dict().items() if ".cores." not in name}
         for name, layer in self.named_modules():
@@ -57,7 +57,7 @@ class Transformer(nn.Module):
         return dense
 
     def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Label an utterance, or several of equal length.
+        """Return the logits of an utterance, or of several of equal length.
 
         Parameters
         ----------
@@ -68,7 +68,7 @@ class Transformer(nn.Module):
         -------
         intent logits : Tensor, shape (..., intents)
         slot logits : Tensor, shape (..., T - 1, slots)
-            Of the words, that is tokens 1 to T - 1.
+            Of the words, which are tokens 1 to T - 1.
         """
         x = self.embedding(tokens)
         for encoder in self.encoders:
@@ -76,7 +76,7 @@ class Transformer(nn.Module):
         return self.label(x)
 
     def label(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return `forward`'s logits from what the last encoder returns, shape (..., T, hidden)."""
+        """Return the logits of `forward` from the output of the last encoder, shape (..., T, hidden)."""
         intent = self.intent_head(torch.tanh(self.intent_pooler(x[..., :1, :])))
         slots = self.slot_head(torch.tanh(self.slot_pooler(x[..., 1:, :])))
         return intent[..., 0, :], slots
@@ -111,8 +111,8 @@ class Encoder(nn.Module):
     Attributes
     ----------
     attend : callable
-        softmax(q k^T / sqrt(head size)) v, of tensors of shape (utterances, heads, T, head size). By default PyTorch's
-        fused kernel: at batch 1 it is a fifth quicker than two products.
+        softmax(q k^T / sqrt(head size)) v for tensors of shape (utterances, heads, T, head size). By default PyTorch's
+        fused kernel, which at batch 1 is a fifth faster than two products.
     """
 
     attend = staticmethod(F.scaled_dot_product_attention)
@@ -129,7 +129,7 @@ class Encoder(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map (..., T, hidden) to (..., T, hidden)."""
         heads = self.attend(self._split(self.query(x)), self._split(self.key(x)), self._split(self.value(x)))
-        heads = heads.transpose(1, 2).flatten(2)  # as wide as x, or as a rank's part of the heads
+        heads = heads.transpose(1, 2).flatten(2)  # as wide as x, or narrower if this process has part of the heads
         h = self.attention_norm(x + self.output(heads.view(*x.shape[:-1], heads.shape[-1])))
         return self.feed_forward_norm(h + self.second(self.activate(self.first(h))))
 
@@ -145,7 +145,7 @@ def loss(
     slots: Tensor,
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """Return a sample's loss: cross-entropy of the intent plus the mean over its words of that of the slots.
+    """Return a sample's loss: cross-entropy of the intent plus mean cross-entropy of the slots of its words.
 
     Parameters
     ----------
@@ -167,7 +167,7 @@ def loss(
 def sample_losses(
     intent_logits: Tensor, slot_logits: Tensor, intents: Tensor, slots: Tensor, label_smoothing: float = 0.0
 ) -> Tensor:
-    """Return each sample's loss, shape (n,), of n samples of equal length; parameters as for `loss`, by samples."""
+    """Return the losses, shape (n,), of n samples of equal length; parameters as for `loss`, with n samples first."""
     intent_losses = F.cross_entropy(intent_logits, intents, reduction="none", label_smoothing=label_smoothing)
     slot_losses = F.cross_entropy(slot_logits.transpose(1, 2), slots, reduction="none", label_smoothing=label_smoothing)
     return intent_losses + slot_losses.mean(1)
