@@ -127,23 +127,22 @@ def test_a_run_its_evaluation_and_predictions_decode_tags_where_the_recipe_says_
 
 @pytest.mark.parametrize("name", recipe_names())
 def test_recipes_of_the_package_are_sound(name, corpus):
-    recipe = read_recipe(name)
-    assert recipe.settings().keys() == {field for field in recipe.__dataclass_fields__}
-    settings(corpus, recipe.optimizer.name, **{k: v for k, v in recipe.settings().items() if k != "optimizer"})
+    recipe = vars(read_recipe(name)).copy()
+    settings(corpus, recipe.pop("optimizer").name, **recipe)
 
 
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (("epochs", "epoch"), "unknown key 'epoch'; did you mean 'epochs'?"),
-        (("warm_up", "warmup"), r"\[schedule\]: unknown key 'warmup'; did you mean 'warm_up'?"),
-        (("epochs = 2\n", ""), "the key 'epochs' is missing"),
-        (('"linear"', '"square"'), r"\[schedule\]: decay is 'square': choose one of none, linear"),
-        (('"adamw"', '"adam"'), r"\[optimizer\]: optimizer is 'adam'"),
-        (("0.99", '"high"'), r"\[optimizer\]: "),
-        (("1e-3", '"fast"'), "learning_rate is 'fast': it must be a number"),
+        (("epochs", "epoch"), r"epoch is unknown; do you mean epochs\?"),
+        (("warm_up", "warmup"), r"schedule.warmup is unknown; do you mean warm_up\?"),
+        (("epochs = 2\n", ""), "epochs is missing"),
+        (('"linear"', '"square"'), r"schedule: decay is 'square': choose one of none, linear"),
+        (('"adamw"', '"adam"'), "optimizer: optimizer is 'adam'"),
+        (("0.99", '"high"'), "optimizer.beta2 is 'high', it must be float"),
+        (("1e-3", '"fast"'), "learning_rate is 'fast', it must be float"),
         (("[augmentation]\nword_dropout = 1.0\nslot_substitution = 0.5", ""), None),
-        (("epochs = 2", "epochs = 2\naugmentation = 3"), "is no TOML|must be a table"),
+        (("epochs = 2", "epochs = 2\naugmentation = 3"), "is no TOML|must be an object"),
         (("epochs = 2", "epochs 2"), "is no TOML"),
     ],
 )

@@ -1,8 +1,10 @@
 """Records: JSON files that are written atomically and read into checked dataclasses."""
 
+import difflib
 import os
 import types
 import typing
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
@@ -49,9 +51,10 @@ def build(kind: Any, value: Any, where: str) -> Any:
         _expect(isinstance(value, dict), where, "an object", value)
         hints = typing.get_type_hints(kind)
         needed = {f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING}
-        for names, rule in ((needed - set(value), "is missing"), (set(value) - set(hints), "is unknown")):
-            if names:
-                raise RecordError(f"{_path(where, min(names))} {rule}")
+        if unknown := set(value) - set(hints):
+            raise RecordError(f"{_path(where, min(unknown))} is unknown{nearest(min(unknown), hints)}")
+        if missing := needed - set(value):
+            raise RecordError(f"{_path(where, min(missing))} is missing")
         built = {name: build(hints[name], item, _path(where, name)) for name, item in value.items()}
         try:
             return kind(**built)
@@ -71,6 +74,15 @@ def build(kind: Any, value: Any, where: str) -> Any:
     allowed = (int, float) if kind is float else kind
     _expect(isinstance(value, allowed) and isinstance(value, bool) == (kind is bool), where, kind.__name__, value)
     return value
+
+
+def nearest(key: str, known: Iterable[str]) -> str:
+    """Return "; do you mean …?" with the nearest known keys."""
+    candidates = difflib.get_close_matches(key, known, n=2, cutoff=0.5)
+    candidates += sorted(name for name in known if name.split(".")[-1] == key or key in name.split("_"))[:2]
+    if candidates:
+        return f"; do you mean {' or '.join(dict.fromkeys(candidates))}?"
+    return f"; there are: {', '.join(sorted(known))}"
 
 
 def _expect(holds: bool, where: str, rule: str, value: Any) -> None:

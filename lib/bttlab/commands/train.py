@@ -121,7 +121,7 @@ def _how_to_train(given: dict) -> dict:
     from bttlab.model import Optimizer
     from bttlab.train import LEARNING_RATES, read_recipe
 
-    recipe = read_recipe(given["recipe"]).settings() if "recipe" in given else {}
+    recipe = dict(vars(read_recipe(given["recipe"]))) if "recipe" in given else {}
     if "recipe" not in given or given.get("optimizer", recipe["optimizer"].name) != recipe["optimizer"].name:
         name = given.get("optimizer", OPTIMIZER)
         recipe |= {"optimizer": Optimizer(name), "learning_rate": LEARNING_RATES[name]}

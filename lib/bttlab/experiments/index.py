@@ -3,7 +3,6 @@
 It has a copy of every run.json, and can be rebuilt from the folders.
 """
 
-import difflib
 import hashlib
 import os
 import re
@@ -19,6 +18,7 @@ from bttlab.experiments.record import INTERRUPTED, RUN_FILE, RUNNING, RunRecord,
 from bttlab.json_files import check_tree
 from bttlab.locks import FolderBusyError, held, is_held
 from bttlab.places import ROOT
+from bttlab.records import nearest
 
 INDEX = "index.sqlite"
 VERSION = 2
@@ -345,15 +345,6 @@ class RunIndex:
                     database.execute(statement)
                 database.executemany(_INSERT, before)
                 database.execute(f"PRAGMA user_version = {VERSION}")
-
-
-def nearest(key: str, known: Iterable[str]) -> str:
-    """Return "; do you mean …?" with the nearest known keys."""
-    candidates = difflib.get_close_matches(key, known, n=2, cutoff=0.5)
-    candidates += sorted(name for name in known if name.split(".")[-1] == key or key in name.split("_"))[:2]
-    if candidates:
-        return f"; do you mean {' or '.join(dict.fromkeys(candidates))}?"
-    return f"; there are: {', '.join(sorted(known))}"
 
 
 def _row(record: RunRecord, folder: Path) -> list[str]:

@@ -9,9 +9,9 @@ from typing import Any
 import yaml
 
 from bttlab.errors import BttlabError
-from bttlab.experiments.index import nearest
 from bttlab.files import read_regular
 from bttlab.json_files import JsonError, check_tree
+from bttlab.records import nearest
 
 LARGEST = 1 << 17  # bytes of a specification
 MOST_VALUES, LONGEST_PLAIN = 20_000, 1000  # values in it, and characters of one without quotes

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from bttlab.data import Augmentation, Corpus, Vocabulary, encode, load_corpus
 from bttlab.data.corpus import SPLIT_NAMES
 from bttlab.errors import BttlabError
-from bttlab.experiments.index import nearest
 from bttlab.experiments.keep import digest_of, flat
 from bttlab.model import ModelConfig, ModuleConfig, Optimizer
+from bttlab.records import nearest
 from bttlab.sweep.spec import Range, SpecError, SweepSpec
 from bttlab.train import LEARNING_RATES, RunSettings, read_recipe
 from bttlab.train.evaluation import score_names
@@ -183,7 +183,7 @@ def settings_of(values: Mapping[str, Any], module: ModuleConfig | None = None) -
         If a value breaks a rule.
     """
     values = dict(values)
-    recipe = read_recipe(values["recipe"]).settings() if values.get("recipe") else {}
+    recipe = dict(vars(read_recipe(values["recipe"]))) if values.get("recipe") else {}
     base = recipe.get("optimizer", Optimizer())
     name = values.pop("optimizer", base.name)
     given = {key: values.pop(key) for key in _OPTIMIZER if key in values}
