@@ -4,7 +4,7 @@ A module has `add_arguments(parser)` and `run(options) -> Outcome`; what is slow
 command is a module and a line in COMMANDS; a plugin's has its SUMMARY, too, and an entry point.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 COMMANDS = {
@@ -42,3 +42,29 @@ class Outcome:
     data: dict[str, Any]
     text: Any
     exit_code: int = 0
+
+
+OK, NOTE, PROBLEM = "ok", "note", "problem"
+
+
+@dataclass(frozen=True)
+class Check:
+    """Finding of the doctor about one thing.
+
+    Attributes
+    ----------
+    name : str
+    status : {"ok", "note", "problem"}
+        A note is something that is not here and that one may miss; a problem is broken and needed.
+    detail : str
+    way_out : str
+        What to do about it.
+    data : dict
+        Details for --json.
+    """
+
+    name: str
+    status: str
+    detail: str
+    way_out: str = ""
+    data: dict[str, Any] = field(default_factory=dict)

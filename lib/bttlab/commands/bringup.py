@@ -11,8 +11,7 @@ from importlib import metadata
 from pathlib import Path
 
 import bttlab
-from bttlab.commands import Outcome, devices, models
-from bttlab.commands.checks import PROBLEM
+from bttlab.commands import PROBLEM, Outcome, devices, models
 from bttlab.errors import BttlabError
 from bttlab.files import replace_whole
 from bttlab.quantities import to_json

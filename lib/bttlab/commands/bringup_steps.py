@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bttlab.commands.checks import NOTE, OK, PROBLEM, Check
+from bttlab.commands import NOTE, OK, PROBLEM, Check
 from bttlab.errors import BttlabError
 from bttlab.quantities import measured
 from bttlab.xrt import check_xrt, xrt_version

@@ -13,8 +13,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from bttlab.commands import Outcome
-from bttlab.commands.checks import NOTE, OK, PROBLEM, Check
+from bttlab.commands import NOTE, OK, PROBLEM, Check, Outcome
 from bttlab.errors import BttlabError
 from bttlab.xrt import VARIABLE, check_xrt
 

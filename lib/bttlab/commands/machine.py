@@ -4,7 +4,7 @@ from html import escape
 
 from IPython.display import HTML
 
-from bttlab.commands.checks import NOTE, OK, PROBLEM
+from bttlab.commands import NOTE, OK, PROBLEM
 from bttlab.commands.doctor import examine
 
 # Words beside the colours: nobody has to tell two of them apart.

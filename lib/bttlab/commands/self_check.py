@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from bttlab.commands.checks import OK, PROBLEM, Check
+from bttlab.commands import OK, PROBLEM, Check
 from bttlab.quantities import measured
 
 SAMPLES = 4_478

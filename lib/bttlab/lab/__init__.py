@@ -1,13 +1,15 @@
 """Widgets and figures of the notebooks; plugins of the group `bttlab.views` add names to this package."""
 
+import sys
 from typing import Any
 
 import lazy_loader
 
+from bttlab.errors import BttlabError
 from bttlab.plugins import missing_package, plugins
 
 try:
-    from bttlab.lab.notebook_errors import show_errors_in_one_line
+    from IPython import get_ipython
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(missing_package(error, "bttlab.lab") or str(error), name=error.name) from None
 
@@ -44,7 +46,15 @@ _own_name, _, _own = lazy_loader.attach(
 _views = plugins("views")
 __all__ = sorted([*_own, *_views])
 
-show_errors_in_one_line()
+
+def _show_in_one_line(shell: Any, kind: type, error: BaseException, traceback: Any, tb_offset: Any = None) -> list[str]:
+    """Show an error of the user as its message, as on the command line; the cell still fails."""
+    print(f"{kind.__name__}: {error}", file=sys.stderr)
+    return [f"{kind.__name__}: {error}"]
+
+
+if (_shell := get_ipython()) is not None:
+    _shell.set_custom_exc((BttlabError,), _show_in_one_line)
 
 
 def __getattr__(name: str) -> Any:

@@ -10,11 +10,6 @@ from bttlab import locks
 from bttlab.train.settings import RunError
 
 
-def is_lock(path: Path) -> bool:
-    """Return whether a file is the lock of `run_lock`."""
-    return path.name == locks.LOCK_FILE
-
-
 @contextmanager
 def run_lock(folder: Path) -> Iterator[None]:
     """Lock a run's folder; the system releases the lock when the process ends.

@@ -27,12 +27,13 @@ from bttlab.experiments.curves import read_metrics, stretches
 from bttlab.experiments.keep import OnRecord, previous_record, record_run
 from bttlab.experiments.record import RUN_FILE, STOPPED
 from bttlab.files import is_draft, sync_folder
+from bttlab.locks import LOCK_FILE
 from bttlab.model import FAULTS, ModelConfig, ModuleConfig, NumericalFault, Trainer, initial_parameters
 from bttlab.model.loop import chunks, train_pieces
 from bttlab.quantities import measured
 from bttlab.train.checkpoint import Checkpoint, CheckpointStore, tensors_digest
 from bttlab.train.evaluation import counted, describe, evaluate
-from bttlab.train.files import is_lock, resume_command, run_lock
+from bttlab.train.files import resume_command, run_lock
 from bttlab.train.metrics_log import MetricsLog
 from bttlab.train.module import MODULE_FILE, is_copy, keep_module, model_of_run
 from bttlab.train.progress import ProgressBar
@@ -301,7 +302,7 @@ class Run:
 
     def _remove_folder(self) -> None:
         for path in self.folder.iterdir():
-            if is_draft(path) or is_lock(path) or path.name == MODULE_FILE:
+            if is_draft(path) or path.name in (LOCK_FILE, MODULE_FILE):
                 path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # it holds more than we put there
             self.folder.rmdir()
@@ -537,7 +538,7 @@ def check_free(folder: Path, model: "ModelConfig | ModuleModel | None" = None) -
         contents = [
             path
             for path in folder.iterdir()
-            if not (is_draft(path) or is_lock(path) or path.name == RUN_FILE or is_copy(path, model))
+            if not (is_draft(path) or path.name in (LOCK_FILE, RUN_FILE) or is_copy(path, model))
         ]
     except FileNotFoundError:
         return
