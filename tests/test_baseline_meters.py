@@ -100,15 +100,17 @@ class FakeStatistics:
         return 10_000, 30_000
 
 
-def test_stages_read_the_allocator_between_them():
-    statistics = FakeStatistics()
-    read = stage_statistics(tiny_task("btt"), statistics)
+def test_stages_read_the_allocator_between_them(monkeypatch):
+    task, statistics = tiny_task("btt"), FakeStatistics()
+    monkeypatch.setattr(torch, "cuda", statistics)
+    read = stage_statistics(task)
     assert read == {"forward": (1070, 1100), "backward": (1140, 1170), "update": (1210, 1240)}
     assert statistics.calls == ["reset", *["synchronize", "reset"] * 3]
 
 
-def test_device_memory():
-    allocated, reserved, device = device_memory(CUDA, FakeStatistics())
+def test_device_memory(monkeypatch):
+    monkeypatch.setattr(torch, "cuda", FakeStatistics())
+    allocated, reserved, device = device_memory(CUDA)
     assert (allocated.value, reserved.value, device.value) == (1000, 4096, 20_000)
     assert all(figure.value is None and "CPU" in figure.how for figure in device_memory(CPU))
 

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Protocol
 
 import torch
 
@@ -23,27 +22,6 @@ TRACE_SECONDS = 0.1  # between two points of a power trace
 Aside = Callable[[], contextlib.AbstractContextManager[None]]
 
 
-class Meter(Protocol):
-    """Counts joules; one window at a time.
-
-    Attributes
-    ----------
-    how : str
-        What it is, and what it covers.
-    """
-
-    how: str
-
-    def begin(self) -> None:
-        """Open a window."""
-
-    def end(self) -> float:
-        """Close it and return its joules."""
-
-    def watts(self) -> float:
-        """Return the power now."""
-
-
 class NvmlMeter:
     """A GPU's energy counter, through zeus.
 
@@ -51,6 +29,11 @@ class NvmlMeter:
     ----------
     index : int
         Of the GPU, as PyTorch counts.
+
+    Attributes
+    ----------
+    how : str
+        What it is, and what it covers.
     """
 
     how = "NVML through zeus: the whole board"
@@ -127,6 +110,9 @@ class RaplMeter:
 
     def _read(self) -> list[int]:
         return [int((zone / "energy_uj").read_text()) for zone in self._zones]
+
+
+Meter = NvmlMeter | RaplMeter  # counts joules, one window at a time
 
 
 def find_meter(device: torch.device, powercap: Path = POWERCAP) -> tuple[Meter | None, str]:

@@ -94,10 +94,10 @@ def plain(error: BaseException | str) -> str:
     return re.sub(r"(?<![\w/])(?:~|[A-Za-z]:)?[/\\](?:[^\s/\\:'\",;]+[/\\])*", "", line)[:300]
 
 
-def out_of_memory(error: torch.OutOfMemoryError, statistics=torch.cuda) -> str:
+def out_of_memory(error: torch.OutOfMemoryError) -> str:
     """Say in a sentence what was needed and what there was."""
     needed = re.search(r"Tried to allocate ([\d.]+ \w+)", str(error))
-    free, total = statistics.mem_get_info()
+    free, total = torch.cuda.mem_get_info()
     return (
         f"the GPU is out of memory: it was to give another {needed[1] if needed else 'block'} with "
         f"{free / 2**20:,.0f} MiB of {total / 2**20:,.0f} MiB free; end what else uses it, or take fewer encoders or "

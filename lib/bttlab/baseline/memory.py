@@ -122,15 +122,13 @@ def replay(events: list[tuple[int, int]], kinds: dict[int, str]) -> tuple[dict[s
     return most, at_peak
 
 
-def stage_statistics(task: Task, statistics=torch.cuda) -> dict[str, tuple[int, int]]:
+def stage_statistics(task: Task) -> dict[str, tuple[int, int]]:
     """Train on a task's first sample and read the allocator between the stages.
 
     Parameters
     ----------
     task : Task
         Has trained before: what is set up at first use is there.
-    statistics : module
-        Offers torch.cuda's reset_peak_memory_stats, synchronize, memory_allocated and max_memory_allocated.
 
     Returns
     -------
@@ -140,11 +138,11 @@ def stage_statistics(task: Task, statistics=torch.cuda) -> dict[str, tuple[int, 
     read: dict[str, tuple[int, int]] = {}
 
     def end(stage: str) -> None:
-        statistics.synchronize()
-        read[stage] = (statistics.memory_allocated(), statistics.max_memory_allocated())
-        statistics.reset_peak_memory_stats()
+        torch.cuda.synchronize()
+        read[stage] = (torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated())
+        torch.cuda.reset_peak_memory_stats()
 
-    statistics.reset_peak_memory_stats()
+    torch.cuda.reset_peak_memory_stats()
     value = task.loss(*task.sample(task.rows[0], task.lengths[0]))
     end("forward")
     gradients = task.gradients(value)
@@ -182,13 +180,13 @@ def _allocated(value: int) -> Quantity:
     return Quantity.measured(value, "bytes", ALLOCATOR)
 
 
-def device_memory(device: torch.device, statistics=torch.cuda) -> tuple[Quantity, Quantity, Quantity]:
+def device_memory(device: torch.device) -> tuple[Quantity, Quantity, Quantity]:
     """Return the most allocated and reserved since the statistics were reset, and what the device holds now."""
     if device.type != "cuda":
         return (Quantity.missing("bytes", NO_STATISTICS),) * 3
-    free, total = statistics.mem_get_info()
+    free, total = torch.cuda.mem_get_info()
     return (
-        _allocated(statistics.max_memory_allocated()),
-        _allocated(statistics.max_memory_reserved()),
+        _allocated(torch.cuda.max_memory_allocated()),
+        _allocated(torch.cuda.max_memory_reserved()),
         Quantity.measured(total - free, "bytes", "CUDA's free memory, everything on the device included"),
     )
