@@ -8,7 +8,7 @@ import numpy as np
 
 from bttlab.lab.dashboard_runs import TrainerRun
 from bttlab.lab.dashboard_targets import Target
-from bttlab.lab.meters import EnergyMeter, NoMeter
+from bttlab.lab.meters import EnergyMeter
 from bttlab.lab.workload import Workload
 from bttlab.model import OPTIMIZERS, ModelConfig, NumericalFault, Optimizer, Predictions
 
@@ -63,7 +63,7 @@ def pretend_target(
     """A target that trains with a pretend trainer."""
 
     def make_run(total, learning_rate, optimizer="sgd", seed=0):
-        energy, work = meter or NoMeter("no meter in a test"), replace(workload, seed=seed)
+        energy, work = meter or EnergyMeter(None, "no meter in a test"), replace(workload, seed=seed)
         return TrainerRun(
             name, total, learning_rate, energy, work, trainer=trainer, optimizer=Optimizer(optimizer), **keywords
         )

@@ -16,7 +16,7 @@ from bttlab.lab.card_model import published
 from bttlab.lab.dashboard_figure import DashboardFigure, View
 from bttlab.lab.dashboard_runs import MOST_LOSSES, MOST_POINTS, DashboardRun
 from bttlab.lab.dashboard_targets import Target
-from bttlab.lab.meters import EnergyMeter, NoMeter, PowerMeter
+from bttlab.lab.meters import EnergyMeter, PowerMeter
 from bttlab.lab.run_export import curves_csv, ratios
 from bttlab.model import ModelConfig, NumericalFault
 from bttlab.model.loop import CHUNK_SECONDS
@@ -148,7 +148,9 @@ def test_optimizer_and_seed_are_chosen(board_of):
     board.wait()
     assert board.runs[0].setting == "adamw, learning rate 0.0003, seed 7"
     board.offer(
-        Target("its own", lambda total, rate: DashboardRun("its own", total, rate, NoMeter("no meter in a test")))
+        Target(
+            "its own", lambda total, rate: DashboardRun("its own", total, rate, EnergyMeter(None, "no meter in a test"))
+        )
     )
     board._choice.value = "its own"
     assert board._optimizer.layout.display == board._seed.layout.display == "none"
@@ -262,7 +264,7 @@ def test_the_curves_as_a_table_and_in_words(board_of):
     assert rows[-1]["intent_accuracy"] == "1.0" and float(rows[-1]["joules"]) == pytest.approx(
         40 * board.runs[0].seconds
     )
-    assert "finished after 300 of 300 samples" in board._words.value and "slot F1 100.0%" in board._words.value
+    assert "finished after 300 of 300 samples" in board._words.value and "slot F1 100.0 %" in board._words.value
     assert "download='runs.csv'" in board._files.value and "download='runs.png'" in board._files.value
 
 
@@ -347,7 +349,7 @@ def test_the_history_of_a_long_run_stays_short():
 
 def test_a_long_run_keeps_some_of_its_losses():
     losses = np.random.default_rng(0).random(5 * MOST_LOSSES + 7, np.float32)
-    run = DashboardRun("a day", len(losses), 1e-3, NoMeter("no meter in a test"))
+    run = DashboardRun("a day", len(losses), 1e-3, EnergyMeter(None, "no meter in a test"))
     for part in np.array_split(losses, 3_000):
         run._add(part, 0.1)
     counts, kept, every = run.curve

@@ -20,8 +20,7 @@ from bttlab.lab import (
     draw_energy,
 )
 from bttlab.lab.card_model import ModelledMeter, memory_of
-from bttlab.lab.design import grid
-from bttlab.lab.design_explorer import Programs
+from bttlab.lab.design_explorer import Programs, grid
 from bttlab.model import FLOWS, ModelConfig
 
 LENGTHS = {13: 100}
@@ -86,7 +85,7 @@ def test_the_explorer_says_what_the_model_says(explorer, monkeypatch):
     assert f"{found.energy_per_epoch.value:,.0f} J" in explorer.results and "(modelled" in explorer.results
     explorer.clock.value = CLOCK_MHZ // 2
     assert f"{2 * found.seconds_per_epoch:,.2f} s" in explorer.results
-    assert set(explorer._shown) == {Design(d.encoders, d.rank, d.flow, "sgd", CLOCK_MHZ // 2) for d in grid(2, RANKS)}
+    assert set(explorer._shown) == {Design(d.encoders, d.rank, d.flow, "sgd", CLOCK_MHZ // 2) for d in grid(2)}
     assert len(explorer._space.get_lines()) == len(FLOWS)
     assert "to come" not in explorer.results
     monkeypatch.setattr(explorer.programs, "want", lambda _: 3)

@@ -73,7 +73,7 @@ def test_a_trace_has_the_costs_of_its_flow(flow, tokens, out_modes, in_modes, ra
     cost = flow_cost(flow, tokens, out_modes, in_modes, rank)
     assert found.cost == cost
     for name in PASSES:
-        traced = found.steps(name)
+        traced = getattr(found, name)
         assert [one.step for one in traced] == list(getattr(cost, name).steps)
         assert max(sum(one.alive.values()) for one in traced) == getattr(cost, name).peak_elements
         for one in traced:

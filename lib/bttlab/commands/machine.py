@@ -11,16 +11,10 @@ from bttlab.commands.doctor import examine
 _MARKS = {OK: ("#009E73", "ok"), NOTE: ("#0072B2", "not here"), PROBLEM: ("#D55E00", "problem")}
 
 
-def check_machine(self_check: bool = False) -> HTML:
-    """Examine this machine as `bttlab doctor` does.
-
-    Parameters
-    ----------
-    self_check : bool
-        Train 200 samples on the overlay, too.
-    """
+def check_machine() -> HTML:
+    """Examine this machine as `bttlab doctor` does."""
     rows = []
-    for check in examine(self_check):
+    for check in examine():
         colour, word = _MARKS[check.status]
         way_out = f"<br><em>{escape(check.way_out)}</em>" if check.way_out else ""
         looks = f"background:{colour};color:white;padding:1px 7px;border-radius:8px;white-space:nowrap"

@@ -4,13 +4,11 @@ ipympl, and no library of charts in JavaScript: one drawing serves notebook, sav
 Any thread may draw, one at a time: `draw` holds the figure's lock, and so does ipympl while it answers the mouse.
 """
 
-import base64
 import io
 import threading
 import time
 import uuid
 from collections.abc import Sequence
-from html import escape
 
 import ipywidgets
 import matplotlib
@@ -19,9 +17,9 @@ from matplotlib.backend_bases import LocationEvent
 from matplotlib.figure import Figure
 from PIL import Image
 
-from bttlab.lab.charts import DOTS_PER_INCH, to_png
+from bttlab.lab.charts import to_png
 from bttlab.lab.hover import Hover
-from bttlab.lab.picture import DARK, FIGURE_CLASS
+from bttlab.lab.picture import DARK, FIGURE_CLASS, css_width, image_tag
 
 NARROW = 4.7  # inches: fits a window of 900 pixels beside JupyterLab's file browser; images shrink, a zoom canvas not
 PATIENCE_SECONDS = 5.0  # that a browser has to take a picture and say so
@@ -42,7 +40,7 @@ class ImageCanvas:
 
     def __init__(self, figure: Figure, lock: threading.RLock):
         self._figure, self._lock = figure, lock
-        layout = {"max_width": "100%", "width": f"{_width(figure)}px"}
+        layout = {"max_width": "100%", "width": f"{css_width(figure)}px"}
         self.widget = ipywidgets.Image(format="png", layout=layout)
         self.widget.add_class(FIGURE_CLASS)
 
@@ -189,10 +187,7 @@ class LiveFigures:
             return None
         with self.lock:
             pictures = [to_png(figure, scale=2) for figure in self._figures]
-        tags = []
-        for figure, png in zip(self._figures, pictures, strict=True):
-            source = f"data:image/png;base64,{base64.b64encode(png).decode()}"
-            tags.append(f'<img class="{FIGURE_CLASS}" alt="{escape(caption)}" width="{_width(figure)}" src="{source}">')
+        tags = [image_tag(figure, png, caption) for figure, png in zip(self._figures, pictures, strict=True)]
         kept = f"bttlab-kept-{self._name}"
         html = (
             f"{DARK}<style>body:has(.bttlab-live-{self._name}) .{kept} {{ display: none }}</style>"
@@ -205,11 +200,6 @@ class LiveFigures:
         """Close the canvases."""
         for canvas in self._canvases:
             canvas.close()
-
-
-def _width(figure: Figure) -> int:
-    """Return a figure's width in CSS pixels; ipympl multiplies `figure.dpi` by the screen's device ratio."""
-    return int(figure.get_figwidth() * DOTS_PER_INCH)
 
 
 def _beside(pictures: Sequence[bytes]) -> bytes:

@@ -7,6 +7,7 @@ import io
 from collections.abc import Iterable, Sequence
 
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -63,9 +64,9 @@ def style(axes: Axes, title: str, x_label: str, y_label: str) -> None:
     axes.set_axisbelow(True)
 
 
-def legend_below(figure: Figure, ncols: int = 4) -> None:
-    """Name each kind of mark in the figure's panels once, below them."""
-    kinds = {}
+def legend_below(figure: Figure, ncols: int = 4, marks: Iterable[Artist] = ()) -> None:
+    """Name each kind of mark in the figure's panels once, below them; of these marks, if the panels have no labels."""
+    kinds = {mark.get_label(): mark for mark in marks}
     for axes in figure.axes:
         kinds |= dict(zip(*axes.get_legend_handles_labels()[::-1], strict=True))
     figure.legend(kinds.values(), kinds, fontsize=8, ncols=ncols, loc="outside lower center", frameon=False)

@@ -1,18 +1,21 @@
 """Sliders for modes and rank over the TT-SVD of a matrix."""
 
 import functools
+from collections.abc import Sequence
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
 from torch import Tensor
 
 from bttlab.lab.charts import PALETTE, new_figure, style
 from bttlab.lab.compression import Truncation, spectra, truncate
 from bttlab.lab.explorer import Explorer, row, slider
-from bttlab.lab.tensor_train_picture import draw_train
 from bttlab.model import ModelConfig
 from bttlab.tensor import check_modes
 
 MOST_MODE, MOST_RANK = 48, 128
+SMALL = 8.5  # points
 LINES = ("-", "--", "-.", ":", (0, (5, 1)))  # of the bonds, some of whose spectra coincide
 
 
@@ -48,7 +51,7 @@ class CompressionExplorer(Explorer):
         ins = check_modes("input modes", [s.value for s in self.in_sliders], columns)
         rank = self.rank_slider.value
         self.truncation = cut = truncate(self._matrix, outs, ins, rank)
-        draw_train(self._train, cut.shapes, len(outs))
+        _draw_train(self._train, cut.shapes, len(outs))
         self._draw_spectrum(self._spectra(outs, ins), rank)
         self._draw_sizes(cut)
         lowered = sorted({r for r in cut.ranks if r < rank})
@@ -88,3 +91,32 @@ class CompressionExplorer(Explorer):
             axes.barh(place, count / 1e3, color=colour, height=0.35)
             axes.text(0, place - 0.22, f"{name} {count:,}", va="bottom", fontweight="bold", fontsize=9)
         axes.set(xlim=(0, 1.02 * most / 1e3), yticks=[], ylim=(1.4, -0.7))
+
+
+def _draw_train(axes: Axes, shapes: Sequence[tuple[int, int, int]], outputs: int) -> None:
+    """Draw a TT: a square for each core, its area in proportion to the elements; bonds with their ranks, modes below.
+
+    Parameters
+    ----------
+    axes : Axes
+        Cleared first.
+    shapes : sequence of (r_prev, n, r_next)
+    outputs : int
+        How many of the cores carry output modes.
+    """
+    axes.clear()
+    axes.set_axis_off()
+    axes.set(xlim=(-0.6, len(shapes) - 0.4), ylim=(-1.05, 0.75), aspect="equal", anchor="C")
+    most = max(a * n * b for a, n, b in shapes)
+    for k, (before, n, after) in enumerate(shapes):
+        if k + 1 < len(shapes):
+            axes.plot([k, k + 1], [0, 0], color="0.55", linewidth=1 + after**0.5 / 2, zorder=1, solid_capstyle="butt")
+            axes.text(k + 0.5, 0.5, f"rank {after}", ha="center", fontsize=SMALL, color="0.3")
+        side = 0.12 + 0.58 * (before * n * after / most) ** 0.5
+        colour = PALETTE[0] if k < outputs else PALETTE[1]
+        axes.plot([k, k], [0, -0.6], color=colour, linewidth=2, zorder=1)
+        axes.add_patch(Rectangle((k - side / 2, -side / 2), side, side, color=colour, zorder=2))
+        mode = f"{'output' if k < outputs else 'input'} mode {n}"
+        axes.text(k, -0.72, mode, ha="center", fontsize=SMALL, color=colour)
+        axes.text(k, -0.95, f"{before} x {n} x {after}", ha="center", fontsize=SMALL, color="0.3")
+        axes.text(k, 0.5, f"$G_{k + 1}$", ha="center", fontsize=11)

@@ -49,7 +49,7 @@ def draw_schedule(programs: Mapping[str, LayerProgram]) -> Picture:
     panels[-1, 0].set(xlabel="cycle", xlim=(0, most))
     marks = [Patch(facecolor=colour, label=kind) for kind, colour in COLOURS.items()]
     marks.append(Patch(facecolor="white", edgecolor="black", hatch=HATCH["BP"], label="backward pass"))
-    figure.legend(handles=marks, loc="outside lower center", ncols=3, fontsize=8, frameon=False)
+    legend_below(figure, 3, marks)
     names = ", ".join(UNIT_NAMES[n] for n in units)
     return Picture(figure, f"Which of the units ({names}) works when, a panel a program.")
 

@@ -18,14 +18,15 @@ from IPython.display import display
 from bttlab.errors import BttlabError
 from bttlab.lab.canvas import LiveFigures
 from bttlab.lab.charts import SMOOTHING
-from bttlab.lab.dashboard_figure import ACROSS, DashboardFigure, View, in_words
+from bttlab.lab.dashboard_figure import ACROSS, DashboardFigure, View
 from bttlab.lab.dashboard_runs import ACCOUNTINGS, FAILED, FINISHED, PAUSED, RUNNING, STOPPED, DashboardRun
 from bttlab.lab.dashboard_targets import Target
 from bttlab.lab.explorer import row
-from bttlab.lab.picture import hidden, until_stale
+from bttlab.lab.picture import alert, hidden, until_stale
 from bttlab.lab.run_export import curves_csv, describe_runs, download_link, ratios
 from bttlab.threads import Thread
 from bttlab.train import LEARNING_RATES
+from bttlab.train.evaluation import describe
 
 REDRAW_SECONDS = 1.0  # a drawing takes a tenth of it
 KEEP_SECONDS = 15.0  # between two updates of the figure that stays in the notebook
@@ -397,7 +398,7 @@ class Dashboard:
 
     def _say(self, message: str) -> None:
         self._said_in = self._state()
-        self._message.value = f"<span role='alert'><b>{escape(message)}</b></span>" if message else ""
+        self._message.value = alert(message)
 
 
 def _control(kind: type, name: str, width: str, name_width: int, **keywords: Any) -> widgets.Widget:
@@ -420,7 +421,7 @@ def _status(run: DashboardRun) -> str:
         parts.append(f"energy: none, {escape(run.meter.how)}")
     if run.scores and run.state in (FINISHED, STOPPED):
         _, last = run.scores[-1]
-        parts.append(f"dev: {in_words(last)} (measured)")
+        parts.append(f"dev: {describe(last)} (measured)")
     text = " · ".join(parts)
     return until_stale(text) if run.active else text
 

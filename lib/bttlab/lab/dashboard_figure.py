@@ -1,7 +1,7 @@
 """The dashboard's figure: losses, dev split, memory and energy of all runs."""
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -216,9 +216,3 @@ def _note(axes: Axes, text: str, corner: bool = False) -> None:
     """Write a note into the middle of a panel, or into its upper left corner, which rising lines leave free."""
     x, y, ha, va = (0.03, 0.97, "left", "top") if corner else (0.5, 0.5, "center", "center")
     axes.text(x, y, text, transform=axes.transAxes, ha=ha, va=va, color="0.35", bbox=PAPER if text else None, **_SMALL)
-
-
-def in_words(scores: Mapping[str, float]) -> str:
-    """Return a split's scores, or the perplexity of a language model."""
-    named = [f"{label} {scores[name]:.1%}" for name, label, _ in SCORES if name in scores]
-    return ", ".join(named) or f"perplexity {scores['perplexity']:.2f}"

@@ -22,7 +22,7 @@ from bttlab.experiments.index import runs_folder
 from bttlab.experiments.keep import keep_baseline, u50_callback
 from bttlab.experiments.record import RunRecord, now
 from bttlab.lab.card_model import Published
-from bttlab.lab.meters import EnergyMeter, NoMeter
+from bttlab.lab.meters import EnergyMeter
 from bttlab.lab.workload import Workload
 from bttlab.model import ModelConfig, NumericalFault, Optimizer, Predictions, Trainer, predict
 from bttlab.quantities import Quantity
@@ -483,7 +483,7 @@ class RecordedRun(DashboardRun):
 
     def __init__(self, record: Record):
         done, energy = record.measurement, record.measurement.energy.per_step
-        meter = NoMeter(energy.how) if energy.value is None else EnergyMeter(energy.provenance, energy.how)
+        meter = EnergyMeter(energy.provenance, energy.how)  # of none, the reason
         super().__init__(f"recorded: {record.label_of()}", len(done.losses), record.learning_rate, meter)
         if energy.value is not None:
             meter.add(*[energy.value * self.total] * 3)

@@ -14,7 +14,7 @@ from bttlab.card import EmulatedU50
 from bttlab.data import Samples
 from bttlab.lab.card_model import ModelledMeter, memory_of, published
 from bttlab.lab.dashboard_runs import BaselineRun, DashboardRun, ModelledRun, TrainerRun
-from bttlab.lab.meters import EnergyMeter, NoMeter, PowerMeter, card_watts
+from bttlab.lab.meters import EnergyMeter, PowerMeter, card_watts
 from bttlab.lab.workload import Workload
 from bttlab.model import OPTIMIZERS, ModelConfig, Optimizer
 
@@ -85,7 +85,7 @@ def card_meter(device: pynq.Device, config: ModelConfig, optimizer: str) -> Ener
     try:
         card_watts(device)
     except (AttributeError, KeyError, OSError, RuntimeError) as error:
-        return NoMeter(f"the card's sensors cannot be read ({error})")
+        return EnergyMeter(None, f"the card's sensors cannot be read ({error})")
     return PowerMeter(lambda: card_watts(device), "the card's sensors through pynq.pmbus, idle power included")
 
 
@@ -140,4 +140,4 @@ def _baseline(format: str, device: str, workload: Workload) -> Target:
 def torch_meter(device: str) -> EnergyMeter:
     """Return the energy meter of PyTorch training on "cpu" or "cuda"."""
     meter, reason = find_meter(torch.device(device))
-    return PowerMeter(meter.watts, f"{meter.how}, idle power included") if meter else NoMeter(reason)
+    return PowerMeter(meter.watts, f"{meter.how}, idle power included") if meter else EnergyMeter(None, reason)

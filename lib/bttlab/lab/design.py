@@ -1,6 +1,6 @@
 """Designs: model, contraction order, optimizer and clock on the same machine."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from bttlab.estimate.card import CLOCK_MHZ, Estimate, estimate
@@ -52,8 +52,3 @@ class Design:
     def __str__(self) -> str:
         rank = f"{self.rank}" if self.feed_forward == self.rank else f"{self.rank} and {self.feed_forward}"
         return f"{self.encoders} encoders, rank {rank}, {FLOWS[self.flow]}, {self.optimizer}, {self.clock_mhz} MHz"
-
-
-def grid(encoders: int, ranks: Iterable[int]) -> list[Design]:
-    """Return the programs that are drawn beside each other."""
-    return [Design(encoders, rank, flow) for flow in FLOWS for rank in ranks]

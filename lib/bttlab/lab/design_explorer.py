@@ -6,6 +6,7 @@ Each point is a program. Compiling and timing one takes about a second, so a bac
 import contextlib
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 
 import ipywidgets as widgets
 import numpy as np
@@ -15,7 +16,7 @@ from bttlab.errors import BttlabError
 from bttlab.estimate.card import CLOCK_MHZ, LEAST_CLOCK, Estimate
 from bttlab.estimate.work import SHOWN_UNITS
 from bttlab.lab.charts import PALETTE, new_figure, style
-from bttlab.lab.design import Design, grid
+from bttlab.lab.design import Design
 from bttlab.lab.explorer import Explorer, row, slider
 from bttlab.lab.notebook_inputs import budget
 from bttlab.lab.picture import until_stale
@@ -88,6 +89,11 @@ class Programs:
                 self._made[design] = made
                 self._wanted = [d for d in self._wanted if d != design]
             self._done()
+
+
+def grid(encoders: int) -> list[Design]:
+    """Return the programs that are drawn beside each other."""
+    return [Design(encoders, rank, flow) for flow in FLOWS for rank in RANKS]
 
 
 class DesignExplorer(Explorer):
@@ -168,8 +174,8 @@ class DesignExplorer(Explorer):
     def _shown(self) -> dict[Design, Estimate]:
         """The designs in the figure that are there: all with these encoders, this optimizer and this clock."""
         estimates = {}
-        for program in grid(self.encoders.value, RANKS):
-            design = Design(program.encoders, program.rank, program.flow, self.optimizer.value, self.clock.value)
+        for program in grid(self.encoders.value):
+            design = replace(program, optimizer=self.optimizer.value, clock_mhz=self.clock.value)
             with contextlib.suppress(BttlabError):
                 if (made := self.programs.find(design)) is not None:
                     estimates[design] = made
@@ -178,7 +184,7 @@ class DesignExplorer(Explorer):
     def _update(self) -> tuple[str, str]:
         design = Design(*(control.value for control in self._controls))
         self.design, self.estimate = design, None
-        missing = self.programs.want([design, *grid(design.encoders, RANKS)])
+        missing = self.programs.want([design, *grid(design.encoders)])
         self.estimate = estimate = self.programs.find(design)
         shown = self._shown
         self._draw_space(shown, estimate)

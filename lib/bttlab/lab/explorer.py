@@ -1,7 +1,6 @@
 """Base class of the explorers: sliders, figures, a line of results, a message for a bad choice."""
 
 from collections.abc import Sequence
-from html import escape
 
 import ipywidgets as widgets
 from IPython.display import display
@@ -9,7 +8,7 @@ from matplotlib.figure import Figure
 
 from bttlab.errors import BttlabError
 from bttlab.lab.canvas import LiveFigures
-from bttlab.lab.picture import STALE_CLASS, describe, hidden
+from bttlab.lab.picture import STALE_CLASS, alert, describe, hidden
 
 
 class Explorer:
@@ -55,21 +54,18 @@ class Explorer:
                 self._results.value, note = self._update()
                 self._words.value = hidden(describe(*self._figures))
             self._live.draw()
-            self._say(note)
+            self._message.value = alert(note)
             stale = False
         except BttlabError as error:
-            self._say(f"{error} (grey: the choice before)")
+            self._message.value = alert(f"{error} (grey: the choice before)")
         except KeyboardInterrupt:
-            self._say("interrupted: move a slider again")
+            self._message.value = alert("interrupted: move a slider again")
         for widget in (self._results, self._live.widget):
             (widget.add_class if stale else widget.remove_class)(STALE_CLASS)
 
     def _update(self) -> tuple[str, str]:
         """Compute and draw; returns results as HTML, and a note or nothing."""
         raise NotImplementedError
-
-    def _say(self, message: str) -> None:
-        self._message.value = f"<span role='alert'><b>{escape(message)}</b></span>" if message else ""
 
     def _ipython_display_(self) -> None:
         display(self.widget)

@@ -65,7 +65,7 @@ class FlowExplorer(Explorer):
 
     def _update(self) -> tuple[str, str]:
         self.trace = trace_flow(self.flow.value, self.tokens.value, *self._modes, self.rank.value)
-        steps = self.trace.steps(self.part.value)
+        steps = getattr(self.trace, self.part.value)
         if self.step.max != len(steps):
             with self.step.hold_trait_notifications():
                 self.step.value = min(self.step.value, len(steps))

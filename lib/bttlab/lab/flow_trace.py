@@ -60,10 +60,6 @@ class FlowTrace:
         """Return a tensor's indices."""
         return self.indices[tensor if tensor in self.indices else tensor.removeprefix("d")]
 
-    def steps(self, name: str) -> tuple[TraceStep, ...]:
-        """Return the steps of "forward" or "backward"."""
-        return getattr(self, name)
-
 
 def trace_flow(
     flow: str | Order, tokens: int, out_modes: Sequence[int], in_modes: Sequence[int], rank: int

@@ -39,13 +39,6 @@ class EnergyMeter:
         """Add the energy of training on `samples`, which took `seconds`."""
 
 
-class NoMeter(EnergyMeter):
-    """No meter; `how` is the reason."""
-
-    def __init__(self, reason: str):
-        super().__init__(None, reason)
-
-
 class PowerMeter(EnergyMeter):
     """Energy as power times time; power is read after each piece of training.
 

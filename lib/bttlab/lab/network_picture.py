@@ -77,7 +77,7 @@ def _draw_edges(axes: Axes, trace: FlowTrace, start: tuple, end: tuple, shared: 
         )
         x, y = (start[0] + end[0]) / 2, (start[1] + end[1]) / 2
         dx, dy = end[0] - start[0], end[1] - start[1]
-        axes.text(x + bend * dy / 2, y - bend * dx / 2, _label(trace, index), **_on_line(index))
+        axes.text(x + bend * dy / 2, y - bend * dx / 2, str(trace.sizes[index]), **_on_line(index))
 
 
 def _draw_legs(axes: Axes, trace: FlowTrace, place: tuple, free: list[str]) -> None:
@@ -87,7 +87,7 @@ def _draw_legs(axes: Axes, trace: FlowTrace, place: tuple, free: list[str]) -> N
         shift = 0.42 * (k - (len(free) - 1) / 2)
         end = (x + shift, y + (-0.55 if down else 0.75))
         axes.plot([x, end[0]], [y, end[1]], color=_KINDS[index[0]], linewidth=2, zorder=1)
-        axes.text(end[0], end[1] + (-0.14 if down else 0.12), _label(trace, index), **_on_line(index))
+        axes.text(end[0], end[1] + (-0.14 if down else 0.12), str(trace.sizes[index]), **_on_line(index))
 
 
 def _on_line(index: str) -> dict:
@@ -99,10 +99,6 @@ def _on_line(index: str) -> dict:
         "zorder": 2,
         "bbox": {"facecolor": "white", "edgecolor": "none", "pad": 0.8},
     }
-
-
-def _label(trace: FlowTrace, index: str) -> str:
-    return f"{trace.sizes[index]}"
 
 
 def _typeset(name: str) -> str:

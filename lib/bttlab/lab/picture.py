@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator
 
-from bttlab.lab.charts import to_png
+from bttlab.lab.charts import DOTS_PER_INCH, to_png
 
 FIGURE_CLASS = "bttlab-figure"
 STALE_CLASS = "bttlab-of-before"  # what is no longer true
@@ -57,13 +57,26 @@ class Picture:
         self.figure, self.words = figure, f"{caption} {describe(figure)}"
 
     def _repr_html_(self) -> str:
-        data = base64.b64encode(to_png(self.figure, scale=2)).decode()
-        width = int(self.figure.get_figwidth() * self.figure.dpi)
-        source = f'src="data:image/png;base64,{data}"'
-        return f'{DARK}<img class="{FIGURE_CLASS}" alt="{escape(self.words)}" width="{width}" {source}>'
+        return DARK + image_tag(self.figure, to_png(self.figure, scale=2), self.words)
 
     def __repr__(self) -> str:
         return self.words
+
+
+def css_width(figure: Figure) -> int:
+    """Return a figure's width in CSS pixels; ipympl multiplies `figure.dpi` by the screen's device ratio."""
+    return int(figure.get_figwidth() * DOTS_PER_INCH)
+
+
+def image_tag(figure: Figure, png: bytes, words: str) -> str:
+    """Return a drawn figure as an HTML image, with a text for screen readers."""
+    source = f"data:image/png;base64,{base64.b64encode(png).decode()}"
+    return f'<img class="{FIGURE_CLASS}" alt="{escape(words)}" width="{css_width(figure)}" src="{source}">'
+
+
+def alert(message: str) -> str:
+    """Return a message as HTML that screen readers read out at once; nothing for an empty one."""
+    return f"<span role='alert'><b>{escape(message)}</b></span>" if message else ""
 
 
 def describe(*figures: Figure) -> str:

@@ -6,9 +6,10 @@ import io
 from collections.abc import Sequence
 
 from bttlab.lab.charts import SMOOTHING, smooth, thinned
-from bttlab.lab.dashboard_figure import SCORES, in_words, label_of
+from bttlab.lab.dashboard_figure import SCORES, label_of
 from bttlab.lab.dashboard_runs import ACCOUNTINGS, DashboardRun
 from bttlab.lab.gpu_ratios import over
+from bttlab.train.evaluation import describe
 
 COLUMNS = ("run", "state", "samples", "seconds", "joules", "joules_low", "joules_high", "loss", "mean_of_100")
 
@@ -25,7 +26,7 @@ def describe_runs(runs: Sequence[DashboardRun]) -> str:
             mean = losses[-max(1, SMOOTHING // every) :].mean()
             parts.append(f"mean of the last {SMOOTHING} losses {mean:.2f} (measured)")
         if run.scores:
-            parts.append(f"on the dev split {in_words(run.scores[-1][1])} (measured)")
+            parts.append(f"on the dev split {describe(run.scores[-1][1])} (measured)")
         for name, found in run.memory.items():
             parts.append(f"{found.value / 1e6:,.1f} MB {ACCOUNTINGS[name]} ({found.provenance})")
         if run.meter.provenance:

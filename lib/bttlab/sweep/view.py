@@ -14,8 +14,8 @@ from bttlab.experiments.index import runs_folder
 from bttlab.experiments.record import COMPLETE, RunRecord
 from bttlab.lab.canvas import LiveFigures
 from bttlab.lab.charts import PALETTE, as_label, new_figure, style
+from bttlab.lab.picture import alert, hidden, until_stale
 from bttlab.lab.picture import describe as describe_figure
-from bttlab.lab.picture import hidden, until_stale
 from bttlab.sweep import Progress, Sweep, SweepSpec, open_cluster
 from bttlab.sweep.cluster import open_to_all
 from bttlab.sweep.command import describe
@@ -61,7 +61,7 @@ class SweepView:
         stop.on_click(lambda _: self.sweep.stop())
         parts = [widgets.HBox([start, stop]), self._status, self._live.widget, self._words]
         if warning := open_to_all(scheduler):
-            parts.append(widgets.HTML(f"<span role='alert'><b>{escape(warning)}</b></span>"))
+            parts.append(widgets.HTML(alert(warning)))
         self.widget = widgets.VBox(parts)
         self._thread: Thread | None = None
         self._show(self._progress)
@@ -95,7 +95,7 @@ class SweepView:
                 self.sweep.run(client, lambda _: self._show(until_stale(self._progress)))
             self._status.value = self._progress
         except (BttlabError, OSError) as error:
-            self._status.value = f"<span role='alert'><b>{escape(str(error))}</b></span>"
+            self._status.value = alert(str(error))
         self._live.keep(f"Trials of the sweep {self.sweep.spec.name}. {describe_figure(*self._figures)}")
 
     @property

@@ -10,7 +10,7 @@ from PIL import Image
 from bttlab.data import load_corpus
 from bttlab.experiments.index import Filter, RunIndex
 from bttlab.lab import MethodsLab, Workload
-from bttlab.lab.meters import NoMeter
+from bttlab.lab.meters import EnergyMeter
 from bttlab_methods import MethodError
 from bttlab_methods.lab_figures import results_figure
 from bttlab_methods.lab_runs import MethodRun
@@ -98,7 +98,7 @@ def test_runs_share_one_figure_and_give_results(lab):
 
 
 def test_a_run_stops_between_two_batches(workload):
-    run = MethodRun("dense", 100_000, 3e-4, NoMeter("none"), workload, methods="dense", device="cpu")
+    run = MethodRun("dense", 100_000, 3e-4, EnergyMeter(None, "none"), workload, methods="dense", device="cpu")
     run.start()
     while not run.count:
         run.join(0.01)
@@ -108,7 +108,8 @@ def test_a_run_stops_between_two_batches(workload):
 
 def test_the_slider_scales_every_rate(workload):
     runs = [
-        MethodRun("lion", 60, rate, NoMeter("none"), workload, methods="lion", device="cpu") for rate in (0.0, 3e-4)
+        MethodRun("lion", 60, rate, EnergyMeter(None, "none"), workload, methods="lion", device="cpu")
+        for rate in (0.0, 3e-4)
     ]
     for run in runs:
         run.start()
@@ -119,7 +120,7 @@ def test_the_slider_scales_every_rate(workload):
 
 def test_a_method_that_does_not_run_here_is_refused_at_once(workload):
     with pytest.raises(MethodError, match="did you mean 'lion'"):
-        MethodRun("x", 60, 3e-4, NoMeter("none"), workload, methods="lino", device="cpu")
+        MethodRun("x", 60, 3e-4, EnergyMeter(None, "none"), workload, methods="lino", device="cpu")
 
 
 def test_the_figure_has_a_row_for_each_combination(lab):
