@@ -10,8 +10,9 @@ from bttlab.cli import main
 from bttlab.experiments.keep import flat
 from bttlab.sweep import SpecError, read_spec
 from bttlab.sweep.spec import spec_of
-from bttlab.sweep.trials import TrialMaker, draws, settings_of
+from bttlab.sweep.trials import TrialMaker, draws
 from bttlab.train import LEARNING_RATES
+from bttlab.train.recipe import settings_of
 
 from conftest import ROOT
 

@@ -33,10 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> Outcome:
     """Run the command."""
     from bttlab.data import Vocabulary, encode, encoding_report, load_corpus
-    from bttlab.data.tags import TagDecoder
     from bttlab.model import ModelConfig
     from bttlab.train import CheckpointStore, ProgressBar, tensors_digest
-    from bttlab.train.evaluation import counted, decoded, describe, predict_split, scores_of
+    from bttlab.train.evaluation import counted, describe, predict_split, scores_of
 
     if options.predictions is not None:
         check_output(options.predictions, "--predictions")  # now rather than after minutes
@@ -64,10 +63,7 @@ def run(options: argparse.Namespace) -> Outcome:
     opened = devices.open_checkpoint(options, checkpoint, options.device or settings.device)
     progress.note(f"evaluating on {opened.announcement}")
     decode = settings.decode_tags if options.decode_tags is None else options.decode_tags
-    predictions = predict_split(opened.trainer, samples, options.split, progress)
-    if decode:
-        decoder = TagDecoder(corpus.slot_labels, corpus.intent_labels, corpus.train)
-        predictions = decoded(opened.trainer, samples, predictions, decoder)
+    predictions = predict_split(opened.trainer, samples, corpus, options.split, progress, decode_tags=decode)
     scores = scores_of(predictions, corpus, options.split, settings.config)
     if options.predictions is not None:
         from bttlab.data.metrics import conlleval_lines

@@ -10,7 +10,6 @@ from bttlab.commands import Outcome, devices, models
 from bttlab.errors import BttlabError
 
 DEFAULTS = {"data": "airline", "device": "auto"}
-OPTIMIZER = "sgd"
 RECIPES = Path(__file__).parents[1] / "train" / "recipes"  # as in train.recipe, which imports torch
 OPTIONS = (
     *models.OPTIONS,
@@ -97,7 +96,8 @@ def run(options: argparse.Namespace) -> Outcome:
 
 def _new(options: argparse.Namespace, given: dict):
     from bttlab.data import Vocabulary, load_corpus
-    from bttlab.train import RunSettings, start_run
+    from bttlab.train import start_run
+    from bttlab.train.recipe import settings_of
     from bttlab.train.run import check_free
 
     module = models.module_of(options, options.seed or 0) if models.is_module(options) else None
@@ -106,7 +106,7 @@ def _new(options: argparse.Namespace, given: dict):
     values = DEFAULTS | {name: value for name, value in given.items() if name not in models.OPTIONS}
     values["data"] = _absolute(values["data"])
     config = models.model_of(options) if module is None else module.config
-    settings = RunSettings(config=config, **_how_to_train(values))
+    settings = settings_of(values, config)
     corpus = load_corpus(settings.data, settings.unknown_labels)
     if module is None and options.vocabulary is None:  # room for all words
         words = Vocabulary.from_sentences(corpus.train.words, None, settings.word_classes)
@@ -114,20 +114,6 @@ def _new(options: argparse.Namespace, given: dict):
             settings = replace(settings, config=config.with_vocabulary(len(words)))
     folder = options.out or _default_folder(f"{corpus.name}-{config.slug}")
     return start_run(folder, settings, corpus, module=module)
-
-
-def _how_to_train(given: dict) -> dict:
-    """Return the recipe's settings, replaced by those given; another optimizer has its own default rate."""
-    from bttlab.model import Optimizer
-    from bttlab.train import LEARNING_RATES, read_recipe
-
-    recipe = dict(vars(read_recipe(given["recipe"]))) if "recipe" in given else {}
-    if "recipe" not in given or given.get("optimizer", recipe["optimizer"].name) != recipe["optimizer"].name:
-        name = given.get("optimizer", OPTIMIZER)
-        recipe |= {"optimizer": Optimizer(name), "learning_rate": LEARNING_RATES[name]}
-    if "batch_size" in given:
-        recipe["optimizer"] = replace(recipe["optimizer"], batch_size=given["batch_size"])
-    return recipe | {name: value for name, value in given.items() if name not in ("optimizer", "batch_size")}
 
 
 def _resumed(options: argparse.Namespace, given: dict):

@@ -27,7 +27,7 @@ from bttlab.lab.workload import Workload
 from bttlab.model import ModelConfig, NumericalFault, Optimizer, Predictions, Trainer, predict
 from bttlab.quantities import Quantity
 from bttlab.threads import Thread
-from bttlab.train.evaluation import scores_of
+from bttlab.train.evaluation import joined, scores_of
 from bttlab.train.progress import NoProgress
 from bttlab.train.run import Callback, DivergedRun, start_run
 from bttlab.train.run import Run as Training
@@ -223,9 +223,7 @@ class DashboardRun:
             if self._stop.is_set():
                 return
             parts.append(predict(dev[first : first + PREDICTED_AT_ONCE]))
-        columns = ([getattr(part, name) for part in parts] for name in ("losses", "intents", "slots"))
-        predictions = Predictions(*map(np.concatenate, columns))
-        self.scores.append((self.count, scores_of(predictions, workload.corpus, "dev", workload.config, len(dev))))
+        self.scores.append((self.count, scores_of(joined(parts), workload.corpus, "dev", workload.config, len(dev))))
         self.is_evaluating = False
 
     def _run(self) -> None:

@@ -1,5 +1,6 @@
 """Trials of a specification: complete configurations, each with its digest as id."""
 
+import functools
 import itertools
 import math
 import random
@@ -8,17 +9,17 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bttlab.data import Augmentation, Corpus, Vocabulary, encode, load_corpus
+from bttlab.data import Corpus, Vocabulary, encode, load_corpus
 from bttlab.data.corpus import SPLIT_NAMES
 from bttlab.errors import BttlabError
 from bttlab.experiments.keep import digest_of, flat
-from bttlab.model import ModelConfig, ModuleConfig, Optimizer
+from bttlab.model import PAPER_FLOW, ModelConfig, Optimizer
 from bttlab.records import nearest
 from bttlab.sweep.spec import Range, SpecError, SweepSpec
-from bttlab.train import LEARNING_RATES, RunSettings, read_recipe
+from bttlab.train import RunSettings
 from bttlab.train.evaluation import score_names
+from bttlab.train.recipe import MODEL_KEYS, OPTIMIZER_KEYS, TABLES, settings_of
 from bttlab.train.run import check_labels
-from bttlab.train.schedule import LearningRateSchedule
 from bttlab.train.settings import corpus_digest
 
 if TYPE_CHECKING:
@@ -27,14 +28,11 @@ if TYPE_CHECKING:
 CARD, EMULATED, REFERENCE = "U50", "emulated", "reference"
 DEVICES = (EMULATED, REFERENCE, CARD)
 DEFAULTS = {"data": "airline", "device": EMULATED}
-_TABLES = {"schedule": LearningRateSchedule, "augmentation": Augmentation}
-_MODEL = [one.name for one in fields(ModelConfig)]
-_OPTIMIZER = [one.name for one in fields(Optimizer) if one.name != "name"]
-_RUN = [one.name for one in fields(RunSettings) if one.name not in ("config", *_TABLES)]
-_PARTS = [f"{table}.{one.name}" for table, kind in _TABLES.items() for one in fields(kind)]
+_RUN = [one.name for one in fields(RunSettings) if one.name not in ("config", *TABLES)]
+_PARTS = [f"{table}.{one.name}" for table, kind in TABLES.items() for one in fields(kind)]
 KEYS = {
-    "training": ["model", *_MODEL, *_RUN, *_OPTIMIZER, *_PARTS],
-    "estimate": [*_MODEL, "optimizer", "data", "flow", "clock_mhz"],
+    "training": ["model", *MODEL_KEYS, *_RUN, *OPTIMIZER_KEYS, *_PARTS],
+    "estimate": [*MODEL_KEYS, "optimizer", "data", "flow", "clock_mhz"],
 }
 
 
@@ -66,8 +64,12 @@ class TrialMaker:
 
     def __init__(self, spec: SweepSpec):
         self.spec = spec
-        self._corpora: dict[tuple[str, str], tuple[Corpus, str]] = {}
-        self._sizes: dict[tuple[str, bool], int] = {}
+        self._corpus = functools.cache(_read_corpus)
+        self._tokens = functools.cache(
+            lambda data, unknown_labels, word_classes: len(
+                Vocabulary.from_sentences(self._corpus(data, unknown_labels)[0].train.words, None, word_classes)
+            )
+        )
         self._sources: dict[Path, bytes] = {}
         self._modules: dict[tuple[str, int | None], ModuleModel] = {}
         for part in ("fixed", "vary"):
@@ -106,7 +108,7 @@ class TrialMaker:
         if module is not None:
             check_labels(corpus, module)
         elif "vocabulary_size" not in values:  # as bttlab train has it: room for all words of the corpus
-            tokens = self._tokens(corpus, sha256, settings.word_classes)
+            tokens = self._tokens(settings.data, settings.unknown_labels, settings.word_classes)
             if tokens > settings.config.vocabulary_size:
                 settings = replace(settings, config=settings.config.with_vocabulary(tokens))
         if settings.device != REFERENCE:
@@ -128,7 +130,7 @@ class TrialMaker:
         if not path.endswith(".py") or not name:
             raise SpecError(f"model is {model!r}: give FILE.py:CLASS, or sizes, as encoders")
         length = values.pop("sequence_length", None)
-        sizes = [key for key in _MODEL if key in values]
+        sizes = [key for key in MODEL_KEYS if key in values]
         if sizes:
             raise SpecError(f"{sizes[0]}: a module has sizes of its own; leave it out beside model")
         if (model, length) not in self._modules:
@@ -147,55 +149,38 @@ class TrialMaker:
             )
 
     def _estimate(self, values: dict[str, Any], varied: Mapping[str, Any]) -> Trial:
-        from bttlab.sweep.estimates import question
-
-        _, configuration = question(values)
+        _, configuration = estimated_model(values)
         corpus, sha256 = self._corpus(configuration["data"], "unk")
         decisive = {key: value for key, value in configuration.items() if key != "data"}
         id = digest_of({"kind": "estimate", "corpus": sha256, **decisive})
         return Trial(id, dict(varied), configuration, None, corpus)
 
-    def _tokens(self, corpus: Corpus, sha256: str, word_classes: bool) -> int:
-        key = (sha256, word_classes)
-        if key not in self._sizes:
-            self._sizes[key] = len(Vocabulary.from_sentences(corpus.train.words, None, word_classes))
-        return self._sizes[key]
 
-    def _corpus(self, data: str, unknown_labels: str) -> tuple[Corpus, str]:
-        key = (data, unknown_labels)
-        if key not in self._corpora:
-            corpus = load_corpus(data, unknown_labels)
-            self._corpora[key] = corpus, corpus_digest(corpus)
-        return self._corpora[key]
+def _read_corpus(data: str, unknown_labels: str) -> tuple[Corpus, str]:
+    corpus = load_corpus(data, unknown_labels)
+    return corpus, corpus_digest(corpus)
 
 
-def settings_of(values: Mapping[str, Any], module: ModuleConfig | None = None) -> RunSettings:
-    """Return the settings of a flat configuration, completed from the recipe and the defaults.
-
-    Parameters
-    ----------
-    module : ModuleConfig, optional
-        The model; by default the one of the configuration's sizes.
+def estimated_model(values: Mapping[str, Any]) -> tuple[ModelConfig, dict[str, Any]]:
+    """Return the model of a trial of kind "estimate", and the configuration completed with defaults.
 
     Raises
     ------
     bttlab.errors.BttlabError
-        If a value breaks a rule.
+        If a value is outside its range, or the machine does not hold the model.
     """
+    from bttlab.estimate.card import CLOCK_MHZ, estimate
+
     values = dict(values)
-    recipe = dict(vars(read_recipe(values["recipe"]))) if values.get("recipe") else {}
-    base = recipe.get("optimizer", Optimizer())
-    name = values.pop("optimizer", base.name)
-    given = {key: values.pop(key) for key in _OPTIMIZER if key in values}
-    optimizer = replace(base, **given) if name == base.name else Optimizer(name, **given)
-    if not recipe or name != base.name:
-        recipe |= {"learning_rate": LEARNING_RATES.get(name)}
-    config = module or ModelConfig(**{key: values.pop(key) for key in _MODEL if key in values})
-    built = {"optimizer": optimizer, "config": config}
-    for table, kind in _TABLES.items():
-        parts = {one.name: values.pop(key) for one in fields(kind) if (key := f"{table}.{one.name}") in values}
-        built[table] = replace(recipe.get(table, kind()), **parts)
-    return RunSettings(**recipe | values | built)
+    whole = {
+        "optimizer": Optimizer(values.pop("optimizer", "sgd")).name,
+        "flow": values.pop("flow", PAPER_FLOW),
+        "clock_mhz": values.pop("clock_mhz", CLOCK_MHZ),
+        "data": values.pop("data", "airline"),
+    }
+    model = ModelConfig(**values)
+    estimate(model, flow=whole["flow"], clock_mhz=whole["clock_mhz"])  # is refused if it cannot be
+    return model, model.to_dict() | whole
 
 
 def grid(spec: SweepSpec) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,10 +12,10 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import bttlab
-from bttlab.data import Corpus
+from bttlab.data import Corpus, Vocabulary, encode
 from bttlab.errors import BttlabError
 from bttlab.experiments.record import COMPLETE, LATEST, RUN_FILE, RunRecord, read_run
-from bttlab.sweep.trials import CARD
+from bttlab.sweep.trials import CARD, estimated_model
 from bttlab.train import CheckpointStore, Run, RunSettings
 from bttlab.train.devices import OpenedTrainer, open_trainer
 from bttlab.train.metrics_log import METRICS
@@ -74,21 +75,21 @@ def train_chunk(chunk: Chunk) -> TrialResult:
                 pass  # a diverged run: its record says so
         record = read_run(folder)
         files = {file: (folder / file).read_bytes() for file in FILES if (folder / file).exists()}
-        done = store.load()[0]
-        epoch = min(chunk.settings.samples or len(chunk.corpus.train), len(chunk.corpus.train))
-        samples = done.epochs_done * epoch + len(done.losses)
-        return TrialResult(record, files, samples, time.perf_counter() - begin)
+        return TrialResult(record, files, run.count, time.perf_counter() - begin)
 
 
 def estimate_trial(configuration: Mapping[str, Any], corpus: Corpus) -> TrialResult:
-    """Estimate a configuration on the U50."""
+    """Estimate a configuration on the U50; an epoch is the corpus's training split."""
     from bttlab.card.constants import MODEL_VERSION
+    from bttlab.estimate.card import estimate
     from bttlab.experiments.keep import card_figures
     from bttlab.experiments.provenance import git_state, versions
-    from bttlab.sweep.estimates import answer
 
     begin = time.perf_counter()
-    estimated = answer(configuration, corpus)
+    model, whole = estimated_model(configuration)
+    vocabulary = Vocabulary.from_sentences(corpus.train.words, model.vocabulary_size)
+    lengths = Counter(encode(corpus.train, vocabulary, corpus, model).lengths.tolist())
+    estimated = estimate(model, lengths, whole["optimizer"], whole["flow"], whole["clock_mhz"])
     record = RunRecord("estimate", "", dict(configuration), f"a model of the U50 ({MODEL_VERSION})")
     record.figures, record.versions, record.git = card_figures(estimated), versions(), git_state()
     record.end(COMPLETE)

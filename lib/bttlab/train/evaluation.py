@@ -1,5 +1,6 @@
 """Scores of a trained model on a split."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -56,10 +57,7 @@ def evaluate(
     StopRequested
         Between two chunks, if the user asked for it.
     """
-    predictions = predict_split(trainer, samples, split, progress, stop)
-    if decode_tags:
-        decoder = TagDecoder(corpus.slot_labels, corpus.intent_labels, corpus.train)
-        predictions = decoded(trainer, samples, predictions, decoder)
+    predictions = predict_split(trainer, samples, corpus, split, progress, stop, decode_tags)
     return scores_of(predictions, corpus, split, trainer.config, len(samples))
 
 
@@ -115,7 +113,13 @@ def score_names(task: str) -> list[str]:
 
 
 def predict_split(
-    trainer: Trainer, samples: Samples, split: str, progress: ProgressBar, stop: StopSignals | None = None
+    trainer: Trainer,
+    samples: Samples,
+    corpus: Corpus,
+    split: str,
+    progress: ProgressBar,
+    stop: StopSignals | None = None,
+    decode_tags: bool = False,
 ) -> Predictions:
     """Predict a split. Parameters and errors are those of `evaluate`."""
     parts = []
@@ -128,6 +132,14 @@ def predict_split(
                 stop.check()
     finally:
         progress.end()
+    predictions = joined(parts)
+    if not decode_tags:
+        return predictions
+    return decoded(trainer, samples, predictions, TagDecoder(corpus.slot_labels, corpus.intent_labels, corpus.train))
+
+
+def joined(parts: Sequence[Predictions]) -> Predictions:
+    """Return the predictions of several parts of a split as one."""
     columns = ([getattr(part, name) for part in parts] for name in ("losses", "intents", "slots"))
     return Predictions(*map(np.concatenate, columns))
 

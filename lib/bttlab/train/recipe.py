@@ -1,17 +1,22 @@
 """Recipes: training settings in a TOML file. The package has some in train/recipes."""
 
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 from bttlab.data import Augmentation
 from bttlab.files import read_toml
-from bttlab.model import Optimizer
+from bttlab.model import ModelConfig, ModuleConfig, Optimizer
 from bttlab.records import RecordError, build
 from bttlab.train.schedule import LearningRateSchedule
-from bttlab.train.settings import PLAIN_INPUT, PLAIN_SCHEDULE, RunError
+from bttlab.train.settings import LEARNING_RATES, PLAIN_INPUT, PLAIN_SCHEDULE, RunError, RunSettings
 
 RECIPES = Path(__file__).parent / "recipes"
+TABLES = {"schedule": LearningRateSchedule, "augmentation": Augmentation}
+MODEL_KEYS = [one.name for one in fields(ModelConfig)]
+OPTIMIZER_KEYS = [one.name for one in fields(Optimizer) if one.name != "name"]
 
 
 @dataclass(frozen=True)
@@ -63,3 +68,36 @@ def read_recipe(name_or_path: str | os.PathLike) -> Recipe:
 def recipe_names() -> list[str]:
     """Return the names of the recipes that come with the package."""
     return sorted(path.stem for path in RECIPES.glob("*.toml"))
+
+
+def settings_of(values: Mapping[str, Any], config: ModelConfig | ModuleConfig | None = None) -> RunSettings:
+    """Return the settings of a flat configuration, completed from its recipe and the defaults.
+
+    Parameters
+    ----------
+    values : mapping
+        Fields of `RunSettings`, of them "optimizer" by name; fields of `Optimizer`; and those of nested settings with a
+        point in their key, such as "schedule.warm_up". They come before those of the recipe, and another optimizer than
+        the recipe's has its own default learning rate.
+    config : ModelConfig or ModuleConfig, optional
+        The model; by default the one of the configuration's sizes.
+
+    Raises
+    ------
+    bttlab.errors.BttlabError
+        If a value breaks a rule.
+    """
+    values = dict(values)
+    recipe = dict(vars(read_recipe(values["recipe"]))) if values.get("recipe") else {}
+    base = recipe.get("optimizer", Optimizer())
+    name = values.pop("optimizer", base.name)
+    given = {key: values.pop(key) for key in OPTIMIZER_KEYS if key in values}
+    optimizer = replace(base, **given) if name == base.name else Optimizer(name, **given)
+    if not recipe or name != base.name:
+        recipe |= {"learning_rate": LEARNING_RATES.get(name)}
+    config = config or ModelConfig(**{key: values.pop(key) for key in MODEL_KEYS if key in values})
+    built = {"optimizer": optimizer, "config": config}
+    for table, kind in TABLES.items():
+        parts = {one.name: values.pop(key) for one in fields(kind) if (key := f"{table}.{one.name}") in values}
+        built[table] = replace(recipe.get(table, kind()), **parts)
+    return RunSettings(**recipe | values | built)
