@@ -239,9 +239,9 @@ def listen(path: Path, owner: int = -1, group: int = -1, mode: int = 0o600) -> s
 
 
 @contextlib.contextmanager
-def serving(path: Path, owner: int = -1, group: int = -1, mode: int = 0o600) -> Iterator[Path]:
+def serving(path: Path, mode: int = 0o600) -> Iterator[Path]:
     """Keep a card in a thread of this process, with a socket as `listen` makes it; yields its path."""
-    keeper = Keeper(listen(path, owner, group, mode))
+    keeper = Keeper(listen(path, mode=mode))
     thread = threading.Thread(target=keeper.serve, name="bttlab-keeper", daemon=True)
     thread.start()
     try:

@@ -81,6 +81,11 @@ def column_metadata(unit: str, provenance: str, how: str) -> dict[str, str]:
     return {"unit": unit, "provenance": provenance, "how": how}
 
 
+def in_digits(value: float) -> str:
+    """Return a number as text, to three digits or in full."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
 def to_json(values: Any, indent: int | None = None) -> str:
     """Return values as JSON; numbers that JSON does not have (NaN, infinity) become null."""
     return json.dumps(finite(values), indent=indent, allow_nan=False)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from bttlab.bench.result import Result, Table, in_digits, rounded
+from bttlab.bench.result import Result, Table, rounded
 from bttlab.bench.turns import spread
 from bttlab.card import EmulatedU50, open_trainer
 from bttlab.card.card_lock import emulated_name, file_name
@@ -23,7 +23,7 @@ from bttlab.errors import BttlabError
 from bttlab.keeper import SLICE_SECONDS, serving
 from bttlab.model import ModelConfig, Optimizer, initial_parameters
 from bttlab.processes import safe_path
-from bttlab.quantities import column_metadata
+from bttlab.quantities import column_metadata, in_digits
 from bttlab.train import tensors_digest
 
 CARD = emulated_name(0)

@@ -12,10 +12,10 @@ from typing import Any
 from distributed import Client
 from distributed.diagnostics.plugin import WorkerPlugin
 
-from bttlab.bench.result import Result, Table, in_digits
+from bttlab.bench.result import Result, Table
 from bttlab.bench.turns import threads_of_torch
 from bttlab.errors import BttlabError
-from bttlab.quantities import column_metadata
+from bttlab.quantities import column_metadata, in_digits
 from bttlab.sweep import Progress, Sweep, SweepSpec, open_cluster
 from bttlab.sweep.trials import Trial, TrialMaker
 from bttlab.train import CheckpointStore, start_run, tensors_digest

@@ -4,7 +4,6 @@ import difflib
 import json
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
 from bttlab.errors import BttlabError
 from bttlab.places import ROOT
@@ -63,8 +62,8 @@ class Gpu:
 
 
 @cache
-def read_gpus(path: Path = GPUS) -> dict[str, Gpu]:
-    """Return the GPUs of a table by their names.
+def read_gpus() -> dict[str, Gpu]:
+    """Return the GPUs of the table by their names.
 
     Raises
     ------
@@ -72,10 +71,10 @@ def read_gpus(path: Path = GPUS) -> dict[str, Gpu]:
         If it cannot be read.
     """
     try:
-        rows = json.loads(path.read_text(encoding="utf-8"))["gpus"]
+        rows = json.loads(GPUS.read_text(encoding="utf-8"))["gpus"]
         return {row.gpu: row for row in build(list[Gpu], rows, "gpus")}
     except (RecordError, OSError, ValueError, LookupError, TypeError) as error:
-        raise GpuError(f"{path} is no table of GPUs ({error}); data/gpus.json shows the form") from None
+        raise GpuError(f"{GPUS} is no table of GPUs ({error}); data/gpus.json shows the form") from None
 
 
 def find_gpu(name: str) -> Gpu:

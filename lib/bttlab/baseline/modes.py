@@ -5,7 +5,6 @@ of them at once; the compiler merges what lies between the matrix products.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from threading import Event
 
@@ -17,44 +16,31 @@ Stepper = Callable[[int], None]
 FIRST_STEPS = 3  # of each length: PyTorch and cuBLAS set things up, "reduce-overhead" warms up and captures
 
 
-@dataclass(frozen=True)
-class Mode:
-    """A way to run a step.
-
-    Attributes
-    ----------
-    compiled : bool
-        By torch.compile; on a GPU without `graphs` in its mode "reduce-overhead", which captures graphs of its own for
-        the forward and the backward pass.
-    graphs : bool
-        As one CUDA graph of the whole step (sample, passes, update) for each length of utterance.
-    """
-
-    compiled: bool
-    graphs: bool
-
-
-MODES = {
-    "eager": Mode(compiled=False, graphs=False),
-    "graphs": Mode(compiled=False, graphs=True),
-    "compile": Mode(compiled=True, graphs=False),
-    "compile+graphs": Mode(compiled=True, graphs=True),
-}
+# compile: by torch.compile; alone on a GPU in its mode "reduce-overhead", which captures graphs of its own for the
+# forward and the backward pass. graphs: one CUDA graph of the whole step (sample, passes, update) for each length of
+# utterance.
+MODES = ("eager", "graphs", "compile", "compile+graphs")
 
 
 def modes_of(device: str) -> tuple[str, ...]:
     """Return the names of the modes that a kind of device ("cpu", "cuda") has; eager comes first."""
-    return tuple(name for name, mode in MODES.items() if device == "cuda" or not mode.graphs)
+    return tuple(name for name in MODES if device == "cuda" or "graphs" not in name)
 
 
-def prepare(task: Task, mode: Mode, stop: Event) -> Stepper:
+def is_compiled(mode: str) -> bool:
+    """Return whether torch.compile takes part in a mode."""
+    return mode.startswith("compile")
+
+
+def prepare(task: Task, mode: str, stop: Event) -> Stepper:
     """Compile or capture what the mode needs for every length of utterance in the task.
 
     Parameters
     ----------
     task : Task
         Trained on a little meanwhile: restart it afterwards.
-    mode : Mode
+    mode : str
+        One of `MODES`.
     stop : threading.Event
         Ends the preparation between two lengths.
 
@@ -65,16 +51,16 @@ def prepare(task: Task, mode: Mode, stop: Event) -> Stepper:
         indices from the one the cursor is at.
     """
     function = task.loss
-    if mode.compiled:
-        own_graphs = task.device.type == "cuda" and not mode.graphs
+    if is_compiled(mode):
+        own_graphs = task.device.type == "cuda" and mode == "compile"
         # dynamic: one compilation for all lengths
         function = torch.compile(task.loss, dynamic=True, mode="reduce-overhead" if own_graphs else None)
     examples = {length: index for index, length in enumerate(task.lengths)}
-    if mode.graphs:
+    if "graphs" in mode:
         return _captured(task, function, examples, stop)
 
     def step(index: int) -> None:
-        if mode.compiled:
+        if is_compiled(mode):
             torch.compiler.cudagraph_mark_step_begin()
         task.step(index, function)
 

@@ -17,7 +17,7 @@ import bttlab
 from bttlab.baseline.energy import Aside, Meter, find_meter, idle_power, metered
 from bttlab.baseline.machine import describe, load_average, open_device, out_of_memory, plain
 from bttlab.baseline.memory import device_memory, measure_memory
-from bttlab.baseline.modes import MODES, modes_of, prepare
+from bttlab.baseline.modes import is_compiled, modes_of, prepare
 from bttlab.baseline.record import VERSION, CorpusUsed, Measurement, Record
 from bttlab.baseline.step import Task
 from bttlab.baseline.timing import OnStep, clock_of, timed_steps
@@ -246,7 +246,7 @@ def _run_modes(plan: _Plan, names: list[str]) -> tuple[dict[str, Measurement], d
             skipped[name] = out_of_memory(error) if isinstance(error, torch.OutOfMemoryError) else plain(error)
             continue
         finally:
-            if MODES[name].compiled:
+            if is_compiled(name):
                 torch.compiler.reset()  # the next mode is to know nothing of it
         if mode is None:
             skipped[name] = "stopped before its first step"
@@ -263,7 +263,7 @@ def _measure(plan: _Plan, name: str, eager: Measurement | None) -> Measurement |
     _release(plan.device)
     task = plan.build(plan.samples)  # its own: nothing of the mode before shares its memory or its streams
     begin = time.perf_counter()
-    step = prepare(task, MODES[name], stop)
+    step = prepare(task, name, stop)
     task.rewind()
     for index in range(min(plan.warmup, len(task))):
         if stop.is_set():

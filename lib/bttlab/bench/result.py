@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from bttlab.bench.turns import Spread, spread
+from bttlab.quantities import in_digits
 
 
 @dataclass(frozen=True)
@@ -74,11 +75,6 @@ def describe_runs(values: Mapping[str, float]) -> str:
     """Return a spread as text: median, and quartiles in brackets."""
     median, lower, upper = (in_digits(values[name]) for name in ("median", "lower_quartile", "upper_quartile"))
     return f"{median} ({lower} to {upper})"
-
-
-def in_digits(value: float) -> str:
-    """Return a number as text, to three digits or in full."""
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def rich_table(source: Table) -> Any:

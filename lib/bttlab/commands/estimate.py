@@ -8,7 +8,6 @@ from bttlab.commands import Outcome, models
 from bttlab.errors import BttlabError
 from bttlab.terminal import say
 
-ENCODERS = (2, 4, 6)
 SAMPLES = 4478  # of ATIS's training split
 MOST_SAMPLES = 10**7
 LENGTHS_HELP = (
@@ -20,7 +19,7 @@ LENGTHS_HELP = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     add = parser.add_argument
-    models.add_model(parser, ENCODERS)
+    models.add_model(parser, models.SEVERAL)
     models.add_flow(parser)
     add("--clock", type=int, nargs="+", metavar="MHZ", help="clocks of the kernel (default: 200 and 150)")
     add("--optimizer", choices=("sgd", "momentum", "adamw"), default="sgd", help="update rule (default: sgd)")
@@ -38,7 +37,7 @@ def run(options: argparse.Namespace) -> Outcome:
 
     clocks = list(dict.fromkeys(options.clock or CLOCKS))
     is_module = models.is_module(options)
-    configs = [models.module_of(options)] if is_module else models.models_of(options, ENCODERS)
+    configs = [models.module_of(options)] if is_module else models.models_of(options, models.SEVERAL)
     name, lengths = _lengths(options, configs[0])
     estimates = [estimate(config, lengths, options.optimizer, options.flow, clocks[0]) for config in configs]
     if not machine_record().is_current:
@@ -79,13 +78,8 @@ def _lengths(options: argparse.Namespace, model: Any) -> tuple[str, dict[int, in
     """Return an epoch in words, and its samples by their real tokens."""
     if options.lengths:
         return " ".join(options.lengths), parse_lengths(options.lengths)
-    from collections import Counter
-
-    from bttlab.data import load_corpus
-
-    corpus = load_corpus(options.data or "airline", "unk")  # [CLS], then the words, as far as there is room
-    lengths = Counter(min(1 + len(words), model.sequence_length) for words in corpus.train.words)
-    return f"{corpus.name}, training split", dict(lengths)
+    name, lengths = models.epoch_of(options.data or "airline", model)
+    return f"{name}, training split", lengths
 
 
 def parse_lengths(words: list[str]) -> dict[int, int]:

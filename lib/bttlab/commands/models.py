@@ -2,6 +2,7 @@
 
 import argparse
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from bttlab.compiler.trace import ModuleModel
     from bttlab.model import ModelConfig
 
-ENCODERS = 2
+ENCODERS, SEVERAL = 2, (2, 4, 6)
 MODES = {"linear_out_modes", "linear_in_modes", "embedding_column_modes"}  # of the hidden size
 SIZES = {  # option: what it is
     "embedding_rank": "rank of the word embedding (default: 30)",
@@ -122,6 +123,17 @@ def models_of(options: argparse.Namespace, several: Sequence[int]) -> "list[Mode
         counts = [base.encoders] if "encoders" in values else several
     counts = counts if isinstance(counts, Sequence) else [counts]
     return [replace(base, encoders=count, **(options.rank or {})) for count in counts]
+
+
+def epoch_of(data: str, model: "ModelConfig | ModuleModel") -> "tuple[str, dict[int, int]]":
+    """Return a corpus's name, and how many samples of each length (real tokens) its training split has.
+
+    A sample is [CLS], then the words, as far as the model has room for them.
+    """
+    from bttlab.data import load_corpus
+
+    corpus = load_corpus(data, "unk")
+    return corpus.name, dict(Counter(min(1 + len(words), model.sequence_length) for words in corpus.train.words))
 
 
 def _built(values: dict[str, Any], options: argparse.Namespace) -> "ModelConfig":

@@ -106,18 +106,14 @@ def _by_stage(shares: dict[tuple[str, str], float]) -> dict[str, float]:
 
 def _epoch(name: str, model: Any, program: Any) -> dict[str, Any]:
     """Cycles and seconds of a corpus' training split, one sample after the other."""
-    from collections import Counter
-
     from bttlab.compiler.instruction import MACHINE
     from bttlab.compiler.timing import time_program
-    from bttlab.data import load_corpus
 
-    corpus = load_corpus(name, "unk")  # [CLS], then the words, as far as there is room
-    lengths = Counter(min(1 + len(words), model.sequence_length) for words in corpus.train.words)
+    corpus, lengths = models.epoch_of(name, model)
     cycles = sum(count * time_program(program.sample, length).cycles for length, count in lengths.items())
     return {
-        "corpus": corpus.name,
-        "samples": lengths.total(),
+        "corpus": corpus,
+        "samples": sum(lengths.values()),
         "cycles": cycles,
         "seconds": {"value": cycles / (MACHINE.CLOCK_MHZ * 1e6), "unit": "s", "provenance": "modelled"},
     }

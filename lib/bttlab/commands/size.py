@@ -4,12 +4,10 @@ import argparse
 
 from bttlab.commands import Outcome, models
 
-ENCODERS = (2, 4, 6)
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    models.add_model(parser, ENCODERS)
+    models.add_model(parser, models.SEVERAL)
 
 
 def run(options: argparse.Namespace) -> Outcome:
@@ -22,7 +20,9 @@ def run(options: argparse.Namespace) -> Outcome:
         module = models.module_of(options)
         sizes = [(module, ModelSize(None, module.dense_parameters, module.parameters_count))]
     else:
-        sizes = [(model, model_sizes([model.encoders], model)[0]) for model in models.models_of(options, ENCODERS)]
+        sizes = [
+            (model, model_sizes([model.encoders], model)[0]) for model in models.models_of(options, models.SEVERAL)
+        ]
     table = Table(caption="FP32, 4 bytes a parameter; MB = 10^6 bytes")
     for title in ("model", "dense parameters", "MB", "tensor parameters", "MB", "ratio"):
         table.add_column(title, justify="right")

@@ -8,6 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from bttlab.quantities import in_digits
+
 PAPER = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 2}
 
 
@@ -59,7 +61,7 @@ class Hover:
                 place = {"x": 0.02 if right else 0.98, "ha": "left" if right else "right", "va": "top"}
                 place["y"] = _below_legend(axes)
                 look = {"transform": axes.transAxes, "bbox": PAPER, "zorder": 9, "fontsize": 8}
-                text = axes.text(s="\n".join([f"{label}: {_number(x)}", *rows]), **place, **look)
+                text = axes.text(s="\n".join([f"{label}: {in_digits(x)}", *rows]), **place, **look)
                 self._drawn += [axes.axvline(x, color="0.4", linewidth=0.8), text]
 
 
@@ -87,10 +89,6 @@ def _rows(axes: Axes, x: float) -> list[str]:
         if len(known) and xs[known].min() <= x <= xs[known].max():
             nearest = known[np.abs(xs[known] - x).argmin()]
             band = getattr(line, "band", None)
-            bounds = "" if band is None else " ({} to {})".format(*(_number(bound[nearest]) for bound in band))
-            found.setdefault(line.get_label(), []).append(_number(ys[nearest]) + bounds)
+            bounds = "" if band is None else " ({} to {})".format(*(in_digits(bound[nearest]) for bound in band))
+            found.setdefault(line.get_label(), []).append(in_digits(ys[nearest]) + bounds)
     return [f"{label}: {' / '.join(values)}" for label, values in found.items()]
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"

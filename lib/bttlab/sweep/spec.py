@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from bttlab.errors import BttlabError
+from bttlab.experiments.curves import SCORES
 from bttlab.files import read_regular
 from bttlab.json_files import JsonError, check_tree
 from bttlab.records import nearest
@@ -19,11 +20,10 @@ MOST_INTEGER = 1 << 63
 KINDS = ("training", "estimate")
 SEARCHES = ("grid", "random", "optuna")
 OBJECTIVES = {"training": ("dev.frame_accuracy", True), "estimate": ("u50.joules_per_epoch", False)}
-_SCORES = ("intent_accuracy", "slot_f1", "frame_accuracy", "perplexity", "mean_loss")
 _MODELLED = ("u50.seconds_per_epoch", "u50.joules_per_epoch", "u50.memory_bytes", "u50.lane_utilisation")
 FIGURES = {  # what a complete trial has, one of which is the objective
     "training": (
-        *(f"{split}.{score}" for split in ("dev", "test") for score in _SCORES),
+        *(f"{split}.{score}" for split in ("dev", "test") for score in SCORES),
         *("loss", "seconds", "samples", "u50.joules", *_MODELLED),
     ),
     "estimate": _MODELLED,
