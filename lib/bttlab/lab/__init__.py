@@ -16,15 +16,14 @@ except ModuleNotFoundError as error:
 _own_name, _, _own = lazy_loader.attach(
     __name__,
     submod_attrs={
-        "compression": ("draw_truncation", "spectra", "truncate"),
-        "compression_explorer": ("CompressionExplorer",),
+        "card_model": ("gpu_over_card",),
+        "compression": ("CompressionExplorer", "draw_truncation", "spectra", "truncate"),
         "cycle_figures": ("draw_cycles", "draw_schedule"),
         "dashboard": ("Dashboard",),
         "design": ("Design",),
         "design_explorer": ("DesignExplorer",),
         "flow_explorer": ("FlowExplorer",),
         "flow_figures": ("draw_costs", "draw_optimum"),
-        "gpu_ratios": ("gpu_over_card",),
         "memory_figures": ("chip_bytes", "draw_banks", "draw_bytes", "draw_energy", "torch_bytes"),
         "flow_check": (
             "check_flow",

@@ -1,15 +1,25 @@
-"""TT-SVD of a matrix: cores, parameters, error and spectra over modes and rank."""
+"""TT-SVD of a matrix: cores, parameters, error and spectra over modes and rank, as a figure and under sliders."""
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
 from torch import Tensor
 
 from bttlab.lab.charts import PALETTE, new_figure, style
+from bttlab.lab.explorer import Explorer, row, slider
 from bttlab.lab.picture import Picture
-from bttlab.tensor import matrix_to_tt, tt_to_matrix
+from bttlab.model import ModelConfig
+from bttlab.tensor import check_modes, matrix_to_tt, tt_to_matrix
+
+MOST_MODE, MOST_RANK = 48, 128
+SMALL = 8.5  # points
+LINES = ("-", "--", "-.", ":", (0, (5, 1)))  # of the bonds, some of whose spectra coincide
 
 
 @dataclass(frozen=True)
@@ -90,3 +100,106 @@ def draw_truncation(
     for axes in (left, right):
         axes.legend()
     return Picture(figure, "Error and parameters over the rank.")
+
+
+class CompressionExplorer(Explorer):
+    """Fold a matrix, cut its ranks, and see what is left.
+
+    Parameters
+    ----------
+    matrix : Tensor, shape (out, in)
+
+    Attributes
+    ----------
+    truncation : Truncation
+        The one that is drawn.
+    """
+
+    def __init__(self, matrix: Tensor):
+        self._matrix = matrix
+        out_modes, in_modes = ModelConfig.linear_out_modes, ModelConfig.linear_in_modes
+        self._spectra = functools.lru_cache(8)(lambda outs, ins: spectra(matrix, outs, ins))
+        self.out_sliders = [slider(n, 1, MOST_MODE, f"output {k + 1}") for k, n in enumerate(out_modes)]
+        self.in_sliders = [slider(n, 1, MOST_MODE, f"input {k + 1}") for k, n in enumerate(in_modes)]
+        self.rank_slider = slider(ModelConfig.linear_rank, 1, MOST_RANK, "rank", "508px")
+        self.truncation: Truncation | None = None
+        figures = [new_figure(width, height) for width, height in ((8.3, 2.3), (4.6, 2.8), (3.7, 2.8))]
+        self._train, self._spectrum, self._sizes = (figure.subplots() for figure in figures)
+        controls = [row(*self.out_sliders), row(*self.in_sliders), row(self.rank_slider)]
+        super().__init__(*figures, controls=controls)
+
+    def _update(self) -> tuple[str, str]:
+        rows, columns = self._matrix.shape
+        outs = check_modes("output modes", [s.value for s in self.out_sliders], rows)
+        ins = check_modes("input modes", [s.value for s in self.in_sliders], columns)
+        rank = self.rank_slider.value
+        self.truncation = cut = truncate(self._matrix, outs, ins, rank)
+        _draw_train(self._train, cut.shapes, len(outs))
+        self._draw_spectrum(self._spectra(outs, ins), rank)
+        self._draw_sizes(cut)
+        lowered = sorted({r for r in cut.ranks if r < rank})
+        note = (
+            f"rank {rank} is more than some bonds can have: they are exact at {', '.join(map(str, lowered))}"
+            if lowered
+            else ""
+        )
+        factor = rows * columns / cut.parameters
+        results = (
+            f"<b>{cut.parameters:,}</b> parameters instead of {rows * columns:,}, {factor:,.1f} times fewer; "
+            f"error <b>{cut.error:.2%}</b> of the matrix's norm (measured)"
+        )
+        return results, note
+
+    def _draw_spectrum(self, values: list[Tensor], rank: int) -> None:
+        axes = self._spectrum
+        axes.clear()
+        style(axes, "Singular values at each bond", "number", "part of the norm")
+        for k, bond in enumerate(values):
+            shown = bond.clamp_min(1e-9).numpy()
+            look = {"color": PALETTE[k], "linestyle": LINES[k % len(LINES)], "linewidth": 1.8}
+            axes.loglog(np.arange(1, len(shown) + 1), shown, label=f"{k + 1}", **look)
+        axes.axvline(rank, color="0.2", linestyle="--", linewidth=1)
+        axes.text(rank * 1.06, 0.03, f"rank {rank}", transform=axes.get_xaxis_transform(), fontsize=9)
+        axes.set_ylim(bottom=max(1e-6, axes.get_ylim()[0]))
+        axes.legend(title="bond", fontsize=8, title_fontsize=8, ncols=2, loc="lower left", framealpha=0.7)
+
+    def _draw_sizes(self, cut: Truncation) -> None:
+        axes = self._sizes
+        axes.clear()
+        style(axes, "Parameters", "thousand", "")
+        most = max(self._matrix.numel(), cut.parameters)
+        for place, (name, count, colour) in enumerate(
+            (("matrix", self._matrix.numel(), "0.6"), ("cores", cut.parameters, PALETTE[0]))
+        ):
+            axes.barh(place, count / 1e3, color=colour, height=0.35)
+            axes.text(0, place - 0.22, f"{name} {count:,}", va="bottom", fontweight="bold", fontsize=9)
+        axes.set(xlim=(0, 1.02 * most / 1e3), yticks=[], ylim=(1.4, -0.7))
+
+
+def _draw_train(axes: Axes, shapes: Sequence[tuple[int, int, int]], outputs: int) -> None:
+    """Draw a TT: a square for each core, its area in proportion to the elements; bonds with their ranks, modes below.
+
+    Parameters
+    ----------
+    axes : Axes
+        Cleared first.
+    shapes : sequence of (r_prev, n, r_next)
+    outputs : int
+        How many of the cores carry output modes.
+    """
+    axes.clear()
+    axes.set_axis_off()
+    axes.set(xlim=(-0.6, len(shapes) - 0.4), ylim=(-1.05, 0.75), aspect="equal", anchor="C")
+    most = max(a * n * b for a, n, b in shapes)
+    for k, (before, n, after) in enumerate(shapes):
+        if k + 1 < len(shapes):
+            axes.plot([k, k + 1], [0, 0], color="0.55", linewidth=1 + after**0.5 / 2, zorder=1, solid_capstyle="butt")
+            axes.text(k + 0.5, 0.5, f"rank {after}", ha="center", fontsize=SMALL, color="0.3")
+        side = 0.12 + 0.58 * (before * n * after / most) ** 0.5
+        colour = PALETTE[0] if k < outputs else PALETTE[1]
+        axes.plot([k, k], [0, -0.6], color=colour, linewidth=2, zorder=1)
+        axes.add_patch(Rectangle((k - side / 2, -side / 2), side, side, color=colour, zorder=2))
+        mode = f"{'output' if k < outputs else 'input'} mode {n}"
+        axes.text(k, -0.72, mode, ha="center", fontsize=SMALL, color=colour)
+        axes.text(k, -0.95, f"{before} x {n} x {after}", ha="center", fontsize=SMALL, color="0.3")
+        axes.text(k, 0.5, f"$G_{k + 1}$", ha="center", fontsize=11)

@@ -12,9 +12,8 @@ from bttlab.card.constants import MODEL_VERSION
 from bttlab.data import Samples
 from bttlab.estimate.card import estimate
 from bttlab.hardware.geometry import capacity_bits
-from bttlab.lab.card_model import published, step_of
+from bttlab.lab.card_model import over, published, step_of
 from bttlab.lab.charts import DOTS_PER_INCH, NUMBERS, PALETTE, draw_band, draw_megabytes, style, thinned
-from bttlab.lab.gpu_ratios import over
 from bttlab.model import ModelConfig
 
 PANEL = (3.0, 2.5)  # inches: three fit side by side in a window of 1400 pixels, one in a narrow one
