@@ -429,7 +429,7 @@ class ModelledRun(BaselineRun):
 
     Parameters
     ----------
-    name, total, learning_rate, workload, format
+    *common, format
         As for `BaselineRun`.
     model : callable
         Takes one sample, returns the `bttlab.baseline.modelled.Modelled` step on it.
@@ -437,20 +437,11 @@ class ModelledRun(BaselineRun):
 
     time_provenance = "modelled"
 
-    def __init__(
-        self,
-        name: str,
-        total: int,
-        learning_rate: float,
-        workload: Workload,
-        format: str,
-        model: Callable[[Samples], Modelled],
-    ):
-        meter = EnergyMeter("modelled", f"the GPU model {MODEL_VERSION}, the middle of its band; the whole board")
-        super().__init__(name, total, learning_rate, meter, workload, format=format, device="cpu", mode="eager")
-        self._model = model
-        place = name.partition(",")[0].replace(" ", "-")
-        self._record_name = f"{workload.corpus.name}-{format}-{workload.config.slug}-{place}"
+    def __init__(self, *common: Any, format: str, model: Callable[[Samples], Modelled]):
+        super().__init__(*common, format=format, device="cpu", mode="eager")
+        self._model, work = model, self._workload
+        place = self.name.partition(",")[0].replace(" ", "-")
+        self._record_name = f"{work.corpus.name}-{format}-{work.config.slug}-{place}"
 
     def _train(self) -> None:
         super()._train()

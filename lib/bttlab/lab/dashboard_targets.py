@@ -8,7 +8,7 @@ import torch
 
 from bttlab.baseline.energy import find_meter
 from bttlab.baseline.gpus import Gpu, find_gpu
-from bttlab.baseline.modelled import Modelled, model_step
+from bttlab.baseline.modelled import MODEL_VERSION, Modelled, model_step
 from bttlab.baseline.run import MODULE
 from bttlab.card import EmulatedU50
 from bttlab.data import Samples
@@ -121,7 +121,9 @@ def _modelled(format: str, gpu: Gpu, workload: Workload) -> Target:
         return of_lengths[length]
 
     def make_run(total: int, learning_rate: float, _: str = "sgd", seed: int = workload.seed) -> DashboardRun:
-        return ModelledRun(name, total, learning_rate, replace(workload, seed=seed), format, model)
+        meter = EnergyMeter("modelled", f"the GPU model {MODEL_VERSION}, the middle of its band; the whole board")
+        common = name, total, learning_rate, meter, replace(workload, seed=seed)
+        return ModelledRun(*common, format=format, model=model)
 
     return Target(name, make_run, ("sgd",))
 
