@@ -78,8 +78,10 @@ def _lengths(options: argparse.Namespace, model: Any) -> tuple[str, dict[int, in
     """Return an epoch in words, and its samples by their real tokens."""
     if options.lengths:
         return " ".join(options.lengths), parse_lengths(options.lengths)
-    name, lengths = models.epoch_of(options.data or "airline", model)
-    return f"{name}, training split", lengths
+    from bttlab.data import load_corpus
+
+    corpus = load_corpus(options.data or "airline", "unk")
+    return f"{corpus.name}, training split", models.epoch_lengths(corpus, model)
 
 
 def parse_lengths(words: list[str]) -> dict[int, int]:

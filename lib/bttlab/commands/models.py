@@ -14,6 +14,7 @@ from bttlab.model.config import ACTIVATIONS, FLOWS, PAPER_FLOW
 
 if TYPE_CHECKING:
     from bttlab.compiler.trace import ModuleModel
+    from bttlab.data import Corpus
     from bttlab.model import ModelConfig
 
 ENCODERS, SEVERAL = 2, (2, 4, 6)
@@ -125,15 +126,12 @@ def models_of(options: argparse.Namespace, several: Sequence[int]) -> "list[Mode
     return [replace(base, encoders=count, **(options.rank or {})) for count in counts]
 
 
-def epoch_of(data: str, model: "ModelConfig | ModuleModel") -> "tuple[str, dict[int, int]]":
-    """Return a corpus's name, and how many samples of each length (real tokens) its training split has.
+def epoch_lengths(corpus: "Corpus", model: "ModelConfig | ModuleModel") -> dict[int, int]:
+    """Return how many samples of each length (real tokens) a corpus's training split has.
 
     A sample is [CLS], then the words, as far as the model has room for them.
     """
-    from bttlab.data import load_corpus
-
-    corpus = load_corpus(data, "unk")
-    return corpus.name, dict(Counter(min(1 + len(words), model.sequence_length) for words in corpus.train.words))
+    return dict(Counter(min(1 + len(words), model.sequence_length) for words in corpus.train.words))
 
 
 def _built(values: dict[str, Any], options: argparse.Namespace) -> "ModelConfig":

@@ -108,11 +108,13 @@ def _epoch(name: str, model: Any, program: Any) -> dict[str, Any]:
     """Cycles and seconds of a corpus' training split, one sample after the other."""
     from bttlab.compiler.instruction import MACHINE
     from bttlab.compiler.timing import time_program
+    from bttlab.data import load_corpus
 
-    corpus, lengths = models.epoch_of(name, model)
+    corpus = load_corpus(name, "unk")
+    lengths = models.epoch_lengths(corpus, model)
     cycles = sum(count * time_program(program.sample, length).cycles for length, count in lengths.items())
     return {
-        "corpus": corpus,
+        "corpus": corpus.name,
         "samples": sum(lengths.values()),
         "cycles": cycles,
         "seconds": {"value": cycles / (MACHINE.CLOCK_MHZ * 1e6), "unit": "s", "provenance": "modelled"},

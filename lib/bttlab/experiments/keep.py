@@ -105,8 +105,8 @@ def u50_callback(config, lengths, optimizer: str, flow: str = PAPER_FLOW) -> OnR
 
     Parameters
     ----------
-    lengths : ndarray of int
-        Real tokens of the training split's samples.
+    lengths : ndarray of int, or mapping of int to int
+        Real tokens of the training split's samples, or how many there are of each length.
     optimizer, flow : str
         Update rule, and order of contraction.
     """

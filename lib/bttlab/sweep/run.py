@@ -13,7 +13,7 @@ from pathlib import Path
 from distributed import CancelledError, Client, Future, as_completed
 from distributed.comm import CommClosedError
 
-from bttlab.data import Vocabulary, encode
+from bttlab.commands.models import epoch_lengths
 from bttlab.errors import BttlabError
 from bttlab.experiments.keep import OnRecord, index_run, u50_callback
 from bttlab.experiments.record import COMPLETE, FAILED, RUN_FILE, RunRecord, read_run
@@ -200,10 +200,8 @@ class Sweep:
 
 def _u50_callback(trial: Trial) -> OnRecord:
     """Return a callback that adds to a trial's record what the model of the U50 says of it."""
-    config, corpus = trial.module or trial.settings.config, trial.corpus
-    vocabulary = Vocabulary.from_sentences(corpus.train.words, config.vocabulary_size)
-    lengths = encode(corpus.train, vocabulary, corpus, config).lengths
-    return u50_callback(config, lengths, trial.settings.optimizer.rule, trial.settings.flow)
+    config, settings = trial.module or trial.settings.config, trial.settings
+    return u50_callback(config, epoch_lengths(trial.corpus, config), settings.optimizer.rule, settings.flow)
 
 
 class _Dispatcher:

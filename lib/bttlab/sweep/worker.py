@@ -3,7 +3,6 @@
 import contextlib
 import hashlib
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,7 +11,8 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import bttlab
-from bttlab.data import Corpus, Vocabulary, encode
+from bttlab.commands.models import epoch_lengths
+from bttlab.data import Corpus
 from bttlab.errors import BttlabError
 from bttlab.experiments.record import COMPLETE, LATEST, RUN_FILE, RunRecord, read_run
 from bttlab.sweep.trials import CARD, estimated_model
@@ -87,9 +87,7 @@ def estimate_trial(configuration: Mapping[str, Any], corpus: Corpus) -> TrialRes
 
     begin = time.perf_counter()
     model, whole = estimated_model(configuration)
-    vocabulary = Vocabulary.from_sentences(corpus.train.words, model.vocabulary_size)
-    lengths = Counter(encode(corpus.train, vocabulary, corpus, model).lengths.tolist())
-    estimated = estimate(model, lengths, whole["optimizer"], whole["flow"], whole["clock_mhz"])
+    estimated = estimate(model, epoch_lengths(corpus, model), whole["optimizer"], whole["flow"], whole["clock_mhz"])
     record = RunRecord("estimate", "", dict(configuration), f"a model of the U50 ({MODEL_VERSION})")
     record.figures, record.versions, record.git = card_figures(estimated), versions(), git_state()
     record.end(COMPLETE)
