@@ -13,7 +13,7 @@ import torch
 
 from bttlab.baseline import BaselineError, BaselineSetting, Energy, Listener, Quantity, Record, run_baseline
 from bttlab.baseline import run as run_module
-from bttlab.baseline.modes import MODES, prepare
+from bttlab.baseline.modes import prepare
 from bttlab.baseline.run import FORMATS
 from bttlab.baseline.step import Task
 from bttlab.baseline.timing import HostClock, timed_steps
@@ -124,7 +124,7 @@ def test_graph_mode_replays_the_graph_of_each_length(format, monkeypatch):
     monkeypatch.setattr(torch.cuda, "CUDAGraph", FakeGraph)
     monkeypatch.setattr(torch.cuda, "graph", FakeCapture)
     eager, graphs = tiny_task(format, 40), tiny_task(format, 40)
-    step = prepare(graphs, MODES["graphs"], NEVER)
+    step = prepare(graphs, "graphs", NEVER)
     graphs.restart()
     assert len(set(graphs.lengths)) > 1
     _, expected = timed_steps(eager, lambda index: eager.step(index, eager.loss), HostClock(), None, NEVER)
