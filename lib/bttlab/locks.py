@@ -41,10 +41,10 @@ def held(folder: Path) -> Iterator[None]:
             raise OSError(errno.EINVAL, "it is no lock file", str(path))
         try:
             # Of this open file, not of the process: it holds between two parts of one process as well.
-            if not _try_private_lock(descriptor):
-                raise FolderBusyError(str(folder))
-        except OSError:  # a file system without locks
-            pass
+            fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _WHOLE_FILE)
+        except OSError as error:
+            if error.errno in (errno.EAGAIN, errno.EACCES):  # others: a file system without locks
+                raise FolderBusyError(str(folder)) from None
         yield
     finally:
         os.close(descriptor)
@@ -81,7 +81,8 @@ def is_held(folder: Path) -> bool:
     except OSError:
         return False
     try:
-        return _is_locked(descriptor)
+        answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _WHOLE_FILE)
+        return struct.unpack(_FIELDS, answer)[0] != fcntl.F_UNLCK
     except OSError:  # a file system without locks: who knows
         return True
     finally:
@@ -95,22 +96,6 @@ def try_lock(descriptor: int) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def _try_private_lock(descriptor: int) -> bool:
-    """Lock an open file so that `_is_locked` can ask without taking; False if another open file has it."""
-    try:
-        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _WHOLE_FILE)
-    except OSError as error:
-        if error.errno in (errno.EAGAIN, errno.EACCES):
-            return False
-        raise
-    return True
-
-
-def _is_locked(descriptor: int) -> bool:
-    answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _WHOLE_FILE)
-    return struct.unpack(_FIELDS, answer)[0] != fcntl.F_UNLCK
 
 
 def holders(status: os.stat_result) -> list[int] | None:
