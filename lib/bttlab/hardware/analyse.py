@@ -178,9 +178,11 @@ def _schedule(
     memories = Memories(module, pragmas)
     accesses, unresolved = accesses_of([i for block in body.order for i in function.blocks[block]], memories, places)
     wrong += unresolved
-    if source.ways > 1:
+    if source.call_paths > 1:
         wrong.append(
-            Violation("copies", f"{source.ways} call paths lead to the loop at {place}: HLS may build a copy for each")
+            Violation(
+                "copies", f"{source.call_paths} call paths lead to the loop at {place}: HLS may build a copy for each"
+            )
         )
     used_ports = ports(accesses)
     wrong += of_ports(used_ports, accesses, places)

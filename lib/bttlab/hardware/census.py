@@ -1,4 +1,4 @@
-"""Operators of the loop's body: how many of each kind, and which unit of the machine they belong to."""
+"""Count the operators of the loop's body by kind and by unit of the machine."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -14,9 +14,9 @@ CONTROL = "control"
 
 
 def unit_of(chain: tuple[Place, ...]) -> tuple[str, int]:
-    """Return the unit of a place: the function that the loop's function calls there, and the line of the call.
+    """Return the unit that a source location belongs to, and the line at which it is called.
 
-    Functions whose name ends in `_step` are units; all else is the loop's own.
+    A unit is a function whose name ends in `_step`; everything else belongs to the unit "control", line 0.
     """
     for outer, inner in pairwise(chain):
         if inner.function.split("<")[0].endswith("_step"):
@@ -31,7 +31,7 @@ class Census:
     Attributes
     ----------
     units : dict of str to Counter
-        Of each unit, by kind. A function that is called in several lines is a unit for each.
+        Operators of each unit by kind. A function with several calls is a unit for each call.
     widths : Counter
         Integer operators by (kind, bits).
     """
@@ -45,12 +45,12 @@ class Census:
         return sum(self.units.values(), Counter())
 
     def engines(self, rows: int, lanes: int) -> float:
-        """Return how many contraction engines the multipliers of functions called `engine…` are.
+        """Return the number of contraction engines: multipliers of functions called `engine…` per rows x lanes.
 
         Parameters
         ----------
         rows, lanes : int
-            Of one engine, of one multiplier each.
+            Rows and lanes of one engine, which has one multiplier for each row and lane.
         """
         multipliers = sum(counts["fmul"] for name, counts in self.units.items() if name.startswith("engine"))
         return multipliers / (rows * lanes)
@@ -86,7 +86,7 @@ def census(nodes: list[Node], places: Places) -> Census:
 
 
 def operators(node: Node) -> int:
-    """Return how many operators a node is; a choice of n is n - 1 choices of two."""
+    """Return the number of operators of a node; a selection from n inputs counts as n - 1 selections from two."""
     if node.kind == "select":
         return node.lanes * (node.choices - 1)
     return node.lanes * (node.gates if node.kind == "logic" else 1)

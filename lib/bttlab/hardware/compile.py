@@ -1,8 +1,8 @@
-"""The synthesis source as LLVM IR: every function inlined, every loop that the source unrolls unrolled, nothing else.
+"""Compile the synthesis source to LLVM IR, with all functions inlined and all loops unrolled that the source unrolls.
 
-clang translates and llvmlite reads. Of LLVM's passes only those run that HLS needs as well to see a pipelined loop:
-inlining, locals into values, constants, unrolling. Nothing merges, hoists or sinks a load or a store, so what the IR
-asks of a memory is what the source asks.
+clang compiles, llvmlite reads the IR. Only the passes run that HLS needs, too, to see a pipelined loop: inlining, SROA,
+constant propagation, unrolling. No pass merges, hoists or sinks loads or stores, so the IR has the same memory accesses
+as the source.
 """
 
 import re
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from bttlab.errors import BttlabError
 from bttlab.hardware.pragmas import read_pragmas
-from bttlab.hardware.root import root_function, ways_to
+from bttlab.hardware.root import call_paths_to, root_function
 
 CLANG = "clang++-16"
 FLAGS = (
@@ -30,7 +30,7 @@ FLAGS = (
     ),
     *("-fno-exceptions", "-fno-rtti", "-gline-tables-only", "-fno-discard-value-names", "-Wno-everything"),
 )
-# Unrolling is asked for by the source; the limit is LLVM's. Merging stores is not asked for.
+# Raise LLVM's limit on loops that the source unrolls, and switch off passes that merge stores.
 LLVM_OPTIONS = (
     "-pragma-unroll-threshold=100000000",
     "-unroll-allow-peeling=false",
@@ -48,29 +48,29 @@ CONSTANTS = (
     "CLOCK_MHZ",
 )
 NOT_INLINED = "noinline"
-TURNS = 2  # what unrolling an outer loop makes constant, the inner ones may need
+UNROLL_PASSES = 2  # unrolling an outer loop can make the bounds of inner loops constant
 
 
 @dataclass(frozen=True)
 class CompiledSource:
-    """The source as clang sees it.
+    """A compiled source.
 
     Attributes
     ----------
     module : llvmlite.binding.ModuleRef
         Its IR, inlined and unrolled.
     preprocessed : str
-        The source with macros expanded, and lines that tell where each part comes from.
+        The preprocessed source, with line markers.
     constants : dict of str to int
-        Those of `CONSTANTS` that it defines, and the distances and latencies of its pragmas.
-    ways : int
-        In how many ways calls lead to the function with the machine's loop.
+        The constants of `CONSTANTS` that it defines, and the distances and latencies of its pragmas.
+    call_paths : int
+        Number of call paths to the function with the machine's loop.
     """
 
     module: object
     preprocessed: str
     constants: dict[str, int]
-    ways: int
+    call_paths: int
 
 
 def compile_source(unit: Path, include: tuple[Path, ...] = ()) -> CompiledSource:
@@ -81,7 +81,7 @@ def compile_source(unit: Path, include: tuple[Path, ...] = ()) -> CompiledSource
     unit : Path
         The source file.
     include : tuple of Path
-        Folders of its headers, beside its own.
+        Further folders of headers.
 
     Raises
     ------
@@ -96,14 +96,14 @@ def compile_source(unit: Path, include: tuple[Path, ...] = ()) -> CompiledSource
     root = root_function(text, read_pragmas(preprocessed))
     module = _simplified(text, root)
     return CompiledSource(
-        module, preprocessed, _constants(unit, folders, preprocessed), ways_to(text, root) if root else 1
+        module, preprocessed, _constants(unit, folders, preprocessed), call_paths_to(text, root) if root else 1
     )
 
 
 def compile_function(unit: Path, name: str) -> tuple[object, str]:
-    """Return a module in which one function has all others inlined, and the preprocessed source.
+    """Compile one function with all others inlined; return the module and the preprocessed source.
 
-    Control flow is simplified and equal values are merged: what is built of it does one thing after the other.
+    Control flow is simplified and equal values are merged: the function becomes a sequential state machine.
     """
     module = _simplified(_clang("-S", "-emit-llvm", "-o", "-", str(unit)), name)
     llvm = _llvm()
@@ -121,7 +121,7 @@ def compile_function(unit: Path, name: str) -> tuple[object, str]:
 
 def _clang(*arguments: str, check: bool = True) -> str:
     if shutil.which(CLANG) is None:
-        raise BttlabError(f"{CLANG} is not installed, and the schedule is read from its IR: apt install clang-16")
+        raise BttlabError(f"{CLANG} is not installed; the schedule needs its IR: apt install clang-16")
     done = subprocess.run([CLANG, *FLAGS, *arguments], capture_output=True, text=True, check=False)
     if done.returncode and check:
         errors = [line for line in done.stderr.splitlines() if "error:" in line] or done.stderr.splitlines()[-1:]
@@ -130,19 +130,21 @@ def _clang(*arguments: str, check: bool = True) -> str:
 
 
 def _constants(unit: Path, folders: list[str], preprocessed: str) -> dict[str, int]:
-    """Let clang evaluate the constants that the source defines, and the distances and latencies of its pragmas."""
-    wanted = [name for name in CONSTANTS if re.search(rf"\b{name} = ", preprocessed)]
-    asked = {p.values[name] for p in read_pragmas(preprocessed) for name in ("distance", "min") if name in p.values}
-    wanted += sorted(text for text in asked if not text.isdigit() and text not in wanted)
-    if not wanted:
+    """Evaluate, with clang, the constants that the source defines, and the distances and latencies of its pragmas."""
+    expressions = [name for name in CONSTANTS if re.search(rf"\b{name} = ", preprocessed)]
+    pragma_values = {
+        p.values[name] for p in read_pragmas(preprocessed) for name in ("distance", "min") if name in p.values
+    }
+    expressions += sorted(text for text in pragma_values if not text.isdigit() and text not in expressions)
+    if not expressions:
         return {}
     with tempfile.TemporaryDirectory() as folder:
         probe = Path(folder) / "probe.cpp"
-        lines = [f"extern const int schedule_{i} = {text};" for i, text in enumerate(wanted)]
+        lines = [f"extern const int schedule_{i} = {text};" for i, text in enumerate(expressions)]
         probe.write_text("\n".join([f'#include "{unit.resolve()}"', 'extern "C" {', *lines, "}"]), encoding="utf-8")
         text = _clang("-S", "-emit-llvm", *folders, "-o", "-", str(probe))
     values = dict(re.findall(r"^@schedule_(\d+) = .*?constant i32 (-?\d+)", text, re.MULTILINE))
-    return {text: int(values[str(i)]) for i, text in enumerate(wanted) if str(i) in values}
+    return {text: int(values[str(i)]) for i, text in enumerate(expressions) if str(i) in values}
 
 
 @cache
@@ -175,11 +177,11 @@ def _simplified(text: str, root: str | None):
         if root and name != root:
             function.linkage = "internal"
     passes = llvm.create_new_module_pass_manager()
-    _add_unrolling(passes)  # of each function by itself: in the whole loop it takes several times as long
+    _add_unrolling(passes)  # before inlining: unrolling the whole loop takes several times as long
     passes.add_always_inliner_pass()
     if root:
         passes.add_global_dead_code_eliminate_pass()
-    for _ in range(TURNS):
+    for _ in range(UNROLL_PASSES):
         _add_unrolling(passes)
     passes.add_sccp_pass()
     passes.add_aggressive_dce_pass()

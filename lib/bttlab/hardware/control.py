@@ -1,8 +1,8 @@
-"""State machine of a kernel's source outside of its loop.
+"""State machine of the kernel's source outside its loop.
 
-Each block of LLVM's control flow is a few states. Integer operations are chained in a state as far as the clock allows;
-loads, FP32 operations and transfers by AXI take states of their own. Nothing is pipelined: commands, samples' records
-and losses take a small part of the time, the loop the rest.
+Each basic block becomes a sequence of states. Integer operations are chained within a state as far as the clock allows;
+loads, FP32 operations and AXI transfers take states of their own. Nothing is pipelined: commands, samples' records and
+losses take a small part of the time, the loop takes the rest.
 """
 
 from collections import defaultdict
@@ -19,17 +19,17 @@ from bttlab.hardware.types import element_bits
 from bttlab.hardware.widths import constant_number
 
 KERNEL, LOOP = "trainer", "machine_loop"
-LOOP_ARGUMENTS = ("section", "sample")  # of run() in machine.h, by which the loop's inputs and results are called
+LOOP_ARGUMENTS = ("section", "sample")  # of run() in machine.h: the loop's inputs and results are named after them
 
 
 class States:
-    """The states of a kernel's source, in which the loop is a call.
+    """The schedule of a kernel's source by state; the loop is a call.
 
     Parameters
     ----------
     source : Path
     shared : set of Memory
-        Memories of the loop; the state machine fills or reads them between its runs.
+        Memories of the loop, which the state machine accesses between the loop's runs.
     mhz : float
 
     Attributes
@@ -37,17 +37,17 @@ class States:
     function : Function
     access : dict of Instruction to Access
     fixed : set of Memory
-        Memories whose words are registers: every address is a constant.
+        Memories that become registers, since all their addresses are constants.
     arguments : dict of str to Value
-        What the loop is called with.
+        Arguments of the call of the loop.
     issue, home : dict of Instruction to int
-        State in which an instruction takes its operands, and in which its result is there.
+        State in which an instruction takes its operands, and state from which its result is available.
     block : dict of Value to str
         Block of an instruction.
     first, last : dict of str to int
-        States of a block; state 0 waits for a command.
+        First and last state of a block; state 0 waits for a command.
     waits : set of int
-        States that last until something is over.
+        States that last until an operation is done.
     """
 
     def __init__(self, source: Path, shared: set[Memory], mhz: float) -> None:
@@ -73,12 +73,12 @@ class States:
         for label in self.function.blocks:
             self._place(label)
 
-    # --- what is asked of memories
+    # --- accesses to memories
 
     def _accesses(self, everything: list[Instruction]) -> dict[Instruction, Access]:
         found = {i: self.memories.access(i) for i in everything if i.opcode in ("load", "store")}
         read = {access.memory for i, access in found.items() if i.opcode == "load"}
-        # Copies of a table that no unit reads are not built.
+        # Stores to memories that nothing reads are dropped.
         return {
             i: a
             for i, a in found.items()
@@ -86,22 +86,22 @@ class States:
         }
 
     def _with_fixed_addresses(self) -> set[Memory]:
-        """Memories whose words are registers: every address is a constant."""
+        """Return the memories that become registers, since all their addresses are constants."""
         variable = {a.memory for a in self.access.values() if a.address or a.address is None}
         return {a.memory for a in self.access.values()} - variable - self.shared
 
     def is_port(self, instruction: Instruction) -> bool:
-        """Return whether it loads or stores behind one of the kernel's pointers."""
+        """Return True if an instruction loads or stores through one of the kernel's pointers: an AXI transfer."""
         return instruction in self.access and _is_argument(self.access[instruction])
 
     def _is_local(self, instruction: Instruction) -> bool:
-        """Return whether it reads or writes what the loop gets as an argument."""
+        """Return True if an instruction accesses a variable that is an argument of the loop."""
         return self.memories.pointer(instruction)[0] in self._loop_operands
 
-    # --- when
+    # --- schedule
 
     def _delay(self, instruction: Instruction) -> float:
-        """Nanoseconds of an integer operation."""
+        """Return the delay of an integer operation in nanoseconds."""
         opcode, operands = instruction.opcode, instruction.operands
         constants = [constant_number(o.text) for o in operands if o.kind == "constant"]
         number = next((abs(c) for c in constants if c is not None), None)
@@ -116,22 +116,22 @@ class States:
         return latencies.delay(kinds.get(opcode, "wire"), bits, 16 if opcode == "extractelement" else 2)
 
     def cycles(self, instruction: Instruction) -> int:
-        """Return the latency of an FP32 operation; 0 for all others."""
+        """Return the latency of an FP32 operation; 0 for other operations."""
         opcode = instruction.opcode
         kind = FLOATS.get(opcode) or ("fconvert" if opcode in ("sitofp", "uitofp") else None)
         return latencies.cycles(kind) if kind else 0
 
     def _place(self, label: str) -> None:
-        """Give every instruction of a block its state."""
+        """Assign every instruction of a block to a state."""
         first = self.count
         self.first[label] = first
-        floor = latest = first  # nothing is asked before `floor`; all that was asked is there in `latest`
-        ends: dict[Value, float] = {}  # of chained logic, in its state
+        floor = latest = first  # no access is issued before `floor`; all results are available from `latest`
+        ends: dict[Value, float] = {}  # nanoseconds into its state at which chained logic ends
         waits: set[int] = set()
-        taken: dict[object, dict[int, object]] = defaultdict(dict)  # of a port: what it does in a state
-        asked: dict[tuple[Memory, str], int] = {}  # last load, last store
+        taken: dict[object, dict[int, object]] = defaultdict(dict)  # for each port: its access in each state
+        last_access: dict[tuple[Memory, str], int] = {}  # state of the last load, and of the last store
 
-        def there(values: list[Value], least: int) -> tuple[int, float]:
+        def earliest(values: list[Value], least: int) -> tuple[int, float]:
             own = [v for v in values if self.block.get(v) == label]
             state = max([least, *(self.home[v] for v in own)])
             while state in waits:
@@ -157,7 +157,7 @@ class States:
             if opcode in ("br", "switch", "ret") or (opcode == "store" and access is None):
                 continue
             if self.cycles(instruction) or self.is_port(instruction) or opcode == "call":
-                state, _ = there(values, max(floor, latest))
+                state, _ = earliest(values, max(floor, latest))
                 self.issue[instruction] = state
                 floor = latest = state + 1
                 if not callee(instruction).startswith("llvm.memset"):
@@ -166,34 +166,34 @@ class States:
                 self.home[instruction] = state + 1
             elif access:
                 memory = access.memory
-                state, _ = there(values, max(floor, asked.get((memory, "store"), first - 1) + 1))
+                state, _ = earliest(values, max(floor, last_access.get((memory, "store"), first - 1) + 1))
                 if opcode == "store":
-                    state = max(state, asked.get((memory, "load"), first))
+                    state = max(state, last_access.get((memory, "load"), first))
                 if memory not in self.fixed:
                     does = (self._key(access), values[0] if opcode == "store" else memory)
                     state = port("host" if self.is_shared(memory) else (memory, opcode), state, does)
-                asked[memory, opcode] = state
+                last_access[memory, opcode] = state
                 self.issue[instruction] = state
                 self.home[instruction] = state + self._load_cycles(memory) if opcode == "load" else state
                 latest = max(latest, self.home[instruction])
             else:
-                state, begun = there(values, first)
+                state, begun = earliest(values, first)
                 if begun + self._delay(instruction) > self._budget and begun:
-                    state, begun = there(values, state + 1)
+                    state, begun = earliest(values, state + 1)
                 self.issue[instruction] = self.home[instruction] = state
                 ends[instruction] = begun + self._delay(instruction)
                 latest = max(latest, state)
-        _, end = there(self._leaving(label), max(floor, latest)), max(floor, latest)
-        self.last[label] = max(end, there(self._leaving(label), end)[0])
+        _, end = earliest(self._leaving(label), max(floor, latest)), max(floor, latest)
+        self.last[label] = max(end, earliest(self._leaving(label), end)[0])
         self.waits |= waits
         self.count = self.last[label] + 1
 
     def number(self, state: int) -> str:
-        """Return a state as Verilog has it."""
+        """Return a state's number as a Verilog constant."""
         return f"{(self.count - 1).bit_length()}'d{state}"
 
     def _leaving(self, label: str) -> list[Value]:
-        """Values that the end of a block reads: its condition, and those that the next blocks take."""
+        """Return the values that the end of a block reads: its condition, and operands of its successors' phis."""
         values = list(self.function.blocks[label][-1].operands)
         for target in self.function.successors(label):
             for phi in (i for i in self.function.blocks[target] if i.opcode == "phi"):
@@ -201,7 +201,7 @@ class States:
         return values
 
     def is_shared(self, memory: Memory) -> bool:
-        """Return whether the loop has a memory."""
+        """Return True if a memory belongs to the loop."""
         return memory in self.shared
 
     def _load_cycles(self, memory: Memory) -> int:
@@ -213,7 +213,7 @@ class States:
         return (access.offset, *access.address)
 
     def address(self, instruction: Instruction, access: Access) -> list[tuple[int, Value]]:
-        """Return the values of an address, each so many times: words of a memory, or bytes behind a pointer."""
+        """Return the address as factors and values: words of a memory, or bytes after a pointer."""
         if self.is_port(instruction):
             return list(self.memories.pointer(instruction)[2])
         return list(access.address or ())

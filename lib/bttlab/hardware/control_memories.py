@@ -1,4 +1,4 @@
-"""Memories of the state machine as Verilog: its own, and the loop's, which it fills and reads by the host port."""
+"""Verilog of the state machine's memories, and its accesses to the loop's memories through the host port."""
 
 import re
 from collections import defaultdict
@@ -9,13 +9,13 @@ from bttlab.hardware.memories import Memory, source_name
 from bttlab.hardware.rtl import LoopVerilog, NotEmitted
 from bttlab.hardware.verilog import Design, bit_range
 
-MOST_DISTRIBUTED = 512  # words of a LUT RAM
+MAX_DISTRIBUTED = 512  # words of a memory that is built of LUT RAM
 HOST_WORD = 512
 
 
 @dataclass
 class Ram:
-    """A memory of the kernel alone, or one that the loop reads or writes: by state, what is asked of it."""
+    """Accesses to a memory by state: the address of a load; the address and value of a store."""
 
     memory: Memory
     name: str
@@ -25,19 +25,19 @@ class Ram:
 
 
 class ControlMemories:
-    """The memories, by what each state asks of them.
+    """All memories that the state machine accesses.
 
     Parameters
     ----------
     plan : States
     loop : LoopVerilog
     names : Design
-        Of which each memory gets a name.
+        The source of unique names.
 
     Attributes
     ----------
     lines : dict of int to list of str
-        By state: what it does at the loop's host port.
+        Statements of each state that drive the loop's host port.
     """
 
     def __init__(self, plan: States, loop: LoopVerilog, names: Design) -> None:
@@ -46,13 +46,13 @@ class ControlMemories:
         self.lines: dict[int, list[str]] = defaultdict(list)
 
     def of(self, memory: Memory) -> Ram:
-        """Return the requests to a memory."""
+        """Return the record of accesses to a memory."""
         if memory not in self._memories:
             self._memories[memory] = Ram(memory, self._names.unique(re.sub(r"\W+", "_", memory.name).strip("_")))
         return self._memories[memory]
 
     def text(self) -> list[str]:
-        """Return declarations of all memories; what states ask of the loop's is added to `lines`."""
+        """Return the declarations of all memories; accesses to the loop's memories are added to `lines`."""
         lines: list[str] = []
         shared_loads = {}
         for memory, ram in self._memories.items():
@@ -69,7 +69,7 @@ class ControlMemories:
                 lines += self._chosen(f"{ram.name}_stored", memory.width, {s: v for s, (_, v) in ram.stores.items()})
                 enable = " | ".join(f"state == {self._plan.number(s)}" for s in ram.stores)
                 lines.append(f"  wire {bit_range(memory.width)}{ram.loaded};")
-                style = "distributed" if memory.words <= MOST_DISTRIBUTED else "block"
+                style = "distributed" if memory.words <= MAX_DISTRIBUTED else "block"
                 lines.append(
                     f"  memory #(.WIDTH({memory.width}), .DEPTH({memory.words}), .ADDRESS({bits}), .LATENCY(1), "
                     f'.STYLE("{style}")) {ram.name}_memory (.clock(clock), .loaded({ram.loaded}), '
@@ -88,11 +88,11 @@ class ControlMemories:
         return next(memory.width for memory, ram in self._memories.items() if ram.loaded == loaded)
 
     def _table(self, ram: Ram) -> list[str]:
-        """A constant array."""
+        """Return the declaration of a constant array."""
         symbol = next(s for s in self._plan.module.globals if source_name(s) == ram.memory.variable)
         values = [int(n) for n in re.findall(rf"i{ram.memory.width} (-?\d+)", self._plan.module.globals[symbol])]
         if len(values) != ram.memory.words:
-            raise NotEmitted(f"{ram.memory.name} is read, never written, and no table of numbers")
+            raise NotEmitted(f"{ram.memory.name} is read but never written, and is no table of numbers")
         kind = bit_range(ram.memory.width)
         lines = [f"  reg {kind}{ram.name}_words[0:{len(values) - 1}], {ram.loaded};", "  initial begin"]
         lines += [
@@ -103,7 +103,7 @@ class ControlMemories:
         return lines
 
     def _store_to_loop(self) -> None:
-        """Stores to memories of the loop in one state have one address and one word."""
+        """Add the stores to the loop's memories; all stores of a state have the same address and word."""
         bits = {memory: bit for bit, memory in enumerate(self._loop.host_writes)}
         states: dict[int, list[tuple[Memory, str, str]]] = defaultdict(list)
         for memory, ram in self._memories.items():
@@ -121,8 +121,8 @@ class ControlMemories:
             ]
 
     def _chosen(self, name: str, bits: int, by_state: dict[int, str]) -> list[str]:
-        """A value by the state; in other states that of the last."""
-        *some, (_, last) = by_state.items()
+        """Return a multiplexer that selects a value by the state; the last value is the default."""
+        *others, (_, last) = by_state.items()
         lines = [f"  reg {bit_range(bits)}{name};", "  always @*", "    case (state)"]
-        lines += [f"      {self._plan.number(state)}: {name} = {text};" for state, text in some]
+        lines += [f"      {self._plan.number(state)}: {name} = {text};" for state, text in others]
         return [*lines, f"      default: {name} = {last};", "    endcase"]

@@ -1,4 +1,4 @@
-"""The kernel around the loop as Verilog: `trainer_control`, a state machine made of the source that HLS reads."""
+"""Verilog of the kernel outside the loop: `trainer_control`, a state machine generated from the HLS source."""
 
 import re
 from collections import defaultdict
@@ -26,11 +26,11 @@ from bttlab.hardware.widths import constant_number
 
 @dataclass
 class _State:
-    """A state: what it changes, and how long it lasts; `until` is empty for a single cycle."""
+    """Statements of a state, and the condition under which it ends; `until` is empty for a state of one cycle."""
 
     place: str = ""
     lines: list[str] = field(default_factory=list)
-    last: list[str] = field(default_factory=list)  # in its last cycle
+    last: list[str] = field(default_factory=list)  # executed in its last cycle
     until: str = ""
 
 
@@ -45,28 +45,28 @@ class ControlVerilog:
     ----------
     plan : States
     loop : LoopVerilog
-        Of the same source.
+        The loop of the same source.
 
     Attributes
     ----------
     text : str
         The module `trainer_control`.
     ports : list of str
-        Its ports as Verilog declares them.
+        Its port declarations.
     """
 
     def __init__(self, plan: States, loop: LoopVerilog) -> None:
         self._plan, self.loop = plan, loop
         self._names = Design()
         self._name: dict[Value, str] = {}
-        self._kept: dict[Value, None] = {}  # values that a later state uses: each has a register
-        self._loaded: set[Value] = set()  # those whose register is written by _keep
+        self._kept: dict[Value, None] = {}  # values that a later state uses: each gets a register
+        self._loaded: set[Value] = set()  # values whose register `_keep` writes
         self._states = [_State() for _ in range(plan.count)]
         self._memories = ControlMemories(plan, loop, self._names)
         self._registers: dict[tuple[Memory, int], str] = {}
         self._cores: dict[str, str] = {}
         self._wires: list[str] = []
-        self._cleared: dict[int, str] = {}  # by state: a variable whose registers become 0
+        self._cleared: dict[int, str] = {}  # for some states: the variable whose registers it sets to 0
         self._arguments_of_kernel = [(a.text.strip("%"), a.type) for a in plan.function.arguments]
         for label, block in plan.function.blocks.items():
             for state in range(plan.first[label], plan.last[label] + 1):
@@ -78,7 +78,7 @@ class ControlVerilog:
     # --- values
 
     def _at(self, value: Value, state: int, label: str) -> str:
-        """Return a value as a state sees it."""
+        """Return the expression for a value in a state."""
         if value.kind == "constant":
             lanes = lanes_of(value.type)[0]
             if lanes == 1:
@@ -118,7 +118,7 @@ class ControlVerilog:
             parts.append(f"{bits}'d{offset}")
         return " + ".join(parts)
 
-    # --- what a state does
+    # --- statements of states
 
     def _emit(self, label: str, instruction: Instruction) -> None:
         opcode = instruction.opcode
@@ -144,7 +144,7 @@ class ControlVerilog:
         self._wires.append(f"  wire {bit_range(_width(instruction.type))}{self._named(instruction)} = {text};")
 
     def _transfer(self, instruction: Instruction, state: int, label: str) -> None:
-        """A vector from or to HBM, alone."""
+        """Emit the transfer of one vector from or to HBM."""
         base, offset, terms = self._plan.memories.pointer(instruction)
         name = base.strip("%")
         way = "write" if instruction.opcode == "store" else "read"
@@ -182,7 +182,7 @@ class ControlVerilog:
         """Return the register of a field of the loop's arguments."""
         access = self._plan.memories.at(self._plan.arguments[argument], offset)
         if access.memory not in self._plan.fixed and access.memory in {a.memory for a in self._plan.access.values()}:
-            raise NotEmitted(f"the loop takes {access.memory.name}, which is no register")
+            raise NotEmitted(f"the loop has the argument {access.memory.name}, which is no register")
         return self._register(access)
 
     def _register(self, access: Access) -> str:

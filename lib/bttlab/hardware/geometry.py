@@ -1,4 +1,4 @@
-"""Blocks of the FPGA that a memory takes, by its depth and width (UG573, UG574)."""
+"""Blocks of the FPGA that a memory takes, from its depth and width (UG573, UG574)."""
 
 from dataclasses import dataclass
 from math import ceil
@@ -18,7 +18,7 @@ class Blocks:
     Attributes
     ----------
     bram36 : float
-        In halves: a BRAM36 is two BRAM18.
+        A multiple of 0.5: a BRAM36 is two BRAM18.
     uram, lookup_tables, flip_flops : int
     """
 
@@ -36,12 +36,12 @@ class Blocks:
         )
 
     def times(self, count: int) -> "Blocks":
-        """Return `count` of them."""
+        """Return the blocks of `count` such memories."""
         return Blocks(self.bram36 * count, self.uram * count, self.lookup_tables * count, self.flip_flops * count)
 
 
 def blocks(binding: str, width: int, depth: int) -> Blocks:
-    """Return what one memory takes.
+    """Return the blocks of one memory.
 
     Parameters
     ----------
@@ -65,5 +65,5 @@ def blocks(binding: str, width: int, depth: int) -> Blocks:
 
 
 def capacity_bits(used: Blocks) -> float:
-    """Return the bits that BRAM and URAM blocks can hold, parity included."""
+    """Return the capacity of BRAM and URAM blocks in bits, parity included."""
     return used.bram36 * 36 * 1024 + used.uram * URAM_BITS * URAM_WORDS

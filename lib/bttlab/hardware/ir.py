@@ -1,4 +1,4 @@
-"""A function of LLVM IR as Python objects: llvmlite gives the operands, the printed module the rest."""
+"""LLVM IR as Python objects: operands come from llvmlite, the rest from the printed module."""
 
 import ctypes
 import re
@@ -22,9 +22,9 @@ class Value:
     ----------
     kind : {"constant", "argument", "global", "instruction", "block"}
     type : str
-        As LLVM writes it.
+        In LLVM's syntax.
     text : str
-        A constant's value, a name otherwise.
+        Value of a constant, else the name.
     """
 
     kind: str
@@ -40,16 +40,17 @@ class Instruction(Value):
     ----------
     opcode : str
     operands : list of Value
-        Without the blocks that a branch or a phi names.
+        Operands without blocks.
     blocks : list of str
-        Those: where a branch goes to, where each operand of a phi comes from.
+        Targets of a branch; for a phi, the predecessor of each operand.
     block : str
+        Block of the instruction.
     line : int or None
         Number of its !DILocation.
     loop : int or None
-        Number of the metadata of the loop whose latch it ends.
+        Number of the loop's metadata, if the instruction ends a latch.
     delay : int
-        Cycles that it takes; of a `delay`, which is a call of a function that gives its argument back so much later.
+        Cycles of a `delay`: a call of a delay block, which returns its argument after so many cycles.
     """
 
     opcode: str = ""
@@ -75,7 +76,7 @@ class Function:
     arguments: list[Value] = field(default_factory=list)
 
     def successors(self, block: str) -> list[str]:
-        """Return where a block's end goes to."""
+        """Return the successors of a block."""
         last = self.blocks[block][-1]
         return list(dict.fromkeys(last.blocks)) if last.opcode in ("br", "switch") else []
 
@@ -88,7 +89,7 @@ class Module:
     ----------
     functions : list of Function
     globals : dict of str to str
-        Type of each global variable, as LLVM writes it.
+        Type of each global variable, in LLVM's syntax, and its initializer.
     types : dict of str to str
         Bodies of named structs.
     metadata : dict of int to str
@@ -114,7 +115,7 @@ def _address(value) -> int:
 
 
 def _body(name: str, text: str) -> list[str]:
-    """The printed instructions of a function, one string each."""
+    """Return the printed instructions of a function, one string each."""
     quoted = name if re.fullmatch(r"[-\w.$]+", name) else f'"{name}"'
     start = re.search(rf"^define [^\n]*@{re.escape(quoted)}\(.*$", text, re.MULTILINE).end()
     lines, instructions = text[start : text.index("\n}", start)].split("\n"), []
@@ -130,14 +131,14 @@ def _body(name: str, text: str) -> list[str]:
 
 
 def _labels(name: str, text: str) -> list[str]:
-    """The names of a function's blocks in order, as its branches call them; the first may have none."""
+    """Return the labels of a function's blocks in order; the first block may have none."""
     quoted = name if re.fullmatch(r"[-\w.$]+", name) else f'"{name}"'
     start = re.search(rf"^define [^\n]*@{re.escape(quoted)}\(.*$", text, re.MULTILINE).end()
     return re.findall(r"^(\"[^\"]*\"|[-\w.$]+):", text[start : text.index("\n}", start)], re.MULTILINE)
 
 
 def _type(ref, known: dict[int, str]) -> str:
-    """The type as LLVM writes it, each asked for once."""
+    """Return a type in LLVM's syntax, from a cache."""
     address = _address(ref.type)
     if address not in known:
         known[address] = str(ref.type)

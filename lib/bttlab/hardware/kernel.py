@@ -1,4 +1,4 @@
-"""The kernel for Vitis in Verilog: its top module, kernel.xml, what a testbench needs; `bttlab rtl` writes all."""
+"""The RTL kernel for Vitis: its top module, kernel.xml, and files for testbenches; `bttlab rtl` writes them all."""
 
 import hashlib
 import re
@@ -16,7 +16,7 @@ from bttlab.hardware.watch import fields_of, verilator_settings, watched
 
 SOURCE, PROCESSOR = CORE_FOLDER / "kernel.cpp", CORE_FOLDER.parent / "processor"
 CONTROL, MASTER = "s_axi_control", "m_axi_"
-# Signals of a port: direction as the kernel sees it, bits, name. The modules behind them call them in small letters.
+# Signals of a port: direction seen from the kernel, bits, name. The kernel's own modules use the names in lower case.
 MASTER_SIGNALS = (
     *(("output", 1, "AWVALID"), ("input", 1, "AWREADY"), ("output", 64, "AWADDR"), ("output", 8, "AWLEN")),
     *(("output", 1, "WVALID"), ("input", 1, "WREADY"), ("output", 512, "WDATA"), ("output", 64, "WSTRB")),
@@ -39,7 +39,7 @@ def write_kernel(schedule: Schedule, folder: Path) -> dict[str, str]:
     Parameters
     ----------
     schedule : Schedule
-        Of the loop, without violations.
+        The loop's schedule, without violations.
     folder : Path
     """
     files = kernel_files(emit(schedule), schedule.clock_mhz)
@@ -50,7 +50,7 @@ def write_kernel(schedule: Schedule, folder: Path) -> dict[str, str]:
 
 
 def kernel_files(loop: LoopVerilog, mhz: float) -> dict[str, str]:
-    """Return the text of each of the kernel's files by its name: what is made first, the cores last."""
+    """Return the text of each of the kernel's files by its name: generated files first, the cores last."""
     control = ControlVerilog(States(SOURCE, set(loop.memories), mhz), loop)
     signals = watched(loop, PROCESSOR)
     made = {
@@ -65,12 +65,12 @@ def kernel_files(loop: LoopVerilog, mhz: float) -> dict[str, str]:
 
 
 def module_digests(files: dict[str, str]) -> dict[str, str]:
-    """Return the SHA-256 of each module that Yosys counts, with what lies below it.
+    """Return the SHA-256 of each module that Yosys counts, including the modules that it instantiates.
 
     Parameters
     ----------
     files : dict of str to str
-        What `kernel_files` gives.
+        Result of `kernel_files`.
     """
     core = {name.removesuffix(".v"): text for name, text in files.items() if name.endswith(".v")}
     loop, control = core.pop(LOOP), core[f"{KERNEL}_control"]
@@ -89,7 +89,7 @@ def _masters(kernel: Kernel) -> list[str]:
 
 
 def _top(control: ControlVerilog, kernel: Kernel) -> str:
-    """Registers, state machine, loop, and a port to HBM for each pointer, wired by name."""
+    """Return the top module: registers, state machine, loop, and a port to HBM for each pointer, connected by name."""
     groups = {CONTROL: SLAVE_SIGNALS} | {MASTER + name: MASTER_SIGNALS for name in _masters(kernel)}
     signals = [f"{way} wire {bit_range(n)}{group}_{s}" for group, names in groups.items() for way, n, s in names]
     ports = ",\n".join(f"  {text}" for text in ("input wire ap_clk, ap_rst_n", *signals, "output wire interrupt"))
@@ -133,7 +133,7 @@ def _top(control: ControlVerilog, kernel: Kernel) -> str:
 
 
 def _host(kernel: Kernel, stages: int, signals: list[Signal]) -> str:
-    """Registers, ports and watched signals as macros, and how long the loop is busy after its last iteration began."""
+    """Return a C header with the registers, ports and watched signals as macros, and the stages of the loop."""
     lists = {
         "PORTS": enumerate(_masters(kernel)),
         "ARGUMENTS": [(a.name, offset) for a, offset in zip(kernel.arguments, kernel.offsets, strict=True)],
@@ -153,7 +153,7 @@ def _host(kernel: Kernel, stages: int, signals: list[Signal]) -> str:
 
 
 def kernel_xml(kernel: Kernel) -> str:
-    """Return the description of an RTL kernel that package_xo takes (UG1393, "RTL kernel XML file")."""
+    """Return kernel.xml, the description of an RTL kernel for package_xo (UG1393, "RTL kernel XML file")."""
     root = ElementTree.Element("root", versionMajor="1", versionMinor="6")
     node = ElementTree.SubElement(
         root,

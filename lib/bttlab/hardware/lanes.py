@@ -1,4 +1,4 @@
-"""Find the lanes of a vector that are read, and those that are equal: HLS makes operators for no others."""
+"""Find the lanes of vectors that are read, and vectors whose lanes are equal: HLS builds operators for these only."""
 
 import re
 
@@ -7,7 +7,7 @@ from bttlab.hardware.types import lanes_of
 from bttlab.hardware.widths import constant_number
 
 _MASK = re.compile(r"<(\d+) x i32> (<[^>]*>|splat \(i32 \d+\)|\w+)\s*(?:, !.*)?$")
-# Operations whose lanes each take the same lane of every operand.
+# Operations in which each lane of the result depends on the same lane of the operands only.
 _LANEWISE = frozenset(
     "fadd fsub fmul fdiv fneg fcmp icmp add sub mul and or xor shl lshr ashr select phi zext sext trunc fptosi fptoui "
     "sitofp uitofp freeze delay call".split()
@@ -15,7 +15,7 @@ _LANEWISE = frozenset(
 
 
 def shuffle_mask(text: str) -> list[int | None]:
-    """Return from which lane of its two operands, side by side, each lane of a shufflevector comes."""
+    """Return the source lane of each lane of a shufflevector, counted over both operands; None if undefined."""
     match = _MASK.search(text)
     count, body = int(match[1]), match[2]
     if body.startswith("splat"):
@@ -29,12 +29,12 @@ def shuffle_mask(text: str) -> list[int | None]:
 
 
 def used_lanes(order: list[Instruction]) -> tuple[dict[Instruction, int], set[Instruction]]:
-    """Return a mask of the lanes of each vector that anything looks at, and the vectors whose lanes are all the same.
+    """Return a bit mask of the lanes of each vector that are read, and the set of vectors whose lanes are all equal.
 
     Parameters
     ----------
     order : list of Instruction
-        A loop's body, each instruction after what it uses, but for what comes round the loop.
+        A loop's body in topological order, loop-carried values excepted.
     """
     masks: dict[Instruction, int] = {}
     changed = True

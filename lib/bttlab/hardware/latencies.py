@@ -14,13 +14,13 @@ FILE = ROOT / "data" / "u50" / "latencies.json"
 
 @cache
 def read_latencies() -> dict:
-    """Return the file; not to be changed."""
+    """Return the content of the file, from a cache; do not modify it."""
     return json.loads(FILE.read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True)
 class Clock:
-    """Part of a cycle that the schedule may fill.
+    """The clock of the schedule, and the part of a cycle that chained logic may use.
 
     Attributes
     ----------
@@ -31,20 +31,20 @@ class Clock:
 
     @property
     def budget(self) -> float:
-        """Nanoseconds of chained logic in a cycle: the period less its uncertainty."""
+        """Nanoseconds of a cycle for chained logic: the period minus the uncertainty."""
         return 1e3 / self.mhz * (1 - read_latencies()["clock"]["uncertainty"])
 
     def part(self, nanoseconds: float) -> float:
-        """Return a delay as a part of a cycle."""
+        """Return a delay as a fraction of the budget."""
         return nanoseconds / self.budget
 
 
-_more: dict[str, int] = {}  # cycles beside the file's, by operator or memory
+_more: dict[str, int] = {}  # cycles added to the file's, by operator or memory
 
 
 @contextmanager
 def one_more(name: str) -> Iterator[None]:
-    """Count with a cycle more of an operator, or of a load from an implementation."""
+    """Add a cycle to the latency of an operator, or of a load from a kind of memory, within the context."""
     _more[name] = 1
     try:
         yield
@@ -59,7 +59,7 @@ def cycles(kind: str) -> int | None:
 
 
 def read_cycles(implementation: str, pinned: int | None = None) -> int:
-    """Return the latency of a load: what BIND_STORAGE pins, or the file's."""
+    """Return the latency of a load: the one of BIND_STORAGE (`pinned`), or the file's."""
     table = read_latencies()["read"]
     value = table.get(implementation, table["bram"])["value"] if pinned is None else pinned
     return value + _more.get(implementation, 0)
@@ -71,16 +71,16 @@ def write_cycles() -> int:
 
 
 def delay(kind: str, bits: int = 1, inputs: int = 2) -> float:
-    """Return the delay of integer logic in nanoseconds; 0 for what has registers inside, and for wires.
+    """Return the delay of integer logic in nanoseconds; 0 for wires and for operators with registers inside.
 
     Parameters
     ----------
     kind : str
         add, compare, logic, select, shift, multiply, or another.
     bits : int
-        Width; of a shift, bits of the amount.
+        Width; for a shift, bits of the amount.
     inputs : int
-        Of a selection or a gate; levels grow with its logarithm.
+        Inputs of a selection or a gate; the number of levels grows with the logarithm.
     """
     entry = read_latencies()["delays"].get(kind)
     if entry is None:

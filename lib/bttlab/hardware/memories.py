@@ -1,4 +1,4 @@
-"""Resolve each load and store to one variable and constant places in its partitioned dimensions."""
+"""Resolve each load and store to a memory: a variable, and constant indices in its partitioned dimensions."""
 
 import re
 from collections import Counter
@@ -18,17 +18,17 @@ class Memory:
     Attributes
     ----------
     variable : str
-        As the source calls it; members of a struct after a point.
+        Name in the source; a member of a struct follows a point.
     places : tuple of (int or None)
         Constant index in each partitioned dimension, None in the others.
     words, width : int
-        Words, and bits of one.
+        Number of words, and bits of each.
     register : bool
-        It is partitioned in every dimension, or has none.
+        Whether it is a register: partitioned in every dimension, or without dimensions.
     implementation : str
-        uram, bram, lutram, register; as BIND_STORAGE says, or what HLS takes where nothing is said.
+        uram, bram, lutram or register: from BIND_STORAGE, or HLS's default. "argument" for memory behind a pointer.
     latency : int or None
-        Of a load, as BIND_STORAGE says.
+        Latency of a load, from BIND_STORAGE.
     """
 
     variable: str
@@ -41,7 +41,7 @@ class Memory:
 
     @property
     def name(self) -> str:
-        """Name for people."""
+        """Name with indices, for reports."""
         return self.variable + "".join("[]" if place is None else f"[{place}]" for place in self.places)
 
 
@@ -53,11 +53,12 @@ class Access:
     ----------
     memory : Memory
     index : tuple of Value
-        What its address is computed from.
+        Values from which its address is computed.
     choices : int
-        Registers that a variable index chooses from; 1 if none does.
+        Number of registers that a variable index selects from, else 1.
     address : tuple of (int, Value) or None
-        What its word's number is the sum of, beside `offset`: each value so many times. None: not a whole word.
+        Factors and values: the word's number is `offset` plus the sum of their products. None if the access is not to a
+        whole word.
     offset : int
     """
 
@@ -69,7 +70,7 @@ class Access:
 
 
 class Unresolved(Exception):
-    """A pointer that is not one variable: the message says why."""
+    """A pointer that does not resolve to one variable; the message gives the reason."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ class _Pointer:
 
 
 def source_name(symbol: str) -> str:
-    """Return what the source calls a variable, whose name LLVM wraps, or numbers when it inlines a function."""
+    """Return the source's name of a variable, without C++ mangling and the numbers that inlining adds."""
     if match := re.match(r"_ZZ.*E(\d+)(\w+)$", symbol) or re.match(r"_ZL?(\d+)(\w+)$", symbol):
         return match[2][: int(match[1])]
     if match := re.match(r"_ZN(?:L?\d+\w+?)*?L?(\d+)(\w+)E", symbol):
@@ -96,7 +97,7 @@ class Memories:
     ----------
     module : Module
     pragmas : list of Pragma
-        ARRAY_PARTITION and BIND_STORAGE are looked at.
+        Of these ARRAY_PARTITION and BIND_STORAGE are used.
     """
 
     def __init__(self, module: Module, pragmas: list[Pragma]) -> None:
@@ -113,23 +114,23 @@ class Memories:
                 self._storage[pragma.variable] = pragma
 
     def access(self, instruction: Instruction) -> Access:
-        """Return what a load or store asks.
+        """Return the access of a load or store.
 
         Raises
         ------
         Unresolved
-            If the pointer is not one variable.
+            If the pointer does not resolve to one variable.
         """
         pointer = self._resolve(instruction.operands[-1])
         return self._place(pointer)
 
     def field(self, load: Instruction) -> tuple[str, int]:
-        """Return the argument of which a load reads a field, and the field's offset in bytes.
+        """Return the argument whose field a load reads or a store writes, and the field's offset in bytes.
 
         Raises
         ------
         Unresolved
-            If it reads something else.
+            If it accesses anything but a field of an argument.
         """
         pointer = self._resolve(load.operands[-1])
         if pointer.type or pointer.terms or not pointer.base.startswith("%"):
@@ -137,12 +138,12 @@ class Memories:
         return pointer.base.strip("%"), pointer.offset
 
     def pointer(self, instruction: Instruction) -> tuple[str, int, tuple[tuple[int, Value], ...]]:
-        """Return variable or argument, offset in bytes, and index terms of what a load or store points to."""
+        """Return the variable or argument, the offset in bytes and the index terms of a load's or store's pointer."""
         pointer = self._resolve(instruction.operands[-1])
         return pointer.base, pointer.offset, pointer.terms
 
     def at(self, value: Value, offset: int) -> Access:
-        """Return what lies so many bytes behind a pointer."""
+        """Return the access to the place `offset` bytes after a pointer."""
         return self._place(replace(self._resolve(value), offset=offset))
 
     def _resolve(self, value: Value) -> _Pointer:
@@ -168,7 +169,7 @@ class Memories:
 
     def _global_type(self, symbol: str) -> str:
         if symbol not in self._module.globals:
-            raise Unresolved(f"{symbol}, which is no variable with a body")
+            raise Unresolved(f"{symbol}, which is no variable that the source defines")
         return self._types.split(self._module.globals[symbol])[0]
 
     def _constant(self, text: str) -> _Pointer:
@@ -223,7 +224,7 @@ class Memories:
         shape: list[int] = []
         places: list[int | None] = []  # None: a variable index
         index: list[Value] = []
-        address: list[tuple[int, int, list[tuple[int, Value]]]] = []  # of a dimension: count, constant place, terms
+        address: list[tuple[int, int, list[tuple[int, Value]]]] = []  # for each dimension: size, constant index, terms
         while True:
             array = self._types.array(kind)
             for count, stride in zip(array.shape, array.strides, strict=True):
@@ -254,8 +255,8 @@ class Memories:
         return replace(access, address=tuple(whole), offset=number)
 
     def _is_partitioned(self, variable: str, dimension: int) -> bool:
-        said = self._partitioned.get(variable, set())
-        return ALL_DIMENSIONS in said or dimension in said
+        partitioned = self._partitioned.get(variable, set())
+        return ALL_DIMENSIONS in partitioned or dimension in partitioned
 
     def _memory(
         self,
@@ -278,7 +279,7 @@ class Memories:
                 raise Unresolved(f"a choice between the memories of {variable} by a variable index")
         shown = tuple(place if alone else None for alone, place in zip(partitioned, places, strict=True))
         storage = self._storage.get(variable)
-        said_latency = storage.values.get("latency") if storage else None
+        pinned_latency = storage.values.get("latency") if storage else None
         key = (variable, shown)
         if key not in self._known:
             self._known[key] = Memory(
@@ -288,20 +289,20 @@ class Memories:
                 width,
                 register,
                 "register" if register else storage.values.get("impl", "bram").lower() if storage else "bram",
-                int(said_latency) if said_latency else None,
+                int(pinned_latency) if pinned_latency else None,
             )
         return Access(self._known[key], index, choices)
 
 
 @dataclass(frozen=True)
 class Port:
-    """Accesses of an iteration to a memory.
+    """Number of accesses of an iteration to a memory.
 
     Attributes
     ----------
     memory : Memory
     loads, stores : int
-        Places of the source, after unrolling.
+        Loads and stores after unrolling.
     """
 
     memory: Memory
@@ -310,14 +311,14 @@ class Port:
 
     @property
     def interval(self) -> int:
-        """Cycles that one load and one store port need for an iteration."""
+        """Initiation interval that one load port and one store port allow."""
         return 1 if self.memory.register else max(1, self.loads, self.stores)
 
 
 def ports(accesses: list[tuple[Instruction, Access]]) -> list[Port]:
-    """Return what is asked of each memory, in the order of names.
+    """Return the ports of all memories, sorted by name.
 
-    Loads through one pointer, of a memory that the loop does not write, are one: HLS reads the word once.
+    Several loads through one pointer count once if the loop does not write the memory: HLS reads the word once.
     """
     written = {access.memory for instruction, access in accesses if instruction.opcode == "store"}
     seen = set()

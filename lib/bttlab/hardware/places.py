@@ -1,4 +1,4 @@
-"""Places of instructions in the source, and the calls that lead there: LLVM's debug information."""
+"""Source locations of instructions, with the calls that were inlined, from LLVM's debug information."""
 
 import re
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ class Place:
     Attributes
     ----------
     function : str
-        With template arguments.
+        Name with template arguments.
     file : str
     line : int
     start : int
@@ -32,7 +32,7 @@ class Place:
 
 
 class Places:
-    """The module's locations.
+    """The source locations of a module.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ class Places:
         return {key: ref or value or text for key, ref, value, text in _FIELD.findall(self._metadata.get(number, ""))}
 
     def _chain(self, number: int | None) -> tuple[Place, ...]:
-        """Return the places of a location: the outermost function's line first, that of the instruction last."""
+        """Return the call chain of a location: a line of the outermost function first, the instruction's line last."""
         inner_first = []
         while number is not None:
             location = self._fields(number)
@@ -62,12 +62,12 @@ class Places:
         return tuple(reversed(inner_first))
 
     def text(self, number: int | None) -> str:
-        """Return file and line for people."""
+        """Return file and line as text."""
         chain = self._chain(number)
         return str(chain[-1]) if chain else "an unknown line"
 
     def loop_range(self, number: int | None) -> tuple[tuple[Place, ...], int]:
-        """Return the place at which a loop begins, and its last line, from the number of its metadata."""
+        """Return the call chain of the place at which a loop begins, and its last line; `number` is its metadata's."""
         if number is None:
             return (), 0
         refs = [int(n) for n in re.findall(r"!(\d+)", self._metadata[number])]

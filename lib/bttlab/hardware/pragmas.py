@@ -1,4 +1,4 @@
-"""Pragmas of the source, each with its place, read after the preprocessor."""
+"""HLS pragmas of the preprocessed source, with their places."""
 
 import re
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ class Pragma:
     Attributes
     ----------
     name : str
-        In capitals: DEPENDENCE, PIPELINE, ARRAY_PARTITION, …
+        In upper case: DEPENDENCE, PIPELINE, ARRAY_PARTITION, …
     values : dict of str to str
-        What is given as name=value, names in small letters.
+        Options of the form name=value; names in lower case.
     words : frozenset of str
-        What stands alone, in small letters.
+        Options without a value, in lower case.
     file : str
     line : int
     """
@@ -33,28 +33,28 @@ class Pragma:
 
     @property
     def place(self) -> str:
-        """File and line for people."""
+        """File and line as text."""
         return f"{Path(self.file).name}:{self.line}"
 
     @property
     def variable(self) -> str:
-        """The variable it speaks of; empty if it names none."""
+        """The variable that it names; empty if there is none."""
         return self.values.get("variable", "")
 
     def says(self, *words: str) -> bool:
-        """Return whether one of the words stands in it, alone or as the value of type=, direction=, dependent=, …"""
+        """Return True if one of the words is an option, alone or as the value of type=, direction=, dependent=, …"""
         return any(word in self.words or word in map(str.lower, self.values.values()) for word in words)
 
 
 @dataclass(frozen=True)
 class Promise:
-    """DEPENDENCE pragma between iterations of a loop.
+    """A DEPENDENCE pragma for iterations of a loop.
 
     Attributes
     ----------
     variable : str
     distance : int
-        A load meets what was stored so many iterations before, or earlier.
+        Least number of iterations from a store to a load of the same address.
     line : int
     """
 
@@ -84,9 +84,9 @@ def read_pragmas(preprocessed: str) -> list[Pragma]:
 
 
 def promises(pragmas: list[Pragma], constants: dict[str, int]) -> dict[str, Promise]:
-    """Return what the DEPENDENCE pragmas of a loop promise of each variable between iterations.
+    """Return the distance that DEPENDENCE pragmas of a loop promise for each variable.
 
-    What the pragma says beside a distance is held against `bttlab.hardware.rules`.
+    `bttlab.hardware.rules` checks the pragmas' other options.
     """
     by_variable = {}
     for pragma in pragmas:

@@ -1,4 +1,4 @@
-"""Resources of the loop: operators by their cost, memories by their geometry, registers by the schedule."""
+"""Resources of the loop: operators from their costs, memories from their geometry, registers from the schedule."""
 
 import re
 from collections import Counter
@@ -26,9 +26,9 @@ COSTS = {
     "fconvert": "convert",
     "ffloor": "convert",
 }
-# LUTs a bit of integer logic (low, likely, high): a carry chain has a bit a LUT6; three gates of two inputs fit one; a
-# barrel shifter has a LUT a bit and level. Of choices of two: what a tree packs to at best; what `choice_tables` finds;
-# a LUT each.
+# LUTs for each bit of integer logic (low, likely, high): a carry chain takes a LUT6 a bit; three gates of two inputs
+# fit in one; a barrel shifter takes a LUT for each bit and level. Selections from two: the best packing of a tree; the
+# result of `choice_tables`; a LUT each.
 LOGIC_LUTS = {
     "add": (0.5, 1.0, 1.0),
     "compare": (0.25, 0.5, 0.6),
@@ -36,18 +36,18 @@ LOGIC_LUTS = {
     "logic": (0.2, 0.35, 1.0),
     "shift": (1.0, 2.0, 3.0),
 }
-# A value that waits: a cycle is a flip-flop a bit; longer waits are shift registers of LUTs, 16 cycles (two bits a LUT)
-# or 32 (one), with a flip-flop at the end; one more for each cycle at which it is looked at. Vivado takes them from
-# three cycles on, or from as many as trainer.cfg says.
+# Delays of values: a flip-flop for each bit and cycle. Longer delays are shift registers of LUTs, 16 cycles (two bits a
+# LUT) or 32 (one bit), with a flip-flop at the end, one for each cycle in which the value is used. Vivado builds them
+# for three cycles or more, or from the length in trainer.cfg.
 LINK_SETTINGS = ROOT / "hls_src" / "vitis" / "processor" / "trainer.cfg"
 SHIFT_FROM, SHIFT_CYCLES = 3, 32
 LUT_INPUTS = 6
 ASSUMPTIONS = (
     "operators as PG060 lists them, multipliers with full DSP usage (2 DSP48E2; with maximum usage 3)",
-    "values wait until each cycle in which they are used: a few cycles in flip-flops (trainer.cfg), longer in shift "
-    "registers",
-    "choices of two behind each other in a cycle share a LUT of six inputs (UG574: a choice of four is one)",
-    "ports to HBM, the other loops, and copies of registers for fan-out are not in it",
+    "values are delayed until each cycle in which they are used: a few cycles in flip-flops (trainer.cfg), more in "
+    "shift registers",
+    "chained selections from two in a cycle share a LUT of six inputs (UG574: a selection from four is one LUT)",
+    "ports to HBM, the other loops, and copies of registers for fan-out are not included",
 )
 
 
@@ -58,20 +58,20 @@ class LoopResources:
     Attributes
     ----------
     parts : dict of str to dict of str to Quantity
-        Of operators, logic, registers and memories, by resource.
+        Resources of operators, logic, registers and memories.
     memories : dict of str to Blocks
-        By variable.
+        Blocks of each variable.
     """
 
     parts: dict[str, dict[str, Quantity]]
     memories: dict[str, Blocks]
 
     def total(self, resource: str) -> Quantity:
-        """Return what all parts take of one of `RESOURCES`."""
+        """Return the total of a resource, one of `RESOURCES`, over all parts."""
         return sum((part[resource] for part in self.parts.values() if resource in part), band(0, resource))
 
     def to_dict(self) -> dict:
-        """Return what --json prints."""
+        """Return the part of the output of --json."""
         budget = read_data("platform")["user_budget"]
         return {
             resource: self.total(resource).to_dict()
@@ -86,7 +86,7 @@ class LoopResources:
 
 
 def resources(schedule: Schedule, counted: Census) -> LoopResources:
-    """Return what a schedule's loop takes.
+    """Return the resources of a schedule's loop.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ def resources(schedule: Schedule, counted: Census) -> LoopResources:
 
 
 def of_budget(taken: LoopResources) -> list[Violation]:
-    """Return the resources of which the loop takes more than the card's shell leaves."""
+    """Return the resources of which the loop takes more than the card's shell leaves free."""
     budget = read_data("platform")["user_budget"]
     return [
         Violation("budget", f"{resource}: the loop takes {taken.total(resource).value:,.0f} of {budget[resource]:,}")
@@ -141,11 +141,12 @@ def _logic(schedule: Schedule) -> dict[str, Quantity]:
 
 
 def choice_tables(schedule: Schedule) -> dict[Node, float]:
-    """Return the LUTs of each selection, those of others in it among them.
+    """Return the LUTs of each selection; selections that are merged into another one have no entry.
 
-    A LUT6 gives a function of six inputs, or two of five that they share. So a selection takes in the ones that only it
-    uses, in the same cycle and as wide, as long as six inputs hold what both choose from and by; and where five hold
-    them for two bits, these share a LUT. Of a selection by an index, three choices are a LUT.
+    A LUT6 computes a function of six inputs, or two functions that share five. So a selection is merged with one of its
+    inputs if that is a selection of the same width in the same cycle, nothing else uses it, and the data and conditions
+    of both have at most six inputs. If two bits of the result need only five inputs, they share a LUT. A selection by
+    an index takes a LUT for three choices.
 
     Parameters
     ----------
@@ -178,29 +179,29 @@ def choice_tables(schedule: Schedule) -> dict[Node, float]:
 
 
 def _registers(schedule: Schedule) -> dict[str, Quantity]:
-    """Registers between stages: of each value, from when it is there to each cycle in which it is looked at."""
+    """Return the registers between stages: each value is delayed until every cycle in which it is used."""
     times = schedule.times
-    asked: dict[Node, set[int]] = {}
+    used_in: dict[Node, set[int]] = {}
     for node in schedule.graph.nodes:
         for other in node.inputs:
-            asked.setdefault(other, set()).add(floor(times.start[node]))
+            used_in.setdefault(other, set()).add(floor(times.start[node]))
     for source, phi in schedule.graph.back:
-        asked.setdefault(source, set()).add(floor(times.start[phi]) + schedule.interval)
+        used_in.setdefault(source, set()).add(floor(times.start[phi]) + schedule.interval)
     flip_flops = sum(node.result_bits * node.cycles for node in schedule.graph.nodes if node.kind == "delay")
     tables, shift_from = 0, shortest_shift()
-    for node, cycles in asked.items():
+    for node, cycles in used_in.items():
         if node.kind == "store" or not node.instruction.type or node.instruction.type == "void":
             continue
-        if node.kind == "wire" and all(n in asked for n in node.inputs):
+        if node.kind == "wire" and all(n in used_in for n in node.inputs):
             continue
         bits, since = node.result_bits, floor(times.end[node])
         for cycle in sorted(cycles):
-            held, since = cycle - since, max(cycle, since)
-            if 0 < held < shift_from:
-                flip_flops += bits * held
-            elif held > 0:
+            delay, since = cycle - since, max(cycle, since)
+            if 0 < delay < shift_from:
+                flip_flops += bits * delay
+            elif delay > 0:
                 flip_flops += bits
-                tables += bits * ceil((held - 1) / SHIFT_CYCLES) * (0.5 if held <= SHIFT_CYCLES // 2 else 1)
+                tables += bits * ceil((delay - 1) / SHIFT_CYCLES) * (0.5 if delay <= SHIFT_CYCLES // 2 else 1)
     return {
         "flip_flops": band(flip_flops, "flip_flops", 0.6 * flip_flops, 1.5 * flip_flops),
         "lookup_tables": band(tables, "lookup_tables", 0.6 * tables, 1.2 * tables),
@@ -208,7 +209,7 @@ def _registers(schedule: Schedule) -> dict[str, Quantity]:
 
 
 def shortest_shift() -> int:
-    """Return from how many cycles on a wait is a shift register: what the recipe tells Vivado (UG901: else 3)."""
+    """Return the fewest cycles of a delay that is a shift register: the recipe's setting for Vivado (UG901: else 3)."""
     setting = re.search(r"SHREG_MIN_SIZE=(\d+)", LINK_SETTINGS.read_text(encoding="utf-8"))
     return int(setting[1]) if setting else SHIFT_FROM
 

@@ -1,4 +1,4 @@
-"""The function that holds the machine's loop, and from how many places it is called, before anything is inlined."""
+"""Find the function with the machine's loop, and the call paths to it, before anything is inlined."""
 
 import re
 from pathlib import Path
@@ -12,12 +12,12 @@ _LOOP = re.compile(r"!llvm\.loop !(\d+)")
 
 
 def root_function(text: str, pragmas: list[Pragma]) -> str | None:
-    """Return the name of the function whose own loop is pipelined and has most behind it; None if no loop is.
+    """Return the function with a pipelined loop that has the most code, callees included; None if there is none.
 
     Parameters
     ----------
     text : str
-        The module's IR as clang writes it.
+        The module's IR, printed by clang.
     pragmas : list of Pragma
     """
     bodies, calls = _bodies(text)
@@ -37,20 +37,20 @@ def root_function(text: str, pragmas: list[Pragma]) -> str | None:
         ]
         if around:
             functions.add(min(around, key=lambda loop: loop[0])[1])
-    return max(functions, key=lambda name: sum(len(bodies[n]) for n in _behind(name, calls)), default=None)
+    return max(functions, key=lambda name: sum(len(bodies[n]) for n in _reachable(name, calls)), default=None)
 
 
-def ways_to(text: str, name: str) -> int:
-    """Return in how many ways calls lead to a function from those that nobody calls."""
+def call_paths_to(text: str, name: str) -> int:
+    """Return the number of call paths to a function from functions without callers."""
     _, calls = _bodies(text)
     callers = {one: [c for c, called in calls.items() for n in called if n == one] for one in calls}
 
-    def ways(one: str, seen: tuple[str, ...]) -> int:
+    def paths(one: str, seen: tuple[str, ...]) -> int:
         if one in seen:
             return 0
-        return sum(ways(caller, (*seen, one)) for caller in callers[one]) if callers[one] else 1
+        return sum(paths(caller, (*seen, one)) for caller in callers[one]) if callers[one] else 1
 
-    return ways(name, ())
+    return paths(name, ())
 
 
 def _bodies(text: str) -> tuple[dict[str, str], dict[str, list[str]]]:
@@ -58,7 +58,7 @@ def _bodies(text: str) -> tuple[dict[str, str], dict[str, list[str]]]:
     return bodies, {name: [n for n in _CALL.findall(body) if n in bodies] for name, body in bodies.items()}
 
 
-def _behind(name: str, calls: dict[str, list[str]]) -> set[str]:
+def _reachable(name: str, calls: dict[str, list[str]]) -> set[str]:
     reached, stack = set(), [name]
     while stack:
         one = stack.pop()

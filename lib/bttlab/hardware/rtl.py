@@ -1,7 +1,8 @@
-"""The machine's loop as Verilog: `bttlab rtl`. Every operator at the stage that the schedule gives it.
+"""Generate Verilog of the machine's loop (`bttlab rtl`): each operator in its stage of the schedule.
 
-An iteration enters the pipeline each cycle; a value that is used in a later stage waits in registers, and what the next
-iteration gets comes back from where it was made. Operators with registers inside are the cores of hls_src/rtl.
+An iteration enters the pipeline each cycle. A value that is used in a later stage is delayed by registers; a
+loop-carried value is fed back from the stage that computes it. Operators with registers inside are the cores of
+hls_src/rtl.
 """
 
 import re
@@ -30,38 +31,38 @@ CORES = {
     **{"fadd": "fp32_add", "fsub": "fp32_add", "fmul": "fp32_multiply", "fdiv": "fp32_divide"},
     **{"sqrt": "fp32_square_root", "floor": "fp32_floor", "fptosi": "fp32_to_int", "sitofp": "fp32_from_int"},
 }
-RELATIONS = {"l": 1, "e": 2, "g": 4, "u": 8}  # of fp32_compare's mask
+RELATIONS = {"l": 1, "e": 2, "g": 4, "u": 8}  # bits of fp32_compare's MASK: less, equal, greater, unordered
 INTEGER = {"add": "+", "sub": "-", "mul": "*", "and": "&", "or": "|", "xor": "^"}
 COMPARED = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 STYLES = {"uram": "ultra", "bram": "block", "lutram": "distributed"}
-HOST = "host"  # memories that only the program around the loop writes, or reads
+HOST = "host"  # prefix of the ports through which the state machine accesses the loop's memories
 ADDRESS_BITS = 16
 MAIN = CONTROL
-COMMON = ("vector", "step")  # headers of what all units use
+COMMON = ("vector", "step")  # headers that all units include
 
 
 class NotEmitted(BttlabError):
-    """The source has an operation that the emitter has no Verilog for."""
+    """The source has an operation for which there is no Verilog."""
 
 
 @dataclass(frozen=True)
 class LoopVerilog:
-    """A loop as Verilog, and what a testbench in C++ needs to know of it.
+    """A loop as Verilog, and its interface for testbenches in C++.
 
     Attributes
     ----------
     text : str
         The modules; the top is `machine_loop`.
     memories : dict of Memory to str
-        What the loop does with each: READ, WRITTEN or KEPT, which is both.
+        How the loop uses each memory: READ, WRITTEN, or KEPT for both.
     inputs, results : list of (str, str, int)
-        Ports of the top, and the fields that they stand for: argument of the loop's function, offset in bytes.
+        Ports of the top, and their fields: argument of the loop's function, offset in bytes.
     returned : str
-        The port with what the function returns.
+        Port of the function's return value.
     stages : int
-        Of the pipeline.
+        Stages of the pipeline.
     host_reads : dict of Memory to str
-        Output of the top with a word of a memory that the loop only writes: the one at `host_address`.
+        For each memory that the loop only writes: the output of the top with its word at `host_address`.
     signals : list of Signal
     """
 
@@ -97,12 +98,10 @@ def emit(schedule: Schedule) -> LoopVerilog:
     Raises
     ------
     BttlabError
-        If the loop has violations, or an operation that has no Verilog.
+        If the loop has violations, or an operation for which there is no Verilog.
     """
     if schedule.violations or schedule.interval != 1:
-        raise BttlabError(
-            "the loop has violations; bttlab schedule lists them, and only without them it becomes Verilog"
-        )
+        raise BttlabError("the loop has violations, so there is no Verilog of it; bttlab schedule lists them")
     return _Emitter(schedule).emit()
 
 
@@ -127,9 +126,9 @@ class _Emitter:
         design = self._design
         self._running = design.signal("running", MAIN, 0)
         self._first = design.signal("first", MAIN, 0)
-        # With those that the schedule has joined to gates of more inputs, without what only moves lanes.
+        # `values` also has the gates that the graph has merged; instructions that only move lanes have no signal.
         nodes = [node for node in self._graph.values if not _moves_lanes(node.instruction)]
-        for node in nodes:  # named first: what comes round the loop is used before it is made
+        for node in nodes:  # name all signals first: loop-carried values are used before they are defined
             if node.kind != "store":
                 self._signal_of(node)
         memories = self._memories()
@@ -145,11 +144,11 @@ class _Emitter:
     # --- signals
 
     def _stage(self, node: Node) -> int:
-        """Stage in which a node takes its operands."""
+        """Return the stage in which a node takes its operands."""
         return floor(self._start[node]) if node in self._start else max(self._home(n) for n in node.inputs)
 
     def _home(self, node: Node) -> int:
-        """Stage in which its result is there."""
+        """Return the stage in which a node's result is available."""
         if node.kind == "load":
             return self._stage(node) + max(1, node.cycles)
         return self._stage(node) + (node.cycles or 0)
@@ -166,7 +165,7 @@ class _Emitter:
         return self._signals[node]
 
     def _new(self, value: Instruction, values: list[Instruction], module: str, stage: int | None) -> Signal:
-        """Name the signal of equal values."""
+        """Add the signal of an instruction and of the instructions that are equal to it."""
         lanes, kind = lanes_of(value.type)
         mask, alike = 1, any(v in self._graph.alike for v in values)
         if lanes > 1 and not alike:
@@ -190,7 +189,7 @@ class _Emitter:
     # --- values as bits
 
     def _lane(self, value: Value, lane: int, stage: int | None, module: str) -> Bits:
-        """Return a lane of a vector, or a scalar, as it is in a stage."""
+        """Return the bits of a vector's lane, or of a scalar, in a stage."""
         if value.kind == "constant":
             return constant(value, lane)
         alias = self._graph.alias.get(value)
@@ -228,7 +227,7 @@ class _Emitter:
         return self._lane(value, 0, stage, module).fit(bits)
 
     def _like(self, value: Value, shape: Signal, stage: int | None, module: str) -> str:
-        """Return a value with the lanes and bits of a signal."""
+        """Return the expression for a value with the lanes and width of a signal."""
         lanes = [self._lane(value, lane, stage, module) for lane in shape.lanes]
         if all(lane.width == shape.width for lane in lanes):
             return joined(lanes)
@@ -239,7 +238,7 @@ class _Emitter:
         )
 
     def _widened(self, value: Instruction, alias: Value) -> Signal:
-        """A number whose type was changed so that it is another one."""
+        """Return the signal of a truncation or extension that changes the number."""
         if value not in self._signals:
             node = self._graph.node(value)
             stage, module = (self._home(node), self._module(node)) if node else (None, MAIN)
@@ -257,10 +256,10 @@ class _Emitter:
         return self._signals[value]
 
     def _fixed(self, value: Value) -> Signal:
-        """Values that stay the same for a run: fields of the function's arguments, and values computed from them."""
+        """Return the signal of a loop-invariant value: a field of an argument, or a value computed from fields."""
         if value not in self._signals:
             if value.kind != "instruction":
-                raise NotEmitted(f"the loop uses {value.text} itself, which is no number")
+                raise NotEmitted(f"the loop uses {value.text} as a value, which is no number")
             if value.opcode == "load":
                 self._signals[value] = self._field(value)
             else:
@@ -269,7 +268,7 @@ class _Emitter:
         return self._signals[value]
 
     def _field(self, load: Instruction) -> Signal:
-        """An input of the top for a field of an argument."""
+        """Return the signal of an argument's field: an input of the top, registered at the start of a run."""
         argument, offset = self._schedule.memories.field(load)
         bits = element_bits(load.type)
         if (argument, offset) not in self._inputs:
@@ -297,11 +296,13 @@ class _Emitter:
             self._operate(instruction, made, stage, node.cycles or 0)
 
     def _widest(self, node: Node) -> Instruction:
-        """Return the one of a node's equal instructions whose operands have all bits that any of them needs."""
+        """Return the widest of a node's equal instructions: its operands have all bits that the others need."""
         first = node.instruction
         if is_float(lanes_of(first.type)[1]):
             return first
-        return max([first, *self._graph.values[node]], key=self._graph.widths.bits)  # of equals the first
+        return max(
+            [first, *self._graph.values[node]], key=self._graph.widths.bits
+        )  # the first of those with the same width
 
     def _operate(self, instruction: Instruction, made: Signal, stage: int | None, cycles: int) -> None:
         opcode, operands, module = instruction.opcode, instruction.operands, made.module
@@ -374,7 +375,7 @@ class _Emitter:
         chosen = self._number(index, (lanes - 1).bit_length(), stage, made.module)
         low = (parts[0].width - 1).bit_length()
         if 1 << low != parts[0].width or parts[0].width != made.width:
-            raise NotEmitted(f"a choice of lanes of {parts[0].width} bits at {made.place}")
+            raise NotEmitted(f"a lane of {parts[0].width} bits is selected at {made.place}")
         return f"{all_lanes.name}[{{{chosen}, {low}'b0}} +: {made.width}]"
 
     def _shift(self, instruction: Instruction, made: Signal, stage: int | None) -> str:
@@ -398,7 +399,7 @@ class _Emitter:
         return self._bits(shifted, 0, stage, module).fit(bits)
 
     def _wider(self, own: Bits, made: Signal, stage: int | None, bits: int, signed: bool) -> Bits:
-        """Return a number with all bits of its type."""
+        """Return a number extended to all bits of its type."""
         wide = self._design.signal(f"{made.name}_from", made.module, stage, width=bits, signed=signed)
         self._design.assign(wide, own.fit(bits))
         return self._bits(wide, 0, stage, made.module)
@@ -417,41 +418,50 @@ class _Emitter:
             return f"$signed({one}) {sign} $signed({other})"
         return f"{one} {sign} {other}"
 
-    # --- choices and conditions
+    # --- selections and conditions
 
     def _merge(self, phi: Instruction, made: Signal, stage: int | None) -> str:
-        """A value by the branches that lead to its block, from the block that all of them come from."""
+        """Return the expression for a phi: a selection by the branches between its block and the block's dominator."""
         module, came = made.module, {}
         for value, block in zip(phi.operands, phi.blocks, strict=True):
             unknown = value.kind == "constant" and value.text in ("undef", "poison")
             came[block] = None if unknown else self._like(value, made, stage, module)
-        return self._way(self._body if stage is not None else self._outside, phi.block, came.get, None, stage, module)
+        return self._selection(
+            self._body if stage is not None else self._outside, phi.block, came.get, None, stage, module
+        )
 
     def _reached(self, block: str, stage: int, module: str) -> str:
         """Return the condition under which a block of the body is reached."""
         conditions = [self._running.at(stage, module)]
         while block != self._body.header:
-            condition = self._way(self._body, block, lambda _: "1'h1", "1'h0", stage, module)
+            condition = self._selection(self._body, block, lambda _: "1'h1", "1'h0", stage, module)
             if condition != "1'h1":
                 conditions.append(_atom(condition))
             block = self._body.above(block)
         return " & ".join(conditions)
 
-    def _way(self, body: Body, target: str, comes, astray: str | None, stage: int | None, module: str) -> str:
-        """Return what is chosen on the way to a block, by the branches behind the block that dominates it.
+    def _selection(
+        self, body: Body, target: str, text_of, otherwise: str | None, stage: int | None, module: str
+    ) -> str:
+        """Return the selection that the branches from a block's dominator to the block make.
 
-        `comes` gives the text of each block from which it is reached at last; `astray` is that of ways past it.
+        Parameters
+        ----------
+        text_of : callable
+            From a predecessor of the block to the expression for paths through it.
+        otherwise : str or None
+            Expression for paths that miss the block.
         """
         texts: dict[str, str | None] = {}
         for block in body.region(target):
-            ways = {o: comes(block) if o == target else texts.get(o, astray) for o in body.successors[block]}
+            ways = {o: text_of(block) if o == target else texts.get(o, otherwise) for o in body.successors[block]}
             texts[block] = self._choice(block, ways, stage, module)
         return texts[body.above(target)]
 
     def _choice(self, block: str, ways: dict[str, str | None], stage: int | None, module: str) -> str | None:
-        given = list(dict.fromkeys(text for text in ways.values() if text is not None))
-        if len(given) < 2:
-            return given[0] if given else None
+        different = list(dict.fromkeys(text for text in ways.values() if text is not None))
+        if len(different) < 2:
+            return different[0] if different else None
         branch = self._graph.function.blocks[block][-1]
         if branch.opcode != "br":
             raise NotEmitted(f"a {branch.opcode} at {self._places.text(branch.line)}")
@@ -480,7 +490,7 @@ class _Emitter:
         return described
 
     def _memory(self, host_store: str, memory: Memory, load: Node | None, store: Node | None, module: str) -> None:
-        """Add a memory; one that the loop does not write, or does not read, has its other port outside."""
+        """Add a memory; if the loop does not load from it, or does not store to it, the host port has that access."""
         design = self._design
         address_bits = max(1, (memory.words - 1).bit_length())
         made = (
@@ -490,7 +500,7 @@ class _Emitter:
         )
         name = design.unique(f"{memory.variable}_memory")
         if made.bits != memory.width:
-            raise NotEmitted(f"{memory.name} is read in parts of {made.bits} of {memory.width} bits")
+            raise NotEmitted(f"{made.bits} of the {memory.width} bits of a word of {memory.name} are read")
         ports = {
             "load_address": f"{design.port(f'{HOST}_address', ADDRESS_BITS).at(None, module)}[{address_bits - 1}:0]"
         }
@@ -536,7 +546,7 @@ class _Emitter:
     # --- the run
 
     def _control(self) -> None:
-        """Iterations start each cycle until one says that it is the last; what is looked at after the loop is kept."""
+        """Add the loop's control: start an iteration each cycle until the last, and register results of the loop."""
         design, body = self._design, self._body
         start = design.port("start", 1).at(None, MAIN)
         (exit_block,) = body.exits
@@ -554,36 +564,36 @@ class _Emitter:
         busy = design.signal("busy", MAIN, None)
         design.assign(busy, f"{start} | {running} | |{left.name}")
         design.outputs.append(busy)
-        for value, name in self._after().items():
+        for value, name in self._used_after_loop().items():
             stage = self._home(self._graph.node(value))
             kept = design.signal(f"last_{identifier(name)}", MAIN, None, width=element_bits(value.type))
             now = self._number(value, kept.width, stage, MAIN)
             design.register(kept, f"{self._running.at(stage, MAIN)} ? {now} : {kept.name}")
             design.outputs.append(kept)
-            goes_to = self._goes_to(value)
-            if goes_to:
-                self._results.append((kept.name, *goes_to))
+            result_field = self._result_field(value)
+            if result_field:
+                self._results.append((kept.name, *result_field))
             else:
                 self._returned = kept.name
 
-    def _after(self) -> dict[Instruction, str]:
-        """Values of the body that the function uses behind the loop, and what it calls them there."""
+    def _used_after_loop(self) -> dict[Instruction, str]:
+        """Return the values of the body that are used after the loop, and their names there."""
         used = {}
-        for value, instruction in self._behind():
+        for value, instruction in self._uses_after_loop():
             if value in self._inside:
                 used.setdefault(value, instruction.name)
         return used
 
-    def _behind(self) -> list[tuple[Value, Instruction]]:
-        """All operands of instructions outside the loop, and those."""
+    def _uses_after_loop(self) -> list[tuple[Value, Instruction]]:
+        """Return (operand, instruction) for all operands of instructions outside the loop."""
         blocks = self._graph.function.blocks.items()
         outside = [i for block, instructions in blocks if block not in self._body.successors for i in instructions]
         return [(operand, i) for i in outside for operand in i.operands]
 
-    def _goes_to(self, value: Instruction) -> tuple[str, int] | None:
-        """Return the field of an argument in which a value is stored behind the loop; None: it is what is returned."""
+    def _result_field(self, value: Instruction) -> tuple[str, int] | None:
+        """Return the argument's field in which a value is stored after the loop; None if the function returns it."""
         reached = {value}
-        for operand, instruction in self._behind():
+        for operand, instruction in self._uses_after_loop():
             if operand in reached and instruction.opcode == "store":
                 return self._schedule.memories.field(instruction)
             if operand in reached:
@@ -592,7 +602,7 @@ class _Emitter:
 
 
 def module_names(graph: Graph, places: Places) -> dict[int | None, str]:
-    """Return the module of each location: a unit's step, else the file of the function that the loop calls there."""
+    """Return the module of each source location: the unit's step, else the file of the function that the loop calls."""
     calls: dict[str, list[int]] = {}
     units = {}
     lines = dict.fromkeys(node.instruction.line for node in graph.values)
@@ -614,7 +624,7 @@ def module_names(graph: Graph, places: Places) -> dict[int | None, str]:
 
 
 def _moves_lanes(value: Instruction) -> bool:
-    """Return whether a vector is others' lanes side by side: no signal of its own."""
+    """Return True if an instruction only moves lanes of vectors; it has no signal."""
     inserted = value.opcode == "insertelement" and value.operands[2].kind == "constant"
     return inserted or value.opcode == "shufflevector"
 
@@ -624,7 +634,7 @@ def _atom(text: str) -> str:
 
 
 def relation_mask(fcmp: Instruction) -> int:
-    """Return the relations of which a comparison asks for one, as fp32_compare's MASK."""
+    """Return fp32_compare's MASK for a comparison: the relations for which it is true."""
     relation = re.search(r"fcmp (?:\w+ )*?([ou]?(?:eq|ne|lt|le|gt|ge)|ord|uno) ", fcmp.text)[1]
     if relation in ("ord", "uno"):
         return RELATIONS["u"] if relation == "uno" else 7

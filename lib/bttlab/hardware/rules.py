@@ -1,4 +1,4 @@
-"""Check the pragmas of the source: one that the analysis does not know is a violation."""
+"""Check the pragmas of the source: a pragma or option that the analysis does not know is a violation."""
 
 import re
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ from bttlab.hardware.memories import Port
 from bttlab.hardware.pragmas import Pragma
 from bttlab.hardware.violations import Violation
 
-# Of each pragma: names with the values that they may have (None: any), and words that may stand alone.
+# For each pragma: options with their allowed values (None: any), and options without a value.
 _ANY = None
 KNOWN: dict[str, tuple[dict[str, set[str] | None], set[str]]] = {
     "PIPELINE": ({"ii": _ANY}, set()),
@@ -30,14 +30,14 @@ _IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 
 
 def of_pragmas(pragmas: Iterable[Pragma], preprocessed: str) -> list[Violation]:
-    """Return pragmas with a name, value or variable that the analysis does not know, or without a value that it needs.
+    """Return a violation for each unknown pragma, option, value or variable, and for each missing option.
 
     Parameters
     ----------
     pragmas : iterable of Pragma
-        Of the whole source.
+        All pragmas of the source.
     preprocessed : str
-        The source; a variable is known if it stands in it outside of pragmas.
+        The source; a variable is known if it occurs outside of pragmas.
     """
     code = "\n".join(line for line in preprocessed.splitlines() if not line.lstrip().startswith("#"))
     names = set(_IDENTIFIER.findall(code))
@@ -63,16 +63,16 @@ def _faults(pragma: Pragma) -> list[str]:
 
 
 def of_loop(inside: list[Pragma], outside: list[Pragma], delays: int, constants: dict[str, int]) -> list[Violation]:
-    """Return what the loop's pragmas ask for and the analysis does not show.
+    """Return violations of the loop's pragmas: an II other than 1, and delay blocks that are no separate blocks.
 
     Parameters
     ----------
     inside : list of Pragma
-        Those of the loop's lines.
+        Pragmas within the loop's lines.
     outside : list of Pragma
         All others.
     delays : int
-        Blocks with a LATENCY that the loop still calls.
+        Delay blocks that the loop calls.
     constants : dict of str to int
     """
     wrong = []
@@ -89,7 +89,7 @@ def of_loop(inside: list[Pragma], outside: list[Pragma], delays: int, constants:
 
 
 def of_promises(pragmas: list[Pragma], ports: list[Port]) -> list[Violation]:
-    """Return promises about variables that are no memory of the loop."""
+    """Return a violation for each DEPENDENCE of a variable that is no memory of the loop."""
     memories = {port.memory.variable for port in ports}
     return [
         Violation("promise", f"DEPENDENCE at {p.place}: {p.variable} is no memory of the loop")

@@ -1,4 +1,4 @@
-"""Counts of Yosys for the Verilog: data/u50/synthesis.json, which `make synth` writes."""
+"""Resource counts of Yosys for the Verilog: data/u50/synthesis.json, which `make synth` writes."""
 
 import json
 from collections import Counter
@@ -12,15 +12,15 @@ UNITS = (*LOOP_UNITS, "trainer_control", "control_registers", "axi_port")
 COPIES = {"axi_port": 4}  # instances of a module in the kernel
 DEPTH = ("levels", "stage_of_levels")
 IN_LUTS = ("packed_tables", "shift_registers", "memory_tables")
-AMD = {  # entry of data/u50/operators.json that does what a core does
+AMD = {  # the operator of data/u50/operators.json that corresponds to each core
     **{f"fp32_{name}": name for name in ("add", "multiply", "divide", "square_root", "compare")},
     **{f"fp32_{name}": "convert" for name in ("floor", "from_int", "to_int")},
 }
-LEVEL_NS = 0.3  # of a LUT and the net behind it on UltraScale+ of speed grade -2: the budget of AMD's report_failfast
+LEVEL_NS = 0.3  # of a LUT and its net on UltraScale+ of speed grade -2: the budget of AMD's report_failfast
 
 
 def synthesised() -> dict[str, Counter]:
-    """Return what each module takes, by resource; units without their cores, of which they have the number by name."""
+    """Return the resources of each module; units exclude their cores, whose numbers they list by name."""
     modules = json.loads(FILE.read_text(encoding="utf-8"))["modules"]
     return {
         name: Counter({kind: n for kind, n in one.items() if isinstance(n, int | float)})
@@ -29,23 +29,23 @@ def synthesised() -> dict[str, Counter]:
 
 
 def with_own_cores(modules: dict[str, Counter]) -> Counter:
-    """Return what the whole kernel takes with the cores of hls_src/rtl.
+    """Return the resources of the whole kernel with the cores of hls_src/rtl.
 
     Parameters
     ----------
     modules : dict of str to Counter
-        What `synthesised` gives.
+        Result of `synthesised`.
     """
     return _total(modules, UNITS, modules)
 
 
 def with_amd_cores(modules: dict[str, Counter]) -> Counter:
-    """Return what the loop takes with AMD's FP32 operators in place of the cores: what `bttlab schedule` models.
+    """Return the resources of the loop with AMD's FP32 operators instead of the cores, as `bttlab schedule` models it.
 
     Parameters
     ----------
     modules : dict of str to Counter
-        What `synthesised` gives.
+        Result of `synthesised`.
     """
     costs = read_data("operators")["operators"]
     cores = {}

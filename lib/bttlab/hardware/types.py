@@ -1,4 +1,4 @@
-"""LLVM's types: how many bytes they take, and how an array nests."""
+"""LLVM types: sizes, layouts of structs, and dimensions of arrays."""
 
 import re
 from dataclasses import dataclass
@@ -11,30 +11,31 @@ POINTER_BYTES = 8
 
 @cache
 def element_bits(kind: str) -> int:
-    """Return the bits of a scalar, or of a vector's element."""
+    """Return the bits of a scalar, or of an element of a vector."""
     _, element = lanes_of(kind)
     return _SCALARS[element] if element in _SCALARS else int(element.removeprefix("i"))
 
 
 @cache
 def lanes_of(kind: str) -> tuple[int, str]:
-    """Return how many elements a vector has, and their type; a scalar has one."""
+    """Return the number of elements of a vector, and their type; a scalar has one element."""
     match = re.fullmatch(r"<(\d+) x (\w+)>", kind)
     return (int(match[1]), match[2]) if match else (1, kind)
 
 
 def is_float(kind: str) -> bool:
-    """Return whether a scalar or a vector's element is a floating point number."""
+    """Return True if a scalar, or an element of a vector, is a floating point number."""
     return lanes_of(kind)[1] in ("float", "double", "half")
 
 
 @dataclass(frozen=True)
 class Array:
-    """An array as a global variable is one: dimensions outermost first, and what is in it.
+    """A nested array type.
 
     Attributes
     ----------
     shape : tuple of int
+        Dimensions, outermost first.
     element : str
         Type of an element: a scalar, a vector or a struct.
     strides : tuple of int
@@ -57,14 +58,14 @@ class Types:
     Parameters
     ----------
     structs : dict of str to str
-        Bodies of the named ones.
+        Bodies of named structs.
     """
 
     def __init__(self, structs: dict[str, str]) -> None:
         self._structs = structs
 
     def split(self, text: str) -> tuple[str, str]:
-        """Return the type that a text begins with, and the rest of the text."""
+        """Split a text into the type that it begins with, and the rest."""
         text = text.lstrip()
         if text[0] in "[<{":
             depth, close = 0, {"[": "]", "<": ">", "{": "}"}[text[0]]
@@ -76,16 +77,16 @@ class Types:
         return match[0], text[match.end() :]
 
     def size(self, kind: str) -> int:
-        """Return the bytes between two of a type in an array."""
+        """Return the bytes of an element of a type in an array, padding included."""
         return self._layout(kind)[0]
 
     def element(self, kind: str) -> str | None:
-        """Return what an array or vector is made of."""
+        """Return the element type of an array or vector; None for other types."""
         match = re.fullmatch(r"[\[<]\d+ x (.*)[\]>]", kind, re.DOTALL)
         return match[1] if match else None
 
     def members(self, kind: str) -> list[tuple[int, str]]:
-        """Return offset and type of a struct's members."""
+        """Return the offset in bytes and the type of each member of a struct."""
         body = self._structs.get(kind, kind).strip()
         packed = body.startswith("<{")
         body = body.strip("<>").strip()[1:-1].strip()
@@ -100,7 +101,7 @@ class Types:
         return offsets
 
     def array(self, kind: str) -> Array:
-        """Return a global variable's type as an array; one that is none has no dimension."""
+        """Return a type as an array; a type that is no array has no dimensions."""
         shape = []
         while kind.startswith("["):
             shape.append(int(re.match(r"\[(\d+) x", kind)[1]))
@@ -108,7 +109,7 @@ class Types:
         return Array(tuple(shape), kind, self.size(kind))
 
     def _layout(self, kind: str) -> tuple[int, int]:
-        """Size and alignment in bytes."""
+        """Return size and alignment in bytes."""
         if kind in self._structs or kind[0] == "{" or kind.startswith("<{"):
             members = self.members(kind)
             if not members:

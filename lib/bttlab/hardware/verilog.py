@@ -1,4 +1,4 @@
-"""A pipelined design as Verilog: signals with a stage, delays to the stages where they are used, a module a unit."""
+"""A pipelined design as Verilog: signals with a stage, delays to later stages that use them, one module a unit."""
 
 import itertools
 import re
@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 
 TOP = "machine_loop"
 RESERVED = "and or xor not input output wire reg delay memory clock begin end case".split()
-WIDTH = 100  # of a line of declarations
+WIDTH = 100  # characters of a line of declarations
 
 
 @dataclass(eq=False)
 class Signal:
-    """A value of an iteration, or one that stays the same for a run.
+    """A value of an iteration, or a value that is constant for a run.
 
     Attributes
     ----------
@@ -20,17 +20,19 @@ class Signal:
     module : str
         The unit that computes it.
     stage : int or None
-        Cycle of the iteration in which it is there; None: it stays the same for a run.
+        Cycle of the iteration in which it is available; None if it is constant for a run.
     lanes : tuple of int
-        Lanes of a vector that exist, in the order of its bits; (0,) for a scalar.
+        Lanes of a vector that are built, in the order of its bits; (0,) for a scalar.
     width : int
         Bits of a lane.
     signed : bool
-        Above its width it has the sign, not zeros.
+        Whether it is extended by its sign, not by zeros.
     alike : bool
-        All lanes of the vector are the one that exists.
+        Whether all lanes of the vector are equal; only one is built.
     place : str
         File and line of the source.
+    uses : dict of int to set of str
+        Modules that use it in each stage.
     """
 
     name: str
@@ -53,23 +55,24 @@ class Signal:
         if self.stage is None or stage is None:
             stage = self.stage
         if self.stage is not None and stage < self.stage:
-            raise ValueError(f"{self.name} of stage {self.stage} is asked for in stage {stage}: {self.place}")
+            raise ValueError(f"{self.name} of stage {self.stage} is used in stage {stage}, before it: {self.place}")
         self.uses.setdefault(stage, set()).add(module)
         return self.name if stage == self.stage else f"{self.name}_at_{stage}"
 
 
 @dataclass(frozen=True)
 class Bits:
-    """Some bits of a signal, or of a number: what expressions are made of.
+    """A range of bits of a signal or of a constant: an operand of expressions.
 
     Attributes
     ----------
     name : str
-        Of the signal; empty for a number.
+        Name of the signal; empty for a constant.
     low, width, of : int
-        First bit, how many, how many the signal has.
+        First bit, number of bits, and bits of the whole signal.
     signed : bool
     number : int
+        Value of a constant.
     """
 
     name: str
@@ -87,11 +90,11 @@ class Bits:
         return f"{self.name}[{self.low}]" if self.width == 1 else f"{self.name}[{self.low + self.width - 1}:{self.low}]"
 
     def part(self, low: int, width: int) -> "Bits":
-        """Return some of these bits."""
+        """Return a range of these bits."""
         return Bits(self.name, self.low + low, width, self.of, self.signed, self.number >> low)
 
     def fit(self, width: int) -> str:
-        """Return the number with so many bits: the lowest, or more by its sign."""
+        """Return the expression with `width` bits: truncated, or extended by its sign or by zeros."""
         if not self.name or width <= self.width:
             return str(self.part(0, width))
         more, last = width - self.width, self.part(self.width - 1, 1)
@@ -104,7 +107,7 @@ def number(value: int, width: int) -> Bits:
 
 
 def joined(parts: list[Bits]) -> str:
-    """Return bits side by side, the first the lowest; neighbours of one signal as one."""
+    """Return the concatenation of bits, the first the lowest; adjacent ranges of a signal are merged."""
     merged: list[Bits] = []
     for part in parts:
         last = merged[-1] if merged else None
@@ -118,14 +121,14 @@ def joined(parts: list[Bits]) -> str:
 
 
 def identifier(text: str) -> str:
-    """Return a name of LLVM's as one of Verilog's: without the numbers that inlining and unrolling add."""
+    """Return an LLVM name as a Verilog identifier, without the numbers that inlining and unrolling add."""
     text = re.sub(r"(\.(i|addr|sroa|lcssa|ph)|\.?\d+)+$", "", text.strip('%"'))
     text = re.sub(r"\W+", "_", re.sub(r"\.(sroa|i)\b\.?\d*", "", text)).strip("_")
     return text if text and text[0].isalpha() else f"value_{text}".rstrip("_")
 
 
 class Design:
-    """Signals and what they are made of.
+    """Signals and statements of a design.
 
     Attributes
     ----------
@@ -141,13 +144,13 @@ class Design:
         self._statements: dict[str, list[tuple[int, str]]] = {}
 
     def signal(self, name: str, module: str, stage: int | None, **more) -> Signal:
-        """Add a signal; its name gets a number where it is taken."""
+        """Add a signal; a number is added to its name if the name is taken."""
         made = Signal(self.unique(name), module, stage, **more)
         self.signals.append(made)
         return made
 
     def unique(self, name: str) -> str:
-        """Return a name that nothing else has."""
+        """Return a unique name."""
         name = identifier(name)
         while True:
             self._names[name] = count = self._names.get(name, 0) + 1
@@ -157,17 +160,17 @@ class Design:
                 return made
 
     def port(self, name: str, width: int) -> Signal:
-        """Return an input of the top; one of each name."""
+        """Return the input of the top of this name; add it if there is none."""
         if name not in self.ports:
             self.ports[name] = self.signal(name, "", None, width=width)
         return self.ports[name]
 
     def assign(self, signal: Signal, text: str) -> None:
-        """Say what a signal is."""
+        """Assign an expression to a signal."""
         self.statement(signal.module, signal.stage, f"assign {signal.name} = {text};", signal.place)
 
     def register(self, signal: Signal, text: str) -> None:
-        """Say what a signal becomes with the next clock."""
+        """Make a signal a register that takes the value of an expression at each clock."""
         name, bits = signal.name, bit_range(signal.bits)
         text = f"reg {bits}{name}_q; always @(posedge clock) {name}_q <= {text}; assign {name} = {name}_q;"
         self.statement(signal.module, signal.stage, text, signal.place)
@@ -178,7 +181,7 @@ class Design:
         self._statements.setdefault(module, []).append((-1 if stage is None else stage, line))
 
     def text(self, head: str) -> str:
-        """Return all modules, the top last."""
+        """Return the text of all modules, the top last."""
         chains = {signal: self._chain(signal) for signal in self.signals}
         modules = sorted({s.module for s in self.signals if s.module})
         parts = [head]
@@ -235,7 +238,7 @@ class Design:
 
     @staticmethod
     def _chain(signal: Signal) -> list[tuple[int, int]]:
-        """From one stage to the next in which a signal is looked at."""
+        """Return pairs of consecutive stages in which a signal is used: each needs a delay."""
         if signal.stage is None:
             return []
         stages = sorted({signal.stage, *(n for n in signal.uses if n is not None)})
@@ -247,7 +250,7 @@ def _name(signal: Signal, stage: int | None) -> str:
 
 
 def bit_range(bits: int) -> str:
-    """Return the range of a declaration, with a space behind it; none for a single bit."""
+    """Return the range of a declaration, followed by a space; empty for a single bit."""
     return f"[{bits - 1}:0] " if bits > 1 else ""
 
 

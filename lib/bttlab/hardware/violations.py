@@ -1,4 +1,4 @@
-"""Parts of the source that HLS rejects, or builds slower than one iteration a cycle."""
+"""Violations: parts of the source that HLS rejects, or does not build with initiation interval 1."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from bttlab.hardware.places import Places
 
 @dataclass(frozen=True)
 class Violation:
-    """One thing that must not be.
+    """A violation of a rule of synthesis.
 
     Attributes
     ----------
@@ -27,7 +27,7 @@ class Violation:
 def accesses_of(
     instructions: list[Instruction], memories: Memories, places: Places
 ) -> tuple[list[tuple[Instruction, Access]], list[Violation]]:
-    """Resolve every load and store."""
+    """Return the access of every load and store, and violations for those that cannot be resolved."""
     accesses, wrong = [], []
     for instruction in instructions:
         if instruction.opcode in ("load", "store"):
@@ -40,7 +40,7 @@ def accesses_of(
 
 
 def of_pointers(function: Function, places: Places) -> list[Violation]:
-    """Return selections between pointers, and pointers that are compared, anywhere in a function."""
+    """Return violations for selections between pointers, and comparisons and conversions of pointers, in a function."""
     wrong = []
     for instruction in (i for block in function.blocks.values() for i in block):
         where = places.text(instruction.line)
@@ -56,23 +56,23 @@ def of_pointers(function: Function, places: Places) -> list[Violation]:
 
 
 def of_ports(ports: list[Port], accesses: list[tuple[Instruction, Access]], places: Places) -> list[Violation]:
-    """Return the memories that are asked more often than one load and one store a cycle."""
+    """Return violations for memories with more than one load or more than one store an iteration."""
     wrong = []
     for port in ports:
-        for asked, opcode in ((port.loads, "load"), (port.stores, "store")):
-            if asked > 1 and not port.memory.register:
+        for count, opcode in ((port.loads, "load"), (port.stores, "store")):
+            if count > 1 and not port.memory.register:
                 lines = sorted(
                     {places.text(i.line) for i, a in accesses if a.memory == port.memory and i.opcode == opcode}
                 )
                 message = (
-                    f"{port.memory.name} has {asked} {opcode}s an iteration and one port for them: {', '.join(lines)}"
+                    f"{port.memory.name} has {count} {opcode}s an iteration but one port for them: {', '.join(lines)}"
                 )
                 wrong.append(Violation("port", message))
     return wrong
 
 
 def of_operators(graph: Graph, places: Places) -> list[Violation]:
-    """Return calls, divisions and wide products that are left in the body."""
+    """Return violations for calls, unknown operations, divisions and wide products in the body."""
     return [v for v in (_operator(node, graph, places) for node in graph.nodes) if v is not None]
 
 
@@ -82,11 +82,11 @@ def _operator(node: Node, graph: Graph, places: Places) -> Violation | None:
         return Violation("call", f"{callee(node.instruction)} is called and not inlined at {where}")
     if node.kind == "unknown":
         what = f"{node.instruction.opcode} of {node.instruction.type}"
-        return Violation("operation", f"{what} at {where}: the analysis knows no operator of the machine for it")
+        return Violation("operation", f"{what} at {where}: the machine has no operator for it")
     if node.instruction.opcode in ("load", "store") and "volatile" in node.instruction.text.split():
-        return Violation("operation", f"a volatile {node.instruction.opcode} at {where}: a block was inlined")
+        return Violation("operation", f"a volatile {node.instruction.opcode} at {where}: a delay block was inlined")
     if node.kind == "divide":
-        return Violation("division", f"an integer is divided by what is no power of two at {where}")
+        return Violation("division", f"an integer is divided by something other than a power of two at {where}")
     if node.kind == "multiply":
         sizes = sorted(graph.widths.bits(o) + (not graph.widths.signed(o)) for o in node.instruction.operands)
         if any(size > most for size, most in zip(sizes, DSP_BITS, strict=True)):

@@ -1,4 +1,4 @@
-"""Signals of the loop's Verilog that a testbench looks at: whether each unit is busy, and ends an instruction."""
+"""Signals of the loop's Verilog that testbenches read: whether each unit is busy, and when it ends an instruction."""
 
 import re
 from pathlib import Path
@@ -7,11 +7,11 @@ from bttlab.hardware.control import LOOP
 from bttlab.hardware.rtl import LoopVerilog
 from bttlab.hardware.verilog import Signal
 
-ENDS = "const bool ends = nest[u].busy & is_end(nest[u]);"  # in machine.h, a unit at a time
+ENDS = "const bool ends = nest[u].busy & is_end(nest[u]);"  # the line of machine.h, unrolled over the units
 
 
 def watched(loop: LoopVerilog, source: Path) -> list[Signal]:
-    """Return a unit's `ends` and `busy`, which are bits, after the other's.
+    """Return the one-bit signals `ends` and `busy` of each unit, unit by unit.
 
     Parameters
     ----------
@@ -30,13 +30,13 @@ def watched(loop: LoopVerilog, source: Path) -> list[Signal]:
 
 
 def verilator_settings(signals: list[Signal]) -> str:
-    """Return what Verilator keeps as it is: watched signals; operands of cores, so that these are one function each."""
+    """Return Verilator's settings: keep watched signals, and operands of cores so that each core is one function."""
     kept = [("fp32_*", "a"), ("fp32_*", "b"), *((signal.module, signal.name) for signal in signals)]
     lines = [f'public_flat_rd -module "{module}" -var "{name}"' for module, name in kept]
     return "\n".join(["`verilator_config", "// Made by: bttlab rtl", *lines, ""])
 
 
 def fields_of(signals: list[Signal]) -> list[tuple[int, str, int]]:
-    """Return each signal's place among the bits that a testbench collects, its name in Verilator's model, its stage."""
+    """Return, for each signal, its bit number in a testbench's record, its name in Verilator's model, and its stage."""
     path = f"{LOOP}_unit__DOT__%s_unit__DOT__%s"
     return [(i, path % (signal.module, signal.name), signal.stage) for i, signal in enumerate(signals)]

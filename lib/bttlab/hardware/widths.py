@@ -1,4 +1,4 @@
-"""Bits that an integer needs: HLS takes no more than can be set and no more than are read."""
+"""Bit widths of integers: HLS builds only the bits that can be set and that are read."""
 
 from collections.abc import Iterable
 
@@ -6,11 +6,11 @@ from bttlab.hardware.ir import Instruction, Value
 from bttlab.hardware.types import element_bits, is_float
 
 Range = tuple[int, int]
-ROUNDS = 4  # of widening: what still grows then is as wide as its type
+ROUNDS = 4  # of the range analysis; a range that still grows afterwards is widened to that of its type
 
 
 def constant_number(text: str) -> int | None:
-    """Return the integer that a constant's text is; zeroinitializer is 0."""
+    """Return the integer value of a constant's text; None if it is no integer. zeroinitializer is 0."""
     match text:
         case "true":
             return 1
@@ -23,23 +23,23 @@ def constant_number(text: str) -> int | None:
 
 
 def bits_of(low: int, high: int) -> int:
-    """Return the bits that hold a range, its sign included."""
+    """Return the number of bits that a range takes, with a sign bit if it has negative numbers."""
     return max(high.bit_length() + (low < 0), (-low - 1).bit_length() + 1 if low < 0 else 0, 1)
 
 
 def full_range(kind: str) -> Range:
-    """Return what a type can hold: unsigned for i1 and i8 (truth values), else signed."""
+    """Return the range of a type: unsigned for i1 and i8 (truth values), else signed."""
     bits = element_bits(kind)
     return (0, 2**bits - 1) if bits <= 8 else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
 
 
 class Widths:
-    """Bits of the integers of a loop's body.
+    """Bit widths of the integers of a loop's body, by range analysis forward and demanded bits backward.
 
     Parameters
     ----------
     order : iterable of Instruction
-        The body, every instruction after what it uses, but for what comes round the loop.
+        The body in topological order, loop-carried values excepted.
     header_phis : set of Instruction
     """
 
@@ -62,10 +62,10 @@ class Widths:
         else:
             for instruction in self._order:
                 self._ranges[instruction] = full_range(instruction.type)
-        self._demanded = self._look_back(list(order))
+        self._demanded = self._demanded_bits(list(order))
 
     def bits(self, value: Value) -> int:
-        """Return the bits of an integer that are computed."""
+        """Return the number of bits of an integer that are built."""
         if value.kind == "constant":
             number = constant_number(value.text)
             return 1 if number is None else bits_of(number, number)
@@ -75,13 +75,13 @@ class Widths:
         return max(1, min(own, self._demanded.get(value, own)))
 
     def signed(self, value: Value) -> bool:
-        """Return whether an integer may be negative."""
+        """Return True if an integer may be negative."""
         if value.kind == "constant":
             return (constant_number(value.text) or 0) < 0
         return self._ranges.get(value, full_range(value.type))[0] < 0
 
     def same(self, one: Value, other: Value) -> bool:
-        """Return whether two integers, one the other with another width, are the same number."""
+        """Return True if an integer and its extension or truncation are the same number."""
         ranges = [self._ranges.get(value, full_range(value.type)) for value in (one, other)]
         return ranges[0] == ranges[1]
 
@@ -115,7 +115,7 @@ class Widths:
             return least, most
         return bounds
 
-    def _look_back(self, order: list[Instruction]) -> dict[Value, int]:
+    def _demanded_bits(self, order: list[Instruction]) -> dict[Value, int]:
         """Return the number of low bits of each integer that are read."""
         demanded: dict[Value, int] = {}
         changed = True
@@ -132,12 +132,12 @@ class Widths:
 
 
 def is_float_or_other(kind: str) -> bool:
-    """Return whether a type is no integer and no vector of them."""
+    """Return True if a type is neither an integer nor a vector of integers."""
     return kind in ("void", "ptr") or kind[0] in "[{%" or kind.startswith("<{") or "ptr" in kind or is_float(kind)
 
 
 def _transfer(instruction: Instruction, operands: list[Range | None]) -> Range | None:
-    """The range of a result, None where nothing is known to come yet."""
+    """Return the range of a result; None while no operand has a range."""
     kind = instruction.type
     full = full_range(kind)
     match instruction.opcode:
@@ -192,7 +192,7 @@ def _transfer(instruction: Instruction, operands: list[Range | None]) -> Range |
 
 
 def _demands(instruction: Instruction, own: int) -> list[tuple[Value, int]]:
-    """Return the bits that an instruction reads of its operands, where `own` low bits of its result are read."""
+    """Return the number of low bits that an instruction reads of each operand, if `own` low bits of it are read."""
     operands = instruction.operands
     whole = [(o, 0 if is_float_or_other(o.type) else element_bits(o.type)) for o in operands if o.type not in ("void",)]
     match instruction.opcode:
