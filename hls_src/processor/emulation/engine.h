@@ -159,19 +159,25 @@ static bool is_finite_vector(const Vector *vector) {
     return !any_mark(marks);
 }
 
-static bool accumulate_tiled(const Nest &nest) {
-    const Instruction &code = *nest.code;
-    // Accumulators must be counted by the inner levels, the depth by the outer levels.
-    const int accumulator_level = code.accumulator_level >= LEVELS ? -1 : code.accumulator_level, k = used_rows(nest);
-    Box depth = active_box(nest), accumulators = depth;
+// Accumulators must be counted by the inner levels, the depth by the outer levels: splits a nest's box into both. False if
+// they are not.
+static bool split_depth(const Nest &nest, int accumulator_level, Box &depth, Box &accumulators) {
+    depth = accumulators = active_box(nest);
     int last_accumulator = 0;
     for (int j = 0; j < LEVELS; j++) {
-        const bool is_depth = code.depth_mask >> j & 1;
+        const bool is_depth = nest.code->depth_mask >> j & 1;
         if (nest.n[j] > 1 && is_depth != (j <= accumulator_level)) return false;
         (j <= accumulator_level ? accumulators : depth).to[j] = 0;
         if (j > accumulator_level) last_accumulator += (nest.end[j] - 1) * nest.accumulator_weight[j];
     }
-    if (last_accumulator >= ACCUMULATORS || k == 0) return false;
+    return last_accumulator < ACCUMULATORS;
+}
+
+static bool accumulate_tiled(const Nest &nest) {
+    const Instruction &code = *nest.code;
+    const int accumulator_level = code.accumulator_level >= LEVELS ? -1 : code.accumulator_level, k = used_rows(nest);
+    Box depth, accumulators;
+    if (k == 0 || !split_depth(nest, accumulator_level, depth, accumulators)) return false;
     const Reach *operand = nest.operand;
     Tiled tiled = {-1, -1};
     tiled.x = longest_level(nest, [&](int j) { return j > accumulator_level && stays_along(nest, SCALARS_IN, j); });
@@ -254,31 +260,40 @@ static inline Lanes trees_of(const Vector *sums_of_rows) {
 constexpr int POINT_VECTORS = PARTS == 1 ? 128 : 0;
 typedef std::make_integer_sequence<int, ROWS> AllRows;
 
-static bool reduce_tiled(const Nest &nest, Marks &marks) {
+// Whether the accumulator index counts exactly the levels inside the depth f, and every accumulator is folded.
+static bool folds_all(const Nest &nest, int f) {
     const Instruction &code = *nest.code;
-    const int f = depth_level(nest), k = used_rows(nest);
-    // The accumulator index must count exactly the levels inside the depth, and every accumulator must be folded.
     const int accumulator_level = code.accumulator_level >= LEVELS ? -1 : code.accumulator_level;
     int last_accumulator = 0;
     for (int j = 0; j < LEVELS; j++) {
         if (nest.n[j] > 1 && (j <= f) != (j <= accumulator_level)) return false;
         if (j > f) last_accumulator += (nest.end[j] - 1) * nest.accumulator_weight[j];
     }
-    if (code.depth_mask != 1 << f || nest.end[f] < nest.n[f] || nest.n[f] < 2) return false;
-    if (last_accumulator >= ACCUMULATORS || k == 0) return false;
+    return code.depth_mask == 1 << f && nest.end[f] == nest.n[f] && nest.n[f] > 1 && last_accumulator < ACCUMULATORS;
+}
+
+// The nest with addend and results where they are at a level's last step.
+static Nest at_last_step(const Nest &nest, int level) {
+    Nest last = nest;
+    for (int o = ADDEND; o <= BUFFER_OUT; o++) {
+        Reach &reach = last.operand[o];
+        reach.start += (nest.n[level] - 1) * reach.stride[level];
+        reach.stride[level] = 0;
+    }
+    return last;
+}
+
+static bool reduce_tiled(const Nest &nest, Marks &marks) {
+    const Instruction &code = *nest.code;
+    const int f = depth_level(nest), k = used_rows(nest);
+    if (k == 0 || !folds_all(nest, f)) return false;
     const Reach *operand = nest.operand;
     if (is_any_offset(nest, f)) return false;
     Tiled tiled = {-1, -1};
     tiled.y = longest_level(nest, [&](int j) {
         return j != f && stays_along(nest, BUFFER_IN, j) && !stays_along(nest, STREAM, j);
     });
-    // Results are written at the fold, the last step of the depth: add that step's stride to their start.
-    Nest folds = nest;
-    for (int o = ADDEND; o <= BUFFER_OUT; o++) {
-        Reach &reach = folds.operand[o];
-        reach.start += (nest.n[f] - 1) * reach.stride[f];
-        reach.stride[f] = 0;
-    }
+    Nest folds = at_last_step(nest, f);
     Results results = {};
     if (code.row_level == f || !may_tile(folds, tiled, results, true)) return false;
     folds.operand[BANK_OUT] = results.bank;

@@ -164,16 +164,92 @@ static int row_along(const Nest &nest, int operation) {
     return along;
 }
 
-// WHOLE: all lanes of all vectors are valid.
+// A row: its index among the statistics and among the terms of the loss, its statistics before the instruction, its sums.
+struct Row {
+    int number, kept;
+    Lanes m, i, p, q, sum, sum_1;
+    Largest best;
+};
+
+// One step on vectors a, b, c: results r0 and r1, and terms of the row's sums. `cut` clears the lanes that are not valid;
+// `label` is a mask of the label's lane.
+template <int OPERATION, typename Cut>
+ALWAYS_INLINE void vector_step(const Nest &nest, const Function &function, const Lanes &a, const Lanes &b, const Lanes &c,
+                               Cut cut, const Lanes &label, Row &row, Lanes &r0, Lanes &r1) {
+    const Lanes f0 = all(nest.f0), f1 = all(nest.f1);
+    if (OPERATION == COPY) r0 = a;
+    if (OPERATION == ADD) r0 = a + b;
+    if (OPERATION == SUM) {
+        r0 = cut(nest.code->operand[B_IN].valid ? a + b : a);
+        row.sum = row.sum + r0;
+    }
+    if (OPERATION == VARIANCE) {
+        const Lanes u = cut(a - row.m);
+        row.sum = row.sum + u * u;
+    }
+    if (OPERATION == NORMALIZE) {
+        r0 = (a - row.m) * row.i;
+        r1 = r0 * b + c;
+    }
+    if (OPERATION == AFFINE) r0 = a * b + c;
+    if (OPERATION == NORM_SUMS) {
+        const Lanes d = cut(a * b);
+        row.sum = row.sum + d;
+        row.sum_1 = row.sum_1 + cut(d * c);
+    }
+    if (OPERATION == NORM_BACK) r0 = ((a * b - row.p) - c * row.q) * row.i;
+    if (OPERATION == COLUMNS) {
+        row.sum = row.sum + cut(a * b);
+        row.sum_1 = row.sum_1 + cut(a);
+    }
+    if (OPERATION == FUNCTION) r0 = function_of(function, a);
+    if (OPERATION == TIMES_FUNCTION) r0 = function_of(function, a) * b;
+    if (OPERATION == TANH_BACK) r0 = a * (all(1.0f) - b * b);
+    if (OPERATION == EXPONENT) {
+        const Lanes u = a - row.m;
+        r0 = cut(function_of(function, u * f0));
+        row.sum = row.sum + r0;
+        if (nest.code->flags & LOSS) row.sum_1 = row.sum_1 + cut(u & label);
+    }
+    if (OPERATION == SCALE) r0 = a * row.i;
+    if (OPERATION == LOSS_BACK) r0 = (a * row.i - f0) - (f1 & label);
+    if (OPERATION == DOT) row.sum = row.sum + cut(a * b);
+    if (OPERATION == SOFTMAX_BACK) r0 = ((b - row.p) * a) * f0;
+}
+
+// Writes the statistics of a row, from its sums.
+template <int OPERATION>
+ALWAYS_INLINE void finish_row(const Nest &nest, const Row &row) {
+    float &m = statistic[0][row.number], &i = statistic[1][row.number];
+    float &p = statistic[2][row.number], &q = statistic[3][row.number];
+    if (OPERATION == SUM) m = nest.f0 * tree(row.sum);
+    if (OPERATION == VARIANCE) i = 1.0f / __builtin_sqrtf(nest.f0 * tree(row.sum) + nest.f1);
+    if (OPERATION == NORM_SUMS) {
+        p = nest.f0 * tree(row.sum);
+        q = nest.f0 * tree(row.sum_1);
+    }
+    if (OPERATION == MAXIMUM) {
+        m = row.best.value;
+        argument[row.kept] = row.best.place;
+    }
+    if (OPERATION == EXPONENT) {
+        const float total = tree(row.sum);
+        i = nest.f1 / total;
+        if (nest.code->flags & LOSS) {
+            loss_sum[row.kept] = total;
+            loss_margin[row.kept] = tree(row.sum_1);
+        }
+    }
+    if (OPERATION == DOT) p = tree(row.sum);
+}
+
+// All rows of an instruction. WHOLE: all lanes of all vectors are valid.
 template <int OPERATION, bool WHOLE>
 static void vector_rows(const Nest &nest, const Sample &sample, Run &run) {
     const Instruction &code = *nest.code;
-    const bool missing_b = !code.operand[B_IN].valid, check = code.flags & CHECK;
+    const bool check = code.flags & CHECK, is_intent = code.flags & INTENT;
     const bool marks_0 = check && code.operand[RESULT_0].valid, marks_1 = check && code.operand[RESULT_1].valid;
-    const float f0 = nest.f0, f1 = nest.f1;
     const Function &function = program.function[code.operand[STATISTIC_ROW].where % FUNCTIONS];
-    const bool has_margin = OPERATION == EXPONENT && code.flags & LOSS;
-    const bool has_two_sums = OPERATION == NORM_SUMS || OPERATION == COLUMNS || has_margin;
     const Lanes zero = all(0.0f);
     const int along = row_along(nest, OPERATION), vectors_along = along == code.vector_level ? LANES : 0;
     bool is_whole = true;  // each row contains all terms of its sum
@@ -183,123 +259,57 @@ static void vector_rows(const Nest &nest, const Sample &sample, Run &run) {
     }
     Marks marks = {};
     each_row(nest, active_box(nest), along, [&](const Step &step, int count, const long *strides) {
-        const int row = (code.operand[STATISTIC_ROW].base + step.accumulator) % STATISTICS, row_index = step.accumulator % ROW_ACCUMULATORS;
-        const int kept = code.flags & INTENT ? LAST_ROW : step.accumulator % SEQUENCE;
-        const int label = code.flags & INTENT ? sample.intent : sample.slot[(step.accumulator + 1) % SEQUENCE];
-        float &m = statistic[0][row], &i = statistic[1][row], &p = statistic[2][row], &q = statistic[3][row];
-        const Lanes all_m = all(m), all_i = all(i), all_p = all(p), all_q = all(q);
+        const int number = (code.operand[STATISTIC_ROW].base + step.accumulator) % STATISTICS, place = step.accumulator % ROW_ACCUMULATORS;
+        const int label = is_intent ? sample.intent : sample.slot[(step.accumulator + 1) % SEQUENCE];
         const auto vector = [&](int o) { return nest.operand[o].memory + step.offset[o]; };
         const Vector *from_a = vector(A_IN), *from_b = vector(B_IN), *from_c = vector(C_IN);
         Vector *to_0 = vector(RESULT_0), *to_1 = vector(RESULT_1);
-        const long a_stride = strides[A_IN], b_stride = strides[B_IN], c_stride = strides[C_IN];
-        const long stride_0 = strides[RESULT_0], stride_1 = strides[RESULT_1];
         const bool first = is_whole || is_first(nest, step);
-        Lanes sum = first ? zero : load(&accumulator[0][row_index]), sum_1 = first ? zero : load(&accumulator[1][row_index]);
-        Largest best = first ? Largest{-__builtin_inff(), 0} : largest[row_index];
+        Row row = {number, is_intent ? LAST_ROW : step.accumulator % SEQUENCE,
+                   all(statistic[0][number]), all(statistic[1][number]), all(statistic[2][number]), all(statistic[3][number]),
+                   first ? zero : load(&accumulator[0][place]), first ? zero : load(&accumulator[1][place]),
+                   first ? Largest{-__builtin_inff(), 0} : largest[place]};
         const int first_vector = step.index[code.vector_level] * LANES;
         Lanes valid = first_lanes(LANES);
-        for (int n = 0; n < count; n++) {
-            const int vector0 = first_vector + n * vectors_along;
-            if (!WHOLE) valid = first_lanes(nest.count - vector0);
-            const auto cut = [&](const Lanes &value) { return WHOLE ? value : value & valid; };
-            const Lanes a = load(from_a + n * a_stride), b = load(from_b + n * b_stride);
-            const Lanes c = load(from_c + n * c_stride);
-            Lanes r0 = zero, r1 = zero;
-            if (OPERATION == COPY) r0 = a;
-            if (OPERATION == ADD) r0 = a + b;
-            if (OPERATION == SUM) {
-                r0 = cut(missing_b ? a : a + b);
-                sum = sum + r0;
-            }
-            if (OPERATION == VARIANCE) {
-                const Lanes u = cut(a - all_m);
-                sum = sum + u * u;
-            }
-            if (OPERATION == NORMALIZE) {
-                r0 = (a - all_m) * all_i;
-                r1 = r0 * b + c;
-            }
-            if (OPERATION == AFFINE) r0 = a * b + c;
-            if (OPERATION == NORM_SUMS) {
-                const Lanes d = cut(a * b);
-                sum = sum + d;
-                sum_1 = sum_1 + cut(d * c);
-            }
-            if (OPERATION == NORM_BACK) r0 = ((a * b - all_p) - c * all_q) * all_i;
-            if (OPERATION == COLUMNS) {
-                sum = sum + cut(a * b);
-                sum_1 = sum_1 + cut(a);
-            }
-            if (OPERATION == FUNCTION) r0 = function_of(function, a);
-            if (OPERATION == TIMES_FUNCTION) r0 = function_of(function, a) * b;
-            if (OPERATION == TANH_BACK) r0 = a * (all(1.0f) - b * b);
+        for (int n = 0; n < count; n++, from_a += strides[A_IN], from_b += strides[B_IN], from_c += strides[C_IN]) {
+            const int vector_0 = first_vector + n * vectors_along;
             if (OPERATION == MAXIMUM) {
-                const int lane = largest_lane(a, WHOLE ? LANES : nest.count - vector0);
-                if (lane >= 0) {
-                    const float value = scalar_of(from_a + n * a_stride, lane);
-                    if (value > best.value) best = {value, vector0 + lane};
-                }
+                const int lane = largest_lane(load(from_a), WHOLE ? LANES : nest.count - vector_0);
+                if (lane >= 0 && scalar_of(from_a, lane) > row.best.value) row.best = {scalar_of(from_a, lane), vector_0 + lane};
+                continue;
             }
-            if (OPERATION == EXPONENT) {
-                const Lanes u = a - all_m;
-                r0 = cut(function_of(function, u * all(f0)));
-                sum = sum + r0;
-                if (has_margin) sum_1 = sum_1 + cut(u & one_lane(label - vector0));
-            }
-            if (OPERATION == SCALE) r0 = a * all_i;
-            if (OPERATION == LOSS_BACK) r0 = (a * all_i - all(f0)) - (all(f1) & one_lane(label - vector0));
-            if (OPERATION == DOT) sum = sum + cut(a * b);
-            if (OPERATION == SOFTMAX_BACK) r0 = ((b - all_p) * a) * all(f0);
+            if (!WHOLE) valid = first_lanes(nest.count - vector_0);
+            const auto cut = [&](const Lanes &value) { return WHOLE ? value : value & valid; };
+            Lanes r0 = zero, r1 = zero;
+            vector_step<OPERATION>(nest, function, load(from_a), load(from_b), load(from_c), cut, one_lane(label - vector_0), row, r0, r1);
             if (!writes_vectors(OPERATION)) continue;
             r0 = cut(r0);
             if (marks_0) mark_overflow(marks, r0, STATE_LIMIT);
-            store(to_0 + n * stride_0, r0);
+            store(to_0 + n * strides[RESULT_0], r0);
             if (OPERATION == NORMALIZE) {
                 r1 = cut(r1);
                 if (marks_1) mark_overflow(marks, r1, STATE_LIMIT);
-                store(to_1 + n * stride_1, r1);
+                store(to_1 + n * strides[RESULT_1], r1);
             }
         }
         if (!adds_rows(OPERATION)) return;
-        if (OPERATION == MAXIMUM) {
-            largest[row_index] = best;
-        } else {
-            store(&accumulator[0][row_index], sum);
-        }
-        if (has_two_sums) store(&accumulator[1][row_index], sum_1);
+        largest[place] = row.best;
+        store(&accumulator[0][place], row.sum);
+        store(&accumulator[1][place], row.sum_1);
         if (!is_whole) {
             if (along >= 0) step.index[along] += count - 1;
             const bool last = is_last(nest, step);
             if (along >= 0) step.index[along] -= count - 1;
             if (!last) return;
         }
-        // The results of a row, at its last vector.
-        if (OPERATION == SUM) m = f0 * tree(sum);
-        if (OPERATION == VARIANCE) i = 1.0f / __builtin_sqrtf(f0 * tree(sum) + f1);
-        if (OPERATION == NORM_SUMS) {
-            p = f0 * tree(sum);
-            q = f0 * tree(sum_1);
-        }
         if (OPERATION == COLUMNS) {
-            sum = sum & valid, sum_1 = sum_1 & valid;
-            if (marks_0) mark_overflow(marks, sum, STATE_LIMIT);
-            if (marks_1) mark_overflow(marks, sum_1, STATE_LIMIT);
-            store(to_0 + (count - 1) * stride_0, sum);
-            store(to_1 + (count - 1) * stride_1, sum_1);
+            const Lanes sums[] = {row.sum & valid, row.sum_1 & valid};
+            if (marks_0) mark_overflow(marks, sums[0], STATE_LIMIT);
+            if (marks_1) mark_overflow(marks, sums[1], STATE_LIMIT);
+            store(to_0 + (count - 1) * strides[RESULT_0], sums[0]);
+            store(to_1 + (count - 1) * strides[RESULT_1], sums[1]);
         }
-        if (OPERATION == MAXIMUM) {
-            m = best.value;
-            argument[kept] = best.place;
-        }
-        if (OPERATION == EXPONENT) {
-            const float total = tree(sum);
-            i = f1 / total;
-            if (has_margin) {
-                loss_sum[kept] = total;
-                loss_margin[kept] = tree(sum_1);
-            }
-        }
-        if (OPERATION == DOT) p = tree(sum);
+        finish_row<OPERATION>(nest, row);
     });
     if (check) run.overflow |= any_mark(marks);
 }
