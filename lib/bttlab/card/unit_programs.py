@@ -123,10 +123,10 @@ def _engine(engine: int, sources: list[int], bank: int, result: int, reduce: boo
     builder = Builder()
     rows = _vectors(next(each for each in sources if each not in (bank, result)), 1)
     place, out = _vectors(bank, 0), _vectors(result, 2)
-    buffer = builder.take_buffer("rows", engine, 1)
+    buffer = builder.allocate_operand_buffer("rows", engine, 1)
     same = np.arange(M.LANES).reshape(1, M.LANES)
     source, rows_of = at(rows.memory, rows.base, block=1, y=1), at(buffer.memory, buffer.base, y=1)
-    builder.shuffle("fill", M.ROWS, same, source, also=rows_of, row=("block", 0))
+    builder.shuffle("fill", M.ROWS, same, source, buffered_result=rows_of, row=("block", 0))
     stream, sums = at(place.memory, place.base, m=1), at(out.memory, out.base, m=1)
     if reduce:
         loops = [Level("k", 1 + 1), Level("m", VECTORS)]  # the last step of k adds up the lanes

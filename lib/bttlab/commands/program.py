@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> Outcome:
         "clock_mhz": MACHINE.CLOCK_MHZ,
         **model.identity,
         "flow": options.flow,
-        "optimizers": [name for name in OPTIMIZERS if program.has_room_for(Optimizer(name))],
+        "optimizers": [name for name in OPTIMIZERS if program.has_space_for(Optimizer(name))],
         "sections": dict(zip(SECTION_NAMES, map(len, program.sections), strict=True)),
         "instructions": dict(zip(UNIT_NAMES, units, strict=True)),
         "tokens": tokens,

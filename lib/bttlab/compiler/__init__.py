@@ -1,1 +1,1 @@
-"""From a model to a program of the training processor: docs/processor.md."""
+"""Compile models to programs of the training processor (docs/processor.md)."""

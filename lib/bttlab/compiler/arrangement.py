@@ -10,7 +10,7 @@ import numpy as np
 
 from bttlab.compiler.builder import LANES, Builder, vectors_for
 from bttlab.compiler.errors import ProgramError
-from bttlab.compiler.instruction import At, Bound, Level, Register, most_of
+from bttlab.compiler.instruction import At, Bound, Level, Register, max_of
 from bttlab.compiler.machine import machine
 
 M = machine()
@@ -151,7 +151,7 @@ def unrolled(places: Mapping[str, At], loops: Sequence[Loop]) -> Iterator[dict[s
     """Yield the operands' places for every iteration of loops that are unrolled into instructions."""
     for index in itertools.product(*(range(size) for size, _ in loops)):
         steps = list(zip(index, (strides for _, strides in loops), strict=True))
-        yield {name: place.behind(sum(n * s[name] for n, s in steps)) for name, place in places.items()}
+        yield {name: place.offset_by(sum(n * s[name] for n, s in steps)) for name, place in places.items()}
 
 
 def nests(
@@ -240,7 +240,7 @@ class _Plan:
     @property
     def steps(self) -> int:
         """Steps of all instructions."""
-        return math.prod(size for size, _ in self.unrolled) * (most_of(self.repeated[0]) + 1) * self.block_steps
+        return math.prod(size for size, _ in self.unrolled) * (max_of(self.repeated[0]) + 1) * self.block_steps
 
     @property
     def repeated(self) -> Loop:
@@ -249,7 +249,7 @@ class _Plan:
             return self.loops[0]
         if (tokens := next((loop for loop in self.loops if isinstance(loop[0], Register)), None)) is not None:
             return tokens
-        return max(self.loops, key=lambda loop: most_of(loop[0]), default=(1, {"source": 0, "target": 0}))
+        return max(self.loops, key=lambda loop: max_of(loop[0]), default=(1, {"source": 0, "target": 0}))
 
     @property
     def unrolled(self) -> list[Loop]:
@@ -284,8 +284,8 @@ def rearrange(builder: Builder, sizes: Sizes, source: Stored, target: Stored) ->
             along_in["x"] = plan.read * plan.vectors_in // plan.rows
     for at in unrolled({"source": source.place, "target": target.place}, plan.unrolled):
         into, out = replace(at["source"], strides=along_in), replace(at["target"], strides=along_out)
-        result, also = (None, out) if target.rows else (out, None)
-        builder.shuffle(what, count, plan.permutation, into, result, also, **more)
+        result, buffered_result = (None, out) if target.rows else (out, None)
+        builder.shuffle(what, count, plan.permutation, into, result, buffered_result, **more)
 
 
 def rearranging_steps(sizes: Sizes, of: Arrangement, to: Arrangement, rows: str = "") -> float:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from bttlab.compiler.builder import LANES, ROWS, Builder, block_rows, even_parts, gate, padded
 from bttlab.compiler.functions import EXPONENT, constant
-from bttlab.compiler.instruction import ENGINE_0, ENGINE_1, At, Bound, Level, Register, most_of
+from bttlab.compiler.instruction import ENGINE_0, ENGINE_1, At, Bound, Level, Register, max_of
 from bttlab.compiler.machine import machine
 from bttlab.compiler.operands import part
 
@@ -47,7 +47,7 @@ class Attention:
     @property
     def most(self) -> int:
         """Tokens of the longest sequence."""
-        return most_of(self.tokens)
+        return max_of(self.tokens)
 
     @property
     def blocks(self) -> int:
@@ -173,9 +173,9 @@ MASKED = -1e9  # added to a score, it makes the exponential 0
 
 def causal_mask(b: Builder, tokens: Bound) -> At:
     """Emit the causal mask, which is added to scores: 0 up to the query's token, MASKED after it; return its place."""
-    most, blocks = most_of(tokens), -(-most_of(tokens) // ROWS)
-    mask = b.take("causal mask", most * blocks, is_persistent=True)
-    all_of, hidden = b.take("all masked", 1, is_persistent=True), b.functions.number(constant(MASKED))
+    most, blocks = max_of(tokens), -(-max_of(tokens) // ROWS)
+    mask = b.allocate("causal mask", most * blocks, is_persistent=True)
+    all_of, hidden = b.allocate("all masked", 1, is_persistent=True), b.functions.number(constant(MASKED))
     shown, one = b.functions.number(constant(-MASKED)), [Level("one", 1)]
     b.layer = "causal mask"
     b.vector(M.FUNCTION, "all keys", one, r0=all_of, function=hidden)

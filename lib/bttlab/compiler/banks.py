@@ -1,7 +1,7 @@
 """Assign each buffer a bank that all its ports reach.
 
-Layers allocate buffers by name and size (`Builder.take`). When all instructions of a sample are listed, their operands
-show which ports must reach a buffer, and its lifetime. Two buffers that one instruction reads, or writes, need
+Layers allocate buffers by name and size (`Builder.allocate`). When all instructions of a sample are listed, their
+operands show which ports must reach a buffer, and its lifetime. Two buffers that one instruction reads, or writes, need
 different banks. Buffers that different units read, or write, at about the same time go to different banks if possible,
 so that both units can work.
 """
@@ -25,7 +25,7 @@ from bttlab.compiler.instruction import (
     Bound,
     Instruction,
     Level,
-    most_of,
+    max_of,
 )
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def with_copies(builder: "Builder", instructions: list[Instruction]) -> list[Ins
         if not unreached:
             continue
         whole = builder.made[int(name.split()[1])]
-        width, copy = whole.vectors // most_of(whole.rows), builder.new_buffer(f"{whole.name}, copied", whole.vectors)
+        width, copy = whole.vectors // max_of(whole.rows), builder.new_buffer(f"{whole.name}, copied", whole.vectors)
         copy.rows = whole.rows
         last = max(i for i in range(first, unreached[0][0]) if name in _written_by(instructions[i]))
         strides, label = {"t": width, "w": 1}, instructions[last].label
@@ -343,8 +343,8 @@ class Assignment:
         space = self.spaces[number]
         taken = sum(high - low for begin, end, low, high in space.taken if begin <= span[1] and span[0] <= end)
         raise DoesNotFit(
-            f"{buffer.name} takes {buffer.vectors} vectors of bank {number}, of whose {space.depth} "
-            f"{max(space.depth - taken, 0)} are free",
+            f"{buffer.name} takes {buffer.vectors} vectors of bank {number}; {max(space.depth - taken, 0)} "
+            f"of its {space.depth} are free",
             "fewer encoders, a shorter sequence, smaller ranks or a smaller vocabulary",
         )
 

@@ -28,7 +28,7 @@ from bttlab.compiler.instruction import (
     Level,
     Register,
     at,
-    most_of,
+    max_of,
 )
 from bttlab.compiler.shuffles import permutation_entries
 
@@ -80,7 +80,7 @@ class Allocator:
     depth: int
     used: int = 0
 
-    def take(self, name: str, vectors: int) -> int:
+    def allocate(self, name: str, vectors: int) -> int:
         """Allocate vectors and return their first address.
 
         Raises
@@ -91,7 +91,7 @@ class Allocator:
         first = self.used
         if first + vectors > self.depth:
             raise DoesNotFit(
-                f"{name} takes {vectors} vectors of {self.memory}, of whose {self.depth} {self.depth - first} are free",
+                f"{name} takes {vectors} vectors of {self.memory}; {self.depth - first} of its {self.depth} are free",
                 "fewer encoders, a shorter sequence, smaller ranks or a smaller vocabulary",
             )
         self.used += vectors
@@ -124,15 +124,15 @@ class Builder:
         self.made.append(Buffer(name, vectors, len(self.made), **more))
         return self.made[-1]
 
-    def take(self, name: str, vectors: int, **more) -> At:
+    def allocate(self, name: str, vectors: int, **more) -> At:
         """Allocate a buffer in a bank and return its place."""
         return at(f"matrix {self.new_buffer(name, vectors, **more).number}", 0)
 
-    def take_buffer(self, name: str, engine: int, vectors: int) -> At:
+    def allocate_operand_buffer(self, name: str, engine: int, vectors: int) -> At:
         """Allocate vectors in each row of an operand buffer and return their place."""
-        return at(f"buffer {engine}", self.buffers[engine].take(name, vectors))
+        return at(f"buffer {engine}", self.buffers[engine].allocate(name, vectors))
 
-    def take_shared_buffer(self, name: str, engine: int, vectors: int) -> At:
+    def allocate_shared_operand_buffer(self, name: str, engine: int, vectors: int) -> At:
         """Allocate vectors at the end of an operand buffer that may overlap with allocations used at other times."""
         self._over[engine] += vectors
         if self._over[engine] > MACHINE.OPERAND_BUFFER_DEPTH:
@@ -175,18 +175,29 @@ class Builder:
         self.instructions.append(instruction)
 
     def expand(
-        self, engine, what, loops, buffer, scalars, result=None, also=None, addend=None, count=ROWS, **more
+        self, engine, what, loops, buffer, scalars, result=None, buffered_result=None, addend=None, count=ROWS, **more
     ) -> None:
         """Append EXPAND: result = addend + scalars[0] buffer[0] + ..., a sum over the rows.
 
-        `result` is in a bank, `also` in an operand buffer; either may be left out.
+        `result` is in a bank, `buffered_result` in an operand buffer; either may be left out.
         """
-        operands = {0: buffer, 2: scalars, 3: addend, 4: result, 5: also}
+        operands = {0: buffer, 2: scalars, 3: addend, 4: result, 5: buffered_result}
         operands = {n: o for n, o in operands.items() if o is not None}
         self.emit(engine, EXPAND, what, loops, operands, count=count, **more)
 
     def reduce(
-        self, engine, what, loops, depth, buffer, stream, result=None, also=None, addend=None, count=ROWS, **more
+        self,
+        engine,
+        what,
+        loops,
+        depth,
+        buffer,
+        stream,
+        result=None,
+        buffered_result=None,
+        addend=None,
+        count=ROWS,
+        **more,
     ) -> None:
         """Append REDUCE: result[r] = sum over depth and lanes of buffer[r] x stream.
 
@@ -194,16 +205,16 @@ class Builder:
         accumulators, several instructions follow.
         """
         last = loops[-1]
-        for first, size in even_parts(most_of(last.active_bound), 1, MACHINE.ACCUMULATORS):
+        for first, size in even_parts(max_of(last.active_bound), 1, MACHINE.ACCUMULATORS):
             nest = list(loops)
-            if first or size < most_of(last.active_bound):
+            if first or size < max_of(last.active_bound):
                 nest[-1] = padded(last.name, bound_of_part(last.active_bound, first, size))
                 if (
                     first and isinstance(last.active_bound, Register) and len(nest) < LEVELS
                 ):  # without such tokens the instruction has no step
                     nest.insert(0, Level("part", bound_of_part(last.active_bound, first, 1)))
-            operands = {0: buffer, 1: stream, 3: addend, 4: result, 5: also}
-            operands = {n: o.moved(last.name, first) for n, o in operands.items() if o is not None}
+            operands = {0: buffer, 1: stream, 3: addend, 4: result, 5: buffered_result}
+            operands = {n: o.at_step(last.name, first) for n, o in operands.items() if o is not None}
             self.emit(engine, REDUCE, what, nest, operands, count=count, depth=(depth,), accumulator_loop=depth, **more)
 
     def accumulate(
@@ -232,23 +243,26 @@ class Builder:
         counted = {name: active for name, active in inner.items() if not isinstance(active, Register)}
         split = next((name for name, active in counted.items() if active > 1), loops[-1].name)
         whole, each = counted[split], math.prod(counted.values()) // counted[split]
-        others = each * math.prod(most_of(loop.active_bound) for loop in tokens)
+        others = each * math.prod(max_of(loop.active_bound) for loop in tokens)
         flags = MACHINE.PONG | (MACHINE.CHECK if check else 0)
         for first, some in even_parts(whole, others, MACHINE.ACCUMULATORS):
             nest = loops
             if some < whole:
                 (name, bound), *rest = (inner | {split: some}).items()
-                nest = [*loops[:inside], padded(name, bound, others * some // most_of(bound)), *starmap(Level, rest)]
-            operands = {1: stream.moved(split, first), 2: scalars.moved(split, first)}
+                nest = [*loops[:inside], padded(name, bound, others * some // max_of(bound)), *starmap(Level, rest)]
+            operands = {1: stream.at_step(split, first), 2: scalars.at_step(split, first)}
             more = {"depth": tuple(depth), "accumulator_loop": depth[-1], "flags": MACHINE.PONG}
             summed = count or (rows.bound if bias is None else rows.bound + 1)
             self.emit(engine, ACCUMULATE, what, nest, operands, count=summed, **more)
             width = Level("w", each * some)
-            slots = at("", 0, w=1, **{loop.name: each * some for loop in tokens})
-            operands = {0: slots, 4: result.moved("w", each * first)}
+            accumulators = at("", 0, w=1, **{loop.name: each * some for loop in tokens})
+            operands = {0: accumulators, 4: result.at_step("w", each * first)}
             self.emit(DRAIN_0 + engine, 0, what, [rows, *tokens, width], operands, row=(rows.name, 0), flags=flags)
             if bias is not None:
-                operands, row = {0: slots, 4: at(bias.memory, bias.base + each * first, w=1)}, ("one", rows.bound)
+                operands, row = (
+                    {0: accumulators, 4: at(bias.memory, bias.base + each * first, w=1)},
+                    ("one", rows.bound),
+                )
                 nest, checked = [Level("one", 1), width], flags | MACHINE.CHECK
                 self.emit(DRAIN_0 + engine, 0, "d b", nest, operands, row=row, flags=checked)
 
@@ -280,7 +294,7 @@ class Builder:
         permutation,
         source: At,
         result=None,
-        also=None,
+        buffered_result=None,
         row=None,
         out=None,
         active=None,
@@ -293,11 +307,11 @@ class Builder:
         ----------
         permutation : ndarray of int, shape (vectors out, LANES)
             For each element out its element in, or -1 for 0.
-        source, result, also : At
+        source, result, buffered_result : At
             Place of the source, and of the result in a bank and in an operand buffer. Their strides are named "block",
             and "x", "y" after the loops of a block.
         row : tuple of (str, int), optional
-            Row level and row base of `also`.
+            Row level and row base of `buffered_result`.
         out : tuple of (int, int), optional
             Numbers of x and y whose product is the vectors out; by default y counts them all.
         active, out_count : int or Register, optional
@@ -314,8 +328,8 @@ class Builder:
             count, x_in = vectors_out, 0
         else:
             x, y = out
-            x_live, y_in = (x, vectors_in // x) if vectors_in % x == 0 else (1, vectors_in)
-            loops = [Level("x", x, x_live), Level("y", max(y, y_in), y_in if active is None else active)]
+            x_active, y_in = (x, vectors_in // x) if vectors_in % x == 0 else (1, vectors_in)
+            loops = [Level("x", x, x_active), Level("y", max(y, y_in), y_in if active is None else active)]
             count, x_in = y, y_in
         more = (
             blocks._replace(offset=blocks.offset + (1 << blocks.shift), high=blocks.high + 1)
@@ -332,9 +346,9 @@ class Builder:
             1: source,
             2: At("", base, entry_out),
         }
-        for number, operand in ((4, result), (5, also)):
+        for number, operand in ((4, result), (5, buffered_result)):
             if operand is not None:  # while block b is read, block b - 1 is written
-                operands[number] = operand.moved("block", -1)
+                operands[number] = operand.at_step("block", -1)
         if row is not None and row[0] == "block":
             row = ("block", row[1] - 1)
         if out_count is not None:
@@ -366,7 +380,7 @@ def bound_of_part(whole: Bound, first: int, size: int) -> Bound:
     return whole._replace(
         offset=whole.offset - (first << whole.shift),
         low=min(max(whole.low - first, 0), size),
-        high=min(most_of(whole) - first, size),
+        high=min(max_of(whole) - first, size),
     )
 
 

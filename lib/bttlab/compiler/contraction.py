@@ -176,8 +176,8 @@ class Contraction:
             place = Stored(tensor.name, self._allocate_buffer(key, vectors * len(passes)), arrangement)
             if tensor.is_parameter:
                 for n, some in passes:
-                    source = tensor.stored[0].place.behind(ROWS * n * vectors)
-                    load_rows(self.b, f"load {tensor.name}", source, place.place.behind(n * vectors), some, vectors)
+                    source = tensor.stored[0].place.offset_by(ROWS * n * vectors)
+                    load_rows(self.b, f"load {tensor.name}", source, place.place.offset_by(n * vectors), some, vectors)
             elif not self._emit_into_buffer(tensor, place):
                 self._make(tensor, arrangement, place.rows)
                 is_cut = len(passes) > 1  # the source, too, must then have the rows as its outermost index
@@ -200,8 +200,8 @@ class Contraction:
             # Rows are the outermost index of the source, so its other strides do not depend on their number.
             yield (
                 sizes,
-                replace(source, place=source.place.behind(ROWS * n * step)),
-                replace(place, place=place.place.behind(n * vectors)),
+                replace(source, place=source.place.offset_by(ROWS * n * step)),
+                replace(place, place=place.place.offset_by(n * vectors)),
             )
 
     # ---- products ------------------------------------------------------------------------------------------------
@@ -342,7 +342,7 @@ class Contraction:
         t = a.strides(self.sizes)["t"]
         for bound, first, place in self.blocks:
             sizes = Sizes(self.sizes, {"t": bound})
-            own = replace(a, place=a.place.behind(first * t))
+            own = replace(a, place=a.place.offset_by(first * t))
             candidate.function(*arguments, sizes, own, candidate.contracted, b, replace(c, place=place), **options)
 
     def _sorted_candidates(

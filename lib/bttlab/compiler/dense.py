@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from bttlab.compiler.builder import LANES, ROWS, Builder, padded, vectors_for
 from bttlab.compiler.functions import EXPONENT
 from bttlab.compiler.graph import INTENT, Operation
-from bttlab.compiler.instruction import ENGINE_1, At, Level, most_of
+from bttlab.compiler.instruction import ENGINE_1, At, Level, max_of
 from bttlab.compiler.layout import Block, Layout
 from bttlab.compiler.machine import machine
 from bttlab.compiler.operands import load_rows, part
@@ -65,7 +65,7 @@ class Dense:
             engine, first = (number if split else ENGINE_1), number * sizes[0]
             rows = (self.first + first * LANES, self.first + min((first + count) * LANES, self.outputs))
             block = layout.place(weight, part=rows, added=is_shared)
-            buffer = builder.take_buffer(f"weight of {self.name}", engine, count * x.vectors)
+            buffer = builder.allocate_operand_buffer(f"weight of {self.name}", engine, count * x.vectors)
             self.parts.append(Part(engine, block, count, first, buffer))
         self.bias = layout.place(bias) if bias else None
 
@@ -92,7 +92,7 @@ class Dense:
         """Return a copy of x for each part; the first part reads x itself."""
         streams, matrix = [x], {"t": self.vectors, "w": 1}
         for _ in self.parts[1:]:
-            copy = self.builder.take(f"{what}, twice", most_of(self.tokens) * self.vectors, rows=self.tokens)
+            copy = self.builder.allocate(f"{what}, twice", max_of(self.tokens) * self.vectors, rows=self.tokens)
             self.builder.vector(M.COPY, what, self._matrix(), part(x, **matrix), r0=part(copy, **matrix))
             streams.append(copy)
         return streams
@@ -102,7 +102,7 @@ class Dense:
         b, w = self.builder, self.vectors
         raw = [(y, self.row)]
         for p in self.parts[1:]:
-            own = b.take(f"{what} of {self.name}", most_of(self.tokens) * p.vectors, rows=self.tokens)
+            own = b.allocate(f"{what} of {self.name}", max_of(self.tokens) * p.vectors, rows=self.tokens)
             raw.append((own, p.vectors))
         for p, stream, (result, stride) in zip(self.parts, streams, raw, strict=True):
             depth, one = Level("w", w + 1), self.tokens == 1
@@ -123,15 +123,17 @@ class Dense:
         """Emit d_x = addend + d_y W and the gradients of weight and bias."""
         b, w = self.builder, self.vectors
         b.layer = self.name
-        matrix, most, loops = {"t": w, "w": 1}, most_of(self.tokens), self._matrix()
+        matrix, most, loops = {"t": w, "w": 1}, max_of(self.tokens), self._matrix()
         scalars = [(d_y, self.row)]
         for p in self.parts[1:]:
-            copy = b.take("d_y, twice", most * p.vectors, rows=self.tokens)
+            copy = b.allocate("d_y, twice", most * p.vectors, rows=self.tokens)
             whole, nest = part(d_y, p.first, t=self.row, w=1), [Level("w", p.vectors), Level("t", self.tokens)]
             b.vector(M.COPY, "d_y", nest, whole, r0=part(copy, t=p.vectors, w=1))
             scalars.append((copy, p.vectors))
         pieces = (
-            [b.take("share of d_x", most * w, rows=self.tokens) for _ in self.parts] if len(self.parts) > 1 else [d_x]
+            [b.allocate("share of d_x", most * w, rows=self.tokens) for _ in self.parts]
+            if len(self.parts) > 1
+            else [d_x]
         )
         for p, piece, (given, stride) in zip(self.parts, pieces, scalars, strict=True):
             result, before = part(piece, **matrix), addend and part(addend, **matrix)
@@ -167,7 +169,7 @@ class Classifier(Dense):
     def __init__(self, builder: Builder, layout: Layout, operation: Operation, rows: int, is_shared: bool = False):
         super().__init__(builder, layout, operation, is_shared)
         self.is_intent, self.rows = operation.options["loss"] == INTENT, rows
-        self.logits = builder.take(f"{operation.options['loss']} logits", most_of(self.tokens) * self.row)
+        self.logits = builder.allocate(f"{operation.options['loss']} logits", max_of(self.tokens) * self.row)
 
     def loss(self) -> None:
         """Emit the softmax, the loss and the gradient of the logits, which overwrites the logits."""

@@ -23,7 +23,7 @@ from bttlab.compiler.instruction import (
     Bound,
     Instruction,
     Register,
-    most_of,
+    max_of,
 )
 
 # Statistics that each operation of the vector unit reads, and those that it writes.
@@ -75,8 +75,8 @@ def accesses(
         for loop in reversed(instruction.loops):
             if loop.name == instruction.accumulator_loop:
                 break
-            rows += (most_of(loop.active_bound) - 1) * steps
-            steps *= most_of(loop.bound)
+            rows += (max_of(loop.active_bound) - 1) * steps
+            steps *= max_of(loop.bound)
         for k in STATISTICS_READ.get(instruction.operation, ()):
             yield Access(f"statistic {k}", base, base + rows, False)
         for k in STATISTICS_WRITTEN.get(instruction.operation, ()):
@@ -167,7 +167,7 @@ def _address_levels(instruction: Instruction, access: Access, is_second: bool) -
         active = loop.active_bound
         if (folds and loop.name in instruction.depth) or (instruction.unit == SHUFFLE and n == 0):
             active = _less_one(loop.bound)  # the fold reads neither operand; the last block is only written
-        if most_of(loop.bound) > 1:
+        if max_of(loop.bound) > 1:
             levels.append(_AddressLevel(active, loop.bound, operand.strides.get(loop.name, 0)))
     if is_second:  # repeated accesses come later
         levels = [level for level in levels if level.stride]
@@ -196,7 +196,7 @@ def _at_least(one: Bound, other: Bound) -> bool:
     """Return True if a bound is at least as large as another for every length of the sample."""
     if isinstance(one, Register) and isinstance(other, Register):
         return one[:2] == other[:2] and one.low >= other.low and one.high >= other.high
-    return one == other or (not isinstance(one, Register) and one >= most_of(other))
+    return one == other or (not isinstance(one, Register) and one >= max_of(other))
 
 
 def _can_chain(first: Instruction, before: Access, second: Instruction, after: Access) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 from bttlab.compiler.builder import LANES, ROWS, Builder, bound_of_part, padded, vectors_for
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.graph import core_names
-from bttlab.compiler.instruction import ENGINE_0, ENGINE_1, VECTOR, At, Level, Register, TokenOffset, most_of
+from bttlab.compiler.instruction import ENGINE_0, ENGINE_1, VECTOR, At, Level, Register, TokenOffset, max_of
 from bttlab.compiler.layout import Layout
 from bttlab.compiler.machine import machine
 from bttlab.compiler.operands import identity, part
@@ -59,23 +59,24 @@ class Embedding:
         self.f2 = layout.place(f"{name}.cores.1", (1, 0, 2, 3), rows=self.a * self.n2, added=True)
         self.f3 = layout.place(f"{name}.cores.2", (1, 3, 2, 0), rows=self.n3, added=True)
         self.slice_2, self.slice_3 = self.a * self.n2 * self.b_vectors, self.n3 * self.b_vectors
-        most = most_of(tokens)
-        self.buffer_f3 = [builder.take_buffer("F3", e, 4 * self.rows_3) for e in (ENGINE_0, ENGINE_1)]
+        most = max_of(tokens)
+        self.buffer_f3 = [builder.allocate_operand_buffer("F3", e, 4 * self.rows_3) for e in (ENGINE_0, ENGINE_1)]
         self._most = most
         # In use only before the first and after the last linear layer: they share vectors with the linear layers.
         buffer_vectors = GROUP * self.n2  # two buffers: one group of tokens is computed while the other is read
         self.buffer_v = [
-            [builder.take_shared_buffer("V", ENGINE_1, buffer_vectors) for _ in range(self.a_vectors)] for _ in range(2)
+            [builder.allocate_shared_operand_buffer("V", ENGINE_1, buffer_vectors) for _ in range(self.a_vectors)]
+            for _ in range(2)
         ]
         self.buffer_d = [
-            builder.take_shared_buffer("d_row", e, most * n)
+            builder.allocate_shared_operand_buffer("d_row", e, most * n)
             for e, n in ((ENGINE_0, self.n2), (ENGINE_1, self.row_vectors))
         ]
         # Both engines read d_V at the same time; engine 1 from a copy, of as many tokens as a bank has space for.
         reached = set(M.reach(VECTOR, 3, True).banks) & set(M.reach(ENGINE_1, 2, False).banks)
         space = max(M.banks[bank].depth for bank in reached) // (self.n2 * self.a)
         self.copied_tokens = most if most <= space else space // GROUP * GROUP
-        self.v = builder.take("V", most * self.a * self.row_vectors)
+        self.v = builder.allocate("V", most * self.a * self.row_vectors)
         self.slice_vectors = (self.slice_1, self.slice_2, self.slice_3, 4)
         self.slice_rows = (self.rows_1, self.rows_2, self.rows_3, self.rows_3)
         self.rows, self.stride = self.rows_1 * self.rows_2 * self.rows_3, self.rows_2 * self.rows_3
@@ -112,7 +113,7 @@ class Embedding:
         """Emit F1 permuted to [i1][n1][a], and load F3: rows of b into buffer 0 (forward), of n3 into 1 (backward)."""
         b = self.builder
         b.layer = self.name
-        self.f1_rows = b.take("F1 by rows", self.rows_1 * self.slice_1)
+        self.f1_rows = b.allocate("F1 by rows", self.rows_1 * self.slice_1)
         permuted = np.full((self.n1, self.a_vectors * LANES), -1)
         permuted[:, : self.a] = np.arange(self.a)[None, :] * LANES + np.arange(self.n1)[:, None]
         b.shuffle(
@@ -131,7 +132,7 @@ class Embedding:
             self.rows_3,
             by_b.reshape(-1, LANES),
             _whole(source, self.slice_3, self.b_vectors),
-            also=part(self.buffer_f3[ENGINE_0], block=4, x=1),
+            buffered_result=part(self.buffer_f3[ENGINE_0], block=4, x=1),
             row=("y", 0),
             out=(self.b_vectors, ROWS),
         )
@@ -140,7 +141,7 @@ class Embedding:
             self.rows_3,
             identity(self.slice_3),
             part(self.f3.where(), block=self.slice_3, x=self.b_vectors, y=1),
-            also=part(self.buffer_f3[ENGINE_1], 2, block=4, y=1),
+            buffered_result=part(self.buffer_f3[ENGINE_1], 2, block=4, y=1),
             row=("x", 0),
             out=(self.n3, self.b_vectors),
         )
@@ -154,16 +155,17 @@ class Embedding:
         b = self.builder
         b.layer = self.name
         an, width = self.a * self.n2, self.row_vectors
-        self.loose = b.take("V, loose", self._most * an)
-        self.loose_rows, self.copy = (b.take("rows, loose", self._most * self.n1 * self.n2) for _ in range(2))
-        for group in range(-(-most_of(self.tokens) // GROUP)):
+        # Unpacked: n3 elements in a vector of LANES, as the engines leave them; the shuffle unit packs them.
+        self.unpacked = b.allocate("V, unpacked", self._most * an)
+        self.unpacked_rows, self.copy = (b.allocate("rows, unpacked", self._most * self.n1 * self.n2) for _ in range(2))
+        for group in range(-(-max_of(self.tokens) // GROUP)):
             self._group_forward(group, rows)
         for _, first, count in self._a_blocks():  # for the backward pass
             b.shuffle(
                 "pack V",
                 self.tokens,
                 self._packing(count),
-                part(self.loose, first * self.n2, block=an, x=self.n2, y=1),
+                part(self.unpacked, first * self.n2, block=an, x=self.n2, y=1),
                 part(self.v, first * width, block=self.a * width, x=width, y=1),
                 out=(count, width),
             )
@@ -172,7 +174,7 @@ class Embedding:
         b, tokens, an, n = self.builder, self._group(group), self.a * self.n2, self.n1 * self.n2
         buffer = self.buffer_v[group % 2]
         for block, first, count in self._a_blocks():
-            loose = part(self.loose, GROUP * group * an + first * self.n2, t=an, a=self.n2, n=1)
+            unpacked = part(self.unpacked, GROUP * group * an + first * self.n2, t=an, a=self.n2, n=1)
             for vector in range(self.b_vectors):
                 last = vector == self.b_vectors - 1
                 b.expand(
@@ -187,13 +189,13 @@ class Embedding:
                         a=self.n2 * self.b_vectors,
                         n=self.b_vectors,
                     ),
-                    loose,
-                    also=part(buffer[block], t=self.n2, n=1) if last else None,
+                    unpacked,
+                    buffered_result=part(buffer[block], t=self.n2, n=1) if last else None,
                     row=("a", 0) if last else None,
-                    addend=loose if vector else None,
+                    addend=unpacked if vector else None,
                     count=min(ROWS, self.b - ROWS * vector),
                 )
-        loose, whole = (part(x, GROUP * group * n, t=n, m=self.n2, n=1) for x in (self.loose_rows, self.copy))
+        unpacked, whole = (part(x, GROUP * group * n, t=n, m=self.n2, n=1) for x in (self.unpacked_rows, self.copy))
         for block, _, count in self._a_blocks():
             b.expand(
                 ENGINE_1,
@@ -201,8 +203,8 @@ class Embedding:
                 [Level("t", tokens), Level("m", self.n1), Level("n", self.n2)],
                 part(buffer[block], t=self.n2, n=1),
                 part(self.f1_rows, block, token_offset=TokenOffset(F1, "t", group), m=self.a_vectors),
-                whole if block == self.a_vectors - 1 else loose,
-                addend=loose if block else None,
+                whole if block == self.a_vectors - 1 else unpacked,
+                addend=unpacked if block else None,
                 count=count,
             )
         width = self.n1 * self.row_vectors
@@ -219,7 +221,10 @@ class Embedding:
         """Emit the gradients of the cores from d_rows (tokens, features)."""
         b, width, an = self.builder, self.row_vectors, self.a * self.n2
         b.layer = self.name
-        self.loose, self.copy = b.take("d_V, loose", self._most * an), b.take("d_V, loose", self.copied_tokens * an)
+        self.unpacked, self.copy = (
+            b.allocate("d_V, unpacked", self._most * an),
+            b.allocate("d_V, unpacked, copied", self.copied_tokens * an),
+        )
         for engine, order in ((ENGINE_0, self._unpacking(self.n1)), (ENGINE_1, identity(self.n1 * width))):
             vectors = len(order) // self.n1
             b.shuffle(
@@ -227,7 +232,7 @@ class Embedding:
                 self.tokens,
                 order,
                 _whole(part(d_rows, block=self.n1 * width, y=1), self.n1 * width, self.n1),
-                also=part(self.buffer_d[engine], block=vectors, y=1),
+                buffered_result=part(self.buffer_d[engine], block=vectors, y=1),
                 row=("x", 0),
                 out=(self.n1, vectors),
             )
@@ -246,7 +251,7 @@ class Embedding:
             count=self.n1,
             flags=M.CHECK,
         )
-        loose, copy = (part(x, t=an, a=self.n2, n=1) for x in (self.loose, self.copy))
+        unpacked, copy = (part(x, t=an, a=self.n2, n=1) for x in (self.unpacked, self.copy))
         loops = [Level("t", self.tokens), Level("a", self.a), Level("n", self.n2)]
         b.expand(
             ENGINE_0,
@@ -254,7 +259,7 @@ class Embedding:
             loops,
             part(self.buffer_d[ENGINE_0], t=self.n2, n=1),
             part(self.f1.where(), token_offset=TokenOffset(F1, "t"), a=1),
-            loose,
+            unpacked,
             count=self.n1,
         )
         gradient = self.f2.gradient()
@@ -262,7 +267,7 @@ class Embedding:
         for first in range(0, self._most, self.copied_tokens):
             copied_tokens, group = bound_of_part(self.tokens, first, self.copied_tokens), first // GROUP
             where = part(gradient, token_offset=TokenOffset(F2, "t", group), an=self.b_vectors, w=1)
-            b.vector(M.COPY, "d_V", [Level("t", copied_tokens), *loops[1:]], loose.moved("t", first), r0=copy)
+            b.vector(M.COPY, "d_V", [Level("t", copied_tokens), *loops[1:]], unpacked.at_step("t", first), r0=copy)
             b.expand(
                 ENGINE_1,
                 "d_F2 = d_V F3^T",
@@ -283,9 +288,9 @@ class Embedding:
         while an % pieces:
             pieces -= 1
         each = pieces * self.b_vectors
-        self.parts = b.take("d_F3, in parts", self._most * self.n3 * each)
-        self.d_f3 = b.take("d_F3 of tokens", self._most * self.slice_3)
-        for group in range(-(-most_of(self.tokens) // GROUP)):
+        self.parts = b.allocate("d_F3, in parts", self._most * self.n3 * each)
+        self.d_f3 = b.allocate("d_F3 of tokens", self._most * self.slice_3)
+        for group in range(-(-max_of(self.tokens) // GROUP)):
             tokens = self._group(group)
             gate = Level("gate", tokens._replace(high=1) if group else 1)
             f2, parts = self.f2.where(), part(self.parts, GROUP * group * self.n3 * each)
@@ -295,7 +300,7 @@ class Embedding:
                     "d_F3 = F2^T d_V, in parts",
                     [gate, Level("q", an // pieces), padded("t", tokens, pieces), Level("p", pieces)],
                     ("q",),
-                    part(self.loose, GROUP * group * an, t=an, q=pieces, p=1),
+                    part(self.unpacked, GROUP * group * an, t=an, q=pieces, p=1),
                     part(f2, vector, token_offset=TokenOffset(F2, "t", group), q=each, p=self.b_vectors),
                     Level("n", self.n3),
                     part(parts, vector, t=self.n3 * each, n=each, w=self.b_vectors),

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from bttlab.compiler.errors import ProgramError
-from bttlab.compiler.instruction import MACHINE, Bound, Register, most_of
+from bttlab.compiler.instruction import MACHINE, Bound, Register, max_of
 from bttlab.model.config import ModelConfig
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -159,7 +159,7 @@ def core_names(shapes: Shapes, layer: str) -> list[str]:
 
 def labelled(tokens: Register) -> Register:
     """Return the number of tokens without the first."""
-    return Register(-1, 0, 0, most_of(tokens) - 1)
+    return Register(-1, 0, 0, max_of(tokens) - 1)
 
 
 def graph_of_config(config: ModelConfig, shapes: Shapes | None = None) -> Graph:

@@ -39,7 +39,7 @@ def value_of(bound: Bound, tokens: int | np.ndarray) -> int | np.ndarray:
     return bound.at(tokens) if isinstance(bound, Register) else bound
 
 
-def most_of(bound: Bound) -> int:
+def max_of(bound: Bound) -> int:
     """Return a bound's largest value."""
     return bound.high if isinstance(bound, Register) else bound
 
@@ -96,11 +96,11 @@ class At:
         """Number of its bank or operand buffer."""
         return int(self.memory.split()[1]) if self.memory else 0
 
-    def moved(self, loop: str, steps: int) -> "At":
+    def at_step(self, loop: str, steps: int) -> "At":
         """Return the operand after a number of steps of a loop."""
-        return self.behind(steps * self.strides.get(loop, 0))
+        return self.offset_by(steps * self.strides.get(loop, 0))
 
-    def behind(self, vectors: int) -> "At":
+    def offset_by(self, vectors: int) -> "At":
         """Return the operand with a number of vectors added to its base address."""
         return replace(self, base=self.base + vectors)
 
@@ -222,9 +222,9 @@ class Instruction:
             stride = operand.strides.get(loop.name, 0)
             if not stride:
                 continue
-            first, last = 0, most_of(loop.active_bound) - 1 - (folds and loop.name in self.depth)
+            first, last = 0, max_of(loop.active_bound) - 1 - (folds and loop.name in self.depth)
             if self.unit == SHUFFLE and number >= 4:  # written: not in the first block, and as many vectors as `count`
-                first, last = int(n == 0), most_of(self.count if n == len(self.loops) - 1 else loop.bound) - 1
+                first, last = int(n == 0), max_of(self.count if n == len(self.loops) - 1 else loop.bound) - 1
             elif self.unit == SHUFFLE and n == 0:  # read: not in the last block
                 last -= 1
             ends = stride * first, stride * max(last, first)
@@ -258,8 +258,8 @@ class Instruction:
             return 0
         count = steps = 1
         for loop in self.loops[: [loop.name for loop in self.loops].index(self.accumulator_loop) : -1]:
-            count += (most_of(loop.active_bound) - 1) * steps
-            steps *= most_of(loop.bound)
+            count += (max_of(loop.active_bound) - 1) * steps
+            steps *= max_of(loop.bound)
         return count
 
     def unreached(self) -> Iterator[tuple[int, str]]:

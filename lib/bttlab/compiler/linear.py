@@ -12,7 +12,7 @@ from bttlab.compiler.builder import MAX_RANK, ROWS, Builder, padded, vectors_for
 from bttlab.compiler.contraction import BufferContents, Candidate, Contraction
 from bttlab.compiler.errors import DoesNotFit, ProgramError
 from bttlab.compiler.graph import core_names
-from bttlab.compiler.instruction import At, Bound, Level, most_of
+from bttlab.compiler.instruction import At, Bound, Level, max_of
 from bttlab.compiler.layout import Block, Layout
 from bttlab.compiler.machine import machine
 from bttlab.compiler.operands import part
@@ -72,7 +72,7 @@ def _buffered(shapes: tuple, tokens: Bound, order: Order, has_scratch: bool) -> 
     b, names = Builder(), {f"l.cores.{k}": shape for k, shape in enumerate(shapes)}
     trial = LinearLayers(b, Layout(b, names), {"l": tokens}, names, order, has_scratch)
     (layer,) = trial.layers
-    x, y, dy, dx = (b.take(n, layer.features(n).vectors(layer.sizes)) for n in ("x", "y", "dy", "dx"))
+    x, y, dy, dx = (b.allocate(n, layer.features(n).vectors(layer.sizes)) for n in ("x", "y", "dy", "dx"))
     trial.forward(0, x, tokens, y)
     trial.backward(0, dy, x, tokens, dx)
     return tuple(trial.plans[0])
@@ -114,12 +114,12 @@ class LinearLayers:
             order = order_of_merges(len(cores), merged) if merged else flow
             if (order.outputs, order.inputs) != (len(cores) // 2,) * 2:
                 rule = f"the order has {order.outputs} and {order.inputs} at the ends"
-                raise ProgramError(f"{name} has {len(cores) // 2} cores at each end, {rule}: add_copy one with as many")
+                raise ProgramError(f"{name} has {len(cores) // 2} cores at each end, {rule}: give one with as many")
             for core, axes in zip(cores, axes_of(len(cores) // 2), strict=True):
                 layout.place(core, axes)
             self.layers.append(TTLayer(name, tokens, order, (swap, 1 - swap), tuple(shapes[core] for core in cores)))
         self.places = [
-            builder.take(f"z of {layer.name}", layer.z_arrangement.vectors(layer.sizes)) for layer in self.layers
+            builder.allocate(f"z of {layer.name}", layer.z_arrangement.vectors(layer.sizes)) for layer in self.layers
         ]
         self._scratch = [Scratch(builder, engine) for engine in range(M.ENGINES)] if has_scratch else []
         self._regions: list[list[At]] = [[], []]
@@ -156,7 +156,9 @@ class LinearLayers:
             count = min((memory.depth - memory.used) // max(sum(sizes), 1), -(-len(self.layers) // 2))
             for n in range(max(count, 1)):
                 regions.extend(
-                    self.builder.take_buffer(f"a linear layer's cores, region {2 * n + i}", engine, sizes[i])
+                    self.builder.allocate_operand_buffer(
+                        f"a linear layer's cores, region {2 * n + i}", engine, sizes[i]
+                    )
                     for i in (0, 1)
                 )
         self._kept = {n: None for n in self.layers_with_intermediate if kept is None or n in kept}
@@ -184,15 +186,15 @@ class LinearLayers:
                 plan[key] = sum(v for _, v in plan.values()), vectors
             if key not in plan:
                 raise ValueError(f"the operand buffer has no space for {key}")
-            return region.behind(plan[key][0])
+            return region.offset_by(plan[key][0])
 
         def allocate(name: str, vectors: int) -> At:
             of = name.partition(",")[0]
             if of == BIAS or not self._scratch:
-                return self.builder.take(name, vectors)
+                return self.builder.allocate(name, vectors)
             if not name.endswith("in parts") and of in layer.indices and "t" in layer.indices[of]:
-                return self._scratch[layer.engines[IN] ^ of.startswith("d")].take(vectors)
-            return self._scratch[engine].take(vectors)
+                return self._scratch[layer.engines[IN] ^ of.startswith("d")].allocate(vectors)
+            return self._scratch[engine].allocate(vectors)
 
         sizes, preferred = (layer.sizes, layer.costs), layer.preferred
         allocators = allocate, allocate_buffer, layer.cache
@@ -225,23 +227,25 @@ class LinearLayers:
                 return
         s.copy_to(s.tensors[name], target)
 
-    def forward(self, number: int, x: At, tokens: Bound, y: At | None, also: At | None = None, rows=None) -> None:
+    def forward(
+        self, number: int, x: At, tokens: Bound, y: At | None, buffered_result: At | None = None, rows=None
+    ) -> None:
         """Emit y = x W^T + b.
 
         Parameters
         ----------
         x, y : At
             (tokens, features), row by row; y is None if it goes to an operand buffer alone.
-        also : At, optional
+        buffered_result : At, optional
             Place of y in an operand buffer: token t in row t mod ROWS, blocks of ROWS tokens one after the other.
         rows : callable, optional
-            Maps a block's number to its number of tokens; required with `also`.
+            Maps a block's number to its number of tokens; required with `buffered_result`.
         """
         layer = self.layers[number]
         s = self._contraction(number, IN)
         s.add_copy("x", Stored("x", x, layer.features("x")))
         self._emit_z(number, s)
-        self.recompute(number, tokens, y, also, rows)
+        self.recompute(number, tokens, y, buffered_result, rows)
 
     def _emit_z(self, number: int, s: Contraction, only_between: bool = False) -> None:
         """Emit the products from x to z, or those before z alone; the kept intermediate gets a buffer of its own."""
@@ -253,13 +257,13 @@ class LinearLayers:
                     return
                 s.product(step, **({"accept": is_reduce, "flags": M.ONE} if layer.has_one else {}))
             elif self._kept.get(number, step) is None:
-                s.allocators[step[0]] = self.builder.take
+                s.allocators[step[0]] = self.builder.allocate
                 self._kept[number] = s.product(step)
             else:
                 s.product(step)
         self._store_result(s, layer.z)
 
-    def recompute(self, number: int, tokens: Bound, y: At | None, also: At | None = None, rows=None) -> None:
+    def recompute(self, number: int, tokens: Bound, y: At | None, buffered_result: At | None = None, rows=None) -> None:
         """Emit y = z L^T + b from the z that `forward` computed; arguments as for `forward`."""
         layer = self.layers[number]
         s = self._contraction(number, OUT)
@@ -267,9 +271,11 @@ class LinearLayers:
         *first, last = self._tokens(number, OUT)
         for step in first:
             s.product(step)
-        self._emit_y(number, s, last, y, also, rows)
+        self._emit_y(number, s, last, y, buffered_result, rows)
 
-    def _emit_y(self, number: int, s: Contraction, last: Product, y: At | None, also: At | None, rows) -> None:
+    def _emit_y(
+        self, number: int, s: Contraction, last: Product, y: At | None, buffered_result: At | None, rows
+    ) -> None:
         """Emit the last product, y, with the bias as addend, and permute it to the features' order if necessary."""
         layer, bias = self.layers[number], self._bias(number)
         features = layer.features("y")
@@ -284,9 +290,11 @@ class LinearLayers:
             return s.arranged(s.tensors[BIAS], modes)
 
         blocks = None
-        if also is not None:
-            blocks = [(rows(n), ROWS * n, part(also, n * vectors)) for n in range(-(-most_of(layer.tokens) // ROWS))]
-        s.targets["y"] = Stored("y", y if y is not None else part(also), features)
+        if buffered_result is not None:
+            blocks = [
+                (rows(n), ROWS * n, part(buffered_result, n * vectors)) for n in range(-(-max_of(layer.tokens) // ROWS))
+            ]
+        s.targets["y"] = Stored("y", y if y is not None else part(buffered_result), features)
         s.blocks = blocks
         c = s.product(last, is_expand, addend if bias is not None else None)
         s.blocks = None
@@ -298,7 +306,7 @@ class LinearLayers:
         t = c.strides(s.sizes)["t"]
         for bound, first, place in blocks:
             sizes = Sizes(s.sizes, {"t": bound})
-            rearrange(s.b, sizes, replace(c, place=c.place.behind(first * t)), Stored("y", place, features))
+            rearrange(s.b, sizes, replace(c, place=c.place.offset_by(first * t)), Stored("y", place, features))
 
     def backward(self, number: int, d_y: At, x: At, tokens: Bound, d_x: At, addend: At | None = None) -> None:
         """Emit d_x = addend + d_y W, and the gradients of the cores and the bias."""
@@ -311,7 +319,7 @@ class LinearLayers:
         out.add_copy(z, Stored(z, self.places[number], layer.z_arrangement))
         into.add_copy("x", Stored("x", x, layer.features("x")))
         out.targets[f"d{z}"] = Stored(
-            f"d{z}", b.take("d_z", layer.z_arrangement.vectors(layer.sizes)), layer.z_arrangement
+            f"d{z}", b.allocate("d_z", layer.z_arrangement.vectors(layer.sizes)), layer.z_arrangement
         )
         into.targets["dx"] = Stored("dx", d_x, layer.features("x"))
         is_summed = False

@@ -15,7 +15,7 @@ from bttlab.compiler.embedding import Embedding, Table
 from bttlab.compiler.errors import DoesNotFit, ProgramError
 from bttlab.compiler.functions import ACTIVATIONS
 from bttlab.compiler.graph import INTENT, SLOTS, Graph, Matrix, Operation, core_names
-from bttlab.compiler.instruction import At, Instruction, Level, at, most_of
+from bttlab.compiler.instruction import At, Instruction, Level, at, max_of
 from bttlab.compiler.layout import Layout
 from bttlab.compiler.linear import LinearLayers
 from bttlab.compiler.machine import machine
@@ -147,9 +147,9 @@ class Lowering:
             scale, shift = layout.place(f"{op.name}.weight"), None
             if f"{op.name}.bias" in graph.shapes:
                 shift = layout.place(f"{op.name}.bias")
-            kept = b.take(f"normalized by {op.name}", most_of(x.tokens) * x.vectors)
+            kept = b.allocate(f"normalized by {op.name}", max_of(x.tokens) * x.vectors)
             more = op.options["epsilon"], op.options["centred"]
-            rows = self._rows(most_of(x.tokens))
+            rows = self._rows(max_of(x.tokens))
             self.norms[op.name] = Norm(b, op.name, x.tokens, x.vectors, kept, rows, scale, shift, *more)
         self._prepare_attention()
         self.linears = LinearLayers(b, layout, names, graph.shapes, self.flow)
@@ -164,7 +164,9 @@ class Lowering:
             return
         most, blocks = self.graph.sequence_length, -(-self.graph.sequence_length // ROWS)
         vectors = max(op.output.vectors for op in found)
-        keys, values = (b.take_buffer(name, e, vectors * blocks) for e, name in enumerate(("keys", "values")))
+        keys, values = (
+            b.allocate_operand_buffer(name, e, vectors * blocks) for e, name in enumerate(("keys", "values"))
+        )
         rows, mask = self._rows(most * max(op.options["heads"] for op in found)), None
         if any(op.options["causal"] for op in found):
             self.constants += self._emit_section(
@@ -183,7 +185,7 @@ class Lowering:
                 if matrix.base is None and is_alone and self._maker[matrix].kind == "linear":
                     self._streamed[matrix] = self.attention[op.name]
         size = {op.name: self.attention[op.name].score_vectors for op in found}
-        self.probabilities = {op.name: b.take(f"attention of {op.name}", size[op.name]) for op in found}
+        self.probabilities = {op.name: b.allocate(f"attention of {op.name}", size[op.name]) for op in found}
 
     def _read_by_backward(self) -> tuple[list[Matrix], list[Matrix]]:
         """Return the matrices of the forward pass that the backward pass reads: recomputable ones, and the others.
@@ -217,7 +219,7 @@ class Lowering:
     # ---- matrices ------------------------------------------------------------------------------------------------
 
     def _new(self, matrix: Matrix, what: str = "") -> At:
-        return self.builder.take(what or matrix.name, most_of(matrix.tokens) * matrix.vectors, rows=matrix.tokens)
+        return self.builder.allocate(what or matrix.name, max_of(matrix.tokens) * matrix.vectors, rows=matrix.tokens)
 
     def _out(self, matrix: Matrix) -> At:
         """Allocate the output of an operation of the forward pass."""
@@ -275,8 +277,8 @@ class Lowering:
     def _row_parts(self, whole: Matrix) -> list[int] | None:
         """Return the first rows of the two parts of a matrix if each is read once and together they are all of it."""
         rows = [m for op in self.graph.users(whole) for m in op.inputs if m is whole or m.base is whole]
-        parts = sorted((m.first, most_of(m.tokens)) for m in rows if m.base is whole)
-        fits = len(parts) == len(rows) == 2 and parts == [(0, 1), (1, most_of(whole.tokens) - 1)]
+        parts = sorted((m.first, max_of(m.tokens)) for m in rows if m.base is whole)
+        fits = len(parts) == len(rows) == 2 and parts == [(0, 1), (1, max_of(whole.tokens) - 1)]
         return [first for first, _ in parts] if fits else None
 
     def _same_gradient(self, matrix: Matrix, where: At) -> None:
@@ -497,7 +499,7 @@ class Lowering:
         attention, b = self.attention[op.name], self.builder
         self._ensure_keys(op)
         q = self.backward_value(op.inputs[0])
-        b.layer, d_scores = op.name, b.take("d_scores", attention.score_vectors)
+        b.layer, d_scores = op.name, b.allocate("d_scores", attention.score_vectors)
         gradients = [self._new(matrix, f"gradient of {matrix.name}") for matrix in op.inputs]
         attention.backward(d, self.probabilities[op.name], d_scores, q, *gradients)
         for matrix, gradient in zip(op.inputs, gradients, strict=True):

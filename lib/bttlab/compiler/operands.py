@@ -31,5 +31,15 @@ def load_rows(
         Vectors of a row.
     """
     loops = [Level("r", rows), Level("w", vectors)]
-    addend, also = source and part(source, r=vectors, w=1), part(buffer, w=1)
-    builder.expand(buffer.number, what, loops, None, None, also=also, addend=addend, count=0, row=("r", first))
+    addend, buffered_result = source and part(source, r=vectors, w=1), part(buffer, w=1)
+    builder.expand(
+        buffer.number,
+        what,
+        loops,
+        None,
+        None,
+        buffered_result=buffered_result,
+        addend=addend,
+        count=0,
+        row=("r", first),
+    )

@@ -40,7 +40,7 @@ class _BusyIntervals:
             start = max(start, ends[n])
         return start
 
-    def take(self, begin: int, end: int) -> None:
+    def reserve(self, begin: int, end: int) -> None:
         """Mark it as in use from `begin` to before `end`."""
         n = bisect_right(self._begins, begin)
         if self._ends[n - 1] == begin:
@@ -120,7 +120,7 @@ class _Schedule:
                 start = min(pongs)
                 continue
             pong = pongs.index(start)
-            self._taken[self.instructions[i].unit, "pong", pong].take(start, last)
+            self._taken[self.instructions[i].unit, "pong", pong].reserve(start, last)
             self.pongs |= dict.fromkeys((i, *self.drains.get(i, ())), pong)
             for drain, begin in drains:
                 self._take(drain, begin)
@@ -141,7 +141,7 @@ class _Schedule:
     def _take(self, i: int, begin: int) -> None:
         self.begin[i] = begin
         for use in self.uses[i]:
-            self._taken[use].take(begin, begin + self.steps[i])
+            self._taken[use].reserve(begin, begin + self.steps[i])
 
 
 def ordered(

@@ -16,7 +16,7 @@ from dataclasses import replace
 from bttlab.compiler.arrangement import Arrangement, Sizes, Stored, elements, nests
 from bttlab.compiler.builder import ROWS, Builder, padded, row_passes
 from bttlab.compiler.errors import ProgramError
-from bttlab.compiler.instruction import LEVELS, At, Level, most_of
+from bttlab.compiler.instruction import LEVELS, At, Level, max_of
 from bttlab.compiler.machine import machine
 
 M = machine()
@@ -49,17 +49,17 @@ def expand(
         row = "t" if c.rows == "t" else levels[0].name
         before = result if result.base in started else at.get("addend")
         started.add(result.base)
-        into = {"also": result, "row": (row, 0)} if c.rows else {"result": result}
+        into = {"buffered_result": result, "row": (row, 0)} if c.rows else {"result": result}
         *passes, (last, count) = row_passes(sizes[k[-1]])
         if passes:  # each pass adds to the result of the one before
             strides = result.strides | ({row: c.arrangement.strides(sizes)[c.rows]} if c.rows else {})
-            span = 1 + sum((most_of(loop.active_bound) - 1) * strides.get(loop.name, 0) for loop in levels)
-            left = replace(b.take(f"{what}, a pass", span), strides=strides)
+            span = 1 + sum((max_of(loop.active_bound) - 1) * strides.get(loop.name, 0) for loop in levels)
+            left = replace(b.allocate(f"{what}, a pass", span), strides=strides)
         for n, some in passes:
-            own = at["buffer"].behind(n * block), at["scalars"].behind(n)
+            own = at["buffer"].offset_by(n * block), at["scalars"].offset_by(n)
             b.expand(engine, what, levels, *own, left, addend=before, count=some)
             before = left
-        own = at["buffer"].behind(last * block), at["scalars"].behind(last)
+        own = at["buffer"].offset_by(last * block), at["scalars"].offset_by(last)
         b.expand(engine, what, levels, *own, addend=before, count=count, **into, **more)
 
 
@@ -92,7 +92,7 @@ def reduce(
         buffer, stream = (replace(at[name], strides=at[name].strides | {"w": 1}) for name in ("buffer", "stream"))
         block = in_buffer.arrangement.vectors(sizes) // sizes[in_buffer.rows]
         for n, count in row_passes(sizes[in_buffer.rows]):
-            own = buffer.behind(n * block), stream, at["result"].behind(n)
+            own = buffer.offset_by(n * block), stream, at["result"].offset_by(n)
             b.reduce(engine, what, loops, "w", *own, count=count, flags=flags)
 
 
@@ -137,7 +137,7 @@ def accumulate(
         if pieces == 1 or "bias" in more:
             nest = [*loops, padded("w", vectors)]
             for n, count in row_passes(elements(sizes, rows)):
-                own = at["scalars"].behind(n), summed, Level("r", count), result.moved("r", ROWS * n)
+                own = at["scalars"].offset_by(n), summed, Level("r", count), result.at_step("r", ROWS * n)
                 b.accumulate(engine, what, nest, names, *own, check=check, **more)
             continue
         name, bound, _ = loops.pop(place)
@@ -153,10 +153,10 @@ def accumulate(
         parts = replace(allocate(elements(sizes, rows) * pieces * vectors), strides={"r": pieces * vectors, "w": 1})
         own = replace(parts, strides={"p": vectors, "r": pieces * vectors, "w": 1})
         for n, count in row_passes(elements(sizes, rows)):
-            some = scalars.behind(n), summed, Level("r", count), parts.moved("r", ROWS * n)
+            some = scalars.offset_by(n), summed, Level("r", count), parts.at_step("r", ROWS * n)
             b.accumulate(engine, what, nest, names, *some, **more)
             sums = [Level("p", pieces), padded("r", count, vectors), Level("w", vectors)]
-            b.columns(what, sums, own.moved("r", ROWS * n), r1=result.moved("r", ROWS * n), check=check)
+            b.columns(what, sums, own.at_step("r", ROWS * n), r1=result.at_step("r", ROWS * n), check=check)
 
 
 def _piece(loops: Sequence[Level], vectors: int) -> tuple[int, int]:

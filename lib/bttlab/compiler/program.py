@@ -63,7 +63,7 @@ class Program:
         """Largest token offset of each table, in vectors."""
         return self.model.embedding.offset_span
 
-    def has_room_for(self, optimizer: Optimizer) -> bool:
+    def has_space_for(self, optimizer: Optimizer) -> bool:
         """Return True if the banks have space for the optimizer's state."""
         return self.model.has_moments or not optimizer.moments
 
@@ -75,18 +75,18 @@ class Program:
         ProgramError
             If they do not; the message names the bank and what would fit.
         """
-        if not self.has_room_for(optimizer):
+        if not self.has_space_for(optimizer):
             raise ProgramError(f"the moments of {optimizer.name} {self._room_for_moments}")
 
     @cached_property
-    def _room_for_moments(self) -> str:
+    def _moments_message(self) -> str:
         model, bank, would_fit = self.model, MOMENTS[0], None
         if isinstance(model.config, ModelConfig):
             own_shapes = model.shapes != model.config.parameter_shapes()
             fits = lambda one, whole: _fits(one, model.flow, whole, moments=True)  # noqa: E731
             would_fit = what_fits(model.config, fits, own_shapes)
         taken = f"take {model.layout.vectors} vectors of bank {bank}, which has {MACHINE.banks[bank].depth}"
-        return f"{taken}: choose sgd" + (f", or {would_fit}, all else as asked" if would_fit else "")
+        return f"{taken}: choose sgd" + (f", or {would_fit}, everything else unchanged" if would_fit else "")
 
     def image(self) -> np.ndarray:
         """Return the program as LOAD_PROGRAM reads it, int32 of shape (vectors, 16)."""
@@ -194,7 +194,9 @@ def compile_program(
         return _compiled(model, graph_of_config(model, shapes), flow)
     except DoesNotFit as error:
         would_fit = what_fits(model, lambda one, whole: _fits(one, flow, whole), shapes is not None)
-        raise ProgramError(f"{error.what}: choose {would_fit}, all else as asked") if would_fit else error from None
+        raise (
+            ProgramError(f"{error.what}: choose {would_fit}, everything else unchanged") if would_fit else error
+        ) from None
 
 
 def _compiled(config: "ModelConfig | ModuleModel", graph: Graph, flow) -> Program:

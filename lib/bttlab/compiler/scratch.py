@@ -35,7 +35,7 @@ class Scratch:
         whole.bank = self.bank
         builder.scratch.append(self)
 
-    def take(self, vectors: int) -> At:
+    def allocate(self, vectors: int) -> At:
         """Allocate vectors; their address is virtual until `assign`."""
         self._begins.append(self._begins[-1] + vectors)
         return at(f"bank {self.bank}", self._begins[-2])

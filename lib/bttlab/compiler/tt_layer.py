@@ -17,7 +17,7 @@ from bttlab.compiler.arrangement import Arrangement, Sizes, elements
 from bttlab.compiler.banks import inner_banks
 from bttlab.compiler.builder import LANES, MAX_RANK, ROWS
 from bttlab.compiler.errors import ProgramError
-from bttlab.compiler.instruction import Bound, Register, most_of
+from bttlab.compiler.instruction import Bound, Register, max_of
 from bttlab.compiler.layout import IN_AXES, OUT_AXES
 from bttlab.compiler.machine import machine
 from bttlab.tensor.order import Order, Product
@@ -123,7 +123,7 @@ class TTLayer:
         modes = [shape[1] for shape in self.shapes]
         ranks = [shape[2] for shape in self.shapes[:-1]]
         sizes = self.order.sizes(1, modes[:outs], modes[outs:], ranks)
-        most = most_of(self.tokens)
+        most = max_of(self.tokens)
         self.sizes = _shared_sizes(tuple((sizes | {"t": most}).items()), self.tokens)
         typical = min(TYPICAL, most)
         bound = Register(0, 0, typical, typical) if isinstance(self.tokens, Register) else typical
