@@ -19,7 +19,7 @@ from bttlab.estimate.card import CLOCK_MHZ, EstimateError, estimate
 from bttlab.estimate.memory import GROUPS, memory_map, touched_words
 from bttlab.estimate.recorded import SOURCE, machine_record, source_digest
 from bttlab.estimate.resources import budget, resources
-from bttlab.estimate.work import BESIDE, CALL_SAMPLES, beside_the_loop, sample_works, works_of
+from bttlab.estimate.work import CALL_SAMPLES, OUTSIDE_LOOP, cycles_outside_loop, sample_works, works_of
 from bttlab.model import ModelConfig, Optimizer
 from bttlab.model.loop import LARGEST_CHUNK
 
@@ -55,14 +55,14 @@ def test_a_sample_is_its_loop_a_share_of_the_last_update_and_what_passes_beside(
     one = sample_works(SMALL, "bidirectional")[9]
     (flush,) = works_of(program.flush, [1])
     assert one.loop == time_program(program.sample, 9).cycles + sum(round(n / 32) for n in flush.cycles.values())
-    assert one.cycles[BESIDE] == beside_the_loop(9) == one.total - one.loop
+    assert one.cycles[OUTSIDE_LOOP] == cycles_outside_loop(9) == one.total - one.loop
     assert CALL_SAMPLES == LARGEST_CHUNK
 
 
-def test_what_passes_beside_the_loop_is_what_the_source_says():
+def test_what_passes_cycles_outside_loop_is_what_the_source_says():
     text = (SOURCE / "samples.h").read_text() + (SOURCE / "machine.h").read_text()
     assert f"#pragma HLS PIPELINE II={work.LOSS_INTERVAL}\n        slot_loss" in text
-    assert beside_the_loop(14) - beside_the_loop(13) == 1 + work.LOSS_INTERVAL  # a token in, a word's loss
+    assert cycles_outside_loop(14) - cycles_outside_loop(13) == 1 + work.LOSS_INTERVAL  # a token in, a word's loss
     for loop in ("Offset_Lanes:", "Slot_Lanes:", "Check_Tokens:", "Write_Lanes:", "Prepare:"):
         assert "#pragma HLS PIPELINE II=1" in text[text.index(loop) :][:160]
 
@@ -216,8 +216,8 @@ def test_the_json_is_complete_and_says_that_it_is_modelled(found):
         (MODEL, {"lengths": [33]}, "1 samples of 33 tokens: lengths are 1 to 32"),
         (MODEL, {"lengths": [0]}, "lengths are 1 to 32"),
         (MODEL, {"lengths": {13: 0}}, "of at least one sample"),
-        (MODEL, {"clock_mhz": 20}, "a clock of 20 MHz: .* take 50"),
-        (MODEL, {"clock_mhz": 300}, "a clock of 300 MHz: .* take 200"),
+        (MODEL, {"clock_mhz": 20}, "a clock of 20 MHz: .* use 50"),
+        (MODEL, {"clock_mhz": 300}, "a clock of 300 MHz: .* use 200"),
         (MODEL, {"flow": "left"}, "flow is 'left'"),
         (replace(MODEL, encoders=30), {}, "the machine has 2048: choose up to 6 encoders, everything else unchanged"),
         (

@@ -1,4 +1,4 @@
-"""Training on a U50, on paper: cycles, memory, resources, power and energy of a model's program. All modelled."""
+"""Estimate training on a U50: modelled cycles, memory, resources, power and energy of a model's program."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -21,14 +21,14 @@ from bttlab.model.config import PAPER_FLOW, ModelConfig, Optimizer
 from bttlab.quantities import Quantity
 
 CLOCK_MHZ = MACHINE.CLOCK_MHZ  # that the schedule was made for
-CLOCKS = (CLOCK_MHZ, 150)  # that are shown side by side: what is aimed at, and what routes with less of a fight
-LEAST_CLOCK = 50  # MHz: what the shell's clock generator gives kernels
-TYPICAL_TOKENS = 13  # ATIS's mean, [CLS] included
+CLOCKS = (CLOCK_MHZ, 150)  # MHz, to compare: the target, and a clock at which routing is easier
+LEAST_CLOCK = 50  # MHz: the lowest clock that the shell gives to kernels
+TYPICAL_TOKENS = 13  # mean length in ATIS, [CLS] included
 MULTIPLIERS = MACHINE.ENGINES * MACHINE.ROWS * MACHINE.LANES  # of the engines
 
 
 class EstimateError(BttlabError):
-    """A question that has no answer."""
+    """The lengths or the clock of an estimate are invalid."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Estimate:
         Order of contraction.
     optimizer : {"sgd", "momentum", "adamw"}
     lengths : mapping of int to int
-        Samples of an epoch by their real tokens.
+        Number of samples of an epoch by their number of real tokens.
     clock_mhz : float
     work : Work
         Of an epoch.
@@ -62,22 +62,22 @@ class Estimate:
 
     @property
     def samples(self) -> int:
-        """Samples of an epoch."""
+        """Number of samples of an epoch."""
         return sum(self.lengths.values())
 
     @property
     def seconds_per_epoch(self) -> float:
-        """Modelled time of an epoch on the card."""
+        """Modelled time of an epoch on the card, in seconds."""
         return self.work.total / (self.clock_mhz * 1e6)
 
     @property
     def seconds_per_sample(self) -> float:
-        """Modelled time of the mean sample."""
+        """Modelled time of a sample on average, in seconds."""
         return self.seconds_per_epoch / self.samples
 
     @property
     def lane_utilisation(self) -> float:
-        """Part of the engines' multipliers times cycles that steps of the program use; padding of words counts."""
+        """Utilisation of the engines' multipliers over all cycles, from 0 to 1; padding of vectors counts as used."""
         return self.work.multiplications / (MULTIPLIERS * self.work.total)
 
     @cached_property
@@ -92,44 +92,44 @@ class Estimate:
 
     @property
     def energy_per_sample(self) -> Quantity:
-        """The same for the mean sample."""
+        """Energy of a sample on average, in joules."""
         return self.energy_per_epoch.scaled(1 / self.samples)
 
     @property
     def energy_at_clocks(self) -> Quantity:
-        """The same with a high end that holds at the slower of `CLOCKS`, too: the machine has not been routed."""
+        """Energy of a sample with an upper bound that includes the slower of `CLOCKS`: the machine is not routed."""
         slower = self.at_clock(min(self.clock_mhz, *CLOCKS)).energy_per_sample
         energy = self.energy_per_sample
         return replace(energy, high=max(energy.high, slower.high))
 
     @property
     def fits(self) -> bool:
-        """True if the card has room for the machine; its program shows that the machine holds the model."""
+        """True if the card has the resources for the machine. The model fits the machine, as it has a program."""
         return not self.resources.excess
 
     def with_optimizer(self, optimizer: str) -> "Estimate":
-        """Return the same with another update rule: the same cycles, as its unit takes a word a cycle with each."""
+        """Return the estimate for another optimizer. The cycles stay: with each, the update takes a vector a cycle."""
         memory = memory_map(self.model, machine_record(), optimizer, self.flow)
         return replace(self, optimizer=Optimizer(optimizer).name, memory=memory)
 
     def at_clock(self, clock_mhz: float) -> "Estimate":
-        """Return the same at another clock: the same cycles, as the pipeline stays as deep.
+        """Return the estimate for another clock. The cycles stay, because the pipeline keeps its depth.
 
         Raises
         ------
         EstimateError
-            If the shell does not give it, or the schedule was not made for it.
+            If the clock is lower than the shell's lowest or higher than the schedule's.
         """
         if not LEAST_CLOCK <= clock_mhz <= CLOCK_MHZ:
             nearest = min(max(clock_mhz, LEAST_CLOCK), CLOCK_MHZ)
             raise EstimateError(
                 f"a clock of {clock_mhz:g} MHz: the shell gives {LEAST_CLOCK} or more, and the schedule is made for "
-                f"{CLOCK_MHZ}; take {nearest:g}"
+                f"{CLOCK_MHZ}; use {nearest:g}"
             )
         return replace(self, clock_mhz=clock_mhz)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what --json prints; every figure with its unit and provenance."""
+        """Return the output of --json: every figure with its unit and provenance."""
         layers: dict[str, dict[str, int]] = {stage: {} for stage in STAGES}
         for (stage, layer), count in self.work.cycles.items():
             layers[stage][layer] = count
@@ -177,13 +177,13 @@ def estimate(
     flow: Flow = PAPER_FLOW,
     clock_mhz: float = CLOCK_MHZ,
 ) -> Estimate:
-    """Return what training a model takes.
+    """Estimate cycles, memory, resources, power and energy of training a model.
 
     Parameters
     ----------
     model : ModelConfig
     lengths : iterable of int, or mapping of int to int
-        Real tokens of each sample of an epoch, [CLS] included; or how many samples there are of each length.
+        Number of real tokens of each sample of an epoch, [CLS] included; or the number of samples of each length.
     optimizer : {"sgd", "momentum", "adamw"}
     flow : str or tuple of int
         As for `bttlab.compiler.program.compile_program`.
@@ -192,9 +192,9 @@ def estimate(
     Raises
     ------
     bttlab.compiler.errors.ProgramError
-        If the machine does not hold the model; the line names the bank.
+        If the machine cannot run the model; the message names the bank.
     EstimateError
-        If a length or the clock is none.
+        If a length or the clock is invalid.
     """
     histogram = dict(lengths) if isinstance(lengths, Mapping) else dict(Counter(map(int, lengths)))
     for tokens, count in histogram.items():
@@ -220,7 +220,7 @@ def estimate(
 
 @lru_cache(PROGRAMS)
 def power_levels(program: Program) -> PowerLevels:
-    """Return what the sensors of a card show that runs a program, for samples of a typical length; the last are kept.
+    """Return the power of a card that runs a program, for samples of a typical length. The result is cached.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Memory map of training: the words of each bank that a program touches, by purpose."""
+"""Memory map of training: the words of each bank that a program uses, by purpose."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from bttlab.estimate.recorded import MachineRecord, OnChipMemory
 from bttlab.hardware.geometry import Blocks
 from bttlab.model.config import ModelConfig, Optimizer
 
-WORD_BYTES = 4 * MACHINE.LANES
+VECTOR_BYTES = 4 * MACHINE.LANES
 TEMPORARIES = "temporaries"
 GROUPS = (
     "parameters",
@@ -32,18 +32,18 @@ GROUPS = (
 
 @dataclass(frozen=True)
 class BankUse:
-    """A bank, or a operand buffer, and what a program needs of it.
+    """A bank or an operand buffer, and the part of it that a program uses.
 
     Attributes
     ----------
     name : str
     kind : {"uram", "bram"}
     depth : int
-        Words that it has.
+        Number of words.
     groups : dict of str to int
-        Words that the program touches, by `GROUPS`.
-    row_words : int
-        Values of a word, over LANES: a operand buffer's word is a row of each of its memories.
+        Number of words that the program uses, by `GROUPS`.
+    word_vectors : int
+        Vectors of LANES values in a word: 1 in a bank; one for each row in an operand buffer.
     blocks : Blocks
     """
 
@@ -51,18 +51,18 @@ class BankUse:
     kind: str
     depth: int
     groups: dict[str, int]
-    row_words: int
+    word_vectors: int
     blocks: Blocks
 
     @property
     def words(self) -> int:
-        """Words that the program touches."""
+        """Number of words that the program uses."""
         return sum(self.groups.values())
 
     @property
     def bytes(self) -> int:
-        """Their size."""
-        return self.words * self.row_words * WORD_BYTES
+        """Size of these words in bytes."""
+        return self.words * self.word_vectors * VECTOR_BYTES
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class MemoryMap:
     ----------
     banks : tuple of BankUse
     own : tuple of OnChipMemory
-        Program, tables, sums and queues: the machine's, whatever the model.
+        The machine's memories for program, tables, sums and queues, which do not depend on the model.
     """
 
     banks: tuple[BankUse, ...]
@@ -81,26 +81,26 @@ class MemoryMap:
 
     @property
     def bytes(self) -> int:
-        """Bytes that training needs: the touched words, and the machine's own memories whole."""
+        """Bytes that training needs: the words that the program uses, and all of the machine's own memories."""
         return sum(self.by_group().values())
 
     def by_group(self) -> dict[str, int]:
-        """Return bytes for each of `GROUPS`."""
+        """Return the bytes of each of `GROUPS`."""
         sizes = dict.fromkeys(GROUPS, 0)
         for bank in self.banks:
             for group, words in bank.groups.items():
-                sizes[group] += words * bank.row_words * WORD_BYTES
+                sizes[group] += words * bank.word_vectors * VECTOR_BYTES
         sizes["machine overhead"] = sum(memory.bytes for memory in self.own)
         return sizes
 
     @property
     def blocks(self) -> Blocks:
-        """Blocks that the machine's memories take of the FPGA, filled or not."""
-        taken = [bank.blocks for bank in self.banks] + [memory.blocks for memory in self.own]
-        return sum(taken, Blocks())
+        """FPGA memory blocks of the machine, whether the program uses them or not."""
+        blocks = [bank.blocks for bank in self.banks] + [memory.blocks for memory in self.own]
+        return sum(blocks, Blocks())
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what --json prints."""
+        """Return the output of --json."""
         return {
             "bytes": {"value": self.bytes} | modelled("bytes"),
             "by_group": self.by_group() | modelled("bytes"),
@@ -123,35 +123,35 @@ class MemoryMap:
 
 
 def memory_map(model: ModelConfig, record: MachineRecord, optimizer: str, flow: Flow) -> MemoryMap:
-    """Return where a model's training lies, for samples of any length and any tokens.
+    """Return the memory map of training a model, for samples of any length and any tokens.
 
     Parameters
     ----------
     model : ModelConfig
     record : MachineRecord
     optimizer : {"sgd", "momentum", "adamw"}
-        Moments that it does not keep count nothing; their banks are there all the same.
+        Banks for moments that it does not use count as empty.
     flow : str or tuple of int
 
     Raises
     ------
     bttlab.compiler.errors.ProgramError
-        If the machine does not hold the model.
+        If the machine cannot run the model.
     """
     compiled_program(model, flow=flow).program.check_optimizer(Optimizer(optimizer))
-    without = MOMENTS[len(Optimizer(optimizer).moments) :]
-    alike = {memory.name: memory for memory in record.memories}
+    empty = [f"bank {number}" for number in MOMENTS[len(Optimizer(optimizer).moments) :]]
+    memories = {memory.name: memory for memory in record.memories}
     uses = []
     for name, words in _words_by_group(model, flow).items():
-        held = name.startswith("buffer")
-        memory = alike["operand_buffer" if held else name.replace(" ", "_")]
-        engines = MACHINE.ENGINES if held else 1
+        is_buffer = name.startswith("buffer")
+        memory = memories["operand_buffer" if is_buffer else name.replace(" ", "_")]
+        engines = MACHINE.ENGINES if is_buffer else 1
         uses.append(
             BankUse(
                 name,
                 memory.kind,
                 memory.words,
-                {} if name in [f"bank {number}" for number in without] else words,
+                {} if name in empty else words,
                 memory.count // engines,
                 Blocks(memory.blocks.bram36 / engines, memory.blocks.uram // engines),
             )
@@ -162,18 +162,18 @@ def memory_map(model: ModelConfig, record: MachineRecord, optimizer: str, flow: 
 
 @lru_cache(256)
 def _words_by_group(model: ModelConfig, flow: Flow) -> dict[str, dict[str, int]]:
-    """Words of each bank and operand buffer that the program touches, by what they are for."""
+    """Return the number of words of each bank and operand buffer that a program uses, by `GROUPS`."""
     owners = _owners(compiled_program(model, flow=flow).program)
     counted = {}
     for name, words in touched_words(model, flow).items():
-        held = name.startswith("buffer")
-        counts = Counter({"operand buffers": int(words.sum())}) if held else _count(words, owners[name])
+        is_buffer = name.startswith("buffer")
+        counts = Counter({"operand buffers": int(words.sum())}) if is_buffer else _count(words, owners[name])
         counted[name] = {group: counts[group] for group in GROUPS if counts[group]}
     return counted
 
 
 def _count(words: np.ndarray, owners: list[tuple[int, int, str]]) -> Counter:
-    """Words that are touched, by what they are for; the others are temporaries."""
+    """Count used words by their owner's group; words without an owner are temporaries."""
     counts: Counter = Counter()
     for first, length, group in owners:
         counts[group] += int(words[first : first + length].sum())
@@ -183,7 +183,7 @@ def _count(words: np.ndarray, owners: list[tuple[int, int, str]]) -> Counter:
 
 @lru_cache(2)
 def touched_words(model: ModelConfig, flow: Flow) -> dict[str, np.ndarray]:
-    """Return which vectors of each bank and operand buffer a program touches for any sample, as arrays of bool."""
+    """Return which words of each bank and operand buffer a program uses for any sample, as arrays of bool."""
     program = compiled_program(model, flow=flow).program
     depths = {f"bank {b}": bank.depth for b, bank in enumerate(MACHINE.banks)}
     depths |= {f"buffer {e}": MACHINE.OPERAND_BUFFER_DEPTH for e in range(MACHINE.ENGINES)}
@@ -191,8 +191,8 @@ def touched_words(model: ModelConfig, flow: Flow) -> dict[str, np.ndarray]:
     embedding, tokens = program.model.embedding, model.sequence_length
     no_offsets = np.zeros((MACHINE.OFFSET_TABLES, tokens), int)
     for instruction in (i for section in program.sections for i in section):
-        index, live = instruction.grid(tokens)
-        for memory, number, address, acts, _ in step_accesses(instruction, index, live, tokens, no_offsets, [], 0):
+        index, active = instruction.grid(tokens)
+        for memory, number, address, acts, _ in step_accesses(instruction, index, active, tokens, no_offsets, [], 0):
             if memory not in touched:
                 continue
             words = address[acts]
@@ -206,14 +206,14 @@ def touched_words(model: ModelConfig, flow: Flow) -> dict[str, np.ndarray]:
 
 
 def _owners(program: Program) -> dict[str, list[tuple[int, int, str]]]:
-    """Return the groups of each bank's words: (first, words, group); others are temporaries."""
+    """Return ranges of each bank's words with their group: (first, number of words, group)."""
     owners: dict[str, list[tuple[int, int, str]]] = {f"bank {b}": [] for b in range(MACHINE.BANKS)}
     model = program.model
     for buffer in model.builder.made:
         if buffer.is_parameter:
             owners[f"bank {buffer.bank}"].append((buffer.base, buffer.vectors, "parameters"))
             owners[f"bank {GRADIENT_OF[buffer.bank]}"].append((buffer.base, buffer.vectors, "gradients"))
-        elif buffer in model.kept_buffers:  # what the forward pass leaves for the backward pass
+        elif buffer in model.kept_buffers:  # written by the forward pass for the backward pass
             owners[f"bank {buffer.bank}"].append((buffer.base, buffer.vectors, "activations"))
     for bank in MOMENTS if model.has_moments else ():
         owners[f"bank {bank}"].append((0, model.layout.vectors, "optimizer state"))

@@ -1,9 +1,9 @@
-"""Power of the board from the machine's resources, its clock, and how busy a program keeps its units and memories.
+"""Power of the board, modelled from the machine's resources, its clock and the utilisation of its units and memories.
 
-The board's idle power was read on a card (published); an overlay adds what it clocks and HBM that is on, a running
-kernel the switching of its operators and memories. Every constant stands in data/u50/power.json with its source and
-band. The bands are wide: few of the constants have been measured on a U50. They are carried through to the result, all
-low ones and all high ones together; none of them takes away from the idle card's reading.
+The board's idle power was read on a card (published). An overlay adds the power of its clocks and of HBM; a running
+kernel adds the switching of its operators and memories. Every constant is in data/u50/power.json with source and band.
+The bands are wide, because few of the constants have been measured on a U50. The low end of the result uses all low
+ends together, the high end all high ends. No constant lowers the idle card's reading.
 """
 
 from collections.abc import Mapping
@@ -25,13 +25,13 @@ NOTHING = band(0.0, "W")
 IDLE, HBM_ON, CLOCKING = "board, idle", "HBM, on", "clocks"
 RECORD_BYTES = 4 * ((MACHINE.OFFSET_TABLES + 1) * MACHINE.SEQUENCE + MACHINE.LANES)  # of a sample, in and out
 RESULT_BYTES = 4 * (MACHINE.SEQUENCE + MACHINE.LANES)
-# Whose memories are which, beside banks and operand buffers: they give a word in the cycles in which this unit acts.
+# Units of the memories that are neither banks nor operand buffers. They are read in the cycles in which the unit acts.
 OWNERS = {"statistic": "vector", "lane_table": "vector", "shuffle_fields": "shuffle"}
 
 
 @dataclass(frozen=True)
 class Power:
-    """Power of the board in watts, from its 12 V.
+    """Power that the board takes from 12 V, in watts.
 
     Attributes
     ----------
@@ -44,17 +44,17 @@ class Power:
 
     @property
     def running(self) -> Quantity:
-        """While the kernel runs."""
+        """Power while the kernel runs."""
         return sum(self.components.values(), NOTHING)
 
     @property
     def loaded(self) -> Quantity:
-        """With the overlay on the card, between two calls."""
+        """Power with the overlay on the card, between two calls."""
         return sum((self.components[name] for name in (IDLE, HBM_ON, CLOCKING)), NOTHING)
 
     @property
     def levels(self) -> PowerLevels:
-        """Power that the card's sensors show between calls and within one, in the middle of the band."""
+        """Power that the card's sensors show between calls and within one, without the bands."""
         alone = PowerLevels.without_overlay()
         efficiency = constant(read_data("power")["constants"]["regulator_efficiency"]).value
         idle, running = self.loaded.value, self.running.value
@@ -62,7 +62,7 @@ class Power:
         return PowerLevels(idle, running, *rails)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what --json prints."""
+        """Return the output of --json."""
         return {
             "running": self.running.to_dict(),
             "between_calls": self.loaded.to_dict(),
@@ -80,7 +80,7 @@ def power(record: MachineRecord, resources: Resources, work: Work, samples: int,
     work : Work
         Of an epoch.
     samples : int
-        Of that epoch.
+        Number of samples of that epoch.
     clock_mhz : float
     """
     seconds = work.total / (clock_mhz * 1e6)
@@ -101,27 +101,27 @@ def _components(
         return active + c["on_chip_idle"] * (1 - active)
 
     def cycle(dsps: float, lookup_tables: float, flip_flops: float) -> float:
-        """Energy of a cycle in which all of it is active, in joules."""
+        """Return the energy of a cycle in which all these resources are active, in joules."""
         each = ((dsps, "dsp_cycle"), (lookup_tables, "lookup_table_cycle"), (flip_flops, "flip_flop_cycle"))
         return PICO * sum(count * c[name] for count, name in each)
 
     engines = other = 0.0
     for unit in record.units:
-        taken = [
+        used = [
             getattr(resources.parts[name].get("operators", NOTHING), bound) * record.share_of(unit, name)
             for name in ("dsps", "lookup_tables", "flip_flops")
         ]
-        watts = cycle(*taken) * hertz * switching(shares.get(unit, 1.0))
+        watts = cycle(*used) * hertz * switching(shares.get(unit, 1.0))
         if unit.startswith("engine"):
             engines += watts
         else:
             other += watts
-    # Switches, shift registers and LUT RAM lie on the ways of all units; they switch as the engines do.
-    ways = [
-        sum(getattr(taken, bound) for part, taken in resources.parts[name].items() if part != "operators")
+    # All units use the switches, shift registers and LUT RAM; they switch as often as the engines.
+    paths = [
+        sum(getattr(used, bound) for part, used in resources.parts[name].items() if part != "operators")
         for name in ("dsps", "lookup_tables", "flip_flops")
     ]
-    switches = cycle(*ways) * hertz * switching((shares["engine 0"] + shares["engine 1"]) / 2)
+    switches = cycle(*paths) * hertz * switching((shares["engine 0"] + shares["engine 1"]) / 2)
 
     memories = 0.0
     for memory in record.memories:
@@ -130,7 +130,7 @@ def _components(
 
     flip_flops = getattr(resources.total("flip_flops"), bound)
     clocks = c["clock_tree"] * 1e-3 * clock_mhz + c["flip_flop_clock"] * PICO * flip_flops * hertz
-    # From the chip's rails to the board's 12 V, with the leakage that a hotter chip adds.
+    # From the chip's rails to the board's 12 V, including the additional leakage of a hotter chip.
     to_board = (1 + c["static_per_dynamic"]) / c["regulator_efficiency"]
     on_chip = {
         CLOCKING: clocks,
@@ -144,28 +144,28 @@ def _components(
 
 
 def _energy(memory: OnChipMemory, work: Work, c: Mapping[str, float]) -> float:
-    """Energy of a cycle in the blocks of some memories, in picojoules.
+    """Return the energy of a cycle in the blocks of identical memories, in picojoules.
 
-    The source loads from every port in every cycle, whether an instruction asks or not: a block's port is enabled
-    always. Of a cascade of UltraRAMs one block is (UG440, cascade group). Where nothing is asked, word 0 comes again
-    and again: clock, decoder and bit lines move, the outputs do not.
+    The source loads from every port in every cycle, also if no instruction needs it, so a block's port is always
+    enabled. In a cascade of UltraRAMs one block is enabled (UG440, cascade group). If no instruction needs the load, it
+    reads word 0 each time: clock, decoder and bit lines switch, the outputs do not.
     """
     if memory.kind == "uram":
         enabled, access = memory.count * -(-memory.bits // URAM_BITS), c["uram_access"]
         assert memory.words >= URAM_WORDS or memory.blocks.uram == enabled
     else:
         enabled, access = memory.blocks.bram36, c["bram36_access"]
-    asked, stored = _activity(memory, work)
-    loads = memory.loads * (asked + c["enabled_idle"] * (1 - asked))
+    loaded, stored = _activity(memory, work)
+    loads = memory.loads * (loaded + c["enabled_idle"] * (1 - loaded))
     return enabled * access * (loads + memory.stores * stored)
 
 
 def _activity(memory: OnChipMemory, work: Work) -> tuple[float, float]:
-    """Parts of all cycles in which each of some memories is read, and written, for an instruction."""
+    """Return the parts of all cycles in which instructions read, and write, each of identical memories."""
     if memory.name.startswith("bank_"):
         name = memory.name.replace("_", " ")
         return work.reads[name] / work.total, work.writes[name] / work.total
-    if memory.name == "operand_buffer":  # a load gives all rows of an engine, a store takes one
+    if memory.name == "operand_buffer":  # a load reads all rows of an engine, a store writes one row
         reads, writes = (
             sum(table[f"buffer {e}"] for e in range(MACHINE.ENGINES)) for table in (work.reads, work.writes)
         )

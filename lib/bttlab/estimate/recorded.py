@@ -1,7 +1,7 @@
-"""Record of `bttlab schedule` for the committed source: the analysis takes clang and half a minute.
+"""Record of `bttlab schedule` for the committed source, because the analysis needs clang and half a minute.
 
-`data/u50/machine.json` is written by `bttlab schedule --record` and names the source that it was made from; a test
-makes it again and compares.
+`bttlab schedule --record` writes `data/u50/machine.json` with the digest of the source. A test repeats the analysis and
+compares.
 """
 
 import hashlib
@@ -30,24 +30,24 @@ RESOURCES = {
     "bram36": "BRAM36",
     "uram": "UltraRAM blocks",
 }
-TARGET = 0.70  # of what the shell leaves: what routes at 200 MHz without a fight
+TARGET = 0.70  # of the shell's user budget: the share up to which routing at 200 MHz is expected to be easy
 
 
 @dataclass(frozen=True)
 class OnChipMemory:
-    """Memories of the machine that are alike.
+    """Identical memories of the machine.
 
     Attributes
     ----------
     name : str
-        Of the variable in the source; "bank_7" is one memory, "operand_buffer" are all rows of both engines.
+        Variable in the source; "bank_7" is one memory, "operand_buffer" are all rows of both engines.
     count : int
-        Memories.
+        Number of memories.
     words, bits : int
-        Of each.
+        Depth and width of each.
     kind : {"uram", "bram", "lutram"}
     loads, stores : int
-        Of each in a cycle.
+        Loads and stores of each in a cycle.
     """
 
     name: str
@@ -60,33 +60,33 @@ class OnChipMemory:
 
     @property
     def bytes(self) -> int:
-        """Size of all of them."""
+        """Size of all of them in bytes."""
         return self.count * self.words * self.bits // 8
 
     @property
     def blocks(self) -> Blocks:
-        """Resources that they take of the FPGA."""
+        """FPGA memory blocks of all of them."""
         return blocks(self.kind, self.bits, self.words).times(self.count)
 
 
 @dataclass(frozen=True)
 class MachineRecord:
-    """The machine as its source was shown to be.
+    """The result of the analysis of the machine's source.
 
     Attributes
     ----------
     sources : str
         SHA-256 of the synthesis source.
     clock_mhz : float
-        For which the schedule was made.
+        Clock of the schedule.
     interval, stages, depth : int
-        Cycles, as for `bttlab.hardware.Schedule`.
+        Cycles, as in `bttlab.hardware.Schedule`.
     violations : int
     units : dict of str to dict of str to int
-        Operators of each unit, by kind.
+        Number of operators of each unit, by kind.
     memories : tuple of OnChipMemory
     parts : dict of str to dict of str to Quantity
-        What the loop takes of each of `RESOURCES`, by part.
+        The loop's use of each of `RESOURCES`, by part.
     """
 
     sources: str
@@ -101,13 +101,13 @@ class MachineRecord:
 
     @property
     def is_current(self) -> bool:
-        """True if it was made from the source that is here."""
+        """True if it was made from the present source."""
         return self.sources == source_digest()
 
     def share_of(self, unit: str, resource: str) -> float:
-        """Return the part of all floating-point operators' "dsps", "lookup_tables" or "flip_flops" that a unit has."""
-        of = {name: _cost(counts, resource) for name, counts in self.units.items()}
-        return of[unit] / (sum(of.values()) or 1)
+        """Return a unit's share of the "dsps", "lookup_tables" or "flip_flops" of all floating-point operators."""
+        costs = {name: _cost(counts, resource) for name, counts in self.units.items()}
+        return costs[unit] / (sum(costs.values()) or 1)
 
 
 def _cost(counts: dict[str, int], resource: str) -> float:
@@ -116,7 +116,7 @@ def _cost(counts: dict[str, int], resource: str) -> float:
 
 
 def source_digest(folder: Path = SOURCE) -> str:
-    """Return the digest of the files that synthesis reads in a folder."""
+    """Return the SHA-256 of the synthesis source files in a folder."""
     digest = hashlib.sha256()
     for path in sorted(path for path in folder.glob("*") if path.suffix in (".h", ".cpp")):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
@@ -124,7 +124,7 @@ def source_digest(folder: Path = SOURCE) -> str:
 
 
 def make_record(schedule: Any, counted: Any, taken: Any, folder: Path = SOURCE) -> dict[str, Any]:
-    """Return what is kept of an analysis.
+    """Return the JSON record of an analysis.
 
     Parameters
     ----------
@@ -134,12 +134,12 @@ def make_record(schedule: Any, counted: Any, taken: Any, folder: Path = SOURCE) 
     folder : Path
         Of the source.
     """
-    alike: Counter = Counter()
+    memories: Counter = Counter()
     for port in schedule.ports:
         memory = port.memory
         if memory.implementation in ("uram", "bram", "lutram"):
             name = re.split(r"\[", memory.name)[0]
-            alike[name, memory.words, memory.width, memory.implementation, port.loads, port.stores] += 1
+            memories[name, memory.words, memory.width, memory.implementation, port.loads, port.stores] += 1
     return {
         "about": "What bttlab schedule shows of hls_src/processor: modelled, not synthesised. Made by: bttlab schedule "
         "--record",
@@ -153,7 +153,7 @@ def make_record(schedule: Any, counted: Any, taken: Any, folder: Path = SOURCE) 
         "units": {unit: dict(sorted(counts.items())) for unit, counts in sorted(counted.units.items())},
         "memories": [
             asdict(OnChipMemory(name, count, words, bits, kind, loads, stores))
-            for (name, words, bits, kind, loads, stores), count in sorted(alike.items())
+            for (name, words, bits, kind, loads, stores), count in sorted(memories.items())
         ],
         "resources": {
             resource: {
@@ -167,7 +167,7 @@ def make_record(schedule: Any, counted: Any, taken: Any, folder: Path = SOURCE) 
 
 
 def from_dict(values: dict[str, Any]) -> MachineRecord:
-    """Return what `make_record` gave."""
+    """Return the record in the JSON that `make_record` returns."""
     return MachineRecord(
         *(values[name] for name in ("sources", "clock_mhz", "interval", "stages", "depth", "violations", "units")),
         tuple(OnChipMemory(**memory) for memory in values["memories"]),
@@ -190,4 +190,4 @@ def machine_record() -> MachineRecord:
     try:
         return from_dict(json.loads(RECORD.read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BttlabError(f"{RECORD} cannot be read ({error}); make it again with: bttlab schedule --record") from None
+        raise BttlabError(f"{RECORD} cannot be read ({error}); write it again with: bttlab schedule --record") from None

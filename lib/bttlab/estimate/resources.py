@@ -1,6 +1,6 @@
-"""Resources of the kernel: the machine's loop as analysed, and its ports to HBM.
+"""Resources of the kernel: the analysed loop of the machine, and its ports to HBM.
 
-The same for every model: what is trained is a program.
+They are the same for every model, because a model is a program.
 """
 
 from dataclasses import dataclass
@@ -14,42 +14,42 @@ from bttlab.hardware.synthesis import synthesised, with_amd_cores
 from bttlab.quantities import Quantity
 
 _PUBLISHED = {"provenance": "published", "source": "data/u50/platform.json, facts.json"}
-# Entries of data/u50/operators.json: of each 512-bit port, and of the one for registers.
+# Entries of data/u50/operators.json for each 512-bit port, and for the port of the registers.
 _OF_A_PORT = {"lookup_tables": "port_lookup_tables", "flip_flops": "port_flip_flops", "bram36": "port_bram36"}
 _OF_CONTROL = {"lookup_tables": "control_port_lookup_tables", "flip_flops": "control_port_flip_flops"}
 
 
 @dataclass(frozen=True)
 class Resources:
-    """Resources of the kernel, and the part of the shell's remainder that they are.
+    """Resources of the kernel, and their share of the shell's user budget.
 
     Attributes
     ----------
     parts : dict of str to dict of str to Quantity
-        Of each of `RESOURCES`, by part: operators, logic, registers, memories, ports.
+        Use of each of `RESOURCES`, by part: operators, logic, registers, memories, ports.
     synthesised : dict of str to float
-        Of each of `RESOURCES`, if Yosys' count stands for logic, registers and memories.
+        Use of each of `RESOURCES`, with Yosys' count of logic, registers and memories.
     """
 
     parts: dict[str, dict[str, Quantity]]
     synthesised: dict[str, float]
 
     def total(self, resource: str) -> Quantity:
-        """Return what all parts take of a resource."""
+        """Return the use of a resource by all parts."""
         return sum(self.parts[resource].values(), band(0, RESOURCES[resource]))
 
     def utilisation(self, resource: str) -> float:
-        """Return the total over what the shell leaves to kernels: what v++ reports as part of the user budget."""
+        """Return the total as a share of the shell's user budget, which v++ also reports."""
         return self.total(resource).value / budget(resource)
 
     @property
     def excess(self) -> dict[str, float]:
-        """By how much each resource that does not suffice is exceeded."""
+        """By how much the total exceeds the budget, for each resource that is exceeded."""
         totals = {resource: self.total(resource).value - budget(resource) for resource in RESOURCES}
         return {resource: value for resource, value in totals.items() if value > 0}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what --json prints."""
+        """Return the output of --json."""
         return {
             "platform": read_data("platform")["name"],
             "kernel": {
@@ -64,7 +64,7 @@ class Resources:
 
 
 def resources(record: MachineRecord) -> Resources:
-    """Return what the kernel takes.
+    """Return the resources of the kernel.
 
     Parameters
     ----------
@@ -90,10 +90,10 @@ def _in(quantity: Quantity, resource: str) -> Quantity:
 
 
 def budget(resource: str) -> int:
-    """Return what the shell leaves to kernels (published)."""
+    """Return how much of a resource the shell leaves to kernels (published)."""
     return read_data("platform")["user_budget"][resource]
 
 
 def card(resource: str) -> int:
-    """Return what the FPGA has (published)."""
+    """Return how much of a resource the FPGA has (published)."""
     return getattr(U50, resource)

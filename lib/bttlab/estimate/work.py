@@ -1,7 +1,7 @@
 """Count the work of a program for a sample: cycles, steps of the units, accesses of the memories.
 
-All of it follows from the instructions and the sample's length. The loop's cycles are those that the loop of synthesis
-counts (`tests/test_program_steps.py`); what passes beside the loop follows from `hls_src/processor/samples.h`.
+All counts follow from the instructions and the sample's length. The loop's cycles equal those of the cycle-accurate
+model (`tests/test_program_steps.py`); the cycles outside the loop follow from `hls_src/processor/samples.h`.
 """
 
 from collections import Counter, defaultdict
@@ -19,11 +19,11 @@ from bttlab.compiler.instruction import ENGINE_1, MACHINE, UNIT_NAMES, Instructi
 from bttlab.compiler.program import Program
 from bttlab.model.config import ModelConfig
 
-BESIDE = ("IO", "record, result, loss")
-LOSS_INTERVAL = 8  # cycles a word of the loss (samples.h)
-CALL_SAMPLES = 32  # of a call while training runs (bttlab.model.loop); at its end the last update is done alone
+OUTSIDE_LOOP = ("IO", "record, result, loss")
+LOSS_INTERVAL = 8  # cycles for each word of the loss (samples.h)
+CALL_SAMPLES = 32  # samples of a call in training (bttlab.model.loop); the last update runs alone at its end
 SHOWN_UNITS = tuple(name for name in UNIT_NAMES if not name.startswith("drain"))  # drains follow their engines
-STAGES = {"FP": "forward", "BP": "backward", "PU": "update", "IO": "beside the loop"}
+STAGES = {"FP": "forward", "BP": "backward", "PU": "update", "IO": "outside the loop"}
 
 
 @dataclass(frozen=True)
@@ -33,13 +33,14 @@ class Work:
     Attributes
     ----------
     cycles : Counter of (str, str) to int
-        By stage and layer; a cycle counts for the first instruction that needs it, so what is hidden takes none.
+        By stage and layer. A cycle counts for the first instruction that needs it, so an instruction that overlaps
+        completely with earlier ones counts none.
     busy, acting : Counter of str to int
-        Cycles in which each unit does a step, and those in which the step is not idle.
+        Cycles in which each unit does a step, and those of them in which the step is not idle.
     multiplications : int
-        Of the engines: rows in use times lanes, of all acting steps.
+        Multiplications of the engines: rows in use times lanes, over all acting steps.
     reads, writes : Counter of str to int
-        Words that each bank ("bank 7") and operand buffer ("buffer 0", of all rows together) gives and takes.
+        Reads and writes of each bank ("bank 7") and operand buffer ("buffer 0", all rows together).
     """
 
     cycles: Table
@@ -60,7 +61,7 @@ class Work:
         )
 
     def times(self, count: float) -> "Work":
-        """Return the work of `count` such samples, in whole cycles."""
+        """Return this work multiplied by `count`, rounded to whole cycles."""
         tables = (self.cycles, self.busy, self.acting, self.reads, self.writes)
         cycles, busy, acting, reads, writes = (
             Counter({key: round(count * n) for key, n in table.items()}) for table in tables
@@ -74,12 +75,12 @@ class Work:
 
     @property
     def loop(self) -> int:
-        """Cycles of the machine's loop among them."""
-        return self.total - self.cycles[BESIDE]
+        """Cycles of the machine's loop."""
+        return self.total - self.cycles[OUTSIDE_LOOP]
 
     @property
     def shares(self) -> dict[str, float]:
-        """The part of all cycles in which each unit's step acts."""
+        """Share of all cycles in which each unit acts."""
         return {unit: self.acting[unit] / self.total for unit in UNIT_NAMES}
 
     def by_stage(self) -> dict[str, int]:
@@ -94,13 +95,13 @@ NOTHING = Work(Counter(), Counter(), Counter(), 0, Counter(), Counter())
 
 
 def works_of(instructions: Sequence[Instruction], lengths: Sequence[int]) -> list[Work]:
-    """Return what a run of the loop does, at each length.
+    """Return the work of a run of the loop, for each sample length.
 
     Parameters
     ----------
     instructions : sequence of Instruction
     lengths : sequence of int
-        Of samples.
+        Sample lengths in tokens.
     """
     tokens = np.array(lengths)
     busy, acting, reads, writes = tables = [defaultdict(lambda: np.zeros_like(tokens)) for _ in range(4)]
@@ -122,18 +123,18 @@ def works_of(instructions: Sequence[Instruction], lengths: Sequence[int]) -> lis
     return works
 
 
-def beside_the_loop(tokens: int) -> int:
-    """Return the cycles of a sample that are not the loop's: its record in, its losses, its result out."""
+def cycles_outside_loop(tokens: int) -> int:
+    """Return the cycles of a sample outside the loop: to read its record, compute its loss and write its result."""
     m = MACHINE
     record = (m.OFFSET_TABLES + 1) * m.SEQUENCE  # an element a cycle
-    prepared = m.OFFSET_TABLES * m.SEQUENCE  # into the loop's small memories
+    prepared = m.OFFSET_TABLES * m.SEQUENCE  # copied to the loop's small memories
     request = read_data("latencies")["read"]["argument"]["value"]
     return record + tokens + prepared + LOSS_INTERVAL * (tokens - 1) + m.SEQUENCE + 2 * request
 
 
 @lru_cache(PROGRAMS)
 def sample_works(model: ModelConfig, flow: Flow) -> dict[int, Work]:
-    """Return what training on a sample is, by its real tokens, with its share of what a call does at its end.
+    """Return the work of training on a sample for each number of real tokens, with its share of the call's last update.
 
     Parameters
     ----------
@@ -144,37 +145,37 @@ def sample_works(model: ModelConfig, flow: Flow) -> dict[int, Work]:
     Raises
     ------
     bttlab.compiler.errors.ProgramError
-        If the machine does not hold the model.
+        If the machine cannot run the model.
     """
     return program_works(compiled_program(model, flow=flow).program, range(1, model.sequence_length + 1))
 
 
 def program_works(program: Program, lengths: Sequence[int]) -> dict[int, Work]:
-    """Return the same of a program.
+    """Return the work of `sample_works` for a program and some lengths.
 
     Parameters
     ----------
     program : Program
     lengths : sequence of int
-        Real tokens, [CLS] included.
+        Numbers of real tokens, [CLS] included.
     """
     (flush,) = works_of(program.flush, [1])
     share = flush.times(1 / CALL_SAMPLES)
     works = {}
     for tokens, sample in zip(lengths, works_of(program.sample, lengths), strict=True):
         work = sample + share
-        works[tokens] = replace(work, cycles=work.cycles + Counter({BESIDE: beside_the_loop(tokens)}))
+        works[tokens] = replace(work, cycles=work.cycles + Counter({OUTSIDE_LOOP: cycles_outside_loop(tokens)}))
     return works
 
 
 def epoch_work(model: ModelConfig, lengths: Mapping[int, int], flow: Flow) -> Work:
-    """Return what an epoch is.
+    """Return the work of training for an epoch.
 
     Parameters
     ----------
     model : ModelConfig
     lengths : mapping of int to int
-        How many samples there are of each length.
+        Number of samples of each length.
     flow : str or tuple of int
     """
     works = sample_works(model, flow)

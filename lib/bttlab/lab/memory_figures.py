@@ -6,7 +6,7 @@ from matplotlib.patches import Rectangle
 
 from bttlab.baseline.record import Memory
 from bttlab.estimate.card import Estimate
-from bttlab.estimate.memory import WORD_BYTES
+from bttlab.estimate.memory import VECTOR_BYTES
 from bttlab.lab.charts import PALETTE, draw_parts, legend_below, new_figure, style
 from bttlab.lab.picture import Picture
 
@@ -64,7 +64,7 @@ def draw_banks(estimate: Estimate) -> Picture:
     title = f"Bytes of each bank in use, {estimate.model.encoders} encoders, {estimate.optimizer} (modelled)"
     style(axes, title, "MB ($10^6$ bytes)", "")
     groups = dict.fromkeys(group for bank in banks for group in bank.groups)
-    rooms = [bank.depth * bank.row_words * WORD_BYTES / 1e6 for bank in banks]
+    rooms = [bank.depth * bank.word_vectors * VECTOR_BYTES / 1e6 for bank in banks]
     for row, (bank, room) in enumerate(zip(banks, rooms, strict=True)):
         parts = [(group, room * words / bank.depth, COLOURS[group]) for group, words in bank.groups.items()]
         draw_parts(axes, row, parts, 0.7)
