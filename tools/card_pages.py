@@ -175,14 +175,12 @@ def _latencies() -> str:
 
 
 def _power(estimates: Sequence[Estimate]) -> str:
-    def watts(one: Estimate, name: str) -> str:
-        band = one.power.components[name]
-        return f"{band.value:.2f} ({band.low:.2f} to {band.high:.2f})"
-
-    rows = [[name, *(watts(one, name) for one in estimates)] for name in estimates[0].power.components]
-    rows.append(["all, while it runs", *(_band(one.power.running, 1) for one in estimates)])
-    rows.append(["between two calls", *(_band(one.power.loaded, 1) for one in estimates)])
-    return _markdown(_columns(f"W at {CLOCKS[0]} MHz"), rows)
+    shown = estimates[0], estimates[-1]
+    names = list(estimates[0].power.components)
+    rows = [[name, *(_band(one.power.components[name], 2) for one in shown)] for name in names]
+    rows.append(["all, while it runs", *(_band(one.power.running, 1) for one in shown)])
+    rows.append(["between two calls", *(_band(one.power.loaded, 1) for one in shown)])
+    return _markdown([f"W at {CLOCKS[0]} MHz", *(f"{one.model.encoders}-ENC" for one in shown)], rows)
 
 
 def _energy(estimates: Sequence[Estimate], core_seconds: float) -> str:

@@ -25,9 +25,7 @@ def fill(text: str, record: Mapping[str, Any], modules: Mapping[str, Any]) -> st
     parts = {"machine": _machine(record)}
     for name, result in record["benchmarks"].items():
         notes = "".join(f"- {note}\n" for note in dict.fromkeys(result["notes"]))
-        loads = " and ".join(f"{result[when][0]:.1f}" for when in ("load_before", "load_after"))
-        ran = f"\nRun on {result['date'][:10]}; load average (1 minute) before and after: {loads}.\n"
-        parts[name] = "\n".join(map(_markdown, modules[name].tables(result))) + ran + (f"\n{notes}" if notes else "")
+        parts[name] = "\n".join(map(_markdown, modules[name].tables(result))) + (f"\n{notes}" if notes else "")
     return filled(text, {f"{name} of {RECORD}": part for name, part in parts.items()}, PAGE)
 
 
@@ -42,9 +40,14 @@ def write(folder: Path, record: Mapping[str, Any], modules: Mapping[str, Any]) -
 def _machine(record: Mapping[str, Any]) -> str:
     here = record["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in here["versions"].items())
+    runs = record["benchmarks"].items()
+    days = ", ".join(
+        f"{name} {run['date'][:10]} ({run['load_before'][0]:.1f}, {run['load_after'][0]:.1f})" for name, run in runs
+    )
     return (
         f"Machine of the record: {here['processor']}, {here['cores']} cores, {here['system']}; Python "
         f"{here['python']}, {versions}; OMP_WAIT_POLICY {here['wait_policy']}.\n"
+        f"Runs (load average of a minute before and after): {days}.\n"
     )
 
 
