@@ -69,7 +69,7 @@ def fill(text: str, records: Mapping[str, Sequence[Result]]) -> str:
 
 
 def _row(name: str, group: Sequence[Result], reference: Sequence[Result]) -> list[str]:
-    """Return a line of a table; memory and time also as a part of the reference's."""
+    """Return a line of a table; peak memory and time also as a part of the reference's."""
 
     def beside(value) -> str:
         return "" if group is reference else f" ({mean(group, value) / mean(reference, value):.2f})"
@@ -89,7 +89,7 @@ def _row(name: str, group: Sequence[Result], reference: Sequence[Result]) -> lis
         *(in_per_cent([result.scores["test"][key] for result in group]) for key in SCORES),
         f"{group[0].trained:,}",
         f"{mean(group, peak):.1f}{beside(peak)}",
-        f"{mean(group, activations):.1f}{beside(activations)}",
+        f"{mean(group, activations):.1f}",
         f"{mean(group, seconds):.1f}{beside(seconds)}",
     ]
 
