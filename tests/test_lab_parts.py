@@ -15,7 +15,6 @@ from bttlab.lab import budget, check_machine, corpus_here, watch
 from bttlab.lab.canvas import LiveFigures
 from bttlab.lab.charts import new_figure, smooth, thinned, to_png
 from bttlab.lab.live_loss import draw_loss
-from bttlab.lab.meters import card_watts
 from bttlab.model import NumericalFault
 
 
@@ -121,21 +120,6 @@ def airline_folder():
 def test_the_machine_as_a_table():
     html = check_machine().data
     assert "overlays" in html and "cards" in html and "<table>" in html
-
-
-def test_a_cards_power_is_that_of_its_slot():
-    class Part:
-        def __init__(self, value):
-            self.value = value
-
-    class Rail:
-        def __init__(self, watts):
-            self.power = None if watts is None else Part(watts)
-
-    class Card:
-        sensors = {"12v_pex": Rail(20.0), "12v_aux": Rail(None), "vccint": Rail(9.0)}  # noqa: RUF012
-
-    assert card_watts(Card()) == 20.0
 
 
 def test_a_user_error_in_a_notebook_is_a_sentence():

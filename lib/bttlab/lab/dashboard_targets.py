@@ -11,10 +11,11 @@ from bttlab.baseline.gpus import Gpu, find_gpu
 from bttlab.baseline.modelled import MODEL_VERSION, Modelled, model_step
 from bttlab.baseline.run import MODULE
 from bttlab.card import EmulatedU50
+from bttlab.card.telemetry import board_sensors
 from bttlab.data import Samples
 from bttlab.lab.card_model import ModelledMeter, memory_of, published
 from bttlab.lab.dashboard_runs import BaselineRun, DashboardRun, ModelledRun, TrainerRun
-from bttlab.lab.meters import EnergyMeter, PowerMeter, card_watts
+from bttlab.lab.meters import EnergyMeter, PowerMeter
 from bttlab.lab.workload import Workload
 from bttlab.model import OPTIMIZERS, ModelConfig, Optimizer
 
@@ -82,11 +83,12 @@ def card_meter(device: pynq.Device, config: ModelConfig, optimizer: str) -> Ener
     """Return the energy meter of a card: the sensors of a real card, the model for an emulated one."""
     if isinstance(device, EmulatedU50):
         return ModelledMeter(config, optimizer)
+    power = board_sensors(device)["power"]
     try:
-        card_watts(device)
+        power.get_value()
     except (AttributeError, KeyError, OSError, RuntimeError) as error:
         return EnergyMeter(None, f"the card's sensors cannot be read ({error})")
-    return PowerMeter(lambda: card_watts(device), "the card's sensors through pynq.pmbus, idle power included")
+    return PowerMeter(power.get_value, "the card's sensors, idle power included")
 
 
 def baseline_targets(workload: Workload) -> list[Target]:

@@ -1,11 +1,8 @@
 """Energy meters of a run."""
 
 from collections.abc import Callable
-from typing import Any
 
 from bttlab.data import Samples
-
-SLOT_RAILS = ("12v_pex", "12v_aux")  # all power of a card but the few watts of 3.3 V
 
 
 class EnergyMeter:
@@ -57,9 +54,3 @@ class PowerMeter(EnergyMeter):
     def advance(self, samples: Samples, seconds: float) -> None:
         """Add `seconds` times the current power."""
         self.add(*[self._watts() * seconds] * 3)
-
-
-def card_watts(device: Any) -> float:
-    """Return the power of a real card by its sensors (`pynq.pmbus`), in watts, idle power included."""
-    rails = device.sensors
-    return sum(rails[name].power.value for name in SLOT_RAILS if name in rails and rails[name].power is not None)

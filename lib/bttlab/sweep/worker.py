@@ -23,6 +23,8 @@ from bttlab.train.module import model_of_run
 from bttlab.train.progress import NoProgress
 
 if TYPE_CHECKING:
+    from distributed import Worker
+
     from bttlab.compiler.module import ModuleModel
     from bttlab.model import ModelConfig
 
@@ -55,8 +57,14 @@ def train_chunk(chunk: Chunk) -> TrialResult:
 
     Faults of the training go into the record; faults of the worker are raised.
     """
+    from distributed import get_worker
+
     begin = time.perf_counter()
-    with TemporaryDirectory(prefix="bttlab-trial-", dir=_scratch()) as name:
+    try:
+        worker = get_worker()
+    except ValueError:  # this process is none
+        worker = None
+    with TemporaryDirectory(prefix="bttlab-trial-", dir=worker and worker.local_directory) as name:
         folder = Path(name) / "run"
         folder.mkdir()
         for file, data in chunk.files.items():
@@ -68,7 +76,7 @@ def train_chunk(chunk: Chunk) -> TrialResult:
         module = None if model is settings.config else model
         run = Run(folder, settings, chunk.corpus, store, checkpoint, module=module)
         with opened_device(settings, model) as opened:
-            enough = _enough(begin + chunk.seconds)
+            enough = _enough(worker, begin + chunk.seconds)
             try:
                 run.train(opened.trainer, opened.device, NoProgress(), enough=enough, provenance=opened.provenance)
             except BttlabError:
@@ -150,23 +158,9 @@ def _own_cards() -> list[int]:
     return attached[own:] + attached[:own]
 
 
-def _scratch() -> str | None:
-    from distributed import get_worker
-
-    try:
-        return get_worker().local_directory
-    except ValueError:  # not on a worker
-        return None
-
-
-def _enough(deadline: float) -> Callable[[], bool]:
-    """Return a function that tells whether the chunk's time is up or the task is cancelled."""
-    from distributed import get_worker
-
-    try:
-        tasks, key = get_worker().state.tasks, get_worker().get_current_task()
-    except (ValueError, AttributeError):  # not on a worker
-        tasks, key = {}, None
+def _enough(worker: "Worker | None", deadline: float) -> Callable[[], bool]:
+    """Return a function that tells whether the chunk's time is up or the worker's task is cancelled."""
+    tasks, key = (worker.state.tasks, worker.get_current_task()) if worker else ({}, None)
 
     def enough() -> bool:
         cancelled = key in tasks and tasks[key].state == "cancelled"
