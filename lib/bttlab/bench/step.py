@@ -51,14 +51,13 @@ def _contenders(corpus: str, encoders: int, samples: int) -> dict[str, Callable[
     from bttlab.baseline.step import Task
     from bttlab.bench.peers import IMPLEMENTATIONS, PeerTask
     from bttlab.card import EmulatedU50, open_trainer
-    from bttlab.data import Vocabulary, encode, epoch_order, load_corpus
+    from bttlab.data import load_corpus
+    from bttlab.lab.workload import Workload
     from bttlab.model import ModelConfig, Optimizer, initial_parameters
 
     config = ModelConfig(encoders=encoders)
-    data = load_corpus(corpus)
-    vocabulary = Vocabulary.from_sentences(data.train.words, config.vocabulary_size)
-    train = encode(data.train, vocabulary, data, config)
-    train = train[epoch_order(len(train), 0, 0)[:samples]]
+    work = Workload.of(load_corpus(corpus), config)
+    train = work.train[work.order(samples)]
     trainer = open_trainer(config, EmulatedU50())
     trainer.load_parameters(initial_parameters(config, 0))
 
