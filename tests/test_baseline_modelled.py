@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
+from bttlab.baseline import modelled
 from bttlab.baseline.gpus import find_gpu
-from bttlab.baseline.modelled import LAUNCH, count_kernels, model_step, typical_sample
-from bttlab.baseline.roofline import Reach, longest_seconds
+from bttlab.baseline.modelled import LAUNCH, Kernel, count_kernels, model_step, typical_sample
 from bttlab.baseline.step import Task
 from bttlab.cli import main
 from bttlab.data import load_corpus
@@ -148,9 +148,10 @@ def test_the_savings_are_the_ratios_of_equal_utterances(sample):
     assert len(savings.ratios(0)) == 1  # no energy yet
 
 
-def test_work_takes_the_longest_of_arithmetic_bytes_and_launches():
-    gpu, reach = find_gpu("RTX-3090"), Reach(0.5, 0.5)
-    seconds = {"flops": gpu.peak("fp32"), "moved": gpu.bandwidth_gb_s * 1e9}  # two seconds each, at half the peak
-    assert longest_seconds(seconds["flops"], 0.0, 1.0, gpu, "fp32", reach) == pytest.approx(2)
-    assert longest_seconds(seconds["flops"], seconds["moved"], 1.0, gpu, "fp32", reach) == pytest.approx(2)
-    assert longest_seconds(seconds["flops"], seconds["moved"], 3.0, gpu, "fp32", reach) == 3
+def test_a_kernel_takes_the_longest_of_arithmetic_bytes_and_launches(monkeypatch):
+    monkeypatch.setattr(modelled, "_fitted", lambda: {"arithmetic": 0.5, "bandwidth": 0.5})
+    gpu = find_gpu("RTX-3090")
+    flops, moved = gpu.peak("fp32"), gpu.bandwidth_gb_s * 1e9  # two seconds each, at half the peak
+    assert modelled._seconds(Kernel(1, flops, 0.0), 1.0, gpu) == pytest.approx(2)
+    assert modelled._seconds(Kernel(1, flops, moved), 1.0, gpu) == pytest.approx(2)
+    assert modelled._seconds(Kernel(1, flops, moved), 3.0, gpu) == 3

@@ -70,9 +70,9 @@ FAULTS = (
         "bttlab/hardware/geometry.py", "* ceil(depth / URAM_WORDS))", "* (depth // URAM_WORDS))", "geometry estimate"
     ),
     Fault(
-        "bttlab/baseline/roofline.py",
-        "return max(arithmetic, memory, launches)",
-        "return arithmetic + memory + launches",
+        "bttlab/baseline/modelled.py",
+        "return max(arithmetic, memory, kernel.launches * floor)",
+        "return arithmetic + memory + kernel.launches * floor",
         "baseline_modelled",
     ),
     Fault("bttlab/teaching/exercises/answers.py", "rel_tol=relative)", "rel_tol=10 * relative)", "exercises"),

@@ -20,7 +20,6 @@ from torch.utils.flop_counter import flop_registry
 
 from bttlab.baseline.gpus import Gpu
 from bttlab.baseline.memory import measure_memory
-from bttlab.baseline.roofline import Reach, longest_seconds
 from bttlab.baseline.run import LEARNING_RATE, variant
 from bttlab.baseline.step import LossFunction, Task
 from bttlab.data import Corpus, Samples, Vocabulary, encode
@@ -146,10 +145,9 @@ def count_kernels(task: Task) -> list[Kernel]:
 
 
 @cache
-def _reach() -> tuple[Reach, float]:
-    """The fitted shares of the peaks, and the fitted seconds of a launch."""
-    time = json.loads(CALIBRATION.read_text(encoding="utf-8"))["time"]
-    return Reach(time["arithmetic"], time["bandwidth"]), time["launch"]
+def _fitted() -> dict[str, float]:
+    """Return the fitted shares of the published peaks, "arithmetic" and "bandwidth", and seconds of a "launch"."""
+    return json.loads(CALIBRATION.read_text(encoding="utf-8"))["time"]
 
 
 def typical_sample(corpus: Corpus, config: ModelConfig | ModuleConfig) -> Samples:
@@ -196,11 +194,10 @@ def _time_and_power(
     kernels: list[Kernel], gpu: Gpu, mode: str
 ) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
     """Seconds of a step, and watts of the board while it runs; low, middle and high."""
-    reach, fitted = _reach()
-    floors = [fitted if floor is None else floor for floor in LAUNCH[mode]]
-    seconds = tuple(sum(_seconds(kernel, floor, gpu, reach) for kernel in kernels) for floor in floors)
+    floors = [_fitted()["launch"] if floor is None else floor for floor in LAUNCH[mode]]
+    seconds = tuple(sum(_seconds(kernel, floor, gpu) for kernel in kernels) for floor in floors)
     # The device itself is busy as long as in a graph, however kernels are launched.
-    working = sum(_seconds(kernel, LAUNCH["graphs"][1], gpu, reach) for kernel in kernels)
+    working = sum(_seconds(kernel, LAUNCH["graphs"][1], gpu) for kernel in kernels)
     busy = min(1.0, working / seconds[1])
     over = gpu.board_w - gpu.idle_w
     awake = gpu.awake_w or [gpu.idle_w + share * over for share in AWAKE_POWER]
@@ -247,8 +244,11 @@ def joules_per_sample(
     return tuple(time * power / len(samples) for time, power in zip(seconds, watts, strict=True))
 
 
-def _seconds(kernel: Kernel, floor: float, gpu: Gpu, reach: Reach) -> float:
-    return longest_seconds(kernel.flops, kernel.moved, kernel.launches * floor, gpu, "fp32", reach)
+def _seconds(kernel: Kernel, floor: float, gpu: Gpu) -> float:
+    """Return the longest of a kernel's arithmetic, its bytes and its launches, of which each takes at least `floor`."""
+    arithmetic = kernel.flops / (_fitted()["arithmetic"] * gpu.peak("fp32"))
+    memory = kernel.moved / (_fitted()["bandwidth"] * 1e9 * gpu.bandwidth_gb_s)
+    return max(arithmetic, memory, kernel.launches * floor)
 
 
 _COUNTED: dict[tuple, tuple[list[Kernel], float]] = {}
