@@ -47,14 +47,14 @@ def load_average() -> list[float]:
 
 def describe(device: torch.device, load_before: list[float]) -> Machine:
     """Describe the machine; call it when training is over."""
-    cpu = _cpu_model()
+    cpu = _found(CPUINFO, r"^model name\s*:\s*(.+)$") or platform.processor() or platform.machine()
     gpu = torch.cuda.get_device_properties(device) if device.type == "cuda" else None
     cudnn = torch.backends.cudnn.version() if gpu else None
     return Machine(
         kind=device.type,
         name=gpu.name if gpu else cpu,
         memory_bytes=gpu.total_memory if gpu else None,
-        driver=_driver() if gpu else None,
+        driver=_found(NVIDIA_DRIVER, r"\b(\d{3}\.\d+(?:\.\d+)?)\b") if gpu else None,  # PyTorch does not tell it
         cuda=torch.version.cuda if gpu else None,
         cudnn=str(cudnn) if cudnn else None,
         torch=torch.__version__,
@@ -69,21 +69,13 @@ def describe(device: torch.device, load_before: list[float]) -> Machine:
     )
 
 
-def _cpu_model() -> str:
+def _found(path: Path, pattern: str) -> str | None:
+    """Return the first match's group in a file of the system; None if there is no such file, or no match."""
     try:
-        match = re.search(r"^model name\s*:\s*(.+)$", CPUINFO.read_text(encoding="utf-8"), re.MULTILINE)
-    except OSError:
-        match = None
-    return match[1].strip() if match else platform.processor() or platform.machine()
-
-
-def _driver() -> str | None:
-    """The version of the NVIDIA driver; PyTorch does not tell it."""
-    try:
-        match = re.search(r"\b\d{3}\.\d+(?:\.\d+)?\b", NVIDIA_DRIVER.read_text(encoding="utf-8"))
+        match = re.search(pattern, path.read_text(encoding="utf-8"), re.MULTILINE)
     except OSError:
         return None
-    return match[0] if match else None
+    return match[1].strip() if match else None
 
 
 def plain(error: BaseException | str) -> str:

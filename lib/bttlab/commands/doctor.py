@@ -219,9 +219,10 @@ def _overlays() -> Iterator[Check]:
 
 def _corpora() -> Iterator[Check]:
     from bttlab.data import find_corpus, read_corpus
+    from bttlab.data.find import corpus_places
 
     for name in CORPORA:
-        folder = _local_corpus(name)
+        folder = next((place for place in corpus_places(name) if place.is_dir()), None)
         if folder is None and name != "airline":
             way_out = f"--data {name} downloads it; or put it into a folder and set BTTLAB_DATA to that folder's parent"
             yield Check(f"corpus {name}", NOTE, "not here", way_out)
@@ -268,13 +269,6 @@ def _disk() -> Iterator[Check]:
     free = shutil.disk_usage(".").free
     status, way_out = (OK, "") if free >= LEAST_DISK_BYTES else (PROBLEM, "make room, or work in another folder")
     yield Check("disk", status, f"{free / 1e9:.1f} GB free here", way_out, {"free_bytes": free})
-
-
-def _local_corpus(name: str) -> Path | None:
-    """Return where `find_corpus` would find a corpus without a download or making it."""
-    from bttlab.data.find import corpus_places
-
-    return next((place for place in corpus_places(name) if place.is_dir()), None)
 
 
 def _can_read(path: Path) -> bool:

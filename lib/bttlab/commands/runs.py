@@ -118,7 +118,7 @@ def _show(options: argparse.Namespace) -> Outcome:
         for name, one in record.figures.items()
     ]
     lines += ["", _table(("figure", "value", "unit", "provenance", "how"), rows)]
-    return Outcome(_data(run), "\n".join(lines))
+    return Outcome(asdict(record) | {"folder": str(run.folder)}, "\n".join(lines))
 
 
 def _compare(options: argparse.Namespace) -> Outcome:
@@ -216,10 +216,6 @@ def _filter(options: argparse.Namespace, limit: int) -> Any:
     if options.limit is not None:
         limit = options.limit
     return Filter(options.where, options.sort, options.ascending, 0 if ids else limit, ids)
-
-
-def _data(run: Any) -> dict[str, Any]:
-    return asdict(run.record) | {"folder": str(run.folder)}
 
 
 def _cell(value: Any) -> str:
