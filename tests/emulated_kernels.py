@@ -42,15 +42,15 @@ SPIN = Kernel("spin", [Argument("calls", "int*", bank=0, width=32), Argument("mi
 
 
 @functools.cache
-def image(*flags: str) -> bytes:
+def image() -> bytes:
     """The kernels as a shared library."""
     with tempfile.TemporaryDirectory() as folder:
         source, library = Path(folder) / "kernels.cpp", Path(folder) / "kernels.so"
         source.write_text(SOURCE)
-        subprocess.run(["g++", *COMPILE_FLAGS, *flags, str(source), "-o", str(library), *LINK_FLAGS], check=True)
+        subprocess.run(["g++", *COMPILE_FLAGS, str(source), "-o", str(library), *LINK_FLAGS], check=True)
         return library.read_bytes()
 
 
-def container(**images: bytes) -> bytes:
-    """An overlay of both kernels; by default with one image, which runs on any processor with AVX2."""
-    return pack_xclbin(EmulationOverlay([VADD, SPIN], images or {"avx2": image()}))
+def container() -> bytes:
+    """An overlay of both kernels with one image, which runs on any processor with AVX2."""
+    return pack_xclbin(EmulationOverlay([VADD, SPIN], {"avx2": image()}))

@@ -14,10 +14,9 @@ import pytest
 import torch
 
 from bttlab.card import EmulatedU50
-from bttlab.card.image import IMAGES, cpu_features
 from bttlab.errors import BttlabError
 
-from emulated_kernels import container, image
+from emulated_kernels import container
 
 IDLE, DONE, READY, START = 4, 2, 8, 1
 
@@ -236,28 +235,6 @@ def test_floating_point_modes_of_the_host_do_not_reach_kernels(overlay, card, wa
         torch.set_flush_denormal(False)
     c.sync_from_device()
     assert (c == np.float32(1e-40) / 2).all() and c.all()
-
-
-def test_all_images_give_the_same_bits(tmp_path, monkeypatch):
-    runnable = [level for level in IMAGES if level.features <= cpu_features()]
-    file = tmp_path / "levels.xclbin"
-    file.write_bytes(container(**{level.name: image(*level.flags) for level in IMAGES}))
-    EmulatedU50.trust(file)
-    results = {}
-    for level in runnable:
-        monkeypatch.setenv("BTTLAB_IMAGE", level.name)
-        overlay = pynq.Overlay(str(file), device=EmulatedU50())
-        assert overlay.device.image == level.name
-        a, b, c = buffers(overlay)
-        a[:] = np.random.default_rng(0).standard_normal(1000)
-        a.sync_to_device()
-        b.sync_to_device()
-        overlay.vadd_1.call(a, b, c, 1000, 1 / 3)
-        c.sync_from_device()
-        results[level.name] = c.tobytes()
-    assert len(set(results.values())) == 1
-    monkeypatch.delenv("BTTLAB_IMAGE")
-    assert pynq.Overlay(str(file), device=EmulatedU50()).device.image == runnable[0].name
 
 
 def run_python(code: str, **environment: str) -> str:

@@ -1,6 +1,5 @@
 """The overlay of the training processor on the emulated card: one for all models, against the PyTorch reference."""
 
-import hashlib
 import json
 from dataclasses import replace
 
@@ -17,8 +16,8 @@ from bttlab.compiler.machine import SOURCE, machine
 from bttlab.compiler.program import Program, checksum
 from bttlab.compiler.timing import time_program
 from bttlab.data import Samples, Vocabulary, encode, epoch_order, load_corpus
-from bttlab.model import ModelConfig, NumericalFault, Optimizer, ReferenceTrainer, StateError, initial_parameters
-from bttlab.train import CheckpointStore, RunSettings
+from bttlab.model import ModelConfig, Optimizer, ReferenceTrainer, StateError, initial_parameters
+from bttlab.train import CheckpointStore, RunSettings, tensors_digest
 
 from emulated_kernels import container
 
@@ -51,14 +50,8 @@ def trainer(driver):
     return driver
 
 
-@pytest.fixture
-def reference():
-    return ReferenceTrainer(MODEL, seed=0)
-
-
 def fingerprint(trainer) -> str:
-    state = trainer.store_parameters() | trainer.store_optimizer_state()
-    return hashlib.sha256(b"".join(state[name].tobytes() for name in sorted(state))).hexdigest()
+    return tensors_digest(trainer.store_parameters() | trainer.store_optimizer_state())
 
 
 class Tampered(Program):
@@ -160,21 +153,6 @@ def test_an_update_of_several_samples_is_the_references(trainer, samples, optimi
         np.testing.assert_allclose(array, states[1][name], rtol=1e-3, atol=1e-5 * max(1.0, np.abs(array).max()))
 
 
-# --- faults
-
-
-def test_training_goes_on_after_a_fault_as_if_there_had_been_none(trainer, samples):
-    rates = np.full(3, 1e-3)
-    rates[2] = 1e10  # beyond 2^30: the update would not be finite
-    with pytest.raises(NumericalFault, match="update by sample 2"):
-        trainer.train(samples[:3], ADAMW, rates)
-    trainer.train(samples[2:6], ADAMW, 1e-3)
-    after = fingerprint(trainer)
-    trainer.load_parameters(initial_parameters(MODEL, 0))
-    trainer.train(samples[:6], ADAMW, 1e-3)
-    assert fingerprint(trainer) == after
-
-
 # --- programs
 
 
@@ -212,39 +190,15 @@ def test_a_bad_program_leaves_the_card_as_before(trainer, samples, place, value,
     with pytest.raises(ProgramError, match=message) as caught:
         trainer.load_program(Tampered(program.program, place, value, sums_up))
     assert "\n" not in str(caught.value)
+    for call in (trainer.load_program, lambda config: open_trainer(config, trainer.device)):
+        with pytest.raises(ProgramError, match="rank 99"):  # a model that does not fit
+            call(ModelConfig(encoders=1, linear_rank=99))
     assert trainer.program is program and fingerprint(trainer) == before
     trainer.train(samples[3:6], ADAMW, 1e-3)
     after = fingerprint(trainer)
     trainer.load_parameters(initial_parameters(MODEL, 0))
     trainer.train(samples[:6], ADAMW, 1e-3)
     assert fingerprint(trainer) == after
-
-
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        (ModelConfig(encoders=1, linear_rank=99), "rank 99"),
-        (ModelConfig(format="dense"), "tensor"),
-    ],
-    ids=("rank", "dense"),
-)
-def test_a_model_that_does_not_fit_leaves_the_card_as_before(trainer, config, message):
-    before = fingerprint(trainer)
-    for call in (trainer.load_program, lambda config: open_trainer(config, trainer.device)):
-        with pytest.raises(ProgramError, match=message) as caught:
-            call(config)
-        assert "\n" not in str(caught.value)
-    assert fingerprint(trainer) == before
-
-
-def test_no_program_is_loaded_while_the_card_trains(trainer, samples):
-    run = trainer.start(samples, MOMENTUM, 1e-4)
-    with pytest.raises(OverlayError, match="training already"):
-        trainer.load_program(SMALL_RANK)
-    run.stop()
-    losses = run.wait()
-    trainer.load_parameters(initial_parameters(MODEL, 0))
-    assert np.array_equal(trainer.train(samples[: len(losses)], MOMENTUM, 1e-4), losses)
 
 
 def test_loading_a_program_again_compiles_nothing(trainer, monkeypatch):
@@ -346,21 +300,6 @@ def test_a_run_of_the_time_of_an_overlay_for_each_model_goes_on(command, tmp_pat
     assert note in capsys.readouterr().err and configuration(run)["overlay"] == "trainer"
 
 
-def test_an_overlay_of_ones_own_is_trusted_or_refused(command, tmp_path, capsys, monkeypatch):
-    own = tmp_path / "own.xclbin"
-    own.write_bytes((overlays_folder() / "trainer.xclbin").read_bytes())
-    command += ["--samples", "2", "--overlay", str(own), "--out"]
-    assert cli.main([*command, str(tmp_path / "a")]) == 0, "its bytes are the manifest's"
-    assert configuration(tmp_path / "a")["overlay"] == str(own)
-    (tmp_path / "none").mkdir()
-    monkeypatch.setenv("BTTLAB_OVERLAYS", str(tmp_path / "none"))
-    monkeypatch.setattr(EmulatedU50, "_trusted", set())
-    capsys.readouterr()
-    assert cli.main([*command, str(tmp_path / "b")]) == 2
-    assert "--trust" in capsys.readouterr().err and not (tmp_path / "b").exists()
-    assert cli.main([*command, str(tmp_path / "b"), "--trust"]) == 0
-
-
 def test_an_overlay_of_other_kernels_is_one_line_and_no_folder(tmp_path, capsys):
     other = tmp_path / "other.xclbin"
     other.write_bytes(container())
@@ -373,24 +312,16 @@ def test_an_overlay_of_other_kernels_is_one_line_and_no_folder(tmp_path, capsys)
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--encoders", "1", "--rank", "99"], "rank 99; an engine takes up to 64"),
         (["--rank", "12,encoders.5.query=4"], "'encoders.5.query', which is no layer"),
         (["--rank", "12,query"], "give a rank, and after commas layers"),
         (["--hidden-size", "8192", "--heads", "64"], "the first and last mode go up to 16"),
-        (
-            ["--encoders", "6", "--rank", "13", "--optimizer", "adamw"],
-            "choose sgd, or ranks up to 12 or up to 5 encoders",
-        ),
-        (["--flow", "sideways"], "invalid choice: 'sideways'"),
+        (["--encoders", "6", "--rank", "13", "--optimizer", "adamw"], "choose sgd, or ranks up to 12 or up to 5"),
         (["--overlay", "missing"], "no overlay 'missing'"),
         (["--device", "reference", "--overlay", "trainer"], "leave it out with --device reference"),
     ],
 )
 def test_what_cannot_be_trained_is_one_line_and_no_folder(tmp_path, capsys, options, message):
-    try:
-        code = cli.main(["train", "--samples", "2", "--device", "emulated", "--out", str(tmp_path / "run"), *options])
-    except SystemExit as exit:  # argparse's
-        code = exit.code
-    assert code == 2 and not (tmp_path / "run").exists()
+    command = ["train", "--samples", "2", "--device", "emulated", "--out", str(tmp_path / "run"), *options]
+    assert cli.main(command) == 2 and not (tmp_path / "run").exists()
     (line,) = [line for line in capsys.readouterr().err.splitlines() if message in line]
     assert line.startswith("bttlab")
