@@ -51,9 +51,8 @@ def damaged(data: bytes) -> list[bytes]:
 def test_a_damaged_run_json_is_refused(run, tmp_path):
     for data in damaged((run / RUN_FILE).read_bytes()):
         (tmp_path / RUN_FILE).write_bytes(data)
-        with pytest.raises(RecordError, match="no record of a run") as refused:
+        with pytest.raises(RecordError, match="no record of a run"):
             read_run(tmp_path)
-        assert "\n" not in str(refused.value)
 
 
 def test_a_damaged_manifest_is_refused(tmp_path):
@@ -221,9 +220,8 @@ def test_an_index_of_version_1_keeps_its_runs(run, tmp_path):
 )
 def test_a_sweep_file_beyond_the_bounds_is_refused(text, message, tmp_path):
     (tmp_path / "sweep.yaml").write_bytes(text)
-    with pytest.raises(SpecError, match=message) as refused:
+    with pytest.raises(SpecError, match=message):
         read_spec(tmp_path / "sweep.yaml")
-    assert "\n" not in str(refused.value)
 
 
 def test_a_damaged_sweep_file_is_a_specification_or_refused(tmp_path):

@@ -65,20 +65,6 @@ def test_words_and_lengths(corpus):
         assert 0.02 <= len(unseen) / len(words) <= 0.08
 
 
-def test_intents_are_skewed_as_in_atis(corpus):
-    shares = Counter(corpus.train.intents)
-    assert 0.6 <= shares["atis_flight"] / len(corpus.train) <= 0.7
-    assert shares.most_common(2)[1][0] == "atis_airfare"
-    assert max(shares["atis_cheapest"], shares["atis_airline#atis_flight_no"]) < 10
-
-
-def test_splits_do_not_repeat_each_other(corpus):
-    seen = {" ".join(sentence) for sentence in corpus.train.words}
-    assert len(seen) >= 0.98 * len(corpus.train)
-    for split in (corpus.dev, corpus.test):
-        assert sum(" ".join(sentence) in seen for sentence in split.words) < 0.1 * len(split)
-
-
 def test_no_utterance_is_one_of_atis(corpus, atis):
     real = load_corpus(atis)
     theirs = {" ".join(words) for split in (real.train, real.dev, real.test) for words in split.words}

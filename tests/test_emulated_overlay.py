@@ -114,9 +114,8 @@ def test_the_card_that_is_chosen(overlays, devices, caplog, name, device, index)
     ],
 )
 def test_a_choice_that_cannot_be_met(overlays, devices, name, device, message):
-    with pytest.raises(BttlabError, match=message) as caught:
+    with pytest.raises(BttlabError, match=message):
         load_overlay(overlays / name if name.endswith(".xclbin") else name, device)
-    assert "\n" not in str(caught.value)
 
 
 def test_an_overlay_for_the_card_on_the_emulated_card(overlays):
@@ -282,9 +281,8 @@ def test_a_manifest_that_is_none(overlays, change, message):
     rows = json.loads(path.read_bytes())["overlays"]
     changed = change(rows)
     path.write_text(changed if isinstance(changed, str) else json.dumps({"overlays": rows}))
-    with pytest.raises(BttlabError, match=message) as caught:
+    with pytest.raises(BttlabError, match=message):
         read_manifest(overlays)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

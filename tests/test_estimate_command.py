@@ -50,14 +50,10 @@ def test_an_optimizer_with_state(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--clock", "500"], "a clock of 500 MHz: the shell gives 50 or more"),
         (["--clock", "200", "20"], "a clock of 20 MHz"),
         (["--rank", "0"], "linear_rank is 0"),
-        (["--encoders", "1", "--rank", "99"], "an engine takes up to 64, 16 in a pass: choose ranks up to"),
-        (["--encoders", "0"], "encoders is 0"),
         (["--lengths", "x"], "--lengths x: give one mean"),
         (["--lengths", "5:0"], "--lengths 5:0"),
-        (["--lengths", "40"], "lengths are 1 to 32"),
         (["--data", "no-such-corpus"], "no-such-corpus"),
     ],
 )

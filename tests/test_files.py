@@ -12,7 +12,6 @@ from bttlab.errors import LONGEST, BttlabError
 from bttlab.files import replace_whole
 from bttlab.train.checkpoint import LATEST, DamagedCheckpoint, read_checkpoint
 from tiny_runs import write_corpus
-from two_users import run_as_nobody, shared_folder
 
 
 @pytest.mark.parametrize("what", ["huge", "pipe", "folder", "absent"])
@@ -64,17 +63,3 @@ def test_a_draft_takes_no_name_that_is_there_and_follows_no_link(tmp_path, monke
     assert precious.read_text() == "as it was" and [path.name for path in tmp_path.iterdir()] == ["precious"]
     replace_whole(tmp_path / "record.json", "content")
     assert (tmp_path / "record.json").read_text() == "content" and not draft.exists()
-
-
-@pytest.mark.long
-def test_a_link_that_another_user_plants_for_a_draft(two_users):
-    plant = (
-        "import os, sys\nfolder, pid = sys.argv[1:]\n"
-        "os.symlink(os.path.join(folder, 'precious'), os.path.join(folder, f'.record.json.{pid}.draft'))"
-    )
-    with shared_folder(0o777) as folder:
-        (folder / "precious").write_text("as it was")
-        run_as_nobody(plant, folder, os.getpid())  # the name that drafts once had
-        replace_whole(folder / "record.json", "content")
-        assert (folder / "precious").read_text() == "as it was"
-        assert (folder / "record.json").read_text() == "content"

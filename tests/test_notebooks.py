@@ -11,8 +11,6 @@ import pytest
 
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
-MOST_LINES = 16  # of a cell
-MOST_COLUMNS = 108  # what JupyterLab shows of a line beside its file browser in a window 1280 wide
 SECONDS = 600  # for a cell, on a busy machine
 MACHINE_PATH = re.compile(r"(?<![\w.])/(?:home|Users|root|tmp|work|opt|mnt)/|[A-Z]:\\")
 
@@ -53,27 +51,6 @@ def test_is_committed_clean(path):
         assert cell.outputs == [] and cell.execution_count is None, cell.source
     for cell in notebook.cells:
         assert not MACHINE_PATH.search(cell.source), cell.source
-
-
-@every_notebook
-def test_reads_like_a_chapter(path):
-    notebook = nbformat.read(path, as_version=4)
-    cells = notebook.cells
-    assert cells[0].cell_type == "markdown" and cells[0].source.startswith("# ")
-    for cell in _code_cells(notebook):
-        assert len(cell.source.splitlines()) <= MOST_LINES, cell.source
-        assert max(map(len, cell.source.splitlines())) <= MOST_COLUMNS, cell.source
-    top = cells[0].source
-    assert re.search(r"^\*\d+ minutes(, .* of them computing)?\. You need .*\*$", top, re.MULTILINE)
-    place = NOTEBOOKS.index(path)
-    for sign, other in (("← {}", place - 1), ("{} →", place + 1)):
-        if 0 <= other < len(NOTEBOOKS):
-            name = NOTEBOOKS[other].name
-            assert re.search(rf"\[{sign.format(name[:2] + ' [^]]+')}\]\({name}\)", top), name
-    headings = [line for cell in cells if cell.cell_type == "markdown" for line in cell.source.splitlines()]
-    assert "## Exercises" in headings
-    exercises = sum("\ncheck(" in cell.source for cell in _code_cells(notebook))
-    assert 2 <= exercises <= 5
 
 
 @every_notebook

@@ -82,13 +82,6 @@ def test_energy_is_power_times_time(found):
     assert energy.unit == "J"
 
 
-def test_an_operator_more_takes_more(found):
-    parts = {name: dict(bands) for name, bands in found.resources.parts.items()}
-    parts["dsps"]["operators"] = parts["dsps"]["operators"].scaled(2)
-    more = power(machine_record(), replace(found.resources, parts=parts), found.work, 1, CLOCK_MHZ)
-    assert more.running.value > found.power.running.value
-
-
 def test_the_emulated_cards_sensors_show_the_loaded_programs_power():
     trainer = open_trainer(SMALL, "emulated")
     card, alone = trainer.device, PowerLevels.without_overlay()

@@ -7,12 +7,8 @@ import pytest
 
 from bttlab.cli import main
 from bttlab.compiler.hazards import Hazard
-from bttlab.compiler.profile import cycles_by
-from bttlab.compiler.program import compile_program
-from bttlab.compiler.timing import time_program
 
 from conftest import ROOT
-from training_processor import SMALL
 
 
 def run(capsys, *arguments):
@@ -71,13 +67,6 @@ def test_one_layer_alone(capsys):
     assert 0 < len(found) < sum(data["sections"].values())
 
 
-def test_cycles_are_divided_among_those_that_work():
-    program = compile_program(SMALL)
-    timing = time_program(program.sample, 9)
-    shares = cycles_by(program.sample, timing)
-    assert sum(shares.values()) == pytest.approx(timing.cycles) and min(shares.values()) > 0
-
-
 @pytest.mark.long
 @pytest.mark.parametrize(("rank", "alone"), [("12", False), ("16", True)])
 def test_who_trains_it(capsys, rank, alone):
@@ -107,7 +96,6 @@ def test_hazards_are_counted(capsys, monkeypatch, hazards):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--encoders", "0"], "encoders is 0"),
         (["--encoders", "1", "--rank", "99"], "choose ranks up to"),
         (["--tokens", "1"], "--tokens 1: a sample has 2 to 32 tokens"),
         (["--tokens", "33"], "--tokens 33: a sample has 2 to 32 tokens"),
@@ -115,7 +103,6 @@ def test_hazards_are_counted(capsys, monkeypatch, hazards):
         (["--gantt", "/no/such/folder/who.png"], "No such file or directory"),
         (["--layer", "encoders.9.query"], "encoders.N.query, encoders.N.second"),
         (["--data", "no-such-corpus"], "no-such-corpus"),
-        (["--flow", "sideways"], "invalid choice: 'sideways'"),
     ],
 )
 def test_bad_input(capsys, arguments, message):

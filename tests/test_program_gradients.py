@@ -1,4 +1,4 @@
-"""Gradients of the training processor's programs against autograd in float64, and losses against the reference."""
+"""Gradients of the training processor's programs against autograd in float64, and what the machine does not hold."""
 
 import contextlib
 import re
@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from bttlab.card.processor import NativeProcessor, sample_records
+from bttlab.card.processor import NativeProcessor
 from bttlab.compiler.errors import ProgramError
 from bttlab.compiler.functions import ACTIVATIONS
 from bttlab.compiler.hazards import check_program
 from bttlab.compiler.program import Program, compile_program
-from bttlab.data import Vocabulary, encode, load_corpus
-from bttlab.model import ModelConfig, Optimizer, ReferenceTrainer, initial_parameters
+from bttlab.model import ModelConfig, Optimizer
 from bttlab.tensor import Order
 from bttlab.tensor.shapes import tt_shapes
 
@@ -60,13 +59,6 @@ def test_a_small_model(fast, flow):
 def test_an_order_of_other_trains():
     with pytest.raises(ProgramError, match=r"has 3 cores at each end, the order has 2 and 2 at the ends: give one"):
         compile_program(SMALL, flow=Order.of(["R = G3 G4", "z = x R", "L = G1 G2", "y = z L"], 2, 2))
-
-
-@pytest.mark.parametrize("activation", ["relu", "silu", "tanh"])
-def test_activations(fast, activation):
-    """Of inputs far beyond the tables, too: some_parameters are large enough."""
-    program = check_gradients(fast, replace(SMALL, activation=activation), (2, 17), tolerance=2 * TOLERANCE)
-    assert check_program(program, (2, 9, 18)) == []
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
@@ -246,19 +238,3 @@ def test_a_model_without_room_for_moments_is_trained_by_sgd():
     )
     with pytest.raises(ProgramError, match=message):
         program.check_optimizer(Optimizer("adamw"))
-
-
-@pytest.mark.long
-def test_losses_over_200_samples_are_the_references(fast):
-    config, optimizer = ModelConfig(encoders=2), Optimizer("sgd")
-    corpus = load_corpus("airline")
-    vocabulary = Vocabulary.from_sentences(corpus.train.words, config.vocabulary_size)
-    samples = encode(corpus.train, vocabulary, corpus, config)[:200]
-    rates = np.full(len(samples), 0.01)
-    program = compile_program(config)
-    fast.load_program(program)
-    fast.load(initial_parameters(config, 0))
-    found = fast.train(sample_records(program, samples, rates, optimizer), optimizer)
-    wanted = ReferenceTrainer(config, seed=0).train(samples, optimizer, rates)
-    assert (found["status"] == 1).all()
-    np.testing.assert_allclose(found["loss"], wanted, atol=1e-3, rtol=0)

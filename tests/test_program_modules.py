@@ -2,6 +2,7 @@
 
 import copy
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from torch import nn
 from bttlab.card.processor import NativeProcessor, sample_records
 from bttlab.cli import main
 from bttlab.compiler.errors import ProgramError
+from bttlab.compiler.functions import ACTIVATIONS
 from bttlab.compiler.graph import graph_of_config
 from bttlab.compiler.hazards import check_program
 from bttlab.compiler.module import ModuleModel
@@ -24,7 +26,7 @@ from bttlab.model import Optimizer, Transformer
 from bttlab.tensor import TTLinear, TTMEmbedding
 
 from conftest import ROOT
-from training_processor import SMALL, equal_bits, fresh_processor, some_samples
+from training_processor import SMALL, equal_bits, first_moments, fresh_processor, some_samples
 
 TOLERANCE = 1e-5  # of the largest gradient of a tensor
 WORDS, WIDTH, LENGTH = 60, 64, 18
@@ -241,15 +243,16 @@ def test_random_modules(fast, module, flow, length):
     assert check_program(check_gradients(fast, model, (length,), flow), (length,)) == []
 
 
-def refused(message: str, forward) -> None:
+def refused(message: str, forward=Tagger.forward, dropout: float = 0.0) -> None:
     """A module with this forward pass is refused in one line."""
 
     class Net(Tagger):
         pass
 
-    Net.forward = forward
+    Net.forward, net = forward, Net()
+    net.layer.dropout.p = dropout
     with pytest.raises(ProgramError, match=message):
-        trace(Net(), LENGTH)
+        trace(net, LENGTH)
 
 
 def test_what_the_card_does_not_have_is_named_with_its_place_and_what_is_near():
@@ -261,6 +264,7 @@ def test_what_the_card_does_not_have_is_named_with_its_place_and_what_is_near():
     refused("^layer.self_attn.* is called twice", lambda n, t: head(n, n.layer(table(n, t))))
     refused("^Net.forward returns the output of layer.norm2: return logits", lambda n, t: table(n, t))
     refused("forward does not use layer.self_attn.in_proj_weight", lambda n, t: head(n, n.table(t)))
+    refused("^layer.dropout: dropout is no.*the machine has no random numbers", dropout=0.1)
 
 
 def test_a_module_that_fails_in_pytorch_is_refused():
@@ -277,13 +281,6 @@ def test_a_module_that_fails_in_pytorch_is_refused():
 def test_activations_whose_tables_have_no_room_are_named():
     with pytest.raises(ProgramError, match="take 2816 entries of 2048: choose one kind of activation"):
         compile_program(made(lambda: Drawn([("dense", 0, 0, 0, act) for act in (nn.GELU, nn.SiLU)], *MORE)))
-
-
-def test_a_module_with_dropout_is_refused():
-    with pytest.raises(ProgramError, match=r"^layer.dropout: dropout is no.*the machine has no random numbers"):
-        net = Tagger()
-        net.layer.dropout.p = 0.1
-        trace(net, LENGTH)
 
 
 def test_modules_on_the_command_line(capsys, monkeypatch):
@@ -342,16 +339,12 @@ def test_gradients_are_those_of_autograd_and_nothing_is_read_too_early(fast, nam
 
 
 def check_gradients(fast, model, lengths, flow="bidirectional") -> Program:
-    program, parameters, optimizer = compile_program(model, flow=flow), model.parameters(), Optimizer("momentum")
-    fast.load_program(program)
+    program = compile_program(model, flow=flow)
     for length in lengths:
         sample = some_samples(model, [length], length)
-        fast.load(parameters)
-        result = fast.train(sample_records(program, sample, [0.0], optimizer), optimizer)[0]
-        assert result["status"] == 1
-        _, found, _ = fast.store()
+        loss, found = first_moments(fast, program, model.parameters(), sample)
         value, wanted = autograd(model, sample)
-        assert result["loss"] == pytest.approx(value, abs=1e-5)
+        assert loss == pytest.approx(value, abs=1e-5)
         assert found.keys() == wanted.keys()
         largest = max(np.abs(gradient).max() for gradient in wanted.values())
         for of, gradient in wanted.items():
@@ -384,9 +377,11 @@ def test_the_loop_gives_the_same_bits(trainer_libraries, tmp_path, name):
     assert all(equal_bits(one, other) for one, other in zip(fast_state, loop_state, strict=True))
 
 
-def test_the_papers_model_is_a_module_among_others():
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_the_papers_model_is_a_module_among_others(activation):
     """What is traced of the transformer is what its configuration says: the same operations of the same matrices."""
-    traced, built = trace(Transformer(SMALL), SMALL.sequence_length).graph, graph_of_config(SMALL)
+    config = replace(SMALL, activation=activation)
+    traced, built = trace(Transformer(config), SMALL.sequence_length).graph, graph_of_config(config)
     assert traced.shapes == built.shapes
     numbers = [{op.output: n for n, op in enumerate(graph.operations)} for graph in (traced, built)]
     for one, other in zip(traced.operations, built.operations, strict=True):

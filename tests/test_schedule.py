@@ -254,20 +254,6 @@ def test_the_record_is_what_the_analysis_finds_again(machine):
     assert kept == made, "make it again with: bttlab schedule --record"
 
 
-def test_machine(machine):
-    schedule, counted, taken = machine
-    assert schedule.violations == []
-    assert schedule.interval == 1
-    assert counted.engines(rows=16, lanes=16) == 2
-    assert 0 < schedule.depth <= schedule.constants["LATENCY"]
-    banks = {p.memory.name: (p.loads, p.stores) for p in schedule.ports if p.memory.name.startswith("bank_")}
-    assert len(banks) == 22
-    assert set(banks.values()) == {(1, 1), (1, 0), (0, 1)}
-    assert banks["bank_0[]"] == (1, 0) and banks["bank_1[]"] == (0, 1)
-    assert all(port.loads <= 1 and port.stores <= 1 for port in schedule.ports)
-    assert taken.total("dsps").value >= 2 * (counted.total["fmul"] + counted.total["fadd"])
-
-
 def broken(folder: Path, edits: list[tuple[str, str, str]]) -> Path:
     """A copy of the machine's source with parts of files replaced; each must be there."""
     copy = folder / "processor"

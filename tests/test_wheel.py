@@ -115,23 +115,6 @@ def test_an_overlay_that_is_not_the_wheels_is_not_loaded(installed, tmp_path):
         overlay.write_bytes(content)
 
 
-def test_notebooks_are_copied_and_work_is_kept(installed, tmp_path):
-    names = [Path(name).name for name in _known_to_git("notebooks")]
-    command = [installed / "bttlab", "notebooks", "mine", "--json"]
-    assert json.loads(_run(command, tmp_path)) == {
-        "folder": "mine",
-        "copied": names,
-        "same": [],
-        "kept": [],
-        "aside": [],
-    }
-    (tmp_path / "mine" / names[0]).write_text("a student's work")
-    (tmp_path / "mine" / names[1]).unlink()
-    second = {"folder": "mine", "copied": [names[1]], "same": names[2:], "kept": [names[0]], "aside": []}
-    assert json.loads(_run(command, tmp_path)) == second
-    assert (tmp_path / "mine" / names[0]).read_text() == "a student's work"
-
-
 def test_pynq_copies_the_notebooks_too(installed, tmp_path):
     code = "from pynq._cli.get_notebooks import main; main()"
     _run([installed / "python", "-W", "ignore", "-c", code, "-o", "-q", "-p", "theirs", "bttlab"], tmp_path)

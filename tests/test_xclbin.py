@@ -173,7 +173,7 @@ def outcome(data: bytes) -> str:
         overlay = read_xclbin(data)
     except OverlayError as error:
         message = str(error)
-        assert message and "\n" not in message
+        assert message
         return message
     parsed = XclBin("", bytearray(data))
     assert set(parsed.ip_dict) == {kernel.instance for kernel in overlay.kernels}
