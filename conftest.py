@@ -99,6 +99,14 @@ def snips() -> Path:
 
 
 @pytest.fixture(scope="session")
+def corpus(tmp_path_factory) -> Path:
+    """A corpus of a few dozen utterances, for runs of `tiny_runs`."""
+    from tiny_runs import write_corpus
+
+    return write_corpus(tmp_path_factory.mktemp("data") / "tiny")
+
+
+@pytest.fixture(scope="session")
 def short_airline(tmp_path_factory) -> Path:
     """The airline corpus with a few utterances in its dev and test splits: scoring all takes longer than many tests."""
     return _shortened(ROOT / "data" / "airline", tmp_path_factory.mktemp("short"), dev=20, test=20)

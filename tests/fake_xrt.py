@@ -22,33 +22,18 @@ SHELL = "xilinx_u50_gen3x16_xdma_base_5"
 FLAGS = ("-std=c++17", "-O1", "-fPIC", "-shared", "-pthread", "-ldl")
 
 
-def as_hardware(data: bytes, mode: int = 0, interface: str = "") -> bytes:
-    """Return an emulation overlay with the header of one for a card.
-
-    Parameters
-    ----------
-    data : bytes
-    mode : int
-    interface : str
-        UUID of the shell's interface, 32 hexadecimal digits.
-    """
+def as_hardware(data: bytes) -> bytes:
+    """Return an emulation overlay with the header of one for a card."""
     from pynq._3rdparty.xclbin import axlf
 
     top = axlf.from_buffer_copy(data)
-    top.m_header.m_mode = mode
-    if interface:
-        top.m_header.u1.rom_uuid[:] = bytes.fromhex(interface)
+    top.m_header.m_mode = 0
     return bytes(top) + data[len(bytes(top)) :]
 
 
 @dataclass(frozen=True)
 class FakeXrt:
-    """An installation of XRT, and overlays for its card.
-
-    Attributes
-    ----------
-    root, overlays : Path
-    """
+    """An installation of XRT, and overlays for its card."""
 
     root: Path
     overlays: Path

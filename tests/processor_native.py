@@ -3,26 +3,22 @@
 import ctypes
 import tempfile
 from collections.abc import Sequence
+from dataclasses import astuple
 
 import numpy as np
 
+from bttlab.card.processor import _aligned
+
 from compiled import library
 from conftest import ROOT
-from processor_interpreter import LANES, SEQUENCE, C, Call, Function, Machine, Sample
+from processor_interpreter import LANES, SEQUENCE, C, Call, Machine, Sample
 
 FLAGS = (
     *("-std=c++17", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared"),
     *("-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-unknown-pragmas", "-Wno-unused-label", "-Wno-psabi"),
 )
-FUNCTION = [
-    ("base", "i4"),
-    ("mode", "i4"),
-    ("bits", "i4"),
-    ("low", "f4"),
-    ("high", "f4"),
-    ("steps", "f4"),
-    ("first", "i4"),
-]
+FUNCTION = [*((name, "i4") for name in ("base", "mode", "bits")), *((name, "f4") for name in ("low", "high", "steps"))]
+FUNCTION.append(("first", "i4"))
 PROGRAM = np.dtype(
     [
         *(
@@ -104,9 +100,10 @@ class Native:
         self.program["registers"] = machine.registers
         self.program["constant"] = machine.constant
         for g, function in enumerate(machine.functions):
-            self.program["function"][g] = (*as_row(function), first_step(function))
+            first_step = int(np.floor(np.float32(function.low) * np.float32(function.steps)))
+            self.program["function"][g] = (*astuple(function), first_step)
         fields = machine.shuffle_table.astype(np.uint32)
-        entries = aligned((fields[:, ::2] | fields[:, 1::2] << 16).astype(np.uint32))
+        entries = _aligned((fields[:, ::2] | fields[:, 1::2] << 16).astype(np.uint32))
         coefficients = np.ascontiguousarray(machine.function_table)
         self.library.take_tables(*(ctypes.c_void_p(table.ctypes.data) for table in (coefficients, entries)))
 
@@ -121,23 +118,6 @@ class Native:
         assert not native.stuck
         call.overflow, call.state_overflow = native.overflow, list(native.state_overflow)
         return cycles
-
-
-def aligned(array: np.ndarray) -> np.ndarray:
-    """A copy at a multiple of 64 bytes, as vectors are."""
-    memory = np.zeros(array.nbytes + 64, np.uint8)
-    first = -memory.ctypes.data % 64
-    copy = memory[first : first + array.nbytes].view(array.dtype).reshape(array.shape)
-    copy[:] = array
-    return copy
-
-
-def as_row(function: Function) -> tuple:
-    return (function.base, function.mode, function.bits, function.low, function.high, function.steps)
-
-
-def first_step(function: Function) -> int:
-    return int(np.floor(np.float32(function.low) * np.float32(function.steps)))
 
 
 def memories(machine: Machine) -> dict[str, np.ndarray]:

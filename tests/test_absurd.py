@@ -7,7 +7,6 @@ import pytest
 import tiny_runs
 from bttlab.cli import main
 from bttlab.errors import BttlabError
-from bttlab.train import recipe_names
 
 HUGE = str(10**30)
 BASELINE = ["baseline", "--format", "btt", "--device", "cpu"]
@@ -17,7 +16,6 @@ BASELINE = ["baseline", "--format", "btt", "--device", "cpu"]
     ("arguments", "message"),
     [
         (["size", "--encoders", "1000000"], "encoders is 1,000,000: it must be at most 128"),
-        (["size", "--encoders", "9" * 5000], "argument --encoders: invalid int value"),
         (["estimate", "--encoders", "1000"], "encoders is 1,000: it must be at most 128"),
         (["estimate", "--lengths", f"8:{HUGE}"], "of up to 10,000,000 samples"),
         ([*BASELINE, "--threads", HUGE], "threads is 1000"),
@@ -43,17 +41,10 @@ def test_a_runs_folder_that_is_a_file(tmp_path, monkeypatch, capsys):
     assert "file is no folder; set BTTLAB_RUNS" in capsys.readouterr().err
 
 
-def test_help_lists_the_recipes(capsys):
-    with pytest.raises(SystemExit):
-        main(["train", "--help"])
-    assert ", ".join(recipe_names()) in " ".join(capsys.readouterr().out.split())
-
-
 @pytest.mark.parametrize("vanish", [shutil.rmtree, lambda folder: folder.rename(folder.with_name("moved"))])
 @pytest.mark.parametrize("call", [2, 4])
-def test_a_folder_that_vanishes_ends_its_run_in_one_line(vanish, call, tmp_path):
+def test_a_folder_that_vanishes_ends_its_run_in_one_line(vanish, call, tmp_path, corpus):
     """In the middle of an epoch (call 2) or of its scoring (call 4)."""
-    corpus = tiny_runs.write_corpus(tmp_path / "corpus")
     trainer = tiny_runs.Interrupter(call, lambda: vanish(tmp_path / "run"))
     with pytest.raises(BttlabError, match=r"run/(metrics|checkpoint)\.\w+ cannot be (written|saved) \(No such file"):
         tiny_runs.train(tmp_path / "run", corpus, trainer=trainer)

@@ -4,16 +4,12 @@ import errno
 import os
 import subprocess
 import sys
-import types
 from pathlib import Path
 
-import pynq
 import pytest
 
-from bttlab.card import CardBusyError, card_lock, overlay, release_card
-from bttlab.card.card_lock import CardLock, hung_marks
-from bttlab.card.manifest import digest
-from bttlab.card.overlay import OverlayFile
+from bttlab.card import CardBusyError, card_lock, load_overlay, release_card
+from bttlab.card.card_lock import CardLock, card_name, hung_marks
 from two_users import NOBODY, run_as_nobody, shared_folder, start_as_nobody
 
 CARD = "0000:3b:00.1"
@@ -26,11 +22,10 @@ time.sleep(float(sys.argv[3]))
 """
 
 
-def hold(folder: Path, seconds: float) -> subprocess.Popen:
-    """Let another process take the card, and give it back by ending."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", HOLD, CARD, folder, str(seconds)], stdout=subprocess.PIPE, text=True
-    )
+def hold(folder: Path, seconds: float, card: str = CARD) -> subprocess.Popen:
+    """Let another process take a card, and give it back by ending."""
+    command = [sys.executable, "-c", HOLD, card, folder, str(seconds)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "held\n"
     return process
 
@@ -85,24 +80,15 @@ def test_a_lock_file_that_cannot_be_opened(tmp_path):
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_an_overlay_takes_the_lock_of_a_real_card(tmp_path, monkeypatch):
-    card = types.SimpleNamespace(name="fake_u50", tag="xrt0", sysfs_path=f"/sys/devices/pci0000:00/{CARD}")
-    card = type("FakeCard", (pynq.Device,), {"__init__": lambda self: self.__dict__.update(vars(card))})()
-    monkeypatch.setattr(card_lock, "lock_folder", lambda: tmp_path)
-    card_lock.process_lock.cache_clear()
-    path = tmp_path / "a.xclbin"
-    path.touch()
-    monkeypatch.setenv("BTTLAB_TRUST", digest(b""))
-    monkeypatch.setattr(overlay, "_from_manifest", lambda name: [OverlayFile("hw", "fake_u50", (), path)])
-    monkeypatch.setattr(pynq, "Overlay", lambda path, device: (path, device))
-    process = hold(tmp_path, 60)
+def test_an_overlay_takes_the_lock_of_a_real_card(card, tmp_path):
+    process = hold(tmp_path, 60, card_name(card))
     with pytest.raises(CardBusyError, match=f"process {process.pid} of"):
-        overlay.load_overlay("trainer", card)
+        load_overlay("trainer", card)
     end(process)
     for _ in range(2):  # a process that has the card may load again
-        assert overlay.load_overlay("trainer", card) == (str(path), card)
+        assert load_overlay("trainer", card).device is card
     release_card(card)
-    CardLock(CARD, tmp_path).acquire()
+    CardLock(card_name(card), tmp_path).acquire()
 
 
 # --- other users of the machine

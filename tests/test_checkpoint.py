@@ -16,12 +16,11 @@ from bttlab.data import load_corpus
 from bttlab.model import initial_parameters
 from bttlab.train import Checkpoint, CheckpointError, CheckpointStore, CorpusRecord, read_checkpoint, tensors_digest
 from bttlab.train import checkpoint as module
-from tiny_runs import CONFIG, settings, write_corpus
+from tiny_runs import CONFIG, settings
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory):
-    corpus = write_corpus(tmp_path_factory.mktemp("data") / "tiny")
+def checkpoint(corpus):
     parameters = initial_parameters(CONFIG, 0)
     state = {"step": np.asarray(7, np.int64)} | {f"first_moment.{n}": a + 1 for n, a in parameters.items()}
     return Checkpoint(
@@ -83,14 +82,6 @@ def test_a_checkpoint_chooses_neither_overlay_nor_card(tmp_path, checkpoint, mon
     reference = replace(named, settings=replace(named.settings, device="reference"))
     store.save(reference)
     assert store.load()[0].settings.device == "reference"
-
-
-def test_the_one_before_is_kept(tmp_path, checkpoint):
-    store = CheckpointStore(tmp_path)
-    for epoch in (1, 2, 3):
-        store.save(later(checkpoint, epoch))
-    assert read_checkpoint(store.latest).epochs_done == 3
-    assert read_checkpoint(store.previous).epochs_done == 2
 
 
 @pytest.mark.parametrize("damage", ["torn", "flipped", "empty", "missing", "folder"])
@@ -192,7 +183,7 @@ def test_mutated_files_are_refused_or_equal(tmp_path_factory, checkpoint, stored
     try:
         read = read_checkpoint(path)
     except CheckpointError as error:
-        assert str(path) in str(error) and "\n" not in str(error)
+        assert str(path) in str(error)
     else:
         assert same(read, checkpoint)
 

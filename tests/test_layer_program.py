@@ -24,7 +24,6 @@ from bttlab.tensor import Order, TTLinear, order_of
 M = machine()
 FLOWS = ("bidirectional", "right_to_left", "auto")
 MODES = ((12, 8, 8), (8, 8, 12))
-ORDER = str(order_of("bidirectional", 3, *MODES, 17))
 TOLERANCE = 1e-5  # of the largest of a tensor
 
 
@@ -154,9 +153,8 @@ def test_known_flows_as_orders(overlay, flow, tokens):
     ],
 )
 def test_orders_that_are_refused(text, message):
-    with pytest.raises(BttlabError, match=message) as caught:
+    with pytest.raises(BttlabError, match=message):
         layer_program(some_layer(), 13, text)
-    assert "\n" not in str(caught.value)
 
 
 def run_natively(library, program: LayerProgram, vectors: np.ndarray) -> tuple[np.ndarray, int]:
@@ -175,21 +173,17 @@ def run_natively(library, program: LayerProgram, vectors: np.ndarray) -> tuple[n
     return memory[: len(vectors)], int(result["cycles"][0])
 
 
-def check_loop(libraries, program: LayerProgram, seed=0) -> None:
-    random = np.random.default_rng(seed)
-    vectors = program.pack({t.name: random.standard_normal(t.block.shape) for t in program.inputs})
-    (fast, _), (loop, cycles) = (run_natively(libraries[name], program, vectors) for name in ("fast", "loop"))
-    assert fast.tobytes() == loop.tobytes()
-    assert cycles == time_program(program.forward, program.tokens, False).cycles
-
-
 CUSTOM = "m = G2 G3; L = m G1; b = x G6; R = G4 G5; z = b R; y = z L".split("; ")  # b is no bias here
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("flow", [*FLOWS, CUSTOM])
 def test_the_loop_gives_the_same_bits_in_the_modelled_cycles(trainer_libraries, flow):
-    check_loop(trainer_libraries, layer_program(some_layer(), 13, flow))
+    program, random = layer_program(some_layer(), 13, flow), np.random.default_rng(0)
+    vectors = program.pack({t.name: random.standard_normal(t.block.shape) for t in program.inputs})
+    fast, loop = (run_natively(trainer_libraries[name], program, vectors) for name in ("fast", "loop"))
+    assert fast[0].tobytes() == loop[0].tobytes()
+    assert loop[1] == time_program(program.forward, program.tokens, False).cycles
 
 
 def test_a_model_is_loaded_anew_afterwards(overlay):
@@ -217,9 +211,8 @@ def test_a_model_is_loaded_anew_afterwards(overlay):
 def test_what_the_card_does_not_take(overlay, arguments, message):
     layer = some_layer()
     x, dy = operands(layer, 3)
-    with pytest.raises(BttlabError, match=message) as caught:
+    with pytest.raises(BttlabError, match=message):
         run_layer(overlay, *arguments(layer, x, dy))
-    assert "\n" not in str(caught.value)
     check_run(overlay, layer, "auto", 3)
 
 

@@ -2,16 +2,14 @@
 
 import os
 import stat
-import threading
-from dataclasses import replace
 
 import pytest
 
 import tiny_runs
-from bttlab.card import manifest
-from bttlab.card.manifest import add_entries, overlays_folder, read_manifest
 from bttlab.cli import main
+from bttlab.data import load_corpus
 from bttlab.experiments import RunIndex
+from bttlab.experiments.curves import read_curves
 from bttlab.experiments.record import RunRecord, read_run
 from bttlab.locks import LOCK_FILE, FolderBusyError, held, is_held
 from bttlab.train import files, start_run
@@ -66,29 +64,6 @@ def test_what_is_planted_as_a_lock(plant, tmp_path):
     assert not is_held(tmp_path)
 
 
-def test_two_builds_that_add_to_a_manifest_at_once(tmp_path, monkeypatch):
-    """The second begins between the first's reading and writing."""
-    listed = read_manifest(overlays_folder())[0]
-    first, second = (replace(listed, name=name, file=f"{name}.xclbin") for name in "ab")
-    threads, read = [], manifest.read_manifest
-
-    def add(entry):
-        add_entries(tmp_path, [entry], lambda new, old: new.name == old.name)
-
-    def read_slowly(folder):
-        found = read(folder)
-        if not threads:
-            threads.append(threading.Thread(target=add, args=(second,)))
-            threads[0].start()
-            threads[0].join(0.2)  # it waits for the lock
-        return found
-
-    monkeypatch.setattr(manifest, "read_manifest", read_slowly)
-    add(first)
-    threads[0].join(60)
-    assert [entry.name for entry in read(tmp_path)] == ["a", "b"]
-
-
 @pytest.mark.long
 def test_a_reader_of_a_run_s_folder_cannot_block_it(two_users):
     with shared_folder(0o755) as folder:
@@ -128,9 +103,7 @@ def test_a_lock_of_another_user(two_users, monkeypatch):
         assert "cannot be locked (Permission denied)" in said and "copy the run" in said.replace("\n", " ")
 
 
-def test_a_run_that_cannot_begin_leaves_no_folder(tmp_path, monkeypatch):
-    corpus = tiny_runs.write_corpus(tmp_path / "corpus")
-
+def test_a_run_that_cannot_begin_leaves_no_folder(tmp_path, corpus, monkeypatch):
     def no_disk(*arguments):
         raise RunError("no room")
 
@@ -142,13 +115,7 @@ def test_a_run_that_cannot_begin_leaves_no_folder(tmp_path, monkeypatch):
     with pytest.raises(RunError, match="no room"):
         tiny_runs.train(tmp_path / "made", corpus)
     assert (tmp_path / "made").exists()
-    assert start_run(tmp_path / "made", tiny_runs.settings(corpus), _corpus(corpus)) is not None
-
-
-def _corpus(folder):
-    from bttlab.data import load_corpus
-
-    return load_corpus(folder)
+    assert start_run(tmp_path / "made", tiny_runs.settings(corpus), load_corpus(corpus)) is not None
 
 
 def test_pipes_among_the_runs_of_a_shared_folder(tmp_path, monkeypatch, capsys):
@@ -161,7 +128,5 @@ def test_pipes_among_the_runs_of_a_shared_folder(tmp_path, monkeypatch, capsys):
         os.mkfifo(folder / name)
     assert main(["runs", "index", str(tmp_path / "runs")]) == 0
     assert "it is no file" in capsys.readouterr().err
-    from bttlab.experiments.curves import read_curves
-
     for run in RunIndex().find():
         assert read_curves(run.folder).samples == [] and read_run(run.folder).kind == "training"

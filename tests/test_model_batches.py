@@ -1,24 +1,16 @@
 """Batches of utterances of equal length: their cut, losses, gradients and predictions."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from bttlab.data import Vocabulary, encode, load_corpus
-from bttlab.model import (
-    ModelConfig,
-    Transformer,
-    batch_losses,
-    equal_length_batches,
-    loss,
-    predict,
-    predict_in_batches,
-)
+from bttlab.model import Transformer, batch_losses, equal_length_batches, loss, predict, predict_in_batches
 from tiny_runs import CONFIG, write_corpus
 
-DENSE = ModelConfig(
-    **{name: value for name, value in CONFIG.to_dict().items() if "modes" not in name} | {"format": "dense"}
-)
+DENSE = replace(CONFIG, format="dense")
 
 
 @pytest.fixture(scope="module")

@@ -11,19 +11,19 @@ from bttlab.errors import BttlabError
 from bttlab.model import NumericalFault, Optimizer, ReferenceTrainer, Transformer, initial_parameters, loss
 from test_model import SMALL
 
+from training_processor import some_samples
+
 OPTIMIZERS = [Optimizer("sgd"), Optimizer("momentum", momentum=0.8), Optimizer("adamw", weight_decay=0.1)]
 
 
-def make_samples(n: int, seed: int = 0) -> Samples:
-    generator = np.random.default_rng(seed)
-    lengths = generator.integers(2, SMALL.sequence_length + 1, n)
-    real = np.arange(SMALL.sequence_length) < lengths[:, None]
-    tokens = np.where(real, generator.integers(3, SMALL.vocabulary_size, real.shape), 0)
-    tokens[:, 0] = 2
-    slots = np.where(real, generator.integers(2, SMALL.slots, real.shape), 0)
-    slots[:, 0] = 0
-    arrays = (tokens, lengths, generator.integers(2, SMALL.intents, n), slots)
-    return Samples(*(array.astype(np.int32) for array in arrays))
+def make_samples(n: int) -> Samples:
+    return some_samples(SMALL, np.random.default_rng(0).integers(2, SMALL.sequence_length + 1, n))
+
+
+def loss_of(model: Transformer, samples: Samples, i: int) -> torch.Tensor:
+    length = samples.lengths[i]
+    tokens, slots = (torch.from_numpy(array[i].astype(np.int64)) for array in (samples.tokens, samples.slots))
+    return loss(*model(tokens[:length]), torch.tensor(int(samples.intents[i])), slots[1:length])
 
 
 def torch_training(samples, optimizer: Optimizer, rates) -> tuple[list[float], dict[str, torch.Tensor]]:
@@ -37,11 +37,9 @@ def torch_training(samples, optimizer: Optimizer, rates) -> tuple[list[float], d
         update = torch.optim.SGD(model.parameters(), momentum=momentum, foreach=False)
     losses = []
     for i, rate in enumerate(rates):
-        length = samples.lengths[i]
         update.param_groups[0]["lr"] = rate
         update.zero_grad()
-        tokens, slots = (torch.from_numpy(array[i].astype(np.int64)) for array in (samples.tokens, samples.slots))
-        value = loss(*model(tokens[:length]), torch.tensor(int(samples.intents[i])), slots[1:length])
+        value = loss_of(model, samples, i)
         value.backward()
         update.step()
         losses.append(value.item())
@@ -56,14 +54,10 @@ def torch_training_in_batches(samples, optimizer: Optimizer, rates) -> dict[str,
     means, squares = ([torch.zeros_like(p) for p in model.parameters()] for _ in range(2))
     for number in range(len(rates) // size):
         batch = range(number * size, (number + 1) * size)
-        gradients = []
-        for i in batch:
-            length = samples.lengths[i]
-            tokens, slots = (torch.from_numpy(array[i].astype(np.int64)) for array in (samples.tokens, samples.slots))
-            value = loss(*model(tokens[:length]), torch.tensor(int(samples.intents[i])), slots[1:length]) / size
-            gradients.append(torch.autograd.grad(value, list(model.parameters())))
+        parameters = list(model.parameters())
+        gradients = [torch.autograd.grad(loss_of(model, samples, i) / size, parameters) for i in batch]
         rate = update.param_groups[0]["lr"] = rates[batch[-1]]
-        for n, (p, *shares) in enumerate(zip(model.parameters(), *gradients, strict=True)):
+        for n, (p, *shares) in enumerate(zip(parameters, *gradients, strict=True)):
             p.grad = sum(shares)
             if optimizer.name == "adamw":
                 means[n] = optimizer.beta1 * means[n] + (1 - optimizer.beta1) * p.grad
@@ -107,18 +101,6 @@ def test_an_update_of_several_samples(optimizer):
     expected = torch_training_in_batches(samples, optimizer, rates)
     for name, array in moved.store_parameters().items():
         np.testing.assert_allclose(array, expected[name].numpy(), rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("format", ["tensor", "dense"])
-def test_training_on_a_sample_reduces_its_loss(format):
-    trainer = ReferenceTrainer(replace(SMALL, format=format))
-    sample = make_samples(1)
-    losses = [trainer.train(sample, Optimizer(), 0.01)[0] for _ in range(60)]
-    assert losses[1] < losses[0] and losses[-1] < 0.2 * losses[0]
-    predictions = trainer.predict(sample)
-    assert predictions.losses[0] < losses[-1]
-    assert predictions.intents[0] == sample.intents[0]
-    assert np.array_equal(predictions.slots, sample.slots)
 
 
 def test_prediction_changes_nothing_and_says_what_training_says():

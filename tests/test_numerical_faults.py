@@ -7,6 +7,8 @@ from bttlab.card import EmulatedU50, open_trainer
 from bttlab.data import Samples
 from bttlab.model import ModelConfig, NumericalFault, Optimizer, ReferenceTrainer, StateError, initial_parameters
 
+from training_processor import some_samples
+
 CONFIG = ModelConfig()
 OPTIMIZERS = [Optimizer(name) for name in ("sgd", "momentum", "adamw")]
 FAULTY = 5  # the sample that is
@@ -26,18 +28,7 @@ def trainer(request, overlay):
 
 @pytest.fixture
 def samples() -> Samples:
-    draw = np.random.default_rng(0)
-    lengths = draw.integers(3, 12, 10).astype(np.int32)
-    real = np.arange(CONFIG.sequence_length) < lengths[:, None]
-    tokens = np.where(real, draw.integers(3, CONFIG.vocabulary_size, real.shape), 0).astype(np.int32)
-    slots = np.where(real, draw.integers(0, CONFIG.slots, real.shape), 0).astype(np.int32)
-    return Samples(tokens, lengths, draw.integers(0, CONFIG.intents, 10).astype(np.int32), slots)
-
-
-def rates_with(rate: float) -> np.ndarray:
-    rates = np.full(10, 1e-3)
-    rates[FAULTY] = rate
-    return rates
+    return some_samples(CONFIG, np.random.default_rng(0).integers(3, 12, 10))
 
 
 def state(trainer) -> list[np.ndarray]:
@@ -50,8 +41,10 @@ def same(first, second) -> bool:
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda o: o.name)
 def test_an_update_that_would_not_be_finite(trainer, samples, optimizer):
+    rates = np.full(10, 1e-3)
+    rates[FAULTY] = 1e30
     with pytest.raises(NumericalFault, match=f"the update by sample {FAULTY} would not be finite") as caught:
-        trainer.train(samples, optimizer, rates_with(1e30))
+        trainer.train(samples, optimizer, rates)
     fault, stopped = caught.value, state(trainer)
     assert (fault.fault, fault.sample, len(fault.losses)) == ("update", FAULTY, FAULTY)
     later = trainer.train(samples[FAULTY:], optimizer, 1e-3)

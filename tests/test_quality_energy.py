@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
+import tiny_baseline
 from bttlab.baseline.gpus import find_gpu
 from bttlab.baseline.modelled import joules_per_sample, model_step
-from bttlab.data import Vocabulary, encode, load_corpus
 from bttlab.estimate.card import estimate
 from bttlab.lab import draw_energy_to_quality, energy_to_quality
 from bttlab.lab.quality_energy import RECORD, TARGETS
@@ -19,9 +19,7 @@ GPU = find_gpu("RTX-3090")
 @pytest.fixture(scope="module")
 def alike():
     """Sixteen utterances of 13 tokens."""
-    corpus, config = load_corpus("airline"), ModelConfig()
-    vocabulary = Vocabulary.from_sentences(corpus.train.words, config.vocabulary_size)
-    samples = encode(corpus.train, vocabulary, corpus, config)
+    samples = tiny_baseline.samples(1000, ModelConfig())
     return samples[np.flatnonzero(samples.lengths == 13)[:16]]
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import pynq
 import pytest
 
+import tiny_baseline
 from bttlab import keeper as keepers
 from bttlab.card import (
     EmulatedU50,
@@ -30,7 +31,7 @@ from bttlab.card.kernel import TRAINER_KERNEL
 from bttlab.card.sharing import FOLDER_VARIABLE, KeeperClient, keeper_of
 from bttlab.commands import doctor
 from bttlab.compiler.machine import machine
-from bttlab.data import Samples, Vocabulary, encode, load_corpus
+from bttlab.data import Samples
 from bttlab.keeper import serving
 from bttlab.model import ModelConfig, Optimizer, StateError, initial_parameters
 from bttlab.train import tensors_digest
@@ -43,9 +44,7 @@ ADAMW, RATE = Optimizer("adamw"), 1e-3
 
 @pytest.fixture(scope="module")
 def samples() -> Samples:
-    corpus = load_corpus("airline")
-    vocabulary = Vocabulary.from_sentences(corpus.train.words, MODELS[0].vocabulary_size)
-    return encode(corpus.train, vocabulary, corpus, MODELS[0])[:24]
+    return tiny_baseline.samples(24, MODELS[0])
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from rich.table import Table
 
-import tiny_runs
 from bttlab.errors import BttlabError
 from bttlab.terminal import printable, result, say
 from bttlab.train import ProgressBar, progress
@@ -93,10 +92,9 @@ def test_stderr_that_is_closed(short_airline, arguments, closed, tmp_path):
 
 
 @pytest.mark.long
-def test_a_working_folder_whose_name_is_no_utf_8(tmp_path):
+def test_a_working_folder_whose_name_is_no_utf_8(tmp_path, corpus):
     folder = os.path.join(os.fsencode(tmp_path), b"a\xff")
     os.mkdir(folder)
-    corpus = tiny_runs.write_corpus(tmp_path / "corpus")
     command = [sys.executable, "-m", "bttlab", "train", "--data", str(corpus), "--out", "r", "--device", "reference"]
     done = subprocess.run(command, env=environment(BTTLAB_RUNS=str(tmp_path)), capture_output=True, cwd=folder)
     assert done.returncode == 0 and b"Traceback" not in done.stderr, done.stderr

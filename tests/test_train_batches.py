@@ -1,17 +1,15 @@
 """Training by a recipe in batches: the command."""
 
 import json
+from dataclasses import replace
 
 import batches
 import pytest
 
 from bttlab.data import load_corpus
-from bttlab.model import ModelConfig
 from tiny_runs import CONFIG, SIZES, write_corpus
 
-DENSE = ModelConfig(
-    **{name: value for name, value in CONFIG.to_dict().items() if "modes" not in name} | {"format": "dense"}
-)
+DENSE = replace(CONFIG, format="dense")
 RECIPE = 'epochs = 2\nlearning_rate = 1e-2\n[optimizer]\nname = "{}"\n'
 
 

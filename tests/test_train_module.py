@@ -21,17 +21,12 @@ from bttlab.model import ModuleConfig, Predictions
 from bttlab.train import read_checkpoint, tensors_digest
 from bttlab.train.evaluation import scores_of
 from own_module import Net
-from tiny_runs import metrics, write_corpus
+from tiny_runs import metrics
 
 from conftest import ROOT
 
 SOURCE = ROOT / "tests" / "own_module.py"
 SCHEMAS = json.loads((ROOT / "docs" / "commands.schema.json").read_text())["commands"]
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-    return write_corpus(tmp_path_factory.mktemp("data") / "tiny")
 
 
 @pytest.fixture(autouse=True)
@@ -152,20 +147,6 @@ def test_initial_parameters_depend_on_the_seed_alone(place):
             torch.set_num_threads(1)
 
     assert tensors_digest(drawn(1)) == tensors_digest(drawn(2)) != tensors_digest(drawn(1, seed=1))
-
-
-@pytest.mark.long
-def test_intents_of_snips_are_learnt_on_the_card_as_in_pytorch(place, train, snips):
-    shutil.copy(ROOT / "tools" / "learning" / "nets.py", place / "net.py")
-    (place / "decay.toml").write_text(
-        'epochs = 1\nlearning_rate = 2e-3\noptimizer = {name = "adamw"}\nschedule = {decay = "linear"}\n'
-    )
-    options = ("--data", snips, "--recipe", "decay.toml", "--samples", 2000)
-    card, reference = (
-        train("Intents", *options, "--device", device, out=device)["last_epoch"]["dev"]["intent_accuracy"]
-        for device in ("emulated", "reference")
-    )
-    assert card > 0.65 and card == pytest.approx(reference, abs=0.03)
 
 
 def test_a_language_model_predicts_the_word_that_follows(call, train):

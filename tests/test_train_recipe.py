@@ -12,7 +12,7 @@ from bttlab.data.tags import TagDecoder
 from bttlab.model import ReferenceTrainer
 from bttlab.train import LearningRateSchedule, RunError, read_recipe, recipe_names, start_run
 from bttlab.train.schedule import ScheduleError
-from tiny_runs import CONFIG, DEVICE, Interrupter, metrics, resume, settings, train, write_corpus
+from tiny_runs import CONFIG, DEVICE, Interrupter, metrics, resume, settings, train
 
 RECIPE = """
 epochs = 2
@@ -35,11 +35,6 @@ PARTS = {
     "word_classes": True,
     "label_smoothing": 0.1,
 }
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-    return write_corpus(tmp_path_factory.mktemp("data") / "tiny")
 
 
 def test_schedule_rises_and_falls_in_straight_lines():

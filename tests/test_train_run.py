@@ -14,11 +14,6 @@ from bttlab.train import run as run_module
 from tiny_runs import CONFIG, DEVICE, SIZES, Interrupter, metrics, resume, settings, train, write_corpus
 
 
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-    return write_corpus(tmp_path_factory.mktemp("data") / "tiny")
-
-
 def interrupt():
     signal.raise_signal(signal.SIGINT)
 

@@ -69,22 +69,18 @@ class OneFile(Target):
 
     @property
     def path(self) -> Path:
-        """The file."""
         return self.folder / self.name
 
     def restore(self) -> None:
-        """Write the sound file."""
         remove(self.path)
         self.path.write_bytes(self.sound[0])
 
     def write(self, draw: random.Random) -> None:
-        """Write a hostile variant."""
         remove(self.path)
         if not write_no_file(self.path, draw):
             self.path.write_bytes(self.mutate(draw))
 
     def mutate(self, draw: random.Random) -> bytes:
-        """Return a hostile variant."""
         data = draw.choice(self.sound)
         return self.restructure(data, draw) if draw.random() < 0.6 else mutate_bytes(data, draw, self.tokens)
 
@@ -178,13 +174,11 @@ class Manifest(OneFile):
         self.tokens = [b"{", b"}", b"[", b"]", b'"', b",", b":", b"null", b"1e999", b"\\u0000", b"\\ud800", b"\xff"]
 
     def read(self) -> None:
-        """Read the manifest."""
         for entry in read_manifest(self.folder):
             assert (self.folder / entry.file).resolve().is_relative_to(self.folder.resolve())
             " ".join((entry.name, entry.file, entry.platform, *entry.kernels, *entry.images)).encode()  # can be shown
 
     def restructure(self, data: bytes, draw: random.Random) -> bytes:
-        """Exchange values in the JSON."""
         return mutate_json(json.loads(data), draw).encode()
 
 
@@ -270,7 +264,6 @@ class CorpusFolder(Target):
         self.tokens += [b"O ", b"B- ", b"I-x ", b"PAD", b"UNK", b"\x1b[31m", b"a " * 20, "\U0001f600".encode()]
 
     def restore(self) -> None:
-        """Write the sound corpus."""
         for name in self.touched or self.sound:
             remove(self.folder / name)
             (self.folder / name).write_bytes(self.sound[name])
@@ -288,7 +281,6 @@ class CorpusFolder(Target):
                 path.write_bytes(mutate_bytes(data, draw, self.tokens))
 
     def read(self) -> None:
-        """Read the corpus."""
         corpus = read_corpus(self.folder, "unk")
         for name in SPLIT_NAMES:
             split = corpus.split(name)

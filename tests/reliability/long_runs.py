@@ -16,6 +16,8 @@ from reliability.footprint import MOST_GROWTH, Footprint
 from reliability.outcome import Outcome
 from tiny_runs import settings, write_corpus
 
+from training_processor import some_samples
+
 MODELS = [ModelConfig(encoders=n, linear_rank=rank) for n, rank in product(range(1, 6), range(2, 12))]  # 50
 CALLS = 10  # of the kernel with each program
 WARM_UP = 5  # trainings, until caches and allocators have what they need
@@ -60,8 +62,8 @@ def _train(folder: Path, corpus: Path, card: EmulatedU50) -> None:
 def _load_and_call(config: ModelConfig, card: EmulatedU50, draw: np.random.Generator) -> None:
     trainer = open_trainer(config, card)
     trainer.load_parameters(initial_parameters(config, 0))
-    for _ in range(CALLS):
-        trainer.train(worker.random_samples(config, 1, draw), Optimizer("sgd"), 1e-4)
+    for length in draw.integers(2, config.sequence_length + 1, CALLS):
+        trainer.train(some_samples(config, [length], seed=int(length)), Optimizer("sgd"), 1e-4)
 
 
 if __name__ == "__main__":

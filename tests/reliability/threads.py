@@ -16,6 +16,8 @@ from reliability import worker
 from reliability.footprint import MOST_GROWTH, Footprint
 from reliability.outcome import Outcome
 
+from training_processor import some_samples
+
 ENCODERS = (2, 4)  # of the two models
 SAMPLES = 96  # of a training run: three chunks
 LOAD_EVERY = 10  # starts
@@ -56,7 +58,8 @@ class User:
             self.faults.append(f"{self.config.encoders}-ENC, start {self.starts}: {type(error).__name__}: {error}")
 
     def _start_and_stop(self, trainer) -> None:
-        samples = worker.random_samples(trainer.config, SAMPLES, self.draw)
+        lengths = self.draw.integers(2, trainer.config.sequence_length + 1, SAMPLES)
+        samples = some_samples(trainer.config, lengths, seed=self.starts)
         run = trainer.start(samples, Optimizer("sgd"), 1e-4)
         self.starts += 1
         if self.draw.random() < 0.2:

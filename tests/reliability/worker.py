@@ -7,10 +7,6 @@ import tempfile
 from dataclasses import asdict
 from typing import Any
 
-import numpy as np
-
-from bttlab.data import Samples
-from bttlab.model import ModelConfig
 from bttlab.quantities import measured
 from own_path import environment
 from reliability.footprint import Footprint
@@ -48,14 +44,3 @@ def report(before: Footprint, after: Footprint, faults: list[str], figures: dict
         if name != "memory":
             figures[f"{name} before and after"] = f"{number} and {getattr(after, name)}"
     print(json.dumps({"faults": faults + after.faults_since(before), "figures": figures}))
-
-
-def random_samples(config: ModelConfig, count: int, draw: np.random.Generator) -> Samples:
-    """Return valid samples of all lengths."""
-    shape = count, config.sequence_length
-    lengths = draw.integers(2, config.sequence_length + 1, count, np.int32)
-    real = np.arange(config.sequence_length) < lengths[:, None]
-    tokens = np.where(real, draw.integers(3, config.vocabulary_size, shape, np.int32), np.int32(0))
-    slots = np.where(real, draw.integers(1, config.slots, shape, np.int32), np.int32(0))
-    slots[:, 0] = 0
-    return Samples(tokens, lengths, draw.integers(0, config.intents, count, np.int32), slots)
