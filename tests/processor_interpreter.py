@@ -5,54 +5,22 @@ hls_src but the constants.
 """
 
 import itertools
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 
 import numpy as np
 
-from conftest import ROOT
+from bttlab.compiler.machine import machine
 
-PROCESSOR = ROOT / "hls_src" / "processor"
 SIGN = np.uint32(0x7FFFFFFF)
 STATE_LIMIT, SQUARE_LIMIT = 0x5F000000, 0x7F000000
 f32 = np.float32
+OPTIMIZERS = SGD, MOMENTUM, ADAMW = range(3)  # of state.h
+PENDING = NOTHING, APPLY, DISCARD = range(3)
 
-
-def constants() -> dict[str, int]:
-    """The numbers of config.h."""
-    text = (PROCESSOR / "config.h").read_text()
-    lines = re.findall(r"^constexpr int (.*?);", text, re.MULTILINE)
-    pairs = (re.findall(r"(\w+) = (\w+)", line) for line in lines)
-    values: dict[str, int] = {}
-    for name, value in itertools.chain.from_iterable(pairs):
-        values[name] = values[value] if value in values else int(value)
-    return values
-
-
-def bank_depths() -> list[int]:
-    """Vectors of each bank."""
-    return [int(depth) for depth in re.findall(r"BANK\(\d+, (\d+), ", (PROCESSOR / "config.h").read_text())]
-
-
-def enumerators() -> dict[str, int]:
-    """The names of isa.h and state.h."""
-    text = re.sub(r"//.*", "", (PROCESSOR / "isa.h").read_text() + (PROCESSOR / "state.h").read_text())
-    values = {}
-    for body in re.findall(r"enum \w+ \{(.*?)\}", text, re.DOTALL):
-        following = 0
-        for name, _, value in re.findall(r"(\w+)( = (\d+))?", body):
-            values[name] = int(value or following)
-            following = values[name] + 1
-    return values
-
-
-C = constants()
-DEPTHS = bank_depths()
-LANES, ROWS, SLOTS, SEQUENCE = C["LANES"], C["ROWS"], C["ACCUMULATORS"], C["SEQUENCE"]
-LAST_ROW = C["LAST_ROW"]
-ISA = SimpleNamespace(**enumerators())
+C = machine()
+DEPTHS = [bank.depth for bank in C.banks]
+LANES, ROWS, SLOTS, SEQUENCE, LAST_ROW = C.LANES, C.ROWS, C.ACCUMULATORS, C.SEQUENCE, C.LAST_ROW
 
 
 @dataclass
@@ -136,13 +104,13 @@ class Sample:
 class Call:
     """Arguments of a run beside the sample, and the flags that it sets."""
 
-    optimizer: int = ISA.SGD
+    optimizer: int = SGD
     beta1: float = 0.9
     rest1: float = 0.1
     beta2: float = 0.999
     rest2: float = 0.001
     epsilon: float = 1e-8
-    pending: int = ISA.NOTHING
+    pending: int = NOTHING
     rate: float = 0.0
     step: float = 0.0
     root: float = 0.0
@@ -169,25 +137,25 @@ class Machine:
     def __init__(self) -> None:
         zeros = lambda *shape: np.zeros(shape, f32)  # noqa: E731
         self.bank = [zeros(depth, LANES) for depth in DEPTHS]
-        self.operand_buffer = zeros(2, ROWS, C["OPERAND_BUFFER_DEPTH"], LANES)
+        self.operand_buffer = zeros(2, ROWS, C.OPERAND_BUFFER_DEPTH, LANES)
         self.sums = zeros(2, 2, ROWS, SLOTS, LANES)
-        self.statistic = zeros(4, C["STATISTICS"])
-        self.accumulator = zeros(2, C["ROW_ACCUMULATORS"], LANES)
-        self.largest = zeros(C["ROW_ACCUMULATORS"])
-        self.place = np.zeros(C["ROW_ACCUMULATORS"], np.int32)
-        self.column = zeros(LANES, 2 * C["SHUFFLE_VECTORS"])
+        self.statistic = zeros(4, C.STATISTICS)
+        self.accumulator = zeros(2, C.ROW_ACCUMULATORS, LANES)
+        self.largest = zeros(C.ROW_ACCUMULATORS)
+        self.place = np.zeros(C.ROW_ACCUMULATORS, np.int32)
+        self.column = zeros(LANES, 2 * C.SHUFFLE_VECTORS)
         self.loss_sum, self.loss_margin = zeros(SEQUENCE + 1), zeros(SEQUENCE + 1)
         self.argument = np.zeros(SEQUENCE + 1, np.int32)
-        self.registers = [(0, 0, 0, 0)] * C["REGISTERS"]  # offset, shift, low, high
-        self.constant = zeros(C["CONSTANTS"])
+        self.registers = [(0, 0, 0, 0)] * C.REGISTERS  # offset, shift, low, high
+        self.constant = zeros(C.CONSTANTS)
         self.functions: list[Function] = []
-        self.function_table = zeros(3, C["FUNCTION_ENTRIES"])
-        self.shuffle_table = np.zeros((C["SHUFFLE_ENTRIES"], 32), np.int64)
+        self.function_table = zeros(3, C.FUNCTION_ENTRIES)
+        self.shuffle_table = np.zeros((C.SHUFFLE_ENTRIES, 32), np.int64)
 
     def run(self, instructions: list[Instruction], sample: Sample, call: Call) -> None:
         """Execute instructions in their order."""
-        units = {ISA.ENGINE_0: self.engine, ISA.ENGINE_1: self.engine, ISA.DRAIN_0: self.drain, ISA.DRAIN_1: self.drain}
-        units |= {ISA.VECTOR: self.vector, ISA.SHUFFLE: self.shuffle, ISA.UPDATE: self.update}
+        units = {C.ENGINE_0: self.engine, C.ENGINE_1: self.engine, C.DRAIN_0: self.drain, C.DRAIN_1: self.drain}
+        units |= {C.VECTOR: self.vector, C.SHUFFLE: self.shuffle, C.UPDATE: self.update}
         with np.errstate(all="ignore"):
             for code in instructions:
                 self.code, self.sample, self.call = code, sample, call
@@ -205,9 +173,7 @@ class Machine:
                     before = self.index = index
                     self.first = all(index[j] == 0 for j in range(4) if code.depth_mask >> j & 1)
                     self.last = all(index[j] == self.active[j] - 1 for j in range(4) if code.depth_mask >> j & 1)
-                    if code.unit == ISA.SHUFFLE or all(
-                        i < active for i, active in zip(index, self.active, strict=True)
-                    ):
+                    if code.unit == C.SHUFFLE or all(i < active for i, active in zip(index, self.active, strict=True)):
                         units[code.unit]()
 
     # Codes, operands
@@ -238,8 +204,8 @@ class Machine:
         return self.bank[self.code.operands[o].where][self.address(o)].copy()
 
     def write(self, o: int, vector: np.ndarray) -> None:
-        given = self.has(o) or self.code.unit != ISA.VECTOR  # of the vector unit's results only those that go somewhere
-        if self.code.flags & ISA.CHECK and given:
+        given = self.has(o) or self.code.unit != C.VECTOR  # of the vector unit's results only those that go somewhere
+        if self.code.flags & C.CHECK and given:
             self.call.overflow |= overflows(vector)
         if self.has(o):
             self.bank[self.code.operands[o].where][self.address(o)] = vector
@@ -255,14 +221,14 @@ class Machine:
 
     def engine(self) -> None:
         e, k = self.code.unit, min(self.count, ROWS)
-        sums = self.sums[e, 1 if self.code.flags & ISA.PONG else 0][:, self.slot % SLOTS]
+        sums = self.sums[e, 1 if self.code.flags & C.PONG else 0][:, self.slot % SLOTS]
         depth = [j for j in range(4) if self.code.depth_mask >> j & 1]
-        fold = self.code.operation == ISA.REDUCE and self.index[depth[0]] == self.n[depth[0]] - 1
-        if self.code.operation == ISA.EXPAND:
+        fold = self.code.operation == C.REDUCE and self.index[depth[0]] == self.n[depth[0]] - 1
+        if self.code.operation == C.EXPAND:
             result, scalars, buffer = self.read(3), self.read(2), self.operand_buffer[e, :, self.address(0)]
             for r in range(k):
                 result = result + scalars[r] * buffer[r]
-        elif self.code.operation == ISA.ACCUMULATE:
+        elif self.code.operation == C.ACCUMULATE:
             stream, scalars = self.read(1), self.read(2)
             for r in range(ROWS):
                 c = scalars[r] if r < k else f32(0)
@@ -276,15 +242,15 @@ class Machine:
             addend = self.read(3)
             for r in range(k):
                 result[r] = tree(sums[r]) + addend[r] if self.has(3) else tree(sums[r])
-            if self.code.flags & ISA.ONE and k < LANES:
+            if self.code.flags & C.ONE and k < LANES:
                 result[k] = 1
-        if self.code.operation == ISA.EXPAND or fold:
+        if self.code.operation == C.EXPAND or fold:
             self.write(4, result)
             self.write_buffered(5, result)
 
     def drain(self) -> None:
-        pong = 1 if self.code.flags & ISA.PONG else 0
-        self.write(4, self.sums[self.code.unit - ISA.DRAIN_0, pong, self.row(), self.address(0)])
+        pong = 1 if self.code.flags & C.PONG else 0
+        self.write(4, self.sums[self.code.unit - C.DRAIN_0, pong, self.row(), self.address(0)])
 
     # Vector unit
 
@@ -299,18 +265,18 @@ class Machine:
         return (v.view(np.int32) + ((k >> g.bits) << 23).astype(np.int32)).view(f32) if g.mode else v
 
     def add_to_row(self, which: int, vector: np.ndarray) -> np.ndarray:
-        slot = self.slot % C["ROW_ACCUMULATORS"]
+        slot = self.slot % C.ROW_ACCUMULATORS
         before = f32(0) if self.first else self.accumulator[which, slot]
         self.accumulator[which, slot] = before + vector
         return self.accumulator[which, slot].copy()
 
     def vector(self) -> None:
         code, slot, last, f0, f1 = self.code, self.slot, self.last, self.f0, self.f1
-        row = ((code.operands[5].base if self.has(5) else 0) + slot) % C["STATISTICS"]
-        kept = LAST_ROW if code.flags & ISA.INTENT else slot % SEQUENCE
+        row = ((code.operands[5].base if self.has(5) else 0) + slot) % C.STATISTICS
+        kept = LAST_ROW if code.flags & C.INTENT else slot % SEQUENCE
         place = LANES * self.index[code.vector_level] + np.arange(LANES)
         valid = place < self.count if self.count else np.full(LANES, True)
-        label = self.sample.intent if code.flags & ISA.INTENT else self.sample.slot[(slot + 1) % SEQUENCE]
+        label = self.sample.intent if code.flags & C.INTENT else self.sample.slot[(slot + 1) % SEQUENCE]
         is_label = place == label
         zero = np.zeros(LANES, f32)
 
@@ -323,44 +289,44 @@ class Machine:
         c = self.read(2)
         r0 = r1 = None
         match code.operation:
-            case ISA.COPY:
+            case C.COPY:
                 r0 = a
-            case ISA.ADD:
+            case C.ADD:
                 r0 = a + b
-            case ISA.SUM:
+            case C.SUM:
                 r0 = masked(a + b) if self.has(1) else masked(a)
                 total = self.add_to_row(0, r0)
                 if last:
                     self.statistic[0, row] = f0 * tree(total)
-            case ISA.VARIANCE:
+            case C.VARIANCE:
                 u = masked(a - m)
                 total = self.add_to_row(0, u * u)
                 if last:
                     self.statistic[1, row] = f32(1) / np.sqrt(f0 * tree(total) + f1)
-            case ISA.NORMALIZE:
+            case C.NORMALIZE:
                 r0 = (a - m) * i
                 r1 = r0 * b + c
-            case ISA.AFFINE:
+            case C.AFFINE:
                 r0 = a * b + c
-            case ISA.NORM_SUMS:
+            case C.NORM_SUMS:
                 d = masked(a * b)
                 first, second = self.add_to_row(0, d), self.add_to_row(1, masked(d * c))
                 if last:
                     self.statistic[2, row], self.statistic[3, row] = f0 * tree(first), f0 * tree(second)
-            case ISA.NORM_BACK:
+            case C.NORM_BACK:
                 r0 = ((a * b - p) - c * q) * i
-            case ISA.COLUMNS:
+            case C.COLUMNS:
                 products, terms = self.add_to_row(0, masked(a * b)), self.add_to_row(1, masked(a))
                 if last:
                     r0, r1 = products, terms
-            case ISA.FUNCTION:
+            case C.FUNCTION:
                 r0 = self.function(a)
-            case ISA.TIMES_FUNCTION:
+            case C.TIMES_FUNCTION:
                 r0 = self.function(a) * b
-            case ISA.TANH_BACK:
+            case C.TANH_BACK:
                 r0 = a * (f32(1) - b * b)
-            case ISA.MAXIMUM:
-                at = slot % C["ROW_ACCUMULATORS"]
+            case C.MAXIMUM:
+                at = slot % C.ROW_ACCUMULATORS
                 if self.first:
                     self.largest[at], self.place[at] = -np.inf, 0
                 for lane in np.flatnonzero(valid):
@@ -368,23 +334,23 @@ class Machine:
                         self.largest[at], self.place[at] = a[lane], place[lane]
                 if last:
                     self.statistic[0, row], self.argument[kept] = self.largest[at], self.place[at]
-            case ISA.EXPONENT:
+            case C.EXPONENT:
                 r0 = masked(self.function((a - m) * f0))
                 total = self.add_to_row(0, r0)
-                margin = self.add_to_row(1, masked(a - m, valid & is_label)) if code.flags & ISA.LOSS else zero
+                margin = self.add_to_row(1, masked(a - m, valid & is_label)) if code.flags & C.LOSS else zero
                 if last:
                     self.statistic[1, row] = f1 / tree(total)
-                    if code.flags & ISA.LOSS:
+                    if code.flags & C.LOSS:
                         self.loss_sum[kept], self.loss_margin[kept] = tree(total), tree(margin)
-            case ISA.SCALE:
+            case C.SCALE:
                 r0 = a * i
-            case ISA.LOSS_BACK:
+            case C.LOSS_BACK:
                 r0 = (a * i - f0) - masked(np.full(LANES, f1), is_label)
-            case ISA.DOT:
+            case C.DOT:
                 total = self.add_to_row(0, masked(a * b))
                 if last:
                     self.statistic[2, row] = tree(total)
-            case ISA.SOFTMAX_BACK:
+            case C.SOFTMAX_BACK:
                 r0 = ((b - p) * a) * f0
         if r0 is not None:
             self.write(3, masked(r0))
@@ -394,7 +360,7 @@ class Machine:
     # Shuffle and update units
 
     def shuffle(self) -> None:
-        block, half = self.index[0], C["SHUFFLE_VECTORS"]
+        block, half = self.index[0], C.SHUFFLE_VECTORS
         active = all(self.index[j] < self.active[j] for j in (1, 2, 3))
         if active and block + 1 < self.n[0]:
             entry, vector = self.shuffle_table[self.address(0)][:16], self.read(1)
@@ -412,16 +378,16 @@ class Machine:
 
     def update(self) -> None:
         call = self.call
-        if call.pending == ISA.NOTHING:
+        if call.pending == NOTHING:
             return
-        if call.pending == ISA.APPLY:
+        if call.pending == APPLY:
             p, g, m, v = (self.read(o) for o in range(4))
             rate, beta1, beta2, rest1, rest2 = (
                 f32(x) for x in (call.rate, call.beta1, call.beta2, call.rest1, call.rest2)
             )
-            if call.optimizer == ISA.SGD:
+            if call.optimizer == SGD:
                 p = p - rate * g
-            elif call.optimizer == ISA.MOMENTUM:
+            elif call.optimizer == MOMENTUM:
                 m = beta1 * m + g
                 p = p - rate * m
             else:
@@ -429,10 +395,10 @@ class Machine:
                 v = beta2 * v + (rest2 * g) * g
                 step, root, keep, epsilon = (f32(x) for x in (call.step, call.root, call.keep, call.epsilon))
                 p = p * keep - (step * m) / (np.sqrt(v) * root + epsilon)
-            vectors = [p] if call.optimizer == ISA.SGD else [p, m] if call.optimizer == ISA.MOMENTUM else [p, m, v]
+            vectors = [p] if call.optimizer == SGD else [p, m] if call.optimizer == MOMENTUM else [p, m, v]
             for o, vector in zip((0, 2, 3), vectors, strict=False):
                 self.bank[self.code.operands[o].where][self.address(o)] = vector
                 limit = SQUARE_LIMIT if o == 3 else STATE_LIMIT
                 call.state_overflow[o and o - 1] |= overflows(vector, limit)
-        if self.code.flags & ISA.CLEAR:
+        if self.code.flags & C.CLEAR:
             self.bank[self.code.operands[1].where][self.address(1)] = 0

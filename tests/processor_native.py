@@ -25,10 +25,10 @@ PROGRAM = np.dtype(
             ("instructions", "i4"),
             ("section", "i4", (6, 2)),
             ("lengths", "i4", 3),
-            ("offset_limit", "i4", C["OFFSET_TABLES"]),
+            ("offset_limit", "i4", C.OFFSET_TABLES),
         ),
-        *(("registers", "i4", (C["REGISTERS"], 4)), ("constant", "f4", C["CONSTANTS"])),
-        ("function", FUNCTION, C["FUNCTIONS"]),
+        *(("registers", "i4", (C.REGISTERS, 4)), ("constant", "f4", C.CONSTANTS)),
+        ("function", FUNCTION, C.FUNCTIONS),
     ]
 )
 
@@ -54,7 +54,7 @@ class NativeSample(ctypes.Structure):
         ("tokens", ctypes.c_int),
         ("intent", ctypes.c_int),
         ("scalar", ctypes.c_float * 14),
-        ("token_offset", ctypes.c_int * SEQUENCE * C["OFFSET_TABLES"]),
+        ("token_offset", ctypes.c_int * SEQUENCE * C.OFFSET_TABLES),
         ("slot", ctypes.c_int * SEQUENCE),
     )
 
@@ -63,7 +63,7 @@ class NativeSample(ctypes.Structure):
         native = cls(sample.tokens, sample.intent)
         native.scalar[:] = sample.scalar.tolist()
         native.slot[:] = sample.slot.tolist()
-        for table in range(C["OFFSET_TABLES"]):
+        for table in range(C.OFFSET_TABLES):
             native.token_offset[table][:] = sample.token_offset[table].tolist()
         return native
 
@@ -78,10 +78,10 @@ class Native:
             file.flush()
             self.library = ctypes.CDLL(file.name)
         self.library.memory.restype = ctypes.c_void_p
-        self.memories = {f"bank {b}": self.open("bank", b).reshape(-1, LANES) for b in range(C["BANKS"])}
-        buffer = self.open("operand_buffer").reshape(2, C["ROWS"], -1, LANES)
-        self.memories["operand_buffer"] = buffer[:, :, : C["OPERAND_BUFFER_DEPTH"]]
-        self.memories["sums"] = self.open("sums").reshape(2, 2, C["ROWS"], C["ACCUMULATORS"], LANES)
+        self.memories = {f"bank {b}": self.open("bank", b).reshape(-1, LANES) for b in range(C.BANKS)}
+        buffer = self.open("operand_buffer").reshape(2, C.ROWS, -1, LANES)
+        self.memories["operand_buffer"] = buffer[:, :, : C.OPERAND_BUFFER_DEPTH]
+        self.memories["sums"] = self.open("sums").reshape(2, 2, C.ROWS, C.ACCUMULATORS, LANES)
         self.memories["statistic"] = self.open("statistic").reshape(4, -1)
         for name, kind in (("loss_sum", "f4"), ("loss_margin", "f4"), ("argument", "i4")):
             self.memories[name] = self.open(name, kind=kind)

@@ -16,7 +16,6 @@ BASELINE = ["baseline", "--format", "btt", "--device", "cpu"]
     ("arguments", "message"),
     [
         (["size", "--encoders", "1000000"], "encoders is 1,000,000: it must be at most 128"),
-        (["estimate", "--encoders", "1000"], "encoders is 1,000: it must be at most 128"),
         (["estimate", "--lengths", f"8:{HUGE}"], "of up to 10,000,000 samples"),
         ([*BASELINE, "--threads", HUGE], "threads is 1000"),
         (["train", "--device", "reference", "--epochs", HUGE], "epochs is 1,000,0"),

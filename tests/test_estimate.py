@@ -190,11 +190,6 @@ def test_the_json_is_complete_and_says_that_it_is_modelled(found):
         (MODEL, {"clock_mhz": 300}, "a clock of 300 MHz: .* use 200"),
         (MODEL, {"flow": "left"}, "flow is 'left'"),
         (replace(MODEL, encoders=30), {}, "the machine has 2048: choose up to 6 encoders, everything else unchanged"),
-        (
-            replace(MODEL, encoders=1, linear_rank=99),
-            {},
-            "rank 99; an engine takes up to 64, 16 in a pass: choose ranks",
-        ),
     ],
 )
 def test_what_has_no_answer(model, options, message):

@@ -204,8 +204,6 @@ def test_a_model_is_loaded_anew_afterwards(overlay):
         (lambda layer, x, dy: (layer, "bidirectional", x[0], dy), r"x has the shape \(768,\)"),
         (lambda layer, x, dy: (layer, "bidirectional", x, dy[:2]), r"dy has the shape \(2, 768\)"),
         (lambda layer, x, dy: (layer, "bidirectional", x[:0], dy[:0]), "0 tokens: the card takes 1 to 64"),
-        (lambda layer, x, dy: (layer, "sideways", x, dy), "flow is 'sideways': choose"),
-        (lambda layer, x, dy: (some_layer(65), "auto", x, dy), "rank 65; an engine takes up to 64, 16 in a pass"),
     ],
 )
 def test_what_the_card_does_not_take(overlay, arguments, message):

@@ -290,13 +290,6 @@ def test_modules_on_the_command_line(capsys, monkeypatch):
     assert data["module"] == "Net" and data["epoch"]["samples"] == 4478
     assert main(["estimate", "--model", "own_module.py:Net", "--lengths", "13"]) == 0
     assert "Net" in capsys.readouterr().out
-    for wrong, message in (
-        ("own_module.py:Pooled", "Pooled: mean is no operation of the card; use x[:, 0]"),
-        ("own_module.py:Absent", "own_module.py has no class Absent; there are: Net, Pooled"),
-        ("absent.py:Net", "there is no absent.py; give FILE.py:CLASS"),
-    ):
-        assert main(["program", "--model", wrong]) == 2
-        assert message in capsys.readouterr().err
 
 
 def made(kind) -> ModuleModel:
