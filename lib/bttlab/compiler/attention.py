@@ -168,7 +168,7 @@ class Attention:
         self._transposed("d_k = d_scores^T q", ENGINE_1, d_p, q, d_k)
 
 
-MASKED = -1e9  # added to a score, it makes the exponential 0
+MASKED = -1e9  # added to a score, it makes the exponential negligible
 
 
 def causal_mask(b: Builder, tokens: Bound) -> At:

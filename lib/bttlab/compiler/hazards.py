@@ -4,7 +4,8 @@ The check assigns each step of each instruction its cycle (`timing`) and lists e
 read must return the value of the last write before it in program order. The pipeline is at most LATENCY deep, and the
 contract does not say how deep. So the last write at least LATENCY cycles before the read, and the last write in any
 earlier cycle, must both be that write. At the end each vector must have the value of its last write in program order.
-The check takes no information from the compiler's dependence analysis.
+The check derives dependences from these accesses alone; of the compiler's waits it uses only the times that follow from
+them.
 """
 
 import math

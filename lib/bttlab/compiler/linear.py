@@ -61,7 +61,9 @@ def _cores(name: str, shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
 
 
 @lru_cache(maxsize=256)
-def _buffered(shapes: tuple, tokens: Bound, order: Order, has_scratch: bool) -> tuple[dict[Key, tuple[int, int]], ...]:
+def _buffer_plans(
+    shapes: tuple, tokens: Bound, order: Order, has_scratch: bool
+) -> tuple[dict[Key, tuple[int, int]], ...]:
     """Return the contents of the operand buffers before z and after it, found by emitting both passes once.
 
     Returns
@@ -146,7 +148,7 @@ class LinearLayers:
         if not self.layers:
             return
         has_scratch, self._is_trial = bool(self._scratch), False
-        self.plans = [_buffered(layer.shapes, layer.tokens, layer.order, has_scratch) for layer in self.layers]
+        self.plans = [_buffer_plans(layer.shapes, layer.tokens, layer.order, has_scratch) for layer in self.layers]
         for engine, regions in enumerate(self._regions):
             sizes = [0, 0]  # of the regions of even and odd layers
             for n, layer in enumerate(self.layers):

@@ -31,7 +31,7 @@ def busy_shares(instructions: Sequence[Instruction], timing: Timing) -> list[flo
     return [count / timing.cycles for count in steps]
 
 
-def stretches_of(
+def intervals_of(
     instructions: Sequence[Instruction], timing: Timing, label_of: Callable[[Instruction], Hashable]
 ) -> Iterator[tuple[int, Counter]]:
     """Divide a run into intervals in which the same instructions do steps.
@@ -68,7 +68,7 @@ def cycles_by(
         The values add up to all cycles; the key `WAITING` has the cycles in which no unit works.
     """
     shares: dict[tuple[str, str], float] = defaultdict(float)
-    for cycles, working in stretches_of(instructions, timing, lambda i: (i.label[0], layer(i))):
+    for cycles, working in intervals_of(instructions, timing, lambda i: (i.label[0], layer(i))):
         units = working.total()
         for label, count in working.items() if units else [(WAITING, 1)]:
             shares[label] += count * cycles / (units or 1)

@@ -9,7 +9,7 @@ from matplotlib.patches import Patch
 from bttlab.card.layer import layer_program
 from bttlab.compiler.instruction import DRAIN_0, ENGINE_1, SHUFFLE, UNIT_NAMES, Instruction
 from bttlab.compiler.layer import LayerProgram
-from bttlab.compiler.profile import stretches_of
+from bttlab.compiler.profile import intervals_of
 from bttlab.compiler.timing import time_program
 from bttlab.lab.charts import PALETTE, legend_below, new_figure
 from bttlab.lab.gantt import draw_lanes
@@ -74,7 +74,7 @@ def cycles_by_kind(program: LayerProgram) -> dict[str, int]:
     """Return a program's cycles by kind, together all; where several units work, the first of `KINDS` counts."""
     timing = time_program(program.forward, program.tokens, False)
     cycles = dict.fromkeys((*KINDS, WAITING), 0)
-    for count, working in stretches_of(program.forward, timing, lambda i: kind_of(program, i)):
+    for count, working in intervals_of(program.forward, timing, lambda i: kind_of(program, i)):
         cycles[next((kind for kind in KINDS if working[kind]), WAITING)] += count
     return cycles
 
