@@ -1,15 +1,112 @@
 """Subspace training: weights as factors, and activations kept for the backward pass in a subspace that follows them."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from bttlab.tensor import TTLinear
 from bttlab_methods.method import Method
 from bttlab_methods.setting import MethodError, Setting
-from bttlab_methods.subspaces import LowRankLinear, keep_input_in_subspace
 from bttlab_methods.training import Training
+
+
+class LowRankLinear(nn.Module):
+    """Linear layer y = x (left right)^T + b.
+
+    Parameters
+    ----------
+    linear : nn.Linear
+        Gives the weight, by its singular value decomposition, and the bias.
+    explained : float
+        Part of the weight's squared Frobenius norm that the kept singular values make up, at least; above 0, at most 1.
+
+    Attributes
+    ----------
+    left : nn.Parameter, shape (out, r)
+    right : nn.Parameter, shape (r, in)
+        Each has the square roots of the singular values, times what gives the product the weight's Frobenius norm.
+    """
+
+    def __init__(self, linear: nn.Linear, explained: float):
+        super().__init__()
+        u, s, vh = torch.linalg.svd(linear.weight.detach(), full_matrices=False)
+        parts = s.double().square().cumsum(0) / s.double().square().sum()
+        rank = min(len(s), int((parts < explained - 1e-9).sum()) + 1)
+        roots = (s[:rank] / parts[rank - 1].sqrt()).to(u.dtype).sqrt()
+        self.left = nn.Parameter(u[:, :rank] * roots)
+        self.right = nn.Parameter(roots[:, None] * vh[:rank])
+        self.bias = linear.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (..., in) to (..., out)."""
+        return nn.functional.linear(nn.functional.linear(x, self.right), self.left, self.bias)
+
+
+def keep_input_in_subspace(layer: nn.Module, features: int, rank: int) -> None:
+    """Let a layer that is linear in its input keep that for the backward pass by coordinates in a basis of features.
+
+    The basis follows the inputs by a step of subspace iteration at each forward pass, from where it was. The gradient
+    of the input is exact, those of the parameters are of the projected input: exact where the basis spans it.
+
+    Parameters
+    ----------
+    layer : nn.Module
+        Its forward pass is replaced; it gets a buffer, `basis`, of shape (features, rank).
+    features : int
+        Of its input.
+    rank : int
+        Coordinates of a token; at most `features` are used.
+    """
+    device = next(layer.parameters()).device
+    start = torch.randn(features, min(rank, features), device=device)
+    layer.register_buffer("basis", torch.linalg.qr(start)[0], persistent=False)
+    plain = layer.forward
+
+    def forward(x: Tensor) -> Tensor:
+        parameters = [parameter for parameter in layer.parameters() if parameter.requires_grad]
+        if not torch.is_grad_enabled() or not parameters:
+            return plain(x)
+        with torch.no_grad():
+            rows = x.detach().reshape(-1, features)
+            layer.basis = followed(rows, layer.basis)
+        return _InSubspace.apply(plain, layer.basis, x, *parameters)
+
+    layer.forward = forward
+
+
+def followed(rows: Tensor, basis: Tensor) -> Tensor:
+    """Return an orthonormal basis, (features, rank), that is nearer to the first singular vectors of rows.
+
+    One step of subspace iteration [1]_: the span of rows^T rows basis.
+
+    References
+    ----------
+    .. [1] G. H. Golub and C. F. Van Loan, "Matrix Computations", 4th edition, section 8.2.4.
+    """
+    return torch.linalg.qr(rows.t() @ (rows @ basis))[0]
+
+
+class _InSubspace(torch.autograd.Function):
+    """A layer's forward pass, done again on the projected input when gradients are asked for."""
+
+    @staticmethod
+    def forward(ctx, layer: Callable[[Tensor], Tensor], basis: Tensor, x: Tensor, *parameters: Tensor) -> Tensor:
+        ctx.save_for_backward(x.reshape(-1, x.shape[-1]) @ basis, basis, *parameters)
+        ctx.layer, ctx.shape = layer, x.shape
+        return layer(x)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dy: Tensor):
+        coordinates, basis, *parameters = ctx.saved_tensors
+        with torch.enable_grad():
+            x = (coordinates @ basis.t()).view(ctx.shape).requires_grad_()
+            grads = torch.autograd.grad(ctx.layer(x), (x, *parameters), dy)
+        return None, None, *grads
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,12 @@ from bttlab.model import ModelConfig, ReferenceTrainer, predict_in_batches
 from bttlab.tensor import ShapeError, TTLinear, TTMEmbedding
 from bttlab.train import CheckpointStore
 from bttlab_methods import MethodError, Setting, Training, export, parse, run_methods, write_checkpoint
-from bttlab_methods.bonds import trains
-from bttlab_methods.library.comera import relaxed_size
-from bttlab_methods.library.rank_pruning import cut_to
+from bttlab_methods.layers import trains
+from bttlab_methods.library.galore import ProjectedAdamW
+from bttlab_methods.library.ranks import cut_to, relaxed_size
+from bttlab_methods.library.subspace import LowRankLinear, followed
 from bttlab_methods.memory import flat, measure_memory
-from bttlab_methods.projected import ProjectedAdamW
 from bttlab_methods.run import score_split
-from bttlab_methods.subspaces import LowRankLinear, followed
 from tiny_runs import CONFIG, write_corpus
 
 DENSE = replace(CONFIG, format="dense")
@@ -116,7 +115,7 @@ def test_galore_and_plain_adamw_agree_where_nothing_is_projected(setting):
     "methods, name", [("{}", "encoders.0.first.weight"), (TENSOR + "+{}", "encoders.0.first.cores.2")]
 )
 def test_tensor_galore_updates_have_the_multilinear_rank_of_the_subspace(setting, methods, name, monkeypatch):
-    monkeypatch.setattr("bttlab_methods.library.tensor_galore.LEAST", 10)
+    monkeypatch.setattr("bttlab_methods.library.galore.LEAST", 10)
     training = Training(setting, parse(methods.format("tensor-galore:fraction=0.5")))
     parameter = training.model.get_parameter(name)
     group = next(group for group in training.optimizer.param_groups if group["params"][0] is parameter)
@@ -245,7 +244,7 @@ def test_a_model_with_parts_of_its_own_is_not_exported(setting):
 
 def test_the_relaxed_size_counts_the_numbers_that_gates_of_one_and_zero_leave(setting):
     training = Training(setting, parse("comera:rank=4,embedding_rank=4"))
-    (layer, *_) = layers = trains(training)
+    (layer, *_) = layers = trains(training.model)
     assert sum(map(relaxed_size, layers)).item() == pytest.approx(sum(core.numel() for core in cores_of(training)))
     with torch.no_grad():
         for k, gate in enumerate(layer.core_map.gates):
@@ -257,7 +256,7 @@ def test_the_relaxed_size_counts_the_numbers_that_gates_of_one_and_zero_leave(se
 
 def test_comeras_gates_get_the_gradient_of_loss_and_size_early_and_of_what_is_above_its_target_late(setting):
     training = Training(setting, parse("comera:rank=3,embedding_rank=3,size_weight=2,core_weight=0.5,target=0.5"))
-    layers, state = trains(training), training.extra["comera"]
+    layers, state = trains(training.model), training.extra["comera"]
     gates = [gate for layer in layers for gate in layer.core_map.gates]
     cores = cores_of(training)
     loss = sum((gate * torch.arange(1.0, 4)).sum() for gate in gates)
@@ -284,7 +283,7 @@ def test_comera_trains_gates_cuts_what_they_leave_and_puts_them_into_the_cores(s
     training = Training(replace(setting, samples=1200), parse(text))
     sizes = []
     training.run(lambda losses: sizes.append(sum(core.numel() for core in cores_of(training))))
-    gates = torch.cat([gate for layer in trains(training) for gate in layer.core_map.diagonals()])
+    gates = torch.cat([gate for layer in trains(training.model) for gate in layer.core_map.diagonals()])
     assert gates.min() < 0.9 and gates.std() > 0.05
     tokens = torch.from_numpy(training.samples.tokens[:3, :5].astype("int64"))
     before = training.model(tokens)

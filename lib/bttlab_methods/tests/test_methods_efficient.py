@@ -8,7 +8,7 @@ import torch
 
 from bttlab.data import load_corpus
 from bttlab_methods import Batch, MethodError, Setting, Training, parse, run_methods
-from bttlab_methods.pretrained import pretrained
+from bttlab_methods.library.pretrained import pretrained
 from tiny_runs import CONFIG, write_corpus
 
 HEADS = {"intent_head.weight", "intent_head.bias", "slot_head.weight", "slot_head.bias"}
@@ -113,7 +113,7 @@ def test_what_needs_a_dense_model_trained_first_does_not_combine_with_tensors():
 
 
 def test_the_airline_corpus_itself_is_used_by_half():
-    from bttlab_methods.pretrained import source_corpus
+    from bttlab_methods.library.pretrained import source_corpus
 
     airline = load_corpus("airline")
     assert len(source_corpus(airline).train) == len(airline.train) // 2

@@ -8,7 +8,7 @@ import torch
 
 from bttlab.data import load_corpus
 from bttlab_methods import Batch, MethodError, Setting, Training, parse
-from bttlab_methods.library.int8 import multiply, quantise
+from bttlab_methods.library.low_precision import multiply, quantise
 from tiny_runs import CONFIG, write_corpus
 
 

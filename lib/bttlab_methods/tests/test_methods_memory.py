@@ -8,10 +8,10 @@ import torch
 from bttlab.data import load_corpus
 from bttlab.tensor import TTLinear
 from bttlab_methods import Batch, MethodError, Setting, Training, parse, run_methods
-from bttlab_methods.library import sparse_attention
-from bttlab_methods.library.compressed_activations import CompressedActivations, compress, decompress
+from bttlab_methods.library.activations import CompressedActivations, compress, decompress
 from bttlab_methods.library.eight_bit_optimizer import AdamW8bit, dynamic_values
-from bttlab_methods.library.low_precision_multiply import FORMATS, RoundedProducts, scaled_and_rounded
+from bttlab_methods.library.encoders import pattern
+from bttlab_methods.library.low_precision import FORMATS, RoundedProducts, scaled_and_rounded
 from bttlab_methods.memory import measure_memory
 from tiny_runs import CONFIG, write_corpus
 
@@ -143,7 +143,7 @@ def test_a_token_outside_the_window_has_no_influence(setting):
     other[0, 5] += 1
     changed = (encoder(x) - encoder(other)).abs().amax((0, 2)) > 0
     assert changed.tolist() == [True, False, False, False, True, True, True, False]
-    assert sparse_attention.pattern(8, 1).sum() == 8 + 2 * 7 + 2 * 6
+    assert pattern(8, 1).sum() == 8 + 2 * 7 + 2 * 6
 
 
 @pytest.mark.parametrize("name, bits", [("bf16", 8), ("fp8", 4)])

@@ -8,8 +8,8 @@ import torch
 
 from bttlab.data import load_corpus
 from bttlab_methods import MethodError, Setting, Training, parse
-from bttlab_methods.branches import linear_layers
-from bttlab_methods.library.sparse_2_4 import largest_two_of_four
+from bttlab_methods.layers import linear_layers
+from bttlab_methods.library.sparsity import largest_two_of_four
 from tiny_runs import CONFIG, write_corpus
 
 

@@ -1,15 +1,52 @@
-"""Compressed activations: what waits for the backward pass, in 8 bits."""
+"""Activations that take fewer bits, or are computed again instead of kept."""
 
 import weakref
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
+from torch.utils.checkpoint import checkpoint
 
+from bttlab_methods.library.low_precision import quantise
 from bttlab_methods.method import Method
 from bttlab_methods.training import Training
+
+
+@dataclass(frozen=True)
+class MixedPrecision(Method):
+    """Compute the layers in bfloat16 by torch.amp; parameters, gradients, norms and losses stay FP32.
+
+    The backward pass needs the weights in bfloat16 too: with few tokens in a batch and dense layers these copies
+    weigh more than what the activations save.
+    """
+
+    name = "bf16"
+    family = "memory"
+    source = "Micikevicius et al., arXiv 1710.03740, section 3.1; Kalamkar et al., arXiv 1905.12322; torch.amp"
+    changes = frozenset({"forward precision"})
+
+    def around_forward(self, training: Training) -> AbstractContextManager:
+        """Return PyTorch's autocast. With bfloat16 no loss needs scaling: its exponent is FP32's."""
+        return torch.autocast(training.device.type, torch.bfloat16)
+
+
+@dataclass(frozen=True)
+class Rematerialisation(Method):
+    """Keep only what goes into each encoder; the backward pass computes what is inside once more."""
+
+    name = "rematerialisation"
+    family = "memory"
+    source = "Chen et al., arXiv 1604.06174, section 4.1; torch.utils.checkpoint"
+    changes = frozenset({"saved activations"})
+
+    def change_model(self, training: Training) -> None:
+        """Checkpoint each encoder; modules and parameters keep their names."""
+        for encoder in set(training.model.encoders):  # which may be the same one more than once
+            encoder.forward = partial(checkpoint, encoder.forward, use_reentrant=False)
+
 
 LEAST = 1024  # values: smaller tensors, such as the norms' means, are kept as they are
 
@@ -62,9 +99,7 @@ def compress(x: Tensor, block: int) -> tuple[Tensor, Tensor]:
     A value is code times scale, rounded up with a probability that makes it right on average.
     """
     blocks = torch.nn.functional.pad(x.flatten().float(), (0, -x.numel() % block)).view(-1, block)
-    scales = blocks.abs().amax(1, keepdim=True).div_(127).clamp_(min=torch.finfo(torch.float32).tiny)
-    codes = (blocks / scales).add_(torch.rand_like(blocks)).floor_().clamp_(-127, 127)
-    return codes.to(torch.int8), scales
+    return quantise(blocks, 1, at_random=True)
 
 
 def decompress(codes: Tensor, scales: Tensor, shape: torch.Size, dtype: torch.dtype) -> Tensor:

@@ -1,16 +1,89 @@
-"""Low-precision multiply: factors of few bits go into the matrix products alone."""
+"""Matrix products in few bits: INT8 in the linear layers, BF16 or FP8 factors everywhere."""
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from bttlab_methods.layers import linear_layers
 from bttlab_methods.method import Method
 from bttlab_methods.setting import MethodError
 from bttlab_methods.training import Training
+
+
+@dataclass(frozen=True)
+class Int8(Method):
+    """Multiply INT8 factors in the linear layers, forward and for the gradient of their inputs; weights stay FP32.
+
+    Tokens have a scale each, weights one; on a CPU the products are integers (`torch._int_mm`). The backward pass keeps
+    inputs in INT8, and rounds the gradient at random, which is right on average. The gradient of the weights is an FP32
+    product of the kept inputs and the gradient as it came: rounding that, too, costs accuracy (the paper's
+    bifurcation). Heads, attention and norms stay FP32.
+    """
+
+    name = "int8"
+    family = "low precision"
+    source = "Banner et al., arXiv 1805.11046, section 4; scales: Wortsman et al., arXiv 2304.13013, section 2.2"
+    changes = frozenset({"linear layers", "forward precision"})
+
+    def change_model(self, training: Training) -> None:
+        """Change how the linear layers of encoders and poolers multiply."""
+        for layer in linear_layers(training.model):
+            if isinstance(layer, nn.Linear):
+                layer.forward = partial(multiply, layer)
+
+
+def multiply(layer: nn.Linear, x: Tensor) -> Tensor:
+    """Return the layer of x, shape (..., out), by a product of integers."""
+    return _Int8Linear.apply(x.reshape(-1, x.shape[-1]), layer.weight).view(*x.shape[:-1], -1) + layer.bias
+
+
+class _Int8Linear(torch.autograd.Function):
+    """x weight^T of x, shape (n, in), and weight, shape (out, in)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        inputs, in_scales = quantise(x, 1)
+        weights, scale = quantise(weight, (0, 1))
+        ctx.save_for_backward(inputs, in_scales, weights, scale)
+        return product(inputs, weights.t()) * (in_scales * scale)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor]:
+        inputs, in_scales, weights, scale = ctx.saved_tensors
+        rounded, dy_scales = quantise(dy, 1, at_random=True)
+        dx = product(rounded, weights) * (dy_scales * scale)
+        return dx, (dy * in_scales).t() @ inputs.float()
+
+
+def product(a: Tensor, b: Tensor) -> Tensor:
+    """Return the product of two int8 matrices: exact, as long as the inner size is below 2^24 / 127^2 = 1040."""
+    # A GPU's kernel wants sizes that batches of few words have not; FP32 holds these sums, too.
+    return torch._int_mm(a, b) if a.device.type == "cpu" else a.float() @ b.float()
+
+
+def quantise(x: Tensor, axes: int | tuple[int, ...], at_random: bool = False) -> tuple[Tensor, Tensor]:
+    """Return x as integers from -127 to 127, int8, and the scales of which they are multiples.
+
+    Parameters
+    ----------
+    x : Tensor, shape (n, m)
+    axes : int or tuple of int
+        Along which values share a scale.
+    at_random : bool
+        Round up with the probability that makes it right on average; else to the nearest.
+    """
+    scales = x.abs().amax(axes, keepdim=True).div_(127).clamp_(min=torch.finfo(x.dtype).tiny)
+    steps = x / scales
+    steps = steps.add_(torch.rand_like(steps)).floor_() if at_random else steps.round_()
+    return steps.clamp_(-127, 127).to(torch.int8), scales
+
 
 aten = torch.ops.aten
 PRODUCTS = {aten.mm.default: aten.mm, aten.addmm.default: aten.mm, aten.bmm.default: aten.bmm}

@@ -1,0 +1,258 @@
+"""Models of another depth, width or attention: encoders that are shared, stacked, left out, wider or sparser."""
+
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bttlab_methods.method import Method
+from bttlab_methods.setting import MethodError, Setting
+from bttlab_methods.training import Training
+
+
+@dataclass(frozen=True)
+class SharedEncoders(Method):
+    """Let all encoders share the parameters of the first: the depth of the model with the size of one encoder.
+
+    This is ALBERT's sharing across layers. ALBERT's factorised embedding is left out: `tensor`'s TTM table is smaller.
+    """
+
+    name = "shared-encoders"
+    family = "parameter sharing"
+    source = "Lan et al. (ALBERT), arXiv 1909.11942, section 3.1 (cross-layer parameter sharing)"
+    changes = frozenset({"encoders"})
+    excludes = frozenset({"initialisation"})  # which treats each encoder by its place, or is given from elsewhere
+
+    def change_model(self, training: Training) -> None:
+        """Put the first encoder in the place of all."""
+        encoders = training.model.encoders
+        training.model.encoders = nn.ModuleList([encoders[0]] * len(encoders))
+
+    def finish(self, training: Training) -> dict[str, Any]:
+        """Return how many times the encoder is used."""
+        return {"uses_of_the_encoder": len(training.model.encoders)}
+
+
+@dataclass(frozen=True)
+class Stacking(Method):
+    """Train with few encoders, then put a copy of them on top, with a new optimizer state, until all are there.
+
+    Encoder i of the deeper model starts as encoder i - n of the n that there were; embedding, poolers and heads go on.
+
+    Parameters
+    ----------
+    doublings : int
+        How often the depth doubles.
+    share : float
+        Part of the budget after which all encoders are there; the doublings are spread evenly over it.
+    """
+
+    name = "stacking"
+    family = "incremental learning"
+    source = "Gong et al., ICML 2019 (Efficient Training of BERT by Progressively Stacking), algorithm 1"
+    changes = frozenset({"encoders"})
+    excludes = frozenset({"ranks"})  # which are counted for the encoders of the start
+
+    doublings: int = 1
+    share: float = 0.3
+
+    def change_setting(self, setting: Setting) -> Setting:
+        """Check that there is an encoder for the start."""
+        depth = setting.config.encoders
+        if self.doublings < 1 or depth % 2**self.doublings:
+            raise MethodError(
+                f"stacking: doublings is {self.doublings} for {depth} encoder(s): it must be at least 1, and 2 to that "
+                "power divide the encoders; take stacking:doublings=1 with --encoders 2"
+            )
+        return setting
+
+    def change_model(self, training: Training) -> None:
+        """Leave the first encoders only."""
+        depth = len(training.model.encoders)
+        training.model.encoders = training.model.encoders[: depth >> self.doublings]
+        training.extra[self.name] = {"done": 0}
+
+    def after_update(self, training: Training) -> None:
+        """Double the depth when its time has come."""
+        state = training.extra[self.name]
+        while state["done"] < self.doublings and training.progress >= self.share * (state["done"] + 1) / self.doublings:
+            state["done"] += 1
+            training.model.encoders.extend([copy.deepcopy(encoder) for encoder in training.model.encoders])
+            training.restart_optimizer()
+
+    def finish(self, training: Training) -> dict[str, Any]:
+        """Return the depth reached."""
+        return {"encoders": len(training.model.encoders)}
+
+
+@dataclass
+class Droppable:
+    """In place of an encoder's forward pass: one that a training step may leave out, else the expectation over that.
+
+    Parameters
+    ----------
+    encoder : nn.Module
+    encode : callable
+        Its forward pass as it was.
+    kept : bool
+        Whether it acts in a training step.
+    keep : float
+        With which probability; when not training, y = x + keep (encode(x) - x).
+    """
+
+    encoder: nn.Module
+    encode: Callable[[Tensor], Tensor]
+    kept: bool = True
+    keep: float = 1.0
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Map (..., T, hidden) to (..., T, hidden)."""
+        if self.encoder.training:
+            return self.encode(x) if self.kept else x
+        return x + self.keep * (self.encode(x) - x)
+
+
+@dataclass(frozen=True)
+class StochasticDepth(Method):
+    """Leave encoders out of training steps at random: deeper ones more often, and more often as training goes on.
+
+    Encoder l of L stays with probability 1 - l/L (1 - theta); theta falls from 1 to `survival` as
+    (1 - survival) exp(-speed * part of the budget used) + survival.
+
+    Parameters
+    ----------
+    survival : float
+        Probability with which the last encoder stays at the end, above 0.
+    speed : float
+        Of the fall.
+    """
+
+    name = "stochastic-depth"
+    family = "incremental learning"
+    source = "Huang et al., arXiv 1603.09382, equations 2, 4 and 5; schedule: Zhang and He, arXiv 2010.13369"
+    changes = frozenset({"encoders"})
+
+    survival: float = 0.7
+    speed: float = 10.0
+
+    def change_model(self, training: Training) -> None:
+        """Make every encoder droppable; modules and parameters keep their names."""
+        drops = [Droppable(encoder, encoder.forward) for encoder in training.model.encoders]
+        for drop in drops:
+            drop.encoder.forward = drop
+        training.extra[self.name] = {"drops": drops, "kept": 0, "seen": 0}
+
+    def change_batch(self, training: Training, batch):
+        """Draw which encoders act in this step; after the budget all do, for then a step only measures."""
+        state = training.extra[self.name]
+        theta = (1 - self.survival) * math.exp(-self.speed * training.progress) + self.survival
+        for i, drop in enumerate(state["drops"], 1):
+            drop.keep = 1 - i / len(state["drops"]) * (1 - theta)
+            drop.kept = training.progress == 1 or training.random.random() < drop.keep
+            if training.progress < 1:
+                state["kept"] += drop.kept
+                state["seen"] += 1
+        return batch
+
+    def finish(self, training: Training) -> dict[str, Any]:
+        """Return the mean number of encoders in a training step."""
+        state = training.extra[self.name]
+        return {"encoders_per_step": len(state["drops"]) * state["kept"] / max(1, state["seen"])}
+
+
+@dataclass(frozen=True)
+class Width(Method):
+    """Make the model wider or narrower: hidden size and heads times a factor, a head's size as before.
+
+    In tensor format the greatest mode of the hidden size grows, the ranks stay.
+
+    Parameters
+    ----------
+    factor : float
+        Of the hidden size; several runs, such as width:factor=0.5 and width:factor=2, make a sweep.
+    """
+
+    name = "width"
+    family = "sparse training"
+    source = "Li et al., arXiv 2002.11794, section 3 (train large)"
+    changes = frozenset({"width"})
+
+    factor: float = 1.5
+
+    def change_setting(self, setting: Setting) -> Setting:
+        """Return the setting with another hidden size.
+
+        Raises
+        ------
+        MethodError
+            If heads or modes are not whole numbers then.
+        """
+        config = setting.config
+        modes = {
+            name: self._greatest_scaled(name, getattr(config, name))
+            for name in ("linear_out_modes", "linear_in_modes", "embedding_column_modes")
+        }
+        heads = self._whole("heads", config.heads)
+        hidden = self._whole("hidden_size", config.hidden_size)
+        return replace(setting, config=replace(config, hidden_size=hidden, heads=heads, **modes))
+
+    def _greatest_scaled(self, name: str, modes: tuple[int, ...]) -> tuple[int, ...]:
+        place = modes.index(max(modes))
+        return (*modes[:place], self._whole(f"a mode of {name}", modes[place]), *modes[place + 1 :])
+
+    def _whole(self, name: str, value: int) -> int:
+        scaled = self.factor * value
+        if scaled < 1 or scaled != round(scaled):
+            raise MethodError(
+                f"width: factor is {self.factor}: it makes {name} {scaled:g} of {value}, which must be a whole number "
+                "of at least 1; take 0.5, 1.5 or 2"
+            )
+        return round(scaled)
+
+
+@dataclass(frozen=True)
+class SparseAttention(Method):
+    """Let a token see its neighbours and [CLS] only, and [CLS] all; by a mask, which saves no time by itself.
+
+    Parameters
+    ----------
+    window : int
+        Neighbours on each side.
+    """
+
+    name = "sparse-attention"
+    family = "hardware view"
+    source = "Child et al., arXiv 1904.10509; Beltagy et al., arXiv 2004.05150, section 3.1"
+    changes = frozenset({"attention"})
+
+    window: int = 3
+
+    def change_model(self, training: Training) -> None:
+        """Mask the attention of each encoder."""
+        for encoder in training.model.encoders:
+            encoder.attend = partial(attend, window=self.window)
+
+    def finish(self, training: Training) -> dict[str, Any]:
+        """Return the part of the pairs of tokens that attend, over the training split."""
+        lengths = training.samples.lengths.tolist()
+        seen = sum(int(pattern(length, self.window).sum()) for length in lengths)
+        return {"attended_pairs": seen / sum(length**2 for length in lengths)}
+
+
+def pattern(length: int, window: int, device: torch.device | None = None) -> Tensor:
+    """Return which token (row) sees which (column): bool, shape (length, length)."""
+    place = torch.arange(length, device=device)
+    near = (place[:, None] - place).abs() <= window
+    return near | (place == 0) | (place[:, None] == 0)
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, window: int) -> Tensor:
+    """Return what `bttlab.model.transformer.Encoder.attend` does, of the pairs in `pattern` alone."""
+    mask = pattern(query.shape[-2], window, query.device)
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
