@@ -99,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     argparse.ArgumentParser(description=__doc__.split("\n")[0]).parse_args(arguments)
     try:
         from bttlab.lab.charts import to_png
-        from bttlab_methods.lab_figures import results_figure, scatter_figure
+        from bttlab_methods.lab_figures import draw_results, draw_scatter
 
         records = read_records()
         write_whole(PAGE, fill(PAGE.read_text(encoding="utf-8"), records))
@@ -107,10 +107,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name, results in records.items():
             groups = by_methods(results)
             ordered = [result for methods in _in_order(groups, RECORDS[name]) for result in groups[methods]]
-            pictures[Path(name).stem] = results_figure(ordered, "test")
-        pictures["scatter"] = scatter_figure(next(iter(records.values())))
-        for name, figure in pictures.items():
-            (PAGE.parent / "images" / f"methods_{name}.png").write_bytes(to_png(figure))
+            pictures[Path(name).stem] = draw_results(ordered, "test")
+        pictures["scatter"] = draw_scatter(next(iter(records.values())))
+        for name, picture in pictures.items():
+            (PAGE.parent / "images" / f"methods_{name}.png").write_bytes(to_png(picture.figure))
     except (BttlabError, OSError) as error:
         say(error)
         return 2

@@ -9,11 +9,10 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
         "checkpoint": ("export", "write_checkpoint"),
-        "combination": ("DENSE", "check_combination", "describe"),
         "method": ("FAMILIES", "Method"),
         "registry": ("load_plugin", "methods", "parse"),
         "run": ("Result", "run_methods"),
         "setting": ("MethodError", "Setting", "samples_of"),
-        "training": ("Batch", "Training"),
+        "training": ("DENSE", "Batch", "Training", "check_combination", "describe"),
     },
 )

@@ -5,7 +5,6 @@ from statistics import fmean
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from bttlab.lab.charts import PALETTE, as_label, draw_parts, legend_below, new_figure, style
 from bttlab.lab.memory_figures import COLOURS
@@ -17,7 +16,7 @@ from bttlab_methods.record import by_methods, mean
 LONGEST = 34  # characters of a name on the axis
 
 
-def results_figure(results: Sequence[Result], split: str = "dev") -> Figure:
+def draw_results(results: Sequence[Result], split: str = "dev") -> Picture:
     """Draw memory by category, time, energy where it was metered, and accuracy: a row for each combination of methods.
 
     Parameters
@@ -58,7 +57,7 @@ def results_figure(results: Sequence[Result], split: str = "dev") -> Figure:
     scores.plot([], [], "o", color=PALETTE[0], label="intent accuracy")
     scores.plot([], [], "s", color=PALETTE[1], label="slot F1")
     legend_below(figure, 8)
-    return figure
+    return Picture(figure, f"What training takes and reaches, by methods: {', '.join(groups)}.")
 
 
 def _bar(axes: Axes, row: int, values: Sequence[float | None]) -> None:
@@ -66,17 +65,6 @@ def _bar(axes: Axes, row: int, values: Sequence[float | None]) -> None:
     if None not in values:
         axes.barh(row, fmean(values), color=PALETTE[0], height=0.6)
         axes.text(fmean(values), row, f" {fmean(values):,.1f}", va="center", fontsize=8)
-
-
-def draw_results(results: Sequence[Result], split: str = "dev") -> Picture:
-    """Return `results_figure` as a picture, which a notebook shows and keeps."""
-    names = ", ".join(by_methods(results))
-    return Picture(results_figure(results, split), f"What training takes and reaches, by methods: {names}.")
-
-
-def draw_scatter(results: Sequence[Result], split: str = "test") -> Picture:
-    """Return `scatter_figure` as a picture, which a notebook shows and keeps."""
-    return Picture(scatter_figure(results, split), "Methods of training by peak memory and slot F1.")
 
 
 def _shortened(name: str) -> str:
@@ -94,7 +82,7 @@ def _close(one: tuple[float, float], other: tuple[float, float]) -> bool:
     return abs(one[0] / other[0] - 1) < 0.03 and abs(one[1] - other[1]) < 2
 
 
-def scatter_figure(results: Sequence[Result], split: str = "test") -> Figure:
+def draw_scatter(results: Sequence[Result], split: str = "test") -> Picture:
     """Draw slot F1 against peak memory, a point for each combination, named if none beats it in both.
 
     Where names would cover each other, the first stands alone; dense and tensor are named whatever beats them.
@@ -134,4 +122,4 @@ def scatter_figure(results: Sequence[Result], split: str = "test") -> Figure:
             named.append(points[name])
     axes.margins(0.15)
     axes.legend(loc="lower right", frameon=False)
-    return figure
+    return Picture(figure, "Methods of training by peak memory and slot F1.")

@@ -1,11 +1,12 @@
 """Measure the memory of a method's training step by category, from the storages of its tensors."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from bttlab.baseline.memory import COUNTED, StorageMeter, replay
 from bttlab.model import equal_length_batches
@@ -39,18 +40,17 @@ def measure_memory(training: Training) -> dict[str, Any]:
         group["lr"] = 0.0 * group["lr"]
     meter = StorageMeter()
     kinds: dict[int, str] = {}
-    for category, tensors in _kept(training).items():
-        for tensor in tensors:
-            kinds.setdefault(meter.number(tensor), category)
+    for tensor in flat([*training.model.parameters(), *training.model.buffers()]):
+        kinds[meter.number(tensor)] = "parameters"
+    for tensor in flat([dict(training.optimizer.state), training.extra]):
+        kinds.setdefault(meter.number(tensor), "optimizer_state")
     if on_gpu:
         torch.cuda.reset_peak_memory_stats()
     with meter:
         value, _ = training.forward(batch)
         after_forward = _alive(meter.events)
         training.backward(value)
-        of_gradients = {
-            meter.number(part) for p in training.model.parameters() if p.grad is not None for part in flat(p.grad)
-        }
+        of_gradients = {meter.number(part) for part in flat([p.grad for p in training.model.parameters()])}
         training.update()
     kinds = dict.fromkeys(after_forward, "activations") | dict.fromkeys(of_gradients, "gradients") | kinds
     most, at_peak = replay(meter.events, kinds)
@@ -68,25 +68,11 @@ def measure_memory(training: Training) -> dict[str, Any]:
 
 def flat(values: Any) -> Iterator[Tensor]:
     """Yield the plain tensors in nested containers, and those that tensors of other kinds are made of."""
-    if isinstance(values, Tensor):
-        if hasattr(values, "__tensor_flatten__"):
-            for name in values.__tensor_flatten__()[0]:
-                yield from flat(getattr(values, name))
-        else:
-            yield values
-    elif isinstance(values, dict):
-        yield from flat(list(values.values()))
-    elif isinstance(values, list | tuple | set):
-        for value in values:
-            yield from flat(value)
-
-
-def _kept(training: Training) -> dict[str, Iterable[Tensor]]:
-    """Return the tensors that stay from step to step, by category."""
-    return {
-        "parameters": flat([*training.model.parameters(), *training.model.buffers()]),
-        "optimizer_state": flat([dict(training.optimizer.state), training.extra]),
-    }
+    for leaf in tree_leaves(values):
+        if hasattr(leaf, "__tensor_flatten__"):
+            yield from flat([getattr(leaf, name) for name in leaf.__tensor_flatten__()[0]])
+        elif isinstance(leaf, Tensor):
+            yield leaf
 
 
 def _alive(events: list[tuple[int, int]]) -> set[int]:

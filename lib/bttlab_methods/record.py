@@ -10,9 +10,9 @@ from typing import Any
 from bttlab.locks import changing
 from bttlab.places import ROOT
 from bttlab.records import RecordError, build, write_whole
-from bttlab_methods.combination import DENSE
 from bttlab_methods.run import Result
 from bttlab_methods.setting import Setting
+from bttlab_methods.training import DENSE
 
 FOLDER = ROOT / "data" / "methods"
 RECORDS = {"atis.json": DENSE, "atis_tensor.json": "tensor"}  # record: the methods that its others are compared with

@@ -13,9 +13,9 @@ from types import ModuleType
 from bttlab.plugins import plugins
 from bttlab.terminal import say
 from bttlab_methods import library
-from bttlab_methods.combination import DENSE, check_combination
 from bttlab_methods.method import FAMILIES, Method
 from bttlab_methods.setting import MethodError
+from bttlab_methods.training import DENSE, check_combination
 
 _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a word"}
 _from_files: dict[str, type[Method]] = {}

@@ -13,11 +13,10 @@ from bttlab.data.metrics import score
 from bttlab.experiments.provenance import versions
 from bttlab.model import predict_in_batches
 from bttlab.quantities import measured
-from bttlab_methods.combination import describe
 from bttlab_methods.memory import measure_memory
 from bttlab_methods.method import Method
 from bttlab_methods.setting import SCORED_AT_ONCE, MethodError, Setting
-from bttlab_methods.training import OnBatch, Training
+from bttlab_methods.training import OnBatch, Training, describe
 
 
 @dataclass(frozen=True)

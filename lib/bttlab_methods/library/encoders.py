@@ -91,33 +91,6 @@ class Stacking(Method):
         return {"encoders": len(training.model.encoders)}
 
 
-@dataclass
-class Droppable:
-    """In place of an encoder's forward pass: one that a training step may leave out, else the expectation over that.
-
-    Parameters
-    ----------
-    encoder : nn.Module
-    encode : callable
-        Its forward pass as it was.
-    kept : bool
-        Whether it acts in a training step.
-    keep : float
-        With which probability; when not training, y = x + keep (encode(x) - x).
-    """
-
-    encoder: nn.Module
-    encode: Callable[[Tensor], Tensor]
-    kept: bool = True
-    keep: float = 1.0
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Map (..., T, hidden) to (..., T, hidden)."""
-        if self.encoder.training:
-            return self.encode(x) if self.kept else x
-        return x + self.keep * (self.encode(x) - x)
-
-
 @dataclass(frozen=True)
 class StochasticDepth(Method):
     """Leave encoders out of training steps at random: deeper ones more often, and more often as training goes on.
@@ -143,27 +116,37 @@ class StochasticDepth(Method):
 
     def change_model(self, training: Training) -> None:
         """Make every encoder droppable; modules and parameters keep their names."""
-        drops = [Droppable(encoder, encoder.forward) for encoder in training.model.encoders]
-        for drop in drops:
-            drop.encoder.forward = drop
-        training.extra[self.name] = {"drops": drops, "kept": 0, "seen": 0}
+        for encoder in training.model.encoders:
+            encoder.kept, encoder.keep = True, 1.0
+            encoder.forward = partial(keep_or_drop, encoder, encoder.forward)
+        training.extra[self.name] = {"kept": 0, "seen": 0}
 
     def change_batch(self, training: Training, batch):
         """Draw which encoders act in this step; after the budget all do, for then a step only measures."""
-        state = training.extra[self.name]
+        state, encoders = training.extra[self.name], training.model.encoders
         theta = (1 - self.survival) * math.exp(-self.speed * training.progress) + self.survival
-        for i, drop in enumerate(state["drops"], 1):
-            drop.keep = 1 - i / len(state["drops"]) * (1 - theta)
-            drop.kept = training.progress == 1 or training.random.random() < drop.keep
+        for i, encoder in enumerate(encoders, 1):
+            encoder.keep = 1 - i / len(encoders) * (1 - theta)
+            encoder.kept = training.progress == 1 or training.random.random() < encoder.keep
             if training.progress < 1:
-                state["kept"] += drop.kept
+                state["kept"] += encoder.kept
                 state["seen"] += 1
         return batch
 
     def finish(self, training: Training) -> dict[str, Any]:
         """Return the mean number of encoders in a training step."""
         state = training.extra[self.name]
-        return {"encoders_per_step": len(state["drops"]) * state["kept"] / max(1, state["seen"])}
+        return {"encoders_per_step": len(training.model.encoders) * state["kept"] / max(1, state["seen"])}
+
+
+def keep_or_drop(encoder: nn.Module, encode: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Return encode(x), or x if a training step drops the encoder; else the expectation x + keep (encode(x) - x).
+
+    `encoder.kept` says whether it acts in the step, `encoder.keep` with which probability. x is (..., T, hidden).
+    """
+    if encoder.training:
+        return encode(x) if encoder.kept else x
+    return x + encoder.keep * (encode(x) - x)
 
 
 @dataclass(frozen=True)

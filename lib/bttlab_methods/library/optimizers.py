@@ -1,10 +1,11 @@
-"""AdamW, momentum and Lion: optimizers of PyTorch and pytorch-optimizer under a name."""
+"""Optimizers of PyTorch and pytorch-optimizer under a name; for larger batches linear scaling, LARS and LAMB."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from bttlab_methods.method import Method
+from bttlab_methods.setting import Setting
 from bttlab_methods.training import LEARNING_RATE, Training
 
 
@@ -87,4 +88,121 @@ class Lion(Method):
         betas = (self.beta1, self.beta2)
         return pytorch_optimizer.Lion(
             training.trained, lr=self.learning_rate, betas=betas, weight_decay=self.weight_decay
+        )
+
+
+@dataclass(frozen=True)
+class LargeBatch(Method):
+    """Train with larger batches.
+
+    Parameters
+    ----------
+    factor : int
+        Of the batch.
+    """
+
+    family = "large batch"
+    changes = frozenset({"batch size"})
+
+    factor: int = 4
+
+    def change_setting(self, setting: Setting) -> Setting:
+        """Return the setting with the larger batch."""
+        return replace(setting, batch=self.factor * setting.batch)
+
+
+@dataclass(frozen=True)
+class LinearScaling(LargeBatch):
+    """Multiply batch and learning rate by the same number; the rate takes longer to rise.
+
+    Parameters
+    ----------
+    factor : int
+        Of the batch and of the learning rate.
+    warmup : float
+        Part of the budget in which the rate rises.
+    """
+
+    name = "linear-scaling"
+    source = "Goyal et al., arXiv 1706.02677, sections 2.1 and 2.2"
+
+    warmup: float = 0.25
+
+    def change_setting(self, setting: Setting) -> Setting:
+        """Return the setting with the larger batch and rate, and the longer rise."""
+        return replace(super().change_setting(setting), warmup=self.warmup).scaled(self.factor)
+
+
+@dataclass(frozen=True)
+class LARS(LargeBatch):
+    """SGD with momentum in larger batches, each weight's step in proportion to the weight's norm.
+
+    Parameters
+    ----------
+    factor : int
+        Of the batch.
+    learning_rate, momentum, weight_decay : float
+        Biases and norms take plain steps of this rate, without decay.
+    trust : float
+        Norm of a weight's step over learning rate times the weight's norm, without momentum.
+    """
+
+    name = "lars"
+    source = "You et al., arXiv 1708.03888, algorithm 1"
+    changes = frozenset({"optimizer", "batch size"})
+
+    learning_rate: float = 0.01
+    momentum: float = 0.9
+    weight_decay: float = 1e-4
+    trust: float = 0.3
+
+    def make_optimizer(self, training: Training):
+        """Return pytorch-optimizer's LARS."""
+        import pytorch_optimizer
+
+        return pytorch_optimizer.LARS(
+            training.trained,
+            lr=self.learning_rate,
+            momentum=self.momentum,
+            weight_decay=self.weight_decay,
+            trust_coefficient=self.trust,
+        )
+
+
+@dataclass(frozen=True)
+class LAMB(LargeBatch):
+    """Adam in larger batches, each weight's step in proportion to the weight's norm (of at most 10).
+
+    Parameters
+    ----------
+    factor : int
+        Of the batch.
+    learning_rate : float
+        Norm of a weight's step over the norm of the weight. Biases and norms take Adam's steps at Adam's own rate.
+    beta1, beta2, weight_decay : float
+    """
+
+    name = "lamb"
+    source = "You et al., arXiv 1904.00962, algorithm 2"
+    changes = frozenset({"optimizer", "batch size"})
+
+    learning_rate: float = 0.01
+    beta1: float = 0.9
+    beta2: float = 0.999
+    weight_decay: float = 0.01
+
+    def make_optimizer(self, training: Training):
+        """Return pytorch-optimizer's Lamb."""
+        import pytorch_optimizer
+
+        matrices = [p for p in training.trained if p.ndim > 1]
+        vectors = [p for p in training.trained if p.ndim < 2]
+        plain = {"params": vectors, "lr": LEARNING_RATE, "weight_decay": 0.0, "adam": True}
+        return pytorch_optimizer.Lamb(
+            [{"params": matrices}, plain],
+            lr=self.learning_rate,
+            betas=(self.beta1, self.beta2),
+            weight_decay=self.weight_decay,
+            eps=1e-8,  # gradients of the batch's mean are that small here
+            adam_debias=True,  # else the first steps exceed rate times norm up to tenfold
         )

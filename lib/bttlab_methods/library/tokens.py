@@ -1,6 +1,8 @@
 """Methods that take a part of the words out of each training utterance."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -12,25 +14,11 @@ from bttlab_methods.method import Method
 from bttlab_methods.training import Batch, Training
 
 
-class PlacedEmbedding(nn.Module):
-    """An `Embedding` that can be told its tokens' positions; with the same parameters under the same names.
-
-    Attributes
-    ----------
-    positions : int64 Tensor, shape (n, T), or None
-        Of the tokens in a training step; by default, and when not training, 0 to T - 1.
-    """
-
-    def __init__(self, embedding: nn.Module):
-        super().__init__()
-        self.word, self.position, self.norm = embedding.word, embedding.position, embedding.norm
-        self.positions: Tensor | None = None
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Map tokens (..., T) to (..., T, hidden)."""
-        if self.training and self.positions is not None:
-            return self.norm(self.word(tokens) + self.position(self.positions))
-        return self.norm(self.word(tokens) + self.position.weight[: tokens.shape[-1]])
+def place_and_embed(embedding: nn.Module, embed: Callable[[Tensor], Tensor], tokens: Tensor) -> Tensor:
+    """Map tokens (..., T) to (..., T, hidden), in a training step by their `embedding.positions`, int64 of (n, T)."""
+    if embedding.training and embedding.positions is not None:
+        return embedding.norm(embedding.word(tokens) + embedding.position(embedding.positions))
+    return embed(tokens)
 
 
 @dataclass(frozen=True)
@@ -55,7 +43,9 @@ class TokenDropping(Method):
 
     def change_model(self, training: Training) -> None:
         """Give the embedding a place for positions."""
-        training.model.embedding = training.extra[self.name] = PlacedEmbedding(training.model.embedding)
+        embedding = training.model.embedding
+        embedding.positions = None
+        embedding.forward = partial(place_and_embed, embedding, embedding.forward)
 
     def worth(self, training: Training, tokens: np.ndarray) -> np.ndarray:
         """Return in which order the tokens of utterances stay, the highest first: shape (n, tokens)."""
@@ -68,7 +58,7 @@ class TokenDropping(Method):
         staying = max(1, round((1 - self.share) * words))
         chosen = (-self.worth(training, samples.tokens[:, 1 : words + 1])).argsort(1, kind="stable")[:, :staying]
         places = np.concatenate([np.zeros((count, 1), np.int64), 1 + np.sort(chosen, 1)], 1)
-        training.extra[self.name].positions = torch.from_numpy(places).to(training.device)
+        training.model.embedding.positions = torch.from_numpy(places).to(training.device)
         tokens, slots = (np.zeros_like(array) for array in (samples.tokens, samples.slots))
         tokens[:, : staying + 1] = np.take_along_axis(samples.tokens, places, 1)
         slots[:, : staying + 1] = np.take_along_axis(samples.slots, places, 1)

@@ -12,8 +12,8 @@ from bttlab.experiments.index import Filter, RunIndex
 from bttlab.lab import MethodsLab, Workload
 from bttlab.lab.meters import EnergyMeter
 from bttlab_methods import MethodError
-from bttlab_methods.lab_figures import results_figure
-from bttlab_methods.lab_runs import MethodRun
+from bttlab_methods.lab import MethodRun
+from bttlab_methods.lab_figures import draw_results
 from bttlab_methods.record import read_records
 from lab_trainers import our_threads
 from tiny_runs import CONFIG, write_corpus
@@ -127,5 +127,5 @@ def test_the_figure_has_a_row_for_each_combination(lab):
     for _ in range(2):
         lab.train("dense", samples=100)
         lab.wait()
-    memory = results_figure(lab.results).axes[0]
+    memory = draw_results(lab.results).figure.axes[0]
     assert [label.get_text() for label in memory.get_yticklabels()] == ["dense"]

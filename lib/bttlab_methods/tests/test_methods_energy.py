@@ -8,8 +8,8 @@ from methods_page import table
 from bttlab.data import load_corpus
 from bttlab.lab import Workload
 from bttlab_methods import Setting, Training, parse, run_methods
-from bttlab_methods.lab_figures import results_figure
-from bttlab_methods.lab_runs import MethodRun, method_target
+from bttlab_methods.lab import MethodRun, method_target
+from bttlab_methods.lab_figures import draw_results
 from tiny_runs import CONFIG, SIZES, write_corpus
 
 DENSE = replace(CONFIG, format="dense")
@@ -99,9 +99,9 @@ def test_a_dashboards_run_shows_joules_and_leaves_what_it_does_beside_training_o
 def test_figure_and_table_have_energy_where_it_was_metered(corpus, meter):
     result = run_methods(Setting(corpus, DENSE, samples=24, batch=4), parse("dense"))
     unmetered = replace(result, joules_per_epoch=result.joules_per_epoch | {"value": None})
-    panels = [[axes.get_xlabel() for axes in results_figure(of).axes] for of in ([unmetered], [result])]
+    panels = [[axes.get_xlabel() for axes in draw_results(of).figure.axes] for of in ([unmetered], [result])]
     assert [len(labels) for labels in panels] == [3, 4] and panels[1][2] == "joules"
-    (bar,) = results_figure([result]).axes[2].patches
+    (bar,) = draw_results([result]).figure.axes[2].patches
     assert bar.get_width() == pytest.approx(OF_A_SAMPLE * SIZES["train"])
     other = replace(unmetered, methods="lion")
     assert [line.split(" | ")[-1] for line in table([result, other], "dense").splitlines()[2:]] == ["48 |", "- |"]

@@ -7,7 +7,7 @@ from methods_page import PAGE, fill, table
 
 from bttlab.errors import BttlabError
 from bttlab_methods import methods
-from bttlab_methods.lab_figures import scatter_figure
+from bttlab_methods.lab_figures import draw_scatter
 from bttlab_methods.record import by_methods, read_records
 
 
@@ -57,5 +57,5 @@ def test_a_page_without_its_markers_is_refused(records):
 
 def test_the_scatter_names_what_none_beats(records):
     results = records["atis.json"]
-    named = {text.get_text() for text in scatter_figure(results).axes[0].texts}
+    named = {text.get_text() for text in draw_scatter(results).figure.axes[0].texts}
     assert {"dense", "tensor"} <= named <= set(by_methods(results))

@@ -249,11 +249,11 @@ def test_stochastic_depth_evaluates_the_expectation_of_what_it_trains(setting):
     training.count, kept = 50, []
     for _ in range(400):
         training.methods[0].change_batch(training, batch)
-        kept.append([each.forward.kept for each in training.model.encoders])
+        kept.append([each.kept for each in training.model.encoders])
     assert np.mean(kept, 0) == pytest.approx([0.625, 0.25], abs=0.1)
-    assert encoder.forward.keep == pytest.approx(0.25)
+    assert encoder.keep == pytest.approx(0.25)
     x, ways = torch.randn(1, 3, DENSE.hidden_size), []
-    for encoder.forward.kept in (True, False):
+    for encoder.kept in (True, False):
         ways.append(encoder(x))
     assert torch.equal(ways[1], x)
     torch.testing.assert_close(encoder.eval()(x), 0.25 * ways[0] + 0.75 * ways[1])
