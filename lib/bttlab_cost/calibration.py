@@ -129,6 +129,16 @@ def errors_of_ratios(ratios: np.ndarray) -> Errors:
     return Errors(len(ratios), float(np.median(off)), float(np.quantile(off, 0.9)), float(np.median(ratios) - 1))
 
 
+def errors_of_equation_2() -> Errors:
+    """Return the errors of the published equation 2 on the very points that each of its curves is fitted to."""
+    ordered, predicted = [], []
+    for members in xia2024.series(xia2024.throughputs()).values():
+        fitted = xia2024.equation_2(members)
+        ordered += members
+        predicted += [float(fitted(point.batch, point.config.sparsity)) for point in members]
+    return errors_of(ordered, predicted)
+
+
 def modelled_largest_batches(coefficients: MemoryCoefficients) -> list[tuple[LargestBatch, int]]:
     """Return the published largest batches, each with the modelled one."""
     pairs = []

@@ -125,12 +125,11 @@ def _as_data(estimate) -> dict:
 
 
 def _as_text(estimate) -> str:
-    from bttlab_cost.lengths import longest_length
 
     config, gpu, price = estimate.config, estimate.gpu, estimate.price
     fits = f"  largest batch  {estimate.largest_batch:,} sequences of {config.sequence_length} tokens (modelled)"
     if config.padding != "none":
-        fits += f"; {estimate.padded_batch:,} when padded to {longest_length(config)}"
+        fits += f"; {estimate.padded_batch:,} when padded to {config.longest_length}"
     seconds = sum(estimate.parts.values())
     by_layer: dict[str, float] = {}
     for (_, _, layer), value in estimate.parts.items():
@@ -158,12 +157,11 @@ def _as_text(estimate) -> str:
 
 def _lengths(config, batch: int) -> str:
     from bttlab_cost.calibration import read_calibration
-    from bttlab_cost.lengths import padded_length
 
     if config.padding == "none":
         return f"every sequence has {config.sequence_length} tokens; no padding"
     tail = read_calibration().time_of(config).tail
-    padded = padded_length(config, batch, tail)
+    padded = config.padded_length(batch, tail)
     return (
         f"median {config.sequence_length} tokens, assumed tail {tail:.0f}; a batch is padded to {padded:.0f} on average"
     )
@@ -207,9 +205,8 @@ def _check(options: argparse.Namespace) -> Outcome:
     from rich.table import Table
 
     from bttlab_cost import xia2024
-    from bttlab_cost.calibration import errors_of, modelled_largest_batches, predict
+    from bttlab_cost.calibration import errors_of, errors_of_equation_2, modelled_largest_batches, predict
     from bttlab_cost.fitting import calibrate, memory_errors
-    from bttlab_cost.published_equations import curve_errors, largest_batch
 
     say("bttlab: fitting, and fitting again without each group of points")
     calibration, groups = calibrate()
@@ -218,10 +215,15 @@ def _check(options: argparse.Namespace) -> Outcome:
     aside = xia2024.throughputs("throughput_h100.csv")
     errors = dict(calibration.errors)
     errors["H100, kept aside"] = errors_of(aside, [predict(point, calibration.time) for point in aside])
-    errors["published equation 2, its own points"] = curve_errors(xia2024.throughputs())
+    errors["published equation 2, its own points"] = errors_of_equation_2()
     memory = memory_errors(calibration.flash_memory)
     batches = [
-        {"gpu": point.gpu, "published": point.largest_batch, "modelled": modelled, "equation_1": largest_batch(point)}
+        {
+            "gpu": point.gpu,
+            "published": point.largest_batch,
+            "modelled": modelled,
+            "equation_1": xia2024.equation_1(point),
+        }
         for point, modelled in modelled_largest_batches(calibration.memory)
     ]
     table = Table(

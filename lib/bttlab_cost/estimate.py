@@ -8,7 +8,6 @@ from bttlab_cost import xia2024
 from bttlab_cost.calibration import Calibration, read_calibration
 from bttlab_cost.configuration import CostError, FineTuning
 from bttlab_cost.gpu_step import RESERVED, host_share, largest_batch, peak_bytes, step_parts, step_seconds
-from bttlab_cost.lengths import longest_length, padded_length
 from bttlab_cost.models import find_model
 from bttlab_cost.prices import Price, read_prices
 
@@ -131,11 +130,11 @@ class Estimator:
             )
         if batch is not None and not 1 <= batch <= largest:
             raise CostError(f"batch is {batch}: on {gpu.gpu} it must be from 1 to {largest}")
-        padded = self.largest_batch(config, gpu, longest_length(config))
+        padded = self.largest_batch(config, gpu, config.longest_length)
         batch = batch or max(1, padded)
         time = self.calibration.time_of(config)
         share = host_share(config, gpu, batch, time)
-        taken = batch * padded_length(config, batch, time.tail)
+        taken = batch * config.padded_length(batch, time.tail)
         return Estimate(
             config,
             gpu,
@@ -168,7 +167,7 @@ class Estimator:
     def _notes(self, config: FineTuning, gpu: Gpu, batch: int, padded: int, share: float) -> list[str]:
         notes = []
         if batch > padded:
-            longest = longest_length(config)
+            longest = config.longest_length
             notes.append(f"a batch of {batch} padded to {longest} tokens does not fit, {padded} would")
         if share > 0.5:
             notes.append(f"the GPU waits for its host for {share:.0%} of a step: hosts and libraries differ in that")

@@ -13,7 +13,6 @@ from bttlab.lab.charts import PALETTE, draw_band, new_figure, style
 from bttlab.lab.explorer import Explorer, row, slider
 from bttlab_cost.configuration import FineTuning
 from bttlab_cost.estimate import MODEL_VERSION, Estimate, Estimator
-from bttlab_cost.lengths import longest_length
 
 _GRID = sorted({2**power for power in range(16)} | {3 * 2**power for power in range(16)})  # batches
 
@@ -59,7 +58,7 @@ class CostExplorer(Explorer):
             low, middle, high = estimate.cost
             asked = f"price published by {estimate.price.provider}, {estimate.price.date}"
             money = f"<b>{middle:,.3g} USD</b>, between {low:,.3g} and {high:,.3g} ({asked})"
-        longest = longest_length(config)
+        longest = config.longest_length
         results = (
             f"<b>{estimate.batch:,}</b> sequences a step, the most that fit when the longest has {longest:,} tokens; "
             f"<b>{estimate.sequences_per_second[1]:,.3g}</b> a second: "
@@ -74,7 +73,7 @@ class CostExplorer(Explorer):
         return hours * estimate.price.usd_per_hour if estimate.price else hours
 
     def _largest(self, config: FineTuning, gpu: Gpu) -> int:
-        return self._estimator.largest_batch(config, gpu, longest_length(config))
+        return self._estimator.largest_batch(config, gpu, config.longest_length)
 
     def _clear(self, axes: Axes, title: str, x_label: str) -> None:
         axes.clear()

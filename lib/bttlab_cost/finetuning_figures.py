@@ -16,7 +16,6 @@ from bttlab_cost import xia2024
 from bttlab_cost.calibration import Calibration, modelled_largest_batches, stage_seconds
 from bttlab_cost.estimate import Estimate
 from bttlab_cost.gpu_step import step_seconds
-from bttlab_cost.published_equations import curve, largest_batch
 from bttlab_cost.xia2024 import Throughput
 
 SPARSE, DENSE = PALETTE[0], PALETTE[1]
@@ -37,10 +36,11 @@ def draw_largest_batches(calibration: Calibration) -> Picture:
     axes = figure.subplots()
     style(axes, "Largest batch, Mixtral-8x7B, QLoRA, top 2 of 8, 512 tokens", "", "sequences")
     pairs = modelled_largest_batches(calibration.memory)
+    equation = [xia2024.equation_1(point) for point, _ in pairs]
     groups = (
         ("published", [point.largest_batch for point, _ in pairs], PALETTE[6], None),
         ("modelled", [modelled for _, modelled in pairs], PALETTE[0], "//"),
-        ("published equation 1 (C0 = 62, C1 = 0.89)", [largest_batch(point) for point, _ in pairs], PALETTE[4], ".."),
+        ("published equation 1 (C0 = 62, C1 = 0.89)", equation, PALETTE[4], ".."),
     )
     for place, (label, values, colour, hatch) in enumerate(groups):
         at = np.arange(len(pairs)) + 0.27 * (place - 1)
@@ -54,9 +54,7 @@ def draw_largest_batches(calibration: Calibration) -> Picture:
 def draw_throughput(calibration: Calibration) -> Picture:
     """Draw throughput over batch size by model, data set and GPU; nothing was fitted to the H100's points."""
     points = xia2024.throughputs() + xia2024.throughputs("throughput_h100.csv")
-    series: dict[tuple[str, str, str], list[Throughput]] = {}
-    for point in points:
-        series.setdefault((point.model, point.data_set, point.gpu), []).append(point)
+    series = xia2024.series(points)
     rows = -(-len(series) // 3)
     figure = new_figure(9.2, 2.5 * rows + 0.5)
     panels = figure.subplots(rows, 3, squeeze=False)
@@ -72,7 +70,7 @@ def draw_throughput(calibration: Calibration) -> Picture:
 
 def _throughput_panel(axes: Axes, members: Sequence[Throughput], calibration: Calibration) -> None:
     style(axes, "", "sequences a step", "sequences/s")
-    equation = curve(list(members))
+    equation = xia2024.equation_2(members)
     for name, colour, marker, dense in (("sparse", SPARSE, "o", False), ("dense", DENSE, "s", True)):
         chosen = [point for point in members if (point.config.sparsity == 1) == dense]
         batches = np.arange(1, max(point.batch for point in chosen) + 1)

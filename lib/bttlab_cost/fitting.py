@@ -152,8 +152,7 @@ def fit_memory(batches: Sequence[LargestBatch], stages: Sequence[Stages]) -> Mem
             largest[key] = max(largest.get(key, point), point, key=lambda one: one.batch)
     kept = [(point.config, find_gpu(STAGES_ON), point.batch) for point in largest.values()]
 
-    def logarithms(values: np.ndarray) -> list[float]:
-        coefficients = MemoryCoefficients(*np.exp(values))
+    def logarithms(coefficients: MemoryCoefficients) -> list[float]:
         return [
             math.log(
                 (gpu.memory_bytes - fixed_bytes(config))
@@ -162,34 +161,33 @@ def fit_memory(batches: Sequence[LargestBatch], stages: Sequence[Stages]) -> Mem
             for config, gpu, batch in [*recomputed, *kept]
         ]
 
-    return MemoryCoefficients(*np.exp(optimize.least_squares(logarithms, np.log([1.5, 10.0])).x).tolist())
+    return _least_squares(logarithms, [1.5, 10.0])
 
 
 def fit_flash_memory() -> MemoryCoefficients:
     """Return the multiples of the counted activations that give the published peaks of the fitted projects."""
-    peaks = [peak for project in others.projects() if project.fitted for peak in project.peaks]
+    fitted = [project for project in others.projects() if project.fitted]
+    return _least_squares(lambda found: [math.log(r) for one in fitted for r in _peak_ratios(one, found)], [1.0, 3.0])
 
-    def logarithms(values: np.ndarray) -> list[float]:
-        coefficients = MemoryCoefficients(*np.exp(values))
-        return [
-            math.log(peak_bytes(config, batch * config.sequence_length, coefficients) / measured)
-            for config, batch, measured in peaks
-        ]
 
-    return MemoryCoefficients(*np.exp(optimize.least_squares(logarithms, np.log([1.0, 3.0])).x).tolist())
+def _least_squares(logarithms: Callable[[MemoryCoefficients], list[float]], start: list[float]) -> MemoryCoefficients:
+    """Return the coefficients with the least squares of logarithms, from a start."""
+    found = optimize.least_squares(lambda values: logarithms(MemoryCoefficients(*np.exp(values))), np.log(start)).x
+    return MemoryCoefficients(*np.exp(found).tolist())
+
+
+def _peak_ratios(project: others.Project, coefficients: MemoryCoefficients) -> list[float]:
+    """Return the modelled over the published peaks of a project."""
+    return [
+        peak_bytes(config, batch * config.sequence_length, coefficients) / measured
+        for config, batch, measured in project.peaks
+    ]
 
 
 def memory_errors(coefficients: MemoryCoefficients) -> dict[str, Errors]:
     """Return the errors of the modelled peaks of each project that published any."""
-    errors = {}
-    for project in others.projects():
-        ratios = [
-            peak_bytes(config, batch * config.sequence_length, coefficients) / measured
-            for config, batch, measured in project.peaks
-        ]
-        if ratios:
-            errors[project.project] = errors_of_ratios(np.array(ratios))
-    return errors
+    ratios = {project.project: _peak_ratios(project, coefficients) for project in others.projects()}
+    return {name: errors_of_ratios(np.array(values)) for name, values in ratios.items() if values}
 
 
 def leave_out(kind: str) -> dict[str, tuple[list[Throughput], Coefficients]]:

@@ -13,7 +13,6 @@ import numpy as np
 
 from bttlab.baseline.gpus import Gpu
 from bttlab_cost.configuration import FineTuning
-from bttlab_cost.lengths import padded_length
 from bttlab_cost.operators import Operator, operators
 
 STAGES = ("forward", "backward", "optimizer")
@@ -106,7 +105,7 @@ def _seconds(operator: Operator, peak, relative, bandwidth, fitted: Coefficients
 def step_parts(config: FineTuning, gpu: Gpu, batch: int, fitted: Coefficients) -> dict[tuple[str, str, str], float]:
     """Return the seconds of a step by stage, kind of work and layer."""
     parts: dict[tuple[str, str, str], float] = {}
-    for operator in operators(config, batch * padded_length(config, batch, fitted.tail)):
+    for operator in operators(config, batch * config.padded_length(batch, fitted.tail)):
         key = (operator.stage, operator.kind, operator.layer)
         parts[key] = parts.get(key, 0.0) + operator_seconds(operator, gpu, config.precision, fitted)
     return parts
@@ -144,7 +143,7 @@ def stage_derivatives(
     """
     nudge = 1e-4
     tails = fitted.tail * np.array([1 - nudge, 1, 1 + nudge])
-    tokens = np.stack([batch * padded_length(config, batch, tails) for batch in batches], axis=1)  # (3, steps)
+    tokens = np.stack([batch * config.padded_length(batch, tails) for batch in batches], axis=1)  # (3, steps)
     peak = np.array([gpu.peak(config.precision) for gpu in gpus])
     relative = np.array([gpu.bf16_tflops / A100_TFLOPS for gpu in gpus])
     bandwidth = 1e9 * np.array([gpu.bandwidth_gb_s for gpu in gpus])

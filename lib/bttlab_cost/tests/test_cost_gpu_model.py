@@ -11,16 +11,14 @@ import pytest
 
 from bttlab.baseline.gpus import find_gpu
 from bttlab_cost import others, xia2024
-from bttlab_cost.calibration import errors_of, modelled_largest_batches, predict, read_calibration
+from bttlab_cost.calibration import errors_of, errors_of_equation_2, modelled_largest_batches, predict, read_calibration
 from bttlab_cost.calibration import stage_seconds as modelled_stages
 from bttlab_cost.configuration import FineTuning
 from bttlab_cost.estimate import Estimator
 from bttlab_cost.fitting import calibrate, fit_time, memory_errors
 from bttlab_cost.gpu_step import Coefficients, operator_seconds, stage_derivatives, step_parts, step_seconds
-from bttlab_cost.lengths import longest_length, padded_length
 from bttlab_cost.models import find_model
 from bttlab_cost.operators import Operator, operators
-from bttlab_cost.published_equations import curve, curve_errors, largest_batch
 
 from conftest import ROOT
 
@@ -116,10 +114,10 @@ def test_a_perfect_gpu_reads_every_weight_once_a_pass_at_batch_1():
 def test_padding_is_the_expected_longest_of_exponential_lengths():
     config = FineTuning(sequence_length=174, padding="longest")
     excess = np.random.default_rng(0).exponential(100, size=(200_000, 6)) - 100 * math.log(2)
-    assert padded_length(config, 6, 100.0) == pytest.approx(174 + excess.max(1).mean(), rel=0.01)
-    assert padded_length(replace(config, padding="none"), 6, 100.0) == 174
-    assert padded_length(config, 10**6, 1000.0) == longest_length(config) == 1024
-    assert padded_length(replace(config, sequence_length=2048), 4, 100.0) == 2048
+    assert config.padded_length(6, 100.0) == pytest.approx(174 + excess.max(1).mean(), rel=0.01)
+    assert replace(config, padding="none").padded_length(6, 100.0) == 174
+    assert config.padded_length(10**6, 1000.0) == config.longest_length == 1024
+    assert replace(config, sequence_length=2048).padded_length(4, 100.0) == 2048
 
 
 def test_median_error_over_the_77_points(recorded):
@@ -275,15 +273,15 @@ def test_gpus_rank_as_the_paper_measured(recorded):
 def test_published_equations_in_their_authors_reading():
     points = [point for point in xia2024.throughputs() if point.gpu == "A40-48GB" and point.model == "Mixtral-8x7B"]
     series = [point for point in points if point.data_set == "commonsense"]
-    fitted = curve(series)
+    fitted = xia2024.equation_2(series)
     rates = np.array([point.sequences_per_second for point in series])
     # The parabola of squared errors over both coefficients has its least there.
     batch = np.array([point.batch for point in series])
     terms = np.log(batch ** (1 / (np.array([point.config.sparsity for point in series]) * 1.8)))
     slope, constant = np.polyfit(terms, rates, 1)
     assert float(fitted(8, 0.25)) == pytest.approx(slope * math.log(8 ** (1 / (0.25 * 1.8))) + constant)
-    assert [largest_batch(point) for point in xia2024.largest_batches()] == [6, 8, 20]
-    assert curve_errors(xia2024.throughputs()).points == 77
+    assert [xia2024.equation_1(point) for point in xia2024.largest_batches()] == [6, 8, 20]
+    assert errors_of_equation_2().points == 77
 
 
 def test_the_page_has_the_recorded_errors_and_coefficients(recorded):
