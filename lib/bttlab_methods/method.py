@@ -33,8 +33,8 @@ FAMILIES = (
 class Method:
     """A way to train with less: a subclass overrides the hooks that it needs.
 
-    The fields of the subclass, a frozen dataclass, are the method's parameters; each has a default. The first line of
-    its docstring says what it changes.
+    A subclass with parameters is a frozen dataclass, whose fields they are; each has a default. The first line of its
+    docstring says what it changes.
 
     Attributes
     ----------

@@ -16,7 +16,6 @@ from bttlab_methods.setting import MethodError, Setting
 from bttlab_methods.training import Training
 
 
-@dataclass(frozen=True)
 class SharedEncoders(Method):
     """Let all encoders share the parameters of the first: the depth of the model with the size of one encoder.
 
@@ -73,7 +72,6 @@ class Stacking(Method):
         return setting
 
     def change_model(self, training: Training) -> None:
-        """Leave the first encoders only."""
         depth = len(training.model.encoders)
         training.model.encoders = training.model.encoders[: depth >> self.doublings]
         training.extra[self.name] = {"done": 0}
@@ -87,7 +85,6 @@ class Stacking(Method):
             training.restart_optimizer()
 
     def finish(self, training: Training) -> dict[str, Any]:
-        """Return the depth reached."""
         return {"encoders": len(training.model.encoders)}
 
 
@@ -217,7 +214,6 @@ class SparseAttention(Method):
     window: int = 3
 
     def change_model(self, training: Training) -> None:
-        """Mask the attention of each encoder."""
         for encoder in training.model.encoders:
             encoder.attend = partial(attend, window=self.window)
 

@@ -8,12 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from bttlab.model import ModelConfig
+from bttlab_methods.library.optimizers import KeptAdamW
 from bttlab_methods.method import Method
 from bttlab_methods.training import LEARNING_RATE, Training
 
 LEAST = 1000  # numbers of a parameter that is worth Tensor-GaLore's projection
-
-Factors = Sequence[Tensor | None]
 
 
 def tucker_factors(tensor: Tensor, ranks: Sequence[int | None]) -> list[Tensor | None]:
@@ -45,24 +44,15 @@ def tucker_factors(tensor: Tensor, ranks: Sequence[int | None]) -> list[Tensor |
     return factors
 
 
-def project(tensor: Tensor, factors: Factors) -> Tensor:
-    """Return the core: the tensor times each basis, transposed, along its mode."""
-    return _along_modes(tensor, [None if factor is None else factor.t() for factor in factors])
-
-
-def project_back(core: Tensor, factors: Factors) -> Tensor:
-    """Return the tensor of the full shape that a core stands for."""
-    return _along_modes(core, factors)
-
-
-def _along_modes(tensor: Tensor, matrices: Factors) -> Tensor:
+def along_modes(tensor: Tensor, matrices: Sequence[Tensor | None]) -> Tensor:
+    """Return a tensor times a matrix along each mode; None leaves the mode as it is."""
     for mode, matrix in enumerate(matrices):
         if matrix is not None:
             tensor = torch.tensordot(matrix, tensor, ([1], [mode])).movedim(0, mode)
     return tensor
 
 
-class ProjectedAdamW(torch.optim.Optimizer):
+class ProjectedAdamW(KeptAdamW):
     """AdamW, of whose projected parameters the moments are those of the gradient's core in a subspace.
 
     Parameters
@@ -75,42 +65,24 @@ class ProjectedAdamW(torch.optim.Optimizer):
         Updates between two choices of the subspace; the moments stay as they are then (GaLore, section 4.1).
     scale : float
         Of the projected updates.
-    betas : (float, float)
-    eps, weight_decay : float
+    **constants
+        As for `KeptAdamW`.
     """
 
-    def __init__(
-        self,
-        groups: Iterable[dict[str, Any]],
-        lr: float,
-        every: int,
-        scale: float,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0.01,
-    ):
-        super().__init__(list(groups), {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+    def __init__(self, groups: Iterable[dict[str, Any]], lr: float, every: int, scale: float, **constants):
+        super().__init__(groups, lr, **constants)
         self.every, self.scale = every, scale
 
-    @torch.no_grad()
-    def step(self, closure=None) -> None:
-        """Update the parameters that have a gradient."""
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    parameter.mul_(1 - group["lr"] * group["weight_decay"])
-                    if "ranks" in group:
-                        self._projected(parameter, group)
-                    else:
-                        parameter.sub_(self._adam(self.state[parameter], parameter.grad, group), alpha=group["lr"])
-
-    def _projected(self, parameter: Tensor, group: dict[str, Any]) -> None:
-        state = self.state[parameter]
-        gradient = parameter.grad.reshape(group["shape"])
+    def update(self, parameter: Tensor, group: dict[str, Any]) -> None:
+        state, gradient = self.state[parameter], parameter.grad
+        if "ranks" not in group:
+            parameter.sub_(self._adam(state, gradient, group), alpha=group["lr"])
+            return
+        gradient = gradient.reshape(group["shape"])
         if state.get("step", 0) % self.every == 0:
             state["factors"] = tucker_factors(gradient, group["ranks"])
-        direction = self._adam(state, project(gradient, state["factors"]), group)
-        update = project_back(direction, state["factors"]).reshape(parameter.shape)
+        core = along_modes(gradient, [None if factor is None else factor.t() for factor in state["factors"]])
+        update = along_modes(self._adam(state, core, group), state["factors"]).reshape(parameter.shape)
         parameter.sub_(update, alpha=group["lr"] * self.scale)
 
     @staticmethod
@@ -144,7 +116,6 @@ class Projected(Method):
         raise NotImplementedError
 
     def make_optimizer(self, training: Training) -> torch.optim.Optimizer:
-        """Return AdamW with projected moments."""
         groups: list[dict[str, Any]] = [{"params": []}]
         for parameter in training.trained:
             subspace = self.subspace(parameter, training.setting.config)

@@ -77,7 +77,6 @@ class WithoutNorms(Method):
     changes = frozenset({"initialisation"})
 
     def change_model(self, training: Training) -> None:
-        """Change every encoder."""
         for encoder in training.model.encoders:
             encoder.attention_norm, encoder.feed_forward_norm = nn.Identity(), nn.Identity()
             self.change_encoder(encoder, len(training.model.encoders))
@@ -107,7 +106,6 @@ class Fixup(WithoutNorms):
     scalar: float = 0.01
 
     def change_model(self, training: Training) -> None:
-        """Change every encoder and both heads."""
         super().change_model(training)
         for head in (training.model.intent_head, training.model.slot_head):
             clear_weights(head)
@@ -145,7 +143,6 @@ class TFixup(WithoutNorms):
         return replace(setting, warmup=0.0).scaled(self.rate_factor)
 
     def change_model(self, training: Training) -> None:
-        """Change the embedding and every encoder."""
         super().change_model(training)
         embedding, depth = training.model.embedding, len(training.model.encoders)
         for table in (embedding.word, embedding.position):
@@ -153,7 +150,6 @@ class TFixup(WithoutNorms):
         embedding.norm = nn.Identity()
 
     def change_encoder(self, encoder: Encoder, depth: int) -> None:
-        """Scale the encoder's weights."""
         for layer in (encoder.value, encoder.output, encoder.first, encoder.second):
             scale_weights(layer, 0.67 * depth**-0.25)
 
@@ -177,7 +173,6 @@ class SkipInit(WithoutNorms):
     speed: float = 30.0
 
     def change_encoder(self, encoder: Encoder, depth: int) -> None:
-        """Give each branch its scalar."""
         scale_branches(encoder, self.initial, self.initial, speed=self.speed)
 
 
@@ -199,5 +194,4 @@ class ReZero(WithoutNorms):
     speed: float = 30.0
 
     def change_encoder(self, encoder: Encoder, depth: int) -> None:
-        """Give both branches one scalar."""
         scale_branches(encoder, 0.0, speed=self.speed)

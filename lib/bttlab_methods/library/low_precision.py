@@ -16,7 +16,6 @@ from bttlab_methods.setting import MethodError
 from bttlab_methods.training import Training
 
 
-@dataclass(frozen=True)
 class Int8(Method):
     """Multiply INT8 factors in the linear layers, forward and for the gradient of their inputs; weights stay FP32.
 
@@ -123,23 +122,16 @@ class LowPrecisionMultiply(Method):
             raise MethodError(f"method {self.name}: format is {self.format!r}: it must be {' or '.join(FORMATS)}")
 
     def around_forward(self, training: Training) -> AbstractContextManager:
-        """Return a mode in which products round their factors."""
         return RoundedProducts(FORMATS[self.format])
 
     around_backward = around_forward
 
     def finish(self, training: Training) -> dict[str, Any]:
-        """Return what this run could show."""
         return {"low_precision": ROUNDED}
 
 
 class RoundedProducts(TorchDispatchMode):
-    """While entered, matrix products of FP32 tensors round their factors; sums, and an added bias, are FP32.
-
-    Parameters
-    ----------
-    format : torch.dtype
-    """
+    """While entered, matrix products of FP32 tensors round their factors; sums, and an added bias, are FP32."""
 
     def __init__(self, format: torch.dtype):
         super().__init__()

@@ -1,12 +1,50 @@
 """Optimizers of PyTorch and pytorch-optimizer under a name; for larger batches linear scaling, LARS and LAMB."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from bttlab_methods.method import Method
 from bttlab_methods.setting import Setting
 from bttlab_methods.training import LEARNING_RATE, Training
+
+
+class KeptAdamW(torch.optim.Optimizer):
+    """AdamW whose subclass keeps the moments, and finds the update, in a way of its own.
+
+    Parameters
+    ----------
+    groups : iterable of nn.Parameter or dict
+    lr : float
+    betas : (float, float)
+    eps, weight_decay : float
+    """
+
+    def __init__(
+        self,
+        groups: Iterable,
+        lr: float,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.01,
+    ):
+        super().__init__(list(groups), {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure=None) -> None:
+        """Update the parameters that have a gradient."""
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    parameter.mul_(1 - group["lr"] * group["weight_decay"])
+                    self.update(parameter, group)
+
+    def update(self, parameter: Tensor, group: dict[str, Any]) -> None:
+        """Update a parameter that has decayed already."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -29,7 +67,6 @@ class AdamW(Method):
     weight_decay: float = 0.01
 
     def make_optimizer(self, training: Training):
-        """Return PyTorch's AdamW."""
         betas = (self.beta1, self.beta2)
         return torch.optim.AdamW(
             training.trained, lr=self.learning_rate, betas=betas, weight_decay=self.weight_decay, fused=True
@@ -56,7 +93,6 @@ class Momentum(Method):
     weight_decay: float = 0.0
 
     def make_optimizer(self, training: Training):
-        """Return PyTorch's SGD."""
         return torch.optim.SGD(
             training.trained, lr=self.learning_rate, momentum=self.momentum, weight_decay=self.weight_decay
         )
@@ -82,7 +118,6 @@ class Lion(Method):
     weight_decay: float = 0.01
 
     def make_optimizer(self, training: Training):
-        """Return pytorch-optimizer's Lion."""
         import pytorch_optimizer
 
         betas = (self.beta1, self.beta2)
@@ -107,7 +142,6 @@ class LargeBatch(Method):
     factor: int = 4
 
     def change_setting(self, setting: Setting) -> Setting:
-        """Return the setting with the larger batch."""
         return replace(setting, batch=self.factor * setting.batch)
 
 
@@ -139,8 +173,6 @@ class LARS(LargeBatch):
 
     Parameters
     ----------
-    factor : int
-        Of the batch.
     learning_rate, momentum, weight_decay : float
         Biases and norms take plain steps of this rate, without decay.
     trust : float
@@ -157,7 +189,6 @@ class LARS(LargeBatch):
     trust: float = 0.3
 
     def make_optimizer(self, training: Training):
-        """Return pytorch-optimizer's LARS."""
         import pytorch_optimizer
 
         return pytorch_optimizer.LARS(
@@ -175,8 +206,6 @@ class LAMB(LargeBatch):
 
     Parameters
     ----------
-    factor : int
-        Of the batch.
     learning_rate : float
         Norm of a weight's step over the norm of the weight. Biases and norms take Adam's steps at Adam's own rate.
     beta1, beta2, weight_decay : float
@@ -192,7 +221,6 @@ class LAMB(LargeBatch):
     weight_decay: float = 0.01
 
     def make_optimizer(self, training: Training):
-        """Return pytorch-optimizer's Lamb."""
         import pytorch_optimizer
 
         matrices = [p for p in training.trained if p.ndim > 1]

@@ -55,7 +55,6 @@ class FullFinetuning(Method):
     rate_factor: float = 1.0
 
     def change_setting(self, setting: Setting) -> Setting:
-        """Return the setting with the method's learning rate."""
         return setting.scaled(self.rate_factor)
 
     def change_model(self, training: Training) -> None:
@@ -71,7 +70,6 @@ class FullFinetuning(Method):
         """Change the model and say which of its parameters are trained: here all."""
 
     def finish(self, training: Training) -> dict[str, Any]:
-        """Return what the model trained first cost."""
         return dict(training.extra["pretraining"])
 
 
@@ -157,8 +155,6 @@ class LoRA(FullFinetuning):
         Of what is added to a weight matrix.
     alpha : float
         What is added counts alpha / rank.
-    pretraining, rate_factor
-        As for `FullFinetuning`.
     """
 
     name = "lora"
@@ -196,8 +192,6 @@ class Adapters(FullFinetuning):
     ----------
     size : int
         Features of the bottleneck.
-    pretraining, rate_factor
-        As for `FullFinetuning`.
     """
 
     name = "adapters"
@@ -251,8 +245,6 @@ class PromptTuning(FullFinetuning):
     ----------
     length : int
         Vectors.
-    pretraining, rate_factor
-        As for `FullFinetuning`.
     """
 
     name = "prompt-tuning"

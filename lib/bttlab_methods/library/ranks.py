@@ -119,10 +119,6 @@ class RankPruning(TensorCompression):
 
     Parameters
     ----------
-    rank, embedding_rank : int
-        To begin with.
-    rate_factor
-        As for tensor.
     target : float
         Part of the numbers in the cores that is to be left.
     settled : float
@@ -139,7 +135,6 @@ class RankPruning(TensorCompression):
     settled: float = 0.6
 
     def change_model(self, training: Training) -> None:
-        """Put gates on every bond."""
         layers = put_gates(training)
         felt = [[torch.zeros_like(gate) for gate in layer.core_map.gates] for layer in layers]
         training.extra[self.name] = {"numbers": numbers(layers), "settled": False, "felt": felt}
@@ -229,10 +224,6 @@ class CoMERA(TensorCompression):
 
     Parameters
     ----------
-    rank, embedding_rank : int
-        To begin with.
-    rate_factor
-        As for tensor.
     target : float
         Of the late stage: part of the numbers in the cores.
     loss_target : float
@@ -262,7 +253,6 @@ class CoMERA(TensorCompression):
     core_weight: float = 1e-5
 
     def change_model(self, training: Training) -> None:
-        """Put gates on every bond."""
         training.extra[self.name] = {"numbers": numbers(put_gates(training, SPEED)), "loss": None, "loss_target": None}
 
     def objective(self, training: Training, loss: Tensor) -> Tensor:

@@ -174,7 +174,6 @@ class Subspace(Method):
                     keep_input_in_subspace(layer, hidden, self.activation_rank)
 
     def finish(self, training: Training) -> dict[str, Any]:
-        """Return the ranks of the weights."""
         layers = training.model.named_modules()
         ranks = {name: layer.left.shape[1] for name, layer in layers if isinstance(layer, LowRankLinear)}
         return {"weight_ranks": ranks} if ranks else {}

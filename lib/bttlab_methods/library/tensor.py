@@ -39,16 +39,10 @@ class TensorCompression(Method):
         return replace(setting, config=config).scaled(self.rate_factor)
 
 
-@dataclass(frozen=True)
 class TensorInt8(TensorCompression):
     """Tensor compression with TT and TTM cores rounded to INT8 in the forward pass, trained as FP32.
 
     Each core has one scale, by its largest entry, where the paper learns scales; gradients pass straight through.
-
-    Parameters
-    ----------
-    rank, embedding_rank, rate_factor
-        As for tensor.
     """
 
     name = "tensor-int8"
@@ -75,15 +69,8 @@ class TensorInt8(TensorCompression):
         }
 
 
-@dataclass(frozen=True)
 class TensorInt4(TensorInt8):
-    """Tensor compression with TT and TTM cores rounded to INT4 in the forward pass, trained as FP32.
-
-    Parameters
-    ----------
-    rank, embedding_rank, rate_factor
-        As for tensor.
-    """
+    """Tensor compression with TT and TTM cores rounded to INT4 in the forward pass, trained as FP32."""
 
     name = "tensor-int4"
 

@@ -8,10 +8,9 @@ import torch
 from bttlab.data import load_corpus
 from bttlab.tensor import TTLinear
 from bttlab_methods import Batch, MethodError, Setting, Training, parse, run_methods
-from bttlab_methods.library.activations import CompressedActivations, compress, decompress
-from bttlab_methods.library.eight_bit_optimizer import AdamW8bit, dynamic_values
 from bttlab_methods.library.encoders import pattern
 from bttlab_methods.library.low_precision import FORMATS, RoundedProducts, scaled_and_rounded
+from bttlab_methods.library.memory import AdamW8bit, CompressedActivations, compress, decompress, dynamic_values
 from bttlab_methods.memory import measure_memory
 from tiny_runs import CONFIG, write_corpus
 

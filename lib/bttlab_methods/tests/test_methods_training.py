@@ -13,7 +13,7 @@ from bttlab.data import load_corpus
 from bttlab.model import batch_losses, predict_in_batches
 from bttlab.tensor import EMBEDDING_STD
 from bttlab_methods import Batch, MethodError, Setting, Training, parse, run_methods
-from bttlab_methods.library.samples import DataPruningKMeans
+from bttlab_methods.library.data import DataPruningKMeans
 from bttlab_methods.training import LEARNING_RATE
 from tiny_runs import CONFIG, write_corpus
 
@@ -356,7 +356,7 @@ def test_k_means_scores_by_the_distance_from_the_nearest_cluster(monkeypatch):
     middles = np.array([[0, 0], [10, 0], [0, 10]], np.float32)
     offsets = 0.1 * random.standard_normal((3, 50, 2))
     points = (middles[:, None] + offsets).reshape(-1, 2).astype(np.float32)
-    monkeypatch.setattr("bttlab_methods.library.samples._of_each", lambda *_: points)
+    monkeypatch.setattr("bttlab_methods.library.data._of_each", lambda *_: points)
     training = SimpleNamespace(model=SimpleNamespace(encoders=[nn.Identity()]), random=np.random.default_rng(2))
     found = DataPruningKMeans(clusters=3).scores(training, None)
     assert np.allclose(found, np.linalg.norm(offsets - offsets.mean(1, keepdims=True), axis=2).ravel(), atol=1e-5)

@@ -1,13 +1,14 @@
-"""Methods that choose the utterances to train on, by what the model learns from each."""
+"""Methods that choose what to train on: utterances, by what the model learns from each, or a part of their words."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from bttlab.data import Samples, epoch_order
 from bttlab.model import batch_logits, equal_length_batches
@@ -66,15 +67,8 @@ class ImportanceSampling(Method):
         return (1 - self.uniform) * scores / scores.sum() + self.uniform / len(scores)
 
 
-@dataclass(frozen=True)
 class ImportanceGradient(ImportanceSampling):
-    """Draw utterances by the norm of the gradient at the heads' inputs, a bound of the whole gradient's.
-
-    Parameters
-    ----------
-    candidates, uniform
-        As for `ImportanceSampling`.
-    """
+    """Draw utterances by the norm of the gradient at the heads' inputs, a bound of the whole gradient's."""
 
     name = "importance-gradient"
     source = "Katharopoulos and Fleuret, arXiv 1803.00942, section 3 and algorithm 1"
@@ -86,21 +80,13 @@ class ImportanceGradient(ImportanceSampling):
         return torch.cat([gradient.flatten(1) for gradient in gradients], 1).norm(dim=1)
 
 
-@dataclass(frozen=True)
 class ImportanceError(ImportanceSampling):
-    """Draw utterances by the norm of their errors: probabilities less labels (EL2N), slots as a mean over words.
-
-    Parameters
-    ----------
-    candidates, uniform
-        As for `ImportanceSampling`.
-    """
+    """Draw utterances by the norm of their errors: probabilities less labels (EL2N), slots as a mean over words."""
 
     name = "importance-error"
     source = "Paul et al., arXiv 2107.07075, section 2 (EL2N); weights: Katharopoulos and Fleuret, arXiv 1803.00942"
 
     def score(self, training: Training, errors: tuple[Tensor, Tensor]) -> Tensor:
-        """Return the norm of the intent's errors plus the mean norm of the slots'."""
         return error_norms(*errors)
 
 
@@ -170,21 +156,16 @@ class DataPruning(Method):
         return {"utterances_kept": len(training.samples) if kept is None else len(kept)}
 
 
-@dataclass(frozen=True)
 class DataPruningEarly(DataPruning):
     """Train on all utterances early, then on the part whose errors are the largest: probabilities less labels (EL2N).
 
-    Parameters
-    ----------
-    share, look
-        As for `DataPruning`.
+    The score is the norm of the intent's errors plus the mean norm of the slots'.
     """
 
     name = "data-pruning-early"
     source = "Paul et al., arXiv 2107.07075, section 2 (EL2N scores early in training)"
 
     def scores(self, training: Training, samples: Samples) -> np.ndarray:
-        """Return the norm of the intent's errors plus the mean norm of the slots'."""
         return _of_each(
             training, samples, lambda part: error_norms(*prediction_errors(*batch_logits(training.model, part)))
         )
@@ -199,8 +180,6 @@ class DataPruningKMeans(DataPruning):
 
     Parameters
     ----------
-    share, look
-        As for `DataPruning`.
     clusters : int
     """
 
@@ -242,3 +221,89 @@ def _of_each(training: Training, samples: Samples, of_batch: Callable[[Samples],
         every[indices] = values
     training.model.train()
     return every
+
+
+def place_and_embed(embedding: nn.Module, embed: Callable[[Tensor], Tensor], tokens: Tensor) -> Tensor:
+    """Map tokens (..., T) to (..., T, hidden), in a training step by their `embedding.positions`, int64 of (n, T)."""
+    if embedding.training and embedding.positions is not None:
+        return embedding.norm(embedding.word(tokens) + embedding.position(embedding.positions))
+    return embed(tokens)
+
+
+@dataclass(frozen=True)
+class TokenDropping(Method):
+    """Train without a random part of each utterance's words and their slots: masked tokens are removed, not computed.
+
+    Those that stay keep their positions; [CLS] and at least one word stay. Evaluation takes whole utterances.
+
+    Parameters
+    ----------
+    share : float
+        Part of the words that goes, at least 0 and below 1.
+    """
+
+    name = "token-dropping"
+    family = "data"
+    source = "He et al., arXiv 2111.06377, section 3 (MAE encoder: masked tokens are removed)"
+    changes = frozenset({"tokens"})
+    ranges = ("share in [0, 1)",)
+
+    share: float = 0.15
+
+    def change_model(self, training: Training) -> None:
+        """Give the embedding a place for positions."""
+        embedding = training.model.embedding
+        embedding.positions = None
+        embedding.forward = partial(place_and_embed, embedding, embedding.forward)
+
+    def worth(self, training: Training, tokens: np.ndarray) -> np.ndarray:
+        """Return in which order the tokens of utterances stay, the highest first: shape (n, tokens)."""
+        return -training.random.random(tokens.shape)
+
+    def change_batch(self, training: Training, batch: Batch) -> Batch:
+        """Return the batch with fewer words, the same number of each utterance."""
+        samples = batch.samples
+        count, words = len(samples), int(samples.lengths[0]) - 1
+        staying = max(1, round((1 - self.share) * words))
+        chosen = (-self.worth(training, samples.tokens[:, 1 : words + 1])).argsort(1, kind="stable")[:, :staying]
+        places = np.concatenate([np.zeros((count, 1), np.int64), 1 + np.sort(chosen, 1)], 1)
+        training.model.embedding.positions = torch.from_numpy(places).to(training.device)
+        tokens, slots = (np.zeros_like(array) for array in (samples.tokens, samples.slots))
+        tokens[:, : staying + 1] = np.take_along_axis(samples.tokens, places, 1)
+        slots[:, : staying + 1] = np.take_along_axis(samples.slots, places, 1)
+        lengths = np.full_like(samples.lengths, staying + 1)
+        return replace(batch, samples=replace(samples, tokens=tokens, slots=slots, lengths=lengths))
+
+
+MEMORY = 0.9  # of a token's mean loss, over the steps that have it
+
+
+class TokenSelection(TokenDropping):
+    """Train without those words of each utterance whose slots have had the lowest loss, and without their slots.
+
+    Every token of the vocabulary has a running mean of its slots' losses; tokens never seen stay first. In the
+    paper the others skip the middle layers of a deep model and come back for the last; here they are not computed at
+    all. Evaluation takes whole utterances.
+    """
+
+    name = "token-selection"
+    source = "Hou et al., arXiv 2203.13240, section 3 (importance by a token's mean loss)"
+
+    def change_model(self, training: Training) -> None:
+        """Give the embedding a place for positions, and every token a mean loss."""
+        super().change_model(training)
+        training.extra["losses of tokens"] = np.full(training.setting.config.vocabulary_size, np.inf)
+
+    def worth(self, training: Training, tokens: np.ndarray) -> np.ndarray:
+        return training.extra["losses of tokens"][tokens]
+
+    def losses(self, training: Training, batch: Batch) -> Tensor:
+        """Return the samples' losses, and note those of the tokens."""
+        intent_logits, slot_logits, intents, slots = batch_logits(training.model, batch.samples)
+        of_tokens = F.cross_entropy(slot_logits.transpose(1, 2), slots, reduction="none")
+        losses, mean = of_tokens.detach().cpu().numpy(), training.extra["losses of tokens"]
+        tokens = batch.samples.tokens[:, 1 : 1 + losses.shape[1]]
+        for token in np.unique(tokens):
+            now = losses[tokens == token].mean()
+            mean[token] = now if np.isinf(mean[token]) else MEMORY * mean[token] + (1 - MEMORY) * now
+        return F.cross_entropy(intent_logits, intents, reduction="none") + of_tokens.mean(1)

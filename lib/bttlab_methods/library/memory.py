@@ -1,0 +1,216 @@
+"""Methods that keep what waits for a later pass or step in fewer bits, or compute it again.
+
+The 8-bit optimizers of torchao and bitsandbytes want a GPU, or minutes of a compiler for each shape of parameter:
+without it, torchao 0.18 takes half a second on a CPU for a single matrix of the model.
+"""
+
+import weakref
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import cache, partial
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils.checkpoint import checkpoint
+
+from bttlab_methods.library.low_precision import quantise
+from bttlab_methods.library.optimizers import KeptAdamW
+from bttlab_methods.method import Method
+from bttlab_methods.training import LEARNING_RATE, Training
+
+
+class MixedPrecision(Method):
+    """Compute the layers in bfloat16 by torch.amp; parameters, gradients, norms and losses stay FP32.
+
+    The backward pass needs the weights in bfloat16 too: with few tokens in a batch and dense layers these copies
+    weigh more than what the activations save.
+    """
+
+    name = "bf16"
+    family = "memory"
+    source = "Micikevicius et al., arXiv 1710.03740, section 3.1; Kalamkar et al., arXiv 1905.12322; torch.amp"
+    changes = frozenset({"forward precision"})
+
+    def around_forward(self, training: Training) -> AbstractContextManager:
+        """Return PyTorch's autocast. With bfloat16 no loss needs scaling: its exponent is FP32's."""
+        return torch.autocast(training.device.type, torch.bfloat16)
+
+
+class Rematerialisation(Method):
+    """Keep only what goes into each encoder; the backward pass computes what is inside once more."""
+
+    name = "rematerialisation"
+    family = "memory"
+    source = "Chen et al., arXiv 1604.06174, section 4.1; torch.utils.checkpoint"
+    changes = frozenset({"saved activations"})
+
+    def change_model(self, training: Training) -> None:
+        """Checkpoint each encoder; modules and parameters keep their names."""
+        for encoder in set(training.model.encoders):  # which may be the same one more than once
+            encoder.forward = partial(checkpoint, encoder.forward, use_reentrant=False)
+
+
+LEAST = 1024  # values: smaller tensors, such as the norms' means, are kept as they are
+
+
+@dataclass(frozen=True)
+class CompressedActivations(Method):
+    """Keep activations in 8 bits a value, with a scale for each block, rounded at random.
+
+    The rounding is right on average, so that a linear layer's gradient is so too, whatever it does in a single step.
+
+    Parameters
+    ----------
+    block : int
+        Values that share a scale.
+    """
+
+    name = "compressed-activations"
+    family = "memory"
+    source = "Chen et al. (ActNN), arXiv 2104.14129, sections 3 and 4; Liu et al. (GACT), arXiv 2206.11357"
+    changes = frozenset({"saved activations"})
+
+    block: int = 256
+
+    def around_forward(self, training: Training) -> AbstractContextManager:
+        """Return hooks that compress what autograd saves, but for parameters and integers."""
+        parameters = {parameter.untyped_storage()._cdata for parameter in training.model.parameters()}
+        known: dict[tuple, tuple] = {}  # a tensor that several layers save is compressed once
+
+        def pack(tensor: Tensor):
+            storage = tensor.untyped_storage()
+            plain = not tensor.is_floating_point() or tensor.numel() < LEAST or storage._cdata in parameters
+            if plain:
+                return tensor
+            key = (storage._cdata, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor._version)
+            kept, packed = known.get(key, (None, None))
+            if kept is None or kept() is None:  # the address may belong to another storage by now
+                packed = (*compress(tensor, self.block), tensor.shape, tensor.dtype)
+                known[key] = weakref.ref(storage), packed
+            return packed
+
+        def unpack(packed) -> Tensor:
+            return packed if isinstance(packed, Tensor) else decompress(*packed)
+
+        return saved_tensors_hooks(pack, unpack)
+
+
+def compress(x: Tensor, block: int) -> tuple[Tensor, Tensor]:
+    """Return the codes of x, int8 of shape (blocks, block), and the blocks' scales, of shape (blocks, 1).
+
+    A value is code times scale, rounded up with a probability that makes it right on average.
+    """
+    blocks = torch.nn.functional.pad(x.flatten().float(), (0, -x.numel() % block)).view(-1, block)
+    return quantise(blocks, 1, at_random=True)
+
+
+def decompress(codes: Tensor, scales: Tensor, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    """Return the tensor of `compress`'s codes and scales."""
+    return (codes * scales).flatten()[: shape.numel()].view(shape).to(dtype)
+
+
+@dataclass(frozen=True)
+class EightBitOptimizer(Method):
+    """Keep AdamW's moments in 8 bits, in blocks with a scale each and codes denser near zero.
+
+    On a CPU, codes are found and read in more time than all the rest of a step of the dense model takes.
+
+    Parameters
+    ----------
+    block : int
+        Values that share a scale.
+    smallest : int
+        Values of a parameter from which on its moments are kept so; below, a scale saves little.
+    """
+
+    name = "8bit-optimizer"
+    family = "memory"
+    source = "Dettmers et al., arXiv 2110.02861, sections 2.1 and 2.2"
+    changes = frozenset({"optimizer"})
+
+    block: int = 256
+    smallest: int = 1024
+
+    def make_optimizer(self, training: Training) -> torch.optim.Optimizer:
+        return AdamW8bit(training.trained, LEARNING_RATE, self.block, self.smallest)
+
+
+class AdamW8bit(KeptAdamW):
+    """AdamW as torch.optim's, but for its moments.
+
+    Parameters
+    ----------
+    parameters : iterable of nn.Parameter
+    lr : float
+    block, smallest : int
+        As for the method.
+    """
+
+    def __init__(self, parameters, lr: float, block: int = 256, smallest: int = 1024):
+        super().__init__(parameters, lr)
+        self._block, self._smallest = block, smallest
+
+    def update(self, parameter: Tensor, group: dict) -> None:
+        state, grad = self.state[parameter], parameter.grad
+        (beta1, beta2), lr = group["betas"], group["lr"]
+        first, second = (
+            dequantize(state[name], signed, grad.shape) if name in state else torch.zeros_like(grad)
+            for name, signed in (("first", True), ("second", False))
+        )
+        state["step"] = step = state.get("step", 0) + 1
+        first.lerp_(grad, 1 - beta1)
+        second.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
+        if parameter.numel() < self._smallest:
+            state["first"], state["second"] = first, second
+        else:
+            state["first"], state["second"] = quantize(first, True, self._block), quantize(second, False, self._block)
+        divisor = second.div_(1 - beta2**step).sqrt_().add_(group["eps"])
+        parameter.addcdiv_(first, divisor, value=-lr / (1 - beta1**step))
+
+
+def quantize(x: Tensor, signed: bool, block: int) -> tuple[Tensor, Tensor]:
+    """Return the codes of x, uint8 of shape (blocks, block), and the blocks' largest magnitudes, (blocks, 1)."""
+    blocks = torch.nn.functional.pad(x.flatten(), (0, -x.numel() % block)).view(-1, block)
+    scales = blocks.abs().amax(1, keepdim=True)
+    rounded = (blocks / scales.clamp(min=torch.finfo(x.dtype).tiny)).bfloat16()
+    codes = code_table(signed, x.device).index_select(0, rounded.view(torch.int16).flatten().int() & 0xFFFF)
+    return codes.view(blocks.shape), scales
+
+
+def dequantize(kept: Tensor | tuple[Tensor, Tensor], signed: bool, shape: torch.Size) -> Tensor:
+    """Return the tensor that `quantize` was given, or what is kept as it is, as a copy or not."""
+    if isinstance(kept, Tensor):
+        return kept
+    codes, scales = kept
+    values = dynamic_values(signed, codes.device).index_select(0, codes.flatten().int()).view(codes.shape)
+    return values.mul_(scales).flatten()[: shape.numel()].view(shape)
+
+
+@cache
+def dynamic_values(signed: bool, device: torch.device) -> Tensor:
+    """Return the values of the 256 codes of the dynamic data type, in order: shape (256,), from -1 or 0 to 1.
+
+    Seven decades, each with twice as many values as the one below it (section 1.3 of the paper).
+    """
+    values = [0.0, 1.0]
+    for decade in range(7):
+        edges = torch.linspace(0.1, 1, 2 ** (decade if signed else decade + 1) + 1)
+        means = (edges[:-1] + edges[1:]) / 2 * 10.0 ** (decade - 6)
+        values += means.tolist() + (-means).tolist() * signed
+    return torch.tensor(sorted(values), device=device)
+
+
+@cache
+def code_table(signed: bool, device: torch.device) -> Tensor:
+    """Return the nearest code of every bfloat16 number, by its bits: uint8, shape (65536,).
+
+    A number above 0 does not become 0 where there is no sign: a second moment of 0 under a first that is none would
+    make an update without bounds.
+    """
+    numbers = torch.arange(1 << 16, dtype=torch.int32).to(torch.int16).view(torch.bfloat16).float()
+    values = dynamic_values(signed, torch.device("cpu"))
+    codes = torch.bucketize(numbers, (values[1:] + values[:-1]) / 2)
+    if not signed:
+        codes = torch.where(numbers > 0, codes.clamp(min=1), codes)
+    return codes.to(torch.uint8).to(device)
