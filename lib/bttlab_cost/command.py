@@ -125,6 +125,7 @@ def _as_data(estimate) -> dict:
 
 
 def _as_text(estimate) -> str:
+    from bttlab_cost.calibration import read_calibration
 
     config, gpu, price = estimate.config, estimate.gpu, estimate.price
     fits = f"  largest batch  {estimate.largest_batch:,} sequences of {config.sequence_length} tokens (modelled)"
@@ -151,20 +152,15 @@ def _as_text(estimate) -> str:
             _row("cost", estimate.cost, "{:,.3g}", "USD")
             + f" at {price.usd_per_hour:g} USD an hour (published: {price.provider}, {price.date})"
         )
-    lines.append(f"  lengths        {_lengths(config, estimate.batch)}")
-    return "\n".join(lines + [f"  note: {note}" for note in estimate.notes])
-
-
-def _lengths(config, batch: int) -> str:
-    from bttlab_cost.calibration import read_calibration
-
     if config.padding == "none":
-        return f"every sequence has {config.sequence_length} tokens; no padding"
-    tail = read_calibration().time_of(config).tail
-    padded = config.padded_length(batch, tail)
-    return (
-        f"median {config.sequence_length} tokens, assumed tail {tail:.0f}; a batch is padded to {padded:.0f} on average"
-    )
+        lines.append(f"  lengths        every sequence has {config.sequence_length} tokens; no padding")
+    else:
+        tail = read_calibration().time_of(config).tail
+        lines.append(
+            f"  lengths        median {config.sequence_length} tokens, assumed tail {tail:.0f}; a batch is padded to "
+            f"{config.padded_length(estimate.batch, tail):.0f} on average"
+        )
+    return "\n".join(lines + [f"  note: {note}" for note in estimate.notes])
 
 
 def _ranking(estimator, config, tokens: int, batch: int | None, about: dict) -> Outcome:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from bttlab.baseline.gpus import Gpu
 from bttlab_cost import xia2024
-from bttlab_cost.calibration import Calibration, read_calibration
+from bttlab_cost.calibration import read_calibration
 from bttlab_cost.configuration import CostError, FineTuning
 from bttlab_cost.gpu_step import RESERVED, host_share, largest_batch, peak_bytes, step_parts, step_seconds
 from bttlab_cost.models import find_model
@@ -89,14 +89,17 @@ class Estimator:
 
     Parameters
     ----------
-    calibration : Calibration, optional
-        The recorded one by default.
     prices : mapping of str to Price, optional
         The committed table by default.
+
+    Attributes
+    ----------
+    calibration : Calibration
+        The recorded one.
     """
 
-    def __init__(self, calibration: Calibration | None = None, prices: Mapping[str, Price] | None = None):
-        self.calibration = calibration or read_calibration()
+    def __init__(self, prices: Mapping[str, Price] | None = None):
+        self.calibration = read_calibration()
         self.prices = read_prices() if prices is None else prices
 
     def largest_batch(self, config: FineTuning, gpu: Gpu, length: int | None = None) -> int:
@@ -106,8 +109,9 @@ class Estimator:
 
     def sequences_per_second(self, config: FineTuning, gpu: Gpu, batch: int) -> tuple[float, float, float]:
         """Return low, middle and high: nine of ten points that were not fitted to lie in such a band."""
-        middle = batch / step_seconds(config, gpu, batch, self.calibration.time_of(config))
-        factor = self._factor(config, gpu, batch)
+        time = self.calibration.time_of(config)
+        middle = batch / step_seconds(config, gpu, batch, time)
+        factor, _ = self._band(config, gpu, host_share(config, gpu, batch, time))
         return middle / factor, middle, middle * factor
 
     def estimate(self, config: FineTuning, gpu: Gpu, tokens: int, batch: int | None = None) -> Estimate:
@@ -134,6 +138,12 @@ class Estimator:
         batch = batch or max(1, padded)
         time = self.calibration.time_of(config)
         share = host_share(config, gpu, batch, time)
+        notes = []
+        if batch > padded:
+            longest = config.longest_length
+            notes.append(f"a batch of {batch} padded to {longest} tokens does not fit, {padded} would")
+        if share > 0.5:
+            notes.append(f"the GPU waits for its host for {share:.0%} of a step: hosts and libraries differ in that")
         taken = batch * config.padded_length(batch, time.tail)
         return Estimate(
             config,
@@ -147,47 +157,32 @@ class Estimator:
             step_parts(config, gpu, batch, time),
             share,
             peak_bytes(config, taken, self.calibration.memory_of(config)),
-            self._notes(config, gpu, batch, padded, share),
+            notes + self._band(config, gpu, share)[1],
         )
 
-    def _factor(self, config: FineTuning, gpu: Gpu, batch: int) -> float:
-        """By how much a throughput may be off either way."""
-        fitted, errors = self.calibration, self.calibration.errors
-        share = host_share(config, gpu, batch, fitted.time_of(config))
+    def _band(self, config: FineTuning, gpu: Gpu, share: float) -> tuple[float, list[str]]:
+        """Return by how much a throughput may be off either way, and what was not measured.
+
+        `share` is that of a step for which the GPU waits for its host.
+        """
+        fitted, errors, notes = self.calibration, self.calibration.errors, []
         if config.kernels == "flash":
             factor = fitted.flash_spread.factor(share)
-        else:
-            factor = 1 + errors["one model and data set left out"].nine_of_ten
-            if gpu.gpu not in _measured_gpus():
-                factor = max(factor, fitted.spread.factor(share))
-            if not _is_measured(config):
-                factor *= 1 + errors["one model left out"].nine_of_ten
-        return factor * (1 + UNCHECKED) if config.precision == "fp32" else factor
-
-    def _notes(self, config: FineTuning, gpu: Gpu, batch: int, padded: int, share: float) -> list[str]:
-        notes = []
-        if batch > padded:
-            longest = config.longest_length
-            notes.append(f"a batch of {batch} padded to {longest} tokens does not fit, {padded} would")
-        if share > 0.5:
-            notes.append(f"the GPU waits for its host for {share:.0%} of a step: hosts and libraries differ in that")
-        if config.kernels == "flash":
             if config.experts > 1 or config.mixer == "mamba":
                 notes.append("with FlashAttention only dense transformers were fitted to")
         else:
-            if gpu.gpu not in _measured_gpus():
-                notes.append(
-                    f"{gpu.gpu} is none of the GPUs that were fitted to ({', '.join(sorted(_measured_gpus()))})"
-                )
+            factor = 1 + errors["one model and data set left out"].nine_of_ten
+            measured = sorted({point.gpu for point in xia2024.throughputs()})
+            if gpu.gpu not in measured:
+                factor = max(factor, fitted.spread.factor(share))
+                notes.append(f"{gpu.gpu} is none of the GPUs that were fitted to ({', '.join(measured)})")
             if not _is_measured(config):
+                factor *= 1 + errors["one model left out"].nine_of_ten
                 notes.append(f"the model is none of those that were fitted to ({', '.join(sorted(xia2024.NAMES))})")
         if config.precision == "fp32":
+            factor *= 1 + UNCHECKED
             notes.append("no FP32 run was fitted to: twice or half on top, by assumption")
-        return notes
-
-
-def _measured_gpus() -> set[str]:
-    return {point.gpu for point in xia2024.throughputs()}
+        return factor, notes
 
 
 def _is_measured(config: FineTuning) -> bool:

@@ -27,15 +27,7 @@ C0, C1, MODEL_GB = 62.0, 0.89, 23.35
 
 @dataclass(frozen=True)
 class Throughput:
-    """One measured throughput.
-
-    Attributes
-    ----------
-    model, data_set, gpu : str
-    config : FineTuning
-    batch : int
-    sequences_per_second : float
-    """
+    """One measured throughput."""
 
     model: str
     data_set: str
@@ -47,15 +39,9 @@ class Throughput:
 
 @dataclass(frozen=True)
 class Stages:
-    """The stages of a step on an A40, every sequence of `PROFILED_LENGTH` tokens.
+    """The seconds of a step's stages, "forward", "backward" and "optimizer", on an A40.
 
-    Attributes
-    ----------
-    model : str
-    config : FineTuning
-    batch : int
-    seconds : dict of str to float
-        "forward", "backward", "optimizer".
+    Every sequence has `PROFILED_LENGTH` tokens.
     """
 
     model: str
@@ -66,14 +52,7 @@ class Stages:
 
 @dataclass(frozen=True)
 class LargestBatch:
-    """A largest batch of sequences of one length.
-
-    Attributes
-    ----------
-    model, gpu : str
-    config : FineTuning
-    largest_batch : int
-    """
+    """A largest batch of sequences of one length."""
 
     model: str
     gpu: str

@@ -20,13 +20,7 @@ SCORES = {"intent_accuracy": "intent", "slot_f1": "slot F1", "frame_accuracy": "
 
 
 class Results:
-    """Results in the order in which they were found; with a path, on disk after each.
-
-    Parameters
-    ----------
-    results : list of Result
-    path : path or None
-    """
+    """Results in the order in which they were found; with a path, on disk after each."""
 
     def __init__(self, results: list[Result], path: Path | None = None):
         self.results, self._path = results, path

@@ -150,7 +150,7 @@ def test_projects_that_were_held_out_are_predicted_within_the_band(recorded):
     found = errors_of(points, [predict(point, recorded.flash) for point in points])
     assert found.points == 17 and found.median <= 0.12
     assert vars(recorded.errors["FlashAttention, projects held out"]) == pytest.approx(vars(found), rel=1e-3)
-    estimator, inside = Estimator(recorded), 0
+    estimator, inside = Estimator(), 0
     for point in points:
         low, _, high = estimator.sequences_per_second(point.config, find_gpu(point.gpu), point.batch)
         inside += low <= point.sequences_per_second <= high
@@ -172,7 +172,7 @@ def test_peaks_of_memory_of_other_projects(recorded):
 
 
 def test_a_step_that_waits_for_its_host_has_a_wider_band(recorded):
-    estimator, gpu = Estimator(recorded), find_gpu("A100")
+    estimator, gpu = Estimator(), find_gpu("A100")
     widths, shares = [], []
     for length in (128, 1024, 8192):
         found = estimator.estimate(find_model(f"llama-2-7b,padding=none,sequence_length={length}"), gpu, 10**6, batch=1)

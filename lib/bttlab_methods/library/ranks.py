@@ -1,7 +1,6 @@
 """Methods that choose the ranks of trains of cores while they train, by gates on the bonds."""
 
 import math
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import Any
@@ -33,8 +32,12 @@ def put_gates(training: Training, speed: float = 1.0) -> list[Train]:
 
 def drop_gates(training: Training) -> None:
     """Take the gates away, and their optimizer state."""
+    gone = {gate for layer in trains(training.model) for gate in layer.core_map.parameters()}
+    for gate in gone:
+        training.optimizer.state.pop(gate, None)
+    for group in training.optimizer.param_groups:
+        group["params"] = [parameter for parameter in group["params"] if parameter not in gone]
     for layer in trains(training.model):
-        drop_parameters(training.optimizer, layer.core_map.parameters())
         layer.core_map = None
 
 
@@ -48,45 +51,10 @@ def chosen_ranks(training: Training, numbers_at_start: int) -> dict[str, Any]:
     }
 
 
-def replace_parameter(
-    optimizer: torch.optim.Optimizer, old: nn.Parameter, new: nn.Parameter, select: Callable[[Tensor], Tensor]
-) -> None:
-    """Let an optimizer train another parameter in place of one.
-
-    Parameters
-    ----------
-    optimizer : torch.optim.Optimizer
-    old, new : nn.Parameter
-    select : callable
-        Makes the state of the new parameter from tensors of the old one's shape. A state in which there are tensors of
-        other shapes is begun again.
-    """
-    for group in optimizer.param_groups:
-        group["params"] = [new if parameter is old else parameter for parameter in group["params"]]
-    state = optimizer.state.pop(old, None)
-    if not state:
-        return
-    tensors = [value for value in state.values() if type(value) is Tensor and value.numel() > 1]
-    if any(tensor.shape != old.shape for tensor in tensors):
-        return
-    optimizer.state[new] = {
-        key: select(value) if type(value) is Tensor and value.shape == old.shape else value
-        for key, value in state.items()
-    }
-
-
-def drop_parameters(optimizer: torch.optim.Optimizer, parameters: Iterable[nn.Parameter]) -> None:
-    """Let an optimizer forget parameters."""
-    gone = {id(parameter) for parameter in parameters}
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            if id(parameter) in gone:
-                optimizer.state.pop(parameter, None)
-        group["params"] = [parameter for parameter in group["params"] if id(parameter) not in gone]
-
-
 def cut(optimizer: torch.optim.Optimizer, layer: Train, kept: list[Tensor]) -> None:
     """Leave a train some indices of its bonds; its cores, gates and their optimizer state are really cut.
+
+    A state in which there are tensors of other shapes than its parameter's is begun again.
 
     Parameters
     ----------
@@ -96,16 +64,19 @@ def cut(optimizer: torch.optim.Optimizer, layer: Train, kept: list[Tensor]) -> N
     kept : list of int64 Tensor
         Of each bond, the indices that stay.
     """
-    pairs = list(pairwise([None, *kept, None]))
-    before = list(layer.cores)
-    layer.set_cores([selected(core, *pair) for core, pair in zip(before, pairs, strict=True)])
-    for old, new, pair in zip(before, layer.cores, pairs, strict=True):
-        replace_parameter(optimizer, old, new, lambda tensor, pair=pair: selected(tensor, *pair))
-    gates = layer.core_map
-    before = list(gates.gates)
-    gates.gates = nn.ParameterList(gate.index_select(0, indices) for gate, indices in zip(before, kept, strict=True))
-    for old, new, indices in zip(before, gates.gates, kept, strict=True):
-        replace_parameter(optimizer, old, new, lambda tensor, indices=indices: tensor.index_select(0, indices))
+    count, before = len(layer.cores), [*layer.cores, *layer.core_map.gates]
+    pairs = [*pairwise([None, *kept, None]), *((indices, None) for indices in kept)]
+    parts = [selected(part, *pair) for part, pair in zip(before, pairs, strict=True)]
+    layer.set_cores(parts[:count])
+    layer.core_map.gates = nn.ParameterList(parts[count:])
+    replaced = dict(zip(before, [*layer.cores, *layer.core_map.gates], strict=True))
+    for group in optimizer.param_groups:
+        group["params"] = [replaced.get(parameter, parameter) for parameter in group["params"]]
+    for (old, new), pair in zip(replaced.items(), pairs, strict=True):
+        state = optimizer.state.pop(old, {})
+        tensors = {key: value for key, value in state.items() if type(value) is Tensor and value.numel() > 1}
+        if state and all(value.shape == old.shape for value in tensors.values()):
+            optimizer.state[new] = state | {key: selected(value, *pair) for key, value in tensors.items()}
 
 
 @dataclass(frozen=True)

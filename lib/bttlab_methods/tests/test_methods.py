@@ -10,8 +10,8 @@ from bttlab.baseline.record import RecordError
 from bttlab.data import load_corpus
 from bttlab.model import batch_losses
 from bttlab_methods import FAMILIES, Batch, Method, MethodError, Setting, Training, methods, parse, run_methods
-from bttlab_methods.memory import measure_memory
 from bttlab_methods.record import Results
+from bttlab_methods.run import measure_memory
 from bttlab_methods.training import LEARNING_RATE
 from tiny_runs import CONFIG, write_corpus
 

@@ -17,8 +17,7 @@ from bttlab_methods.layers import trains
 from bttlab_methods.library.galore import ProjectedAdamW
 from bttlab_methods.library.ranks import cut_to, relaxed_size
 from bttlab_methods.library.subspace import LowRankLinear, followed
-from bttlab_methods.memory import flat, measure_memory
-from bttlab_methods.run import score_split
+from bttlab_methods.run import flat, measure_memory, score_split
 from tiny_runs import CONFIG, write_corpus
 
 DENSE = replace(CONFIG, format="dense")

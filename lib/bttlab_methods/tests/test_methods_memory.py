@@ -11,7 +11,7 @@ from bttlab_methods import Batch, MethodError, Setting, Training, parse, run_met
 from bttlab_methods.library.encoders import pattern
 from bttlab_methods.library.low_precision import FORMATS, RoundedProducts, scaled_and_rounded
 from bttlab_methods.library.memory import AdamW8bit, CompressedActivations, compress, decompress, dynamic_values
-from bttlab_methods.memory import measure_memory
+from bttlab_methods.run import measure_memory
 from tiny_runs import CONFIG, write_corpus
 
 # Larger than the other tests', so that activations count beside what every step holds.

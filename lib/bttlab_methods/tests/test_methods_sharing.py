@@ -8,7 +8,7 @@ import torch
 
 from bttlab.data import load_corpus
 from bttlab_methods import Batch, MethodError, Setting, Training, export, parse, run_methods
-from bttlab_methods.memory import measure_memory
+from bttlab_methods.run import measure_memory
 from tiny_runs import CONFIG, write_corpus
 
 TENSOR = "tensor:rank=3,embedding_rank=3"
