@@ -62,9 +62,8 @@ def parse_count(text: str) -> int:
 
 def _estimate(options: argparse.Namespace) -> Outcome:
     from bttlab.baseline.gpus import find_gpu
-    from bttlab_cost.estimate import ASSUMPTIONS, MODEL_VERSION, Estimator
+    from bttlab_cost.estimate import ASSUMPTIONS, MODEL_VERSION, PRICES, Estimator, read_prices
     from bttlab_cost.models import find_model
-    from bttlab_cost.prices import PRICES, read_prices
 
     for name in ("model", "tokens"):
         if getattr(options, name) is None:

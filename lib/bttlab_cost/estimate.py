@@ -1,16 +1,20 @@
 """Estimate of a fine-tuning run on a GPU: batch, memory, throughput, hours and cost, all modelled."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from bttlab.baseline.gpus import Gpu
+from bttlab.places import ROOT
+from bttlab.records import RecordError, build
 from bttlab_cost import xia2024
 from bttlab_cost.calibration import read_calibration
 from bttlab_cost.configuration import CostError, FineTuning
 from bttlab_cost.gpu_step import RESERVED, host_share, largest_batch, peak_bytes, step_parts, step_seconds
 from bttlab_cost.models import find_model
-from bttlab_cost.prices import Price, read_prices
 
+PRICES = ROOT / "data" / "gpu_prices.json"
 MODEL_VERSION = "cost-4"
 UNCHECKED = 1.0  # of a precision that nothing was measured in: twice or half; an assumption
 
@@ -22,6 +26,57 @@ ASSUMPTIONS = (
     "the host that launches kernels is as fast as the one of the published runs",
     "padding longest: the data set's lengths have the tail that was fitted; hours are tokens over the median length",
 )
+
+
+@dataclass(frozen=True)
+class Price:
+    """A row of the table of prices, data/gpu_prices.json or one of the user's own; all of it published.
+
+    Attributes
+    ----------
+    gpu : str
+        A name of data/gpus.json.
+    usd_per_hour : float
+        Of one GPU, on demand.
+    provider, source, read_in, date : str
+        The provider, its page, the collection that lists the price, and its date (ISO 8601).
+
+    Raises
+    ------
+    CostError
+        If the price is not above 0.
+    """
+
+    gpu: str
+    usd_per_hour: float
+    provider: str
+    source: str
+    read_in: str
+    date: str
+
+    def __post_init__(self):
+        if not self.usd_per_hour > 0:
+            raise CostError(f"usd_per_hour of {self.gpu} is {self.usd_per_hour:g}: it must be above 0; correct it")
+
+
+def read_prices(path: Path = PRICES) -> dict[str, Price]:
+    """Return the prices of a table by GPU.
+
+    Raises
+    ------
+    CostError
+        If it cannot be read, a row breaks a rule, or rows are of several providers, so that they do not rank GPUs.
+    """
+    try:
+        rows = build(list[Price], json.loads(path.read_text(encoding="utf-8"))["gpus"], "gpus")
+    except CostError as error:
+        raise CostError(f"{path}: {error}") from None
+    except (RecordError, OSError, ValueError, LookupError, TypeError) as error:
+        raise CostError(f"{path} is no table of GPU prices ({error}); data/gpu_prices.json shows the form") from None
+    providers = sorted({row.provider for row in rows})
+    if len(providers) > 1:
+        raise CostError(f"{path} has prices of {' and '.join(providers)}: one table ranks one provider's; divide it")
+    return {row.gpu: row for row in rows}
 
 
 @dataclass(frozen=True)

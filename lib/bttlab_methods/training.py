@@ -98,8 +98,8 @@ class Training:
 
     Attributes
     ----------
-    asked_for, setting : Setting
-        As given, and as the methods have changed it.
+    setting : Setting
+        As the methods have changed it.
     model : torch.nn.Module
         Takes tokens of shape (n, T), as `bttlab.model.Transformer`.
     optimizer : torch.optim.Optimizer
@@ -126,7 +126,7 @@ class Training:
 
     def __init__(self, setting: Setting, methods: Sequence = ()):
         self.methods = tuple(methods)
-        self.asked_for, self.setting = setting, changed(setting, methods)
+        self.setting = changed(setting, methods)
         self.extra: dict[str, Any] = {}
         self.aside: Callable[[], AbstractContextManager] = nullcontext
         self.count = self.steps = 0

@@ -9,10 +9,9 @@ from bttlab.baseline.gpus import find_gpu, read_gpus
 from bttlab.cli import main
 from bttlab_cost.calibration import read_calibration
 from bttlab_cost.configuration import CostError
-from bttlab_cost.estimate import Estimator
+from bttlab_cost.estimate import Estimator, read_prices
 from bttlab_cost.gpu_step import RESERVED, fixed_bytes
 from bttlab_cost.models import find_model
-from bttlab_cost.prices import read_prices
 from bttlab_cost.xia2024 import throughputs
 
 CASE = "mixtral-8x7b,method=qlora,sequence_length=79,top_k=2"

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from bttlab.data import Samples, epoch_order
 from bttlab.model import batch_logits, equal_length_batches
 from bttlab_methods.method import Method
+from bttlab_methods.setting import SCORED_AT_ONCE
 from bttlab_methods.training import Batch, Training
 
 
@@ -105,7 +106,6 @@ def prediction_errors(
     )
 
 
-SCORED_AT_ONCE = 64  # utterances
 ROUNDS = 20  # of k-means
 
 

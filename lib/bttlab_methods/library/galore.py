@@ -81,8 +81,9 @@ class ProjectedAdamW(KeptAdamW):
         gradient = gradient.reshape(group["shape"])
         if state.get("step", 0) % self.every == 0:
             state["factors"] = tucker_factors(gradient, group["ranks"])
-        core = along_modes(gradient, [None if factor is None else factor.t() for factor in state["factors"]])
-        update = along_modes(self._adam(state, core, group), state["factors"]).reshape(parameter.shape)
+        bases = [None if factor is None else factor.t() for factor in state["factors"]]
+        direction = self._adam(state, along_modes(gradient, bases), group)
+        update = along_modes(direction, state["factors"]).reshape(parameter.shape)
         parameter.sub_(update, alpha=group["lr"] * self.scale)
 
     @staticmethod

@@ -17,14 +17,9 @@ WEIGHTS_OF_BRANCH = 2  # that follow each other: value and output, first and sec
 
 
 class Scaled(nn.Module):
-    """A layer times speed times a scalar that is trained.
+    """A layer times speed times a scalar that is trained, `scale` of shape ().
 
-    Parameters
-    ----------
-    layer : nn.Module
-    scale : nn.Parameter, shape ()
-    speed : float
-        Adam moves every parameter by about the learning rate a step: the product moves so many times as fast.
+    Adam moves every parameter by about the learning rate a step: the product moves `speed` times as fast.
     """
 
     def __init__(self, layer: nn.Module, scale: nn.Parameter, speed: float):
@@ -39,13 +34,7 @@ class Scaled(nn.Module):
 def scale_branches(encoder: Encoder, *initial: float, speed: float = 1.0) -> None:
     """Multiply what an encoder's branches add by trained scalars: one for each branch, or one that both share.
 
-    Parameters
-    ----------
-    encoder : Encoder
-    *initial : float
-        What the branches are multiplied by at the start.
-    speed : float
-        As for `Scaled`.
+    They start at `initial` and move as in `Scaled`.
     """
     device = next(encoder.parameters()).device
     scales = [nn.Parameter(torch.tensor(value / speed, device=device)) for value in initial]

@@ -137,15 +137,7 @@ class EightBitOptimizer(Method):
 
 
 class AdamW8bit(KeptAdamW):
-    """AdamW as torch.optim's, but for its moments.
-
-    Parameters
-    ----------
-    parameters : iterable of nn.Parameter
-    lr : float
-    block, smallest : int
-        As for the method.
-    """
+    """AdamW as torch.optim's, but for its moments; `block` and `smallest` as for the method."""
 
     def __init__(self, parameters, lr: float, block: int = 256, smallest: int = 1024):
         super().__init__(parameters, lr)

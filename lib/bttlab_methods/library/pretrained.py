@@ -76,14 +76,7 @@ class FullFinetuning(Method):
 def pretrained(setting: Setting, vocabulary: Vocabulary, samples: int) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return a model trained first, from the cache or by training it now.
 
-    Parameters
-    ----------
-    setting : Setting
-        Of the run that starts from it.
-    vocabulary : Vocabulary
-        Of the run's corpus.
-    samples : int
-        To train on.
+    Setting and vocabulary are those of the run that starts from it.
 
     Returns
     -------
@@ -212,13 +205,9 @@ class Adapters(FullFinetuning):
 
 
 class Adapted(nn.Module):
-    """y + up(GELU(down(y))) of y = layer(x); `up` starts at 0, so that at first nothing changes.
+    """y + up(GELU(down(y))) of y = layer(x), with `size` features between `down` and `up`.
 
-    Parameters
-    ----------
-    layer : nn.Linear
-    size : int
-        Features between `down` and `up`.
+    `up` starts at 0, so that at first nothing changes.
     """
 
     def __init__(self, layer: nn.Linear, size: int):

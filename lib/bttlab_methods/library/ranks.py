@@ -54,15 +54,8 @@ def chosen_ranks(training: Training, numbers_at_start: int) -> dict[str, Any]:
 def cut(optimizer: torch.optim.Optimizer, layer: Train, kept: list[Tensor]) -> None:
     """Leave a train some indices of its bonds; its cores, gates and their optimizer state are really cut.
 
-    A state in which there are tensors of other shapes than its parameter's is begun again.
-
-    Parameters
-    ----------
-    optimizer : torch.optim.Optimizer
-    layer : TTLinear or TTMEmbedding
-        With `BondGates`.
-    kept : list of int64 Tensor
-        Of each bond, the indices that stay.
+    `kept` has of each bond the indices that stay, int64. A state in which there are tensors of other shapes than its
+    parameter's is begun again.
     """
     count, before = len(layer.cores), [*layer.cores, *layer.core_map.gates]
     pairs = [*pairwise([None, *kept, None]), *((indices, None) for indices in kept)]
@@ -146,17 +139,8 @@ class RankPruning(TensorCompression):
 def cut_to(optimizer: torch.optim.Optimizer, layers: list[Train], felt: list[list[Tensor]], most: int) -> None:
     """Cut indices of bonds, those first that are felt least for what they take, until so many numbers are left.
 
+    `felt` has for each layer and bond how much the loss feels each index, shapes (r_k,); it is cut like the bonds.
     Indices that carry next to nothing are cut in any case, and every bond keeps one.
-
-    Parameters
-    ----------
-    optimizer : torch.optim.Optimizer
-    layers : list of TTLinear or TTMEmbedding
-        With `BondGates`.
-    felt : list of list of Tensor, shapes (r_k,)
-        For each layer and bond, how much the loss feels each index; cut like the bonds.
-    most : int
-        Numbers in all cores.
     """
     candidates, keep = [], []
     for i, layer in enumerate(layers):

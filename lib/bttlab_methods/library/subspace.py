@@ -52,14 +52,8 @@ def keep_input_in_subspace(layer: nn.Module, features: int, rank: int) -> None:
     The basis follows the inputs by a step of subspace iteration at each forward pass, from where it was. The gradient
     of the input is exact, those of the parameters are of the projected input: exact where the basis spans it.
 
-    Parameters
-    ----------
-    layer : nn.Module
-        Its forward pass is replaced; it gets a buffer, `basis`, of shape (features, rank).
-    features : int
-        Of its input.
-    rank : int
-        Coordinates of a token; at most `features` are used.
+    The layer's forward pass is replaced; it gets a buffer, `basis`, of shape (features, rank), with at most as many
+    coordinates of a token as its input has features.
     """
     device = next(layer.parameters()).device
     start = torch.randn(features, min(rank, features), device=device)
