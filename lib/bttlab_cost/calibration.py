@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -20,6 +20,7 @@ from bttlab_cost.xia2024 import LargestBatch, Stages, Throughput
 
 RECORDED = ROOT / "data" / "cost" / "gpu_model.json"
 STAGES_ON = "A40-48GB"
+Prediction = tuple[Throughput, Coefficients]  # a measured point, and what predicts it
 _DIGITS = 4  # significant ones in the record: an optimum is found to more on every host
 
 
@@ -118,25 +119,24 @@ def stage_seconds(point: Stages, coefficients: Coefficients) -> dict[str, float]
     return seconds
 
 
-def errors_of(points: Sequence[Throughput], predicted: Sequence[float]) -> Errors:
-    """Return the errors of predictions."""
-    return errors_of_ratios(np.array(predicted) / [point.sequences_per_second for point in points])
+def errors_of(predictions: Iterable[Prediction]) -> Errors:
+    """Return the errors of the throughputs that coefficients predict for points."""
+    return errors_of_ratios([predict(point, fit) / point.sequences_per_second for point, fit in predictions])
 
 
-def errors_of_ratios(ratios: np.ndarray) -> Errors:
+def errors_of_ratios(ratios: Sequence[float]) -> Errors:
     """Return the errors of ratios, predicted over measured."""
-    off = np.abs(ratios - 1)
+    off = np.abs(np.array(ratios) - 1)
     return Errors(len(ratios), float(np.median(off)), float(np.quantile(off, 0.9)), float(np.median(ratios) - 1))
 
 
 def errors_of_equation_2() -> Errors:
     """Return the errors of the published equation 2 on the very points that each of its curves is fitted to."""
-    ordered, predicted = [], []
+    ratios = []
     for members in xia2024.series(xia2024.throughputs()).values():
         fitted = xia2024.equation_2(members)
-        ordered += members
-        predicted += [float(fitted(point.batch, point.config.sparsity)) for point in members]
-    return errors_of(ordered, predicted)
+        ratios += [fitted(point.batch, point.config.sparsity) / point.sequences_per_second for point in members]
+    return errors_of_ratios(ratios)
 
 
 def modelled_largest_batches(coefficients: MemoryCoefficients) -> list[tuple[LargestBatch, int]]:

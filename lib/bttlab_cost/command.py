@@ -200,16 +200,17 @@ def _check(options: argparse.Namespace) -> Outcome:
     from rich.table import Table
 
     from bttlab_cost import xia2024
-    from bttlab_cost.calibration import errors_of, errors_of_equation_2, modelled_largest_batches, predict
+    from bttlab_cost.calibration import errors_of, errors_of_equation_2, modelled_largest_batches
     from bttlab_cost.fitting import calibrate, memory_errors
 
     say("bttlab: fitting, and fitting again without each group of points")
     calibration, groups = calibrate()
     if options.record is not None:
         calibration.write(options.record)
-    aside = xia2024.throughputs("throughput_h100.csv")
     errors = dict(calibration.errors)
-    errors["H100, kept aside"] = errors_of(aside, [predict(point, calibration.time) for point in aside])
+    errors["H100, kept aside"] = errors_of(
+        (point, calibration.time) for point in xia2024.throughputs("throughput_h100.csv")
+    )
     errors["published equation 2, its own points"] = errors_of_equation_2()
     memory = memory_errors(calibration.flash_memory)
     batches = [

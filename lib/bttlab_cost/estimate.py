@@ -157,10 +157,13 @@ class Estimator:
         self.calibration = read_calibration()
         self.prices = read_prices() if prices is None else prices
 
-    def largest_batch(self, config: FineTuning, gpu: Gpu, length: int | None = None) -> int:
-        """Return how many sequences fit a GPU, of the stated length or of `length` tokens; 0 if none does."""
-        memory = self.calibration.memory_of(config)
-        return largest_batch(config, gpu.memory_bytes, length or config.sequence_length, memory)
+    def largest_batch(self, config: FineTuning, gpu: Gpu) -> int:
+        """Return how many sequences of the stated length fit a GPU; 0 if none does."""
+        return largest_batch(config, gpu.memory_bytes, config.sequence_length, self.calibration.memory_of(config))
+
+    def padded_batch(self, config: FineTuning, gpu: Gpu) -> int:
+        """Return how many sequences fit a GPU when they are padded to the longest that a run meets; 0 if none does."""
+        return largest_batch(config, gpu.memory_bytes, config.longest_length, self.calibration.memory_of(config))
 
     def sequences_per_second(self, config: FineTuning, gpu: Gpu, batch: int) -> tuple[float, float, float]:
         """Return low, middle and high: nine of ten points that were not fitted to lie in such a band."""
@@ -189,7 +192,7 @@ class Estimator:
             )
         if batch is not None and not 1 <= batch <= largest:
             raise CostError(f"batch is {batch}: on {gpu.gpu} it must be from 1 to {largest}")
-        padded = self.largest_batch(config, gpu, config.longest_length)
+        padded = self.padded_batch(config, gpu)
         batch = batch or max(1, padded)
         time = self.calibration.time_of(config)
         share = host_share(config, gpu, batch, time)

@@ -72,9 +72,6 @@ class CostExplorer(Explorer):
         hours = estimate.tokens / config.sequence_length / np.array([high, middle, low]) / 3600
         return hours * estimate.price.usd_per_hour if estimate.price else hours
 
-    def _largest(self, config: FineTuning, gpu: Gpu) -> int:
-        return self._estimator.largest_batch(config, gpu, config.longest_length)
-
     def _clear(self, axes: Axes, title: str, x_label: str) -> None:
         axes.clear()
         style(axes, title, x_label, "USD (modelled)" if self.estimate.price else "hours (modelled)")
@@ -84,7 +81,7 @@ class CostExplorer(Explorer):
         self._clear(axes, f"Over batch size, {estimate.gpu.gpu}", "sequences a step")
         for top_k in sorted({1, 2, estimate.config.top_k, estimate.config.experts}):
             config = replace(estimate.config, top_k=top_k)
-            batches = [batch for batch in _GRID if batch <= self._largest(config, estimate.gpu)]
+            batches = [batch for batch in _GRID if batch <= self._estimator.padded_batch(config, estimate.gpu)]
             if not batches:
                 continue
             band = np.array([self._costs(estimate, config, batch) for batch in batches]).T
@@ -106,7 +103,7 @@ class CostExplorer(Explorer):
         points = []
         for top_k in range(1, estimate.config.experts + 1):
             config = replace(estimate.config, top_k=top_k)
-            largest = self._largest(config, estimate.gpu)
+            largest = self._estimator.padded_batch(config, estimate.gpu)
             if largest:
                 points.append((config.sparsity, *self._costs(estimate, config, largest)))
         sparsity, *band = np.array(points).T

@@ -102,11 +102,13 @@ def draw_stages(calibration: Calibration) -> Picture:
                 (-0.2, point.seconds, None),
                 (0.2, stage_seconds(point, calibration.time), "//"),
             ):
-                _stack(axes, place + shift, seconds, hatch)
-        names = ["dense" if point.config.sparsity == 1 else "sparse" for point in chosen]
-        axes.set_xticks(
-            range(len(chosen)), [f"{name}\n{point.batch}" for name, point in zip(names, chosen, strict=True)]
-        )
+                bottom = 0.0
+                for stage, value in seconds.items():
+                    look = {"color": STAGE_COLOURS[stage], "hatch": hatch, "edgecolor": "white", "linewidth": 0.5}
+                    axes.bar(place + shift, value, 0.36, bottom=bottom, **look)
+                    bottom += value
+        labels = [f"{'dense' if point.config.sparsity == 1 else 'sparse'}\n{point.batch}" for point in chosen]
+        axes.set_xticks(range(len(chosen)), labels)
     handles = [Rectangle((0, 0), 1, 1, color=colour) for colour in STAGE_COLOURS.values()]
     handles += [
         Rectangle((0, 0), 1, 1, facecolor="0.8", hatch=hatch, edgecolor="0.4", linewidth=0) for hatch in ("", "///")
@@ -114,15 +116,6 @@ def draw_stages(calibration: Calibration) -> Picture:
     labels = [*STAGE_COLOURS, "plain: published", "hatched: modelled"]
     figure.legend(handles, labels, fontsize=8, ncols=5, loc="outside lower center", frameon=False)
     return Picture(figure, "The stages of a step on the A40, sequences of 128 tokens.")
-
-
-def _stack(axes: Axes, at: float, seconds: dict[str, float], hatch: str | None) -> None:
-    bottom = 0.0
-    for stage, value in seconds.items():
-        axes.bar(
-            at, value, 0.36, bottom=bottom, color=STAGE_COLOURS[stage], hatch=hatch, edgecolor="white", linewidth=0.5
-        )
-        bottom += value
 
 
 def draw_utilisation() -> Picture:

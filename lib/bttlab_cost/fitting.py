@@ -15,13 +15,23 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import astuple
 from functools import cache, lru_cache
+from itertools import chain
 
 import numpy as np
 from scipy import optimize
 
 from bttlab.baseline.gpus import find_gpu
 from bttlab_cost import others, xia2024
-from bttlab_cost.calibration import STAGES_ON, Calibration, Errors, Spread, errors_of, errors_of_ratios, predict
+from bttlab_cost.calibration import (
+    STAGES_ON,
+    Calibration,
+    Errors,
+    Prediction,
+    Spread,
+    errors_of,
+    errors_of_ratios,
+    predict,
+)
 from bttlab_cost.configuration import CostError
 from bttlab_cost.gpu_step import (
     Coefficients,
@@ -187,22 +197,22 @@ def _peak_ratios(project: others.Project, coefficients: MemoryCoefficients) -> l
 def memory_errors(coefficients: MemoryCoefficients) -> dict[str, Errors]:
     """Return the errors of the modelled peaks of each project that published any."""
     ratios = {project.project: _peak_ratios(project, coefficients) for project in others.projects()}
-    return {name: errors_of_ratios(np.array(values)) for name, values in ratios.items() if values}
+    return {name: errors_of_ratios(values) for name, values in ratios.items() if values}
 
 
-def leave_out(kind: str) -> dict[str, tuple[list[Throughput], Coefficients]]:
-    """Return, for each group of a kind of `LEFT_OUT`, its points and the coefficients fitted without them.
+def leave_out(kind: str) -> dict[str, list[Prediction]]:
+    """Return, for each group of a kind of `LEFT_OUT`, its points, each with the coefficients fitted without the group.
 
     Stages of what is left out are left out, too: all where it is the GPU that they were timed on.
     """
     group_of, points = LEFT_OUT[kind], xia2024.throughputs()
-    fits = {}
+    groups = {}
     for group in dict.fromkeys(map(group_of, points)):
-        inside = [point for point in points if group_of(point) == group]
-        others = [point for point in points if group_of(point) != group]
+        rest = [point for point in points if group_of(point) != group]
         stages = [] if group == STAGES_ON else [point for point in xia2024.stages() if point.model != group]
-        fits[group] = inside, fit_time(others, stages)
-    return fits
+        fit = fit_time(rest, stages)
+        groups[group] = [(point, fit) for point in points if group_of(point) == group]
+    return groups
 
 
 @cache
@@ -210,65 +220,41 @@ def calibrate() -> tuple[Calibration, dict[str, dict[str, Errors]]]:
     """Return a new calibration, and the errors on each group that was left out, by the kind of group."""
     points = xia2024.throughputs()
     time = fit_time(points, xia2024.stages())
-    errors = {"fitted": errors_of(points, [predict(point, time) for point in points])}
+    errors = {"fitted": errors_of((point, time) for point in points)}
     groups: dict[str, dict[str, Errors]] = {}
     fits = [time]
     for kind in LEFT_OUT:
         left_out = leave_out(kind)
-        fits += [fit for _, fit in left_out.values()]
-        pairs = [(point, predict(point, fit)) for inside, fit in left_out.values() for point in inside]
-        errors[f"{kind} left out"] = errors_of(*zip(*pairs, strict=True))
-        groups[kind] = {
-            group: errors_of(inside, [predict(point, fit) for point in inside])
-            for group, (inside, fit) in left_out.items()
-        }
+        fits += [predictions[0][1] for predictions in left_out.values()]
+        errors[f"{kind} left out"] = errors_of(chain(*left_out.values()))
+        groups[kind] = {group: errors_of(predictions) for group, predictions in left_out.items()}
     values = np.array([astuple(one) for one in fits])
     low, high = (Coefficients(*ends.tolist()) for ends in (values.min(0), values.max(0)))
     memory = fit_memory(xia2024.largest_batches(), xia2024.stages())
-    aside = [(point, predict(point, time), time) for point in xia2024.throughputs("throughput_h100.csv")]
-    flash, unseen, groups["one project"] = _calibrate_flash()
-    errors["FlashAttention, fitted"] = errors_of(*zip(*_fitted_projects(flash), strict=True))
-    for name, fitted in (("one project left out", True), ("projects held out", False)):
-        pairs = [(point, found) for point, found, _ in unseen if _project(point).fitted == fitted]
-        errors[f"FlashAttention, {name}"] = errors_of(*zip(*pairs, strict=True))
+    aside = [(point, time) for point in xia2024.throughputs("throughput_h100.csv")]
     spread = _spread(aside, math.log1p(errors["one GPU left out"].nine_of_ten))
-    calibration = Calibration(time, low, high, flash, memory, fit_flash_memory(), spread, _spread(unseen), errors)
+
+    every = [point for project in others.projects() if project.fitted for point in project.throughputs]
+    flash = fit_time(every, flash=True)
+    errors["FlashAttention, fitted"] = errors_of((point, flash) for point in every)
+    unseen: dict[str, list[Prediction]] = {}  # by fits that have not seen the project
+    for project in others.projects():
+        rest = [point for point in every if point.data_set != project.project]
+        fit = fit_time(rest, flash=True) if project.fitted else flash
+        unseen[project.project] = [(point, fit) for point in project.throughputs]
+    groups["one project"] = {name: errors_of(predictions) for name, predictions in unseen.items() if predictions}
+    for name, fitted in (("one project left out", True), ("projects held out", False)):
+        names = [project.project for project in others.projects() if project.fitted == fitted]
+        errors[f"FlashAttention, {name}"] = errors_of(chain(*(unseen[name] for name in names)))
+    flash_spread = _spread(list(chain(*unseen.values())))
+    calibration = Calibration(time, low, high, flash, memory, fit_flash_memory(), spread, flash_spread, errors)
     return calibration, groups
 
 
-def _project(point: Throughput) -> others.Project:
-    return next(project for project in others.projects() if project.project == point.data_set)
-
-
-def _fitted_projects(coefficients: Coefficients) -> list[tuple[Throughput, float]]:
-    points = [point for project in others.projects() if project.fitted for point in project.throughputs]
-    return [(point, predict(point, coefficients)) for point in points]
-
-
-def _calibrate_flash() -> tuple[Coefficients, list[tuple[Throughput, float, Coefficients]], dict[str, Errors]]:
-    """Fit to the projects for that, and to all of them but each.
-
-    Returns the fit; of each point a prediction by a fit that has not seen its project, with that fit; and the errors of
-    these by project.
-    """
-    every = [point for point, _ in _fitted_projects(_PRIOR)]
-    fitted = fit_time(every, flash=True)
-    unseen, groups = [], {}
-    for project in others.projects():
-        fit = fitted
-        if project.fitted:
-            fit = fit_time([point for point in every if point.data_set != project.project], flash=True)
-        found = [(point, predict(point, fit), fit) for point in project.throughputs]
-        if found:
-            groups[project.project] = errors_of(*zip(*[row[:2] for row in found], strict=True))
-        unseen += found
-    return fitted, unseen, groups
-
-
-def _spread(unseen: Sequence[tuple[Throughput, float, Coefficients]], gpu: float | None = None) -> Spread:
-    """Return the spread of points, each with its prediction and the coefficients that made it."""
-    off = np.abs([math.log(found / point.sequences_per_second) for point, found, _ in unseen])
-    share = np.array([host_share(point.config, find_gpu(point.gpu), point.batch, fit) for point, _, fit in unseen])
+def _spread(unseen: Sequence[Prediction], gpu: float | None = None) -> Spread:
+    """Return the spread of points, each with the coefficients that predict it."""
+    off = np.abs([math.log(predict(point, fit) / point.sequences_per_second) for point, fit in unseen])
+    share = np.array([host_share(point.config, find_gpu(point.gpu), point.batch, fit) for point, fit in unseen])
     waits = share > _WAITS
     if gpu is None:
         gpu = float(np.quantile(off[~waits], 0.9))

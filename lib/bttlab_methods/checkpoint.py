@@ -38,13 +38,9 @@ def export(training: Training) -> tuple[ModelConfig, dict[str, np.ndarray]]:
     model, config = training.model, training.setting.config
     every = model.named_modules(remove_duplicate=False)  # encoders may share what they are made of
     layers = {name: layer for name, layer in every if isinstance(layer, TTLinear | TTMEmbedding)}
-    linear = [_rank(layer) for layer in layers.values() if isinstance(layer, TTLinear)]
-    embedding = [_rank(layer) for layer in layers.values() if isinstance(layer, TTMEmbedding)]
-    config = replace(
-        config,
-        linear_rank=max(linear, default=config.linear_rank),
-        embedding_rank=max(embedding, default=config.embedding_rank),
-    )
+    for field, kind in (("linear_rank", TTLinear), ("embedding_rank", TTMEmbedding)):
+        ranks = [core.shape[-1] for layer in layers.values() if isinstance(layer, kind) for core in layer.cores]
+        config = replace(config, **{field: max(ranks, default=getattr(config, field))})
     tensors = dict(model.named_parameters(remove_duplicate=False))
     with torch.no_grad():
         for name, layer in layers.items():
@@ -56,12 +52,8 @@ def export(training: Training) -> tuple[ModelConfig, dict[str, np.ndarray]]:
                 shapes = ttm_shapes(layer.row_modes, layer.column_modes, config.embedding_rank)
             tensors |= {f"{name}.cores.{k}": core for k, core in enumerate(padded(layer.used_cores(), shapes))}
     parameters = {name: tensor.detach().cpu().float().numpy() for name, tensor in tensors.items()}
-    wanted = config.parameter_shapes()
-    other = sorted(
-        name
-        for name in wanted.keys() | parameters.keys()
-        if name not in wanted or name not in parameters or parameters[name].shape != wanted[name]
-    )
+    wanted, found = config.parameter_shapes(), {name: array.shape for name, array in parameters.items()}
+    other = sorted(name for name, _ in wanted.items() ^ found.items())
     if other:
         raise MethodError(
             f"the trained model has {other[0]} otherwise than a model of its configuration: it cannot be exported; "
@@ -120,7 +112,3 @@ def write_checkpoint(training: Training, folder: Path) -> ModelConfig:
         )
     )
     return config
-
-
-def _rank(layer: TTLinear | TTMEmbedding) -> int:
-    return max(core.shape[-1] for core in layer.cores)

@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections import deque
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -91,7 +92,7 @@ def _list() -> Outcome:
 
 
 def _model(options: argparse.Namespace) -> "ModelConfig":
-    """Return the model that the options name; `Setting.of` makes it dense, and methods change it."""
+    """Return the model that the options name, dense: methods change it."""
     from bttlab.model import ModelConfig
     from bttlab_methods import MethodError
 
@@ -107,7 +108,7 @@ def _model(options: argparse.Namespace) -> "ModelConfig":
                 f"the model's {name} is {getattr(model, name)}: methods begin with the dense model; give ranks to the "
                 "method, as tensor:rank=6,embedding_rank=15"
             )
-    return model
+    return replace(model, format="dense")
 
 
 def _run(options: argparse.Namespace) -> Outcome:
@@ -116,10 +117,11 @@ def _run(options: argparse.Namespace) -> Outcome:
 
     from bttlab.baseline import check_writable
     from bttlab.baseline.machine import open_device
+    from bttlab.data import load_corpus
     from bttlab.experiments.keep import keep_methods
     from bttlab.experiments.record import now
     from bttlab.train.run import check_free
-    from bttlab_methods import MethodError, Setting, describe, parse, run_methods, write_checkpoint
+    from bttlab_methods import MethodError, Setting, describe, parse, run_methods, samples_of, write_checkpoint
     from bttlab_methods.record import Results, comparison
     from bttlab_methods.training import changed
 
@@ -133,10 +135,9 @@ def _run(options: argparse.Namespace) -> Outcome:
     torch.set_num_threads(options.threads)
     open_device(options.device)
     combinations = [parse(name) for name in options.names]
-    model = _model(options)
-    settings = [
-        Setting.of(options.data, options.budget, model, options.batch, seed, options.device) for seed in options.seeds
-    ]
+    model, corpus = _model(options), load_corpus(options.data)
+    samples = samples_of(options.budget, len(corpus.train))
+    settings = [Setting(corpus, model, samples, options.batch, seed, options.device) for seed in options.seeds]
     for combination in combinations:  # all that can be refused is, before anything is written or trained
         changed(settings[0], combination)
     if options.checkpoint is not None:

@@ -46,11 +46,9 @@ class Results:
 
     def find(self, methods: str, setting: Setting, split: str) -> Result | None:
         """Return the result of the same methods in the same setting with scores of a split, if there is one."""
-        wanted = (methods, *_setting(setting.corpus.name, setting.config.encoders, setting.own_sizes, setting))
-        for result in self.results:
-            if _key(result) == wanted and split in result.scores:
-                return result
-        return None
+        of_model = setting.corpus.name, setting.config.encoders, setting.own_sizes
+        wanted = methods, *of_model, setting.samples, setting.batch, setting.seed, setting.device
+        return next((one for one in self.results if _key(one) == wanted and split in one.scores), None)
 
     def add(self, result: Result) -> None:
         """Keep a result in the place of one of the same run; in the file, beside those of other processes."""
@@ -63,12 +61,9 @@ class Results:
                 write_whole(self._path, f"[\n{lines}\n]\n")
 
 
-def _setting(corpus: str, encoders: int, sizes: dict[str, Any], values) -> tuple:
-    return corpus, encoders, sizes, values.samples, values.batch, values.seed, values.device
-
-
 def _key(result: Result) -> tuple:
-    return result.methods, *_setting(result.corpus, result.encoders, result.model, result)
+    of_model = result.corpus, result.encoders, result.model
+    return result.methods, *of_model, result.samples, result.batch, result.seed, result.device
 
 
 def comparison(results: Sequence[Result], split: str):

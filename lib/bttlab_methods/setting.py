@@ -1,11 +1,10 @@
 """The setting that all methods of a comparison share: model, samples, budget."""
 
 import math
-import os
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bttlab.data import Corpus, Samples, Vocabulary, encode, load_corpus
+from bttlab.data import Corpus, Samples, Vocabulary, encode
 from bttlab.errors import BttlabError, shown
 from bttlab.model import ModelConfig
 
@@ -60,37 +59,6 @@ class Setting:
                 )
         if self.seed < 0:
             raise MethodError(f"seed is {self.seed}: it must be at least 0; pass --seed 0")
-
-    @classmethod
-    def of(
-        cls,
-        data: str | os.PathLike = "airline",
-        budget: str | int = "1epoch",
-        model: ModelConfig | None = None,
-        batch: int = BATCH,
-        seed: int = 0,
-        device: str = "cpu",
-    ) -> "Setting":
-        """Return the setting of a corpus and a dense model.
-
-        Parameters
-        ----------
-        data : str or path
-            Name or folder of the corpus.
-        budget : str or int
-            As for `samples_of`.
-        model : ModelConfig, optional
-            By default the paper's of two encoders.
-        batch, seed, device
-            As for the class.
-
-        Raises
-        ------
-        MethodError, bttlab.data.CorpusError, bttlab.model.ConfigError
-        """
-        corpus = load_corpus(data)
-        config = replace(model or ModelConfig(), format="dense")
-        return cls(corpus, config, samples_of(budget, len(corpus.train)), batch, seed, device)
 
     @property
     def own_sizes(self) -> dict[str, Any]:

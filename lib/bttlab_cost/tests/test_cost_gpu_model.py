@@ -131,7 +131,7 @@ def test_median_error_over_the_77_points(recorded):
 def test_points_of_the_h100_were_not_fitted_to(recorded):
     aside = xia2024.throughputs("throughput_h100.csv")
     assert not {point.gpu for point in aside} & {point.gpu for point in xia2024.throughputs()}
-    errors = errors_of(aside, [predict(point, recorded.time) for point in aside])
+    errors = errors_of((point, recorded.time) for point in aside)
     assert errors.points == 19 and errors.median <= 0.15
 
 
@@ -147,7 +147,7 @@ def test_projects_that_were_held_out_are_predicted_within_the_band(recorded):
     held_out = [project for project in others.projects() if not project.fitted]
     points = [point for project in held_out for point in project.throughputs]
     assert len(held_out) >= 4 and len({project.project for project in others.projects()}) >= 8
-    found = errors_of(points, [predict(point, recorded.flash) for point in points])
+    found = errors_of((point, recorded.flash) for point in points)
     assert found.points == 17 and found.median <= 0.12
     assert vars(recorded.errors["FlashAttention, projects held out"]) == pytest.approx(vars(found), rel=1e-3)
     estimator, inside = Estimator(), 0
