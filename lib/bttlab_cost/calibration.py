@@ -141,11 +141,10 @@ def errors_of_equation_2() -> Errors:
 
 def modelled_largest_batches(coefficients: MemoryCoefficients) -> list[tuple[LargestBatch, int]]:
     """Return the published largest batches, each with the modelled one."""
-    pairs = []
-    for point in xia2024.largest_batches():
-        memory, length = find_gpu(point.gpu).memory_bytes, point.config.sequence_length
-        pairs.append((point, largest_batch(point.config, memory, length, coefficients)))
-    return pairs
+    return [
+        (one, largest_batch(one.config, find_gpu(one.gpu).memory_bytes, one.config.sequence_length, coefficients))
+        for one in xia2024.largest_batches()
+    ]
 
 
 @cache

@@ -26,7 +26,6 @@ MIXER_BACKWARD = {"attention": 2, "mamba": 6}
 BLOCK_PASSES = 16  # norms and residual sums are in FP32
 OPTIMIZER_ACCESSES = 20  # reads and writes of an element by AdamW, which torch runs as eight passes over lists
 OPTIMIZER_KERNELS = 200
-CLASSES = ("experts", "dequantisation", "adapters", "elementwise", "mixer", "output", "optimizer")
 
 
 @dataclass(frozen=True)
@@ -37,8 +36,7 @@ class Operator:
     ----------
     stage : {"forward", "backward", "optimizer"}
         Recomputation belongs to the backward pass.
-    kind : str
-        One of `CLASSES`.
+    kind : {"experts", "dequantisation", "adapters", "elementwise", "mixer", "output", "optimizer"}
     layer : {"experts", "mixer", "block", "output", "optimizer"}
         Where it stands; "block" is norms, residuals and router.
     times : float

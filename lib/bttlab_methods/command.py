@@ -14,16 +14,14 @@ if TYPE_CHECKING:
 
 SUMMARY = "list the ways to train with less, or train with some of them and compare"
 
-ACTIONS = {
-    "list": "name every method, what it changes, its parameters and its source",
-    "run": "train with methods, one run after the other, and compare",
-}
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     actions = parser.add_subparsers(title="actions", metavar="ACTION", dest="action", required=True)
-    for name, summary in ACTIONS.items():
+    for name, summary in (
+        ("list", "name every method, what it changes, its parameters and its source"),
+        ("run", "train with methods, one run after the other, and compare"),
+    ):
         action = actions.add_parser(name, help=summary, description=summary, allow_abbrev=False)
         action.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
         action.add_argument(

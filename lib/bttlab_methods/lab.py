@@ -132,8 +132,6 @@ class MethodsLab:
         Of the dense model.
     samples : int
         Budget of a run, to begin with.
-    most_samples : int
-        Where its slider ends.
 
     Attributes
     ----------
@@ -142,14 +140,14 @@ class MethodsLab:
         Of the runs that have ended.
     """
 
-    def __init__(self, workload: Workload, samples: int = 1000, most_samples: int = 10_000):
+    def __init__(self, workload: Workload, samples: int = 1000):
         self._workload = workload
         self.results: list[Result] = []
         self.dashboard = Dashboard(
             [method_target(DENSE, workload, on_result=self._on_result)],
             samples,
             LEARNING_RATE,
-            most_samples,
+            10_000,  # where the slider ends
             name="methods",
             accounting="tensors",  # a method measures no other
         )

@@ -77,11 +77,6 @@ def _trains_cores(combination: str) -> bool:
     return any(issubclass(methods().get(name, Method), TensorCompression) for name in names)
 
 
-def _close(one: tuple[float, float], other: tuple[float, float]) -> bool:
-    """Return True if the labels of two points would overlap."""
-    return abs(one[0] / other[0] - 1) < 0.03 and abs(one[1] - other[1]) < 2
-
-
 def draw_scatter(results: Sequence[Result], split: str = "test") -> Picture:
     """Draw slot F1 against peak memory, a point for each combination, named if none beats it in both.
 
@@ -117,7 +112,8 @@ def draw_scatter(results: Sequence[Result], split: str = "test") -> Picture:
     ]
     named: list[tuple[float, float]] = []
     for name in dict.fromkeys(["dense", "tensor", *front]):
-        if name in points and not any(_close(points[name], other) for other in named):
+        size, score = points.get(name, (0, 0))
+        if size and not any(abs(size / x - 1) < 0.03 and abs(score - y) < 2 for x, y in named):
             axes.annotate(_shortened(name), points[name], (4, 4), textcoords="offset points", fontsize=8)
             named.append(points[name])
     axes.margins(0.15)

@@ -175,7 +175,12 @@ def measure_memory(training: Training) -> dict[str, Any]:
         forward pass leaves for the backward pass), inputs, temporaries; "most", the same categories, each when it was
         the most; and "tokens", the batch's. On a GPU also "allocated".
     """
-    batch = _largest(training)
+    samples = training.samples
+    batches = equal_length_batches(
+        np.arange(len(samples)), samples.lengths, training.setting.batch, np.random.default_rng(0)
+    )
+    indices = max(batches, key=lambda batch: len(batch) * int(samples.lengths[batch[0]]))
+    batch = Batch(samples[indices], indices=indices)
     on_gpu = training.device.type == "cuda"
     training.model.train()
     training.optimizer.zero_grad(set_to_none=True)
@@ -191,7 +196,8 @@ def measure_memory(training: Training) -> dict[str, Any]:
         torch.cuda.reset_peak_memory_stats()
     with meter:
         value, _ = training.forward(batch)
-        after_forward = _alive(meter.events)
+        gone = {number for number, size in meter.events if size < 0}
+        after_forward = {number for number, _ in meter.events} - gone
         training.backward(value)
         of_gradients = {meter.number(part) for part in flat([p.grad for p in training.model.parameters()])}
         training.update()
@@ -216,17 +222,3 @@ def flat(values: Any) -> Iterator[Tensor]:
             yield from flat([getattr(leaf, name) for name in leaf.__tensor_flatten__()[0]])
         elif isinstance(leaf, Tensor):
             yield leaf
-
-
-def _alive(events: list[tuple[int, int]]) -> set[int]:
-    alive: set[int] = set()
-    for number, size in events:
-        (alive.discard if size < 0 else alive.add)(number)
-    return alive
-
-
-def _largest(training: Training) -> Batch:
-    samples, size = training.samples, training.setting.batch
-    batches = equal_length_batches(np.arange(len(samples)), samples.lengths, size, np.random.default_rng(0))
-    indices = max(batches, key=lambda batch: len(batch) * int(samples.lengths[batch[0]]))
-    return Batch(samples[indices], indices=indices)

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bttlab.data import Corpus, Samples, Vocabulary, encode
+from bttlab.data import Corpus
 from bttlab.errors import BttlabError, shown
 from bttlab.model import ModelConfig
 
@@ -65,11 +65,6 @@ class Setting:
         """Fields of the model's configuration in which it is not the paper's of the same depth."""
         usual = ModelConfig(encoders=self.config.encoders, format=self.config.format).to_dict()
         return {name: value for name, value in self.config.to_dict().items() if value != usual.get(name)}
-
-    def encode(self) -> tuple[Vocabulary, Samples]:
-        """Return the vocabulary and the training split as the model takes it."""
-        vocabulary = Vocabulary.from_sentences(self.corpus.train.words, self.config.vocabulary_size)
-        return vocabulary, encode(self.corpus.train, vocabulary, self.corpus, self.config)
 
     def scaled(self, rate_factor: float) -> "Setting":
         """Return the setting with every learning rate times a factor."""

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bttlab.data import Samples, epoch_order
+from bttlab.data import Samples, Vocabulary, encode, epoch_order
 from bttlab.model import Transformer, batch_losses, equal_length_batches
 from bttlab.model.loop import train_pieces
 from bttlab_methods.setting import MethodError, Setting
@@ -134,8 +134,10 @@ class Training:
         self.clock = GPU_CLOCK if torch.device(setting.device).type == "cuda" else CPU_CLOCK
         self.random = np.random.Generator(np.random.PCG64([setting.seed, 1]))
         torch.manual_seed(setting.seed)
-        self.vocabulary, self.samples = self.setting.encode()
-        self.model: nn.Module = Transformer(self.setting.config, seed=setting.seed).to(setting.device)
+        corpus, config = self.setting.corpus, self.setting.config
+        self.vocabulary = Vocabulary.from_sentences(corpus.train.words, config.vocabulary_size)
+        self.samples = encode(corpus.train, self.vocabulary, corpus, config)
+        self.model: nn.Module = Transformer(config, seed=setting.seed).to(setting.device)
         for method in self.methods:
             method.change_model(self)
         self.restart_optimizer()

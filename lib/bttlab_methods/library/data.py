@@ -128,18 +128,13 @@ class DataPruning(Method):
     share: float = 0.5
     look: float = 0.3
 
-    def change_model(self, training: Training) -> None:
-        """Remember which utterances are kept: at first all."""
-        training.extra[self.name] = {"kept": None}
-
     def scores(self, training: Training, samples: Samples) -> np.ndarray:
         """Return how much there is to learn from each of n samples, shape (n,)."""
         raise NotImplementedError
 
     def batches(self, training: Training, samples: Samples, epoch: int) -> Iterator[Batch]:
         """Yield batches of all samples until there has been a look at them, then of those that are kept."""
-        state = training.extra[self.name]
-        if state["kept"] is None:
+        if self.name not in training.extra:
             for batch in training.epoch_batches(epoch):
                 yield batch
                 if training.progress >= self.look:
@@ -147,13 +142,13 @@ class DataPruning(Method):
             else:
                 return
             scores = self.scores(training, samples)
-            state["kept"] = np.sort(np.argsort(-scores, kind="stable")[: max(1, round(self.share * len(samples)))])
-        yield from training.epoch_batches(epoch, state["kept"])
+            count = max(1, round(self.share * len(samples)))
+            training.extra[self.name] = np.sort(np.argsort(-scores, kind="stable")[:count])
+        yield from training.epoch_batches(epoch, training.extra[self.name])
 
     def finish(self, training: Training) -> dict[str, Any]:
         """Return how many utterances were kept."""
-        kept = training.extra[self.name]["kept"]
-        return {"utterances_kept": len(training.samples) if kept is None else len(kept)}
+        return {"utterances_kept": len(training.extra.get(self.name, training.samples))}
 
 
 class DataPruningEarly(DataPruning):
