@@ -122,11 +122,8 @@ def draw_utilisation() -> Picture:
     """Draw how busy the A40's processors and memory are in each kernel of Mixtral's experts; published."""
     figure = new_figure(9.2, 3.4)
     panels = figure.subplots(1, 2)
-    for axes, (what, title) in zip(
-        panels,
-        (("sm_utilisation_percent", "Processors (SM)"), ("dram_utilisation_percent", "Memory (DRAM)")),
-        strict=True,
-    ):
+    titles = {"sm_utilisation_percent": "Processors (SM)", "dram_utilisation_percent": "Memory (DRAM)"}
+    for axes, (what, title) in zip(panels, titles.items(), strict=True):
         chosen = [row for row in xia2024.rows("breakdown.csv") if row["what"] == what]
         values = np.array([[float(row[name]) for name in SETTINGS] for row in chosen])
         image = axes.imshow(values, vmin=0, vmax=100, cmap="cividis", aspect="auto")
@@ -185,18 +182,12 @@ def draw_ranking(estimates: Sequence[Estimate]) -> Picture:
     ranking = sorted(estimates, key=lambda one: one.cost[1], reverse=True)
     figure = new_figure(9.2, 0.9 + 0.42 * len(ranking))
     panels = figure.subplots(1, 2, sharey=True)
-    for axes, (title, unit, bands) in zip(
-        panels,
-        (
-            ("Throughput (modelled)", "sequences/s", [one.sequences_per_second for one in ranking]),
-            (
-                "Cost (modelled)",
-                f"USD; prices of {ranking[0].price.provider}, {ranking[0].price.date}",
-                [o.cost for o in ranking],
-            ),
-        ),
-        strict=True,
-    ):
+    price = f"USD; prices of {ranking[0].price.provider}, {ranking[0].price.date}"
+    shown = (
+        ("Throughput (modelled)", "sequences/s", [one.sequences_per_second for one in ranking]),
+        ("Cost (modelled)", price, [one.cost for one in ranking]),
+    )
+    for axes, (title, unit, bands) in zip(panels, shown, strict=True):
         style(axes, title, unit, "")
         low, middle, high = np.array(bands).T
         axes.barh(range(len(ranking)), middle, color=PALETTE[0], hatch="//", edgecolor="white", height=0.6)

@@ -41,10 +41,8 @@ class MethodRun(DashboardRun):
     Parameters
     ----------
     *common
-        As for `DashboardRun`, the workload of the dense model. The learning rate is that of dense AdamW; every method's
-        own rate changes in proportion.
-    methods : str
-        As `bttlab_methods.parse` takes it.
+        As for `DashboardRun`: the name as `bttlab_methods.parse` takes it, the workload of the dense model. The
+        learning rate is that of dense AdamW; every method's own rate changes in proportion.
     device : {"cpu", "cuda"}
     on_result : callable, optional
         Gets the result, from the run's thread.
@@ -52,9 +50,9 @@ class MethodRun(DashboardRun):
 
     follows_learning_rate = False
 
-    def __init__(self, *common: Any, methods: str, device: str, on_result: OnResult | None = None):
+    def __init__(self, *common: Any, device: str, on_result: OnResult | None = None):
         super().__init__(*common)
-        self._methods, self._on_result = parse(methods), on_result
+        self._methods, self._on_result = parse(self.name), on_result
         check_combination(self._methods, device)
         work = self._workload
         self._setting = Setting(work.corpus, work.config, self.total, seed=work.seed, device=device)
@@ -118,7 +116,7 @@ def method_target(
 
     def make_run(total: int, learning_rate: float) -> DashboardRun:
         common = methods, total, learning_rate, torch_meter(device), workload
-        return MethodRun(*common, methods=methods, device=device, on_result=on_result)
+        return MethodRun(*common, device=device, on_result=on_result)
 
     return Target(methods, make_run)
 
@@ -286,20 +284,17 @@ def presets(records: Mapping[str, Sequence[Result]]) -> dict[str, str]:
     """
     single, tensor = (by_methods(records[name]) for name in RECORDS)
 
-    def memory(group: Sequence[Result]) -> float:
-        return mean(group, lambda one: one.memory["peak"]["value"])
+    def averages(groups: Mapping[str, Sequence[Result]], value: Callable[[Result], float]) -> dict[str, float]:
+        return {name: mean(group, value) for name, group in groups.items()}
 
-    def seconds(group: Sequence[Result]) -> float:
-        return mean(group, lambda one: one.seconds_per_epoch["value"])
-
-    def slots(group: Sequence[Result]) -> float:
-        return mean(group, lambda one: one.scores["test"]["slot_f1"])
-
-    same = [name for name in tensor if memory(tensor[name]) <= 1.05 * memory(tensor["tensor"])]
+    peaks, tensor_peaks = (averages(groups, lambda one: one.memory["peak"]["value"]) for groups in (single, tensor))
+    slots, tensor_slots = (averages(groups, lambda one: one.scores["test"]["slot_f1"]) for groups in (single, tensor))
+    seconds = averages(single, lambda one: one.seconds_per_epoch["value"])
+    same = [name for name in tensor if tensor_peaks[name] <= 1.05 * tensor_peaks["tensor"]]
     figures = {
-        "least memory": min(single, key=lambda name: memory(single[name])),
-        "tensor's memory, best slot F1": max(same, key=lambda name: slots(tensor[name])),
-        "fastest epoch": min(single, key=lambda name: seconds(single[name])),
-        "best slot F1": max(single, key=lambda name: slots(single[name])),
+        "least memory": min(peaks, key=peaks.get),
+        "tensor's memory, best slot F1": max(same, key=tensor_slots.get),
+        "fastest epoch": min(seconds, key=seconds.get),
+        "best slot F1": max(slots, key=slots.get),
     }
     return {f"{title} (measured): {name}": name for title, name in figures.items()}

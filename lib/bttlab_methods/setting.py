@@ -51,12 +51,11 @@ class Setting:
 
     def __post_init__(self) -> None:
         for name, way_out in (("samples", "--budget 500, or --budget 1epoch"), ("batch", "--batch 8")):
-            if getattr(self, name) < 1:
-                raise MethodError(f"{name} is {getattr(self, name)}: it must be at least 1; pass {way_out}")
-            if getattr(self, name) > MOST_SAMPLES:
-                raise MethodError(
-                    f"{name} is {shown(getattr(self, name))}: it must be at most {MOST_SAMPLES:,}; pass {way_out}"
-                )
+            value = getattr(self, name)
+            if value < 1:
+                raise MethodError(f"{name} is {value}: it must be at least 1; pass {way_out}")
+            if value > MOST_SAMPLES:
+                raise MethodError(f"{name} is {shown(value)}: it must be at most {MOST_SAMPLES:,}; pass {way_out}")
         if self.seed < 0:
             raise MethodError(f"seed is {self.seed}: it must be at least 0; pass --seed 0")
 

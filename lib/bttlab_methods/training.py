@@ -229,13 +229,12 @@ class Training:
         ndarray of float32, shape (n,)
             The losses before the update.
         """
-        count = len(batch.samples)
         self.set_rate()
         self.optimizer.zero_grad(set_to_none=True)
         value, losses = self.forward(batch)
         self.backward(value)
         self.update()
-        self.count += count
+        self.count += len(batch.samples)
         self.steps += 1
         for method in self.methods:
             method.after_update(self)

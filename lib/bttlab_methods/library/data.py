@@ -59,9 +59,8 @@ class ImportanceSampling(Method):
         Where scores tell nothing, as with heads that are 0, all are alike.
         """
         training.model.train(False)
-        scores = (
-            self.score(training, prediction_errors(*batch_logits(training.model, candidates))).double().cpu().numpy()
-        )
+        errors = prediction_errors(*batch_logits(training.model, candidates))
+        scores = self.score(training, errors).double().cpu().numpy()
         training.model.train()
         if not 0 < scores.sum() < np.inf:
             return np.full(len(scores), 1 / len(scores))
@@ -147,7 +146,6 @@ class DataPruning(Method):
         yield from training.epoch_batches(epoch, training.extra[self.name])
 
     def finish(self, training: Training) -> dict[str, Any]:
-        """Return how many utterances were kept."""
         return {"utterances_kept": len(training.extra.get(self.name, training.samples))}
 
 

@@ -29,12 +29,10 @@ class SharedEncoders(Method):
     excludes = frozenset({"initialisation"})  # which treats each encoder by its place, or is given from elsewhere
 
     def change_model(self, training: Training) -> None:
-        """Put the first encoder in the place of all."""
         encoders = training.model.encoders
         training.model.encoders = nn.ModuleList([encoders[0]] * len(encoders))
 
     def finish(self, training: Training) -> dict[str, Any]:
-        """Return how many times the encoder is used."""
         return {"uses_of_the_encoder": len(training.model.encoders)}
 
 

@@ -27,7 +27,6 @@ class Scaled(nn.Module):
         self.layer, self.scale, self.speed = layer, scale, speed
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map x as the layer does, then scale."""
         return self.speed * self.scale * self.layer(x)
 
 

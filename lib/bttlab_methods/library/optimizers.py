@@ -23,14 +23,7 @@ class KeptAdamW(torch.optim.Optimizer):
     eps, weight_decay : float
     """
 
-    def __init__(
-        self,
-        groups: Iterable,
-        lr: float,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0.01,
-    ):
+    def __init__(self, groups: Iterable, lr: float, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01):
         super().__init__(list(groups), {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
 
     @torch.no_grad()

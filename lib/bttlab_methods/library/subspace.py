@@ -150,7 +150,6 @@ class Subspace(Method):
         object.__setattr__(self, "changes", frozenset(part for part, changed in parts if changed))
 
     def change_setting(self, setting: Setting) -> Setting:
-        """Return the setting with the learning rate of factors."""
         return setting.scaled(self.rate_factor) if self.weights else setting
 
     def change_model(self, training: Training) -> None:

@@ -34,7 +34,6 @@ class TensorCompression(Method):
     rate_factor: float = 4.0
 
     def change_setting(self, setting: Setting) -> Setting:
-        """Return the setting with a tensor model."""
         config = replace(setting.config, format="tensor", linear_rank=self.rank, embedding_rank=self.embedding_rank)
         return replace(setting, config=config).scaled(self.rate_factor)
 
@@ -52,7 +51,6 @@ class TensorInt8(TensorCompression):
     bits: ClassVar[int] = 8
 
     def change_model(self, training: Training) -> None:
-        """Round the cores wherever they are used."""
         for layer in trains(training.model):
             layer.core_map = QuantisedCores(self.bits)
 

@@ -98,7 +98,7 @@ def test_runs_share_one_figure_and_give_results(lab):
 
 
 def test_a_run_stops_between_two_batches(workload):
-    run = MethodRun("dense", 100_000, 3e-4, EnergyMeter(None, "none"), workload, methods="dense", device="cpu")
+    run = MethodRun("dense", 100_000, 3e-4, EnergyMeter(None, "none"), workload, device="cpu")
     run.start()
     while not run.count:
         run.join(0.01)
@@ -107,10 +107,7 @@ def test_a_run_stops_between_two_batches(workload):
 
 
 def test_the_slider_scales_every_rate(workload):
-    runs = [
-        MethodRun("lion", 60, rate, EnergyMeter(None, "none"), workload, methods="lion", device="cpu")
-        for rate in (0.0, 3e-4)
-    ]
+    runs = [MethodRun("lion", 60, rate, EnergyMeter(None, "none"), workload, device="cpu") for rate in (0.0, 3e-4)]
     for run in runs:
         run.start()
         run.join()
@@ -120,7 +117,7 @@ def test_the_slider_scales_every_rate(workload):
 
 def test_a_method_that_does_not_run_here_is_refused_at_once(workload):
     with pytest.raises(MethodError, match="did you mean 'lion'"):
-        MethodRun("x", 60, 3e-4, EnergyMeter(None, "none"), workload, methods="lino", device="cpu")
+        MethodRun("lino", 60, 3e-4, EnergyMeter(None, "none"), workload, device="cpu")
 
 
 def test_the_figure_has_a_row_for_each_combination(lab):
