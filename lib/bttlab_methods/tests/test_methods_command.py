@@ -1,13 +1,20 @@
-"""`bttlab methods`: what it lists, and what it refuses in one line, with nothing trained or written."""
+"""`bttlab methods`: what it lists, what it refuses in one line with nothing written, and methods from outside."""
 
 import json
+import sys
 from dataclasses import dataclass
+from importlib.metadata import EntryPoint
 
 import pytest
 
 from bttlab.cli import main
-from bttlab_methods import Method, methods
+from bttlab_methods import Method, methods, registry
 from tiny_runs import write_corpus
+
+NO_BUDGET = (
+    "budget is '{}': it must be at least one sample; give a number of samples, as 2000, or of epochs, as 1epoch or "
+    "0.5epoch"
+)
 
 
 @dataclass(frozen=True)
@@ -45,21 +52,7 @@ def test_the_list_has_every_method_with_its_parameters_and_source(capsys):
         (["dense", "tensor+lora"], "tensor and lora do not combine: both change the linear layers; leave one out"),
         (["lion+lion"], "lion is named twice; name it once"),
         (["dense", "on-gpus"], "on-gpus needs a GPU with CUDA, not cpu; leave it out, or pass --device cuda"),
-        (
-            ["dense", "--budget", "0"],
-            "budget is '0': it must be at least one sample; give a number of samples, as 2000, or of epochs, as 1epoch "
-            "or 0.5epoch",
-        ),
-        (
-            ["dense", "--budget", "0.01epoch"],
-            "budget is '0.01epoch': it must be at least one sample; give a number of samples, as 2000, or of epochs, "
-            "as 1epoch or 0.5epoch",
-        ),
-        (
-            ["dense", "--budget", "2weeks"],
-            "budget is '2weeks': it must be at least one sample; give a number of samples, as 2000, or of epochs, as "
-            "1epoch or 0.5epoch",
-        ),
+        *((["dense", "--budget", budget], NO_BUDGET.format(budget)) for budget in ("0", "0.01epoch", "2weeks")),
         (["dense", "--seeds", "-1"], "seed is -1: it must be at least 0; pass --seed 0"),
         (["dense", "--threads", "0"], "threads is 0: it must be at least 1; pass --threads 1"),
         (
@@ -108,10 +101,85 @@ def test_models_of_other_sizes_are_other_runs_of_a_record(corpus, tmp_path, monk
     assert trained("--model", str(sizes)) == [narrow, wider]  # what is there is not trained again
 
 
-def test_several_runs_have_no_one_checkpoint(corpus, tmp_path, capsys):
-    folder = tmp_path / "run"
-    assert main(["methods", "run", "dense", "lion", "--data", str(corpus), "--checkpoint", str(folder)]) == 2
+GOOD = '''
+from dataclasses import dataclass
+import torch
+from bttlab_methods import Method
+
+@dataclass(frozen=True)
+class Plain(Method):
+    """Update by plain gradient descent.
+
+    Parameters
+    ----------
+    rate : float
+    """
+
+    name = "plain-sgd"
+    family = "optimizers"
+    source = "none"
+    changes = frozenset({"optimizer"})
+    rate: float = 0.01
+
+    def make_optimizer(self, training):
+        return torch.optim.SGD(training.trained, lr=self.rate)
+'''
+
+
+@pytest.fixture(autouse=True)
+def _as_before(monkeypatch):
+    registry._installed.cache_clear()
+    monkeypatch.setattr(registry, "_from_files", {})
+    yield
+    registry._installed.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("text", "warning"),
+    [
+        ("import no_such_library", "ModuleNotFoundError: No module named 'no_such_library'"),
+        (GOOD.replace('"optimizers"', '"wrong"'), "MethodError: family of plain-sgd is 'wrong': it must be one of"),
+        (GOOD.replace("plain-sgd", "lion"), "MethodError: there is a method 'lion' already; choose another name"),
+        (GOOD.replace(" = 0.01", ""), "TypeError: "),
+        ("x = 1", "MethodError: it has no subclass of bttlab_methods.Method with a name"),
+    ],
+)
+def test_a_broken_file_is_one_warning_and_the_others_stay(tmp_path, capsys, text, warning):
+    file = tmp_path / "mine.py"
+    file.write_text(text)
+    assert main(["methods", "list", "--json", "--plugin", str(file)]) == 0
+    out, err = capsys.readouterr()
+    assert '"lion"' in out and err.count("\n") == 1
+    assert err.startswith(f"bttlab: warning: the plugin {file} is left out: {warning}")
+
+
+def test_a_method_of_a_file_is_listed_and_parsed(tmp_path, capsys):
+    file = tmp_path / "mine.py"
+    file.write_text(GOOD)
+    assert main(["methods", "list", "--plugin", str(file)]) == 0
+    assert "plain-sgd" in capsys.readouterr().out
+    assert registry.parse("plain-sgd:rate=0.5")[0].rate == 0.5
+
+
+def test_entry_points_add_methods_and_a_broken_one_is_a_warning(tmp_path, capsys, monkeypatch):
+    (tmp_path / "package_of_a_method.py").write_text(GOOD)
+    monkeypatch.syspath_prepend(tmp_path)
+    points = {"mine": "package_of_a_method:Plain", "broken": "no_such_package"}
+    made = {name: EntryPoint(name, value, "bttlab.methods") for name, value in points.items()}
+    monkeypatch.setattr(registry, "plugins", lambda kind: made)
+    assert "plain-sgd" in methods() and "lion" in methods()
     assert capsys.readouterr().err == (
-        f"bttlab: error: --checkpoint {folder} is the place of one run, not of 2; give one name and one seed\n"
+        "bttlab: warning: the plugin broken (no_such_package) is left out: ModuleNotFoundError: No module named "
+        "'no_such_package'\n"
     )
-    assert not folder.exists()
+
+
+@pytest.mark.parametrize("method", ["lion", "lora:pretraining=4"])
+def test_a_missing_package_is_one_line_that_names_what_to_install(tmp_path, capsys, monkeypatch, method):
+    monkeypatch.setenv("BTTLAB_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for name in ("peft", "pytorch_optimizer"):
+        monkeypatch.setitem(sys.modules, name, None)
+    assert main(["methods", "run", method, "--budget", "8"]) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert "which is not installed: pip install 'bttlab-methods" in line

@@ -127,13 +127,6 @@ def test_tensor_galore_updates_have_the_multilinear_rank_of_the_subspace(setting
     assert core.shape == tuple(max(1, size // 2) for size in group["shape"])
 
 
-def test_galore_leaves_cores_to_tensor_galore():
-    with pytest.raises(MethodError, match="tensor and galore do not combine"):
-        parse("tensor+galore")
-    with pytest.raises(MethodError, match=r"fraction is 0\.0: it must be in \(0, 1\]"):
-        parse("tensor-galore:fraction=0")
-
-
 # --- ranks
 
 
@@ -387,10 +380,6 @@ def test_factors_have_the_rank_that_explains_the_weight_and_its_norm():
 def test_subspace_takes_only_the_parts_it_is_asked_for():
     parse(TENSOR + "+subspace:weights=false")
     parse("subspace:activations=false+rematerialisation")
-    with pytest.raises(MethodError, match="tensor and subspace do not combine: both change the linear layers"):
-        parse("tensor+subspace")
-    with pytest.raises(MethodError, match="weights and activations are both false"):
-        parse("subspace:weights=false,activations=false")
 
 
 def test_ranks_cut_to_different_sizes_run_on_the_emulated_card(setting, tmp_path, capsys):

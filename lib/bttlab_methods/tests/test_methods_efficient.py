@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from bttlab.data import load_corpus
-from bttlab_methods import Batch, MethodError, Setting, Training, parse, run_methods
+from bttlab_methods import Batch, Setting, Training, parse, run_methods
 from bttlab_methods.library.pretrained import pretrained
 from tiny_runs import CONFIG, write_corpus
 
@@ -102,14 +102,6 @@ def test_prompts_are_all_that_moves_with_the_heads_and_are_dropped_again(setting
     training.forward(Batch(training.samples[:2]))
     assert torch.equal(seen[0][0, :3], training.model.prompt)
     assert seen[0].shape[1] == training.samples.lengths[0] + 3
-
-
-def test_what_needs_a_dense_model_trained_first_does_not_combine_with_tensors():
-    for name in ("full-finetuning", "lora", "adapters", "prompt-tuning"):
-        with pytest.raises(MethodError, match=f"tensor and {name} do not combine"):
-            parse(f"tensor+{name}")
-    with pytest.raises(MethodError, match=r"lora: pretraining is 0: it must be in \[1, inf\)"):
-        parse("lora:pretraining=0")
 
 
 def test_the_airline_corpus_itself_is_used_by_half():

@@ -1,0 +1,141 @@
+"""INT8, 2:4 sparsity and shared encoders: what layers multiply, and whose parameters they have."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from bttlab.data import load_corpus
+from bttlab_methods import Batch, Setting, Training, export, parse, run_methods
+from bttlab_methods.layers import linear_layers
+from bttlab_methods.library.low_precision import multiply, quantise
+from bttlab_methods.library.sparsity import largest_two_of_four
+from bttlab_methods.run import measure_memory
+from tiny_runs import CONFIG, write_corpus
+
+
+@pytest.fixture(scope="module")
+def setting(tmp_path_factory):
+    corpus = load_corpus(write_corpus(tmp_path_factory.mktemp("data") / "tiny"))
+    return Setting(corpus, replace(CONFIG, format="dense", encoders=2), samples=150, batch=4)
+
+
+def test_int8_products_are_those_of_integers_times_their_scales():
+    torch.manual_seed(0)
+    layer, x = torch.nn.Linear(64, 32), torch.randn(10, 64) * torch.logspace(-3, 3, 10)[:, None]
+    steps_x, steps_w = (127 / t for t in (x.abs().amax(1, keepdim=True), layer.weight.abs().max()))
+    product = (x * steps_x).round().double() @ (layer.weight * steps_w).round().double().t()
+    expected = (product / (steps_x * steps_w)).float() + layer.bias
+    torch.testing.assert_close(multiply(layer, x), expected, rtol=1e-4, atol=1e-5)
+    errors = (multiply(layer, x) - layer(x)).norm(dim=1) / (layer(x) - layer.bias).norm(dim=1)
+    assert 1e-4 < errors.min() and errors.max() < 0.03  # of small tokens as of large ones
+
+
+def test_int8_gradients_are_right_on_average_and_weights_get_theirs_in_full_precision():
+    torch.manual_seed(0)
+    layer, dy = torch.nn.Linear(32, 16), torch.randn(6, 16)
+    found = []
+    for _ in range(300):
+        x = torch.randn(6, 32, generator=torch.Generator().manual_seed(1)).requires_grad_()
+        layer.zero_grad()
+        multiply(layer, x).backward(dy)
+        found.append(x.grad)
+    found = torch.stack(found)
+    weights, scale = quantise(layer.weight.detach(), (0, 1))
+    inputs, scales = quantise(x.detach(), 1)
+    spread = found.std(0)
+    assert spread.min() > 0
+    assert ((found.mean(0) - dy @ (weights * scale)).abs() / (spread / 300**0.5)).mean() < 1  # standard errors
+    torch.testing.assert_close(layer.weight.grad, dy.t() @ (inputs * scales), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(layer.bias.grad, dy.sum(0))
+
+
+def test_int8_keeps_inputs_in_a_byte_a_value_and_still_learns(setting):
+    training, losses, saved = Training(setting, parse("int8")), [], []
+    training.run(lambda batch: losses.append(batch.mean()))
+    assert np.mean(losses[-5:]) < 0.8 * np.mean(losses[:5])
+    batch = Batch(training.samples[:8])
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: saved.append(tensor) or tensor, lambda tensor: tensor):
+        training.forward(batch)
+    integers = [tensor.shape for tensor in saved if tensor.dtype == torch.int8]
+    assert len(integers) == 2 * (6 * 2 + 2)  # of each layer its inputs and its weight
+    assert (16, 16) in integers and (8 * int(batch.samples.lengths[0]), 16) in integers
+    assert all(parameter.dtype == torch.float32 for parameter in training.model.parameters())
+
+
+def test_two_of_four_weights_are_used_the_largest(setting):
+    weight = torch.tensor([[1.0, -3, 2, 0.5, 0, 0, 0, 0], [4, 4, 4, 4, -1, -2, -3, -4]])
+    mask = largest_two_of_four(weight)
+    assert mask[0, :4].tolist() == [False, True, True, False] and mask[1, 4:].tolist() == [False, False, True, True]
+    assert (mask.view(2, 2, 4).sum(2) == 2).all()
+    training = Training(setting, parse("sparse-2-4"))
+    layer, x = training.model.encoders[0].first, torch.randn(3, 16)
+    expected = x @ (layer.weight * largest_two_of_four(layer.weight)).t() + layer.bias
+    torch.testing.assert_close(layer(x), expected)
+    assert (layer(x) - torch.nn.functional.linear(x, layer.weight, layer.bias)).abs().max() > 0.01
+
+
+def test_what_is_left_out_gets_the_gradient_straight_through_and_shrinks(setting):
+    training = Training(setting, parse("sparse-2-4:shrinking=0.5"))
+    layer, x, dy = training.model.encoders[0].query, torch.randn(5, 16), torch.randn(5, 16)
+    layer(x).backward(dy)
+    out = ~largest_two_of_four(layer.weight)
+    torch.testing.assert_close(layer.weight.grad, dy.t() @ x + 0.5 * layer.weight.detach() * out)
+    assert out.sum() == out.numel() // 2
+
+
+def test_a_sparse_model_learns_changes_its_pattern_and_ends_with_zeros_that_change_nothing(setting):
+    training, losses = Training(setting, parse("sparse-2-4")), []
+    training.run(lambda batch: losses.append(batch.mean()))
+    assert np.mean(losses[-5:]) < 0.8 * np.mean(losses[:5])
+    masks = (
+        [largest_two_of_four(layer.weight) for layer in linear_layers(run.model)]
+        for run in (Training(setting, parse("sparse-2-4")), training)
+    )
+    weight = training.model.encoders[0].first.weight
+    assert not all(map(torch.equal, *masks)) and (weight != 0).all()
+    tokens = torch.from_numpy(training.samples.tokens[:3, :5].astype("int64"))
+    logits = training.model(tokens)
+    facts = training.finish()
+    assert all(map(torch.equal, logits, training.model(tokens)))
+    assert ((weight.view(-1, 4) != 0).sum(1) == 2).all()
+    assert facts["sparse_bytes"] == facts["dense_bytes"] * (1 / 2 + 1 / 32)
+
+
+TENSOR = "tensor:rank=3,embedding_rank=3"
+
+
+def most(training, category: str) -> int:
+    return measure_memory(training)["most"][category]["value"]
+
+
+@pytest.mark.parametrize("model", ["", TENSOR + "+"])
+def test_shared_encoders_are_one_whose_gradient_is_the_sum_of_all_uses(setting, model):
+    shared = Training(setting, parse(model + "shared-encoders"))
+    apart = Training(setting, parse(model.rstrip("+") or "dense"))
+    first, second = apart.model.encoders
+    second.load_state_dict(first.state_dict())
+    batch = Batch(apart.samples[:4])
+    for training in (shared, apart):
+        training.backward(training.forward(batch)[0])
+    ones, twos, sums = (encoder.parameters() for encoder in (first, second, shared.model.encoders[1]))
+    for one, two, both in zip(ones, twos, sums, strict=True):
+        torch.testing.assert_close(both.grad, one.grad + two.grad, rtol=1e-4, atol=1e-6)
+    size = sum(parameter.numel() for parameter in first.parameters())
+    assert sum(map(torch.numel, shared.trained)) == sum(map(torch.numel, apart.trained)) - size
+
+
+def test_shared_encoders_take_the_memory_of_one_and_export_as_all(setting):
+    shared, apart = (Training(setting, parse(text)) for text in ("shared-encoders", "dense"))
+    size = 4 * sum(parameter.numel() for parameter in apart.model.encoders[0].parameters())
+    for training in (shared, apart):
+        training.step(Batch(training.samples[:4]))
+    for category, times in (("parameters", 1), ("gradients", 1), ("optimizer_state", 2)):
+        assert most(apart, category) - most(shared, category) == pytest.approx(times * size, abs=200)  # and step counts
+    config, parameters = export(shared)
+    assert config.encoders == 2 and set(parameters) == set(config.parameter_shapes())
+    name = "encoders.{}.first.weight"
+    assert np.array_equal(parameters[name.format(0)], parameters[name.format(1)])
+    result = run_methods(replace(setting, samples=60), parse(TENSOR + "+shared-encoders+rematerialisation"), splits=())
+    assert result.facts == {"uses_of_the_encoder": 2}
