@@ -90,9 +90,9 @@ def test_a_line_separator_within_an_utterance_is_no_line_end(tmp_path):
         ({"train__label": "flight\n"}, r"unequal numbers of lines \(seq\.in 2, seq\.out 2, label 1\)"),
         ({"dev__seq_out": "O B-city I-city\nO\n"}, r"dev/seq\.in, line 2: 2 words, but 1 tags"),
         ({"train__seq_in": "\nfares please\n"}, r"train/seq\.in, line 1: 0 words, but 3 tags"),
-        ({"train__label": "\nfare\n"}, r"train/label, line 1: intent '' says nothing"),
-        ({"test__label": "UNK\nfare\n"}, r"test/label, line 1: intent 'UNK' says nothing"),
-        ({"train__seq_in": "", "train__seq_out": "", "train__label": ""}, r"train/seq\.in holds no utterances"),
+        ({"train__label": "\nfare\n"}, r"train/label, line 1: '' is not an intent"),
+        ({"test__label": "UNK\nfare\n"}, r"test/label, line 1: 'UNK' is not an intent"),
+        ({"train__seq_in": "", "train__seq_out": "", "train__label": ""}, r"train/seq\.in has no utterances"),
         ({"train__seq_in": b"to new y\xf6rk\nfares please\n"}, r"train/seq\.in, line 1: not UTF-8"),
         ({"train__seq_in": b"to new york\nf\xe4res please\n"}, r"train/seq\.in, line 2: not UTF-8"),
         ({"train__seq_out": "O B-city I-city\nO city\n"}, r"train/seq\.out, line 2: slot tag 'city' is none of"),
@@ -144,7 +144,7 @@ def test_a_corpus_that_is_nowhere(elsewhere, name):
     with pytest.raises(CorpusError) as caught:
         load_corpus(name)
     message = str(caught.value)
-    assert message.startswith(f"no corpus {name!r}: looked at {elsewhere}/mine/{name}".rstrip("/"))
+    assert message.startswith(f"no corpus {name!r}: searched {elsewhere}/mine/{name}".rstrip("/"))
     assert "repository/data" in message and "cache/bttlab/data" in message and "--data airline" in message
     assert ("tried to download" in message) == (name == "atis")
 
@@ -203,7 +203,7 @@ def test_download(elsewhere, server):
 
 def test_download_with_another_hash_or_a_missing_file_keeps_nothing(tmp_path, server):
     (server / "test" / "label").write_text("fare\nfare\n")
-    with pytest.raises(CorpusError, match=r"test/label has SHA-256 [0-9a-f]{64}, not the pinned .*nothing was kept"):
+    with pytest.raises(CorpusError, match=r"test/label has SHA-256 [0-9a-f]{64}, not the pinned .*nothing was stored"):
         download_module.download("small", tmp_path / "kept")
     (server / "test" / "label").unlink()
     with pytest.raises(CorpusError, match=r"small/test/label: HTTP Error 404"):

@@ -55,11 +55,11 @@ def test_vocabulary_never_takes_a_word_for_a_special_token():
 
 
 def test_vocabulary_refuses():
-    with pytest.raises(CorpusError, match="size 3 has no room"):
+    with pytest.raises(CorpusError, match="size 3 has no space"):
         Vocabulary.from_sentences([["a"]], 3)
     with pytest.raises(CorpusError, match=r"must begin with \['\[PAD\]'"):
         Vocabulary.from_list(["a", "b"])
-    with pytest.raises(CorpusError, match="'a' comes twice"):
+    with pytest.raises(CorpusError, match="'a' occurs twice"):
         Vocabulary(["a", "b", "a"])
 
 
@@ -134,7 +134,7 @@ def test_indexing(samples):
     [
         ("tokens", (2, 1), 1000, "sample 2, position 1: token 1000: it must be at least 0 and below 1000"),
         ("tokens", (2, 1), -1, "sample 2, position 1: token -1"),
-        ("tokens", (1, 20), 5, "sample 1, position 20: token 5: it must be 0, it lies behind the sample's length"),
+        ("tokens", (1, 20), 5, "sample 1, position 20: token 5: it must be 0 after the sample's length"),
         ("slots", (0, 2), 122, "sample 0, position 2: slot label 122: it must be at least 0 and below 122"),
         ("slots", (0, 31), 3, "sample 0, position 31: slot label 3: it must be 0"),
         ("intents", 4, 22, "sample 4: intent label 22: it must be at least 0 and below 22"),
@@ -159,7 +159,7 @@ def test_samples_refuse_other_shapes_and_types(samples):
         Samples(*arrays[:3], arrays[3][:, 1:])
     with pytest.raises(SampleError, match=r"lengths \(4,\) and intents \(5,\)"):
         Samples(arrays[0], arrays[1][1:], *arrays[2:])
-    with pytest.raises(SampleError, match="samples have 32 tokens, the model takes 16"):
+    with pytest.raises(SampleError, match="samples have 32 tokens, the model has 16"):
         samples.validate(ModelConfig(sequence_length=16))
 
 

@@ -1,7 +1,7 @@
-"""Augmentation of training utterances: other slot values, and word dropout.
+"""Augmentation of training utterances: slot substitution and word dropout.
 
-A corpus of a few thousand utterances has each city in few sentences; the test split has others in the same places.
-Every epoch draws its own variants, from the training split alone, so that the context of a word is learnt.
+In a corpus of a few thousand utterances each city occurs in few sentences, and the test split has other cities in the
+same contexts. Every epoch draws new variants from the training split, so that the model learns a word's context.
 """
 
 import math
@@ -18,24 +18,24 @@ from .vocabulary import Vocabulary
 
 
 class AugmentationError(BttlabError):
-    """Raised if an augmentation breaks a rule."""
+    """A setting of an augmentation is invalid."""
 
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Augmentation of the training split; dev and test stay as they are.
+    """Augmentation of the training split; dev and test do not change.
 
     Parameters
     ----------
     word_dropout : float
-        a of a / (a + n), the probability with which a word that occurs n times in the training split stands as
-        unknown; 0 drops none. Rare words, whose embedding has little to learn from, are dropped most.
+        The a in a / (a + n), the probability that a word which occurs n times in the training split is replaced by an
+        unknown word; 0 drops no words. Rare words, whose embeddings are trained least, are dropped most often.
     slot_substitution : float
-        Probability with which a slot's value is replaced by another value of the same type, in [0, 1]. Types are the
-        labels without what stands before their last point: toloc.city_name and fromloc.city_name share their values.
+        Probability, in [0, 1], that a slot's value is replaced by another value of the same type. The type is the part
+        of a label after its last dot: toloc.city_name and fromloc.city_name have the same values.
     uniform_word_dropout : float
-        Probability with which any word stands as unknown besides, in [0, 1]: what a sentence says then has to be told
-        from more than one of its words.
+        Additional probability, in [0, 1], that any word is replaced by an unknown word. The model must then recognise
+        a sentence's meaning from several of its words.
 
     Raises
     ------
@@ -61,7 +61,7 @@ class Augmenter:
     Parameters
     ----------
     corpus : Corpus
-        Its training split is what is varied, and where slot values and the frequency of words come from.
+        Its training split is augmented, and gives the slot values and the frequencies of words.
     """
 
     def __init__(self, augmentation: Augmentation, corpus: Corpus, vocabulary: Vocabulary, config):
@@ -69,8 +69,10 @@ class Augmenter:
         counts = Counter(word for words in corpus.train.words for word in words)
         tokens = vocabulary.to_list()
         known = [token in vocabulary for token in tokens]
-        seen = np.array([counts[token] if there else np.inf for token, there in zip(tokens, known, strict=True)])
-        by_frequency = augmentation.word_dropout / (augmentation.word_dropout + np.maximum(seen, 1))
+        occurrences = np.array(
+            [counts[token] if is_word else np.inf for token, is_word in zip(tokens, known, strict=True)]
+        )
+        by_frequency = augmentation.word_dropout / (augmentation.word_dropout + np.maximum(occurrences, 1))
         uniform = np.where(known, augmentation.uniform_word_dropout, 0.0)
         self._dropout = by_frequency + (1 - by_frequency) * uniform
         self._unknown = np.array([vocabulary.unknown_token(token) for token in tokens], np.int32)
@@ -79,7 +81,7 @@ class Augmenter:
     def samples(self, utterances: np.ndarray, seed: int, epoch: int) -> Samples:
         """Return augmented training utterances.
 
-        Each depends on `seed`, `epoch` and its index alone.
+        Each depends only on `seed`, `epoch` and its index.
 
         Parameters
         ----------
@@ -112,7 +114,7 @@ class Augmenter:
 
 
 def tag_chunks(tags: list[str]) -> list[tuple[int, int, str]]:
-    """Cut tags into (begin, end, label): each chunk of BIO tags, and each tag that begins none, as OUTSIDE."""
+    """Split tags into chunks (begin, end, label); a tag that does not belong to a chunk has the label OUTSIDE."""
     cut: list[tuple[int, int, str]] = []
     for i, tag in enumerate(tags):
         if tag.startswith("B-"):
@@ -130,7 +132,7 @@ def type_of(label: str) -> str:
 
 
 def _slot_values(split: Split) -> dict[str, list[tuple[str, ...]]]:
-    """Return the distinct values of each type, sorted."""
+    """Return the distinct slot values of each type, sorted."""
     values = defaultdict(set)
     for words, tags in zip(split.words, split.slots, strict=True):
         for begin, end, label in tag_chunks(tags):

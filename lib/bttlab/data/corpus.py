@@ -1,8 +1,8 @@
 """Corpora in the common layout of joint intent and slot labelling (ATIS, SNIPS).
 
-A corpus is a folder: ``intent_label.txt`` and ``slot_label.txt`` list the labels (their order gives the label ids), and
-``train/``, ``dev/`` and ``test/`` each hold ``seq.in`` (words), ``seq.out`` (one slot tag a word, BIO) and ``label``
-(one intent), one utterance a line.
+A corpus is a folder. ``intent_label.txt`` and ``slot_label.txt`` list the labels in the order of their ids. ``train/``,
+``dev/`` and ``test/`` each have ``seq.in`` (words), ``seq.out`` (one BIO slot tag for each word) and ``label`` (one
+intent), with one utterance in each line.
 """
 
 import os
@@ -14,17 +14,17 @@ from bttlab.files import read_regular
 
 SPLIT_NAMES = ("train", "dev", "test")
 PAD, UNK, OUTSIDE = "PAD", "UNK", "O"
-PUNCTUATION = '.,;:!?"()'  # left out at the ends of words in plain text
-MOST_BYTES = 1 << 24  # of a file: some twenty times SNIPS
+PUNCTUATION = '.,;:!?"()'  # removed from the ends of words in plain text
+MOST_BYTES = 1 << 24  # of a file: about twenty times SNIPS
 
 
 class CorpusError(BttlabError):
-    """Raised if a corpus cannot be found, read or used."""
+    """A corpus cannot be found, read or used."""
 
 
 @dataclass(frozen=True)
 class Split:
-    """n utterances: for each its words, their slot tags as written in the corpus, and its intent.
+    """n utterances: the words, their slot tags as written in the corpus, and the intent of each.
 
     Slicing gives another Split.
     """
@@ -42,7 +42,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Corpus:
-    """The label lists and the three splits of a corpus; a label's id is its place in its list."""
+    """The label lists and the three splits of a corpus; a label's id is its index in its list."""
 
     name: str
     folder: Path
@@ -53,7 +53,7 @@ class Corpus:
     test: Split
 
     def split(self, name: str) -> Split:
-        """The split called "train", "dev" or "test"."""
+        """Return the split "train", "dev" or "test"."""
         if name not in SPLIT_NAMES:
             raise CorpusError(f"split {name!r} is none of {', '.join(SPLIT_NAMES)}")
         return getattr(self, name)
@@ -65,17 +65,17 @@ def read_corpus(folder: str | os.PathLike, unknown_labels: str = "error") -> Cor
     Parameters
     ----------
     folder : path
-        A folder in the common layout. Lines may end in CRLF and in spaces; a line that is blank in all three files of a
-        split is left out.
+        A folder in the common layout. Lines may end with CRLF and with spaces; a line that is blank in all three files
+        of a split is ignored.
     unknown_labels : {"error", "unk"}
-        What to do when an utterance of ``train`` bears a label that is not in the label lists: refuse the corpus, or
-        train on UNK in its place. In ``dev`` and ``test`` (real ATIS has such labels there) it always stands as UNK
-        for the loss, while the scores compare with the label as written, so it is never counted as right.
+        What to do if an utterance of ``train`` has a label that is not in the label lists: raise an error, or train on
+        UNK instead. In ``dev`` and ``test`` (real ATIS has such labels there) the loss always uses UNK, and the scores
+        compare with the label as written, so the prediction never counts as correct.
 
     Raises
     ------
     CorpusError
-        One line that names the file, the line, the rule and the way out.
+        The message names the file, the line, the rule and a remedy.
     """
     if unknown_labels not in ("error", "unk"):
         raise CorpusError(f"--unknown-labels={unknown_labels} is neither error nor unk")
@@ -91,7 +91,7 @@ def read_corpus(folder: str | os.PathLike, unknown_labels: str = "error") -> Cor
 
 
 def _read_lines(path: Path) -> list[str]:
-    """Return the stripped lines of a UTF-8 file, without blank ones at its end."""
+    """Return the stripped lines of a UTF-8 file, without blank lines at its end."""
     try:
         text = read_regular(path, MOST_BYTES).decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -102,7 +102,7 @@ def _read_lines(path: Path) -> list[str]:
             f"{path} cannot be read ({error.strerror}): a corpus has intent_label.txt, slot_label.txt and, in each of "
             "train, dev and test, seq.in, seq.out and label"
         ) from None
-    # Not splitlines(): it would also break a line at characters such as U+2028 that may stand inside an utterance.
+    # Not splitlines(): it would also break a line at characters such as U+2028 that may occur in an utterance.
     lines = [line.strip() for line in text.replace("\r\n", "\n").replace("\r", "\n").split("\n")]
     while lines and not lines[-1]:
         lines.pop()
@@ -117,7 +117,7 @@ def _read_labels(path: Path) -> list[str]:
         if label:
             labels[label] = None
     if not labels:
-        raise CorpusError(f"{path} lists no labels; write one a line")
+        raise CorpusError(f"{path} lists no labels; write one in each line")
     return list(labels)
 
 
@@ -125,7 +125,7 @@ def _check_slot_labels(path: Path, labels: list[str]) -> None:
     if labels[0] != PAD:
         raise CorpusError(f"{path}, line 1: the first slot label is {labels[0]!r}, it must be PAD (id 0 is padding)")
     if OUTSIDE not in labels:
-        raise CorpusError(f"{path}: the label O is missing; words outside every slot bear it, so add a line with O")
+        raise CorpusError(f"{path}: the label O is missing; words outside all slots have it, so add a line with O")
     for label in labels[1:]:
         if label not in (UNK, OUTSIDE) and not _is_chunk_tag(label):
             raise CorpusError(f"{path}: slot label {label!r} is none of PAD, UNK, O, B-… and I-…; correct it")
@@ -158,21 +158,21 @@ def _read_split(folder: Path, intent_labels: list[str], slot_labels: list[str], 
             if tag not in known_slots:
                 _check_unknown("slot", tag, paths[1], number, slot_labels, strict)
         if not intent or intent == UNK:
-            raise CorpusError(f"{paths[2]}, line {number}: intent {intent!r} says nothing; name the utterance's intent")
+            raise CorpusError(f"{paths[2]}, line {number}: {intent!r} is not an intent; name the utterance's intent")
         if intent not in known_intents:
             _check_unknown("intent", intent, paths[2], number, intent_labels, strict)
         split.words.append(words)
         split.slots.append(slots)
         split.intents.append(intent)
     if not len(split):
-        raise CorpusError(f"{paths[0]} holds no utterances; every split needs at least one")
+        raise CorpusError(f"{paths[0]} has no utterances; every split needs at least one")
     return split
 
 
 def _check_unknown(kind: str, label: str, path: Path, line: int, labels: list[str], strict: bool) -> None:
-    """Raise CorpusError unless an unlisted label may become UNK."""
+    """Raise CorpusError unless a label that is not listed may be replaced by UNK."""
     where = f"{path}, line {line}: {kind} label {label!r} is not among the {len(labels)} of {path.parents[1]}"
     if UNK not in labels:
-        raise CorpusError(f"{where}, and {kind}_label.txt has no UNK to stand for it; add the label or UNK to it")
+        raise CorpusError(f"{where}, and {kind}_label.txt has no UNK to replace it; add the label or UNK to it")
     if strict:
         raise CorpusError(f"{where}; add it to {kind}_label.txt or pass --unknown-labels=unk")

@@ -1,6 +1,6 @@
 """Download ATIS and SNIPS from a public repository, and check their pinned SHA-256.
 
-ATIS is the Linguistic Data Consortium's, SNIPS is CC0; neither is part of this repository.
+ATIS belongs to the Linguistic Data Consortium, SNIPS is CC0; neither is part of this repository.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ from .corpus import MOST_BYTES, CorpusError
 from .store import store_corpus
 
 BASE_URL = "https://raw.githubusercontent.com/monologg/JointBERT/41f1e8422544a422fd7a9dd7d00302294122f52b/data"
-TIMEOUT_S = 20  # without a byte
+TIMEOUT_S = 20  # without data from the server
 MOST_SECONDS = 600  # for a file
 
 # SHA-256 of every file, by corpus.
@@ -50,23 +50,23 @@ SOURCES = {
 
 
 class DownloadError(CorpusError):
-    """Raised if a download fails or has another SHA-256."""
+    """A download fails or has the wrong SHA-256."""
 
 
 def download(name: str, folder: str | os.PathLike, base_url: str = "") -> Path:
-    """Download a corpus into ``folder``; it appears there only when every file has its pinned SHA-256.
+    """Download a corpus into ``folder``, which is written only if every file has its pinned SHA-256.
 
     Parameters
     ----------
     name : str
         One of :data:`SOURCES`.
     base_url : str
-        Where the corpora lie; default :data:`BASE_URL`. It must be https, except for a server on this machine.
+        URL of the corpora; default :data:`BASE_URL`. It must be https, except for a server on this machine.
 
     Raises
     ------
     DownloadError
-        If the name is not in SOURCES, a file cannot be fetched, or its SHA-256 is another.
+        If the name is not in SOURCES, a file cannot be fetched, or its SHA-256 is wrong.
     """
     if name not in SOURCES:
         raise DownloadError(f"no source is known for corpus {name!r}; known: {', '.join(SOURCES)}")
@@ -75,7 +75,7 @@ def download(name: str, folder: str | os.PathLike, base_url: str = "") -> Path:
 
 
 def _fetch(url: str, pinned: str) -> bytes:
-    """Return a file's content after checking its SHA-256."""
+    """Download a file, check its SHA-256 and return its content."""
     _check_url(url)
     data, end = b"", time.monotonic() + MOST_SECONDS
     try:
@@ -90,7 +90,7 @@ def _fetch(url: str, pinned: str) -> bytes:
     except (OSError, http.client.HTTPException) as error:
         raise DownloadError(f"{url}: {error}") from error
     if (digest := hashlib.sha256(data).hexdigest()) != pinned:
-        raise DownloadError(f"{url} has SHA-256 {digest}, not the pinned {pinned}; nothing was kept")
+        raise DownloadError(f"{url} has SHA-256 {digest}, not the pinned {pinned}; nothing was stored")
     return data
 
 

@@ -1,4 +1,4 @@
-"""Find a corpus by path or name: on this machine, else by download."""
+"""Find a corpus by path or name, on this machine or by download."""
 
 import os
 from pathlib import Path
@@ -16,7 +16,7 @@ def load_corpus(name_or_path: str | os.PathLike, unknown_labels: str = "error") 
 
 def corpus_places(name: str) -> list[Path]:
     """Return the folders to search for a corpus of this name; the last is the user cache."""
-    import platformdirs  # here: a corpus given by its folder needs no cache
+    import platformdirs  # here, because a corpus given by its folder does not need it
 
     places = [ROOT / "data" / name, platformdirs.user_cache_path("bttlab") / "data" / name]
     if os.environ.get("BTTLAB_DATA"):
@@ -27,14 +27,14 @@ def corpus_places(name: str) -> list[Path]:
 def find_corpus(name_or_path: str | os.PathLike) -> Path:
     """Return the folder of a corpus.
 
-    Anything with a path separator, and any existing folder, is a path. A name is looked for as a folder in
-    ``$BTTLAB_DATA``, the project's ``data/`` and the user cache; failing that, atis and snips are downloaded to
+    An existing folder, or any string with a path separator, is a path. A name is searched as a folder in
+    ``$BTTLAB_DATA``, the project's ``data/`` and the user cache. If atis or snips is not found, it is downloaded to
     the user cache.
 
     Raises
     ------
     CorpusError
-        If the corpus is nowhere; the message names what was looked at.
+        If the corpus is not found; the message names the places searched.
     """
     name = os.fspath(name_or_path)
     path = Path(name).expanduser()
@@ -46,10 +46,10 @@ def find_corpus(name_or_path: str | os.PathLike) -> Path:
     for place in places:
         if name and place.is_dir():
             return place
-    tried = f"looked at {', '.join(map(str, places))}"
+    searched = f"searched {', '.join(map(str, places))}"
     if name in SOURCES:
         try:
             return download(name, places[-1])
         except DownloadError as error:
-            tried += f" and tried to download it ({error})"
-    raise CorpusError(f"no corpus {name!r}: {tried}; give the path of its folder, or use --data airline")
+            searched += f" and tried to download it ({error})"
+    raise CorpusError(f"no corpus {name!r}: {searched}; give the path of its folder, or use --data airline")

@@ -1,4 +1,4 @@
-"""Utterances in other formats: CSV, JSON lines, CoNLL, and a folder of texts, as a corpus in the common layout."""
+"""Import utterances from CSV, JSON lines, CoNLL or a folder of texts into a corpus in the common layout."""
 
 import csv
 import io
@@ -16,34 +16,34 @@ from .store import files_of
 MOST_BYTES = 1 << 28  # of a file
 MOST_FILES = 100_000  # of a folder
 MOST_NODES = 10_000  # of a line of JSON
-PART = 0.1  # of the utterances in dev, and in test, where they have no file of their own
-NO_INTENT = "none"  # of utterances that have tags alone
+PART = 0.1  # share of the utterances in dev, and in test, if they have no file of their own
+NO_INTENT = "none"  # of utterances that have only tags
 Utterance = tuple[list[str], list[str] | None, str]  # words, tags, intent
-Row = tuple[str, dict]  # where it stands, and its values by column
+Row = tuple[str, dict]  # position in its file, and values by column
 
 
 def read_utterances(path: Path, text: str, label: str | None, tags: str | None) -> Split:
-    """Read utterances from a file or folder; its ending says how.
+    """Read utterances from a file or folder, in the format of its suffix.
 
     Parameters
     ----------
     path : Path
-        .csv, .tsv (the first line names the columns), .jsonl (an object a line), .conll, .bio or .iob (a word a line,
-        its tag in the last column, a blank line after an utterance, its intent as "# intent: NAME"), or a folder with
-        a folder for each label, which holds an utterance a .txt file.
+        .csv or .tsv (the first line names the columns), .jsonl (an object in each line), .conll, .bio or .iob (a word
+        in each line with its tag in the last column, the intent as "# intent: NAME", and a blank line after each
+        utterance), or a folder with a subfolder for each label, which has a .txt file for each utterance.
     text, label, tags : str
-        Columns with the words, the intent, and the tags: one a word, separated by spaces or a list.
+        Columns with the words, the intent, and the tags: one for each word, separated by spaces or as a list.
 
     Returns
     -------
     Split
-        Words in lower case, what spaces separate, and without punctuation at their ends where there are no tags; tags
-        in BIO, of words without any O.
+        Words in lower case, split at spaces; if there are no tags, without punctuation at their ends. Tags in BIO, O
+        if there are none.
 
     Raises
     ------
     CorpusError
-        One line with the place, the rule and the way out.
+        The message names the place, the rule and a remedy.
     """
     if path.is_dir():
         found = _folder(path)
@@ -53,7 +53,7 @@ def read_utterances(path: Path, text: str, label: str | None, tags: str | None) 
         found = _conll(path)
     else:
         raise CorpusError(
-            f"{path}: its ending says nothing; take .csv, .tsv, .jsonl, .conll, .bio, .iob, or a folder with a folder "
+            f"{path}: its suffix is unknown; use .csv, .tsv, .jsonl, .conll, .bio, .iob, or a folder with a subfolder "
             "of .txt files for each label"
         )
     split = Split([], [], [])
@@ -62,12 +62,12 @@ def read_utterances(path: Path, text: str, label: str | None, tags: str | None) 
         split.slots.append(_bio(own) if own is not None else [OUTSIDE] * len(words))
         split.intents.append("_".join(intent.split()))
     if not len(split):
-        raise CorpusError(f"{path} holds no utterances")
+        raise CorpusError(f"{path} has no utterances")
     return split
 
 
 def divided(everything: Split, given: Mapping[str, Split], seed: int) -> dict[str, Split]:
-    """Return train, dev and test: those given, and of those that are not a tenth of the utterances each, at random."""
+    """Return train, dev and test; dev and test, if not given, are a tenth of the utterances each, chosen at random."""
     order = np.random.Generator(np.random.PCG64(seed)).permutation(len(everything)).tolist()
     count = max(1, round(PART * len(everything)))
     splits = dict(given)
@@ -80,7 +80,7 @@ def divided(everything: Split, given: Mapping[str, Split], seed: int) -> dict[st
 
 
 def corpus_files(splits: Mapping[str, Split]) -> dict[str, bytes]:
-    """Return the files of a corpus of these splits: `store_corpus` writes them. Its labels are all that occur."""
+    """Return the files of a corpus with these splits, for `store_corpus`. The label lists have all labels in use."""
     intents = sorted({intent for split in splits.values() for intent in split.intents})
     tags = {tag for split in splits.values() for slots in split.slots for tag in slots} - {OUTSIDE}
     tags |= {f"B-{tag[2:]}" for tag in tags}
@@ -106,7 +106,7 @@ def _csv(path: Path) -> Iterator[Row]:
         for row in reader:
             yield f"{path}, line {reader.line_num}", row
     except csv.Error as error:
-        raise CorpusError(f"{path}, line {reader.line_num}: it is no row of a table ({error})") from None
+        raise CorpusError(f"{path}, line {reader.line_num}: not a row of a table ({error})") from None
 
 
 def _json_lines(path: Path) -> Iterator[Row]:
@@ -118,7 +118,7 @@ def _json_lines(path: Path) -> Iterator[Row]:
         except JsonError as error:
             raise CorpusError(f"{path}, line {number}: {error}") from None
         if not isinstance(row, dict):
-            raise CorpusError(f"{path}, line {number}: it is no object; write one a line, with the text in a key of it")
+            raise CorpusError(f"{path}, line {number}: not an object; write one in each line, with the text in a key")
         yield f"{path}, line {number}", row
 
 
@@ -148,7 +148,7 @@ def _parts(where: str, value: object) -> list[str]:
     parts = value if isinstance(value, list) else str(value).split()
     for part in parts:
         if not isinstance(part, str) or len(part.split()) != 1:
-            raise CorpusError(f"{where}: {part!r} is no word or tag; one has characters, and no spaces")
+            raise CorpusError(f"{where}: {part!r} is not a word or tag, which has at least one character and no spaces")
     return parts
 
 
@@ -162,7 +162,7 @@ def _conll(path: Path) -> Iterator[Utterance]:
             intent = value.strip() or NO_INTENT
         elif columns := [] if line.startswith(("#", "-DOCSTART-")) else line.split():
             if len(columns) < 2:
-                raise CorpusError(f"{path}, line {number}: {columns[0]!r} has no tag; write it behind the word")
+                raise CorpusError(f"{path}, line {number}: {columns[0]!r} has no tag; write it after the word")
             words.append(columns[0])
             tags.append(columns[-1])
         elif words and not line.startswith("#"):
@@ -184,7 +184,7 @@ def _plain(words: list[str]) -> list[str]:
 
 
 def _bio(tags: list[str]) -> list[str]:
-    """Return tags in BIO; neighbours of the same plain tag are one chunk, and a chunk begins with B."""
+    """Return tags in BIO: neighbours with the same tag are one chunk, and every chunk begins with B."""
     made, before = [], ""
     for tag in tags:
         kind = tag[2:] if tag[:2] in ("B-", "I-") else "" if tag == OUTSIDE else tag

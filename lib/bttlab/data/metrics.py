@@ -12,8 +12,8 @@ from .corpus import OUTSIDE, PAD, UNK, Corpus, CorpusError, Split
 class Scores:
     """Fractions from 0 to 1 over a split's utterances.
 
-    ``intent_accuracy`` counts right intents; ``slot_f1`` is the micro F1 over chunks (0 where there are none);
-    ``frame_accuracy`` counts utterances whose intent and tags are all right.
+    ``intent_accuracy`` counts correct intents; ``slot_f1`` is the micro F1 over chunks (0 if there are none);
+    ``frame_accuracy`` counts utterances whose intent and tags are all correct.
     """
 
     utterances: int
@@ -23,17 +23,17 @@ class Scores:
 
 
 def named(corpus: Corpus, split: Split, predictions) -> tuple[list[str | None], list[list[str]]]:
-    """Return predictions by name: an intent for each utterance, and a tag for each of its words.
+    """Return the names of predicted labels: an intent for each utterance, and a tag for each of its words.
 
-    Predicted PAD, UNK and ids beyond the corpus's label list are the tag O for a word; an intent beyond the list is
-    None. Words that were cut have the tag O.
+    For PAD, UNK and ids outside the corpus's label list, the tag is O; for ids outside the list, the intent is None.
+    Words beyond the model's sequence length have the tag O.
 
     Parameters
     ----------
     corpus : Corpus
-        Its label lists name the predicted ids.
+        Its label lists give the names.
     split : Split
-        The n gold utterances, not cut.
+        The n gold utterances, with all their words.
     predictions : Predictions
         ``intents``, integers of shape (n,), and ``slots``, integers of shape (n, sequence_length) in which position 0
         is [CLS] and position 1 the first word.
@@ -41,7 +41,7 @@ def named(corpus: Corpus, split: Split, predictions) -> tuple[list[str | None], 
     Raises
     ------
     CorpusError
-        If there is not one prediction for each utterance.
+        If the number of predictions is not that of the utterances.
     """
     intents, slots = np.asarray(predictions.intents), np.asarray(predictions.slots)
     if len(split) == 0 or intents.shape != (len(split),) or slots.shape[:1] != (len(split),) or slots.ndim != 2:
@@ -58,28 +58,28 @@ def named(corpus: Corpus, split: Split, predictions) -> tuple[list[str | None], 
 
 
 def score(corpus: Corpus, split: Split, predictions) -> Scores:
-    """Compare predictions with a split as it is written in the corpus.
+    """Compare predictions with the labels of a split as written in the corpus.
 
-    Gold labels that are in no label list are never right; predictions count as `named` says.
+    A prediction for a gold label that is not in the label lists is never correct.
 
     Parameters
     ----------
     corpus, split, predictions
-        As for `named`.
+        As for `named`, which maps ids to labels.
 
     Raises
     ------
     CorpusError
-        If there is not one prediction for each utterance.
+        If the number of predictions is not that of the utterances.
     """
-    from seqeval.metrics import f1_score  # here: it imports scikit-learn, which takes a second
+    from seqeval.metrics import f1_score  # here, because it imports scikit-learn, which takes a second
 
     intents, predicted = named(corpus, split, predictions)
-    right = [guess == gold != UNK for guess, gold in zip(intents, split.intents, strict=True)]
-    frames = [ok and guess == tags for ok, guess, tags in zip(right, predicted, split.slots, strict=True)]
+    correct = [guess == gold != UNK for guess, gold in zip(intents, split.intents, strict=True)]
+    frames = [ok and guess == tags for ok, guess, tags in zip(correct, predicted, split.slots, strict=True)]
     return Scores(
         utterances=len(split),
-        intent_accuracy=sum(right) / len(split),
+        intent_accuracy=sum(correct) / len(split),
         slot_f1=float(f1_score(split.slots, predicted, zero_division=0)),
         frame_accuracy=sum(frames) / len(split),
     )
@@ -90,9 +90,9 @@ def _label(labels: list[str], index: int) -> str | None:
 
 
 def conlleval_lines(corpus: Corpus, split: Split, predictions) -> Iterator[str]:
-    """Yield a line for each word, and an empty one after each utterance.
+    """Yield a line for each word, and an empty line after each utterance.
 
-    Columns, divided by spaces: word, intent, predicted intent, tag, predicted tag. conlleval takes the last two.
+    Columns, separated by spaces: word, intent, predicted intent, tag, predicted tag. conlleval reads the last two.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Utterances as fixed-size integer arrays, the input of every trainer."""
+"""Encode utterances as fixed-size integer arrays, the input of every trainer."""
 
 from collections import Counter
 from dataclasses import dataclass, fields
@@ -12,7 +12,7 @@ from .vocabulary import CLS_ID, PAD_ID, Vocabulary
 
 
 class SampleError(BttlabError):
-    """Raised if samples do not fit the model."""
+    """Samples are invalid or do not fit the model."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Samples:
     tokens : ndarray of int32, shape (n, sequence_length)
         Token ids: [CLS], the words, then [PAD].
     lengths : ndarray of int32, shape (n,)
-        Real tokens, [CLS] included.
+        Number of real tokens, [CLS] included.
     intents : ndarray of int32, shape (n,)
         Intent label ids.
     slots : ndarray of int32, shape (n, sequence_length)
@@ -64,7 +64,7 @@ class Samples:
         return Samples(self.tokens[index], self.lengths[index], self.intents[index], self.slots[index])
 
     def validate(self, config) -> None:
-        """Check that a model can take these samples.
+        """Check that these samples fit a model.
 
         Parameters
         ----------
@@ -74,18 +74,18 @@ class Samples:
         Raises
         ------
         SampleError
-            One line with the first sample that breaks a rule, its value and the rule.
+            The message names the first sample that does not fit, its value and the rule.
         """
         length = config.sequence_length
         if self.tokens.shape[1] != length:
-            raise SampleError(f"samples have {self.tokens.shape[1]} tokens, the model takes {length}: encode again")
+            raise SampleError(f"samples have {self.tokens.shape[1]} tokens, the model has {length}: encode them again")
         self._check_range("length", self.lengths, 2, length + 1)
         self._check_range("token", self.tokens, 0, config.vocabulary_size)
         self._check_range("intent label", self.intents, 0, config.intents)
         self._check_range("slot label", self.slots, 0, config.slots)
         padding = np.arange(length) >= self.lengths[:, None]
         for name, array in (("token", self.tokens), ("slot label", self.slots)):
-            self._refuse(padding & (array != 0), name, array, "it must be 0, it lies behind the sample's length")
+            self._refuse(padding & (array != 0), name, array, "it must be 0 after the sample's length")
 
     def _check_range(self, name: str, array: np.ndarray, low: int, high: int) -> None:
         self._refuse((array < low) | (array >= high), name, array, f"it must be at least {low} and below {high}")
@@ -99,7 +99,7 @@ class Samples:
 
 @dataclass(frozen=True)
 class EncodingReport:
-    """Changes by encoding a split. Scores compare with the split as written."""
+    """What `encode` cuts and replaces in a split. Scores compare with the split as written."""
 
     utterances: int
     words: int
@@ -130,15 +130,15 @@ def encoding_report(split: Split, vocabulary: Vocabulary, corpus: Corpus, config
     split, vocabulary, corpus, config
         As for :func:`encode`.
     """
-    room = config.sequence_length - 1
-    kept = [sentence[:room] for sentence in split.words]
-    slots = Counter(tag for tags in split.slots for tag in tags[:room] if "tagging" in config.task)
+    most = config.sequence_length - 1
+    kept = [sentence[:most] for sentence in split.words]
+    slots = Counter(tag for tags in split.slots for tag in tags[:most] if "tagging" in config.task)
     intents = Counter(intent for intent in split.intents if "classification" in config.task)
     words = sum(map(len, split.words))
     return EncodingReport(
         utterances=len(split),
         words=words,
-        cut_utterances=sum(len(sentence) > room for sentence in split.words),
+        cut_utterances=sum(len(sentence) > most for sentence in split.words),
         cut_words=words - sum(map(len, kept)),
         unknown_words=sum(word not in vocabulary for sentence in kept for word in sentence),
         unknown_slots={tag: count for tag, count in sorted(slots.items()) if tag not in corpus.slot_labels},
@@ -149,9 +149,9 @@ def encoding_report(split: Split, vocabulary: Vocabulary, corpus: Corpus, config
 def encode(split: Split, vocabulary: Vocabulary, corpus: Corpus, config) -> Samples:
     """Encode the utterances of a split.
 
-    Utterances with more words than the model has room for are cut, words that are not in the vocabulary become [UNK],
-    labels that are not in the corpus's lists become UNK; :func:`encoding_report` counts all three. Labels that the
-    model does not give are 0; the slot labels of a language model are the tokens.
+    Utterances with more words than the model's sequence length allows are cut, words that are not in the vocabulary
+    become unknown tokens, and labels that are not in the corpus's lists become UNK; :func:`encoding_report` counts all
+    three. Labels that the model does not predict are 0; the slot labels of a language model are the tokens.
 
     Parameters
     ----------
@@ -189,8 +189,8 @@ def encode(split: Split, vocabulary: Vocabulary, corpus: Corpus, config) -> Samp
     predicts_tokens = "language model" in config.task
     if predicts_tokens and len(vocabulary) > config.slots:
         raise CorpusError(
-            f"the vocabulary has {len(vocabulary)} tokens, the model logits for {config.slots}; give its last layer as "
-            "many outputs as its table has rows"
+            f"the vocabulary has {len(vocabulary)} tokens, but the model has {config.slots} logits; give its last "
+            "layer one output for each row of its embedding table"
         )
     intent_ids = {label: i for i, label in enumerate(corpus.intent_labels)}
     slot_ids = {label: i for i, label in enumerate(corpus.slot_labels)}
@@ -215,7 +215,7 @@ def encode(split: Split, vocabulary: Vocabulary, corpus: Corpus, config) -> Samp
 
 
 def epoch_order(n: int, seed: int, epoch: int) -> np.ndarray:
-    """Return the order of n samples in an epoch: a permutation of 0..n-1, int64, equal on every machine.
+    """Return the order of n samples in an epoch: a permutation of 0..n-1, int64, the same on every machine.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Write a corpus to disk, whole or not at all."""
+"""Write a corpus to disk atomically."""
 
 import os
 import shutil
@@ -27,10 +27,10 @@ def files_of(intent_labels: Sequence[str], slot_labels: Sequence[str], splits: M
 
 
 def store_corpus(files: Mapping[str, bytes], folder: str | os.PathLike) -> Path:
-    """Write a corpus into ``folder``, replacing its files if they are there.
+    """Write a corpus into ``folder``, replacing existing files.
 
-    Everything is first written beside the folder and then renamed, so that no reader, and no later run after a crash
-    or on a full disk, finds half a corpus.
+    The files are first written to a temporary folder next to it and then renamed, so that no incomplete corpus is
+    found during the write, after a crash or on a full disk.
 
     Parameters
     ----------
@@ -54,13 +54,13 @@ def store_corpus(files: Mapping[str, bytes], folder: str | os.PathLike) -> Path:
                 staging.rename(folder)
                 return folder
             except OSError:
-                if not folder.is_dir():  # else another process has just put it there
+                if not folder.is_dir():  # otherwise another process has just created it
                     raise
         for name in files:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             os.replace(staging / name, folder / name)
         return folder
     except OSError as error:
-        raise CorpusError(f"cannot write a corpus to {folder}: {error.strerror}; choose another place") from error
+        raise CorpusError(f"cannot write a corpus to {folder}: {error.strerror}; choose another folder") from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""The likeliest BIO tags of an utterance, from a model's logits and the tags that follow each other in training."""
+"""The most likely BIO tags of an utterance, from a model's logits and the transitions in the training split."""
 
 from collections.abc import Sequence
 
@@ -6,23 +6,24 @@ import numpy as np
 
 from .corpus import PAD, UNK, Split
 
-NEVER = -1e9  # of a score: below every sum of logits
-WEIGHT = 0.5  # of what training says of neighbouring tags; chosen by a fold of SNIPS's training split
-PRIOR = 0.1  # pairs that are added to each count
+NEVER = -1e9  # score of what is not allowed: below every sum of logits
+WEIGHT = 0.5  # of the transition scores; chosen on a fold of SNIPS's training split
+PRIOR = 0.1  # added to the count of each pair of tags
 
 
 class TagDecoder:
     """Viterbi search for the tags of an utterance's words.
 
-    A model that labels each word by itself may say B-x I-y, which no utterance has. The score of a sequence is the sum
-    of its logits and, times `WEIGHT`, of log P(tag | tag before) - log P(tag), counted in training. An I- tag only
-    continues a chunk of its type, and a tag that training never has with the predicted intent is not taken.
+    A model that labels each word independently may predict B-x I-y, which is not valid. The score of a sequence is the
+    sum of its logits and of `WEIGHT` times log P(tag | previous tag) - log P(tag), estimated from the training split.
+    An I- tag must continue a chunk of its type, and a tag that never occurs with the predicted intent in the training
+    split is not allowed.
 
     Parameters
     ----------
     slot_labels, intent_labels : sequence of str
     train : Split, optional
-        Utterances to count; without them every well-formed sequence is as likely as another.
+        Training split; without it all valid sequences are equally likely.
     """
 
     def __init__(self, slot_labels: Sequence[str], intent_labels: Sequence[str], train: Split | None = None):
@@ -54,7 +55,8 @@ class TagDecoder:
         every = np.log(every / every.sum())
         self.begin = WEIGHT * (np.log(first / first.sum()) - every)
         self.follow = WEIGHT * (np.log(pairs / pairs.sum(1, keepdims=True)) - every)
-        self.allowed[seen.any(1)] = np.where(seen[seen.any(1)], 0.0, NEVER)  # of an intent that has no utterance: all
+        # An intent without utterances allows all tags.
+        self.allowed[seen.any(1)] = np.where(seen[seen.any(1)], 0.0, NEVER)
 
     def decode(self, logits: np.ndarray, intents: np.ndarray) -> np.ndarray:
         """Return the best tags, int32 of shape (n, words).
@@ -62,9 +64,9 @@ class TagDecoder:
         Parameters
         ----------
         logits : ndarray, shape (n, words, slots)
-            Of n utterances of equal length; a model may have more slots than there are labels.
+            For n utterances of equal length; a model may have more slots than there are labels.
         intents : ndarray of int, shape (n,)
-            Predicted ones.
+            Predicted intents.
         """
         number = len(self.begin)
         known = intents < len(self.allowed)

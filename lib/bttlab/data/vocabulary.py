@@ -1,4 +1,4 @@
-"""Words to token ids."""
+"""Map words to token ids."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -7,7 +7,8 @@ from .corpus import CorpusError
 
 PAD_ID, UNK_ID, CLS_ID = 0, 1, 2
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]")
-# What unknown words look like: so many digits, digits and others, one or two characters, three. Longer ones are [UNK].
+# Classes of unknown words: one to four or more digits, digits with other characters, one or two characters, three.
+# Longer words without digits are [UNK].
 WORD_CLASSES = ("[9]", "[99]", "[999]", "[9999]", "[a9]", "[aa]", "[aaa]")
 
 
@@ -23,20 +24,20 @@ def word_class(word: str) -> str:
 
 
 class Vocabulary:
-    """Token ids of words: 0 is [PAD], 1 [UNK], 2 [CLS], then the classes if there are any, then the words as given.
+    """Token ids of words: 0 is [PAD], 1 [UNK], 2 [CLS], then the word classes if they are used, then the words.
 
     Parameters
     ----------
     words : iterable of str
         Distinct words without the special tokens.
     word_classes : bool
-        Whether an unknown word becomes its class (`word_class`) rather than [UNK]: a flight number that was never seen
-        is then still a number of three digits.
+        Whether an unknown word is encoded as its class (`word_class`) instead of [UNK]: an unknown flight number is
+        then still a number of three digits.
 
     Raises
     ------
     CorpusError
-        If a word comes twice or is a special token.
+        If a word occurs twice or is a special token.
     """
 
     def __init__(self, words: Iterable[str], word_classes: bool = False):
@@ -45,27 +46,29 @@ class Vocabulary:
         self._ids = {word: i for i, word in enumerate(self._tokens)}
         if len(self._ids) < len(self._tokens):
             twice = next(word for word, count in Counter(self._tokens).items() if count > 1)
-            raise CorpusError(f"vocabulary: {twice!r} comes twice; every word and special token has one id")
+            raise CorpusError(f"vocabulary: {twice!r} occurs twice; every word and special token has one id")
 
     @classmethod
     def from_sentences(
         cls, sentences: Iterable[list[str]], size: int | None, word_classes: bool = False
     ) -> "Vocabulary":
-        """Take the most frequent words, ties in alphabetical order, so that there are at most ``size`` tokens in all.
+        """Return a vocabulary of the most frequent words, with at most ``size`` tokens in total.
 
-        With size None it takes every word.
-        Words that do not fit become unknown when encoded, as every word that is not in the vocabulary.
+        Words of equal frequency are in alphabetical order. With size None the vocabulary has all words. All other
+        words are encoded as unknown words.
         """
         reserved = SPECIAL + WORD_CLASSES if word_classes else SPECIAL
         if size is not None and size <= len(reserved):
-            raise CorpusError(f"a vocabulary of size {size} has no room beside {' '.join(reserved)}; take a larger one")
+            raise CorpusError(
+                f"a vocabulary of size {size} has no space for words after {' '.join(reserved)}; use a larger size"
+            )
         counts = Counter(word for sentence in sentences for word in sentence if word not in reserved)
         ranked = sorted(counts, key=lambda word: (-counts[word], word))
         return cls(ranked if size is None else ranked[: size - len(reserved)], word_classes)
 
     @classmethod
     def from_list(cls, tokens: list[str]) -> "Vocabulary":
-        """Return the vocabulary from :meth:`to_list`'s result."""
+        """Return the vocabulary with the result of :meth:`to_list`."""
         if tuple(tokens[: len(SPECIAL)]) != SPECIAL:
             raise CorpusError(f"vocabulary: the list begins with {tokens[:3]}, it must begin with {list(SPECIAL)}")
         words = tokens[len(SPECIAL) :]
@@ -84,9 +87,9 @@ class Vocabulary:
         return self._ids.get(word, 0) >= self._first_word
 
     def token(self, word: str) -> int:
-        """Return the id of a word; of an unknown word, :meth:`unknown_token`."""
+        """Return the id of a word, or :meth:`unknown_token` if it is unknown."""
         return self._ids[word] if word in self else self.unknown_token(word)
 
     def unknown_token(self, word: str) -> int:
-        """Return the id of an unknown word: its class's or, without classes, [UNK]'s."""
+        """Return the id of an unknown word: that of its class, or of [UNK] without word classes."""
         return self._ids[word_class(word)] if self._first_word > len(SPECIAL) else UNK_ID
